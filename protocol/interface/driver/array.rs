@@ -15,6 +15,7 @@ fn cuArrayGetDescriptor_v2(descriptor: Out<CUDA_ARRAY_DESCRIPTOR>, array: CUarra
 
 /// Its shape.
 #[since(3020)]
+#[through(descriptor = describe(array))]
 fn cuArray3DGetDescriptor_v2(descriptor: Out<CUDA_ARRAY3D_DESCRIPTOR>, array: CUarray);
 
 /// Ends an array.

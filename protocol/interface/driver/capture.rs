@@ -3,12 +3,14 @@
 /// Begins a capture, in the strictest mode.
 #[since(10000)]
 #[per_thread(ptsz)]
+#[through(begin(stream, 0))]
 fn cuStreamBeginCapture(stream: DefaultStream);
 
 /// Begins a capture.
 #[since(10010)]
 #[per_thread(ptsz)]
 #[runtime(cudaStreamBeginCapture)]
+#[through(begin(stream, mode))]
 fn cuStreamBeginCapture_v2(stream: DefaultStream, mode: c_int);
 
 /// Begins a capture that adds to a graph.
@@ -34,6 +36,7 @@ fn cuStreamEndCapture(stream: DefaultStream, graph: Out<CUgraph>);
 #[since(10000)]
 #[per_thread(ptsz)]
 #[runtime(cudaStreamIsCapturing)]
+#[through(place = status(stream))]
 fn cuStreamIsCapturing(stream: DefaultStream, place: Out<c_int>);
 
 /// The capture's number.
@@ -44,6 +47,7 @@ fn cuStreamGetCaptureInfo(stream: DefaultStream, place: Out<c_int>, id: Out<u64>
 /// All that is known of a capture.
 #[since(11030)]
 #[per_thread(ptsz)]
+#[through(info(stream, place, id, graph, dependencies, std::ptr::null_mut(), count))]
 fn cuStreamGetCaptureInfo_v2(
     stream: DefaultStream,
     place: Out<c_int>,
@@ -56,6 +60,7 @@ fn cuStreamGetCaptureInfo_v2(
 /// All that is known of a capture.
 #[since(12030)]
 #[per_thread(ptsz)]
+#[through(info(stream, place, id, graph, dependencies, edges, count))]
 fn cuStreamGetCaptureInfo_v3(
     stream: DefaultStream,
     place: Out<c_int>,
@@ -70,6 +75,7 @@ fn cuStreamGetCaptureInfo_v3(
 #[since(11030)]
 #[per_thread(ptsz)]
 #[cuda12(cudaStreamUpdateCaptureDependencies)]
+#[through(update(stream, nodes, std::ptr::null(), count, flags))]
 fn cuStreamUpdateCaptureDependencies(
     stream: DefaultStream,
     nodes: *mut CUgraphNode,
@@ -82,6 +88,7 @@ fn cuStreamUpdateCaptureDependencies(
 #[per_thread(ptsz)]
 #[runtime(cudaStreamUpdateCaptureDependencies)]
 #[cuda12(cudaStreamUpdateCaptureDependencies_v2)]
+#[through(update(stream, nodes, edges, count, flags))]
 fn cuStreamUpdateCaptureDependencies_v2(
     stream: DefaultStream,
     nodes: *mut CUgraphNode,

@@ -4,23 +4,27 @@
 #[since(4000)]
 #[per_thread(ptds)]
 #[default_stream]
+#[through(unified(destination, source, size, stream, true))]
 fn cuMemcpy(destination: CUdeviceptr, source: CUdeviceptr, size: usize);
 
 /// Unified copy in a stream's order.
 #[since(4000)]
 #[per_thread(ptsz)]
 #[host]
+#[through(unified(destination, source, size, stream, false))]
 fn cuMemcpyAsync(destination: CUdeviceptr, source: CUdeviceptr, size: usize, stream: DefaultStream);
 
 /// To the device.
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
+#[through(to_device(destination, source, size, stream, true))]
 fn cuMemcpyHtoD_v2(destination: CUdeviceptr, source: *const c_void, size: usize);
 
 /// To the device in a stream's order.
 #[since(3020)]
 #[per_thread(ptsz)]
+#[through(to_device(destination, source, size, stream, false))]
 fn cuMemcpyHtoDAsync_v2(
     destination: CUdeviceptr,
     source: *const c_void,
@@ -32,11 +36,13 @@ fn cuMemcpyHtoDAsync_v2(
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
+#[through(from_device(destination, source, size, stream, true))]
 fn cuMemcpyDtoH_v2(destination: *mut c_void, source: CUdeviceptr, size: usize);
 
 /// From the device in a stream's order.
 #[since(3020)]
 #[per_thread(ptsz)]
+#[through(from_device(destination, source, size, stream, false))]
 fn cuMemcpyDtoHAsync_v2(
     destination: *mut c_void,
     source: CUdeviceptr,
@@ -48,11 +54,13 @@ fn cuMemcpyDtoHAsync_v2(
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
+#[through(on_device(destination, source, size, stream))]
 fn cuMemcpyDtoD_v2(destination: CUdeviceptr, source: CUdeviceptr, size: usize);
 
 /// On the device in a stream's order.
 #[since(3020)]
 #[per_thread(ptsz)]
+#[through(on_device(destination, source, size, stream))]
 fn cuMemcpyDtoDAsync_v2(
     destination: CUdeviceptr,
     source: CUdeviceptr,
@@ -64,6 +72,7 @@ fn cuMemcpyDtoDAsync_v2(
 #[since(4000)]
 #[per_thread(ptds)]
 #[default_stream]
+#[through(peer(destination, to, source, from, size, stream))]
 fn cuMemcpyPeer(
     destination: CUdeviceptr,
     to: CUcontext,
@@ -75,6 +84,7 @@ fn cuMemcpyPeer(
 /// Between contexts in a stream's order.
 #[since(4000)]
 #[per_thread(ptsz)]
+#[through(peer(destination, to, source, from, size, stream))]
 fn cuMemcpyPeerAsync(
     destination: CUdeviceptr,
     to: CUcontext,

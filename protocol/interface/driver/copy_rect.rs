@@ -5,40 +5,47 @@
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
+#[through(flat(copy, stream, true))]
 fn cuMemcpy2D_v2(copy: In<CUDA_MEMCPY2D>);
 
 /// 2D copy of any pitch.
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
+#[through(flat(copy, stream, true))]
 fn cuMemcpy2DUnaligned_v2(copy: In<CUDA_MEMCPY2D>);
 
 /// 2D copy in a stream's order.
 #[since(3020)]
 #[per_thread(ptsz)]
+#[through(flat(copy, stream, false))]
 fn cuMemcpy2DAsync_v2(copy: In<CUDA_MEMCPY2D>, stream: DefaultStream);
 
 /// 3D copy.
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
+#[through(volume(copy, stream, true))]
 fn cuMemcpy3D_v2(copy: In<CUDA_MEMCPY3D>);
 
 /// 3D copy in a stream's order.
 #[since(3020)]
 #[per_thread(ptsz)]
 #[host]
+#[through(volume(copy, stream, false))]
 fn cuMemcpy3DAsync_v2(copy: In<CUDA_MEMCPY3D>, stream: DefaultStream);
 
 /// 3D copy between contexts.
 #[since(4000)]
 #[per_thread(ptds)]
 #[default_stream]
+#[through(peer(copy, stream, true))]
 fn cuMemcpy3DPeer(copy: In<CUDA_MEMCPY3D_PEER>);
 
 /// 3D copy between contexts in a stream's order.
 #[since(4000)]
 #[per_thread(ptsz)]
+#[through(peer(copy, stream, false))]
 fn cuMemcpy3DPeerAsync(copy: In<CUDA_MEMCPY3D_PEER>, stream: DefaultStream);
 
 /// Into an array's first row.

@@ -66,6 +66,7 @@ fn cuDeviceGetPCIBusId(id: *mut c_char, length: c_int, device: CUdevice);
 
 /// The device at a place on the host's bus.
 #[since(4010)]
+#[through(device = find_by_bus_id(id.get()?))]
 fn cuDeviceGetByPCIBusId(device: Out<CUdevice>, id: Text);
 
 /// Devices do not reach each other's memory: each has its own worker.

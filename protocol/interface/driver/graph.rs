@@ -28,10 +28,12 @@ fn cuGraphGetRootNodes(graph: CUgraph, nodes: Out<CUgraphNode>, count: Out<usize
 
 /// Its dependencies.
 #[since(10000)]
+#[through(put_edges(graph, from, to, std::ptr::null_mut(), count))]
 fn cuGraphGetEdges(graph: CUgraph, from: Out<CUgraphNode>, to: Out<CUgraphNode>, count: Out<usize>);
 
 /// Its dependencies.
 #[since(12030)]
+#[through(put_edges(graph, from, to, edges, count))]
 fn cuGraphGetEdges_v2(
     graph: CUgraph,
     from: Out<CUgraphNode>,
@@ -43,6 +45,7 @@ fn cuGraphGetEdges_v2(
 /// Adds dependencies.
 #[since(10000)]
 #[cuda12(cudaGraphAddDependencies)]
+#[through(depend(graph, from, to, std::ptr::null(), count))]
 fn cuGraphAddDependencies(
     graph: CUgraph,
     from: *const CUgraphNode,
@@ -54,6 +57,7 @@ fn cuGraphAddDependencies(
 #[since(12030)]
 #[runtime(cudaGraphAddDependencies)]
 #[cuda12(cudaGraphAddDependencies_v2)]
+#[through(depend(graph, from, to, edges, count))]
 fn cuGraphAddDependencies_v2(
     graph: CUgraph,
     from: *const CUgraphNode,
@@ -65,6 +69,7 @@ fn cuGraphAddDependencies_v2(
 /// Removes dependencies.
 #[since(10000)]
 #[cuda12(cudaGraphRemoveDependencies)]
+#[through(undepend(graph, from, to, std::ptr::null(), count))]
 fn cuGraphRemoveDependencies(
     graph: CUgraph,
     from: *const CUgraphNode,
@@ -76,6 +81,7 @@ fn cuGraphRemoveDependencies(
 #[since(12030)]
 #[runtime(cudaGraphRemoveDependencies)]
 #[cuda12(cudaGraphRemoveDependencies_v2)]
+#[through(undepend(graph, from, to, edges, count))]
 fn cuGraphRemoveDependencies_v2(
     graph: CUgraph,
     from: *const CUgraphNode,
@@ -86,10 +92,12 @@ fn cuGraphRemoveDependencies_v2(
 
 /// What a node depends on.
 #[since(10000)]
+#[through(put_dependencies(node, nodes, std::ptr::null_mut(), count))]
 fn cuGraphNodeGetDependencies(node: CUgraphNode, nodes: Out<CUgraphNode>, count: Out<usize>);
 
 /// What a node depends on.
 #[since(12030)]
+#[through(put_dependencies(node, nodes, edges, count))]
 fn cuGraphNodeGetDependencies_v2(
     node: CUgraphNode,
     nodes: Out<CUgraphNode>,
@@ -99,10 +107,12 @@ fn cuGraphNodeGetDependencies_v2(
 
 /// What depends on a node.
 #[since(10000)]
+#[through(put_dependents(node, nodes, std::ptr::null_mut(), count))]
 fn cuGraphNodeGetDependentNodes(node: CUgraphNode, nodes: Out<CUgraphNode>, count: Out<usize>);
 
 /// What depends on a node.
 #[since(12030)]
+#[through(put_dependents(node, nodes, edges, count))]
 fn cuGraphNodeGetDependentNodes_v2(
     node: CUgraphNode,
     nodes: Out<CUgraphNode>,

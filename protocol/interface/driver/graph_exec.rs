@@ -15,6 +15,7 @@ fn cuGraphInstantiate(
 #[since(11040)]
 #[runtime(cudaGraphInstantiate, cudaGraphInstantiateWithFlags)]
 #[host]
+#[through(instantiate(exec, graph, flags))]
 fn cuGraphInstantiateWithFlags(exec: Out<CUgraphExec>, graph: CUgraph, flags: u64);
 
 /// Makes a graph ready to be launched.

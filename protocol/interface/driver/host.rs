@@ -3,11 +3,13 @@
 /// Pinned memory.
 #[since(3020)]
 #[clears(place)]
+#[through(allocate(place, size, 0))]
 fn cuMemAllocHost_v2(place: *mut *mut c_void, size: usize);
 
 /// Pinned memory with flags.
 #[since(2020)]
 #[clears(place)]
+#[through(allocate(place, size, flags))]
 fn cuMemHostAlloc(place: *mut *mut c_void, size: usize, flags: c_uint);
 
 /// Frees pinned memory.

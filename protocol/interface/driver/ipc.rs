@@ -20,6 +20,7 @@ fn cuIpcOpenEventHandle(event: Out<CUevent>, handle: cudaIpcEventHandle_t);
 
 /// Opens memory of another process of the VM. It counts for both.
 #[since(4010)]
+#[through(cuIpcOpenMemHandle_v2(pdptr, handle, flags))]
 fn cuIpcOpenMemHandle(pdptr: Out<CUdeviceptr>, handle: cudaIpcMemHandle_t, flags: c_uint);
 
 /// Opens memory of another process of the VM. It counts for both.

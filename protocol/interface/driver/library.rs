@@ -56,6 +56,7 @@ fn cuKernelGetLibrary(library: Out<CUlibrary>, kernel: CUkernel);
 /// Its mangled name.
 #[since(12030)]
 #[required(kernel)]
+#[through(module::name_of(name, kernel))]
 fn cuKernelGetName(name: Out<*const c_char>, kernel: CUkernel);
 
 /// An attribute of a kernel.
@@ -69,6 +70,7 @@ fn cuKernelSetAttribute(which: c_int, value: c_int, kernel: CUkernel, device: CU
 /// Where a parameter lies.
 #[since(12040)]
 #[required(kernel)]
+#[through(module::parameter(kernel, index, offset, size))]
 fn cuKernelGetParamInfo(kernel: CUkernel, index: usize, offset: Out<usize>, size: Out<usize>);
 
 /// The kernels of a library, in the driver's order.

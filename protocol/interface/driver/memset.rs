@@ -5,60 +5,70 @@
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
+#[through(set_in_order(to, 0, value.into(), 1, [count, 1], stream))]
 fn cuMemsetD8_v2(to: CUdeviceptr, value: c_uchar, count: usize);
 
 /// 16-bit elements.
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
+#[through(set_in_order(to, 0, value.into(), 2, [count, 1], stream))]
 fn cuMemsetD16_v2(to: CUdeviceptr, value: c_ushort, count: usize);
 
 /// 32-bit elements.
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
+#[through(set_in_order(to, 0, value, 4, [count, 1], stream))]
 fn cuMemsetD32_v2(to: CUdeviceptr, value: c_uint, count: usize);
 
 /// Bytes, in order.
 #[since(3020)]
 #[per_thread(ptsz)]
 #[host]
+#[through(set(to, 0, value.into(), 1, [count, 1], stream))]
 fn cuMemsetD8Async(to: CUdeviceptr, value: c_uchar, count: usize, stream: DefaultStream);
 
 /// 16-bit elements, in order.
 #[since(3020)]
 #[per_thread(ptsz)]
 #[host]
+#[through(set(to, 0, value.into(), 2, [count, 1], stream))]
 fn cuMemsetD16Async(to: CUdeviceptr, value: c_ushort, count: usize, stream: DefaultStream);
 
 /// 32-bit elements, in order.
 #[since(3020)]
 #[per_thread(ptsz)]
 #[host]
+#[through(set(to, 0, value, 4, [count, 1], stream))]
 fn cuMemsetD32Async(to: CUdeviceptr, value: c_uint, count: usize, stream: DefaultStream);
 
 /// Rows of bytes.
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
+#[through(set_in_order(to, pitch, value.into(), 1, [width, height], stream))]
 fn cuMemsetD2D8_v2(to: CUdeviceptr, pitch: usize, value: c_uchar, width: usize, height: usize);
 
 /// Rows of 16-bit elements.
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
+#[through(set_in_order(to, pitch, value.into(), 2, [width, height], stream))]
 fn cuMemsetD2D16_v2(to: CUdeviceptr, pitch: usize, value: c_ushort, width: usize, height: usize);
 
 /// Rows of 32-bit elements.
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
+#[through(set_in_order(to, pitch, value, 4, [width, height], stream))]
 fn cuMemsetD2D32_v2(to: CUdeviceptr, pitch: usize, value: c_uint, width: usize, height: usize);
 
 /// Rows of bytes, in order.
 #[since(3020)]
 #[per_thread(ptsz)]
 #[host]
+#[through(set(to, pitch, value.into(), 1, [width, height], stream))]
 fn cuMemsetD2D8Async(
     to: CUdeviceptr,
     pitch: usize,
@@ -72,6 +82,7 @@ fn cuMemsetD2D8Async(
 #[since(3020)]
 #[per_thread(ptsz)]
 #[host]
+#[through(set(to, pitch, value.into(), 2, [width, height], stream))]
 fn cuMemsetD2D16Async(
     to: CUdeviceptr,
     pitch: usize,
@@ -85,6 +96,7 @@ fn cuMemsetD2D16Async(
 #[since(3020)]
 #[per_thread(ptsz)]
 #[host]
+#[through(set(to, pitch, value, 4, [width, height], stream))]
 fn cuMemsetD2D32Async(
     to: CUdeviceptr,
     pitch: usize,

@@ -47,6 +47,7 @@ fn cuModuleGetGlobal_v2(address: Out<CUdeviceptr>, size: Out<usize>, module: CUm
 /// An attribute of a kernel, from what is constant about it.
 #[since(2020)]
 #[host]
+#[through(attribute(value, which, function))]
 fn cuFuncGetAttribute(value: Out<c_int>, which: c_int, function: CUfunction);
 
 /// Changes an attribute of a kernel.
@@ -72,12 +73,14 @@ fn cuFuncGetModule(module: Out<CUmodule>, function: CUfunction);
 #[since(12030)]
 #[host]
 #[required(function)]
+#[through(name_of(name, function))]
 fn cuFuncGetName(name: Out<*const c_char>, function: CUfunction);
 
 /// Where a parameter lies.
 #[since(12040)]
 #[host]
 #[required(function)]
+#[through(parameter(function, index, offset, size))]
 fn cuFuncGetParamInfo(function: CUfunction, index: usize, offset: Out<usize>, size: Out<usize>);
 
 /// A function that has a handle is loaded.

@@ -3,6 +3,7 @@
 
 /// Blocks that fit on a multiprocessor.
 #[since(6050)]
+#[through(number = blocks(function, block_size, shared, 0))]
 fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
     number: Out<c_int>,
     function: CUfunction,
@@ -23,6 +24,7 @@ fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
 
 /// A good size of blocks and grid.
 #[since(6050)]
+#[through(put_potential(grid, block, function, shared_of, shared, limit, 0))]
 fn cuOccupancyMaxPotentialBlockSize(
     grid: Out<c_int>,
     block: Out<c_int>,
@@ -34,6 +36,7 @@ fn cuOccupancyMaxPotentialBlockSize(
 
 /// A good size of blocks and grid.
 #[since(7000)]
+#[through(put_potential(grid, block, function, shared_of, shared, limit, flags))]
 fn cuOccupancyMaxPotentialBlockSizeWithFlags(
     grid: Out<c_int>,
     block: Out<c_int>,

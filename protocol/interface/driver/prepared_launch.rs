@@ -35,4 +35,5 @@ fn cuLaunchGrid(function: CUfunction, width: c_int, height: c_int);
 
 /// Launches a grid of blocks in a stream.
 #[since(2000)]
+#[through(run(function, [width, height], stream))]
 fn cuLaunchGridAsync(function: CUfunction, width: c_int, height: c_int, stream: CUstream);

@@ -14,6 +14,7 @@ fn cuTexObjectCreate(
 /// Ends a texture object.
 #[since(5000)]
 #[host]
+#[through(remove(false, texture))]
 fn cuTexObjectDestroy(texture: CUtexObject);
 
 /// What it reads.
@@ -36,6 +37,7 @@ fn cuSurfObjectCreate(surface: Out<CUsurfObject>, from: In<CUDA_RESOURCE_DESC>);
 /// Ends a surface object.
 #[since(5000)]
 #[host]
+#[through(remove(true, surface))]
 fn cuSurfObjectDestroy(surface: CUsurfObject);
 
 /// What it reads and writes.

@@ -99,6 +99,7 @@ fn cuTexRefSetAddress2D(
 
 /// Sets the address of rows of a texture reference.
 #[since(3020)]
+#[through(cuTexRefSetAddress2D_v3(tex_ref, desc, dptr, pitch))]
 fn cuTexRefSetAddress2D_v2(
     tex_ref: CUtexref,
     desc: In<CUDA_ARRAY_DESCRIPTOR>,

@@ -309,12 +309,17 @@ impl Call {
 
 /// `T` of `Out<T>`.
 pub(crate) fn written(kind: &Type) -> Option<Type> {
+    behind("Out", kind)
+}
+
+/// The `T` of a `NAME<T>`.
+pub(crate) fn behind(name: &str, kind: &Type) -> Option<Type> {
     let Type::Path(path) = kind else { return None };
     let last = path.path.segments.last()?;
     let syn::PathArguments::AngleBracketed(arguments) = &last.arguments else {
         return None;
     };
-    match (last.ident == "Out", arguments.args.first()) {
+    match (last.ident == name, arguments.args.first()) {
         (true, Some(syn::GenericArgument::Type(inner))) => Some(inner.clone()),
         _ => None,
     }

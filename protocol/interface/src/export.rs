@@ -4,7 +4,8 @@ use proc_macro2::{Ident, TokenStream};
 use quote::{ToTokens, format_ident, quote};
 use syn::{GenericArgument, PathArguments, Type};
 
-use crate::function::{Function, Mode, Serving, Symbol};
+use crate::call::behind;
+use crate::function::{Function, Mode, Parameter, Serving, Symbol, Through};
 use crate::identifier;
 
 /// The type that C passes where the description has `kind`.
@@ -55,7 +56,10 @@ pub fn exports<'f>(
 ) -> TokenStream {
     let mut code = TokenStream::new();
     for function in functions {
-        if matches!(function.serving, Serving::Code | Serving::Crosses) {
+        if matches!(
+            function.serving,
+            Serving::Code | Serving::Crosses | Serving::Through(_)
+        ) {
             for symbol in &function.symbols {
                 code.extend(export(function, symbol, result, named));
             }
@@ -67,11 +71,6 @@ pub fn exports<'f>(
 fn export(function: &Function, symbol: &Symbol, result: &Type, named: bool) -> TokenStream {
     let doc = &function.doc;
     let exported = identifier(&symbol.name);
-    let chapter = identifier(match function.serving {
-        Serving::Crosses => "crossing",
-        _ => &function.chapter,
-    });
-    let body = identifier(&function.name);
     let names: Vec<Ident> = function
         .parameters
         .iter()
@@ -82,23 +81,10 @@ fn export(function: &Function, symbol: &Symbol, result: &Type, named: bool) -> T
         .iter()
         .map(|parameter| c_type(&parameter.kind))
         .collect();
-    let mut arguments: Vec<TokenStream> = Vec::new();
-    for parameter in &function.parameters {
-        let name = identifier(&parameter.name);
-        let is_stream = is(&parameter.kind, "DefaultStream");
-        arguments.push(if is_stream && symbol.per_thread {
-            quote!(Boundary::take(own_default(#name)))
-        } else {
-            quote!(Boundary::take(#name))
-        });
-    }
-    if function.mode == Mode::Implied {
-        arguments.push(if symbol.per_thread {
-            quote!(OWN_STREAM)
-        } else {
-            quote!(DEFAULT_STREAM)
-        });
-    }
+    let call = match &function.serving {
+        Serving::Through(through) => through_another(function, symbol, through),
+        _ => own_code(function, symbol),
+    };
     let guard = if function.before_init {
         format_ident!("guard_before_init")
     } else {
@@ -118,10 +104,96 @@ fn export(function: &Function, symbol: &Symbol, result: &Type, named: bool) -> T
                 // SAFETY: each place is null or writable, as the manual asks.
                 #( unsafe { super::clear(#cleared) }; )*
                 #( super::present(#required)?; )*
-                // SAFETY: the caller keeps to CUDA's manual for this function.
-                unsafe { super::#chapter::#body(#(#arguments),*) }
+                #call
             })
         }
+    }
+}
+
+/// The stream that a function without such a parameter is given.
+fn implied_stream(symbol: &Symbol) -> TokenStream {
+    if symbol.per_thread {
+        quote!(OWN_STREAM)
+    } else {
+        quote!(DEFAULT_STREAM)
+    }
+}
+
+/// What C passed in this place, for code.
+fn passed(parameter: &Parameter, symbol: &Symbol) -> TokenStream {
+    let name = identifier(&parameter.name);
+    if is(&parameter.kind, "DefaultStream") && symbol.per_thread {
+        quote!(Boundary::take(own_default(#name)))
+    } else {
+        quote!(Boundary::take(#name))
+    }
+}
+
+/// The call of the function's own code.
+fn own_code(function: &Function, symbol: &Symbol) -> TokenStream {
+    let chapter = identifier(match function.serving {
+        Serving::Crosses => "crossing",
+        _ => &function.chapter,
+    });
+    let body = identifier(&function.name);
+    let parameters = function.parameters.iter();
+    let mut arguments: Vec<TokenStream> = parameters.map(|one| passed(one, symbol)).collect();
+    if function.mode == Mode::Implied {
+        arguments.push(implied_stream(symbol));
+    }
+    quote! {
+        // SAFETY: the caller keeps to CUDA's manual for this function.
+        unsafe { super::#chapter::#body(#(#arguments),*) }
+    }
+}
+
+/// The call of a function that this one shares with others.
+fn through_another(function: &Function, symbol: &Symbol, through: &Through) -> TokenStream {
+    let mut taken = TokenStream::new();
+    for parameter in &function.parameters {
+        let (name, kind) = (identifier(&parameter.name), &parameter.kind);
+        // What is behind a pointer is taken over as the code's parameter says.
+        let carrier = match behind("Out", kind).map(|inner| c_type(&inner)) {
+            Some(inner) if through.place.as_ref() == Some(&parameter.name) => {
+                quote!(: super::boundary::Out<'_, #inner>)
+            }
+            Some(_) => TokenStream::new(),
+            None if behind("In", kind).is_some() => TokenStream::new(),
+            None if is(kind, "Text") => quote!(: super::boundary::Text<'_>),
+            None if is(kind, "DefaultStream") => TokenStream::new(),
+            None => continue,
+        };
+        let value = passed(parameter, symbol);
+        taken.extend(quote! {
+            // SAFETY: the caller keeps to CUDA's manual for this function.
+            let #name #carrier = unsafe { #value };
+        });
+    }
+    if function.mode == Mode::Implied {
+        let stream = implied_stream(symbol);
+        taken.extend(quote!(let stream = #stream;));
+    }
+    let (called, arguments) = (&through.function, &through.arguments);
+    let called = if called.segments.len() == 1 {
+        let chapter = identifier(&function.chapter);
+        quote!(super::#chapter::#called)
+    } else {
+        quote!(super::#called)
+    };
+    let call = quote! {
+        // SAFETY: the caller keeps to CUDA's manual for this function.
+        unsafe { #called(#arguments) }
+    };
+    match &through.place {
+        Some(place) => {
+            let place = identifier(place);
+            quote! {
+                #taken
+                let result = #call?;
+                #place.put(result)
+            }
+        }
+        None => quote!(#taken #call),
     }
 }
 

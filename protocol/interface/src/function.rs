@@ -46,6 +46,9 @@ pub enum Serving {
     /// By hand: the function of this name in the library's module of this
     /// chapter's name.
     Code,
+    /// Derived: it is a call of this function by hand, which several functions
+    /// share.
+    Through(Through),
     /// By hand, in the same place, under its C name: it returns no result code,
     /// or compiled code calls it while the program starts.
     ByHand,
@@ -73,6 +76,18 @@ pub enum Serving {
         /// One an argument.
         limits: Vec<u32>,
     },
+}
+
+/// A call of a function by hand.
+#[derive(Debug, Clone)]
+pub struct Through {
+    /// It lies in the chapter's module, or in that of its path.
+    pub function: syn::Path,
+    /// Expressions of the parameters; of `stream`, too, where the function has a
+    /// default stream without a parameter.
+    pub arguments: TokenStream,
+    /// The parameter where the result is written.
+    pub place: Option<String>,
 }
 
 /// A generation of the runtime's interface: the number in `libcudart.so.13`.
@@ -200,6 +215,7 @@ impl Function {
                 "denied" => function.serving = Serving::Denied(attribute::text(inside)?),
                 "figure" => function.serving = figure(inside)?,
                 "by_hand" => function.serving = Serving::ByHand,
+                "through" => function.serving = through(inside)?,
                 "direct" => function.serving = direct(inside, true)?,
                 "direct_without_context" => function.serving = direct(inside, false)?,
                 "needs" => function.needs = attribute::names(inside)?,
@@ -299,6 +315,24 @@ fn figure(inside: TokenStream) -> syn::Result<Serving> {
     }
     let number = limits.remove(0);
     Ok(Serving::Figure { number, limits })
+}
+
+/// `FUNCTION(arguments)` or `PLACE = FUNCTION(arguments)`.
+fn through(inside: TokenStream) -> syn::Result<Serving> {
+    let (place, called) = match syn::parse2(inside)? {
+        syn::Expr::Assign(assign) => (
+            Some(assign.left.to_token_stream().to_string()),
+            *assign.right,
+        ),
+        other => (None, other),
+    };
+    let call: syn::ExprCall = syn::parse2(called.to_token_stream())?;
+    let arguments = &call.args;
+    Ok(Serving::Through(Through {
+        function: syn::parse2(call.func.to_token_stream())?,
+        arguments: quote::quote!(#arguments),
+        place,
+    }))
 }
 
 /// `cuNAME(arguments)`.

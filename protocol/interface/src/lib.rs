@@ -26,7 +26,7 @@ pub use chapter::{Chapter, Error, Library};
 pub use crossing::crossings;
 pub use export::{c_type, direct, exports, stubs};
 pub use figure::{figures, host_figures};
-pub use function::{Function, Generation, Mode, Parameter, Serving, Symbol};
+pub use function::{Function, Generation, Mode, Parameter, Serving, Symbol, Through};
 pub use native::{native_calls, native_devices};
 pub use table::table;
 pub use wire::{life, wire};

@@ -76,7 +76,7 @@ fn create(shape: ArrayShape) -> Result<CUarray> {
     })))
 }
 
-fn describe(array: CUarray) -> Result<CUDA_ARRAY3D_DESCRIPTOR> {
+pub(super) fn describe(array: CUarray) -> Result<CUDA_ARRAY3D_DESCRIPTOR> {
     let found = find(array)?;
     let level = &inner(&found)?.object;
     let shape = level.array.shape();
@@ -130,13 +130,6 @@ pub(crate) fn cuArrayGetDescriptor_v2(
         Format: found.Format,
         NumChannels: found.NumChannels,
     })
-}
-
-pub(crate) fn cuArray3DGetDescriptor_v2(
-    descriptor: Out<'_, CUDA_ARRAY3D_DESCRIPTOR>,
-    array: CUarray,
-) -> Result {
-    descriptor.put(describe(array)?)
 }
 
 pub(crate) fn cuArrayDestroy(array: CUarray) -> Result {

@@ -9,7 +9,6 @@ use paragpu_client::objects::edge::Dependency;
 use paragpu_client::objects::graph::NodeName;
 use paragpu_protocol::status::Status;
 
-use super::boundary::Out;
 use super::graph::{check_lossless, dependencies, edge_data, find, handle, node_handle};
 use super::{Result, get, present, put, put_if};
 use crate::named_stream;
@@ -32,14 +31,14 @@ thread_local! {
         const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
-fn begin(stream: CUstream, mode: c_int) -> Result {
+pub(super) fn begin(stream: CUstream, mode: c_int) -> Result {
     let mode = Mode::of(mode).ok_or(Status::INVALID_VALUE)?;
     let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
     session.streams().begin_capture(stream, mode, None, &[])
 }
 
-fn status(stream: CUstream) -> Result<c_int> {
+pub(super) fn status(stream: CUstream) -> Result<c_int> {
     let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
     if stream.is_legacy() {
@@ -57,7 +56,7 @@ fn status(stream: CUstream) -> Result<c_int> {
 /// # Safety
 /// Each place is null or writable, as CUDA's manual says for
 /// cuStreamGetCaptureInfo.
-unsafe fn info(
+pub(super) unsafe fn info(
     stream: CUstream,
     place: *mut c_int,
     id: *mut u64,
@@ -113,7 +112,7 @@ unsafe fn info(
 /// # Safety
 /// `nodes`, and `edges` unless null, hold `count` records, as CUDA's manual
 /// says for cuStreamUpdateCaptureDependencies.
-unsafe fn update(
+pub(super) unsafe fn update(
     stream: CUstream,
     nodes: *const CUgraphNode,
     edges: *const cudaGraphEdgeData,
@@ -129,14 +128,6 @@ unsafe fn update(
     // SAFETY: the caller promises what `dependencies` asks for.
     let after = unsafe { dependencies(&info.graph, nodes, edges, count) }?;
     stream.update_capture(&after, flags == ADD)
-}
-
-pub(crate) fn cuStreamBeginCapture(stream: CUstream) -> Result {
-    begin(stream, 0)
-}
-
-pub(crate) fn cuStreamBeginCapture_v2(stream: CUstream, mode: c_int) -> Result {
-    begin(stream, mode)
 }
 
 /// # Safety
@@ -192,10 +183,6 @@ pub(crate) unsafe fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -
     }
 }
 
-pub(crate) fn cuStreamIsCapturing(stream: CUstream, place: Out<'_, c_int>) -> Result {
-    place.put(status(stream)?)
-}
-
 /// # Safety
 /// `place` and `id` are null or writable.
 pub(crate) unsafe fn cuStreamGetCaptureInfo(
@@ -216,70 +203,6 @@ pub(crate) unsafe fn cuStreamGetCaptureInfo(
             std::ptr::null_mut(),
         )
     }
-}
-
-/// # Safety
-/// As [`info`].
-pub(crate) unsafe fn cuStreamGetCaptureInfo_v2(
-    stream: CUstream,
-    place: *mut c_int,
-    id: *mut u64,
-    graph: *mut CUgraph,
-    dependencies: *mut *const CUgraphNode,
-    count: *mut usize,
-) -> Result {
-    // SAFETY: the caller promises what `info` asks for.
-    unsafe {
-        info(
-            stream,
-            place,
-            id,
-            graph,
-            dependencies,
-            std::ptr::null_mut(),
-            count,
-        )
-    }
-}
-
-/// # Safety
-/// As [`info`].
-pub(crate) unsafe fn cuStreamGetCaptureInfo_v3(
-    stream: CUstream,
-    place: *mut c_int,
-    id: *mut u64,
-    graph: *mut CUgraph,
-    dependencies: *mut *const CUgraphNode,
-    edges: *mut *const cudaGraphEdgeData,
-    count: *mut usize,
-) -> Result {
-    // SAFETY: the caller promises what `info` asks for.
-    unsafe { info(stream, place, id, graph, dependencies, edges, count) }
-}
-
-/// # Safety
-/// As [`update`].
-pub(crate) unsafe fn cuStreamUpdateCaptureDependencies(
-    stream: CUstream,
-    nodes: *mut CUgraphNode,
-    count: usize,
-    flags: c_uint,
-) -> Result {
-    // SAFETY: the caller promises what `update` asks for.
-    unsafe { update(stream, nodes, std::ptr::null(), count, flags) }
-}
-
-/// # Safety
-/// As [`update`].
-pub(crate) unsafe fn cuStreamUpdateCaptureDependencies_v2(
-    stream: CUstream,
-    nodes: *mut CUgraphNode,
-    edges: *const cudaGraphEdgeData,
-    count: usize,
-    flags: c_uint,
-) -> Result {
-    // SAFETY: the caller promises what `update` asks for.
-    unsafe { update(stream, nodes, edges, count, flags) }
 }
 
 /// # Safety

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use paragpu_abi::{CUcontext, CUdeviceptr, CUstream};
+use paragpu_abi::{CUcontext, CUstream};
 use paragpu_client::Session;
 use paragpu_client::copy::RectEnd;
 use paragpu_client::stream::Stream;
@@ -51,7 +51,7 @@ pub fn pointer(address: u64) -> *mut c_void {
 /// # Safety
 /// `source` is readable for `size` bytes: until the call ends, or, if pinned
 /// and not `wait`, until the copy does (cuMemcpyHtoD, cuMemcpyHtoDAsync).
-unsafe fn to_device(
+pub(super) unsafe fn to_device(
     destination: u64,
     source: *const c_void,
     size: usize,
@@ -83,7 +83,7 @@ unsafe fn to_device(
 /// `destination` is writable for `size` bytes: until the call ends, or, if
 /// pinned and not `wait`, until the copy does (cuMemcpyDtoH,
 /// cuMemcpyDtoHAsync).
-unsafe fn from_device(
+pub(super) unsafe fn from_device(
     destination: *mut c_void,
     source: u64,
     size: usize,
@@ -228,7 +228,7 @@ unsafe fn host_to_host(
     Ok(())
 }
 
-fn on_device(destination: u64, source: u64, size: usize, stream: CUstream) -> Result {
+pub(super) fn on_device(destination: u64, source: u64, size: usize, stream: CUstream) -> Result {
     if size > 0 && (destination == 0 || source == 0) {
         return Err(Status::INVALID_VALUE);
     }
@@ -244,7 +244,7 @@ fn on_device(destination: u64, source: u64, size: usize, stream: CUstream) -> Re
 }
 
 /// Between the devices of two contexts.
-fn peer(
+pub(super) fn peer(
     destination: u64,
     to: CUcontext,
     source: u64,
@@ -271,116 +271,4 @@ fn default_of<'a>(session: &'static Session, named: &'a Named) -> Result<&'a Str
     } else {
         session.legacy()
     })
-}
-
-/// # Safety
-/// As CUDA's manual says for cuMemcpy.
-pub(crate) unsafe fn cuMemcpy(
-    destination: CUdeviceptr,
-    source: CUdeviceptr,
-    size: usize,
-    stream: CUstream,
-) -> Result {
-    // SAFETY: the caller promises what `unified` asks for.
-    unsafe { unified(destination, source, size, stream, true) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cuMemcpyAsync.
-pub(crate) unsafe fn cuMemcpyAsync(
-    destination: CUdeviceptr,
-    source: CUdeviceptr,
-    size: usize,
-    stream: CUstream,
-) -> Result {
-    // SAFETY: the caller promises what `unified` asks for.
-    unsafe { unified(destination, source, size, stream, false) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cuMemcpyHtoD_v2.
-pub(crate) unsafe fn cuMemcpyHtoD_v2(
-    destination: CUdeviceptr,
-    source: *const c_void,
-    size: usize,
-    stream: CUstream,
-) -> Result {
-    // SAFETY: the caller promises what `to_device` asks for.
-    unsafe { to_device(destination, source, size, stream, true) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cuMemcpyHtoDAsync_v2.
-pub(crate) unsafe fn cuMemcpyHtoDAsync_v2(
-    destination: CUdeviceptr,
-    source: *const c_void,
-    size: usize,
-    stream: CUstream,
-) -> Result {
-    // SAFETY: the caller promises what `to_device` asks for.
-    unsafe { to_device(destination, source, size, stream, false) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cuMemcpyDtoH_v2.
-pub(crate) unsafe fn cuMemcpyDtoH_v2(
-    destination: *mut c_void,
-    source: CUdeviceptr,
-    size: usize,
-    stream: CUstream,
-) -> Result {
-    // SAFETY: the caller promises what `from_device` asks for.
-    unsafe { from_device(destination, source, size, stream, true) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cuMemcpyDtoHAsync_v2.
-pub(crate) unsafe fn cuMemcpyDtoHAsync_v2(
-    destination: *mut c_void,
-    source: CUdeviceptr,
-    size: usize,
-    stream: CUstream,
-) -> Result {
-    // SAFETY: the caller promises what `from_device` asks for.
-    unsafe { from_device(destination, source, size, stream, false) }
-}
-
-pub(crate) fn cuMemcpyDtoD_v2(
-    destination: CUdeviceptr,
-    source: CUdeviceptr,
-    size: usize,
-    stream: CUstream,
-) -> Result {
-    on_device(destination, source, size, stream)
-}
-
-pub(crate) fn cuMemcpyDtoDAsync_v2(
-    destination: CUdeviceptr,
-    source: CUdeviceptr,
-    size: usize,
-    stream: CUstream,
-) -> Result {
-    on_device(destination, source, size, stream)
-}
-
-pub(crate) fn cuMemcpyPeer(
-    destination: CUdeviceptr,
-    to: CUcontext,
-    source: CUdeviceptr,
-    from: CUcontext,
-    size: usize,
-    stream: CUstream,
-) -> Result {
-    peer(destination, to, source, from, size, stream)
-}
-
-pub(crate) fn cuMemcpyPeerAsync(
-    destination: CUdeviceptr,
-    to: CUcontext,
-    source: CUdeviceptr,
-    from: CUcontext,
-    size: usize,
-    stream: CUstream,
-) -> Result {
-    peer(destination, to, source, from, size, stream)
 }

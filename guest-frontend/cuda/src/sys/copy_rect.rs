@@ -119,7 +119,7 @@ unsafe fn run(to: &Side, from: &Side, extent: [usize; 3], stream: CUstream, wait
 ///
 /// # Safety
 /// `copy` is null or describes a copy as CUDA's manual says for cuMemcpy2D.
-unsafe fn flat(copy: *const CUDA_MEMCPY2D, stream: CUstream, wait: bool) -> Result {
+pub(super) unsafe fn flat(copy: *const CUDA_MEMCPY2D, stream: CUstream, wait: bool) -> Result {
     // SAFETY: `copy` is null or readable, as the caller promises.
     let copy = unsafe { get(copy) }?;
     let to = Side {
@@ -210,7 +210,7 @@ pub unsafe fn node(session: &Session, copy: *const CUDA_MEMCPY3D) -> Result<Copy
 ///
 /// # Safety
 /// `copy` is null or describes a copy as CUDA's manual says for cuMemcpy3DPeer.
-unsafe fn peer(copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream, wait: bool) -> Result {
+pub(super) unsafe fn peer(copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream, wait: bool) -> Result {
     // SAFETY: `copy` is null or readable, as the caller promises.
     let copy = unsafe { get(copy) }?;
     let to = current::find_or_current(copy.dstContext)?;
@@ -279,61 +279,6 @@ fn host_side(host: *mut c_void) -> Side {
         host,
         ..array_side(std::ptr::null_mut(), 0)
     }
-}
-
-/// # Safety
-/// As CUDA's manual says for cuMemcpy2D_v2.
-pub(crate) unsafe fn cuMemcpy2D_v2(copy: *const CUDA_MEMCPY2D, stream: CUstream) -> Result {
-    // SAFETY: the caller promises what `flat` asks for.
-    unsafe { flat(copy, stream, true) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cuMemcpy2DUnaligned_v2.
-pub(crate) unsafe fn cuMemcpy2DUnaligned_v2(
-    copy: *const CUDA_MEMCPY2D,
-    stream: CUstream,
-) -> Result {
-    // SAFETY: the caller promises what `flat` asks for.
-    unsafe { flat(copy, stream, true) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cuMemcpy2DAsync_v2.
-pub(crate) unsafe fn cuMemcpy2DAsync_v2(copy: *const CUDA_MEMCPY2D, stream: CUstream) -> Result {
-    // SAFETY: the caller promises what `flat` asks for.
-    unsafe { flat(copy, stream, false) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cuMemcpy3D_v2.
-pub(crate) unsafe fn cuMemcpy3D_v2(copy: *const CUDA_MEMCPY3D, stream: CUstream) -> Result {
-    // SAFETY: the caller promises what `volume` asks for.
-    unsafe { volume(copy, stream, true) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cuMemcpy3DAsync_v2.
-pub(crate) unsafe fn cuMemcpy3DAsync_v2(copy: *const CUDA_MEMCPY3D, stream: CUstream) -> Result {
-    // SAFETY: the caller promises what `volume` asks for.
-    unsafe { volume(copy, stream, false) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cuMemcpy3DPeer.
-pub(crate) unsafe fn cuMemcpy3DPeer(copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream) -> Result {
-    // SAFETY: the caller promises what `peer` asks for.
-    unsafe { peer(copy, stream, true) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cuMemcpy3DPeerAsync.
-pub(crate) unsafe fn cuMemcpy3DPeerAsync(
-    copy: *const CUDA_MEMCPY3D_PEER,
-    stream: CUstream,
-) -> Result {
-    // SAFETY: the caller promises what `peer` asks for.
-    unsafe { peer(copy, stream, false) }
 }
 
 /// # Safety

@@ -14,7 +14,7 @@ use paragpu_config::guest::Guest;
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
-use super::boundary::{Out, Text};
+use super::boundary::Out;
 use super::{Result, put, put_text};
 use crate::visible::{self, Candidate, Entry, Order};
 
@@ -224,7 +224,7 @@ fn driver_version() -> i32 {
         .unwrap_or(INTERFACE_VERSION)
 }
 
-fn find_by_bus_id(wanted: &str) -> Result<CUdevice> {
+pub(super) fn find_by_bus_id(wanted: &str) -> Result<CUdevice> {
     let normal = |id: &str| -> Option<[u32; 4]> {
         let mut parts: Vec<&str> = id.split([':', '.']).collect();
         if parts.len() == 3 {
@@ -360,10 +360,6 @@ pub(crate) unsafe fn cuDeviceGetPCIBusId(
     } else {
         Err(Status::INVALID_VALUE)
     }
-}
-
-pub(crate) fn cuDeviceGetByPCIBusId(device: Out<'_, CUdevice>, id: Text<'_>) -> Result {
-    device.put(find_by_bus_id(id.get()?)?)
 }
 
 pub(crate) fn cuDeviceCanAccessPeer(

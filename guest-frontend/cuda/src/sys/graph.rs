@@ -245,7 +245,7 @@ fn names(graph: &Graph, numbers: Vec<u32>) -> Vec<NodeName> {
 /// # Safety
 /// `from`, `to` and `edges` are null or have room for as many records as
 /// `count` says; `count` is null or readable and writable.
-unsafe fn put_edges(
+pub(super) unsafe fn put_edges(
     graph: CUgraph,
     from: *mut CUgraphNode,
     to: *mut CUgraphNode,
@@ -292,7 +292,7 @@ unsafe fn pairs(
 /// # Safety
 /// `from`, `to` and `edges` are null or point to `count` records
 /// (cuGraphAddDependencies).
-unsafe fn depend(
+pub(super) unsafe fn depend(
     graph: CUgraph,
     from: *const CUgraphNode,
     to: *const CUgraphNode,
@@ -309,7 +309,7 @@ unsafe fn depend(
 /// # Safety
 /// `from`, `to` and `edges` are null or point to `count` records
 /// (cuGraphRemoveDependencies).
-unsafe fn undepend(
+pub(super) unsafe fn undepend(
     graph: CUgraph,
     from: *const CUgraphNode,
     to: *const CUgraphNode,
@@ -326,7 +326,7 @@ unsafe fn undepend(
 /// # Safety
 /// `nodes` and `edges` are null or have room for as many records as `count`
 /// says; `count` is null or readable and writable.
-unsafe fn put_dependencies(
+pub(super) unsafe fn put_dependencies(
     node: CUgraphNode,
     nodes: *mut CUgraphNode,
     edges: *mut cudaGraphEdgeData,
@@ -343,7 +343,7 @@ unsafe fn put_dependencies(
 /// # Safety
 /// `nodes` and `edges` are null or have room for as many records as `count`
 /// says; `count` is null or readable and writable.
-unsafe fn put_dependents(
+pub(super) unsafe fn put_dependents(
     node: CUgraphNode,
     nodes: *mut CUgraphNode,
     edges: *mut cudaGraphEdgeData,
@@ -402,127 +402,6 @@ pub(crate) unsafe fn cuGraphGetRootNodes(
     let graph = find(graph)?;
     // SAFETY: the caller promises what `put_list` asks for.
     unsafe { put_list(&names(&graph, graph.roots()), nodes, count) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cuGraphGetEdges.
-pub(crate) unsafe fn cuGraphGetEdges(
-    graph: CUgraph,
-    from: *mut CUgraphNode,
-    to: *mut CUgraphNode,
-    count: *mut usize,
-) -> Result {
-    // SAFETY: the caller promises what `put_edges` asks for.
-    unsafe { put_edges(graph, from, to, std::ptr::null_mut(), count) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cuGraphGetEdges_v2.
-pub(crate) unsafe fn cuGraphGetEdges_v2(
-    graph: CUgraph,
-    from: *mut CUgraphNode,
-    to: *mut CUgraphNode,
-    edges: *mut cudaGraphEdgeData,
-    count: *mut usize,
-) -> Result {
-    // SAFETY: the caller promises what `put_edges` asks for.
-    unsafe { put_edges(graph, from, to, edges, count) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cuGraphAddDependencies.
-pub(crate) unsafe fn cuGraphAddDependencies(
-    graph: CUgraph,
-    from: *const CUgraphNode,
-    to: *const CUgraphNode,
-    count: usize,
-) -> Result {
-    // SAFETY: the caller promises what `depend` asks for.
-    unsafe { depend(graph, from, to, std::ptr::null(), count) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cuGraphAddDependencies_v2.
-pub(crate) unsafe fn cuGraphAddDependencies_v2(
-    graph: CUgraph,
-    from: *const CUgraphNode,
-    to: *const CUgraphNode,
-    edges: *const cudaGraphEdgeData,
-    count: usize,
-) -> Result {
-    // SAFETY: the caller promises what `depend` asks for.
-    unsafe { depend(graph, from, to, edges, count) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cuGraphRemoveDependencies.
-pub(crate) unsafe fn cuGraphRemoveDependencies(
-    graph: CUgraph,
-    from: *const CUgraphNode,
-    to: *const CUgraphNode,
-    count: usize,
-) -> Result {
-    // SAFETY: the caller promises what `undepend` asks for.
-    unsafe { undepend(graph, from, to, std::ptr::null(), count) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cuGraphRemoveDependencies_v2.
-pub(crate) unsafe fn cuGraphRemoveDependencies_v2(
-    graph: CUgraph,
-    from: *const CUgraphNode,
-    to: *const CUgraphNode,
-    edges: *const cudaGraphEdgeData,
-    count: usize,
-) -> Result {
-    // SAFETY: the caller promises what `undepend` asks for.
-    unsafe { undepend(graph, from, to, edges, count) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cuGraphNodeGetDependencies.
-pub(crate) unsafe fn cuGraphNodeGetDependencies(
-    node: CUgraphNode,
-    nodes: *mut CUgraphNode,
-    count: *mut usize,
-) -> Result {
-    // SAFETY: the caller promises what `put_dependencies` asks for.
-    unsafe { put_dependencies(node, nodes, std::ptr::null_mut(), count) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cuGraphNodeGetDependencies_v2.
-pub(crate) unsafe fn cuGraphNodeGetDependencies_v2(
-    node: CUgraphNode,
-    nodes: *mut CUgraphNode,
-    edges: *mut cudaGraphEdgeData,
-    count: *mut usize,
-) -> Result {
-    // SAFETY: the caller promises what `put_dependencies` asks for.
-    unsafe { put_dependencies(node, nodes, edges, count) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cuGraphNodeGetDependentNodes.
-pub(crate) unsafe fn cuGraphNodeGetDependentNodes(
-    node: CUgraphNode,
-    nodes: *mut CUgraphNode,
-    count: *mut usize,
-) -> Result {
-    // SAFETY: the caller promises what `put_dependents` asks for.
-    unsafe { put_dependents(node, nodes, std::ptr::null_mut(), count) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cuGraphNodeGetDependentNodes_v2.
-pub(crate) unsafe fn cuGraphNodeGetDependentNodes_v2(
-    node: CUgraphNode,
-    nodes: *mut CUgraphNode,
-    edges: *mut cudaGraphEdgeData,
-    count: *mut usize,
-) -> Result {
-    // SAFETY: the caller promises what `put_dependents` asks for.
-    unsafe { put_dependents(node, nodes, edges, count) }
 }
 
 pub(crate) fn cuGraphNodeFindInClone(

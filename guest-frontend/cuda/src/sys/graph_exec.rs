@@ -63,7 +63,7 @@ fn session_of(graph: &Graph) -> Result<&'static Session> {
 ///
 /// # Safety
 /// `exec` is null or writable (cuGraphInstantiate).
-unsafe fn instantiate(exec: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Result {
+pub(super) unsafe fn instantiate(exec: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Result {
     if exec.is_null() || flags & !(FLAGS | DEVICE_LAUNCH) != 0 {
         return Err(Status::INVALID_VALUE);
     }
@@ -144,17 +144,6 @@ pub(crate) unsafe fn cuGraphInstantiate(
     }
     // SAFETY: the caller promises what `instantiate` asks for.
     unsafe { instantiate(exec, graph, 0) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cuGraphInstantiateWithFlags.
-pub(crate) unsafe fn cuGraphInstantiateWithFlags(
-    exec: *mut CUgraphExec,
-    graph: CUgraph,
-    flags: u64,
-) -> Result {
-    // SAFETY: the caller promises what `instantiate` asks for.
-    unsafe { instantiate(exec, graph, flags) }
 }
 
 /// # Safety

@@ -28,7 +28,7 @@ pub fn pinned(address: u64) -> Option<(&'static Session, Pinned)> {
 ///
 /// # Safety
 /// `place` is null or writable (cuMemHostAlloc).
-unsafe fn allocate(place: *mut *mut c_void, size: usize, flags: c_uint) -> Result {
+pub(super) unsafe fn allocate(place: *mut *mut c_void, size: usize, flags: c_uint) -> Result {
     if place.is_null() {
         return Err(Status::INVALID_VALUE);
     }
@@ -48,20 +48,6 @@ unsafe fn allocate(place: *mut *mut c_void, size: usize, flags: c_uint) -> Resul
             std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(0)),
         )
     }
-}
-
-/// # Safety
-/// As CUDA's manual says for cuMemAllocHost_v2.
-pub(crate) unsafe fn cuMemAllocHost_v2(place: *mut *mut c_void, size: usize) -> Result {
-    // SAFETY: the caller promises what `allocate` asks for.
-    unsafe { allocate(place, size, 0) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cuMemHostAlloc.
-pub(crate) unsafe fn cuMemHostAlloc(place: *mut *mut c_void, size: usize, flags: c_uint) -> Result {
-    // SAFETY: the caller promises what `allocate` asks for.
-    unsafe { allocate(place, size, flags) }
 }
 
 pub(crate) fn cuMemFreeHost(address: *mut c_void) -> Result {

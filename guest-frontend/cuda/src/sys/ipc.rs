@@ -67,14 +67,6 @@ pub(crate) fn cuIpcGetMemHandle(
     })
 }
 
-pub(crate) fn cuIpcOpenMemHandle(
-    place: Out<'_, CUdeviceptr>,
-    handle: cudaIpcMemHandle_t,
-    flags: c_uint,
-) -> Result {
-    cuIpcOpenMemHandle_v2(place, handle, flags)
-}
-
 pub(crate) fn cuIpcOpenMemHandle_v2(
     place: Out<'_, CUdeviceptr>,
     handle: cudaIpcMemHandle_t,

@@ -12,8 +12,7 @@ use super::boundary::{Out, Text};
 use super::graph::list;
 use super::image::{Image, Options};
 use super::module::{
-    attribute, global, load_image, managed_variable, name_of, parameter, read_file, set_attribute,
-    unload,
+    attribute, global, load_image, managed_variable, read_file, set_attribute, unload,
 };
 use super::{Result, device, kernel, present, put};
 use crate::current;
@@ -313,13 +312,6 @@ pub(crate) fn cuKernelGetLibrary(library: Out<'_, CUlibrary>, kernel: CUkernel) 
 }
 
 /// # Safety
-/// As CUDA's manual says for cuKernelGetName.
-pub(crate) unsafe fn cuKernelGetName(name: *mut *const c_char, kernel: CUkernel) -> Result {
-    // SAFETY: the caller promises what `name_of` asks for.
-    unsafe { name_of(name, kernel) }
-}
-
-/// # Safety
 /// As CUDA's manual says for cuKernelGetAttribute.
 pub(crate) unsafe fn cuKernelGetAttribute(
     value: *mut c_int,
@@ -340,18 +332,6 @@ pub(crate) fn cuKernelSetAttribute(
 ) -> Result {
     check_device(device)?;
     set_attribute(kernel, which, value)
-}
-
-/// # Safety
-/// As CUDA's manual says for cuKernelGetParamInfo.
-pub(crate) unsafe fn cuKernelGetParamInfo(
-    kernel: CUkernel,
-    index: usize,
-    offset: *mut usize,
-    size: *mut usize,
-) -> Result {
-    // SAFETY: the caller promises what `parameter` asks for.
-    unsafe { parameter(kernel, index, offset, size) }
 }
 
 pub(crate) fn cuLibraryGetUnifiedFunction(

@@ -420,17 +420,6 @@ pub(crate) fn cuModuleGetGlobal_v2(
     Ok(())
 }
 
-/// # Safety
-/// As CUDA's manual says for cuFuncGetAttribute.
-pub(crate) unsafe fn cuFuncGetAttribute(
-    value: *mut c_int,
-    which: c_int,
-    function: CUfunction,
-) -> Result {
-    // SAFETY: the caller promises what `attribute` asks for.
-    unsafe { attribute(value, which, function) }
-}
-
 pub(crate) fn cuFuncSetAttribute(function: CUfunction, which: c_int, value: c_int) -> Result {
     set_attribute(function, which, value)
 }
@@ -463,25 +452,6 @@ pub(crate) fn cuFuncGetModule(module: Out<'_, CUmodule>, function: CUfunction) -
         }
         _ => Err(Status::INVALID_HANDLE),
     }
-}
-
-/// # Safety
-/// As CUDA's manual says for cuFuncGetName.
-pub(crate) unsafe fn cuFuncGetName(name: *mut *const c_char, function: CUfunction) -> Result {
-    // SAFETY: the caller promises what `name_of` asks for.
-    unsafe { name_of(name, function) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cuFuncGetParamInfo.
-pub(crate) unsafe fn cuFuncGetParamInfo(
-    function: CUfunction,
-    index: usize,
-    offset: *mut usize,
-    size: *mut usize,
-) -> Result {
-    // SAFETY: the caller promises what `parameter` asks for.
-    unsafe { parameter(function, index, offset, size) }
 }
 
 pub(crate) fn cuFuncIsLoaded(state: Out<'_, c_int>, function: CUfunction) -> Result {

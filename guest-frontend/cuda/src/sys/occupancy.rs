@@ -20,7 +20,12 @@ fn of(function: CUfunction) -> Result<Callable> {
     callable(function)
 }
 
-fn blocks(function: CUfunction, block_size: c_int, shared: usize, flags: c_uint) -> Result<c_int> {
+pub(super) fn blocks(
+    function: CUfunction,
+    block_size: c_int,
+    shared: usize,
+    flags: c_uint,
+) -> Result<c_int> {
     let callable = of(function)?;
     let function = callable.function()?;
     callable
@@ -79,7 +84,7 @@ unsafe fn potential(
 /// # Safety
 /// `grid` and `block` are null or writable; `shared_of` may be called with any
 /// block size.
-unsafe fn put_potential(
+pub(super) unsafe fn put_potential(
     grid: *mut c_int,
     block: *mut c_int,
     function: CUfunction,
@@ -102,15 +107,6 @@ unsafe fn put_potential(
     }
 }
 
-pub(crate) fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
-    number: Out<'_, c_int>,
-    function: CUfunction,
-    block_size: c_int,
-    shared: usize,
-) -> Result {
-    number.put(blocks(function, block_size, shared, 0)?)
-}
-
 pub(crate) fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     number: Out<'_, c_int>,
     function: CUfunction,
@@ -119,35 +115,6 @@ pub(crate) fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     flags: c_uint,
 ) -> Result {
     number.put(blocks(function, block_size, shared, flags)?)
-}
-
-/// # Safety
-/// As CUDA's manual says for cuOccupancyMaxPotentialBlockSize.
-pub(crate) unsafe fn cuOccupancyMaxPotentialBlockSize(
-    grid: *mut c_int,
-    block: *mut c_int,
-    function: CUfunction,
-    shared_of: CUoccupancyB2DSize,
-    shared: usize,
-    limit: c_int,
-) -> Result {
-    // SAFETY: the caller promises what `put_potential` asks for.
-    unsafe { put_potential(grid, block, function, shared_of, shared, limit, 0) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cuOccupancyMaxPotentialBlockSizeWithFlags.
-pub(crate) unsafe fn cuOccupancyMaxPotentialBlockSizeWithFlags(
-    grid: *mut c_int,
-    block: *mut c_int,
-    function: CUfunction,
-    shared_of: CUoccupancyB2DSize,
-    shared: usize,
-    limit: c_int,
-    flags: c_uint,
-) -> Result {
-    // SAFETY: the caller promises what `put_potential` asks for.
-    unsafe { put_potential(grid, block, function, shared_of, shared, limit, flags) }
 }
 
 pub(crate) fn cuOccupancyAvailableDynamicSMemPerBlock(

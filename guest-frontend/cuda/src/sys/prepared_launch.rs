@@ -72,7 +72,7 @@ fn set(function: CUfunction, offset: c_int, bytes: &[u8]) -> Result {
     })
 }
 
-fn run(function: CUfunction, grid: [c_int; 2], stream: CUstream) -> Result {
+pub(super) fn run(function: CUfunction, grid: [c_int; 2], stream: CUstream) -> Result {
     callable(function)?;
     let blocks = |side: c_int| match u32::try_from(side) {
         Ok(side) if side > 0 => Ok(side),
@@ -160,13 +160,4 @@ pub(crate) fn cuLaunch(function: CUfunction) -> Result {
 
 pub(crate) fn cuLaunchGrid(function: CUfunction, width: c_int, height: c_int) -> Result {
     run(function, [width, height], DEFAULT_STREAM)
-}
-
-pub(crate) fn cuLaunchGridAsync(
-    function: CUfunction,
-    width: c_int,
-    height: c_int,
-    stream: CUstream,
-) -> Result {
-    run(function, [width, height], stream)
 }

@@ -51,7 +51,7 @@ fn destroy(entry: &Entry) -> Result {
     }
 }
 
-fn remove(surface: bool, value: u64) -> Result {
+pub(super) fn remove(surface: bool, value: u64) -> Result {
     if value == 0 {
         return Ok(());
     }
@@ -246,10 +246,6 @@ pub(crate) unsafe fn cuTexObjectCreate(
     texture.put(value)
 }
 
-pub(crate) fn cuTexObjectDestroy(texture: CUtexObject) -> Result {
-    remove(false, texture)
-}
-
 pub(crate) fn cuTexObjectGetResourceDesc(
     place: Out<'_, CUDA_RESOURCE_DESC>,
     texture: CUtexObject,
@@ -311,10 +307,6 @@ pub(crate) unsafe fn cuSurfObjectCreate(
     );
     // SAFETY: `surface` is null or writable, as the caller promises.
     unsafe { put(surface, value) }
-}
-
-pub(crate) fn cuSurfObjectDestroy(surface: CUsurfObject) -> Result {
-    remove(true, surface)
 }
 
 pub(crate) fn cuSurfObjectGetResourceDesc(

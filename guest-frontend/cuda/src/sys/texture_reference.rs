@@ -100,15 +100,6 @@ pub(crate) unsafe fn cuTexRefSetAddress_v2(
     })
 }
 
-pub(crate) fn cuTexRefSetAddress2D_v2(
-    named: CUtexref,
-    shape: In<'_, CUDA_ARRAY_DESCRIPTOR>,
-    address: CUdeviceptr,
-    pitch: usize,
-) -> Result {
-    cuTexRefSetAddress2D_v3(named, shape, address, pitch)
-}
-
 pub(crate) fn cuTexRefSetAddress2D_v3(
     named: CUtexref,
     shape: In<'_, CUDA_ARRAY_DESCRIPTOR>,
