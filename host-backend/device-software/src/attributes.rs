@@ -184,7 +184,9 @@ impl Options {
             at(71, 65000),
             at(72, 2_097_120),
         ]);
-        // Everything else is absent: streams' memory operations, virtual memory, pools, clusters, …
+        // Launches of clusters.
+        list.push(at(120, u32::from(self.arch() >= 90)));
+        // Everything else is absent: streams' memory operations, virtual memory, pools, …
         for n in 1..=147 {
             if !list.iter().any(|&(m, _)| m == n) {
                 list.push((n, 0));

@@ -3,18 +3,19 @@
 use crate::attributes::{self, MAX_THREADS, REGISTERS, SHARED, SHARED_OPTIN};
 use crate::children;
 use crate::exec::block::{Grid, SharedMemory, Surroundings};
+use crate::exec::cluster::Shape;
 use crate::exec::variants_unsafe;
 use crate::heap::Heap;
 use crate::launched::Launched;
 use crate::memory_unsafe::Memory;
 use crate::module::Module;
-use crate::program::{Func, Program};
+use crate::program::{Bounds, Func, Program};
 use crate::scheduler::Work;
 use paragpu_device::{Error, Launch, Result};
 use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 
 /// Most bytes of local memory of a thread.
 pub const MAX_LOCAL: u32 = 512 << 10;
@@ -28,6 +29,18 @@ const MAX_RESIDENT: u64 = 2 << 30;
 
 const MAX_DYNAMIC_SHARED: u32 = 8;
 const CARVEOUT: u32 = 9;
+/// `CUDA_ERROR_INVALID_CLUSTER_SIZE`.
+pub const INVALID_CLUSTER_SIZE: Status = Status(912);
+
+const CLUSTER_MUST_BE_SET: u32 = 10;
+/// Width; height and depth follow.
+const REQUIRED_CLUSTER: u32 = 11;
+const NON_PORTABLE_CLUSTER: u32 = 14;
+const CLUSTER_SCHEDULING: u32 = 15;
+
+/// Most blocks of a cluster of any kernel, and of one that allows what other devices may not run.
+const PORTABLE_CLUSTER: u32 = 8;
+const MOST_CLUSTER: u32 = 16;
 
 /// Workspaces of cooperative launches: zeroed memory in which the grid's barrier counts.
 #[derive(Debug)]
@@ -70,6 +83,15 @@ pub struct Kernel {
     constant_bytes: u64,
     max_dynamic: Option<u32>,
     carveout: i32,
+    cluster: ClusterAttributes,
+}
+
+/// What cuFuncSetAttribute says of a kernel's clusters.
+#[derive(Debug, Clone, Copy, Default)]
+struct ClusterAttributes {
+    required: [u32; 3],
+    non_portable: bool,
+    scheduling: i32,
 }
 
 /// What a launch needs of its device.
@@ -101,6 +123,7 @@ impl Kernel {
             constant_bytes: module.constant_bytes,
             max_dynamic: None,
             carveout: -1,
+            cluster: ClusterAttributes::default(),
         }
     }
 
@@ -131,7 +154,7 @@ impl Kernel {
         self.program
             .funcs
             .get(self.func)
-            .and_then(|f| f.max_threads)
+            .and_then(|f| f.bounds.max_threads)
             .unwrap_or(MAX_THREADS)
             .min(MAX_THREADS)
     }
@@ -152,7 +175,12 @@ impl Kernel {
             (MAX_DYNAMIC_SHARED, self.max_dynamic() as i32),
             (CARVEOUT, self.carveout),
         ];
-        list.extend((10..=15).map(|n| (n, 0)));
+        let required = func.bounds.cluster.unwrap_or(self.cluster.required);
+        let set = func.bounds.explicit_cluster || func.bounds.cluster.is_some();
+        list.push((CLUSTER_MUST_BE_SET, i32::from(set)));
+        list.extend((REQUIRED_CLUSTER..).zip(required.map(u32::cast_signed)));
+        list.push((NON_PORTABLE_CLUSTER, self.cluster.non_portable.into()));
+        list.push((CLUSTER_SCHEDULING, self.cluster.scheduling));
         list
     }
 
@@ -165,7 +193,8 @@ impl Kernel {
     /// cuFuncSetAttribute.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for a value out of range or an attribute that cannot be set.
+    /// `INVALID_VALUE` for a value out of range or an attribute that cannot be set; `NOT_PERMITTED` for a size of
+    /// clusters that the kernel's code says.
     pub fn set_attribute(&mut self, attribute: u32, value: i32) -> Result<()> {
         match attribute {
             MAX_DYNAMIC_SHARED => {
@@ -176,6 +205,25 @@ impl Kernel {
             }
             CARVEOUT if (-1..=100).contains(&value) => {
                 self.carveout = value;
+                Ok(())
+            }
+            REQUIRED_CLUSTER..NON_PORTABLE_CLUSTER => {
+                if self.bounds().cluster.is_some() {
+                    return Err(Status::NOT_PERMITTED.into());
+                }
+                let value = u32::try_from(value).map_err(|_| invalid("cluster size"))?;
+                let side = (attribute - REQUIRED_CLUSTER) as usize;
+                if let Some(side) = self.cluster.required.get_mut(side) {
+                    *side = value;
+                }
+                Ok(())
+            }
+            NON_PORTABLE_CLUSTER if (0..=1).contains(&value) => {
+                self.cluster.non_portable = value != 0;
+                Ok(())
+            }
+            CLUSTER_SCHEDULING if (0..=2).contains(&value) => {
+                self.cluster.scheduling = value;
                 Ok(())
             }
             _ => Err(invalid(format!("function attribute {attribute}"))),
@@ -193,10 +241,60 @@ impl Kernel {
         }
     }
 
+    fn bounds(&self) -> Bounds {
+        self.program
+            .funcs
+            .get(self.func)
+            .map(|f| f.bounds)
+            .unwrap_or_default()
+    }
+
+    /// Most blocks of a cluster.
+    #[must_use]
+    pub fn max_cluster(&self) -> u32 {
+        let most = match self.cluster.non_portable {
+            true => MOST_CLUSTER,
+            false => PORTABLE_CLUSTER,
+        };
+        self.bounds().max_cluster.map_or(most, |m| m.min(most))
+    }
+
+    /// How the blocks of a launch with clusters of `asked` blocks (zeros where it does not say) form clusters.
+    ///
+    /// # Errors
+    /// `INVALID_CLUSTER_SIZE`: the kernel requires another size or that there is one, or it is too large.
+    pub fn cluster(&self, asked: [u32; 3]) -> Result<Shape> {
+        let wrong = |what: &str| Err(Error::new(INVALID_CLUSTER_SIZE, what));
+        let bounds = self.bounds();
+        let required = match bounds.cluster.unwrap_or(self.cluster.required) {
+            [0, 0, 0] => None,
+            sides => Some(sides),
+        };
+        let blocks = match (asked, required) {
+            ([0, 0, 0], Some(sides)) => sides,
+            ([0, 0, 0], None) if bounds.explicit_cluster => {
+                return wrong("the kernel needs a cluster size");
+            }
+            ([0, 0, 0], None) => return Ok(Shape::default()),
+            (asked, Some(sides)) if asked != sides => {
+                return wrong("the kernel requires another cluster size");
+            }
+            (asked, _) => asked,
+        };
+        let size = blocks.iter().try_fold(1u32, |n, &d| n.checked_mul(d));
+        if !size.is_some_and(|n| (1..=self.max_cluster()).contains(&n)) {
+            return wrong("number of blocks of a cluster");
+        }
+        Ok(Shape {
+            blocks,
+            explicit: true,
+        })
+    }
+
     /// Checks a launch and makes it stream work.
     ///
     /// # Errors
-    /// `INVALID_VALUE`, `LAUNCH_OUT_OF_RESOURCES`, `COOPERATIVE_LAUNCH_TOO_LARGE`, `NOT_SUPPORTED` for clusters.
+    /// `INVALID_VALUE`, `LAUNCH_OUT_OF_RESOURCES`, `COOPERATIVE_LAUNCH_TOO_LARGE`, `INVALID_CLUSTER_SIZE`.
     pub fn prepare(&self, launch: &Launch<'_>, context: &Context) -> Result<Work> {
         let grid = self.grid(launch, context, Launched::default())?;
         let (workspace, workspaces) = (grid.workspace, Arc::clone(&context.workspaces));
@@ -225,8 +323,11 @@ impl Kernel {
         let func = self.func();
         let threads = func.threads(launch.grid, launch.block);
         let threads = threads.ok_or_else(|| invalid("dimensions of grid or blocks"))?;
-        if launch.cluster.iter().any(|&c| c > 1) {
-            return Err(Error::new(Status::NOT_SUPPORTED, "launch of clusters"));
+        let cluster = self.cluster(launch.cluster)?;
+        let mut sides = launch.grid.iter().zip(&cluster.blocks);
+        if !sides.all(|(grid, cluster)| grid.is_multiple_of(*cluster)) {
+            let why = "the grid is no multiple of the cluster";
+            return Err(Error::new(INVALID_CLUSTER_SIZE, why));
         }
         if launch.dynamic_shared > self.max_dynamic() || func.shared > SHARED_OPTIN {
             return Err(invalid("shared memory"));
@@ -264,6 +365,7 @@ impl Kernel {
             func: self.func,
             grid: launch.grid,
             block: launch.block,
+            cluster,
             shared,
             params: launch.parameters.to_vec(),
             heap: self.heap.clone(),
@@ -273,7 +375,6 @@ impl Kernel {
             stack_limit: (u64::from(func.local) + context.stack.max(STACK)) as u32,
             straight: variants_unsafe::select(),
             cancelled: AtomicBool::new(false),
-            thread_instructions: AtomicU64::new(0),
         };
         if launch.cooperative && grid.block_bytes().saturating_mul(blocks) > MAX_RESIDENT {
             context.workspaces.give_back(workspace);

@@ -221,8 +221,13 @@ pub enum Special {
     /// Halves of the address of a cooperative launch's workspace.
     WorkspaceHigh,
     WorkspaceLow,
-    Zero,
-    One,
+    ClusterId(u8),
+    NClusterId(u8),
+    ClusterCtaid(u8),
+    ClusterNctaid(u8),
+    ClusterCtaRank,
+    ClusterNctaRank,
+    IsExplicitCluster,
 }
 
 /// How a shuffle picks its source lane.
@@ -561,7 +566,23 @@ pub enum Ext {
         p: u32,
         a: u32,
         space: MemSpace,
+        /// Also in the other blocks of the cluster.
+        cluster: bool,
     },
+    /// The shared address of the block with another rank.
+    MapRank {
+        d: Reg,
+        a: Reg,
+        rank: u32,
+        generic: bool,
+    },
+    /// The rank of the block in whose shared memory an address lies.
+    RankOf {
+        d: u32,
+        a: Reg,
+    },
+    ClusterArrive,
+    ClusterWait,
     Matrix(Box<Matrix>),
     CopyAsync(CopyAsync),
     Barrier64(Barrier64),
@@ -576,6 +597,19 @@ pub struct Constants {
     pub rows32: Vec<(u32, u32)>,
     /// Of 64 bits.
     pub rows64: Vec<(u32, u64)>,
+}
+
+/// What the launches of a kernel must keep to.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Bounds {
+    /// `.maxntid` or `.reqntid`: most threads of a block.
+    pub max_threads: Option<u32>,
+    /// `.reqnctapercluster`: blocks of a cluster.
+    pub cluster: Option<[u32; 3]>,
+    /// `.explicitcluster`: the kernel or its launch must name the size of clusters.
+    pub explicit_cluster: bool,
+    /// `.maxclusterrank`: most blocks of a cluster.
+    pub max_cluster: Option<u32>,
 }
 
 /// A decoded function.
@@ -607,8 +641,8 @@ pub struct Func {
     pub returns: Vec<(u32, u32)>,
     /// Bytes of all parameters (kernels).
     pub param_bytes: u32,
-    /// `.maxntid`.
-    pub max_threads: Option<u32>,
+    /// What its launches must keep to.
+    pub bounds: Bounds,
     /// Why it cannot run, where it or a function that it calls is refused.
     pub refused: Option<PtxError>,
 }
@@ -622,7 +656,8 @@ impl Func {
         let blocks = (1..=i32::MAX as u32).contains(&gx)
             && [gy, gz].iter().all(|side| (1..=65535).contains(side));
         let sides = bx <= 1024 && by <= 1024 && bz <= 64;
-        let most = self.max_threads.unwrap_or(MAX_THREADS).min(MAX_THREADS);
+        let most = self.bounds.max_threads;
+        let most = most.unwrap_or(MAX_THREADS).min(MAX_THREADS);
         let threads = block
             .iter()
             .try_fold(1u32, |n, &side| n.checked_mul(side))?;

@@ -8,7 +8,8 @@
 
 mod threads;
 
-use crate::exec::block::{Block, Grid};
+use crate::exec::block::Grid;
+use crate::exec::cluster::Cluster;
 use paragpu_device::{Error, HostFunction};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -83,8 +84,8 @@ struct Active {
     grid: Arc<Grid>,
     cooperative: bool,
     fresh: VecDeque<Range<u64>>,
-    parked: VecDeque<Block>,
-    spare: Vec<Block>,
+    parked: VecDeque<Cluster>,
+    spare: Vec<Cluster>,
     /// Blocks in the hands of threads, counted in turns handed out.
     running: usize,
     failed: bool,
@@ -472,14 +473,15 @@ impl Inner {
                     self.host.notify_one();
                 }
                 Work::Kernel(grid, cooperative, finish) => {
-                    let blocks = grid.blocks();
-                    let fit = (RESIDENT_BYTES / grid.block_bytes()) as usize;
+                    let clusters = grid.clusters();
+                    let bytes = grid.block_bytes().saturating_mul(grid.cluster.size());
+                    let fit = (RESIDENT_BYTES / bytes) as usize;
                     let resident = fit.min(RESIDENT * self.threads);
                     state.active.push_back(Active {
                         ticket,
                         grid,
                         cooperative,
-                        fresh: std::iter::once(0..blocks).collect(),
+                        fresh: std::iter::once(0..clusters).collect(),
                         parked: VecDeque::new(),
                         spare: Vec::new(),
                         running: 0,

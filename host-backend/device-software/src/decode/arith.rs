@@ -1,7 +1,7 @@
 //! Integer arithmetic, logic, shifts and bit fields (PTX ISA 9.7.1, 9.7.2, 9.7.8).
 
 use super::{Decoder, Result};
-use crate::program::Op;
+use crate::program::{Ext, Op, Reg, Special};
 use crate::ptx::ast::{Operand, Type};
 
 /// Operations that exist as 32-bit unsigned, 32-bit signed, 64-bit unsigned, 64-bit signed.
@@ -270,6 +270,11 @@ impl<'m> Decoder<'m> {
     fn pred_logic(&mut self, base: &str, operands: &[Operand<'m>]) -> Result<bool> {
         if matches!(base, "not" | "mov") {
             let [d, a] = self.operands(operands)?;
+            if *a == Operand::Name("%is_explicit_cluster") {
+                let (what, d) = (Special::IsExplicitCluster, Reg::P(self.dp(d)?));
+                self.ext(Ext::Special { what, d });
+                return Ok(true);
+            }
             let ((a, negate), d) = (self.pred(a)?, self.dp(d)?);
             self.emit(
                 if negate != (base == "not") {

@@ -16,8 +16,34 @@ impl<'m> Decoder<'m> {
             ("cp", ["async", "bulk", rest @ ..]) => self.bulk(rest, operands),
             ("cp", ["async", rest @ ..]) => self.copy(rest, operands),
             ("mbarrier", [what, rest @ ..]) => self.barrier_object(what, rest, operands),
+            ("st" | "red", ["async", rest @ ..]) => self.remote(base, rest, operands),
             _ => Ok(false),
         }
+    }
+
+    /// `st.async` and `red.async` on shared memory of the cluster: they are complete when the instruction is over,
+    /// and count their bytes at a barrier object.
+    fn remote(&mut self, base: &str, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
+        let completes = |m: &&str| *m == "mbarrier::complete_tx::bytes";
+        if !mods.iter().any(completes) || !mods.contains(&"shared::cluster") {
+            return self.unsupported(format!("{base}.async.{}", mods.join(".")));
+        }
+        let plain: Vec<&str> = mods.iter().copied().filter(|m| !completes(m)).collect();
+        let Some((barrier, rest)) = operands.split_last() else {
+            return self.invalid("wrong number of operands");
+        };
+        let ty = self.last_type(mods)?;
+        if !self.memory(base, &plain, rest)? {
+            return Ok(false);
+        }
+        let count = match rest.last() {
+            Some(Operand::Vector(list)) => list.len() as u64,
+            _ => 1,
+        };
+        let address = self.address(barrier, MemSpace::Shared)?;
+        let bytes = Reg::R32(self.f.const32((count * u64::from(ty.size())) as u32));
+        self.on_barrier(BarrierOp::Complete, address, None, Some(bytes));
+        Ok(true)
     }
 
     fn copy(&mut self, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
@@ -75,7 +101,7 @@ impl<'m> Decoder<'m> {
         Ok(true)
     }
 
-    /// `cp.async.bulk` between global and the block's own shared memory.
+    /// `cp.async.bulk` between global and shared memory, and from the block's own to another's of the cluster.
     fn bulk(&mut self, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
         let is_shared = |m: &str| matches!(m, "shared" | "shared::cta" | "shared::cluster");
         let ([to, from], barrier) = match mods {
@@ -91,6 +117,11 @@ impl<'m> Decoder<'m> {
                 }
                 ([MemSpace::Shared, MemSpace::Global], true)
             }
+            [
+                "shared::cluster",
+                "shared::cta",
+                "mbarrier::complete_tx::bytes",
+            ] => ([MemSpace::Shared, MemSpace::Shared], true),
             ["global", from, "bulk_group", rest @ ..]
                 if is_shared(from) && rest.iter().all(|m| hint(m)) =>
             {

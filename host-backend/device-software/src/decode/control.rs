@@ -155,6 +155,19 @@ impl<'m> Decoder<'m> {
             self.ext(Ext::BarWarp { mask });
             return Ok(true);
         }
+        match mods {
+            ["cluster", "arrive", rest @ ..] => {
+                self.only(rest, &["aligned", "release", "relaxed"])?;
+                self.ext(Ext::ClusterArrive);
+                return Ok(true);
+            }
+            ["cluster", "wait", rest @ ..] => {
+                self.only(rest, &["aligned", "acquire"])?;
+                self.ext(Ext::ClusterWait);
+                return Ok(true);
+            }
+            _ => {}
+        }
         let known = [
             "cta", "sync", "arrive", "red", "aligned", "popc", "and", "or",
         ];

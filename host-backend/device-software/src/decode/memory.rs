@@ -91,7 +91,7 @@ impl<'m> Decoder<'m> {
     ) -> Result<bool> {
         match base {
             "ld" | "ldu" => self.load(mods, operands),
-            "st" => self.store(mods, operands),
+            "st" if mods.first() != Some(&"async") => self.store(mods, operands),
             "atom" | "red" if mods.first() != Some(&"async") => self.atomic(base, mods, operands),
             "membar" | "fence" => {
                 if mods.first() == Some(&"proxy") && mods.iter().any(|m| m.starts_with("tensormap"))

@@ -159,7 +159,7 @@ pub fn decode<'m>(module: &'m Module<'m>, addresses: &HashMap<&'m str, u64>) -> 
         let mut func = Func {
             name: function.name.to_owned(),
             entry: function.entry,
-            max_threads: function.max_threads,
+            bounds: function.bounds,
             ..Func::default()
         };
         if function.entry {
@@ -271,10 +271,6 @@ impl<'m> Decoder<'m> {
     }
 
     fn function(&mut self, index: usize, function: &'m Function<'m>) -> Result<()> {
-        if function.cluster > 1 {
-            let what = "a kernel that needs clusters of blocks";
-            return Err(PtxError::unsupported(function.line, what));
-        }
         let func = self.program.funcs.get(index).cloned().unwrap_or_default();
         self.f = FuncState::default();
         self.f.local = func.local;

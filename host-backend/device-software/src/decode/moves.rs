@@ -24,16 +24,27 @@ impl<'m> Decoder<'m> {
     ) -> Result<bool> {
         match base {
             "mov" => self.mov(mods, operands),
-            // A cluster is one block: its only rank is 0.
             "mapa" => {
-                let ty = self.last_type(mods)?;
-                let [d, a, _] = self.operands(operands)?;
-                self.mov_rows(ty, d, a)
+                let (ty, generic) = self.cluster_address(mods)?;
+                let [d, a, rank] = self.operands(operands)?;
+                let (a, rank) = (self.source(a, ty)?, self.s32(rank, Type::U32)?);
+                let d = match ty.size() {
+                    8 => Reg::R64(self.d64(d)?),
+                    _ => Reg::R32(self.d32(d)?),
+                };
+                self.ext(Ext::MapRank {
+                    d,
+                    a,
+                    rank,
+                    generic,
+                });
+                Ok(true)
             }
             "getctarank" => {
-                let [d, _] = self.operands(operands)?;
-                let (d, zero) = (self.d32(d)?, self.f.const32(0));
-                self.emit(Op::Mov32, d, zero, 0, 0, 0);
+                let (ty, _) = self.cluster_address(mods)?;
+                let [d, a] = self.operands(operands)?;
+                let (a, d) = (self.source(a, ty)?, self.d32(d)?);
+                self.ext(Ext::RankOf { d, a });
                 Ok(true)
             }
             "cvta" => self.cvta(mods, operands),
@@ -47,7 +58,13 @@ impl<'m> Decoder<'m> {
                 };
                 let [p, a] = self.operands(operands)?;
                 let (a, p) = (self.s64(a, Type::B64)?, self.dp(p)?);
-                self.ext(Ext::IsSpace { p, a, space });
+                let cluster = mods.first() == Some(&"shared::cluster");
+                self.ext(Ext::IsSpace {
+                    p,
+                    a,
+                    space,
+                    cluster,
+                });
                 Ok(true)
             }
             "dp4a" | "dp2a" => {
@@ -69,6 +86,19 @@ impl<'m> Decoder<'m> {
                 Ok(true)
             }
             _ => Ok(false),
+        }
+    }
+
+    /// The type of an address in the cluster's shared memory, and whether it is generic.
+    fn cluster_address(&self, mods: &[&str]) -> Result<(Type, bool)> {
+        let generic = match mods {
+            ["shared::cluster", _] => false,
+            [_] => true,
+            _ => return self.unsupported(format!("address in .{}", mods.join("."))),
+        };
+        match self.last_type(mods)? {
+            ty @ (Type::U32 | Type::U64) if !generic || ty.size() == 8 => Ok((ty, generic)),
+            _ => self.unsupported("generic address of 32 bits"),
         }
     }
 

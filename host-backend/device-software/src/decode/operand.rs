@@ -27,6 +27,10 @@ fn special(name: &str) -> Option<Special> {
         ("%ntid", Special::Ntid),
         ("%ctaid", Special::Ctaid),
         ("%nctaid", Special::Nctaid),
+        ("%clusterid", Special::ClusterId),
+        ("%nclusterid", Special::NClusterId),
+        ("%cluster_ctaid", Special::ClusterCtaid),
+        ("%cluster_nctaid", Special::ClusterNctaid),
     ] {
         if let Some(axis) = name.strip_prefix(prefix).and_then(axis) {
             return Some(make(axis));
@@ -54,11 +58,9 @@ fn special(name: &str) -> Option<Special> {
         "%total_smem_size" => Special::TotalSharedSize,
         "%envreg1" => Special::WorkspaceHigh,
         "%envreg2" => Special::WorkspaceLow,
-        "%clusterid.x" | "%clusterid.y" | "%clusterid.z" | "%cluster_ctarank" => Special::Zero,
-        "%cluster_ctaid.x" | "%cluster_ctaid.y" | "%cluster_ctaid.z" => Special::Zero,
-        "%cluster_nctaid.x" | "%cluster_nctaid.y" | "%cluster_nctaid.z" | "%cluster_nctarank" => {
-            Special::One
-        }
+        "%cluster_ctarank" => Special::ClusterCtaRank,
+        "%cluster_nctarank" => Special::ClusterNctaRank,
+        "%is_explicit_cluster" => Special::IsExplicitCluster,
         _ => return None,
     })
 }

@@ -143,10 +143,7 @@ impl ModuleDevice for SoftwareDevice {
     }
 
     fn occupancy_clusters(&mut self, launch: &Launch<'_>) -> Result<i32> {
-        if launch.cluster.iter().any(|side| *side > 1) {
-            let why = "clusters of more than one block";
-            return Err(Error::new(Status::NOT_SUPPORTED, why));
-        }
+        let cluster = self.kernel(launch.function)?.cluster(launch.cluster)?;
         let threads: u64 = launch.block.iter().map(|side| u64::from(*side)).product();
         let threads = i32::try_from(threads).map_err(|_| invalid("block size"))?;
         let shared = u64::from(launch.dynamic_shared);
@@ -156,14 +153,17 @@ impl ModuleDevice for SoftwareDevice {
             shared,
             0,
         )?;
-        let many = self.cores().cast_signed();
-        Ok(each.saturating_mul(many))
+        if each == 0 {
+            return Ok(0);
+        }
+        let blocks = each.saturating_mul(self.cores().cast_signed());
+        let size = i32::try_from(cluster.size()).map_err(|_| invalid("cluster size"))?;
+        // One thread can run a whole cluster.
+        Ok((blocks / size.max(1)).max(1))
     }
 
     fn occupancy_cluster_size(&mut self, launch: &Launch<'_>) -> Result<i32> {
         self.scheduler.check()?;
-        self.kernel(launch.function)?;
-        // Clusters of more than one block are refused.
-        Ok(1)
+        Ok(self.kernel(launch.function)?.max_cluster().cast_signed())
     }
 }

@@ -89,7 +89,10 @@ impl Warp {
             space => (space, address),
         };
         let old = match space {
-            MemSpace::Shared => update(env.shared, at, 8, f),
+            MemSpace::Shared => {
+                let found = env.shared_at(at);
+                found.and_then(|(bytes, at)| update(bytes, at, 8, f))
+            }
             _ => None,
         };
         old.ok_or_else(|| (bad(address, 8, "barrier"), lane as u32))

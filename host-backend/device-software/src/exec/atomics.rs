@@ -103,9 +103,9 @@ impl Warp {
                 MemSpace::Global | MemSpace::Generic => env
                     .memory
                     .update(address, width, |v| apply(op, width, v, b, c)),
-                MemSpace::Shared => {
-                    super::memory::update(env.shared, address, width, |v| apply(op, width, v, b, c))
-                }
+                MemSpace::Shared => env.shared_at(address).and_then(|(bytes, at)| {
+                    super::memory::update(bytes, at, width, |v| apply(op, width, v, b, c))
+                }),
                 MemSpace::Local => u32::try_from(address).ok().and_then(|a| {
                     let v = self.local_load(l as u32, a, width)?;
                     self.local_store(l as u32, a, width, apply(op, width, v, b, c))

@@ -1,5 +1,6 @@
 //! A block: its warps take turns on one host thread and meet at barriers.
 
+use super::cluster::{Reachable, Shape};
 use super::memory::lanes;
 use super::printf::Output;
 use super::variants_unsafe::Straight;
@@ -12,7 +13,7 @@ use crate::memory_unsafe::Memory;
 use crate::program::{BarReduce, Program, Reg};
 use crate::texture::Textures;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Instructions of one turn of a warp.
 const WARP_SLICE: i64 = 4096;
@@ -66,6 +67,8 @@ pub struct Grid {
     pub grid: [u32; 3],
     /// Threads of a block.
     pub block: [u32; 3],
+    /// How its blocks form clusters.
+    pub cluster: Shape,
     /// Shared memory of a block.
     pub shared: SharedMemory,
     /// Parameter bytes.
@@ -84,8 +87,6 @@ pub struct Grid {
     pub straight: Straight,
     /// Set to stop it.
     pub cancelled: AtomicBool,
-    /// Thread instructions carried out.
-    pub thread_instructions: AtomicU64,
 }
 
 impl Grid {
@@ -107,10 +108,11 @@ impl Grid {
         warp * u64::from(self.threads().div_ceil(32)) + u64::from(self.shared.bytes())
     }
 
-    /// Blocks in all.
+    /// Clusters in all; without clusters each block is one.
     #[must_use]
-    pub fn blocks(&self) -> u64 {
-        u64::from(self.grid[0]) * u64::from(self.grid[1]) * u64::from(self.grid[2])
+    pub fn clusters(&self) -> u64 {
+        let blocks = u64::from(self.grid[0]) * u64::from(self.grid[1]) * u64::from(self.grid[2]);
+        blocks / self.cluster.size()
     }
 }
 
@@ -135,12 +137,14 @@ pub struct Env<'a> {
     pub(super) grid: &'a Grid,
     pub(super) memory: &'a Memory,
     pub(super) shared: &'a mut [u8],
+    /// That of the other blocks of the cluster, by rank.
+    pub(super) before: &'a mut [Vec<u8>],
+    pub(super) after: &'a mut [Vec<u8>],
     pub(super) barriers: &'a mut Barriers,
     pub(super) ctaid: [u32; 3],
     pub(super) sm: u32,
     pub(super) straight: Straight,
     pub(super) stack_limit: u32,
-    pub(super) lane_steps: u64,
 }
 
 /// Where a kernel failed.
@@ -161,6 +165,8 @@ pub enum BlockTurn {
     Yield,
     /// It could, but all its warps seem to wait for other blocks.
     Spinning,
+    /// Its threads wait for other blocks of the cluster at the cluster's barrier.
+    Waiting,
     /// It is over.
     Done,
 }
@@ -170,7 +176,6 @@ pub enum BlockTurn {
 pub struct Block {
     warps: Vec<Warp>,
     turns: Vec<Turn>,
-    shared: Vec<u8>,
     barriers: Barriers,
     ctaid: [u32; 3],
 }
@@ -186,26 +191,19 @@ impl Block {
         Self {
             turns: vec![Turn::Yield; warps.len()],
             warps,
-            shared: vec![0; grid.shared.bytes() as usize],
             barriers: Barriers::default(),
             ctaid: [0; 3],
         }
     }
 
-    /// Starts block `index` of the grid.
-    pub fn start(&mut self, grid: &Grid, index: u64) {
-        let (x, y) = (u64::from(grid.grid[0]), u64::from(grid.grid[1]));
-        self.ctaid = [
-            (index % x) as u32,
-            (index / x % y) as u32,
-            (index / x / y) as u32,
-        ];
+    /// Starts block `ctaid` of the grid.
+    pub fn start(&mut self, grid: &Grid, ctaid: [u32; 3]) {
+        self.ctaid = ctaid;
         let start = grid.program.funcs.get(grid.func).map_or(0, |f| f.start);
         for warp in &mut self.warps {
             warp.restart(start);
         }
         self.turns.fill(Turn::Yield);
-        self.shared.fill(0);
         self.barriers = Barriers::default();
     }
 
@@ -213,7 +211,12 @@ impl Block {
     ///
     /// # Errors
     /// The first fault of any thread.
-    pub fn run(&mut self, grid: &Grid, sm: u32) -> Result<BlockTurn, BlockFault> {
+    pub fn run(
+        &mut self,
+        grid: &Grid,
+        sm: u32,
+        reachable: Reachable<'_>,
+    ) -> Result<BlockTurn, BlockFault> {
         let mut budget = BLOCK_SLICE;
         loop {
             let mut waits = true;
@@ -236,20 +239,19 @@ impl Block {
                     program: &grid.program,
                     grid,
                     memory: &grid.device.memory,
-                    shared: &mut self.shared,
+                    shared: reachable.own,
+                    before: reachable.before,
+                    after: reachable.after,
                     barriers: &mut self.barriers,
                     ctaid: self.ctaid,
                     sm,
                     straight: grid.straight,
                     stack_limit: grid.stack_limit,
-                    lane_steps: 0,
                 };
                 let warp = &mut self.warps[n];
                 warp.spins = 0;
                 let mut slice = WARP_SLICE;
                 let turn = warp.turn(&mut env, &mut slice);
-                grid.thread_instructions
-                    .fetch_add(env.lane_steps, Ordering::Relaxed);
                 let turn = turn.map_err(|(fault, lane)| BlockFault {
                     fault,
                     block: self.ctaid,
@@ -270,7 +272,10 @@ impl Block {
             }
             let released = self.release();
             if !progress && !released {
-                return Err(self.deadlock());
+                return match self.waits_for_cluster() {
+                    true => Ok(BlockTurn::Waiting),
+                    false => Err(self.deadlock()),
+                };
             }
             if released || !self.turns.contains(&Turn::Yield) {
                 continue;
@@ -282,6 +287,43 @@ impl Block {
                 return Ok(BlockTurn::Yield);
             }
         }
+    }
+
+    /// The block's indices.
+    #[must_use]
+    pub fn ctaid(&self) -> [u32; 3] {
+        self.ctaid
+    }
+
+    fn waits_for_cluster(&self) -> bool {
+        let mut waiting = self.warps.iter().flat_map(|w| &w.others);
+        waiting.any(|f| f.state == State::Cluster)
+    }
+
+    /// Have all threads that have not exited arrived at the cluster's barrier?
+    #[must_use]
+    pub fn cluster_reached(&self) -> bool {
+        self.warps.iter().all(Warp::cluster_reached)
+    }
+
+    /// Has any?
+    #[must_use]
+    pub fn cluster_any(&self) -> bool {
+        self.warps.iter().any(Warp::cluster_any)
+    }
+
+    /// Completes the phase of the cluster's barrier. Whether any thread goes on.
+    pub fn cluster_release(&mut self) -> bool {
+        let mut any = false;
+        for (warp, turn) in self.warps.iter_mut().zip(&mut self.turns) {
+            if warp.cluster_release() {
+                any = true;
+                if *turn == Turn::Parked {
+                    *turn = Turn::Yield;
+                }
+            }
+        }
+        any
     }
 
     fn deadlock(&self) -> BlockFault {

@@ -354,6 +354,10 @@ impl Warp {
             |f: fn(u32) -> u32| -> [u64; 32] { std::array::from_fn(|l| u64::from(f(l as u32))) };
         let all = |v: u64| [v; 32];
         let axis = |list: &[u32; 3], n: u8| all(u64::from(list[usize::from(n) % 3]));
+        let axis_of = |n: u8| usize::from(n) % 3;
+        let sides = grid.cluster.blocks;
+        let quotient =
+            |list: &[u32; 3], n: u8| all(u64::from(list[axis_of(n)] / sides[axis_of(n)].max(1)));
         let nanoseconds = || {
             SystemTime::now()
                 .duration_since(UNIX_EPOCH)
@@ -386,13 +390,27 @@ impl Warp {
             Special::DynamicSharedBase => all(u64::from(grid.shared.dynamic_base)),
             Special::WorkspaceHigh => all(grid.workspace >> 32),
             Special::WorkspaceLow => all(grid.workspace & 0xffff_ffff),
-            Special::Zero => all(0),
-            Special::One => all(1),
+            Special::ClusterId(n) => quotient(&env.ctaid, n),
+            Special::NClusterId(n) => quotient(&grid.grid, n),
+            Special::ClusterCtaid(n) => {
+                all(u64::from(env.ctaid[axis_of(n)] % sides[axis_of(n)].max(1)))
+            }
+            Special::ClusterNctaid(n) => axis(&sides, n),
+            Special::ClusterCtaRank => all(env.rank() as u64),
+            Special::ClusterNctaRank => all(grid.cluster.size()),
+            Special::IsExplicitCluster => all(u64::from(grid.cluster.explicit)),
         };
         self.write(d, &values, mask);
     }
 
-    pub(super) fn is_space(&mut self, p: u32, a: u32, space: MemSpace, mask: u32) {
+    pub(super) fn is_space(
+        &mut self,
+        env: &Env<'_>,
+        p: u32,
+        a: u32,
+        (space, cluster): (MemSpace, bool),
+        mask: u32,
+    ) {
         let window = match space {
             MemSpace::Shared => SHARED_WINDOW,
             MemSpace::Local => LOCAL_WINDOW,
@@ -400,7 +418,10 @@ impl Warp {
             _ => 0,
         } >> WINDOW_SHIFT;
         let values = self.read(Reg::R64(a));
-        let bits = self.lanes_with(mask, |l| values[l] >> WINDOW_SHIFT == window);
+        let anywhere = cluster || space != MemSpace::Shared;
+        let bits = self.lanes_with(mask, |l| {
+            values[l] >> WINDOW_SHIFT == window && (anywhere || env.is_own(values[l]))
+        });
         self.write_pred(p, bits, mask);
     }
 }

@@ -167,7 +167,10 @@ impl Warp {
         };
         let got = match space {
             MemSpace::Global | MemSpace::Generic => env.memory.load(at, width),
-            MemSpace::Shared => element(env.shared, at, width),
+            MemSpace::Shared => {
+                let found = env.shared_from(at);
+                found.and_then(|(bytes, at)| element(bytes, at, width))
+            }
             MemSpace::Param => element(&env.grid.params, at, width),
             MemSpace::Local => u32::try_from(at)
                 .ok()
@@ -204,7 +207,10 @@ impl Warp {
         };
         let done = match space {
             MemSpace::Global | MemSpace::Generic => env.memory.store(at, width, value),
-            MemSpace::Shared => set_element(env.shared, at, width, value).is_some(),
+            MemSpace::Shared => {
+                let found = env.shared_at(at);
+                found.is_some_and(|(bytes, at)| set_element(bytes, at, width, value).is_some())
+            }
             MemSpace::Param => false,
             MemSpace::Local => {
                 u32::try_from(at).is_ok_and(|a| self.local_store(lane as u32, a, width, value))
@@ -313,7 +319,8 @@ impl Warp {
         if space == MemSpace::Shared {
             let d = &mut self.r32[row].0;
             for l in lanes(mask) {
-                let Some(v) = element(env.shared, at[l], 4) else {
+                let found = env.shared_from(at[l]);
+                let Some(v) = found.and_then(|(bytes, at)| element(bytes, at, 4)) else {
                     return Err((bad(at[l], 4, "load"), l as u32));
                 };
                 d[l] = v as u32;
@@ -354,7 +361,8 @@ impl Warp {
             }
             if a.space == MemSpace::Shared {
                 for l in lanes(mask) {
-                    if set_element(env.shared, at[l], 4, u64::from(words[l])).is_none() {
+                    let (found, word) = (env.shared_at(at[l]), u64::from(words[l]));
+                    if found.is_none_or(|(b, at)| set_element(b, at, 4, word).is_none()) {
                         return Err((bad(at[l], 4, "store"), l as u32));
                     }
                 }

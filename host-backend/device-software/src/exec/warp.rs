@@ -9,6 +9,7 @@
 //! A `.sync` instruction waits until all lanes its mask names (and that have not exited) stand at it.
 
 use super::block::Env;
+use super::cluster::Arrivals;
 use super::frame::Frame;
 use super::reach::Reach;
 use crate::error::Fault;
@@ -37,6 +38,8 @@ pub(super) enum State {
         count: Option<u32>,
         reduce: BarReduce,
     },
+    /// Past a wait for the cluster's barrier.
+    Cluster,
 }
 
 /// Registers and local memory of a frame: where they start.
@@ -128,6 +131,7 @@ pub struct Warp {
     /// Where the running fragment meets another.
     stop: u32,
     turns: Turns,
+    pub(super) cluster: Arrivals,
     /// Ordered loads, atomics and sleeps of this turn: signs of waiting.
     pub(super) spins: u32,
 }
@@ -181,6 +185,7 @@ impl Warp {
                 boosted: false,
                 clock: 0,
             },
+            cluster: Arrivals::default(),
             spins: 0,
         };
         if let Some(f) = program.funcs.get(func) {
@@ -209,6 +214,7 @@ impl Warp {
         self.stop = u32::MAX;
         self.turns.lease = LEASE;
         self.turns.boosted = false;
+        self.cluster = Arrivals::default();
     }
 
     /// Makes room for a frame and fills its constants in the lanes of `mask`.
@@ -478,7 +484,6 @@ impl Warp {
             let at = left.pc;
             let steps = left.steps as u32 + u32::from(!left.long);
             *budget -= i64::from(steps);
-            env.lane_steps += u64::from(steps) * u64::from(mask.count_ones());
             self.run.pc = at as u32;
             let mut again = false;
             if self.run.pc >= stop {
@@ -568,10 +573,30 @@ impl Warp {
                 self.write(*d, &[value; 32], active);
                 Ok(Flow::Next)
             }
-            Ext::IsSpace { p, a, space } => {
-                self.is_space(*p, *a, *space, active);
+            Ext::IsSpace {
+                p,
+                a,
+                space,
+                cluster,
+            } => {
+                self.is_space(env, *p, *a, (*space, *cluster), active);
                 Ok(Flow::Next)
             }
+            Ext::MapRank {
+                d,
+                a,
+                rank,
+                generic,
+            } => {
+                self.map_rank(*d, *a, *rank, *generic, active);
+                Ok(Flow::Next)
+            }
+            Ext::RankOf { d, a } => {
+                self.rank_of(env, *d, *a, active);
+                Ok(Flow::Next)
+            }
+            Ext::ClusterArrive => Ok(self.cluster_arrive(active)),
+            Ext::ClusterWait => Ok(self.cluster_wait(active)),
             Ext::Shfl { .. }
             | Ext::Vote { .. }
             | Ext::Match { .. }

@@ -1,5 +1,7 @@
 //! Syntax tree of a PTX module. Names borrow from the text.
 
+use crate::program::Bounds;
+
 /// Fundamental types (PTX ISA 5.2) that this device knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
@@ -225,10 +227,8 @@ pub struct Function<'a> {
     pub params: Vec<Var<'a>>,
     /// Body; `None` for a declaration.
     pub body: Option<Vec<Statement<'a>>>,
-    /// `.maxntid` or `.reqntid`, product of the dimensions.
-    pub max_threads: Option<u32>,
-    /// `.reqnctapercluster`, product of the dimensions; 1 without.
-    pub cluster: u64,
+    /// What its launches must keep to.
+    pub bounds: Bounds,
     /// Line.
     pub line: u32,
 }

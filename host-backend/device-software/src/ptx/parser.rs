@@ -5,6 +5,7 @@ mod statement;
 use super::ast::{Function, Init, Module, Space, Type, Var};
 use super::lexer::{Spanned, Token, lex};
 use crate::error::PtxError;
+use crate::program::Bounds;
 
 const MAX_DEPTH: u32 = 64;
 /// Most elements an array may declare.
@@ -440,24 +441,30 @@ impl<'a> Parser<'a> {
         let returns = if entry { Vec::new() } else { self.params()? };
         let name = self.word()?;
         let params = self.params()?;
-        let (mut max_threads, mut cluster) = (None, 1);
+        let mut bounds = Bounds::default();
         loop {
             match self.peek() {
                 Some(Token::Word(".maxntid" | ".reqntid")) => {
                     self.at += 1;
-                    max_threads = u32::try_from(self.product()?).ok();
+                    bounds.max_threads = u32::try_from(self.product()?).ok();
                 }
                 Some(Token::Word(".reqnctapercluster")) => {
                     self.at += 1;
-                    cluster = self.product()?;
+                    bounds.cluster = Some(self.dimensions()?);
                 }
-                Some(Token::Word(
-                    ".minnctapersm" | ".maxnreg" | ".maxnctapersm" | ".maxclusterrank",
-                )) => {
+                Some(Token::Word(".minnctapersm" | ".maxnreg" | ".maxnctapersm")) => {
                     self.at += 1;
                     self.integer()?;
                 }
-                Some(Token::Word(".noreturn" | ".explicitcluster")) => self.at += 1,
+                Some(Token::Word(".maxclusterrank")) => {
+                    self.at += 1;
+                    bounds.max_cluster = u32::try_from(self.integer()?).ok();
+                }
+                Some(Token::Word(".explicitcluster")) => {
+                    self.at += 1;
+                    bounds.explicit_cluster = true;
+                }
+                Some(Token::Word(".noreturn")) => self.at += 1,
                 Some(Token::Word(".pragma")) => self.skip_to_semicolon()?,
                 Some(Token::Word(word)) if word.starts_with('.') => {
                     return Err(PtxError::unsupported(
@@ -480,10 +487,21 @@ impl<'a> Parser<'a> {
             returns,
             params,
             body,
-            max_threads,
-            cluster,
+            bounds,
             line,
         })
+    }
+
+    /// One to three dimensions; those left out are 1.
+    fn dimensions(&mut self) -> Result<[u32; 3]> {
+        let mut sides = [1; 3];
+        for (n, side) in sides.iter_mut().enumerate() {
+            if n > 0 && !self.eat(b',') {
+                break;
+            }
+            *side = u32::try_from(self.integer()?).unwrap_or(u32::MAX);
+        }
+        Ok(sides)
     }
 
     /// The product of a list of integers.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::{AGAIN, BATCH, Inner, State, TURN, Ticket};
-use crate::exec::block::{Block, BlockFault, BlockTurn, Grid};
+use crate::exec::block::{BlockFault, BlockTurn, Grid};
+use crate::exec::cluster::Cluster;
 use paragpu_device::Error;
 use paragpu_protocol::status::Status;
 
@@ -87,7 +88,7 @@ impl Inner {
     fn pick(
         &self,
         state: &mut State,
-    ) -> Option<(Ticket, Arc<Grid>, Option<Block>, Option<Range<u64>>)> {
+    ) -> Option<(Ticket, Arc<Grid>, Option<Cluster>, Option<Range<u64>>)> {
         for _ in 0..state.active.len() {
             let mut active = state.active.pop_front()?;
             let resident = active.running + active.parked.len();
@@ -166,14 +167,14 @@ impl Drop for AbortOnPanic {
 }
 
 struct Outcome {
-    block: Option<Block>,
+    block: Option<Cluster>,
     result: Result<BlockTurn, BlockFault>,
     rest: Option<Range<u64>>,
 }
 
 /// Goes on with a parked block, or runs fresh ones until one does not end in its turn.
-fn run_blocks(grid: &Grid, block: Option<Block>, range: Option<Range<u64>>, sm: u32) -> Outcome {
-    let mut block = block.unwrap_or_else(|| Block::new(grid));
+fn run_blocks(grid: &Grid, block: Option<Cluster>, range: Option<Range<u64>>, sm: u32) -> Outcome {
+    let mut block = block.unwrap_or_else(|| Cluster::new(grid));
     let Some(range) = range else {
         let result = block.run(grid, sm);
         return Outcome {
