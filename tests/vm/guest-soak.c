@@ -136,11 +136,15 @@ static int all_channels_are_back(void)
 static int test_full(void)
 {
 	pid_t children[PARAGPU_MAX_CHANNELS], extra;
-	int i, fd, status, refused = 0;
+	int i, fd, status, refused = 0, again = 0;
 
 	for (i = 0; i < channels; i++)
 		CHECK((children[i] = ping("1000000")) > 0);
-	/* Once every channel is taken, the next open is refused at once. */
+	/*
+	 * Once every channel is taken, the next open is refused at once. To
+	 * look takes a channel for a moment, perhaps the last one, which a
+	 * child opens just then: that child is refused, and begins again.
+	 */
 	while (!refused) {
 		fd = open(NODE, O_RDWR | O_NONBLOCK | O_CLOEXEC);
 		refused = fd < 0 && errno == ENOSPC;
@@ -148,9 +152,13 @@ static int test_full(void)
 			close(fd);
 		else
 			CHECK(errno == ENOSPC || errno == EAGAIN);
-		for (i = 0; i < channels; i++)
-			CHECK(waitpid(children[i], &status, WNOHANG) == 0 ||
-			      !refused);
+		for (i = 0; i < channels; i++) {
+			if (waitpid(children[i], &status, WNOHANG) == 0)
+				continue;
+			CHECK(!refused && again++ < 100);
+			CHECK(WIFEXITED(status) && WEXITSTATUS(status) == PANIC);
+			CHECK((children[i] = ping("1000000")) > 0);
+		}
 		usleep(1000);
 	}
 	extra = ping("1");

@@ -165,16 +165,18 @@ fn an_error_of_posted_work_comes_with_the_next_wait() {
     };
     let module = session.modules().load(PTX, &[]).unwrap();
     let function = session.modules().function(&module, "kernel").unwrap();
-    // The software GPU has no clusters.
+    /// CUDA_ERROR_INVALID_CLUSTER_SIZE, of more blocks than a cluster may have.
+    const INVALID_CLUSTER_SIZE: Status = Status(912);
     let shape = Shape {
-        cluster: [2, 1, 1],
+        grid: [64, 1, 1],
+        cluster: [64, 1, 1],
         ..SHAPE
     };
     session
         .launches()
         .launch(&function, session.legacy(), &shape, &[0; 12])
         .unwrap();
-    assert_eq!(session.synchronize(), Err(Status::NOT_SUPPORTED));
+    assert_eq!(session.synchronize(), Err(INVALID_CLUSTER_SIZE));
     assert_eq!(session.synchronize(), Ok(()), "told once");
 }
 
