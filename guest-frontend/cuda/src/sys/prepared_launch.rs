@@ -138,10 +138,13 @@ pub(crate) unsafe fn cuParamSetv(
     value: *mut c_void,
     bytes: c_uint,
 ) -> Result {
-    super::present(value)?;
+    if value.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
     if bytes == 0 {
         return callable(function).map(|_| ());
     }
+    super::present(value)?;
     let bytes = bytes as usize;
     if bytes > MOST {
         return Err(Status::INVALID_VALUE);
