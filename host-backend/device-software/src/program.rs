@@ -36,7 +36,7 @@ pub enum Op {
     BfindU32, BfindS32, BfindU64, BfindS64, BfeU32, BfeS32, Bfi32, Szext, Fns, Prmt, Lop3, Dp4a, Dp2a,
     Selp32, Slct32, SlctF32, Sext8, Sext16, Zext8, Zext16, Low64, High64, Pack16, AddCc32, SubCc32,
     FAdd, FSub, FMul, FFma, FAddZ, FSubZ, FMulZ, FFmaZ, FDiv, FRcp, FSqrt, FRsqrt, FMin, FMax, FMinNan, FMaxNan,
-    FNeg, FAbs, FFlush, FSat, FSin, FCos, FEx2, FLg2, FTanh, FCopysign, FSoft, FRound,
+    FNeg, FNegZ, FAbs, FFlush, FSat, FSin, FCos, FEx2, FLg2, FTanh, FCopysign, FXorsign, FSoft, FRound,
     F32ToS32, F32ToU32, F64ToS32, F64ToU32, S32ToF32, U32ToF32, S64ToF32, U64ToF32, F64ToF32, F16ToF32, Bf16ToF32,
     Half, HalfPair, CvtSoft32, F32ToFp8, Fp8ToF32,
     // 64-bit results

@@ -396,8 +396,13 @@ fn single_precision_bit_for_bit() {
                 b(f(x).sqrt())
             }),
             ("neg.f32 %f0,%f1; mov.b32 %r0,%f0;", |x, _, _| x ^ 1 << 31),
-            ("abs.f32 %f0,%f1; mov.b32 %r0,%f0;", |x, _, _| {
-                x & !(1 << 31)
+            ("abs.f32 %f0,%f1; mov.b32 %r0,%f0;", |x, _, _| b(f(x).abs())),
+            ("neg.ftz.f32 %f0,%f1; mov.b32 %r0,%f0;", |x, _, _| {
+                b(if f(x).is_subnormal() {
+                    f(x) * 0.0
+                } else {
+                    f(x)
+                } * -1.0)
             }),
             ("copysign.f32 %f0,%f1,%f2; mov.b32 %r0,%f0;", |x, y, _| {
                 x & 1 << 31 | y & !(1 << 31)
@@ -464,7 +469,8 @@ fn single_precision_bit_for_bit() {
             }),
             (
                 "cvt.f64.f32 %fd0,%f1; cvt.rn.f32.f64 %f0,%fd0; mov.b32 %r0,%f0;",
-                |x, _, _| b(f(x)),
+                // A NaN keeps what it carries.
+                |x, _, _| if f(x).is_nan() { x | 0x40_0000 } else { x },
             ),
             ("min.f32 %f0,%f1,%f2; mov.b32 %r0,%f0;", |x, y, _| {
                 match (f(x).is_nan(), f(y).is_nan()) {
@@ -524,14 +530,23 @@ fn approximations_within_their_bounds() {
                 f(x).sqrt().to_bits()
             }),
             ("sin.approx.f32 %f0,%f1; mov.b32 %r0,%f0;", |x, _, _| {
-                f(x).sin().to_bits()
+                (as_turns(x).sin() as f32).to_bits()
             }),
             ("cos.approx.f32 %f0,%f1; mov.b32 %r0,%f0;", |x, _, _| {
-                f(x).cos().to_bits()
+                (as_turns(x).cos() as f32).to_bits()
             }),
         ],
         near,
     );
+}
+
+/// The angle with its turns counted as an H100 does: in single precision, towards zero.
+fn as_turns(x: u32) -> f64 {
+    let exact = f64::from(f(x)) * f64::from(0.159_154_94_f32);
+    let near = exact as f32;
+    let past = f64::from(near).abs() > exact.abs();
+    let turns = f64::from(f32::from_bits(near.to_bits() - u32::from(past)));
+    (turns - turns.floor()) * std::f64::consts::TAU
 }
 
 #[test]
@@ -578,7 +593,11 @@ fn double_precision_bit_for_bit() {
                 "setp.nan.f64 %p1,%fd1,%fd2; selp.u64 %rd0,1,0,%p1;",
                 |x, y, _| (d(x).is_nan() || d(y).is_nan()) as u64,
             ),
-            ("cvt.rzi.s64.f64 %rd0,%fd1;", |x, _, _| d(x) as i64 as u64),
+            // A NaN becomes the least integer, as on an H100.
+            ("cvt.rzi.s64.f64 %rd0,%fd1;", |x, _, _| match d(x) {
+                nan if nan.is_nan() => 1 << 63,
+                number => number as i64 as u64,
+            }),
             ("cvt.rni.u64.f64 %rd0,%fd1;", |x, _, _| {
                 d(x).round_ties_even() as u64
             }),
@@ -594,7 +613,11 @@ fn double_precision_bit_for_bit() {
             }),
             (
                 "cvt.rn.f32.f64 %f0,%fd1; mov.b32 %r0,%f0; cvt.u64.u32 %rd0,%r0;",
-                |x, _, _| b(d(x) as f32) as u64,
+                |x, _, _| match d(x) {
+                    // What it carries is cut, as on an H100.
+                    nan if nan.is_nan() => x >> 63 << 31 | 0x7fc0_0000 | x >> 29 & 0x3f_ffff,
+                    number => b(number as f32) as u64,
+                },
             ),
             (
                 "cvt.rn.f32.s64 %f0,%rd1; mov.b32 %r0,%f0; cvt.u64.u32 %rd0,%r0;",

@@ -312,7 +312,7 @@ fn eight_bit_floats_at_their_boundaries() {
 
 fn tf32(v: u32, away: bool) -> u32 {
     if f(v).is_nan() {
-        return 0x7fff_ffff;
+        return 0x7fff_e000;
     }
     if f(v).is_infinite() {
         return v;
@@ -375,7 +375,7 @@ fn tf32_and_limits() {
             ("cvt.rn.tf32.f32 %r0,%f1;", |x, _, _| tf32(x, false)),
             ("cvt.rz.tf32.f32 %r0,%f1;", |x, _, _| {
                 if f(x).is_nan() {
-                    0x7fff_ffff
+                    0x7fff_e000
                 } else {
                     x & !0x1fff
                 }

@@ -48,7 +48,8 @@ pub trait MemoryDevice {
     ///
     /// # Errors
     /// `INVALID_VALUE` outside the arena or over another mapping, where no
-    /// mapping starts at `memory`, or one of less; `NOT_SUPPORTED`.
+    /// mapping starts at `memory`, or one of less; `NOT_SUPPORTED`, also for a part
+    /// of a mapping (NVIDIA's driver maps whole allocations).
     fn memory_alias(
         &mut self,
         _address: u64,

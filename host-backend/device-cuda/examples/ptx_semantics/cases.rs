@@ -212,7 +212,12 @@ fn floats(out: &mut Vec<Case>) {
         "min.NaN.xorsign.abs.f32 %f16,%f0,%f1; mov.b32 %o0,%f16;",
         "copysign.f32 %f16,%f0,%f1; mov.b32 %o0,%f16;",
         "neg.ftz.f32 %f16,%f0; mov.b32 %o0,%f16;",
+        "neg.f32 %f16,%f0; mov.b32 %o0,%f16;",
         "abs.f32 %f16,%f0; mov.b32 %o0,%f16;",
+        "abs.ftz.f32 %f16,%f0; mov.b32 %o0,%f16;",
+        "neg.f64 %fd8,%fd0; mov.b64 %rd8,%fd8; mov.b64 {%o0,%o1},%rd8;",
+        "abs.f64 %fd8,%fd0; mov.b64 %rd8,%fd8; mov.b64 {%o0,%o1},%rd8;",
+        "fma.rz.f64 %fd8,%fd0,%fd1,%fd2; mov.b64 %rd8,%fd8; mov.b64 {%o0,%o1},%rd8;",
         "min.f16x2 %o0,%r0,%r1;",
         "max.NaN.f16x2 %o0,%r0,%r1;",
         "min.bf16x2 %o0,%r0,%r1;",
@@ -222,6 +227,8 @@ fn floats(out: &mut Vec<Case>) {
         "fma.rn.bf16x2 %o0,%r0,%r1,%r2;",
         "fma.rn.relu.bf16x2 %o0,%r0,%r1,%r2;",
         "neg.f16x2 %o0,%r0;",
+        "neg.bf16x2 %o0,%r0;",
+        "abs.f16x2 %o0,%r0;",
         "abs.bf16x2 %o0,%r0;",
         "set.eq.u32.f16x2 %o0,%r0,%r1;",
         "set.ltu.f16x2.f16x2 %o0,%r0,%r1;",
@@ -288,6 +295,19 @@ fn conversions(out: &mut Vec<Case>) {
         bodies.push(format!(
             "cvt.{mode}.s64.f32 %rd8,%f0; mov.b64 {{%o0,%o1}},%rd8;"
         ));
+        bodies.push(format!(
+            "cvt.{mode}.u64.f32 %rd8,%f0; mov.b64 {{%o0,%o1}},%rd8;"
+        ));
+    }
+    for mode in ["rni", "rzi"] {
+        for ty in ["s32", "u32"] {
+            bodies.push(format!("cvt.{mode}.{ty}.f64 %o0,%fd0;"));
+        }
+        for ty in ["s64", "u64"] {
+            bodies.push(format!(
+                "cvt.{mode}.{ty}.f64 %rd8,%fd0; mov.b64 {{%o0,%o1}},%rd8;"
+            ));
+        }
     }
     for mode in ["rn", "rz", "rm", "rp"] {
         bodies.push(format!("cvt.{mode}.f32.s32 %f16,%r0; mov.b32 %o0,%f16;"));
@@ -297,6 +317,8 @@ fn conversions(out: &mut Vec<Case>) {
     for body in [
         "cvt.rn.f16.f32 %rs16,%f0; cvt.u32.u16 %o0,%rs16;",
         "cvt.rz.f16.f32 %rs16,%f0; cvt.u32.u16 %o0,%rs16;",
+        "cvt.rn.f16.f64 %rs16,%fd0; cvt.u32.u16 %o0,%rs16;",
+        "cvt.f64.f32 %fd8,%f0; mov.b64 %rd8,%fd8; mov.b64 {%o0,%o1},%rd8;",
         "cvt.f32.f16 %f16,%rs0; mov.b32 %o0,%f16;",
         "cvt.rn.f16x2.f32 %o0,%f0,%f1;",
         "cvt.rz.f16x2.f32 %o0,%f0,%f1;",

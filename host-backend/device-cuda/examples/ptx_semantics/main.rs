@@ -23,6 +23,8 @@ const HELP: &str = "ptx_semantics: compares instructions of the software GPU wit
   --software     run on the software GPU alone and print a digest of each case's results
   --list         print the cases
   --emit FOLDER  write each case's PTX there, for an assembler to check
+  --dump FOLDER  write what the GPU read and wrote of each case that differs, as little-endian words: 16 of
+                 inputs and 16 of results for each thread
 
 A case that needs a newer GPU than this machine's is skipped. Exit status: 0 where all agree within what the case
 allows, 1 where one does not, 2 for wrong words or no GPU.";
@@ -40,6 +42,7 @@ struct Arguments {
     software: bool,
     list: bool,
     emit: Option<String>,
+    dump: Option<String>,
 }
 
 fn arguments() -> Option<Arguments> {
@@ -50,6 +53,7 @@ fn arguments() -> Option<Arguments> {
         software: false,
         list: false,
         emit: None,
+        dump: None,
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -60,6 +64,7 @@ fn arguments() -> Option<Arguments> {
             "--software" => parsed.software = true,
             "--list" => parsed.list = true,
             "--emit" => parsed.emit = Some(words.next()?),
+            "--dump" => parsed.dump = Some(words.next()?),
             _ => return None,
         }
     }
@@ -275,6 +280,7 @@ fn compare(
     let mut gpu = gpu;
     let mut digest = 0u64;
     let (mut words, mut different) = (0, 0);
+    let mut dump = Vec::new();
     for round in 0..arguments.rounds {
         let mut random = Random(
             arguments
@@ -317,6 +323,14 @@ fn compare(
             .enumerate()
         {
             words += 1;
+            if arguments.dump.is_some() {
+                let read = &input[thread * WORDS..][..WORDS];
+                dump.extend(
+                    read.iter()
+                        .chain(theirs)
+                        .flat_map(|word| word.to_le_bytes()),
+                );
+            }
             if same(case.check, mine, theirs) {
                 continue;
             }
@@ -335,6 +349,17 @@ fn compare(
         (false, _) => println!("{digest:016x}  {}", case.body),
         (true, 0) => println!("ok       {}", case.body),
         (true, n) => println!("         {n} of {words} threads differ"),
+    }
+    if let Some(folder) = arguments.dump.as_ref().filter(|_| different != 0) {
+        let name: String = case
+            .body
+            .chars()
+            .filter(char::is_ascii_alphanumeric)
+            .collect();
+        let file = format!("{folder}/{}.words", &name[..name.len().min(60)]);
+        if let Err(error) = std::fs::write(&file, dump) {
+            eprintln!("{file}: {error}");
+        }
     }
     different == 0
 }

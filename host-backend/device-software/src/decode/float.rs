@@ -157,7 +157,7 @@ impl<'m> Decoder<'m> {
             self.emit(Op::FAbs, y, rows[1], 0, 0, 0);
             self.emit(Op::Xor32, sign, rows[0], rows[1], 0, 0);
             self.single_rows(base, mods, t, [x, y, 0])?;
-            self.emit(Op::FCopysign, d, sign, t, 0, 0);
+            self.emit(Op::FXorsign, d, sign, t, 0, 0);
             return Ok(true);
         }
         self.single_rows(base, mods, d, rows)?;
@@ -206,6 +206,7 @@ impl<'m> Decoder<'m> {
                 ("fma" | "mad", false) => Some(Op::FFma),
                 ("fma" | "mad", true) => Some(Op::FFmaZ),
                 ("copysign", _) => Some(Op::FCopysign),
+                ("neg", true) => Some(Op::FNegZ),
                 _ => None,
             };
             if let Some(op) = native {

@@ -179,7 +179,7 @@ pub(super) fn straight(
             Op::MadLo32 => u32x3!(|a: u32, b, c| a.wrapping_mul(b).wrapping_add(c)),
             Op::DivU32 => u32x2!(|a: u32, b| a.checked_div(b).unwrap_or(u32::MAX)),
             Op::DivS32 => u32x2!(|a, b| div_s32(a as i32, b as i32) as u32),
-            Op::RemU32 => u32x2!(|a: u32, b| a.checked_rem(b).unwrap_or(a)),
+            Op::RemU32 => u32x2!(|a: u32, b| a.checked_rem(b).unwrap_or(u32::MAX)),
             Op::RemS32 => u32x2!(|a, b| rem_s32(a as i32, b as i32) as u32),
             Op::And32 => u32x2!(|a, b| a & b),
             Op::Or32 => u32x2!(|a, b| a | b),
@@ -214,15 +214,23 @@ pub(super) fn straight(
             Op::BfindS64 => {
                 un!(r64 => put32, |a: u64| bfind(if (a as i64) < 0 { !a } else { a }, 64, imm != 0))
             }
-            Op::BfeU32 => u32x3!(|a, b, c| bfe_u64(u64::from(a), b, c) as u32),
-            Op::BfeS32 => u32x3!(|a, b, c| bfe_s64(i64::from(a as i32), b, c, 31) as u32),
+            Op::BfeU32 => u32x3!(|a, b, c| bfe_u64(u64::from(a), narrow(b), narrow(c)) as u32),
+            Op::BfeS32 => {
+                u32x3!(|a, b, c| bfe_s64(i64::from(a as i32), narrow(b), narrow(c), 31) as u32)
+            }
             Op::Bfi32 => {
                 let len = frame.r32[imm as usize].0;
                 let (a, b) = (frame.r32[i.a as usize].0, frame.r32[i.b as usize].0);
                 let c = frame.r32[i.c as usize].0;
                 let mut o32 = [0; 32];
                 for l in 0..32 {
-                    o32[l] = bfi(u64::from(a[l]), u64::from(b[l]), c[l], len[l], 32) as u32;
+                    o32[l] = bfi(
+                        u64::from(a[l]),
+                        u64::from(b[l]),
+                        narrow(c[l]),
+                        narrow(len[l]),
+                        32,
+                    ) as u32;
                 }
                 frame.put32(i.d, &o32, mask);
             }
@@ -294,15 +302,17 @@ pub(super) fn straight(
                 max32(a, b)
             }),
             Op::FNeg => u32x1!(|a| a ^ 0x8000_0000),
-            Op::FAbs => u32x1!(|a| a & 0x7fff_ffff),
+            Op::FNegZ => f1!(|a: f32| -flush32(a)),
+            Op::FAbs => f1!(f32::abs),
             Op::FFlush => u32x1!(|a| flush32(f32::from_bits(a)).to_bits()),
             Op::FSat => u32x1!(sat32),
-            Op::FSin => f1!(f32::sin),
-            Op::FCos => f1!(f32::cos),
+            Op::FSin => f1!(|a| turns(a).sin() as f32),
+            Op::FCos => f1!(|a| turns(a).cos() as f32),
             Op::FEx2 => f1!(f32::exp2),
             Op::FLg2 => f1!(f32::log2),
             Op::FTanh => f1!(f32::tanh),
             Op::FCopysign => u32x2!(|a, b| a & 0x8000_0000 | b & 0x7fff_ffff),
+            Op::FXorsign => u32x2!(xorsign),
             Op::FSoft => {
                 let recipe = Recipe::unpack(imm);
                 u32x3!(|a, b, c| recipe.run(u64::from(a), u64::from(b), u64::from(c)) as u32)
@@ -318,7 +328,7 @@ pub(super) fn straight(
             Op::U32ToF32 => u32x1!(|a| (a as f32).to_bits()),
             Op::S64ToF32 => un!(r64 => put32, |a| (a as i64 as f32).to_bits()),
             Op::U64ToF32 => un!(r64 => put32, |a| (a as f32).to_bits()),
-            Op::F64ToF32 => un!(r64 => put32, |a| nan32(f64::from_bits(a) as f32)),
+            Op::F64ToF32 => un!(r64 => put32, narrowed),
             Op::F16ToF32 => u32x1!(|a: u32| super::soft::f16_to_f32(a & 0xffff).to_bits()),
             Op::Bf16ToF32 => u32x1!(|a: u32| nan32(f32::from_bits(a << 16))),
             Op::Half => u32x3!(|a, b, c| half(imm, a, b, c)),
@@ -423,7 +433,7 @@ pub(super) fn straight(
             Op::DAdd => d2!(|a, b| a + b),
             Op::DSub => d2!(|a, b| a - b),
             Op::DMul => d2!(|a, b| a * b),
-            Op::DFma => d3!(f64::mul_add),
+            Op::DFma => d3!(fma64),
             Op::DDiv => d2!(|a, b| a / b),
             Op::DRcp => d1!(|a: f64| 1.0 / a),
             Op::DSqrt => d1!(f64::sqrt),
@@ -447,10 +457,10 @@ pub(super) fn straight(
             Op::S64ToF64 => u64x1!(|a| (a as i64 as f64).to_bits()),
             Op::U64ToF64 => u64x1!(|a| (a as f64).to_bits()),
             Op::F32ToS64 => {
-                un!(r32 => put64, |a| integral32(f32::from_bits(a), imm) as i64 as u64)
+                un!(r32 => put64, |a| to_s64(f64::from(integral32(f32::from_bits(a), imm))))
             }
             Op::F32ToU64 => un!(r32 => put64, |a| integral32(f32::from_bits(a), imm) as u64),
-            Op::F64ToS64 => u64x1!(|a| integral64(f64::from_bits(a), imm) as i64 as u64),
+            Op::F64ToS64 => u64x1!(|a| to_s64(integral64(f64::from_bits(a), imm))),
             Op::F64ToU64 => u64x1!(|a| integral64(f64::from_bits(a), imm) as u64),
             Op::CvtSoft64 => {
                 let conversion = Conversion::unpack(imm);

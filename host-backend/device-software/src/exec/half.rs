@@ -62,6 +62,7 @@ pub(super) fn half(imm: u64, a: u32, b: u32, c: u32) -> u32 {
                 v
             }
         }
+        HalfKind::Neg | HalfKind::Abs if x.is_nan() => 0x7fff,
         HalfKind::Neg => a ^ 0x8000,
         HalfKind::Abs => a & 0x7fff,
         HalfKind::Min => choose(less, false),

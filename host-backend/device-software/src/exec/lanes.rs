@@ -103,6 +103,53 @@ macro_rules! extremes {
 extremes!(min32, max32, u32, f32, 0x7fff_ffff);
 extremes!(min64, max64, u64, f64, 0x7fff_ffff_ffff_ffff);
 
+/// The sign of `sign` on a magnitude; a NaN keeps none.
+#[inline(always)]
+pub(super) fn xorsign(sign: u32, magnitude: u32) -> u32 {
+    let signed = sign & 0x8000_0000 | magnitude & 0x7fff_ffff;
+    nan32(f32::from_bits(signed))
+}
+
+/// A double as a single; a NaN keeps its sign and the upper bits of what it carries.
+#[inline(always)]
+pub(super) fn narrowed(bits: u64) -> u32 {
+    let value = f64::from_bits(bits);
+    if value.is_nan() {
+        let sign = (bits >> 63 << 31) as u32;
+        sign | 0x7fc0_0000 | (bits >> 29) as u32 & 0x3f_ffff
+    } else {
+        (value as f32).to_bits()
+    }
+}
+
+/// One rounding. A NaN among the operands comes out, the addend's before the factors'.
+#[inline(always)]
+pub(super) fn fma64(a: f64, b: f64, c: f64) -> f64 {
+    if c.is_nan() { c + c } else { a.mul_add(b, c) }
+}
+
+/// To the nearest representable integer; a NaN becomes the least one, as on NVIDIA's devices.
+#[inline(always)]
+pub(super) fn to_s64(integral: f64) -> u64 {
+    if integral.is_nan() {
+        1 << 63
+    } else {
+        integral as i64 as u64
+    }
+}
+
+/// The angle that `sin.approx` and `cos.approx` look up: NVIDIA's devices first count it in turns of a circle, in
+/// single precision and towards zero, which is what makes large angles inexact.
+#[inline(always)]
+pub(super) fn turns(angle: f32) -> f64 {
+    const TURN: f32 = 0.159_154_94;
+    let exact = f64::from(angle) * f64::from(TURN);
+    let near = exact as f32;
+    let past = f64::from(near).abs() > exact.abs();
+    let turns = f64::from(f32::from_bits(near.to_bits().wrapping_sub(u32::from(past))));
+    (turns - turns.floor()) * std::f64::consts::TAU
+}
+
 #[inline(always)]
 pub(super) fn integral32(v: f32, mode: u64) -> f32 {
     match mode {
@@ -139,7 +186,7 @@ pub(super) fn div_s32(a: i32, b: i32) -> i32 {
 
 #[inline(always)]
 pub(super) fn rem_s32(a: i32, b: i32) -> i32 {
-    if b == 0 { a } else { a.wrapping_rem(b) }
+    if b == 0 { -1 } else { a.wrapping_rem(b) }
 }
 
 #[inline(always)]
@@ -182,10 +229,15 @@ pub(super) fn bfind(value: u64, width: u32, amount: bool) -> u32 {
     }
 }
 
-/// Position and length count modulo 256.
+/// A position and a length as 32-bit fields take them: modulo 256. Fields of 64 bits take them as they are, which
+/// PTX leaves open above 255.
+#[inline(always)]
+pub(super) fn narrow(field: u32) -> u32 {
+    field & 0xff
+}
+
 #[inline(always)]
 pub(super) fn bfe_u64(a: u64, position: u32, length: u32) -> u64 {
-    let (position, length) = (position & 0xff, length & 0xff);
     let shifted = if position < 64 {
         a >> (position & 63)
     } else {
@@ -201,7 +253,6 @@ pub(super) fn bfe_u64(a: u64, position: u32, length: u32) -> u64 {
 /// `top` is the highest bit of the operand; bits past it are copies of the field's sign (PTX ISA 9.7.1, bfe).
 #[inline(always)]
 pub(super) fn bfe_s64(a: i64, position: u32, length: u32, top: u32) -> u64 {
-    let (position, length) = (position & 0xff, length & 0xff);
     if length == 0 {
         return 0;
     }
@@ -217,7 +268,6 @@ pub(super) fn bfe_s64(a: i64, position: u32, length: u32, top: u32) -> u64 {
 
 #[inline(always)]
 pub(super) fn bfi(a: u64, b: u64, position: u32, length: u32, width: u32) -> u64 {
-    let (position, length) = (position & 0xff, length & 0xff);
     if position >= width {
         return b;
     }

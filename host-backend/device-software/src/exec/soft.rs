@@ -139,7 +139,8 @@ impl Recipe {
             Kind::Sub => fma(f, a, f.one(), b ^ sign, self.mode),
             // A zero addend of the product's sign leaves the product's sign.
             Kind::Mul => fma(f, a, b, (a ^ b) & sign, self.mode),
-            Kind::Fma => fma(f, a, b, c, self.mode),
+            // The addend's NaN before the factors', as NVIDIA's devices choose.
+            Kind::Fma => first_nan(f, &[c]).unwrap_or_else(|| fma(f, a, b, c, self.mode)),
             Kind::Div => div(f, a, b, self.mode),
             Kind::Rcp => div(f, f.one(), a, self.mode),
             Kind::Sqrt => sqrt(f, a, self.mode),
@@ -209,6 +210,9 @@ impl Conversion {
                     Format::F64
                 };
                 match parts(source, a) {
+                    Parts::Nan if self.from == From::F64 && self.to == Format::F32 => {
+                        u64::from(super::lanes::narrowed(a))
+                    }
                     Parts::Nan => self.to.nan(),
                     Parts::Infinite(s) => self.to.infinity(s),
                     Parts::Zero(s) => self.to.zero(s),
@@ -218,7 +222,6 @@ impl Conversion {
         };
         match self.to {
             Format::F32 if self.ftz => flush(self.to, result),
-            Format::Tf32 if result == self.to.nan() => Format::F32.nan(),
             Format::Tf32 => result << 13,
             _ => result,
         }
