@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use paragpu_device::{FunctionId, Launch, Result};
 
-use crate::copy;
+use crate::copy::{self, RectEnd};
 use crate::exec::block::Grid;
 use crate::launch::{Context, Kernel};
-use crate::launched::{Child, Launched};
+use crate::launched::{Child, Launched, Rows};
 use crate::scheduler::{Unfold, Work};
 
 /// Most children that run at the same time.
@@ -144,16 +144,17 @@ impl Family {
             Child::Copy {
                 destination,
                 source,
-                size,
+                extent: [width, rows],
             } => Ok(Work::Task(Box::new(move || {
-                copy::linear(&memory, destination, source, size)
+                let end = |of: Rows| RectEnd::Linear(of.address, of.pitch, rows);
+                copy::rectangle(&memory, &end(destination), &end(source), [width, rows, 1])
             }))),
             Child::Fill {
-                destination,
+                destination: Rows { address, pitch },
                 value,
-                size,
+                extent: [width, rows],
             } => Ok(Work::Task(Box::new(move || {
-                copy::fill(&memory, destination, 0, value.into(), 1, size, 1)
+                copy::fill(&memory, address, pitch, value.into(), 1, width, rows)
             }))),
         };
         made.unwrap_or_else(|error| Work::Task(Box::new(move || Err(error))))

@@ -44,21 +44,45 @@ pub enum Child {
     /// A copy between addresses that the device reaches.
     Copy {
         /// Where to.
-        destination: u64,
+        destination: Rows,
         /// Where from.
-        source: u64,
-        /// Bytes.
-        size: u64,
+        source: Rows,
+        /// Bytes of a row, and rows.
+        extent: [u64; 2],
     },
     /// A memset.
     Fill {
         /// Where to.
-        destination: u64,
+        destination: Rows,
         /// The byte.
         value: u8,
-        /// Bytes.
-        size: u64,
+        /// Bytes of a row, and rows.
+        extent: [u64; 2],
     },
+}
+
+/// Where rows begin, and bytes from one to the next.
+#[derive(Debug, Clone, Copy)]
+pub struct Rows {
+    /// Of the first.
+    pub address: u64,
+    /// Between them.
+    pub pitch: u64,
+}
+
+impl Rows {
+    /// Bytes from the first row's begin to the last one's end; none where a row is longer than what is between two.
+    #[must_use]
+    pub fn span(self, [width, rows]: [u64; 2]) -> Option<u64> {
+        let more = rows.saturating_sub(1);
+        if width == 0 || rows == 0 {
+            return Some(0);
+        }
+        if more > 0 && self.pitch < width {
+            return None;
+        }
+        self.pitch.checked_mul(more)?.checked_add(width)
+    }
 }
 
 impl Child {

@@ -307,6 +307,10 @@ pub enum RuntimeCall {
     Copy,
     /// `MemsetAsync(to, value, size, stream)`.
     Fill,
+    /// `Memcpy2DAsync(to, pitch, from, pitch, width, rows, kind, stream)`.
+    CopyRows,
+    /// `Memset2DAsync(to, pitch, value, width, rows, stream)`.
+    FillRows,
     /// `GetLastError()`.
     GetLastError,
     /// `PeekAtLastError()`.
@@ -338,6 +342,8 @@ impl RuntimeCall {
             "LaunchDeviceV2" => (Self::Launch, &[8, 8]),
             "MemcpyAsync" => (Self::Copy, &[8, 8, 8, 4, 8]),
             "MemsetAsync" => (Self::Fill, &[8, 4, 8, 8]),
+            "Memcpy2DAsync" => (Self::CopyRows, &[8, 8, 8, 8, 8, 8, 4, 8]),
+            "Memset2DAsync" => (Self::FillRows, &[8, 8, 4, 8, 8, 8]),
             "GetLastError" => (Self::GetLastError, &[]),
             "PeekAtLastError" => (Self::PeekAtLastError, &[]),
             "Malloc" => (Self::Malloc, &[8, 8]),
@@ -351,6 +357,15 @@ impl RuntimeCall {
             _ => return None,
         };
         Some((call, takes, &[4]))
+    }
+
+    /// Is something run behind it?
+    #[must_use]
+    pub fn launches(self) -> bool {
+        matches!(
+            self,
+            Self::Launch | Self::Copy | Self::Fill | Self::CopyRows | Self::FillRows
+        )
     }
 
     /// Does it take memory of the module's heap?

@@ -398,11 +398,11 @@ fn single_precision_bit_for_bit() {
             ("neg.f32 %f0,%f1; mov.b32 %r0,%f0;", |x, _, _| x ^ 1 << 31),
             ("abs.f32 %f0,%f1; mov.b32 %r0,%f0;", |x, _, _| b(f(x).abs())),
             ("neg.ftz.f32 %f0,%f1; mov.b32 %r0,%f0;", |x, _, _| {
-                b(if f(x).is_subnormal() {
+                b(-if f(x).is_subnormal() {
                     f(x) * 0.0
                 } else {
                     f(x)
-                } * -1.0)
+                })
             }),
             ("copysign.f32 %f0,%f1,%f2; mov.b32 %r0,%f0;", |x, y, _| {
                 x & 1 << 31 | y & !(1 << 31)

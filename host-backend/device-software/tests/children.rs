@@ -99,3 +99,65 @@ fn what_a_kernel_wrote_into_its_buffer_is_checked() {
         assert_eq!(words[2], status, "{body}: {words:?}");
     }
 }
+
+/// A kernel that fills rows and copies rows from there, writing both statuses, beside one that calls what is refused.
+fn rows([pitch, width, rows]: [u64; 3]) -> String {
+    module(&format!(
+        ".extern .func (.param .b32 r) __cudaCDP2Memset2DAsync_ptsz(.param .b64 to, .param .b64 pitch,
+    .param .b32 value, .param .b64 width, .param .b64 rows, .param .b64 stream);
+.extern .func (.param .b32 r) __cudaCDP2Memcpy2DAsync_ptsz(.param .b64 to, .param .b64 pitch, .param .b64 from,
+    .param .b64 pitch2, .param .b64 width, .param .b64 rows, .param .b32 kind, .param .b64 stream);
+.extern .func (.param .b32 r) __cudaCDP2Memcpy3DAsync_ptsz(.param .b64 what, .param .b64 stream);
+.visible .entry refused(.param .u64 data) {{
+    .param .b64 what; .param .b64 stream; .param .b32 status;
+    st.param.b64 [what], 0; st.param.b64 [stream], 0;
+    call (status), __cudaCDP2Memcpy3DAsync_ptsz, (what, stream); ret; }}
+.visible .entry rows(.param .u64 data) {{
+    .reg .b32 %r<9>; .reg .b64 %data, %x;
+    .param .b64 to; .param .b64 pitch; .param .b64 from; .param .b64 pitch2; .param .b32 value; .param .b64 width;
+    .param .b64 rows; .param .b32 kind; .param .b64 stream; .param .b32 status;
+    ld.param.u64 %data, [data]; add.u64 %x, %data, 8;
+    st.param.b64 [to], %x; st.param.b64 [pitch], {pitch}; st.param.b32 [value], 0x7;
+    st.param.b64 [width], {width}; st.param.b64 [rows], {rows}; st.param.b64 [stream], 0;
+    call (status), __cudaCDP2Memset2DAsync_ptsz, (to, pitch, value, width, rows, stream);
+    ld.param.b32 %r1, [status]; st.global.b32 [%data], %r1;
+    st.param.b64 [from], %x; add.u64 %x, %data, 40;
+    st.param.b64 [to], %x; st.param.b64 [pitch], 4; st.param.b64 [pitch2], {pitch};
+    st.param.b64 [width], 4; st.param.b64 [rows], 2; st.param.b32 [kind], 3; st.param.b64 [stream], 0;
+    call (status), __cudaCDP2Memcpy2DAsync_ptsz, (to, pitch, from, pitch2, width, rows, kind, stream);
+    ld.param.b32 %r1, [status]; st.global.b32 [%data+4], %r1; ret; }}"
+    ))
+}
+
+#[test]
+fn rows_are_filled_and_copied() {
+    let run = |shape| {
+        let mut gpu = Gpu::new();
+        let f = gpu.kernel(&rows(shape), "rows");
+        let base = gpu.arena;
+        gpu.put32(0, &[99; 12]);
+        gpu.launch(&f, [1, 1, 1], [1, 1, 1], &[Arg::P(base)])
+            .unwrap();
+        gpu.get32(0, 12)
+    };
+    const SEVENS: u32 = 0x0707_0707;
+    let words = run([16, 4, 2]);
+    assert_eq!(words[..2], [0, 0]);
+    assert_eq!(words[2..8], [SEVENS, 99, 99, 99, SEVENS, 99]);
+    assert_eq!(words[10..], [SEVENS, SEVENS]);
+    // Nothing, however often; rows longer than what is between them; rows without end: cudaErrorInvalidValue.
+    assert_eq!(run([16, 0, 1 << 60])[..2], [0, 0]);
+    assert_eq!(run([2, 4, 2])[..2], [1, 1]);
+    assert_eq!(run([16, 4, 1 << 60])[..2], [1, 0]);
+    assert_eq!(run([1 << 62, 4, 9])[..2], [1, 1]);
+}
+
+#[test]
+fn what_is_not_there_refuses_its_kernel_alone() {
+    let mut gpu = Gpu::new();
+    let text = rows([16, 4, 2]);
+    let (module, _) = gpu.device.module_load(text.as_bytes(), &[]).unwrap();
+    gpu.device.module_function(module, "rows").unwrap();
+    let refused = gpu.device.module_function(module, "refused").unwrap_err();
+    assert!(refused.to_string().contains("Memcpy3DAsync"), "{refused}");
+}

@@ -80,10 +80,7 @@ impl<'m> Decoder<'m> {
                 }
                 Some(&Symbol::Runtime(call)) => {
                     self.program.uses_heap |= call.uses_heap();
-                    self.program.launches |= matches!(
-                        call,
-                        RuntimeCall::Launch | RuntimeCall::Copy | RuntimeCall::Fill
-                    );
+                    self.program.launches |= call.launches();
                     CallTarget::Runtime(call)
                 }
                 _ if callee.starts_with("__cudaCDP2") || callee.starts_with("cudaLaunchDevice") => {

@@ -4,7 +4,7 @@ use super::block::Env;
 use super::warp::Warp;
 use crate::error::Fault;
 use crate::launched::{
-    Child, INVALID_CONFIGURATION, INVALID_FUNCTION, INVALID_VALUE, OUT_OF_MEMORY,
+    Child, INVALID_CONFIGURATION, INVALID_FUNCTION, INVALID_VALUE, OUT_OF_MEMORY, Rows,
 };
 use crate::program::{Call, FUNCTION_BASE, FUNCTION_STRIDE, MemSpace, RuntimeCall};
 
@@ -66,25 +66,35 @@ impl Warp {
                 return launch(env, first, tail);
             }
             RuntimeCall::Copy => {
-                let (source, size) = (argument(self, 1, 8), argument(self, 2, 8));
-                let reachable =
-                    env.memory.reachable(first, size) && env.memory.reachable(source, size);
-                let child = Child::Copy {
-                    destination: first,
-                    source,
-                    size,
-                };
-                add(env, argument(self, 4, 8) == TAIL_LAUNCH, reachable, child)
+                let (to, from) = (row(first), row(argument(self, 1, 8)));
+                let extent = [argument(self, 2, 8), 1];
+                copy(env, argument(self, 4, 8), to, from, extent)
+            }
+            RuntimeCall::CopyRows => {
+                let [to, from] = [(first, 1), (argument(self, 2, 8), 3)].map(|(address, pitch)| {
+                    let pitch = argument(self, pitch, 8);
+                    Rows { address, pitch }
+                });
+                let extent = [argument(self, 4, 8), argument(self, 5, 8)];
+                copy(env, argument(self, 7, 8), to, from, extent)
             }
             RuntimeCall::Fill => {
-                let size = argument(self, 2, 8);
-                let child = Child::Fill {
-                    destination: first,
-                    value: argument(self, 1, 4) as u8,
-                    size,
+                let (value, extent) = (argument(self, 1, 4), [argument(self, 2, 8), 1]);
+                fill(env, argument(self, 3, 8), row(first), value as u8, extent)
+            }
+            RuntimeCall::FillRows => {
+                let to = Rows {
+                    address: first,
+                    pitch: argument(self, 1, 8),
                 };
-                let reachable = env.memory.reachable(first, size);
-                add(env, argument(self, 3, 8) == TAIL_LAUNCH, reachable, child)
+                let extent = [argument(self, 3, 8), argument(self, 4, 8)];
+                fill(
+                    env,
+                    argument(self, 5, 8),
+                    to,
+                    argument(self, 2, 4) as u8,
+                    extent,
+                )
             }
             RuntimeCall::GetLastError => Ok(env.grid.launched.last_error(true).into()),
             RuntimeCall::PeekAtLastError => Ok(env.grid.launched.last_error(false).into()),
@@ -211,9 +221,48 @@ fn launch(env: &Env<'_>, parameters: u64, tail: bool) -> Result<Answer, Fault> {
     Ok(add(env, tail, true, child))
 }
 
+/// One row.
+fn row(address: u64) -> Rows {
+    Rows { address, pitch: 0 }
+}
+
+fn copy(env: &Env<'_>, stream: u64, to: Rows, from: Rows, extent: [u64; 2]) -> Answer {
+    let valid = reachable(env, to, extent) && reachable(env, from, extent);
+    let child = Child::Copy {
+        destination: to,
+        source: from,
+        extent,
+    };
+    add(env, stream == TAIL_LAUNCH, valid, child)
+}
+
+fn fill(env: &Env<'_>, stream: u64, to: Rows, value: u8, extent: [u64; 2]) -> Answer {
+    let child = Child::Fill {
+        destination: to,
+        value,
+        extent,
+    };
+    add(
+        env,
+        stream == TAIL_LAUNCH,
+        reachable(env, to, extent),
+        child,
+    )
+}
+
+fn reachable(env: &Env<'_>, rows: Rows, extent: [u64; 2]) -> bool {
+    rows.span(extent)
+        .is_some_and(|span| span == 0 || env.memory.reachable(rows.address, span))
+}
+
 fn add(env: &Env<'_>, tail: bool, valid: bool, child: Child) -> Answer {
     if !valid {
         return Err(INVALID_VALUE);
+    }
+    if let Child::Copy { extent, .. } | Child::Fill { extent, .. } = &child
+        && extent.contains(&0)
+    {
+        return Ok(0);
     }
     let [width, height, _] = env.grid.grid.map(u64::from);
     let [x, y, z] = env.ctaid.map(u64::from);
