@@ -295,6 +295,26 @@ fn model_no_room_is_slept_through() {
     });
 }
 
+/// The same where room is given back several times before anybody asks whether
+/// the producer sleeps.
+#[test]
+fn model_no_step_is_slept_through() {
+    check(2, || {
+        let (guest, mut host) = pair(64);
+        let sending = thread::spawn(move || {
+            for _ in 0..4 {
+                guest.0.send(1, 0, None, &[&[7; 16]]).unwrap();
+            }
+            guest
+        });
+        for sequence in 1..=4 {
+            let frame = host.1.receive(Wait::Forever).unwrap().unwrap();
+            assert_eq!(frame.header.sequence, sequence);
+        }
+        drop(sending.join().unwrap());
+    });
+}
+
 /// Two threads of one side share its doorbell: one waits for room, one for a
 /// frame, and neither takes the other's wake-up.
 #[test]

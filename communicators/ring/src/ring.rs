@@ -152,12 +152,17 @@ impl Producer {
     }
 }
 
+/// Bytes after whose consumption a producer that looks finds room.
+const STEP: u64 = if cfg!(loom) { 16 } else { 1024 };
+
 /// The consuming side's private state.
 #[derive(Debug)]
 pub(crate) struct Consumer {
     head: u64,
     /// What the producer knows of `head`.
     published: u64,
+    /// How far it was when the producer's request was last looked at.
+    asked: u64,
     /// The producer's tail when last looked at.
     tail: u64,
 }
@@ -171,6 +176,7 @@ impl Consumer {
         Ok(Self {
             head,
             published: head,
+            asked: head,
             tail: head,
         })
     }
@@ -261,16 +267,26 @@ impl Consumer {
         Ok(())
     }
 
-    /// Lets the producer reuse what was consumed, if that is at least `least`
-    /// bytes; returns whether the producer must be rung because it waits.
+    /// Lets the producer reuse what was consumed; returns whether it must be
+    /// rung because it sleeps, which is asked once `least` bytes came free.
+    ///
+    /// A producer that looks for room finds it after [`STEP`] bytes: with the
+    /// steps in which sleepers are woken, threads that launch waited for
+    /// thousands of launches at a time.
     pub(crate) fn publish(&mut self, ring: &impl Ring, least: u64) -> bool {
         let consumed = self.head.wrapping_sub(self.published);
-        if consumed == 0 || consumed < least {
+        if consumed != 0 && consumed >= least.min(STEP) {
+            self.published = self.head;
+            // Release: everything up to here is copied out before it is overwritten.
+            ring.head().store(self.head, Ordering::Release);
+        }
+        // Also what was stored without a look at the request: the producer may
+        // have begun to sleep in between.
+        let unasked = self.published.wrapping_sub(self.asked);
+        if unasked == 0 || unasked < least {
             return false;
         }
-        self.published = self.head;
-        // Release: everything up to here is copied out before it is overwritten.
-        ring.head().store(self.head, Ordering::Release);
+        self.asked = self.published;
         take_request(ring.producer_waits())
     }
 

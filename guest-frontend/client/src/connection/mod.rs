@@ -8,6 +8,7 @@ mod reconnect;
 mod reply_slots;
 mod signal;
 mod state;
+mod turns;
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -30,6 +31,7 @@ pub(crate) use pinned::{Content, PinnedMemory};
 pub(crate) use reconnect::{Recovery, listen};
 use reply_slots::{Slots, with_slot};
 use state::LinkState;
+use turns::{Turn, Turns};
 
 /// What every call returns once the connection is lost. CUDA documents it as
 /// leaving the process in a state in which all further work fails alike.
@@ -71,9 +73,20 @@ struct Incoming {
     generation: u64,
 }
 
+/// What the host said of the calls.
+#[derive(Default)]
+struct Heard {
+    /// Highest sequence that it executed.
+    executed: AtomicU64,
+    /// Highest sequence that it took in.
+    taken: AtomicU64,
+}
+
 /// A connection with calls on it, and after it the next.
 pub struct Link {
     outgoing: Mutex<Outgoing>,
+    /// Who sends next where there is no room.
+    turns: Turns,
     incoming: Mutex<Incoming>,
     /// Frames wait in the sender for a flush.
     gathers: AtomicBool,
@@ -88,10 +101,7 @@ pub struct Link {
     state: LinkState,
     /// A device error after which the context is unusable.
     sticky: AtomicU32,
-    /// Highest call sequence that the host said it executed.
-    acknowledged: AtomicU64,
-    /// Highest call sequence that the host said it took in.
-    taken: AtomicU64,
+    heard: Heard,
     spin: Duration,
     host_functions: OnceLock<HostFunctionSink>,
     /// What a host may be sent that does not see the session's window.
@@ -161,6 +171,7 @@ impl Link {
         let waker = connection.receiver.waker();
         let kept = if recovery.is_some() { MUCH_KEPT } else { 0 };
         Self {
+            turns: Turns::default(),
             outgoing: Mutex::new(Outgoing {
                 sender: Arc::clone(&connection.sender),
                 sequence: 0,
@@ -182,8 +193,7 @@ impl Link {
             parked: Mutex::new(Vec::new()),
             state: LinkState::connected(),
             sticky: AtomicU32::new(0),
-            acknowledged: AtomicU64::new(0),
-            taken: AtomicU64::new(0),
+            heard: Heard::default(),
             spin,
             host_functions: OnceLock::new(),
             pinned: OnceLock::new(),
@@ -340,7 +350,7 @@ impl Link {
     /// Highest position that the host said it executed.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
-        self.acknowledged.load(Ordering::Relaxed)
+        self.heard.executed.load(Ordering::Relaxed)
     }
 
     /// Ends the session in order: the host hears a goodbye.
@@ -369,10 +379,20 @@ impl Link {
         lent: Option<HostSlice>,
         mut note: impl FnMut(u64),
     ) -> Result<u64> {
+        let mut turn = None;
+        // Has this thread waited since its turn began?
+        let mut waited = false;
         loop {
+            if turn.is_none() && self.turns.is_taken() {
+                turn = self.turns.take(self.spin);
+            }
             let mut outgoing = self.outgoing.lock();
             if self.recovery.is_some() && self.is_full(&mut outgoing) {
                 drop(outgoing);
+                if self.got_in_line(&mut turn) {
+                    continue;
+                }
+                waited = true;
                 self.await_taken()?;
                 continue;
             }
@@ -389,12 +409,19 @@ impl Link {
                     if self.recovery.is_some() {
                         self.keep(outgoing, number, slot, payload, lent);
                     }
+                    if let Some(turn) = turn.filter(|_| !waited) {
+                        turn.open();
+                    }
                     return Ok(sequence);
                 }
                 Err(TravelError::Full) => {
                     let sender = Arc::clone(&outgoing.sender);
                     let generation = outgoing.generation;
                     drop(outgoing);
+                    if self.got_in_line(&mut turn) {
+                        continue;
+                    }
+                    waited = true;
                     // The host may itself wait for room towards the guest.
                     self.drain(Wait::Poll);
                     let length = payload.iter().map(|part| part.len()).sum();
@@ -411,6 +438,15 @@ impl Link {
         }
     }
 
+    /// Where there is no room: did this thread get its turn only now? It looks again then.
+    fn got_in_line<'a>(&'a self, turn: &mut Option<Turn<'a>>) -> bool {
+        if turn.is_some() {
+            return false;
+        }
+        *turn = self.turns.take(self.spin);
+        turn.is_some()
+    }
+
     /// Keeps the call that was just sent.
     fn keep(
         &self,
@@ -421,7 +457,7 @@ impl Link {
         lent: Option<HostSlice>,
     ) {
         let sequence = outgoing.sequence;
-        if self.taken.load(Ordering::Relaxed) + 1 >= sequence {
+        if self.heard.taken.load(Ordering::Relaxed) + 1 >= sequence {
             // All before it was taken in: the same memory again.
             outgoing.kept.clear();
             outgoing.look = LOOK;
@@ -446,7 +482,7 @@ impl Link {
 
     /// Drops the calls that the host has taken in.
     fn forget(&self, outgoing: &mut Outgoing) {
-        let taken = self.taken.load(Ordering::Relaxed);
+        let taken = self.heard.taken.load(Ordering::Relaxed);
         outgoing.kept.trim(|header| header.sequence <= taken);
         outgoing.look = outgoing.kept.len() + LOOK;
     }

@@ -231,8 +231,8 @@ impl Link {
 
     fn route(&self, frame: &Frame<'_>) -> Result<(), String> {
         let header = &frame.header;
-        advance(&self.acknowledged, header.sequence);
-        advance(&self.taken, header.sequence);
+        advance(&self.heard.executed, header.sequence);
+        advance(&self.heard.taken, header.sequence);
         let slot = || {
             self.slots
                 .get(header.slot)
@@ -275,7 +275,7 @@ impl Link {
             }
             Some(Control::Taken) => {
                 let taken: u64 = reader.field().map_err(malformed)?;
-                advance(&self.taken, taken);
+                advance(&self.heard.taken, taken);
                 Ok(())
             }
             Some(Control::Move) => {

@@ -302,7 +302,7 @@ impl Link {
             ..
         } = connected;
         let taken = welcome.taken;
-        if taken > outgoing.sequence || taken < self.taken.load(Ordering::Relaxed) {
+        if taken > outgoing.sequence || taken < self.heard.taken.load(Ordering::Relaxed) {
             return Err(Broken::Over(format!(
                 "the host has taken in {taken} calls, which cannot be"
             )));
@@ -315,7 +315,7 @@ impl Link {
                 "the host has other memory where the session has its pinned memory".into(),
             ));
         }
-        self.taken.fetch_max(taken, Ordering::Relaxed);
+        self.heard.taken.fetch_max(taken, Ordering::Relaxed);
         outgoing.kept.trim(|header| header.sequence <= taken);
         outgoing.sender.close();
         outgoing.generation += 1;

@@ -1,0 +1,193 @@
+//! Who sends next while there is no room towards the host.
+//!
+//! A thread that just sent is awake and would win every place that the host
+//! makes, over threads that sleep: without an order one of eight waited for
+//! milliseconds while the others went on. Here they line up, as long as each has
+//! a processor to look for its turn on: where threads must sleep to let others
+//! run, a turn for every call costs more than it gives.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
+use std::time::Duration;
+
+use paragpu_communicator::Spin;
+use parking_lot::Mutex;
+
+/// A line of threads; empty unless there was no room.
+#[derive(Default)]
+pub(super) struct Turns {
+    /// Longest line, by the processors; one of them is the host's.
+    longest: OnceLock<usize>,
+    /// How many are in line, for those that come.
+    waiting: AtomicUsize,
+    line: Mutex<VecDeque<Arc<Waiter>>>,
+}
+
+struct Waiter {
+    thread: Thread,
+    /// Does it send next?
+    called: AtomicBool,
+}
+
+impl Waiter {
+    fn call(&self) {
+        // The thread looks again after an unpark that came first.
+        self.called.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
+}
+
+impl Turns {
+    /// Is anybody in line? Those that come then get in line as well: passing it
+    /// is what keeps a thread waiting for ever. A stale answer lets one pass.
+    pub(super) fn is_taken(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) != 0
+    }
+
+    /// Gets in line and returns when it is this thread's turn; none where the line
+    /// is too long.
+    pub(super) fn take(&self, spin: Duration) -> Option<Turn<'_>> {
+        let longest = *self.longest.get_or_init(|| {
+            std::thread::available_parallelism().map_or(0, |processors| processors.get() - 1)
+        });
+        let waiter = Arc::new(Waiter {
+            thread: std::thread::current(),
+            called: AtomicBool::new(false),
+        });
+        {
+            let mut line = self.line.lock();
+            if line.len() >= longest {
+                return None;
+            }
+            waiter.called.store(line.is_empty(), Ordering::Relaxed);
+            line.push_back(Arc::clone(&waiter));
+            self.waiting.store(line.len(), Ordering::Relaxed);
+        }
+        let mut spin = Spin::new(spin, None);
+        while !waiter.called.load(Ordering::Acquire) {
+            if !spin.again() {
+                std::thread::park();
+            }
+        }
+        Some(Turn {
+            turns: self,
+            waiter,
+        })
+    }
+}
+
+/// A thread's turn, which ends when this goes.
+pub(super) struct Turn<'a> {
+    turns: &'a Turns,
+    waiter: Arc<Waiter>,
+}
+
+impl Turn<'_> {
+    /// There is room at once: all that wait may try. Woken one by one they would
+    /// be slower than the host.
+    pub(super) fn open(self) {
+        let mut line = self.turns.line.lock();
+        for waiter in line.drain(..) {
+            waiter.call();
+        }
+        self.turns.waiting.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut line = self.turns.line.lock();
+        // Not where the line was opened before.
+        if line
+            .front()
+            .is_some_and(|first| Arc::ptr_eq(first, &self.waiter))
+        {
+            line.pop_front();
+            if let Some(next) = line.front() {
+                next.call();
+            }
+        }
+        self.turns.waiting.store(line.len(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const THREADS: usize = 6;
+    const EACH: usize = 400;
+
+    impl Turns {
+        fn of(longest: usize) -> Self {
+            Self {
+                longest: OnceLock::from(longest),
+                ..Self::default()
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_has_an_end() {
+        let turns = Turns::of(1);
+        let first = turns.take(Duration::ZERO).unwrap();
+        assert!(turns.take(Duration::ZERO).is_none());
+        drop(first);
+        assert!(turns.take(Duration::ZERO).is_some());
+    }
+
+    /// Every thread sends in the order of the line, one at a time.
+    #[test]
+    fn turns_come_in_order() {
+        let turns = Turns::of(THREADS + 1);
+        let inside = AtomicUsize::new(0);
+        let first = turns.take(Duration::ZERO).unwrap();
+        let order = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for number in 0..THREADS {
+                let (turns, order, inside) = (&turns, &order, &inside);
+                scope.spawn(move || {
+                    let turn = turns.take(Duration::ZERO).unwrap();
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                    order.lock().push(number);
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    drop(turn);
+                });
+                // The next gets in line behind it.
+                while turns.waiting.load(Ordering::Relaxed) != number + 2 {
+                    std::thread::yield_now();
+                }
+            }
+            drop(first);
+        });
+        assert_eq!(order.into_inner(), (0..THREADS).collect::<Vec<_>>());
+        assert!(!turns.is_taken());
+    }
+
+    /// However turns end, everybody gets one and nobody sleeps on.
+    #[test]
+    fn nobody_is_left_in_line() {
+        for spin in [Duration::ZERO, Duration::from_micros(20)] {
+            let turns = Turns::of(THREADS);
+            let count = AtomicUsize::new(0);
+            std::thread::scope(|scope| {
+                for number in 0..THREADS {
+                    let (turns, count) = (&turns, &count);
+                    scope.spawn(move || {
+                        for round in 0..EACH {
+                            let turn = turns.take(spin).unwrap();
+                            count.fetch_add(1, Ordering::Relaxed);
+                            if (round + number).is_multiple_of(5) {
+                                turn.open();
+                            }
+                        }
+                    });
+                }
+            });
+            assert_eq!(count.into_inner(), THREADS * EACH);
+            assert!(!turns.is_taken());
+        }
+    }
+}
