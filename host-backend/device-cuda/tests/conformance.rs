@@ -23,13 +23,23 @@ fn conforms() {
             return;
         }
     };
+    // Which part it is, for one that hangs.
+    let begins = |part: &str| eprintln!("part: {part}");
+    begins("memory");
     conformance::memory(&platform);
+    begins("aliases");
     assert!(conformance::aliases(&platform));
+    begins("handing over");
     assert!(conformance::handing_over(&platform));
+    begins("peers");
     assert!(conformance::peers(&platform));
+    begins("words");
     conformance::words(&platform);
+    begins("streams");
     conformance::streams(&platform);
+    begins("graphs");
     conformance::graphs(&platform);
+    begins("host access");
     assert!(
         !conformance::host_access(&platform),
         "a GPU's memory is its own"

@@ -395,7 +395,7 @@ fn single_precision_bit_for_bit() {
             ("sqrt.rn.f32 %f0,%f1; mov.b32 %r0,%f0;", |x, _, _| {
                 b(f(x).sqrt())
             }),
-            ("neg.f32 %f0,%f1; mov.b32 %r0,%f0;", |x, _, _| x ^ 1 << 31),
+            ("neg.f32 %f0,%f1; mov.b32 %r0,%f0;", |x, _, _| b(-f(x))),
             ("abs.f32 %f0,%f1; mov.b32 %r0,%f0;", |x, _, _| b(f(x).abs())),
             ("neg.ftz.f32 %f0,%f1; mov.b32 %r0,%f0;", |x, _, _| {
                 b(-if f(x).is_subnormal() {
@@ -598,12 +598,16 @@ fn double_precision_bit_for_bit() {
                 nan if nan.is_nan() => 1 << 63,
                 number => number as i64 as u64,
             }),
-            ("cvt.rni.u64.f64 %rd0,%fd1;", |x, _, _| {
-                d(x).round_ties_even() as u64
+            ("cvt.rni.u64.f64 %rd0,%fd1;", |x, _, _| match d(x) {
+                nan if nan.is_nan() => 1 << 63,
+                number => number.round_ties_even() as u64,
             }),
             (
                 "cvt.rzi.s32.f64 %r0,%fd1; cvt.s64.s32 %rd0,%r0;",
-                |x, _, _| d(x) as i32 as u64,
+                |x, _, _| match d(x) {
+                    nan if nan.is_nan() => i32::MIN as u64,
+                    number => number as i32 as u64,
+                },
             ),
             ("cvt.rn.f64.s64 %fd0,%rd1; mov.b64 %rd0,%fd0;", |x, _, _| {
                 (x as i64 as f64).to_bits()

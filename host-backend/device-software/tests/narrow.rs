@@ -312,7 +312,7 @@ fn eight_bit_floats_at_their_boundaries() {
 
 fn tf32(v: u32, away: bool) -> u32 {
     if f(v).is_nan() {
-        return 0x7fff_e000;
+        return if away { v & !0x1fff } else { 0x7fff_e000 };
     }
     if f(v).is_infinite() {
         return v;

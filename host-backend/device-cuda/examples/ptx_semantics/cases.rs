@@ -125,7 +125,7 @@ fn integers(out: &mut Vec<Case>) {
         "bmsk.wrap.b32 %o0,%r0,%r1;",
         "szext.wrap.s32 %o0,%r0,%r1;",
         "szext.clamp.u32 %o0,%r0,%r1;",
-        "and.b32 %r16,%r1,31; fns.b32 %o0,%r0,%r16,%r2;",
+        "and.b32 %r16,%r1,31; bfe.s32 %r17,%r2,3,7; fns.b32 %o0,%r0,%r16,%r17;",
         "shl.b32 %o0,%r0,%r1;",
         "shr.s32 %o0,%r0,%r1;",
         "shf.l.wrap.b32 %o0,%r0,%r1,%r2;",

@@ -23,8 +23,9 @@ const HELP: &str = "ptx_semantics: compares instructions of the software GPU wit
   --software     run on the software GPU alone and print a digest of each case's results
   --list         print the cases
   --emit FOLDER  write each case's PTX there, for an assembler to check
-  --dump FOLDER  write what the GPU read and wrote of each case that differs, as little-endian words: 16 of
-                 inputs and 16 of results for each thread
+  --dump FOLDER  write what the GPU read and wrote of each case, as little-endian words: 16 of inputs and 16 of
+                 results for each thread
+  --recorded FOLDER  compare with what --dump wrote instead of a GPU
 
 A case that needs a newer GPU than this machine's is skipped. Exit status: 0 where all agree within what the case
 allows, 1 where one does not, 2 for wrong words or no GPU.";
@@ -43,6 +44,7 @@ struct Arguments {
     list: bool,
     emit: Option<String>,
     dump: Option<String>,
+    recorded: Option<String>,
 }
 
 fn arguments() -> Option<Arguments> {
@@ -54,6 +56,7 @@ fn arguments() -> Option<Arguments> {
         list: false,
         emit: None,
         dump: None,
+        recorded: None,
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -65,6 +68,7 @@ fn arguments() -> Option<Arguments> {
             "--list" => parsed.list = true,
             "--emit" => parsed.emit = Some(words.next()?),
             "--dump" => parsed.dump = Some(words.next()?),
+            "--recorded" => parsed.recorded = Some(words.next()?),
             _ => return None,
         }
     }
@@ -270,6 +274,26 @@ fn same(check: Check, a: &[u32], b: &[u32]) -> bool {
     }
 }
 
+/// Where a case's words are kept.
+fn file_of(folder: &str, case: &Case) -> String {
+    let name = case.body.chars().filter(char::is_ascii_alphanumeric);
+    let name: String = name.take(40).collect();
+    let mut hash = 0u64;
+    for byte in case.body.bytes() {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    }
+    format!("{folder}/{name}-{hash:016x}.words")
+}
+
+/// A file's words; none where it is missing.
+fn recorded_in(file: &str) -> Vec<u32> {
+    let bytes = std::fs::read(file).unwrap_or_default();
+    let words = bytes.chunks_exact(4);
+    words
+        .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+        .collect()
+}
+
 fn compare(
     case: &Case,
     arguments: &Arguments,
@@ -281,6 +305,8 @@ fn compare(
     let mut digest = 0u64;
     let (mut words, mut different) = (0, 0);
     let mut dump = Vec::new();
+    let recorded = arguments.recorded.as_ref();
+    let recorded = recorded.map(|folder| recorded_in(&file_of(folder, case)));
     for round in 0..arguments.rounds {
         let mut random = Random(
             arguments
@@ -307,15 +333,20 @@ fn compare(
         for word in &mine {
             digest = (digest ^ u64::from(*word)).wrapping_mul(0x0000_0100_0000_01b3);
         }
-        let Some(gpu) = gpu.as_deref_mut() else {
-            continue;
-        };
-        let theirs = match gpu.run(&text, &input) {
-            Ok(theirs) => theirs,
-            Err(error) => {
-                println!("GPU      {}: {error}", case.body);
-                return false;
+        let theirs = match (&recorded, gpu.as_deref_mut()) {
+            (Some(words), _) => {
+                let all = words.chunks_exact(2 * WORDS);
+                let ours = all.skip(round as usize * THREADS).take(THREADS);
+                ours.flat_map(|words| words[WORDS..].to_vec()).collect()
             }
+            (None, Some(gpu)) => match gpu.run(&text, &input) {
+                Ok(theirs) => theirs,
+                Err(error) => {
+                    println!("GPU      {}: {error}", case.body);
+                    return false;
+                }
+            },
+            (None, None) => continue,
         };
         for (thread, (mine, theirs)) in mine
             .chunks_exact(WORDS)
@@ -345,18 +376,13 @@ fn compare(
             }
         }
     }
-    match (gpu.is_some(), different) {
+    match (words > 0, different) {
         (false, _) => println!("{digest:016x}  {}", case.body),
         (true, 0) => println!("ok       {}", case.body),
         (true, n) => println!("         {n} of {words} threads differ"),
     }
-    if let Some(folder) = arguments.dump.as_ref().filter(|_| different != 0) {
-        let name: String = case
-            .body
-            .chars()
-            .filter(char::is_ascii_alphanumeric)
-            .collect();
-        let file = format!("{folder}/{}.words", &name[..name.len().min(60)]);
+    if let Some(folder) = arguments.dump.as_ref() {
+        let file = file_of(folder, case);
         if let Err(error) = std::fs::write(&file, dump) {
             eprintln!("{file}: {error}");
         }
@@ -397,7 +423,7 @@ fn main() -> ExitCode {
     let mut software = software.expect("the software GPU opens");
     let mut arch = u32::MAX;
     let mut gpu = None;
-    if !arguments.software {
+    if !arguments.software && arguments.recorded.is_none() {
         let opened = CudaPlatform::new().and_then(|platform| {
             let snapshot = platform.snapshot(0)?;
             let attribute = |n| {

@@ -301,7 +301,7 @@ pub(super) fn straight(
             } else {
                 max32(a, b)
             }),
-            Op::FNeg => u32x1!(|a| a ^ 0x8000_0000),
+            Op::FNeg => f1!(|a: f32| -a),
             Op::FNegZ => f1!(|a: f32| -flush32(a)),
             Op::FAbs => f1!(f32::abs),
             Op::FFlush => u32x1!(|a| flush32(f32::from_bits(a)).to_bits()),
@@ -321,9 +321,11 @@ pub(super) fn straight(
             Op::F32ToS32 => u32x1!(|a| integral32(f32::from_bits(a), imm) as i32 as u32),
             Op::F32ToU32 => u32x1!(|a| integral32(f32::from_bits(a), imm) as u32),
             Op::F64ToS32 => {
-                un!(r64 => put32, |a| integral64(f64::from_bits(a), imm) as i32 as u32)
+                un!(r64 => put32, |a| integer_of(integral64(f64::from_bits(a), imm), |v| v as i32 as u32))
             }
-            Op::F64ToU32 => un!(r64 => put32, |a| integral64(f64::from_bits(a), imm) as u32),
+            Op::F64ToU32 => {
+                un!(r64 => put32, |a| integer_of(integral64(f64::from_bits(a), imm), |v| v as u32))
+            }
             Op::S32ToF32 => u32x1!(|a| (a as i32 as f32).to_bits()),
             Op::U32ToF32 => u32x1!(|a| (a as f32).to_bits()),
             Op::S64ToF32 => un!(r64 => put32, |a| (a as i64 as f32).to_bits()),
@@ -443,8 +445,8 @@ pub(super) fn straight(
             Op::DRsqrtApprox => u64x1!(|a| upper(1.0 / flush64(a).sqrt())),
             Op::DMin => u64x2!(min64),
             Op::DMax => u64x2!(max64),
-            Op::DNeg => u64x1!(|a| a ^ 1 << 63),
-            Op::DAbs => u64x1!(|a| a & !(1 << 63)),
+            Op::DNeg => u64x1!(|a| quiet64(a).unwrap_or(a ^ 1 << 63)),
+            Op::DAbs => u64x1!(|a| quiet64(a).unwrap_or(a & !(1 << 63))),
             Op::DCopysign => u64x2!(|a, b| a & 1 << 63 | b & !(1 << 63)),
             Op::DSoft => {
                 let recipe = Recipe::unpack(imm);
@@ -457,11 +459,17 @@ pub(super) fn straight(
             Op::S64ToF64 => u64x1!(|a| (a as i64 as f64).to_bits()),
             Op::U64ToF64 => u64x1!(|a| (a as f64).to_bits()),
             Op::F32ToS64 => {
-                un!(r32 => put64, |a| to_s64(f64::from(integral32(f32::from_bits(a), imm))))
+                un!(r32 => put64, |a| integer_of(integral32(f32::from_bits(a), imm).into(), |v| v as i64 as u64))
             }
-            Op::F32ToU64 => un!(r32 => put64, |a| integral32(f32::from_bits(a), imm) as u64),
-            Op::F64ToS64 => u64x1!(|a| to_s64(integral64(f64::from_bits(a), imm))),
-            Op::F64ToU64 => u64x1!(|a| integral64(f64::from_bits(a), imm) as u64),
+            Op::F32ToU64 => {
+                un!(r32 => put64, |a| integer_of(integral32(f32::from_bits(a), imm).into(), |v| v as u64))
+            }
+            Op::F64ToS64 => {
+                u64x1!(|a| integer_of(integral64(f64::from_bits(a), imm), |v| v as i64 as u64))
+            }
+            Op::F64ToU64 => {
+                u64x1!(|a| integer_of(integral64(f64::from_bits(a), imm), |v| v as u64))
+            }
             Op::CvtSoft64 => {
                 let conversion = Conversion::unpack(imm);
                 u64x1!(|a| conversion.run(a))

@@ -1,6 +1,8 @@
 //! 16-bit floating arithmetic.
 
-use super::soft::{Format, Kind, Recipe, Rounding, f16_to_f32, f32_to_half, flush};
+use super::soft::{
+    Conversion, Format, From, Kind, Recipe, Rounding, f16_to_f32, f32_to_half, flush,
+};
 use crate::decode::half::{HALF_BFLOAT, HALF_FTZ, HALF_SAT, HalfKind};
 
 fn widen(format: Format, bits: u32) -> f32 {
@@ -9,6 +11,20 @@ fn widen(format: Format, bits: u32) -> f32 {
     } else {
         f16_to_f32(bits)
     }
+}
+
+/// Towards zero for f16, as an H100 rounds.
+fn exp2(format: Format, x: f32) -> u32 {
+    let conversion = Conversion {
+        from: From::F64,
+        to: format,
+        mode: match format {
+            Format::F16 => Rounding::Zero,
+            _ => Rounding::Nearest,
+        },
+        ftz: false,
+    };
+    conversion.run(f64::from(x).exp2().to_bits()) as u32
 }
 
 /// One 16-bit operation; operands and result in the low half.
@@ -69,7 +85,7 @@ pub(super) fn half(imm: u64, a: u32, b: u32, c: u32) -> u32 {
         HalfKind::Max => choose(!less, false),
         HalfKind::MinNan => choose(less, true),
         HalfKind::MaxNan => choose(!less, true),
-        HalfKind::Ex2 => f32_to_half(format, x.exp2()),
+        HalfKind::Ex2 => exp2(format, x),
         HalfKind::Tanh => f32_to_half(format, x.tanh()),
     };
     if imm & HALF_SAT == 0 {

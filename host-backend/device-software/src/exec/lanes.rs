@@ -122,20 +122,46 @@ pub(super) fn narrowed(bits: u64) -> u32 {
     }
 }
 
-/// One rounding. A NaN among the operands comes out, the addend's before the factors'.
+/// A NaN, made quiet: its sign stays whatever happens to it.
 #[inline(always)]
-pub(super) fn fma64(a: f64, b: f64, c: f64) -> f64 {
-    if c.is_nan() { c + c } else { a.mul_add(b, c) }
+pub(super) fn quiet64(bits: u64) -> Option<u64> {
+    f64::from_bits(bits).is_nan().then_some(bits | 1 << 51)
 }
 
-/// To the nearest representable integer; a NaN becomes the least one, as on NVIDIA's devices.
+/// One rounding. A NaN among the operands comes out: the second's, else the third's, else the first's, as on an H100.
 #[inline(always)]
-pub(super) fn to_s64(integral: f64) -> u64 {
-    if integral.is_nan() {
-        1 << 63
+pub(super) fn fma64(a: f64, b: f64, c: f64) -> f64 {
+    if b.is_nan() {
+        b + b
+    } else if c.is_nan() {
+        c + c
     } else {
-        integral as i64 as u64
+        a.mul_add(b, c)
     }
+}
+
+/// The nearest integer of a type that has 64 bits or is made of a double. A NaN becomes the top bit alone, signed or
+/// not, as on NVIDIA's devices; 32-bit integers of singles make it zero.
+#[inline(always)]
+pub(super) fn integer_of<T: TopBit>(integral: f64, to: impl Fn(f64) -> T) -> T {
+    if integral.is_nan() {
+        T::TOP
+    } else {
+        to(integral)
+    }
+}
+
+/// The top bit of an integer.
+pub(super) trait TopBit {
+    const TOP: Self;
+}
+
+impl TopBit for u32 {
+    const TOP: Self = 1 << 31;
+}
+
+impl TopBit for u64 {
+    const TOP: Self = 1 << 63;
 }
 
 /// The angle that `sin.approx` and `cos.approx` look up: NVIDIA's devices first count it in turns of a circle, in

@@ -1,14 +1,16 @@
 //! Matrix operations of a warp: `mma`, `wmma`, `ldmatrix`, `stmatrix`, `movmatrix`.
 //!
 //! Numerics, the same for all of them:
-//! - f16, bf16, tf32 and 8-bit floats: a product is formed in single precision, where it is exact unless a product
+//! - f16: as an H100 adds, which was found from its results: [`wide_sum`]. A D of f16 is rounded once more.
+//! - bf16, tf32 and 8-bit floats: a product is formed in single precision, where it is exact unless a product
 //!   of bf16 or tf32 leaves the exponents' range. The sum starts with C and adds the products of k = 0, 1, … one
-//!   after the other, each time rounded to nearest in single precision. Subnormals count. A D of f16 is rounded
-//!   once, at the end. The lower 13 bits of tf32 operands are ignored.
+//!   after the other, each time rounded to nearest in single precision. Subnormals count. The lower 13 bits of tf32
+//!   operands are ignored.
 //! - f64: the same with fused multiply-add in double precision.
 //! - integers and bits: exact; then wrapped to 32 bits, or clamped with `.satfinite`.
 //!
-//! A GPU adds in an order and with a width of its own, so floats agree with it to rounding, integers bit for bit.
+//! A GPU adds these in an order and with a width of its own, so they agree with it to rounding; f16 and integers agree
+//! bit for bit with an H100.
 
 use super::block::Env;
 use super::fp8;
@@ -101,11 +103,22 @@ impl Warp {
             self.gather(fragment, |at, bits| out[at] = single(element, bits as u32));
         }
         let [rows, columns, depth] = m.shape.map(|n| n as usize);
-        for (row, sum) in sum.chunks_exact_mut(columns).take(rows).enumerate() {
-            for (k, b) in b.chunks_exact(columns).take(depth).enumerate() {
-                let factor = a[row * depth + k];
-                for (sum, b) in sum.iter_mut().zip(b) {
-                    *sum += factor * b;
+        let finite = |all: &[f32]| all.iter().all(|v| v.is_finite());
+        if m.a.element == Element::F16 && finite(&a) && finite(&b) && finite(&sum) {
+            let (a, b) = (Parts::of(&a), Parts::of(&b));
+            for (row, sum) in sum.chunks_exact_mut(columns).take(rows).enumerate() {
+                for from in (0..depth).step_by(DEEP) {
+                    let ks = from..depth.min(from + DEEP);
+                    wide_sum(&a, row * depth, &b, ks, sum);
+                }
+            }
+        } else {
+            for (row, sum) in sum.chunks_exact_mut(columns).take(rows).enumerate() {
+                for (k, b) in b.chunks_exact(columns).take(depth).enumerate() {
+                    let factor = a[row * depth + k];
+                    for (sum, b) in sum.iter_mut().zip(b) {
+                        *sum += factor * b;
+                    }
                 }
             }
         }
@@ -266,6 +279,116 @@ impl Warp {
         }
         Ok(())
     }
+}
+
+/// Products that are added at once.
+const DEEP: usize = 16;
+/// Bits behind the binary point of what is added, once all have the largest exponent.
+const FRACTION: i32 = 25;
+/// Of zero, less than of anything else.
+const NOTHING: i32 = -4096;
+/// Most columns of D.
+const WIDE: usize = 32;
+
+/// Numbers taken apart: `±magnitude * 2^(exponent - bits)`.
+struct Parts {
+    magnitude: [u32; SINGLES],
+    /// All ones for a negative number.
+    sign: [i32; SINGLES],
+    /// Of the first bit.
+    exponent: [i32; SINGLES],
+}
+
+impl Parts {
+    /// Of halves: 11 bits, so that a product has 22 and two before the point.
+    fn of(all: &[f32; SINGLES]) -> Self {
+        let mut parts = Self {
+            magnitude: [0; SINGLES],
+            sign: [0; SINGLES],
+            exponent: [0; SINGLES],
+        };
+        for (at, value) in all.iter().enumerate() {
+            let (magnitude, sign, exponent) = taken_apart(*value);
+            parts.magnitude[at] = magnitude >> 13;
+            parts.sign[at] = sign;
+            parts.exponent[at] = exponent;
+        }
+        parts
+    }
+}
+
+/// A single: 24 bits, sign, exponent of the first bit.
+#[inline(always)]
+fn taken_apart(value: f32) -> (u32, i32, i32) {
+    let bits = value.to_bits();
+    let (field, fraction) = ((bits >> 23 & 0xff) as i32, bits & 0x7f_ffff);
+    let sign = bits as i32 >> 31;
+    match (field, fraction) {
+        (0, 0) => (0, sign, NOTHING),
+        (0, _) => {
+            let up = fraction.leading_zeros() - 8;
+            (fraction << up, sign, -126 - up as i32)
+        }
+        _ => (fraction | 1 << 23, sign, field - 127),
+    }
+}
+
+/// Adds the products of some k to a row of sums, as an H100's units do: every product, exact, and the sum before are
+/// cut towards zero at [`FRACTION`] bits behind the point of the largest exponent, where a product has the sum of its
+/// factors' exponents whatever its first bit; they are added, and the result is cut to single precision.
+fn wide_sum(a: &Parts, row: usize, b: &Parts, ks: std::ops::Range<usize>, sum: &mut [f32]) {
+    let columns = sum.len().min(WIDE);
+    let mut before = [(0u32, 0i32, 0i32); WIDE];
+    let mut largest = [NOTHING; WIDE];
+    for (column, value) in sum.iter().enumerate().take(columns) {
+        before[column] = taken_apart(*value);
+        largest[column] = before[column].2;
+    }
+    for k in ks.clone() {
+        let exponent = a.exponent[row + k];
+        let b = &b.exponent[k * columns..][..columns];
+        for (largest, b) in largest.iter_mut().zip(b) {
+            *largest = (*largest).max(exponent + b);
+        }
+    }
+    let mut total = [0i64; WIDE];
+    for k in ks {
+        let (magnitude, sign) = (a.magnitude[row + k] << (FRACTION - 20), a.sign[row + k]);
+        let exponent = a.exponent[row + k];
+        for column in 0..columns {
+            let at = k * columns + column;
+            let down = (largest[column] - (exponent + b.exponent[at])).clamp(0, 31);
+            let product = (magnitude * b.magnitude[at]) >> down;
+            let sign = sign ^ b.sign[at];
+            total[column] += i64::from((product as i32 ^ sign) - sign);
+        }
+    }
+    for (column, sum) in sum.iter_mut().enumerate().take(columns) {
+        let (magnitude, sign, exponent) = before[column];
+        let down = (largest[column] - exponent).clamp(0, 31);
+        let own = ((magnitude << (FRACTION - 23)) >> down) as i32;
+        let total = total[column] + i64::from((own ^ sign) - sign);
+        if largest[column] > NOTHING {
+            *sum = put_together(total, largest[column] - FRACTION);
+        }
+    }
+}
+
+/// `total * 2^exponent` in single precision, towards zero.
+#[inline(always)]
+fn put_together(total: i64, exponent: i32) -> f32 {
+    let magnitude = total.unsigned_abs();
+    let spare = (64 - magnitude.leading_zeros()).saturating_sub(24);
+    let cut = (magnitude >> spare << spare) as f64;
+    let scale = f64::from_bits(((exponent + 1023) as u64) << 52);
+    let value = cut * scale;
+    let near = value as f32;
+    // Subnormal results have fewer bits.
+    let toward_zero = match f64::from(near) > value {
+        true => f32::from_bits(near.to_bits() - 1),
+        false => near,
+    };
+    if total < 0 { -toward_zero } else { toward_zero }
 }
 
 /// An 8×8 matrix of 16-bit elements.

@@ -139,8 +139,8 @@ impl Recipe {
             Kind::Sub => fma(f, a, f.one(), b ^ sign, self.mode),
             // A zero addend of the product's sign leaves the product's sign.
             Kind::Mul => fma(f, a, b, (a ^ b) & sign, self.mode),
-            // The addend's NaN before the factors', as NVIDIA's devices choose.
-            Kind::Fma => first_nan(f, &[c]).unwrap_or_else(|| fma(f, a, b, c, self.mode)),
+            // In the order of NVIDIA's devices.
+            Kind::Fma => first_nan(f, &[b, c, a]).unwrap_or_else(|| fma(f, a, b, c, self.mode)),
             Kind::Div => div(f, a, b, self.mode),
             Kind::Rcp => div(f, f.one(), a, self.mode),
             Kind::Sqrt => sqrt(f, a, self.mode),
@@ -212,6 +212,13 @@ impl Conversion {
                 match parts(source, a) {
                     Parts::Nan if self.from == From::F64 && self.to == Format::F32 => {
                         u64::from(super::lanes::narrowed(a))
+                    }
+                    Parts::Nan if self.from == From::F64 && self.to == Format::F16 => {
+                        a >> 63 << 15 | self.to.nan()
+                    }
+                    // Cut, not replaced, by the oldest of the roundings to tf32 alone.
+                    Parts::Nan if self.to == Format::Tf32 && self.mode == Rounding::NearestAway => {
+                        a >> 13
                     }
                     Parts::Nan => self.to.nan(),
                     Parts::Infinite(s) => self.to.infinity(s),
