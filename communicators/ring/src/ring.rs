@@ -153,7 +153,8 @@ impl Producer {
 }
 
 /// Bytes after whose consumption a producer that looks finds room.
-const STEP: u64 = if cfg!(loom) { 16 } else { 1024 };
+/// Less than a thread looks before it sleeps, at some microseconds a launch.
+const STEP: u64 = if cfg!(loom) { 16 } else { 256 };
 
 /// The consuming side's private state.
 #[derive(Debug)]

@@ -186,13 +186,17 @@ pub fn words(platform: &dyn Platform) {
     };
     let work = |operations: &[MemoryOperation]| Work::Memory(operations.to_vec().into());
     // One stream waits for what the other one writes, then writes itself.
+    let first = work(&[write(8, 1, false)]);
+    device.submit(&first, waiting).expect("a write");
     let begun = work(&[
-        write(8, 1, false),
         wait(0, 3, Until::AtLeast),
         write(16, 0x1234_5678_9abc, true),
     ]);
     device.submit(&begun, waiting).expect("a batch");
-    while word(device, at + 8) != 1 {}
+    let limit = Instant::now() + Duration::from_secs(60);
+    while word(device, at + 8) != 1 {
+        assert!(Instant::now() < limit, "the first word was never written");
+    }
     assert!(!device.stream_query(waiting).expect("a query"), "it waits");
     assert_eq!(word(device, at + 16), 0, "nothing after a wait is done");
     let other = StreamId::LEGACY;

@@ -83,7 +83,6 @@ fn cuLibraryGetKernelCount(count: Out<c_uint>, library: CUlibrary);
 
 /// A `__managed__` variable by its name.
 #[since(12000)]
-#[clears(dptr, bytes)]
 fn cuLibraryGetManaged(dptr: Out<CUdeviceptr>, bytes: Out<usize>, library: CUlibrary, name: Text);
 
 /// A function for host and device by its name: no device here has attribute

@@ -37,8 +37,16 @@ pub(super) unsafe fn descriptor<'a>(given: *mut c_void, kind: c_int) -> Result<B
         return Err(Status::INVALID_VALUE);
     }
     let number = c_int::try_from(given.addr()).map_err(|_| Status::UNKNOWN)?;
+    if number < 0 {
+        return Err(Status::UNKNOWN);
+    }
     // SAFETY: the caller's promise.
-    Ok(unsafe { BorrowedFd::borrow_raw(number) })
+    let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+    match rustix::io::fcntl_getfd(descriptor) {
+        Ok(_) => Ok(descriptor),
+        // Natively, too, what is not open is not a wrong value.
+        Err(_) => Err(Status::UNKNOWN),
+    }
 }
 
 fn signed(bytes: [u8; HANDLE]) -> [i8; HANDLE] {

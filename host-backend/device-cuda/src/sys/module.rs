@@ -102,15 +102,19 @@ impl Context {
         Ok((address, size as u64))
     }
 
-    /// Is it an address in managed memory (cuPointerGetAttribute)?
+    /// Is it an address in managed memory (cuPointerGetAttribute)? Of others, a variable's
+    /// among them, the driver may say that the value is invalid.
     pub fn is_managed(&self, address: u64) -> Result<bool> {
         const IS_MANAGED: c_int = 8;
         let mut answer: c_int = 0;
         // SAFETY: an out-parameter of the attribute's type.
-        check(unsafe {
+        let asked = check(unsafe {
             (self.driver.cuPointerGetAttribute)((&raw mut answer).cast(), IS_MANAGED, address)
-        })?;
-        Ok(answer != 0)
+        });
+        match asked {
+            Err(error) if error.status == Status::INVALID_VALUE => Ok(false),
+            asked => asked.map(|()| answer != 0),
+        }
     }
 
     /// cuFuncGetAttribute.
