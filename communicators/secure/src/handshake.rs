@@ -45,6 +45,12 @@ impl Handshake {
         !self.connection.is_handshaking()
     }
 
+    /// Has the peer sent nothing yet?
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        self.read == 0
+    }
+
     /// The certificate that the peer showed, once the handshake is over.
     #[must_use]
     pub fn peer(&self) -> Option<&CertificateDer<'static>> {

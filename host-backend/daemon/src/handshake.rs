@@ -115,6 +115,9 @@ pub enum Progress {
     Refused(String),
     /// The peer does not speak the protocol, or is gone.
     Rubbish(&'static str),
+    /// The peer left without a word, as one does that only looked whether somebody
+    /// listens.
+    Left,
 }
 
 impl Pending {
@@ -138,7 +141,7 @@ impl Pending {
                 Err(reason) => return Progress::Rubbish(reason),
             };
             match self.read(wanted) {
-                Ok(0) => return Progress::Rubbish("ended before its hello"),
+                Ok(0) => return self.ended(),
                 Ok(_) => {}
                 Err(Secure::Io(rustix::io::Errno::INTR)) => {}
                 Err(Secure::Io(rustix::io::Errno::AGAIN)) => return Progress::More,
@@ -150,7 +153,7 @@ impl Pending {
                     self.guest.protection = Protection::Plain;
                     return Progress::Refused(NEEDS_TLS.into());
                 }
-                Err(Secure::Ended) => return Progress::Rubbish("ended before its hello"),
+                Err(Secure::Ended) => return self.ended(),
                 Err(error) => {
                     tracing::info!(peer = %self.guest.peer, %error, "TLS refuses a connection");
                     self.guest.drain();
@@ -160,6 +163,18 @@ impl Pending {
             if self.fds.len() > ATTACH_FDS {
                 return Progress::Rubbish("sent too many file descriptors");
             }
+        }
+    }
+
+    /// The peer says no more, and has not said hello.
+    fn ended(&self) -> Progress {
+        let silent = match &self.guest.protection {
+            Protection::Shaking(handshake) => handshake.is_silent(),
+            _ => self.bytes.is_empty(),
+        };
+        match silent {
+            true => Progress::Left,
+            false => Progress::Rubbish("ended before its hello"),
         }
     }
 
@@ -597,6 +612,17 @@ mod tests {
         });
         let (progress, _) = read(&frame(ATTACH, &attach), DEVICE);
         assert!(matches!(progress, Progress::Refused(reason) if reason.contains("not 0")));
+    }
+
+    #[test]
+    fn a_peer_that_leaves_without_a_word_is_no_rubbish() {
+        for (bytes, silent) in [(&b""[..], true), (b"x", false)] {
+            let (mut ours, theirs) = UnixStream::pair().unwrap();
+            ours.write_all(bytes).unwrap();
+            drop(ours);
+            let progress = Pending::new(Guest::new(theirs.into(), LOCAL), Instant::now()).advance();
+            assert_eq!(matches!(progress, Progress::Left), silent, "{progress:?}");
+        }
     }
 
     proptest! {

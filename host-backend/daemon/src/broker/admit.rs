@@ -125,6 +125,9 @@ impl Broker {
             Progress::Rubbish(what) => {
                 tracing::info!(peer = %guest.peer, "a connection {what}");
             }
+            Progress::Left => {
+                tracing::debug!(peer = %guest.peer, "a connection ended without a word");
+            }
         }
     }
 
