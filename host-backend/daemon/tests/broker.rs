@@ -58,6 +58,12 @@ fn workers_start_with_random_addresses_and_nothing_else() {
     assert_eq!(personality & 0x0004_0000, 0, "addresses are not random");
     let group = rustix::process::getpgid(Some(worker)).unwrap();
     assert_eq!(group, worker, "not a process group of its own");
+    for blocked in about("status")
+        .lines()
+        .filter_map(|line| line.strip_prefix("SigBlk:"))
+    {
+        assert_eq!(blocked.trim(), "0000000000000000", "signals are blocked");
+    }
     // What the daemon still has open is the daemon's alone.
     let daemons = sockets(daemon.pid());
     assert!(!daemons.is_empty());

@@ -27,7 +27,7 @@ use crate::session::output::Output;
 use crate::session::{Reconnect, Session, Setup};
 use crate::statistics::Statistics;
 use crate::sys::code_cache;
-use crate::sys::process::exit_now;
+use crate::sys::process::{exit_now, unblock_signals};
 use crate::transfer::destination::{Arrived, Destination};
 use crate::transfer::handover;
 use crate::transfer::identity::Identity;
@@ -81,6 +81,7 @@ struct Arrival {
 
 /// Runs the worker; does not return.
 pub fn run(arguments: &Arguments) -> ! {
+    unblock_signals();
     std::panic::set_hook(Box::new(|panic| {
         tracing::error!(%panic, "the worker panicked");
         exit_now(101)

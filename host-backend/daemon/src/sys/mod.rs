@@ -28,7 +28,7 @@ pub fn close_inherited_on_exec() -> io::Result<()> {
 }
 
 /// Has the calling thread handle no signals: the process's other threads do. A
-/// program that it starts through the standard library begins with none blocked.
+/// program that it starts begins with all blocked: workers unblock them.
 ///
 /// # Errors
 /// What the system says.

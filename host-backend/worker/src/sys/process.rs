@@ -12,6 +12,17 @@ pub fn keep_freed_memory() {
     }
 }
 
+/// Has the calling thread, and those that it starts, take signals: a program
+/// begins with those blocked that its starter's thread had.
+pub(crate) fn unblock_signals() {
+    let mut all = std::mem::MaybeUninit::uninit();
+    // SAFETY: sigfillset writes the whole set, and pthread_sigmask reads it.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, all.as_ptr(), std::ptr::null_mut());
+    }
+}
+
 /// Ends the process at once: no destructors, no exit handlers. A driver's own
 /// clean-up may wait for a kernel that never ends; the kernel driver cleans up
 /// after a process in any case.
