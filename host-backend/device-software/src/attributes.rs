@@ -18,6 +18,8 @@ pub struct Options {
     /// pages only where `/sys/kernel/mm/transparent_hugepage/shmem_enabled` says so: without them random access is
     /// slower.
     pub shareable: bool,
+    /// Threads start with the first work, and not when the device is opened.
+    pub lazy: bool,
 }
 
 impl Default for Options {
@@ -33,6 +35,7 @@ impl Default for Options {
             compute_capability: (12, 1),
             cores,
             shareable: false,
+            lazy: false,
         }
     }
 }

@@ -92,12 +92,13 @@ impl SoftwareDevice {
         let memory = Memory::new(regions.arena, options.memory).map_err(|e| memory_error(&e))?;
         let memory = Arc::new(memory);
         let (start, bytes) = place(&memory, &[], CHUNK).map_err(|e| memory_error(&e))?;
-        let scheduler = Scheduler::new(options.cores.max(1) as usize).map_err(|e| {
-            Error::new(
-                Status::OPERATING_SYSTEM,
-                format!("cannot start threads: {e}"),
-            )
-        })?;
+        let scheduler =
+            Scheduler::new(options.cores.max(1) as usize, !options.lazy).map_err(|e| {
+                Error::new(
+                    Status::OPERATING_SYSTEM,
+                    format!("cannot start threads: {e}"),
+                )
+            })?;
         let shared = u64::from(SHARED_OPTIN);
         let limits = [
             (0, 1024),

@@ -11,11 +11,12 @@ mod threads;
 use crate::exec::block::Grid;
 use crate::exec::cluster::Cluster;
 use paragpu_device::{Error, HostFunction};
+use paragpu_protocol::status::Status;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -137,18 +138,19 @@ struct Inner {
 /// The scheduler of one device.
 pub struct Scheduler {
     inner: Arc<Inner>,
-    threads: Vec<JoinHandle<()>>,
+    /// Once they are started.
+    threads: OnceLock<Vec<JoinHandle<()>>>,
 }
 
 /// The stream that every device has.
 pub const LEGACY: u64 = 0;
 
 impl Scheduler {
-    /// Starts `threads` pool threads and the two others.
+    /// Has `threads` pool threads and the two others, which start at once, or with the first work.
     ///
     /// # Errors
     /// What the system says.
-    pub fn new(threads: usize) -> std::io::Result<Self> {
+    pub fn new(threads: usize, at_once: bool) -> std::io::Result<Self> {
         let mut state = State {
             next: 1,
             next_stream: 1,
@@ -168,31 +170,28 @@ impl Scheduler {
             done: Condvar::new(),
             threads,
         });
-        let mut handles = Vec::new();
-        for n in 0..threads {
-            let inner = Arc::clone(&inner);
-            let name = format!("software-sm{n}");
-            handles.push(
-                std::thread::Builder::new()
-                    .name(name)
-                    .spawn(move || inner.pool(n as u32, true))?,
-            );
+        let started = OnceLock::new();
+        if at_once {
+            let _ = started.set(inner.start_threads()?);
         }
-        let copies = Arc::clone(&inner);
-        handles.push(
-            std::thread::Builder::new()
-                .name("software-copy".into())
-                .spawn(move || copies.pool(0, false))?,
-        );
-        // Not joined: a host function may never return.
-        let host = Arc::clone(&inner);
-        std::thread::Builder::new()
-            .name("software-host".into())
-            .spawn(move || host.host_functions())?;
         Ok(Self {
             inner,
-            threads: handles,
+            threads: started,
         })
+    }
+
+    /// Starts the threads if they are not there yet. Without them the device has failed.
+    fn need_threads(&self) {
+        self.threads.get_or_init(|| {
+            self.inner.start_threads().unwrap_or_else(|error| {
+                let error = Error::new(
+                    Status::OPERATING_SYSTEM,
+                    format!("cannot start threads: {error}"),
+                );
+                self.inner.fail(&mut self.inner.state.lock(), error);
+                Vec::new()
+            })
+        });
     }
 
     /// Pool threads.
@@ -228,6 +227,7 @@ impl Scheduler {
     /// Gives `work` to a stream; it waits for all of `also`, too. `None` if there is no such stream.
     #[must_use]
     pub fn submit(&self, stream: u64, also: &[Ticket], work: Work) -> Option<Ticket> {
+        self.need_threads();
         let mut state = self.inner.state.lock();
         let mut before = state.before(stream)?;
         before.extend(also);
@@ -250,6 +250,7 @@ impl Scheduler {
     /// Gives work that waits for `before` and for no stream.
     #[must_use]
     pub fn submit_after(&self, before: &[Ticket], work: Work) -> Ticket {
+        self.need_threads();
         let mut state = self.inner.state.lock();
         self.inner.add(&mut state, before, work)
     }
@@ -337,7 +338,7 @@ impl Drop for Scheduler {
         }
         self.inner.work.notify_all();
         self.inner.host.notify_all();
-        for thread in self.threads.drain(..) {
+        for thread in self.threads.take().unwrap_or_default() {
             let _ = thread.join();
         }
         // Work that never ran holds memory and modules.
@@ -390,6 +391,22 @@ impl State {
 }
 
 impl Inner {
+    fn start_threads(self: &Arc<Self>) -> std::io::Result<Vec<JoinHandle<()>>> {
+        let named = |name: String| std::thread::Builder::new().name(name);
+        let mut handles = Vec::new();
+        for n in 0..self.threads {
+            let inner = Arc::clone(self);
+            let run = move || inner.pool(n as u32, true);
+            handles.push(named(format!("software-sm{n}")).spawn(run)?);
+        }
+        let copies = Arc::clone(self);
+        handles.push(named("software-copy".into()).spawn(move || copies.pool(0, false))?);
+        // Not joined: a host function may never return.
+        let host = Arc::clone(self);
+        named("software-host".into()).spawn(move || host.host_functions())?;
+        Ok(handles)
+    }
+
     fn add(&self, state: &mut State, before: &[Ticket], work: Work) -> Ticket {
         let ticket = state.ticket();
         let host = matches!(work, Work::Host(_) | Work::Attempt(_));

@@ -44,5 +44,7 @@ fn software(arguments: &Arguments) -> paragpu_device_software::Options {
             .unwrap_or(default.compute_capability),
         cores: arguments.software_cores.unwrap_or(default.cores),
         shareable: arguments.software_shareable,
+        // To become another user, each thread that runs must be told.
+        lazy: arguments.apart,
     }
 }
