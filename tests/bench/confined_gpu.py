@@ -88,7 +88,7 @@ def main():
                 result = run(daemon, os.path.abspath(program), way)
                 results.append(result)
                 print("held  " if result["held"] else "BROKEN", result, flush=True)
-        doctor = [harness.binary("paragpu"), "--control", daemon.control, "doctor", "host"]
+        doctor = [harness.binary("paragpu"), "--control", daemon.control, "doctor", "--side", "host"]
         print(subprocess.run(doctor, capture_output=True, text=True, check=False).stdout)
     found = learnt(start) if arguments.learn else {}
     for number, count in sorted(found.items()):

@@ -16,6 +16,8 @@ from field import ARENA, CHUNK, PATIENCE, attack, blake3, expect, until
 from files import paragpu
 
 FIRST, LAST = 700000, 700063
+# A daemon's user that is not root.
+OTHER = 65000
 USERS = f"--set=confine.users={FIRST}-{LAST}"
 LIBC = ctypes.CDLL(None, use_errno=True)
 NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts")
@@ -259,26 +261,37 @@ def states_of_a_vm_with_a_user(field):
     return 4
 
 
-def alone(folder, *privileges):
+def alone(folder, *privileges, users=USERS):
     """Starts a daemon that is not root, with these capabilities; the process of a
     session's worker there, and what the daemon says."""
-    os.chown(folder, 65000, 65000)
-    command = ["setpriv", "--reuid=65000", "--regid=65000", "--clear-groups", *privileges, harness.binary("paragpud"), "--device=software"]
-    command += [f"--socket={folder}/guests", f"--control={folder}/control", "--print-addresses", USERS]
+    os.chown(folder, OTHER, OTHER)
+    lists = os.path.join(folder, "ranges")
+    with open(lists, "w", encoding="ascii") as file:
+        file.write(f"{OTHER}:{FIRST}:{LAST - FIRST + 1}\n")
+    # With lists of subordinate users of its own.
+    bind = 'mount --bind "$0" /etc/subuid; mount --bind "$0" /etc/subgid; exec "$@"'
+    command = ["unshare", "--mount", "sh", "-ec", bind, lists]
+    command += ["setpriv", f"--reuid={OTHER}", f"--regid={OTHER}", "--clear-groups", "--no-new-privs", *privileges]
+    command += [harness.binary("paragpud"), "--device=software"]
+    command += [f"--socket={folder}/guests", f"--control={folder}/control", "--print-addresses", users]
     command += [f"--set=daemon.state={folder}/state", f"--set=cache.directory={folder}/cache"]
     process = subprocess.Popen(harness.owned(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         expect(process.stdout.readline(), "a daemon that is not root does not start")
         session = wire.Session(f"{folder}/guests", deadline=PATIENCE)
-        listing = subprocess.check_output([harness.binary("paragpu"), "--control", f"{folder}/control", "list", "-o", "json"])
-        worker = json.loads(listing)[0]["worker_pid"]
-        seen = user(worker), int(status(process.pid)["CapPrm"], 16), status(worker)["NSpid"].split()
+        ask = [harness.binary("paragpu"), "--control", f"{folder}/control"]
+        worker = json.loads(subprocess.check_output([*ask, "list", "-o", "json"]))[0]["worker_pid"]
+        doctor = subprocess.run([*ask, "doctor", "--side", "host"], capture_output=True, text=True, check=False).stdout
+        own = status(process.pid)
+        expect(int(own["CapPrm"], 16) == 0, "the daemon keeps the spawner's capabilities")
+        expect(own["Seccomp"] == "2", "the daemon's system calls are not filtered")
+        seen = user(worker), status(worker)["NSpid"].split()
         session.send_frame(wire.GOODBYE, 0, 0, b"")
         session.close()
     finally:
         process.terminate()
         _, said = process.communicate(timeout=PATIENCE)
-    return seen, said
+    return seen, said + doctor
 
 
 @attack
@@ -286,12 +299,13 @@ def a_daemon_that_is_not_root(_):
     if os.getuid() != 0:
         return 0
     needed = "+setuid,+setgid,+chown"
+    for users in (USERS, "--set=confine.users=subordinate"):
+        with tempfile.TemporaryDirectory() as folder:
+            (worker, numbers), said = alone(folder, f"--inh-caps={needed}", f"--ambient-caps={needed}", users=users)
+            expect(FIRST < worker <= LAST and len(numbers) == 2, f"the worker's user is {worker}: {said}")
+            expect("paragpud has no capabilities; its system calls are filtered" in said, said)
     with tempfile.TemporaryDirectory() as folder:
-        (worker, kept, numbers), said = alone(folder, f"--inh-caps={needed}", f"--ambient-caps={needed}")
-        expect(FIRST < worker <= LAST and len(numbers) == 2, f"the worker's user is {worker}: {said}")
-        expect(kept == 0, "the daemon keeps the spawner's capabilities")
-    with tempfile.TemporaryDirectory() as folder:
-        (worker, kept, _), said = alone(folder)
-        expect(worker == 65000 and kept == 0, f"the worker's user is {worker}")
+        (worker, _), said = alone(folder)
+        expect(worker == OTHER, f"the worker's user is {worker}")
         expect("workers run as the daemon's user" in said and "CAP_SETUID" in said, said)
-    return 2
+    return 3

@@ -51,7 +51,7 @@ use crate::spawner::Spawner;
 use crate::tenants::Tenants;
 use crate::users::{Users, worker_program};
 use crate::worker::{State, Worker};
-use crate::{Error, logging, sys};
+use crate::{Error, confine, logging, sys};
 
 /// From being told to end to being killed.
 const GRACE: Duration = Duration::from_secs(1);
@@ -170,6 +170,9 @@ impl Broker {
     ) -> Result<Self, Error> {
         if let Err(reason) = &users {
             tracing::warn!(reason, "workers run as the daemon's user");
+        }
+        if let Err(reason) = confine::no_namespaces() {
+            tracing::warn!(reason, "the daemon's own system calls are not filtered");
         }
         sys::close_inherited_on_exec().map_err(Error::system("set up descriptors"))?;
         // It knows every session's token. Workers are its user's, and a worker

@@ -9,7 +9,8 @@
 //! frames, [`reception`] is where they wait, [`shaking`] does their TLS
 //! handshakes in threads, [`giving`] closes what they gave, [`link`] leads to other daemons, to those of other hosts with
 //! [`tls`] and a thread each of [`relay`]; [`worker`] is one process,
-//! [`spawner`] and [`apart`] start it, [`users`] is who it runs as,
+//! [`spawner`] and [`apart`] start it, [`users`] is who it runs as, of the range
+//! that [`subordinate`] finds; [`confine`] is what the daemon does without,
 //! [`device`] finds the GPUs, [`placement`] chooses among them, [`session`] and
 //! [`notes`] keep what runs, [`tenants`] what each VM has of it,
 //! [`shares`] whose turn it is on a GPU, [`console`] is a connection of the control socket, whose messages are those of
@@ -31,6 +32,7 @@
 pub mod apart;
 pub mod arguments;
 pub mod broker;
+pub mod confine;
 pub mod console;
 pub mod device;
 mod error;
@@ -52,6 +54,7 @@ pub mod session;
 pub mod shaking;
 pub mod shares;
 pub mod spawner;
+pub mod subordinate;
 pub mod sys;
 pub mod tenants;
 pub mod tls;

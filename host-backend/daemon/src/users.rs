@@ -12,10 +12,11 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use paragpu_config::host::Host;
+use paragpu_config::host::{Host, Users as Confined};
 use rustix::fs::{Mode, OFlags, open};
 
 use crate::apart::{self, Apart};
+use crate::subordinate;
 
 /// Most VMs whose images are kept.
 const MOST_VMS: usize = 256;
@@ -37,12 +38,19 @@ pub struct Users {
 /// # Errors
 /// A sentence.
 pub fn begin(host: &Host) -> Result<Option<Users>, String> {
-    let begun = host.confine.users.0.map(|(first, last)| {
-        let apart = Apart::start(&worker_program(host), (first, last))?;
-        Ok(Users::new(apart, first))
-    });
+    let begun = start(host);
     apart::drop_privileges().map_err(|error| format!("privileges stay: {error}"))?;
-    begun.transpose()
+    begun
+}
+
+fn start(host: &Host) -> Result<Option<Users>, String> {
+    let (first, last) = match host.confine.users {
+        Confined::Shared => return Ok(None),
+        Confined::Range(first, last) => (first, last),
+        Confined::Subordinate => subordinate::range()?,
+    };
+    let apart = Apart::start(&worker_program(host), (first, last))?;
+    Ok(Some(Users::new(apart, first)))
 }
 
 /// The worker program: as configured, else beside this one.

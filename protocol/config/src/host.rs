@@ -212,12 +212,13 @@ configuration! {
         /// those that a session on the software GPU does not make; "any" none. Workers that start
         /// afterwards obey a change.
         cuda_calls: Calls = Calls::Deny;
-        /// User and group numbers for workers, "FIRST-LAST", which nothing else of the host uses.
-        /// Each VM's workers have a number of their own, and namespaces: no network, no processes,
-        /// no files but their VM's images. Empty: workers run as paragpud's user. paragpud needs root
-        /// or CAP_SETUID, CAP_SETGID and CAP_CHOWN for this; without them workers run as its user, and
-        /// `paragpu doctor` says so.
-        users: Users = Users(None);
+        /// User and group numbers for workers, "FIRST-LAST", which nothing else of the host uses, or
+        /// "subordinate": those that /etc/subuid and /etc/subgid give paragpud's user. Each VM's workers
+        /// have a number of their own, and namespaces: no network, no processes, no files but their
+        /// VM's images. Empty: workers run as paragpud's user. paragpud needs root or CAP_SETUID,
+        /// CAP_SETGID and CAP_CHOWN for this, which its unit gives it; without them workers run as its
+        /// user, and `paragpu doctor` says so.
+        users: Users = Users::Shared;
         /// Do so with NVIDIA GPUs too. Not tested on a GPU yet.
         cuda_users: bool = false;
     }
@@ -310,29 +311,38 @@ fn half_of_memory() -> u64 {
     kib.unwrap_or(0) * 512
 }
 
-/// Numbers of users, first and last.
+/// Numbers of users for workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Users(pub Option<(u32, u32)>);
+pub enum Users {
+    /// None: workers are the daemon's user.
+    Shared,
+    /// First and last.
+    Range(u32, u32),
+    /// Those that /etc/subuid and /etc/subgid give the daemon's user.
+    Subordinate,
+}
 
 impl Users {
-    const EXPECTED: &'static str =
-        "FIRST-LAST, at least two numbers from 1 to 4294967293, such as \"600000-604095\", or \"\"";
+    const EXPECTED: &'static str = "FIRST-LAST, at least two numbers from 1 to 4294967293, such as \
+                                    \"600000-604095\", or \"subordinate\", or \"\"";
 
     fn read(text: &str) -> Option<Self> {
-        if text.is_empty() {
-            return Some(Self(None));
+        match text {
+            "" => return Some(Self::Shared),
+            "subordinate" => return Some(Self::Subordinate),
+            _ => {}
         }
         let (first, last) = text.split_once('-')?;
         let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        (first >= 1 && first < last && last < u32::MAX - 1).then_some(Self(Some((first, last))))
+        (first >= 1 && first < last && last < u32::MAX - 1).then_some(Self::Range(first, last))
     }
 }
-text!(Users, Self::read, |users| users
-    .0
-    .map_or_else(String::new, |(first, last)| format!(
-        "{first}-{last}"
-    )));
+text!(Users, Self::read, |users| match users {
+    Users::Shared => String::new(),
+    Users::Range(first, last) => format!("{first}-{last}"),
+    Users::Subordinate => "subordinate".to_owned(),
+});
 
 /// A CUDA compute capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

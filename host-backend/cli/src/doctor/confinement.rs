@@ -7,16 +7,24 @@ use std::path::Path;
 use super::{Report, State};
 
 const SIDE: &str = "host";
+/// A set of capabilities without any.
+const NONE: &str = "0000000000000000";
 
 /// Looks at what the kernel offers, and at the workers of a daemon; `shared_user`
 /// is why they have no users of their VMs' own.
 pub(super) fn examine(report: &mut Report, daemon: u32, shared_user: Option<&str>) {
     kernel(report);
-    let workers = workers_of(daemon);
+    users(report, shared_user);
+    let workers = children_of(daemon, "paragpu-worker");
     if workers.is_empty() {
         report.add(SIDE, "confinement", State::Absent, "no worker runs");
     }
     let own = status(daemon);
+    if let Some(own) = &own {
+        itself(report, own);
+    }
+    let spawner = children_of(daemon, "paragpu-spawner");
+    let spawner = spawner.first().and_then(|pid| status(*pid));
     for worker in workers {
         let Some(status) = status(worker) else {
             continue; // It has ended.
@@ -30,7 +38,6 @@ pub(super) fn examine(report: &mut Report, daemon: u32, shared_user: Option<&str
             }
         };
         let is = |key: &str, value: &str| status.get(key).is_some_and(|found| found == value);
-        let none = "0000000000000000";
         // One number for each namespace that the process is in.
         let numbers = status.get("NSpid");
         let apart = numbers.is_some_and(|all| all.split_whitespace().count() > 1);
@@ -41,13 +48,19 @@ pub(super) fn examine(report: &mut Report, daemon: u32, shared_user: Option<&str
         );
         note(
             // Two, in its own namespace, until it has its VM's user.
-            (is("CapEff", none) && is("CapPrm", none))
+            (is("CapEff", NONE) && is("CapPrm", NONE))
                 || (apart && is("CapEff", "00000000000000c0")),
             "no capabilities",
             "see its log",
         );
+        // One that a user of its own was given is the spawner's copy.
+        let before = if apart {
+            spawner.as_ref()
+        } else {
+            own.as_ref()
+        };
         note(
-            is("Seccomp", "2"),
+            is("Seccomp", "2") && adds_filters(&status, before),
             "system calls filtered",
             "see confine.cuda_calls, and its log",
         );
@@ -70,6 +83,47 @@ pub(super) fn examine(report: &mut Report, daemon: u32, shared_user: Option<&str
         }
         report.add(SIDE, "confinement", state, detail);
     }
+}
+
+/// Whose are the workers?
+fn users(report: &mut Report, shared_user: Option<&str>) {
+    const WHAT: &str = "users of VMs";
+    match shared_user {
+        None => {
+            let detail = "the workers of each VM have a user of its own";
+            report.add(SIDE, WHAT, State::Good, detail);
+        }
+        // As it is configured.
+        Some(reason) if reason.starts_with("confine.") => {
+            let detail = format!("workers run as paragpud's user: {reason}");
+            report
+                .add(SIDE, WHAT, State::Absent, detail)
+                .advise("set confine.users in host.toml, and start paragpud again");
+        }
+        Some(reason) => {
+            let detail = format!("workers run as paragpud's user: {reason}");
+            report.add(SIDE, WHAT, State::Warning, detail);
+        }
+    }
+}
+
+/// What confines the daemon itself; root keeps its rights.
+fn itself(report: &mut Report, own: &BTreeMap<String, String>) {
+    let is = |key: &str, value: &str| own.get(key).is_some_and(|found| found == value);
+    let root = own
+        .get("Uid")
+        .is_some_and(|users| users.split_whitespace().any(|user| user == "0"));
+    let none = is("CapEff", NONE) && is("CapPrm", NONE);
+    let (state, rights) = match (root, none) {
+        (true, _) => (State::Absent, "paragpud runs as root"),
+        (false, true) => (State::Good, "paragpud has no capabilities"),
+        (false, false) => (State::Warning, "paragpud has capabilities: see its log"),
+    };
+    let filtered = match is("Seccomp", "2") {
+        true => "its system calls are filtered",
+        false => "its system calls are not filtered, as its unit does",
+    };
+    report.add(SIDE, "confinement", state, format!("{rights}; {filtered}"));
 }
 
 /// Has this kernel Landlock?
@@ -98,20 +152,33 @@ fn kernel(report: &mut Report) {
     }
 }
 
-/// The worker processes whose parent is this process.
-fn workers_of(daemon: u32) -> Vec<u32> {
+/// Has a process filters of system calls beside those that it was started with?
+fn adds_filters(
+    process: &BTreeMap<String, String>,
+    before: Option<&BTreeMap<String, String>>,
+) -> bool {
+    let count = |status: &BTreeMap<String, String>| -> Option<u32> {
+        status.get("Seccomp_filters")?.parse().ok()
+    };
+    match (count(process), before.and_then(count)) {
+        (Some(all), Some(before)) => all > before,
+        // Kernels before 5.9 do not count them.
+        _ => true,
+    }
+}
+
+/// The processes of this name whose parent is this process.
+fn children_of(daemon: u32, name: &str) -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let parent = daemon.to_string();
-    let is_worker = |pid: &u32| {
+    let is_one = |pid: &u32| {
         status(*pid).is_some_and(|status| {
             status.get("PPid") == Some(&parent)
-                && status
-                    .get("Name")
-                    .is_some_and(|name| name == "paragpu-worker")
+                && status.get("Name").is_some_and(|found| found == name)
         })
     };
-    numbers.filter(is_worker).collect()
+    numbers.filter(is_one).collect()
 }
 
 /// What /proc tells of a process.

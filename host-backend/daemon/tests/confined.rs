@@ -1,0 +1,84 @@
+//! What a daemon that is not root does without: this program again, confined as
+//! the daemon is.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::Command;
+
+use paragpu_daemon::confine;
+
+/// Status of a process that was refused something.
+const REFUSED: i32 = 50;
+/// Status of a process that was not.
+const ALLOWED: i32 = 51;
+/// Somebody who is not root.
+const USER: libc::uid_t = 65_000;
+
+/// System calls that make namespaces and mounts, and their arguments.
+fn calls() -> Vec<(&'static str, libc::c_long, [usize; 6])> {
+    let unshare = |flag: libc::c_int| (libc::SYS_unshare, [flag as usize, 0, 0, 0, 0, 0]);
+    let clone = |flag: libc::c_int| {
+        let flags = (flag | libc::SIGCHLD) as usize;
+        (libc::SYS_clone, [flags, 0, 0, 0, 0, 0])
+    };
+    let (user, both) = (libc::CLONE_NEWUSER, libc::CLONE_NEWUSER | libc::CLONE_NEWNS);
+    let named = |name, (number, arguments)| (name, number, arguments);
+    vec![
+        named("unshare user", unshare(user)),
+        named("unshare user and mounts", unshare(both)),
+        named("clone user", clone(user)),
+        named("clone user and network", clone(user | libc::CLONE_NEWNET)),
+        named("mount", (libc::SYS_mount, [0; 6])),
+        named("umount", (libc::SYS_umount2, [0; 6])),
+        named("pivot_root", (libc::SYS_pivot_root, [0; 6])),
+        named("setns", (libc::SYS_setns, [0; 6])),
+    ]
+}
+
+fn again(way: &str) -> Option<i32> {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "misbehave", "--ignored", "--nocapture"])
+        .env("PARAGPU_TEST_WAY", way)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.signal(), None, "{way}: {output:?}");
+    output.status.code()
+}
+
+#[test]
+fn a_daemon_makes_no_namespaces() {
+    assert_eq!(again("nothing"), Some(ALLOWED), "threads and programs");
+    for (name, ..) in calls() {
+        assert_eq!(again(name), Some(REFUSED), "{name}");
+    }
+}
+
+#[test]
+#[ignore = "not a test: a daemon that is taken over"]
+fn misbehave() {
+    let Ok(way) = std::env::var("PARAGPU_TEST_WAY") else {
+        return;
+    };
+    // SAFETY: it touches no memory; where this is root, it is not any more.
+    if unsafe { libc::geteuid() == 0 && libc::setresuid(USER, USER, USER) != 0 } {
+        std::process::exit(1);
+    }
+    // As the unit does.
+    rustix::thread::set_no_new_privs(true).unwrap();
+    assert_eq!(confine::no_namespaces(), Ok(true));
+    if let Some((_, number, [a, b, c, d, e, f])) =
+        calls().into_iter().find(|(name, ..)| *name == way)
+    {
+        // SAFETY: refused before it does anything; were it not, this process
+        // ends here, and so does one that it made.
+        let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
+        let refused = std::io::Error::last_os_error().raw_os_error() == Some(libc::EPERM);
+        std::process::exit(if result == -1 && refused {
+            REFUSED
+        } else {
+            ALLOWED
+        });
+    }
+    std::thread::spawn(|| ()).join().unwrap();
+    assert!(Command::new("/bin/true").status().unwrap().success());
+    std::process::exit(ALLOWED);
+}
