@@ -73,17 +73,24 @@ check "every program maps the redirector" \
 	grep -q /usr/lib/paragpu/libparagpu-redirect.so <(LD_TRACE_LOADED_OBJECTS=1 /bin/true)
 check "both configurations are good" paragpu config check
 check "the daemon has a user" getent passwd paragpu
+for list in /etc/subuid /etc/subgid; do
+	check "workers have a range in $list" grep -Eqx 'paragpu:[0-9]+:1024' $list
+done
+check "both ranges are one" diff <(grep ^paragpu: /etc/subuid) <(grep ^paragpu: /etc/subgid)
+check "the host's configuration names it" grep -qx 'users = "subordinate"' /etc/paragpu/host.toml
 for page in man1/paragpu.1 man8/paragpud.8 man8/paragpu-qemu-device.8; do
 	check "there is $page" test -s "/usr/share/man/$page.gz"
 done
 check "bash completes" bash -n /usr/share/bash-completion/completions/paragpu
 
 echo "== units"
-for unit in paragpud.service paragpu-device@.service; do
+# What the spawner of workers needs counts as the daemon's, which gives it up.
+for limit in paragpud.service=35 paragpu-device@.service=20; do
+	unit=${limit%=*} most=${limit#*=}
 	path=/lib/systemd/system/$unit
 	check "$unit is well-formed" systemd-analyze verify --man=no "${path/@/@vm}"
-	check "$unit exposes 2.0 at most" \
-		systemd-analyze security --no-pager --offline=true --threshold=20 "$path"
+	check "$unit exposes ${most:0:1}.${most:1} at most" \
+		systemd-analyze security --no-pager --offline=true --threshold="$most" "$path"
 	sed -n 's/.*Overall exposure level for/     exposure of/p' /tmp/output
 done
 check "the daemon starts with the machine" systemctl is-enabled paragpud.service
@@ -94,7 +101,10 @@ check "hypervisors may enter theirs" \
 echo "== using"
 install -d -o paragpu -g paragpu /run/paragpu
 mkfifo /tmp/addresses
-setpriv --reuid paragpu --regid paragpu --init-groups -- \
+# With what the unit gives it.
+setpriv --reuid paragpu --regid paragpu --init-groups --no-new-privs \
+	--inh-caps=-all,+setuid,+setgid,+chown --ambient-caps=-all,+setuid,+setgid,+chown \
+	--bounding-set=-all,+setuid,+setgid,+chown -- \
 	paragpud --device software --print-addresses >/tmp/addresses 2>/tmp/daemon.log &
 daemon=$!
 read -r _ </tmp/addresses || {
@@ -103,6 +113,16 @@ read -r _ </tmp/addresses || {
 	exit 1
 }
 check "doctor finds nothing wrong" as_user paragpu doctor
+# Until its first worker is there.
+for _ in {1..100}; do
+	paragpu doctor --side host >/tmp/doctor
+	! grep -q ' worker [0-9]' /tmp/doctor || break
+	sleep 0.1
+done
+for held in "the workers of each VM have a user of its own" \
+	"paragpud has no capabilities; its system calls are filtered" "a user of its VM's own, namespaces"; do
+	check "doctor says: $held" grep -qF "$held" /tmp/doctor
+done
 for communicator in unix shm auto; do
 	check "vectorAdd runs over $communicator" \
 		as_user env PARAGPU_COMMUNICATOR=$communicator /usr/local/bin/vectorAdd

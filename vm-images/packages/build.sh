@@ -37,6 +37,9 @@ cp "$release"/{paragpu,paragpud,paragpu-worker,paragpu-qemu-device} \
 for side in guest host; do
 	cp "$top/protocol/config/$side.toml.example" "$staged/$side.toml"
 done
+# On by default where the package gives the users: see paragpu-host.postinst.
+sed -i 's/^#users = ""$/users = "subordinate"/' "$staged/host.toml"
+grep -qx 'users = "subordinate"' "$staged/host.toml"
 "$staged/paragpu" man "$staged/man"
 for program in paragpud paragpu-worker paragpu-qemu-device; do
 	"$staged/$program" --man >"$staged/man/$program.8"
