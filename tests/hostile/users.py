@@ -261,15 +261,19 @@ def states_of_a_vm_with_a_user(field):
     return 4
 
 
-def alone(folder, *privileges, users=USERS):
-    """Starts a daemon that is not root, with these capabilities; the process of a
-    session's worker there, and what the daemon says."""
+def alone(folder, *privileges, users=USERS, hidden=None, look=lambda worker, session: None):
+    """Starts a daemon that is not root, with these capabilities, and with a folder
+    of /proc hidden; the user of a session's worker, its numbers, what `look` finds
+    and what the daemon says."""
     os.chown(folder, OTHER, OTHER)
     lists = os.path.join(folder, "ranges")
     with open(lists, "w", encoding="ascii") as file:
         file.write(f"{OTHER}:{FIRST}:{LAST - FIRST + 1}\n")
     # With lists of subordinate users of its own.
-    bind = 'mount --bind "$0" /etc/subuid; mount --bind "$0" /etc/subgid; exec "$@"'
+    bind = 'mount --bind "$0" /etc/subuid; mount --bind "$0" /etc/subgid; '
+    # As a unit with ProtectKernelTunables= does.
+    bind += f"mount -t tmpfs none /proc/{hidden}; " if hidden else ""
+    bind += 'exec "$@"'
     command = ["unshare", "--mount", "sh", "-ec", bind, lists]
     command += ["setpriv", f"--reuid={OTHER}", f"--regid={OTHER}", "--clear-groups", "--no-new-privs", *privileges]
     command += [harness.binary("paragpud"), "--device=software"]
@@ -285,7 +289,7 @@ def alone(folder, *privileges, users=USERS):
         own = status(process.pid)
         expect(int(own["CapPrm"], 16) == 0, "the daemon keeps the spawner's capabilities")
         expect(own["Seccomp"] == "2", "the daemon's system calls are not filtered")
-        seen = user(worker), status(worker)["NSpid"].split()
+        seen = user(worker), status(worker)["NSpid"].split(), look(worker, session)
         session.send_frame(wire.GOODBYE, 0, 0, b"")
         session.close()
     finally:
@@ -301,11 +305,37 @@ def a_daemon_that_is_not_root(_):
     needed = "+setuid,+setgid,+chown"
     for users in (USERS, "--set=confine.users=subordinate"):
         with tempfile.TemporaryDirectory() as folder:
-            (worker, numbers), said = alone(folder, f"--inh-caps={needed}", f"--ambient-caps={needed}", users=users)
+            (worker, numbers, _), said = alone(folder, f"--inh-caps={needed}", f"--ambient-caps={needed}", users=users)
             expect(FIRST < worker <= LAST and len(numbers) == 2, f"the worker's user is {worker}: {said}")
             expect("paragpud has no capabilities; its system calls are filtered" in said, said)
     with tempfile.TemporaryDirectory() as folder:
-        (worker, _), said = alone(folder)
+        (worker, *_), said = alone(folder)
         expect(worker == OTHER, f"the worker's user is {worker}")
         expect("workers run as the daemon's user" in said and "CAP_SETUID" in said, said)
     return 3
+
+
+@attack
+def a_worker_where_parts_of_proc_are_hidden(_):
+    """The kernel mounts no other /proc then."""
+    if os.getuid() != 0:
+        return 0
+    needed = "+setuid,+setgid,+chown"
+
+    def look(worker, session):
+        # Which the worker finds through its own /proc.
+        keep_image(session, b"image" * 100)
+        expect(session.call("Ping", value=3)[0] == 3, "a session does not answer")
+
+        def tries():
+            out = [path for path in ("/proc/1", "/proc/sys", "/proc/irq", f"/proc/{worker}") if not refused(lambda path=path: os.stat(path))]
+            return os.listdir("/"), sorted(os.listdir("/proc")), out
+
+        return inside(worker, tries)
+
+    with tempfile.TemporaryDirectory() as folder:
+        (_, _, seen), said = alone(folder, f"--inh-caps={needed}", f"--ambient-caps={needed}", hidden="irq", look=look)
+        expect(seen[:2] == [["proc"], ["meminfo", "self"]], f"a worker sees {seen}: {said}")
+        expect(not seen[2], f"a worker reaches {seen[2]}")
+        expect("no files of the host" not in said, said)
+    return 5

@@ -1,11 +1,12 @@
-//! The files that the worker sees by name: none but those of /proc.
+//! The files that the worker sees by name: none but those of /proc, of its own
+//! processes, or of itself alone.
 
 use std::io;
 use std::path::Path;
 
-use rustix::fs::{CWD, Mode, mkdirat};
+use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind_recursive, mount_change,
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change,
     mount_remount, unmount,
 };
 use rustix::process::{chdir, pivot_root};
@@ -21,20 +22,29 @@ pub(super) fn leave() -> io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("none", PLACE, "tmpfs", flags, Some(c"size=64k,mode=755"))?;
     let inside = Path::new(PLACE).join("proc");
-    mkdirat(CWD, &inside, Mode::from_raw_mode(0o555))?;
-    // A host that hides parts of /proc lets nobody mount another: then its own,
-    // with the host's processes in it.
-    let own = mount("proc", &inside, "proc", flags, None);
-    let shown = own.or_else(|_| mount_bind_recursive("/proc", &inside));
-    shown?;
+    mkdirat(CWD, &inside, Mode::from_raw_mode(0o755))?;
+    // A host, or a unit, that hides parts of /proc lets nobody mount another. Then
+    // there is what a worker needs of the host's.
+    mount("proc", &inside, "proc", flags, None).or_else(|_| show_itself(&inside))?;
     chdir(PLACE)?;
     pivot_root(".", ".")?;
     unmount(".", UnmountFlags::DETACH)?;
     chdir("/")?;
     mount_remount("/", MountFlags::BIND | MountFlags::RDONLY | flags, c"")?;
-    own.map_err(|errno| {
-        io::Error::other(format!(
-            "the worker has left them, but sees the host's /proc ({errno})"
-        ))
-    })
+    Ok(())
+}
+
+/// Of the host's /proc the worker itself, and how much memory there is.
+fn show_itself(inside: &Path) -> rustix::io::Result<()> {
+    let (itself, memory) = (inside.join("self"), inside.join("meminfo"));
+    mkdirat(CWD, &itself, Mode::from_raw_mode(0o555))?;
+    openat(
+        CWD,
+        &memory,
+        OFlags::CREATE | OFlags::CLOEXEC,
+        Mode::from_raw_mode(0o444),
+    )?;
+    // The link leads to this process's directory.
+    mount_bind("/proc/self", &itself)?;
+    mount_bind("/proc/meminfo", &memory)
 }
