@@ -222,7 +222,8 @@ def a_user_is_another_vms_only_when_nothing_is_left(field):
 
 
 def spawners(parent=None):
-    """Spawners of daemons that run, of this one or of all that this attack started."""
+    """Spawners of daemons that run, and what waits to be a worker, of this daemon or
+    of all that this attack started."""
     numbers = [number for number in os.listdir("/proc") if number.isdigit()]
     found_ones = set()
     for number in numbers:
@@ -230,7 +231,7 @@ def spawners(parent=None):
             lines = status(number)
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if lines["Name"] == "paragpu-spawner" and (parent is None or int(lines["PPid"]) == parent):
+        if lines["Name"] in ("paragpu-spawner", "paragpu-spare") and (parent is None or int(lines["PPid"]) == parent):
             found_ones.add(number)
     return found_ones
 

@@ -12,7 +12,9 @@
 //! keeps whoever is in it, and whoever chooses its user, from any other. It
 //! starts as the first of them, since it opens its GPU before it has a VM, and
 //! becomes its VM's user before it hears of the VM's guest. It is the daemon's
-//! child, so that the daemon sees its end.
+//! child, so that the daemon sees its end. Once one has been started, a process
+//! waits in namespaces of its own to become the next: making them takes longer
+//! than all else.
 #![forbid(unsafe_code)]
 
 use std::ffi::{CString, OsString};
@@ -95,10 +97,11 @@ impl Apart {
                 if closed.is_err() {
                     apart::exit(1);
                 }
-                let privileged = Privileged {
+                let mut privileged = Privileged {
                     map,
                     file,
                     null: null.into(),
+                    spare: None,
                 };
                 apart::exit(privileged.serve(&theirs));
             }
@@ -201,11 +204,20 @@ struct Privileged {
     map: Map,
     file: OwnedFd,
     null: OwnedFd,
+    spare: Option<Spare>,
+}
+
+/// A process in namespaces of its own that waits for what to run. It ends with
+/// the spawner.
+struct Spare {
+    pid: u32,
+    pidfd: OwnedFd,
+    gate: Control,
 }
 
 impl Privileged {
     /// Serves until the daemon is gone; the status to end with.
-    fn serve(&self, socket: &Control) -> i32 {
+    fn serve(&mut self, socket: &Control) -> i32 {
         apart::introduce(c"paragpu-spawner");
         let able = self.limit().and_then(|()| self.prove());
         let reply = match &able {
@@ -223,6 +235,7 @@ impl Privileged {
                 (Err(error), _) => Err(error.to_string()),
                 (_, Err(fds)) => Err(format!("{} descriptors came", fds.len())),
             };
+            let started = matches!(outcome, Ok(Some(_)));
             let sent = match outcome {
                 Ok(Some((pid, pidfd))) => socket.send(&Reply::Done { pid }, &[pidfd.as_fd()]),
                 Ok(None) => socket.send(&Reply::Done { pid: 0 }, &[]),
@@ -230,6 +243,10 @@ impl Privileged {
             };
             if sent.is_err() {
                 break;
+            }
+            if started {
+                // What fails now is told when the next one is asked for.
+                self.spare = self.spare().ok();
             }
         }
         DONE
@@ -273,9 +290,13 @@ impl Privileged {
         }
     }
 
-    fn carry_out(&self, request: Request, fd: &OwnedFd) -> Result<Option<(u32, OwnedFd)>, String> {
+    fn carry_out(
+        &mut self,
+        request: Request,
+        fd: &OwnedFd,
+    ) -> Result<Option<(u32, OwnedFd)>, String> {
         match request {
-            Request::Start(spawn) => self.start(&spawn, fd).map(Some),
+            Request::Start(spawn) => self.start(spawn, fd).map(Some),
             Request::Give { user } => {
                 let owner = self.of_range(user)?;
                 let status = directory(fd)?;
@@ -316,7 +337,8 @@ impl Privileged {
         }
     }
 
-    fn start(&self, spawn: &Spawn, socket: &OwnedFd) -> Result<(u32, OwnedFd), String> {
+    /// A worker: its process, twice.
+    fn start(&mut self, spawn: Box<Spawn>, socket: &OwnedFd) -> Result<(u32, OwnedFd), String> {
         let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_lowercase());
         if !spawn.apart || spawn.image_cache.is_some() {
             return Err("not a worker of a user of its own".into());
@@ -330,6 +352,55 @@ impl Privileged {
         if rustix::net::sockopt::socket_domain(socket) != Ok(rustix::net::AddressFamily::UNIX) {
             return Err("not a socket of the daemon's".into());
         }
+        let request = Request::Start(spawn);
+        if let Some(spare) = self.spare.take()
+            && spare.gate.send(&request, &[socket.as_fd()]).is_ok()
+        {
+            return Ok((spare.pid, spare.pidfd));
+        }
+        let spare = self.spare()?;
+        let sent = spare.gate.send(&request, &[socket.as_fd()]);
+        sent.map_err(|error| format!("the process ended: {error}"))?;
+        Ok((spare.pid, spare.pidfd))
+    }
+
+    /// Makes a process that waits.
+    fn spare(&self) -> Result<Spare, String> {
+        let (gate, theirs) = Control::pair().map_err(|error| error.to_string())?;
+        let (pid, pidfd) = apart::start(self.map, Namespaces::All, true, || self.wait(&theirs))
+            .map_err(|error| format!("the kernel starts no process: {error}"))?;
+        Ok(Spare {
+            pid: pid.cast_unsigned(),
+            pidfd,
+            gate,
+        })
+    }
+
+    /// The process that waits, until it is a worker; its status where it is none.
+    fn wait(&self, gate: &Control) -> i32 {
+        // The other end of the gate among them, which would keep it open.
+        let kept = [gate.as_fd(), self.file.as_fd(), self.null.as_fd()];
+        if apart::close_all_but(&kept.map(|fd| fd.as_raw_fd())).is_err() {
+            return 124;
+        }
+        apart::introduce(c"paragpu-spare");
+        let mut inbox = Inbox::default();
+        if gate.receive(&mut inbox, true).is_err() {
+            return DONE;
+        }
+        let fds = std::mem::take(&mut inbox.fds);
+        match (inbox.message(), <[OwnedFd; 1]>::try_from(fds)) {
+            (Ok(Request::Start(spawn)), Ok([socket])) => {
+                self.program(&spawn, &socket).map_or(126, |program| {
+                    apart::run(&program, spawn.device == "software")
+                })
+            }
+            _ => 125,
+        }
+    }
+
+    /// The worker's program, as it is started.
+    fn program<'a>(&'a self, spawn: &Spawn, socket: &'a OwnedFd) -> Result<Program<'a>, String> {
         let command = spawn.command();
         let text = |text: OsString| CString::new(text.into_vec()).map_err(|_| "a null".to_owned());
         let arguments = [OsString::from("paragpu-worker")]
@@ -347,18 +418,13 @@ impl Privileged {
             entry.push(value);
             text(entry)
         });
-        let program = Program {
+        Ok(Program {
             file: self.file.as_fd(),
             arguments: arguments.map(text).collect::<Result<_, _>>()?,
             environment: environment.collect::<Result<_, _>>()?,
             input: socket.as_fd(),
             output: self.null.as_fd(),
-        };
-        let mounts = spawn.device == "software";
-        let run = || apart::run(&program, mounts);
-        let (pid, pidfd) = apart::start(self.map, Namespaces::All, true, run)
-            .map_err(|error| format!("the kernel starts no process: {error}"))?;
-        Ok((pid.cast_unsigned(), pidfd))
+        })
     }
 }
 
