@@ -330,6 +330,23 @@ fn a_worker_that_dies_takes_its_session_only() {
 }
 
 #[test]
+fn a_worker_that_fails_is_reported_with_its_status() {
+    let daemon = Daemon::start(&[]);
+    let mut guest = daemon.guest();
+    // The signal of a system call that the kernel refuses to the worker.
+    kill_process(daemon.worker_of(&guest), Signal::SYS).unwrap();
+    guest.until_closed();
+    daemon.until("one crashed", |stats| {
+        (stats.sessions, stats.crashed) == (0, 1)
+    });
+    let log = daemon.log();
+    assert!(
+        log.contains("session ends: its worker failed with status 98"),
+        "{log}"
+    );
+}
+
+#[test]
 fn a_session_is_ended_on_command() {
     let daemon = Daemon::start(&[]);
     let mut guest = daemon.guest();
