@@ -203,6 +203,7 @@ impl Region {
             else {
                 return Err(Status::UNKNOWN);
             };
+            // Most pages are unchanged, and a whole page is compared faster than its units.
             if agreed == now {
                 at = stop;
                 continue;
@@ -261,6 +262,8 @@ impl Region {
         if state.writers.is_empty() {
             return Ok(());
         }
+        // Asked before the fetch: work that ends during it may have written to a page
+        // that was read already, so it stays a writer and the next pull reads again.
         let complete = session.complete();
         let is_over = |(progress, position): &(Arc<Progress>, u64)| {
             *position <= complete.max(progress.complete())
@@ -277,6 +280,8 @@ impl Region {
         } = &mut *state;
         fetched.resize(length, 0);
         let rows = Some(HostRows::of(fetched, came));
+        // The lock is held during the round trip: a push in between would agree with
+        // the host on bytes that the older ones of this fetch replace below.
         match self.other {
             Other::Shadow => {
                 let read = ShadowRead {
@@ -342,6 +347,8 @@ impl Region {
 
     fn merge_bytes(&self, at: usize, old: &[u8], new: &[u8]) {
         for (byte, (old, new)) in old.iter().zip(new).enumerate() {
+            // A byte that the device left alone may be one that the program has changed
+            // since: writing it would undo that, and the next push would not see it.
             if old != new {
                 self.host.overwrite(at + byte, [*new]);
             }

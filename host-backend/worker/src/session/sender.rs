@@ -129,6 +129,8 @@ impl DurableSender {
 
     /// [`say`](Self::say) on the next connection where this one is closed.
     pub(crate) fn ask(&self, kind: u16, payload: &[u8]) {
+        // First without the lock of `state`, which a thread may hold for as long as the
+        // connection has no room.
         let said = self.connection().try_send(kind, 0, Some(0), &[payload]);
         if said.is_ok() {
             let _ = self.connection().flush();
@@ -148,6 +150,8 @@ impl DurableSender {
 
     /// Ends the connection that stands now, if any; the session goes on.
     pub(crate) fn cut(&self) {
+        // Not by `state`: a thread that waits for room in the connection holds its lock,
+        // and the close is what ends that wait.
         locked(&self.current).close();
     }
 
@@ -157,6 +161,8 @@ impl DurableSender {
     /// flush.
     pub(crate) fn resume(&self, sender: Arc<dyn Sender>, received: u64) -> bool {
         let mut state = locked(&self.state);
+        // Frames before `state.received` are kept no longer. Only a connection that set
+        // out before the last one asks for them.
         if received > state.sent || received < state.received {
             return false;
         }
@@ -205,6 +211,8 @@ impl DurableSender {
         send: impl FnOnce(&dyn Sender, &T) -> Result<u64, Error>,
         keep: impl FnOnce(&mut Retained<Lent>, T),
     ) -> Result<(), Error> {
+        // One lock for sending and keeping: the next connection repeats the frames in the
+        // order in which they are kept, which must be that of the first time.
         let mut state = locked(&self.state);
         let outcome = if self.is_down() {
             Err(Error::Closed)
@@ -213,6 +221,8 @@ impl DurableSender {
         };
         match outcome {
             Ok(_) => {}
+            // The frame is kept, so the caller has nothing to undo. `flush` reports the
+            // loss between two calls, where the session can take up another connection.
             Err(error) if error.is_loss() => self.note::<()>(&Err(error)),
             Err(error) => return Err(error),
         }
