@@ -5,7 +5,7 @@
 #
 # usage: build-against-trixie.sh [CACHE]
 #   CACHE  folder for the root and the module (default: .cache of the project)
-# Prints the path of the module. Wants: mmdebstrap, root; ends with 77 for
+# Prints the path of the module. Needs: mmdebstrap, root; ends with 77 for
 # other users.
 set -euo pipefail
 

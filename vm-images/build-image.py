@@ -11,7 +11,7 @@ laid where it belongs.
 The same packages, the same mirror's state and the same tools give the same
 bytes. Times come from SOURCE_DATE_EPOCH, or else from the packages' changelog.
 
-Wants: mmdebstrap mtools fdisk qemu-utils e2fsprogs; root, or (not tested) uidmap and
+Needs: mmdebstrap mtools fdisk qemu-utils e2fsprogs; root, or (not tested) uidmap and
 subordinate ids.
 """
 

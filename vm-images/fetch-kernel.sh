@@ -8,7 +8,7 @@
 # holds vmlinuz, lib/modules/RELEASE and headers, the folder that a module is
 # built against (KDIR). A second call finds them there; removing CACHE/kernel
 # brings the newest.
-# Wants: apt kmod, and pahole for what the kernel's build does.
+# Needs: apt kmod, and pahole for what the kernel's build does.
 set -euo pipefail
 # Where Debian keeps depmod, which users who are not root lack.
 PATH=$PATH:/usr/sbin:/sbin

@@ -11,7 +11,7 @@
 #   --config FILE      goes to /etc/paragpu/guest.toml
 #   --file SRC=DEST    any file; may be repeated
 # Shared libraries that programs and libraries need come from this machine.
-# Wants: busybox-static cpio kmod xz-utils.
+# Needs: busybox-static cpio kmod xz-utils.
 set -euo pipefail
 # Where Debian keeps depmod and ldconfig, which users who are not root lack.
 PATH=$PATH:/usr/sbin:/sbin

@@ -9,7 +9,7 @@
 #   --packages DIR      .deb files to bring along, as a repository of apt's
 #   --name NAME         of the machine (default: paragpu)
 #   --file SRC=DEST     one more file or folder; may be repeated
-# The same files give the same disk. Wants: mtools dosfstools dpkg-dev.
+# The same files give the same disk. Needs: mtools dosfstools dpkg-dev.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)

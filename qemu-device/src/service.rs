@@ -59,7 +59,7 @@ struct Service<'a> {
 }
 
 impl Service<'_> {
-    /// Returns whether the process is to go on.
+    /// Returns whether the process continues.
     fn step(&mut self) -> Result<bool, Error> {
         let ready = self.wait()?;
         let target = Target {

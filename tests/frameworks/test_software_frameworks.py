@@ -60,7 +60,7 @@ def cases(file, environment):
 
 
 def judged(result):
-    """Whether a case passed, and what is to say of it."""
+    """Whether a case passed, and a note about it."""
     if "error_of_case" in result:
         return False, result["error_of_case"]
     if "passed" not in result:

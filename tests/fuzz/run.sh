@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fuzzes every decoder, two at a time: FUZZ_SECONDS each (default 600).
-# Wants a nightly compiler; installs cargo-fuzz into .cache.
+# Needs a nightly compiler; installs cargo-fuzz into .cache.
 # Ends with 1 if any target found something.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

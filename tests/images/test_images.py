@@ -125,7 +125,7 @@ class UserData(Case):
 
 
 class Building(unittest.TestCase):
-    """How images come about."""
+    """Building images."""
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory(prefix="paragpu-test-")

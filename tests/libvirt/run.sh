@@ -1,7 +1,7 @@
 #!/bin/bash
 # A libvirt domain that gets the device, loses it and gets it again, under a real
 # libvirtd with virsh in a bare Debian 12; then one that migrates between two of
-# them with programs that use it. Wants root; make has built the packages and the
+# them with programs that use it. Needs root; make has built the packages and the
 # programs.
 #
 # usage: run.sh [one-host|two-hosts]   only this (default: both)

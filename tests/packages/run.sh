@@ -1,6 +1,6 @@
 #!/bin/bash
 # The Debian packages in a bare Debian: installing, using, upgrading, purging.
-# Wants root; make has built what is packed, and vectorAdd.
+# Needs root; make has built what is packed, and vectorAdd.
 #
 # usage: run.sh [RELEASE]...   (default: bookworm trixie)
 set -euo pipefail

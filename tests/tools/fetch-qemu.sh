@@ -5,7 +5,7 @@
 #
 # usage: fetch-qemu.sh [CACHE]   CACHE: folder for the root (default: .cache)
 # Prints the path of a program that runs it.
-# Wants: mmdebstrap, root.
+# Needs: mmdebstrap, root.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)

@@ -164,7 +164,7 @@ pub(crate) fn heartbeat(socket: impl AsFd) -> Result<Option<Duration>, Error> {
     Ok((domain == AddressFamily::VSOCK).then_some(SILENCE))
 }
 
-/// Wants room for several frames of a bulk copy in a unix socket, so that both
+/// Asks for room for several frames of a bulk copy in a unix socket, so that both
 /// ends copy at once; gets what the system allows. TCP finds its own size.
 pub(crate) fn widen(socket: impl AsFd) -> Result<(), Error> {
     const ROOM: usize = 4 << 20;

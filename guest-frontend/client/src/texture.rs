@@ -62,7 +62,7 @@ impl Textures {
         }
     }
 
-    /// cuTensorMapEncodeTiled and its kin.
+    /// cuTensorMapEncodeTiled and the like.
     ///
     /// # Errors
     /// `INVALID_VALUE`, `NOT_SUPPORTED`.

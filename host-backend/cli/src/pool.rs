@@ -36,7 +36,7 @@ impl Engine {
     }
 }
 
-/// What a lease is to have.
+/// What a lease asks for.
 #[derive(Debug, Args)]
 pub struct Wish {
     /// Take a lease of this pool first, and run with it.

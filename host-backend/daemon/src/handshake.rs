@@ -107,7 +107,7 @@ pub struct Channel {
 /// How far a first frame has come.
 #[derive(Debug)]
 pub enum Progress {
-    /// More is to come.
+    /// More bytes follow.
     More,
     /// It is complete and good.
     Complete(Box<Asked>),

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Most links to other hosts at once.
 const MOST: usize = 256;
 
-/// Where a session is to go.
+/// The destination of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Destination {
     /// A daemon of this host, by its socket for guests.

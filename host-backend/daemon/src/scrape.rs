@@ -28,7 +28,7 @@ pub struct Scrape {
 /// How far a connection is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// More is to come.
+    /// More bytes follow.
     More,
     /// The metrics are asked for.
     Asked,

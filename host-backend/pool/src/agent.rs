@@ -176,7 +176,7 @@ impl Agent {
         }
     }
 
-    /// Asks the engine where the lease is to go. A controller that is down lets
+    /// Asks the engine for the destination of the lease. A controller that is down lets
     /// nobody wait for this: the lease's user hears the agent all the time.
     fn look_where_to(&self) {
         let (job, sender) = (self.options.job, self.sender.clone());

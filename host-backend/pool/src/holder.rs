@@ -39,7 +39,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// What is wished for.
 #[derive(Debug)]
 pub struct Options {
-    /// What the lease is to have.
+    /// What the lease asks for.
     pub want: Want,
     /// This very program.
     pub paragpu: PathBuf,

@@ -74,7 +74,7 @@ pub enum Error {
     Signals(#[source] std::io::Error),
 }
 
-/// What a lease is to have.
+/// What a lease asks for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Want {
     /// Bytes of device memory.

@@ -38,7 +38,7 @@ pub(crate) fn on_the_wire(route: &Route) -> Move<'_> {
     }
 }
 
-/// Where a guest is to go, as the guest reaches it.
+/// The address at which a guest reaches its new host.
 pub(crate) fn toward(goal: &Move<'_>) -> Vec<u8> {
     let current = handover::current();
     let socket = current.as_ref().and_then(|handover| handover.fds.last());

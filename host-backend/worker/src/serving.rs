@@ -65,7 +65,7 @@ impl Session {
         };
         self.objects.host_functions.close();
         if matches!(end, End::PutAway) {
-            // No goodbye: the guest is to come back.
+            // No goodbye: the guest will come back.
             self.link.sender().cut();
             return end;
         }

@@ -100,7 +100,7 @@ impl Turns {
         self.changed.notify_all();
     }
 
-    /// A call wants to launch, and it is not the session's turn.
+    /// A call asks to launch when it is not the session's turn.
     pub(crate) fn want(&self) {
         let mut stand = self.stand.lock();
         match *stand {

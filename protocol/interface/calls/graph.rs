@@ -27,7 +27,7 @@ fn GraphInstantiate(
     nodes: u32,
 );
 
-/// cuGraphExecUpdate, cuGraphExecKernelNodeSetParams and its kin: from the next launch on a node does something else of the same kind.
+/// cuGraphExecUpdate, cuGraphExecKernelNodeSetParams and the like: from the next launch on a node does something else of the same kind.
 #[call(0x0a05, posted, idempotent, changes(GraphExec = graph), key(node))]
 fn GraphNodeUpdate(
     /// The graph.

@@ -23,7 +23,7 @@ pub enum Refusal {
 }
 
 impl Graphs {
-    /// cuGraphExecKernelNodeSetParams and its kin: from the next launch on the
+    /// cuGraphExecKernelNodeSetParams and the like: from the next launch on the
     /// node that was made of `name` does `work`.
     ///
     /// # Errors

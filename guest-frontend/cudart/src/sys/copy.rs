@@ -404,7 +404,7 @@ pub unsafe fn linear(
     unsafe { finish(runtime, kind, when) }
 }
 
-/// Waits for what was put on a stream, if the caller is to wait. Copies within
+/// Waits for what was put on a stream, if the caller must wait. Copies within
 /// the device are not waited for, as CUDA says.
 ///
 /// # Safety

@@ -35,7 +35,7 @@ fn narrow<const N: usize>(wide: [u64; N]) -> Result<[u32; N]> {
 }
 
 impl Context {
-    /// cuTensorMapEncodeTiled and its kin.
+    /// cuTensorMapEncodeTiled and the like.
     pub fn tensor_map(&self, map: &TensorMap) -> Result<[u8; 128]> {
         let (tensor, part) = (&map.tensor, &map.part);
         let least = if part.kind == TILED { 1 } else { 3 };
