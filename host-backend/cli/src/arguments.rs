@@ -13,11 +13,11 @@ use crate::control::Control;
 use crate::error::Error;
 use crate::pool::{PoolCommand, Wish};
 
-/// GPUs for virtual machines: asks and commands.
+/// Shows and controls the GPUs of virtual machines.
 ///
-/// In a guest, `paragpu doctor` says whether programs will find a GPU and why
+/// In a guest, `paragpu doctor` says whether programs will find a GPU, and why
 /// not. On a host, `paragpu list` shows the sessions of guests, `paragpu top`
-/// what they do, and `paragpu end` ends one.
+/// their activity, and `paragpu end` ends one.
 #[derive(Debug, Parser)]
 #[command(name = "paragpu", version)]
 pub struct Arguments {
@@ -45,13 +45,13 @@ pub struct Share {
     /// All sessions of a VM, user or address together.
     #[arg(long, value_name = "NAME", group = "whose")]
     pub vm: Option<String>,
-    /// Time in proportion to this, 1 to 1000.
+    /// Get time in proportion to this, 1 to 1000.
     #[arg(long, group = "what")]
     pub weight: Option<u32>,
-    /// Most of the time in percent, even of an idle GPU.
+    /// Use at most this percentage of the time, even of an idle GPU.
     #[arg(long, value_name = "PERCENT", group = "what")]
     pub cap: Option<u32>,
-    /// Before sessions of a lower priority, 0 to 7.
+    /// Go before sessions of a lower priority, 0 to 7.
     #[arg(long, group = "what")]
     pub priority: Option<u32>,
     /// How to print.
@@ -62,33 +62,33 @@ pub struct Share {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Says what is configured, what answers and what is missing.
+    /// Checks configuration, connection and confinement.
     ///
-    /// Exits with 0 when programs in this guest will find a GPU, and, on a
-    /// host, when its daemon gives one; else with 1.
+    /// Exits with 0 if programs in this guest will find a GPU and, on a host,
+    /// if its daemon serves one; otherwise with 1.
     ///
-    /// With PROGRAM: which CUDA runtimes of NVIDIA's are in a program and the
-    /// libraries that it loads at its start, in a library, or in all of a
-    /// folder, and what serves them. Nothing of the program is run. Exits with
-    /// 1 if one of them is not served.
+    /// With PROGRAM, lists NVIDIA's CUDA runtimes in a program and the libraries
+    /// that it loads at its start, in a library, or in a whole folder, and what
+    /// serves them. Does not run the program. Exits with 1 if one of them is
+    /// not served.
     Doctor {
         /// Programs, libraries or folders to look into.
         #[arg(value_name = "PROGRAM", conflicts_with = "side")]
         programs: Vec<PathBuf>,
-        /// Look at this side only [default: the guest's; the host's too where there is one].
+        /// Check this side only [default: the guest's, and the host's if a daemon runs here].
         #[arg(long)]
         side: Option<Side>,
-        /// Look at what a pool under Slurm needs; see docs/pool.md.
+        /// Check what a pool under Slurm needs; see docs/pool.md.
         #[arg(long, conflicts_with = "programs")]
         pool: bool,
         /// How to print.
         #[arg(short, long, default_value = "text")]
         output: Output,
     },
-    /// Runs a program with paragpu's CUDA libraries in place of all others.
+    /// Runs a program with paragpu's CUDA libraries instead of all others.
     ///
-    /// Needed only where the guest's packages are not installed, or switched
-    /// off in guest.toml (`redirect = false`).
+    /// Needed only if the guest's packages are not installed, or switched off
+    /// in guest.toml (`redirect = false`).
     ///
     /// With --pool the program gets a share of a GPU of another host, for as
     /// long as it runs; see docs/pool.md:
@@ -112,49 +112,49 @@ pub enum Command {
         #[arg(short, long, default_value = "text")]
         output: Output,
     },
-    /// Shows what the sessions do now: calls and bytes a second, memory, age.
+    /// Shows the sessions' activity: calls and bytes a second, memory, age.
     ///
-    /// A live view in a terminal; `q` ends it. Elsewhere, and with `-o json`,
-    /// one report after the other.
+    /// A live view in a terminal; `q` quits. Otherwise, and with `-o json`,
+    /// prints one report after another.
     Top {
-        /// Hosts and leases of the Slurm pool instead of this host's sessions.
+        /// Show hosts and leases of the Slurm pool instead of this host's sessions.
         #[arg(long)]
         pool: bool,
-        /// One report, after one interval.
+        /// Print one report, after one interval.
         #[arg(long)]
         once: bool,
-        /// Seconds over which rates are taken.
+        /// Measure rates over this many seconds.
         #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
         interval: Duration,
-        /// What the first sessions have most of.
+        /// Sort by this, highest first.
         #[arg(long, default_value = "calls")]
         sort: Sort,
         /// How to print; json is one line a report.
         #[arg(short, long, default_value = "text")]
         output: Output,
     },
-    /// Ends a session, whatever it does; its program gets a CUDA error.
+    /// Ends a session, even if a kernel hangs; its program gets a CUDA error.
     End {
         /// Its number, as `paragpu list` shows it.
         session: u64,
     },
-    /// Gives a session, or a VM, a share of its GPU's time, until it ends.
+    /// Gives a session or a VM a share of its GPU's time, until it ends.
     ///
-    /// Where a session has a share, all sessions on its GPU take turns, in
-    /// proportion to their weights (100 where none is given); a GPU that others
-    /// leave idle is used fully. host.toml keeps the shares of VMs:
-    /// [vm.NAME] weight, cap, priority.
+    /// If a session has a share, all sessions on its GPU take turns in
+    /// proportion to their weights (100 by default). Time that others leave idle
+    /// is not lost. host.toml keeps the shares of VMs: [vm.NAME] weight, cap,
+    /// priority.
     #[command(group = clap::ArgGroup::new("whose").required(true))]
     #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
     Share(Share),
-    /// Moves running sessions: to another GPU, another daemon, another host.
+    /// Moves running sessions to another GPU, daemon or host.
     ///
-    /// The program goes on there and notices a pause. While it runs, its
-    /// objects are recreated at the destination and its memory is copied; then
-    /// it stops for a moment, and what differs by then is copied. Between
-    /// daemons of one host the guest's connection is handed over; to another
-    /// host the guest connects by itself. When anything fails before the
-    /// switch, the session goes on where it is, and this command says why.
+    /// The program continues there after a short pause. While it runs, its
+    /// objects are recreated at the destination and its memory is pre-copied;
+    /// then it stops, and dirty memory is copied again. Between daemons of one
+    /// host the guest's connection is handed over; to another host the guest
+    /// reconnects. If anything fails before the switch, the session continues at
+    /// the source, and this command says why.
     ///
     /// Drain GPU 0 of this host:  paragpu migrate --gpu 0 --to-gpu 1
     ///
@@ -166,15 +166,15 @@ pub enum Command {
     /// Makes certificates for hosts and VMs.
     ///
     /// The first call makes an authority in DIRECTORY, ca.pem and ca.key. Every
-    /// call makes a certificate of it and its key, and prints the lines of the
-    /// configuration that name them. With NAME the certificate is a host's, for
-    /// host.toml: guests recognize the host by it (tcp), and hosts trade
-    /// sessions under it (migration). With --vm it is a VM's, for its
-    /// guest.toml: it says which VM a guest is of, and what that VM may use.
+    /// call makes a certificate and its key, and prints the lines of the
+    /// configuration that name them. With NAME it is a host's certificate, for
+    /// host.toml: guests recognize the host by it (tcp), and hosts send each
+    /// other sessions under it (migration). With --vm it is a VM's, for its
+    /// guest.toml: it names the VM and bounds what that VM may use.
     ///
     /// Give each machine ca.pem and its own two files, and keep ca.key away
-    /// from all of them: its owner can be any host and any VM.
-    /// Certificates of any other authority do as well.
+    /// from all of them: its holder can pose as any host and any VM.
+    /// Certificates of any other authority work as well.
     ///
     /// A host:  paragpu certificate authority gpu1.example 10.0.0.2
     ///
@@ -182,39 +182,39 @@ pub enum Command {
     Certificate(Certificate),
     /// Writes a session's state into a directory.
     ///
-    /// The program stops meanwhile, and goes on after. The file appears whole
-    /// or not at all; it holds the program's data and the session's secret,
-    /// and only its owner can read it.
+    /// The program stops meanwhile. The checkpoint appears whole or not at all.
+    /// It holds the program's data and the session's secret, and only its owner
+    /// can read it.
     Checkpoint {
         /// Its number, as `paragpu list` shows it.
         session: u64,
-        /// Where; made where it is not there. An earlier state is replaced.
+        /// Directory, made if missing. An earlier checkpoint is replaced.
         directory: PathBuf,
-        /// End the session then; its program waits until `paragpu restore`
-        /// brings it back, 10 minutes at most.
+        /// End the session afterwards. Its program waits for `paragpu restore`
+        /// for at most 10 minutes.
         #[arg(long, conflicts_with = "every")]
         end: bool,
-        /// Write it now and again each time so long has passed, as 30s, 10m or
-        /// 2h, until the session ends or moves; the last state that was written
-        /// whole stays. `off` ends it. See `paragpu list`.
+        /// Write it now, and again at this interval, such as 30s, 10m or 2h, until
+        /// the session ends or moves. A failed checkpoint leaves the last good
+        /// one. `off` ends the schedule. See `paragpu list`.
         #[arg(long, value_name = "TIME", value_parser = interval)]
         every: Option<u64>,
         /// How to print.
         #[arg(short, long, default_value = "text")]
         output: Output,
     },
-    /// Takes up the session that a directory holds.
+    /// Restores the session of a checkpoint.
     ///
-    /// Its program goes on if it waits for it, and if it has executed nothing
-    /// since the state was written: see `paragpu checkpoint --end`.
+    /// Its program continues if it waits for the session and has executed
+    /// nothing since the checkpoint: see `paragpu checkpoint --end`.
     Restore {
-        /// Where `paragpu checkpoint` wrote it.
+        /// Directory of `paragpu checkpoint`.
         directory: PathBuf,
         /// How to print.
         #[arg(short, long, default_value = "text")]
         output: Output,
     },
-    /// Leases of GPUs that an engine such as Slurm places: see docs/pool.md.
+    /// Manages leases of GPUs that Slurm places: see docs/pool.md.
     Pool {
         /// What to do with them.
         #[command(subcommand)]
@@ -222,17 +222,17 @@ pub enum Command {
     },
     /// Gives a libvirt domain the device through which its programs reach GPUs.
     ///
-    /// Without --live or --config both are changed: the domain as it runs, if it
-    /// runs, and what it starts with. While it runs, the VM's device process is
-    /// started first; when libvirt starts it later, the hook
+    /// Without --live or --config, changes both the running domain and its
+    /// configuration. For a running domain, starts the VM's device process
+    /// first. When libvirt starts the domain later, the hook
     /// /etc/libvirt/hooks/qemu.d/paragpu does that, and ends the process with
     /// the domain.
     ///
-    /// The domain needs no shared memory backing: the device brings its memory
-    /// along. A running domain of the machine type q35 needs a free PCIe port,
-    /// and room behind it for the device's window of 1 GiB. Firmware made that
-    /// room if the device was there when the domain started. Else the guest's
-    /// `dmesg` has "BAR 2 has no address": start the domain again.
+    /// The domain needs no shared memory backing, because the device has memory
+    /// of its own. A running domain of the machine type q35 needs a free PCIe
+    /// port with room for the device's window of 1 GiB. Firmware reserves it if
+    /// the device is present when the domain starts. Otherwise the guest's
+    /// `dmesg` has "BAR 2 has no address": restart the domain.
     ///
     /// QEMU does not migrate, save or snapshot a running VM with the device: see
     /// `paragpu depart`.
@@ -263,29 +263,28 @@ pub enum Command {
     },
     /// Takes the device away from a libvirt domain.
     ///
-    /// Without --live or --config from both: the domain as it runs, if it runs,
-    /// and what it starts with. A running guest is asked to let go of the device;
-    /// its programs get an error from CUDA then, and the VM's device process
-    /// ends.
+    /// Without --live or --config, changes both the running domain and its
+    /// configuration. Requests the unplug from a running guest; its programs get
+    /// a CUDA error, and the VM's device process ends.
     Detach {
         /// Its name, UUID or number.
         domain: String,
         #[command(flatten)]
         scope: Scope,
-        /// How many seconds a running guest may take.
+        /// Wait at most this long for a running guest.
         #[arg(long, value_name = "SECONDS", default_value_t = 30)]
         timeout: u64,
         /// How to print.
         #[arg(short, long, default_value = "text")]
         output: Output,
     },
-    /// Makes a running libvirt domain ready to migrate to another host.
+    /// Prepares a running libvirt domain for migration to another host.
     ///
-    /// Sends its virtual GPUs ahead to the daemon of that host, over which its
-    /// programs go on by TCP, and takes the device away, with which QEMU does not
-    /// migrate. `virsh migrate --live` brings the domain after them; the hook of
-    /// the other host gives it the device there (see `paragpu arrive`). Programs
-    /// that start in between find no GPU, unless guest.toml has another way.
+    /// Moves its virtual GPUs to the daemon of that host, which its programs then
+    /// reach over TCP, and unplugs the device, with which QEMU does not migrate.
+    /// `virsh migrate --live` moves the domain; the hook of the other host plugs
+    /// the device in there (see `paragpu arrive`). Programs that start in between
+    /// find no GPU, unless guest.toml has another communicator.
     #[command(after_help = "Example, on gpu1:\n  \
         paragpu depart web --to tcp://gpu2.example:7475\n  \
         virsh migrate --live web qemu+ssh://gpu2.example/system")]
@@ -298,26 +297,26 @@ pub enum Command {
         /// libvirt's connection, as virsh's -c [default: libvirt's own].
         #[arg(short, long, value_name = "URI")]
         connect: Option<String>,
-        /// How many seconds the guest may take to let go of the device.
+        /// Wait at most this long for the guest to release the device.
         #[arg(long, value_name = "SECONDS", default_value_t = 30)]
         timeout: u64,
         /// How to print.
         #[arg(short, long, default_value = "text")]
         output: Output,
     },
-    /// Makes a libvirt domain that migrated here at home.
+    /// Completes the migration of a libvirt domain to this host.
     ///
-    /// Waits until it runs, gives it the device, and lets its programs, whose
-    /// virtual GPUs came before it, go on over that. libvirt's hook runs this for
-    /// domains that left their host by `paragpu depart`; run it yourself where
-    /// that failed, also on the first host where the domain stayed there.
+    /// Waits until the domain runs, plugs the device in, and moves its programs'
+    /// connections to it. libvirt's hook runs this for domains that left their
+    /// host by `paragpu depart`. Run it yourself if that failed, or on the first
+    /// host if the domain stayed there.
     Arrive {
         /// Its name, UUID or number.
         domain: String,
         /// libvirt's connection, as virsh's -c [default: libvirt's own].
         #[arg(short, long, value_name = "URI")]
         connect: Option<String>,
-        /// How many seconds it may take.
+        /// Wait at most this long.
         #[arg(long, value_name = "SECONDS", default_value_t = 600)]
         timeout: u64,
         /// How to print.
@@ -361,35 +360,35 @@ pub enum Command {
 /// Which sessions move, and where to.
 #[derive(Debug, clap::Args)]
 pub struct Migrate {
-    /// This session, by its number in `paragpu list`.
+    /// Move this session, by its number in `paragpu list`.
     #[arg(long, value_name = "ID", group = "which")]
     pub session: Option<u64>,
-    /// All sessions of this VM: either all arrive, or all stay.
+    /// Move all sessions of this VM: all arrive, or all stay.
     #[arg(long, value_name = "NAME", group = "which")]
     pub vm: Option<String>,
-    /// All sessions on this GPU of the host, by its number in `paragpu status`;
-    /// each on its own.
+    /// Move each session on this GPU on its own, by the GPU's number in
+    /// `paragpu status`.
     #[arg(long, value_name = "N", group = "which")]
     pub gpu: Option<u32>,
-    /// Another daemon: `unix:///PATH`, its socket for guests, or
-    /// `tcp://HOST:PORT`, another host's migration.listen.
+    /// The destination's daemon: `unix:///PATH`, its socket for guests, or
+    /// `tcp://HOST:PORT`, its migration.listen [default: this host's daemon].
     #[arg(long, value_name = "URL", group = "where")]
     pub to: Option<String>,
-    /// A GPU of the destination, which is this host where --to is missing
-    /// [default: the one with the number that the guest knows].
+    /// The GPU at the destination [default: the ordinal that the program uses,
+    /// else the GPU with the fewest sessions].
     #[arg(long, value_name = "N", group = "where")]
     pub to_gpu: Option<u32>,
-    /// How the guest is to reach the session from then on: unix, tcp, vsock,
-    /// shm or pci. Without --to and --to-gpu nothing else changes. [default: as
-    /// it does; to another host tcp]
+    /// How the guest reaches the session afterwards: unix, tcp, vsock, shm or
+    /// pci. Without --to and --to-gpu nothing else changes. [default: as before;
+    /// tcp to another host]
     #[arg(long, value_name = "NAME", group = "where")]
     pub communicator: Option<String>,
-    /// Stop the program first and copy its memory then, instead of while
-    /// it runs: a longer pause, and fewer bytes where it writes much.
+    /// Stop-and-copy without pre-copy: longer downtime, and fewer bytes if the
+    /// program writes much.
     #[arg(long)]
     pub stop_first: bool,
-    /// Send the GPU's memory even to another worker of this host, instead of
-    /// handing it over or copying it from GPU to GPU.
+    /// Copy memory through the link even where it could be handed over or copied
+    /// from GPU to GPU.
     #[arg(long)]
     pub copy: bool,
     /// How to print.
@@ -423,7 +422,7 @@ pub fn interval(text: &str) -> Result<u64, String> {
 /// A certificate to make.
 #[derive(Debug, Args)]
 pub struct Certificate {
-    /// Where the authority is, or is made.
+    /// Directory of the authority, made if missing.
     pub directory: PathBuf,
     /// Names and addresses of one host, as `tcp.address` of guests and
     /// `paragpu migrate --to` give them: gpu2.example, 10.0.0.2.
@@ -432,16 +431,16 @@ pub struct Certificate {
     /// The name of a VM: letters, digits and . _ - ~
     #[arg(long, conflicts_with = "names")]
     pub vm: Option<String>,
-    /// Device memory that the VM may have in all its sessions together, as
-    /// 8GiB; without it, as much as the host allows.
+    /// Device memory of all sessions of the VM together, such as 8GiB [default:
+    /// as much as the host allows].
     #[arg(long, requires = "vm", value_parser = size)]
     pub memory: Option<Size>,
-    /// Sessions that the VM may have at once; without it, as many as the host
-    /// allows.
+    /// Sessions that the VM may have at once [default: as many as the host
+    /// allows].
     #[arg(long, requires = "vm", value_parser = clap::value_parser!(u32).range(1..))]
     pub sessions: Option<u32>,
-    /// How long it is good, as 30m, 12h or 825d. A VM's sessions end with its
-    /// certificate, unless the VM shows a later one before.
+    /// How long it is valid, such as 30m, 12h or 825d. A VM's sessions end with
+    /// its certificate, unless the VM shows a later one before.
     #[arg(long, value_name = "TIME", default_value = "825d", value_parser = validity)]
     pub valid: u64,
 }
@@ -472,7 +471,7 @@ fn validity(text: &str) -> Result<u64, String> {
 /// What to do with a configuration.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Prints every key with its value and where the value came from.
+    /// Prints every key with its value and its origin.
     Show {
         /// Whose.
         #[arg(default_value = "guest")]
@@ -481,7 +480,7 @@ pub enum ConfigCommand {
         #[arg(short, long, default_value = "text")]
         output: Output,
     },
-    /// Says whether the configuration is good; if not, the first mistake.
+    /// Checks the configuration and reports its first mistake.
     Check {
         /// Whose [default: both].
         side: Option<Side>,
@@ -489,7 +488,7 @@ pub enum ConfigCommand {
         #[arg(long, requires = "side")]
         file: Option<PathBuf>,
     },
-    /// Prints a file in which every key is explained.
+    /// Prints an example file that explains every key.
     Example {
         /// Whose.
         side: Side,
@@ -499,10 +498,10 @@ pub enum ConfigCommand {
 /// What of a domain a command concerns.
 #[derive(Debug, Args)]
 pub struct Scope {
-    /// The domain as it runs, until it is shut down.
+    /// Change the running domain only, until it shuts down.
     #[arg(long)]
     pub live: bool,
-    /// What the domain starts with from its next start on.
+    /// Change the configuration only, from the next start on.
     #[arg(long)]
     pub config: bool,
     /// libvirt's connection, as virsh's -c [default: libvirt's own].

@@ -1,4 +1,4 @@
-//! `paragpu`: asks and commands, on a host and in a guest.
+//! `paragpu`: shows and controls virtual GPUs, on a host and in a guest.
 #![forbid(unsafe_code)]
 
 mod arguments;

@@ -42,14 +42,14 @@ pub struct Wish {
     /// Take a lease of this pool first, and run with it.
     #[arg(long, value_name = "ENGINE", requires = "memory")]
     pub pool: Option<Engine>,
-    /// Device memory of the lease, as 20GiB; Slurm gives whole GiB.
+    /// Device memory of the lease, such as 20GiB; Slurm gives whole GiB.
     #[arg(long, value_name = "SIZE", requires = "pool", value_parser = size)]
     pub memory: Option<Size>,
-    /// Write the state of the sessions each time so long has passed, as 30s or
-    /// 10m. When the host is lost, another takes up the last state.
+    /// Checkpoint the sessions at this interval, such as 30s or 10m. If the host
+    /// is lost, another one restores the last checkpoint.
     #[arg(long, value_name = "TIME", requires = "pool", value_parser = interval)]
     pub checkpoint: Option<u64>,
-    /// One more option for srun, as --engine-option=--partition=gpu; may be
+    /// Pass an option to srun, such as --engine-option=--partition=gpu; may be
     /// repeated.
     #[arg(
         long,
@@ -69,25 +69,24 @@ pub enum PoolCommand {
     /// that run with PARAGPU_CONFIG=DIRECTORY/guest.toml: those of a VM that
     /// shares the directory, for example. Rewrites them when the lease moves.
     Hold {
-        /// Made where it is not there.
+        /// Made if missing.
         directory: PathBuf,
         #[command(flatten)]
         wish: Wish,
     },
-    /// Moves leases of a Slurm pool, so that its nodes are loaded evenly.
+    /// Moves leases of a Slurm pool to load its nodes evenly.
     ///
-    /// Asks the leases that Slurm lists to leave their nodes for others; each moves by
-    /// live migration. If there is no room by then, Slurm chooses another node. Run
-    /// it from a timer, as an operator of Slurm: it writes the jobs' AdminComment
-    /// and signals them.
+    /// Tells leases that Slurm lists to move to other nodes by live migration. If
+    /// a node has no room by then, Slurm chooses another one. Run it from a timer,
+    /// as an operator of Slurm: it writes the jobs' AdminComment and signals them.
     Rebalance {
         /// Empty as many nodes as possible instead.
         #[arg(long)]
         pack: bool,
-        /// Most leases that move: each is a pause for its programs.
+        /// Move at most this many leases; each pauses its programs.
         #[arg(long, value_name = "COUNT", default_value_t = 4)]
         most: usize,
-        /// Only print which would move.
+        /// Only print which leases would move.
         #[arg(long)]
         dry_run: bool,
     },

@@ -7,7 +7,7 @@ use clap::Parser;
 use paragpu_config::host::Host;
 use paragpu_config::{Declared as _, Sources};
 
-/// Gives guests GPUs: admits them and hands each to a worker process.
+/// Serves GPUs to guests: admits them and hands each to a worker process.
 ///
 /// Reads /etc/paragpu/host.toml, /etc/paragpu/host.d/*.toml and the variables
 /// PARAGPU_HOST_*; the options here win over all of them. SIGTERM ends every
