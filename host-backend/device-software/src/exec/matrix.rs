@@ -1,16 +1,13 @@
 //! Matrix operations of a warp: `mma`, `wmma`, `ldmatrix`, `stmatrix`, `movmatrix`.
 //!
 //! Numerics, the same for all of them:
-//! - f16: as an H100 adds, which was found from its results: [`wide_sum`]. A D of f16 is rounded once more.
-//! - bf16, tf32 and 8-bit floats: a product is formed in single precision, where it is exact unless a product
-//!   of bf16 or tf32 leaves the exponents' range. The sum starts with C and adds the products of k = 0, 1, … one
-//!   after the other, each time rounded to nearest in single precision. Subnormals count. The lower 13 bits of tf32
-//!   operands are ignored.
+//! - floats below single precision: as an H100 adds, which was found from its results: [`wide_sum`]. The lower 13
+//!   bits of tf32 operands are ignored. A D of f16 is rounded once more. Where an infinity or a NaN is among them, the
+//!   products are added to C one after the other.
 //! - f64: the same with fused multiply-add in double precision.
 //! - integers and bits: exact; then wrapped to 32 bits, or clamped with `.satfinite`.
 //!
-//! A GPU adds these in an order and with a width of its own, so they agree with it to rounding; f16 and integers agree
-//! bit for bit with an H100.
+//! Other GPUs add with widths of their own, and agree to rounding.
 
 use super::block::Env;
 use super::fp8;
@@ -104,12 +101,17 @@ impl Warp {
         }
         let [rows, columns, depth] = m.shape.map(|n| n as usize);
         let finite = |all: &[f32]| all.iter().all(|v| v.is_finite());
-        if m.a.element == Element::F16 && finite(&a) && finite(&b) && finite(&sum) {
+        if finite(&a) && finite(&b) && finite(&sum) {
             let (a, b) = (Parts::of(&a), Parts::of(&b));
+            let narrow = m.a.element.bits() == 8;
             for (row, sum) in sum.chunks_exact_mut(columns).take(rows).enumerate() {
+                let row = row * depth;
+                if narrow {
+                    narrow_sum(&a, row, &b, depth, sum);
+                    continue;
+                }
                 for from in (0..depth).step_by(DEEP) {
-                    let ks = from..depth.min(from + DEEP);
-                    wide_sum(&a, row * depth, &b, ks, sum);
+                    wide_sum(&a, row, &b, from..depth.min(from + DEEP), sum);
                 }
             }
         } else {
@@ -300,7 +302,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Of halves: 11 bits, so that a product has 22 and two before the point.
+    /// Of 11 bits or fewer, so that a product has 22 and two before the point.
     fn of(all: &[f32; SINGLES]) -> Self {
         let mut parts = Self {
             magnitude: [0; SINGLES],
@@ -336,7 +338,13 @@ fn taken_apart(value: f32) -> (u32, i32, i32) {
 /// Adds the products of some k to a row of sums, as an H100's units do: every product, exact, and the sum before are
 /// cut towards zero at [`FRACTION`] bits behind the point of the largest exponent, where a product has the sum of its
 /// factors' exponents whatever its first bit; they are added, and the result is cut to single precision.
-fn wide_sum(a: &Parts, row: usize, b: &Parts, ks: std::ops::Range<usize>, sum: &mut [f32]) {
+fn wide_sum(
+    a: &Parts,
+    row: usize,
+    b: &Parts,
+    ks: impl Iterator<Item = usize> + Clone,
+    sum: &mut [f32],
+) {
     let columns = sum.len().min(WIDE);
     let mut before = [(0u32, 0i32, 0i32); WIDE];
     let mut largest = [NOTHING; WIDE];
@@ -371,6 +379,20 @@ fn wide_sum(a: &Parts, row: usize, b: &Parts, ks: std::ops::Range<usize>, sum: &
         if largest[column] > NOTHING {
             *sum = put_together(total, largest[column] - FRACTION);
         }
+    }
+}
+
+/// The same of 8-bit floats, which an H100 makes halves: first the lower two of each register's four are added, to
+/// them the upper two, and C comes last, rounded to nearest.
+fn narrow_sum(a: &Parts, row: usize, b: &Parts, depth: usize, sum: &mut [f32]) {
+    let columns = sum.len().min(WIDE);
+    let mut products = [0f32; WIDE];
+    for upper in [false, true] {
+        let ks = (0..depth).filter(|k| (k % 4 >= 2) == upper);
+        wide_sum(a, row, b, ks, &mut products[..columns]);
+    }
+    for (sum, product) in sum.iter_mut().zip(products) {
+        *sum += product;
     }
 }
 
