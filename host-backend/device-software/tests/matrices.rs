@@ -441,8 +441,7 @@ fn mma_of_every_type() {
 }
 
 #[test]
-fn mma_adds_products_in_the_documented_order() {
-    // 2^24 + 1 + 1 - 2^24 in ascending k: each 1 is lost to rounding, which another order would keep.
+fn mma_adds_products_at_the_width_of_an_h100() {
     let mut gpu = Gpu::new();
     let text = kernel(
         "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32",
@@ -452,18 +451,23 @@ fn mma_adds_products_in_the_documented_order() {
     let f = gpu.kernel(&text, "k");
     let mut a = vec![0u32; 16 * 8];
     let mut b = vec![0u32; 8 * 8];
-    for (k, v) in [16_777_216f32, 1.0, 1.0, -16_777_216.0]
-        .into_iter()
-        .enumerate()
-    {
-        a[k] = v.to_bits();
-        b[k * 8] = 1f32.to_bits();
-    }
-    gpu.put32(0, &fill("tf32", 4, a_tf32, 8, &a));
-    gpu.put32(0x10000, &fill("tf32", 2, b_tf32, 8, &b));
     gpu.put32(0x20000, &[0; 128]);
-    launch(&mut gpu, &f);
-    assert_eq!(gpu.get32(0x30000, 1), [0f32.to_bits()]);
+    // Two bits behind a single's last stay beside the largest term, of either sign; what is lower is cut.
+    for (terms, sum) in [
+        ([16_777_216f32, 1.0, 1.0, -16_777_216.0], 2.0f32),
+        ([134_217_728.0, 3.0, 3.0, -134_217_728.0], 0.0),
+        ([134_217_728.0, -3.0, 5.0, -134_217_728.0], 4.0),
+        ([134_217_728.0, -7.0, 5.0, -134_217_728.0], 0.0),
+    ] {
+        for (k, v) in terms.into_iter().enumerate() {
+            a[k] = v.to_bits();
+            b[k * 8] = 1f32.to_bits();
+        }
+        gpu.put32(0, &fill("tf32", 4, a_tf32, 8, &a));
+        gpu.put32(0x10000, &fill("tf32", 2, b_tf32, 8, &b));
+        launch(&mut gpu, &f);
+        assert_eq!(gpu.get32(0x30000, 1), [sum.to_bits()], "{terms:?}");
+    }
     // Infinity and NaN pass through; so do subnormals.
     a[0] = f32::INFINITY.to_bits();
     a[8] = f32::NAN.to_bits();
