@@ -255,6 +255,15 @@ test-frameworks-software: build frameworks-software ## stock PyTorch, Triton, Cu
 	PARAGPU_TEST_BINARIES="$(CURDIR)/target/release" PARAGPU_TEST_LIBRARIES="$(CURDIR)/out/lib" \
 		python3 tests/frameworks/test_software_frameworks.py
 
+LLAMA := .cache/llama
+.PHONY: llama test-llama
+llama: cuda libraries
+	@tests/frameworks/build-llama.sh $(LLAMA)
+
+test-llama: build llama $(VENV)/.complete ## llama.cpp's words, moved while it says them, on this machine's GPU or (DEVICE=software) the software GPU; builds it for half an hour
+	PARAGPU_TEST_BINARIES="$(CURDIR)/target/release" PARAGPU_TEST_LIBRARIES="$(CURDIR)/out/lib" \
+		$(PYTHON) tests/frameworks/test_llama.py --device $(or $(DEVICE),software)
+
 .PHONY: test-vfio-user
 test-vfio-user: packages-test build programs ## the device over vfio-user, in VMs of QEMU 11.1 from Debian 13's backports
 	tests/tools/fetch-qemu.sh

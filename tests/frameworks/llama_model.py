@@ -20,6 +20,8 @@ UINT32, INT32, FLOAT32, STRING, ARRAY = 4, 5, 6, 8, 9
 F32, F16, Q8_0 = 0, 1, 8
 # Kinds of tokens: a word, unknown, control, a byte.
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
+# Tokens that are not words.
+SPECIAL = 3
 # Weights of a block of Q8_0, which have one scale.
 BLOCK = 32
 
@@ -71,17 +73,20 @@ def shapes(options):
     yield "output.weight", (options.words, width)
 
 
-def encoded(shape, kind, random):
-    """A tensor's type and bytes: norms are near one, weights small."""
+def encoded(shape, kind, random, silent):
+    """A tensor's type and bytes: norms are near one, weights small, and zero in the first `silent` rows."""
     if len(shape) == 1:
         return F32, (1 + 0.1 * random.standard_normal(shape, dtype=numpy.float32)).tobytes()
     spread = numpy.float32(shape[1] ** -0.5)
     if kind == "f16":
-        return F16, (random.standard_normal(shape, dtype=numpy.float32) * spread).astype(numpy.float16).tobytes()
+        weights = (random.standard_normal(shape, dtype=numpy.float32) * spread).astype(numpy.float16)
+        weights[:silent] = 0
+        return F16, weights.tobytes()
     count = shape[0] * shape[1] // BLOCK
     blocks = numpy.empty(count, dtype=[("scale", "<f2"), ("weights", "i1", BLOCK)])
     blocks["scale"] = spread / 73
     blocks["weights"] = random.integers(-127, 128, (count, BLOCK), dtype=numpy.int8)
+    blocks["weights"][: silent * shape[1] // BLOCK] = 0
     return Q8_0, blocks.tobytes()
 
 
@@ -110,7 +115,8 @@ def write(path, options):
     random = numpy.random.default_rng(options.seed)
     infos, data, offset = [], [], 0
     for name, shape in shapes(options):
-        kind, content = encoded(shape, options.type, random)
+        # It never says that it is at its end.
+        kind, content = encoded(shape, options.type, random, SPECIAL if name == "output.weight" else 0)
         content += bytes(-len(content) % ALIGNMENT)
         sides = struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
         infos.append(text(name) + sides + struct.pack("<IQ", kind, offset))

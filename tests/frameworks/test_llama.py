@@ -40,7 +40,7 @@ MODELS = {
     "software": ["--layers=2", "--width=256", "--heads=4", "--words=1024"],
 }
 # Words of a run that is compared, and of one that moves.
-WORDS = {"cuda": (200, 3000), "software": (24, 120)}
+WORDS = {"cuda": (200, 4000), "software": (24, 120)}
 # How often what it said changes hands.
 MOVES = 3
 

@@ -219,7 +219,7 @@ configuration! {
         /// CAP_SETGID and CAP_CHOWN for this, which its unit gives it; without them workers run as its
         /// user, and `paragpu doctor` says so.
         users: Users = Users::Shared;
-        /// Do so with NVIDIA GPUs too. Not tested on a GPU yet.
+        /// Do so with NVIDIA GPUs too. Does not work yet: NVIDIA's driver cannot open a GPU there.
         cuda_users: bool = false;
     }
 
