@@ -359,18 +359,30 @@ fn wide_sum(
             *largest = (*largest).max(exponent + b);
         }
     }
+    // A product has at most 27 bits then: eight of them fit into 32 with a sign.
     let mut total = [0i64; WIDE];
-    for k in ks {
+    let mut some = [0i32; WIDE];
+    for (number, k) in ks.enumerate() {
+        if number % 8 == 0 {
+            settle(&mut total, &mut some);
+        }
         let (magnitude, sign) = (a.magnitude[row + k] << (FRACTION - 20), a.sign[row + k]);
         let exponent = a.exponent[row + k];
-        for column in 0..columns {
-            let at = k * columns + column;
-            let down = (largest[column] - (exponent + b.exponent[at])).clamp(0, 31);
-            let product = (magnitude * b.magnitude[at]) >> down;
-            let sign = sign ^ b.sign[at];
-            total[column] += i64::from((product as i32 ^ sign) - sign);
+        let from = k * columns;
+        let b = b.magnitude[from..][..columns]
+            .iter()
+            .zip(&b.sign[from..][..columns])
+            .zip(&b.exponent[from..][..columns]);
+        for ((some, largest), ((other, other_sign), other_exponent)) in
+            some.iter_mut().zip(&largest).zip(b)
+        {
+            let down = (largest - (exponent + other_exponent)).clamp(0, 31);
+            let product = (magnitude * other) >> (down & 31);
+            let sign = sign ^ other_sign;
+            *some += (product as i32 ^ sign) - sign;
         }
     }
+    settle(&mut total, &mut some);
     for (column, sum) in sum.iter_mut().enumerate().take(columns) {
         let (magnitude, sign, exponent) = before[column];
         let down = (largest[column] - exponent).clamp(0, 31);
@@ -379,6 +391,12 @@ fn wide_sum(
         if largest[column] > NOTHING {
             *sum = put_together(total, largest[column] - FRACTION);
         }
+    }
+}
+
+fn settle(total: &mut [i64; WIDE], some: &mut [i32; WIDE]) {
+    for (total, some) in total.iter_mut().zip(some) {
+        *total += i64::from(std::mem::take(some));
     }
 }
 
