@@ -196,7 +196,7 @@ test-gpu: ## every program on this machine's NVIDIA GPU, compared with native bi
 bench-gpu: ## speed on this machine's NVIDIA GPU beside native, into out/bench-gpu.json (`make plots` draws its page)
 	@tests/bench/gpu.sh bench out
 
-.PHONY: test-gpu-libraries test-frameworks bench-frameworks test-parity prototypes
+.PHONY: test-gpu-libraries test-frameworks test-suites bench-frameworks test-parity prototypes
 prototypes: packages-build ## the prototypes of what is served, into out/prototypes.json
 	@mkdir -p out
 	@cargo run -q -p paragpu-interface --example prototypes -- out/prototypes.json
@@ -211,6 +211,10 @@ test-gpu-libraries: ## NVIDIA's libraries through PyTorch on this machine's GPU,
 test-frameworks: ## PyTorch, JAX, CuPy, Triton as they are on this machine's GPU, compared with native; moved while they train
 	python3 tests/frameworks/test_gpu_frameworks.py torch jax cupy
 	python3 tests/frameworks/test_gpu_frameworks.py --move torch:gpt_training_step
+
+test-suites: ## the frameworks' own tests on this machine's GPU, natively and through paragpu, into out/suites.json
+	@mkdir -p out
+	python3 tests/frameworks/test_gpu_suites.py --output out/suites.json
 
 bench-frameworks: ## their speed beside native, into out/frameworks.json and out/libraries.json
 	@mkdir -p out
