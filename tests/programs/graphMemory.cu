@@ -143,7 +143,23 @@ static void run_pools(Program &program, cudaStream_t stream) {
     unsigned long long zero = 0;
     CUDA_CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &zero));
     program.expect(used(pool, cudaMemPoolAttrUsedMemHigh) == 0, "a pool does not begin anew");
+
+    // What was free at a wait was given back; with a threshold it stays.
+    program.expect(used(pool, cudaMemPoolAttrReservedMemCurrent) == 0, "a pool keeps memory over a wait");
+    program.expect(used(pool, cudaMemPoolAttrReservedMemHigh) >= 2 * each, "a pool never had its memory");
+    unsigned long long all = ~0ULL;
+    CUDA_CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all));
+    program.expect(used(pool, cudaMemPoolAttrReleaseThreshold) == all, "a threshold is forgotten");
+    CUDA_CHECK(cudaMallocFromPoolAsync(&first, 100, pool, stream));
+    const unsigned long long reserved = used(pool, cudaMemPoolAttrReservedMemCurrent);
+    program.expect(reserved >= 4096, "a pool is as small as what is in use");
+    CUDA_CHECK(cudaMallocFromPoolAsync(&second, 100, pool, stream));
+    CUDA_CHECK(cudaFreeAsync(first, stream));
+    CUDA_CHECK(cudaFreeAsync(second, stream));
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    program.expect(used(pool, cudaMemPoolAttrReservedMemCurrent) == reserved, "a pool gives back what it is to keep");
     CUDA_CHECK(cudaMemPoolTrimTo(pool, 0));
+    program.expect(used(pool, cudaMemPoolAttrReservedMemCurrent) == 0, "a pool is not trimmed");
     CUDA_CHECK(cudaMemPoolDestroy(pool));
 }
 

@@ -433,6 +433,15 @@ static void refusals() {
     CUDA_CHECK(cudaMemsetAsync(device, 0, 4, blocking));
     expect_error("leaving work unjoined", cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureUnjoined);
 
+    // Who only asks about the legacy stream is refused, and the capture goes on.
+    CUDA_CHECK(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeRelaxed));
+    cudaStreamCaptureStatus asked;
+    expect_error("a question about the legacy stream", cudaStreamIsCapturing(nullptr, &asked),
+                 cudaErrorStreamCaptureImplicit);
+    CUDA_CHECK(cudaStreamEndCapture(blocking, &graph));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+    CUDA_CHECK(cudaStreamIsCapturing(nullptr, &asked));
+
     CUDA_CHECK(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeRelaxed));
     expect_error("the legacy stream meanwhile", cudaMemsetAsync(device, 0, 4, nullptr),
                  cudaErrorStreamCaptureImplicit);

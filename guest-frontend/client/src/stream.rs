@@ -417,6 +417,15 @@ impl Streams {
         capture::permit_legacy(self.session)
     }
 
+    /// Before it is asked what the legacy default stream captures; captures
+    /// stay of use.
+    ///
+    /// # Errors
+    /// `STREAM_CAPTURE_IMPLICIT` while a blocking stream captures.
+    pub fn permit_question(&self) -> Result<()> {
+        capture::permit_question(self.session)
+    }
+
     /// Before all work of the session is waited for.
     ///
     /// # Errors

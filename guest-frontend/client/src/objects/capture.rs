@@ -270,6 +270,21 @@ pub(crate) fn permit_legacy(session: u64) -> Result<()> {
     refuse_while_capturing(session, true, Status::STREAM_CAPTURE_IMPLICIT)
 }
 
+/// Before it is asked what the legacy default stream of a session captures. A
+/// capture that is under way stays of use.
+///
+/// # Errors
+/// `STREAM_CAPTURE_IMPLICIT` while a blocking stream captures.
+pub(crate) fn permit_question(session: u64) -> Result<()> {
+    let asked = |capture: &Arc<Capture>| {
+        capture.session == session && capture.blocking.load(Ordering::Acquire)
+    };
+    match ACTIVE.load(Ordering::Acquire) > 0 && CAPTURES.lock().iter().any(asked) {
+        true => Err(Status::STREAM_CAPTURE_IMPLICIT),
+        false => Ok(()),
+    }
+}
+
 /// Before all work of a session is waited for.
 ///
 /// # Errors

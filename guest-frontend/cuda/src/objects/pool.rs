@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use paragpu_client::sys::shared_page::unique;
 use parking_lot::{Mutex, MutexGuard};
@@ -22,8 +23,6 @@ pub struct Pool {
 pub struct PoolState {
     /// The three reuse policies.
     pub reuse: [c_int; 3],
-    /// Bytes that the pool keeps; without effect.
-    pub threshold: u64,
 }
 
 /// What a pool's memory comes to.
@@ -35,8 +34,63 @@ pub struct Account {
     number: Option<u64>,
     /// What the program calls the pool by.
     handle: Mutex<usize>,
-    /// Bytes in use, now and at most.
-    used: Mutex<(u64, u64)>,
+    used: Mutex<Use>,
+}
+
+/// Bytes now and at most.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Level {
+    /// Now.
+    pub now: u64,
+    /// At most since the last [`Account::reset_used`] or
+    /// [`Account::reset_reserved`].
+    pub most: u64,
+}
+
+impl Level {
+    fn set(&mut self, now: u64) {
+        self.now = now;
+        self.most = self.most.max(now);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Use {
+    used: Level,
+    /// In units of [`UNIT`], as the device's memory is mapped.
+    reserved: Level,
+    /// Bytes that stay reserved over a wait (CU_MEMPOOL_ATTR_RELEASE_THRESHOLD).
+    threshold: u64,
+    /// [`WAITS`] when memory was freed last.
+    freed: u64,
+}
+
+/// Bytes by which a pool's reservation grows.
+const UNIT: u64 = 2 << 20;
+
+/// Waits of the program for its work. A pool gives back in a wait what is not
+/// in use; here it does when it is next looked at.
+static WAITS: AtomicU64 = AtomicU64::new(0);
+
+/// The program waited for work of a stream, an event or a context.
+pub fn waited() {
+    WAITS.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Use {
+    /// Gives back what was free at a wait since.
+    fn settle(&mut self) {
+        if WAITS.load(Ordering::Relaxed) != self.freed {
+            self.give_up(self.threshold);
+        }
+    }
+
+    /// Keeps no more than `keep` bytes beside those in use.
+    fn give_up(&mut self, keep: u64) {
+        let least = self.used.now.max(keep);
+        let least = least.checked_next_multiple_of(UNIT).unwrap_or(least);
+        self.reserved.now = self.reserved.now.min(least);
+    }
 }
 
 /// Memory that came from pools: first address to bytes and whose it is.
@@ -68,15 +122,12 @@ impl Pool {
         Self {
             ordinal,
             imports: None,
-            state: Mutex::new(PoolState {
-                reuse: [1; 3],
-                threshold: 0,
-            }),
+            state: Mutex::new(PoolState { reuse: [1; 3] }),
             account: Arc::new(Account {
                 limit,
                 number,
                 handle: Mutex::new(0),
-                used: Mutex::new((0, 0)),
+                used: Mutex::new(Use::default()),
             }),
         }
     }
@@ -121,34 +172,73 @@ impl Account {
         *self.handle.lock() = handle;
     }
 
-    /// Bytes in use, now and at most.
+    /// Bytes in use.
     #[must_use]
-    pub fn used(&self) -> (u64, u64) {
-        *self.used.lock()
+    pub fn used(&self) -> Level {
+        self.used.lock().used
+    }
+
+    /// Bytes that the pool keeps, those in use among them.
+    #[must_use]
+    pub fn reserved(&self) -> Level {
+        let mut account = self.used.lock();
+        account.settle();
+        account.reserved
     }
 
     /// The most that was in use counts from now on.
-    pub fn reset(&self) {
-        let mut used = self.used.lock();
-        used.1 = used.0;
+    pub fn reset_used(&self) {
+        let used = &mut self.used.lock().used;
+        used.most = used.now;
+    }
+
+    /// The most that was reserved counts from now on.
+    pub fn reset_reserved(&self) {
+        let mut account = self.used.lock();
+        account.settle();
+        account.reserved.most = account.reserved.now;
+    }
+
+    /// Bytes that the pool keeps over a wait.
+    #[must_use]
+    pub fn threshold(&self) -> u64 {
+        self.used.lock().threshold
+    }
+
+    /// The pool keeps so many bytes over the waits to come.
+    pub fn set_threshold(&self, bytes: u64) {
+        let mut account = self.used.lock();
+        account.settle();
+        account.threshold = bytes;
+    }
+
+    /// The pool keeps no more than `keep` bytes, or those in use.
+    pub fn trim(&self, keep: u64) {
+        self.used.lock().give_up(keep);
     }
 
     /// May so many bytes be taken? They are then.
     #[must_use]
     pub fn take(&self, size: u64) -> bool {
-        let mut used = self.used.lock();
-        let now = used.0.saturating_add(size);
+        let mut account = self.used.lock();
+        let now = account.used.now.saturating_add(size);
         if self.limit != 0 && now > self.limit {
             return false;
         }
-        *used = (now, used.1.max(now));
+        account.settle();
+        account.used.set(now);
+        let whole = now.checked_next_multiple_of(UNIT).unwrap_or(now);
+        let reserved = account.reserved.now.max(whole);
+        account.reserved.set(reserved);
         true
     }
 
     /// Bytes that were taken are given back.
     pub fn give_back(&self, size: u64) {
-        let mut used = self.used.lock();
-        used.0 = used.0.saturating_sub(size);
+        let mut account = self.used.lock();
+        account.settle();
+        account.used.now = account.used.now.saturating_sub(size);
+        account.freed = WAITS.load(Ordering::Relaxed);
     }
 
     /// Bytes that were taken lie at an address.
@@ -201,9 +291,43 @@ mod tests {
         account.placed(2000, 40);
         freed(1000);
         freed(1000);
-        assert_eq!(account.used(), (40, 100));
-        account.reset();
+        assert_eq!(account.used(), Level { now: 40, most: 100 });
+        account.reset_used();
         freed_all(1500..2500);
-        assert_eq!((account.used(), of(2000)), ((0, 40), 0));
+        assert_eq!((account.used(), of(2000)), (Level { now: 0, most: 40 }, 0));
+    }
+
+    #[test]
+    fn freed_memory_stays_reserved_until_a_wait() {
+        let pool = Pool::new(0, 0);
+        let account = pool.account();
+        assert!(account.take(3 * UNIT + 1));
+        assert_eq!(
+            account.reserved(),
+            Level {
+                now: 4 * UNIT,
+                most: 4 * UNIT
+            }
+        );
+        account.give_back(3 * UNIT);
+        assert_eq!(account.reserved().now, 4 * UNIT);
+        waited();
+        assert_eq!(
+            account.reserved(),
+            Level {
+                now: UNIT,
+                most: 4 * UNIT
+            }
+        );
+        account.reset_reserved();
+        assert_eq!(account.reserved().most, UNIT);
+
+        account.set_threshold(u64::MAX);
+        assert!(account.take(UNIT));
+        account.give_back(UNIT);
+        waited();
+        assert_eq!(account.reserved().now, 2 * UNIT);
+        account.trim(0);
+        assert_eq!(account.reserved().now, UNIT);
     }
 }

@@ -42,7 +42,7 @@ pub(super) fn status(stream: CUstream) -> Result<c_int> {
     let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
     if stream.is_legacy() {
-        session.streams().permit_legacy()?;
+        session.streams().permit_question()?;
     }
     Ok(match stream.capture_info() {
         None => NONE,

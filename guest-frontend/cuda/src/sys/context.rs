@@ -340,14 +340,18 @@ pub(crate) fn cuCtxGetApiVersion(context: CUcontext, version: Out<'_, c_uint>) -
 pub(crate) fn cuCtxSynchronize() -> Result {
     let session = current()?.session;
     session.streams().permit_synchronize()?;
-    session.synchronize()
+    session.synchronize()?;
+    pool::waited();
+    Ok(())
 }
 
 pub(crate) fn cuCtxSynchronize_v2(context: CUcontext) -> Result {
     let context = find_or_current(context)?;
     let session = context.alive()?.session;
     session.streams().permit_synchronize()?;
-    session.synchronize()
+    session.synchronize()?;
+    pool::waited();
+    Ok(())
 }
 
 pub(crate) fn cuCtxGetStreamPriorityRange(

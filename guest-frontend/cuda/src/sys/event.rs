@@ -13,7 +13,7 @@ use super::boundary::Out;
 use super::{Result, capture, unsupported_use};
 use crate::current;
 use crate::named_stream;
-use crate::objects::{self, Found, InContext, Object};
+use crate::objects::{self, Found, InContext, Object, pool};
 
 /// CU_EVENT_RECORD_EXTERNAL.
 const EXTERNAL: c_uint = 1;
@@ -120,5 +120,7 @@ pub(crate) fn cuEventSynchronize(event: CUevent) -> Result {
     let found = find(event)?;
     let event = inner(&found)?;
     capture::permit_unsafe()?;
-    event.session.synchronize_event(&event.object)
+    event.session.synchronize_event(&event.object)?;
+    pool::waited();
+    Ok(())
 }

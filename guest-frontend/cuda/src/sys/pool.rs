@@ -30,11 +30,14 @@ use crate::objects::{self, Object};
 const REUSE: std::ops::RangeInclusive<c_int> = 1..=3;
 /// CU_MEMPOOL_ATTR_RELEASE_THRESHOLD.
 const RELEASE_THRESHOLD: c_int = 4;
-/// Reserved and used bytes, now and at most: what a pool keeps beyond what is in
-/// use is the host's affair.
-const USE: std::ops::RangeInclusive<c_int> = 5..=8;
-/// Those of them that are highest values.
-const HIGH: [c_int; 2] = [6, 8];
+/// CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT.
+const RESERVED: c_int = 5;
+/// CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH.
+const RESERVED_HIGH: c_int = 6;
+/// CU_MEMPOOL_ATTR_USED_MEM_CURRENT.
+const USED: c_int = 7;
+/// CU_MEMPOOL_ATTR_USED_MEM_HIGH.
+const USED_HIGH: c_int = 8;
 /// CU_MEM_ACCESS_FLAGS_PROT_READWRITE.
 const READ_WRITE: c_int = 3;
 
@@ -276,11 +279,17 @@ pub(crate) fn cuMemPoolDestroy(pool: CUmemoryPool) -> Result {
 }
 
 pub(crate) fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> Result {
-    let (ordinal, used) = with_pool(pool, |pool| Ok((pool.ordinal(), pool.account().used().0)))?;
-    if keep as u64 >= used && used > 0 {
+    let (ordinal, reserved) = with_pool(pool, |pool| {
+        Ok((pool.ordinal(), pool.account().reserved().now))
+    })?;
+    if keep as u64 >= reserved && reserved > 0 {
         return Ok(());
     }
-    device::session(ordinal)?.memory().trim()
+    device::session(ordinal)?.memory().trim()?;
+    with_pool(pool, |pool| {
+        pool.account().trim(keep as u64);
+        Ok(())
+    })
 }
 
 /// # Safety
@@ -294,26 +303,24 @@ pub(crate) unsafe fn cuMemPoolGetAttribute(
         return Err(Status::INVALID_VALUE);
     }
     with_pool(pool, |pool| {
-        let state = pool.state();
         if REUSE.contains(&which) {
             let index = usize::try_from(which - 1).unwrap_or(0);
+            let policy = pool.state().reuse.get(index).copied().unwrap_or(0);
             // SAFETY: the pointer is writable here, as the caller promises.
-            unsafe {
-                value
-                    .cast::<c_int>()
-                    .write(state.reuse.get(index).copied().unwrap_or(0))
-            };
-        } else if which == RELEASE_THRESHOLD {
-            // SAFETY: `value` is writable here, as the caller promises.
-            unsafe { value.cast::<u64>().write(state.threshold) };
-        } else if USE.contains(&which) {
-            let (now, most) = pool.account().used();
-            let asked = if HIGH.contains(&which) { most } else { now };
-            // SAFETY: `value` is writable here, as the caller promises.
-            unsafe { value.cast::<u64>().write(asked) };
-        } else {
-            return Err(Status::INVALID_VALUE);
+            unsafe { value.cast::<c_int>().write(policy) };
+            return Ok(());
         }
+        let account = pool.account();
+        let asked = match which {
+            RELEASE_THRESHOLD => account.threshold(),
+            RESERVED => account.reserved().now,
+            RESERVED_HIGH => account.reserved().most,
+            USED => account.used().now,
+            USED_HIGH => account.used().most,
+            _ => return Err(Status::INVALID_VALUE),
+        };
+        // SAFETY: `value` is writable here, as the caller promises.
+        unsafe { value.cast::<u64>().write(asked) };
         Ok(())
     })
 }
@@ -329,21 +336,24 @@ pub(crate) unsafe fn cuMemPoolSetAttribute(
         return Err(Status::INVALID_VALUE);
     }
     with_pool(pool, |pool| {
-        let mut state = pool.state();
         if REUSE.contains(&which) {
             let index = usize::try_from(which - 1).unwrap_or(0);
-            if let Some(place) = state.reuse.get_mut(index) {
+            if let Some(place) = pool.state().reuse.get_mut(index) {
                 // SAFETY: `value` is readable here, as the caller promises.
                 *place = unsafe { value.cast::<c_int>().read() };
             }
-        } else if which == RELEASE_THRESHOLD {
-            // SAFETY: `value` is readable here, as the caller promises.
-            state.threshold = unsafe { value.cast::<u64>().read() };
-        // SAFETY: `value` is readable here, as the caller promises.
-        } else if HIGH.contains(&which) && unsafe { value.cast::<u64>().read() } == 0 {
-            pool.account().reset();
-        } else {
+            return Ok(());
+        }
+        if ![RELEASE_THRESHOLD, RESERVED_HIGH, USED_HIGH].contains(&which) {
             return Err(Status::INVALID_VALUE);
+        }
+        // SAFETY: `value` is readable here, as the caller promises.
+        let wanted = unsafe { value.cast::<u64>().read() };
+        match (which, wanted) {
+            (RELEASE_THRESHOLD, bytes) => pool.account().set_threshold(bytes),
+            (RESERVED_HIGH, 0) => pool.account().reset_reserved(),
+            (USED_HIGH, 0) => pool.account().reset_used(),
+            _ => return Err(Status::INVALID_VALUE),
         }
         Ok(())
     })

@@ -13,7 +13,7 @@ use super::boundary::{In, Out};
 use super::{Result, event, host_call, put, unsupported_use};
 use crate::current;
 use crate::named_stream;
-use crate::objects::{self, InContext, Object};
+use crate::objects::{self, InContext, Object, pool};
 
 /// CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE and _MEM_SYNC_DOMAIN_COUNT.
 const MAX_ACCESS_POLICY_WINDOW_SIZE: u32 = 109;
@@ -73,7 +73,9 @@ pub(crate) fn cuStreamDestroy(stream: CUstream) -> Result {
 pub(crate) fn cuStreamSynchronize(stream: CUstream) -> Result {
     let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
-    session.streams().synchronize(stream)
+    session.streams().synchronize(stream)?;
+    pool::waited();
+    Ok(())
 }
 
 pub(crate) fn cuStreamQuery(stream: CUstream) -> Result {
