@@ -14,6 +14,7 @@ mod memory;
 mod moves;
 mod narrow;
 mod operand;
+mod order;
 mod packed;
 mod scope;
 mod texture;
@@ -296,6 +297,7 @@ impl<'m> Decoder<'m> {
         self.guard = 0;
         self.ext(if function.entry { Ext::Exit } else { Ext::Ret });
         self.patch_branches(start)?;
+        order::arrange(&mut self.program, start);
         let end = self.position();
         let f = std::mem::take(&mut self.f);
         if !function.entry {

@@ -4,7 +4,9 @@
 //! others wait. The rule is "deepest call first, then lowest instruction first": code is laid out so that lanes
 //! that left a branch or loop early wait at a higher address, where the rest arrives later and both become one
 //! fragment again. Lowest-first alone starves lanes that others spin for, so after [`LEASE`] instructions the
-//! fragment that has waited longest gets a turn: every lane makes progress, as on devices since Volta.
+//! fragment that has waited longest gets a turn: every lane makes progress, as on devices since Volta. A turn
+//! out of order takes lanes past the place where they would have met, and programs rely on meeting there, with
+//! or without `.sync`; so a fragment that does nothing that a waiting one does has [`EXTENSIONS`] leases more.
 //!
 //! A `.sync` instruction waits until all lanes its mask names (and that have not exited) stand at it.
 
@@ -18,6 +20,9 @@ use std::sync::atomic::{Ordering, fence};
 
 /// Instructions after which another fragment gets its turn.
 const LEASE: u32 = 1024;
+/// Leases that a fragment has in a row while it neither loads what others may write meanwhile, in order, nor
+/// makes atomic operations, nor sleeps.
+const EXTENSIONS: u32 = 64;
 /// Most rows of each kind of all frames of a warp.
 const MAX_FRAMES: usize = 1 << 18;
 /// Deepest call stack.
@@ -106,6 +111,10 @@ pub(super) enum Flow {
 struct Turns {
     /// Steps that the running fragment has left before the others have a turn.
     lease: u32,
+    /// Leases that it had without a sign of waiting.
+    extended: u32,
+    /// [`Warp::spins`] at its last lease.
+    spins: u32,
     /// The fragment that had waited longest runs, out of order.
     boosted: bool,
     /// Counts turns; a fragment notes when it began to wait.
@@ -182,6 +191,8 @@ impl Warp {
             stop: u32::MAX,
             turns: Turns {
                 lease: LEASE,
+                extended: 0,
+                spins: 0,
                 boosted: false,
                 clock: 0,
             },
@@ -312,6 +323,9 @@ impl Warp {
         other.state = state;
         other.since = self.turns.clock;
         self.run.mask &= !mask;
+        if self.others.is_empty() {
+            self.turns.lease = LEASE;
+        }
         self.others.push(other);
     }
 
@@ -419,6 +433,13 @@ impl Warp {
     /// The lease is used up: the warp that has waited longest runs next, lowest-first or not.
     fn rotate(&mut self) {
         self.turns.lease = LEASE;
+        let waits = self.spins > self.turns.spins;
+        self.turns.spins = self.spins;
+        if !waits && self.turns.extended < EXTENSIONS {
+            self.turns.extended += 1;
+            return;
+        }
+        self.turns.extended = 0;
         if self.turns.boosted {
             self.turns.boosted = false;
         } else {
