@@ -7,6 +7,7 @@ usage: check.py [CRATE]   without CRATE, lists the crates
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -37,24 +38,40 @@ PYTHON = {
 
 
 def crates():
-    """Short name of each crate: its package and its folder."""
+    """Short name of each crate: its folder."""
     command = ["cargo", "metadata", "--no-deps", "--format-version=1"]
     packages = json.loads(subprocess.check_output(command, cwd=run.ROOT))["packages"]
     return {
-        package["name"].removeprefix("paragpu-"): (
-            package["name"],
-            os.path.relpath(os.path.dirname(package["manifest_path"]), run.ROOT),
-        )
+        package["name"].removeprefix("paragpu-"): os.path.relpath(os.path.dirname(package["manifest_path"]), run.ROOT)
         for package in packages
     }
 
 
-def steps(name, package):
+# Cargo chooses the features of a dependency for the packages that one call names:
+# a call for one crate would compile most of what it depends on once more. So each
+# call names the whole workspace, as `make test` and `make lint` do. Then what is
+# built is found again, and nothing that a test starts is older than its source.
+CLIPPY = ["cargo", "clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"]
+TESTS = ["cargo", "test", "--workspace", "--lib", "--bins", "--tests", "--no-run", "--message-format=json"]
+
+
+def unit_tests(folder):
+    """Command that runs each test program of the crate in a folder, as cargo would."""
+    place = os.path.join(run.ROOT, folder)
+    said = subprocess.run(TESTS, cwd=run.ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
+    script = ["status=0", f"cd {shlex.quote(place)}", f"export CARGO_MANIFEST_DIR={shlex.quote(place)}"]
+    for line in said.stdout.splitlines():
+        built = json.loads(line)
+        if built.get("manifest_path") == os.path.join(place, "Cargo.toml") and built["executable"] and built["profile"]["test"]:
+            script.append(f"{shlex.quote(built['executable'])} || status=1")
+    return ["bash", "-c", "\n".join([*script, "exit $status"])]
+
+
+def steps(name, folder):
     """Name, command and counter of what is run."""
-    yield "clippy", ["cargo", "clippy", "-p", package, "--no-deps", "--all-targets", "--all-features", "--", "-D", "warnings"], run.one
-    # Python's tests start all programs.
-    yield "build", ["make", "-s", "tested"], run.one
-    yield "unit", ["cargo", "test", "-p", package, "--no-fail-fast"], run.of_cargo
+    yield "clippy", CLIPPY, run.one
+    yield "build", run.BUILD, run.one
+    yield "unit", unit_tests(folder), run.of_cargo
     if PYTHON.get(name):
         yield "python", [sys.executable, "-m", "unittest", "-v", *PYTHON[name]], run.of_unittest
 
@@ -63,7 +80,7 @@ def main():
     """Runs the steps of a crate; the first that fails ends it."""
     known = crates()
     if len(sys.argv) != 2:
-        for name, (_, folder) in sorted(known.items()):
+        for name, folder in sorted(known.items()):
             print(f"{name:20} {folder:30} {' '.join(PYTHON.get(name, []))}")
         return 0
     name = sys.argv[1].removeprefix("paragpu-")
@@ -71,9 +88,10 @@ def main():
         sys.exit(f"check.py: no such crate: {name}; there are {', '.join(sorted(known))}")
     os.makedirs(run.LOGS, exist_ok=True)
     total, begin, running = run.Count(), time.monotonic(), run.Running()
-    for step, command, counter in steps(name, known[name][0]):
+    for step, command, counter in steps(name, known[name]):
         stage = run.Stage(f"{name}-{step}", command, counter, environment={"PYTHONPATH": run.HERE})
         run.run(stage, running)
+        running.say(f"== {stage.name}: {stage.seconds:.0f} s, processors {stage.processor:.0f} s")
         if stage.count.failed:
             sys.exit(f"{step} FAILED, see {os.path.relpath(stage.log)}")
         if counter is not run.one:

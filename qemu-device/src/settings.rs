@@ -18,31 +18,31 @@ use crate::layout::Layout;
 #[derive(Debug, Clone, Parser)]
 #[command(version)]
 pub struct Arguments {
-    /// Unix socket to which the hypervisor connects; made here.
+    /// Unix socket to create, to which the hypervisor connects.
     #[arg(long, value_name = "PATH")]
     pub socket: PathBuf,
-    /// What the hypervisor speaks there.
+    /// Protocol of the hypervisor on that socket.
     #[arg(long, value_enum, default_value_t = Protocol::Ivshmem)]
     pub protocol: Protocol,
-    /// The VM's name, as listings and limits of the daemon know it.
+    /// The VM's name in the daemon's listings and limits.
     #[arg(long, value_name = "NAME")]
     pub vm: String,
-    /// The daemon's unix socket for guests; the one for device processes is beside it.
+    /// The daemon's unix socket for guests; the one for device processes is next to it.
     #[arg(
         long,
         value_name = "PATH",
         default_value = "/run/paragpu/paragpud.sock"
     )]
     pub daemon: PathBuf,
-    /// Size of the shared window, a power of two, as 256M or 1G.
+    /// Size of the shared window, a power of two such as 256M or 1G.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
     pub window_size: u64,
-    /// Most guest processes at once that use the device; the window is
-    /// divided between them.
+    /// Maximum number of guest processes that use the device at once; they divide
+    /// the window.
     #[arg(long, value_name = "COUNT", default_value_t = 32)]
     pub channels: u16,
-    /// With vfio-user: let all bytes cross through the window, even where the
-    /// VM shares its memory and the host could copy from and to it.
+    /// With vfio-user: copy only through the window, even if the VM shares its
+    /// memory with the host.
     #[arg(long)]
     pub no_guest_memory: bool,
     /// Access mode of the socket, octal.

@@ -55,9 +55,14 @@ def vocabulary(words):
     return tokens
 
 
+def inner_width(options):
+    """Width inside a feed-forward network: 11/4 of the model's, in whole blocks."""
+    return options.width * 11 // 4 // BLOCK * BLOCK
+
+
 def shapes(options):
     """Names and shapes of the tensors, the innermost dimension last, as numpy has them."""
-    width, inner = options.width, options.width * 11 // 4 // BLOCK * BLOCK
+    width, inner = options.width, inner_width(options)
     yield "token_embd.weight", (options.words, width)
     for layer in range(options.layers):
         name = f"blk.{layer}."
@@ -93,14 +98,13 @@ def encoded(shape, kind, random, silent):
 def write(path, options):
     """Writes the model."""
     tokens = vocabulary(options.words)
-    inner = options.width * 11 // 4 // BLOCK * BLOCK
     fields = [
         field("general.architecture", STRING, "llama"),
         field("general.name", STRING, "random weights"),
         field("llama.block_count", UINT32, options.layers),
         field("llama.context_length", UINT32, 2048),
         field("llama.embedding_length", UINT32, options.width),
-        field("llama.feed_forward_length", UINT32, inner),
+        field("llama.feed_forward_length", UINT32, inner_width(options)),
         field("llama.attention.head_count", UINT32, options.heads),
         field("llama.attention.layer_norm_rms_epsilon", FLOAT32, 1e-5),
         field("llama.rope.dimension_count", UINT32, options.width // options.heads),

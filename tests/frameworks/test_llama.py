@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """llama.cpp as nvcc builds it, through paragpu: a model's words, operators and rates.
 
-usage: test_llama.py [--device cuda|software] [--operators LIST] [--rounds N] [--output FILE]
+usage: test_llama.py [--device software|cuda] [--operators LIST] [--rounds N] [--output FILE]
 
 `make llama` builds it from the registry's source package, with NVIDIA's static
 runtime and PTX; the model has random weights (llama_model.py). On a GPU the same
@@ -143,7 +143,7 @@ def compared(model, options, here, there):
 def main():
     """Does what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=sorted(MODELS), default="cuda", help="default cuda")
+    parser.add_argument("--device", choices=sorted(MODELS), default="software", help="default software")
     parser.add_argument("--operators", metavar="LIST", help="also these operators, with commas between, or `all`")
     parser.add_argument("--rounds", type=int, default=0, help="also time so many rounds (a GPU's)")
     parser.add_argument("--output", help="write rows there, as JSON")

@@ -273,18 +273,18 @@ fn model_no_frame_is_slept_through() {
     });
 }
 
-/// A producer that waits for room is woken when there is some.
-#[test]
-fn model_no_room_is_slept_through() {
-    check(2, || {
-        let (guest, mut host) = pair(32);
+/// A producer sends `frames` frames of 16 bytes through a ring of `size` bytes,
+/// which has room for fewer: it sleeps, and is woken when there is room.
+fn sleep_for_room(size: usize, frames: u64) {
+    check(2, move || {
+        let (guest, mut host) = pair(size);
         let sending = thread::spawn(move || {
-            for _ in 0..3 {
+            for _ in 0..frames {
                 guest.0.send(1, 0, None, &[&[7; 16]]).unwrap();
             }
             guest
         });
-        for sequence in 1..=3 {
+        for sequence in 1..=frames {
             let frame = host.1.receive(Wait::Forever).unwrap().unwrap();
             assert_eq!(
                 (frame.header.sequence, frame.payload),
@@ -295,24 +295,17 @@ fn model_no_room_is_slept_through() {
     });
 }
 
-/// The same where room is given back several times before anybody asks whether
-/// the producer sleeps.
+/// The ring has room for one frame.
+#[test]
+fn model_no_room_is_slept_through() {
+    sleep_for_room(32, 3);
+}
+
+/// The ring has room for two: room is given back several times before anybody
+/// asks whether the producer sleeps.
 #[test]
 fn model_no_step_is_slept_through() {
-    check(2, || {
-        let (guest, mut host) = pair(64);
-        let sending = thread::spawn(move || {
-            for _ in 0..4 {
-                guest.0.send(1, 0, None, &[&[7; 16]]).unwrap();
-            }
-            guest
-        });
-        for sequence in 1..=4 {
-            let frame = host.1.receive(Wait::Forever).unwrap().unwrap();
-            assert_eq!(frame.header.sequence, sequence);
-        }
-        drop(sending.join().unwrap());
-    });
+    sleep_for_room(64, 4);
 }
 
 /// Two threads of one side share its doorbell: one waits for room, one for a

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use paragpu_protocol::call::WireCall;
-use paragpu_protocol::handle::StreamHandle;
+use paragpu_protocol::handle::{EventHandle, StreamHandle};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
     ContextSynchronize, GraphLaunch, HostFuncLaunch, Launch, StreamCreate, StreamDestroy,
@@ -143,10 +143,7 @@ impl Streams {
         if self.copies.concern(stream) {
             let stream_handle = stream.handle();
             let wait = |event| {
-                let call = StreamWaitEvent {
-                    stream: stream_handle,
-                    event,
-                };
+                let call = wait_for_event(stream_handle, event);
                 self.link.post(&call).map(drop)
             };
             self.copies
@@ -361,14 +358,8 @@ impl Streams {
         if recorded <= self.progress.complete() {
             return self.link.check();
         }
-        self.post_work(
-            stream,
-            &StreamWaitEvent {
-                stream: stream.handle(),
-                event: event.handle(),
-            },
-        )
-        .map(|_| ())
+        let call = wait_for_event(stream.handle(), event.handle());
+        self.post_work(stream, &call).map(drop)
     }
 
     /// Before the bytes of a synchronous copy from pageable memory are taken
@@ -433,6 +424,12 @@ impl Streams {
     pub fn permit_synchronize(&self) -> Result<()> {
         capture::permit_synchronize(self.session)
     }
+}
+
+/// The call after which later work of a stream waits for an event: of a stream
+/// and, as `LEGACY`, of a graph's node.
+pub(crate) fn wait_for_event(stream: StreamHandle, event: EventHandle) -> StreamWaitEvent {
+    StreamWaitEvent { stream, event }
 }
 
 /// Is some work of the stream not known to be over? All up to `complete` is.

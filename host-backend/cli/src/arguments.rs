@@ -15,7 +15,7 @@ use crate::pool::{PoolCommand, Wish};
 
 /// Shows and controls the GPUs of virtual machines.
 ///
-/// In a guest, `paragpu doctor` says whether programs will find a GPU, and why
+/// In a guest, `paragpu doctor` shows whether programs will find a GPU, and why
 /// not. On a host, `paragpu list` shows the sessions of guests, `paragpu top`
 /// their activity, and `paragpu end` ends one.
 #[derive(Debug, Parser)]
@@ -39,22 +39,22 @@ impl Arguments {
 /// `paragpu share`.
 #[derive(Debug, Args)]
 pub struct Share {
-    /// A session, as `paragpu list` shows it.
+    /// The session's number in `paragpu list`.
     #[arg(group = "whose")]
     pub session: Option<u64>,
     /// All sessions of a VM, user or address together.
     #[arg(long, value_name = "NAME", group = "whose")]
     pub vm: Option<String>,
-    /// Get time in proportion to this, 1 to 1000.
+    /// Weight of its share of time, 1 to 1000.
     #[arg(long, group = "what")]
     pub weight: Option<u32>,
     /// Use at most this percentage of the time, even of an idle GPU.
     #[arg(long, value_name = "PERCENT", group = "what")]
     pub cap: Option<u32>,
-    /// Go before sessions of a lower priority, 0 to 7.
+    /// Run before sessions of a lower priority, 0 to 7.
     #[arg(long, group = "what")]
     pub priority: Option<u32>,
-    /// How to print.
+    /// Output format.
     #[arg(short, long, default_value = "text")]
     pub output: Output,
 }
@@ -72,7 +72,7 @@ pub enum Command {
     /// serves them. Does not run the program. Exits with 1 if one of them is
     /// not served.
     Doctor {
-        /// Programs, libraries or folders to look into.
+        /// Programs, libraries or folders to inspect.
         #[arg(value_name = "PROGRAM", conflicts_with = "side")]
         programs: Vec<PathBuf>,
         /// Check this side only [default: the guest's, and the host's if a daemon runs here].
@@ -81,7 +81,7 @@ pub enum Command {
         /// Check what a pool under Slurm needs; see docs/pool.md.
         #[arg(long, conflicts_with = "programs")]
         pool: bool,
-        /// How to print.
+        /// Output format.
         #[arg(short, long, default_value = "text")]
         output: Output,
     },
@@ -108,11 +108,11 @@ pub enum Command {
     },
     /// Lists the sessions of guests on this host.
     List {
-        /// How to print.
+        /// Output format.
         #[arg(short, long, default_value = "text")]
         output: Output,
     },
-    /// Shows the sessions' activity: calls and bytes a second, memory, age.
+    /// Shows the sessions' activity: calls and bytes per second, memory, age.
     ///
     /// A live view in a terminal; `q` quits. Otherwise, and with `-o json`,
     /// prints one report after another.
@@ -129,13 +129,13 @@ pub enum Command {
         /// Sort by this, highest first.
         #[arg(long, default_value = "calls")]
         sort: Sort,
-        /// How to print; json is one line a report.
+        /// Output format; json prints one line per report.
         #[arg(short, long, default_value = "text")]
         output: Output,
     },
     /// Ends a session, even if a kernel hangs; its program gets a CUDA error.
     End {
-        /// Its number, as `paragpu list` shows it.
+        /// The session's number in `paragpu list`.
         session: u64,
     },
     /// Gives a session or a VM a share of its GPU's time, until it ends.
@@ -163,14 +163,14 @@ pub enum Command {
     #[command(group = clap::ArgGroup::new("which").required(true))]
     #[command(group = clap::ArgGroup::new("where").required(true).multiple(true))]
     Migrate(Migrate),
-    /// Makes certificates for hosts and VMs.
+    /// Creates certificates for hosts and VMs.
     ///
-    /// The first call makes an authority in DIRECTORY, ca.pem and ca.key. Every
-    /// call makes a certificate and its key, and prints the lines of the
+    /// The first call creates an authority in DIRECTORY, ca.pem and ca.key. Every
+    /// call creates a certificate and its key, and prints the lines of the
     /// configuration that name them. With NAME it is a host's certificate, for
     /// host.toml: guests recognize the host by it (tcp), and hosts send each
     /// other sessions under it (migration). With --vm it is a VM's, for its
-    /// guest.toml: it names the VM and bounds what that VM may use.
+    /// guest.toml: it names the VM and limits what that VM may use.
     ///
     /// Give each machine ca.pem and its own two files, and keep ca.key away
     /// from all of them: its holder can pose as any host and any VM.
@@ -186,9 +186,9 @@ pub enum Command {
     /// It holds the program's data and the session's secret, and only its owner
     /// can read it.
     Checkpoint {
-        /// Its number, as `paragpu list` shows it.
+        /// The session's number in `paragpu list`.
         session: u64,
-        /// Directory, made if missing. An earlier checkpoint is replaced.
+        /// Directory, created if missing. An earlier checkpoint is replaced.
         directory: PathBuf,
         /// End the session afterwards. Its program waits for `paragpu restore`
         /// for at most 10 minutes.
@@ -199,7 +199,7 @@ pub enum Command {
         /// one. `off` ends the schedule. See `paragpu list`.
         #[arg(long, value_name = "TIME", value_parser = interval)]
         every: Option<u64>,
-        /// How to print.
+        /// Output format.
         #[arg(short, long, default_value = "text")]
         output: Output,
     },
@@ -210,13 +210,13 @@ pub enum Command {
     Restore {
         /// Directory of `paragpu checkpoint`.
         directory: PathBuf,
-        /// How to print.
+        /// Output format.
         #[arg(short, long, default_value = "text")]
         output: Output,
     },
     /// Manages leases of GPUs that Slurm places: see docs/pool.md.
     Pool {
-        /// What to do with them.
+        /// Action.
         #[command(subcommand)]
         command: PoolCommand,
     },
@@ -242,7 +242,7 @@ pub enum Command {
         paragpu attach web --live             until it is shut down\n  \
         paragpu attach web --print-xml        the element, for virsh edit or virt-manager")]
     Attach {
-        /// Its name, UUID or number.
+        /// The domain's name, UUID or number.
         domain: String,
         #[command(flatten)]
         scope: Scope,
@@ -257,24 +257,24 @@ pub enum Command {
         /// Print the device's element and change nothing; libvirt is not asked.
         #[arg(long, conflicts_with_all = ["live", "config", "connect"])]
         print_xml: bool,
-        /// How to print.
+        /// Output format.
         #[arg(short, long, default_value = "text")]
         output: Output,
     },
-    /// Takes the device away from a libvirt domain.
+    /// Removes the device from a libvirt domain.
     ///
     /// Without --live or --config, changes both the running domain and its
     /// configuration. Requests the unplug from a running guest; its programs get
     /// a CUDA error, and the VM's device process ends.
     Detach {
-        /// Its name, UUID or number.
+        /// The domain's name, UUID or number.
         domain: String,
         #[command(flatten)]
         scope: Scope,
         /// Wait at most this long for a running guest.
         #[arg(long, value_name = "SECONDS", default_value_t = 30)]
         timeout: u64,
-        /// How to print.
+        /// Output format.
         #[arg(short, long, default_value = "text")]
         output: Output,
     },
@@ -289,7 +289,7 @@ pub enum Command {
         paragpu depart web --to tcp://gpu2.example:7475\n  \
         virsh migrate --live web qemu+ssh://gpu2.example/system")]
     Depart {
-        /// Its name, UUID or number.
+        /// The domain's name, UUID or number.
         domain: String,
         /// The other host's migration.listen: `tcp://HOST:PORT`.
         #[arg(long, value_name = "URL")]
@@ -300,7 +300,7 @@ pub enum Command {
         /// Wait at most this long for the guest to release the device.
         #[arg(long, value_name = "SECONDS", default_value_t = 30)]
         timeout: u64,
-        /// How to print.
+        /// Output format.
         #[arg(short, long, default_value = "text")]
         output: Output,
     },
@@ -311,7 +311,7 @@ pub enum Command {
     /// host by `paragpu depart`. Run it yourself if that failed, or on the first
     /// host if the domain stayed there.
     Arrive {
-        /// Its name, UUID or number.
+        /// The domain's name, UUID or number.
         domain: String,
         /// libvirt's connection, as virsh's -c [default: libvirt's own].
         #[arg(short, long, value_name = "URI")]
@@ -319,7 +319,7 @@ pub enum Command {
         /// Wait at most this long.
         #[arg(long, value_name = "SECONDS", default_value_t = 600)]
         timeout: u64,
-        /// How to print.
+        /// Output format.
         #[arg(short, long, default_value = "text")]
         output: Output,
     },
@@ -335,13 +335,13 @@ pub enum Command {
     },
     /// Shows the daemon of this host, its devices and totals.
     Status {
-        /// How to print.
+        /// Output format.
         #[arg(short, long, default_value = "text")]
         output: Output,
     },
     /// Shows or checks the configuration.
     Config {
-        /// What to do with it.
+        /// Action.
         #[command(subcommand)]
         command: ConfigCommand,
     },
@@ -391,7 +391,7 @@ pub struct Migrate {
     /// from GPU to GPU.
     #[arg(long)]
     pub copy: bool,
-    /// How to print.
+    /// Output format.
     #[arg(short, long, default_value = "text")]
     pub output: Output,
 }
@@ -422,7 +422,7 @@ pub fn interval(text: &str) -> Result<u64, String> {
 /// A certificate to make.
 #[derive(Debug, Args)]
 pub struct Certificate {
-    /// Directory of the authority, made if missing.
+    /// Directory of the authority, created if missing.
     pub directory: PathBuf,
     /// Names and addresses of one host, as `tcp.address` of guests and
     /// `paragpu migrate --to` give them: gpu2.example, 10.0.0.2.
@@ -473,16 +473,16 @@ fn validity(text: &str) -> Result<u64, String> {
 pub enum ConfigCommand {
     /// Prints every key with its value and its origin.
     Show {
-        /// Whose.
+        /// The guest's or the host's.
         #[arg(default_value = "guest")]
         side: Side,
-        /// How to print.
+        /// Output format.
         #[arg(short, long, default_value = "text")]
         output: Output,
     },
     /// Checks the configuration and reports its first mistake.
     Check {
-        /// Whose [default: both].
+        /// The guest's or the host's [default: both].
         side: Option<Side>,
         /// Check this file alone.
         #[arg(long, requires = "side")]
@@ -490,7 +490,7 @@ pub enum ConfigCommand {
     },
     /// Prints an example file that explains every key.
     Example {
-        /// Whose.
+        /// The guest's or the host's.
         side: Side,
     },
 }
@@ -548,7 +548,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("{text:?} is not a number of seconds from 0.05 to 3600"))
 }
 
-/// How to print.
+/// Output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Output {
     /// For people.

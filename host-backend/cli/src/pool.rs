@@ -39,7 +39,7 @@ impl Engine {
 /// What a lease asks for.
 #[derive(Debug, Args)]
 pub struct Wish {
-    /// Take a lease of this pool first, and run with it.
+    /// Take a lease from this pool first, and run with it.
     #[arg(long, value_name = "ENGINE", requires = "memory")]
     pub pool: Option<Engine>,
     /// Device memory of the lease, such as 20GiB; Slurm gives whole GiB.
@@ -69,15 +69,15 @@ pub enum PoolCommand {
     /// that run with PARAGPU_CONFIG=DIRECTORY/guest.toml: those of a VM that
     /// shares the directory, for example. Rewrites them when the lease moves.
     Hold {
-        /// Made if missing.
+        /// Directory, created if missing.
         directory: PathBuf,
         #[command(flatten)]
         wish: Wish,
     },
     /// Moves leases of a Slurm pool to load its nodes evenly.
     ///
-    /// Tells leases that Slurm lists to move to other nodes by live migration. If
-    /// a node has no room by then, Slurm chooses another one. Run it from a timer,
+    /// Moves leases that Slurm lists to other nodes by live migration. If a node has
+    /// no room by then, Slurm chooses another one. Run it from a timer,
     /// as an operator of Slurm: it writes the jobs' AdminComment and signals them.
     Rebalance {
         /// Empty as many nodes as possible instead.

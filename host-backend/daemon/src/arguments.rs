@@ -10,49 +10,50 @@ use paragpu_config::{Declared as _, Sources};
 /// Serves GPUs to guests: admits them and hands each to a worker process.
 ///
 /// Reads /etc/paragpu/host.toml, /etc/paragpu/host.d/*.toml and the variables
-/// PARAGPU_HOST_*; the options here win over all of them. SIGTERM ends every
-/// session and the daemon; SIGHUP reads the configuration again and applies
-/// limits, pool, sockets of VMs and log level.
+/// PARAGPU_HOST_*; options override them. SIGTERM ends every
+/// session and the daemon; SIGHUP rereads the configuration and applies limits,
+/// pool, sockets of VMs and log level.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "paragpud", version)]
 pub struct Arguments {
     /// Read this file instead of those in /etc/paragpu.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// What executes the calls: auto, cuda or software.
+    /// Kind of GPU: auto, cuda or software.
     #[arg(long, value_name = "KIND")]
     device: Option<String>,
-    /// Listen for guests at this unix socket.
+    /// Listen for guests on this unix socket.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Listen for the paragpu command at this unix socket.
+    /// Listen for the paragpu command on this unix socket.
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
-    /// Note the sessions in this directory [default: `state` beside the control socket].
+    /// Keep the records of sessions in this directory [default: `state` next to the
+    /// control socket].
     #[arg(long, value_name = "DIRECTORY")]
     state: Option<PathBuf>,
-    /// Listen for guests at this TCP address, for example 127.0.0.1:7474.
+    /// Listen for guests on this TCP address, for example 127.0.0.1:7474.
     #[arg(long, value_name = "ADDRESS:PORT")]
     tcp: Option<String>,
-    /// Listen for VMs at this port of the host's vsock.
+    /// Listen for VMs on this port of the host's vsock.
     #[arg(long, value_name = "PORT")]
     vsock: Option<u32>,
-    /// Listen for a VM at this unix socket, at which its vsock connections come out.
+    /// Listen on this unix socket, where one VM's vsock connections arrive.
     #[arg(long, value_name = "[VM=]PATH")]
     vsock_unix: Vec<String>,
-    /// The worker program [default: `paragpu-worker` beside paragpud].
+    /// The worker program [default: `paragpu-worker` next to paragpud].
     #[arg(long, value_name = "PATH")]
     worker: Option<PathBuf>,
     /// Workers to keep warm for each device.
     #[arg(long, value_name = "COUNT")]
     warm: Option<u32>,
-    /// How much to log: off, error, warn, info, debug or trace.
+    /// Log level: off, error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL")]
     log: Option<String>,
     /// Set any other key of host.toml, for example limits.sessions=8.
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_and_value)]
     set: Vec<(String, String)>,
-    /// Print one line of JSON with the addresses when the daemon listens at them.
+    /// Print the addresses as one line of JSON once the daemon listens on them.
     #[arg(long)]
     pub print_addresses: bool,
 }

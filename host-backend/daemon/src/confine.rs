@@ -8,27 +8,12 @@
 
 use std::collections::BTreeMap;
 
+use paragpu_control::confine::MOUNTS;
 use rustix::process::geteuid;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, TargetArch, apply_filter_all_threads,
 };
-
-/// Calls that change what files there are, or whose they are.
-const MOUNTS: [libc::c_long; 12] = [
-    libc::SYS_mount,
-    libc::SYS_umount2,
-    libc::SYS_pivot_root,
-    libc::SYS_chroot,
-    libc::SYS_fsopen,
-    libc::SYS_fsconfig,
-    libc::SYS_fsmount,
-    libc::SYS_fspick,
-    libc::SYS_move_mount,
-    libc::SYS_open_tree,
-    libc::SYS_mount_setattr,
-    libc::SYS_setns,
-];
 
 const NAMESPACES: [libc::c_int; 8] = [
     libc::CLONE_NEWUSER,

@@ -8,7 +8,9 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
-use common::{Channel, Daemon, frame, read_frame, refusal, reply, request, send_hello, welcome};
+use common::{
+    Channel, Daemon, Guest, frame, read_frame, refusal, reply, request, send_hello, welcome,
+};
 use paragpu_control::admin::{Request, Response};
 use paragpu_control::json_lines;
 use paragpu_protocol::codec::encode_all;
@@ -311,18 +313,24 @@ fn a_reload_changes_limits_and_pool() {
     daemon.until_workers(2);
 }
 
+/// Ends the worker of a guest with a signal. The log then contains `reason`, and
+/// `left` sessions remain.
+fn worker_crashes(daemon: &Daemon, mut guest: Guest, signal: Signal, left: u64, reason: &str) {
+    kill_process(daemon.worker_of(&guest), signal).unwrap();
+    guest.until_closed();
+    daemon.until("one crashed", |stats| {
+        (stats.sessions, stats.crashed) == (left, 1)
+    });
+    let log = daemon.log();
+    assert!(log.contains(reason), "{log}");
+}
+
 #[test]
 fn a_worker_that_dies_takes_its_session_only() {
     let daemon = Daemon::start(&[]);
     let mut survivor = daemon.guest();
-    let mut guest = daemon.guest();
-    kill_process(daemon.worker_of(&guest), Signal::KILL).unwrap();
-    guest.until_closed();
-    daemon.until("one crashed", |stats| {
-        (stats.sessions, stats.crashed) == (1, 1)
-    });
-    let log = daemon.log();
-    assert!(log.contains("was killed by signal 9"), "{log}");
+    let guest = daemon.guest();
+    worker_crashes(&daemon, guest, Signal::KILL, 1, "was killed by signal 9");
     survivor.ping();
     drop(survivor);
     daemon.until_quiet(1);
@@ -332,18 +340,10 @@ fn a_worker_that_dies_takes_its_session_only() {
 #[test]
 fn a_worker_that_fails_is_reported_with_its_status() {
     let daemon = Daemon::start(&[]);
-    let mut guest = daemon.guest();
+    let guest = daemon.guest();
+    let reason = "session ends: its worker failed with status 98";
     // The signal of a system call that the kernel refuses to the worker.
-    kill_process(daemon.worker_of(&guest), Signal::SYS).unwrap();
-    guest.until_closed();
-    daemon.until("one crashed", |stats| {
-        (stats.sessions, stats.crashed) == (0, 1)
-    });
-    let log = daemon.log();
-    assert!(
-        log.contains("session ends: its worker failed with status 98"),
-        "{log}"
-    );
+    worker_crashes(&daemon, guest, Signal::SYS, 0, reason);
 }
 
 #[test]

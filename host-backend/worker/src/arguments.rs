@@ -18,51 +18,50 @@ pub enum DeviceKind {
 /// differ from version to version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Calls {
-    /// Any system call is made.
+    /// No filter.
     Any,
-    /// Calls that lead out of a worker end it.
+    /// Calls that could escape the worker end it.
     Deny,
-    /// And the kernel's log names those that a session on the software GPU does
-    /// not make.
+    /// Also, the kernel logs calls that a session on the software GPU does not make.
     Learn,
 }
 
-/// Executes the calls of one guest session on one GPU. Started by paragpud,
-/// which is at the other end of its standard input.
+/// Executes the calls of one guest session on one GPU. Started by paragpud, which
+/// holds the other end of its standard input.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "paragpu-worker", version)]
 pub struct Arguments {
     /// Kind of the GPU.
     #[arg(long)]
     pub device: DeviceKind,
-    /// Which GPU of that kind. NVIDIA's driver is shown it before the others.
+    /// Number of the GPU of that kind. NVIDIA's driver sees it first.
     #[arg(long, default_value_t = 0)]
     pub index: u32,
-    /// The guest's ordinal of the GPU that is most likely.
+    /// The guest's most likely ordinal of the GPU.
     #[arg(long, default_value_t = 0)]
     pub ordinal: u32,
-    /// Directory where module images are kept between sessions.
+    /// Directory that caches module images between sessions.
     #[arg(long)]
     pub image_cache: Option<PathBuf>,
-    /// Most bytes of that directory.
+    /// Maximum size of that directory, in bytes.
     #[arg(long, default_value_t = 4 << 30)]
     pub image_cache_bytes: u64,
-    /// Which system calls are refused, with NVIDIA's driver.
+    /// Seccomp filter with NVIDIA's driver.
     #[arg(long, value_enum, default_value = "deny")]
     pub calls: Calls,
-    /// It was started in namespaces of its own, and becomes its VM's user.
+    /// The worker was started in its own namespaces and becomes its VM's user.
     #[arg(long)]
     pub apart: bool,
-    /// Measure how long calls take that somebody waits for.
+    /// Measure the latency of synchronous calls.
     #[arg(long)]
     pub latency: bool,
-    /// How much to log: off, error, warn, info, debug or trace.
+    /// Log level: off, error, warn, info, debug or trace.
     #[arg(long, default_value_t = LevelFilter::INFO)]
     pub log: LevelFilter,
-    /// How many software GPUs there are.
+    /// Number of software GPUs.
     #[arg(long)]
     pub software_devices: Option<u32>,
-    /// Bytes of a software GPU's memory.
+    /// Memory of a software GPU, in bytes.
     #[arg(long)]
     pub software_memory: Option<u64>,
     /// Compute capability of a software GPU, "major.minor".
@@ -71,7 +70,7 @@ pub struct Arguments {
     /// Threads that run a software GPU's kernels.
     #[arg(long)]
     pub software_cores: Option<u32>,
-    /// A software GPU's memory can be handed over to another worker.
+    /// Make a software GPU's memory shareable, so that a move can hand it over.
     #[arg(long)]
     pub software_shareable: bool,
 }

@@ -9,16 +9,16 @@ configuration! {
     /// `/etc/paragpu/guest.toml`, `/etc/paragpu/conf.d/*.toml`, `PARAGPU_*`.
     pub struct Guest {
         /// How the guest reaches its backend: "auto", "pci", "shm", "unix", "vsock" or "tcp".
-        /// "auto" takes the first that answers, in this order, of those that are there: the device
-        /// file (pci), the socket (shm, then unix), the port (vsock), the address (tcp). Which it
-        /// took is said at log.level "info", and by `paragpu doctor`.
+        /// "auto" tries, in this order, those whose endpoint exists or is set, and uses the first
+        /// that answers: the device file (pci), the socket (shm, then unix), the port (vsock), the
+        /// address (tcp). `paragpu doctor` and log.level "info" show which one it is.
         communicator: Communicator = Communicator::Auto;
-        /// How long a waiting thread polls before it sleeps, in microseconds; "auto" follows what
-        /// recent waits took.
+        /// How long a waiting thread polls before it sleeps, in microseconds; "auto" adapts to
+        /// recent waits.
         spin: Spin = Spin::Auto => 0..=1_000_000;
-        /// Let programs and libraries that carry NVIDIA's CUDA runtime use paragpu's; where
-        /// NVIDIA's driver is loaded this is not done. The variable PARAGPU_REDIRECT=1 does it
-        /// always. libparagpu-redirect.so reads this line in guest.toml alone.
+        /// Redirect programs and libraries that carry NVIDIA's CUDA runtime to paragpu's, unless
+        /// NVIDIA's driver is loaded. The variable PARAGPU_REDIRECT=1 redirects always.
+        /// libparagpu-redirect.so reads this key only from guest.toml.
         redirect: bool = true;
     }
 
@@ -34,29 +34,29 @@ configuration! {
         socket: PathBuf = "/run/paragpu/paragpud.sock".into();
     }
 
-    /// TCP, under mutual TLS 1.3 where the three files are named. `paragpu certificate` makes them.
+    /// TCP, with mutual TLS 1.3 if the three files are set. `paragpu certificate` creates them.
     [tcp] pub struct Tcp {
         /// The daemon's "host:port"; empty for none.
         address: Address = Address(None);
-        /// Certificates of the authorities (PEM) that a host must have its certificate of. Empty,
-        /// with the next two, for no TLS: a host that other machines reach refuses that.
+        /// Certificates of the authorities (PEM) that the host's certificate must come from. Empty,
+        /// like the next two keys, for no TLS, which a host that other machines reach refuses.
         ca: PathBuf = PathBuf::new();
-        /// This VM's certificate and what leads from it to an authority (PEM).
+        /// This VM's certificate with its chain to an authority (PEM).
         certificate: PathBuf = PathBuf::new();
         /// Its private key (PEM), readable by the users alone that may use the VM's GPUs.
         key: PathBuf = PathBuf::new();
         /// The host's name in its certificate; empty: as in `address`.
         name: String = String::new();
-        /// Why there is no host any more; empty: there is one. The holder of a lease that is over
-        /// writes it, and programs get an error with it at once.
+        /// Set by the holder of a lease when the lease is over: the reason, which programs get in
+        /// an error at once; empty: there is a host.
         over: String = String::new();
     }
 
     /// A socket between a virtual machine and its host: KVM, VMware, Hyper-V, Firecracker.
     [vsock] pub struct Vsock {
-        /// The machine of the daemon: 2 is the host of this virtual machine.
+        /// CID of the daemon's machine: 2 is the host of this virtual machine.
         cid: u32 = 2 => 0..=0xffff_fffe;
-        /// The port at which the daemon listens there; 0 for none.
+        /// Port on which the daemon listens there; 0 for none.
         port: u32 = 0 => 0..=0xffff_fffe;
     }
 
@@ -64,12 +64,12 @@ configuration! {
     [pci] pub struct Pci {
         /// The device file of the kernel module.
         device: PathBuf = "/dev/paragpu0".into();
-        /// Let the host copy from and to this program's memory by itself, where it reaches it
-        /// (vfio-user); false: all bytes cross through the device's window.
+        /// Let the host copy directly from and to this program's memory, if it can (vfio-user);
+        /// false: copy only through the device's window.
         direct: bool = true;
     }
 
-    /// What the library says, on standard error.
+    /// Log of the library, on standard error.
     [log] pub struct Log {
         /// "off", "error", "warn", "info", "debug" or "trace".
         level: Level = Level::Warn;
@@ -77,8 +77,8 @@ configuration! {
 
     /// Counters of a process.
     [stats] pub struct Stats {
-        /// A file to which each process appends one JSON line with its counters when it ends, and
-        /// which calls waited for the host, how often and how long; empty for none.
+        /// File to which each process appends a JSON line when it exits: its counters, and which
+        /// calls waited for the host, how often and how long; empty for none.
         file: PathBuf = PathBuf::new();
     }
 }

@@ -71,102 +71,100 @@ configuration! {
 
     /// The daemon itself.
     [daemon] pub struct Daemon {
-        /// Where guests on this host and the device processes of VMs connect.
+        /// Socket for guests on this host and for device processes of VMs.
         socket: PathBuf = "/run/paragpu/paragpud.sock".into();
-        /// Where the `paragpu` command connects. A user who may write to it may end any session.
+        /// Socket for the `paragpu` command. A user with write access can end any session.
         control: PathBuf = "/run/paragpu/control.sock".into();
-        /// Where the daemon notes its sessions, so that after a crash the next one finds them;
-        /// empty: `state` beside the control socket.
+        /// Directory with records of the sessions, so that they survive a crash of the daemon;
+        /// empty: `state` next to the control socket.
         state: PathBuf = PathBuf::new();
         /// Group whose members may use `socket`; empty for the daemon's own.
         group: String = String::new();
         /// Group whose members may use `control`; empty for the daemon's own.
         control_group: String = String::new();
-        /// The worker program; empty: `paragpu-worker` beside paragpud.
+        /// The worker program; empty: `paragpu-worker` next to paragpud.
         worker: PathBuf = PathBuf::new();
     }
 
-    /// TCP for guests, under mutual TLS 1.3 where the three files are named. `paragpu certificate`
-    /// makes them. A guest's certificate says which VM it is, and what that VM may use.
+    /// TCP for guests, with mutual TLS 1.3 if the three files are set. `paragpu certificate` creates
+    /// them. A guest's certificate names its VM and sets that VM's limits.
     [tcp] pub struct Tcp {
-        /// Address and port to listen at; empty for none. Port 0 lets the system choose.
+        /// Address and port to listen on; empty for none. Port 0 lets the system choose.
         listen: Listen = Listen(None);
-        /// Certificates of the authorities (PEM): the owner of a guest's certificate of theirs is
-        /// believed which VM it is. Empty, with the next two, for no TLS.
+        /// Certificates of the authorities (PEM) that may certify guests as VMs. Empty, like the next
+        /// two keys, for no TLS.
         ca: PathBuf = PathBuf::new();
-        /// This host's certificate and what leads from it to an authority (PEM). It names this host as
+        /// This host's certificate with its chain to an authority (PEM). It must name this host as
         /// the guests' tcp.address does.
         certificate: PathBuf = PathBuf::new();
-        /// Its private key (PEM), readable by paragpud's user alone.
+        /// Its private key (PEM), readable only by paragpud's user.
         key: PathBuf = PathBuf::new();
-        /// Whether an address that other machines reach is allowed without TLS. Connections are
-        /// neither encrypted nor authenticated then: only in a network where every machine is
-        /// trusted.
+        /// Allow an address that other machines can reach without TLS. Connections are then neither
+        /// encrypted nor authenticated: use it only in a network where every machine is trusted.
         allow_remote: bool = false;
-        /// The "host:port" that is told to guests whose session comes here from another host, or
-        /// that are to leave their VM's device; empty: the port of `listen`, at the address at
-        /// which that host reached this one.
+        /// The "host:port" sent to guests whose session moves here from another host, or that leave
+        /// their VM's device; empty: the port of `listen`, at the address at which that host
+        /// reached this one.
         announce: Address = Address(None);
     }
 
-    /// Sessions that come from daemons of other hosts, and go to them, over TLS. `paragpu
-    /// certificate` makes the three files.
+    /// Migration of sessions from and to daemons of other hosts, over TLS. `paragpu certificate`
+    /// creates the three files.
     [migration] pub struct Migration {
-        /// Address and port to listen at for other daemons; empty for none. Sessions can be sent
-        /// without it.
+        /// Address and port to listen on for other daemons; empty for none. Not needed to send
+        /// sessions.
         listen: Listen = Listen(None);
-        /// Certificates of the authorities (PEM): a peer with a certificate of theirs may send a
-        /// session here, and is believed which VM it is of.
+        /// Certificates of the authorities (PEM). A peer with a certificate of theirs may send
+        /// sessions here and name the VM that they belong to.
         ca: PathBuf = PathBuf::new();
-        /// This host's certificate and what leads from it to an authority (PEM). It names this host as
-        /// others name it in `--to tcp://HOST:PORT`.
+        /// This host's certificate with its chain to an authority (PEM). It must name this host as
+        /// others do in `--to tcp://HOST:PORT`.
         certificate: PathBuf = PathBuf::new();
-        /// Its private key (PEM), readable by paragpud's user alone.
+        /// Its private key (PEM), readable only by paragpud's user.
         key: PathBuf = PathBuf::new();
     }
 
     /// Leases: shares of GPUs that an engine such as Slurm gives to jobs of this host. See
     /// docs/pool.md.
     [lease] pub struct Lease {
-        /// Where agents of leases connect, as every user of this host may; empty for no leases.
+        /// Socket for agents of leases, open to every user of this host; empty for no leases.
         socket: PathBuf = PathBuf::new();
-        /// "slurm": a job may have what its shards are, a GiB each; "none": root may have what it
-        /// asks for.
+        /// "slurm": a job gets 1 GiB for each of its shards; "none": root gets what it requests.
         engine: Engine = Engine::None;
         /// This host's name in the engine; empty: the name of the machine, without its domain.
         node: String = String::new();
         /// The authority that signs the certificates of leases (`paragpu certificate`): its ca.pem
         /// and ca.key. Every host of the pool has the same, and names it in tcp.ca.
         authority: PathBuf = PathBuf::new();
-        /// How long a lease lasts at most, in seconds.
+        /// Maximum duration of a lease, in seconds.
         valid: u32 = 2_592_000 => 60..=31_536_000;
-        /// Whether the sessions on a GPU take turns in which a lease has time in proportion to its
-        /// memory. `[vm.NAME]` and `paragpu share` go before.
+        /// Give each lease GPU time in proportion to its memory: sessions on a GPU take turns.
+        /// `[vm.NAME]` and `paragpu share` override it.
         share_time: bool = false;
-        /// A directory that all hosts of the pool share, for states of leases that are written
-        /// again and again; empty for none.
+        /// A directory that all hosts of the pool share, for periodic checkpoints of leases; empty
+        /// for none.
         checkpoints: PathBuf = PathBuf::new();
     }
 
     /// Vsock for guests in virtual machines.
     [vsock] pub struct Vsock {
-        /// Port to listen at for VMs whose vsock is this host's kernel's (vhost-vsock); 0 for none.
-        /// Every VM of the host can connect, and is listed by its context identifier.
+        /// Port to listen on for VMs that use this host's kernel vsock (vhost-vsock); 0 for none.
+        /// Every VM of the host can connect, and is listed by its context identifier (CID).
         port: u32 = 0 => 0..=0xffff_fffe;
-        /// Unix sockets to listen at for VMs whose vsock ends in one (vhost-user daemons,
+        /// Unix sockets to listen on for VMs whose vsock is mapped to one (vhost-user daemons,
         /// Firecracker, Cloud Hypervisor): the VM's socket, `_` and the port. A VM is named after
-        /// its socket, or as "VM=PATH" says. Read again on SIGHUP.
+        /// its socket, or by "VM=PATH". Reread on SIGHUP.
         unix: VmSockets = VmSockets(Vec::new());
         /// Group whose members may connect to these sockets; empty for the daemon's own.
         group: String = String::new();
     }
 
-    /// What executes the calls.
+    /// The GPUs.
     [device] pub struct Device {
         /// "auto", "cuda" or "software".
         kind: DeviceKind = DeviceKind::Auto;
-        /// Numbers of the devices to give to guests, in the order in which guests see them;
-        /// empty for all.
+        /// Numbers of the devices that guests get, in the order in which guests see them; empty for
+        /// all.
         indices: Indices = Indices(Vec::new());
         /// Which of them a session gets: "fixed" (the guest's device n is the n-th one),
         /// "round-robin", or "least-loaded" (fewest sessions, then least memory in use). Devices
@@ -174,96 +172,96 @@ configuration! {
         placement: Placement = Placement::Fixed;
     }
 
-    /// Workers that wait, their device ready, for the next session.
+    /// Warm workers, which wait for the next session with their device initialized.
     [pool] pub struct Pool {
-        /// How many for each device.
+        /// Number for each device.
         warm: u32 = 1 => 0..=64;
     }
 
-    /// What guests may use.
+    /// Limits for guests.
     [limits] pub struct Limits {
-        /// Sessions at once.
+        /// Concurrent sessions.
         sessions: u32 = 256 => 1..=4096;
-        /// Sessions at once of one VM, of one user of this host, of one address; 0 for no limit.
-        /// A process has a session for each device that it uses.
+        /// Concurrent sessions of one VM, one user of this host, or one address; 0 for no limit.
+        /// A process has one session for each device that it uses.
         per_vm: u32 = 64 => 0..=4096;
-        /// Device memory of one VM, user or address, in all its sessions together; 0 for no limit.
+        /// Device memory of all sessions of one VM, user or address together; 0 for no limit.
         per_vm_memory: Size = Size(0);
-        /// Memory of the host that workers hold for one VM, user or address, in all its sessions
-        /// together: copies of its memory, images, modules; 0 for half of the host's.
+        /// Host memory that workers hold for all sessions of one VM, user or address together:
+        /// shadows of its memory, images, modules; 0 for half of the host's memory.
         per_vm_host_memory: Size = Size(0);
         /// Device memory of one session; 0 for no limit.
         memory: Size = Size(0);
-        /// Connections that have not said hello yet.
+        /// Connections that have not sent a hello yet.
         pending: u32 = 64 => 1..=4096;
-        /// How long a connection may take to say hello, in milliseconds.
+        /// Time that a connection has to send its hello, in milliseconds.
         hello: u32 = 5000 => 1..=600_000;
-        /// How long a session waits for its guest to connect again when the connection is lost, in
-        /// milliseconds; 0 ends it at once. The session of a process that has ended is never kept; of
-        /// a process that the host cannot see, over tcp and vsock, one whose connection was closed
-        /// instead of falling silent is kept for three seconds at most.
+        /// Time that a session waits for its guest to reconnect after its connection is lost, in
+        /// milliseconds; 0 ends it at once. The session of an exited process is never kept. If the
+        /// host cannot see the process (tcp, vsock), a session whose connection was closed, and did
+        /// not just fall silent, is kept for at most three seconds.
         reconnect: u32 = 30_000 => 0..=3_600_000;
     }
 
-    /// What confines workers, where that is a choice.
+    /// Confinement of workers, as far as it is configurable.
     [confine] pub struct Confine {
-        /// Which system calls end a worker with NVIDIA's driver: "deny" those that lead out of a
-        /// process, such as ptrace, mount or execve; "learn" the same, and the kernel's log names
-        /// those that a session on the software GPU does not make; "any" none. Workers that start
-        /// afterwards obey a change.
+        /// Seccomp filter of workers with NVIDIA's driver. "deny": calls that could escape the
+        /// process, such as ptrace, mount or execve, end the worker. "learn": also, the kernel logs
+        /// calls that a session on the software GPU does not make. "any": no filter. A change
+        /// applies to workers that start afterwards.
         cuda_calls: Calls = Calls::Deny;
-        /// User and group numbers for workers, "FIRST-LAST", which nothing else of the host uses, or
-        /// "subordinate": those that /etc/subuid and /etc/subgid give paragpud's user. Each VM's workers
-        /// have a number of their own, and namespaces: no network, no processes, no files but their
-        /// VM's images. Empty: workers run as paragpud's user. paragpud needs root or CAP_SETUID,
-        /// CAP_SETGID and CAP_CHOWN for this, which its unit gives it; without them workers run as its
-        /// user, and `paragpu doctor` says so.
+        /// User and group numbers for workers, "FIRST-LAST", not used by anything else on the host,
+        /// or "subordinate": those that /etc/subuid and /etc/subgid assign to paragpud's user. The
+        /// workers of each VM get a number and namespaces of their own: no network, no other
+        /// processes, no files except their VM's images. Empty: workers run as paragpud's user.
+        /// paragpud needs root or CAP_SETUID, CAP_SETGID and CAP_CHOWN for this, which its unit
+        /// grants; without them workers run as its user, and `paragpu doctor` reports it.
         users: Users = Users::Shared;
-        /// Do so with NVIDIA GPUs too. Does not work yet: NVIDIA's driver cannot open a GPU there.
+        /// Apply `users` to NVIDIA GPUs too. Does not work yet: NVIDIA's driver then cannot open a GPU.
         cuda_users: bool = false;
     }
 
     /// The software GPU.
     [software] pub struct Software {
-        /// How many there are.
+        /// Number of devices.
         devices: u32 = 1 => 1..=32;
-        /// The compute capability it claims, "major.minor".
+        /// Compute capability to report, "major.minor".
         compute_capability: ComputeCapability = ComputeCapability { major: 12, minor: 1 };
-        /// Memory of each device; 0 for 4 GiB, or half of the host's where that is less.
+        /// Memory of each device; 0 for 4 GiB, or half of the host's memory if that is less.
         memory: Size = Size(0) => 0..=1 << 40;
         /// Threads that run kernels; 0 for one per core.
         threads: u32 = 0 => 0..=1024;
-        /// Sessions that move to another worker of this host hand their memory over instead of
-        /// copying it, where both workers' GPUs are so. Access at random is slower then, unless
-        /// the kernel gives shared memory huge pages
+        /// Hand memory over instead of copying it when a session moves to another worker of this
+        /// host, if both GPUs are shareable. Random access is then slower, unless the kernel
+        /// uses huge pages for shared memory
         /// (/sys/kernel/mm/transparent_hugepage/shmem_enabled).
         shareable: bool = false;
     }
 
     /// Shared memory with guests on this host.
     [shm] pub struct Shm {
-        /// Bytes of a session's window: rings, staging and pinned memory. Memory is taken as it is
-        /// used.
+        /// Size of a session's window: rings, staging and pinned memory. It occupies only the memory
+        /// that is used.
         window: Size = Size(8 << 30) => 8 << 20..=1 << 40;
     }
 
-    /// Program images, kept so that a guest need not send them twice.
+    /// Cache of program images, so that a guest sends each only once.
     [cache] pub struct Cache {
-        /// Where they are kept, for each VM, user or address apart; empty: the directory that
-        /// systemd gives (CacheDirectory=), and without one, in each worker's memory only.
+        /// Directory, with a separate cache for each VM, user or address; empty: systemd's
+        /// CacheDirectory=, or without one only each worker's memory.
         directory: PathBuf = PathBuf::new();
-        /// How much is kept for each; 0 for nothing.
+        /// Maximum size of each cache; 0 for none.
         size: Size = Size(1 << 30) => 0..=1 << 40;
     }
 
     /// Counters for Prometheus, in its text format.
     [metrics] pub struct Metrics {
-        /// Where they are served, over HTTP at /metrics: a loopback "address:port", or the path of
-        /// a unix socket; empty for nowhere.
+        /// Address to serve them on, over HTTP at /metrics: a loopback "address:port", or the path
+        /// of a unix socket; empty for none.
         listen: Endpoint = Endpoint::Nowhere;
     }
 
-    /// What the daemon and the workers say: to the journal under systemd, else on standard error.
+    /// Log of the daemon and the workers: to the journal under systemd, else to standard error.
     [log] pub struct Log {
         /// "off", "error", "warn", "info", "debug" or "trace".
         level: Level = Level::Info;
@@ -271,26 +269,25 @@ configuration! {
 
     named:
 
-    /// What one VM may use, by the name that `paragpu list` shows: of a VM, "uid 1000" of a user of
-    /// this host, an address. A name with blanks or dots stands in quotes: [vm."uid 1000"].
+    /// Limits of one tenant, by its name in `paragpu list`: a VM, a user of this host such as
+    /// "uid 1000", or an address. Quote names with blanks or dots: [vm."uid 1000"].
     [vm.NAME] pub struct Vm {
-        /// Device memory of all its sessions together; 0 for limits.per_vm_memory. More fails as
-        /// on a full device.
+        /// Device memory of all its sessions together; 0 for limits.per_vm_memory. Allocations
+        /// beyond it fail as on a full device.
         memory: Size = Size(0);
-        /// Sessions at once; 0 for limits.per_vm.
+        /// Concurrent sessions; 0 for limits.per_vm.
         sessions: u32 = 0 => 0..=4096;
-        /// Time on a GPU in proportion to this, among sessions that have work; 0 for 100. Where a
-        /// session has a weight, cap or priority, all sessions on its GPU take turns.
+        /// Weight of its GPU time among sessions that have work; 0 for 100. If a session has a
+        /// weight, cap or priority, all sessions on its GPU take turns.
         weight: u32 = 0 => 0..=1000;
-        /// Most of a GPU's time in percent, even of an idle GPU; 0 for all of it.
+        /// Maximum share of a GPU's time in percent, even of an idle GPU; 0 for no limit.
         cap: u32 = 0 => 0..=100;
-        /// Sessions of a higher priority go first, from the end of the kernel that runs.
+        /// Sessions of a higher priority run first, once the current kernel has ended.
         priority: u32 = 0 => 0..=7;
-        /// Numbers of the devices that it may have, in the order in which it sees them; empty for
-        /// all that the daemon gives.
+        /// Numbers of the devices that it may use, in the order in which it sees them; empty for
+        /// all that guests get.
         devices: Indices = Indices(Vec::new());
-        /// Its context identifier at the host's vsock (vsock.port), so that it has its name there
-        /// too; 0 for none.
+        /// Its CID on the host's vsock (vsock.port), which gives it its name there too; 0 for none.
         cid: u32 = 0 => 0..=0xffff_fffe;
     }
 }

@@ -5,9 +5,10 @@
 //! version and length, then JSON. [`socket`] is the worker's socket, whose
 //! packets carry descriptors too.
 //!
-//! Daemon and worker share three things beside messages: the worker's command
-//! line ([`spawn`]), the memory account of a VM ([`account`]), and the format of
-//! a session's state, whose first record the daemon reads ([`state`]).
+//! Daemon and worker share four things beside messages: the worker's command
+//! line ([`spawn`]), the memory account of a VM ([`account`]), the format of a
+//! session's state, whose first record the daemon reads ([`state`]), and the
+//! system calls that the kernel refuses to both ([`confine`]).
 
 // What others send is read here, so nothing may panic.
 #![cfg_attr(
@@ -23,6 +24,7 @@
 
 pub mod account;
 pub mod admin;
+pub mod confine;
 pub mod counters;
 pub mod exchange;
 pub mod files;

@@ -81,6 +81,8 @@ pub fn figures<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type)
                 Part::In(_) => arguments.push(quote!(#name)),
                 Part::Out(count) => {
                     checks.extend(quote!(super::present(#name)?;));
+                    // SAFETY: of the generated code: the caller vouches for the
+                    // pointer, which `present` found not to be null.
                     puts.extend(quote!(unsafe { super::scatter(#name, &answer, #place) }?;));
                     place += count;
                 }
@@ -95,6 +97,7 @@ pub fn figures<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type)
             let [.., place, length] = names.as_slice() else {
                 continue;
             };
+            // SAFETY: of the generated code: as of a value, for `length` bytes.
             quote! {
                 let text = super::ask_text(device, #number)?;
                 unsafe { super::put_text(#place, #length, &text) }

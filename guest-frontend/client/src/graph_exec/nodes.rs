@@ -9,7 +9,7 @@ use paragpu_protocol::codec::{Bytes, encode_all};
 use paragpu_protocol::handle::StreamHandle;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
-    Copy, CopyRect, EventRecord, GraphConditional, Launch, Memset, StreamMemory, StreamWaitEvent,
+    Copy, CopyRect, EventRecord, GraphConditional, Launch, Memset, StreamMemory,
 };
 use paragpu_protocol::types::{ArrayEnd, CopyEnd, LinearEnd};
 
@@ -18,6 +18,7 @@ use crate::copy::{self, host_copy, span};
 use crate::error::Result;
 use crate::objects::graph::Conditional;
 use crate::objects::graph::{CopyNodeEnd, CopyWork, Fill, HostRun, Kernel, MemoryWork, Work};
+use crate::stream::wait_for_event;
 
 /// CU_MEMHOSTALLOC_DEVICEMAP.
 const DEVICEMAP: u32 = 2;
@@ -227,10 +228,9 @@ impl Graphs {
                 event: marked.event.handle(),
                 stream: StreamHandle::LEGACY,
             }),
-            Work::EventWait(marked) => call(&StreamWaitEvent {
-                stream: StreamHandle::LEGACY,
-                event: marked.event.handle(),
-            }),
+            Work::EventWait(marked) => {
+                call(&wait_for_event(StreamHandle::LEGACY, marked.event.handle()))
+            }
         };
         Ok(Made::One(number, work))
     }

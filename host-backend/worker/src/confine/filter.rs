@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use paragpu_control::confine::MOUNTS;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, TargetArch, apply_filter_all_threads,
@@ -146,8 +147,8 @@ const OLDER: &[libc::c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[libc::c_long] = &[];
 
-/// Ways out of a process: programs, other processes, namespaces, files by
-/// handle, the kernel's own parts, rights.
+/// Ways out of a process beside [`MOUNTS`]: programs, other processes, new
+/// namespaces, files by handle, the kernel's own parts, rights.
 const WAYS_OUT: &[libc::c_long] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -157,18 +158,6 @@ const WAYS_OUT: &[libc::c_long] = &[
     libc::SYS_process_madvise,
     libc::SYS_pidfd_getfd,
     libc::SYS_unshare,
-    libc::SYS_setns,
-    libc::SYS_mount,
-    libc::SYS_umount2,
-    libc::SYS_pivot_root,
-    libc::SYS_chroot,
-    libc::SYS_fsopen,
-    libc::SYS_fsconfig,
-    libc::SYS_fsmount,
-    libc::SYS_fspick,
-    libc::SYS_move_mount,
-    libc::SYS_open_tree,
-    libc::SYS_mount_setattr,
     libc::SYS_open_by_handle_at,
     libc::SYS_swapon,
     libc::SYS_swapoff,
@@ -224,7 +213,8 @@ pub(super) fn allow_session() -> Result<(), String> {
 /// For all threads of the process, the driver's too: no ways out.
 pub(super) fn deny_ways_out() -> Result<(), String> {
     name_refused_calls().map_err(|error| error.to_string())?;
-    let ways = WAYS_OUT.iter().map(|call| (*call, Vec::new())).collect();
+    let ways = WAYS_OUT.iter().chain(&MOUNTS);
+    let ways = ways.map(|call| (*call, Vec::new())).collect();
     apply(ways, SeccompAction::Allow, SeccompAction::Trap)
 }
 
