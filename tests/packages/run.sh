@@ -61,8 +61,13 @@ in_bare() {
 		mount -t proc proc "$0/proc"
 		mount --rbind /dev "$0/dev"
 		mount -t tmpfs -o mode=755 tmpfs "$0/run"
+		# Not chroot: the kernel gives no user namespaces in one.
+		cd "$0"
+		pivot_root . mnt
+		cd /
+		chroot /mnt umount --lazy /
 		exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 HOME=/root \
-			DEBIAN_FRONTEND=noninteractive chroot "$0" /packages/inside.sh' "$root"
+			DEBIAN_FRONTEND=noninteractive /packages/inside.sh' "$root"
 	rm -rf --one-file-system "$root"
 }
 
