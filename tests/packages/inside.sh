@@ -105,7 +105,7 @@ mkfifo /tmp/addresses
 setpriv --reuid paragpu --regid paragpu --init-groups --no-new-privs \
 	--inh-caps=-all,+setuid,+setgid,+chown --ambient-caps=-all,+setuid,+setgid,+chown \
 	--bounding-set=-all,+setuid,+setgid,+chown -- \
-	paragpud --device software --print-addresses >/tmp/addresses 2>/tmp/daemon.log &
+	paragpud --print-addresses >/tmp/addresses 2>/tmp/daemon.log &
 daemon=$!
 read -r _ </tmp/addresses || {
 	cat /tmp/daemon.log
@@ -113,6 +113,9 @@ read -r _ </tmp/addresses || {
 	exit 1
 }
 check "doctor finds nothing wrong" as_user paragpu doctor
+check "the guest's libcuda.so.1 is no driver of the host" \
+	grep -qF "no CUDA device: the software GPU serves reason=\"cannot open Cuda device 0: CUDA_ERROR_NO_DEVICE (100): libcuda.so.1 is paragpu's own" \
+	<(tr -d '\033' </tmp/daemon.log)
 # Until its first worker is there.
 for _ in {1..100}; do
 	paragpu doctor --side host >/tmp/doctor
