@@ -59,7 +59,14 @@ in_bare() {
 	unshare --mount --pid --fork --kill-child bash -ec '
 		mount --bind "$0" "$0"
 		mount -t proc proc "$0/proc"
-		mount --rbind /dev "$0/dev"
+		# Its own: a package makes files there.
+		mount -t tmpfs -o mode=755 tmpfs "$0/dev"
+		for file in null zero full random urandom tty; do
+			touch "$0/dev/$file"
+			mount --bind "/dev/$file" "$0/dev/$file"
+		done
+		mkdir -m 1777 "$0/dev/shm"
+		ln -s /proc/self/fd "$0/dev/fd"
 		mount -t tmpfs -o mode=755 tmpfs "$0/run"
 		# Not chroot: the kernel gives no user namespaces in one.
 		cd "$0"
