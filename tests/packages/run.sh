@@ -1,6 +1,6 @@
 #!/bin/bash
 # The Debian packages in a bare Debian: installing, using, upgrading, purging.
-# Needs root; make has built what is packed, and vectorAdd.
+# Needs root; make has built what is packed, and the programs.
 #
 # usage: run.sh [RELEASE]...   (default: bookworm trixie)
 set -euo pipefail
@@ -51,7 +51,7 @@ in_bare() {
 	tar -xf "$base" -C "$root"
 	mkdir "$root/packages"
 	cp -r "$work/first" "$work/second" "$here/inside.sh" "$root/packages/"
-	cp out/programs/vectorAdd "$root/usr/local/bin/"
+	cp out/programs/vectorAdd{,-static,-static-12.9} "$root/usr/local/bin/"
 
 	# Processes and mounts in there end with this.
 	# $0 is for the shell within.
