@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::error::Error as _;
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser};
@@ -21,6 +22,8 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // The journal shows a line with colours as a blob.
+        .with_ansi(std::io::stderr().is_terminal())
         .init();
     match Settings::try_from(arguments).and_then(|settings| service::run(&settings)) {
         Ok(()) => ExitCode::SUCCESS,

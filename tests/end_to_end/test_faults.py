@@ -211,15 +211,20 @@ class Faults(unittest.TestCase):
     def test_doctor_tells_what_a_program_carries(self):
         def doctor(*paths):
             command = [harness.binary("paragpu"), "doctor", "-o", "json", *paths]
-            run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
             return run.returncode, json.loads(run.stdout)["runtimes"]
 
+        environment = self.daemon.guest_environment("unix")
         code, runtimes = doctor(os.path.join(harness.PROGRAMS, "vectorAdd-static"))
         self.assertEqual((code, len(runtimes)), (0, 1))
         self.assertIn("13.0.88", runtimes[0]["releases"])
         self.assertEqual(runtimes[0]["served_by"], "libcudart.so.13")
         code, runtimes = doctor(os.path.join(harness.ROOT, ".cache", "cuda-13.0", "lib"))
         self.assertEqual((code, [found["kind"] for found in runtimes]), (0, ["shared"]))
+        self.assertEqual(doctor("/bin/sh"), (0, []))
+        # What could be served is not, where it is switched off.
+        environment["PARAGPU_REDIRECT"] = "0"
+        self.assertEqual(doctor(os.path.join(harness.PROGRAMS, "vectorAdd-static"))[0], 1)
         self.assertEqual(doctor("/bin/sh"), (0, []))
 
     def test_daemon_killed_and_restarted(self):

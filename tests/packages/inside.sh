@@ -105,7 +105,7 @@ mkfifo /tmp/addresses
 setpriv --reuid paragpu --regid paragpu --init-groups --no-new-privs \
 	--inh-caps=-all,+setuid,+setgid,+chown --ambient-caps=-all,+setuid,+setgid,+chown \
 	--bounding-set=-all,+setuid,+setgid,+chown -- \
-	paragpud --device software --print-addresses >/tmp/addresses 2>/tmp/daemon.log &
+	paragpud --print-addresses >/tmp/addresses 2>/tmp/daemon.log &
 daemon=$!
 read -r _ </tmp/addresses || {
 	cat /tmp/daemon.log
@@ -113,6 +113,8 @@ read -r _ </tmp/addresses || {
 	exit 1
 }
 check "doctor finds nothing wrong" as_user paragpu doctor
+check "the guest's libcuda.so.1 is no driver of the host" \
+	grep -qF "libcuda.so.1 is paragpu's own" /tmp/daemon.log
 # Until its first worker is there.
 for _ in {1..100}; do
 	paragpu doctor --side host >/tmp/doctor
@@ -127,6 +129,16 @@ for communicator in unix shm auto; do
 	check "vectorAdd runs over $communicator" \
 		as_user env PARAGPU_COMMUNICATOR=$communicator /usr/local/bin/vectorAdd
 done
+carrier=/usr/local/bin/vectorAdd-static
+for program in $carrier $carrier-12.9; do
+	check "${program##*/} runs without any setting" as_user "$program"
+done
+check "the redirector can be switched off" \
+	bash -c "export PARAGPU_REDIRECT=0; ! $carrier && ! paragpu doctor $carrier"
+echo "redirect = false" >/tmp/guest.toml
+check "a file switches it off, too" env PARAGPU_CONFIG=/tmp/guest.toml \
+	bash -c "! $carrier && ! paragpu doctor $carrier && paragpu run $carrier"
+check "setuid programs start" setpriv --reuid nobody --regid nogroup --clear-groups su --version
 check "others may not connect" bash -c '! setpriv --reuid nobody --regid nogroup --clear-groups /usr/local/bin/vectorAdd'
 kill "$daemon"
 check "the daemon ends in order" wait "$daemon"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # The Debian packages in a bare Debian: installing, using, upgrading, purging.
-# Needs root; make has built what is packed, and vectorAdd.
+# Needs root; make has built what is packed, and the programs.
 #
 # usage: run.sh [RELEASE]...   (default: bookworm trixie)
 set -euo pipefail
@@ -51,7 +51,7 @@ in_bare() {
 	tar -xf "$base" -C "$root"
 	mkdir "$root/packages"
 	cp -r "$work/first" "$work/second" "$here/inside.sh" "$root/packages/"
-	cp out/programs/vectorAdd "$root/usr/local/bin/"
+	cp out/programs/vectorAdd{,-static,-static-12.9} "$root/usr/local/bin/"
 
 	# Processes and mounts in there end with this.
 	# $0 is for the shell within.
@@ -59,10 +59,22 @@ in_bare() {
 	unshare --mount --pid --fork --kill-child bash -ec '
 		mount --bind "$0" "$0"
 		mount -t proc proc "$0/proc"
-		mount --rbind /dev "$0/dev"
+		# Its own: a package makes files there.
+		mount -t tmpfs -o mode=755 tmpfs "$0/dev"
+		for file in null zero full random urandom tty; do
+			touch "$0/dev/$file"
+			mount --bind "/dev/$file" "$0/dev/$file"
+		done
+		mkdir -m 1777 "$0/dev/shm"
+		ln -s /proc/self/fd "$0/dev/fd"
 		mount -t tmpfs -o mode=755 tmpfs "$0/run"
+		# Not chroot: the kernel gives no user namespaces in one.
+		cd "$0"
+		pivot_root . mnt
+		cd /
+		chroot /mnt umount --lazy /
 		exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 HOME=/root \
-			DEBIAN_FRONTEND=noninteractive chroot "$0" /packages/inside.sh' "$root"
+			DEBIAN_FRONTEND=noninteractive /packages/inside.sh' "$root"
 	rm -rf --one-file-system "$root"
 }
 

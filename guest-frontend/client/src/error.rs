@@ -32,7 +32,7 @@ pub enum Error {
     ChannelsTaken(String),
     /// No communicator of the automatic order found a host.
     #[error(
-        "no host was found (tried {0}); set `communicator` in /etc/paragpu/guest.toml, or run `paragpu doctor`"
+        "no host was found: {0}; set `communicator` in /etc/paragpu/guest.toml, or run `paragpu doctor`"
     )]
     NothingFound(String),
     /// The host said no.

@@ -70,7 +70,7 @@ pub enum Command {
     /// With PROGRAM, lists NVIDIA's CUDA runtimes in a program and the libraries
     /// that it loads at its start, in a library, or in a whole folder, and what
     /// serves them. Does not run the program. Exits with 1 if one of them is
-    /// not served.
+    /// not served, or programs that start here are not redirected.
     Doctor {
         /// Programs, libraries or folders to inspect.
         #[arg(value_name = "PROGRAM", conflicts_with = "side")]

@@ -129,8 +129,18 @@ pub fn run(
     })
 }
 
+/// "1 session", "2 sessions".
+fn counted(count: impl Into<u64>, one: &str) -> String {
+    match count.into() {
+        1 => format!("1 {one}"),
+        count => format!("{count} {one}s"),
+    }
+}
+
 fn text(report: &Report) -> String {
     let mut out = String::new();
+    let names = report.findings.iter().map(|finding| finding.what.len());
+    let width = names.max().unwrap_or_default();
     let mut side = "";
     for finding in &report.findings {
         if finding.side != side {
@@ -143,9 +153,9 @@ fn text(report: &Report) -> String {
             State::Warning => "note",
             State::Bad => "BAD",
         };
-        out += &format!("  {mark:<4}  {:<14} {}\n", finding.what, finding.detail);
+        out += &format!("  {mark:<4}  {:<width$} {}\n", finding.what, finding.detail);
         if let Some(advice) = &finding.advice {
-            out += &format!("        {:<14} → {advice}\n", "");
+            out += &format!("        {:<width$} → {advice}\n", "");
         }
     }
     out

@@ -14,8 +14,13 @@ pub enum Error {
     Config(#[from] paragpu_config::Error),
     /// Nobody answers at the control socket.
     #[error(
-        "no paragpud answers at {}; is it running (systemctl status paragpud), and may this user use its socket?",
-        path.display()
+        "no paragpud answers at {}; {}",
+        path.display(),
+        match source.kind() {
+            std::io::ErrorKind::PermissionDenied =>
+                "only members of its group may use it (ls -l), which is paragpu in the Debian packages: usermod -aG paragpu USER",
+            _ => "is it running (systemctl status paragpud)?",
+        }
     )]
     NoDaemon {
         /// The socket.

@@ -1,6 +1,11 @@
 //! `paragpu run` and `paragpu doctor PROGRAM`: programs that carry NVIDIA's
 //! runtime inside.
 
+mod switch;
+
+use switch::NotRedirected;
+pub use switch::redirected;
+
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -95,6 +100,9 @@ struct Report {
     ok: bool,
     objects: usize,
     runtimes: Vec<Carried>,
+    /// Why programs that start here, as they are, are not redirected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_redirected: Option<String>,
 }
 
 /// Reports the runtimes of programs, libraries and folders before they run.
@@ -109,11 +117,15 @@ pub fn examine(paths: &[PathBuf], output: Output) -> Result<ExitCode, Error> {
         .iter()
         .flat_map(|object| inside(object, &facts))
         .collect();
+    let missing = redirected().err();
+    let fails = missing.as_ref().is_some_and(NotRedirected::fails);
+    let served = |carried: &Carried| carried.served_by.is_some() && !fails;
     let report = Report {
         version: 1,
-        ok: runtimes.iter().all(|carried| carried.served_by.is_some()),
+        ok: runtimes.iter().all(served),
         objects: objects.len(),
         runtimes,
+        not_redirected: missing.map(|missing| missing.to_string()),
     };
     match output {
         Output::Json => print_json(&report)?,
@@ -259,6 +271,7 @@ fn text(report: &Report) -> String {
             releases => format!(" {}", releases.join(", ")),
         };
         let served = match carried.served_by {
+            Some(library) if report.not_redirected.is_some() => format!("{library} can serve it"),
             Some(library) => format!("redirected to {library}"),
             None => "NOT SERVED: its calls fail; see docs/redirect.md".to_owned(),
         };
@@ -273,6 +286,15 @@ fn text(report: &Report) -> String {
         if let (None, Some(id)) = (carried.served_by, &carried.build_id) {
             let _ = writeln!(text, "    build-id {id}");
         }
+    }
+    let servable = |carried: &Carried| carried.served_by.is_some();
+    if let Some(reason) = &report.not_redirected
+        && report.runtimes.iter().any(servable)
+    {
+        let _ = writeln!(
+            text,
+            "not redirected: {reason}; `paragpu run PROGRAM` redirects one program"
+        );
     }
     if report.runtimes.is_empty() {
         let _ = writeln!(

@@ -14,6 +14,9 @@ use paragpu_protocol::layout::MAX_DEVICES;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// There while NVIDIA's kernel driver is loaded. Its device files are no sign of it: the
+/// guest package makes them, too.
+const NVIDIAS_DRIVER: &str = "/proc/driver/nvidia/version";
 
 /// One device that guests can have.
 #[derive(Debug, Clone, Default)]
@@ -188,20 +191,21 @@ impl Devices {
         }));
     }
 
-    /// A worker could not open device `ordinal`.
-    pub fn failed(&mut self, ordinal: u32, reason: String, now: Instant) {
+    /// A worker could not open device `ordinal`. Whether that is a fault: not where
+    /// the search for devices ends with it.
+    pub fn failed(&mut self, ordinal: u32, reason: String, now: Instant) -> bool {
         let last = self.list.len().saturating_sub(1);
         let Some(place) = usize::try_from(ordinal).ok().filter(|place| *place <= last) else {
-            return;
+            return false;
         };
         if self.search != Search::Over && place == last {
             if place > 0 {
                 self.list.pop();
                 self.search = Search::Over;
-                return;
+                return false;
             }
             if self.auto && self.kind == "cuda" {
-                if std::path::Path::new("/dev/nvidiactl").exists() {
+                if std::path::Path::new(NVIDIAS_DRIVER).exists() {
                     tracing::warn!(
                         %reason,
                         "the GPUs of this host cannot be used: the software GPU serves"
@@ -210,17 +214,18 @@ impl Devices {
                     tracing::info!(%reason, "no CUDA device: the software GPU serves");
                 }
                 self.begin("software");
-                return;
+                return false;
             }
             self.search = Search::Nothing(reason.clone());
         }
         let Some(device) = self.list.get_mut(place) else {
-            return;
+            return false;
         };
         let pause = FIRST_PAUSE.saturating_mul(1 << device.failures.min(6));
         device.failures = device.failures.saturating_add(1);
         device.retry = Some(now + pause.min(LONGEST_PAUSE));
         device.problem = Some(reason);
+        true
     }
 
     /// Ends the pauses that are over; the earliest that is not.
@@ -256,7 +261,7 @@ mod tests {
         devices.opened(0, "A".into(), 1);
         assert!(!devices.ready());
         devices.opened(1, "B".into(), 1);
-        devices.failed(2, "no such device".into(), now);
+        assert!(!devices.failed(2, "no such device".into(), now));
         assert!(devices.ready());
         assert_eq!(devices.count(), 2);
         assert_eq!(devices.label(1), "cuda:1");
@@ -266,10 +271,10 @@ mod tests {
     fn auto_falls_back_once() {
         let mut devices = Devices::new(&host(DeviceKind::Auto, &[]));
         let now = Instant::now();
-        devices.failed(0, "no driver".into(), now);
+        assert!(!devices.failed(0, "no driver".into(), now));
         assert_eq!(devices.kind(), "software");
         assert_eq!(devices.problem(), None);
-        devices.failed(0, "no memory".into(), now);
+        assert!(devices.failed(0, "no memory".into(), now));
         assert_eq!(devices.problem(), Some("no memory"));
         let retry = devices.retry(now).unwrap();
         assert_eq!(devices.retry(retry), None);

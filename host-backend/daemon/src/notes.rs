@@ -74,7 +74,10 @@ impl Notes {
     /// [`Error::Running`] where another daemon has it, [`Error::System`].
     pub fn open(directory: &Path) -> Result<Self, Error> {
         let failed = || format!("use the state directory {}", directory.display());
-        let lock = lock(directory).map_err(Error::system(failed()))?;
+        let lock = lock(directory).map_err(|source| match source.kind() {
+            std::io::ErrorKind::PermissionDenied => Error::NotAllowed(directory.to_owned()),
+            _ => Error::system(failed())(source),
+        })?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => return Err(Error::Running(directory.to_owned())),

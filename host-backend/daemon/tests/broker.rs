@@ -195,13 +195,13 @@ fn a_hello_that_makes_no_sense_is_answered() {
             },
             "is over",
         ),
-        (Hello { device: 1, ..good }, "gives 1 devices"),
+        (Hello { device: 1, ..good }, "gives 1 device"),
         (
             Hello {
                 device: u32::MAX,
                 ..good
             },
-            "gives 1 devices",
+            "gives 1 device",
         ),
     ] {
         let stream = daemon.connect();

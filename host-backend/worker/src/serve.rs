@@ -99,6 +99,12 @@ pub fn run(arguments: &Arguments) -> ! {
             tracing::error!(%error, "cannot talk to the daemon");
             exit_now(1)
         }
+        // The daemon tells it, which knows whether there should be one.
+        Err(Stop::NoDevice(reason)) => {
+            tracing::debug!(reason, "no device");
+            let _ = control.send(&FromWorker::Failed { reason }, &[]);
+            exit_now(1)
+        }
         Err(Stop::Failed(reason)) => {
             tracing::error!(reason, "no session");
             let _ = control.send(&FromWorker::Failed { reason }, &[]);
@@ -110,6 +116,7 @@ pub fn run(arguments: &Arguments) -> ! {
 /// Why a worker stops before its session.
 enum Stop {
     Daemon(ControlError),
+    NoDevice(String),
     Failed(String),
 }
 
@@ -346,7 +353,7 @@ fn guide(served: &Session, home: &Move<'_>, follows: bool) {
 /// Opens the GPU as far as it can be without a session.
 fn warm_up(arguments: &Arguments) -> Result<Warm, Stop> {
     let failed = |error: paragpu_device::Error| {
-        Stop::Failed(format!(
+        Stop::NoDevice(format!(
             "cannot open {:?} device {}: {error}",
             arguments.device, arguments.index
         ))

@@ -238,7 +238,7 @@ impl<T: Configuration> Reader<T> {
         };
         let table = DeTable::parse(&text).map_err(|error| Error::Refused {
             origin: at(error.span().map_or(0, |span| span.start)),
-            reason: error.message().trim_end().replace('\n', ", "),
+            reason: misread(error.message()),
         })?;
         self.section(&[], table.get_ref(), &at)
     }
@@ -402,4 +402,14 @@ fn unknown<T: Configuration>(path: &[&str], value: &Value, origin: Origin) -> Er
 fn top_section<T: Configuration>(key: &Key<T>) -> String {
     let (section, _) = key.section().split_once('.').unwrap_or((key.section(), ""));
     section.to_owned()
+}
+
+/// What the parser says of text that is no TOML.
+fn misread(message: &str) -> String {
+    let message = message.trim_end().replace('\n', ", ");
+    // It takes a word in which `true` or `false` may begin for one of them.
+    if message.starts_with("invalid boolean") {
+        return format!("{message}; any other word stands in quotes");
+    }
+    message
 }

@@ -186,6 +186,10 @@ fn wrong_values_are_named_with_their_line() {
             "main.toml:2: `tcp.address` expects \"host:port\", not \"host\"",
         ),
         (
+            "communicator = tcp",
+            "main.toml:1: invalid boolean, expected `true`; any other word stands in quotes",
+        ),
+        (
             "communicator = 'tcp'",
             "main.toml:1: `communicator` is \"tcp\", but tcp.address names no \"host:port\"",
         ),

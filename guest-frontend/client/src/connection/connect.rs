@@ -228,14 +228,18 @@ impl Attempt<'_> {
                     });
                 }
                 Err(error @ (Error::NoAnswer { .. } | Error::ChannelsTaken(_))) if !single => {
-                    tried.push(crate::error::chain(&error));
+                    let failure = crate::error::chain(&error);
+                    // shm and unix have one socket.
+                    if tried.last() != Some(&failure) {
+                        tried.push(failure);
+                    }
                 }
                 Err(error) => return Err(error),
             }
         }
         Err(Error::NothingFound(if tried.is_empty() {
             format!(
-                "{}, {}; neither vsock.port nor tcp.address is set",
+                "neither {} nor {} is there, and neither vsock.port nor tcp.address is set",
                 self.config.pci.device.display(),
                 self.config.shm.socket.display()
             )
@@ -457,10 +461,22 @@ fn vsock_advice(error: &TravelError) -> &'static str {
     }
 }
 
+/// What keeps a guest from the daemon of its machine.
+fn unix_advice(error: &TravelError) -> &'static str {
+    let denied = std::io::ErrorKind::PermissionDenied;
+    match error {
+        TravelError::Io { source, .. } if source.kind() == denied => {
+            "only members of its group may use it (ls -l), which is paragpu in the Debian \
+             packages: usermod -aG paragpu USER"
+        }
+        _ => "is paragpud running (systemctl status paragpud)?",
+    }
+}
+
 fn dial_unix(path: &Path) -> Result<std::os::unix::net::UnixStream, Error> {
     stream::sockets::connect_unix(path).map_err(|error| Error::NoAnswer {
         place: format!("the socket {}", path.display()),
-        advice: "is paragpud running (systemctl status paragpud), and may this user write to the socket?",
+        advice: unix_advice(&error),
         source: Box::new(error),
     })
 }

@@ -18,6 +18,7 @@ pub mod device;
 pub mod event;
 pub mod field;
 pub mod init;
+mod internal;
 pub mod memory;
 pub mod mig;
 pub mod pcie;

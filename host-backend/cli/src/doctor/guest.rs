@@ -8,6 +8,7 @@ use paragpu_config::guest::Guest;
 
 use super::{Report, State};
 use crate::error::chain;
+use crate::redirect::redirected;
 
 const SIDE: &str = "guest";
 
@@ -26,6 +27,7 @@ pub(super) fn examine(report: &mut Report) {
     pci(report, &loaded.values);
     super::tls::of_guest(report, &loaded.values);
     libraries(report);
+    redirector(report);
     communicators(report, &loaded.values);
 }
 
@@ -87,9 +89,32 @@ fn ivshmem() -> Option<(String, Option<String>)> {
         })
 }
 
+/// Whether programs that carry NVIDIA's runtime use paragpu's.
+fn redirector(report: &mut Report) {
+    const SUBJECT: &str = "redirector";
+    match redirected() {
+        Ok(library) => {
+            report.add(SIDE, SUBJECT, State::Good, library.display().to_string());
+        }
+        Err(reason) if reason.fails() => {
+            report
+                .add(SIDE, SUBJECT, State::Warning, reason.to_string())
+                .advise("programs that carry NVIDIA's CUDA runtime need `paragpu run`");
+        }
+        Err(reason) => {
+            report.add(SIDE, SUBJECT, State::Absent, reason.to_string());
+        }
+    }
+}
+
 /// Whose libraries programs will load.
 fn libraries(report: &mut Report) {
-    for library in ["libcudart.so.13", "libcuda.so.1"] {
+    for library in [
+        "libcudart.so.13",
+        "libcudart.so.12",
+        "libcuda.so.1",
+        "libnvidia-ml.so.1",
+    ] {
         let Some(path) = find_library(library) else {
             report
                 .add(
@@ -124,7 +149,7 @@ fn libraries(report: &mut Report) {
 fn find_library(name: &str) -> Option<PathBuf> {
     let listed = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     std::env::split_paths(&listed)
-        .filter(|directory| directory.is_absolute())
+        .filter(|directory| !directory.as_os_str().is_empty())
         .chain(configured_directories())
         .chain(
             [
@@ -222,9 +247,8 @@ fn communicators(report: &mut Report, guest: &Guest) {
                     served = Some(communicator);
                 }
                 let detail = format!(
-                    "{place}: {} device{}, protocol {}{}",
-                    welcome.device_count,
-                    if welcome.device_count == 1 { "" } else { "s" },
+                    "{place}: {}, protocol {}{}",
+                    super::counted(welcome.device_count, "device"),
                     welcome.version,
                     if used { "; programs use this" } else { "" },
                 );

@@ -206,11 +206,11 @@ fn daemon(report: &mut Report, given: Option<&Path>) {
         let detail = match &device.problem {
             Some(problem) => format!("{}: {problem}", device.device),
             None => format!(
-                "{}: {name}, {}, {} sessions, {} idle workers",
+                "{}: {name}, {}, {}, {}",
                 device.device,
                 crate::sessions::bytes(device.memory),
-                device.sessions,
-                device.idle
+                super::counted(device.sessions, "session"),
+                super::counted(device.idle, "idle worker")
             ),
         };
         report.add(SIDE, format!("device {}", device.ordinal), state, detail);

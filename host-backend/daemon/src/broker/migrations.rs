@@ -195,7 +195,8 @@ impl Broker {
     fn check_gpu(&self, gpu: u32) -> Result<(), String> {
         let count = self.devices.count();
         (gpu < count).then_some(()).ok_or_else(|| {
-            format!("this host gives {count} GPUs, numbered from 0: there is no GPU {gpu}")
+            let gpus = if count == 1 { "GPU" } else { "GPUs" };
+            format!("this host gives {count} {gpus}, numbered from 0: there is no GPU {gpu}")
         })
     }
 

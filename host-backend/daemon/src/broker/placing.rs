@@ -60,8 +60,10 @@ impl Broker {
                 (own, all) if own < all as usize => (own, " to this guest"),
                 (all, _) => (all, ""),
             };
+            let devices = if count == 1 { "device" } else { "devices" };
             format!(
-                "the host gives {count} devices{whose}, and the guest asks for number {ordinal}"
+                "the host gives {count} {devices}{whose}, and the guest asks for number {ordinal}, \
+                 counted from 0 (CUDA_VISIBLE_DEVICES?)"
             )
         })
     }

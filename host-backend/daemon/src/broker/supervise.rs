@@ -269,13 +269,13 @@ impl Broker {
     }
 
     fn start_failed(&mut self, ordinal: u32, pid: u32, reason: String) {
-        tracing::info!(
-            worker = pid,
-            gpu = self.devices.label(ordinal),
-            reason,
-            "a worker cannot open its device"
-        );
-        self.devices.failed(ordinal, reason, Instant::now());
+        let gpu = self.devices.label(ordinal);
+        let what = "a worker cannot open its device";
+        if self.devices.failed(ordinal, reason.clone(), Instant::now()) {
+            tracing::warn!(worker = pid, gpu, reason, "{what}");
+        } else {
+            tracing::debug!(worker = pid, gpu, reason, "{what}");
+        }
     }
 
     /// A worker has exited.

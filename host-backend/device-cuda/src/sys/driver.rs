@@ -3,7 +3,7 @@
 //! Enumerations are plain integers: a newer driver may return values that
 //! this build does not know.
 
-use core::ffi::{c_char, c_int, c_uchar, c_uint, c_ushort, c_void};
+use core::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ushort, c_void};
 
 use paragpu_abi::{
     CUDA_ARRAY3D_DESCRIPTOR, CUDA_BATCH_MEM_OP_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v2,
@@ -36,12 +36,19 @@ macro_rules! driver {
             /// and initialises it.
             ///
             /// # Errors
-            /// `NO_DEVICE` where there is no driver, `SYSTEM_DRIVER_MISMATCH`
-            /// where it lacks a function, or what cuInit says.
+            /// `NO_DEVICE` where there is no driver or only paragpu's library
+            /// for guests, `SYSTEM_DRIVER_MISMATCH` where it lacks a function,
+            /// or what cuInit says.
             pub fn load() -> Result<Self> {
                 // SAFETY: NVIDIA's driver library may be loaded by any process.
                 let library = unsafe { libloading::Library::new("libcuda.so.1") }
                     .map_err(|error| Error::new(Status::NO_DEVICE, error.to_string()))?;
+                if is_of_guests(&library, c"paragpu_thread_context") {
+                    return Err(Error::new(
+                        Status::NO_DEVICE,
+                        "libcuda.so.1 is paragpu's own, for guests: NVIDIA's driver is not there",
+                    ));
+                }
                 let driver = Self {
                     $(
                         // SAFETY: the types are those of cuda.h for this symbol:
@@ -82,6 +89,14 @@ macro_rules! driver {
 
 // The functions that build.rs names, with the description's prototypes.
 include!(concat!(env!("OUT_DIR"), "/driver.rs"));
+
+/// Whether a library is paragpu's own, which exports `mark`. Where a machine is
+/// host and guest, the loader finds it if NVIDIA's is not there; a worker that
+/// used it would be a guest of its own daemon.
+pub(super) fn is_of_guests(library: &libloading::Library, mark: &CStr) -> bool {
+    // SAFETY: whether the name is there is asked; nothing is called or read.
+    unsafe { library.get::<*mut c_void>(mark.to_bytes_with_nul()) }.is_ok()
+}
 
 /// A driver's answer as a result.
 pub fn check(code: CUresult) -> Result<()> {

@@ -6,6 +6,8 @@ use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use libloading::Library;
 use paragpu_device::management::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED, VALUES};
 
+use super::driver::is_of_guests;
+
 #[allow(non_camel_case_types)]
 type nvmlDevice_t = *mut c_void;
 
@@ -93,6 +95,9 @@ impl Nvml {
     pub fn load() -> Option<Self> {
         // SAFETY: NVIDIA's library may be loaded by any process.
         let library = unsafe { Library::new("libnvidia-ml.so.1") }.ok()?;
+        if is_of_guests(&library, c"paragpu_nvml") {
+            return None;
+        }
         let nvml = Self(library);
         let init = nvml.find("nvmlInit_v2")?;
         // SAFETY: the type is nvml.h's for this name.
