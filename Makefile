@@ -182,9 +182,17 @@ bench-vms: packages-demo build bench-programs $(VENV)/.complete ## 1, 2, 4 and 8
 	status=0; python3 tests/bench/bench_vms.py || status=$$?; $(PYTHON) tests/bench/page.py out/bench-vms/bench-vms.json; exit $$status
 
 .PHONY: experiments
-experiments: build programs bench-programs lammps $(VENV)/.complete ## gVirtuS's, rCUDA's and mrCUDA's published experiments, into out/experiments
+experiments: build programs bench-programs lammps bench-cluster $(VENV)/.complete ## gVirtuS's, rCUDA's and mrCUDA's published experiments, into out/experiments
 	python3 tests/bench/experiments.py
 	$(PYTHON) tests/bench/page.py out/experiments/experiments.json
+
+PACKAGES_CLUSTER := openmpi-bin libopenmpi-dev iproute2
+.PHONY: bench-cluster
+bench-cluster: build cuda $(VENV)/.complete ## gVirtuS's product of matrices under MPI, over nodes that share a GPU; network namespaces, root; into out/experiments
+	@tests/tools/install-packages.sh $(PACKAGES_CLUSTER)
+	$(MAKE) -C tests/bench cluster
+	python3 tests/bench/mpi_cluster.py
+	$(PYTHON) tests/bench/page.py out/experiments/cluster.json
 
 .PHONY: test-gpu bench-gpu gpu-kit
 gpu-kit: build programs bench-programs ## what a machine with a GPU but no compiler needs, into out/gpu-kit
