@@ -33,11 +33,14 @@ HOST = f"{NETWORK}.254"
 INSIDE = "CLUSTER_OF_NAMESPACES"
 # A network of its own, and names of namespaces that nobody else sees.
 ENTER = 'mkdir -p /run/netns && mount -t tmpfs tmpfs /run/netns && ip link set lo up && exec "$@"'
-# How OpenMPI reaches a node: as with ssh, a node's address and a command.
+# How OpenMPI reaches a node: as with ssh, a node's address and a command. It cuts a host's
+# name at its first dot, and hosts of one name would share its files.
 AGENT = """#!/bin/sh
 node=$1
 shift
-exec ip netns exec "$node" unshare --uts sh -c 'hostname "node-$0"; exec sh -c "$*"' "$node" "$@"
+export TMPDIR="${0%/*}/${node##*.}"
+mkdir -p "$TMPDIR"
+exec ip netns exec "$node" unshare --uts sh -c 'hostname "node$0"; exec sh -c "$*"' "${node##*.}" "$@"
 """
 PATIENCE = 300
 
@@ -72,7 +75,6 @@ def product(nodes, agent, environment, size, rounds):
         "btl": "tcp,self",
         "btl_tcp_if_include": f"{NETWORK}.0/24",
         "oob_tcp_if_include": f"{NETWORK}.0/24",
-        "orte_tmpdir_base": os.path.dirname(agent),
     }
     command = ["mpirun", "--allow-run-as-root", "--map-by", "node", "--bind-to", "none", "-np", str(len(nodes))]
     command += ["-H", ",".join(f"{node}:1" for node in nodes)]
