@@ -103,29 +103,27 @@ def moves(experiments):
 
 
 def moved(job, ways, unmoved, daemons, rounds):
-    """Rows and series of a benchmark whose session moves."""
-    rows, series, first = [], {}, None
-    at = [step for step in range(0, job.steps, job.every)]
-
-    def take(environment, step=None, move=None):
-        for daemon in daemons:
-            gpu.await_warm(daemon, 1)
-        return [job.run(environment, at=() if step is None else (step,), move=move) for _ in range(rounds)]
-
-    for name, environment in unmoved.items():
-        runs = take(environment)
-        first = first or runs[0]
+    """Rows and series of a benchmark whose session moves; all ways take turns."""
+    steps = range(0, job.steps, job.every)
+    plan = [(name, None, environment, None) for name, environment in unmoved.items()]
+    plan += [(name, step, environment, session.move) for name, (environment, session) in ways.items() for step in steps]
+    taken = {}
+    for turn in range(rounds):
+        for name, step, environment, move in plan[:: -1 if turn % 2 else 1]:
+            for daemon in daemons:
+                gpu.await_warm(daemon, 1)
+            run = job.run(environment, at=() if step is None else (step,), move=move)
+            taken.setdefault((name, step), []).append(run)
+    first = taken[plan[0][:2]][0]
+    rows, series = [], {}
+    for name, step, _, _ in plan:
+        runs = taken[name, step]
         seconds = as_seconds([run.whole for run in runs])
-        rows.append([name, "", *seconds, "", "", "yes" if all(run.same(first) for run in runs) else "NO"])
-        series[name] = [(step, seconds[0]) for step in at]
-    for name, (environment, session) in ways.items():
-        series[name] = []
-        for step in at:
-            runs = take(environment, step, session.move)
-            seconds = as_seconds([run.whole for run in runs])
+        same = all(run.same(first) and len(run.moves) == (step is not None) for run in runs)
+        cost = ["", ""]
+        if step is not None:
             cost = [statistics.median(run.moves[0][key] for run in runs) for key in ("blackout_ms", "total_ms")]
-            same = all(run.same(first) and len(run.moves) == 1 for run in runs)
-            rows.append([name, step, *seconds, *cost, "yes" if same else "NO"])
-            series[name].append((step, seconds[0]))
-            say(f"lammps {job.case}: {name} at {step}: {seconds[0]:.2f} s, {cost} ms, same {same}")
+        rows.append([name, "" if step is None else step, *seconds, *cost, "yes" if same else "NO"])
+        series.setdefault(name, []).extend((at, seconds[0]) for at in (steps if step is None else [step]))
+        say(f"lammps {job.case}: {name} at {step}: {seconds[0]:.2f} s, {cost} ms, same {same}")
     return rows, series

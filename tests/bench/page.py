@@ -81,7 +81,7 @@ def lines(plot):
     axes.set(xscale=scale, yscale=scale, xlabel=plot["across"], ylabel=plot["upwards"])
     if linear:
         axes.set_ylim(bottom=0)
-    marks = sorted({point[0] for points in plot["series"].values() for point in points if point[0] > 0})
+    marks = sorted({point[0] for points in plot["series"].values() for point in points if linear or point[0] > 0})
     if len(marks) <= 8:
         axes.set_xticks(marks, [f"{mark:g}" for mark in marks])
         axes.xaxis.set_minor_formatter(NullFormatter())
