@@ -182,9 +182,17 @@ bench-vms: packages-demo build bench-programs $(VENV)/.complete ## 1, 2, 4 and 8
 	status=0; python3 tests/bench/bench_vms.py || status=$$?; $(PYTHON) tests/bench/page.py out/bench-vms/bench-vms.json; exit $$status
 
 .PHONY: experiments
-experiments: build programs bench-programs $(VENV)/.complete ## gVirtuS's, rCUDA's and mrCUDA's published experiments, into out/experiments
+experiments: build programs bench-programs lammps bench-cluster $(VENV)/.complete ## gVirtuS's, rCUDA's and mrCUDA's published experiments, into out/experiments
 	python3 tests/bench/experiments.py
 	$(PYTHON) tests/bench/page.py out/experiments/experiments.json
+
+PACKAGES_CLUSTER := openmpi-bin libopenmpi-dev iproute2
+.PHONY: bench-cluster
+bench-cluster: build cuda $(VENV)/.complete ## gVirtuS's product of matrices under MPI, over nodes that share a GPU; network namespaces, root; into out/experiments
+	@tests/tools/install-packages.sh $(PACKAGES_CLUSTER)
+	$(MAKE) -C tests/bench cluster
+	python3 tests/bench/mpi_cluster.py
+	$(PYTHON) tests/bench/page.py out/experiments/cluster.json
 
 .PHONY: test-gpu bench-gpu gpu-kit
 gpu-kit: build programs bench-programs ## what a machine with a GPU but no compiler needs, into out/gpu-kit
@@ -267,6 +275,16 @@ llama: cuda libraries
 test-llama: build llama $(VENV)/.complete ## llama.cpp's words, moved while it says them, on this machine's GPU or (DEVICE=software) the software GPU; builds it for half an hour
 	PARAGPU_TEST_BINARIES="$(CURDIR)/target/release" PARAGPU_TEST_LIBRARIES="$(CURDIR)/out/lib" \
 		$(PYTHON) tests/frameworks/test_llama.py --device $(or $(DEVICE),software)
+
+LAMMPS := .cache/lammps
+.PHONY: lammps test-lammps
+lammps: cuda build ## LAMMPS with its GPU package from Debian's source package, into .cache; builds it for a quarter of an hour
+	@tests/tools/install-packages.sh cmake ninja-build dpkg-dev
+	@tests/frameworks/build-lammps.sh $(LAMMPS)
+
+test-lammps: lammps $(VENV)/.complete ## LAMMPS's melt and copper, compared with its CPU code, between communicators and while they move, on this machine's GPU or (DEVICE=software) the software GPU
+	PARAGPU_TEST_BINARIES="$(CURDIR)/target/release" PARAGPU_TEST_LIBRARIES="$(CURDIR)/out/lib" \
+		$(PYTHON) tests/frameworks/test_lammps.py --device $(or $(DEVICE),software)
 
 .PHONY: test-vfio-user
 test-vfio-user: packages-test build programs ## the device over vfio-user, in VMs of QEMU 11.1 from Debian 13's backports

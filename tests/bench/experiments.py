@@ -1,8 +1,9 @@
 """The experiments that gVirtuS, rCUDA and mrCUDA were published with, repeated:
 time against problem size for three programs and gVirtuS's table; rCUDA's ten
 samples, split into computation and communication; cost models of calls with
-their fits. On a machine without a GPU the software GPU serves, and the native
-columns stay empty. Writes JSON into a folder, from which page.py draws a page.
+their fits; LAMMPS by size and by the step at which it moves, where it is built.
+On a machine without a GPU the software GPU serves, and the native columns stay
+empty. Writes JSON into a folder, from which page.py draws a page.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 # pylint: disable=wrong-import-position
 import gpu
+import lammps_runs
 import measure
 from measure import OVERHEADS, harness, say
 
@@ -34,6 +36,8 @@ PUBLISHED = {
 SAMPLES = (
     "alignedTypes asyncAPI bicubicTexture blackScholes boxFilter clock convolutionSeparable fastWalshTransform imageDenoising matrixMul"
 ).split()
+# Parts, in their order.
+PARTS = ("sizes", "samples", "models", "lammps")
 # Workers that wait for a program.
 WARM = 1
 LAUNCHES = (100, 1000, 3000, 10000, 30000)
@@ -174,11 +178,16 @@ class Experiments:
         self.plots.append(measure.lines("Launches and one wait", "launches", "seconds", series))
         self.table("mrcuda-models", ["way", "operation", "x", "a: seconds", "b: seconds per x", "R²"], rows)
 
+    def lammps(self):
+        """rCUDA and mrCUDA: LAMMPS."""
+        lammps_runs.run(self)
+
 
 def main():
     """The experiments."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="runs of which the median counts (default 5)")
+    parser.add_argument("--only", choices=PARTS, action="append", help="only this part; may be repeated")
     parser.add_argument("folder", nargs="?", default=os.path.join(harness.ROOT, "out/experiments"), help="where results go")
     options = parser.parse_args()
     os.makedirs(options.folder, exist_ok=True)
@@ -188,13 +197,12 @@ def main():
     except gpu.NoGpu as why:
         say(f"{why}: the software GPU serves, without native figures")
         native, about = None, f"software GPU; {measure.machine()}"
-    with harness.Daemon(f"--warm={WARM}", device="cuda" if native else "software") as daemon:
+    with harness.Daemon(f"--warm={WARM}", *([] if native else lammps_runs.SOFTWARE), device="cuda" if native else "software") as daemon:
         environments = {"native": native} if native else {}
         environments.update((way, daemon.guest_environment(way)) for way in WAYS)
         experiments = Experiments(daemon, environments, native is not None, options)
-        experiments.sizes()
-        experiments.samples()
-        experiments.models()
+        for part in options.only or PARTS:
+            getattr(experiments, part)()
     data = measure.described(
         "Published experiments, repeated", about, "make experiments", plots=experiments.plots, tables=experiments.tables
     )

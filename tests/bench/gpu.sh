@@ -2,18 +2,19 @@
 # Tests and benchmarks on this machine's NVIDIA GPU, with what is built or carried
 # here and without a network:
 #
-#   tests/bench/gpu.sh [test|moves|felt|vm|bench|quick|experiments|vms|all] [FOLDER]
+#   tests/bench/gpu.sh [test|moves|felt|vm|bench|quick|experiments|lammps|vms|all] [FOLDER]
 #
 # test: every program, compared with native, and moved in the middle of a run.
 # moves: only that. felt: what programs feel of their moves. vm: every program in a VM over pci. bench: the whole benchmark.
-# quick: a short one. experiments: the published ones, repeated. vms: time against
-# the number of sessions. all (default): test, then quick. Results go to FOLDER
-# (default: out). Without a GPU it says so and ends with 0.
+# quick: a short one. experiments: the published ones, repeated. lammps: LAMMPS's part
+# of them, after a comparison with native. vms: time against the number of sessions.
+# all (default): test, then quick. Results go to FOLDER (default: out). Without a GPU
+# it says so and ends with 0.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 what=all
 case ${1:-} in
-test | moves | felt | vm | bench | quick | experiments | vms | all)
+test | moves | felt | vm | bench | quick | experiments | lammps | vms | all)
     what=$1
     shift
     ;;
@@ -36,6 +37,10 @@ for file in target/release/paragpud target/release/paragpu-worker target/release
     [ -e "$file" ] || built=false
 done
 kit=${PARAGPU_TEST_KIT:-out/gpu-kit}
+if [ -e "$kit/lammps/lmp" ]; then
+    chmod a+x "$kit/lammps/lmp" 2>/dev/null || true
+    export PARAGPU_TEST_LAMMPS=${PARAGPU_TEST_LAMMPS:-$(cd "$kit/lammps" && pwd)}
+fi
 if ! $built && [ -d "$kit" ]; then
     kit=$(cd "$kit" && pwd)
     # What was carried may have lost its mode on the way.
@@ -74,6 +79,10 @@ bench)
     ;;
 experiments)
     python3 tests/bench/experiments.py "$folder/experiments" || status=1
+    ;;
+lammps)
+    python3 tests/frameworks/test_lammps.py || status=1
+    python3 tests/bench/experiments.py --only lammps --rounds "${ROUNDS:-3}" "$folder/lammps" || status=1
     ;;
 vms)
     python3 tests/bench/bench_vms.py --as sessions "$folder/bench-vms" || status=1

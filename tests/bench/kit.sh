@@ -5,7 +5,8 @@
 #   tests/bench/kit.sh [--vm] [FOLDER]      default: out/gpu-kit
 #
 # --vm adds vm.tar.xz: a QEMU with the libraries and firmware that it needs, the
-# demo VM's kernel and an initramfs, for `gpu.sh vm`.
+# demo VM's kernel and an initramfs, for `gpu.sh vm`. LAMMPS comes along where
+# `make lammps` built it.
 #
 # Copy the repository with that folder to the machine; gpu.sh there finds it.
 set -euo pipefail
@@ -36,6 +37,12 @@ done
 strip -o "$kit/overheads" out/bench/overheads
 # NVIDIA's own runtime, which the remote one is compared with. Never commit it.
 cp -L .cache/cuda-13.0/lib/libcudart.so.13 "$kit/native/"
+
+lammps=${PARAGPU_TEST_LAMMPS:-.cache/lammps/bin}
+if [ -e "$lammps/lmp" ]; then
+    mkdir -p "$kit/lammps"
+    cp -L "$lammps"/{lmp,in.lj,in.eam,Cu_u3.eam} "$kit/lammps/"
+fi
 
 # The newest binary of the device's conformance suite.
 suite=$(cargo test --release -p paragpu-device-cuda --test conformance --no-run --message-format=json |

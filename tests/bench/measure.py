@@ -109,10 +109,11 @@ def table(results):
 FIELDS = ("name", "unit", "value", "baseline", "ratio", "goal", "met")
 
 
-def lines(title, across, upwards, series):
-    """A plot for the page: {name: [(x, y)]} across logarithmic axes."""
+def lines(title, across, upwards, series, scale="log"):
+    """A plot for the page: {name: [(x, y)]} across logarithmic or linear axes."""
     series = {name: points for name, points in series.items() if points}
-    return {"kind": "lines", "title": title, "across": across, "upwards": upwards, "series": series}
+    plot = {"kind": "lines", "title": title, "across": across, "upwards": upwards, "series": series}
+    return plot if scale == "log" else {**plot, "scale": scale}
 
 
 def dots(title, unit, groups):

@@ -70,14 +70,18 @@ def picture(figure):
 
 
 def lines(plot):
-    """Series across logarithmic axes."""
+    """Series across logarithmic axes, or linear ones that begin at 0."""
+    linear = plot.get("scale") == "linear"
     figure, axes = pyplot.subplots(figsize=(6.5, 3.4))
     style = looks(plot["series"])
     for name, points in plot["series"].items():
-        points = sorted(point for point in points if min(point) > 0)
+        points = sorted(point for point in points if linear or min(point) > 0)
         axes.plot(*zip(*points), label=name, linewidth=1.4, markersize=4, **style[name])
-    axes.set(xscale="log", yscale="log", xlabel=plot["across"], ylabel=plot["upwards"])
-    marks = sorted({point[0] for points in plot["series"].values() for point in points if point[0] > 0})
+    scale = "linear" if linear else "log"
+    axes.set(xscale=scale, yscale=scale, xlabel=plot["across"], ylabel=plot["upwards"])
+    if linear:
+        axes.set_ylim(bottom=0)
+    marks = sorted({point[0] for points in plot["series"].values() for point in points if linear or point[0] > 0})
     if len(marks) <= 8:
         axes.set_xticks(marks, [f"{mark:g}" for mark in marks])
         axes.xaxis.set_minor_formatter(NullFormatter())

@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""LAMMPS with its GPU package through paragpu: a Lennard-Jones melt and copper.
+
+usage: test_lammps.py [--device cuda|software]
+
+`make lammps` builds it from Debian's source package, with NVIDIA's static runtime
+and PTX. Each benchmark runs on LAMMPS's own CPU code and through every communicator,
+on a GPU also natively. Temperature, energies and pressure must stay near the CPU's,
+as near as the package's mixed precision comes; between communicators, and to native,
+they, positions and velocities must agree in every bit. So they must if the session
+moves to another daemon at several steps, and from another host's daemon over TCP to
+this host's shared memory. PARAGPU_TEST_LAMMPS names the folder of the program where
+it is not in .cache/lammps/bin.
+"""
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.dirname(HERE))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "bench"))
+# pylint: disable=wrong-import-position
+import harness
+import lammps
+from measure import say
+
+# Edge of the box, steps, and how many between two rows.
+SIZES = {"cuda": (1, 200, 20), "software": (0.5, 200, 20)}
+# Of the largest value that the CPU computes. Rows of the first steps differ by the
+# precision alone, later ones also because trajectories part.
+NEAR = 1e-3
+NEAR_AT_FIRST = 1e-5
+
+
+def native():
+    """The environment of a native run."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PARAGPU_")}
+
+
+class Test:
+    """What was found; nothing stops at the first fault."""
+
+    def __init__(self, device):
+        self.device, self.failed = device, 0
+
+    def held(self, well, what):
+        """Notes a check."""
+        say(f"{'ok' if well else 'FAILED'}: {what}")
+        self.failed += not well
+
+    def job(self, case):
+        """A benchmark of the device's size."""
+        edge, steps, every = SIZES[self.device]
+        return lammps.Job(case, edge, steps, every)
+
+    def compared(self, case, daemon):
+        """A benchmark on the CPU and every way; the run over shm."""
+        job = self.job(case)
+        # It finds a libcuda.so.1, and calls none of it.
+        cpu = job.run(daemon.guest_environment("shm"), on_gpu=False)
+        stayed = job.run(daemon.guest_environment("shm"))
+        first = [lammps.Run(), lammps.Run()]
+        first[0].table, first[1].table = stayed.table[:1], cpu.table[:1]
+        self.held(first[0].apart(first[1]) <= NEAR_AT_FIRST, f"{case}: first row {first[0].apart(first[1]):.2g} from the CPU's")
+        self.held(stayed.apart(cpu) <= NEAR, f"{case}: all rows within {stayed.apart(cpu):.2g} of the CPU's, {stayed.atoms} atoms")
+        ways = {way: daemon.guest_environment(way) for way in harness.HOST_COMMUNICATORS}
+        if self.device == "cuda":
+            ways["native"] = native()
+        for way, environment in ways.items():
+            run = job.run(environment)
+            self.held(run.same(stayed), f"{case}, {way}: as over shm in every bit; {run.loop:.2f} s of steps")
+        return stayed
+
+    def moved(self, case, stayed, one, two):
+        """A benchmark whose session moves to and fro."""
+        job, places = self.job(case), [one, two]
+
+        def move():
+            places.reverse()
+            return places[1].migrate(places[1].sessions()[0]["id"], places[0].socket)
+
+        for part in (0, 1, 5, 9):
+            at = (part * job.steps // 10,)
+            run = job.run(places[0].guest_environment("shm"), at=at, move=move)
+            self.held(run.same(stayed) and len(run.moves) == 1, f"{case}: moved at step {at[0]}: {run.moves}")
+        every = range(0, job.steps, job.every)
+        run = job.run(places[0].guest_environment("shm"), at=every, move=move)
+        self.held(run.same(stayed) and len(run.moves) == len(every), f"{case}: moved {len(run.moves)} times")
+
+    def came_home(self, case, stayed, far, near):
+        """A benchmark that begins at another host's daemon and goes on at this one's."""
+        job = self.job(case)
+
+        def move():
+            to = f"tcp://{near.addresses['migration']}"
+            return far.migrate(far.sessions()[0]["id"], to, "--communicator", "shm")
+
+        run = job.run(near_and_far(near, far), at=(job.steps // 2,), move=move)
+        self.held(run.same(stayed) and len(run.moves) == 1, f"{case}: from tcp to shm at half: {run.moves}")
+
+
+def near_and_far(near, far):
+    """The environment of a program of `near`'s host that uses `far` over TCP."""
+    return {**near.guest_environment("tcp"), "PARAGPU_TCP_ADDRESS": far.addresses["tcp"]}
+
+
+def main():
+    """Does what the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=sorted(SIZES), default="cuda", help="default cuda")
+    options = parser.parse_args()
+    test = Test(options.device)
+    with contextlib.ExitStack() as stack:
+        trust = harness.certificates(stack.enter_context(tempfile.TemporaryDirectory(prefix="paragpu-trust-")))
+        extra = [*harness.as_host(trust), *(lammps.SOFTWARE if options.device == "software" else [])]
+        one, two = (stack.enter_context(harness.Daemon(*extra, device=options.device)) for _ in range(2))
+        for case in lammps.CASES:
+            stayed = test.compared(case, one)
+            test.moved(case, stayed, one, two)
+            test.came_home(case, stayed, two, one)
+        if test.failed:
+            say(one.log()[-2000:])
+    say(f"{test.failed} checks failed")
+    sys.exit(bool(test.failed))
+
+
+if __name__ == "__main__":
+    main()
