@@ -28,6 +28,8 @@ pub struct Files<'a> {
     pub certificate: &'a Path,
     /// Its private key.
     pub key: &'a Path,
+    /// Others may read the private key, too: something else keeps it.
+    pub key_shared: bool,
 }
 
 /// Which ciphers a connection may use.
@@ -159,7 +161,7 @@ fn authorities(files: &Files<'_>) -> Result<RootCertStore, CertificateError> {
 fn private_key(files: &Files<'_>) -> Result<PrivateKeyDer<'static>, CertificateError> {
     let failed = refused(files, "key", files.key);
     let file = std::fs::metadata(files.key).map_err(|error| failed(&error))?;
-    if file.mode() & 0o077 != 0 {
+    if file.mode() & 0o077 != 0 && !files.key_shared {
         return Err(failed(&"others may read it: chmod 600"));
     }
     PrivateKeyDer::from_pem_file(files.key).map_err(|error| failed(&error))

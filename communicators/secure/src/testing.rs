@@ -35,6 +35,7 @@ pub fn credentials(wear: Wear) -> (Credentials, Credentials) {
             ca: &issued.ca,
             certificate: &issued.certificate,
             key: &issued.key,
+            key_shared: false,
         };
         Credentials::load(files, wear).unwrap()
     });

@@ -45,6 +45,7 @@ fn credentials(own: &Issued, ca: &Path, wear: Wear) -> Credentials {
         ca,
         certificate: &own.certificate,
         key: &own.key,
+        key_shared: false,
     };
     Credentials::load(files, wear).unwrap()
 }

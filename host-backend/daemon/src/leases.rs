@@ -29,6 +29,26 @@ pub struct Grant {
     pub memory: u64,
     /// Number of the GPU on this host.
     pub gpu: u32,
+    /// Its weight where sessions take turns; 0 for none of its own.
+    pub weight: u32,
+    /// How long it stands after its connection closed.
+    pub grace: Duration,
+}
+
+/// Who keeps a lease.
+///
+/// ```text
+///              the connection closes, with a grace
+///   By(holder) ───────────────────────────────────► Until(end)
+///              ◄───────────────────────────────────     │
+///                 the same user claims it again         ▼ over
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hold {
+    /// This connection.
+    By(u64),
+    /// Nobody; it may be claimed again until then.
+    Until(Instant),
 }
 
 /// A lease that stands.
@@ -40,8 +60,8 @@ pub struct Leased {
     pub job: Option<u64>,
     /// What it may have.
     pub grant: Grant,
-    /// The connection that holds it.
-    pub holder: u64,
+    /// Who keeps it.
+    pub hold: Hold,
     /// Seconds after which its sessions are written again and again; 0 for never.
     pub checkpoint: u64,
     /// Sessions that could not be written are tried again then.
@@ -155,6 +175,9 @@ impl Leases {
                     uid: job.uid,
                     memory: job.memory,
                     gpu: job.gpu,
+                    // A job's lease ends with the job.
+                    weight: 0,
+                    grace: Duration::ZERO,
                 })
                 .map_err(|error| error.to_string()),
         });
@@ -199,7 +222,7 @@ impl Leases {
     #[must_use]
     pub fn of(&self, holder: u64) -> Option<&str> {
         let mut standing = self.standing.iter();
-        let found = standing.find(|(_, leased)| leased.holder == holder);
+        let found = standing.find(|(_, leased)| leased.hold == Hold::By(holder));
         found.map(|(vm, _)| vm.as_str())
     }
 
@@ -232,17 +255,19 @@ impl Leases {
                 (format!("{PREFIX}{}-s{:x}", grant.uid, serial >> 32), serial)
             }
         };
-        if self.standing.contains_key(&vm) {
-            return Err(match own {
-                Some(_) => format!("another agent holds the lease {vm}"),
-                None => format!("there is a lease {vm} of another host already"),
-            });
+        if let Some(standing) = self.standing.get(&vm) {
+            let kept = matches!(standing.hold, Hold::Until(_)) && standing.serial == serial;
+            if own.is_none() {
+                return Err(format!("there is a lease {vm} of another host already"));
+            } else if !kept || standing.grant.uid != grant.uid {
+                return Err(format!("another agent holds the lease {vm}"));
+            }
         }
         let leased = Leased {
             serial,
             job: claim.job,
             grant,
-            holder,
+            hold: Hold::By(holder),
             checkpoint: claim.checkpoint,
             next_try: Instant::now(),
             told: false,
@@ -251,10 +276,36 @@ impl Leases {
         Ok((vm, leased))
     }
 
-    /// A connection is gone, and its lease with it.
-    pub fn leave(&mut self, holder: u64) -> Option<(String, Leased)> {
+    /// A connection is gone. Its lease is over, unless it has a grace.
+    pub fn leave(&mut self, holder: u64, now: Instant) -> Option<String> {
         let vm = self.of(holder)?.to_owned();
-        self.standing.remove_entry(&vm)
+        let leased = self.standing.get_mut(&vm)?;
+        if leased.grant.grace.is_zero() {
+            return Some(vm);
+        }
+        leased.hold = Hold::Until(now + leased.grant.grace);
+        tracing::info!(vm, "a lease may be claimed again");
+        None
+    }
+
+    /// A lease is over.
+    pub fn end(&mut self, vm: &str) -> Option<Leased> {
+        self.standing.remove(vm)
+    }
+
+    /// Leases that nobody claimed again, and when the next one is over.
+    #[must_use]
+    pub fn unclaimed(&self, now: Instant) -> (Vec<String>, Option<Instant>) {
+        let kept = self
+            .standing
+            .iter()
+            .filter_map(|(vm, leased)| match leased.hold {
+                Hold::Until(end) => Some((vm, end)),
+                Hold::By(_) => None,
+            });
+        let (over, open): (Vec<_>, Vec<_>) = kept.partition(|(_, end)| *end <= now);
+        let over = over.into_iter().map(|(vm, _)| vm.clone()).collect();
+        (over, open.into_iter().map(|(_, end)| end).min())
     }
 
     /// May a guest with this certificate come in?
@@ -357,6 +408,8 @@ mod tests {
             key: String::new(),
             again,
             checkpoint: 0,
+            weight: 0,
+            grace: 0,
         }
     }
 
@@ -365,6 +418,8 @@ mod tests {
             uid,
             memory: 1 << 30,
             gpu: 0,
+            weight: 0,
+            grace: Duration::ZERO,
         }
     }
 
@@ -396,12 +451,53 @@ mod tests {
         assert!(leases.admit(&identity(&vm, 0)).is_err());
         assert_eq!(leases.admit(&identity("web1", 0)), Ok(()));
         assert_eq!(leases.admit_arrival(&vm), Ok(()));
-        assert!(leases.leave(1).is_some());
+        assert_eq!(leases.leave(1, Instant::now()), Some(vm.clone()));
+        assert!(leases.end(&vm).is_some());
         assert!(leases.admit(&identity(&vm, leased.serial)).is_err());
         assert!(leases.admit_arrival(&vm).is_err());
         // The job's number may come again; its certificate does not.
         let (_, other) = leases.enter(3, &claim(7, None), grant(1000)).unwrap();
         assert_ne!(other.serial, leased.serial);
+    }
+
+    #[test]
+    fn a_lease_with_a_grace_is_claimed_again() {
+        let (mut leases, begin) = (Leases::new().unwrap(), Instant::now());
+        let mut first = claim(0, None);
+        first.job = None;
+        let grace = Duration::from_secs(60);
+        let with_grace = |uid| Grant {
+            grace,
+            ..grant(uid)
+        };
+        let (vm, leased) = leases.enter(1, &first, with_grace(0)).unwrap();
+        let again = |serial| {
+            let vm = vm.clone();
+            let again = Some(Name { vm, serial });
+            Claim {
+                again,
+                ..first.clone()
+            }
+        };
+        let own = again(leased.serial);
+        assert!(leases.enter(2, &own, with_grace(0)).is_err(), "it is held");
+        assert_eq!(leases.leave(1, begin), None);
+        assert_eq!(leases.unclaimed(begin), (Vec::new(), Some(begin + grace)));
+        assert_eq!(leases.admit(&identity(&vm, leased.serial)), Ok(()));
+        let forged = again(leased.serial ^ 1);
+        assert!(leases.enter(2, &forged, with_grace(0)).is_err());
+        assert!(
+            leases.enter(2, &own, with_grace(7)).is_err(),
+            "another user"
+        );
+        let (_, other) = leases.enter(2, &own, with_grace(0)).unwrap();
+        assert_eq!((other.serial, other.hold), (leased.serial, Hold::By(2)));
+        assert_eq!(leases.unclaimed(begin + grace), (Vec::new(), None));
+        assert_eq!(leases.leave(2, begin), None);
+        let over = leases.unclaimed(begin + grace);
+        assert_eq!(over, (vec![vm.clone()], None));
+        assert!(leases.end(&vm).is_some());
+        assert!(leases.admit(&identity(&vm, leased.serial)).is_err());
     }
 
     #[test]

@@ -45,10 +45,19 @@ pub enum Owner {
 pub struct Shares {
     /// Given over the control socket.
     given: BTreeMap<Owner, TimeShare>,
-    /// GiB of each lease.
-    leases: BTreeMap<String, u32>,
+    /// The weight of each lease.
+    leases: BTreeMap<String, Weight>,
     /// By label of the GPU.
     gpus: BTreeMap<String, Gpu>,
+}
+
+/// Of a lease.
+#[derive(Debug, Clone, Copy)]
+enum Weight {
+    /// Its GiB, which count where `lease.share_time` says so.
+    Gib(u32),
+    /// It was claimed with this weight.
+    Own(u32),
 }
 
 #[derive(Debug, Default)]
@@ -179,10 +188,15 @@ impl Shares {
         });
     }
 
-    /// A lease begins, with so many bytes of device memory.
-    pub fn lease(&mut self, vm: &str, memory: u64) {
+    /// A lease begins, with so many bytes of device memory, and a weight of its
+    /// own where that is not 0.
+    pub fn lease(&mut self, vm: &str, memory: u64, weight: u32) {
         let gib = u32::try_from(memory >> 30).unwrap_or(MOST_WEIGHT);
-        self.leases.insert(vm.to_owned(), gib.clamp(1, MOST_WEIGHT));
+        let weight = match weight {
+            0 => Weight::Gib(gib.clamp(1, MOST_WEIGHT)),
+            own => Weight::Own(own.min(MOST_WEIGHT)),
+        };
+        self.leases.insert(vm.to_owned(), weight);
     }
 
     /// A lease is over.
@@ -215,7 +229,11 @@ impl Shares {
     fn of_vm(&self, host: &Host, vm: &str) -> Option<TimeShare> {
         let given = self.given.get(&Owner::Vm(vm.to_owned())).copied();
         let leased = || {
-            let weight = *self.leases.get(vm).filter(|_| host.lease.share_time)?;
+            let weight = match *self.leases.get(vm)? {
+                Weight::Own(own) => own,
+                Weight::Gib(gib) if host.lease.share_time => gib,
+                Weight::Gib(_) => return None,
+            };
             let all = TimeShare::default();
             Some(TimeShare { weight, ..all })
         };

@@ -19,6 +19,7 @@ pub fn among_hosts(migration: &Migration) -> Result<Option<Credentials>, Error> 
         ca: &migration.ca,
         certificate: &migration.certificate,
         key: &migration.key,
+        key_shared: false,
     };
     Ok(Some(Credentials::load(files, Wear::Replaceable)?))
 }
@@ -36,6 +37,7 @@ pub fn for_guests(host: &Host) -> Result<Option<Credentials>, Error> {
         ca: &host.tcp.ca,
         certificate: &host.tcp.certificate,
         key: &host.tcp.key,
+        key_shared: false,
     };
     // A session that cannot go on over another connection must not lose its own.
     let wear = match host.limits.reconnect {

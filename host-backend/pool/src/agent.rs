@@ -97,6 +97,8 @@ pub fn run(options: Options) -> Result<(), Error> {
         key,
         again,
         checkpoint,
+        weight: 0,
+        grace: 0,
     };
     let daemon = connect(&options.socket, &claim, &sender)?;
     let job = options.job;

@@ -45,6 +45,9 @@ configuration! {
         certificate: PathBuf = PathBuf::new();
         /// Its private key (PEM), readable by the users alone that may use the VM's GPUs.
         key: PathBuf = PathBuf::new();
+        /// Let `key` be readable by others, where something else keeps it from them: a container
+        /// whose users are all its own, for example. See docs/kubernetes.md.
+        key_shared: bool = false;
         /// The host's name in its certificate; empty: as in `address`.
         name: String = String::new();
         /// Set by the holder of a lease when the lease is over: the reason, which programs get in

@@ -125,6 +125,9 @@ pub enum Request {
     /// A lease for as long as this connection stands: [`Response::Lease`]. From
     /// then on [`Response::Leave`] may come unasked.
     Claim(Claim),
+    /// Ends this connection's lease, whatever its [`Claim::grace`]:
+    /// [`Response::Released`].
+    Release {},
     /// Moves all sessions of this connection's lease to another host, which has
     /// the lease as well: [`Response::Moved`].
     Carry {
@@ -230,6 +233,8 @@ pub enum Response {
         /// One sentence.
         reason: String,
     },
+    /// The lease is over, as asked.
+    Released {},
     /// The share that was given.
     Shared(TimeShare),
     /// Devices and totals.

@@ -1,5 +1,6 @@
 //! Leases: a share of a GPU's memory, held for as long as a connection to the
-//! daemon's lease socket stays open.
+//! daemon's lease socket stays open, and for a while longer where its claim
+//! asks for that.
 //!
 //! The holder is an agent, the body of a job of the site's engine. A lease has a
 //! VM's name and a serial number of its own, both in its certificate: a
@@ -37,7 +38,26 @@ pub struct Claim {
     /// never.
     #[serde(default)]
     pub checkpoint: u64,
+    /// Its weight where sessions of the GPU take turns
+    /// ([`TimeShare::weight`](crate::turn::TimeShare::weight)), where there is no
+    /// job; 0 for none of its own.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub weight: u32,
+    /// Seconds that the lease stands after its connection closed, for the same
+    /// user to claim it `again`, where there is no job; 0 for none. At most
+    /// [`MOST_GRACE`].
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub grace: u32,
 }
+
+/// A daemon of an earlier release reads a claim without them.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+fn is_none(number: &u32) -> bool {
+    *number == 0
+}
+
+/// The longest [`Claim::grace`].
+pub const MOST_GRACE: u32 = 600;
 
 /// Which lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -326,6 +326,7 @@ impl Attempt<'_> {
             ca: &tcp.ca,
             certificate: &tcp.certificate,
             key: &tcp.key,
+            key_shared: tcp.key_shared,
         };
         let credentials = Credentials::load(files, Wear::Replaceable)?;
         let name = host_name(tcp);

@@ -43,6 +43,7 @@ pub(super) fn of_host(report: &mut Report, host: &Host) {
                     ca: &tcp.ca,
                     certificate: &tcp.certificate,
                     key: &tcp.key,
+                    key_shared: false,
                 },
             );
         }
@@ -56,6 +57,7 @@ pub(super) fn of_host(report: &mut Report, host: &Host) {
                 ca: &migration.ca,
                 certificate: &migration.certificate,
                 key: &migration.key,
+                key_shared: false,
             },
         );
     }
@@ -77,6 +79,7 @@ pub(super) fn of_guest(report: &mut Report, guest: &Guest) {
         ca: &tcp.ca,
         certificate: &tcp.certificate,
         key: &tcp.key,
+        key_shared: tcp.key_shared,
     };
     let Some(described) = usable(report, SIDE, "tcp", files) else {
         return;

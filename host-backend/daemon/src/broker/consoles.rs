@@ -165,6 +165,7 @@ impl Broker {
                     Some(response) => response,
                     None => return,
                 },
+                Ok(Request::Release {}) => self.release(key),
                 Ok(Request::Share {
                     session,
                     vm,

@@ -7,11 +7,12 @@ use paragpu_communicator_secure::Identity;
 use paragpu_communicator_secure::issue::Authority;
 use paragpu_config::host::Engine;
 use paragpu_control::admin::{Migrate, Request, Response};
-use paragpu_control::lease::{Claim, Lease, Name, PREFIX};
+use paragpu_control::lease::{Claim, Lease, MOST_GRACE, Name, PREFIX};
+use paragpu_control::turn::MOST_WEIGHT;
 
 use super::Broker;
 use super::checkpoints::NOBODY;
-use crate::leases::{self, Grant, Leased, Verdict};
+use crate::leases::{self, Grant, Hold, Leased, Verdict};
 use crate::session::now;
 
 /// How long agents have to find a daemon that was restarted.
@@ -29,7 +30,7 @@ impl Broker {
             .is_some_and(|it| it.agent.is_some());
         match request {
             Request::Claim(_) | Request::Version {} => Ok(()),
-            Request::Carry { .. } if self.leases.of(key).is_some() => Ok(()),
+            Request::Carry { .. } | Request::Release {} if self.leases.of(key).is_some() => Ok(()),
             Request::Restore { directory } if is_agent => {
                 let own = self.leases.of(key).and_then(|vm| self.states_of(vm));
                 let own = own.is_some_and(|own| is_two_below(directory, &own));
@@ -37,7 +38,9 @@ impl Broker {
                     "the agent may restore the states of its own lease only".to_owned()
                 })
             }
-            Request::Carry { .. } => Err("this connection has no lease".into()),
+            Request::Carry { .. } | Request::Release {} => {
+                Err("this connection has no lease".into())
+            }
             _ if is_agent => Err("agents of leases may not ask that".into()),
             _ => Ok(()),
         }
@@ -66,11 +69,16 @@ impl Broker {
                 None
             }
             (Engine::Slurm, None) => refused("leases of this host are jobs of Slurm"),
+            (Engine::None, _) if claim.weight > MOST_WEIGHT || claim.grace > MOST_GRACE => {
+                refused("a weight is 1 to 1000, a grace at most 600 seconds")
+            }
             (Engine::None, _) if uid.is_none_or(|uid| uid == 0 || uid == own) => {
                 let grant = Grant {
                     uid: uid.unwrap_or(own),
                     memory: claim.memory,
                     gpu: claim.gpu,
+                    weight: claim.weight,
+                    grace: Duration::from_secs(claim.grace.into()),
                 };
                 Some(self.grant(key, &claim, Ok(grant)))
             }
@@ -114,15 +122,19 @@ impl Broker {
             if !may {
                 return Err("the job is another user's".into());
             }
+            let weight = grant.weight;
             let (vm, leased) = self.leases.enter(key, claim, grant)?;
             let given = self.describe(&vm, &leased, &claim.key);
-            if given.is_err() {
-                self.leases.leave(key);
+            match (&given, &claim.again) {
+                (Ok(_), _) => {}
+                (Err(_), Some(_)) => self.end_lease(key),
+                // Nobody has it.
+                (Err(_), None) => drop(self.leases.end(&vm)),
             }
-            given
+            Ok((given?, weight))
         });
         match given {
-            Ok(lease) => {
+            Ok((lease, weight)) => {
                 tracing::info!(
                     vm = lease.name.vm,
                     memory = lease.memory,
@@ -131,7 +143,7 @@ impl Broker {
                     "a lease begins"
                 );
                 self.tenants.lease(&lease.name.vm, lease.memory, &self.host);
-                self.shares.lease(&lease.name.vm, lease.memory);
+                self.shares.lease(&lease.name.vm, lease.memory, weight);
                 self.follow_shares();
                 Response::Lease(lease)
             }
@@ -219,11 +231,12 @@ impl Broker {
     }
 
     fn tell_to_leave(&mut self) {
-        let holders: Vec<(String, u64)> = self
-            .leases
-            .iter()
-            .filter(|(_, leased)| !leased.told)
-            .map(|(vm, leased)| (vm.clone(), leased.holder))
+        let untold = self.leases.iter().filter(|(_, leased)| !leased.told);
+        let holders: Vec<(String, u64)> = untold
+            .filter_map(|(vm, leased)| match leased.hold {
+                Hold::By(holder) => Some((vm.clone(), holder)),
+                Hold::Until(_) => None,
+            })
             .collect();
         for (vm, holder) in holders {
             if let Some(leased) = self.leases.get_mut(&vm) {
@@ -234,16 +247,30 @@ impl Broker {
         }
     }
 
-    /// A connection is gone. The lease that it held is over.
+    /// A connection is gone. The lease that it held is over, at once or later.
     pub(super) fn end_lease(&mut self, key: u64) {
-        let states = self.leases.of(key).and_then(|vm| self.states_of(vm));
-        let Some((vm, _)) = self.leases.leave(key) else {
+        if let Some(vm) = self.leases.leave(key, Instant::now()) {
+            self.lease_over(&vm);
+        }
+    }
+
+    /// The holder of a lease ends it.
+    pub(super) fn release(&mut self, key: u64) -> Response {
+        if let Some(vm) = self.leases.of(key).map(str::to_owned) {
+            self.lease_over(&vm);
+        }
+        Response::Released {}
+    }
+
+    fn lease_over(&mut self, vm: &str) {
+        let states = self.states_of(vm);
+        if self.leases.end(vm).is_none() {
             return;
-        };
+        }
         tracing::info!(vm, "a lease is over");
-        self.tenants.end_lease(&vm);
-        self.shares.end_lease(&vm);
-        self.end_sessions_of(&vm);
+        self.tenants.end_lease(vm);
+        self.shares.end_lease(vm);
+        self.end_sessions_of(vm);
         if let Some(own) = states.map(|it| it.join(leases::node(&self.host.lease))) {
             // The disk is shared, and may be slow.
             std::thread::spawn(move || std::fs::remove_dir_all(own));
@@ -260,10 +287,14 @@ impl Broker {
 
     /// Does what leases make due. When to look again.
     pub(super) fn keep_leases(&mut self, now: Instant) -> Option<Instant> {
+        let (over, next_over) = self.leases.unclaimed(now);
+        for vm in over {
+            self.lease_over(&vm);
+        }
         let looks = self.leases.look(now, &self.host.lease);
         let writes = self.write_leased(now);
         let ends = self.end_unclaimed(now);
-        [looks, writes, ends].into_iter().flatten().min()
+        [looks, writes, ends, next_over].into_iter().flatten().min()
     }
 
     /// Sessions of leases that no agent came for after this daemon's start.

@@ -245,7 +245,7 @@ fn sessions_of_a_vm_share_its_time() {
 fn a_lease_has_time_in_proportion_to_its_memory() {
     let (mut shares, now) = (Shares::default(), Instant::now());
     for (session, vm, gib) in [(1, "lease-0-1", 20), (2, "lease-0-2", 60)] {
-        shares.lease(vm, gib << 30);
+        shares.lease(vm, gib << 30, 0);
         shares.join(session, vm, "cuda:0");
     }
     let mut host = Host::default();
@@ -257,6 +257,18 @@ fn a_lease_has_time_in_proportion_to_its_memory() {
     shares.give(Owner::Vm("lease-0-2".into()), share(7));
     shares.follow(&host, now);
     assert_eq!(shares.info(2).unwrap().share, share(7));
+}
+
+#[test]
+fn a_lease_has_the_weight_that_it_was_claimed_with() {
+    let (mut shares, now, host) = (Shares::default(), Instant::now(), Host::default());
+    shares.lease("lease-0-1", 60 << 30, 250);
+    shares.lease("lease-0-2", 20 << 30, 0);
+    shares.join(1, "lease-0-1", "cuda:0");
+    shares.join(2, "lease-0-2", "cuda:0");
+    assert_eq!(shares.follow(&host, now).len(), 2);
+    assert_eq!(shares.info(1).unwrap().share, share(250));
+    assert_eq!(shares.info(2).unwrap().share, TimeShare::default());
 }
 
 #[test]

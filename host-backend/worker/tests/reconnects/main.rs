@@ -144,6 +144,7 @@ fn tls_cut_at_random_bytes() {
             ca: &host.ca,
             certificate: &host.certificate,
             key: &host.key,
+            key_shared: false,
         };
         let mut config = by(Communicator::Tcp);
         config.tcp.ca = guest.ca;

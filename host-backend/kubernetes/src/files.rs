@@ -1,0 +1,167 @@
+//! What a container of a claim finds: configuration, certificates and key, and
+//! the CDI file that leads it there.
+//!
+//! The directory of all claims is root's alone. That of one claim, and its
+//! files, are readable by every user: a container's user is not known before it
+//! runs, the container sees this directory only, and nobody else reaches it.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use paragpu_communicator_secure::issue;
+use serde_json::{Value, json};
+
+use crate::claim::Data;
+use crate::{DRIVER, Error};
+
+/// Where claims' files are.
+#[derive(Debug, Clone)]
+pub struct Places {
+    /// A directory for each claim is in this one.
+    pub claims: PathBuf,
+    /// The container runtime reads CDI files here.
+    pub cdi: PathBuf,
+    /// The guest's libraries on this node, for containers whose images have none.
+    pub libraries: Option<PathBuf>,
+}
+
+/// The files of one claim.
+#[derive(Debug)]
+pub struct Files<'a> {
+    places: &'a Places,
+    uid: &'a str,
+    directory: PathBuf,
+}
+
+impl<'a> Files<'a> {
+    /// Of the claim with this uid, which must be [plain](crate::claim::is_plain).
+    #[must_use]
+    pub fn new(places: &'a Places, uid: &'a str) -> Self {
+        let directory = places.claims.join(uid);
+        Self {
+            places,
+            uid,
+            directory,
+        }
+    }
+
+    /// The public key (PEM). Makes a key where there is none.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn key(&self) -> Result<String, Error> {
+        for (directory, mode) in [(&self.places.claims, 0o700), (&self.directory, 0o755)] {
+            let mut builder = DirBuilder::new();
+            let made = builder.recursive(true).mode(mode).create(directory);
+            made.map_err(Error::file(directory))?;
+        }
+        let public = self.directory.join("lease.pub");
+        match fs::read_to_string(&public) {
+            Ok(key) => return Ok(key),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(Error::file(&public)(error)),
+        }
+        let (private, key) = issue::key()?;
+        self.write("lease.key", &private)?;
+        // Last: with it the pair is whole.
+        self.write("lease.pub", &key)?;
+        Ok(key)
+    }
+
+    /// The way to the lease.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn lead_to(&self, data: &Data) -> Result<(), Error> {
+        self.write("ca.pem", &data.authority)?;
+        self.write("lease.pem", &data.certificate)?;
+        let path = |name| self.directory.join(name);
+        let text = format!(
+            "communicator = \"tcp\"\n\n[tcp]\naddress = {:?}\nca = {:?}\ncertificate = {:?}\nkey = \
+             {:?}\nkey_shared = true\n",
+            data.endpoint,
+            path("ca.pem"),
+            path("lease.pem"),
+            path("lease.key"),
+        );
+        self.write("guest.toml", &text)?;
+        let file = self.cdi();
+        let made = DirBuilder::new().recursive(true).create(&self.places.cdi);
+        made.map_err(Error::file(&self.places.cdi))?;
+        replace(&file, &self.edits().to_string())
+    }
+
+    /// The name of the CDI device.
+    #[must_use]
+    pub fn device(&self) -> String {
+        format!("{DRIVER}/claim={}", self.uid)
+    }
+
+    fn cdi(&self) -> PathBuf {
+        self.places.cdi.join(format!("{DRIVER}-{}.json", self.uid))
+    }
+
+    fn edits(&self) -> Value {
+        let mount = |path: &Path| {
+            json!({
+                "hostPath": path, "containerPath": path,
+                "options": ["ro", "nosuid", "nodev", "bind"],
+            })
+        };
+        let configuration = self.directory.join("guest.toml");
+        let mut environment = vec![format!("PARAGPU_CONFIG={}", configuration.display())];
+        let mut mounts = vec![mount(&self.directory)];
+        if let Some(libraries) = &self.places.libraries {
+            environment.push(format!("LD_LIBRARY_PATH={}", libraries.display()));
+            mounts.push(mount(libraries));
+        }
+        json!({
+            "cdiVersion": "0.6.0",
+            "kind": format!("{DRIVER}/claim"),
+            "devices": [{
+                "name": self.uid,
+                "containerEdits": {"env": environment, "mounts": mounts},
+            }],
+        })
+    }
+
+    /// Removes all of it.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn remove(&self) -> Result<(), Error> {
+        let file = self.cdi();
+        gone(fs::remove_file(&file)).map_err(Error::file(&file))?;
+        gone(fs::remove_dir_all(&self.directory)).map_err(Error::file(&self.directory))
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<(), Error> {
+        replace(&self.directory.join(name), text)
+    }
+}
+
+fn gone(removed: std::io::Result<()>) -> std::io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Replaces a file at once, so that nobody reads half of it.
+pub(crate) fn replace(path: &Path, text: &str) -> Result<(), Error> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let new = path.with_file_name(format!(".{name}.new"));
+    let write = || {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o644)
+            .open(&new)?;
+        file.write_all(text.as_bytes())?;
+        fs::rename(&new, path)
+    };
+    write().map_err(Error::file(path))
+}

@@ -1,0 +1,427 @@
+//! The role on a GPU host: publishes its GPUs, and opens leases for the claims
+//! that have shares of them.
+//!
+//! ```text
+//!            key in the claim                       certificate in the claim
+//!  allocated ────────────────▶ Claim to paragpud ──────────────────────────▶ held
+//!                                                                             │
+//!      Release to paragpud ◀──── deallocated, deleted, or no key any more ────┘
+//! ```
+//!
+//! Connections close when this process ends. The daemon keeps the leases for
+//! [`GRACE`] seconds, and the next process claims them again by the serial
+//! numbers that it finds in its own directory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use paragpu_control::admin::{Client, DeviceInfo, Request, Response};
+use paragpu_control::lease::{Claim, Name};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::api::{Api, CLAIMS, Event, claim_path, text};
+use crate::claim::{self, Data, Share};
+use crate::lease::Held;
+use crate::{Error, files, slice};
+
+/// How long a restart of this role may take before its leases end, in seconds.
+pub const GRACE: u32 = 60;
+/// How often everything is looked at again.
+const LOOK: Duration = Duration::from_secs(30);
+/// From something that failed to the next attempt.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Attempts to write into a claim that others write, too.
+const ATTEMPTS: usize = 10;
+
+/// What the role is started with.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The host's name: that of its pool.
+    pub name: String,
+    /// The daemon's control socket.
+    pub control: PathBuf,
+    /// The daemon's lease socket.
+    pub lease: PathBuf,
+    /// Where the leases' serial numbers are kept.
+    pub state: PathBuf,
+    /// The GPUs are tainted: Pods that use them are evicted.
+    pub drains: bool,
+}
+
+/// A lease that is kept in a file.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Kept {
+    vm: String,
+    serial: u64,
+    key: String,
+}
+
+/// A lease.
+#[derive(Debug)]
+struct Leased {
+    /// `None` while the daemon is gone.
+    held: Option<Held>,
+    kept: Kept,
+    share: Share,
+    said: Data,
+    /// Of its connection.
+    number: u64,
+}
+
+enum News {
+    /// All claims, from a list.
+    All(Vec<Value>),
+    /// One changed.
+    Changed(Box<Value>),
+    /// One is gone.
+    Gone(String),
+    /// A connection that holds a lease closed.
+    Lost { uid: String, number: u64 },
+}
+
+/// The role.
+#[derive(Debug)]
+struct Host {
+    api: Api,
+    options: Options,
+    sender: Sender<News>,
+    /// Claims with shares of this host, by uid.
+    claims: BTreeMap<String, Value>,
+    leases: BTreeMap<String, Leased>,
+    /// Connections so far.
+    number: u64,
+    /// Claims to look at.
+    due: BTreeSet<String>,
+}
+
+/// Serves until the process ends.
+///
+/// # Errors
+/// [`Error`]: nothing can be served from the beginning.
+pub fn run(api: &Api, options: Options) -> Result<(), Error> {
+    std::fs::create_dir_all(&options.state).map_err(Error::file(&options.state))?;
+    let (sender, news) = channel();
+    let (follower, to) = (api.clone(), sender.clone());
+    thread::spawn(move || follow(&follower, &to));
+    let mut host = Host {
+        api: api.clone(),
+        options,
+        sender,
+        claims: BTreeMap::new(),
+        leases: BTreeMap::new(),
+        number: 0,
+        due: BTreeSet::new(),
+    };
+    host.serve(&news);
+    Ok(())
+}
+
+/// Tells of claims, for ever.
+fn follow(api: &Api, to: &Sender<News>) {
+    loop {
+        match follow_once(api, to) {
+            Ok(ControlFlow::Continue(())) => {}
+            Ok(ControlFlow::Break(())) => return,
+            Err(error) => {
+                tracing::warn!(%error, "claims are not seen");
+                thread::sleep(AGAIN);
+            }
+        }
+    }
+}
+
+/// Lists the claims, and follows them for a while. Breaks when nobody listens.
+fn follow_once(api: &Api, to: &Sender<News>) -> Result<ControlFlow<()>, Error> {
+    let mut list = api.get(CLAIMS)?;
+    let version = text(&list, "/metadata/resourceVersion").to_owned();
+    let items = list.get_mut("items").map(Value::take);
+    let items = match items {
+        Some(Value::Array(items)) => items,
+        _ => Vec::new(),
+    };
+    if to.send(News::All(items)).is_err() {
+        return Ok(ControlFlow::Break(()));
+    }
+    let listens = |event: Event| {
+        let news = match event.kind.as_str() {
+            "ADDED" | "MODIFIED" => News::Changed(Box::new(event.object)),
+            "DELETED" => News::Gone(text(&event.object, "/metadata/uid").to_owned()),
+            _ => return ControlFlow::Continue(()),
+        };
+        match to.send(news) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    };
+    let ended = api.watch(CLAIMS, &version, LOOK * 10, listens)?;
+    Ok(ended.map_or(ControlFlow::Continue(()), ControlFlow::Break))
+}
+
+impl Host {
+    fn serve(&mut self, news: &Receiver<News>) {
+        let mut next_look = Instant::now();
+        loop {
+            let now = Instant::now();
+            if next_look <= now {
+                let published = self.publish();
+                if let Err(error) = &published {
+                    tracing::warn!(%error, "the GPUs are not published");
+                }
+                next_look = now + if published.is_ok() { LOOK } else { AGAIN };
+            }
+            let due = std::mem::take(&mut self.due);
+            for uid in due {
+                if let Err(error) = self.settle(&uid) {
+                    tracing::warn!(claim = uid, %error, "a claim is not served");
+                    self.due.insert(uid);
+                }
+            }
+            let until = match self.due.is_empty() {
+                true => next_look,
+                false => next_look.min(now + AGAIN),
+            };
+            match news.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(first) => {
+                    self.hear(first);
+                    for more in news.try_iter() {
+                        self.hear(more);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn publish(&self) -> Result<(), Error> {
+        let gpus = gpus(&self.options.control)?;
+        let spec = slice::spec(&self.options.name, &gpus, self.options.drains);
+        slice::publish(&self.api, &self.options.name, &spec)
+    }
+
+    fn hear(&mut self, news: News) {
+        match news {
+            News::All(claims) => {
+                let before = std::mem::take(&mut self.claims);
+                self.due.extend(before.into_keys());
+                self.due.extend(self.leases.keys().cloned());
+                for claim in claims {
+                    self.changed(claim);
+                }
+                self.forget();
+            }
+            News::Changed(claim) => self.changed(*claim),
+            News::Gone(uid) => {
+                self.claims.remove(&uid);
+                self.due.insert(uid);
+            }
+            News::Lost { uid, number } => {
+                if let Some(leased) = self.leases.get_mut(&uid)
+                    && leased.number == number
+                {
+                    tracing::warn!(claim = uid, "the daemon closed the connection of a lease");
+                    leased.held = None;
+                    self.due.insert(uid);
+                }
+            }
+        }
+    }
+
+    /// Notes a claim, if it is this host's.
+    fn changed(&mut self, claim: Value) {
+        let uid = text(&claim, "/metadata/uid").to_owned();
+        let own = |share: &Share| share.pool == self.options.name;
+        if !claim::is_plain(&uid) {
+            return;
+        }
+        match claim::share(&claim).is_ok_and(|share| own(&share)) {
+            true => drop(self.claims.insert(uid.clone(), claim)),
+            false => drop(self.claims.remove(&uid)),
+        }
+        if self.claims.contains_key(&uid) || self.leases.contains_key(&uid) {
+            self.due.insert(uid);
+        }
+    }
+
+    /// Removes what is kept of claims that ended while nobody looked.
+    fn forget(&self) {
+        let entries = std::fs::read_dir(&self.options.state);
+        for entry in entries.into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let uid = name.to_str().and_then(|name| name.strip_suffix(".json"));
+            if uid.is_some_and(|uid| !self.claims.contains_key(uid)) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+    }
+
+    /// Makes a claim's lease what the claim says.
+    fn settle(&mut self, uid: &str) -> Result<(), Error> {
+        let Some(claim) = self.claims.get(uid).cloned() else {
+            self.release(uid);
+            return Ok(());
+        };
+        let share = claim::share(&claim).map_err(Error::Claim)?;
+        let data = claim::data(&claim, &share);
+        if data.key.is_empty() {
+            self.release(uid);
+            return Ok(());
+        }
+        let other = |leased: &Leased| leased.kept.key != data.key || leased.share != share;
+        if self.leases.get(uid).is_some_and(other) {
+            self.release(uid);
+        }
+        if self.leases.get(uid).is_none_or(|it| it.held.is_none()) {
+            match self.lease(uid, &share, &data) {
+                Ok(()) => {}
+                // The daemon is there, and says why not.
+                Err(Error::Lease(error)) => {
+                    self.say(&claim, &share, &data.key, |data| Data {
+                        error: error.clone(),
+                        ..asked(data)
+                    })?;
+                    return Err(Error::Lease(error));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let Some(leased) = self.leases.get(uid) else {
+            return Ok(());
+        };
+        let said = leased.said.clone();
+        self.say(&claim, &share, &data.key, |data| Data {
+            node: data.node.clone(),
+            ..said.clone()
+        })
+    }
+
+    /// Opens a lease, or claims it again.
+    fn lease(&mut self, uid: &str, share: &Share, data: &Data) -> Result<(), Error> {
+        let path = self.kept(uid);
+        let kept = std::fs::read(&path).ok();
+        let kept = kept.and_then(|text| serde_json::from_slice::<Kept>(&text).ok());
+        let again = kept.filter(|kept| kept.key == data.key).map(|kept| Name {
+            vm: kept.vm,
+            serial: kept.serial,
+        });
+        let gpu = slice::gpu_of(&share.device)
+            .ok_or_else(|| Error::Lease(format!("this host has no {}", share.device)))?;
+        let wanted = Claim {
+            job: None,
+            memory: share.memory,
+            gpu,
+            key: data.key.clone(),
+            again,
+            checkpoint: 0,
+            weight: share.time.min(slice::TIME),
+            grace: GRACE,
+        };
+        self.number += 1;
+        let (number, to, of) = (self.number, self.sender.clone(), uid.to_owned());
+        let lost = move || drop(to.send(News::Lost { uid: of, number }));
+        let (held, lease) = Held::claim(&self.options.lease, wanted, lost)?;
+        let kept = Kept {
+            vm: lease.name.vm,
+            serial: lease.name.serial,
+            key: data.key.clone(),
+        };
+        let written = serde_json::to_string(&kept).unwrap_or_default();
+        if let Err(error) = files::replace(&path, &written) {
+            // It is held, and ends with this process.
+            tracing::warn!(claim = uid, %error, "a lease will not outlive a restart");
+        }
+        tracing::info!(claim = uid, vm = kept.vm, "a lease begins");
+        // A certificate that stands in the claim stays, unless it is another's.
+        let said = Data {
+            node: String::new(),
+            key: data.key.clone(),
+            endpoint: lease.address,
+            authority: lease.authority,
+            certificate: lease.certificate,
+            error: String::new(),
+        };
+        let leased = Leased {
+            held: Some(held),
+            kept,
+            share: share.clone(),
+            said,
+            number,
+        };
+        self.leases.insert(uid.to_owned(), leased);
+        Ok(())
+    }
+
+    fn kept(&self, uid: &str) -> PathBuf {
+        self.options.state.join(format!("{uid}.json"))
+    }
+
+    fn release(&mut self, uid: &str) {
+        if let Some(leased) = self.leases.remove(uid) {
+            tracing::info!(claim = uid, vm = leased.kept.vm, "a lease is over");
+            if let Some(held) = leased.held {
+                held.release();
+            }
+            let _ = std::fs::remove_file(self.kept(uid));
+        }
+    }
+
+    /// Writes into the claim, while it still asks for this key.
+    fn say(
+        &self,
+        claim: &Value,
+        share: &Share,
+        key: &str,
+        what: impl Fn(&Data) -> Data,
+    ) -> Result<(), Error> {
+        let name = text(claim, "/metadata/name");
+        let path = claim_path(text(claim, "/metadata/namespace"), name);
+        let mut claim = claim.clone();
+        for _ in 0..ATTEMPTS {
+            let there = claim::data(&claim, share);
+            if there.key != key || claim::share(&claim).ok().as_ref() != Some(share) {
+                // The change is on its way here.
+                return Ok(());
+            }
+            let said = what(&there);
+            if said == there {
+                return Ok(());
+            }
+            claim::set_data(&mut claim, share, &said);
+            match self.api.replace(&format!("{path}/status"), &claim) {
+                Ok(_) => return Ok(()),
+                Err(error) if error.is_missing() => return Ok(()),
+                Err(error) if error.is_conflict() => claim = self.api.get(&path)?,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::Server("the claim changes all the time".into()))
+    }
+}
+
+/// What the node said.
+fn asked(data: &Data) -> Data {
+    Data {
+        node: data.node.clone(),
+        key: data.key.clone(),
+        ..Data::default()
+    }
+}
+
+/// The GPUs of the daemon.
+fn gpus(control: &std::path::Path) -> Result<Vec<DeviceInfo>, Error> {
+    let failed = |error: String| Error::Lease(format!("paragpud does not answer: {error}"));
+    let client = Client::connect(control).map_err(|error| failed(error.to_string()))?;
+    match client.ask(&Request::Stats {}) {
+        Ok(Response::Stats(stats)) if stats.ready => Ok(stats.devices),
+        Ok(Response::Stats(stats)) => Err(failed(
+            stats.problem.unwrap_or_else(|| "its GPUs start".into()),
+        )),
+        Ok(other) => Err(failed(format!("{other:?}"))),
+        Err(error) => Err(failed(error.to_string())),
+    }
+}

@@ -1,0 +1,64 @@
+//! A lease of the host's daemon, held over its lease socket.
+
+use std::io::BufReader;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use paragpu_control::admin::{Request, Response};
+use paragpu_control::json_lines;
+use paragpu_control::lease::{Claim, Lease};
+
+use crate::Error;
+
+/// Longest wait for the daemon's answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The connection that holds a lease. Closed, the lease has its grace.
+#[derive(Debug)]
+pub(crate) struct Held {
+    daemon: UnixStream,
+}
+
+impl Held {
+    /// Claims a lease. `lost` is called when its connection closes.
+    pub(crate) fn claim(
+        socket: &Path,
+        claim: Claim,
+        lost: impl FnOnce() + Send + 'static,
+    ) -> Result<(Self, Lease), Error> {
+        let failed = |error: std::io::Error| Error::file(socket)(error);
+        let daemon = UnixStream::connect(socket).map_err(failed)?;
+        let reader = daemon.try_clone().map_err(failed)?;
+        reader.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+        let refused = |error: String| Error::Lease(error);
+        json_lines::write(&daemon, &Request::Claim(claim))
+            .map_err(|error| refused(error.to_string()))?;
+        let mut answers = BufReader::new(reader);
+        let answer = json_lines::read::<Response>(&mut answers);
+        let lease = match answer.map_err(|error| refused(error.to_string()))? {
+            Some(Response::Lease(lease)) => lease,
+            Some(Response::Error { error }) => return Err(refused(error)),
+            _ => return Err(refused("the daemon's answer is not understood".into())),
+        };
+        let reader = answers.get_ref();
+        reader.set_read_timeout(None).map_err(failed)?;
+        thread::spawn(move || {
+            loop {
+                match json_lines::read::<Response>(&mut answers) {
+                    Ok(Some(Response::Released {})) => return,
+                    Ok(Some(_)) => {}
+                    Ok(None) | Err(_) => return lost(),
+                }
+            }
+        });
+        Ok((Self { daemon }, lease))
+    }
+
+    /// Ends the lease. The connection stays until the daemon has said so.
+    pub(crate) fn release(self) {
+        // A daemon that is gone has ended it, or lets it lapse.
+        let _ = json_lines::write(&self.daemon, &Request::Release {});
+    }
+}

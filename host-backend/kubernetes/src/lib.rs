@@ -1,0 +1,116 @@
+//! Leases of GPUs that Kubernetes' scheduler places: a driver of dynamic
+//! resource allocation (DRA).
+//!
+//! ```text
+//!  node of the Pod              API server             GPU host
+//!  kubelet ─ gRPC ─▶ node ── key ──▶ claim.status ──▶ host ─ lease socket ─▶ paragpud
+//!                    node ◀─ certificate, endpoint ── host
+//!  container ═════════════ CUDA over mutual TLS ═════════════════════════▶ session
+//! ```
+//!
+//! The API server is the only channel between both roles. What crosses it is
+//! public: a key's public half, certificates, an address.
+#![forbid(unsafe_code)]
+
+pub mod api;
+pub mod claim;
+pub mod files;
+pub mod host;
+mod lease;
+pub mod node;
+pub mod plugin;
+pub mod quantity;
+pub mod slice;
+
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// The driver's name, in classes, slices, claims and sockets.
+pub const DRIVER: &str = "gpu.paragpu.dev";
+
+/// Why something is not done.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// The API server cannot be asked.
+    #[error("the API server does not answer: {0}")]
+    Server(String),
+    /// It refuses.
+    #[error("the API server refuses ({code}): {message}")]
+    Refused {
+        /// HTTP's code.
+        code: u16,
+        /// What it says.
+        message: String,
+    },
+    /// Its answer is not what Kubernetes says.
+    #[error("the API server's answer is not understood: {0}")]
+    Answer(String),
+    /// The claim cannot be served.
+    #[error("{0}")]
+    Claim(String),
+    /// There is no lease.
+    #[error("no lease: {0}")]
+    Lease(String),
+    /// A file cannot be used.
+    #[error("cannot use {}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The configuration cannot be read.
+    #[error("{0}")]
+    Configuration(String),
+    /// There is no key.
+    #[error(transparent)]
+    Key(#[from] paragpu_communicator_secure::issue::IssueError),
+    /// The plugin's sockets fail.
+    #[error("the plugin's sockets fail: {0}")]
+    Sockets(String),
+}
+
+impl Error {
+    /// The object changed since it was read.
+    #[must_use]
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Self::Refused { code: 409, .. })
+    }
+
+    /// There is no such object.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        matches!(self, Self::Refused { code: 404, .. })
+    }
+
+    pub(crate) fn file(path: &Path) -> impl FnOnce(std::io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        move |source| Self::File { path, source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paragpu_config::Sources;
+    use paragpu_config::host::{Engine, Host};
+
+    #[test]
+    fn the_guide_shows_the_examples() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let guide = std::fs::read_to_string(root.join("../../docs/kubernetes.md")).unwrap();
+        for entry in std::fs::read_dir(root.join("examples")).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|kind| kind == "rs") {
+                continue;
+            }
+            let example = std::fs::read_to_string(&path).unwrap();
+            assert!(guide.contains(&example), "{}", path.display());
+        }
+        let host = Sources::only(root.join("examples/host.toml"));
+        let host = host.load::<Host>().unwrap().values;
+        assert_eq!(host.lease.engine, Engine::None);
+    }
+}

@@ -1,0 +1,142 @@
+//! The driver's two roles.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use paragpu_config::host::Host;
+use paragpu_kubernetes::api::{self, Api};
+use paragpu_kubernetes::files::Places;
+use paragpu_kubernetes::node::Node;
+use paragpu_kubernetes::plugin::{self, Sockets};
+use paragpu_kubernetes::{Error, host};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+/// Serves shares of paragpu's GPUs to Pods: a driver of Kubernetes' dynamic
+/// resource allocation.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(flatten)]
+    server: Server,
+    #[command(subcommand)]
+    role: Role,
+}
+
+#[derive(Debug, Args)]
+struct Server {
+    /// The API server's address; that of the Pod's cluster if not given.
+    #[arg(long, global = true, default_value = "")]
+    server: String,
+    /// The certificates of its authority (PEM).
+    #[arg(long, global = true, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// A file with the token.
+    #[arg(long, global = true, value_name = "FILE")]
+    token: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Role {
+    /// On a GPU host: publishes its GPUs, and opens leases for claims.
+    Host {
+        /// The host's name, which its pool of devices has.
+        #[arg(long, env = "NODE_NAME")]
+        name: String,
+        /// Where the leases' serial numbers are kept.
+        #[arg(long, default_value = "/var/lib/paragpu-kubernetes/leases")]
+        state: PathBuf,
+        /// Taint the GPUs: Kubernetes evicts the Pods that use them.
+        #[arg(long)]
+        drain: bool,
+    },
+    /// On a node of Pods: the kubelet's plugin.
+    Node {
+        /// The node's name.
+        #[arg(long, env = "NODE_NAME")]
+        name: String,
+        /// A directory for claims' files, at the same path for container runtime and plugin.
+        #[arg(long, default_value = "/var/lib/paragpu-kubernetes/claims")]
+        claims: PathBuf,
+        /// Where the container runtime reads CDI files.
+        #[arg(long, default_value = "/var/run/cdi")]
+        cdi: PathBuf,
+        /// The guest's libraries on the node, to mount into containers and set
+        /// as LD_LIBRARY_PATH. Without it images bring them along.
+        #[arg(long, value_name = "DIRECTORY")]
+        libraries: Option<PathBuf>,
+        /// The kubelet's directory.
+        #[arg(long, default_value = "/var/lib/kubelet")]
+        kubelet: PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+    match run(Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("paragpu-kubernetes: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> Result<(), Error> {
+    let Server { server, ca, token } = arguments.server;
+    let api = Api::new(api::Options { server, ca, token })?;
+    match arguments.role {
+        Role::Host { name, state, drain } => {
+            let configuration = |error: String| Error::Configuration(error);
+            let own = Host::load().map_err(|error| configuration(error.to_string()))?;
+            if own.lease.socket.as_os_str().is_empty() {
+                let advice = "this host gives no leases: set lease.socket in host.toml";
+                return Err(configuration(advice.into()));
+            }
+            let options = host::Options {
+                name,
+                control: own.daemon.control,
+                lease: own.lease.socket,
+                state,
+                drains: drain,
+            };
+            host::run(&api, options)
+        }
+        Role::Node {
+            name,
+            claims,
+            cdi,
+            libraries,
+            kubelet,
+        } => {
+            // Containers' users read the files.
+            rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+            let places = Places {
+                claims,
+                cdi,
+                libraries,
+            };
+            let node = Node::new(api, name, places)?;
+            plugin::serve(node, &Sockets::of(&kubelet), end())
+        }
+    }
+}
+
+/// Ends with SIGTERM or SIGINT.
+async fn end() {
+    let (Ok(mut term), Ok(mut int)) = (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+    ) else {
+        return;
+    };
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+}

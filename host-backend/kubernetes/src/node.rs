@@ -1,0 +1,251 @@
+//! The role on a node of Pods: asks for a claim's lease, and makes the files
+//! that lead its containers there.
+//!
+//! Everything that outlives a call is in files, so this role may restart at
+//! any time.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::Error;
+use crate::api::{Api, claim_path, text};
+use crate::claim::{self, Data, Share};
+use crate::files::{Files, Places};
+
+/// Longest wait for a lease; the kubelet asks again.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Which claim the kubelet means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+}
+
+/// What is ready for a claim's containers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prepared {
+    /// The share.
+    pub share: Share,
+    /// The CDI device.
+    pub device: String,
+}
+
+/// The role.
+#[derive(Debug)]
+pub struct Node {
+    api: Api,
+    name: String,
+    places: Places,
+    /// Uids of claims that a call works on.
+    busy: Mutex<BTreeSet<String>>,
+}
+
+/// What a claim says so far.
+enum Progress {
+    /// There is a lease.
+    Ready(Data),
+    /// Not yet, at this version.
+    Waits(String),
+}
+
+/// A claim that one call works on.
+struct Busy<'a> {
+    node: &'a Node,
+    uid: &'a str,
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        if let Ok(mut busy) = self.node.busy.lock() {
+            busy.remove(self.uid);
+        }
+    }
+}
+
+impl Node {
+    /// On the node of this name.
+    ///
+    /// # Errors
+    /// [`Error`]: the directory for claims cannot be made root's alone.
+    pub fn new(api: Api, name: String, places: Places) -> Result<Self, Error> {
+        let claims = &places.claims;
+        std::fs::create_dir_all(claims).map_err(Error::file(claims))?;
+        let private = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(claims, private).map_err(Error::file(claims))?;
+        Ok(Self {
+            api,
+            name,
+            places,
+            busy: Mutex::default(),
+        })
+    }
+
+    /// Checks the kubelet's words, and keeps other calls away from the claim.
+    fn begin<'a>(&'a self, named: &'a Named) -> Result<Busy<'a>, Error> {
+        let parts = [&named.namespace, &named.name, &named.uid];
+        if !parts.iter().all(|part| claim::is_plain(part)) {
+            return Err(Error::Claim("the claim's name or uid is none".into()));
+        }
+        let busy = self.busy.lock();
+        let mut busy = busy.map_err(|_| Error::Claim("another call failed".into()))?;
+        match busy.insert(named.uid.clone()) {
+            true => Ok(Busy {
+                node: self,
+                uid: &named.uid,
+            }),
+            false => Err(Error::Claim("another call works on this claim".into())),
+        }
+    }
+
+    /// Makes a claim's lease usable by containers of this node.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn prepare(&self, named: &Named) -> Result<Prepared, Error> {
+        let busy = self.begin(named)?;
+        let path = claim_path(&named.namespace, &named.name);
+        let claim = self.api.get(&path)?;
+        check_uid(&claim, named)?;
+        let share = claim::share(&claim).map_err(Error::Claim)?;
+        let files = Files::new(&self.places, &named.uid);
+        let key = files.key()?;
+        let deadline = Instant::now() + PATIENCE;
+        let mut claim = claim;
+        let data = loop {
+            match self.progress(&path, &claim, &share, &key)? {
+                Progress::Ready(data) => break data,
+                Progress::Waits(version) => self.wait(named, &version, deadline)?,
+            }
+            claim = self.api.get(&path)?;
+            check_uid(&claim, named)?;
+        };
+        files.lead_to(&data)?;
+        drop(busy);
+        Ok(Prepared {
+            share,
+            device: files.device(),
+        })
+    }
+
+    /// Asks for the lease, or reads it.
+    fn progress(
+        &self,
+        path: &str,
+        claim: &Value,
+        share: &Share,
+        key: &str,
+    ) -> Result<Progress, Error> {
+        if claim::share(claim).ok().as_ref() != Some(share) {
+            return Err(Error::Claim("the claim was allocated anew".into()));
+        }
+        let data = claim::data(claim, share);
+        if data.key == key {
+            return match (data.certificate.is_empty(), data.error.is_empty()) {
+                (false, _) => Ok(Progress::Ready(data)),
+                (true, false) => Err(Error::Lease(data.error)),
+                (true, true) => Ok(Progress::Waits(version(claim))),
+            };
+        }
+        if !data.node.is_empty() && data.node != self.name {
+            return Err(Error::Claim(format!(
+                "the claim is used on node {}, and on one at a time only",
+                data.node
+            )));
+        }
+        let asked = Data {
+            node: self.name.clone(),
+            key: key.to_owned(),
+            ..Data::default()
+        };
+        let mut claim = claim.clone();
+        claim::set_data(&mut claim, share, &asked);
+        match self.api.replace(&format!("{path}/status"), &claim) {
+            Ok(written) => Ok(Progress::Waits(version(&written))),
+            // Read anew at once.
+            Err(error) if error.is_conflict() => Ok(Progress::Waits(String::new())),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits until the claim is another than at `version`.
+    fn wait(&self, named: &Named, version: &str, deadline: Instant) -> Result<(), Error> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Error::Lease(
+                "the GPU host does not answer the claim".into(),
+            ));
+        }
+        if version.is_empty() {
+            return Ok(());
+        }
+        let path = format!(
+            "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims?fieldSelector=metadata.name={}",
+            named.namespace, named.name
+        );
+        let seen = self
+            .api
+            .watch(&path, version, left, |event| match event.kind.as_str() {
+                "BOOKMARK" => ControlFlow::Continue(()),
+                _ => ControlFlow::Break(()),
+            });
+        match seen {
+            Ok(_) => Ok(()),
+            // What is asked for is too old to be followed, and is read anew.
+            Err(Error::Refused { code: 410, .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes what [`Node::prepare`] made. The GPU host ends the lease.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn unprepare(&self, named: &Named) -> Result<(), Error> {
+        let busy = self.begin(named)?;
+        Files::new(&self.places, &named.uid).remove()?;
+        let path = claim_path(&named.namespace, &named.name);
+        let done = loop {
+            let mut claim = match self.api.get(&path) {
+                Ok(claim) if text(&claim, "/metadata/uid") == named.uid => claim,
+                Ok(_) => break Ok(()),
+                Err(error) if error.is_missing() => break Ok(()),
+                Err(error) => break Err(error),
+            };
+            let Ok(share) = claim::share(&claim) else {
+                break Ok(());
+            };
+            if claim::data(&claim, &share).node != self.name {
+                break Ok(());
+            }
+            claim::set_data(&mut claim, &share, &Data::default());
+            match self.api.replace(&format!("{path}/status"), &claim) {
+                Err(error) if error.is_conflict() => {}
+                Err(error) if error.is_missing() => break Ok(()),
+                other => break other.map(drop),
+            }
+        };
+        drop(busy);
+        done
+    }
+}
+
+fn version(claim: &Value) -> String {
+    text(claim, "/metadata/resourceVersion").to_owned()
+}
+
+fn check_uid(claim: &Value, named: &Named) -> Result<(), Error> {
+    match text(claim, "/metadata/uid") == named.uid {
+        true => Ok(()),
+        false => Err(Error::Claim("the claim of this name is another one".into())),
+    }
+}

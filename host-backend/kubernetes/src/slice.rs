@@ -1,0 +1,191 @@
+//! The ResourceSlice of a GPU host.
+
+use paragpu_control::admin::DeviceInfo;
+use serde_json::{Value, json};
+
+use crate::DRIVER;
+use crate::Error;
+use crate::api::{Api, SLICES, text};
+
+/// A whole GPU's time.
+pub const TIME: u32 = 1000;
+/// What a claim has that does not ask for time, in thousandths.
+const LITTLE: u32 = 10;
+/// The least memory that is given, and what memory is given in steps of.
+const STEP: u64 = 1 << 20;
+/// What a claim has that does not ask for memory.
+const SOME: u64 = 1 << 30;
+
+/// A device of the slice for each GPU.
+#[must_use]
+pub fn spec(host: &str, gpus: &[DeviceInfo], drains: bool) -> Value {
+    let devices: Vec<Value> = gpus
+        .iter()
+        .filter(|gpu| gpu.problem.is_none() && gpu.memory >= 2 * STEP)
+        .map(|gpu| device(gpu, drains))
+        .collect();
+    json!({
+        "driver": DRIVER,
+        "allNodes": true,
+        "pool": {"name": host, "generation": 1, "resourceSliceCount": 1},
+        "devices": devices,
+    })
+}
+
+fn device(gpu: &DeviceInfo, drains: bool) -> Value {
+    let memory = gpu.memory / STEP * STEP;
+    // An attribute's text has 64 bytes at most.
+    let name: String = gpu.name.chars().filter(char::is_ascii).take(64).collect();
+    let mut device = json!({
+        "name": name_of(gpu.ordinal),
+        "allowMultipleAllocations": true,
+        "attributes": {
+            "productName": {"string": name},
+            "version": {"version": env!("CARGO_PKG_VERSION")},
+            "kind": {"string": gpu.device.split(':').next().unwrap_or("")},
+        },
+        "capacity": {
+            "memory": {
+                "value": memory.to_string(),
+                "requestPolicy": {
+                    "default": SOME.min(memory).to_string(),
+                    "validRange": {"min": STEP.to_string(), "step": STEP.to_string()},
+                },
+            },
+            "time": {
+                "value": TIME.to_string(),
+                "requestPolicy": {
+                    "default": LITTLE.to_string(),
+                    "validRange": {"min": "1"},
+                },
+            },
+        },
+    });
+    if drains {
+        let taint = json!([{"key": format!("{DRIVER}/drain"), "effect": "NoExecute"}]);
+        if let Some(device) = device.as_object_mut() {
+            device.insert("taints".into(), taint);
+        }
+    }
+    device
+}
+
+/// The device of a GPU.
+#[must_use]
+pub fn name_of(gpu: u32) -> String {
+    format!("gpu-{gpu}")
+}
+
+/// The GPU of a device.
+#[must_use]
+pub fn gpu_of(device: &str) -> Option<u32> {
+    device.strip_prefix("gpu-")?.parse().ok()
+}
+
+/// Publishes the slice, if it is not published as it is.
+///
+/// # Errors
+/// [`Error`].
+pub fn publish(api: &Api, host: &str, spec: &Value) -> Result<(), Error> {
+    let name = format!("{host}-{DRIVER}");
+    let path = format!("{SLICES}/{name}");
+    let mut slice = match api.get(&path) {
+        Ok(slice) => slice,
+        Err(error) if error.is_missing() => {
+            let slice = json!({
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceSlice",
+                "metadata": {"name": name},
+                "spec": spec,
+            });
+            return api.create(SLICES, &slice).map(drop);
+        }
+        Err(error) => return Err(error),
+    };
+    let generation = slice.pointer("/spec/pool/generation");
+    let generation = generation.and_then(Value::as_u64).unwrap_or(0);
+    if text(&slice, "/spec/driver") != DRIVER || text(&slice, "/spec/pool/name") != host {
+        let whose = format!("the slice {name} is not this host's");
+        return Err(Error::Configuration(whose));
+    }
+    let mut wanted = spec.clone();
+    let Some(pool) = wanted.pointer_mut("/pool/generation") else {
+        return Ok(());
+    };
+    *pool = generation.into();
+    if slice.get("spec").is_some_and(|there| same(&wanted, there)) {
+        return Ok(());
+    }
+    if let Some(pool) = wanted.pointer_mut("/pool/generation") {
+        *pool = (generation + 1).into();
+    }
+    if let Some(there) = slice.get_mut("spec") {
+        *there = wanted;
+    }
+    api.replace(&path, &slice).map(drop)
+}
+
+/// Is what is there what was wanted? The server adds fields and times, and
+/// writes quantities in its own way.
+fn same(wanted: &Value, there: &Value) -> bool {
+    match (wanted, there) {
+        (Value::Object(wanted), Value::Object(there)) => {
+            let known = |key: &&String| wanted.contains_key(*key) || *key == "timeAdded";
+            let extra = there.keys().filter(|key| !known(key)).count();
+            extra == 0
+                && wanted
+                    .iter()
+                    .all(|(key, value)| there.get(key).is_some_and(|other| same(value, other)))
+        }
+        (Value::Array(wanted), Value::Array(there)) => {
+            wanted.len() == there.len() && wanted.iter().zip(there).all(|(a, b)| same(a, b))
+        }
+        (Value::String(wanted), Value::String(there)) => {
+            let number = |text: &str| crate::quantity::parse(text);
+            wanted == there || number(wanted).is_some_and(|it| number(there) == Some(it))
+        }
+        _ => wanted == there,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpu(ordinal: u32, problem: Option<&str>) -> DeviceInfo {
+        DeviceInfo {
+            ordinal,
+            device: format!("software:{ordinal}"),
+            name: "paragpu software GPU".into(),
+            memory: 2 << 30,
+            idle: 0,
+            starting: 0,
+            sessions: 0,
+            problem: problem.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn a_slice_has_the_gpus_that_work() {
+        let gpus = [gpu(0, None), gpu(1, Some("it fell off the bus"))];
+        let spec = spec("gpu1", &gpus, true);
+        let devices = spec["devices"].as_array().unwrap();
+        assert_eq!(devices.len(), 1);
+        let memory = &devices[0]["capacity"]["memory"]["value"];
+        assert_eq!(memory, "2147483648");
+        assert_eq!(devices[0]["taints"][0]["effect"], "NoExecute");
+        assert_eq!(gpu_of(devices[0]["name"].as_str().unwrap()), Some(0));
+    }
+
+    #[test]
+    fn a_slice_that_the_server_wrote_in_its_way_is_the_same() {
+        let wanted = spec("gpu1", &[gpu(0, None)], true);
+        let text = wanted.to_string().replace("2147483648", "2Gi");
+        let mut there: Value = serde_json::from_str(&text).unwrap();
+        there["devices"][0]["taints"][0]["timeAdded"] = json!("2026-01-01T00:00:00Z");
+        assert!(same(&wanted, &there));
+        assert!(!same(&wanted, &spec("gpu1", &[gpu(0, None)], false)));
+        assert!(!same(&spec("gpu1", &[gpu(0, None)], false), &there));
+        assert!(!same(&wanted, &spec("gpu1", &[], true)));
+    }
+}
