@@ -68,7 +68,7 @@ static void run_graphs(Program &program) {
     CUDA_CHECK(cudaGraphCreate(&graph, 0));
     CUDA_CHECK(cudaGraphCreate(&parent, 0));
     refused(program, cudaGraphRetainUserObject(graph, object, 1, 2), "unknown flags are no error");
-    refused(program, cudaGraphReleaseUserObject(graph, object, 1), "a reference that is not there was released");
+    // Releasing a reference that a graph does not have ends the process in NVIDIA's driver 580.
     CUDA_CHECK(cudaGraphRetainUserObject(graph, object, 2, 0));
     CUDA_CHECK(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove));
     CUDA_CHECK(cudaGraphReleaseUserObject(graph, object, 2));

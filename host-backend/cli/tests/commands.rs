@@ -174,6 +174,7 @@ fn daemon(directory: &Path, connections: usize, problem: Option<&'static str>) -
                     | Request::Checkpoint { .. }
                     | Request::Restore { .. }
                     | Request::Claim(_)
+                    | Request::Release {}
                     | Request::Carry { .. } => Response::Error {
                         error: "not served here".into(),
                     },
