@@ -5,6 +5,7 @@ each, the driver's role of each host, and its role of each of two nodes.
 Ends the processes that it started only.
 """
 
+import functools
 import json
 import os
 import secrets
@@ -21,6 +22,10 @@ import urllib.request
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 # pylint: disable=wrong-import-position
 import harness
+from pool import cluster
+
+# Waits as the pool's tests do, for as long as a control plane takes to settle.
+eventually = functools.partial(cluster.eventually, patience=90)
 
 EXAMPLES = os.path.join(harness.ROOT, "host-backend", "kubernetes", "examples")
 DRIVER = "gpu.paragpu.dev"
@@ -85,16 +90,6 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
-
-
-def eventually(true, what, patience=90):
-    """Waits until `true()`; returns what it gave."""
-    deadline = time.monotonic() + patience
-    while not (found := true()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"in {patience} s did not happen: {what}")
-        time.sleep(0.02)
-    return found
 
 
 class Cluster:

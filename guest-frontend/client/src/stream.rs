@@ -404,7 +404,7 @@ impl Streams {
     ///
     /// # Errors
     /// `STREAM_CAPTURE_IMPLICIT`.
-    pub fn permit_legacy(&self) -> Result<()> {
+    pub(crate) fn permit_legacy(&self) -> Result<()> {
         capture::permit_legacy(self.session)
     }
 

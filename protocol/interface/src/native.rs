@@ -102,12 +102,12 @@ pub fn native_devices(driver: &Library) -> TokenStream {
                 arguments.extend(quote!(#name as #raw,));
             }
         }
-        // SAFETY: of the generated code: handles are objects of this device that
-        // live, other arguments are values, and the places for results are locals.
         functions.extend(quote! {
             #[doc = #doc]
             fn #name(&mut self, #parameters) -> Result<#reply> {
                 #prepared
+                // SAFETY: handles are objects of this device that live, other
+                // arguments are values, and the places for results are locals.
                 check(unsafe { (self.driver().#symbol)(#arguments) })?;
                 #answer
             }

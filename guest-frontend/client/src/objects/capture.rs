@@ -165,6 +165,12 @@ impl Capture {
     fn is_invalid(&self) -> bool {
         self.invalid.load(Ordering::Acquire)
     }
+
+    /// Is it of this session, and has it, where asked, streams that wait for the
+    /// legacy default stream?
+    fn concerns(&self, session: u64, only_blocking: bool) -> bool {
+        self.session == session && (!only_blocking || self.blocking.load(Ordering::Acquire))
+    }
 }
 
 impl Stream {
@@ -251,9 +257,7 @@ fn refuse_while_capturing(session: u64, only_blocking: bool, status: Status) -> 
     }
     let mut refused = false;
     for capture in CAPTURES.lock().iter() {
-        if capture.session == session
-            && (!only_blocking || capture.blocking.load(Ordering::Acquire))
-        {
+        if capture.concerns(session, only_blocking) {
             capture.invalidate();
             refused = true;
         }
@@ -276,10 +280,14 @@ pub(crate) fn permit_legacy(session: u64) -> Result<()> {
 /// # Errors
 /// `STREAM_CAPTURE_IMPLICIT` while a blocking stream captures.
 pub(crate) fn permit_question(session: u64) -> Result<()> {
-    let asked = |capture: &Arc<Capture>| {
-        capture.session == session && capture.blocking.load(Ordering::Acquire)
-    };
-    match ACTIVE.load(Ordering::Acquire) > 0 && CAPTURES.lock().iter().any(asked) {
+    if ACTIVE.load(Ordering::Acquire) == 0 {
+        return Ok(());
+    }
+    let captures = CAPTURES.lock();
+    match captures
+        .iter()
+        .any(|capture| capture.concerns(session, true))
+    {
         true => Err(Status::STREAM_CAPTURE_IMPLICIT),
         false => Ok(()),
     }
