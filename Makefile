@@ -226,7 +226,7 @@ test-suites: ## the frameworks' own tests on this machine's GPU, natively and th
 
 bench-frameworks: ## their speed beside native, into out/frameworks.json and out/libraries.json
 	@mkdir -p out
-	python3 tests/frameworks/test_gpu_frameworks.py --rounds 7 --output out/frameworks.json torch jax cupy
+	python3 tests/frameworks/test_gpu_frameworks.py --rounds 7 --output out/frameworks.json
 	python3 tests/frameworks/test_gpu_frameworks.py --rounds 7 --output out/libraries.json libraries
 
 # --- heavier tiers -----------------------------------------------------------

@@ -3,8 +3,9 @@
 A file of cases registers functions that prepare something and return a step. A
 step returns what it computed, as an array that numpy understands. The file then
 calls `main`, which prints one line of JSON for each case: its name, a digest of
-the first steps' results, the milliseconds to them and, with --time, the median
-microseconds of a step and those of the slowest one. With --steps=N each case
+the first steps' results, the milliseconds to them, those since the process began
+to import its framework and, with --time, the median microseconds of a step and
+those of the slowest one. With --steps=N each case
 takes N steps, all of which are judged and clocked, and says when it began.
 """
 
@@ -98,7 +99,8 @@ def judged(line, step, wait, options):
     else:
         results = [step() for _ in range(JUDGED)]
     line["digest"] = digest(results)
-    line["first_ms"] = round((time.perf_counter() - start) * 1e3, 1)
+    now = time.perf_counter()
+    line["first_ms"], line["since_import_ms"] = round((now - start) * 1e3, 1), round((now - options.began) * 1e3, 1)
     if options.time:
         line["us"], line["slowest_us"] = (round(value, 2) for value in clocked(step, wait))
 
@@ -109,7 +111,7 @@ def main(wait, began):
     parser.add_argument("--time", action="store_true", help="also time each case")
     parser.add_argument("--steps", type=int, default=0, help="steps of each case that are judged")
     parser.add_argument("cases", nargs="*", help=", ".join(CASES))
-    options = parser.parse_args()
+    options = parser.parse_args(namespace=argparse.Namespace(began=began))
     print(json.dumps({"ready_ms": round((time.perf_counter() - began) * 1e3, 1)}), flush=True)
     for name in options.cases or CASES:
         line = {"case": name}

@@ -1,13 +1,15 @@
 """Stock frameworks and NVIDIA's libraries on this machine's GPU, natively and through paragpu.
 
-usage: test_gpu_frameworks.py [--rounds N] [--output FILE] [--communicator NAME] [FILE[:CASE]...]
+usage: test_gpu_frameworks.py [--rounds N] [--seconds N] [--output FILE] [--communicator NAME] [FILE[:CASE]...]
        test_gpu_frameworks.py --move CASE [--between-gpus] [--steps N]
 
 Runs the cases of torch_cases.py, jax_cases.py, cupy_cases.py, libraries_cases.py
 and, where there are two GPUs, pairs_cases.py, one process for each file: natively
 twice, and with the guest's libraries over a daemon of its own. A case passes if its results are native's bit for bit, or if native does not
-repeat itself. With --rounds native and remote runs alternate and are timed; the
-output has the form of bench-gpu.json. --move runs a case while its session moves
+repeat itself. With --rounds native and remote runs alternate and are timed: a
+step of each case, the time from import to the first case's first results, the
+host memory of a session and the throughput of eight at once; without names, the
+cases of BENCHMARK. The output has the form of bench-gpu.json. --move runs a case while its session moves
 to another daemon of this GPU and back, with --between-gpus
 to the other one of two GPUs each time. A framework that is not installed is
 skipped. Ends with 0 and a sentence where there is no GPU.
@@ -26,12 +28,30 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "bench"))
 # pylint: disable=wrong-import-position
 import gpu
-from measure import described, harness, machine, say
+from measure import described, harness, machine, of_results, result, say, store, table
 
 # Each file of cases, and what it imports first.
 FILES = {"torch": "torch", "jax": "jax", "cupy": "cupy", "libraries": "torch", "pairs": "torch"}
 # Those that need two GPUs.
 PAIRED = {"pairs"}
+# What --rounds times if nothing is named.
+BENCHMARK = {
+    "torch": [
+        "gpt_training_step",
+        "resnet50_training_step",
+        "eager_decode",
+        "eager_decode_item",
+        "graph_decode",
+        "compiled_training_step",
+        "triton_attention",
+    ],
+    "jax": ["mlp_training_step"],
+    "cupy": ["fft_and_sort"],
+}
+# The session whose host memory is measured, its steps, and by how much it may exceed native, in bytes.
+MEASURED_MEMORY = ("torch", ["--steps=40", "gpt_training_step"], 300e6)
+# What serves one model in so many processes at once, and the goal of their throughput.
+TOGETHER = ("torch", ["--steps=100", "eager_decode"], 8, 1.0)
 # Longest that the cases of one file may take in one process, in seconds.
 PATIENCE = 280
 # Multicast between GPUs is left alone.
@@ -117,8 +137,8 @@ def compared(files, options):
                 continue
             second, _, _ = run(native(), command_of(file, names))
             remote, errors, code = run(remote_environment, command_of(file, names))
-            for name, result in first.items():
-                verdict, why = judge(result, second.get(name, {}), remote.get(name, {}))
+            for name, line in first.items():
+                verdict, why = judge(line, second.get(name, {}), remote.get(name, {}))
                 well &= verdict != "failed"
                 say(f"{file}/{name:28} {verdict:8} {why}")
                 rows.append({"name": f"{file}/{name}", "verdict": verdict, "why": why})
@@ -132,28 +152,107 @@ def compared(files, options):
 
 def measured(files, options):
     """Times cases in alternation; the rows of a benchmark."""
-    samples = {}
+    samples, start = {}, time.monotonic()
     with harness.Daemon(device="cuda") as daemon:
-        ways = {"native": native(), "remote": {**daemon.guest_environment(options.communicator), **PACKAGED}}
+        # Each way's environment, and the daemon that serves it.
+        ways = {"native": (native(), None), "remote": ({**daemon.guest_environment(options.communicator), **PACKAGED}, daemon)}
         for turn in range(options.rounds):
+            if time.monotonic() - start > options.seconds:
+                say(f"{turn} rounds fitted into {options.seconds} s")
+                break
             for way in sorted(ways, reverse=turn % 2 == 1):
                 for file, names in files.items():
-                    results, errors, code = run(ways[way], command_of(file, ["--time", *names]))
+                    results, errors, code = run(ways[way][0], command_of(file, ["--time", *names]))
                     say(f"round {turn + 1}, {way}, {file}: {len(results)} cases, status {code} {errors[-300:] if code else ''}")
-                    for name, result in results.items():
+                    for place, (name, line) in enumerate(results.items()):
                         sample = samples.setdefault(f"{file}/{name}", {})
-                        for key in ("us", "first_ms", "slowest_us"):
-                            if key in result:
-                                sample.setdefault((way, key), []).append(result[key])
-    rows = []
-    for name, sample in samples.items():
-        if ("native", "us") in sample and ("remote", "us") in sample:
-            value, baseline = (statistics.median(sample[way, "us"]) for way in ("remote", "native"))
-            goal, ratio = GOALS.get(name, GOAL), value / baseline
-            first = {way: statistics.median(sample[way, "first_ms"]) for way in ways}
-            say(f"{name:36} native {baseline:10.1f} us, remote {value:10.1f} us, {ratio:.2f}; first {first}")
-            rows.append({"name": name, "unit": "us", "value": value, "baseline": baseline, "ratio": ratio, "goal": goal, "met": ratio <= goal})
+                        for key in ("us", "since_import_ms"):
+                            if key in line and (key == "us" or place == 0):
+                                sample.setdefault((way, key), []).append(line[key])
+            stored(rows_of_all(samples), options)
+        rows = rows_of_all(samples)
+        say(table(rows))
+        for further in (memory_row, together_row) if "torch" in files else ():
+            rows.append(further(ways))
+            stored(rows, options)
+    say(table(rows))
     return rows
+
+
+def rows_of_all(samples):
+    """The rows of all cases so far."""
+    return [row for name, sample in samples.items() for row in rows_of(name, sample)]
+
+
+def stored(rows, options):
+    """Writes what has been measured so far, if it is wanted."""
+    if options.output:
+        command = f"tests/frameworks/test_gpu_frameworks.py {' '.join(sys.argv[1:])}"
+        content = of_results(rows) if options.rounds else {"results": rows}
+        store(options.output, described("Frameworks through paragpu beside native", machine(), command, **content))
+
+
+def rows_of(name, sample):
+    """A case's rows: its step and, for the first one of a process, from import to results."""
+    rows = []
+    for key, unit, label, goal in (("us", "us", name, GOALS.get(name, GOAL)), ("since_import_ms", "ms", f"{name}_since_import", 1.0)):
+        if ("native", key) in sample and ("remote", key) in sample:
+            value, baseline = (statistics.median(sample[way, key]) for way in ("remote", "native"))
+            rows.append(result(label, unit, value, baseline, goal, most=True))
+    return rows
+
+
+def resident(processes):
+    """Bytes of memory that processes and their descendants use, shared pages by part."""
+    parents = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+                parents.setdefault(int(file.read().rsplit(")", 1)[1].split()[1]), []).append(int(pid))
+        except OSError:
+            continue
+    total, left = 0, list(processes)
+    while left:
+        pid = left.pop()
+        left += parents.get(pid, [])
+        try:
+            with open(f"/proc/{pid}/smaps_rollup", encoding="utf-8") as file:
+                total += next(int(line.split()[1]) for line in file if line.startswith("Pss:")) * 1024
+        except (OSError, StopIteration):
+            continue
+    return total
+
+
+def memory_row(ways):
+    """The most host memory of a session: its program and the daemon with its worker, beside native."""
+    file, arguments, allowed = MEASURED_MEMORY
+    most = {}
+    for way, (environment, daemon) in ways.items():
+        idle = resident([daemon.process.pid]) if daemon else 0
+        with subprocess.Popen(command_of(file, arguments), env={**environment, **QUIET}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as program:
+            most[way] = 0
+            while program.poll() is None:
+                running = [program.pid, *([daemon.process.pid] if daemon else [])]
+                most[way] = max(most[way], resident(running) - idle)
+                time.sleep(0.1)
+    return result("torch/gpt_host_memory", "B", most["remote"], most["native"], most["native"] + allowed, most=True, of="value")
+
+
+def together_row(ways):
+    """Steps a second of many processes at once, by the median of each one's steps."""
+    file, arguments, count, goal = TOGETHER
+    rate = {}
+    for way, (environment, _) in ways.items():
+        programs = [
+            subprocess.Popen(command_of(file, arguments), env={**environment, **QUIET}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            for _ in range(count)
+        ]
+        outputs = [program.communicate(timeout=PATIENCE)[0] for program in programs]
+        steps = [line["us"] for output in outputs for line in results_of(output).values() if "us" in line]
+        if len(steps) < count:
+            say(f"{way}: {len(steps)} of {count} processes gave results")
+        rate[way] = sum(1e6 / us for us in steps)
+    return result("torch/eight_decoders", "1/s", rate["remote"], rate["native"], goal, most=False)
 
 
 def moved(case, options):
@@ -210,6 +309,7 @@ def main():
     """Compares, times or moves, as the arguments say."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=0, help="time the cases in so many rounds of both ways")
+    parser.add_argument("--seconds", type=float, default=3600, help="begin no round after so many seconds")
     parser.add_argument("--move", metavar="FILE:CASE", action="append", default=[], help="move this case while it runs")
     parser.add_argument("--between-gpus", action="store_true", help="move to the other one of two GPUs each time")
     parser.add_argument("--steps", type=int, default=200, help="steps of a case that moves (default 200)")
@@ -223,7 +323,8 @@ def main():
         print(f"skipped: {why}")
         return 0
     files = {}
-    for wanted in options.cases or FILES:
+    everything = [f"{file}:{name}" for file, names in BENCHMARK.items() for name in names] if options.rounds else FILES
+    for wanted in options.cases or everything:
         file, _, name = wanted.partition(":")
         if file in PAIRED and count < 2:
             say(f"{file}: skipped, there is one GPU")
@@ -239,10 +340,7 @@ def main():
         well = bool(rows)
     else:
         rows, well = compared(files, options)
-    if options.output:
-        command = f"tests/frameworks/test_gpu_frameworks.py {' '.join(sys.argv[1:])}"
-        with open(options.output, "w", encoding="utf-8") as file:
-            json.dump(described("Frameworks through paragpu beside native", machine(), command, results=rows), file, indent=1)
+    stored(rows, options)
     print(f"{sum(row.get('verdict') == 'passed' for row in rows)} of {len(rows)} passed" if not (options.rounds or options.move) else "done")
     return 0 if well else 1
 

@@ -58,7 +58,8 @@ class Gpt(nn.Module):
 def model_of(kind, *arguments, dtype=torch.bfloat16):
     """A model with weights that depend on nothing but its shape."""
     torch.manual_seed(7)
-    return kind(*arguments).to(DEVICE, dtype)
+    with torch.device(DEVICE):
+        return kind(*arguments).to(dtype)
 
 
 def trained(model, batch, loss_of):
