@@ -15,6 +15,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+#[cfg(doc)]
+use paragpu_device::WorkDevice;
 use paragpu_device::{Error, GraphId, Result, StreamId, Variable};
 use paragpu_protocol::layout::{DEVICE_STRIDE, Regions};
 use paragpu_protocol::status::Status;
@@ -124,10 +126,10 @@ struct Bound {
 /// [`Device`] on NVIDIA's driver.
 pub struct CudaDevice {
     pub(crate) memory: Memory,
-    pub(crate) streams: Table<OpenStream>,
-    pub(crate) events: Table<Event>,
+    pub(crate) streams: Table<Arc<OpenStream>>,
+    pub(crate) events: Table<Arc<Event>>,
     pub(crate) modules: Table<LoadedModule>,
-    pub(crate) functions: Table<Kernel>,
+    pub(crate) functions: Table<Arc<Kernel>>,
     pub(crate) arrays: Table<Array>,
     graphs: Table<OpenGraph>,
     /// Counts destructions of what graphs may name.
@@ -143,7 +145,7 @@ pub struct CudaDevice {
     /// What hashes memory; none on GPUs that the kernel is too new for.
     hasher: Option<(Module, Function)>,
     /// Last, so that it goes after all that lives in it.
-    pub(crate) context: Context,
+    pub(crate) context: Arc<Context>,
 }
 
 /// The kernel that hashes memory, loaded now: later a driver may wait with
@@ -162,7 +164,7 @@ impl CudaDevice {
         let hasher = hasher(&context).ok();
         Ok(Self {
             quiet: context.stream_create(NON_BLOCKING, 0)?,
-            context,
+            context: Arc::new(context),
             memory: Memory::new(regions),
             streams: Table::default(),
             events: Table::default(),
@@ -233,11 +235,17 @@ impl CudaDevice {
 }
 
 /// The stream with this id.
-pub(crate) fn stream(streams: &Table<OpenStream>, id: StreamId) -> Result<&Stream> {
+pub(crate) fn stream(streams: &Table<Arc<OpenStream>>, id: StreamId) -> Result<&Stream> {
     if id == StreamId::LEGACY {
         return Ok(&Stream::LEGACY);
     }
     Ok(&find(streams, id.0)?.stream)
+}
+
+/// What no deferred work names any more, as [`WorkDevice::defer`] demands.
+fn unused<T>(shared: Arc<T>) -> Result<T> {
+    let in_use = || Error::new(Status::NOT_READY, "deferred work names it");
+    Arc::into_inner(shared).ok_or_else(in_use)
 }
 
 /// The object with this id.

@@ -1,10 +1,12 @@
 //! What every device must do alike; run by each implementation's own tests.
 
+mod deferred;
 mod sharing;
 mod writes;
 
 use std::time::{Duration, Instant};
 
+pub use self::deferred::deferred;
 pub use self::sharing::{handing_over, peers};
 use self::writes::STORES;
 pub use self::writes::writes;

@@ -36,7 +36,7 @@ use paragpu_protocol::layout::Regions;
 pub use stream::StreamDevice;
 pub use texture::{TextureDevice, TextureResource};
 pub use work::{
-    CopyEnd, HostFunction, Launch, MemoryOperation, Memset, Until, Word, Work, WorkDevice,
+    CopyEnd, Deferred, HostFunction, Launch, MemoryOperation, Memset, Until, Word, Work, WorkDevice,
 };
 
 macro_rules! ids {

@@ -333,6 +333,9 @@ impl fmt::Debug for Work<'_> {
     }
 }
 
+/// Work that was looked up: run once, it is given to its stream.
+pub type Deferred = Box<dyn FnOnce() -> Result<()> + Send>;
+
 /// Gives a device work.
 pub trait WorkDevice {
     /// Gives work to `stream`.
@@ -342,6 +345,17 @@ pub trait WorkDevice {
     /// `INVALID_VALUE` where memory is not wholly reachable or a value is
     /// wrong; `LAUNCH_OUT_OF_RESOURCES`, `COOPERATIVE_LAUNCH_TOO_LARGE`, …
     fn submit(&mut self, work: &Work<'_>, stream: StreamId) -> Result<()>;
+
+    /// Looks work up that another thread will give to `stream`, while this one
+    /// gives work to other streams and asks whether these are over. Before the
+    /// device is asked for anything else, all such work has been given or
+    /// dropped. `None` where the device takes such work of this thread only.
+    ///
+    /// # Errors
+    /// [`submit`](Self::submit); what its driver says comes from the work.
+    fn defer(&mut self, _work: &Work<'_>, _stream: StreamId) -> Result<Option<Deferred>> {
+        Ok(None)
+    }
 
     /// Launches a kernel.
     ///

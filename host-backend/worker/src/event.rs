@@ -24,7 +24,7 @@ impl Session {
     pub(crate) fn event_record(&mut self, call: &EventRecord) -> Outcome<()> {
         let NodeWork { work, .. } = self.event_record_work(call)?;
         let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
-        self.gpu.submit(&work, stream)?;
+        self.gpu.submit_by_lane(&work, stream)?;
         self.objects.events.recorded(call.event);
         Ok(())
     }

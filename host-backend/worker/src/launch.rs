@@ -16,7 +16,7 @@ impl Session {
         self.pacing.admit(&mut self.gpu)?;
         let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
         self.printing.note(prints);
-        self.gpu.submit(&work, stream)?;
+        self.gpu.submit_by_lane(&work, stream)?;
         self.pacing.launched(&mut self.gpu, stream)?;
         self.statistics.launches.add(1);
         Ok(())

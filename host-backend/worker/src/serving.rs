@@ -237,10 +237,11 @@ impl Session {
                 Wait::Poll => Wait::Poll,
             };
         }
-        for _ in 0..BATCH {
+        for taken in 0..BATCH {
             if self.is_staged_up() {
                 break;
             }
+            self.gpu.set_pressed(taken > 0);
             if !self.take_next(receiver, wait)? {
                 self.transfer.delay.caught_up();
                 break;

@@ -9,10 +9,12 @@ use paragpu_protocol::layout::{CHUNK, Regions};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::types::MemoryInfo;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 impl MemoryDevice for CudaDevice {
     fn rehome(&mut self, regions: Regions) -> Result<bool> {
-        self.context.reserve_arena(regions.arena)?;
+        let context = Arc::get_mut(&mut self.context).ok_or(Status::NOT_READY)?;
+        context.reserve_arena(regions.arena)?;
         self.memory = Memory::new(regions);
         Ok(true)
     }

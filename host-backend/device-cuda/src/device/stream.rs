@@ -1,8 +1,9 @@
 //! Streams.
 
-use super::{CudaDevice, NAP, NON_BLOCKING, OpenStream, stream};
+use super::{CudaDevice, NAP, NON_BLOCKING, OpenStream, stream, unused};
 use paragpu_device::{Result, StreamDevice, StreamId};
 use paragpu_protocol::status::Status;
+use std::sync::Arc;
 use std::time::Duration;
 
 impl StreamDevice for CudaDevice {
@@ -10,7 +11,8 @@ impl StreamDevice for CudaDevice {
         let stream = self.context.stream_create(flags & NON_BLOCKING, priority)?;
         let blocking = flags & NON_BLOCKING == 0;
         Ok(StreamId(
-            self.streams.insert(OpenStream { stream, blocking })?,
+            self.streams
+                .insert(Arc::new(OpenStream { stream, blocking }))?,
         ))
     }
 
@@ -19,7 +21,7 @@ impl StreamDevice for CudaDevice {
             .streams
             .remove(stream.0)
             .ok_or(Status::INVALID_HANDLE)?;
-        self.context.stream_destroy(open.stream)
+        self.context.stream_destroy(unused(open)?.stream)
     }
 
     fn stream_query(&mut self, order: StreamId) -> Result<bool> {

@@ -1,17 +1,51 @@
 //! Work: what it names is looked up, then it goes to the driver.
 
-use paragpu_device::{CopyEnd, MemoryOperation, Memset, Result, StreamId, Work, WorkDevice};
+use paragpu_device::{
+    CopyEnd, Deferred, Launch, MemoryOperation, Memset, Result, StreamId, Work, WorkDevice,
+};
 use paragpu_protocol::status::Status;
 
 use super::{CudaDevice, find, stream};
 use crate::memory::rect_bytes;
 use crate::sys::{Found, RectEnd};
+use std::sync::Arc;
 
 impl WorkDevice for CudaDevice {
     fn submit(&mut self, work: &Work<'_>, order: StreamId) -> Result<()> {
         let found = self.look_up(work)?;
         let order = stream(&self.streams, order)?;
         self.context.submit(work, &found, order)
+    }
+
+    fn defer(&mut self, work: &Work<'_>, order: StreamId) -> Result<Option<Deferred>> {
+        // The legacy stream's order is that in which streams were given work.
+        if order == StreamId::LEGACY {
+            return Ok(None);
+        }
+        let stream = Arc::clone(find(&self.streams, order.0)?);
+        let context = Arc::clone(&self.context);
+        Ok(Some(match work {
+            Work::Launch(launch) => {
+                let kernel = Arc::clone(find(&self.functions, launch.function.0)?);
+                kernel.check_parameters(&launch.parameters)?;
+                let launch = Launch {
+                    parameters: launch.parameters.to_vec().into(),
+                    ..launch.clone()
+                };
+                Box::new(move || {
+                    context.make_current()?;
+                    context.launch(&launch, &kernel.function, &stream.stream)
+                })
+            }
+            Work::EventRecord(event) => {
+                let event = Arc::clone(find(&self.events, event.0)?);
+                Box::new(move || {
+                    context.make_current()?;
+                    context.event_record(&event, &stream.stream)
+                })
+            }
+            _ => return Ok(None),
+        }))
     }
 }
 

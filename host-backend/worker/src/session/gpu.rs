@@ -2,11 +2,14 @@
 //! what is over: pooled events, and fences made of them.
 
 use std::ops::{Deref, DerefMut};
+use std::time::Duration;
 
-use paragpu_device::{Device, EventId, Result, Snapshot, StreamId};
+use paragpu_device::{Device, Error, EventId, Result, Snapshot, StreamId, Work};
 use paragpu_protocol::codec::{Bytes, Text, encode_all};
 use paragpu_protocol::layout::Regions;
 use paragpu_protocol::types::{DeviceSnapshot, encode_pairs};
+
+use super::lanes::Lanes;
 
 /// CU_EVENT_DISABLE_TIMING: the cheapest event.
 const UNTIMED: u32 = 2;
@@ -15,8 +18,12 @@ const COMPUTE_CAPABILITY_MAJOR: u32 = 75;
 const COMPUTE_CAPABILITY_MINOR: u32 = 76;
 
 /// The GPU that the session was opened on.
+///
+/// Whatever is asked of the device itself comes behind the work in the
+/// [lanes](super::lanes); the methods here are those that need not.
 pub(crate) struct Gpu {
     device: Box<dyn Device>,
+    lanes: Lanes,
     /// Events that mark nothing at the moment.
     free_marks: Vec<EventId>,
     /// The encoded reply to SnapshotDevice.
@@ -36,6 +43,7 @@ impl Gpu {
     ) -> Self {
         Self {
             device,
+            lanes: Lanes::of_host(),
             free_marks: Vec::new(),
             snapshot: encode_snapshot(snapshot),
             ordinal,
@@ -66,7 +74,71 @@ impl Gpu {
 
     /// The device behind it.
     pub(crate) fn device(&mut self) -> &mut dyn Device {
+        self.settled()
+    }
+
+    /// The same, with nothing in the lanes.
+    fn settled(&mut self) -> &mut (dyn Device + 'static) {
+        self.lanes.settle();
         self.device.as_mut()
+    }
+
+    /// All launches go to `count` lanes.
+    #[cfg(test)]
+    pub(crate) fn always_use_lanes(&mut self, count: usize) {
+        self.lanes = Lanes::always(count);
+    }
+
+    /// Another call had come before the one that is executed now was, or none.
+    pub(crate) fn set_pressed(&mut self, is_pressed: bool) {
+        self.lanes.set_pressed(is_pressed);
+    }
+
+    /// Gives a launch, or a record of an event, to a stream, maybe by its lane.
+    pub(crate) fn submit_by_lane(&mut self, work: &Work<'_>, stream: StreamId) -> Result<()> {
+        if self.lanes.take(stream)
+            && let Some(deferred) = self.device.defer(work, stream)?
+        {
+            let event = match work {
+                Work::EventRecord(event) => Some(*event),
+                _ => None,
+            };
+            return match self.lanes.give(stream, event, deferred) {
+                Ok(()) => Ok(()),
+                Err(deferred) => {
+                    self.lanes.settle();
+                    deferred()
+                }
+            };
+        }
+        self.settled().submit(work, stream)
+    }
+
+    /// The first error, since the last question, of work that was given by a
+    /// lane.
+    pub(crate) fn take_failure(&mut self) -> Option<Error> {
+        self.lanes.take_failure()
+    }
+
+    /// [`StreamDevice::stream_query`](paragpu_device::StreamDevice).
+    pub(crate) fn stream_query(&mut self, stream: StreamId) -> Result<bool> {
+        if self.lanes.has(stream) {
+            return Ok(false);
+        }
+        self.device.stream_query(stream)
+    }
+
+    /// [`StreamDevice::stream_doze`](paragpu_device::StreamDevice).
+    pub(crate) fn stream_doze(&mut self, stream: StreamId, timeout: Duration) -> Result<()> {
+        self.device.stream_doze(stream, timeout)
+    }
+
+    /// [`EventDevice::event_query`](paragpu_device::EventDevice).
+    pub(crate) fn event_query(&mut self, event: EventId) -> Result<bool> {
+        if self.lanes.has_record(event) {
+            return Ok(false);
+        }
+        self.device.event_query(event)
     }
 
     /// Marks the work given to `stream` so far.
@@ -75,7 +147,12 @@ impl Gpu {
             Some(event) => event,
             None => self.device.event_create(UNTIMED)?,
         };
-        match self.device.event_record(event, stream) {
+        let record = Work::EventRecord(event);
+        let recorded = match self.lanes.has(stream) {
+            true => self.submit_by_lane(&record, stream),
+            false => self.device.submit(&record, stream),
+        };
+        match recorded {
             Ok(()) => Ok(event),
             Err(error) => {
                 self.free_marks.push(event);
@@ -112,7 +189,7 @@ impl Deref for Gpu {
 
 impl DerefMut for Gpu {
     fn deref_mut(&mut self) -> &mut (dyn Device + 'static) {
-        self.device.as_mut()
+        self.settled()
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use paragpu_device::{
-    ArrayId, ContextDevice, CopyEnd, Error, EventDevice, EventId, Function, FunctionId,
+    ArrayId, ContextDevice, CopyEnd, Deferred, Error, EventDevice, EventId, Function, FunctionId,
     GraphDevice, GraphId, GraphNode, HostFunction, Launch, MemoryOperation, Memset, ModuleDevice,
     ModuleId, NativeDevice, Result, Snapshot, StreamDevice, StreamId, SurfaceId, TextureDevice,
     TextureId, TextureResource, Work, WorkDevice,
@@ -63,6 +63,8 @@ pub struct State {
     pub is_apart: bool,
     /// Methods called, in order.
     pub log: Vec<&'static str>,
+    /// Locked by a test that holds back deferred work.
+    pub lanes_held: Arc<Mutex<()>>,
     /// Errors of the next call of a method.
     pub fail: HashMap<&'static str, Status>,
 }
@@ -82,6 +84,12 @@ impl TestDevice {
     #[cfg(test)]
     pub fn hold(&self, stream: u64, held: bool) {
         self.state().streams.entry(stream).or_default().held = held;
+    }
+
+    /// What is in its memory.
+    #[cfg(test)]
+    pub fn bytes(&self, address: u64, size: u64) -> Vec<u8> {
+        self.state().memory.read(address, size)
     }
 
     /// Counts the calls of a method.
@@ -246,6 +254,19 @@ impl WorkDevice for TestDevice {
             Work::EventRecord(event) => self.records(*event, stream),
             Work::EventWait(event) => self.waits(stream, *event),
         }
+    }
+
+    fn defer(&mut self, work: &Work<'_>, stream: StreamId) -> Result<Option<Deferred>> {
+        if stream == StreamId::LEGACY {
+            return Ok(None);
+        }
+        self.state().has_stream(stream)?;
+        let (mut device, work) = (self.clone(), work.clone().into_owned());
+        Ok(Some(Box::new(move || {
+            let held = device.state().lanes_held.clone();
+            drop(held.lock());
+            device.submit(&work, stream)
+        })))
     }
 }
 

@@ -1,0 +1,187 @@
+//! Launches that threads of the worker's give to the driver.
+
+use std::sync::Arc;
+
+use paragpu_protocol::call::WireCall as _;
+use paragpu_protocol::handle::{DeviceAddress, EventHandle, FunctionHandle, StreamHandle};
+use paragpu_protocol::layout::CHUNK;
+use paragpu_protocol::status::Status;
+use paragpu_protocol::table::*;
+
+use super::{kernel, launch, load_module};
+use crate::testing::guest::Guest;
+
+const STREAMS: [StreamHandle; 5] = [
+    StreamHandle(16),
+    StreamHandle(17),
+    StreamHandle(18),
+    StreamHandle(19),
+    StreamHandle(20),
+];
+const EVENT: EventHandle = EventHandle(7);
+
+struct Wide {
+    guest: Guest,
+    store: FunctionHandle,
+}
+
+/// A guest with streams, an event and memory, whose session has two lanes.
+fn wide() -> Wide {
+    let mut guest = Guest::with_lanes(2);
+    for stream in STREAMS {
+        let create = StreamCreate {
+            stream,
+            flags: 1,
+            priority: 0,
+        };
+        guest.call(&create).unwrap();
+    }
+    let create = EventCreate {
+        event: EVENT,
+        flags: 0,
+    };
+    guest.call(&create).unwrap();
+    let map = MemMap {
+        address: DeviceAddress(guest.regions.arena),
+        size: CHUNK,
+    };
+    guest.call(&map).unwrap();
+    load_module(&mut guest);
+    let store = kernel(&mut guest, 901, "store");
+    Wide { guest, store }
+}
+
+impl Wide {
+    /// Has a kernel of the stream write a byte to the word `index`.
+    fn write(&self, stream: StreamHandle, index: u64, byte: u8) {
+        let address = self.guest.regions.arena + index;
+        let mut parameters = address.to_le_bytes().to_vec();
+        parameters.push(byte);
+        self.guest.post(&launch(self.store, stream, &parameters));
+    }
+
+    fn read(&mut self, size: u64) -> Vec<u8> {
+        let arena = self.guest.regions.arena;
+        self.guest.device.bytes(arena, size)
+    }
+}
+
+#[test]
+fn a_streams_launches_keep_their_order() {
+    let mut wide = wide();
+    for round in 0..40 {
+        for (index, stream) in (0..).zip(STREAMS) {
+            wide.write(stream, index, round);
+        }
+    }
+    for stream in STREAMS {
+        wide.guest.call(&StreamSynchronize { stream }).unwrap();
+    }
+    assert_eq!(wide.read(5), [39; 5]);
+    assert_eq!(wide.guest.counters().launches, 200);
+    wide.guest.goodbye();
+}
+
+#[test]
+fn what_is_in_a_lane_is_not_over() {
+    let mut wide = wide();
+    let held = Arc::clone(&wide.guest.device.state().lanes_held);
+    let hold = held.lock();
+    wide.write(STREAMS[0], 0, 1);
+    wide.guest.post(&EventRecord {
+        event: EVENT,
+        stream: STREAMS[0],
+    });
+    wide.guest
+        .send(1, &StreamSynchronize { stream: STREAMS[0] });
+    wide.guest.send(2, &EventSynchronize { event: EVENT });
+    let query = StreamQuery { stream: STREAMS[0] };
+    wide.guest.fails(&query, Status::NOT_READY);
+    wide.guest
+        .fails(&EventQuery { event: EVENT }, Status::NOT_READY);
+    // Nothing of this stream is there.
+    wide.guest
+        .call(&StreamSynchronize { stream: STREAMS[1] })
+        .unwrap();
+    assert!(wide.guest.aside.is_empty(), "both wait");
+    drop(hold);
+    wide.guest.reply(1).unwrap();
+    wide.guest.reply(2).unwrap();
+    assert_eq!(wide.read(1), [1]);
+    wide.guest.goodbye();
+}
+
+#[test]
+fn other_calls_come_behind_the_lanes() {
+    let mut wide = wide();
+    let held = Arc::clone(&wide.guest.device.state().lanes_held);
+    let hold = held.lock();
+    wide.write(STREAMS[0], 0, 1);
+    wide.write(STREAMS[1], 1, 1);
+    // Streams have no order among themselves; but this one begins to wait for
+    // what the other one's event stands behind.
+    wide.guest.post(&EventRecord {
+        event: EVENT,
+        stream: STREAMS[0],
+    });
+    wide.guest.post(&StreamWaitEvent {
+        stream: STREAMS[2],
+        event: EVENT,
+    });
+    wide.guest.post(&Memset {
+        destination: wide.guest.regions.arena,
+        pitch: 0,
+        value: 2,
+        element: 1,
+        width: 2,
+        height: 1,
+        stream: STREAMS[2],
+    });
+    wide.guest.send(1, &ContextSynchronize {});
+    drop(hold);
+    wide.guest.reply(1).unwrap();
+    assert_eq!(wide.read(2), [2; 2]);
+    let order: Vec<_> = {
+        let state = wide.guest.device.state();
+        let told = ["launch", "event_record", "stream_wait_event", "memset"];
+        let found = state.log.iter().filter(|name| told.contains(name));
+        found.copied().collect()
+    };
+    let place = |name| order.iter().rposition(|found| *found == name).unwrap();
+    assert!(place("launch") < place("memset"), "{order:?}");
+    wide.guest.goodbye();
+}
+
+#[test]
+fn an_error_in_a_lane_is_reported() {
+    let mut wide = wide();
+    let reject = kernel(&mut wide.guest, 902, "reject");
+    wide.guest.post(&launch(reject, STREAMS[0], &[]));
+    wide.write(STREAMS[0], 0, 1);
+    let synchronize = StreamSynchronize { stream: STREAMS[0] };
+    let launched = Launch::INFO.number;
+    let failed = wide.guest.call(&synchronize);
+    assert_eq!(failed.unwrap_err(), (Status::INVALID_VALUE, launched));
+    wide.guest.call(&synchronize).unwrap();
+    assert_eq!(wide.read(1), [1]);
+    wide.guest.goodbye();
+}
+
+#[test]
+fn a_stream_is_destroyed_behind_its_launches() {
+    let mut wide = wide();
+    for round in 0..20 {
+        wide.write(STREAMS[0], 0, round);
+        let destroy = StreamDestroy { stream: STREAMS[0] };
+        wide.guest.post(&destroy);
+        let create = StreamCreate {
+            stream: STREAMS[0],
+            flags: 1,
+            priority: 0,
+        };
+        wide.guest.call(&create).unwrap();
+    }
+    wide.guest.call(&ContextSynchronize {}).unwrap();
+    assert_eq!(wide.read(1), [19]);
+    wide.guest.goodbye();
+}
