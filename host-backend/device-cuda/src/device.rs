@@ -116,6 +116,13 @@ pub(crate) struct OpenStream {
     blocking: bool,
 }
 
+/// What deferred launches of one kernel into one stream name.
+struct Named {
+    context: Arc<Context>,
+    kernel: Arc<Kernel>,
+    stream: Arc<OpenStream>,
+}
+
 /// Texture and surface objects that exist.
 #[derive(Debug, Default)]
 struct Bound {
@@ -135,6 +142,9 @@ pub struct CudaDevice {
     /// Counts destructions of what graphs may name.
     pub(crate) gone: u64,
     bound: Bound,
+    /// By stream and kernel: one count for other threads to change, which only
+    /// that stream's changes. Empty whenever one of them goes.
+    named: BTreeMap<(u64, u64), Arc<Named>>,
     /// By address, what mappings that came from other workers came by.
     imported: BTreeMap<u64, OwnedFd>,
     /// Memory of other devices, and the driver's handles.
@@ -174,6 +184,7 @@ impl CudaDevice {
             graphs: Table::default(),
             gone: 0,
             bound: Bound::default(),
+            named: BTreeMap::new(),
             imported: BTreeMap::new(),
             peers: Table::default(),
             retirement: Retirement::default(),

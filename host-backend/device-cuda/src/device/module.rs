@@ -32,6 +32,7 @@ impl ModuleDevice for CudaDevice {
 
     fn module_unload(&mut self, module: ModuleId) -> Result<()> {
         self.gone += 1;
+        self.named.clear();
         let loaded = self
             .modules
             .remove(module.0)

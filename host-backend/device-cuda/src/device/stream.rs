@@ -17,6 +17,7 @@ impl StreamDevice for CudaDevice {
     }
 
     fn stream_destroy(&mut self, stream: StreamId) -> Result<()> {
+        self.named.clear();
         let open = self
             .streams
             .remove(stream.0)

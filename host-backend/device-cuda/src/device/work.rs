@@ -1,14 +1,18 @@
 //! Work: what it names is looked up, then it goes to the driver.
 
 use paragpu_device::{
-    CopyEnd, Deferred, Launch, MemoryOperation, Memset, Result, StreamId, Work, WorkDevice,
+    CopyEnd, Deferred, FunctionId, Launch, MemoryOperation, Memset, Result, StreamId, Work,
+    WorkDevice,
 };
 use paragpu_protocol::status::Status;
 
-use super::{CudaDevice, find, stream};
+use super::{CudaDevice, Named, find, stream};
 use crate::memory::rect_bytes;
 use crate::sys::{Found, RectEnd};
 use std::sync::Arc;
+
+/// Kernels and streams of deferred launches that are remembered.
+const MOST_NAMED: usize = 1024;
 
 impl WorkDevice for CudaDevice {
     fn submit(&mut self, work: &Work<'_>, order: StreamId) -> Result<()> {
@@ -22,22 +26,27 @@ impl WorkDevice for CudaDevice {
         if order == StreamId::LEGACY {
             return Ok(None);
         }
-        let stream = Arc::clone(find(&self.streams, order.0)?);
-        let context = Arc::clone(&self.context);
         Ok(Some(match work {
             Work::Launch(launch) => {
-                let kernel = Arc::clone(find(&self.functions, launch.function.0)?);
-                kernel.check_parameters(&launch.parameters)?;
+                let named = self.named(order, launch.function)?;
+                named.kernel.check_parameters(&launch.parameters)?;
                 let launch = Launch {
                     parameters: launch.parameters.to_vec().into(),
                     ..launch.clone()
                 };
                 Box::new(move || {
+                    let Named {
+                        context,
+                        kernel,
+                        stream,
+                    } = named.as_ref();
                     context.make_current()?;
                     context.launch(&launch, &kernel.function, &stream.stream)
                 })
             }
             Work::EventRecord(event) => {
+                let context = Arc::clone(&self.context);
+                let stream = Arc::clone(find(&self.streams, order.0)?);
                 let event = Arc::clone(find(&self.events, event.0)?);
                 Box::new(move || {
                     context.make_current()?;
@@ -50,6 +59,24 @@ impl WorkDevice for CudaDevice {
 }
 
 impl CudaDevice {
+    /// What a deferred launch names.
+    fn named(&mut self, stream: StreamId, function: FunctionId) -> Result<Arc<Named>> {
+        let key = (stream.0, function.0);
+        if let Some(named) = self.named.get(&key) {
+            return Ok(Arc::clone(named));
+        }
+        let named = Arc::new(Named {
+            context: Arc::clone(&self.context),
+            kernel: Arc::clone(find(&self.functions, function.0)?),
+            stream: Arc::clone(find(&self.streams, stream.0)?),
+        });
+        if self.named.len() >= MOST_NAMED {
+            self.named.clear();
+        }
+        self.named.insert(key, Arc::clone(&named));
+        Ok(named)
+    }
+
     /// What the work names: alive, and memory that the session reaches.
     pub(crate) fn look_up(&self, work: &Work<'_>) -> Result<Found<'_>> {
         Ok(match work {

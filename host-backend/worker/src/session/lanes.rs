@@ -16,18 +16,18 @@
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
 use paragpu_device::{Deferred, Error, EventId, StreamId};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-/// Most lanes. More threads in the driver's lock do not launch faster.
-const MOST_LANES: usize = 8;
-/// Fewest processors of a host with lanes, which need two for every lane: others
-/// launch, too.
-const FEWEST_PROCESSORS: usize = 6;
+/// Most lanes: two to eight launched equally fast on an H100, whose driver has a
+/// lock.
+const MOST_LANES: usize = 4;
+/// Processors for every lane: the program's threads and other sessions need some.
+const PROCESSORS: usize = 4;
 /// Work that waits in a lane at most; then the call that brings more waits.
 const DEPTH: usize = 128;
 /// Launches between two looks at whether lanes are worth it, and how many of them
@@ -78,6 +78,25 @@ impl Lane {
         })
     }
 
+    /// Gives it work; back where its thread is gone.
+    fn push(&mut self, mut work: Deferred) -> Result<(), Deferred> {
+        for _ in 0..SPINS {
+            work = match self.work.try_send(work) {
+                Ok(()) => {
+                    self.given += 1;
+                    return Ok(());
+                }
+                Err(TrySendError::Disconnected(work)) => return Err(work),
+                Err(TrySendError::Full(work)) => work,
+            };
+            std::hint::spin_loop();
+        }
+        // The driver takes no more launches of this stream until some are over.
+        self.work.send(work).map_err(|unsent| unsent.0)?;
+        self.given += 1;
+        Ok(())
+    }
+
     /// Has the driver all its work?
     fn is_empty(&self) -> bool {
         self.has_given(self.given)
@@ -112,6 +131,14 @@ fn next(work: &Receiver<Deferred>) -> Option<Deferred> {
     }
 }
 
+/// Is work in any of them? Where they `may_be_busy` not, they are not.
+fn is_busy(lanes: &[Lane], may_be_busy: &Cell<bool>) -> bool {
+    if may_be_busy.get() && lanes.iter().all(Lane::is_empty) {
+        may_be_busy.set(false);
+    }
+    may_be_busy.get()
+}
+
 /// A record of an event that is in a lane, or was.
 #[derive(Debug)]
 struct Record {
@@ -137,10 +164,10 @@ struct Traffic {
 impl Traffic {
     /// Work goes to `stream`; true where the last window says that lanes are
     /// worth it.
-    fn count(&mut self, stream: StreamId, lanes_are_busy: bool) -> bool {
+    fn count(&mut self, stream: StreamId, lanes_are_busy: impl FnOnce() -> bool) -> bool {
         self.launches += 1;
         self.switched += u32::from(self.last.replace(stream) != Some(stream));
-        self.pressed += u32::from(self.is_pressed || lanes_are_busy);
+        self.pressed += u32::from(self.is_pressed || lanes_are_busy());
         if self.launches == WINDOW {
             self.is_wide = self.switched >= SWITCHED && self.pressed >= PRESSED;
             (self.launches, self.switched, self.pressed) = (0, 0, 0);
@@ -168,10 +195,7 @@ impl Lanes {
     /// As many as this host's processors are worth; none on small hosts.
     pub(super) fn of_host() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Self::new(match processors < FEWEST_PROCESSORS {
-            true => 0,
-            false => (processors / 2).min(MOST_LANES),
-        })
+        Self::new((processors / PROCESSORS).min(MOST_LANES))
     }
 
     fn new(most: usize) -> Self {
@@ -203,18 +227,13 @@ impl Lanes {
 
     /// Should the stream's next work go to a lane?
     pub(super) fn take(&mut self, stream: StreamId) -> bool {
-        self.most > 0 && {
-            let busy = self.is_busy();
-            self.traffic.count(stream, busy)
-        }
+        let (lanes, may_be_busy) = (&self.lanes, &self.may_be_busy);
+        self.most > 0 && self.traffic.count(stream, || is_busy(lanes, may_be_busy))
     }
 
     /// Is work there?
     pub(super) fn is_busy(&self) -> bool {
-        if self.may_be_busy.get() && self.lanes.iter().all(Lane::is_empty) {
-            self.may_be_busy.set(false);
-        }
-        self.may_be_busy.get()
+        is_busy(&self.lanes, &self.may_be_busy)
     }
 
     /// Is work of the stream there?
@@ -262,8 +281,7 @@ impl Lanes {
         let Some(lane) = self.lanes.get_mut(number) else {
             return Err(work);
         };
-        lane.work.send(work).map_err(|unsent| unsent.0)?;
-        lane.given += 1;
+        lane.push(work)?;
         self.may_be_busy.set(true);
         if let Some(event) = event {
             self.records.push(Record {
