@@ -187,9 +187,12 @@ def rows_of_all(samples):
 def stored(rows, options):
     """Writes what has been measured so far, if it is wanted."""
     if options.output:
+        device = gpu.probe()
+        where = f"{device['name']}, driver {device['driver']}; {machine()}"
+        about = f"Native runs and runs over {options.communicator} alternate; every figure is a median."
         command = f"tests/frameworks/test_gpu_frameworks.py {' '.join(sys.argv[1:])}"
         content = of_results(rows) if options.rounds else {"results": rows}
-        store(options.output, described("Frameworks through paragpu beside native", machine(), command, **content))
+        store(options.output, described("Frameworks through paragpu beside native", where, command, about, **content))
 
 
 def rows_of(name, sample):
