@@ -323,6 +323,11 @@ test-pool: ## a pool under Slurm: leases, drain, lost hosts; software GPUs, netw
 	@$(POOL_ENVIRONMENT) python3 tests/pool/shares.py
 	@python3 tests/pool/simulate.py out/pool.json
 
+.PHONY: test-nvidia-smi
+test-nvidia-smi: build ## Debian's nvidia-smi in a guest, on the software GPU; fetches it into .cache
+	tests/nvml/fetch-nvidia-smi.sh
+	@PARAGPU_TEST_BINARIES=target/release PARAGPU_TEST_LIBRARIES=out/lib python3 tests/nvml/test_nvidia_smi.py
+
 .PHONY: test-libvirt
 test-libvirt: packages-demo packages programs ## attach, run, detach, migrate under real libvirtds in bare Debians 12
 	tests/libvirt/run.sh

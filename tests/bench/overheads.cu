@@ -237,6 +237,26 @@ double copy_bulk(cudaMemcpyKind kind, bool pinned) {
     return median(rates);
 }
 
+// Copies inside the GPU, in bytes a second that are read and written.
+double copy_inside() {
+    char *from, *to;
+    CHECK(cudaMalloc(reinterpret_cast<void **>(&from), bulk));
+    CHECK(cudaMalloc(reinterpret_cast<void **>(&to), bulk));
+    CHECK(cudaMemset(from, 1, bulk));
+    // Enough of them that what begins and ends the row does not count.
+    constexpr int count = 20;
+    auto copies = [&] {
+        for (int at = 0; at < count; ++at) {
+            CHECK(cudaMemcpyAsync(to, from, bulk, cudaMemcpyDeviceToDevice, 0));
+        }
+        settle();
+    };
+    double value = 2.0 * bulk * count / each(9, 1, settle, copies, settle);
+    CHECK(cudaFree(from));
+    CHECK(cudaFree(to));
+    return value;
+}
+
 // A hundred kernels, captured once, from launch to end.
 double graph100(void (*until_over)(cudaStream_t)) {
     cudaStream_t stream;
@@ -491,6 +511,7 @@ const Measurement measurements[] = {
     {"pageable_d2h", "B/s", [] { return copy_bulk(cudaMemcpyDeviceToHost, false); }},
     {"pinned_h2d", "B/s", [] { return copy_bulk(cudaMemcpyHostToDevice, true); }},
     {"pinned_d2h", "B/s", [] { return copy_bulk(cudaMemcpyDeviceToHost, true); }},
+    {"copy_inside", "B/s", copy_inside},
     {"arithmetic_rate", "1/s", arithmetic_rate},
     {"posted_10k", "operations", posted_10k},
     {"queries_10k", "operations", queries_10k},

@@ -123,6 +123,17 @@ struct Named {
     stream: Arc<OpenStream>,
 }
 
+/// What is named elsewhere than where it lives.
+#[derive(Default)]
+pub(crate) struct Names {
+    /// Counts destructions of what graphs may name.
+    pub(crate) gone: u64,
+    /// What deferred launches name, by stream and kernel: a count for other threads
+    /// to change, which only that stream's changes. Empty whenever one of them
+    /// goes.
+    deferred: BTreeMap<(u64, u64), Arc<Named>>,
+}
+
 /// Texture and surface objects that exist.
 #[derive(Debug, Default)]
 struct Bound {
@@ -139,12 +150,8 @@ pub struct CudaDevice {
     pub(crate) functions: Table<Arc<Kernel>>,
     pub(crate) arrays: Table<Array>,
     graphs: Table<OpenGraph>,
-    /// Counts destructions of what graphs may name.
-    pub(crate) gone: u64,
+    pub(crate) names: Names,
     bound: Bound,
-    /// By stream and kernel: one count for other threads to change, which only
-    /// that stream's changes. Empty whenever one of them goes.
-    named: BTreeMap<(u64, u64), Arc<Named>>,
     /// By address, what mappings that came from other workers came by.
     imported: BTreeMap<u64, OwnedFd>,
     /// Memory of other devices, and the driver's handles.
@@ -182,9 +189,8 @@ impl CudaDevice {
             functions: Table::default(),
             arrays: Table::default(),
             graphs: Table::default(),
-            gone: 0,
+            names: Names::default(),
             bound: Bound::default(),
-            named: BTreeMap::new(),
             imported: BTreeMap::new(),
             peers: Table::default(),
             retirement: Retirement::default(),

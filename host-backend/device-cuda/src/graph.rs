@@ -66,7 +66,7 @@ impl CudaDevice {
             graph: self.context.graph_begin()?,
             works: Vec::with_capacity(nodes.len()),
             named: Vec::new(),
-            seen: self.gone,
+            seen: self.names.gone,
         };
         for (number, node) in (0_u32..).zip(&nodes) {
             let Work::Conditional(conditional) = &node.work else {
@@ -157,7 +157,7 @@ impl CudaDevice {
     }
 
     pub(crate) fn launch_graph(&self, open: &mut OpenGraph, order: StreamId) -> Result<()> {
-        if open.seen != self.gone {
+        if open.seen != self.names.gone {
             let there = open.named.iter().all(|(_, named)| match *named {
                 Named::Function(id) => self.functions.get(id).is_some(),
                 Named::Event(id) => self.events.get(id).is_some(),
@@ -169,7 +169,7 @@ impl CudaDevice {
                     "the graph names something that was destroyed",
                 ));
             }
-            open.seen = self.gone;
+            open.seen = self.names.gone;
         }
         self.context
             .graph_launch(&open.graph, stream(&self.streams, order)?)

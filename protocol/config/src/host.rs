@@ -217,7 +217,7 @@ configuration! {
         /// paragpud needs root or CAP_SETUID, CAP_SETGID and CAP_CHOWN for this, which its unit
         /// grants; without them workers run as its user, and `paragpu doctor` reports it.
         users: Users = Users::Shared;
-        /// Apply `users` to NVIDIA GPUs too. Does not work yet: NVIDIA's driver then cannot open a GPU.
+        /// Apply `users` to NVIDIA GPUs too. Experimental: not yet run with a whole session on a GPU.
         cuda_users: bool = false;
     }
 

@@ -16,6 +16,7 @@ use types::{nvmlDevice_t, nvmlReturn_t};
 pub(crate) mod boundary;
 pub mod device;
 pub mod event;
+pub mod export_table;
 pub mod field;
 pub mod init;
 mod internal;

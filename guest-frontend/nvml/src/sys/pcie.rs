@@ -34,7 +34,7 @@ impl PciAddress {
         })
     }
 
-    fn legacy(self) -> String {
+    pub(crate) fn legacy(self) -> String {
         let Self {
             domain,
             bus,

@@ -16,7 +16,7 @@ use crate::code::{Code, Result};
 const NO_INSTANCE: c_uint = c_uint::MAX;
 
 /// Each process once, by its number, with the bytes of all its sessions.
-fn processes(handle: nvmlDevice_t) -> Result<BTreeMap<u32, u64>> {
+pub(crate) fn processes(handle: nvmlDevice_t) -> Result<BTreeMap<u32, u64>> {
     let mut processes = BTreeMap::new();
     for process in devices().usage(device(handle)?)?.processes {
         let bytes: &mut u64 = processes.entry(process.pid).or_default();

@@ -100,7 +100,7 @@ fn users(report: &mut Report, shared_user: Option<&str>) {
         Some(reason) if reason.starts_with("confine.") => {
             let detail = format!("workers run as paragpud's user: {reason}");
             let finding = report.add(SIDE, WHAT, State::Absent, detail);
-            // Of NVIDIA GPUs confine.cuda_users is the reason, which does not work yet.
+            // Of NVIDIA GPUs confine.cuda_users is the reason, which is experimental.
             if reason.starts_with("confine.users") {
                 finding.advise("set confine.users in host.toml, and start paragpud again");
             }

@@ -20,7 +20,7 @@ impl EventDevice for CudaDevice {
     }
 
     fn event_destroy(&mut self, event: EventId) -> Result<()> {
-        self.gone += 1;
+        self.names.gone += 1;
         let event = self.events.remove(event.0).ok_or(Status::INVALID_HANDLE)?;
         self.context.event_destroy(unused(event)?)
     }

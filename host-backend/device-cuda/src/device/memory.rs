@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 impl MemoryDevice for CudaDevice {
     fn rehome(&mut self, regions: Regions) -> Result<bool> {
-        self.named.clear();
+        self.names.deferred.clear();
         let context = Arc::get_mut(&mut self.context).ok_or(Status::NOT_READY)?;
         context.reserve_arena(regions.arena)?;
         self.memory = Memory::new(regions);

@@ -31,8 +31,8 @@ impl ModuleDevice for CudaDevice {
     }
 
     fn module_unload(&mut self, module: ModuleId) -> Result<()> {
-        self.gone += 1;
-        self.named.clear();
+        self.names.gone += 1;
+        self.names.deferred.clear();
         let loaded = self
             .modules
             .remove(module.0)

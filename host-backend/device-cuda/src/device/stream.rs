@@ -17,7 +17,7 @@ impl StreamDevice for CudaDevice {
     }
 
     fn stream_destroy(&mut self, stream: StreamId) -> Result<()> {
-        self.named.clear();
+        self.names.deferred.clear();
         let open = self
             .streams
             .remove(stream.0)

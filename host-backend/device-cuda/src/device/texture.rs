@@ -15,7 +15,7 @@ impl TextureDevice for CudaDevice {
     }
 
     fn array_destroy(&mut self, array: ArrayId) -> Result<()> {
-        self.gone += 1;
+        self.names.gone += 1;
         let array = self.arrays.remove(array.0).ok_or(Status::INVALID_HANDLE)?;
         self.retire(Leaving::Array(array))
     }

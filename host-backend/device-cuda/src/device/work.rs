@@ -62,7 +62,7 @@ impl CudaDevice {
     /// What a deferred launch names.
     fn named(&mut self, stream: StreamId, function: FunctionId) -> Result<Arc<Named>> {
         let key = (stream.0, function.0);
-        if let Some(named) = self.named.get(&key) {
+        if let Some(named) = self.names.deferred.get(&key) {
             return Ok(Arc::clone(named));
         }
         let named = Arc::new(Named {
@@ -70,10 +70,10 @@ impl CudaDevice {
             kernel: Arc::clone(find(&self.functions, function.0)?),
             stream: Arc::clone(find(&self.streams, stream.0)?),
         });
-        if self.named.len() >= MOST_NAMED {
-            self.named.clear();
+        if self.names.deferred.len() >= MOST_NAMED {
+            self.names.deferred.clear();
         }
-        self.named.insert(key, Arc::clone(&named));
+        self.names.deferred.insert(key, Arc::clone(&named));
         Ok(named)
     }
 

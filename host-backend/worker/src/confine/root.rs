@@ -14,6 +14,16 @@ use rustix::process::{chdir, pivot_root};
 /// A directory that every host has; nothing is changed in it.
 const PLACE: &str = "/tmp";
 
+/// /proc becomes that of the worker's own namespace of processes. NVIDIA's driver
+/// looks itself up there by its number, and cuInit fails with
+/// CUDA_ERROR_OPERATING_SYSTEM where another process has that number.
+pub(super) fn own_processes() -> io::Result<()> {
+    let everything = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", everything)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    Ok(mount("proc", "/proc", "proc", flags, None)?)
+}
+
 /// Leaves the host's root for an empty one, with /proc of the worker's own
 /// namespace of processes. What is open and mapped already stays.
 pub(super) fn leave() -> io::Result<()> {

@@ -1,0 +1,221 @@
+//! The table of functions without names that nvidia-smi asks NVML for.
+//!
+//! What is known of it was learnt by watching arguments and results of native
+//! runs of nvidia-smi 535, 550 and 580 beside NVML 580.159 (tests/nvml/watch.c).
+//! Slots whose meaning that showed are answered. The others return
+//! NOT_SUPPORTED, which nvidia-smi shows as "N/A"; those that it was never seen
+//! to call name themselves once on standard error.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::types::{nvmlDevice_t, nvmlReturn_t};
+use super::{device, guard, guard_before_init, pcie, process};
+use crate::code::{Code, Result};
+
+/// The table's identifier.
+const ID: [u8; 16] = [
+    0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4,
+];
+/// Its words: the first is its size in bytes, the others are functions.
+const WORDS: usize = 270;
+
+/// Slots that nvidia-smi calls without which it goes on. Natively 230 returns
+/// NOT_SUPPORTED; 231 is a part number of the board; the others' results have no
+/// name. 226, 240 and 242 are asked only where others are not supported.
+const KNOWN: [usize; 11] = [165, 209, 226, 230, 231, 232, 237, 240, 242, 243, 249];
+
+/// A word of the table.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct Word(*const c_void);
+
+// SAFETY: a number, or the address of a function.
+unsafe impl Sync for Word {}
+
+/// `unserved` for each number, ten at a time.
+macro_rules! tens {
+    ($( $ten:literal )*) => {
+        [$(
+            tens!(@ $ten 0), tens!(@ $ten 1), tens!(@ $ten 2), tens!(@ $ten 3), tens!(@ $ten 4),
+            tens!(@ $ten 5), tens!(@ $ten 6), tens!(@ $ten 7), tens!(@ $ten 8), tens!(@ $ten 9),
+        )*]
+    };
+    (@ $ten:literal $one:literal) => {
+        Word(unserved::<{ $ten * 10 + $one }> as *const c_void)
+    };
+}
+
+static TABLE: [Word; WORDS] = {
+    let mut table = tens!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26);
+    table[0] = Word(ptr::without_provenance(WORDS * size_of::<Word>()));
+    table[26] = Word(log as *const c_void);
+    table[72] = Word(is_there as *const c_void);
+    table[213] = Word(compute_processes as *const c_void);
+    table[214] = Word(no_processes as *const c_void);
+    table[215] = Word(no_processes as *const c_void);
+    table[145] = Word(no_samples as *const c_void);
+    table[81] = Word(bus_id as *const c_void);
+    table
+};
+
+/// Gives the table with an identifier, of which there is one.
+///
+/// # Safety
+/// `table` is null or writable, `id` null or sixteen bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlInternalGetExportTable(
+    table: *mut *const c_void,
+    id: *const [u8; 16],
+) -> nvmlReturn_t {
+    guard_before_init(|| {
+        // SAFETY: as the caller promises.
+        let (table, id) = unsafe { (table.as_mut(), id.as_ref()) };
+        let table = table.ok_or(Code::INVALID_ARGUMENT)?;
+        *table = ptr::null();
+        if id.ok_or(Code::INVALID_ARGUMENT)? != &ID {
+            return Err(Code::NOT_FOUND);
+        }
+        *table = TABLE.as_ptr().cast();
+        Ok(())
+    })
+}
+
+/// A function that is not served.
+extern "C" fn unserved<const SLOT: usize>() -> nvmlReturn_t {
+    // One for all instances of this function.
+    static SAID: [AtomicBool; WORDS] = [const { AtomicBool::new(false) }; WORDS];
+    guard_before_init(|| {
+        let said = SAID.get(SLOT).ok_or(Code::NOT_SUPPORTED)?;
+        if !KNOWN.contains(&SLOT) && !said.swap(true, Ordering::Relaxed) {
+            eprintln!("paragpu: not supported: function {SLOT} of NVML's private table");
+        }
+        Err(Code::NOT_SUPPORTED)
+    })
+}
+
+/// Is given each line that nvidia-smi prints, after it was printed: a format, the
+/// name of the stream, the line.
+extern "C" fn log() -> nvmlReturn_t {
+    Code::SUCCESS.0
+}
+
+/// Before dmon and pmon: 1 for a device that is there.
+///
+/// # Safety
+/// `place` is null or writable.
+unsafe extern "C" fn is_there(handle: nvmlDevice_t, place: *mut c_uint) -> nvmlReturn_t {
+    guard(|| {
+        device::ordinal(handle)?;
+        // SAFETY: as the caller promises.
+        let place = unsafe { place.as_mut() };
+        *place.ok_or(Code::INVALID_ARGUMENT)? = 1;
+        Ok(())
+    })
+}
+
+/// What processes used of a device since a time, for pmon: where nothing ran, natively
+/// NOT_FOUND, without which pmon asks again at once.
+extern "C" fn no_samples() -> nvmlReturn_t {
+    Code::NOT_FOUND.0
+}
+
+/// How many processes of the VM compute. Their records, which native runs did not
+/// show, cannot be given: with any it is not supported.
+///
+/// # Safety
+/// `count` is null or writable.
+unsafe extern "C" fn compute_processes(handle: nvmlDevice_t, count: *mut c_uint) -> nvmlReturn_t {
+    guard(|| match process::processes(handle)?.is_empty() {
+        // SAFETY: as the caller promises.
+        true => unsafe { put_none(handle, count) },
+        false => Err(Code::NOT_SUPPORTED),
+    })
+}
+
+/// How many processes draw, or share the device by MPS: none.
+///
+/// # Safety
+/// `count` is null or writable.
+unsafe extern "C" fn no_processes(handle: nvmlDevice_t, count: *mut c_uint) -> nvmlReturn_t {
+    // SAFETY: as the caller promises.
+    guard(|| unsafe { put_none(handle, count) })
+}
+
+/// # Safety
+/// `count` is null or writable.
+unsafe fn put_none(handle: nvmlDevice_t, count: *mut c_uint) -> Result {
+    device::ordinal(handle)?;
+    // SAFETY: as the caller promises.
+    let count = unsafe { count.as_mut() };
+    *count.ok_or(Code::INVALID_ARGUMENT)? = 0;
+    Ok(())
+}
+
+/// The address on the PCI bus of the device with an index, with four digits of the
+/// domain, in `size` bytes at `place`.
+///
+/// # Safety
+/// `place` is null or has `size` bytes.
+unsafe extern "C" fn bus_id(index: c_uint, place: *mut c_char, size: c_int) -> nvmlReturn_t {
+    guard(|| {
+        let room = usize::try_from(size).map_err(|_| Code::INVALID_ARGUMENT)?;
+        if place.is_null() {
+            return Err(Code::INVALID_ARGUMENT);
+        }
+        let text = bus_id_of(index)?;
+        if text.len() >= room {
+            return Err(Code::INSUFFICIENT_SIZE);
+        }
+        // SAFETY: shorter than what the caller promises, with the zero behind it.
+        unsafe {
+            ptr::copy_nonoverlapping(text.as_ptr(), place.cast(), text.len());
+            place.add(text.len()).write(0);
+        }
+        Ok(())
+    })
+}
+
+fn bus_id_of(index: c_uint) -> Result<String> {
+    if index >= super::init::devices().count()? {
+        return Err(Code::INVALID_ARGUMENT);
+    }
+    Ok(pcie::place(index)?.legacy())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_begins_with_its_size() {
+        let mut table = ptr::null();
+        // SAFETY: places of ours.
+        let got = unsafe { nvmlInternalGetExportTable(&raw mut table, &ID) };
+        assert_eq!(got, 0);
+        // SAFETY: a table begins with its size.
+        assert_eq!(unsafe { table.cast::<usize>().read() }, 8 * WORDS);
+    }
+
+    #[test]
+    fn other_tables_are_not_there() {
+        let mut table = ptr::dangling();
+        // SAFETY: places of ours.
+        let got = unsafe { nvmlInternalGetExportTable(&raw mut table, &[0; 16]) };
+        assert_eq!((got, table), (Code::NOT_FOUND.0, ptr::null()));
+        // SAFETY: null is refused.
+        let got = unsafe { nvmlInternalGetExportTable(ptr::null_mut(), ptr::null()) };
+        assert_eq!(got, Code::INVALID_ARGUMENT.0);
+    }
+
+    #[test]
+    fn other_functions_are_not_served() {
+        for slot in [1, 231, 269] {
+            // SAFETY: functions of this type stand at every number that is not served.
+            let call: extern "C" fn() -> nvmlReturn_t =
+                unsafe { std::mem::transmute(TABLE[slot].0) };
+            assert_eq!(call(), Code::NOT_SUPPORTED.0);
+        }
+    }
+}
