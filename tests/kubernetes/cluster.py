@@ -182,7 +182,7 @@ class Cluster:
             except (OSError, Refused, ssl.SSLError):
                 return False
 
-        eventually(ready, f"the API server is ready: {self.log('apiserver')[-2000:]}", 180)
+        eventually(ready, "the API server is ready", patience=180)
         config = self.write("admin.conf", KUBECONFIG.format(server=self.server, ca=authority, token=self.token))
         own = [f"--kubeconfig={config}", "--leader-elect=false", "--bind-address=127.0.0.1"]
         self.start("scheduler", f"{self.binaries}/kube-scheduler", *own, f"--secure-port={scheduler}")
