@@ -49,7 +49,10 @@ pub enum Error {
     /// The claim cannot be served.
     #[error("{0}")]
     Claim(String),
-    /// There is no lease.
+    /// The host's daemon cannot be asked.
+    #[error("paragpud does not answer: {0}")]
+    Daemon(String),
+    /// The daemon refuses the lease.
     #[error("no lease: {0}")]
     Lease(String),
     /// A file cannot be used.
