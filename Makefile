@@ -323,6 +323,18 @@ test-pool: ## a pool under Slurm: leases, drain, lost hosts; software GPUs, netw
 	@$(POOL_ENVIRONMENT) python3 tests/pool/shares.py
 	@python3 tests/pool/simulate.py out/pool.json
 
+PACKAGES_KUBERNETES := $(PACKAGES_BUILD) etcd-server openssl
+KUBERNETES_CRATES := daemon worker cli cuda cudart
+.PHONY: test-kubernetes
+test-kubernetes: programs ## claims under a real control plane, built once with Go (minutes), without a kubelet; software GPUs, root; out/kubernetes.json
+	@tests/tools/install-packages.sh $(PACKAGES_KUBERNETES)
+	@tests/kubernetes/build.sh $(CURDIR)/$(CACHE)/kubernetes
+	cargo build --release $(KUBERNETES_CRATES:%=-p paragpu-%)
+	cargo build --release -p paragpu-kubernetes --bins --examples
+	@$(MAKE) --no-print-directory out/lib/libcuda.so.1 out/lib/libcudart.so.13
+	guest-frontend/link/link.sh redirect out
+	@$(POOL_ENVIRONMENT) python3 tests/kubernetes/run.py
+
 .PHONY: test-libvirt
 test-libvirt: packages-demo packages programs ## attach, run, detach, migrate under real libvirtds in bare Debians 12
 	tests/libvirt/run.sh
