@@ -101,6 +101,7 @@ impl Broker {
         for (place, device) in self.devices.iter().take(self.devices.count() as usize) {
             let board = Board {
                 index: device.index,
+                uuid: device.gpu.uuid.clone(),
                 model: device.gpu.name.clone(),
                 host: host.clone().into_owned(),
                 memory: device.gpu.memory,
