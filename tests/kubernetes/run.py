@@ -79,11 +79,11 @@ def published(cluster, results):
 
 def placement(cluster, results):
     """Claims are placed by capacity."""
-    names = ["a", "b", "c", "d"]
+    times = {"a": "100", "b": "150", "c": "200", "d": "250"}
     began = time.monotonic()
-    for name in names:
-        cluster.pod(name, "1Gi")
-    claims = {name: eventually(lambda name=name: cluster.placed(name), f"{name} is placed") for name in names}
+    for name, share in times.items():
+        cluster.pod(name, "1Gi", share)
+    claims = {name: eventually(lambda name=name: cluster.placed(name), f"{name} is placed") for name in times}
     results.most("placed_s", time.monotonic() - began, 30, "four Pods of 1 GiB on two GPUs of 2 GiB")
     per_gpu = collections.Counter(device(claim)["pool"] for _, claim in claims.values())
     results.exactly("per_gpu", str(sorted(per_gpu.values())), "[2, 2]", "claims that fit one GPU")
@@ -91,7 +91,7 @@ def placement(cluster, results):
     over = {
         "waits": ("1Gi", "a Pod for whose claim no GPU has room"),
         "too_big": ("3Gi", "a claim of more memory than any GPU has"),
-        "greedy": ("512Mi", "950", "a claim of 95 % of a GPU's time beside two of 10 %"),
+        "greedy": ("512Mi", "950", "a claim of 95 % of a GPU's time beside two of 10 % and more"),
         "too_new": ("1Mi", "1", newest, "a claim of a compute capability that no GPU has"),
     }
     for name, (*wanted, _) in over.items():
@@ -138,6 +138,9 @@ def shared(cluster, results, one, other):
     seen = sorted((session["device"], session["vm"].startswith("lease-")) for session in sessions)
     results.exactly("sessions_of_one_gpu", str(seen), str([("software:0", True)] * 2), "on the host")
     results.exactly("leases_of_one_gpu", len({session["vm"] for session in sessions}), 2, "their leases")
+    weights = sorted(session["turns"]["share"]["weight"] for session in sessions)
+    wanted = sorted(int(device(claim)["consumedCapacity"]["time"]) for claim in (claim, second))
+    results.exactly("weights_of_one_gpu", str(weights), str(wanted), "weights of GPU time: the claims' thousandths")
     full = ("take", str(GIB - (64 << 20)))
     results.exactly("full_beside", run(cluster, node, claim, *full), ("took", 0), "960 MiB of a claim beside the other's program")
     results.exactly("beyond_beside", run(cluster, second_node, second, "take", str(GIB + (1 << 20))), ("refused", 0), "more than the other claim has")
