@@ -328,6 +328,18 @@ test-nvidia-smi: build ## Debian's nvidia-smi in a guest, on the software GPU; f
 	tests/nvml/fetch-nvidia-smi.sh
 	@PARAGPU_TEST_BINARIES=target/release PARAGPU_TEST_LIBRARIES=out/lib python3 tests/nvml/test_nvidia_smi.py
 
+PACKAGES_KUBERNETES := $(PACKAGES_BUILD) etcd-server openssl
+KUBERNETES_CRATES := daemon worker cli cuda cudart
+.PHONY: test-kubernetes
+test-kubernetes: programs ## claims under a real control plane, built once with Go (minutes), without a kubelet; software GPUs, root; out/kubernetes.json
+	@tests/tools/install-packages.sh $(PACKAGES_KUBERNETES)
+	@tests/kubernetes/build.sh $(CURDIR)/$(CACHE)/kubernetes
+	cargo build --release $(KUBERNETES_CRATES:%=-p paragpu-%)
+	cargo build --release -p paragpu-kubernetes --bins --examples
+	@$(MAKE) --no-print-directory out/lib/libcuda.so.1 out/lib/libcudart.so.13
+	guest-frontend/link/link.sh redirect out
+	@$(POOL_ENVIRONMENT) python3 tests/kubernetes/run.py
+
 .PHONY: test-libvirt
 test-libvirt: packages-demo packages programs ## attach, run, detach, migrate under real libvirtds in bare Debians 12
 	tests/libvirt/run.sh

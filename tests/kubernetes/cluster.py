@@ -41,27 +41,6 @@ CONTROLLERS = (
     "serviceaccount-controller,resourceclaim-controller,garbage-collector-controller,"
     "pod-garbage-collector-controller,device-taint-eviction-controller"
 )
-HOST = """
-[daemon]
-socket = "{own}/paragpud.sock"
-control = "{own}/control.sock"
-[device]
-kind = "software"
-[software]
-memory = "2GiB"
-threads = 1
-[pool]
-warm = 1
-[tcp]
-listen = "127.0.0.1:{port}"
-ca = "{tls}/ca.pem"
-certificate = "{tls}/127.0.0.1.pem"
-key = "{tls}/127.0.0.1.key"
-[lease]
-socket = "{own}/lease.sock"
-engine = "none"
-authority = "{tls}"
-"""
 KUBECONFIG = """
 apiVersion: v1
 kind: Config
@@ -138,6 +117,12 @@ class Cluster:
         process.kill()
         process.wait()
 
+    def end(self, name):
+        """Ends a process as the system does; its exit status."""
+        process = self.processes.pop(name)
+        process.terminate()
+        return process.wait(30)
+
     def log(self, name):
         """What a process said."""
         with open(f"{self.folder}/{name}.log", encoding="utf-8", errors="replace") as log:
@@ -182,7 +167,7 @@ class Cluster:
             except (OSError, Refused, ssl.SSLError):
                 return False
 
-        eventually(ready, f"the API server is ready: {self.log('apiserver')[-2000:]}", 180)
+        eventually(ready, "the API server is ready", patience=180)
         config = self.write("admin.conf", KUBECONFIG.format(server=self.server, ca=authority, token=self.token))
         own = [f"--kubeconfig={config}", "--leader-elect=false", "--bind-address=127.0.0.1"]
         self.start("scheduler", f"{self.binaries}/kube-scheduler", *own, f"--secure-port={scheduler}")
@@ -236,29 +221,47 @@ class Cluster:
         own = ["--server", self.server, "--ca", ca, "--token", f"{self.folder}/{account}.token"]
         return [harness.binary("paragpu-kubernetes"), *own, *command]
 
-    def host(self, name):
+    def host(self, name, *options):
         """The driver's role of a GPU host."""
-        role = self.role("host", "host", "--name", name, "--state", f"{self.folder}/{name}/leases")
+        role = self.role("host", "host", "--name", name, "--state", f"{self.folder}/{name}/leases", *options)
         self.start(f"{name}-driver", *role, PARAGPU_HOST_CONFIG=f"{self.folder}/{name}/host.toml")
+
+    def join(self, name):
+        """A GPU host: its paragpud, and the driver's role."""
+        own, address = f"{self.folder}/{name}", "127.0.0.1"
+        os.makedirs(own)
+        values = {"own": own, "gpus": 1, "address": address, "port": free_port(), "tls": f"{self.folder}/tls", "name": address}
+        self.write(f"{name}/host.toml", cluster.HOST.format(**values) + 'engine = "none"\n')
+        self.daemon(name)
+        self.host(name)
 
     def daemon(self, name):
         """A GPU host's paragpud."""
-        own = f"{self.folder}/{name}"
-        os.makedirs(own)
-        text = HOST.format(own=own, tls=f"{self.folder}/tls", port=free_port())
-        path = self.write(f"{name}/host.toml", text)
         command = [harness.binary("paragpud"), "--worker", harness.binary("paragpu-worker")]
-        self.start(name, *command, PARAGPU_HOST_CONFIG=path)
+        self.start(name, *command, PARAGPU_HOST_CONFIG=f"{self.folder}/{name}/host.toml")
+
+    def sessions(self, name):
+        """The sessions of a GPU host."""
+        command = [harness.binary("paragpu"), "list", "--control", f"{self.folder}/{name}/control.sock", "-o", "json"]
+        return json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout)
 
     def node(self, name):
         """A node of Pods: an object, and the driver's role there."""
         capacity = {"cpu": "8", "memory": "8Gi", "pods": "110"}
         status = {"capacity": capacity, "allocatable": capacity, "conditions": [{"type": "Ready", "status": "True"}]}
         self.call("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status})
+        self.plugin(name)
+
+    def plugin(self, name):
+        """The driver's role of a node of Pods."""
         own = f"{self.folder}/{name}"
         places = ["--claims", f"{own}/claims", "--cdi", f"{own}/cdi", "--kubelet", f"{own}/kubelet"]
         self.start(f"{name}-driver", *self.role("node", "node", "--name", name, *places))
-        eventually(lambda: os.path.exists(f"{own}/kubelet/plugins_registry/{DRIVER}-reg.sock"), f"{name} has the plugin")
+        eventually(lambda: os.path.exists(self.registration(name)), f"{name} has the plugin")
+
+    def registration(self, name):
+        """The socket by which a node's kubelet finds the plugin."""
+        return f"{self.folder}/{name}/kubelet/plugins_registry/{DRIVER}-reg.sock"
 
     def kubelet(self, node, verb, claim):
         """What a kubelet calls: the CDI device, and the error."""
@@ -268,14 +271,14 @@ class Cluster:
         done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
         return done.stdout.strip(), done.stderr.strip()
 
-    def pod(self, name, memory, time_share="100"):
-        """A Pod with a claim of its own."""
+    def pod(self, name, memory, time_share="100", selector=None):
+        """A Pod with a claim of its own, of a device that the CEL selects."""
+        wanted = {"deviceClassName": "paragpu", "capacity": {"requests": {"memory": memory, "time": time_share}}}
+        if selector:
+            wanted["selectors"] = [{"cel": {"expression": selector}}]
         template = {
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": name},
-            "spec": {"spec": {"devices": {"requests": [{
-                "name": "gpu",
-                "exactly": {"deviceClassName": "paragpu", "capacity": {"requests": {"memory": memory, "time": time_share}}},
-            }]}}},
+            "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": wanted}]}}},
         }  # fmt: skip
         self.call("POST", f"{RESOURCES}/namespaces/default/resourceclaimtemplates", template)
         container = {"name": "c", "image": "none", "resources": {"claims": [{"name": "gpu"}]}}
@@ -289,6 +292,11 @@ class Cluster:
             return None
         claim = pod["status"]["resourceClaimStatuses"][0]["resourceClaimName"]
         return pod["spec"]["nodeName"], self.find(f"{RESOURCES}/namespaces/default/resourceclaims/{claim}")
+
+    def refused(self, name):
+        """Did the scheduler look at a Pod, and find no place?"""
+        status = self.find(f"/api/v1/namespaces/default/pods/{name}").get("status", {})
+        return any(it.get("reason") == "Unschedulable" for it in status.get("conditions", []))
 
     def delete(self, name):
         """Deletes a Pod at once, as no kubelet ends it."""

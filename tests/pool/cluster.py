@@ -51,6 +51,7 @@ GresTypes=gpu,shard
 {nodes}
 PartitionName=pool Nodes=ALL Default=YES State=UP MaxTime=INFINITE
 """
+# A GPU host without an engine, and what Slurm adds.
 HOST = """
 [daemon]
 socket = "{own}/paragpud.sock"
@@ -66,21 +67,22 @@ warm = 1
 [shm]
 window = "64MiB"
 [tcp]
-listen = "{address}:7474"
-ca = "{tls}/ca.pem"
-certificate = "{tls}/{name}.pem"
-key = "{tls}/{name}.key"
-[migration]
-listen = "{address}:7475"
+listen = "{address}:{port}"
 ca = "{tls}/ca.pem"
 certificate = "{tls}/{name}.pem"
 key = "{tls}/{name}.key"
 [lease]
 socket = "{own}/lease.sock"
-engine = "slurm"
-node = "{name}"
 authority = "{tls}"
+"""
+UNDER_SLURM = """engine = "slurm"
+node = "{name}"
 checkpoints = "{folder}/states"
+[migration]
+listen = "{address}:7475"
+ca = "{tls}/ca.pem"
+certificate = "{tls}/{name}.pem"
+key = "{tls}/{name}.key"
 """
 
 
@@ -256,8 +258,9 @@ class Cluster:
         tls = f"{self.folder}/tls"
         for host in self.hosts:
             call(harness.binary("paragpu"), "certificate", tls, host, self.addresses[host])
-            values = {"folder": self.folder, "tls": tls, "name": host, "address": self.addresses[host]}
-            self.write(f"{host}/etc/paragpu/host.toml", HOST.format(own=f"{self.folder}/{host}", gpus=GPUS, **values))
+            values = {"folder": self.folder, "tls": tls, "name": host, "address": self.addresses[host], "port": 7474}
+            text = (HOST + UNDER_SLURM).format(own=f"{self.folder}/{host}", gpus=GPUS, **values)
+            self.write(f"{host}/etc/paragpu/host.toml", text)
 
     def write(self, name, text):
         """Writes a file of the cluster's folder."""

@@ -23,32 +23,12 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, ".."))
 # pylint: disable=wrong-import-position
 import harness
+from harness.results import Results
 from pool.cluster import GPUS, SHARDS, Cluster, eventually, with_children
 
 GIB = 1 << 30
 # Sizes of leases in GiB, odd ones: 60 that together are 780 of 846 GiB.
 SIZES = [1 + (7 * at) % 25 for at in range(60)]
-
-
-class Results:
-    """What was found."""
-
-    def __init__(self):
-        self.entries = []
-
-    def add(self, name, value, goal, met, note):
-        """One more; printed at once."""
-        self.entries.append({"name": name, "value": value, "goal": goal, "met": bool(met), "note": note})
-        mark = "met   " if met else "MISSED"
-        print(f"{mark} {name:32} {value!s:>10}   goal {goal!s:<8} {note}", flush=True)
-
-    def most(self, name, value, goal, note):
-        """A value that may not exceed its goal."""
-        self.add(name, round(value, 3), goal, value <= goal, note)
-
-    def exactly(self, name, value, goal, note):
-        """A value that must equal its goal."""
-        self.add(name, value, goal, value == goal, note)
 
 
 def seconds_until(true, what, patience):
@@ -506,10 +486,7 @@ def main():
         # What was found until then counts.
         results.exactly("came_to_its_end", str(error), "yes", "the steps after this one did not run")
     results.most("all_s", time.monotonic() - began, 360, "the whole run")
-    os.makedirs(os.path.dirname(output), exist_ok=True)
-    with open(output, "w", encoding="utf-8") as file:
-        json.dump({"version": 1, "results": results.entries, "recorded": latencies}, file, indent=1)
-    sys.exit(not all(entry["met"] for entry in results.entries))
+    sys.exit(not results.write(output, recorded=latencies))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ RECORDS = {
 # Lines of code in a file, without comments and blank lines: of programs, of tests.
 LONGEST_FILE = 600
 LONGEST_TEST = 700
+# Guides, and the folders whose files they show.
+GUIDES = {"docs/pool.md": "host-backend/pool/examples", "docs/kubernetes.md": "host-backend/kubernetes/examples"}
 # Modules of tests: they may import anything.
 TESTS = {"tests", "testing", "fuzzing", "fake", "conformance"}
 
@@ -211,6 +213,14 @@ class Tree(unittest.TestCase):
                 long[path] = count
         self.assertGreater(checked, 50_000, "code was not found")
         self.assertEqual({}, long)
+
+    def test_guides_show_their_examples(self):
+        """What the packages ship and what the tests use is what a reader copies."""
+        for guide, folder in GUIDES.items():
+            examples = [path for path in tracked(f"{folder}/*") if not path.endswith(".rs")]
+            self.assertTrue(examples, folder)
+            for path in examples:
+                self.assertIn(read(path), read(guide), path)
 
     def test_no_crate_allows_unsafe_operations_outside_of_blocks(self):
         """The workspace denies them, and every crate has its lints."""

@@ -8,6 +8,7 @@
 use std::time::{Duration, Instant};
 
 use paragpu_config::host::{DeviceKind, Host};
+use paragpu_control::worker::Gpu;
 use paragpu_protocol::layout::MAX_DEVICES;
 
 /// First pause after a worker could not open its device; doubles each time.
@@ -23,10 +24,8 @@ const NVIDIAS_DRIVER: &str = "/proc/driver/nvidia/version";
 pub struct Device {
     /// Its number among those of its kind on this host.
     pub index: u32,
-    /// Its name; empty until a worker opened it.
-    pub name: String,
-    /// Bytes of its memory; 0 until a worker opened it.
-    pub memory: u64,
+    /// As a worker opened it; empty until one did.
+    pub gpu: Gpu,
     /// Why the last worker could not open it.
     pub problem: Option<String>,
     /// When it is tried again.
@@ -153,7 +152,7 @@ impl Devices {
     }
 
     /// A worker opened device `ordinal`.
-    pub fn opened(&mut self, ordinal: u32, name: String, memory: u64) {
+    pub fn opened(&mut self, ordinal: u32, gpu: Gpu) {
         let last = self.list.len().saturating_sub(1);
         let Some(place) = usize::try_from(ordinal).ok().filter(|place| *place <= last) else {
             return;
@@ -161,8 +160,7 @@ impl Devices {
         if let Some(device) = self.list.get_mut(place) {
             *device = Device {
                 index: device.index,
-                name,
-                memory,
+                gpu,
                 ..Device::default()
             };
         }
@@ -247,6 +245,14 @@ mod tests {
     use super::*;
     use paragpu_config::Indices;
 
+    fn gpu(name: &str) -> Gpu {
+        Gpu {
+            name: name.into(),
+            memory: 1,
+            ..Gpu::default()
+        }
+    }
+
     fn host(kind: DeviceKind, indices: &[u32]) -> Host {
         let mut host = Host::default();
         host.device.kind = kind;
@@ -258,9 +264,9 @@ mod tests {
     fn the_first_that_fails_ends_the_search() {
         let mut devices = Devices::new(&host(DeviceKind::Cuda, &[]));
         let now = Instant::now();
-        devices.opened(0, "A".into(), 1);
+        devices.opened(0, gpu("A"));
         assert!(!devices.ready());
-        devices.opened(1, "B".into(), 1);
+        devices.opened(1, gpu("B"));
         assert!(!devices.failed(2, "no such device".into(), now));
         assert!(devices.ready());
         assert_eq!(devices.count(), 2);
@@ -278,7 +284,7 @@ mod tests {
         assert_eq!(devices.problem(), Some("no memory"));
         let retry = devices.retry(now).unwrap();
         assert_eq!(devices.retry(retry), None);
-        devices.opened(0, "CPU".into(), 1);
+        devices.opened(0, gpu("CPU"));
         assert_eq!(devices.count(), 1);
     }
 
@@ -287,7 +293,7 @@ mod tests {
         let mut software = host(DeviceKind::Software, &[]);
         software.software.devices = 3;
         let mut devices = Devices::new(&software);
-        devices.opened(0, "CPU".into(), 1);
+        devices.opened(0, gpu("CPU"));
         assert_eq!(devices.count(), 3);
         assert_eq!(devices.label(2), "software:2");
     }
@@ -295,7 +301,7 @@ mod tests {
     #[test]
     fn named_devices_are_taken_in_their_order() {
         let mut devices = Devices::new(&host(DeviceKind::Cuda, &[3, 1]));
-        devices.opened(0, "D".into(), 1);
+        devices.opened(0, gpu("D"));
         assert_eq!(devices.count(), 2);
         assert_eq!(devices.label(0), "cuda:3");
         assert_eq!(devices.label(1), "cuda:1");

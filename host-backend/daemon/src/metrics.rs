@@ -465,6 +465,7 @@ mod tests {
             ..Figures::default()
         });
         let board = Board {
+            uuid: "GPU-1".into(),
             model: "H".into(),
             host: "h".into(),
             memory: 3 << 20,
@@ -480,8 +481,8 @@ mod tests {
         let text = report.encode();
         for line in [
             "# TYPE paragpu_calls counter",
-            "DCGM_FI_DEV_FB_USED{gpu=\"0\",device=\"cuda:0\",modelName=\"H\",Hostname=\"h\"} 1",
-            "DCGM_FI_DEV_FB_FREE{gpu=\"0\",device=\"cuda:0\",modelName=\"H\",Hostname=\"h\"} 1",
+            "DCGM_FI_DEV_FB_USED{gpu=\"0\",UUID=\"GPU-1\",device=\"cuda:0\",modelName=\"H\",Hostname=\"h\"} 1",
+            "DCGM_FI_DEV_FB_FREE{gpu=\"0\",UUID=\"GPU-1\",device=\"cuda:0\",modelName=\"H\",Hostname=\"h\"} 1",
             "paragpu_turn_seconds_total{vm=\"a\",gpu=\"cuda:0\",session=\"7\"} 1.5",
             "paragpu_turn_weight{vm=\"a\",gpu=\"cuda:0\",session=\"7\"} 100",
             "paragpu_calls_total{vm=\"a\",gpu=\"cuda:0\",kind=\"posted\"} 10",

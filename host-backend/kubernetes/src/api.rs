@@ -21,6 +21,9 @@ const MOST_EVENT: u64 = 4 << 20;
 /// What a service account finds in its Pod.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
+/// HTTP's code for a version that is too old to be followed.
+pub(crate) const GONE: u16 = 410;
+
 /// Where claims are.
 pub const CLAIMS: &str = "/apis/resource.k8s.io/v1/resourceclaims";
 /// Where slices are.
@@ -59,7 +62,8 @@ impl Api {
     /// Ready to ask.
     ///
     /// # Errors
-    /// [`Error`]: no server is named, or its certificates cannot be read.
+    /// [`Error`]: no server is named, its certificates cannot be read, or it is
+    /// to be asked without proof of what it is.
     pub fn new(options: Options) -> Result<Self, Error> {
         let mut options = options;
         if options.server.is_empty() {
@@ -74,6 +78,15 @@ impl Api {
             let account = Path::new(ACCOUNT);
             options.ca.get_or_insert_with(|| account.join("ca.crt"));
             options.token.get_or_insert_with(|| account.join("token"));
+        }
+        let secure = options.server.starts_with("https://");
+        if secure != options.ca.is_some() {
+            let advice = "an https:// server is known by --ca, and no other server has one";
+            return Err(Error::Configuration(advice.into()));
+        }
+        if options.token.is_some() && !secure {
+            let advice = "--token is for https:// servers: others would read it on the way";
+            return Err(Error::Configuration(advice.into()));
         }
         let mut config = Agent::config_builder()
             .http_status_as_error(false)
@@ -196,7 +209,9 @@ impl Api {
             let kind = kind.to_owned();
             let object = event.get_mut("object").map(Value::take).unwrap_or_default();
             if kind == "ERROR" {
-                return Err(refusal(410, &object));
+                let code = object.get("code").and_then(Value::as_u64);
+                let code = code.and_then(|code| u16::try_from(code).ok());
+                return Err(refusal(code.unwrap_or(GONE), &object));
             }
             if let ControlFlow::Break(found) = seen(Event { kind, object }) {
                 return Ok(Some(found));
@@ -243,4 +258,36 @@ pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
 #[must_use]
 pub fn claim_path(namespace: &str, name: &str) -> String {
     format!("/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_asked_in_a_way_that_proves_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let made = |server: &str, ca: bool, token: bool| {
+            Api::new(Options {
+                server: server.into(),
+                ca: ca.then(|| file.clone()),
+                token: token.then(|| file.clone()),
+            })
+        };
+        for (server, ca, token) in [
+            ("http://server", false, false),
+            ("https://server", true, true),
+        ] {
+            assert!(made(server, ca, token).is_ok(), "{server} {ca} {token}");
+        }
+        for (server, ca, token) in [
+            ("https://server", false, false),
+            ("http://server", true, false),
+            ("http://server", false, true),
+        ] {
+            assert!(made(server, ca, token).is_err(), "{server} {ca} {token}");
+        }
+    }
 }

@@ -111,7 +111,7 @@ pub fn data(claim: &Value, share: &Share) -> Data {
         .unwrap_or_default()
 }
 
-/// Says it. Nothing removes what was said.
+/// Replaces what the roles said of a share; empty data removes it.
 pub fn set_data(claim: &mut Value, share: &Share, data: &Data) {
     let Some(status) = claim.get_mut("status").and_then(Value::as_object_mut) else {
         return;

@@ -77,11 +77,12 @@ impl<'a> Files<'a> {
     pub fn lead_to(&self, data: &Data) -> Result<(), Error> {
         self.write("ca.pem", &data.authority)?;
         self.write("lease.pem", &data.certificate)?;
-        let path = |name| self.directory.join(name);
+        // JSON's strings are TOML's, too.
+        let path = |name| json!(text_of(&self.directory.join(name)));
         let text = format!(
-            "communicator = \"tcp\"\n\n[tcp]\naddress = {:?}\nca = {:?}\ncertificate = {:?}\nkey = \
-             {:?}\nkey_shared = true\n",
-            data.endpoint,
+            "communicator = \"tcp\"\n\n[tcp]\naddress = {}\nca = {}\ncertificate = {}\nkey = {}\n\
+             key_shared = true\n",
+            json!(data.endpoint),
             path("ca.pem"),
             path("lease.pem"),
             path("lease.key"),
@@ -105,6 +106,7 @@ impl<'a> Files<'a> {
 
     fn edits(&self) -> Value {
         let mount = |path: &Path| {
+            let path = text_of(path);
             json!({
                 "hostPath": path, "containerPath": path,
                 "options": ["ro", "nosuid", "nodev", "bind"],
@@ -149,7 +151,12 @@ fn gone(removed: std::io::Result<()>) -> std::io::Result<()> {
     }
 }
 
-/// Replaces a file at once, so that nobody reads half of it.
+/// As JSON holds it: UTF-8.
+fn text_of(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+/// Replaces a file at once: nobody reads half of it, also after a crash.
 pub(crate) fn replace(path: &Path, text: &str) -> Result<(), Error> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let new = path.with_file_name(format!(".{name}.new"));
@@ -161,6 +168,7 @@ pub(crate) fn replace(path: &Path, text: &str) -> Result<(), Error> {
             .mode(0o644)
             .open(&new)?;
         file.write_all(text.as_bytes())?;
+        file.sync_all()?;
         fs::rename(&new, path)
     };
     write().map_err(Error::file(path))

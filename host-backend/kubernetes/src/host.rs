@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -82,6 +82,28 @@ enum News {
     Gone(String),
     /// A connection that holds a lease closed.
     Lost { uid: String, number: u64 },
+    /// The process is to end.
+    End,
+}
+
+/// What fails, by what it is. Each failure is told once.
+#[derive(Debug, Default)]
+struct Failures(BTreeMap<String, String>);
+
+impl Failures {
+    /// Tells of an outcome that is another than the last one. Is it good?
+    fn note(&mut self, what: &str, outcome: Result<(), Error>) -> bool {
+        let Err(error) = outcome else {
+            self.0.remove(what);
+            return true;
+        };
+        let error = error.to_string();
+        if self.0.get(what) != Some(&error) {
+            tracing::warn!(what, error, "it fails, and is tried again");
+            self.0.insert(what.to_owned(), error);
+        }
+        false
+    }
 }
 
 /// The role.
@@ -97,15 +119,21 @@ struct Host {
     number: u64,
     /// Claims to look at.
     due: BTreeSet<String>,
+    failures: Failures,
 }
 
-/// Serves until the process ends.
+/// Serves until `end` returns. The leases then have their grace.
 ///
 /// # Errors
 /// [`Error`]: nothing can be served from the beginning.
-pub fn run(api: &Api, options: Options) -> Result<(), Error> {
+pub fn run(api: &Api, options: Options, end: impl FnOnce() + Send + 'static) -> Result<(), Error> {
     std::fs::create_dir_all(&options.state).map_err(Error::file(&options.state))?;
     let (sender, news) = channel();
+    let to = sender.clone();
+    thread::spawn(move || {
+        end();
+        drop(to.send(News::End));
+    });
     let (follower, to) = (api.clone(), sender.clone());
     thread::spawn(move || follow(&follower, &to));
     let mut host = Host {
@@ -116,6 +144,7 @@ pub fn run(api: &Api, options: Options) -> Result<(), Error> {
         leases: BTreeMap::new(),
         number: 0,
         due: BTreeSet::new(),
+        failures: Failures::default(),
     };
     host.serve(&news);
     Ok(())
@@ -169,15 +198,12 @@ impl Host {
             let now = Instant::now();
             if next_look <= now {
                 let published = self.publish();
-                if let Err(error) = &published {
-                    tracing::warn!(%error, "the GPUs are not published");
-                }
-                next_look = now + if published.is_ok() { LOOK } else { AGAIN };
+                let published = self.failures.note("the slice of GPUs", published);
+                next_look = now + if published { LOOK } else { AGAIN };
             }
-            let due = std::mem::take(&mut self.due);
-            for uid in due {
-                if let Err(error) = self.settle(&uid) {
-                    tracing::warn!(claim = uid, %error, "a claim is not served");
+            for uid in std::mem::take(&mut self.due) {
+                let settled = self.settle(&uid);
+                if !self.failures.note(&uid, settled) {
                     self.due.insert(uid);
                 }
             }
@@ -187,9 +213,10 @@ impl Host {
             };
             match news.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(first) => {
-                    self.hear(first);
-                    for more in news.try_iter() {
-                        self.hear(more);
+                    for news in std::iter::once(first).chain(news.try_iter()) {
+                        if self.hear(news).is_break() {
+                            return;
+                        }
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -204,8 +231,9 @@ impl Host {
         slice::publish(&self.api, &self.options.name, &spec)
     }
 
-    fn hear(&mut self, news: News) {
+    fn hear(&mut self, news: News) -> ControlFlow<()> {
         match news {
+            News::End => return ControlFlow::Break(()),
             News::All(claims) => {
                 let before = std::mem::take(&mut self.claims);
                 self.due.extend(before.into_keys());
@@ -230,6 +258,7 @@ impl Host {
                 }
             }
         }
+        ControlFlow::Continue(())
     }
 
     /// Notes a claim, if it is this host's.
@@ -336,7 +365,6 @@ impl Host {
             tracing::warn!(claim = uid, %error, "a lease will not outlive a restart");
         }
         tracing::info!(claim = uid, vm = kept.vm, "a lease begins");
-        // A certificate that stands in the claim stays, unless it is another's.
         let said = Data {
             node: String::new(),
             key: data.key.clone(),
@@ -413,15 +441,14 @@ fn asked(data: &Data) -> Data {
 }
 
 /// The GPUs of the daemon.
-fn gpus(control: &std::path::Path) -> Result<Vec<DeviceInfo>, Error> {
-    let failed = |error: String| Error::Lease(format!("paragpud does not answer: {error}"));
-    let client = Client::connect(control).map_err(|error| failed(error.to_string()))?;
-    match client.ask(&Request::Stats {}) {
-        Ok(Response::Stats(stats)) if stats.ready => Ok(stats.devices),
-        Ok(Response::Stats(stats)) => Err(failed(
+fn gpus(control: &Path) -> Result<Vec<DeviceInfo>, Error> {
+    let client = Client::connect(control).map_err(Error::file(control))?;
+    let answer = client.ask(&Request::Stats {});
+    match answer.map_err(|error| Error::Daemon(error.to_string()))? {
+        Response::Stats(stats) if stats.ready => Ok(stats.devices),
+        Response::Stats(stats) => Err(Error::Daemon(
             stats.problem.unwrap_or_else(|| "its GPUs start".into()),
         )),
-        Ok(other) => Err(failed(format!("{other:?}"))),
-        Err(error) => Err(failed(error.to_string())),
+        other => Err(Error::Daemon(format!("it answers {other:?}"))),
     }
 }

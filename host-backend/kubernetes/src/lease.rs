@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use paragpu_control::admin::{Request, Response};
+use paragpu_control::frame::FrameError;
 use paragpu_control::json_lines;
 use paragpu_control::lease::{Claim, Lease};
 
@@ -28,19 +29,19 @@ impl Held {
         claim: Claim,
         lost: impl FnOnce() + Send + 'static,
     ) -> Result<(Self, Lease), Error> {
-        let failed = |error: std::io::Error| Error::file(socket)(error);
+        let failed = |error| Error::file(socket)(error);
+        let broken = |error: FrameError| Error::Daemon(error.to_string());
         let daemon = UnixStream::connect(socket).map_err(failed)?;
         let reader = daemon.try_clone().map_err(failed)?;
         reader.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
-        let refused = |error: String| Error::Lease(error);
-        json_lines::write(&daemon, &Request::Claim(claim))
-            .map_err(|error| refused(error.to_string()))?;
+        json_lines::write(&daemon, &Request::Claim(claim)).map_err(broken)?;
         let mut answers = BufReader::new(reader);
-        let answer = json_lines::read::<Response>(&mut answers);
-        let lease = match answer.map_err(|error| refused(error.to_string()))? {
+        let answer = json_lines::read::<Response>(&mut answers).map_err(broken)?;
+        let lease = match answer {
             Some(Response::Lease(lease)) => lease,
-            Some(Response::Error { error }) => return Err(refused(error)),
-            _ => return Err(refused("the daemon's answer is not understood".into())),
+            Some(Response::Error { error }) => return Err(Error::Lease(error)),
+            Some(other) => return Err(Error::Daemon(format!("it answers {other:?}"))),
+            None => return Err(Error::Daemon("it ended".into())),
         };
         let reader = answers.get_ref();
         reader.set_read_timeout(None).map_err(failed)?;

@@ -10,6 +10,7 @@ use paragpu_kubernetes::files::Places;
 use paragpu_kubernetes::node::Node;
 use paragpu_kubernetes::plugin::{self, Sockets};
 use paragpu_kubernetes::{Error, host};
+use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -92,11 +93,10 @@ fn run(arguments: Arguments) -> Result<(), Error> {
     let api = Api::new(api::Options { server, ca, token })?;
     match arguments.role {
         Role::Host { name, state, drain } => {
-            let configuration = |error: String| Error::Configuration(error);
-            let own = Host::load().map_err(|error| configuration(error.to_string()))?;
+            let own = Host::load().map_err(|error| Error::Configuration(error.to_string()))?;
             if own.lease.socket.as_os_str().is_empty() {
                 let advice = "this host gives no leases: set lease.socket in host.toml";
-                return Err(configuration(advice.into()));
+                return Err(Error::Configuration(advice.into()));
             }
             let options = host::Options {
                 name,
@@ -105,7 +105,9 @@ fn run(arguments: Arguments) -> Result<(), Error> {
                 state,
                 drains: drain,
             };
-            host::run(&api, options)
+            let runtime = Builder::new_current_thread().enable_io().build();
+            let runtime = runtime.map_err(|error| Error::Sockets(error.to_string()))?;
+            host::run(&api, options, move || runtime.block_on(end()))
         }
         Role::Node {
             name,
@@ -133,6 +135,7 @@ async fn end() {
         signal(SignalKind::terminate()),
         signal(SignalKind::interrupt()),
     ) else {
+        tracing::error!("SIGTERM and SIGINT cannot be waited for");
         return;
     };
     tokio::select! {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::Error;
-use crate::api::{Api, claim_path, text};
+use crate::api::{Api, GONE, claim_path, text};
 use crate::claim::{self, Data, Share};
 use crate::files::{Files, Places};
 
@@ -56,6 +56,8 @@ enum Progress {
     Ready(Data),
     /// Not yet, at this version.
     Waits(String),
+    /// Another wrote it meanwhile.
+    Changed,
 }
 
 /// A claim that one call works on.
@@ -112,25 +114,24 @@ impl Node {
     /// # Errors
     /// [`Error`].
     pub fn prepare(&self, named: &Named) -> Result<Prepared, Error> {
-        let busy = self.begin(named)?;
+        let _busy = self.begin(named)?;
         let path = claim_path(&named.namespace, &named.name);
-        let claim = self.api.get(&path)?;
+        let mut claim = self.api.get(&path)?;
         check_uid(&claim, named)?;
         let share = claim::share(&claim).map_err(Error::Claim)?;
         let files = Files::new(&self.places, &named.uid);
         let key = files.key()?;
         let deadline = Instant::now() + PATIENCE;
-        let mut claim = claim;
         let data = loop {
             match self.progress(&path, &claim, &share, &key)? {
                 Progress::Ready(data) => break data,
                 Progress::Waits(version) => self.wait(named, &version, deadline)?,
+                Progress::Changed => {}
             }
             claim = self.api.get(&path)?;
             check_uid(&claim, named)?;
         };
         files.lead_to(&data)?;
-        drop(busy);
         Ok(Prepared {
             share,
             device: files.device(),
@@ -171,8 +172,7 @@ impl Node {
         claim::set_data(&mut claim, share, &asked);
         match self.api.replace(&format!("{path}/status"), &claim) {
             Ok(written) => Ok(Progress::Waits(version(&written))),
-            // Read anew at once.
-            Err(error) if error.is_conflict() => Ok(Progress::Waits(String::new())),
+            Err(error) if error.is_conflict() => Ok(Progress::Changed),
             Err(error) => Err(error),
         }
     }
@@ -184,9 +184,6 @@ impl Node {
             return Err(Error::Lease(
                 "the GPU host does not answer the claim".into(),
             ));
-        }
-        if version.is_empty() {
-            return Ok(());
         }
         let path = format!(
             "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims?fieldSelector=metadata.name={}",
@@ -201,7 +198,7 @@ impl Node {
         match seen {
             Ok(_) => Ok(()),
             // What is asked for is too old to be followed, and is read anew.
-            Err(Error::Refused { code: 410, .. }) => Ok(()),
+            Err(Error::Refused { code: GONE, .. }) => Ok(()),
             Err(error) => Err(error),
         }
     }
@@ -211,31 +208,29 @@ impl Node {
     /// # Errors
     /// [`Error`].
     pub fn unprepare(&self, named: &Named) -> Result<(), Error> {
-        let busy = self.begin(named)?;
+        let _busy = self.begin(named)?;
         Files::new(&self.places, &named.uid).remove()?;
         let path = claim_path(&named.namespace, &named.name);
-        let done = loop {
+        loop {
             let mut claim = match self.api.get(&path) {
                 Ok(claim) if text(&claim, "/metadata/uid") == named.uid => claim,
-                Ok(_) => break Ok(()),
-                Err(error) if error.is_missing() => break Ok(()),
-                Err(error) => break Err(error),
+                Ok(_) => return Ok(()),
+                Err(error) if error.is_missing() => return Ok(()),
+                Err(error) => return Err(error),
             };
             let Ok(share) = claim::share(&claim) else {
-                break Ok(());
+                return Ok(());
             };
             if claim::data(&claim, &share).node != self.name {
-                break Ok(());
+                return Ok(());
             }
             claim::set_data(&mut claim, &share, &Data::default());
             match self.api.replace(&format!("{path}/status"), &claim) {
                 Err(error) if error.is_conflict() => {}
-                Err(error) if error.is_missing() => break Ok(()),
-                other => break other.map(drop),
+                Err(error) if error.is_missing() => return Ok(()),
+                other => return other.map(drop),
             }
-        };
-        drop(busy);
-        done
+        }
     }
 }
 

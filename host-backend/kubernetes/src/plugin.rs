@@ -3,15 +3,22 @@
 use std::collections::HashMap;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::UnixListener;
+use tokio::sync::watch;
+use tokio::time::timeout;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
 use crate::node::{Named, Node};
 use crate::{DRIVER, Error};
+
+/// How long calls in flight may take when the process is to end.
+const LEISURE: Duration = Duration::from_secs(5);
 
 /// What the kubelet asks a driver.
 #[allow(missing_docs, reason = "generated")]
@@ -50,20 +57,34 @@ impl Sockets {
     }
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Driver {
     node: Arc<Node>,
 }
 
 impl Driver {
-    /// Runs what waits for the API server beside the sockets.
-    async fn run<T: Send + 'static>(
+    /// Works on a request's claims, each beside the sockets and the others: it
+    /// waits for the API server. What came of each, by uid.
+    async fn each<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Node) -> T + Send + 'static,
-    ) -> Result<T, Status> {
-        let node = Arc::clone(&self.node);
-        let done = tokio::task::spawn_blocking(move || work(&node)).await;
-        done.map_err(|error| Status::internal(error.to_string()))
+        claims: Vec<dra::Claim>,
+        work: fn(&Node, &Named) -> T,
+    ) -> Result<HashMap<String, T>, Status> {
+        let begin = |claim: dra::Claim| {
+            let (node, uid) = (Arc::clone(&self.node), claim.uid.clone());
+            let work = move || work(&node, &named(claim));
+            (uid, tokio::task::spawn_blocking(work))
+        };
+        let begun: Vec<_> = claims.into_iter().map(begin).collect();
+        let mut done = HashMap::new();
+        for (uid, task) in begun {
+            let ended = task.await;
+            done.insert(
+                uid,
+                ended.map_err(|error| Status::internal(error.to_string()))?,
+            );
+        }
+        Ok(done)
     }
 }
 
@@ -82,9 +103,8 @@ impl DraPlugin for Driver {
         request: Request<dra::NodePrepareResourcesRequest>,
     ) -> Result<Response<dra::NodePrepareResourcesResponse>, Status> {
         let mut claims = HashMap::new();
-        for claim in request.into_inner().claims.into_iter().map(named) {
-            let uid = claim.uid.clone();
-            let prepared = self.run(move |node| node.prepare(&claim)).await?;
+        let prepared = self.each(request.into_inner().claims, Node::prepare);
+        for (uid, prepared) in prepared.await? {
             let answer = match prepared {
                 Ok(prepared) => dra::NodePrepareResourceResponse {
                     devices: vec![dra::Device {
@@ -113,14 +133,14 @@ impl DraPlugin for Driver {
         &self,
         request: Request<dra::NodeUnprepareResourcesRequest>,
     ) -> Result<Response<dra::NodeUnprepareResourcesResponse>, Status> {
-        let mut claims = HashMap::new();
-        for claim in request.into_inner().claims.into_iter().map(named) {
-            let uid = claim.uid.clone();
-            let done = self.run(move |node| node.unprepare(&claim)).await?;
-            let error = done.err().map(|error| error.to_string());
-            let error = error.unwrap_or_default();
-            claims.insert(uid, dra::NodeUnprepareResourceResponse { error });
-        }
+        let unprepared = self.each(request.into_inner().claims, Node::unprepare);
+        let answer = |(uid, done): (String, Result<(), Error>)| {
+            let error = done
+                .err()
+                .map_or_else(String::new, |error| error.to_string());
+            (uid, dra::NodeUnprepareResourceResponse { error })
+        };
+        let claims = unprepared.await?.into_iter().map(answer).collect();
         Ok(Response::new(dra::NodeUnprepareResourcesResponse {
             claims,
         }))
@@ -178,37 +198,55 @@ fn listen(path: &Path) -> Result<UnixListenerStream, Error> {
 
 /// Serves the kubelet until `end`. The registration's socket comes last and
 /// goes first, because the kubelet calls the driver as soon as it is there.
-/// Calls that wait then are not waited for: the kubelet repeats them.
+/// Calls in flight at the end may take [`LEISURE`]; the kubelet repeats them.
 ///
 /// # Errors
 /// [`Error`].
 pub fn serve(node: Node, sockets: &Sockets, end: impl Future<Output = ()>) -> Result<(), Error> {
-    let failed = |error: &dyn std::fmt::Display| Error::Sockets(error.to_string());
     let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
+        .enable_all()
         .build()
-        .map_err(|error| failed(&error))?;
-    let done = runtime.block_on(async {
-        let driver = Driver {
-            node: Arc::new(node),
-        };
-        let registrar = Registrar {
-            endpoint: sockets.driver.to_string_lossy().into_owned(),
-        };
-        let calls = Server::builder()
-            .add_service(DraPluginServer::new(driver))
-            .serve_with_incoming(listen(&sockets.driver)?);
-        let registrations = Server::builder()
-            .add_service(RegistrationServer::new(registrar))
-            .serve_with_incoming(listen(&sockets.registration)?);
-        let served = tokio::select! {
-            served = calls => served,
-            served = registrations => served,
-            () = end => Ok(()),
-        };
-        served.map_err(|error| failed(&error))
-    });
-    let _ = std::fs::remove_file(&sockets.registration);
+        .map_err(|error| Error::Sockets(error.to_string()))?;
+    let done = runtime.block_on(serve_until(node, sockets, end));
+    // Calls that took longer end with the process.
     runtime.shutdown_background();
     done
+}
+
+async fn serve_until(
+    node: Node,
+    sockets: &Sockets,
+    end: impl Future<Output = ()>,
+) -> Result<(), Error> {
+    let driver = DraPluginServer::new(Driver {
+        node: Arc::new(node),
+    });
+    let registrar = RegistrationServer::new(Registrar {
+        endpoint: sockets.driver.to_string_lossy().into_owned(),
+    });
+    let (stop, stopped) = watch::channel(());
+    let over = |mut stopped: watch::Receiver<()>| async move { drop(stopped.changed().await) };
+    let calls = Server::builder()
+        .add_service(driver)
+        .serve_with_incoming_shutdown(listen(&sockets.driver)?, over(stopped.clone()));
+    let registrations = Server::builder()
+        .add_service(registrar)
+        .serve_with_incoming_shutdown(listen(&sockets.registration)?, over(stopped));
+    let mut served = pin!(async { tokio::try_join!(calls, registrations) });
+    let done = tokio::select! {
+        served = &mut served => served,
+        () = end => {
+            let _ = std::fs::remove_file(&sockets.registration);
+            drop(stop);
+            match timeout(LEISURE, served).await {
+                Ok(served) => served,
+                Err(_) => Ok(((), ())),
+            }
+        }
+    };
+    for socket in [&sockets.registration, &sockets.driver] {
+        let _ = std::fs::remove_file(socket);
+    }
+    done.map(drop)
+        .map_err(|error| Error::Sockets(error.to_string()))
 }

@@ -1,7 +1,7 @@
 //! The ResourceSlice of a GPU host.
 
 use paragpu_control::admin::DeviceInfo;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::DRIVER;
 use crate::Error;
@@ -34,16 +34,10 @@ pub fn spec(host: &str, gpus: &[DeviceInfo], drains: bool) -> Value {
 
 fn device(gpu: &DeviceInfo, drains: bool) -> Value {
     let memory = gpu.memory / STEP * STEP;
-    // An attribute's text has 64 bytes at most.
-    let name: String = gpu.name.chars().filter(char::is_ascii).take(64).collect();
     let mut device = json!({
         "name": name_of(gpu.ordinal),
         "allowMultipleAllocations": true,
-        "attributes": {
-            "productName": {"string": name},
-            "version": {"version": env!("CARGO_PKG_VERSION")},
-            "kind": {"string": gpu.device.split(':').next().unwrap_or("")},
-        },
+        "attributes": attributes(gpu),
         "capacity": {
             "memory": {
                 "value": memory.to_string(),
@@ -68,6 +62,41 @@ fn device(gpu: &DeviceInfo, drains: bool) -> Value {
         }
     }
     device
+}
+
+/// What requests may select by; the names are those of NVIDIA's own driver where
+/// it has them.
+fn attributes(gpu: &DeviceInfo) -> Value {
+    // An attribute's text has 64 bytes at most.
+    let name: String = gpu.name.chars().filter(char::is_ascii).take(64).collect();
+    let kind = gpu.device.split(':').next().unwrap_or("");
+    let texts = [
+        ("productName", name.as_str()),
+        ("kind", kind),
+        ("uuid", &gpu.uuid),
+    ];
+    let texts = texts.map(|(key, text)| (key, text, json!({"string": text})));
+    let versions = [
+        ("cudaComputeCapability", &gpu.compute_capability),
+        ("cudaDriverVersion", &gpu.cuda_version),
+    ];
+    let versions = versions.map(|(key, version)| {
+        let whole = format!("{version}.0");
+        (key, version.as_str(), json!({"version": whole}))
+    });
+    // A daemon of an earlier release does not tell all.
+    let told = texts
+        .into_iter()
+        .chain(versions)
+        .filter(|(_, text, _)| !text.is_empty());
+    let mut attributes: Map<String, Value> = told
+        .map(|(key, _, value)| (key.to_owned(), value))
+        .collect();
+    attributes.insert(
+        "version".into(),
+        json!({"version": env!("CARGO_PKG_VERSION")}),
+    );
+    attributes.into()
 }
 
 /// The device of a GPU.
@@ -158,6 +187,9 @@ mod tests {
             device: format!("software:{ordinal}"),
             name: "paragpu software GPU".into(),
             memory: 2 << 30,
+            uuid: "GPU-1".into(),
+            compute_capability: "9.0".into(),
+            cuda_version: String::new(),
             idle: 0,
             starting: 0,
             sessions: 0,
@@ -173,6 +205,15 @@ mod tests {
         assert_eq!(devices.len(), 1);
         let memory = &devices[0]["capacity"]["memory"]["value"];
         assert_eq!(memory, "2147483648");
+        let attribute = |name: &str| devices[0]["attributes"].get(name);
+        let capability = attribute("cudaComputeCapability");
+        assert_eq!(capability, Some(&json!({"version": "9.0.0"})));
+        assert_eq!(attribute("uuid"), Some(&json!({"string": "GPU-1"})));
+        assert_eq!(
+            attribute("cudaDriverVersion"),
+            None,
+            "the daemon does not tell"
+        );
         assert_eq!(devices[0]["taints"][0]["effect"], "NoExecute");
         assert_eq!(gpu_of(devices[0]["name"].as_str().unwrap()), Some(0));
     }

@@ -111,8 +111,12 @@ impl Plugin {
 
     fn stop(self) {
         drop(self.end);
+        // With its connections, which it would have to work on to see the end.
+        drop(self.kubelet);
         self.server.join().unwrap();
-        assert!(!self.sockets.registration.exists());
+        for socket in [&self.sockets.registration, &self.sockets.driver] {
+            assert!(!socket.exists(), "{}", socket.display());
+        }
     }
 }
 
@@ -269,6 +273,32 @@ fn a_claim_is_prepared_once_and_unprepared() {
         "",
         "twice is as good as once"
     );
+    plugin.stop();
+}
+
+#[test]
+fn a_call_in_flight_is_answered_when_the_plugin_ends() {
+    let (server, directory) = (Server::start(), tempfile::tempdir().unwrap());
+    server.put("mine", &allocated("mine", UID));
+    let mut plugin = Plugin::start(&server, directory.path(), "node1");
+    let (end, _) = oneshot::channel();
+    let end = std::mem::replace(&mut plugin.end, end);
+    let registration = plugin.sockets.registration.clone();
+    let host = {
+        let server = server.clone();
+        std::thread::spawn(move || {
+            let share = |claim: &Value| claim::share(claim).unwrap();
+            let asked = |claim: &Value| !claim::data(claim, &share(claim)).key.is_empty();
+            server.until("mine", asked);
+            drop(end);
+            while registration.exists() {
+                std::thread::yield_now();
+            }
+            host(&server, "mine", granted()).join().unwrap()
+        })
+    };
+    assert_eq!(plugin.prepare("mine", UID).error, "");
+    host.join().unwrap();
     plugin.stop();
 }
 

@@ -121,14 +121,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_guide_shows_the_examples_that_packages_ship() {
+    fn the_example_of_a_host_is_a_configuration() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let guide = std::fs::read_to_string(root.join("../../docs/pool.md")).unwrap();
-        for entry in std::fs::read_dir(root.join("examples")).unwrap() {
-            let path = entry.unwrap().path();
-            let example = std::fs::read_to_string(&path).unwrap();
-            assert!(guide.contains(&example), "{}", path.display());
-        }
         let host = Sources::only(root.join("examples/host.toml"));
         let host = host.load::<Host>().unwrap().values;
         assert_eq!(host.lease.engine, Engine::Slurm);

@@ -22,6 +22,7 @@ use crate::exchange::Exchange;
 use crate::images::ImageStore;
 use crate::platform;
 use crate::reconnect::Waiting;
+use crate::session::gpu;
 use crate::session::host_memory::Pinned;
 use crate::session::output::Output;
 use crate::session::{Reconnect, Session, Setup};
@@ -153,8 +154,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     }
     let ready = FromWorker::Ready {
         pid: std::process::id(),
-        name: warm.snapshot.name.clone(),
-        memory: warm.snapshot.total_memory,
+        gpu: gpu::facts(&warm.snapshot),
     };
     control.send(&ready, &[])?;
     let mut share = Share::default();

@@ -87,9 +87,11 @@ impl Worker {
         };
         let pid = worker.process.id();
         match worker.receive().unwrap() {
-            FromWorker::Ready {
-                pid: own, memory, ..
-            } => assert_eq!((own, memory), (pid, 1 << 30)),
+            FromWorker::Ready { pid: own, gpu } => {
+                assert_eq!((own, gpu.memory), (pid, 1 << 30));
+                let uuid = "GPU-70617261-6770-752d-736f-667477617200";
+                assert_eq!(gpu.uuid, uuid);
+            }
             other => panic!("{other:?}"),
         }
         worker

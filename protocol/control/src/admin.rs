@@ -457,6 +457,16 @@ pub struct DeviceInfo {
     pub name: String,
     /// Bytes of its memory; 0 until a worker opened it.
     pub memory: u64,
+    /// `GPU-` and its UUID; empty until a worker opened it.
+    #[serde(default)]
+    pub uuid: String,
+    /// `9.0`; empty until a worker opened it.
+    #[serde(default)]
+    pub compute_capability: String,
+    /// The newest CUDA that its driver serves, `13.0`; empty until a worker
+    /// opened it.
+    #[serde(default)]
+    pub cuda_version: String,
     /// Workers that wait for a session.
     pub idle: u64,
     /// Workers that open the device.

@@ -128,6 +128,22 @@ pub enum ToWorker {
     Turn(Turn),
 }
 
+/// A GPU that is open.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gpu {
+    /// Its name.
+    pub name: String,
+    /// Bytes of its memory.
+    pub memory: u64,
+    /// `GPU-` and its UUID.
+    pub uuid: String,
+    /// `9.0`.
+    pub compute_capability: String,
+    /// The newest CUDA that its driver serves: `13.0`.
+    pub cuda_version: String,
+}
+
 /// What a worker says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -136,10 +152,8 @@ pub enum FromWorker {
     Ready {
         /// Its process.
         pid: u32,
-        /// Name of the GPU.
-        name: String,
-        /// Bytes of its memory.
-        memory: u64,
+        /// The GPU.
+        gpu: Gpu,
     },
     /// It cannot open its GPU or take the session, and exits.
     Failed {

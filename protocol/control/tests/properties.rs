@@ -10,8 +10,8 @@ use paragpu_control::frame::{self, FrameError, HEADER, Message, VERSION};
 use paragpu_control::json_lines::{self, Assembler};
 use paragpu_control::turn::{Plea, TimeShare, Turn};
 use paragpu_control::worker::{
-    Again, Channel, FromWorker, Guest, Keys, Migrate, Phase, Progress, Report, Route, Step, Terms,
-    ToWorker,
+    Again, Channel, FromWorker, Gpu, Guest, Keys, Migrate, Phase, Progress, Report, Route, Step,
+    Terms, ToWorker,
 };
 use paragpu_protocol::handshake::Transport;
 use proptest::prelude::*;
@@ -177,13 +177,21 @@ fn report() -> impl Strategy<Value = Report> {
     ]
 }
 
-fn from_worker() -> impl Strategy<Value = FromWorker> {
-    prop_oneof![
-        (any::<u32>(), text(), any::<u64>()).prop_map(|(pid, name, memory)| FromWorker::Ready {
-            pid,
+fn gpu() -> impl Strategy<Value = Gpu> {
+    (text(), any::<u64>(), text(), text(), text()).prop_map(
+        |(name, memory, uuid, compute_capability, cuda_version)| Gpu {
             name,
             memory,
-        }),
+            uuid,
+            compute_capability,
+            cuda_version,
+        },
+    )
+}
+
+fn from_worker() -> impl Strategy<Value = FromWorker> {
+    prop_oneof![
+        (any::<u32>(), gpu()).prop_map(|(pid, gpu)| FromWorker::Ready { pid, gpu }),
         text().prop_map(|reason| FromWorker::Failed { reason }),
         any::<u64>().prop_map(|session| FromWorker::Started { session }),
         counters().prop_map(FromWorker::Counters),

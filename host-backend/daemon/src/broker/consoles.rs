@@ -290,8 +290,11 @@ impl Broker {
             .map(|(ordinal, device)| DeviceInfo {
                 ordinal,
                 device: self.devices.label(ordinal),
-                name: device.name.clone(),
-                memory: device.memory,
+                name: device.gpu.name.clone(),
+                memory: device.gpu.memory,
+                uuid: device.gpu.uuid.clone(),
+                compute_capability: device.gpu.compute_capability.clone(),
+                cuda_version: device.gpu.cuda_version.clone(),
                 idle: self.count(ordinal, State::Idle) as u64,
                 starting: self.count(ordinal, State::Starting) as u64,
                 sessions: on_it(&self.devices.label(ordinal)),

@@ -101,16 +101,21 @@ impl Broker {
         for (place, device) in self.devices.iter().take(self.devices.count() as usize) {
             let board = Board {
                 index: device.index,
-                model: device.name.clone(),
+                uuid: device.gpu.uuid.clone(),
+                model: device.gpu.name.clone(),
                 host: host.clone().into_owned(),
-                memory: device.memory,
+                memory: device.gpu.memory,
                 used: 0,
             };
             report.boards.insert(self.devices.label(place), board);
             let count = |state| self.count(place, state) as u64;
             report.gpus.insert(
                 self.devices.label(place),
-                (device.memory, count(State::Idle), count(State::Starting)),
+                (
+                    device.gpu.memory,
+                    count(State::Idle),
+                    count(State::Starting),
+                ),
             );
         }
         let totals = &self.counts;

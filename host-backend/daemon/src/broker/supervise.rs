@@ -8,7 +8,7 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use paragpu_control::spawn::{Software, Spawn};
-use paragpu_control::worker::{FromWorker, Report, ToWorker};
+use paragpu_control::worker::{FromWorker, Gpu, Report, ToWorker};
 
 use super::{Broker, GRACE};
 use crate::session::Session;
@@ -82,7 +82,7 @@ impl Broker {
                 let proven = self
                     .devices
                     .get(ordinal)
-                    .is_some_and(|device| !device.name.is_empty());
+                    .is_some_and(|device| !device.gpu.name.is_empty());
                 // One is enough to find out whether a device can be opened.
                 let room = if proven { STARTING } else { 1 }.saturating_sub(starting);
                 for _ in 0..(wanted - have).min(room) {
@@ -220,11 +220,12 @@ impl Broker {
                     }
                     return;
                 }
-                Some(FromWorker::Ready { name, memory, .. }) => {
+                Some(FromWorker::Ready { gpu, .. }) => {
                     if worker.state == State::Starting {
                         worker.state = State::Idle;
+                        let Gpu { name, memory, .. } = &gpu;
                         tracing::debug!(worker = pid, name, memory, "worker is ready");
-                        self.devices.opened(ordinal, name, memory);
+                        self.devices.opened(ordinal, gpu);
                     }
                 }
                 Some(FromWorker::Failed { reason }) => {

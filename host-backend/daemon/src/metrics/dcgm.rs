@@ -14,6 +14,8 @@ use super::{escaped, gauge};
 pub struct Board {
     /// Its number on this host.
     pub index: u32,
+    /// Its UUID.
+    pub uuid: String,
     /// Its model.
     pub model: String,
     /// This host.
@@ -53,6 +55,7 @@ impl Collector for Dcgm {
             for (device, board) in &self.0 {
                 let labels = [
                     ("gpu", board.index.to_string()),
+                    ("UUID", escaped(&board.uuid)),
                     ("device", escaped(device)),
                     ("modelName", escaped(&board.model)),
                     ("Hostname", escaped(&board.host)),

@@ -50,8 +50,16 @@ impl Server {
 
     /// Puts a claim there as it is.
     pub fn put(&self, name: &str, claim: &Value) {
+        self.put_if(name, claim, |_| true);
+    }
+
+    /// Puts a claim there, if what is there is as wanted; and what is there then.
+    fn put_if(&self, name: &str, claim: &Value, wanted: impl Fn(&Value) -> bool) -> Option<Value> {
         let (store, changed) = &*self.store;
         let mut store = store.lock().unwrap();
+        if !wanted(store.claims.get(name).unwrap_or(&Value::Null)) {
+            return None;
+        }
         store.version += 1;
         let mut claim = claim.clone();
         claim["metadata"]["resourceVersion"] = json!(store.version.to_string());
@@ -60,8 +68,9 @@ impl Server {
             None => "ADDED",
         };
         let version = store.version;
-        store.changes.push((version, kind, claim));
+        store.changes.push((version, kind, claim.clone()));
         changed.notify_all();
+        Some(claim)
     }
 
     pub fn get(&self, name: &str) -> Value {
@@ -106,13 +115,12 @@ impl Server {
             },
             ("PUT", ["namespaces", _, "resourceclaims", name, "status"]) => {
                 let claim: Value = serde_json::from_slice(&body).unwrap();
-                let there = self.get(name);
                 let version = |claim: &Value| claim["metadata"]["resourceVersion"].clone();
-                if version(&claim) == version(&there) {
-                    self.put(name, &claim);
-                    answer(&stream, 200, &self.get(name));
-                } else {
-                    answer(&stream, 409, &json!({"message": "it has been modified"}));
+                let same = |there: &Value| version(&claim) == version(there);
+                // A change of another that follows at once is not in the answer.
+                match self.put_if(name, &claim, same) {
+                    Some(written) => answer(&stream, 200, &written),
+                    None => answer(&stream, 409, &json!({"message": "it has been modified"})),
                 }
             }
             ("GET", [.., "resourceclaims"]) if query.contains("watch=true") => {

@@ -4,6 +4,7 @@
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
+use paragpu_control::worker;
 use paragpu_device::{Device, Error, EventId, Result, Snapshot, StreamId, Work};
 use paragpu_protocol::codec::{Bytes, Text, encode_all};
 use paragpu_protocol::layout::Regions;
@@ -167,16 +168,44 @@ impl Gpu {
     }
 }
 
-fn architecture(snapshot: &Snapshot) -> Option<u32> {
+/// What the daemon tells of a GPU.
+pub(crate) fn facts(snapshot: &Snapshot) -> worker::Gpu {
+    let uuid: String = snapshot
+        .uuid
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let mut parts = Vec::new();
+    let mut rest = uuid.as_str();
+    for length in [8, 4, 4, 4] {
+        let (part, after) = rest.split_at_checked(length).unwrap_or((rest, ""));
+        parts.push(part);
+        rest = after;
+    }
+    parts.push(rest);
+    let (major, minor) = compute_capability(snapshot).unwrap_or_default();
+    let cuda = snapshot.driver_version;
+    worker::Gpu {
+        name: snapshot.name.clone(),
+        memory: snapshot.total_memory,
+        uuid: format!("GPU-{}", parts.join("-")),
+        compute_capability: format!("{major}.{minor}"),
+        cuda_version: format!("{}.{}", cuda / 1000, cuda % 1000 / 10),
+    }
+}
+
+fn compute_capability(snapshot: &Snapshot) -> Option<(u32, u32)> {
     let value = |name| {
         let mut all = snapshot.attributes.iter();
         let (_, value) = all.find(|(attribute, _)| *attribute == name)?;
         u32::try_from(*value).ok()
     };
-    let major = value(COMPUTE_CAPABILITY_MAJOR)?;
-    major
-        .checked_mul(10)?
-        .checked_add(value(COMPUTE_CAPABILITY_MINOR)?)
+    value(COMPUTE_CAPABILITY_MAJOR).zip(value(COMPUTE_CAPABILITY_MINOR))
+}
+
+fn architecture(snapshot: &Snapshot) -> Option<u32> {
+    let (major, minor) = compute_capability(snapshot)?;
+    major.checked_mul(10)?.checked_add(minor)
 }
 
 impl Deref for Gpu {
