@@ -48,7 +48,7 @@ struct Waiting {
 }
 
 /// A host function of a graph.
-struct Kept {
+struct GraphFunction {
     run: HostRun,
     /// Launches that have not come to it, in order: work of the stream, and
     /// the launch's position in it.
@@ -62,7 +62,7 @@ struct Shared {
     shadows: Arc<Shadows>,
     functions: Mutex<HashMap<u64, Waiting>>,
     /// Those of graphs, which run at each launch.
-    kept: Mutex<HashMap<u64, Kept>>,
+    kept: Mutex<HashMap<u64, GraphFunction>>,
     outstanding: Mutex<usize>,
     changed: Condvar,
     next: AtomicU64,
@@ -191,7 +191,7 @@ impl HostFunctions {
     /// Keeps a function that graphs run; returns its number.
     pub(crate) fn keep(&self, run: HostRun) -> u64 {
         let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
-        let kept = Kept {
+        let kept = GraphFunction {
             run,
             launches: VecDeque::new(),
             ended: false,

@@ -11,7 +11,7 @@ const MOST: usize = if cfg!(test) { 8 } else { 4096 };
 
 /// One of them.
 #[derive(Debug)]
-struct Held {
+struct Offered {
     /// Whose memory it is.
     session: u64,
     offer: Offer,
@@ -20,7 +20,7 @@ struct Held {
 
 /// What the sessions of a VM offer each other.
 #[derive(Debug, Default)]
-pub struct Offers(BTreeMap<Token, Held>);
+pub struct Offers(BTreeMap<Token, Offered>);
 
 impl Offers {
     /// A session offers memory; `None` where there are too many offers.
@@ -28,7 +28,7 @@ impl Offers {
         if self.0.len() >= MOST || self.0.contains_key(&offer.token) {
             return None;
         }
-        let held = Held {
+        let held = Offered {
             session,
             offer,
             memory,

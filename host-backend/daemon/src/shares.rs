@@ -156,7 +156,7 @@ impl Clock {
 }
 
 /// What to tell a session.
-pub type Word = (u64, Turn);
+pub type Notice = (u64, Turn);
 
 impl Shares {
     /// A session begins on a GPU.
@@ -242,7 +242,7 @@ impl Shares {
 
     /// Sessions, shares or the configuration changed: whose sessions take turns
     /// now, and what they are told.
-    pub fn follow(&mut self, host: &Host, now: Instant) -> Vec<Word> {
+    pub fn follow(&mut self, host: &Host, now: Instant) -> Vec<Notice> {
         let mut words = Vec::new();
         let mut gpus = std::mem::take(&mut self.gpus);
         for gpu in gpus.values_mut() {
@@ -290,7 +290,7 @@ impl Shares {
     }
 
     /// Begins and ends turns. What to tell whom, and when to come again.
-    pub fn settle(&mut self, now: Instant) -> (Vec<Word>, Option<Instant>) {
+    pub fn settle(&mut self, now: Instant) -> (Vec<Notice>, Option<Instant>) {
         let mut words = Vec::new();
         let paced = self.gpus.values_mut().filter(|gpu| gpu.paced);
         let next = paced.filter_map(|gpu| gpu.settle(now, &mut words)).min();
@@ -379,7 +379,7 @@ impl Gpu {
         }
     }
 
-    fn settle(&mut self, now: Instant, words: &mut Vec<Word>) -> Option<Instant> {
+    fn settle(&mut self, now: Instant, words: &mut Vec<Notice>) -> Option<Instant> {
         self.charge(now);
         for runner in self.runners.values_mut() {
             if let State::Running {
@@ -435,7 +435,7 @@ impl Gpu {
 
     /// Ends the turn that runs, where others wait or its cap says so. When to come
     /// again where that is far away.
-    fn end_turn(&mut self, now: Instant, words: &mut Vec<Word>) -> Option<Instant> {
+    fn end_turn(&mut self, now: Instant, words: &mut Vec<Notice>) -> Option<Instant> {
         let holder = self
             .runners
             .iter()

@@ -57,7 +57,7 @@ enum Event {
 }
 
 /// An agent, and the lease that it holds.
-struct Held {
+struct RunningAgent {
     agent: Child,
     /// Closed, the agent ends.
     words: Option<ChildStdin>,
@@ -98,7 +98,7 @@ struct Holder<'a> {
     public: String,
     events: Receiver<Event>,
     sender: Sender<Event>,
-    agents: BTreeMap<u64, Held>,
+    agents: BTreeMap<u64, RunningAgent>,
     next: u64,
     /// The agent that holds it.
     current: u64,
@@ -238,7 +238,7 @@ impl<'a> Holder<'a> {
                 Event::Agent(number, message)
             });
         }
-        let held = Held {
+        let held = RunningAgent {
             words: agent.stdin.take(),
             agent,
             lease: None,

@@ -1,10 +1,10 @@
-//! Replies to calls.
+//! Sends replies.
 
 use paragpu_protocol::codec::Field;
 use paragpu_protocol::reply::{encode_done, encode_failed};
 
 use crate::calls::handler;
-use crate::error::{End, Fault, Outcome};
+use crate::error::{Fault, Outcome, SessionEnd};
 use crate::session::Session;
 use crate::session::completion::{Goal, Pending, Progress, Then};
 use crate::session::errors::Deferred;
@@ -62,7 +62,7 @@ impl Session {
     }
 
     /// Replies with an error.
-    pub(crate) fn answer_failure(&mut self, at: At, error: &Deferred) -> Result<(), End> {
+    pub(crate) fn answer_failure(&mut self, at: At, error: &Deferred) -> Result<(), SessionEnd> {
         if at.slot == 0 {
             return Ok(());
         }
@@ -86,7 +86,7 @@ impl Session {
     }
 
     /// Sends a reply, after those that its slot waits for already.
-    pub(crate) fn reply(&mut self, at: At, head: &[u8], tail: &[u8]) -> Result<(), End> {
+    pub(crate) fn reply(&mut self, at: At, head: &[u8], tail: &[u8]) -> Result<(), SessionEnd> {
         if self.completion.is_behind(at.slot) {
             let reply = [head, tail].concat();
             return self.completion.push(Pending {
@@ -107,7 +107,7 @@ impl Session {
     }
 
     /// Sends what kernels printed since.
-    pub(crate) fn forward_output(&mut self) -> Result<(), End> {
+    pub(crate) fn forward_output(&mut self) -> Result<(), SessionEnd> {
         self.printing.forward(&mut self.gpu, &mut self.link)
     }
 }

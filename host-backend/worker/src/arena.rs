@@ -1,9 +1,9 @@
-//! Which ranges of the device memory arena are mapped, and for whom.
+//! Ranges of the device memory arena: which are mapped, and for whom.
 //!
-//! Mapping memory costs the driver 50 µs and more, so a range that the guest
-//! unmaps stays mapped for a while: mapping the same range again then costs
-//! nothing once the work posted before the unmapping is over. Idle ranges
-//! count as free, and are given up for any mapping that needs the room.
+//! A mapping costs the driver 50 µs or more. A range that the guest unmaps
+//! therefore stays mapped (it is *parked*): mapping it again costs nothing once
+//! the work posted before the unmap is complete. Parked ranges count as free and
+//! are released when another mapping needs the memory.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! The daemon's attendant: answers the daemon while the session is served, and
-//! ends the process where its guest is gone for good.
+//! The thread that answers the daemon while the session is served. It ends the
+//! process if the guest is gone for good.
 
 use parking_lot::Mutex;
 use std::fs::File;
@@ -23,7 +23,7 @@ use crate::statistics::Statistics;
 use crate::sys::process::exit_now;
 use crate::transfer::destination::reachable;
 use crate::transfer::handover;
-use crate::transfer::orders::{Departure, Order, Orders, Place, Report};
+use crate::transfer::orders::{CheckpointTarget, Departure, Order, Orders, Report};
 use crate::turns::Turns;
 use crate::watch::{GRACE, Liveness, Watch, after, watch};
 
@@ -157,8 +157,11 @@ impl Attendant {
             }
             ToWorker::Checkpoint { directory, end } => {
                 let file = fds.into_iter().next().map(File::from);
-                let place = file.map_or(Place::Directory(directory), Place::File);
-                self.order(Order::Checkpoint { place, end });
+                let target = file.map_or(
+                    CheckpointTarget::Directory(directory),
+                    CheckpointTarget::File,
+                );
+                self.order(Order::Checkpoint { target, end });
             }
             ToWorker::Again(again) => {
                 *self.again.lock() = again;
@@ -210,7 +213,7 @@ impl Attendant {
             std::thread::sleep(every);
             // One that was not carried out yet is the same.
             self.orders.give(Order::Checkpoint {
-                place: Place::Directory(directory.clone()),
+                target: CheckpointTarget::Directory(directory.clone()),
                 end: false,
             });
         }

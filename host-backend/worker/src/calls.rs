@@ -1,14 +1,15 @@
-//! From a call's number to the code that executes it.
+//! Dispatch: from a call's number to its code.
 //!
 //! The build script derives a handler for each call from its description in
-//! `protocol/interface/calls`: decode, call the function of its name, answer as
-//! its shape says, note what it did to objects. Code of a call's own is that
-//! function alone, in the file of its chapter. A call that the driver answers
-//! as it is has none: its handles are looked up, and the device executes it.
+//! `protocol/interface/calls`: decode, call the function of that name, reply as
+//! the call's shape requires, record the effect on objects. By hand there is only
+//! that function, in the file of its chapter. A call that the driver answers
+//! unchanged has no function: the handler looks up its handles and the device
+//! executes it.
 //!
-//! Each library has a table of its own. 2,048 numbers make a block; the session
-//! and the driver have the first two. A library above the driver that is
-//! forwarded gets a block, and nothing here changes for the others.
+//! Each library has a table of its own, a block of 2,048 numbers. The session and
+//! the driver have the first two. A further library gets its own block, without
+//! changes to the others.
 
 use paragpu_device::{EventId, FunctionId, ModuleId};
 use paragpu_protocol::call::{CallInfo, Capability, Effect, WireCall};
@@ -17,7 +18,7 @@ use paragpu_protocol::handle::{self, EventHandle, FunctionHandle, ModuleHandle, 
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table;
 
-use crate::error::{End, Fault, Outcome, fail};
+use crate::error::{Fault, Outcome, SessionEnd, fail};
 use crate::live::{Change, Name, Recorded};
 use crate::session::Session;
 use crate::session::graph::NodeWork;
@@ -149,7 +150,7 @@ pub(crate) fn execute<'a, C: Handle<'a>>(
 /// Reads a call; one that cannot be read ends the session.
 fn decode<'a, C: WireCall<'a>>(payload: &'a [u8]) -> Result<C, Fault> {
     decode_all(payload).map_err(|source| {
-        Fault::End(End::Malformed {
+        Fault::End(SessionEnd::Malformed {
             name: C::INFO.name,
             number: C::INFO.number,
             source,

@@ -1,4 +1,4 @@
-//! From what the daemon hands over to a connection with the guest.
+//! Makes a connection to the guest from what the daemon hands over.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};

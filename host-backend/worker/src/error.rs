@@ -6,7 +6,7 @@ use thiserror::Error;
 
 /// Why a session ended.
 #[derive(Debug, Error)]
-pub enum End {
+pub enum SessionEnd {
     /// The guest said so.
     #[error("the guest ended the session")]
     Goodbye,
@@ -54,13 +54,13 @@ pub enum End {
     TooMuch(&'static str),
 }
 
-impl From<paragpu_communicator::Error> for End {
+impl From<paragpu_communicator::Error> for SessionEnd {
     fn from(error: paragpu_communicator::Error) -> Self {
         Self::Connection(error)
     }
 }
 
-impl End {
+impl SessionEnd {
     /// Did the session end as sessions do: by goodbye or by the guest's exit?
     #[must_use]
     pub fn is_orderly(&self) -> bool {
@@ -80,7 +80,7 @@ pub(crate) enum Fault {
     /// It failed; the session goes on.
     Call(paragpu_device::Error),
     /// The session ends.
-    End(End),
+    End(SessionEnd),
     /// Something ends first: no staging memory is free, or host functions run
     /// that the device may wait for. Try again when the device has gone on.
     Stall,
@@ -98,8 +98,8 @@ impl From<Status> for Fault {
     }
 }
 
-impl From<End> for Fault {
-    fn from(end: End) -> Self {
+impl From<SessionEnd> for Fault {
+    fn from(end: SessionEnd) -> Self {
         Self::End(end)
     }
 }

@@ -1,8 +1,9 @@
-//! Asking the daemon about memory that sessions of the VM share
+//! Requests to the daemon about memory that sessions of the VM share
 //! ([`paragpu_control::exchange`]).
 //!
-//! The session's thread asks and waits; the daemon, which waits for nobody,
-//! answers in the time of two messages. The attendant's thread takes the answer.
+//! The session's thread sends the request and blocks. That takes the time of two
+//! messages, because the daemon never waits for anyone. The attendant thread
+//! receives the reply.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;

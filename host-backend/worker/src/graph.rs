@@ -1,4 +1,4 @@
-//! Graphs. A node travels as the call whose effect it has.
+//! Graphs. A node is sent as the call that has its effect.
 
 use paragpu_device::{Conditional, ConditionalKind, GraphNode, Work};
 use paragpu_protocol::codec::{DecodeError, Reader};

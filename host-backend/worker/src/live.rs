@@ -1,6 +1,6 @@
-//! What recreates the session's objects : for each live object the call
-//! that created it and the calls that changed it since. An object that was
-//! destroyed leaves nothing.
+//! The calls that recreate the session's objects: for each live object, the call
+//! that created it and the calls that have changed it. A destroyed object leaves
+//! nothing.
 
 use paragpu_protocol::call::{Effect, WireCall};
 use paragpu_protocol::codec::DecodeError;

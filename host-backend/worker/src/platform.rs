@@ -1,4 +1,4 @@
-//! The kinds of GPUs that this build knows.
+//! The device kinds in this build.
 
 use paragpu_device::{Error, Platform, Result};
 use paragpu_protocol::status::Status;

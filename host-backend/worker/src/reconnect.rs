@@ -1,8 +1,8 @@
-//! Guests that connect again.
+//! Reconnecting guests.
 //!
-//! The daemon hands over the new connection while the session may be at
-//! anything; the session takes it up between two calls. A guest whose process
-//! has ended does not come back, and is not waited for.
+//! The daemon hands over a new connection at any time; the session switches to it
+//! between two calls. The worker does not wait for a guest whose process has
+//! ended.
 
 use parking_lot::Mutex;
 use std::io::ErrorKind;

@@ -1,7 +1,6 @@
-//! One session: the parts that it is made of. Each part owns its state; what a
-//! call does with several of them stands in the file of the call's chapter
-//! (`memory.rs`, `stream.rs`, …), and the loop that serves a session in
-//! `serving.rs`.
+//! A session and its parts. Each part owns its state. Code that involves several
+//! parts is in the file of the call's chapter (`memory.rs`, `stream.rs`, …), and the
+//! serving loop is in `serving.rs`.
 
 use std::sync::Arc;
 
@@ -9,7 +8,7 @@ use paragpu_communicator::{Receiver, Sender, Window};
 use paragpu_device::{Device, Snapshot};
 use paragpu_protocol::layout::Regions;
 
-use crate::error::End;
+use crate::error::SessionEnd;
 use crate::images::ImageStore;
 use crate::statistics::Statistics;
 use crate::transfer::attempts::Attempts;
@@ -147,7 +146,7 @@ pub(crate) trait Task: Send {
         self: Box<Self>,
         session: &mut Session,
         receiver: &mut dyn Receiver,
-    ) -> Result<Option<Box<dyn Task>>, End>;
+    ) -> Result<Option<Box<dyn Task>>, SessionEnd>;
 
     /// Its attempts to stop the session.
     fn attempts(&self) -> &Attempts;

@@ -1,5 +1,5 @@
-//! Bulk tokens: words in the window that tell the guest when a transfer is
-//! over, without a frame.
+//! Bulk tokens: words in the window that tell the guest, without a frame, that a
+//! transfer is complete.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

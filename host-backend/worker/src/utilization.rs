@@ -1,4 +1,4 @@
-//! How busy the processors are with each worker, where kernels run on them.
+//! Processor utilization of each worker, if kernels run on processors.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -1,9 +1,9 @@
-//! Ends a worker that is stuck.
+//! Ends a stuck worker.
 //!
-//! A call of the driver may never return. The thread that is in it then sees
-//! neither that the guest is gone nor that the daemon ended it, so that
-//! GPU and memory would stay taken. Another thread sees it: it leaves the
-//! session some time to end in order, and ends the process.
+//! A call of the driver may never return. The thread inside it then notices neither
+//! that the guest is gone nor that the daemon ended the session, so GPU and memory
+//! would stay in use. Another thread notices: it gives the session a grace period to
+//! end, then ends the process.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};

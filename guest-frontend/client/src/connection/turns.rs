@@ -22,7 +22,7 @@ pub(super) struct Turns {
     longest: OnceLock<usize>,
     /// How many are in line, for those that come.
     waiting: AtomicUsize,
-    line: Mutex<VecDeque<Arc<Waiter>>>,
+    queue: Mutex<VecDeque<Arc<Waiter>>>,
 }
 
 struct Waiter {
@@ -57,13 +57,13 @@ impl Turns {
             called: AtomicBool::new(false),
         });
         {
-            let mut line = self.line.lock();
-            if line.len() >= longest {
+            let mut queue = self.queue.lock();
+            if queue.len() >= longest {
                 return None;
             }
-            waiter.called.store(line.is_empty(), Ordering::Relaxed);
-            line.push_back(Arc::clone(&waiter));
-            self.waiting.store(line.len(), Ordering::Relaxed);
+            waiter.called.store(queue.is_empty(), Ordering::Relaxed);
+            queue.push_back(Arc::clone(&waiter));
+            self.waiting.store(queue.len(), Ordering::Relaxed);
         }
         let mut spin = Spin::new(spin, None);
         while !waiter.called.load(Ordering::Acquire) {
@@ -88,8 +88,8 @@ impl Turn<'_> {
     /// There is room at once: all that wait may try. Woken one by one they would
     /// be slower than the host.
     pub(super) fn open(self) {
-        let mut line = self.turns.line.lock();
-        for waiter in line.drain(..) {
+        let mut queue = self.turns.queue.lock();
+        for waiter in queue.drain(..) {
             waiter.call();
         }
         self.turns.waiting.store(0, Ordering::Relaxed);
@@ -98,18 +98,18 @@ impl Turn<'_> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut line = self.turns.line.lock();
+        let mut queue = self.turns.queue.lock();
         // Not where the line was opened before.
-        if line
+        if queue
             .front()
             .is_some_and(|first| Arc::ptr_eq(first, &self.waiter))
         {
-            line.pop_front();
-            if let Some(next) = line.front() {
+            queue.pop_front();
+            if let Some(next) = queue.front() {
                 next.call();
             }
         }
-        self.turns.waiting.store(line.len(), Ordering::Relaxed);
+        self.turns.waiting.store(queue.len(), Ordering::Relaxed);
     }
 }
 

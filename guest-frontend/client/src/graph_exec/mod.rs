@@ -33,7 +33,7 @@ use crate::objects::graph::{Graph, HostRun, Work};
 use crate::objects::stream::Stream;
 use crate::shadow::Shadows;
 use crate::stream::Streams;
-use crate::user_object::Held;
+use crate::user_object::HeldReferences;
 use nodes::{Made, call};
 pub use plan::GraphExec;
 use plan::{Plan, Step};
@@ -90,7 +90,7 @@ impl Graphs {
             flags,
             plan: Mutex::new(Plan {
                 flat: graph.flatten()?,
-                held: Held::new(graph.references()),
+                held: HeldReferences::new(graph.references()),
                 ..Plan::default()
             }),
         });

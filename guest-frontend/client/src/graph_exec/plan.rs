@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::objects::event::Event;
 use crate::objects::graph::{Flat, NodeName, Work};
 use crate::objects::graph_memory::GraphMemory;
-use crate::user_object::Held;
+use crate::user_object::HeldReferences;
 
 use super::Wired;
 use super::nodes::conditional_call;
@@ -42,7 +42,7 @@ pub(super) struct Plan {
     /// Memory that a launch allocates (true) and frees, in order.
     pub(super) memory: Vec<(bool, Arc<GraphMemory>)>,
     /// User objects.
-    pub(super) held: Held,
+    pub(super) held: HeldReferences,
     pub(super) ended: bool,
 }
 

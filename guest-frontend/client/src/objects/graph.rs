@@ -255,14 +255,14 @@ pub(super) struct Node {
     pub(super) after: Vec<Dependency>,
 }
 
-/// Where a graph lives.
+/// What a graph belongs to.
 #[derive(Debug, Clone)]
-enum Place {
-    /// It is the program's.
-    Own,
-    /// In a node of another graph.
+enum Owner {
+    /// The program.
+    Program,
+    /// A node of another graph.
     Node,
-    /// In a conditional node, with the numbers of all graphs around.
+    /// A conditional node; the numbers of all enclosing graphs.
     Body(Vec<u32>),
 }
 
@@ -272,7 +272,7 @@ pub struct Graph {
     id: u32,
     /// The graph that it is a clone of; 0 for none.
     origin: u32,
-    place: Place,
+    owner: Owner,
     /// The values of its conditional nodes.
     pub(super) conditions: Mutex<Vec<Arc<Condition>>>,
     pub(super) nodes: Mutex<Vec<Option<Node>>>,
@@ -304,16 +304,16 @@ impl Graph {
     /// A graph without nodes.
     #[must_use]
     pub fn new() -> Arc<Self> {
-        Self::with(Vec::new(), 0, Place::Own, References::default())
+        Self::with(Vec::new(), 0, Owner::Program, References::default())
     }
 
-    fn with(nodes: Vec<Option<Node>>, origin: u32, place: Place, held: References) -> Arc<Self> {
+    fn with(nodes: Vec<Option<Node>>, origin: u32, owner: Owner, held: References) -> Arc<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let graph = Arc::new(Self {
             id,
             origin,
-            place,
+            owner,
             conditions: Mutex::default(),
             nodes: Mutex::new(nodes),
             held: Mutex::new(held),
@@ -332,21 +332,21 @@ impl Graph {
     /// Does it live in a node of another graph?
     #[must_use]
     pub fn is_embedded(&self) -> bool {
-        !matches!(self.place, Place::Own)
+        !matches!(self.owner, Owner::Program)
     }
 
     /// The graphs around this body of a conditional node.
     pub(super) fn within(&self) -> &[u32] {
-        match &self.place {
-            Place::Body(around) => around,
-            Place::Own | Place::Node => &[],
+        match &self.owner {
+            Owner::Body(around) => around,
+            Owner::Program | Owner::Node => &[],
         }
     }
 
     /// A body without nodes for a conditional node of this graph.
     pub(super) fn body(&self) -> Arc<Self> {
         let around = self.within().iter().copied().chain([self.id]).collect();
-        Self::with(Vec::new(), 0, Place::Body(around), References::default())
+        Self::with(Vec::new(), 0, Owner::Body(around), References::default())
     }
 
     /// What its nodes do.
@@ -392,7 +392,7 @@ impl Graph {
     /// # Errors
     /// `NOT_SUPPORTED` for graphs with conditional nodes.
     pub fn duplicate(&self) -> Result<Arc<Self>> {
-        self.copy(Place::Own)
+        self.copy(Owner::Program)
     }
 
     /// A copy for a node of another graph.
@@ -400,10 +400,10 @@ impl Graph {
     /// # Errors
     /// `NOT_SUPPORTED` for graphs with conditional nodes.
     pub fn embed(&self) -> Result<Arc<Self>> {
-        self.copy(Place::Node)
+        self.copy(Owner::Node)
     }
 
-    fn copy(&self, place: Place) -> Result<Arc<Self>> {
+    fn copy(&self, owner: Owner) -> Result<Arc<Self>> {
         let mut nodes = self.nodes.lock().clone();
         for node in nodes.iter_mut().flatten() {
             match &node.work {
@@ -413,7 +413,7 @@ impl Graph {
             }
         }
         let held = self.held.lock().clone();
-        Ok(Self::with(nodes, self.id, place, held))
+        Ok(Self::with(nodes, self.id, owner, held))
     }
 
     /// cuGraphRetainUserObject.
@@ -659,7 +659,7 @@ impl Graph {
                 after: node.after.iter().copied().map(Dependency::from).collect(),
             })
         });
-        Self::with(nodes.collect(), 0, Place::Node, held)
+        Self::with(nodes.collect(), 0, Owner::Node, held)
     }
 }
 

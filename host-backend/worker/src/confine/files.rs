@@ -1,4 +1,4 @@
-//! Landlock: which files, ports and processes the worker reaches.
+//! Landlock: the files, ports and processes that the worker can reach.
 
 use std::path::{Path, PathBuf};
 

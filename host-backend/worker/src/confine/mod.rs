@@ -1,13 +1,12 @@
-//! Giving up what a worker does not need, so that one that is taken
-//! over gains little.
+//! Drops what a worker does not need, so that a compromised worker gains little.
 //!
-//! In two steps. [`begin`] comes before any thread is started where the device
-//! allows it, so that all inherit it, and while nobody waits for the worker:
-//! capabilities, privileges by programs, being looked into by others of the
-//! same user, programs, the network, all system calls but those that a session
-//! needs. [`finish`] comes once the session is known, and before the first call
-//! of its guest: files of others. What cannot be enforced is named in the log,
-//! and by `paragpu doctor`.
+//! There are two steps. [`begin`] runs before any thread exists, if the device
+//! allows that, so that all threads inherit it, and while nobody waits for the
+//! worker. It drops capabilities, privileged programs, tracing by the same user,
+//! exec, the network, and all system calls that a session does not need.
+//! [`finish`] runs once the session is known and before its guest's first call; it
+//! drops access to other files. The log and `paragpu doctor` name what could not
+//! be enforced.
 
 mod files;
 mod filter;

@@ -1,6 +1,6 @@
-//! Can a module's kernels print? Their code tells; looking through it takes
-//! milliseconds for each megabyte, so a thread of its own does it for all but
-//! short code.
+//! Finds out whether a module's kernels can print. Searching the code takes
+//! milliseconds per megabyte, so a separate thread does it, except for short
+//! code.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -1,8 +1,8 @@
-//! Calls that wait for the device while others go on.
+//! Calls that wait for the device while others continue.
 //!
-//! The session's thread never waits in the device. It notes what each reply
-//! waits for and asks the device between calls. Replies to one slot go out in
-//! the order of its calls.
+//! The session's thread never blocks in the device. It records the goal of each
+//! pending reply and polls the device between calls. Replies to one slot are sent
+//! in the order of its calls.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::gpu::Fence;
 use super::link::At;
 use super::pacer::{Pace, Pacer};
 use super::stream::StreamWait;
-use crate::error::End;
+use crate::error::SessionEnd;
 use crate::statistics::Statistics;
 
 /// Most calls of a session that wait at once: more than a process has threads.
@@ -124,9 +124,9 @@ impl Completion {
     }
 
     /// Lets a call wait.
-    pub(crate) fn push(&mut self, pending: Pending) -> Result<(), End> {
+    pub(crate) fn push(&mut self, pending: Pending) -> Result<(), SessionEnd> {
         if self.pending.len() >= MOST_PENDING {
-            return Err(End::TooMuch("calls that wait"));
+            return Err(SessionEnd::TooMuch("calls that wait"));
         }
         self.pending.push(pending);
         self.count();

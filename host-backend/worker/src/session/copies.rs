@@ -1,4 +1,4 @@
-//! What copies between the guest and the device pass through.
+//! Staging memory and tokens of copies between guest and device.
 
 use std::sync::Arc;
 

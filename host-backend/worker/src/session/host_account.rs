@@ -1,5 +1,5 @@
-//! Memory of the host that the worker holds for its guest: shadows, images,
-//! modules. One account for all of it, of the session and of its VM.
+//! Accounts host memory that the worker holds for its guest (shadows, images,
+//! modules) to the session and to its VM.
 
 use std::sync::{Arc, OnceLock};
 
@@ -24,7 +24,7 @@ pub(crate) struct HostAccount {
 
 /// Bytes that are counted for as long as this lives.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct Charge {
     account: Arc<HostAccount>,
     bytes: u64,
 }
@@ -50,9 +50,9 @@ impl HostAccount {
     ///
     /// # Errors
     /// `OUT_OF_MEMORY` where session or VM would have more than they may.
-    pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Outcome<Held> {
+    pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Outcome<Charge> {
         self.add(bytes)?;
-        Ok(Held {
+        Ok(Charge {
             account: Arc::clone(self),
             bytes,
         })
@@ -87,7 +87,7 @@ impl HostAccount {
     }
 }
 
-impl Held {
+impl Charge {
     /// Counts more.
     ///
     /// # Errors
@@ -99,7 +99,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for Charge {
     fn drop(&mut self) {
         let counter = &self.account.statistics.host_memory;
         counter.set(counter.get().saturating_sub(self.bytes));

@@ -1,4 +1,4 @@
-//! The guest's modules, their kernels, and the images that they are loaded from.
+//! The guest's modules, their kernels and images.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use paragpu_protocol::types::{LinkInput, pairs};
 
 use super::code_search::{CodeSearch, Prints};
 use super::gpu::Gpu;
-use super::host_account::{Held, HostAccount};
+use super::host_account::{Charge, HostAccount};
 use crate::error::{Outcome, fail};
 use crate::handles::Table;
 use crate::images::{ImageStore, Images, Stored};
@@ -25,7 +25,7 @@ struct Module {
     /// Whether its kernels may print.
     search: Arc<CodeSearch>,
     /// Memory of the host that it is taken to need.
-    _held: Held,
+    _held: Charge,
 }
 
 /// Bytes of the host's memory for each byte of PTX: the text in parts, and the

@@ -1,5 +1,4 @@
-//! The guest's objects: what it calls by handles of its own choice, chapter by
-//! chapter.
+//! The guest's objects by handle, one table per chapter.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! What kernels print: the device writes it to this process's standard
-//! output, which is a memory file; it goes to the guest before the reply to
-//! the call that waited for the kernel.
+//! Kernel output. The device writes it to this process's standard output, which is
+//! a memfd. It is sent to the guest before the reply of the call that waited for
+//! the kernel.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,7 +11,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, OFlags};
 use super::code_search::Prints;
 use super::gpu::Gpu;
 use super::link::Link;
-use crate::error::End;
+use crate::error::SessionEnd;
 
 /// Bytes of one frame.
 const PART: usize = 64 * 1024;
@@ -115,7 +115,7 @@ impl Printing {
     }
 
     /// Sends what kernels printed since.
-    pub(crate) fn forward(&mut self, gpu: &mut Gpu, link: &mut Link) -> Result<(), End> {
+    pub(crate) fn forward(&mut self, gpu: &mut Gpu, link: &mut Link) -> Result<(), SessionEnd> {
         if !self.may_print() {
             return Ok(());
         }
@@ -123,7 +123,7 @@ impl Printing {
     }
 
     /// Sends what was printed, by a failed assert for example.
-    pub(crate) fn forward_all(&mut self, gpu: &mut Gpu, link: &mut Link) -> Result<(), End> {
+    pub(crate) fn forward_all(&mut self, gpu: &mut Gpu, link: &mut Link) -> Result<(), SessionEnd> {
         let Some(output) = &mut self.output else {
             return Ok(());
         };

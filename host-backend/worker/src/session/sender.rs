@@ -1,9 +1,9 @@
-//! What a session sends through: one connection after another.
+//! Sends frames, over one connection after another.
 //!
-//! Frames that belong to the session are kept until the guest has received
-//! them, so that the next connection brings what the last one lost. Sending
-//! never fails because a connection is lost: only [`flush`](Sender::flush)
-//! says so, which the session calls between calls and never inside one.
+//! Frames that belong to the session are kept until the guest acknowledges them, so
+//! that the next connection can resend what the last one lost. Sending never fails
+//! because of a lost connection. Only [`flush`](Sender::flush) reports it, which the
+//! session calls between calls, never inside one.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;

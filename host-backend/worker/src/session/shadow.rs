@@ -1,14 +1,14 @@
-//! One shadow: guest host memory without a place in a window, of which the
-//! worker holds a copy at an address of its own that kernels reach.
+//! One shadow: the worker's copy of guest memory outside any window, at an address
+//! that kernels can use.
 //!
-//! Coherence. Two copies are kept. `memory` is what the device sees: kernels and
-//! copies write it at any time. `agreed` is what guest and worker agreed on last.
-//! The guest's writes go to both. A read compares the two page by page, sends
-//! only pages that differ, and brings `agreed` up to what was sent. So a page
-//! that no kernel touched never travels back, and a page that the guest wrote is
-//! not sent back as if a kernel had written it.
+//! Coherence. There are two copies. `memory` is what the device sees; kernels and
+//! copies write it at any time. `agreed` is the state that guest and worker last
+//! agreed on. The guest's writes go to both. A read compares the two by page, sends
+//! only the pages that differ, and updates `agreed` with what it sent. So a page
+//! that no kernel wrote is never sent back, and a page that the guest wrote is not
+//! mistaken for one that a kernel wrote.
 
-use super::host_account::Held;
+use super::host_account::Charge;
 use crate::sys::mapping::Mapping;
 
 use paragpu_protocol::frame::MAX_PAYLOAD;
@@ -26,7 +26,7 @@ pub(super) struct Shadow {
     /// What both sides agreed on last.
     agreed: Mapping,
     /// Both count, but for a shadow of no session.
-    _held: Option<Held>,
+    _held: Option<Charge>,
 }
 
 /// How often a shadow's bytes are held.
@@ -37,7 +37,7 @@ impl Shadow {
     ///
     /// # Errors
     /// What the system says.
-    pub(super) fn at(address: u64, size: u64, held: Held) -> Result<Self, rustix::io::Errno> {
+    pub(super) fn at(address: u64, size: u64, held: Charge) -> Result<Self, rustix::io::Errno> {
         Ok(Self {
             memory: Mapping::at(address, size)?,
             agreed: Mapping::anywhere(size)?,

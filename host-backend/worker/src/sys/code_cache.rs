@@ -1,10 +1,9 @@
-//! Where NVIDIA's driver keeps what it compiled from PTX.
+//! The directory of NVIDIA's cache for code compiled from PTX.
 //!
-//! The driver reads once, when it starts, which directory that is
-//! (`CUDA_CACHE_PATH`), and a worker starts before it knows its VM. So the
-//! directory is a descriptor of the process, [`CODE_CACHE`], which leads
-//! nowhere at first and to a directory of the VM's from the session on: no VM
-//! runs code that another's worker compiled.
+//! The driver reads `CUDA_CACHE_PATH` once, when it starts, and a worker starts
+//! before it knows its VM. The path therefore names a descriptor of the process,
+//! [`CODE_CACHE`], which leads nowhere at first and to a directory of the VM once
+//! the session begins. No VM runs code that another VM's worker compiled.
 
 use std::fs::File;
 use std::io;

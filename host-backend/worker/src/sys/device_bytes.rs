@@ -1,4 +1,4 @@
-//! Bytes of a device whose memory is memory of this process.
+//! Device memory that is memory of this process.
 
 use std::ptr::NonNull;
 

@@ -1,4 +1,4 @@
-//! Anonymous memory of this process that a device reads and writes.
+//! Anonymous memory of this process that the device reads and writes.
 
 use std::ptr::NonNull;
 

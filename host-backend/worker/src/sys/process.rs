@@ -1,4 +1,4 @@
-//! What a worker does to its own process.
+//! System calls that act on the worker's own process.
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd};
 

@@ -1,4 +1,4 @@
-//! What a worker says when a system call is refused to it.
+//! Logs the name of a system call that the filter refused.
 
 use std::io;
 

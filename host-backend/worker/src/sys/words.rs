@@ -1,4 +1,4 @@
-//! The token words at the start of a window's bulk area.
+//! The token words at the start of the window's bulk area.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

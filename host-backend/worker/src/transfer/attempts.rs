@@ -1,9 +1,9 @@
-//! When a session is stopped, and for how long.
+//! When a session stops, and for how long.
 //!
-//! A session is stopped so that its state can be read: for a move or for a
-//! checkpoint. Its work may take long, or wait for what only a later call of its
-//! program brings. So its work is waited for with patience that doubles, and
-//! between two attempts the session is served for as long as the last one took.
+//! A session stops so that its state can be read, for a move or a checkpoint. Its
+//! work may run long, or depend on a later call of its program. So the worker waits
+//! for it with a patience that doubles, and between two attempts it serves the
+//! session for as long as the last attempt took.
 //!
 //! ```text
 //!              begin                    succeed

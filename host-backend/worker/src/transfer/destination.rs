@@ -1,5 +1,5 @@
-//! Live migration, the end that the session comes to: see `source.rs`, and
-//! `source/switchover.rs` for guests that connect by themselves.
+//! Live migration, the destination's side. See `source.rs`, and
+//! `source/switchover.rs` for guests that reconnect by themselves.
 
 use std::io::BufWriter;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

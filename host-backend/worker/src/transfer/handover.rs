@@ -1,5 +1,5 @@
-//! The guest's connection: its descriptors, kept so that another worker can go
-//! on with it, and what that one is told of it.
+//! The guest's connection: its descriptors, kept so that another worker can take it
+//! over, and the record that describes them.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

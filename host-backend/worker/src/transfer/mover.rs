@@ -1,7 +1,7 @@
-//! Carries chunks between the device and memory that this process sees.
+//! Copies chunks between the device and this process's memory.
 //!
-//! A slot of staging memory takes as many chunks as fit, so that a thousand
-//! small regions cost what one large one does.
+//! One staging slot takes as many chunks as fit, so a thousand small regions cost as
+//! much as one large region.
 
 use std::collections::VecDeque;
 

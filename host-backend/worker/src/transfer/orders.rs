@@ -1,4 +1,4 @@
-//! What the daemon orders a running session to do.
+//! The daemon's orders to a running session.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::fs::File;
@@ -17,7 +17,7 @@ pub enum Order {
     /// Write the session's state.
     Checkpoint {
         /// Where to.
-        place: Place,
+        target: CheckpointTarget,
         /// End the session when it is written.
         end: bool,
     },
@@ -27,7 +27,7 @@ pub enum Order {
 
 /// Where a session's state is written.
 #[derive(Debug)]
-pub enum Place {
+pub enum CheckpointTarget {
     /// Into a file of this directory, which is made where it is not there.
     Directory(PathBuf),
     /// Into this file, which the daemon gives its name.

@@ -1,14 +1,14 @@
-//! Memory that is copied while the program runs.
+//! Pre-copy: memory that is copied while the program runs.
 //!
-//! A device that notes writes says exactly which pages of a copy are true
-//! still, so that only the others travel after the stop. It is copied in
-//! rounds, each of what was written since the one before, for as long as that
-//! shrinks. What is written all the time is not worth copying ahead, and a
-//! program that writes everything is found out before much was copied in
-//! vain. Of other contents, and on other devices, one copy is made, and both
-//! ends compare hashes after the stop; there some chunks, the samples, are
-//! copied first and read again after a while: where nearly all of them have
-//! changed, nothing more is copied ahead.
+//! With dirty tracking, the device reports exactly which pages of a copy are stale,
+//! and only those are sent after the stop. Pre-copy runs in rounds, each with the
+//! pages dirtied since the previous round, as long as the rounds shrink. Pages that
+//! are written all the time are left for the stop, and a program that writes
+//! everything is detected before much was copied in vain.
+//!
+//! Without dirty tracking, memory is copied once, and both ends compare hashes after
+//! the stop. A few probe chunks are copied first and reread later: if nearly all of
+//! them changed, pre-copy ends there.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 

@@ -1,8 +1,7 @@
-//! The contents of a session's memory, chunk by chunk, on any device.
+//! The contents of a session's memory, in chunks, on any device.
 //!
-//! Both sides list the chunks of the same objects in the same order, so that a
-//! hash at a place of one side's list is about the same bytes as that of the
-//! other's.
+//! Both sides list the chunks of the same objects in the same order, so the n-th
+//! hash of one side is about the same bytes as the n-th of the other.
 
 use paragpu_device::CopyEnd;
 use paragpu_protocol::call::WireCall as _;

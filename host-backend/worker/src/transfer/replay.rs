@@ -1,4 +1,4 @@
-//! Recreating objects on another device from what [`crate::live`] keeps.
+//! Recreates objects on another device from the calls that [`crate::live`] keeps.
 
 use std::os::fd::OwnedFd;
 

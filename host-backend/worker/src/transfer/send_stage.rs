@@ -1,6 +1,5 @@
-//! The stage that reads images, hashes and sends to the other worker, on a
-//! thread of its own: the session's thread neither hashes nor waits for the
-//! link.
+//! A thread that reads images, hashes, and sends to the other worker, so that the
+//! session's thread neither hashes nor waits for the link.
 
 use std::io::Write;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, channel, sync_channel};

@@ -1,14 +1,14 @@
-//! Device memory that goes over as descriptors: both workers are on one host.
-//! On one GPU the destination maps what the source has mapped, and nothing is
-//! copied. On two the destination copies from it, where its GPU can, and
-//! nothing of it passes through memory of the host.
+//! Device memory that is handed over as descriptors, when both workers are on one
+//! host. On one GPU the destination maps the source's memory, and nothing is copied.
+//! With two GPUs, the destination copies from the source's memory if its GPU can;
+//! nothing passes through host memory.
 //!
-//! On one GPU both have the same memory from then on. The source goes on with it, as its
-//! program runs or the move fails; the destination reads and writes none of it
-//! before the session is its own, and what never becomes its own is unmapped
-//! with it. What the program maps anew meanwhile is handed over after the stop.
-//! A mapping that one end cannot export or the other not import is copied as
-//! everything else is: that is known before the switch.
+//! On one GPU, both workers then map the same memory. The source continues to use it
+//! while its program runs, and if the move fails. The destination neither reads nor
+//! writes it before it owns the session, and unmaps it if it never does. Memory that
+//! the program maps in the meantime is handed over after the stop. A mapping that
+//! one end cannot export or the other cannot import is copied like any other; this
+//! is known before the switch.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;

@@ -1,12 +1,10 @@
-//! Live migration, the end that the session leaves.
+//! Live migration, the source's side.
 //!
-//! The other end is a worker that the destination's daemon picked. While the
-//! program runs, objects are recreated there and memory is copied ahead, chunk
-//! by chunk, whatever the program does to it. Then the session stops, and what
-//! the destination does not have yet travels: what the device notes as written
-//! since, and of contents that it does not watch what both ends hash
-//! differently. Up to the commit everything here stays as it is: whatever
-//! fails before, the session goes on here.
+//! The destination is a worker that the other daemon picked. While the program runs,
+//! objects are recreated there and memory is pre-copied in chunks. Then the session
+//! stops, and the source sends what the destination lacks: dirty pages, or without
+//! dirty tracking the chunks whose hashes differ. Until the commit, nothing changes
+//! here, and after any failure the session continues here.
 
 mod objects;
 mod peer;
@@ -37,7 +35,7 @@ use super::regions::Chunk;
 use super::shared::{Delivery, Shared};
 use super::state::{Kind, StateError};
 use super::stop::Unstopped;
-use crate::error::End;
+use crate::error::SessionEnd;
 use crate::session::{Session, Task};
 
 /// Longest silence of the other end.
@@ -410,7 +408,7 @@ impl Source {
         mut self: Box<Self>,
         session: &mut Session,
         receiver: &mut dyn Receiver,
-    ) -> Result<Option<Box<dyn Task>>, End> {
+    ) -> Result<Option<Box<dyn Task>>, SessionEnd> {
         let pre_copied = self.peer.bytes();
         self.stage = Stage::Stopping;
         match session.attempt_to_stop(receiver, &mut self.attempts) {
@@ -465,7 +463,7 @@ impl Source {
             felt,
             total: micros(self.began.elapsed()),
         }));
-        Err(End::Moved)
+        Err(SessionEnd::Moved)
     }
 
     /// Gives the session away; an error where it stays here after all.
@@ -495,7 +493,7 @@ impl Source {
     }
 
     /// The session ended, or its connection did.
-    fn broken_off(mut self: Box<Self>, session: &mut Session, end: End) -> End {
+    fn broken_off(mut self: Box<Self>, session: &mut Session, end: SessionEnd) -> SessionEnd {
         let reason = format!("the session did not wait for its move: {end}");
         self.peer.call_off(&reason);
         let _ = self.stay(session, &reason);
@@ -507,7 +505,7 @@ impl Source {
         self: Box<Self>,
         session: &mut Session,
         reason: &str,
-    ) -> Result<Option<Box<dyn Task>>, End> {
+    ) -> Result<Option<Box<dyn Task>>, SessionEnd> {
         tracing::debug!(stage = ?self.stage, reason, "the session stays");
         session.intake.set_copied(false);
         if let Some(precopy) = self.precopy {
@@ -523,12 +521,12 @@ impl Source {
 }
 
 impl Task for Source {
-    /// [`End::Moved`] when the session is another worker's.
+    /// [`SessionEnd::Moved`] when the session is another worker's.
     fn step(
         mut self: Box<Self>,
         session: &mut Session,
         receiver: &mut dyn Receiver,
-    ) -> Result<Option<Box<dyn Task>>, End> {
+    ) -> Result<Option<Box<dyn Task>>, SessionEnd> {
         match self.advance(session) {
             Ok(false) => Ok(Some(self)),
             Ok(true) => self.finish(session, receiver),

@@ -1,5 +1,4 @@
-//! Staging memory through which a moving session's contents pass, and a stream
-//! of its own for them.
+//! Staging memory for the contents of a moving session, with a stream of its own.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;

@@ -1,4 +1,4 @@
-//! Stopping a session so that its state can be read, and filling another one.
+//! Stops a session so that its state can be read, and restores the state elsewhere.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use super::attempts::{Attempts, Failed};
 use super::mover::Mover;
 use super::replay::{FULL, Item};
 use super::state::{ImagePart, Kind, StateError, Writer};
-use crate::error::{End, Fault};
+use crate::error::{Fault, SessionEnd};
 use crate::images::Stored;
 use crate::live::Recorded;
 use crate::session::Session;
@@ -24,13 +24,13 @@ const PART: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) enum Unstopped {
     /// It ended.
-    Ended(End),
+    Ended(SessionEnd),
     /// It goes on; one sentence.
     Goes(String),
 }
 
-impl From<End> for Unstopped {
-    fn from(end: End) -> Self {
+impl From<SessionEnd> for Unstopped {
+    fn from(end: SessionEnd) -> Self {
         Self::Ended(end)
     }
 }
@@ -77,7 +77,7 @@ impl Session {
             // send would not report the end of its host functions, and the device
             // would wait for that report for ever.
             while self.takes_more()
-                && let Some(frame) = receiver.receive(Wait::Poll).map_err(End::from)?
+                && let Some(frame) = receiver.receive(Wait::Poll).map_err(SessionEnd::from)?
             {
                 self.take_behind(frame.header, frame.payload)?;
             }

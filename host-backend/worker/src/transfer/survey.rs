@@ -1,4 +1,4 @@
-//! Looking through the code of a session's modules, on as many threads as help.
+//! Searches the code of a session's modules, on several threads.
 
 use parking_lot::Mutex;
 

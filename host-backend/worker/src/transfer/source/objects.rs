@@ -1,9 +1,9 @@
-//! Objects on their way, while the program runs: images, what lies where in
-//! modules, the calls that recreate objects, and memory that is handed over.
+//! Sends objects while the program runs: images, the layout of modules, the calls
+//! that recreate objects, and memory that is handed over.
 //!
-//! Whatever takes long (reading images, finding names in code, writing to the
-//! link) happens on other threads. The thread that serves the session does the
-//! rest in slices. What the program makes meanwhile travels in another round, so
+//! Other threads do what takes long: reading images, searching code for names,
+//! writing to the link. The thread that serves the session does the rest in slices.
+//! Objects that the program creates in the meantime are sent in further rounds, so
 //! that little is left for the stop.
 
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! The link to the other end of a move.
+//! The link to the destination.
 
 use std::io::BufWriter;
 use std::os::fd::{AsFd, BorrowedFd};
