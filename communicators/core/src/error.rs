@@ -1,4 +1,4 @@
-//! Why a frame could not travel.
+//! Errors of sending and receiving.
 
 use thiserror::Error;
 

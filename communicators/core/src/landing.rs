@@ -1,4 +1,4 @@
-//! Memory that large payloads are received into, without a buffer between.
+//! Memory into which large payloads are received without an extra copy.
 
 use paragpu_protocol::frame::FrameHeader;
 

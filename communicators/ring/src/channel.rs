@@ -1,4 +1,4 @@
-//! A connection over two rings: the sending and the receiving half.
+//! A connection over two rings: sender and receiver.
 
 use std::sync::Arc;
 use std::time::Instant;

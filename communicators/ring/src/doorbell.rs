@@ -1,4 +1,4 @@
-//! Waking the other side, and being woken.
+//! Doorbells: how one side wakes the other.
 
 use std::time::Instant;
 

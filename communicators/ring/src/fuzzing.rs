@@ -1,4 +1,4 @@
-//! Entry functions for fuzz targets: a ring whose memory says anything.
+//! Entry points of fuzz targets: rings with arbitrary memory contents.
 
 #![allow(clippy::indexing_slicing, reason = "what fuzzes is a test")]
 

@@ -1,14 +1,12 @@
-//! The memory of a VM, where the host may copy it itself: over vfio-user, with
-//! memory that can be shared.
+//! VM memory that the host can copy directly: over vfio-user, with shareable memory.
 //!
-//! Three have a say. The guest's kernel names the pages of a process in a page
-//! list ([`crate::layout::list`]), which no process can write. The hypervisor
-//! says which memory the VM has, and the device process keeps that in a table
-//! ([`write_table`]), which a worker can only read. The worker believes a list
-//! as far as the table goes: what is not the VM's memory, or was unmapped
-//! since, is refused. So is a file until the guest and the host have seen that
-//! each sees there what the other writes: a hypervisor may hand out one of
-//! which it has made a copy of its own, as QEMU does with `share=off`.
+//! Three parties are involved. The guest's kernel names the pages of a process in a page list
+//! ([`crate::layout::list`]) that no process can write. The hypervisor says which memory the VM
+//! has, and the device process keeps that in a table ([`write_table`]) that a worker can only
+//! read. The worker trusts a list only within the table: it refuses memory that is not the
+//! VM's or that was unmapped since. It also refuses a file until guest and host have each seen
+//! what the other writes there, because a hypervisor may pass on a file of which it uses a
+//! private copy, as QEMU does with `share=off`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The index protocol of one ring: one producer, one consumer, who trust
-//! nothing that the other writes.
+//! The index protocol of one ring: one producer, one consumer. Neither trusts what the other
+//! writes.
 
 use paragpu_communicator::Error;
 use paragpu_protocol::frame::{FrameHeader, HEADER_LEN};

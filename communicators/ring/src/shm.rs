@@ -1,9 +1,8 @@
-//! The communicator `shm`: rings in a memory file between two processes of
-//! one host.
+//! The communicator `shm`: rings in a memfd between two processes of one host.
 //!
-//! The host creates the region and its doorbells and passes [`GuestEnds`] over
-//! the unix socket on which the guest connected; the socket stays open on both
-//! sides as the sign of life.
+//! The host creates the region and its doorbells and passes [`GuestEnds`] over the guest's unix
+//! socket. Both sides keep the socket open; its end is how each notices that the other is
+//! gone.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Certificates and keys, from files.
+//! Loads certificates and keys from files.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Why there is no secured connection.
+//! Errors of secured connections.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! The handshake, and the first bytes behind it, without waiting.
+//! The non-blocking TLS handshake, and the first bytes after it.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,4 +1,4 @@
-//! Makes an authority and certificates of it.
+//! Creates an authority and issues certificates.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! Records: what protects bytes once the handshake is over.
+//! TLS records, which protect data after the handshake.
 
 use rustls::crypto::cipher::{
     InboundOpaqueMessage, MessageDecrypter, MessageEncrypter, OutboundChunks, OutboundPlainMessage,

@@ -1,4 +1,4 @@
-//! The keys of a connection, and their form between processes.
+//! The keys of a connection, and their serialized form between processes.
 
 use rustls::crypto::cipher::{AeadKey, Iv};
 use rustls::crypto::ring::cipher_suite;

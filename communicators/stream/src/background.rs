@@ -1,5 +1,5 @@
-//! The background writer: writes what was posted and not flushed, and what a
-//! full socket did not take.
+//! The background writer: writes posted frames that nobody flushes, and what a full socket
+//! did not accept.
 
 use std::sync::Arc;
 use std::time::Duration;

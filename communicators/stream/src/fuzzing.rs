@@ -1,4 +1,4 @@
-//! Entry functions for fuzz targets: a stream of any bytes, cut anywhere.
+//! Entry points of fuzz targets: a stream of arbitrary bytes, split anywhere.
 
 #![allow(clippy::indexing_slicing, reason = "what fuzzes is a test")]
 

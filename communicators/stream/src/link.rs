@@ -1,5 +1,5 @@
-//! What both halves and the background writer share: the socket, the batch
-//! that gathers, the batch that is being written.
+//! State shared by sender, receiver and background writer: the socket, the batch that
+//! accumulates, and the batch being written.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};

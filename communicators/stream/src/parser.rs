@@ -1,4 +1,4 @@
-//! Frames out of a stream of bytes, cut anywhere.
+//! Splits a stream of bytes into frames.
 
 use std::ops::Range;
 

@@ -1,5 +1,4 @@
-//! Before and after the device uses memory: ranges are checked, and shadows
-//! brought into agreement.
+//! Checks ranges before the device uses memory, and synchronizes shadows before and after.
 
 use std::sync::Arc;
 

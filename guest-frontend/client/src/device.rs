@@ -1,5 +1,5 @@
-//! What is constant about the guest's devices (CUDA Driver API, Device
-//! Management), and the limits of the session's context.
+//! Constant facts about the guest's devices (CUDA Driver API, Device Management), and
+//! the limits of the session's context.
 
 use std::sync::{Arc, OnceLock};
 

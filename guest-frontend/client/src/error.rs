@@ -1,4 +1,4 @@
-//! Why there is no session.
+//! Errors of opening a session.
 
 use paragpu_protocol::handshake::HandshakeError;
 use paragpu_protocol::status::Status;

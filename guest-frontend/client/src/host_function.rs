@@ -1,8 +1,8 @@
-//! Host functions: functions of the program that run when a stream gets to
-//! them (cuLaunchHostFunc).
+//! Host functions: functions of the program that run in stream order
+//! (cuLaunchHostFunc).
 //!
-//! While some are outstanding one thread reads frames, so that the host is
-//! heard although nobody waits; another one runs the functions, so that one
+//! While some are outstanding, one thread reads frames, so that the host is heard
+//! although no thread waits. Another thread runs the functions, so that a function
 //! that blocks does not stop the reading.
 
 use std::collections::{HashMap, VecDeque};

@@ -1,5 +1,5 @@
-//! Questions about a device, without a session's address space: what NVML is
-//! asked. A process may have a monitor and a session of one device.
+//! Device queries without a session's address space, for NVML. A process may have both
+//! a monitor and a session of one device.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
-//! What work is known to be over, so that asking again need not cross.
+//! Completed work, as far as it is known, so that asking again need not cross.
 //!
-//! Positions are call sequence numbers of the session. For each stream, and
-//! for the session as a whole, the last work posted and the last known to be
-//! over are kept; both only grow.
+//! Positions are sequence numbers of calls. Each stream, and the session as a whole, has
+//! the position of the last work posted and of the last work known to be complete. Both
+//! only increase.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,10 +1,8 @@
-//! Memory that processes of a VM share (CUDA Driver API, cuIpc*, and shareable
-//! handles).
+//! Memory that processes of a VM share (CUDA Driver API, cuIpc*, and shareable handles).
 //!
-//! The host offers a whole mapping under a name that nobody guesses; a process
-//! that has the name lets the mapping appear among its own addresses. Each
-//! pointer into it that the program opened is a map of its own, as if the memory
-//! had been allocated there.
+//! The host offers a whole mapping under a random name. A process that has the name maps
+//! it into its own addresses. Each pointer into it that the program opened is a separate
+//! mapping, as if the memory had been allocated there.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};

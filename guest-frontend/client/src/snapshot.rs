@@ -1,4 +1,4 @@
-//! All that is constant about a device, fetched once.
+//! The constant facts about a device, fetched once.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,7 @@
-//! Staging slots: the part of the window through which pageable memory goes.
+//! Staging slots: the part of the window through which pageable memory is copied.
 //!
-//! Slot `i` has bulk token `i + 1`: the guest sets the token's word before it
-//! posts a copy from or to the slot, the host clears it when the copy is over.
+//! Slot `i` has bulk token `i + 1`. The guest sets the token's word before it posts a
+//! copy from or to the slot; the host clears it when the copy is complete.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

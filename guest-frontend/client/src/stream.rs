@@ -1,4 +1,4 @@
-//! Streams: order of work (CUDA Driver API, Stream Management).
+//! Streams (CUDA Driver API, Stream Management).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,6 +1,6 @@
-//! References to user objects that executable graphs hold (CUDA Driver API,
-//! Graph Management). Launches under way keep what their graph held: the
-//! references go when the guest learns that the launches are over.
+//! References to user objects that executable graphs hold (CUDA Driver API, Graph
+//! Management). Launches in flight keep them: references are dropped when the guest learns
+//! that the launches are complete.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,9 +1,8 @@
-//! What a program made of a session's virtual memory: reserved addresses,
-//! physical allocations, and which of them lies where (CUDA Driver API, Virtual
-//! Memory Management). Nothing here crosses.
+//! The state of a session's virtual memory: reserved addresses, physical allocations, and
+//! mappings (CUDA Driver API, Virtual Memory Management). Nothing here crosses.
 //!
-//! An allocation is memory of the session at an address that the program never
-//! learns; a map gives it one more address, once the program may use it there.
+//! An allocation is session memory at an address that the program never learns. A mapping
+//! gives it another address, once the program has access there.
 
 use std::collections::{BTreeMap, HashMap};
 

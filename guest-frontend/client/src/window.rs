@@ -1,5 +1,5 @@
-//! The window: memory that both sides see at one address. Pinned memory comes
-//! from it for as long as the session stays at hosts that share it.
+//! The window: memory that both sides see at one address. Pinned memory comes from it as
+//! long as the session stays on hosts that share it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

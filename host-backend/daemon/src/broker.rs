@@ -1,4 +1,4 @@
-//! The loop: waits for descriptors and deadlines, never for a peer.
+//! The event loop. It waits for descriptors and deadlines, never for a peer.
 #![forbid(unsafe_code)]
 
 mod admit;

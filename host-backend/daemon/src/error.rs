@@ -1,4 +1,4 @@
-//! Why the daemon cannot start or go on.
+//! Errors that stop the daemon or keep it from starting.
 
 use std::path::PathBuf;
 

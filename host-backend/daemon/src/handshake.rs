@@ -1,5 +1,5 @@
-//! The first frame of a connection, read without waiting and not a byte
-//! further: what follows belongs to the worker.
+//! Reads the first frame of a connection, without blocking and without reading a byte
+//! beyond it: the rest belongs to the worker.
 #![forbid(unsafe_code)]
 
 use std::mem::MaybeUninit;

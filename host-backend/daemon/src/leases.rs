@@ -1,4 +1,4 @@
-//! The leases of this host, and what the site's engine says about them.
+//! The leases of this host, and the job states that the site's engine reports.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
-//! Notes on disk of the sessions that run, one file each, so that a daemon
-//! that comes after a crash finds them: it lists them, counts them against the
-//! limit, sees their end and can end them.
+//! Records of running sessions on disk, one file each. A daemon that starts after a crash
+//! finds them: it lists these sessions, counts them against limits, notices their end and
+//! can end them.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! Memory that the sessions of one VM share: a descriptor for each offer.
+//! Memory that sessions of one VM share: one descriptor for each offer.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

@@ -1,9 +1,9 @@
-//! On which GPU of the host a guest's device is.
+//! Chooses the GPU for a guest's device.
 //!
-//! A session is placed when its guest is admitted, from what runs at that
-//! moment; nothing is remembered but the GPU that the last one got. Two devices
-//! of one process are never the same GPU unless there are fewer GPUs than
-//! devices, and a device that a process uses already stays where it is.
+//! A session is placed when its guest is admitted, from the load at that moment. The only
+//! state is the GPU that the last session got. Two devices of one process get different
+//! GPUs unless there are fewer GPUs than devices, and a device that a process already uses
+//! stays where it is.
 #![forbid(unsafe_code)]
 
 use paragpu_config::host::Placement;

@@ -1,5 +1,5 @@
-//! Between TLS to another host and a socket of this one: a worker has no
-//! network, and sees a socket.
+//! Relays between TLS to another host and a local socket, because a worker has no network
+//! access.
 #![forbid(unsafe_code)]
 
 use std::io::{ErrorKind, Read as _, Write as _};

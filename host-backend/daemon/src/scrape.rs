@@ -1,4 +1,4 @@
-//! One connection of the endpoint for metrics: an HTTP request and its answer.
+//! One connection of the metrics endpoint: an HTTP request and its response.
 #![forbid(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

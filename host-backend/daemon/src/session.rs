@@ -1,4 +1,4 @@
-//! One session, as the daemon sees it.
+//! The daemon's view of a session.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, SystemTime};

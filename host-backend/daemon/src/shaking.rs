@@ -1,10 +1,10 @@
-//! Threads that shake hands with guests under TLS, beside the loop.
+//! Threads that do TLS handshakes with guests, outside the event loop.
 //!
-//! A handshake signs, checks certificates and derives keys. In the loop a
-//! flood of them would hold up everybody. A thread does one step of one
-//! handshake at a time: it reads what is there and never waits for the peer.
-//! The loop keeps the queue ([`Reception`](crate::reception::Reception)) and
-//! hands out no more than there are threads.
+//! A handshake signs, checks certificates and derives keys. Inside the loop, a flood of
+//! them would hold up everyone. A thread does one step of one handshake at a time: it reads
+//! the available data and never waits for the peer. The loop keeps the queue
+//! ([`Reception`](crate::reception::Reception)) and starts no more steps than there are
+//! threads.
 #![forbid(unsafe_code)]
 
 use std::io::{self, Read as _, Write as _};

@@ -1,13 +1,13 @@
-//! Shares of a GPU's time: which session's turn it is.
+//! Shares of GPU time: decides which session's turn it is.
 //!
-//! Where any session on a GPU has a share, all sessions on it launch in turns,
-//! one at a time, so the length of a turn is the GPU time that it took. The
-//! next turn is of the highest priority, then of the owner whose time, divided
-//! by its weight, is the least. An owner is a VM with all its sessions, or a
-//! session with a share of its own. A sole session keeps its turn.
+//! If any session on a GPU has a share, all its sessions launch in turns, one at a time, so
+//! the length of a turn is the GPU time that it used. The next turn goes to the highest
+//! priority, then to the owner with the least time divided by weight. An owner is a VM with
+//! all its sessions, or a session with its own share. A session that is alone keeps its
+//! turn.
 //!
-//! Nothing here waits or sends: [`Shares::settle`] says what to tell whom, and
-//! when to come again.
+//! Nothing here blocks or sends: [`Shares::settle`] returns what to tell which worker, and
+//! when to call again.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};

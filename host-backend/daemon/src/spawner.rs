@@ -1,9 +1,8 @@
-//! Starts workers from a thread with descriptors of its own.
+//! Starts workers from a thread with a descriptor table of its own.
 //!
-//! A process that is started has its starter's descriptors until it is a
-//! program of its own, and may be the last to close them. What a hostile guest
-//! left in its connection would then hold that worker up for as long as the
-//! guest chose. This thread has no connections.
+//! Until exec, a child process has its parent's descriptors, and it may be the last to close
+//! them. A hostile guest could leave a descriptor in its connection whose close blocks, and
+//! so hold up that worker. This thread has no connections.
 #![forbid(unsafe_code)]
 
 use std::io;

@@ -1,5 +1,5 @@
-//! The VMs, users and addresses that have sessions: what each has of device
-//! memory, and which process serves the device of each VM.
+//! The VMs, users and addresses that have sessions: their device memory, and the process
+//! that serves each VM's device.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! What this host shows daemons of other hosts, and guests.
+//! The certificates of this host, for daemons of other hosts and for guests.
 #![forbid(unsafe_code)]
 
 use paragpu_communicator_secure::{Credentials, Files, Wear};

@@ -1,8 +1,8 @@
-//! Which VM has which user of the spawner's range.
+//! Assigns users of the spawner's range to VMs.
 //!
-//! The record is the owner of the VM's directory for images, which outlives the
-//! daemon; a VM without one has a user as long as it has sessions. A user goes to
-//! another VM only once no worker and no directory of the former is left.
+//! The owner of a VM's image directory is the record of that, and outlives the daemon. A VM
+//! without such a directory keeps a user as long as it has sessions. A user is reassigned only
+//! after the last worker and directory of its previous VM are gone.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! One worker process, as the daemon sees it.
+//! The daemon's view of a worker process.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;

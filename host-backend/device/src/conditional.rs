@@ -1,5 +1,5 @@
-//! Conditional nodes of graphs: bodies that run as a value says, which kernels
-//! set (CUDA Driver API, Graph Management).
+//! Conditional nodes of graphs: bodies whose execution depends on a value that kernels set (CUDA
+//! Driver API, Graph Management).
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! What every device must do alike; run by each implementation's own tests.
+//! The conformance suite that every device passes.
 
 mod sharing;
 mod writes;

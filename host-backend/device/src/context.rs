@@ -1,4 +1,4 @@
-//! The session's context as a whole.
+//! Operations on the session's whole context.
 
 use paragpu_protocol::status::Status;
 

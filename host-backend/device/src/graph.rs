@@ -1,5 +1,5 @@
-//! Graphs: work whose order is given once and which is launched as a whole
-//! (CUDA Driver API, Graph Management).
+//! Graphs: work with a fixed order that is launched as a whole (CUDA Driver API, Graph
+//! Management).
 
 use crate::{GraphId, Result, StreamId, Work};
 

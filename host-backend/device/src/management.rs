@@ -1,4 +1,4 @@
-//! What NVML asks of a GPU.
+//! NVML queries about a GPU.
 
 /// Numbers in an [`Answer`].
 pub const VALUES: usize = 5;

@@ -1,4 +1,4 @@
-//! Device memory, and host memory that the device reaches.
+//! Device memory, and host memory that the device can reach.
 
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;

@@ -1,5 +1,5 @@
-//! The native part: calls of the driver that a device executes as they are.
-//! Which they are, the description of the driver says (`protocol/interface`).
+//! The native part: driver calls that a device executes unchanged. The description of the driver
+//! says which these are (`protocol/interface`).
 
 use paragpu_protocol::status::Status;
 

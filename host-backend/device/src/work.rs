@@ -1,8 +1,8 @@
-//! A piece of work: given to a stream, or done by a node of a graph.
+//! A piece of work, submitted to a stream or executed by a node of a graph.
 //!
-//! The same value goes from the call that a guest sent to the driver. A worker
-//! makes it with the device's names of what the call names; a device looks
-//! these up and gives the work to its driver.
+//! The same value travels from the decoded call to the driver. The worker creates it with the
+//! device's ids for what the call names; the device resolves these and submits the work to its
+//! driver.
 
 use parking_lot::Mutex;
 use std::borrow::Cow;

@@ -1,16 +1,13 @@
-//! What the sessions of one VM have of device memory and of the host's memory,
-//! all together.
+//! The device memory and host memory of all sessions of a VM.
 //!
-//! Each session is a process of its own, so the account lies in memory that the
-//! daemon shares with the workers of the VM: the limit, and a slot for each
-//! session with the bytes that it has. A worker adds to its own slot and then
-//! looks at the sum; where that is past the limit it takes the addition back.
-//! Two that grow at the same moment may both be refused the last bytes, never
-//! both be given them. The slot of a worker that died is cleared by the daemon,
-//! so nothing stays counted that is gone.
+//! Each session is a separate process, so the account is in memory that the daemon shares with
+//! the VM's workers: the limit, and a slot with the session's bytes for each session. A worker
+//! adds to its own slot, then sums up all slots, and undoes the addition if the sum exceeds the
+//! limit. If two workers allocate at the same time, both may be refused the last bytes, but never
+//! can both get them. The daemon clears the slot of a dead worker.
 //!
-//! A worker trusts the others of its VM with this account, and nobody else: no
-//! other VM's workers have it.
+//! A worker trusts the other workers of its VM with this account. Workers of other VMs do not
+//! have it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,6 +1,5 @@
-//! The daemon's control socket: requests and responses, as many as the client
-//! likes on one connection. An order is answered several times: with its
-//! progress, at last with its outcome.
+//! The protocol of the daemon's control socket. A connection carries any number of requests. An
+//! order has several responses: its progress, and at last its outcome.
 #![forbid(unsafe_code)]
 
 use std::io::BufReader;

@@ -1,4 +1,4 @@
-//! What a session has done so far, as its worker counts it.
+//! A session's counters, kept by its worker.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Files at places that others may have prepared.
+//! Opens files in directories that others can write.
 
 use std::fs::File;
 use std::io;

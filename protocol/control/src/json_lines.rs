@@ -1,7 +1,7 @@
-//! How a message becomes a line: one JSON value and a newline.
+//! Encodes a message as a line: one JSON value and a newline.
 //!
-//! The admin socket speaks lines, so that a script or a scheduler needs nothing
-//! but JSON. Decoding is total; a line is at most [`Message::MOST`] bytes.
+//! The control socket uses lines so that a script or a scheduler needs only JSON. Decoding is
+//! total; a line has at most [`Message::MOST`] bytes.
 
 use std::io::{BufRead, Write};
 

@@ -1,7 +1,5 @@
-//! A worker's control socket: both ends of it.
-//!
-//! It is a `SOCK_SEQPACKET` pair. One [`frame`] is one packet, with which
-//! descriptors may come.
+//! A worker's control socket: a `SOCK_SEQPACKET` pair. One packet is one [`frame`], possibly with
+//! descriptors.
 #![forbid(unsafe_code)]
 
 use std::io;

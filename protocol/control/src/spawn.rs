@@ -1,4 +1,4 @@
-//! How a daemon starts a worker.
+//! Starts a worker.
 #![forbid(unsafe_code)]
 
 use std::os::fd::RawFd;

@@ -1,4 +1,4 @@
-//! Ends of the connection, at every stage.
+//! Connection loss at every stage.
 
 use super::{FILLER, Factory, expect_closed, expect_frame, fill, soon};
 use crate::{Connection, Error, Sender, Wait};

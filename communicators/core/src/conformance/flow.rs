@@ -1,4 +1,4 @@
-//! Frames that arrive: order, batches, sizes, back-pressure, threads.
+//! Delivery: order, batches, sizes, backpressure, threads.
 
 use std::collections::HashMap;
 use std::sync::Mutex;

@@ -1,4 +1,4 @@
-//! Frames that are none.
+//! Malformed frames.
 
 use paragpu_protocol::frame::{FrameHeader, MAX_PAYLOAD};
 

@@ -1,4 +1,4 @@
-//! A file of a VM's memory, mapped to copy bytes out of it and into it.
+//! Maps a file of a VM's memory, to copy from and to it.
 #![allow(unsafe_code)]
 
 use std::os::fd::BorrowedFd;

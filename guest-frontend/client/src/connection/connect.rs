@@ -1,4 +1,4 @@
-//! From the configuration to a connection whose host said welcome.
+//! Connects as the configuration says, up to the host's welcome.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! A session's connection, and after it the next: posting and calling. What
-//! comes back is read by the threads that wait: [`receive`].
+//! A session's connection, and the ones that replace it: posting and calling.
+//! Waiting threads read what comes back: [`receive`].
 
 pub mod connect;
 mod pinned;

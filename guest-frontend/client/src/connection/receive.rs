@@ -1,8 +1,8 @@
-//! What comes back over a connection.
+//! Receives frames.
 //!
-//! There is no thread that receives: of the threads that wait for a reply one
-//! at a time, the leader, reads frames and routes them to the others' slots.
-//! A leader that has its own reply wakes one of the others to lead.
+//! There is no receiver thread. Of the threads that wait for a reply, one at a time,
+//! the leader, reads frames and routes them to the other threads' slots. A leader
+//! that has received its own reply wakes another thread to lead.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;

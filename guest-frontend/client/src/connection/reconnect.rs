@@ -1,10 +1,9 @@
-//! From a lost connection to the next one, over the same communicator or
-//! another.
+//! Replaces a lost connection, over the same communicator or another.
 //!
-//! One thread connects; the others wait. The host says which calls it has
-//! taken in, and gets the others again; the guest has said which frames it has
-//! received, and gets the others again. So every call is executed once, and
-//! every reply comes once, wherever the connection broke.
+//! One thread connects while the others wait. The host says which calls it has taken
+//! in, the guest which frames it has received, and each side resends the rest. So
+//! each call executes once and each reply arrives once, wherever the connection
+//! broke.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

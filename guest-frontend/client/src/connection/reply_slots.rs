@@ -1,4 +1,4 @@
-//! Where replies land: one slot for each thread that waits for the host.
+//! Reply slots, one for each thread that waits for the host.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,12 +1,11 @@
-//! Waits that a word of the window ends.
+//! Waits that end when a word of the window changes.
 //!
-//! A thread that waits for a stream posts a [`StreamSignal`] and polls its own
-//! word, which the host clears: nothing is written and read that a reply has
-//! besides. Where that takes long, or the word says so, the thread asks by a call
-//! that is answered, in which it can sleep.
+//! A thread that waits for a stream posts a [`StreamSignal`] and polls its word,
+//! which the host clears. That is cheaper than a reply. If it takes long, or if the
+//! word says so, the thread sends a synchronous call, in which it can sleep.
 //!
-//! The device could clear the word itself, behind the work: `tests/bench/waits.cu`
-//! measures what that takes.
+//! The device could clear the word itself, behind the work; `tests/bench/waits.cu`
+//! measures what that costs.
 
 use paragpu_communicator::{Spin, Wait, Window};
 use paragpu_protocol::handle::StreamHandle;

@@ -1,10 +1,10 @@
-//! Who sends next while there is no room towards the host.
+//! A queue for senders when the ring or socket is full.
 //!
-//! A thread that just sent is awake and would win every place that the host
-//! makes, over threads that sleep: without an order one of eight waited for
-//! milliseconds while the others went on. Here they line up, as long as each has
-//! a processor to look for its turn on: where threads must sleep to let others
-//! run, a turn for every call costs more than it gives.
+//! A thread that has just sent is running and would take each freed slot before any
+//! sleeping thread wakes: without a queue, one of eight threads waited milliseconds
+//! while the others continued. The queue is used only while each waiter has a
+//! processor to spin on. If threads must sleep to let others run, a turn for each
+//! call costs more than it gains.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

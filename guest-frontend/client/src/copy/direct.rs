@@ -1,6 +1,5 @@
-//! Copies of pageable memory that the host does by itself, where it reaches
-//! the guest's memory: the program's pages are pinned and named, and no byte
-//! is copied here.
+//! Copies of pageable memory that the host does itself, if it can reach guest memory.
+//! The program's pages are pinned and named, and the guest copies nothing.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;

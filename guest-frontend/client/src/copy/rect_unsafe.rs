@@ -1,5 +1,5 @@
-//! Two- and three-dimensional copies, and copies of arrays (CUDA Driver API,
-//! Memory Management). What the folder says of linear memory holds here.
+//! Two- and three-dimensional copies, and copies of arrays (CUDA Driver API, Memory
+//! Management). The rules in `copy/mod.rs` apply here as well.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;

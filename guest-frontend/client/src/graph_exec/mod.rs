@@ -1,10 +1,9 @@
 //! Executable graphs (CUDA Driver API, Graph Management).
 //!
-//! Instantiating sends the nodes, each as the call whose effect it has; a
-//! launch is then one posted call. A copy from or to memory that the device
-//! does not reach becomes a copy from or to pinned memory and a host function
-//! that moves the bytes, so that they are read and written when the graph gets
-//! there, at each launch.
+//! Instantiation sends each node as the call that has its effect; a launch is then
+//! one posted call. A copy from or to memory that the device cannot reach becomes a
+//! copy from or to pinned memory and a host function that moves the data. So the data
+//! is read and written when the graph gets there, at each launch.
 
 mod nodes;
 mod plan;

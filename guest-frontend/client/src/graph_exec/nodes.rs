@@ -1,6 +1,6 @@
-//! How a node of a graph becomes a call. A copy from or to memory that the
-//! device does not reach becomes a copy from or to pinned memory and a host
-//! function that moves the bytes.
+//! Turns a node of a graph into a call. A copy from or to memory that the device
+//! cannot reach becomes a copy from or to pinned memory and a host function that
+//! moves the data.
 
 use std::sync::Arc;
 

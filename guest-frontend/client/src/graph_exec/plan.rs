@@ -1,4 +1,4 @@
-//! An executable graph and what is known of its nodes.
+//! An executable graph and its nodes.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Changing executable graphs.
+//! Updates executable graphs.
 
 use paragpu_protocol::codec::Bytes;
 use paragpu_protocol::handle::GraphExecHandle;

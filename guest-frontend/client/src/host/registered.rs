@@ -1,6 +1,6 @@
-//! Registered memory that is a part of the window: the same bytes for program and
-//! device, as cudaMallocHost's, at the address where the program had them. The
-//! device's address of them is the window's.
+//! Registered memory that is part of the window: the same bytes for program and
+//! device, as with cudaMallocHost, but at the program's own address. The device uses
+//! the window's address.
 
 use paragpu_protocol::handle::WindowOffset;
 use paragpu_protocol::table::{HostMap, HostUnmap};

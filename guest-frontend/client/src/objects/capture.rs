@@ -1,8 +1,8 @@
-//! Stream capture (CUDA Driver API, Stream Management): work of a stream is
-//! noted as nodes of a graph instead of being posted.
+//! Stream capture (CUDA Driver API, Stream Management): work becomes nodes of a graph
+//! instead of being posted.
 //!
-//! Other streams join a capture by waiting for an event that was recorded in
-//! it, and must be joined back before it ends.
+//! Another stream joins a capture by waiting for an event recorded in it, and has to be
+//! joined back before the capture ends.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

@@ -1,5 +1,5 @@
-//! Values that kernels set, and that conditional nodes of graphs follow (CUDA
-//! Driver API, Graph Management).
+//! Values that kernels set and that control conditional nodes of graphs (CUDA Driver
+//! API, Graph Management).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

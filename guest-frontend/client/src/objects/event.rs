@@ -1,4 +1,4 @@
-//! An event and what is known of its last record.
+//! An event and the state of its last record.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

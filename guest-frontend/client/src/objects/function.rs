@@ -1,4 +1,4 @@
-//! Modules and kernels with all that the host said about them.
+//! Modules and kernels, with the host's facts about them.
 
 use std::collections::HashMap;
 use std::hash::Hash;

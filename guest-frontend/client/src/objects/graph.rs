@@ -1,6 +1,5 @@
-//! Graphs under construction (CUDA Driver API, Graph Management). All of it is
-//! local: nothing crosses before a graph is instantiated
-//! ([`crate::graph_exec`]).
+//! Graphs under construction (CUDA Driver API, Graph Management). They are local:
+//! nothing crosses before a graph is instantiated ([`crate::graph_exec`]).
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

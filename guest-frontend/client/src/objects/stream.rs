@@ -1,4 +1,4 @@
-//! A stream and what is known of its work.
+//! A stream and the state of its work.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,6 +1,5 @@
-//! Attributes of streams that a program sets and reads back. All are hints to
-//! a scheduler or a cache that the guest does not reach, so that what is kept
-//! here changes nothing but the answers.
+//! Stream attributes that a program sets and reads back. All are hints to a scheduler or
+//! a cache that the guest cannot reach, so they have no further effect.
 
 use std::collections::BTreeMap;
 

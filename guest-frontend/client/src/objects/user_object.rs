@@ -1,6 +1,6 @@
-//! User objects: data of the program that lives until its last reference goes
-//! (CUDA Driver API, Graph Management). The program and graphs hold references;
-//! nothing of them crosses to the host.
+//! User objects: data of the program that lives until its last reference is dropped
+//! (CUDA Driver API, Graph Management). The program and graphs hold references; nothing
+//! crosses to the host.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, LazyLock};

@@ -1,5 +1,5 @@
-//! One shadow: the program's bytes, what both sides agree on, and the merging
-//! of what either changed.
+//! One shadow: the program's bytes, the state that both sides agree on, and the merging
+//! of either side's changes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

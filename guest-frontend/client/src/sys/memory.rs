@@ -1,8 +1,7 @@
-//! Memory of the program, named by raw addresses that it passed to CUDA.
+//! Program memory at raw addresses that were passed to CUDA.
 //!
-//! CUDA's functions are given bare pointers; whether they are valid is the
-//! program's affair, exactly as with NVIDIA's library. What is checked here is
-//! that no more is touched than the call's own sizes say.
+//! As with NVIDIA's library, the program is responsible for the validity of its pointers.
+//! This code ensures that no more is accessed than the call's sizes say.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;

@@ -1,11 +1,10 @@
-//! Private pages of the program that become pages of the window, at the
-//! addresses that they have.
+//! Replaces private pages of the program by pages of the window, at the same addresses.
 //!
-//! The window's pages are mapped a second time, filled, and put in the place of
-//! the program's in one step. A thread that writes to these meanwhile would lose that:
-//! so it is done only where nobody can, because the process has one thread, or
-//! where the kernel holds threads that try to (userfaultfd's write protection, which
-//! needs the right to hold system calls as well). Else the pages stay.
+//! The window's pages are mapped a second time, filled, and moved over the program's pages
+//! in one step. A write of another thread between the two would be lost. So this is done
+//! only if no thread can write: because the process has one thread, or because the kernel
+//! holds off writers (userfaultfd's write protection, which requires the right to handle
+//! faults of system calls as well). Otherwise the pages stay.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;

@@ -1,4 +1,4 @@
-//! What the library must know of its process: forks and the end.
+//! Process events that the library needs to know: fork and exit.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};

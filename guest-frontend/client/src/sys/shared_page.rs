@@ -1,4 +1,4 @@
-//! A page that processes of a guest share: two words of it.
+//! Two words of a page that guest processes share.
 
 use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};

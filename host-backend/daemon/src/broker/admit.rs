@@ -1,4 +1,4 @@
-//! From a connection to a session.
+//! Admits connections and makes them sessions.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! Files for states of sessions whose workers may make none: the daemon makes an
-//! empty one, the worker fills it, and the daemon gives it its name.
+//! Checkpoint files for workers that may not create any: the daemon creates a file under a
+//! temporary name, the worker fills it, and the daemon renames it.
 
 use std::fs::{DirBuilder, File};
 use std::io;

@@ -1,4 +1,4 @@
-//! Where peers connect, and the certificates that they are shown.
+//! The listening sockets, and the certificates that peers are shown.
 
 use std::net::SocketAddr;
 use std::time::Instant;

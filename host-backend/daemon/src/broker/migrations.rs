@@ -1,7 +1,6 @@
-//! Sessions that move: one, those of a VM together, those of a GPU each on its
-//! own.
+//! Moves of one session, of all sessions of a VM together, or of each session of a GPU.
 //!
-//! Sessions that move together pass two gates, a pipe each: see [`Stage`].
+//! Sessions that move together pass two gates, each a pipe: see [`Stage`].
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};

@@ -1,6 +1,5 @@
-//! Orders to running sessions, from the control socket: checkpoint, restore,
-//! and with `migrations.rs` migrate. The workers do the work; the daemon passes
-//! words on.
+//! Orders to running sessions from the control socket: checkpoint, restore and, with
+//! `migrations.rs`, migrate. The workers do the work; the daemon forwards messages.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Which GPUs a VM may have, and which of them a session gets.
+//! The GPUs that a VM may use, and the placement of its sessions on them.
 
 use paragpu_config::host::Placement;
 

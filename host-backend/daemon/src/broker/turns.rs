@@ -1,4 +1,4 @@
-//! Shares of GPUs' time: what workers and operators say of them.
+//! Shares of GPU time: messages of workers and operators.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! GPUs under the names of dcgm-exporter, which dashboards know.
+//! GPU metrics under the names of dcgm-exporter, which dashboards know.
 
 use std::collections::BTreeMap;
 use std::fmt::Error;

@@ -1,4 +1,4 @@
-//! Processes in namespaces of their own.
+//! Creates processes in namespaces.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;

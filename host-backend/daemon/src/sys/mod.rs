@@ -1,4 +1,4 @@
-//! What the operating system offers only by unsafe calls.
+//! System calls without a safe wrapper.
 #![allow(unsafe_code)]
 
 pub mod apart;

@@ -1,4 +1,4 @@
-//! Words in memory that several processes share.
+//! Atomic words in memory that several processes share.
 
 use std::io;
 use std::os::fd::AsFd;
