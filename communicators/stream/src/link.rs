@@ -225,7 +225,10 @@ impl Link {
         let fits = outgoing.append(&mut header, sequence, payload, self.options.buffer);
         // A full batch that nobody was asked to write would never make room.
         let wanted = header.slot == 0 || !fits;
+        // While a thread writes, it looks for work again before it stops, under this lock:
+        // the frame cannot be missed, and nobody has to be woken.
         let rouse = wanted && outgoing.socket == Socket::Free && outgoing.rouse();
+        // Notified without the lock, which the woken thread takes first.
         drop(outgoing);
         if rouse {
             self.work.notify_one();
@@ -247,6 +250,8 @@ impl Link {
 
     /// Makes or awaits progress of the writing.
     fn progress<'a>(&'a self, mut outgoing: MutexGuard<'a, Outgoing>) -> MutexGuard<'a, Outgoing> {
+        // A thread that needs room writes itself if nobody does, instead of waking the
+        // background writer and waiting for it.
         if outgoing.socket != Socket::Writing {
             return self.drain(outgoing, Patience::Endless, 1);
         }
@@ -258,9 +263,11 @@ impl Link {
     pub(crate) fn flush(&self) -> Result<(), Error> {
         let outgoing = self.lock();
         self.check(&outgoing)?;
+        // If another thread writes, it takes this one's frames along.
         if !outgoing.is_due() {
             return Ok(());
         }
+        // Bounded: while other threads post, this one would write for them forever.
         let outgoing = self.drain(outgoing, Patience::None, BATCHES_PER_FLUSH);
         self.check(&outgoing)
     }
@@ -301,15 +308,21 @@ impl Link {
         let mut has_failed = false;
         while !has_failed && outgoing.pending() && left > 0 {
             left -= 1;
+            // The rest of a batch goes first: frames may not be reordered, and a frame
+            // may be half written.
             if outgoing.written == outgoing.batch.len() {
                 outgoing.batch.clear();
                 outgoing.written = 0;
                 let Outgoing { filling, batch, .. } = &mut *outgoing;
                 std::mem::swap(filling, batch);
+                // `filling` is empty now: threads that wait for room can go on before the
+                // batch is written.
                 self.progress.notify_all();
             }
             let batch = std::mem::take(&mut outgoing.batch);
             let mut written = outgoing.written;
+            // Written without the lock, so that others append meanwhile. `Writing` keeps
+            // them from the socket.
             drop(outgoing);
             let end = self.write(&[IoSlice::new(&batch)], &mut written, patience);
             outgoing = self.lock();
@@ -354,6 +367,8 @@ impl Link {
             outgoing = self.progress(outgoing);
         }
         outgoing.socket = Socket::Writing;
+        // Numbered in the same critical section in which the socket is taken, so that
+        // frames get their numbers in the order in which they are written.
         header.sequence = outgoing.number(sequence);
         drop(outgoing);
         let bytes = header.to_bytes();
@@ -386,6 +401,8 @@ impl Link {
         };
         let mut sealing = sealing.lock();
         loop {
+            // Records that were sealed and not sent completely go first, as they are: their
+            // numbers are used up, and sealing the same bytes again would use others.
             let (records, sent) = sealing.records();
             if !self.write_bytes(&[IoSlice::new(records)], sent, patience)? {
                 return Ok(false);
@@ -527,11 +544,16 @@ impl Link {
     /// Ends the connection; the background writer writes the rest and shuts
     /// the socket down.
     pub(crate) fn close(&self) {
+        // A forked child closes its copy only: shutdown(2) would end the parent's
+        // connection. It must not take the lock either, which another thread of the
+        // parent may have held at the fork.
         if self.closed.swap(true, Ordering::AcqRel) || std::process::id() != self.process {
             return;
         }
         let mut outgoing = self.lock();
         match outgoing.socket {
+            // What was flushed still has to reach the peer, such as a goodbye. The background
+            // writer sends it and shuts the socket down.
             Socket::Free if outgoing.pending() => {}
             Socket::Writing => {}
             Socket::Free | Socket::Failed => self.shut_down(),

@@ -15,7 +15,7 @@ pub struct Progress {
 
 impl Progress {
     /// Work was posted at this position, higher than any before. One thread
-    /// at a time: [`Link::post_and`](crate::link::Link::post_and) says when.
+    /// at a time: [`Link::post_and`](crate::connection::Link::post_and) says when.
     pub(crate) fn post(&self, position: u64) {
         self.posted.store(position, Ordering::Release);
     }

@@ -68,7 +68,8 @@ impl Account {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let memory = memfd_create("paragpu-account", flags)?;
         ftruncate(&memory, (WORDS * size_of::<u64>()) as u64)?;
-        // Nobody can take the memory away under the others.
+        // A worker could otherwise truncate the file, and the others' accesses would end in
+        // SIGBUS.
         fcntl_add_seals(
             &memory,
             SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL,
@@ -85,6 +86,7 @@ impl Account {
         Ok(Self { memory, words })
     }
 
+    /// Atomic, because other processes write these words at any time.
     fn word(&self, place: usize) -> &AtomicU64 {
         static NOWHERE: AtomicU64 = AtomicU64::new(0);
         self.words.words().get(place).unwrap_or(&NOWHERE)

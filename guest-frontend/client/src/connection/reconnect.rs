@@ -185,6 +185,9 @@ impl Link {
         let Some(recovery) = &self.recovery else {
             return self.check();
         };
+        // Always in this order: `repair`, `incoming`, `outgoing`. Many threads notice a loss
+        // at once; the first one repairs, the others wait here and then find a newer
+        // generation.
         let _repair = recovery.repair.lock();
         self.state.check()?;
         // A thread that reads sees the state when it is woken, and lets go of
@@ -192,6 +195,7 @@ impl Link {
         self.state.begin_reconnecting();
         self.waker.lock().wake();
         let mut incoming = self.incoming.lock();
+        // Held until everything is resent: a new call must not overtake the old ones.
         let mut outgoing = self.outgoing.lock();
         let result = if incoming.generation != generation && recovery.goal.lock().is_none() {
             // Another thread did it while this one waited for `repair`.
@@ -301,6 +305,8 @@ impl Link {
             ..
         } = connected;
         let taken = welcome.taken;
+        // A host cannot have taken in calls that were never sent, nor forget calls that it
+        // confirmed: resending those would execute them twice.
         if taken > outgoing.sequence || taken < self.heard.taken.load(Ordering::Relaxed) {
             return Err(Broken::Over(format!(
                 "the host has taken in {taken} calls, which cannot be"
@@ -316,6 +322,7 @@ impl Link {
         }
         self.heard.taken.fetch_max(taken, Ordering::Relaxed);
         outgoing.kept.trim(|header| header.sequence <= taken);
+        // Ends threads that still wait for room in the old connection.
         outgoing.sender.close();
         outgoing.generation += 1;
         self.gathers
