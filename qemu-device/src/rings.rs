@@ -32,7 +32,7 @@ pub struct ChannelExtent {
 /// A descriptor of our own for the same file.
 ///
 /// # Errors
-/// Where there are too many.
+/// If there are too many.
 pub fn duplicate(descriptor: BorrowedFd<'_>) -> Result<OwnedFd, communicator::Error> {
     descriptor
         .try_clone_to_owned()
@@ -55,7 +55,7 @@ pub fn initialise(channel: &IdleChannel, place: ChannelExtent) -> Result<(), com
     channel.initialise(ring_size).map(drop)
 }
 
-/// Takes the hello out of a channel, as the guest sent it; `None` where it has
+/// Takes the hello out of a channel, as the guest sent it; `None` if it has
 /// sent nothing yet, and rings when it does.
 ///
 /// # Errors

@@ -13,7 +13,7 @@ pub trait Landing {
 
     /// Has `read` fill memory where the frame's bytes go from the `at`-th
     /// after the head on. `read` may fill less than it is given, and says how
-    /// much. False where there is no such memory: before the first byte the
+    /// much. False if there is no such memory: before the first byte the
     /// frame is received like any other, later its bytes are dropped.
     fn land(
         &mut self,

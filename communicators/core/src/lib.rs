@@ -54,7 +54,7 @@ pub struct Connection {
     /// Memory that both sides see, for bulk bytes; `None` on streams.
     pub window: Option<Arc<Window>>,
     /// Guest side: lets the host copy this process's memory itself; `None`
-    /// where it cannot.
+    /// if it cannot.
     pub pinner: Option<Arc<dyn Pinner>>,
 }
 

@@ -22,7 +22,7 @@ pub struct WindowError {
     pub window: u64,
 }
 
-/// What [`Window::keep`] asks.
+/// The callback of [`Window::keep`].
 pub type Keeper = Box<dyn Fn() -> Result<(), Error> + Send + Sync>;
 
 /// A mapped region of memory shared with the peer, for bulk bytes.

@@ -65,13 +65,13 @@ pub enum ListError {
     /// It names nothing, or is used already.
     #[error("page list {0} names nothing")]
     NotReady(u32),
-    /// What it says cannot be.
+    /// Its contents are impossible.
     #[error("page list {0} makes no sense")]
     Malformed(u32),
     /// Bytes beyond what it names.
     #[error("the page list names fewer bytes")]
     Short,
-    /// What it names is not memory that the VM shares.
+    /// It refers to memory that the VM does not share.
     #[error("address {0:#x} is not memory of the VM that can be shared")]
     NotMapped(u64),
     /// It was not seen that the guest and the host have the same bytes there.
@@ -85,7 +85,7 @@ pub enum ListError {
 /// Device process only: writes a whole table into its file.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn write_table(
     file: BorrowedFd<'_>,
     sequence: &mut u64,
@@ -128,7 +128,7 @@ pub struct GuestMemory {
 #[derive(Debug)]
 struct File {
     ram: Ram,
-    /// What the guest writes is seen here, and what is written here by it.
+    /// Each side sees the other's writes.
     is_shared: bool,
 }
 
@@ -332,7 +332,7 @@ impl GuestMemory {
     }
 
     /// Reads the table again where it changed. While it is being written, and
-    /// where it cannot be read, the VM has no memory.
+    /// if it cannot be read, the VM has no memory.
     fn refresh(&mut self) {
         if self
             .head()

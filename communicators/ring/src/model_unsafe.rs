@@ -139,7 +139,7 @@ impl Region for ModelRegion {
     }
 }
 
-/// What an eventfd is: set by a ring, cleared by a wait.
+/// A model of an eventfd: set by a ring, cleared by a wait.
 struct Bell {
     rung: Mutex<bool>,
     changed: Condvar,

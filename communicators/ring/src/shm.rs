@@ -28,7 +28,7 @@ pub struct Options {
     pub window_address: Option<u64>,
 }
 
-/// What the guest needs to attach, in the order it is passed.
+/// The descriptors that the guest needs to attach, in order.
 #[derive(Debug)]
 pub struct GuestEnds {
     /// The region.
@@ -132,7 +132,7 @@ pub fn attach(ends: GuestEnds, liveness: OwnedFd, options: Options) -> Result<Co
     connect(ends, liveness, options, Side::Guest)
 }
 
-/// Host side: goes on with a region where another process stopped serving it.
+/// Host side: continues with a region where another process stopped serving it.
 ///
 /// # Errors
 /// As [`attach`].

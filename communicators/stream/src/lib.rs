@@ -50,7 +50,7 @@ pub struct Options {
     /// Bytes that may wait to be written, from one frame of the largest size
     /// up. Allocated twice, once.
     pub buffer: usize,
-    /// Most bytes in one write; on a vsock at most
+    /// Maximum number of bytes in one write; on a vsock at most
     /// [`LARGEST_VSOCK_WRITE`](sockets::LARGEST_VSOCK_WRITE), whatever is said
     /// here.
     pub largest_write: usize,

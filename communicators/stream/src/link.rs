@@ -65,7 +65,7 @@ pub(crate) struct Outgoing {
     sequence: u64,
 }
 
-/// What is done with the socket.
+/// The state of the socket.
 ///
 /// ```text
 ///        a thread appends a large frame, flushes,
@@ -106,7 +106,7 @@ enum Background {
 /// Most pieces of one write.
 pub(crate) const PARTS: usize = 16;
 
-/// What a writer does when the socket takes no more.
+/// The behaviour of a writer when the socket is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Patience {
     /// Leaves the rest to the background writer.
@@ -127,7 +127,7 @@ impl Outgoing {
         self.socket == Socket::Free && self.pending()
     }
 
-    /// Wakes the background writer; true where it must be notified.
+    /// Wakes the background writer; true if it must be notified.
     fn rouse(&mut self) -> bool {
         std::mem::replace(&mut self.background, Background::Awake) == Background::Parked
     }
@@ -213,7 +213,7 @@ impl Link {
         self.lock().sequence
     }
 
-    /// Appends a frame to the batch that gathers; `None` where it is full.
+    /// Appends a frame to the batch that gathers; `None` if it is full.
     pub(crate) fn append(
         &self,
         mut header: FrameHeader,
@@ -315,7 +315,7 @@ impl Link {
                 outgoing.written = 0;
                 let Outgoing { filling, batch, .. } = &mut *outgoing;
                 std::mem::swap(filling, batch);
-                // `filling` is empty now: threads that wait for room can go on before the
+                // `filling` is empty now: threads that wait for room can continue before the
                 // batch is written.
                 self.progress.notify_all();
             }
@@ -389,7 +389,7 @@ impl Link {
     }
 
     /// Writes `slices` from `written` bytes on; true when all is written,
-    /// false where the peer takes no more and patience is over.
+    /// false if the peer takes no more and patience is over.
     fn write(
         &self,
         slices: &[IoSlice<'_>],

@@ -47,7 +47,7 @@ pub struct Block {
     taken: u64,
 }
 
-/// What [`Arena::allocate`] found.
+/// Result of [`Arena::allocate`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allocation {
     /// A block is ready at this address.
@@ -164,8 +164,8 @@ impl Arena {
     }
 
     /// Ends a block. `posted` is the number of the last call posted so far,
-    /// `complete` that of the last one known to be over. Returns the range
-    /// that the host must unmap, if any; `None` where no block starts at
+    /// `complete` that of the last one known to be complete. Returns the range
+    /// that the host must unmap, if any; `None` if no block starts at
     /// `address`.
     pub fn free(&mut self, address: u64, posted: u64, complete: u64) -> Option<Vec<(u64, u64)>> {
         let block = self.blocks.remove(&address)?;

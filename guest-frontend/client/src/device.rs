@@ -54,7 +54,7 @@ impl Device {
         self.known().cloned()
     }
 
-    /// What each launch is checked against.
+    /// The limits that each launch is checked against.
     pub(crate) fn limits(&self) -> Result<&Limits> {
         self.known().map(|snapshot| &snapshot.limits)
     }

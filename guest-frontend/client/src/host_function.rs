@@ -249,7 +249,7 @@ impl HostFunctions {
     }
 
     /// cuLaunchHostFunc: `function` runs when `stream` gets there; the stream
-    /// goes on when it returns. It must not call CUDA.
+    /// continues when it returns. It must not call CUDA.
     ///
     /// # Errors
     /// As [`Link::check`].

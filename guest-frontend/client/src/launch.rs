@@ -89,7 +89,7 @@ impl Launches {
         stream.note_launch(Work::Kernel(Arc::new(kernel)), programmatic)
     }
 
-    /// What CUDA refuses at once.
+    /// The errors that CUDA returns immediately.
     pub(crate) fn check(&self, function: &Function, shape: &Shape) -> Result<()> {
         let limits = self.device.limits()?;
         shape.check(limits, function)?;

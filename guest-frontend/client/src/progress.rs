@@ -36,7 +36,7 @@ impl Progress {
         self.posted.load(Ordering::Acquire)
     }
 
-    /// All work up to here is known to be over.
+    /// All work up to here is known to be complete.
     #[must_use]
     pub fn complete(&self) -> u64 {
         self.complete.load(Ordering::Acquire)

@@ -18,7 +18,7 @@ pub struct Snapshot {
     /// cuDeviceGetPCIBusId.
     pub pci_bus_id: String,
     attributes: HashMap<u32, i32>,
-    /// What each launch is checked against.
+    /// The limits that each launch is checked against.
     pub limits: Limits,
 }
 

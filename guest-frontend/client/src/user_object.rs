@@ -14,7 +14,7 @@ use crate::progress::Progress;
 /// launch's position in it.
 pub(crate) type Launches = Vec<(Arc<Progress>, u64)>;
 
-/// What an executable graph holds.
+/// The references that an executable graph holds.
 #[derive(Debug, Default)]
 pub(crate) struct HeldReferences {
     /// Of the graph, then of each graph in its nodes, with the graph's number.
@@ -93,7 +93,7 @@ pub(crate) struct Retired {
 }
 
 impl Retired {
-    /// Releases references when the launches are over.
+    /// Releases references when the launches are complete.
     pub(crate) fn add(&self, held: Vec<References>, launches: Launches) {
         if held.iter().all(References::is_empty) {
             return;

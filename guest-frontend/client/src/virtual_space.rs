@@ -11,7 +11,7 @@ use paragpu_protocol::status::Status;
 
 use crate::error::Result;
 
-/// What a program asked for when it created an allocation.
+/// The parameters with which a program created an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Properties {
     /// CUmemAllocationHandleType, several as a mask.
@@ -42,7 +42,7 @@ struct Map {
     access: u32,
 }
 
-/// What the host must do for a change of access.
+/// The host's work for a change of access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Change {
     /// The map's first address.
@@ -110,7 +110,7 @@ impl VirtualSpace {
         Ok(())
     }
 
-    /// What an allocation was created with.
+    /// The parameters of an allocation.
     pub(crate) fn properties(&mut self, handle: u64) -> Result<Properties> {
         self.held(handle).map(|allocation| allocation.properties)
     }
@@ -214,7 +214,7 @@ impl VirtualSpace {
         }
     }
 
-    /// What may be done at an address.
+    /// The access permitted at an address.
     pub(crate) fn access(&self, address: u64) -> Result<u32> {
         let found = self.find(address).ok_or(Status::INVALID_VALUE)?;
         Ok(found.1.access)

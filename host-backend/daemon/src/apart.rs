@@ -38,7 +38,7 @@ use crate::sys::apart::{self, Map, Namespaces, Program};
 /// Status of a process that did what it was to do.
 const DONE: i32 = 0;
 
-/// What the daemon asks.
+/// The daemon's request.
 #[derive(Debug, Serialize, Deserialize)]
 enum Request {
     /// Start a worker; the descriptor is its control socket.
@@ -49,7 +49,7 @@ enum Request {
     Empty { user: u32 },
 }
 
-/// What it hears.
+/// The reply.
 #[derive(Debug, Serialize, Deserialize)]
 enum Reply {
     /// Done; the descriptor is that of the process, where one was started.
@@ -179,7 +179,7 @@ impl Apart {
 /// Gives up the privileges of a process that is not root.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn drop_privileges() -> std::io::Result<()> {
     if geteuid().is_root() {
         return Ok(());

@@ -70,7 +70,7 @@ struct Waiting {
     placed: Option<Result<u32, String>>,
 }
 
-/// What a descriptor belongs to.
+/// The owner of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Polled {
     Guests(usize),

@@ -32,7 +32,7 @@ pub struct Assigned {
 
 /// The place of the guest's device `ordinal`, among `gpus` in the order in
 /// which the guest sees them; `last` is the place that the session before got.
-/// `None` where the guest has no device of that number.
+/// `None` if the guest has no device of that number.
 #[must_use]
 pub fn choose(
     policy: Placement,

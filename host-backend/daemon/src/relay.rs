@@ -173,7 +173,7 @@ fn read_tls(tls: &mut Connection, tcp: &TcpStream, inward: &mut Vec<u8>) -> Resu
     }
 }
 
-/// What a system call came to; `None` if the caller must retry.
+/// Result of a system call; `None` if the caller must retry.
 fn again(result: std::io::Result<usize>) -> Result<Option<usize>, Broken> {
     match result {
         Ok(count) => Ok(Some(count)),

@@ -9,7 +9,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
 use crate::metrics::CONTENT_TYPE;
 
-/// Most bytes of a request.
+/// Maximum number of bytes of a request.
 const MOST: usize = 8192;
 /// Most headers of a request.
 const HEADERS: usize = 64;

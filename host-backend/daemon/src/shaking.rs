@@ -38,7 +38,7 @@ impl Shaking {
     /// Starts the threads: one for two processors.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn start() -> io::Result<Self> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let count = (processors / 2).clamp(1, MOST);
@@ -72,7 +72,7 @@ impl Shaking {
         self.idle > 0
     }
 
-    /// Has a thread go on with a connection's handshake.
+    /// Has a thread continue with a connection's handshake.
     pub fn go_on(&mut self, key: u64, pending: Pending) {
         match self.orders.send((key, pending)) {
             Ok(()) => self.idle = self.idle.saturating_sub(1),
@@ -86,7 +86,7 @@ impl Shaking {
         &self.woken
     }
 
-    /// What the threads have done.
+    /// The threads' results.
     pub fn done(&mut self) -> Vec<Step> {
         let mut bytes = [0; 64];
         while matches!((&self.woken).read(&mut bytes), Ok(count) if count > 0) {}

@@ -17,7 +17,7 @@ use paragpu_config::host::Host;
 use paragpu_control::admin::TurnsInfo;
 use paragpu_control::turn::{MOST_WEIGHT, Plea, TimeShare, Turn};
 
-/// What a turn is longer than fairness asks, so that turns are not too many.
+/// By how much a turn may exceed fairness, so that there are not too many turns.
 const QUANTUM: Duration = Duration::from_millis(5);
 /// How much GPU time is owed at most to an owner that comes back: programs
 /// pause between batches, and others' turns in their pauses must not cost them
@@ -155,7 +155,7 @@ impl Clock {
     }
 }
 
-/// What to tell a session.
+/// A message for a session.
 pub type Notice = (u64, Turn);
 
 impl Shares {
@@ -189,7 +189,7 @@ impl Shares {
     }
 
     /// A lease begins, with so many bytes of device memory, and a weight of its
-    /// own where that is not 0.
+    /// own if that is not 0.
     pub fn lease(&mut self, vm: &str, memory: u64, weight: u32) {
         let gib = u32::try_from(memory >> 30).unwrap_or(MOST_WEIGHT);
         let weight = match weight {

@@ -38,7 +38,7 @@ impl Spawner {
     /// Starts the thread. What is open by then stays open in the daemon only.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn start() -> io::Result<Self> {
         let broken = |error: ControlError| io::Error::other(error.to_string());
         let (gate, theirs) = Control::pair().map_err(broken)?;

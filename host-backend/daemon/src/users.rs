@@ -121,7 +121,7 @@ impl Users {
         let recorded = path.as_deref().and_then(|path| self.owner(path));
         let user = match (self.by_vm.get(vm), recorded) {
             (Some(user), _) => *user,
-            // Not of one that has it by now: its directory is made anew.
+            // Not of one that has it by now: its directory is recreated.
             (None, Some(user)) if !self.by_vm.values().any(|other| *other == user) => user,
             (None, _) => self.choose(folder, live)?,
         };
@@ -181,7 +181,7 @@ impl Users {
         std::fs::remove_dir(path).map_err(|error| error.to_string())
     }
 
-    /// A VM's directory, which is made where it is not there.
+    /// A VM's directory, which is made if it does not exist.
     fn directory(
         &mut self,
         folder: &Path,

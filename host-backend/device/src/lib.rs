@@ -97,7 +97,7 @@ pub trait Platform: Send {
     /// How many devices there are.
     fn device_count(&self) -> u32;
 
-    /// What device `index` is, without opening it.
+    /// The facts about device `index`, without opening it.
     ///
     /// # Errors
     /// `INVALID_DEVICE` past the count.

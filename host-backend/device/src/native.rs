@@ -5,7 +5,7 @@ use paragpu_protocol::status::Status;
 
 use crate::{Error, EventId, FunctionId, ModuleId, Result};
 
-/// What a device says of a function that it does not have.
+/// The error for a function that a device does not have.
 fn refused<T>(function: &str) -> Result<T> {
     let why = format!("this device has no {function}");
     Err(Error::new(Status::NOT_SUPPORTED, why))

@@ -144,7 +144,7 @@ pub enum MemoryOperation {
     Wait {
         /// Where.
         word: Word,
-        /// What it is compared with.
+        /// The comparand.
         value: u64,
         /// How.
         until: Until,
@@ -169,7 +169,7 @@ impl MemoryOperation {
 }
 
 /// Runs on a thread of the device each time the device gets there; what comes
-/// after it goes on when it returns.
+/// after it continues when it returns.
 pub type HostFunction = Arc<dyn Fn() + Send + Sync>;
 
 /// A piece of work.
@@ -338,7 +338,7 @@ pub trait WorkDevice {
     /// Gives work to `stream`.
     ///
     /// # Errors
-    /// `INVALID_HANDLE` where it names something that is not there;
+    /// `INVALID_HANDLE` where it names something that does not exist;
     /// `INVALID_VALUE` where memory is not wholly reachable or a value is
     /// wrong; `LAUNCH_OUT_OF_RESOURCES`, `COOPERATIVE_LAUNCH_TOO_LARGE`, …
     fn submit(&mut self, work: &Work<'_>, stream: StreamId) -> Result<()>;

@@ -11,7 +11,7 @@ use crate::session::errors::Deferred;
 use crate::session::gpu::Fence;
 use crate::session::link::At;
 
-/// Most bytes of the sentence that comes with an error.
+/// Maximum number of bytes of the sentence that comes with an error.
 const MOST_DETAIL: usize = 4096;
 
 impl Session {
@@ -98,7 +98,7 @@ impl Session {
         self.link.send_reply(at, &[head, tail])
     }
 
-    /// Goes on once the fence is passed.
+    /// Continues once the fence is passed.
     pub(crate) fn after(&mut self, mut fence: Fence, then: Then) -> Outcome<Progress> {
         match fence.passed(&mut self.gpu)? {
             true => Ok(Progress::Now),

@@ -73,7 +73,7 @@ pub(crate) fn tell(control: Arc<Control>) -> Orders {
     })
 }
 
-/// What the process's other threads know of its session.
+/// State of the session for the process's other threads.
 pub(crate) struct Attendant {
     pub(crate) control: Arc<Control>,
     pub(crate) session: u64,
@@ -114,7 +114,7 @@ fn departure(migrate: Migrate, fds: Vec<OwnedFd>) -> Option<Departure> {
 
 impl Attendant {
     /// Answers the daemon while the session is served. When the daemon goes
-    /// away the session goes on.
+    /// away the session continues.
     pub(crate) fn attend(self: Arc<Self>) {
         std::thread::spawn(move || {
             let mut inbox = Inbox::default();
@@ -197,7 +197,7 @@ impl Attendant {
         self.guard(liveness);
     }
 
-    /// Goes on with what the daemon, which is gone, had ordered for good.
+    /// Continues with what the daemon, which is gone, had ordered for good.
     fn write_again(&self) {
         let again = self.again.lock();
         let Some(worker::Again { directory, every }) = again.clone() else {

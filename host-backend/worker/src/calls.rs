@@ -38,9 +38,9 @@ pub(crate) struct Handler {
     /// Executes a call with this payload and answers it, or lets it wait. True
     /// where it did what it is for.
     pub(crate) execute: fn(&mut Session, At, &[u8]) -> Result<bool, Fault>,
-    /// What a call with this payload does to an object.
+    /// The effect on an object of a call with this payload.
     pub(crate) change: fn(&[u8]) -> Result<Option<Change>, DecodeError>,
-    /// What it does as a node of a graph, where it can be one.
+    /// Its work as a node of a graph, if it can be one.
     pub(crate) node: Option<MakeWork>,
 }
 
@@ -49,7 +49,7 @@ pub(crate) trait Handle<'a>: WireCall<'a> {
     /// Executes and answers it.
     fn handle(&self, session: &mut Session, at: At) -> Result<bool, Fault>;
 
-    /// What it does to an object.
+    /// Its effect on an object.
     fn change(&self) -> Option<Change> {
         None
     }

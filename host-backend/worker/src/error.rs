@@ -7,7 +7,7 @@ use thiserror::Error;
 /// Why a session ended.
 #[derive(Debug, Error)]
 pub enum SessionEnd {
-    /// The guest said so.
+    /// The guest ended it.
     #[error("the guest ended the session")]
     Goodbye,
     /// The guest's process or machine is gone, or the connection broke.
@@ -20,30 +20,30 @@ pub enum SessionEnd {
         name: &'static str,
         /// Its number.
         number: u16,
-        /// What is wrong with it.
+        /// The error in it.
         source: DecodeError,
     },
     /// A call is missing or came twice.
     #[error("call {got} of the session came where call {expected} was next")]
     Sequence {
-        /// What came.
+        /// The position received.
         got: u64,
-        /// What was next.
+        /// The position expected.
         expected: u64,
     },
     /// Not a frame that a guest sends.
     #[error("a guest does not send frames of kind {0:#06x}")]
     Kind(u16),
-    /// A number that is none.
+    /// An impossible number of frames.
     #[error("the guest says that it received frames that were not sent")]
     Received,
     /// Bytes where nothing is pinned.
     #[error("the guest sent what it has pinned at {0:#x}, where nothing is")]
     Pinned(u64),
-    /// Another worker has it.
+    /// The session moved to another worker.
     #[error("the session moved")]
     Moved,
-    /// Its state was written, and it was to end then.
+    /// It was checkpointed with `--end`.
     #[error("the session was put away")]
     PutAway,
     /// It was given away, and who took it is gone; a sentence.
@@ -77,7 +77,7 @@ impl SessionEnd {
 /// Why a call was not executed.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// It failed; the session goes on.
+    /// It failed; the session continues.
     Call(paragpu_device::Error),
     /// The session ends.
     End(SessionEnd),
@@ -110,7 +110,7 @@ impl From<paragpu_communicator::Error> for Fault {
     }
 }
 
-/// What executing a call gives.
+/// Result of executing a call.
 pub(crate) type Outcome<T> = Result<T, Fault>;
 
 /// A failed call with a sentence.

@@ -23,7 +23,7 @@ use rustix::fs::{AtFlags, CWD};
 use crate::error::{Outcome, fail};
 use crate::session::host_account::{Charge, HostAccount};
 
-/// Most bytes of one image.
+/// Maximum number of bytes of one image.
 const MOST_BYTES: u64 = 1 << 30;
 /// Most images that one session sends at once.
 const MOST_AT_ONCE: usize = 8;
@@ -65,7 +65,7 @@ struct CachedImage {
 pub struct ImageStore {
     /// The directory; `None`: in memory.
     pub directory: Option<PathBuf>,
-    /// Most bytes kept, the newest image aside.
+    /// Maximum number of bytes kept, the newest image aside.
     pub limit: u64,
 }
 
@@ -119,7 +119,7 @@ impl ImageStore {
     }
 }
 
-/// Removes the images of the VM that was here longest ago where there are too
+/// Removes the images of the VM that was here longest ago if there are too
 /// many VMs.
 fn forget_vms(all: Option<&Path>, own: &Path) {
     let entries = all.and_then(|all| std::fs::read_dir(all).ok());
@@ -153,7 +153,7 @@ impl Default for ImageStore {
 pub(crate) struct Images {
     store: ImageStore,
     assembling: Vec<Assembly>,
-    /// Newest last; used where there is no directory.
+    /// Newest last; used if there is no directory.
     memory: VecDeque<CachedImage>,
     account: Arc<HostAccount>,
 }

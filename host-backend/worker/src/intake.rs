@@ -171,7 +171,7 @@ impl Session {
         self.look()
     }
 
-    /// Has a call executed behind all before it; false where it waits for
+    /// Has a call executed behind all before it; false if it waits for
     /// staging memory.
     fn in_turn(
         &mut self,
@@ -188,7 +188,7 @@ impl Session {
         Ok(done)
     }
 
-    /// Executes a call; false where it waits for staging memory.
+    /// Executes a call; false if it waits for staging memory.
     fn execute(&mut self, header: FrameHeader, payload: &[u8]) -> Result<bool, SessionEnd> {
         let Some(handler) = handler(header.kind) else {
             return Err(SessionEnd::Malformed {
@@ -241,7 +241,7 @@ impl Session {
         Ok(())
     }
 
-    /// A turn while calls were put by: executes some. Where one waits for
+    /// A turn while calls were queued: executes some. Where one waits for
     /// staging memory, takes more in: the end of a host function that the
     /// device waits for may be among them.
     pub(crate) fn turn_behind(&mut self, receiver: &mut dyn Receiver) -> Result<(), SessionEnd> {
@@ -275,7 +275,7 @@ impl Session {
         self.take_behind(frame.header, frame.payload)
     }
 
-    /// Executes the first of the calls that were put by; false where it waits
+    /// Executes the first of the calls that were queued; false if it waits
     /// for staging memory, or there is none.
     fn execute_first(&mut self) -> Result<bool, SessionEnd> {
         let Some(next) = self.intake.next() else {

@@ -8,7 +8,7 @@ use crate::arguments::Arguments;
 /// The GPUs of the kind that `arguments` name.
 ///
 /// # Errors
-/// `NO_DEVICE` where there are none, `NOT_SUPPORTED` where this build does not
+/// `NO_DEVICE` if there are none, `NOT_SUPPORTED` where this build does not
 /// know the kind.
 pub(crate) fn open(arguments: &Arguments) -> Result<Box<dyn Platform>> {
     match arguments.device {

@@ -65,7 +65,7 @@ impl Waiting {
         })
     }
 
-    /// For a session that began with `guest`; `None` where it ends with its
+    /// For a session that began with `guest`; `None` if it ends with its
     /// connection.
     pub(crate) fn host(
         self: &Arc<Self>,

@@ -100,7 +100,7 @@ impl Session {
         self.link.try_send(Control::Output.kind(), &payload);
     }
 
-    /// Goes on over another connection, between two calls.
+    /// Continues over another connection, between two calls.
     ///
     /// Taking over goes in this order. The old connection is cut first, so that
     /// no thread of a host function still sends over it. Then the guest says
@@ -165,7 +165,7 @@ impl Session {
         Ok(())
     }
 
-    /// Goes on with a migration.
+    /// Continues with a migration.
     pub(crate) fn go_on_moving(&mut self, receiver: &mut dyn Receiver) -> Result<(), SessionEnd> {
         if let Some(task) = self.transfer.moving.take() {
             self.transfer.delay.begin();

@@ -18,11 +18,11 @@ use crate::connect::Life;
 /// Time for a session to end in order.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
 
-/// What tells that a guest is gone for good.
+/// Detects that a guest is gone for good.
 #[derive(Debug)]
 pub(crate) struct Liveness {
     fd: OwnedFd,
-    /// What is seen at `fd` when the guest is gone.
+    /// The events at `fd` when the guest is gone.
     events: PollFlags,
     /// How long a guest that is gone there may still come back.
     patience: Duration,
@@ -35,7 +35,7 @@ impl Liveness {
     /// its session ends with it.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub(crate) fn new(
         transport: Transport,
         fds: &[OwnedFd],
@@ -85,7 +85,7 @@ pub(crate) struct Watch {
 /// good. The caller's process is expected to have ended by then.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub(crate) fn watch(
     liveness: Liveness,
     grace: Duration,

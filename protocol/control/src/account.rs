@@ -31,7 +31,7 @@ const WORDS: usize = 2 * BOOK + 2 * SLOTS as usize;
 /// lower half on the device between.
 const WORKS: u64 = 1 << 63;
 
-/// What is counted.
+/// The kinds of memory that are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Book {
     /// Memory of devices.
@@ -63,7 +63,7 @@ impl Account {
     /// A new one, without limits.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn new() -> io::Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let memory = memfd_create("paragpu-account", flags)?;
@@ -80,7 +80,7 @@ impl Account {
     /// One that the daemon made.
     ///
     /// # Errors
-    /// What the system says; `InvalidData` where it is no account.
+    /// Errors of the operating system; `InvalidData` where it is no account.
     pub fn open(memory: OwnedFd) -> io::Result<Self> {
         let words = Shared::map(&memory, WORDS)?;
         Ok(Self { memory, words })
@@ -243,7 +243,7 @@ impl Share {
         }
     }
 
-    /// Most bytes of all sessions together.
+    /// Maximum number of bytes of all sessions together.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.0

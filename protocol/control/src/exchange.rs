@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// Names an offer.
 pub type Token = [u8; 16];
 
-/// What a worker asks.
+/// A worker's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum Ask {
@@ -27,7 +27,7 @@ pub enum Ask {
     Take(Token),
 }
 
-/// What one worker offers to the others of its VM.
+/// A worker's offer to the others of its VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Offer {

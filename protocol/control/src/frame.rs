@@ -26,7 +26,7 @@ const MAGIC: u16 = u16::from_le_bytes(*b"pg");
 
 /// A value that travels in a frame.
 pub trait Message: Serialize + DeserializeOwned {
-    /// Most bytes of its JSON.
+    /// Maximum number of bytes of its JSON.
     const MOST: usize;
 }
 

@@ -31,7 +31,7 @@ pub fn write<M: Message>(mut stream: impl Write, message: &M) -> Result<(), Fram
     Ok(stream.write_all(&encode(message)?)?)
 }
 
-/// Reads one line from a stream; `None` where the stream ends between two
+/// Reads one line from a stream; `None` if the stream ends between two
 /// lines.
 ///
 /// # Errors

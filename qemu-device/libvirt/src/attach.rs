@@ -42,7 +42,7 @@ pub struct Detach<'a> {
     pub patience: Duration,
 }
 
-/// What was changed.
+/// The change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// The domain's name.
@@ -311,7 +311,7 @@ impl State {
         })
     }
 
-    /// What of the domain is meant, and exists.
+    /// The selected parts of the domain that exist.
     fn places(&self, asked: Asked) -> Result<Places, Error> {
         let (active, persistent) = (self.live.is_some(), self.config.is_some());
         if asked == Asked::default() {

@@ -109,7 +109,7 @@ pub struct Device {
     pub port: Option<Port>,
 }
 
-/// What a domain's description says that matters here.
+/// The relevant parts of a domain's description.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Description {
     /// The domain's UUID.
@@ -161,7 +161,7 @@ impl Description {
     /// A port beside those that there are.
     ///
     /// # Errors
-    /// [`Error::Xml`] where there is no number left.
+    /// [`Error::Xml`] if there is no number left.
     pub fn new_port(&self) -> Result<NewPort, Error> {
         let [index, chassis, port] = self.largest.map(|number| number.checked_add(1));
         let (Some(index), Some(chassis), Some(port)) = (index, chassis, port) else {

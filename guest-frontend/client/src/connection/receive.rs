@@ -17,7 +17,7 @@ use super::state::State;
 use super::{GLANCE, Incoming, LOST, Link};
 use crate::sys::process;
 
-/// What a thread that wanted to read came to.
+/// The outcome for a thread that tried to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Led {
     /// Its own wait is over.
@@ -82,7 +82,7 @@ impl Link {
         self.waker.lock().wake();
     }
 
-    /// Routes what has come, or comes within `first`; false where somebody
+    /// Routes what has come, or comes within `first`; false if somebody
     /// else reads.
     pub(super) fn drain(&self, first: Wait) -> bool {
         let Some(mut incoming) = self.incoming.try_lock() else {

@@ -42,7 +42,7 @@ pub(crate) struct Recovery {
 }
 
 impl Recovery {
-    /// For the session that `welcome` began; `None` where the host does not
+    /// For the session that `welcome` began; `None` if the host does not
     /// keep sessions.
     pub(crate) fn new(
         config: &Guest,
@@ -116,7 +116,7 @@ pub(crate) fn listen(link: &Arc<Link>) {
 }
 
 impl Link {
-    /// How often the session went on over another connection.
+    /// How often the session continued over another connection.
     #[must_use]
     pub fn reconnects(&self) -> u64 {
         self.recovery
@@ -173,7 +173,7 @@ impl Link {
     /// connection `generation`.
     ///
     /// # Errors
-    /// What every call returns from now on.
+    /// The error that every call returns from now on.
     pub(super) fn recover(&self, generation: u64, error: &TravelError) -> Result<()> {
         if self.recovery.is_none() || !error.is_loss() || process::forked() {
             return Err(self.lose(error));
@@ -291,7 +291,7 @@ impl Link {
         }
     }
 
-    /// Goes on over `connected`: sends what the host has not taken in.
+    /// Continues over `connected`: sends what the host has not taken in.
     fn install(
         &self,
         recovery: &Recovery,

@@ -21,7 +21,7 @@ use crate::sys::memory::{load_token, store_token};
 const LOOKS: u32 = 8;
 
 impl Link {
-    /// Waits for the stream's work; false where the host must be asked.
+    /// Waits for the stream's work; false if the host must be asked.
     ///
     /// # Errors
     /// As [`check`](Self::check).
@@ -62,7 +62,7 @@ impl Link {
                     }
                 }
             }
-            // A host function may have to run before the work is over.
+            // A host function may have to run before the work is complete.
             self.drain(Wait::Poll);
             if self.state.is_ended() || !spin.again() {
                 return false;

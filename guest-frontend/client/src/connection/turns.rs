@@ -41,12 +41,12 @@ impl Waiter {
 
 impl Turns {
     /// Is anybody in line? Those that come then get in line as well: passing it
-    /// is what keeps a thread waiting for ever. A stale answer lets one pass.
+    /// is what keeps a thread waiting forever. A stale answer lets one pass.
     pub(super) fn is_taken(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) != 0
     }
 
-    /// Gets in line and returns when it is this thread's turn; none where the line
+    /// Gets in line and returns when it is this thread's turn; none if the line
     /// is too long.
     pub(super) fn take(&self, spin: Duration) -> Option<Turn<'_>> {
         let longest = *self.longest.get_or_init(|| {

@@ -40,7 +40,7 @@ pub use update::Refusal;
 
 /// CU_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH.
 const AUTO_FREE: u64 = 1;
-/// Most bytes of nodes in one call.
+/// Maximum number of bytes of nodes in one call.
 const PART: usize = MAX_PAYLOAD - 64;
 /// Most dependencies of a node on the wire; more are gathered by empty nodes.
 const MOST_AFTER: usize = 4096;

@@ -23,7 +23,7 @@ use crate::stream::wait_for_event;
 /// CU_MEMHOSTALLOC_DEVICEMAP.
 const DEVICEMAP: u32 = 2;
 
-/// What becomes of a node's work.
+/// The calls and host functions that a node becomes.
 pub(super) enum Made {
     One(u16, Vec<u8>),
     Host(HostRun),

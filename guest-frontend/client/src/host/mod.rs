@@ -48,7 +48,7 @@ pub struct HostMemory {
     pinned: RwLock<BTreeMap<u64, Pinned>>,
 }
 
-/// What is pinned from some address on.
+/// The pinned memory from an address.
 #[derive(Debug, Clone)]
 pub struct Pinned {
     /// First address in the program.

@@ -68,7 +68,7 @@ impl Edge {
     }
 }
 
-/// What a node comes after.
+/// The dependencies of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dependency {
     /// The earlier node's number.

@@ -35,7 +35,7 @@ pub struct Kernel {
     pub ordinal: u32,
     /// The kernel.
     pub function: Arc<Function>,
-    /// What the program called it by.
+    /// The program's handle of it.
     pub handle: u64,
     /// Shape of the launch.
     pub shape: Shape,
@@ -91,7 +91,7 @@ pub enum CopyNodeEnd {
         rows: u64,
     },
     /// Memory of the program, which it keeps until
-    /// the last launch is over.
+    /// the last launch is complete.
     Host {
         /// First byte of the copy.
         address: u64,
@@ -146,7 +146,7 @@ pub struct Fill {
 pub struct MemoryWork {
     /// Device of the guest that does them.
     pub ordinal: u32,
-    /// What is done.
+    /// The operation.
     pub operations: Vec<MemoryOperation>,
     /// The same as the program described it.
     pub given: Vec<[u64; 6]>,
@@ -179,11 +179,11 @@ pub struct Marked {
     pub ordinal: u32,
     /// The event.
     pub event: Arc<Event>,
-    /// What the program called it by.
+    /// The program's handle of it.
     pub handle: u64,
 }
 
-/// What a node does.
+/// The work of a node.
 #[derive(Debug, Clone)]
 pub enum Work {
     /// Nothing: a point in the order.
@@ -254,7 +254,7 @@ pub(super) struct Node {
     pub(super) after: Vec<Dependency>,
 }
 
-/// What a graph belongs to.
+/// The owner of a graph.
 #[derive(Debug, Clone)]
 enum Owner {
     /// The program.
@@ -348,7 +348,7 @@ impl Graph {
         Self::with(Vec::new(), 0, Owner::Body(around), References::default())
     }
 
-    /// What its nodes do.
+    /// The work of its nodes.
     pub(super) fn works(&self) -> Vec<Work> {
         let nodes = self.nodes.lock();
         nodes
@@ -364,7 +364,7 @@ impl Graph {
         GRAPHS.read().get(&id)?.upgrade()
     }
 
-    /// What the program calls it by, once it has been told; `give` makes it.
+    /// The program's handle, once it has one; `give` creates it.
     pub fn handle(&self, give: impl FnOnce() -> u64) -> u64 {
         // Held by nothing else: two threads that ask first at the same time
         // would get two names for one graph, so the nodes' lock is taken.
@@ -506,10 +506,10 @@ impl Graph {
         Ok(self.name(nodes.len() - 1))
     }
 
-    /// What a node does.
+    /// The work of a node.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where there is no such node.
+    /// `INVALID_VALUE` if there is no such node.
     pub fn work(&self, number: u32) -> Result<Work> {
         match self.nodes.lock().get(number as usize) {
             Some(Some(node)) => Ok(node.work.clone()),
@@ -520,7 +520,7 @@ impl Graph {
     /// Changes what a node does.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where there is no such node, or it is of another kind.
+    /// `INVALID_VALUE` if there is no such node, or it is of another kind.
     pub fn set_work(&self, number: u32, work: Work) -> Result<()> {
         match self.nodes.lock().get_mut(number as usize) {
             Some(Some(node)) if node.work.kind() == work.kind() => {
@@ -534,7 +534,7 @@ impl Graph {
     /// cuGraphDestroyNode.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where there is no such node.
+    /// `INVALID_VALUE` if there is no such node.
     pub fn remove(&self, number: u32) -> Result<()> {
         let mut nodes = self.nodes.lock();
         check_numbers(&nodes, &[number])?;
@@ -699,7 +699,7 @@ pub struct Conditional {
     pub condition: Arc<Condition>,
     /// How.
     pub kind: ConditionalKind,
-    /// What runs.
+    /// The kernel.
     pub bodies: Vec<Arc<Graph>>,
     handles: OnceLock<Box<[u64]>>,
 }
@@ -718,7 +718,7 @@ impl Conditional {
         }
     }
 
-    /// What the program calls the bodies by, as long as the node lives.
+    /// The program's handles of the bodies, valid as long as the node.
     pub fn handles(&self, name: impl Fn(&Arc<Graph>) -> u64) -> &[u64] {
         self.handles
             .get_or_init(|| self.bodies.iter().map(name).collect())

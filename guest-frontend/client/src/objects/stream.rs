@@ -103,7 +103,7 @@ impl Stream {
         self.ordered.load(Ordering::Relaxed)
     }
 
-    /// What is posted from now on waits for copies up to `position`.
+    /// Work posted from now on waits for copies up to `position`.
     pub(crate) fn note_ordered(&self, position: u64) {
         self.ordered.fetch_max(position, Ordering::AcqRel);
     }

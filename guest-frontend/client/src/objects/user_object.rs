@@ -148,7 +148,7 @@ impl References {
     /// Releases references.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where there are fewer.
+    /// `INVALID_VALUE` if there are fewer.
     pub fn release(&mut self, object: &Arc<UserObject>, count: u32) -> Result<()> {
         let same = |other: &Arc<UserObject>| Arc::ptr_eq(other, object);
         let held = self.0.iter().filter(|(other, _)| same(other));

@@ -80,7 +80,7 @@ impl Shadows {
         self.count.store(regions.len(), Ordering::Release);
     }
 
-    /// A shadow whose work is over: nobody finds it any more.
+    /// A shadow whose work is complete: nobody finds it any more.
     pub(crate) fn remove(&self, region: &Arc<Region>) {
         region.forget();
         let mut regions = self.regions.write();

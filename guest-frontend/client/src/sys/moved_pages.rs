@@ -48,7 +48,7 @@ fn at(address: u64) -> Option<NonNull<c_void>> {
 
 impl Second {
     /// Maps `length` bytes at `offset` of the window a second time, in whole
-    /// pages; `None` where that memory is not to be shared so.
+    /// pages; `None` if that memory is not to be shared so.
     pub(crate) fn new(window: &Window, offset: u64, length: u64) -> Option<Self> {
         let from = window.place(offset, length).ok()?;
         let length = usize::try_from(length).ok()?;
@@ -61,7 +61,7 @@ impl Second {
     }
 
     /// Puts the pages in the place of the program's at `address`, with what
-    /// these hold; `None` where they cannot be told from other memory, or where
+    /// these hold; `None` if they cannot be told from other memory, or where
     /// somebody may write to them meanwhile.
     pub(crate) fn replace(self, address: u64, window: u64) -> Option<MovedPages> {
         let target = at(address)?;
@@ -251,7 +251,7 @@ fn is_window(address: u64, length: usize, window: u64) -> bool {
 enum Hold {
     /// There is no other thread, and no signal handler runs.
     Alone(libc::sigset_t),
-    /// The kernel holds who tries to; those go on once the descriptor is closed.
+    /// The kernel holds who tries to; those continue once the descriptor is closed.
     Watched(i32),
 }
 

@@ -40,7 +40,7 @@ pub fn watch_forks() {
 }
 
 /// Is this a child that was forked after [`watch_forks`]? Nothing of a session
-/// may be used here: threads are missing, locks may be held for ever.
+/// may be used here: threads are missing, locks may be held forever.
 #[must_use]
 pub fn forked() -> bool {
     FORKED.load(Ordering::Relaxed)

@@ -23,7 +23,7 @@ const BUSY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Periodic {
     again: Again,
-    /// `None` where its worker does it by itself.
+    /// `None` if its worker does it by itself.
     next: Option<Instant>,
     /// When the state that is there was written, by this daemon's order.
     last: Option<Instant>,

@@ -20,7 +20,7 @@ pub(super) struct Fresh {
 }
 
 impl Fresh {
-    /// Makes one in a directory, which is made where it is not there. Its owner
+    /// Makes one in a directory, which is made if it does not exist. Its owner
     /// only reads it: it will hold the token and the program's data.
     pub(super) fn make(directory: &Path) -> io::Result<(Self, File)> {
         let mut builder = DirBuilder::new();

@@ -65,7 +65,7 @@ struct Member {
 ///      └────────► Staying ◄───────┘
 /// ```
 ///
-/// A member whose program ended leaves the others alone. The migration is over
+/// A member whose program ended leaves the others alone. The migration is complete
 /// when no member is left, in whatever stage. Where the daemon dies, its ends of
 /// the gates close, and all sessions stay.
 #[derive(Debug)]
@@ -304,7 +304,7 @@ impl Broker {
         }
     }
 
-    /// Asks guests to go on over another communicator, each on its own. Those of
+    /// Asks guests to continue over another communicator, each on its own. Those of
     /// a VM or GPU that go over it already are left alone.
     fn begin_relocations(
         &mut self,
@@ -513,7 +513,7 @@ impl Broker {
         together.chain(relocations).min()
     }
 
-    /// Asks the guest of a session to go on over another communicator; the key
+    /// Asks the guest of a session to continue over another communicator; the key
     /// of its worker.
     fn relocate(
         &mut self,
@@ -574,7 +574,7 @@ impl Broker {
         let Some(session) = of_worker.find(|session| session.worker == key) else {
             return;
         };
-        // Nobody goes on with it here.
+        // Nobody continues with it here.
         let token = std::mem::take(&mut session.token);
         if token == [0; 16] || route.communicator.is_empty() {
             return;
@@ -633,7 +633,7 @@ fn reaches_others(address: &str) -> bool {
 }
 
 impl Member {
-    /// What became of it.
+    /// The outcome.
     fn over(self, outcome: Outcome) -> Moved {
         let (figures, error) = match outcome {
             Ok(figures) => (figures, None),

@@ -10,7 +10,7 @@ use super::Broker;
 use crate::shares::{Notice, Owner};
 use crate::worker::State;
 
-/// What an operator asks.
+/// An operator's request.
 pub(super) struct Wish {
     pub(super) weight: Option<u32>,
     pub(super) cap: Option<u32>,

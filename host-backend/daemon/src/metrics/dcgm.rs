@@ -24,7 +24,7 @@ pub struct Board {
     pub used: u64,
 }
 
-/// What a gauge says of a GPU.
+/// Reads a gauge of a GPU.
 type Reading = fn(&Board) -> u64;
 
 /// Names and labels that dashboards made for dcgm-exporter know. Only what this

@@ -16,7 +16,7 @@ impl WorkDevice for CudaDevice {
 }
 
 impl CudaDevice {
-    /// What the work names: alive, and memory that the session reaches.
+    /// Checks that the work refers to live objects and to the session's memory.
     pub(crate) fn look_up(&self, work: &Work<'_>) -> Result<Found<'_>> {
         Ok(match work {
             Work::Launch(launch) => {

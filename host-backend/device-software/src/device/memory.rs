@@ -39,7 +39,7 @@ impl MemoryDevice for SoftwareDevice {
             return Err(invalid("outside the arena"));
         }
         if self.memory.is_backed_in(address, size) {
-            // What was unmapped there goes once its work is over.
+            // What was unmapped there goes once its work is complete.
             self.scheduler.settle();
         }
         if !self.memory.is_shared(memory) {

@@ -13,7 +13,7 @@ use crate::memory_unsafe::lanes_unsafe::{
 };
 use crate::program::{Access, Address, Ext, Extend, MemSpace, Reg, WINDOW_SHIFT};
 
-/// What the running fragment reaches besides its registers.
+/// The state that the running fragment can access besides its registers.
 pub struct Reach<'a> {
     pub(super) ext: &'a [Ext],
     pub(super) memory: &'a Memory,

@@ -112,7 +112,7 @@ const ANY: &[libc::c_long] = &[
     libc::SYS_uname,
     libc::SYS_sysinfo,
     // To become the VM's user; no more once the capabilities are gone, and refused
-    // by `deny_users` where there is none to become.
+    // by `deny_users` if there is none to become.
     libc::SYS_setgroups,
     libc::SYS_setresgid,
     libc::SYS_setresuid,

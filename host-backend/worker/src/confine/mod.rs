@@ -17,7 +17,7 @@ use std::path::Path;
 
 use crate::arguments::{Calls, DeviceKind};
 
-/// What holds for a worker, and why something does not.
+/// The measures in force for a worker, and why others are not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measure {
     /// Its name.
@@ -98,7 +98,7 @@ pub fn finish(readable: &[&Path]) {
 /// that it does for a VM.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn become_user(user: u32) -> std::io::Result<()> {
     if user == 0 {
         return Err(std::io::Error::other("0 is no VM's"));

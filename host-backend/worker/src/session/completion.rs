@@ -17,10 +17,10 @@ use super::stream::StreamWait;
 use crate::error::SessionEnd;
 use crate::statistics::Statistics;
 
-/// Most calls of a session that wait at once: more than a process has threads.
+/// Maximum number of calls of a session that wait at once: more than a process has threads.
 const MOST_PENDING: usize = 16 * 1024;
 
-/// What a call waits for.
+/// The goal of a waiting call.
 #[derive(Debug)]
 pub(crate) enum Goal {
     /// An event of the guest's.
@@ -61,7 +61,7 @@ impl Goal {
     }
 }
 
-/// What is left to do at the goal.
+/// The rest of a call, to run when the goal is reached.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Then {
     /// Only the reply.
@@ -74,7 +74,7 @@ pub(crate) enum Then {
     ShadowDestroy(u64),
 }
 
-/// What a call that may have to wait comes to.
+/// The outcome of a call that may have to wait.
 #[derive(Debug)]
 pub(crate) enum Progress {
     /// It is done.

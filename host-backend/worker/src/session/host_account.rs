@@ -15,7 +15,7 @@ const MOST: u64 = 32 << 30;
 /// The session's account.
 #[derive(Debug)]
 pub(crate) struct HostAccount {
-    /// Most bytes of the session.
+    /// Maximum number of bytes of the session.
     limit: u64,
     statistics: Arc<Statistics>,
     /// The VM's account, once it is known.
@@ -40,7 +40,7 @@ impl HostAccount {
         })
     }
 
-    /// What the session holds counts for its VM, too.
+    /// The session's memory counts for its VM as well.
     pub(crate) fn count_for(&self, share: Share) {
         // Only once, before the session holds anything.
         let _ = self.share.set(share);

@@ -80,7 +80,7 @@ pub(crate) struct HostMemory {
 }
 
 impl HostMemory {
-    /// What shadows take counts in `account`.
+    /// Memory of shadows counts in `account`.
     pub(crate) fn new(
         regions: Regions,
         window: Option<Arc<Window>>,
@@ -141,7 +141,7 @@ impl HostMemory {
         self.pinned = pinned;
     }
 
-    /// What a guest that connects again is told.
+    /// The part of the welcome for a reconnecting guest.
     pub(crate) fn sharing(&self) -> Sharing {
         match self.pinned {
             Pinned::Window if self.window.is_some() => Sharing::Window,

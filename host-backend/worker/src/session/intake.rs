@@ -28,7 +28,7 @@ pub(crate) struct Waiting {
     pub(crate) executed: bool,
 }
 
-/// What was taken in.
+/// The calls taken in.
 pub(crate) struct Intake {
     /// Number of the last call taken in.
     received: u64,
@@ -82,7 +82,7 @@ impl Intake {
         Ok(())
     }
 
-    /// A call of so many bytes was dealt with or put by. `Some` when
+    /// A call of so many bytes was dealt with or queued. `Some` when
     /// an acknowledgement is due: the guest keeps the calls behind it for
     /// another connection.
     pub(crate) fn taken_in(&mut self, length: usize, durable: bool) -> Option<u64> {

@@ -98,7 +98,7 @@ impl Link {
         }
     }
 
-    /// What sends, whatever the connection.
+    /// The sender, independent of the connection.
     pub(crate) fn sender(&self) -> &Arc<DurableSender> {
         &self.sender
     }

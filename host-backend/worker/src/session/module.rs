@@ -15,7 +15,7 @@ use crate::error::{Outcome, fail};
 use crate::handles::Table;
 use crate::images::{ImageStore, Images, Stored};
 
-/// Most bytes of a loader's log that are sent.
+/// Maximum number of bytes of a loader's log that are sent.
 const MOST_LOG: usize = 64 * 1024;
 
 /// A module of the guest.
@@ -85,7 +85,7 @@ pub(crate) struct Modules {
 }
 
 impl Modules {
-    /// What they take of the host's memory counts in `account`.
+    /// Their host memory counts in `account`.
     pub(crate) fn new(images: ImageStore, account: Arc<HostAccount>) -> Self {
         Self {
             modules: Table::new("module"),

@@ -22,7 +22,7 @@ pub(crate) struct Objects {
     pub(crate) host_functions: Arc<HostFunctions>,
     /// Limits of the context that the guest set.
     limits: BTreeMap<u32, u64>,
-    /// What recreates all of them.
+    /// The calls that recreate all of them.
     pub(crate) live: Live,
 }
 

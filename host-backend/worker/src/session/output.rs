@@ -15,7 +15,7 @@ use crate::error::SessionEnd;
 
 /// Bytes of one frame.
 const PART: usize = 64 * 1024;
-/// Most bytes that wait in the file; what is older is left out.
+/// Maximum number of bytes that wait in the file; what is older is left out.
 const MOST: u64 = 64 << 20;
 /// Most launches of kernels that are still looked through.
 const MOST_SOUGHT: usize = 256;
@@ -37,7 +37,7 @@ impl Output {
     /// Points this process's standard output at a memory file.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn capture() -> io::Result<Self> {
         let output = Self::new()?;
         rustix::stdio::dup2_stdout(&output.file)?;
@@ -55,7 +55,7 @@ impl Output {
         })
     }
 
-    /// The next bytes; empty where there are none.
+    /// The next bytes; empty if there are none.
     fn next(&mut self) -> io::Result<&[u8]> {
         let mut count = rustix::io::pread(&self.file, self.part.as_mut_slice(), self.read)?;
         if count == PART {
@@ -76,7 +76,7 @@ impl Output {
     }
 }
 
-/// What the session's kernels print.
+/// The output of the session's kernels.
 #[derive(Debug)]
 pub(crate) struct Printing {
     output: Option<Output>,

@@ -25,11 +25,11 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Counts a piece of work that is about to be given; false where it must
+    /// Counts a piece of work that is about to be given; false if it must
     /// wait.
     ///
     /// # Errors
-    /// What the device says to a mark.
+    /// The device's answer about a mark.
     pub(super) fn admit(&mut self, gpu: &mut Gpu, stream: StreamId) -> Result<bool> {
         if self.since < STEP {
             self.since += 1;

@@ -15,15 +15,15 @@ use paragpu_protocol::frame::MAX_PAYLOAD;
 
 /// Unit of registered host memory.
 pub(crate) const PAGE: u64 = 4096;
-/// Most bytes of one data frame: whole pages, after the offset.
+/// Maximum number of bytes of one data frame: whole pages, after the offset.
 const MOST: usize = (MAX_PAYLOAD - 8) / PAGE as usize * PAGE as usize;
 
 /// One shadow.
 #[derive(Debug)]
 pub(super) struct Shadow {
-    /// What the device sees.
+    /// The device's copy.
     memory: Mapping,
-    /// What both sides agreed on last.
+    /// The state that both sides last agreed on.
     agreed: Mapping,
     /// Both count, but for a shadow of no session.
     _held: Option<Charge>,
@@ -36,7 +36,7 @@ impl Shadow {
     /// Zeros, at the device's address of them, which count as `held`.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub(super) fn at(address: u64, size: u64, held: Charge) -> Result<Self, rustix::io::Errno> {
         Ok(Self {
             memory: Mapping::at(address, size)?,
@@ -54,7 +54,7 @@ impl Shadow {
         self.memory.address() + self.memory.len()
     }
 
-    /// What both sides agreed on last; shorter past the end.
+    /// The state that both sides last agreed on; shorter past the end.
     pub(super) fn agreed(&self, offset: u64, size: usize) -> &[u8] {
         self.agreed.bytes(offset, size)
     }

@@ -140,7 +140,7 @@ impl Pacing {
     }
 
     /// How long a launch that stalls may rest, while other calls wait for the
-    /// device or not; `None` where it does not wait for this.
+    /// device or not; `None` if it does not wait for this.
     pub(crate) fn rest(&self, others_wait: bool) -> Option<Duration> {
         if !self.turns.is_paced() {
             return None;

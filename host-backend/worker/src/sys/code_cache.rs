@@ -15,7 +15,7 @@ use paragpu_control::spawn::CODE_CACHE;
 /// Lets the descriptor lead to a directory that is gone: nothing is kept.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn reserve() -> io::Result<()> {
     let gone = tempfile::tempdir()?;
     let directory = File::open(gone.path())?;
@@ -26,7 +26,7 @@ pub fn reserve() -> io::Result<()> {
 /// Keeps compiled code in this directory, which is made.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn keep_in(directory: &Path) -> io::Result<()> {
     match std::fs::create_dir(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),

@@ -30,7 +30,7 @@ enum Phase {
     Draining { since: Instant },
     /// Nothing is in flight; its state can be read.
     Stopped { since: Instant },
-    /// It was not stopped and goes on.
+    /// It was not stopped and continues.
     GivenUp,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Attempts {
     paused: Duration,
 }
 
-/// What is left after an attempt that failed.
+/// The next step after a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failed {
     /// The session is served for a while, then it is tried again.
@@ -77,7 +77,7 @@ impl Attempts {
         self.patience
     }
 
-    /// Its work is over.
+    /// Its work is complete.
     pub(crate) fn succeed(&mut self) {
         if let Phase::Draining { since } = self.phase {
             self.phase = Phase::Stopped { since };

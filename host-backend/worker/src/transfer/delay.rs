@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// step, where calls wait.
 const SHARE: u32 = 4;
 
-/// What the steps of a move cost the program.
+/// The delay that the steps of a move cause.
 #[derive(Debug, Default)]
 pub(crate) struct Delay {
     /// When the step that is under way began.

@@ -21,14 +21,14 @@ pub enum Order {
         /// End the session when it is written.
         end: bool,
     },
-    /// Go on in another worker.
+    /// Continue in another worker.
     Migrate(Departure),
 }
 
 /// Where a session's state is written.
 #[derive(Debug)]
 pub enum CheckpointTarget {
-    /// Into a file of this directory, which is made where it is not there.
+    /// Into a file of this directory, which is made if it does not exist.
     Directory(PathBuf),
     /// Into this file, which the daemon gives its name.
     File(File),
@@ -43,7 +43,7 @@ pub struct Departure {
     pub local: bool,
     /// Which of the destination's devices.
     pub wanted: u32,
-    /// The communicator over which the guest goes on there; empty for its
+    /// The communicator over which the guest continues there; empty for its
     /// connection as it is.
     pub follows: String,
     /// Of sessions that move together: pipes that let it stop, and commit.
@@ -118,7 +118,7 @@ impl Orders {
         order
     }
 
-    /// What ends the session's wait for calls.
+    /// Interrupts the session's wait for calls.
     pub(crate) fn wakes(&self, wake: Arc<dyn Wake>) {
         *locked(&self.wake) = Some(wake);
     }

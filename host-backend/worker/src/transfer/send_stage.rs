@@ -10,10 +10,10 @@ use super::state::{Kind, StateError, Writer};
 /// Records that wait to be written.
 const WAITING: usize = 4;
 
-/// What the thread does with the writer.
+/// The thread's work with the writer.
 type Work<W> = Box<dyn FnOnce(&mut Writer<W>) -> Result<(), StateError> + Send>;
 
-/// What the thread is given.
+/// The thread's input.
 enum Job<W> {
     /// A record of contents.
     Contents(Vec<u8>),

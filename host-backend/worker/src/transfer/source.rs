@@ -49,27 +49,41 @@ const SLICE: Duration = Duration::from_micros(500);
 /// silent for long: 8 GiB.
 const FETCHES: usize = 4096;
 
-/// What the source does, and for which answer it waits.
+/// The source's step, and the answer that it waits for.
 ///
 /// Up to `Copied` the program runs, and each step is short. Then the session is
-/// stopped, and one call of [`finish`](Source::finish) goes all the way down to
-/// `Moved`, or back to serving the session here. Nothing is lost before the
-/// commit: whatever fails there, the session goes on here.
+/// stopped, and one call of [`finish`](Source::finish) continues to `Moved`, or
+/// returns to serving the session here. Until the commit nothing is lost: after
+/// any failure the session continues here.
 ///
 /// ```text
-///  Welcome ──▶ Missing ──▶ SendingImages ──▶ Placing ⟲ ──▶ SendingObjects ──▶ HandingOver ⟲ ──▶
-///                 ▲  └─────────── another was loaded ──┘
-///                 │ objects were made meanwhile
-///  Recreated ──▶ Fetching ⟲ ──▶ Copying ⟲ ──▶ Flushing ──▶ Copied
-///                                       the program runs     │
-/// ───────────────────────────────────────────────────────────┤
-///     ┌─ work is not over: serve, try again ──▶ Copied                                 ▼
-///  Stopping ──▶ StopAndCopy ──▶ Switchover ──▶ Committing ──▶ Moved
-///     │              │              │               │ the link breaks
-///     └──────────────┴──────────────┴───────┬───────┤
-///                                           ▼       ▼
-///                                         Stays   the reader of the token owns it
+///  The program runs:
+///
+///    Welcome ──▶ Missing ──▶ SendingImages ──▶ Placing ──▶ SendingObjects
+///                 ▲   ▲                           │              │
+///                 │   └── an image was loaded ────┘              ▼
+///                 │                                        HandingOver *
+///                 │                                              │
+///                 │                                              ▼
+///                 │                                          Recreated
+///                 │ objects were created                         │
+///                 │                                              ▼
+///                 └── Flushing ◀── Copying ◀──────────────── Fetching *
+///                        │
+///                        ▼
+///                      Copied ◀──┐
+///                        │       │ work is not complete: serve, try again
+///  The session stops:   ▼       │
+///                     Stopping ──┘
+///                        │
+///                        ▼
+///                    StopAndCopy ──▶ Switchover ──▶ Committing ──▶ Moved
+///
+///  * repeated, or skipped
 /// ```
+///
+/// If the link breaks in `Committing`, the worker that reads the token owns the
+/// session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// The destination's daemon picks a worker.
@@ -96,7 +110,7 @@ enum Stage {
     Copied,
     /// The session executes nothing more, and its device runs dry.
     Stopping,
-    /// What the destination lacks travels.
+    /// Sending what the destination lacks.
     StopAndCopy,
     /// The guest connects to the destination; sessions that move together meet.
     Switchover,
@@ -104,7 +118,7 @@ enum Stage {
     Committing,
 }
 
-/// What the destination copies by itself.
+/// The memory that the destination copies by itself.
 #[derive(Debug, Default)]
 struct Fetches {
     /// It was not told of these yet.
@@ -232,7 +246,7 @@ impl Source {
         Ok(chunks)
     }
 
-    /// Lets the destination copy some of what it is to; true where an answer to
+    /// Lets the destination copy some of what it is to; true if an answer to
     /// that comes.
     fn fetch(&mut self) -> Result<bool, StateError> {
         let queue = &mut self.fetches.queue;
@@ -251,7 +265,7 @@ impl Source {
         Ok(true)
     }
 
-    /// Copies ahead from here on, or lets the destination do so.
+    /// Begins pre-copy, by this side or by the destination.
     fn begin_copying(&mut self, session: &mut Session) -> Result<(), StateError> {
         if self.fetch()? {
             self.stage = Stage::Fetching;
@@ -349,7 +363,7 @@ impl Source {
         Ok(())
     }
 
-    /// Copies as far as the link takes it; true where all was copied.
+    /// Copies as far as the link takes it; true if all was copied.
     fn copy_before(&mut self, session: &mut Session) -> Result<bool, StateError> {
         let Some(precopy) = &mut self.precopy else {
             return Err(StateError::Order("nothing to copy"));
@@ -466,7 +480,7 @@ impl Source {
         Err(SessionEnd::Moved)
     }
 
-    /// Gives the session away; an error where it stays here after all.
+    /// Gives the session away; an error if it stays here after all.
     ///
     /// Once the token is handed over, its reader owns the session, so
     /// that no call is executed twice: where the link breaks, exactly one of the
@@ -500,7 +514,7 @@ impl Source {
         end
     }
 
-    /// The migration failed: the session goes on here.
+    /// The migration failed: the session continues here.
     fn stay(
         self: Box<Self>,
         session: &mut Session,

@@ -97,7 +97,7 @@ impl StagingRing {
     /// Gives everything back, as far as the device takes it; nothing of the
     /// program's runs.
     pub(crate) fn release(self, gpu: &mut Gpu) {
-        // The device may write for ever: the memory stays then.
+        // The device may write forever: the memory stays then.
         if self.drain(gpu).is_err() {
             return;
         }

@@ -26,14 +26,14 @@ use crate::transfer::survey;
 /// Most rounds in which objects travel while the program runs.
 const ROUNDS: u32 = 4;
 
-/// What the destination has of the session's objects.
+/// The objects that exist at the destination.
 #[derive(Debug, Default)]
 pub(super) struct Recreated {
     /// The images that it has or was offered.
     images: BTreeSet<[u8; 32]>,
     /// The objects that it has.
     items: Arc<Vec<Item>>,
-    /// What created them.
+    /// The calls that created them.
     pub(super) owners: Owners,
     /// Modules of which the device has not said yet where their variables are.
     unplaced: Vec<u64>,
@@ -146,7 +146,7 @@ impl Source {
         Ok(())
     }
 
-    /// Hands some of the objects' memory over; true where an answer to that
+    /// Hands some of the objects' memory over; true if an answer to that
     /// comes. Where there is nothing more, the destination is to recreate them.
     fn hand_over(&mut self, session: &mut Session) -> Result<bool, StateError> {
         let Some(batch) = self.shared.next(session) else {

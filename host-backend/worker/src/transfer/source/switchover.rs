@@ -49,7 +49,7 @@ impl Gates {
     }
 }
 
-/// Is the gate open? An error where it never will be.
+/// Is the gate open? An error if it never will be.
 fn is_open(gate: BorrowedFd<'_>) -> Result<bool, StateError> {
     let flags = ready(gate, Duration::ZERO);
     if flags.contains(PollFlags::IN) {
