@@ -156,7 +156,7 @@ pub trait Receiver: Send {
         Vec::new()
     }
 
-    /// Where TLS protects the connection, how another process continues with it
+    /// If TLS protects the connection, how another process continues with it
     /// once its sender has settled. It holds the connection's keys.
     fn secured(&self) -> Option<Vec<u8>> {
         None

@@ -35,7 +35,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::sys::apart::{self, Map, Namespaces, Program};
 
-/// Status of a process that did what it was to do.
+/// Exit status of a process that succeeded.
 const DONE: i32 = 0;
 
 /// The daemon's request.
@@ -43,7 +43,7 @@ const DONE: i32 = 0;
 enum Request {
     /// Start a worker; the descriptor is its control socket.
     Start(Box<Spawn>),
-    /// The directory is this user's of the range from now on.
+    /// Give the directory to this user of the range.
     Give { user: u32 },
     /// Remove what is in the directory, as this user of the range.
     Empty { user: u32 },

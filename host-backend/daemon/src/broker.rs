@@ -119,7 +119,7 @@ struct Travel {
     /// By key of the worker.
     orders: BTreeMap<u64, orders::Ordered>,
     migrations: BTreeMap<u64, migrations::Migration>,
-    /// Where sessions went, by their secret.
+    /// The destinations of sessions that left, by token.
     departed: BTreeMap<[u8; 16], migrations::Departed>,
     parked: Vec<orders::Parked>,
     /// By session.

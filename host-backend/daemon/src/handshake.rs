@@ -81,7 +81,7 @@ pub struct Asked {
 pub struct Arrival {
     /// Its secret.
     pub token: [u8; 16],
-    /// The guest's connection comes along.
+    /// With the guest's connection.
     pub local: bool,
     /// Its guest is to use another connection from then on: [`Asked::communicator`].
     pub follows: bool,

@@ -67,7 +67,7 @@ struct Places {
 }
 
 impl Places {
-    /// Gives `key` a place. Where that is more than `most`, returns the key
+    /// Gives `key` a place. If there are more than `most`, returns the key
     /// that loses its own: with n sources, one of a source that has more than
     /// `most / n`.
     fn enter(&mut self, source: PeerIdentity, key: u64, most: usize) -> Option<u64> {

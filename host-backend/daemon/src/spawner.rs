@@ -26,7 +26,7 @@ pub struct Spawner {
     gate: Control,
 }
 
-/// Says that a control socket comes along.
+/// Announces a control socket.
 #[derive(Debug, Serialize, Deserialize)]
 struct Comes {}
 
@@ -35,7 +35,7 @@ impl Message for Comes {
 }
 
 impl Spawner {
-    /// Starts the thread. What is open by then stays open in the daemon only.
+    /// Starts the thread. It closes, in its own table, what the daemon has open now.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -89,7 +89,7 @@ fn serve(ordered: &Receiver<Spawn>, told: &Sender<Result<Child, ControlError>>, 
     for spawn in ordered {
         let outcome = spawn.start().and_then(|(mut child, control)| {
             if let Err(error) = gate.send(&Comes {}, &[control.as_fd()]) {
-                // Nobody would ever hear of it.
+                // Without its socket nobody could end this worker.
                 let _ = child.kill();
                 let _ = child.wait();
                 return Err(error);

@@ -229,7 +229,7 @@ pub struct Guest {
     pub pid: u32,
     /// Its channel, with [`Transport::Pci`].
     pub channel: Option<Channel>,
-    /// Where TLS protects the connection, how the worker continues with it.
+    /// If TLS protects the connection, how the worker continues with it.
     pub secured: Option<Keys>,
 }
 

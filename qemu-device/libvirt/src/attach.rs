@@ -57,7 +57,7 @@ pub struct Change {
     pub socket: PathBuf,
 }
 
-/// Attaches the device. Where it is there already in part, the rest is done.
+/// Attaches the device. If it is partly attached, the rest is done.
 ///
 /// # Errors
 /// With the domain as it was and no process left behind.
@@ -139,7 +139,7 @@ fn attach_live(
     })
 }
 
-/// Detaches the device. Where it is there only in part, that part is detached.
+/// Detaches the device. If it is only partly attached, that part is detached.
 ///
 /// # Errors
 /// As libvirt says, or [`Error::Held`]; then the domain's configuration is as

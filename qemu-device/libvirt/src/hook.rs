@@ -2,7 +2,7 @@
 //!
 //! libvirt calls `/etc/libvirt/hooks/qemu.d/paragpu DOMAIN OPERATION …` with the
 //! domain's XML as input, and waits for its end: nothing here may ask libvirt.
-//! Where it fails before the start, the domain does not start, and the user who
+//! If it fails before the start, the domain does not start, and the user who
 //! wanted that is shown what it said.
 
 use std::io::Read;

@@ -103,7 +103,7 @@ impl Pinner for NodePinner {
     }
 
     fn unpin(&self, list: u32) {
-        // SAFETY: PARAGPU_IOC_UNPIN reads one number. Where it is refused, the
+        // SAFETY: PARAGPU_IOC_UNPIN reads one number. If it is refused, the
         // kernel module lets the memory go with the channel.
         let _ = unsafe { ioctl(&*self.0, Setter::<UNPIN, u32>::new(list)) };
     }

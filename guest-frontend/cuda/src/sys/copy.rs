@@ -142,7 +142,7 @@ type Named = named_stream::Named;
 /// cuMemcpy, cuMemcpyAsync: the direction follows from the addresses.
 ///
 /// # Safety
-/// Where the addresses are the program's, `size` bytes are there as for
+/// If the addresses are the program's, `size` bytes are there as for
 /// [`to_device`] and [`from_device`].
 pub unsafe fn unified(
     destination: u64,

@@ -66,7 +66,7 @@ struct Member {
 /// ```
 ///
 /// A member whose program ended leaves the others alone. The migration is complete
-/// when no member is left, in whatever stage. Where the daemon dies, its ends of
+/// when no member is left, in whatever stage. If the daemon dies, its ends of
 /// the gates close, and all sessions stay.
 #[derive(Debug)]
 enum Stage {

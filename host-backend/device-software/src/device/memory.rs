@@ -48,7 +48,7 @@ impl MemoryDevice for SoftwareDevice {
                 let what = "the memory is in use by work that waits for the program";
                 return Err(Error::new(Status::OUT_OF_MEMORY, what));
             }
-            // Where descriptors are short, other processes cannot have it.
+            // If descriptors run out, other processes cannot have it.
             self.memory
                 .hand_out(memory)
                 .or_else(|_| self.memory.share(memory))

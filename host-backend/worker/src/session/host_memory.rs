@@ -271,7 +271,7 @@ impl HostMemory {
         }
     }
 
-    /// Drops a shadow; no work uses it any more. Where the device keeps it, it
+    /// Drops a shadow; no work uses it any more. If the device keeps it, it
     /// stays mapped.
     pub(crate) fn drop_shadow(&mut self, gpu: &mut Gpu, address: u64) -> Outcome<()> {
         self.check_shadow(address)?;

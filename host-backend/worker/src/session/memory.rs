@@ -126,7 +126,7 @@ impl DeviceMemory {
         )
     }
 
-    /// Maps a range. Where it is mapped already, the fence after which it may
+    /// Maps a range. If it is mapped already, the fence after which it may
     /// be used; the caller [counts](Self::count) then.
     pub(crate) fn map(
         &mut self,
@@ -209,7 +209,7 @@ impl DeviceMemory {
     }
 
     /// Maps memory that another worker hands over, in the place of what is
-    /// mapped at `address`. Where the device does not take it, or nothing is
+    /// mapped at `address`. If the device does not take it, or nothing is
     /// handed over, memory of its own is mapped: false.
     pub(crate) fn import(
         &mut self,

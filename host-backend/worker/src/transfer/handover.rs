@@ -93,7 +93,7 @@ paragpu_protocol::record! {
         size: u64,
         /// Of `Pci`: bytes from the window's start to its page lists; 0 for none.
         lists: u64,
-        /// Where TLS protects the connection, how another worker continues with
+        /// If TLS protects the connection, how another worker continues with
         /// it; else empty.
         secured: Bytes<'a>,
         /// Bytes of a frame whose rest is in the connection.

@@ -59,7 +59,7 @@ pub(crate) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Where orders are left for a session, and who hears of them.
+/// The queue of a session's orders.
 pub struct Orders {
     waiting: AtomicBool,
     order: Mutex<Option<Order>>,

@@ -147,7 +147,7 @@ impl Source {
     }
 
     /// Hands some of the objects' memory over; true if an answer to that
-    /// comes. Where there is nothing more, the destination is to recreate them.
+    /// comes. If there is nothing more, tells the destination to recreate them.
     fn hand_over(&mut self, session: &mut Session) -> Result<bool, StateError> {
         let Some(batch) = self.shared.next(session) else {
             let writer = self.peer.writer()?;
