@@ -128,7 +128,7 @@ fn native(call: &Call) -> Result<TokenStream, String> {
     })
 }
 
-/// What a call does to an object.
+/// The effect of a call on an object.
 fn change(call: &Call) -> Result<TokenStream, String> {
     let (what, kind, field) = match &call.effect {
         None => return Ok(TokenStream::new()),

@@ -31,7 +31,7 @@ use crate::window::Window;
 /// How long a daemon may be too busy to take a channel.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What all channels of a device use.
+/// Shared by all channels of a device.
 #[derive(Debug)]
 pub struct Shared {
     /// The window.
@@ -44,7 +44,7 @@ pub struct Shared {
 
 impl Shared {
     /// Where a channel's page lists are, and the memory that they may name;
-    /// nothing where the host does not reach the VM's memory.
+    /// nothing if the host does not reach the VM's memory.
     fn reach(&self, channel: u16) -> (u64, Vec<OwnedFd>) {
         let lists = self.window.layout().lists_of(channel);
         let (Some(lists), Some(memory)) = (lists, &self.guest_memory) else {
@@ -71,7 +71,7 @@ pub struct Target<'a> {
     pub daemon: &'a Path,
 }
 
-/// What a channel is.
+/// The properties of a channel.
 #[derive(Debug)]
 pub enum Phase {
     /// Scrubbed; nobody has it.
@@ -80,7 +80,7 @@ pub enum Phase {
     Greeting,
     /// The guest said hello; the daemon has yet to take the channel.
     Offering {
-        /// What the guest said.
+        /// The guest's message.
         hello: Vec<u8>,
         /// When the daemon has to have taken it.
         until: Instant,
@@ -120,7 +120,7 @@ impl Channel {
         })
     }
 
-    /// What it is.
+    /// Its facts.
     #[must_use]
     pub fn phase(&self) -> &Phase {
         &self.phase

@@ -16,10 +16,10 @@ use rustix::net::{
     SocketFlags, SocketType, connect, sendmsg, shutdown, socket_with,
 };
 
-/// Most bytes that a daemon may say on a connection handed over: a refusal.
+/// Maximum number of bytes that a daemon may say on a connection handed over: a refusal.
 const MAX_ANSWER: usize = 4096;
 
-/// What the daemon is told about a channel.
+/// The message to the daemon about a channel.
 #[derive(Debug)]
 pub struct Offer<'a> {
     /// The VM's name.
@@ -48,7 +48,7 @@ pub struct Connection {
     answer: Vec<u8>,
 }
 
-/// What came over a [`Connection`].
+/// A message received over a [`Connection`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Nothing complete yet.

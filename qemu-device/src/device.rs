@@ -22,7 +22,7 @@ use crate::window::Window;
 /// How soon a channel is offered again to a daemon that was busy.
 const OFFER_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What a descriptor that is polled belongs to.
+/// The owner of a polled descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Polled {
     /// The signal to end.
@@ -39,7 +39,7 @@ pub enum Polled {
     Server(usize),
 }
 
-/// The device of a running VM. Memory and eventfds are made anew for each, so
+/// The device of a running VM. Memory and eventfds are recreated for each, so
 /// that a worker of an earlier VM can reach nothing of a later one.
 #[derive(Debug)]
 pub struct Device {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use rustix::io::Errno;
 use thiserror::Error;
 
-/// Why the device process cannot start or go on.
+/// Why the device process cannot start or continue.
 #[derive(Debug, Error)]
 pub enum Error {
     /// The window's size is not one that a BAR can have.
@@ -39,23 +39,23 @@ pub enum Error {
     Listen {
         /// The socket's path.
         path: PathBuf,
-        /// What the system said.
+        /// The system error.
         #[source]
         source: std::io::Error,
     },
     /// The signals to end cannot be received.
     #[error("cannot receive signals")]
     Signals {
-        /// What the system said.
+        /// The system error.
         #[source]
         source: std::io::Error,
     },
     /// The system refused something that must not fail.
     #[error("cannot {action}")]
     System {
-        /// What was being done.
+        /// The operation that failed.
         action: &'static str,
-        /// What the system said.
+        /// The system error.
         #[source]
         source: Errno,
     },

@@ -32,7 +32,7 @@ impl EventFd {
             .map_err(Error::system("duplicate an eventfd"))
     }
 
-    /// Wakes the other end. Where the counter is full, it is awake already.
+    /// Wakes the other end. If the counter is full, it is awake already.
     pub fn ring(&self) {
         let _ = write(&self.0, &1_u64.to_ne_bytes());
     }

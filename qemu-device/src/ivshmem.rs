@@ -26,7 +26,7 @@ const VERSION: i64 = 0;
 /// The number that stands for the memory.
 const MEMORY: i64 = -1;
 
-/// What a hypervisor gets: the descriptors of one life of a device.
+/// The descriptors of one device instance, which a hypervisor receives.
 pub trait Descriptors {
     /// The window.
     fn memory(&self) -> BorrowedFd<'_>;

@@ -57,7 +57,7 @@ pub struct Layout {
     pub channel_offset: u64,
     /// Size of each channel, and distance from one to the next.
     pub channel_size: u64,
-    /// Offset of the page lists; 0 where there are none.
+    /// Offset of the page lists; 0 if there are none.
     pub list_offset: u64,
 }
 

@@ -32,7 +32,7 @@ pub struct ChannelExtent {
 /// A descriptor of our own for the same file.
 ///
 /// # Errors
-/// Where there are too many.
+/// If there are too many.
 pub fn duplicate(descriptor: BorrowedFd<'_>) -> Result<OwnedFd, communicator::Error> {
     descriptor
         .try_clone_to_owned()
@@ -45,7 +45,7 @@ pub fn duplicate(descriptor: BorrowedFd<'_>) -> Result<OwnedFd, communicator::Er
 /// Writes the header of a channel: two empty rings, the rest bulk area.
 ///
 /// # Errors
-/// Where the channel is too small, which its layout rules out.
+/// If the channel is too small, which its layout rules out.
 pub fn initialise(channel: &IdleChannel, place: ChannelExtent) -> Result<(), communicator::Error> {
     let ring_size = if place.size >= LARGE_CHANNEL_SIZE {
         LARGE_RING_SIZE
@@ -55,11 +55,11 @@ pub fn initialise(channel: &IdleChannel, place: ChannelExtent) -> Result<(), com
     channel.initialise(ring_size).map(drop)
 }
 
-/// Takes the hello out of a channel, as the guest sent it; `None` where it has
+/// Takes the hello out of a channel, as the guest sent it; `None` if it has
 /// sent nothing yet, and rings when it does.
 ///
 /// # Errors
-/// Where the first frame is no hello, or the channel's words make no sense.
+/// If the first frame is no hello, or the channel's words make no sense.
 pub fn take_hello(channel: &IdleChannel) -> Result<Option<Vec<u8>>, communicator::Error> {
     let Some((header, payload)) = channel.take_frame()? else {
         return Ok(None);
@@ -75,7 +75,7 @@ pub fn take_hello(channel: &IdleChannel) -> Result<Option<Vec<u8>>, communicator
 /// Sends a refusal to the guest and closes the channel from this side.
 ///
 /// # Errors
-/// Where the channel's words make no sense, so that nothing can be sent.
+/// If the channel's words make no sense, so that nothing can be sent.
 pub fn refuse(
     memory: BorrowedFd<'_>,
     doorbell: impl AsFd,

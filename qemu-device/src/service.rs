@@ -21,7 +21,7 @@ const SUCCESSION: Duration = Duration::from_secs(1);
 /// signal asks it to end.
 ///
 /// # Errors
-/// Where it cannot start, or the system refuses what must not fail. What
+/// If it cannot start, or the system refuses what must not fail. What
 /// hypervisor, guest or daemon do is no error.
 pub fn run(settings: &Settings) -> Result<(), Error> {
     raise_descriptor_limit();

@@ -34,7 +34,7 @@ impl Throttle {
         self.count += 1;
     }
 
-    /// How long to ignore the guest's doorbells; `None` where it
+    /// How long to ignore the guest's doorbells; `None` if it
     /// behaves. They are heard afterwards: nothing is lost.
     #[must_use]
     pub fn pause(&self, now: Instant) -> Option<Duration> {

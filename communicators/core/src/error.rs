@@ -1,4 +1,4 @@
-//! Why a frame could not travel.
+//! Errors of sending and receiving.
 
 use thiserror::Error;
 
@@ -12,15 +12,15 @@ pub enum Error {
     /// No room for the frame right now; nothing was sent.
     #[error("no room for the frame right now")]
     Full,
-    /// The peer broke the protocol; the connection cannot go on.
+    /// The peer broke the protocol; the connection cannot continue.
     #[error("the peer broke the protocol: {0}")]
     Protocol(String),
     /// The operating system refused.
     #[error("{context}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         context: &'static str,
-        /// What the system said.
+        /// The system error.
         #[source]
         source: std::io::Error,
     },

@@ -1,4 +1,4 @@
-//! Memory that large payloads are received into, without a buffer between.
+//! Memory into which large payloads are received without an extra copy.
 
 use paragpu_protocol::frame::FrameHeader;
 
@@ -13,7 +13,7 @@ pub trait Landing {
 
     /// Has `read` fill memory where the frame's bytes go from the `at`-th
     /// after the head on. `read` may fill less than it is given, and says how
-    /// much. False where there is no such memory: before the first byte the
+    /// much. False if there is no such memory: before the first byte the
     /// frame is received like any other, later its bytes are dropped.
     fn land(
         &mut self,

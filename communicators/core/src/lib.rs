@@ -1,10 +1,9 @@
-//! How bytes travel between a guest process and its worker; nothing of CUDA.
+//! Transport of frames between a guest process and its worker. Nothing here knows of CUDA.
 //!
-//! A communicator gives each side a [`Connection`]: a [`Sender`] shared by all
-//! threads, a [`Receiver`] read by one thread at a time, and, where both sides
-//! can see one piece of memory, a shared [`Window`] for bulk bytes.
-//! Every implementation passes the same conformance suite (module
-//! `conformance`, behind the feature of that name).
+//! A communicator gives each side a [`Connection`]: a [`Sender`] that all threads share, a
+//! [`Receiver`] that one thread reads at a time, and, if both sides can map the same memory,
+//! a shared [`Window`] for bulk data. All implementations pass the same conformance suite
+//! (module `conformance`, behind the feature of that name).
 
 // What others send is read here, so nothing may panic.
 #![cfg_attr(
@@ -55,7 +54,7 @@ pub struct Connection {
     /// Memory that both sides see, for bulk bytes; `None` on streams.
     pub window: Option<Arc<Window>>,
     /// Guest side: lets the host copy this process's memory itself; `None`
-    /// where it cannot.
+    /// if it cannot.
     pub pinner: Option<Arc<dyn Pinner>>,
 }
 

@@ -1,4 +1,4 @@
-//! How long to look for a frame before sleeping.
+//! Decides how long to poll for a frame before sleeping.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Frames that were sent and may have to be sent again.
+//! Frames that were sent and may have to be resent.
 
 use std::collections::VecDeque;
 

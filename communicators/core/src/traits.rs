@@ -75,7 +75,7 @@ pub trait Sender: Send + Sync {
     fn flush(&self) -> Result<(), Error>;
 
     /// Waits until the system has taken everything that was sent, so that
-    /// another process can go on writing where this one stopped; false where
+    /// another process can continue writing where this one stopped; false where
     /// the peer did not take enough of it in time.
     ///
     /// # Errors
@@ -156,7 +156,7 @@ pub trait Receiver: Send {
         Vec::new()
     }
 
-    /// Where TLS protects the connection, how another process goes on with it
+    /// If TLS protects the connection, how another process continues with it
     /// once its sender has settled. It holds the connection's keys.
     fn secured(&self) -> Option<Vec<u8>> {
         None
@@ -168,12 +168,12 @@ pub trait Receiver: Send {
 
 /// Names memory of this process to the host, which copies it by itself then.
 pub trait Pinner: Send + Sync {
-    /// Most bytes of one piece.
+    /// Maximum number of bytes of one piece.
     fn most(&self) -> u64;
 
     /// Pins `length` bytes at `address`, for the host to read, or to write if
     /// `writable`. The number by which a call can name them until
-    /// [`unpin`](Self::unpin); `None` where they cannot be pinned: go another
+    /// [`unpin`](Self::unpin); `None` if they cannot be pinned: go another
     /// way.
     fn pin(&self, address: u64, length: u64, writable: bool) -> Option<u32>;
 

@@ -1,8 +1,7 @@
-//! The shared window: memory that both sides of a connection see.
+//! The shared window: memory that both sides of a connection map.
 //!
-//! The peer may change these bytes at any moment, so no reference to them is
-//! ever given out: bytes are copied in and out, and the progress counter is
-//! atomic.
+//! The peer may change it at any time, so no reference to it is ever given out. Data is
+//! copied in and out, and the progress counter is atomic.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -23,7 +22,7 @@ pub struct WindowError {
     pub window: u64,
 }
 
-/// What [`Window::keep`] asks.
+/// The callback of [`Window::keep`].
 pub type Keeper = Box<dyn Fn() -> Result<(), Error> + Send + Sync>;
 
 /// A mapped region of memory shared with the peer, for bulk bytes.

@@ -1,4 +1,4 @@
-//! A connection over two rings: the sending and the receiving half.
+//! A connection over two rings: sender and receiver.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -40,7 +40,7 @@ pub(crate) trait Region: Send + Sync {
 #[repr(align(128))]
 struct Apart<T>(T);
 
-/// What both halves share.
+/// State shared by sender and receiver.
 struct Channel<R: Region> {
     region: R,
     bell: Box<dyn Doorbell>,
@@ -190,7 +190,7 @@ struct RingSender<R: Region> {
 
 impl<R: Region> Drop for RingSender<R> {
     fn drop(&mut self) {
-        // The receiver may go on; only both halves gone end the connection.
+        // The receiver may continue; only both halves gone end the connection.
         if Arc::strong_count(&self.channel) == 1 {
             self.channel.close();
         }
@@ -304,7 +304,7 @@ struct RingReceiver<R: Region> {
     channel: Arc<Channel<R>>,
     consumer: Consumer,
     adaptive: Adaptive,
-    /// Posted frames in a row, of a producer that goes on.
+    /// Posted frames in a row, of a producer that continues.
     burst: u32,
     empty_polls: u32,
     buffer: Box<[u8]>,

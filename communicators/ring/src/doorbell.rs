@@ -1,4 +1,4 @@
-//! Waking the other side, and being woken.
+//! Doorbells: how one side wakes the other.
 
 use std::time::Instant;
 
@@ -20,7 +20,7 @@ pub trait Doorbell: Send + Sync {
     /// Wakes the peer: its current or next [`wait`](Self::wait) returns.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Closed`] where there is no peer any more.
+    /// [`Error::Io`]; [`Error::Closed`] if there is no peer any more.
     fn ring(&self) -> Result<(), Error>;
 
     /// Sleeps until the peer rings (also before the call, if no earlier wait

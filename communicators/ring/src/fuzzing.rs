@@ -1,4 +1,4 @@
-//! Entry functions for fuzz targets: a ring whose memory says anything.
+//! Entry points of fuzz targets: rings with arbitrary memory contents.
 
 #![allow(clippy::indexing_slicing, reason = "what fuzzes is a test")]
 
@@ -105,7 +105,7 @@ impl Input<'_> {
 
 /// Consumes, produces, and checks a layout, from arbitrary memory that also
 /// changes between the steps. Panics where anything outside the ring would be
-/// touched, or a consumer would run for ever.
+/// touched, or a consumer would run forever.
 pub fn fuzz_ring(data: &[u8]) {
     let mut input = Input(data);
     let size = 64 << (input.u8() % 6);

@@ -1,14 +1,12 @@
-//! The memory of a VM, where the host may copy it itself: over vfio-user, with
-//! memory that can be shared.
+//! VM memory that the host can copy directly: over vfio-user, with shareable memory.
 //!
-//! Three have a say. The guest's kernel names the pages of a process in a page
-//! list ([`crate::layout::list`]), which no process can write. The hypervisor
-//! says which memory the VM has, and the device process keeps that in a table
-//! ([`write_table`]), which a worker can only read. The worker believes a list
-//! as far as the table goes: what is not the VM's memory, or was unmapped
-//! since, is refused. So is a file until the guest and the host have seen that
-//! each sees there what the other writes: a hypervisor may hand out one of
-//! which it has made a copy of its own, as QEMU does with `share=off`.
+//! Three parties are involved. The guest's kernel names the pages of a process in a page list
+//! ([`crate::layout::list`]) that no process can write. The hypervisor says which memory the VM
+//! has, and the device process keeps that in a table ([`write_table`]) that a worker can only
+//! read. The worker trusts a list only within the table: it refuses memory that is not the
+//! VM's or that was unmapped since. It also refuses a file until guest and host have each seen
+//! what the other writes there, because a hypervisor may pass on a file of which it uses a
+//! private copy, as QEMU does with `share=off`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -67,13 +65,13 @@ pub enum ListError {
     /// It names nothing, or is used already.
     #[error("page list {0} names nothing")]
     NotReady(u32),
-    /// What it says cannot be.
+    /// Its contents are impossible.
     #[error("page list {0} makes no sense")]
     Malformed(u32),
     /// Bytes beyond what it names.
     #[error("the page list names fewer bytes")]
     Short,
-    /// What it names is not memory that the VM shares.
+    /// It refers to memory that the VM does not share.
     #[error("address {0:#x} is not memory of the VM that can be shared")]
     NotMapped(u64),
     /// It was not seen that the guest and the host have the same bytes there.
@@ -87,7 +85,7 @@ pub enum ListError {
 /// Device process only: writes a whole table into its file.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn write_table(
     file: BorrowedFd<'_>,
     sequence: &mut u64,
@@ -130,7 +128,7 @@ pub struct GuestMemory {
 #[derive(Debug)]
 struct File {
     ram: Ram,
-    /// What the guest writes is seen here, and what is written here by it.
+    /// Each side sees the other's writes.
     is_shared: bool,
 }
 
@@ -334,7 +332,7 @@ impl GuestMemory {
     }
 
     /// Reads the table again where it changed. While it is being written, and
-    /// where it cannot be read, the VM has no memory.
+    /// if it cannot be read, the VM has no memory.
     fn refresh(&mut self) {
         if self
             .head()

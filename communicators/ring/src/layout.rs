@@ -30,7 +30,7 @@ pub mod device {
     /// u64: bytes of the whole window.
     pub const WINDOW_SIZE: usize = 0x020;
     /// u64: offset of the page lists ([`super::list`]), behind the channels;
-    /// 0 where the host cannot reach the guest's memory.
+    /// 0 if the host cannot reach the guest's memory.
     pub const LIST_OFFSET: usize = 0x028;
     /// u64[8]: bit c is set by the host before it fires the vector for
     /// channel c's guest; the guest's interrupt handler takes the words.
@@ -123,7 +123,7 @@ pub mod list {
     pub const ENTRIES: usize = 2040;
     /// Lists of a channel.
     pub const COUNT: u32 = 4;
-    /// Most bytes of memory that one list names.
+    /// Maximum number of bytes of memory that one list names.
     pub const PIN_MAX: u64 = 4 << 20;
 }
 

@@ -1,13 +1,12 @@
-//! The rings of the shared window: the communicators `shm` (two processes of
-//! one host) and `pci` (the same rings through the virtual device).
+//! The rings of the shared window: the communicators `shm` (two processes of one host) and
+//! `pci` (the same rings through the virtual device).
 //!
-//! A channel is one region of memory that both sides map ([`layout`]): a ring
-//! of frames each way, and the bulk area. [`ring`](self) checks every index
-//! and length that the peer wrote before use and copies each record into
-//! private memory before anything looks at it.
+//! A channel is a region of memory that both sides map ([`layout`]): a ring of frames in each
+//! direction, and the bulk area. [`ring`](self) checks each index and length that the peer
+//! wrote before using it, and copies each record into private memory before anything reads it.
 //!
-//! `shm::create` and `shm::attach`, `pci::attach_host` and
-//! `pci::attach_guest` give the two sides of a connection.
+//! `shm::create` and `shm::attach`, `pci::attach_host` and `pci::attach_guest` create the two
+//! sides of a connection.
 
 // What others send is read here, so nothing may panic.
 #![cfg_attr(

@@ -1,5 +1,5 @@
-//! A loom model of the rings: the real index and sleep protocols over memory
-//! whose every access loom orders in all ways that the memory model allows.
+//! A loom model of the rings: the real index and sleep protocols, on memory whose accesses
+//! loom executes in every order that the memory model allows.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p paragpu-communicator-ring --release model`
 #![allow(unsafe_code)]
@@ -139,7 +139,7 @@ impl Region for ModelRegion {
     }
 }
 
-/// What an eventfd is: set by a ring, cleared by a wait.
+/// A model of an eventfd: set by a ring, cleared by a wait.
 struct Bell {
     rung: Mutex<bool>,
     changed: Condvar,

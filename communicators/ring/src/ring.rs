@@ -1,5 +1,5 @@
-//! The index protocol of one ring: one producer, one consumer, who trust
-//! nothing that the other writes.
+//! The index protocol of one ring: one producer, one consumer. Neither trusts what the other
+//! writes.
 
 use paragpu_communicator::Error;
 use paragpu_protocol::frame::{FrameHeader, HEADER_LEN};
@@ -71,7 +71,7 @@ pub(crate) struct Producer {
 }
 
 impl Producer {
-    /// Goes on where the ring stands.
+    /// Continues where the ring stands.
     pub(crate) fn attach(ring: &impl Ring) -> Result<Self, Error> {
         let tail = ring.tail().load(Ordering::Acquire);
         let head = ring.head().load(Ordering::Acquire);
@@ -112,7 +112,7 @@ impl Producer {
         Ok(now_used + need <= ring.size())
     }
 
-    /// Appends a frame; false where there is no room. `header.length` is the
+    /// Appends a frame; false if there is no room. `header.length` is the
     /// length of all parts together.
     pub(crate) fn push(
         &mut self,
@@ -160,7 +160,7 @@ const STEP: u64 = if cfg!(loom) { 16 } else { 256 };
 #[derive(Debug)]
 pub(crate) struct Consumer {
     head: u64,
-    /// What the producer knows of `head`.
+    /// The producer's copy of `head`.
     published: u64,
     /// How far it was when the producer's request was last looked at.
     asked: u64,
@@ -169,7 +169,7 @@ pub(crate) struct Consumer {
 }
 
 impl Consumer {
-    /// Goes on where the ring stands.
+    /// Continues where the ring stands.
     pub(crate) fn attach(ring: &impl Ring) -> Result<Self, Error> {
         let head = ring.head().load(Ordering::Acquire);
         let tail = ring.tail().load(Ordering::Acquire);
@@ -199,7 +199,7 @@ impl Consumer {
     }
 
     /// Copies the payload of the next frame to the begin of `buffer` and
-    /// returns its header; `None` where the ring is empty.
+    /// returns its header; `None` if the ring is empty.
     pub(crate) fn pop(
         &mut self,
         ring: &impl Ring,
@@ -291,7 +291,7 @@ impl Consumer {
         take_request(ring.producer_waits())
     }
 
-    /// Stores where another consumer goes on. A producer that waits for room
+    /// Stores where another consumer continues. A producer that waits for room
     /// keeps waiting: that consumer's first [`publish`](Self::publish) finds
     /// its request.
     pub(crate) fn leave(self, ring: &impl Ring) {

@@ -1,9 +1,8 @@
-//! The communicator `shm`: rings in a memory file between two processes of
-//! one host.
+//! The communicator `shm`: rings in a memfd between two processes of one host.
 //!
-//! The host creates the region and its doorbells and passes [`GuestEnds`] over
-//! the unix socket on which the guest connected; the socket stays open on both
-//! sides as the sign of life.
+//! The host creates the region and its doorbells and passes [`GuestEnds`] over the guest's unix
+//! socket. Both sides keep the socket open; its end is how each notices that the other is
+//! gone.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -29,7 +28,7 @@ pub struct Options {
     pub window_address: Option<u64>,
 }
 
-/// What the guest needs to attach, in the order it is passed.
+/// The descriptors that the guest needs to attach, in order.
 #[derive(Debug)]
 pub struct GuestEnds {
     /// The region.
@@ -133,7 +132,7 @@ pub fn attach(ends: GuestEnds, liveness: OwnedFd, options: Options) -> Result<Co
     connect(ends, liveness, options, Side::Guest)
 }
 
-/// Host side: goes on with a region where another process stopped serving it.
+/// Host side: continues with a region where another process stopped serving it.
 ///
 /// # Errors
 /// As [`attach`].

@@ -1,6 +1,5 @@
-//! What the rings synchronize with: parking_lot's locks and the standard
-//! library's atomics, or loom's types in a model run (`--cfg loom`), so that the
-//! model checks the real code.
+//! Locks and atomics of the rings: parking_lot's and the standard library's, or loom's in a
+//! model run (`--cfg loom`), so that the model checks the real code.
 
 use std::time::Duration;
 

@@ -107,7 +107,7 @@ impl Vm {
         }
     }
 
-    /// What the hypervisor says of its memory.
+    /// The hypervisor's messages about its memory.
     pub fn map(&mut self, ranges: &[Range]) {
         write_table(self.table.as_fd(), &mut self.sequence, ranges).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Several threads of one side waiting on its one doorbell.
+//! Lets several threads of one side wait on its only doorbell.
 
 use std::time::Instant;
 

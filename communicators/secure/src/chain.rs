@@ -1,4 +1,4 @@
-//! Certificates that lead to an authority: few, so that they are checked soon.
+//! Checks certificate chains, which must be short so that the check is cheap.
 
 use std::sync::Arc;
 

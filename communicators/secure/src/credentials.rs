@@ -1,4 +1,4 @@
-//! Certificates and keys, from files.
+//! Loads certificates and keys from files.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub struct Files<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wear {
     /// The fastest. A connection ends after 2^24 records in one direction, and
-    /// its session goes on over another one.
+    /// its session continues over another one.
     Replaceable,
     /// Those whose keys are never used up, for a connection that no other can
     /// replace.

@@ -1,10 +1,10 @@
-//! Why there is no secured connection.
+//! Errors of secured connections.
 
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Why a secured connection cannot begin or go on.
+/// Why a secured connection cannot begin or continue.
 #[derive(Debug, Error)]
 pub enum Error {
     /// The two sides do not trust each other, or one breaks TLS.
@@ -16,7 +16,7 @@ pub enum Error {
     /// A record was changed on its way, or is none.
     #[error("a record was damaged on its way")]
     Damaged,
-    /// The peer sent what no peer sends once the handshake is over.
+    /// The peer sent what no peer sends once the handshake is complete.
     #[error("the peer sent a TLS message of type {0} after the handshake")]
     Unexpected(u8),
     /// The peer ended the connection, and said why.
@@ -25,7 +25,7 @@ pub enum Error {
     /// The keys protected as many records as they may.
     #[error("the connection's keys are used up")]
     Exhausted,
-    /// Bytes that say how to go on with a connection are none.
+    /// Bytes that say how to continue with a connection are none.
     #[error("the state of a secured connection is malformed")]
     State,
     /// The peer ended the connection before the handshake was over.
@@ -36,7 +36,7 @@ pub enum Error {
     Io(#[from] rustix::io::Errno),
 }
 
-/// What is wrong with a file.
+/// The error in a file.
 #[derive(Debug, Error)]
 #[error("{key} = {} cannot be used: {reason}", path.display())]
 pub struct CertificateError {

@@ -1,4 +1,4 @@
-//! The handshake, and the first bytes behind it, without waiting.
+//! The non-blocking TLS handshake, and the first bytes after it.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,7 +12,7 @@ use crate::Error;
 use crate::record::{CIPHER, HEADER, Secured};
 use crate::secrets::Key;
 
-/// Most bytes that a peer may have sent before [`Handshake::read`] gives the
+/// Maximum number of bytes that a peer may have sent before [`Handshake::read`] gives the
 /// first: its certificates, with what leads from them to an authority.
 pub const READ_MOST: usize = 64 << 10;
 
@@ -21,7 +21,7 @@ pub const READ_MOST: usize = 64 << 10;
 #[derive(Debug)]
 pub struct Handshake {
     connection: Connection,
-    /// What is there of the next record.
+    /// The available part of the next record.
     record: Vec<u8>,
     /// Bytes read before the first one was given.
     read: usize,
@@ -51,7 +51,7 @@ impl Handshake {
         self.read == 0
     }
 
-    /// The certificate that the peer showed, once the handshake is over.
+    /// The certificate that the peer showed, once the handshake is complete.
     #[must_use]
     pub fn peer(&self) -> Option<&CertificateDer<'static>> {
         self.connection.peer_certificates()?.first()
@@ -163,7 +163,7 @@ impl Handshake {
         Ok(())
     }
 
-    /// The connection, once the handshake is over and all is sent. What the
+    /// The connection, once the handshake is complete and all is sent. What the
     /// peer sent and nobody read comes first.
     ///
     /// # Errors

@@ -14,7 +14,7 @@ use rustls::pki_types::pem::PemObject as _;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// What a certificate says.
+/// The contents of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Described {
     /// The hosts that it names: names and addresses.
@@ -25,7 +25,7 @@ pub struct Described {
     pub expires: u64,
 }
 
-/// What the first certificate of a file says.
+/// The contents of a file's first certificate.
 ///
 /// # Errors
 /// One clause.
@@ -56,10 +56,10 @@ fn address(bytes: &[u8]) -> Option<String> {
 }
 
 const SCHEME: &str = "paragpu:vm/";
-/// Most bytes of a VM's name.
+/// Maximum number of bytes of a VM's name.
 const MOST_NAME: usize = 64;
 
-/// What a guest's certificate says.
+/// The contents of a guest's certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The VM's name.

@@ -1,4 +1,4 @@
-//! Makes an authority and certificates of it.
+//! Creates an authority and issues certificates.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -26,7 +26,7 @@ pub enum IssueError {
     File {
         /// Which.
         path: PathBuf,
-        /// What the system said.
+        /// The system error.
         #[source]
         source: std::io::Error,
     },
@@ -59,7 +59,7 @@ pub struct Issued {
 }
 
 impl Authority {
-    /// The one in `directory`, which is made where it is not there.
+    /// The one in `directory`, which is made if it does not exist.
     ///
     /// # Errors
     /// [`IssueError`].
@@ -189,10 +189,10 @@ impl Authority {
     }
 }
 
-/// What a guest's certificate proves.
+/// The rights that a guest's certificate grants.
 const GUEST: [ExtendedKeyUsagePurpose; 1] = [ExtendedKeyUsagePurpose::ClientAuth];
 
-/// What a guest's certificate says, and when it ends.
+/// The contents of a guest's certificate, and its expiry.
 fn of_guest(identity: &Identity) -> Result<(CertificateParams, SystemTime), IssueError> {
     let path = Path::new(&identity.vm);
     let refused = |reason| IssueError::Unusable {

@@ -13,7 +13,7 @@
 //! connection's keys out of it, so that the daemon can hand the connection to a
 //! worker, and a worker to another one: [`Secured`] protects records with
 //! rustls's ciphers and these keys. Nothing renegotiates afterwards. A
-//! connection that has used up its keys ends, and its session goes on over the
+//! connection that has used up its keys ends, and its session continues over the
 //! next one.
 
 // What others send is read here, so nothing may panic.

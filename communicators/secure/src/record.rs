@@ -1,4 +1,4 @@
-//! Records: what protects bytes once the handshake is over.
+//! TLS records, which protect data after the handshake.
 
 use rustls::crypto::cipher::{
     InboundOpaqueMessage, MessageDecrypter, MessageEncrypter, OutboundChunks, OutboundPlainMessage,
@@ -10,9 +10,9 @@ use crate::secrets::{Key, chunk};
 
 /// Bytes of a record's header.
 pub(crate) const HEADER: usize = 5;
-/// Most bytes that one record protects.
+/// Maximum number of bytes that one record protects.
 const PLAIN: usize = 1 << 14;
-/// Most bytes of a record behind its header (RFC 8446, 5.2).
+/// Maximum number of bytes of a record behind its header (RFC 8446, 5.2).
 pub(crate) const CIPHER: usize = PLAIN + 256;
 /// Bytes of ciphertext that are taken from the socket ahead.
 const AHEAD: usize = 16 * (HEADER + CIPHER);
@@ -38,13 +38,13 @@ impl Secured {
         })
     }
 
-    /// How another process goes on with the connection. It holds the keys.
+    /// How another process continues with the connection. It holds the keys.
     #[must_use]
     pub fn state(&self) -> Vec<u8> {
         state(&self.sealer, &self.opener)
     }
 
-    /// Goes on where [`state`] says.
+    /// Continues where [`state`] says.
     ///
     /// # Errors
     /// [`Error::State`].

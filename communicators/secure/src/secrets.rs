@@ -1,4 +1,4 @@
-//! The keys of a connection, and their form between processes.
+//! The keys of a connection, and their serialized form between processes.
 
 use rustls::crypto::cipher::{AeadKey, Iv};
 use rustls::crypto::ring::cipher_suite;
@@ -97,7 +97,7 @@ impl Key {
         bytes
     }
 
-    /// The key at the start of `bytes`, which goes on behind it.
+    /// The key at the start of `bytes`, which continues behind it.
     pub(crate) fn take(bytes: &mut &[u8]) -> Result<Self, Error> {
         let [suite] = chunk(bytes)?;
         Ok(Self {

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::issue::Authority;
 use crate::{Credentials, Error, Files, Handshake, Identity, Secured, Wear};
 
-/// What a host and a guest that trust each other show.
+/// Certificates of a host and a guest that trust each other.
 #[must_use]
 pub fn credentials(wear: Wear) -> (Credentials, Credentials) {
     let directory = tempfile::tempdir().unwrap();

@@ -157,7 +157,7 @@ fn bytes_arrive_and_processes_take_over() {
         for round in 0..3 {
             forward(&mut one, &near, &mut other, &far, &bytes);
             forward(&mut other, &far, &mut one, &near, &bytes[round..round + 1]);
-            // Another process goes on.
+            // Another process continues.
             other = Secured::from_state(&other.state()).unwrap();
         }
     }

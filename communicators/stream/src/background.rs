@@ -1,5 +1,5 @@
-//! The background writer: writes what was posted and not flushed, and what a
-//! full socket did not take.
+//! The background writer: writes posted frames that nobody flushes, and what a full socket
+//! did not accept.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +30,7 @@ fn run(link: &Link) {
     let mut idle = IDLE_TICKS;
     loop {
         if link.is_closed() {
+            // Another thread may be in the middle of a frame. Two writers would mix theirs.
             outgoing = link.await_writer(outgoing);
             if outgoing.is_due() {
                 outgoing = link.drain(outgoing, Patience::Linger, u32::MAX);
@@ -42,6 +43,7 @@ fn run(link: &Link) {
             outgoing = link.drain(outgoing, Patience::Linger, u32::MAX);
             idle = 0;
         } else if idle < IDLE_TICKS {
+            // Not parked yet: a thread that posts finds `Awake` and makes no system call.
             idle += 1;
             outgoing = link.await_work(outgoing, Some(TICK));
         } else {

@@ -1,4 +1,4 @@
-//! Entry functions for fuzz targets: a stream of any bytes, cut anywhere.
+//! Entry points of fuzz targets: a stream of arbitrary bytes, split anywhere.
 
 #![allow(clippy::indexing_slicing, reason = "what fuzzes is a test")]
 
@@ -7,7 +7,7 @@ use paragpu_protocol::frame::{FrameHeader, HEADER_LEN, MAX_PAYLOAD};
 
 use crate::parser::{Parser, RESERVED_KIND};
 
-/// What a stream of bytes means.
+/// Parses a stream of bytes.
 #[derive(Debug, PartialEq, Eq)]
 struct Meaning {
     frames: Vec<(FrameHeader, Vec<u8>)>,

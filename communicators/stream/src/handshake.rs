@@ -1,8 +1,7 @@
-//! Single frames on a socket that is not a connection yet, and frames with
-//! file descriptors.
+//! Single frames, optionally with file descriptors, on a socket that is not a connection yet.
 //!
-//! Nothing past the frame is read, so that the next owner of the socket finds
-//! the rest. Give each socket to [`over`](crate::over) only after these.
+//! Nothing beyond the frame is read, so the next owner of the socket finds the rest. Pass a
+//! socket to [`over`](crate::over) only afterwards.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

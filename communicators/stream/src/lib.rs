@@ -1,11 +1,10 @@
-//! The communicators over stream sockets: `unix`, `tcp` and `vsock`, and
-//! whatever else gives a connected stream socket.
+//! Communicators over stream sockets: `unix`, `tcp`, `vsock`, and any other connected stream
+//! socket.
 //!
-//! [`over`] makes a [`Connection`] of a connected socket. Frames are batched
-//! as they come: a thread that flushes writes what all threads enqueued, and
-//! while a write is under way the next batch gathers. [`sockets`] connects and
-//! listens, [`handshake`] carries single frames, and file descriptors with
-//! them, before a connection is made of the socket.
+//! [`over`] makes a [`Connection`] from a connected socket. Frames are batched: a thread that
+//! flushes writes what all threads have enqueued, and the next batch accumulates during the
+//! write. [`sockets`] connects and listens. [`handshake`] transfers single frames with file
+//! descriptors before the socket becomes a connection.
 
 // What others send is read here, so nothing may panic.
 #![cfg_attr(
@@ -51,7 +50,7 @@ pub struct Options {
     /// Bytes that may wait to be written, from one frame of the largest size
     /// up. Allocated twice, once.
     pub buffer: usize,
-    /// Most bytes in one write; on a vsock at most
+    /// Maximum number of bytes in one write; on a vsock at most
     /// [`LARGEST_VSOCK_WRITE`](sockets::LARGEST_VSOCK_WRITE), whatever is said
     /// here.
     pub largest_write: usize,

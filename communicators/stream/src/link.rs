@@ -1,5 +1,5 @@
-//! What both halves and the background writer share: the socket, the batch
-//! that gathers, the batch that is being written.
+//! State shared by sender, receiver and background writer: the socket, the batch that
+//! accumulates, and the batch being written.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
@@ -65,7 +65,7 @@ pub(crate) struct Outgoing {
     sequence: u64,
 }
 
-/// What is done with the socket.
+/// The state of the socket.
 ///
 /// ```text
 ///        a thread appends a large frame, flushes,
@@ -106,7 +106,7 @@ enum Background {
 /// Most pieces of one write.
 pub(crate) const PARTS: usize = 16;
 
-/// What a writer does when the socket takes no more.
+/// The behaviour of a writer when the socket is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Patience {
     /// Leaves the rest to the background writer.
@@ -127,7 +127,7 @@ impl Outgoing {
         self.socket == Socket::Free && self.pending()
     }
 
-    /// Wakes the background writer; true where it must be notified.
+    /// Wakes the background writer; true if it must be notified.
     fn rouse(&mut self) -> bool {
         std::mem::replace(&mut self.background, Background::Awake) == Background::Parked
     }
@@ -213,7 +213,7 @@ impl Link {
         self.lock().sequence
     }
 
-    /// Appends a frame to the batch that gathers; `None` where it is full.
+    /// Appends a frame to the batch that gathers; `None` if it is full.
     pub(crate) fn append(
         &self,
         mut header: FrameHeader,
@@ -225,7 +225,10 @@ impl Link {
         let fits = outgoing.append(&mut header, sequence, payload, self.options.buffer);
         // A full batch that nobody was asked to write would never make room.
         let wanted = header.slot == 0 || !fits;
+        // While a thread writes, it looks for work again before it stops, under this lock:
+        // the frame cannot be missed, and nobody has to be woken.
         let rouse = wanted && outgoing.socket == Socket::Free && outgoing.rouse();
+        // Notified without the lock, which the woken thread takes first.
         drop(outgoing);
         if rouse {
             self.work.notify_one();
@@ -247,6 +250,8 @@ impl Link {
 
     /// Makes or awaits progress of the writing.
     fn progress<'a>(&'a self, mut outgoing: MutexGuard<'a, Outgoing>) -> MutexGuard<'a, Outgoing> {
+        // A thread that needs room writes itself if nobody does, instead of waking the
+        // background writer and waiting for it.
         if outgoing.socket != Socket::Writing {
             return self.drain(outgoing, Patience::Endless, 1);
         }
@@ -258,9 +263,11 @@ impl Link {
     pub(crate) fn flush(&self) -> Result<(), Error> {
         let outgoing = self.lock();
         self.check(&outgoing)?;
+        // If another thread writes, it takes this one's frames along.
         if !outgoing.is_due() {
             return Ok(());
         }
+        // Bounded: while other threads post, this one would write for them forever.
         let outgoing = self.drain(outgoing, Patience::None, BATCHES_PER_FLUSH);
         self.check(&outgoing)
     }
@@ -301,15 +308,21 @@ impl Link {
         let mut has_failed = false;
         while !has_failed && outgoing.pending() && left > 0 {
             left -= 1;
+            // The rest of a batch goes first: frames may not be reordered, and a frame
+            // may be half written.
             if outgoing.written == outgoing.batch.len() {
                 outgoing.batch.clear();
                 outgoing.written = 0;
                 let Outgoing { filling, batch, .. } = &mut *outgoing;
                 std::mem::swap(filling, batch);
+                // `filling` is empty now: threads that wait for room can continue before the
+                // batch is written.
                 self.progress.notify_all();
             }
             let batch = std::mem::take(&mut outgoing.batch);
             let mut written = outgoing.written;
+            // Written without the lock, so that others append meanwhile. `Writing` keeps
+            // them from the socket.
             drop(outgoing);
             let end = self.write(&[IoSlice::new(&batch)], &mut written, patience);
             outgoing = self.lock();
@@ -354,6 +367,8 @@ impl Link {
             outgoing = self.progress(outgoing);
         }
         outgoing.socket = Socket::Writing;
+        // Numbered in the same critical section in which the socket is taken, so that
+        // frames get their numbers in the order in which they are written.
         header.sequence = outgoing.number(sequence);
         drop(outgoing);
         let bytes = header.to_bytes();
@@ -374,7 +389,7 @@ impl Link {
     }
 
     /// Writes `slices` from `written` bytes on; true when all is written,
-    /// false where the peer takes no more and patience is over.
+    /// false if the peer takes no more and patience is over.
     fn write(
         &self,
         slices: &[IoSlice<'_>],
@@ -386,6 +401,8 @@ impl Link {
         };
         let mut sealing = sealing.lock();
         loop {
+            // Records that were sealed and not sent completely go first, as they are: their
+            // numbers are used up, and sealing the same bytes again would use others.
             let (records, sent) = sealing.records();
             if !self.write_bytes(&[IoSlice::new(records)], sent, patience)? {
                 return Ok(false);
@@ -527,11 +544,16 @@ impl Link {
     /// Ends the connection; the background writer writes the rest and shuts
     /// the socket down.
     pub(crate) fn close(&self) {
+        // A forked child closes its copy only: shutdown(2) would end the parent's
+        // connection. It must not take the lock either, which another thread of the
+        // parent may have held at the fork.
         if self.closed.swap(true, Ordering::AcqRel) || std::process::id() != self.process {
             return;
         }
         let mut outgoing = self.lock();
         match outgoing.socket {
+            // What was flushed still has to reach the peer, such as a goodbye. The background
+            // writer sends it and shuts the socket down.
             Socket::Free if outgoing.pending() => {}
             Socket::Writing => {}
             Socket::Free | Socket::Failed => self.shut_down(),

@@ -1,4 +1,4 @@
-//! Frames out of a stream of bytes, cut anywhere.
+//! Splits a stream of bytes into frames.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ const CAPACITY: usize = 2 * (HEADER_LEN + MAX_PAYLOAD);
 #[derive(Debug)]
 pub(crate) struct Parser {
     buffer: Box<[u8]>,
-    /// What was read and not taken.
+    /// The bytes read but not consumed.
     start: usize,
     end: usize,
 }

@@ -30,7 +30,7 @@ pub(crate) struct StreamReceiver {
     landing: Option<Landed>,
     /// The last frame landed: the next is likely to.
     landed: bool,
-    /// What came before the bytes that landed last.
+    /// The head of the frame that landed last.
     head: [u8; MOST_HEAD],
     adaptive: Adaptive,
     failed: bool,
@@ -56,10 +56,10 @@ impl Landed {
 
 /// Smaller payloads are copied out of the buffer: a system call costs more.
 const LARGE: usize = 32 << 10;
-/// Most bytes that say where a payload goes.
+/// Maximum number of bytes that say where a payload goes.
 const MOST_HEAD: usize = 64;
 
-/// What came.
+/// A received frame.
 enum Came {
     Frame(FrameHeader, Range<usize>),
     Landed(Landed),
@@ -99,7 +99,7 @@ impl StreamReceiver {
         }
     }
 
-    /// Begins with bytes that another receiver has read; false where they are
+    /// Begins with bytes that another receiver has read; false if they are
     /// more than a frame.
     pub(crate) fn begin_with(&mut self, bytes: &[u8]) -> bool {
         self.parser.begin_with(bytes)
@@ -124,7 +124,7 @@ impl StreamReceiver {
         self.took(read, |parser, count| parser.filled(count))
     }
 
-    /// What a look at the socket comes to.
+    /// The outcome of a read from the socket.
     fn took(
         &mut self,
         read: Result<usize, Fault>,

@@ -1,4 +1,4 @@
-//! Protects what is written, where TLS protects the connection.
+//! Encrypts what is written, if TLS protects the connection.
 
 use std::io::IoSlice;
 

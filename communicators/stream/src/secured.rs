@@ -1,4 +1,4 @@
-//! Single frames under TLS, before a connection is made of the socket.
+//! Single frames under TLS, before the socket becomes a connection.
 
 use std::os::fd::AsFd;
 use std::time::Instant;

@@ -12,13 +12,13 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, sockopt};
 use vsock::{VMADDR_CID_ANY, VsockListener, VsockStream};
 
-/// Most bytes of one write to a vsock. A guest's kernel from Linux 6.12 on
+/// Maximum number of bytes of one write to a vsock. A guest's kernel from Linux 6.12 on
 /// puts a larger write into several descriptors, over which vhost-user devices
 /// of the rust-vmm project stall.
 pub const LARGEST_VSOCK_WRITE: usize = 28 << 10;
 
-/// How often the system looks for the other end of a silent TCP connection, and
-/// how often in vain before the connection is lost.
+/// How often the kernel probes the peer of a silent TCP connection, and how many
+/// probes without an answer end the connection.
 const KEEPALIVE: Duration = Duration::from_secs(1);
 const SILENT: u32 = 10;
 
@@ -145,7 +145,7 @@ pub fn listen_vsock(port: u32) -> Result<VsockListener, Error> {
         .map_err(|source| Error::io("cannot listen on vsock", source))
 }
 
-/// Most bytes that one write to this socket should have.
+/// Maximum number of bytes that one write to this socket should have.
 pub(crate) fn largest_write(socket: impl AsFd) -> Result<usize, Error> {
     match sockopt::socket_domain(socket) {
         Ok(AddressFamily::VSOCK) => Ok(LARGEST_VSOCK_WRITE),

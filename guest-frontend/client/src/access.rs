@@ -1,5 +1,4 @@
-//! Before and after the device uses memory: ranges are checked, and shadows
-//! brought into agreement.
+//! Checks ranges before the device uses memory, and synchronizes shadows before and after.
 
 use std::sync::Arc;
 
@@ -9,7 +8,7 @@ use crate::objects::stream::Stream;
 use crate::shadow::{Reach, Shadows};
 use crate::window::PinnedWindow;
 
-/// What calls of a session may let the device use.
+/// The memory that a session's calls may pass to the device.
 #[derive(Debug)]
 pub(crate) struct Access {
     memory: Arc<DeviceMemory>,

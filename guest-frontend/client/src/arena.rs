@@ -1,13 +1,13 @@
-//! Where device memory lies: the allocator of a session's arena.
+//! The allocator of a session's device memory arena.
 //!
-//! Large blocks are whole 2 MiB chunks, each mapped and unmapped by the host
-//! as a unit; freed ranges are preferred for blocks of the same size, because
-//! the host keeps them ready. Small blocks (up to 1 MiB) are carved out of
-//! chunks here, so that most allocations do not cross.
+//! Large blocks are whole chunks of 2 MiB, which the host maps and unmaps as units.
+//! A freed range is preferred for a block of the same size, because the host keeps it
+//! mapped. Small blocks (up to 1 MiB) are carved out of chunks here, so most
+//! allocations do not cross.
 //!
-//! A freed small block rests in quarantine until all work posted before its
-//! release is known to be over: the host, which orders [`MemUnmap`] after that
-//! work, never hears of it.
+//! The host orders [`MemUnmap`] after the work posted before it, but it never learns
+//! that a small block was freed. So a freed small block is quarantined until all
+//! work posted before its release is known to be complete.
 //!
 //! [`MemUnmap`]: paragpu_protocol::table::MemUnmap
 
@@ -47,7 +47,7 @@ pub struct Block {
     taken: u64,
 }
 
-/// What [`Arena::allocate`] found.
+/// Result of [`Arena::allocate`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allocation {
     /// A block is ready at this address.
@@ -164,8 +164,8 @@ impl Arena {
     }
 
     /// Ends a block. `posted` is the number of the last call posted so far,
-    /// `complete` that of the last one known to be over. Returns the range
-    /// that the host must unmap, if any; `None` where no block starts at
+    /// `complete` that of the last one known to be complete. Returns the range
+    /// that the host must unmap, if any; `None` if no block starts at
     /// `address`.
     pub fn free(&mut self, address: u64, posted: u64, complete: u64) -> Option<Vec<(u64, u64)>> {
         let block = self.blocks.remove(&address)?;

@@ -1,4 +1,4 @@
-//! The end of the process: goodbye to every host, then the statistics.
+//! Process exit: says goodbye to every host, then writes the statistics.
 
 use std::sync::{Arc, Once};
 

@@ -1,13 +1,13 @@
-//! What a synchronous copy from pageable memory promises, kept without a wait
+//! Keeps, without a wait, the guarantee of a synchronous copy from pageable memory
 //! (CUDA Runtime API, API synchronization behavior).
 //!
-//! Such a copy returns when the bytes are taken, not when they have arrived.
-//! With CUDA a program may then use them in any stream, so here:
+//! Such a copy returns when the data is taken, not when it has arrived. CUDA then lets
+//! a program use the data in any stream. Therefore:
 //!
-//! - before the bytes are taken, kernels and host functions of the copy's
-//!   stream are waited for, if any may still run;
-//! - work posted afterwards to a stream that would not wait for the copy is
-//!   made to wait for it on the device.
+//! - before the data is taken, the call waits for kernels and host functions of the
+//!   copy's stream that may still run;
+//! - work posted later to a stream that would not wait for the copy is made to wait
+//!   for it on the device.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

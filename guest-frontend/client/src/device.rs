@@ -1,5 +1,5 @@
-//! What is constant about the guest's devices (CUDA Driver API, Device
-//! Management), and the limits of the session's context.
+//! Constant facts about the guest's devices (CUDA Driver API, Device Management), and
+//! the limits of the session's context.
 
 use std::sync::{Arc, OnceLock};
 
@@ -54,7 +54,7 @@ impl Device {
         self.known().cloned()
     }
 
-    /// What each launch is checked against.
+    /// The limits that each launch is checked against.
     pub(crate) fn limits(&self) -> Result<&Limits> {
         self.known().map(|snapshot| &snapshot.limits)
     }

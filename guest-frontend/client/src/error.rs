@@ -1,10 +1,10 @@
-//! Why there is no session.
+//! Errors of opening a session.
 
 use paragpu_protocol::handshake::HandshakeError;
 use paragpu_protocol::status::Status;
 use thiserror::Error;
 
-/// What a call ends with: a CUDA driver API result other than success.
+/// The error of a call: a CUDA driver API result other than success.
 pub type Result<T, E = Status> = std::result::Result<T, E>;
 
 /// Why there is no session.
@@ -18,9 +18,9 @@ pub enum Error {
     NoAnswer {
         /// Where it was looked for.
         place: String,
-        /// What to do next.
+        /// The advice to the user.
         advice: &'static str,
-        /// What went wrong.
+        /// The error.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -70,7 +70,7 @@ pub enum Error {
     Untrusted {
         /// How the configuration names the host.
         name: String,
-        /// What TLS says.
+        /// The TLS error.
         reason: String,
     },
     /// The host at the other end does not speak TLS.
@@ -86,7 +86,7 @@ pub enum Error {
     Reserve {
         /// First address.
         address: u64,
-        /// What the system says.
+        /// Errors of the operating system.
         #[source]
         source: std::io::Error,
     },

@@ -1,5 +1,5 @@
-//! The numbers that the guest gives to objects: creating one costs no
-//! round trip, and the number survives a move to another host.
+//! Allocates handles. Because the guest chooses them, creating an object costs no
+//! round trip, and a handle survives a move to another host.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

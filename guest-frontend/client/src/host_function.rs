@@ -1,8 +1,8 @@
-//! Host functions: functions of the program that run when a stream gets to
-//! them (cuLaunchHostFunc).
+//! Host functions: functions of the program that run in stream order
+//! (cuLaunchHostFunc).
 //!
-//! While some are outstanding one thread reads frames, so that the host is
-//! heard although nobody waits; another one runs the functions, so that one
+//! While some are outstanding, one thread reads frames, so that the host is heard
+//! although no thread waits. Another thread runs the functions, so that a function
 //! that blocks does not stop the reading.
 
 use std::collections::{HashMap, VecDeque};
@@ -48,7 +48,7 @@ struct Waiting {
 }
 
 /// A host function of a graph.
-struct Kept {
+struct GraphFunction {
     run: HostRun,
     /// Launches that have not come to it, in order: work of the stream, and
     /// the launch's position in it.
@@ -62,7 +62,7 @@ struct Shared {
     shadows: Arc<Shadows>,
     functions: Mutex<HashMap<u64, Waiting>>,
     /// Those of graphs, which run at each launch.
-    kept: Mutex<HashMap<u64, Kept>>,
+    kept: Mutex<HashMap<u64, GraphFunction>>,
     outstanding: Mutex<usize>,
     changed: Condvar,
     next: AtomicU64,
@@ -191,7 +191,7 @@ impl HostFunctions {
     /// Keeps a function that graphs run; returns its number.
     pub(crate) fn keep(&self, run: HostRun) -> u64 {
         let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
-        let kept = Kept {
+        let kept = GraphFunction {
             run,
             launches: VecDeque::new(),
             ended: false,
@@ -249,7 +249,7 @@ impl HostFunctions {
     }
 
     /// cuLaunchHostFunc: `function` runs when `stream` gets there; the stream
-    /// goes on when it returns. It must not call CUDA.
+    /// continues when it returns. It must not call CUDA.
     ///
     /// # Errors
     /// As [`Link::check`].

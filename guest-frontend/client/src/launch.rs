@@ -1,5 +1,5 @@
-//! Launches (CUDA Driver API, Execution Control). What CUDA reports at once is
-//! checked here, from what is constant about device and kernel.
+//! Launches (CUDA Driver API, Execution Control). Errors that CUDA returns immediately
+//! are found here, from constant facts about device and kernel.
 
 use std::sync::Arc;
 
@@ -89,7 +89,7 @@ impl Launches {
         stream.note_launch(Work::Kernel(Arc::new(kernel)), programmatic)
     }
 
-    /// What CUDA refuses at once.
+    /// The errors that CUDA returns immediately.
     pub(crate) fn check(&self, function: &Function, shape: &Shape) -> Result<()> {
         let limits = self.device.limits()?;
         shape.check(limits, function)?;

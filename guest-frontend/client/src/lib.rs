@@ -1,9 +1,9 @@
-//! The guest's side of a session: the device of a host as a Rust interface.
+//! The guest's side of a session: a host's device as a Rust interface.
 //!
-//! A [`session::Session`] is one device of one process. Its parts are the
-//! chapters of the CUDA driver API, one file each, named as at every other stop
-//! of a call. Below them, [`connection`] sends calls over a communicator: posted
-//! ones in a fraction of a microsecond, others with a wait for the reply.
+//! A [`session::Session`] is one device of one process. Its parts are the chapters of
+//! the CUDA driver API, one file each, with the same names as at every other stop of
+//! a call. [`connection`] sends the calls over a communicator. Posting one takes a
+//! fraction of a microsecond; a synchronous call waits for the reply.
 
 // What others send is read here, so nothing may panic.
 #![cfg_attr(

@@ -1,12 +1,11 @@
-//! `__managed__` variables of modules: memory of the device that the program
-//! reaches at the device's address.
+//! `__managed__` variables of modules: device memory that the program uses at the
+//! device's address.
 //!
-//! The program's side is private memory at that address. Like a shadow it is
-//! brought into agreement with the device's at launches and after waits
-//! ([`crate::shadow`]), but by copies to and from the variable itself, in a
-//! stream of their own: so a session that moves takes nothing along but the
-//! variable. CUDA lets the program reach managed memory only while no work is
-//! in flight (CONCURRENT_MANAGED_ACCESS is 0).
+//! The program's side is private memory at that address. Like a shadow, it is
+//! synchronized at launches and after waits ([`crate::shadow`]), but by copies to and
+//! from the variable, in a separate stream. So a session that moves has nothing but
+//! the variable to take along. CUDA lets the program use managed memory only while no
+//! work is in flight (CONCURRENT_MANAGED_ACCESS is 0).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};

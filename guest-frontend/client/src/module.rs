@@ -28,7 +28,7 @@ pub use crate::objects::function::{
 
 /// Bytes of an image in one call.
 const PART: usize = 240 << 10;
-/// Most bytes of parameters: blocks are at most 32 KiB (CUDA C++ Programming
+/// Maximum number of bytes of parameters: blocks are at most 32 KiB (CUDA C++ Programming
 /// Guide).
 const MOST_PARAMETERS: usize = 1 << 16;
 
@@ -250,7 +250,7 @@ impl Modules {
     /// the host once.
     ///
     /// # Errors
-    /// What the host's driver says.
+    /// Errors of the host's driver.
     pub fn function_names(&self, module: &Module) -> Result<Arc<[String]>> {
         if let Some(names) = module.names.get() {
             return Ok(Arc::clone(names));
@@ -388,7 +388,7 @@ impl Modules {
     /// once.
     ///
     /// # Errors
-    /// What the host's driver says.
+    /// Errors of the host's driver.
     pub fn occupancy_clusters(&self, function: &Function, launch: &Shape) -> Result<i32> {
         self.link.call(&OccupancyClusters {
             function: function.handle(),
@@ -402,7 +402,7 @@ impl Modules {
     /// cuOccupancyMaxPotentialClusterSize: the largest cluster of such a launch.
     ///
     /// # Errors
-    /// What the host's driver says.
+    /// Errors of the host's driver.
     pub fn occupancy_cluster_size(&self, function: &Function, launch: &Shape) -> Result<i32> {
         self.link.call(&OccupancyClusterSize {
             function: function.handle(),

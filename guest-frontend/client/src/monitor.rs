@@ -1,5 +1,5 @@
-//! Questions about a device, without a session's address space: what NVML is
-//! asked. A process may have a monitor and a session of one device.
+//! Device queries without a session's address space, for NVML. A process may have both
+//! a monitor and a session of one device.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::connection::connect::{Connected, connect_to_ask};
 use crate::error::{Error, Result};
 use crate::snapshot::Snapshot;
 
-/// What the host said to a question.
+/// The host's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// An nvmlReturn_t; 0 is success.
@@ -23,7 +23,7 @@ pub struct Answer {
     pub text: String,
 }
 
-/// What the sessions of the VM have of a device.
+/// The use of a device by the VM's sessions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Usage {
     /// Bytes of memory that they may have together.
@@ -93,7 +93,7 @@ impl Monitor {
         })
     }
 
-    /// What the sessions of the VM have of the device.
+    /// The use of the device by the VM's sessions.
     ///
     /// # Errors
     /// As [`Link::check`].

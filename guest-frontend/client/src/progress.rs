@@ -1,8 +1,8 @@
-//! What work is known to be over, so that asking again need not cross.
+//! Completed work, as far as it is known, so that asking again need not cross.
 //!
-//! Positions are call sequence numbers of the session. For each stream, and
-//! for the session as a whole, the last work posted and the last known to be
-//! over are kept; both only grow.
+//! Positions are sequence numbers of calls. Each stream, and the session as a whole, has
+//! the position of the last work posted and of the last work known to be complete. Both
+//! only increase.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,7 +15,7 @@ pub struct Progress {
 
 impl Progress {
     /// Work was posted at this position, higher than any before. One thread
-    /// at a time: [`Link::post_and`](crate::link::Link::post_and) says when.
+    /// at a time: [`Link::post_and`](crate::connection::Link::post_and) says when.
     pub(crate) fn post(&self, position: u64) {
         self.posted.store(position, Ordering::Release);
     }
@@ -36,7 +36,7 @@ impl Progress {
         self.posted.load(Ordering::Acquire)
     }
 
-    /// All work up to here is known to be over.
+    /// All work up to here is known to be complete.
     #[must_use]
     pub fn complete(&self) -> u64 {
         self.complete.load(Ordering::Acquire)

@@ -292,7 +292,7 @@ impl Session {
         self.welcome.token
     }
 
-    /// How often the session went on over another connection.
+    /// How often the session continued over another connection.
     #[must_use]
     pub fn reconnects(&self) -> u64 {
         self.link.reconnects()
@@ -304,7 +304,7 @@ impl Session {
         self.arena.regions
     }
 
-    /// What is constant about the device, and the limits of its context.
+    /// The constant facts about the device, and the limits of its context.
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.device

@@ -1,10 +1,10 @@
 //! Events that processes of a VM share (CUDA Driver API, cuIpc*).
 //!
-//! Each record of such an event has a number. A page of the guest holds the last
-//! one; a stream that comes to the record writes the number to a word of device
-//! memory that the processes share, and a stream that waits for it waits for the
-//! word. Records that are under way have words of their own, because streams may
-//! come to them in any order.
+//! Each record of such an event has a number, and a page of guest memory holds the last
+//! one. A stream that reaches the record writes the number to a word of device memory
+//! that the processes share; a stream that waits for the event waits for that word. Each
+//! record in flight has a word of its own, because streams may reach them in any
+//! order.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,10 +1,8 @@
-//! Memory that processes of a VM share (CUDA Driver API, cuIpc*, and shareable
-//! handles).
+//! Memory that processes of a VM share (CUDA Driver API, cuIpc*, and shareable handles).
 //!
-//! The host offers a whole mapping under a name that nobody guesses; a process
-//! that has the name lets the mapping appear among its own addresses. Each
-//! pointer into it that the program opened is a map of its own, as if the memory
-//! had been allocated there.
+//! The host offers a whole mapping under a random name. A process that has the name maps
+//! it into its own addresses. Each pointer into it that the program opened is a separate
+//! mapping, as if the memory had been allocated there.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
@@ -25,7 +23,7 @@ pub const HANDLE: usize = 64;
 /// The first bytes of a handle.
 const MAGIC: [u8; 4] = *b"PGsh";
 
-/// What a handle is about.
+/// The object of a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Memory of cuMemAlloc.
@@ -40,10 +38,10 @@ pub enum Kind {
     Allocation = 5,
 }
 
-/// What a handle says.
+/// The contents of a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedName {
-    /// What it is about.
+    /// Its object.
     pub kind: Kind,
     /// Names the mapping.
     token: [u8; 16],
@@ -103,7 +101,7 @@ impl SharedName {
         bytes
     }
 
-    /// What a program brings, which may be anything.
+    /// A handle from the program, with arbitrary contents.
     ///
     /// # Errors
     /// `INVALID_VALUE` where it is no handle of this kind.
@@ -148,7 +146,7 @@ struct Opened {
     places: BTreeMap<u64, (Kind, u64)>,
 }
 
-/// What a session has of other processes.
+/// The memory of other processes that a session has mapped.
 #[derive(Debug)]
 pub struct SharedMemory {
     link: Arc<Link>,
@@ -170,7 +168,7 @@ impl SharedMemory {
     /// Offers the allocation around an address to other processes.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where there is none, `NOT_SUPPORTED`.
+    /// `INVALID_VALUE` if there is none, `NOT_SUPPORTED`.
     pub fn offer(&self, address: u64, kind: Kind, note: u64) -> Result<SharedName> {
         let (start, length) = self.memory.block(address).ok_or(Status::INVALID_VALUE)?;
         let offer: MemoryOffer = self.link.call(&MemOffer { address: start })?;

@@ -1,4 +1,4 @@
-//! All that is constant about a device, fetched once.
+//! The constant facts about a device, fetched once.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ pub struct Snapshot {
     /// cuDeviceGetPCIBusId.
     pub pci_bus_id: String,
     attributes: HashMap<u32, i32>,
-    /// What each launch is checked against.
+    /// The limits that each launch is checked against.
     pub limits: Limits,
 }
 

@@ -1,7 +1,7 @@
-//! Staging slots: the part of the window through which pageable memory goes.
+//! Staging slots: the part of the window through which pageable memory is copied.
 //!
-//! Slot `i` has bulk token `i + 1`: the guest sets the token's word before it
-//! posts a copy from or to the slot, the host clears it when the copy is over.
+//! Slot `i` has bulk token `i + 1`. The guest sets the token's word before it posts a
+//! copy from or to the slot; the host clears it when the copy is complete.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -34,7 +34,7 @@ pub struct Staging {
     registered: AtomicBool,
 }
 
-/// A slot that nobody else uses, and whose last copy is over.
+/// A slot that nobody else uses, and whose last copy is complete.
 #[derive(Debug)]
 pub struct Slot<'a> {
     staging: &'a Staging,
@@ -89,7 +89,7 @@ impl Staging {
         Ok(slot)
     }
 
-    /// A slot that nobody holds and whose last copy is over, if there is one.
+    /// A slot that nobody holds and whose last copy is complete, if there is one.
     pub(crate) fn try_take(&self) -> Option<Slot<'_>> {
         let start = self.next.fetch_add(1, Ordering::Relaxed) % self.slots.len();
         (0..self.slots.len())

@@ -1,5 +1,5 @@
-//! Where the staging slots lie in a window: behind the words of the bulk
-//! tokens, before what programs pin.
+//! The location of the staging slots in a window: behind the token words, before pinned
+//! memory.
 
 use paragpu_protocol::layout::{BULK_TOKEN_BYTES, STAGING_TOKENS};
 

@@ -1,7 +1,7 @@
-//! How often and with what the process crossed to its host.
+//! Counters of the process's calls to its host.
 //!
-//! Counters are spread over several cache lines, so that threads which launch
-//! at the same time do not slow each other down.
+//! They are spread over several cache lines, so that threads that launch at the same time
+//! do not slow each other down.
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Streams: order of work (CUDA Driver API, Stream Management).
+//! Streams (CUDA Driver API, Stream Management).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,7 +47,7 @@ pub struct Streams {
     /// legacy default stream.
     unordered: Progress,
     /// Position of the last work of streams that were destroyed before it was
-    /// known to be over.
+    /// known to be complete.
     orphans: Progress,
     /// Work of each stream.
     live: Mutex<Vec<(StreamHandle, Arc<Progress>)>>,
@@ -168,7 +168,7 @@ impl Streams {
         }
     }
 
-    /// The one stream in which all work is that is not known to be over.
+    /// The one stream in which all work is that is not known to be complete.
     fn only_busy(&self) -> Option<StreamHandle> {
         let complete = self.progress.complete();
         if self.orphans.posted() > complete {
@@ -180,7 +180,7 @@ impl Streams {
         busy.next().is_none().then_some(*stream)
     }
 
-    /// Waits until the stream's work is over: by a word, or else by a call.
+    /// Waits until the stream's work is complete: by a word, or else by a call.
     fn await_work(&self, stream: StreamHandle, ask: impl FnOnce() -> Result<()>) -> Result<()> {
         match self.window.words() {
             Some(words) if self.link.await_signal(words, stream)? => Ok(()),
@@ -188,13 +188,13 @@ impl Streams {
         }
     }
 
-    /// References to user objects go when these launches are over.
+    /// References to user objects go when these launches are complete.
     pub(crate) fn retire(&self, held: Vec<References>, launches: Launches) {
         self.retired.add(held, launches);
         self.sweep();
     }
 
-    /// Releases user objects whose launches are known to be over.
+    /// Releases user objects whose launches are known to be complete.
     pub(crate) fn sweep(&self) {
         self.retired.sweep(self.progress.complete());
     }
@@ -255,7 +255,7 @@ impl Streams {
         self.live
             .lock()
             .retain(|(_, other)| !Arc::ptr_eq(other, progress));
-        // What is not known to be over now, only a wait for everything tells.
+        // What is not known to be complete now, only a wait for everything tells.
         if !self.is_known_idle(stream) {
             self.orphans.join(progress.posted());
         }
@@ -266,7 +266,7 @@ impl Streams {
             .map(|_| ())
     }
 
-    /// Is all work of the stream known to be over?
+    /// Is all work of the stream known to be complete?
     fn is_known_idle(&self, stream: &Stream) -> bool {
         let complete = self.progress.complete();
         if stream.is_legacy() {
@@ -301,7 +301,7 @@ impl Streams {
         })
     }
 
-    /// Finds out with `ask` that the stream's work is over, unless that is
+    /// Finds out with `ask` that the stream's work is complete, unless that is
     /// known.
     fn wait(&self, stream: &Stream, ask: impl FnOnce() -> Result<()>) -> Result<()> {
         if stream.is_capturing() {
@@ -432,7 +432,7 @@ pub(crate) fn wait_for_event(stream: StreamHandle, event: EventHandle) -> Stream
     StreamWaitEvent { stream, event }
 }
 
-/// Is some work of the stream not known to be over? All up to `complete` is.
+/// Is some work of the stream not known to be complete? All up to `complete` is.
 fn is_busy(stream: &Progress, complete: u64) -> bool {
     stream.posted() > stream.complete().max(complete)
 }

@@ -25,9 +25,9 @@ pub use crate::objects::array::{
 #[derive(Debug)]
 pub struct Texture {
     handle: TextureHandle,
-    /// What kernels are given.
+    /// The value that kernels receive.
     pub value: u64,
-    /// What it reads and how.
+    /// Its resource and parameters.
     pub spec: TextureSpec,
 }
 
@@ -35,7 +35,7 @@ pub struct Texture {
 #[derive(Debug)]
 pub struct Surface {
     handle: SurfaceHandle,
-    /// What kernels are given.
+    /// The value that kernels receive.
     pub value: u64,
     /// The array behind it.
     pub array: ArrayHandle,

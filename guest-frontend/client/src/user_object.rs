@@ -1,6 +1,6 @@
-//! References to user objects that executable graphs hold (CUDA Driver API,
-//! Graph Management). Launches under way keep what their graph held: the
-//! references go when the guest learns that the launches are over.
+//! References to user objects that executable graphs hold (CUDA Driver API, Graph
+//! Management). Launches in flight keep them: references are dropped when the guest learns
+//! that the launches are complete.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,15 +14,15 @@ use crate::progress::Progress;
 /// launch's position in it.
 pub(crate) type Launches = Vec<(Arc<Progress>, u64)>;
 
-/// What an executable graph holds.
+/// The references that an executable graph holds.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct HeldReferences {
     /// Of the graph, then of each graph in its nodes, with the graph's number.
     graphs: Vec<(u32, References)>,
     launches: Launches,
 }
 
-impl Held {
+impl HeldReferences {
     pub(crate) fn new(graphs: Vec<(u32, References)>) -> Self {
         Self {
             graphs,
@@ -93,7 +93,7 @@ pub(crate) struct Retired {
 }
 
 impl Retired {
-    /// Releases references when the launches are over.
+    /// Releases references when the launches are complete.
     pub(crate) fn add(&self, held: Vec<References>, launches: Launches) {
         if held.iter().all(References::is_empty) {
             return;
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn launches_under_way_keep_references() {
         let (references, ended) = held(1);
-        let mut exec = Held::new(vec![references]);
+        let mut exec = HeldReferences::new(vec![references]);
         let streams = [Arc::new(Progress::default()), Arc::new(Progress::default())];
         exec.launched(&streams[0], 5);
         exec.launched(&streams[0], 9);
@@ -161,7 +161,7 @@ mod tests {
         let (whole, whole_ended) = held(1);
         let (child, child_ended) = held(2);
         let (new, new_ended) = held(3);
-        let mut exec = Held::new(vec![whole, child]);
+        let mut exec = HeldReferences::new(vec![whole, child]);
         drop(exec.replace(Some(4), vec![]));
         drop(exec.replace(Some(2), vec![new]));
         assert_eq!(child_ended.recv(), Ok(()));

@@ -1,9 +1,9 @@
-//! Virtual memory management: addresses that the program reserves, and memory
-//! that it maps there (CUDA Driver API, Virtual Memory Management).
+//! Virtual memory management: addresses that the program reserves, and memory that it
+//! maps there (CUDA Driver API, Virtual Memory Management).
 //!
-//! Reservations and handles are the guest's alone. Memory is created at an
-//! address of the session's own; the host lets it appear at the program's when
-//! the program may use it there.
+//! Reservations and handles exist only in the guest. Memory is created at an address of
+//! the session; the host maps it at the program's address once the program has access
+//! there.
 
 use std::sync::Arc;
 

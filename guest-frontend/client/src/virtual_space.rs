@@ -1,9 +1,8 @@
-//! What a program made of a session's virtual memory: reserved addresses,
-//! physical allocations, and which of them lies where (CUDA Driver API, Virtual
-//! Memory Management). Nothing here crosses.
+//! The state of a session's virtual memory: reserved addresses, physical allocations, and
+//! mappings (CUDA Driver API, Virtual Memory Management). Nothing here crosses.
 //!
-//! An allocation is memory of the session at an address that the program never
-//! learns; a map gives it one more address, once the program may use it there.
+//! An allocation is session memory at an address that the program never learns. A mapping
+//! gives it another address, once the program has access there.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,7 +11,7 @@ use paragpu_protocol::status::Status;
 
 use crate::error::Result;
 
-/// What a program asked for when it created an allocation.
+/// The parameters with which a program created an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Properties {
     /// CUmemAllocationHandleType, several as a mask.
@@ -43,7 +42,7 @@ struct Map {
     access: u32,
 }
 
-/// What the host must do for a change of access.
+/// The host's work for a change of access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Change {
     /// The map's first address.
@@ -111,7 +110,7 @@ impl VirtualSpace {
         Ok(())
     }
 
-    /// What an allocation was created with.
+    /// The parameters of an allocation.
     pub(crate) fn properties(&mut self, handle: u64) -> Result<Properties> {
         self.held(handle).map(|allocation| allocation.properties)
     }
@@ -215,7 +214,7 @@ impl VirtualSpace {
         }
     }
 
-    /// What may be done at an address.
+    /// The access permitted at an address.
     pub(crate) fn access(&self, address: u64) -> Result<u32> {
         let found = self.find(address).ok_or(Status::INVALID_VALUE)?;
         Ok(found.1.access)

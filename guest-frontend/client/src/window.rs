@@ -1,5 +1,5 @@
-//! The window: memory that both sides see at one address. Pinned memory comes
-//! from it for as long as the session stays at hosts that share it.
+//! The window: memory that both sides see at one address. Pinned memory comes from it as
+//! long as the session stays on hosts that share it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::sys::moved_pages::{MovedPages, Second};
 /// The window of a session, as far as it has one.
 #[derive(Debug)]
 pub(crate) struct PinnedWindow {
-    /// First address, the same on both sides; 0 where there is none.
+    /// First address, the same on both sides; 0 if there is none.
     base: u64,
     /// Mapped as long as the session lives.
     memory: Option<Arc<Window>>,
@@ -115,7 +115,7 @@ impl PinnedWindow {
         }
     }
 
-    /// Maps a part of it a second time; `None` where that memory cannot be.
+    /// Maps a part of it a second time; `None` if that memory cannot be.
     pub(crate) fn second(&self, offset: u64, length: u64) -> Option<Second> {
         Second::new(self.memory.as_ref()?, offset, length)
     }
@@ -127,7 +127,7 @@ impl PinnedWindow {
         self.count.store(moved.len(), Ordering::Release);
     }
 
-    /// The program's memory at `address` is private again; false where it stays
+    /// The program's memory at `address` is private again; false if it stays
     /// a part of the window.
     pub(crate) fn give_back(&self, address: u64) -> bool {
         let mut moved = self.moved.write();

@@ -5,7 +5,7 @@
 //! `CUDA_CACHE_DISABLE`, `CUDA_CACHE_PATH`, `CUDA_CACHE_MAXSIZE`). This one is
 //! a folder of its own beside the driver's files. An entry is a file named by
 //! the hash of what it was compiled from; it begins with the hash of the rest.
-//! Whatever cannot be read or written is not there.
+//! Whatever cannot be read or written does not exist.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::SystemTime;
 
-/// Most bytes of all entries where nothing is said.
+/// Maximum number of bytes of all entries where nothing is said.
 const MOST_BYTES: u64 = 1 << 30;
 /// Bytes of a hash.
 const HASH: usize = 32;
 
-/// What code was compiled from.
+/// The source of compiled code.
 pub type Key = [u8; HASH];
 
 /// The key of code that was compiled from these parts, in this order.
@@ -40,7 +40,7 @@ pub struct CompileCache {
 }
 
 impl CompileCache {
-    /// The user's; `None` where it is switched off or has no place.
+    /// The user's; `None` if it is switched off or has no place.
     #[must_use]
     pub fn of_user() -> Option<Self> {
         let number = |name| std::env::var(name).ok()?.trim().parse::<u64>().ok();
@@ -67,7 +67,7 @@ impl CompileCache {
             .join(blake3::Hash::from_bytes(*key).to_hex().as_str())
     }
 
-    /// What was kept under the key.
+    /// The cached entry.
     #[must_use]
     pub fn get(&self, key: &Key) -> Option<Vec<u8>> {
         let place = self.place(key);

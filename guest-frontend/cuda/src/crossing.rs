@@ -47,7 +47,7 @@ pub trait Crosses {
     /// Checks it.
     ///
     /// # Errors
-    /// What the function returns where C passed something else.
+    /// The error if C passed something else.
     fn cross(passed: Self::C, crossing: &mut Crossing) -> Result<Self::Wire>;
 }
 
@@ -137,7 +137,7 @@ macro_rules! numbers {
 }
 numbers!(c_int => i32, c_uint => u32, usize => u64);
 
-/// What a function writes of a reply.
+/// The part of a reply that a function writes.
 trait Answers<Wire> {
     fn answer(reply: Wire) -> Self;
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// Most bytes kept (cuLogsDumpToMemory).
+/// Maximum number of bytes kept (cuLogsDumpToMemory).
 const MOST: usize = 25_600;
 /// Stands in place of messages that are gone.
 const CUT: &str = "earlier messages were left out\n";
@@ -49,7 +49,7 @@ impl Messages {
     }
 
     /// The messages from number `from` on, or all, in at most `room` bytes: of
-    /// more the newest, behind a line that says so. `None` where not even the
+    /// more the newest, behind a line that says so. `None` if not even the
     /// newest fits, and where there was no such message.
     #[must_use]
     pub fn since(&self, from: Option<u32>, room: usize) -> Option<String> {
@@ -92,7 +92,7 @@ impl Messages {
     }
 }
 
-/// What the program has called with each message.
+/// The program's callbacks for messages.
 pub type Listener = Arc<dyn Fn(&str) + Send + Sync>;
 
 static MESSAGES: Mutex<Messages> = Mutex::new(Messages::new());
@@ -129,7 +129,7 @@ pub fn listen(listener: Listener) -> usize {
     number
 }
 
-/// Tells no more; false where nobody has this number.
+/// Tells no more; false if nobody has this number.
 pub fn end(number: usize) -> bool {
     let mut all = LISTENERS.lock();
     let before = all.1.len();

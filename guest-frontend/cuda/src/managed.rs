@@ -61,7 +61,7 @@ impl Location {
     const INVALID_KIND: i32 = 0;
 }
 
-/// What the program advised about some bytes.
+/// The program's advice about a range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Advice {
     /// CU_MEM_ADVISE_SET_READ_MOSTLY.

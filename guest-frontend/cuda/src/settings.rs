@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 /// The settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// `CUDA_LAUNCH_BLOCKING=1`: a launch returns when the kernel is over.
+    /// `CUDA_LAUNCH_BLOCKING=1`: a launch returns when the kernel is complete.
     pub launch_blocking: bool,
     /// `CUDA_MODULE_LOADING=EAGER`: the runtime loads what is registered as soon as it has a context.
     pub eager_loading: bool,

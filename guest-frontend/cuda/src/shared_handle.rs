@@ -21,14 +21,14 @@ const MOST: usize = 4096;
 /// Names an open file of this system.
 type FileName = (u64, u64);
 
-/// What a descriptor stands for, and the end that tells of it.
+/// The object behind a descriptor, and this side's socket to it.
 #[derive(Debug)]
 struct Shared<T> {
     what: T,
     end: UnixStream,
 }
 
-/// What descriptors of this process stand for.
+/// The objects behind this process's descriptors.
 #[derive(Debug)]
 pub struct SharedHandles<T>(Mutex<Option<HashMap<FileName, Shared<T>>>>);
 
@@ -49,7 +49,7 @@ fn is_closed(end: &mut UnixStream) -> bool {
 /// A descriptor with a handle in it.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn carrying(handle: &[u8; HANDLE]) -> std::io::Result<OwnedFd> {
     let (mut end, given) = UnixStream::pair()?;
     end.write_all(handle)?;
@@ -75,7 +75,7 @@ impl<T: Copy> SharedHandles<T> {
     /// A descriptor that stands for `what`, and for the handle in others.
     ///
     /// # Errors
-    /// What the system says; `OutOfMemory` for too many.
+    /// Errors of the operating system; `OutOfMemory` for too many.
     pub fn share(&self, what: T, handle: &[u8; HANDLE]) -> std::io::Result<OwnedFd> {
         let (mut end, given) = UnixStream::pair()?;
         end.write_all(handle)?;
@@ -91,7 +91,7 @@ impl<T: Copy> SharedHandles<T> {
         Ok(given)
     }
 
-    /// What a descriptor stands for, if it is one of these.
+    /// The object behind a descriptor, if it is one of these.
     #[must_use]
     pub fn find(&self, descriptor: BorrowedFd<'_>) -> Option<T> {
         let file = File::from(descriptor.try_clone_to_owned().ok()?);

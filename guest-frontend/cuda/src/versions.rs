@@ -21,7 +21,7 @@ pub struct Symbol {
 /// the one of per-thread default streams, where there is one.
 ///
 /// # Errors
-/// `None` where there is no such name, or its symbol is not served: a program that
+/// `None` if there is no such name, or its symbol is not served: a program that
 /// asks first must not rely on it. A program that looks the symbol up itself finds it. `Some` of the version it came with
 /// where that is a later one.
 pub fn resolve<'a>(

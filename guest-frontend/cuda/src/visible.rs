@@ -74,7 +74,7 @@ impl Entry {
 }
 
 /// The entries of `CUDA_VISIBLE_DEVICES`, up to the first that is invalid;
-/// `None` where it is not set.
+/// `None` if it is not set.
 #[must_use]
 pub fn entries(value: Option<&str>) -> Option<Vec<Entry>> {
     let entries = value?.split(',').map(Entry::of);

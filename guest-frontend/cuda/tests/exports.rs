@@ -1,9 +1,9 @@
 //! The exported names against NVIDIA's header, where it is present
 //! (tests/toolchain/fetch-cuda.sh), and what they do without a host.
 
+use paragpu_corpora::skip;
 use std::collections::BTreeSet;
 use std::ffi::{c_int, c_void};
-use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -29,15 +29,6 @@ fn declared(include: &Path, definitions: &[&str]) -> BTreeSet<String> {
             (name.starts_with("cu") && word).then(|| name.to_owned())
         })
         .collect()
-}
-
-/// Says why the calling test cannot run: past the capture of test programs, so
-/// that `make test` counts it as skipped, and in one piece beside other threads.
-fn skip(reason: &str) {
-    let test = std::thread::current();
-    let test = test.name().unwrap_or_default();
-    let line = format!("skipped: {test}: {reason}\n");
-    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 #[test]

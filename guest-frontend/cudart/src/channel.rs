@@ -176,7 +176,7 @@ pub fn descriptor(format: i32, channels: u32) -> cudaChannelFormatDesc {
     }
 }
 
-/// Bytes of one element of a driver's format; 0 where it has none of its own
+/// Bytes of one element of a driver's format; 0 if it has none of its own
 /// (planar and block-compressed formats).
 pub fn element_size(format: i32, channels: u32) -> usize {
     let desc = descriptor(format, channels);

@@ -1,9 +1,9 @@
 //! The linked library: every name that NVIDIA's exports, under its version,
 //! and nothing else; and it loads.
 
+use paragpu_corpora::skip;
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_int, c_void};
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -42,15 +42,6 @@ fn listed() -> BTreeSet<String> {
         .lines()
         .map(|name| format!("{name}@@{LIBRARY}"))
         .collect()
-}
-
-/// Says why the calling test cannot run: past the capture of test programs, so
-/// that `make test` counts it as skipped, and in one piece beside other threads.
-fn skip(reason: &str) {
-    let test = std::thread::current();
-    let test = test.name().unwrap_or_default();
-    let line = format!("skipped: {test}: {reason}\n");
-    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 #[test]

@@ -162,7 +162,7 @@ impl<R: Raw> Image<R> {
         }
     }
 
-    /// What the object's bytes are read from.
+    /// The source of the object's bytes.
     pub fn raw(&self) -> &R {
         &self.raw
     }

@@ -72,7 +72,7 @@ pub enum Returns {
     Structure,
 }
 
-/// What the public function of this name returns.
+/// The result of the public function of this name.
 #[must_use]
 pub fn returns(name: &[u8]) -> Returns {
     match name {

@@ -27,7 +27,7 @@ fn key(line: &[u8]) -> Option<bool> {
     }
 }
 
-/// What the variable `PARAGPU_REDIRECT` says; nothing if it is not understood.
+/// The value of the variable `PARAGPU_REDIRECT`; nothing if it is invalid.
 #[must_use]
 pub fn commanded(value: &[u8]) -> Option<bool> {
     match value {

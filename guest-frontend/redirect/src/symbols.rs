@@ -11,7 +11,7 @@ use crate::{Interface, is_public};
 
 /// Exported by paragpu's own runtime, and by no other.
 pub const OURS: &[u8] = b"paragpu_runtime_interface";
-/// What nvcc's code calls first: every runtime has it.
+/// The first function that nvcc's code calls; every runtime has it.
 const REGISTER: &[u8] = b"__cudaRegisterFatBinary";
 /// CUDA 12 alone has it.
 const ONLY_12: &[u8] = b"cudaGetDeviceProperties_v2";

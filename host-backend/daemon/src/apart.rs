@@ -1,20 +1,19 @@
-//! The small spawner: a process beside the daemon that starts workers as users
-//! and in namespaces of their own.
+//! The spawner: a process beside the daemon that starts workers as users of their VMs, in
+//! namespaces.
 //!
-//! It is split off before the daemon has a thread, a connection or a secret, and
-//! is the only process with privileges: CAP_SETUID and CAP_SETGID over a range
-//! of users, CAP_CHOWN. The daemon gives up its own, unless it is root. It takes
-//! three requests over one socket, and ends with it: start a worker, of the
-//! program that it opened when it began; give an empty directory of its own
-//! user to a VM's; empty a VM's directory. All are checked.
+//! It is forked before the daemon has a thread, a connection or a secret, and is the only
+//! process with privileges: CAP_SETUID and CAP_SETGID over a range of users, and
+//! CAP_CHOWN. The daemon drops its own unless it is root. The spawner takes three requests
+//! over one socket and exits when that closes: start a worker, from the program that it
+//! opened at its own start; give an empty directory of its user to a VM's user; empty a
+//! VM's directory. It checks all of them.
 //!
-//! A worker's namespace of users has the range and nothing else: the kernel
-//! keeps whoever is in it, and whoever chooses its user, from any other. It
-//! starts as the first of them, since it opens its GPU before it has a VM, and
-//! becomes its VM's user before it hears of the VM's guest. It is the daemon's
-//! child, so that the daemon sees its end. Once one has been started, a process
-//! waits in namespaces of its own to become the next: making them takes longer
-//! than all else.
+//! A worker's user namespace maps only that range, so neither the worker nor a process that
+//! chooses the worker's user can become any other user. A worker starts as the first user
+//! of the range, because it opens its GPU before it has a VM, and becomes its VM's user
+//! before it hears of the guest. It is the daemon's child, so that the daemon sees it exit.
+//! After the first worker, a process with namespaces waits to become the next one, because
+//! creating them takes longer than everything else.
 #![forbid(unsafe_code)]
 
 use std::ffi::{CString, OsString};
@@ -36,21 +35,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::sys::apart::{self, Map, Namespaces, Program};
 
-/// Status of a process that did what it was to do.
+/// Exit status of a process that succeeded.
 const DONE: i32 = 0;
 
-/// What the daemon asks.
+/// The daemon's request.
 #[derive(Debug, Serialize, Deserialize)]
 enum Request {
     /// Start a worker; the descriptor is its control socket.
     Start(Box<Spawn>),
-    /// The directory is this user's of the range from now on.
+    /// Give the directory to this user of the range.
     Give { user: u32 },
     /// Remove what is in the directory, as this user of the range.
     Empty { user: u32 },
 }
 
-/// What it hears.
+/// The reply.
 #[derive(Debug, Serialize, Deserialize)]
 enum Reply {
     /// Done; the descriptor is that of the process, where one was started.
@@ -180,7 +179,7 @@ impl Apart {
 /// Gives up the privileges of a process that is not root.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn drop_privileges() -> std::io::Result<()> {
     if geteuid().is_root() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The command line of `paragpud`: each option stands for a key of host.toml.
+//! The command line of `paragpud`. Each option sets a key of host.toml.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;

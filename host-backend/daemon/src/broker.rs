@@ -1,4 +1,4 @@
-//! The loop: waits for descriptors and deadlines, never for a peer.
+//! The event loop. It waits for descriptors and deadlines, never for a peer.
 #![forbid(unsafe_code)]
 
 mod admit;
@@ -70,7 +70,7 @@ struct Waiting {
     placed: Option<Result<u32, String>>,
 }
 
-/// What a descriptor belongs to.
+/// The owner of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Polled {
     Guests(usize),
@@ -119,7 +119,7 @@ struct Travel {
     /// By key of the worker.
     orders: BTreeMap<u64, orders::Ordered>,
     migrations: BTreeMap<u64, migrations::Migration>,
-    /// Where sessions went, by their secret.
+    /// The destinations of sessions that left, by token.
     departed: BTreeMap<[u8; 16], migrations::Departed>,
     parked: Vec<orders::Parked>,
     /// By session.

@@ -1,9 +1,8 @@
-//! What the daemon does without, once the spawner is split off.
+//! The daemon's own seccomp filter, installed after the spawner is forked.
 //!
-//! The spawner makes namespaces and workers leave the host's files, so the unit
-//! must allow both, and a unit says it for all processes of a service. The daemon
-//! itself does neither: with this filter it, and the workers that it starts
-//! itself, are refused as the unit would.
+//! The spawner creates namespaces, and workers change their root directory. A systemd unit
+//! applies to all processes of a service and so must allow both. This filter refuses them
+//! to the daemon itself and to workers that it starts without the spawner.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

@@ -12,7 +12,7 @@ use paragpu_control::json_lines::{self, Assembler};
 
 /// Bytes that are read at a time.
 const READ: usize = 4096;
-/// Most bytes of requests that wait for their turn.
+/// Maximum number of bytes of requests that wait for their turn.
 const MOST: usize = 64 << 10;
 
 /// One connection of the control socket.
@@ -23,7 +23,7 @@ pub struct Console {
     pub agent: Option<u32>,
     input: Assembler,
     output: Vec<u8>,
-    /// What comes is not the protocol.
+    /// The peer does not speak the protocol.
     is_lost: bool,
 }
 
@@ -91,7 +91,8 @@ impl Console {
     /// Appends a response.
     pub fn answer(&mut self, response: &Response) {
         let encoded = json_lines::encode(response).or_else(|error| {
-            // A listing that is too long, say: the client must not wait in vain.
+            // For example, a listing that is too long. Without an answer the client would wait
+            // forever.
             tracing::error!(%error, "a response cannot be sent");
             let error = error.to_string();
             json_lines::encode(&Response::Error { error })

@@ -1,8 +1,8 @@
-//! Finding the devices, and how they fare.
+//! Finds the devices and monitors them.
 //!
-//! The daemon never calls CUDA: a worker that opens device n is the proof that
-//! there is one. With no devices named it tries 0, 1, 2, … until one fails;
-//! with the kind "auto" it tries CUDA and then the software GPU.
+//! The daemon never calls CUDA. A device exists if a worker can open it. If the
+//! configuration names none, the daemon tries 0, 1, 2, … until one fails; for kind "auto"
+//! it tries CUDA, then the software GPU.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};

@@ -1,10 +1,10 @@
-//! Why the daemon cannot start or go on.
+//! Errors that stop the daemon or keep it from starting.
 
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Why the daemon cannot start or go on.
+/// Why the daemon cannot start or continue.
 #[derive(Debug, Error)]
 pub enum Error {
     /// The configuration is refused.
@@ -37,9 +37,9 @@ pub enum Error {
     /// The operating system refused.
     #[error("cannot {action}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         action: String,
-        /// What the system said.
+        /// The system error.
         #[source]
         source: std::io::Error,
     },

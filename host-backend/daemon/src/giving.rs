@@ -1,13 +1,12 @@
-//! Descriptors that others gave, closed where nobody waits for it.
+//! Closes descriptors that peers sent, in threads of their own.
 //!
-//! A close may wait: for the peer of a socket with SO_LINGER, for a FUSE file's
-//! server. A connection that is closed with messages unread closes the
-//! descriptors in them, which are of the sender's choice. So a thread closes,
-//! and not the broker's loop. One for guests, whose waits a timer cuts short:
-//! what they can send unread waits interruptibly. And one for device
-//! processes, whose descriptors the daemon holds itself: closing one of a FUSE
-//! file waits until its server answers, and holds up other device processes'
-//! only.
+//! close(2) can block: on the peer of a socket with SO_LINGER, or on the server of a FUSE
+//! file. Closing a connection also closes the descriptors in its unread messages, which the
+//! sender chose. So the broker's loop does not close them. One thread does it for guests,
+//! and a timer interrupts its waits: what guests can leave unread waits interruptibly.
+//! Another does it for device processes. The daemon itself holds their descriptors, and
+//! closing a FUSE file blocks until its server answers, which holds up only other device
+//! processes.
 #![forbid(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,5 +1,5 @@
-//! The first frame of a connection, read without waiting and not a byte
-//! further: what follows belongs to the worker.
+//! Reads the first frame of a connection, without blocking and without reading a byte
+//! beyond it: the rest belongs to the worker.
 #![forbid(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -26,7 +26,7 @@ use crate::protection::{Certified, Protection};
 /// may have more, and deserves an answer.
 pub const MAX_FIRST: usize = 4096;
 
-/// What a guest is told that comes without TLS where all come under it.
+/// The refusal of a guest without TLS if TLS is required.
 const NEEDS_TLS: &str = "the host's tcp.listen takes guests under TLS: name tcp.ca, \
      tcp.certificate and tcp.key in guest.toml, which `paragpu certificate DIRECTORY --vm NAME` \
      makes on the host";
@@ -56,7 +56,7 @@ pub struct Guest {
     pub peer: Peer,
 }
 
-/// What a guest asks for.
+/// A guest's request.
 #[derive(Debug)]
 pub struct Asked {
     /// The hello, checked.
@@ -81,7 +81,7 @@ pub struct Asked {
 pub struct Arrival {
     /// Its secret.
     pub token: [u8; 16],
-    /// The guest's connection comes along.
+    /// With the guest's connection.
     pub local: bool,
     /// Its guest is to use another connection from then on: [`Asked::communicator`].
     pub follows: bool,
@@ -488,7 +488,7 @@ impl Guest {
         }
     }
 
-    /// How a worker goes on with the connection, where TLS protects it.
+    /// How a worker continues with the connection, where TLS protects it.
     #[must_use]
     pub fn keys(&self) -> Option<Keys> {
         match &self.protection {
@@ -571,7 +571,7 @@ mod tests {
         bytes
     }
 
-    /// What a connection that sent `bytes` comes to, and what it left unread.
+    /// The outcome for a connection that sent `bytes`, and the bytes left unread.
     fn read(bytes: &[u8], peer: Peer) -> (Progress, Vec<u8>) {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         ours.write_all(bytes).unwrap();

@@ -1,4 +1,4 @@
-//! The leases of this host, and what the site's engine says about them.
+//! The leases of this host, and the job states that the site's engine reports.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ const LOOK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(
 /// The engine has so many times as long as its last answer took.
 const LEISURE: u32 = 10;
 
-/// What the engine grants.
+/// The resources that the engine grants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
     /// The user.
@@ -56,9 +56,9 @@ pub enum Hold {
 pub struct Leased {
     /// Of the name in its certificates.
     pub serial: u64,
-    /// The engine's job; `None` where there is no engine.
+    /// The engine's job; `None` if there is no engine.
     pub job: Option<u64>,
-    /// What it may have.
+    /// Its limits.
     pub grant: Grant,
     /// Who keeps it.
     pub hold: Hold,
@@ -70,19 +70,19 @@ pub struct Leased {
     pub told: bool,
 }
 
-/// What the engine answered.
+/// The engine's answer.
 #[derive(Debug)]
 pub enum Verdict {
-    /// What a connection's claim may have.
+    /// The limits of a connection's claim.
     Claim {
         /// The connection.
         holder: u64,
-        /// What was claimed.
+        /// The claim.
         claim: Box<Claim>,
-        /// What is granted, or one sentence.
+        /// The grant, or the reason for a refusal in one sentence.
         grant: Result<Grant, String>,
     },
-    /// Whether the host drains; nothing where the engine does not say.
+    /// Whether the host drains; nothing if the engine does not say.
     Drains {
         /// What it says.
         drains: Option<bool>,
@@ -109,7 +109,7 @@ impl Leases {
     /// None yet.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn new() -> std::io::Result<Self> {
         let (wake, woken) = UnixStream::pair()?;
         woken.set_nonblocking(true)?;
@@ -130,7 +130,7 @@ impl Leases {
         &self.woken
     }
 
-    /// What the engine has answered.
+    /// The engine's answers.
     pub fn verdicts(&mut self) -> Vec<Verdict> {
         let mut bytes = [0; 64];
         while matches!((&self.woken).read(&mut bytes), Ok(count) if count > 0) {}
@@ -339,7 +339,7 @@ fn until_next_look(took: Duration) -> Duration {
     took.saturating_mul(LEISURE).clamp(LOOK.0, LOOK.1)
 }
 
-/// A user goes on with leases of their own only.
+/// A user continues with leases of their own only.
 fn check_owner(vm: &str, uid: u32) -> Result<(), String> {
     let own = format!("{PREFIX}{uid}-");
     match vm.strip_prefix(&own) {

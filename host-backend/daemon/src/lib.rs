@@ -1,21 +1,24 @@
 //! The broker between guests and workers.
 //!
-//! `paragpud` listens, reads exactly the first frame of a connection, and
-//! passes the connection to a worker process that is warm already. It starts
-//! workers, watches them and ends them. It never sees a guest's calls.
+//! `paragpud` reads exactly the first frame of a connection and passes the connection to a
+//! warm worker process. It starts workers, watches them and ends them. It never parses a
+//! guest's calls.
 //!
-//! One thread waits for all file descriptors in [`broker`]; nothing in it
-//! waits for a peer. Files: [`listener`] binds, [`handshake`] reads first
-//! frames, [`reception`] is where they wait, [`shaking`] does their TLS
-//! handshakes in threads, [`giving`] closes what they gave, [`link`] leads to other daemons, to those of other hosts with
-//! [`tls`] and a thread each of [`relay`]; [`worker`] is one process,
-//! [`spawner`] and [`apart`] start it, [`users`] is who it runs as, of the range
-//! that [`subordinate`] finds; [`confine`] is what the daemon does without,
-//! [`device`] finds the GPUs, [`placement`] chooses among them, [`session`] and
-//! [`notes`] keep what runs, [`tenants`] what each VM has of it,
-//! [`shares`] whose turn it is on a GPU, [`console`] is a connection of the control socket, whose messages are those of
-//! [`paragpu_control::admin`], [`metrics`] what Prometheus is told and [`scrape`]
-//! a connection for that.
+//! One thread waits for all file descriptors ([`broker`]) and never for a peer.
+//!
+//! - Connections: [`listener`] binds sockets, [`handshake`] reads first frames,
+//!   [`reception`] queues connections until then, [`shaking`] does TLS handshakes in
+//!   threads, [`giving`] closes descriptors that peers sent.
+//! - Other daemons: [`link`], and for other hosts [`tls`] with a [`relay`] thread each.
+//! - Workers: [`worker`] is one process, [`spawner`] and [`apart`] start it, [`users`]
+//!   chooses its user from the range that [`subordinate`] reads.
+//! - State: [`device`] finds the GPUs, [`placement`] chooses among them, [`session`] and
+//!   [`notes`] record sessions, [`tenants`] accounts for each VM, [`shares`] schedules
+//!   turns on a GPU.
+//! - Operators: [`console`] is a connection of the control socket ([`paragpu_control::admin`]),
+//!   [`scrape`] one of the [`metrics`] endpoint.
+//!
+//! [`confine`] drops what the daemon itself does not need.
 
 // What others send is read here, so nothing may panic.
 #![cfg_attr(

@@ -1,6 +1,5 @@
-//! Links to other daemons, over which sessions come and go. A unix link is a
-//! socket from worker to daemon; to another host a thread relays between TLS
-//! and a socket.
+//! Links to other daemons, over which sessions move. Within a host a link is a socket from
+//! worker to daemon. To another host, a thread relays between TLS and a socket.
 #![forbid(unsafe_code)]
 
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};

@@ -1,4 +1,4 @@
-//! The sockets at which the daemon listens.
+//! The daemon's listening sockets.
 #![forbid(unsafe_code)]
 
 use std::io;

@@ -1,5 +1,5 @@
-//! Where the daemon's log goes: the journal under systemd, with the fields VM,
-//! SESSION, GPU and WORKER where a line is about one; else standard error.
+//! Logging: under systemd to the journal, with the fields VM, SESSION, GPU and WORKER if
+//! they apply; otherwise to standard error.
 #![forbid(unsafe_code)]
 
 use std::io::IsTerminal as _;

@@ -1,4 +1,4 @@
-//! `paragpud`: gives guests GPUs.
+//! `paragpud`, the daemon of a GPU host.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

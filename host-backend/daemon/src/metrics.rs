@@ -30,7 +30,7 @@ type Of = fn(&Counters) -> u64;
 /// VM and GPU, `cuda:0`.
 type VmAndGpu = (String, String);
 
-/// What sessions that are over have counted.
+/// The counters of ended sessions.
 #[derive(Debug, Default)]
 pub struct Ended(BTreeMap<VmAndGpu, Counters>);
 
@@ -118,7 +118,7 @@ impl Moves {
     }
 }
 
-/// What is told at one moment.
+/// The values at one moment.
 #[derive(Debug, Default)]
 pub struct Report {
     /// Counters and sessions by VM and GPU.

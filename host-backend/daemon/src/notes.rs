@@ -1,6 +1,6 @@
-//! Notes on disk of the sessions that run, one file each, so that a daemon
-//! that comes after a crash finds them: it lists them, counts them against the
-//! limit, sees their end and can end them.
+//! Records of running sessions on disk, one file each. A daemon that starts after a crash
+//! finds them: it lists these sessions, counts them against limits, notices their end and
+//! can end them.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -27,7 +27,7 @@ pub struct Notes {
 /// A session found.
 #[derive(Debug)]
 pub struct Found {
-    /// What is constant about it.
+    /// Its constant facts.
     pub facts: Facts,
     /// Its worker's process.
     pub pid: u32,
@@ -51,7 +51,7 @@ struct Note {
     facts: Facts,
     pid: u32,
     /// Clock ticks from boot to the worker's start: with the boot's id and the
-    /// number this names a process for ever.
+    /// number this names a process forever.
     started: u64,
     boot: String,
     again: Option<Again>,
@@ -68,7 +68,7 @@ struct ParkedNote {
 }
 
 impl Notes {
-    /// Opens the directory, which is created where it does not exist.
+    /// Opens the directory, which is created if it does not exist.
     ///
     /// # Errors
     /// [`Error::Running`] where another daemon has it, [`Error::System`].

@@ -1,4 +1,4 @@
-//! Memory that the sessions of one VM share: a descriptor for each offer.
+//! Memory that sessions of one VM share: one descriptor for each offer.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -11,24 +11,24 @@ const MOST: usize = if cfg!(test) { 8 } else { 4096 };
 
 /// One of them.
 #[derive(Debug)]
-struct Held {
+struct Offered {
     /// Whose memory it is.
     session: u64,
     offer: Offer,
     memory: OwnedFd,
 }
 
-/// What the sessions of a VM offer each other.
+/// The offers among a VM's sessions.
 #[derive(Debug, Default)]
-pub struct Offers(BTreeMap<Token, Held>);
+pub struct Offers(BTreeMap<Token, Offered>);
 
 impl Offers {
-    /// A session offers memory; `None` where there are too many offers.
+    /// A session offers memory; `None` if there are too many offers.
     pub fn add(&mut self, session: u64, offer: Offer, memory: OwnedFd) -> Option<Offer> {
         if self.0.len() >= MOST || self.0.contains_key(&offer.token) {
             return None;
         }
-        let held = Held {
+        let held = Offered {
             session,
             offer,
             memory,
@@ -48,7 +48,7 @@ impl Offers {
         }
     }
 
-    /// What a token names, if anything.
+    /// The offer behind a token, if any.
     #[must_use]
     pub fn find(&self, token: &Token) -> Option<(Offer, BorrowedFd<'_>)> {
         let held = self.0.get(token)?;

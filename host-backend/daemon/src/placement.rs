@@ -1,9 +1,9 @@
-//! On which GPU of the host a guest's device is.
+//! Chooses the GPU for a guest's device.
 //!
-//! A session is placed when its guest is admitted, from what runs at that
-//! moment; nothing is remembered but the GPU that the last one got. Two devices
-//! of one process are never the same GPU unless there are fewer GPUs than
-//! devices, and a device that a process uses already stays where it is.
+//! A session is placed when its guest is admitted, from the load at that moment. The only
+//! state is the GPU that the last session got. Two devices of one process get different
+//! GPUs unless there are fewer GPUs than devices, and a device that a process already uses
+//! stays where it is.
 #![forbid(unsafe_code)]
 
 use paragpu_config::host::Placement;
@@ -23,7 +23,7 @@ pub struct Gpu {
 
 /// A device that the process has already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held {
+pub struct Assigned {
     /// The guest's number of it.
     pub ordinal: u32,
     /// Its place among the daemon's devices.
@@ -32,13 +32,13 @@ pub struct Held {
 
 /// The place of the guest's device `ordinal`, among `gpus` in the order in
 /// which the guest sees them; `last` is the place that the session before got.
-/// `None` where the guest has no device of that number.
+/// `None` if the guest has no device of that number.
 #[must_use]
 pub fn choose(
     policy: Placement,
     ordinal: u32,
     gpus: &[Gpu],
-    held: &[Held],
+    held: &[Assigned],
     last: Option<u32>,
 ) -> Option<u32> {
     let own = gpus.get(usize::try_from(ordinal).ok()?)?;
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_device_in_use_stays() {
-        let held = [Held {
+        let held = [Assigned {
             ordinal: 0,
             place: 1,
         }];
@@ -142,7 +142,7 @@ mod tests {
             let mut gpus: Vec<Gpu> = (0..).zip(&loads).map(|(place, &(sessions, memory, works))| {
                 Gpu { works, ..gpu(place, sessions, memory) }
             }).collect();
-            let mut held: Vec<Held> = Vec::new();
+            let mut held: Vec<Assigned> = Vec::new();
             let mut last = None;
             for ordinal in order {
                 let chosen = choose(POLICIES[policy], ordinal, &gpus, &held, last);
@@ -150,7 +150,7 @@ mod tests {
                 let Some(place) = chosen else { continue };
                 if !held.iter().any(|held| held.ordinal == ordinal) {
                     prop_assert!(held.iter().all(|held| held.place != place));
-                    held.push(Held { ordinal, place });
+                    held.push(Assigned { ordinal, place });
                 }
                 last = chosen;
                 gpus[place as usize].sessions += 1;

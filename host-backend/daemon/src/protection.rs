@@ -1,4 +1,4 @@
-//! How a guest's connection is protected, and whom its certificate names.
+//! The protection of a guest's connection, and the tenant that its certificate names.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;

@@ -1,14 +1,12 @@
-//! Connections that have not said hello, and the places where they wait.
+//! Connections that have not said hello, and the slots in which they wait.
 //!
-//! A place is lost to a newcomer when all are taken: the oldest connection of
-//! the source that has most of them loses it. So silent connections of one
-//! source cost that source its places and nobody else theirs. Who shows that
-//! there is a session to go on with waits in places of its own, and so do
-//! device processes.
+//! If all slots are taken, a new connection replaces the oldest one of the source that
+//! occupies most slots. So silent connections of one source take slots from that source
+//! only. Reconnecting guests that show a token, and device processes, have separate slots.
 //!
-//! TLS handshakes cost processor time. Connections that have something to say
-//! in one queue by source, and the sources take turns: a source waits for one
-//! handshake of each other source, however many connections that has.
+//! TLS handshakes cost processor time. Connections with data queue by source, and sources
+//! take turns: a source waits for one handshake of each other source, however many
+//! connections that source has.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -69,7 +67,7 @@ struct Places {
 }
 
 impl Places {
-    /// Gives `key` a place. Where that is more than `most`, returns the key
+    /// Gives `key` a place. If there are more than `most`, returns the key
     /// that loses its own: with n sources, one of a source that has more than
     /// `most / n`.
     fn enter(&mut self, source: PeerIdentity, key: u64, most: usize) -> Option<u64> {

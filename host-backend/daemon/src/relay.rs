@@ -1,5 +1,5 @@
-//! Between TLS to another host and a socket of this one: a worker has no
-//! network, and sees a socket.
+//! Relays between TLS to another host and a local socket, because a worker has no network
+//! access.
 #![forbid(unsafe_code)]
 
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -173,7 +173,7 @@ fn read_tls(tls: &mut Connection, tcp: &TcpStream, inward: &mut Vec<u8>) -> Resu
     }
 }
 
-/// What a system call came to; `None` if the caller must retry.
+/// Result of a system call; `None` if the caller must retry.
 fn again(result: std::io::Result<usize>) -> Result<Option<usize>, Broken> {
     match result {
         Ok(count) => Ok(Some(count)),

@@ -1,4 +1,4 @@
-//! One connection of the endpoint for metrics: an HTTP request and its answer.
+//! One connection of the metrics endpoint: an HTTP request and its response.
 #![forbid(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,7 +9,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
 use crate::metrics::CONTENT_TYPE;
 
-/// Most bytes of a request.
+/// Maximum number of bytes of a request.
 const MOST: usize = 8192;
 /// Most headers of a request.
 const HEADERS: usize = 64;

@@ -1,4 +1,4 @@
-//! One session, as the daemon sees it.
+//! The daemon's view of a session.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, SystemTime};
@@ -7,7 +7,7 @@ use paragpu_control::admin::{Activity, SessionInfo};
 use paragpu_control::counters::Counters;
 use serde::{Deserialize, Serialize};
 
-/// What is constant about a session; also its note on disk.
+/// The constant facts about a session; also its record on disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
     /// Its number on this host.
@@ -25,7 +25,7 @@ pub struct Facts {
     /// Seconds since 1970 at its begin.
     pub begun: u64,
     /// When the certificate ends under which its guest came, in seconds since
-    /// 1970; `None` where it showed none.
+    /// 1970; `None` if it showed none.
     #[serde(default)]
     pub expires: Option<u64>,
 }
@@ -33,7 +33,7 @@ pub struct Facts {
 /// One session.
 #[derive(Debug)]
 pub struct Session {
-    /// What is constant.
+    /// The constant facts.
     pub facts: Facts,
     /// The secret that its guest resumes it with; zeros where nobody can.
     pub token: [u8; 16],
@@ -41,7 +41,7 @@ pub struct Session {
     pub worker: u64,
     /// It comes from elsewhere and is not whole yet.
     pub arrives: bool,
-    /// What it has done, as far as the worker said.
+    /// Its last reported counters.
     pub counters: Option<Counters>,
 }
 

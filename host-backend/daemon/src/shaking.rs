@@ -1,10 +1,10 @@
-//! Threads that shake hands with guests under TLS, beside the loop.
+//! Threads that do TLS handshakes with guests, outside the event loop.
 //!
-//! A handshake signs, checks certificates and derives keys. In the loop a
-//! flood of them would hold up everybody. A thread does one step of one
-//! handshake at a time: it reads what is there and never waits for the peer.
-//! The loop keeps the queue ([`Reception`](crate::reception::Reception)) and
-//! hands out no more than there are threads.
+//! A handshake signs, checks certificates and derives keys. Inside the loop, a flood of
+//! them would hold up everyone. A thread does one step of one handshake at a time: it reads
+//! the available data and never waits for the peer. The loop keeps the queue
+//! ([`Reception`](crate::reception::Reception)) and starts no more steps than there are
+//! threads.
 #![forbid(unsafe_code)]
 
 use std::io::{self, Read as _, Write as _};
@@ -38,7 +38,7 @@ impl Shaking {
     /// Starts the threads: one for two processors.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn start() -> io::Result<Self> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let count = (processors / 2).clamp(1, MOST);
@@ -72,7 +72,7 @@ impl Shaking {
         self.idle > 0
     }
 
-    /// Has a thread go on with a connection's handshake.
+    /// Has a thread continue with a connection's handshake.
     pub fn go_on(&mut self, key: u64, pending: Pending) {
         match self.orders.send((key, pending)) {
             Ok(()) => self.idle = self.idle.saturating_sub(1),
@@ -86,7 +86,7 @@ impl Shaking {
         &self.woken
     }
 
-    /// What the threads have done.
+    /// The threads' results.
     pub fn done(&mut self) -> Vec<Step> {
         let mut bytes = [0; 64];
         while matches!((&self.woken).read(&mut bytes), Ok(count) if count > 0) {}

@@ -1,13 +1,13 @@
-//! Shares of a GPU's time: which session's turn it is.
+//! Shares of GPU time: decides which session's turn it is.
 //!
-//! Where any session on a GPU has a share, all sessions on it launch in turns,
-//! one at a time, so the length of a turn is the GPU time that it took. The
-//! next turn is of the highest priority, then of the owner whose time, divided
-//! by its weight, is the least. An owner is a VM with all its sessions, or a
-//! session with a share of its own. A sole session keeps its turn.
+//! If any session on a GPU has a share, all its sessions launch in turns, one at a time, so
+//! the length of a turn is the GPU time that it used. The next turn goes to the highest
+//! priority, then to the owner with the least time divided by weight. An owner is a VM with
+//! all its sessions, or a session with its own share. A session that is alone keeps its
+//! turn.
 //!
-//! Nothing here waits or sends: [`Shares::settle`] says what to tell whom, and
-//! when to come again.
+//! Nothing here blocks or sends: [`Shares::settle`] returns what to tell which worker, and
+//! when to call again.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use paragpu_config::host::Host;
 use paragpu_control::admin::TurnsInfo;
 use paragpu_control::turn::{MOST_WEIGHT, Plea, TimeShare, Turn};
 
-/// What a turn is longer than fairness asks, so that turns are not too many.
+/// By how much a turn may exceed fairness, so that there are not too many turns.
 const QUANTUM: Duration = Duration::from_millis(5);
 /// How much GPU time is owed at most to an owner that comes back: programs
 /// pause between batches, and others' turns in their pauses must not cost them
@@ -155,8 +155,8 @@ impl Clock {
     }
 }
 
-/// What to tell a session.
-pub type Word = (u64, Turn);
+/// A message for a session.
+pub type Notice = (u64, Turn);
 
 impl Shares {
     /// A session begins on a GPU.
@@ -189,7 +189,7 @@ impl Shares {
     }
 
     /// A lease begins, with so many bytes of device memory, and a weight of its
-    /// own where that is not 0.
+    /// own if that is not 0.
     pub fn lease(&mut self, vm: &str, memory: u64, weight: u32) {
         let gib = u32::try_from(memory >> 30).unwrap_or(MOST_WEIGHT);
         let weight = match weight {
@@ -242,7 +242,7 @@ impl Shares {
 
     /// Sessions, shares or the configuration changed: whose sessions take turns
     /// now, and what they are told.
-    pub fn follow(&mut self, host: &Host, now: Instant) -> Vec<Word> {
+    pub fn follow(&mut self, host: &Host, now: Instant) -> Vec<Notice> {
         let mut words = Vec::new();
         let mut gpus = std::mem::take(&mut self.gpus);
         for gpu in gpus.values_mut() {
@@ -290,7 +290,7 @@ impl Shares {
     }
 
     /// Begins and ends turns. What to tell whom, and when to come again.
-    pub fn settle(&mut self, now: Instant) -> (Vec<Word>, Option<Instant>) {
+    pub fn settle(&mut self, now: Instant) -> (Vec<Notice>, Option<Instant>) {
         let mut words = Vec::new();
         let paced = self.gpus.values_mut().filter(|gpu| gpu.paced);
         let next = paced.filter_map(|gpu| gpu.settle(now, &mut words)).min();
@@ -379,7 +379,7 @@ impl Gpu {
         }
     }
 
-    fn settle(&mut self, now: Instant, words: &mut Vec<Word>) -> Option<Instant> {
+    fn settle(&mut self, now: Instant, words: &mut Vec<Notice>) -> Option<Instant> {
         self.charge(now);
         for runner in self.runners.values_mut() {
             if let State::Running {
@@ -435,7 +435,7 @@ impl Gpu {
 
     /// Ends the turn that runs, where others wait or its cap says so. When to come
     /// again where that is far away.
-    fn end_turn(&mut self, now: Instant, words: &mut Vec<Word>) -> Option<Instant> {
+    fn end_turn(&mut self, now: Instant, words: &mut Vec<Notice>) -> Option<Instant> {
         let holder = self
             .runners
             .iter()

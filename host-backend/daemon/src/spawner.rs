@@ -1,9 +1,8 @@
-//! Starts workers from a thread with descriptors of its own.
+//! Starts workers from a thread with a descriptor table of its own.
 //!
-//! A process that is started has its starter's descriptors until it is a
-//! program of its own, and may be the last to close them. What a hostile guest
-//! left in its connection would then hold that worker up for as long as the
-//! guest chose. This thread has no connections.
+//! Until exec, a child process has its parent's descriptors, and it may be the last to close
+//! them. A hostile guest could leave a descriptor in its connection whose close blocks, and
+//! so hold up that worker. This thread has no connections.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -27,7 +26,7 @@ pub struct Spawner {
     gate: Control,
 }
 
-/// Says that a control socket comes along.
+/// Announces a control socket.
 #[derive(Debug, Serialize, Deserialize)]
 struct Comes {}
 
@@ -36,10 +35,10 @@ impl Message for Comes {
 }
 
 impl Spawner {
-    /// Starts the thread. What is open by then stays open in the daemon only.
+    /// Starts the thread. It closes, in its own table, what the daemon has open now.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn start() -> io::Result<Self> {
         let broken = |error: ControlError| io::Error::other(error.to_string());
         let (gate, theirs) = Control::pair().map_err(broken)?;
@@ -90,7 +89,7 @@ fn serve(ordered: &Receiver<Spawn>, told: &Sender<Result<Child, ControlError>>, 
     for spawn in ordered {
         let outcome = spawn.start().and_then(|(mut child, control)| {
             if let Err(error) = gate.send(&Comes {}, &[control.as_fd()]) {
-                // Nobody would ever hear of it.
+                // Without its socket nobody could end this worker.
                 let _ = child.kill();
                 let _ = child.wait();
                 return Err(error);

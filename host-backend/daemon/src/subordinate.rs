@@ -1,4 +1,4 @@
-//! The numbers that /etc/subuid and /etc/subgid give this process's user.
+//! Reads the ranges that /etc/subuid and /etc/subgid grant to this process's user.
 #![forbid(unsafe_code)]
 
 use rustix::process::geteuid;

@@ -1,5 +1,5 @@
-//! The VMs, users and addresses that have sessions: what each has of device
-//! memory, and which process serves the device of each VM.
+//! The VMs, users and addresses that have sessions: their device memory, and the process
+//! that serves each VM's device.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -101,7 +101,7 @@ impl Tenants {
         }
     }
 
-    /// What the sessions of a VM offer each other.
+    /// The offers among a VM's sessions.
     pub fn offers(&mut self, vm: &str) -> Option<&mut Offers> {
         self.accounts.get_mut(vm).map(|tenant| &mut tenant.offers)
     }
@@ -128,7 +128,7 @@ impl Tenants {
         self.leased.remove(vm);
     }
 
-    /// Most bytes of device memory that the sessions of a VM may have together;
+    /// Maximum number of bytes of device memory that the sessions of a VM may have together;
     /// 0 for no limit.
     #[must_use]
     pub fn memory_limit(&self, host: &Host, vm: &str) -> u64 {
@@ -203,7 +203,7 @@ impl Tenants {
     }
 }
 
-/// Most bytes of device memory of a VM that may have `certified` by its lease or
+/// Maximum number of bytes of device memory of a VM that may have `certified` by its lease or
 /// certificate; 0 for no limit.
 fn memory(host: &Host, vm: &str, certified: u64) -> u64 {
     match (host.memory_of(vm), certified) {
@@ -227,7 +227,7 @@ fn lives(pidfd: &OwnedFd) -> bool {
     !matches!(poll(&mut fds, Some(&now)), Ok(1))
 }
 
-/// Most bytes of a VM's name.
+/// Maximum number of bytes of a VM's name.
 const MOST_NAME: usize = 64;
 
 /// Is it a name that no user, address or context identifier has? A device

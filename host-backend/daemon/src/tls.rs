@@ -1,4 +1,4 @@
-//! What this host shows daemons of other hosts, and guests.
+//! The certificates of this host, for daemons of other hosts and for guests.
 #![forbid(unsafe_code)]
 
 use paragpu_communicator_secure::{Credentials, Files, Wear};
@@ -24,7 +24,7 @@ pub fn among_hosts(migration: &Migration) -> Result<Option<Credentials>, Error> 
     Ok(Some(Credentials::load(files, Wear::Replaceable)?))
 }
 
-/// What guests at `tcp.listen` are shown; `None` where they come without TLS.
+/// What guests at `tcp.listen` are shown; `None` if they come without TLS.
 ///
 /// # Errors
 /// [`Error::Certificate`].
@@ -39,7 +39,7 @@ pub fn for_guests(host: &Host) -> Result<Option<Credentials>, Error> {
         key: &host.tcp.key,
         key_shared: false,
     };
-    // A session that cannot go on over another connection must not lose its own.
+    // A session that cannot continue over another connection must not lose its own.
     let wear = match host.limits.reconnect {
         0 => Wear::Lasting,
         _ => Wear::Replaceable,

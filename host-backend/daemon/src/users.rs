@@ -1,8 +1,8 @@
-//! Which VM has which user of the spawner's range.
+//! Assigns users of the spawner's range to VMs.
 //!
-//! The record is the owner of the VM's directory for images, which outlives the
-//! daemon; a VM without one has a user as long as it has sessions. A user goes to
-//! another VM only once no worker and no directory of the former is left.
+//! The owner of a VM's image directory is the record of that, and outlives the daemon. A VM
+//! without such a directory keeps a user as long as it has sessions. A user is reassigned only
+//! after the last worker and directory of its previous VM are gone.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -121,7 +121,7 @@ impl Users {
         let recorded = path.as_deref().and_then(|path| self.owner(path));
         let user = match (self.by_vm.get(vm), recorded) {
             (Some(user), _) => *user,
-            // Not of one that has it by now: its directory is made anew.
+            // Not of one that has it by now: its directory is recreated.
             (None, Some(user)) if !self.by_vm.values().any(|other| *other == user) => user,
             (None, _) => self.choose(folder, live)?,
         };
@@ -181,7 +181,7 @@ impl Users {
         std::fs::remove_dir(path).map_err(|error| error.to_string())
     }
 
-    /// A VM's directory, which is made where it is not there.
+    /// A VM's directory, which is made if it does not exist.
     fn directory(
         &mut self,
         folder: &Path,

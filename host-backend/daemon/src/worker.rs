@@ -1,4 +1,4 @@
-//! One worker process, as the daemon sees it.
+//! The daemon's view of a worker process.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -16,7 +16,7 @@ use rustix::process::{
 use crate::apart::Apart;
 use crate::spawner::Spawner;
 
-/// What a worker does.
+/// The state of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// Opens its device.
@@ -36,7 +36,7 @@ pub struct Worker {
     pub pid: u32,
     /// Place of its device among the daemon's.
     pub ordinal: u32,
-    /// What it does.
+    /// Its work.
     pub state: State,
     /// Readable when it has exited.
     pub pidfd: OwnedFd,

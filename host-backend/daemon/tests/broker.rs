@@ -244,7 +244,7 @@ fn slow_hellos_are_closed_and_hold_nobody_up() {
     let slow: Vec<UnixStream> = (0..4).map(|_| daemon.connect()).collect();
     (&slow[0]).write_all(&[1]).unwrap_or_default();
     daemon.until("full", |stats| stats.pending >= 3);
-    // A fifth may or may not find room; where it does not it is told.
+    // A fifth may or may not find room; if it does not it is told.
     let mut stream = daemon.connect();
     let hello = encode_all(&Hello::new(Transport::Stream, 0, 1));
     let _ = stream.write_all(&frame(Frame::Hello.kind(), &hello));

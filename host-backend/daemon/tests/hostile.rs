@@ -42,7 +42,7 @@ fn silent_connections_cost_their_own_source_its_places() {
     daemon.until_quiet(1);
     let _before = silent(&daemon, 20);
     daemon.until("full", |stats| stats.pending == 8);
-    // Another source, slowly: the flood goes on between its first byte and its last.
+    // Another source, slowly: the flood continues between its first byte and its last.
     let mut slow = TcpStream::connect(daemon.tcp.as_ref().unwrap()).unwrap();
     let hello = hello([0; 16]);
     let (first, rest) = hello.split_at(20);

@@ -41,7 +41,7 @@ const NAP: Duration = Duration::from_micros(50);
 const MOST_CODE: u64 = 1 << 30;
 
 /// Most descriptors that are kept of memory that came from other workers; that of
-/// other such memory is made anew, where the driver can.
+/// other such memory is recreated, where the driver can.
 const MOST_IMPORTED: usize = 256;
 
 /// Bytes of a hash.
@@ -58,7 +58,7 @@ pub(crate) struct LoadedModule {
     managed: bool,
 }
 
-/// What a module was loaded from, and what is looked for in it.
+/// The image of a module, and the names searched in it.
 struct Code {
     image: Box<[u8]>,
     /// Names of its variables, or why they cannot be told.
@@ -159,7 +159,7 @@ pub struct CudaDevice {
     retirement: Retirement,
     /// A stream without work.
     quiet: Stream,
-    /// What hashes memory; none on GPUs that the kernel is too new for.
+    /// The hash kernel; none on GPUs that it is too new for.
     hasher: Option<(Module, Function)>,
     /// Last, so that it goes after all that lives in it.
     pub(crate) context: Arc<Context>,

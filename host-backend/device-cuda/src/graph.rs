@@ -18,7 +18,7 @@ enum Named {
 #[derive(Debug)]
 pub struct OpenGraph {
     pub graph: Graph,
-    /// What each node does.
+    /// The work of each node.
     works: Vec<Work<'static>>,
     named: Vec<(u32, Named)>,
     /// [`CudaDevice::gone`] when all that is named was seen to be there.

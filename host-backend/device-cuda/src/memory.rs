@@ -11,7 +11,7 @@ use paragpu_protocol::status::Status;
 
 use crate::sys::Span;
 
-/// What lies at a range of addresses.
+/// The memory at a range of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owner {
     /// Arena memory, with the driver's handle.

@@ -23,7 +23,7 @@ impl CudaPlatform {
     /// Loads the driver.
     ///
     /// # Errors
-    /// `NO_DEVICE` where there is no driver or no GPU.
+    /// `NO_DEVICE` if there is no driver or no GPU.
     pub fn new() -> Result<Self> {
         let driver = Driver::load()?;
         let devices = driver.devices()?;

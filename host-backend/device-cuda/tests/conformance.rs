@@ -1,18 +1,9 @@
-//! The suite of `paragpu-device` on a real GPU; says so where there is none.
+//! The suite of `paragpu-device` on a real GPU; says so if there is none.
 
-use std::io::Write as _;
+use paragpu_corpora::skip;
 
 use paragpu_device::conformance;
 use paragpu_device_cuda::CudaPlatform;
-
-/// Says why the calling test cannot run: past the capture of test programs, so
-/// that `make test` counts it as skipped, and in one piece beside other threads.
-fn skip(reason: &str) {
-    let test = std::thread::current();
-    let test = test.name().unwrap_or_default();
-    let line = format!("skipped: {test}: {reason}\n");
-    let _ = std::io::stderr().write_all(line.as_bytes());
-}
 
 #[test]
 fn conforms() {

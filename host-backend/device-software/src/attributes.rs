@@ -77,7 +77,7 @@ impl Options {
         self.compute_capability.0 * 10 + self.compute_capability.1
     }
 
-    /// What device `index` is.
+    /// The facts about device `index`.
     ///
     /// # Errors
     /// `INVALID_DEVICE` past the count.
@@ -213,7 +213,7 @@ pub fn occupancy(threads: u32, shared: u64) -> u32 {
 }
 
 /// Bytes of shared memory that each of `blocks` blocks of `threads` threads has where a multiprocessor runs them
-/// all; 0 where it does not.
+/// all; 0 if it does not.
 #[must_use]
 pub fn shared_of_each(blocks: u32, threads: u32) -> u32 {
     if blocks == 0 || occupancy(threads, 0) < blocks {

@@ -59,7 +59,7 @@ pub fn with_children(kernel: &Kernel, context: &Context, grid: &Arc<Grid>, work:
 }
 
 impl Family {
-    /// What runs next: nothing before it still does.
+    /// The next to run: everything before it is complete.
     fn next(&mut self) -> Option<Vec<(Vec<usize>, Work)>> {
         if let Some(first) = self.first.take() {
             return Some(vec![(Vec::new(), first)]);

@@ -220,7 +220,7 @@ pub fn fill(
     Ok(())
 }
 
-/// Does an operation on memory; false where it waits.
+/// Does an operation on memory; false if it waits.
 ///
 /// # Errors
 /// `ILLEGAL_ADDRESS` where the memory was unmapped meanwhile.

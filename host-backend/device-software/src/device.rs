@@ -52,7 +52,7 @@ pub struct SoftwareDevice {
     limits: BTreeMap<u32, u64>,
 }
 
-/// What launches share.
+/// State shared by launches.
 pub(crate) struct Launching {
     output: Arc<Output>,
     /// The values of graphs.

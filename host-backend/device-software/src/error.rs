@@ -10,7 +10,7 @@ pub enum PtxError {
     Invalid {
         /// Line, from 1.
         line: u32,
-        /// What is wrong.
+        /// The error.
         what: String,
     },
     /// The text is well-formed but asks for something this device does not do.
@@ -76,7 +76,7 @@ pub enum Fault {
     /// A `trap` instruction.
     #[error("trap instruction")]
     Trap,
-    /// Threads wait for each other and none can go on.
+    /// Threads wait for each other and none can continue.
     #[error("deadlock: {0}")]
     Deadlock(&'static str),
     /// The call stack or local memory is exhausted.

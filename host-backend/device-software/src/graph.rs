@@ -2,7 +2,7 @@
 //!
 //! The first operation of a launch waits for what is before it in its stream
 //! and for the graph's launch before; the last one waits for every node and is
-//! what the stream goes on from. Between them only the graph's own order holds.
+//! what the stream continues from. Between them only the graph's own order holds.
 
 use crate::conditional::{Body, Make, unfold};
 use crate::conditions::Value;
@@ -82,7 +82,7 @@ impl Graph {
         self.bodies.of.get(number).is_some_and(Option::is_some)
     }
 
-    /// What a launch begins with: values that are given anew.
+    /// The initial values of a launch.
     fn begin(&self) -> Work {
         let assigned = self.values.iter().filter_map(|(number, value)| {
             match self.nodes.get(*number).map(|node| &node.work) {
@@ -195,7 +195,7 @@ impl SoftwareDevice {
         })
     }
 
-    /// What would be refused at a launch is refused now.
+    /// Returns the errors that a launch would return.
     pub(crate) fn check_work(&mut self, work: &DeviceWork<'_>) -> Result<()> {
         if let DeviceWork::EventRecord(event) | DeviceWork::EventWait(event) = work {
             return self.recorded(*event).map(|_| ());

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// The heap's name among the variables of its module. No symbol of PTX contains a space.
 pub const NAME: &str = "malloc heap";
-/// What `cuCtxGetLimit` calls its size.
+/// The limit of `cuCtxGetLimit` that is its size.
 pub const LIMIT: u32 = 2;
 
 /// Size and alignment of a block's header.
@@ -43,7 +43,7 @@ impl Heap {
         (self.start..self.end).contains(&address)
     }
 
-    /// Size of the block at `at`, joined with the free ones behind it, and whether it is used. `None` where a
+    /// Size of the block at `at`, joined with the free ones behind it, and whether it is used. `None` if a
     /// kernel has overwritten a header.
     fn block(&self, memory: &Memory, at: u64) -> Option<(u64, bool)> {
         let read = |at: u64| {

@@ -17,14 +17,14 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Most bytes of local memory of a thread.
+/// Maximum number of bytes of local memory of a thread.
 pub const MAX_LOCAL: u32 = 512 << 10;
 /// Stack that calls get beyond the kernel's own frame, at least.
 const STACK: u64 = 64 << 10;
 /// Bytes of a cooperative launch's workspace.
 const WORKSPACE: u64 = 256;
 
-/// Most bytes of host memory that the blocks of a cooperative launch take together.
+/// Maximum number of bytes of host memory that the blocks of a cooperative launch take together.
 const MAX_RESIDENT: u64 = 2 << 30;
 
 const MAX_DYNAMIC_SHARED: u32 = 8;
@@ -86,7 +86,7 @@ pub struct Kernel {
     cluster: ClusterAttributes,
 }
 
-/// What cuFuncSetAttribute says of a kernel's clusters.
+/// The cluster attributes of a kernel (cuFuncSetAttribute).
 #[derive(Debug, Clone, Copy, Default)]
 struct ClusterAttributes {
     required: [u32; 3],
@@ -94,10 +94,10 @@ struct ClusterAttributes {
     scheduling: i32,
 }
 
-/// What a launch needs of its device.
+/// The device resources that a launch needs.
 #[derive(Clone)]
 pub struct Context {
-    /// What its kernels use.
+    /// The resources of its kernels.
     pub device: Surroundings,
     /// For cooperative launches.
     pub workspaces: Arc<Workspaces>,
@@ -141,7 +141,7 @@ impl Kernel {
         self.program.funcs.get(self.func).map_or(0, |f| f.shared)
     }
 
-    /// Most bytes of dynamic shared memory now.
+    /// Maximum number of bytes of dynamic shared memory now.
     #[must_use]
     pub fn max_dynamic(&self) -> u32 {
         self.max_dynamic
@@ -259,7 +259,7 @@ impl Kernel {
         self.bounds().max_cluster.map_or(most, |m| m.min(most))
     }
 
-    /// How the blocks of a launch with clusters of `asked` blocks (zeros where it does not say) form clusters.
+    /// How the blocks of a launch with clusters of `asked` blocks (zeros if it does not say) form clusters.
     ///
     /// # Errors
     /// `INVALID_CLUSTER_SIZE`: the kernel requires another size or that there is one, or it is too large.

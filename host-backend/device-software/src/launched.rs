@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-/// Most bytes of launches of one kernel of the program's, and of all its descendants, that have not begun.
+/// Maximum number of bytes of launches of one kernel of the program's, and of all its descendants, that have not begun.
 const MOST_PENDING: usize = 64 << 20;
 /// Bytes of a launch beside its parameters.
 const LAUNCH: usize = 256;
@@ -71,7 +71,7 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Bytes from the first row's begin to the last one's end; none where a row is longer than what is between two.
+    /// Bytes from the first row's begin to the last one's end; none if a row is longer than what is between two.
     #[must_use]
     pub fn span(self, [width, rows]: [u64; 2]) -> Option<u64> {
         let more = rows.saturating_sub(1);
@@ -95,7 +95,7 @@ impl Child {
     }
 }
 
-/// What the blocks of one grid launched.
+/// The launches of one grid's blocks.
 #[derive(Debug, Default)]
 pub struct Launched {
     state: Mutex<State>,

@@ -28,7 +28,7 @@ const LINKER: Status = Status(999);
 const RUNTIME_CALL: &str = "__cudaCDP2";
 /// A function that tells CUDA's device runtime from other code.
 const LAUNCH: &str = "__cudaCDP2LaunchDeviceV2";
-/// What modules have without defining it.
+/// Names that modules have without a definition.
 const BUILT_IN: [&str; 5] = [
     "vprintf",
     "__assertfail",

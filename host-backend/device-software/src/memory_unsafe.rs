@@ -154,7 +154,7 @@ impl Memory {
         })
     }
 
-    /// What was written to the arena.
+    /// The writes to the arena.
     pub fn written(&self) -> &Written {
         &self.written
     }

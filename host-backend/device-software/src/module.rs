@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Variables of modules live in the last eighth of the arena, which the guest does not use.
 pub const GLOBALS_OFFSET: u64 = DEVICE_STRIDE / 8 * 7;
 
-/// Most bytes of PTX. Its parts take about 20 times as much memory, 40 times at worst. The largest module of
+/// Maximum number of bytes of PTX. Its parts take about 20 times as much memory, 40 times at worst. The largest module of
 /// NVIDIA's libraries for CUDA 13.0 (in cuDNN) has 38 MiB.
 const MOST_TEXT: usize = 48 << 20;
 
@@ -37,7 +37,7 @@ pub struct Module {
     pub constant_bytes: u64,
 }
 
-/// What a refusal of an image is called in CUDA.
+/// The CUDA status for a refused image.
 #[must_use]
 pub fn image_error(error: &paragpu_fatbin::ImageError) -> Error {
     let status = match error {
@@ -70,7 +70,7 @@ fn held(image: &[u8]) -> String {
     }
 }
 
-/// What a refusal of PTX is called in CUDA.
+/// The CUDA status for refused PTX.
 #[must_use]
 pub fn ptx_error(error: &PtxError) -> Error {
     let status = match error {
@@ -80,7 +80,7 @@ pub fn ptx_error(error: &PtxError) -> Error {
     Error::new(status, error.to_string())
 }
 
-/// What a memory error is called in CUDA.
+/// The CUDA status of a memory error.
 #[must_use]
 pub fn memory_error(error: &MemoryError) -> Error {
     let status = match error {
@@ -138,7 +138,7 @@ pub fn place_at(
 }
 
 impl Module {
-    /// What a loader's log says: the functions that cannot run, and why.
+    /// The loader's log: functions that cannot run, and why.
     #[must_use]
     pub fn log(&self) -> String {
         let refused = |f: &Func| {

@@ -13,9 +13,9 @@ use std::sync::Arc;
 pub(crate) struct Objects {
     arrays: HashMap<u64, Arc<Array>>,
     bytes: u64,
-    /// What the next texture or surface is known as.
+    /// The handle of the next texture or surface.
     next: u64,
-    /// What kernels see.
+    /// The kernels' view.
     textures: Arc<Textures>,
 }
 
@@ -56,7 +56,7 @@ impl Objects {
         self.bytes
     }
 
-    /// What kernels see.
+    /// The kernels' view.
     pub(crate) fn textures(&self) -> &Arc<Textures> {
         &self.textures
     }

@@ -274,7 +274,7 @@ pub enum BarReduce {
     Or { d: u32, p: u32, negate: bool },
 }
 
-/// What a call runs.
+/// The target of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallTarget {
     /// Function of this module by index.
@@ -378,7 +378,7 @@ impl RuntimeCall {
 /// A call: copies of parameters are byte ranges of local memory, relative to the frames.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// What to run.
+    /// The target.
     pub target: CallTarget,
     /// Offset in the caller's frame and size of each argument.
     pub args: Vec<(u32, u32)>,
@@ -614,7 +614,7 @@ pub struct Constants {
     pub rows64: Vec<(u32, u64)>,
 }
 
-/// What the launches of a kernel must keep to.
+/// The limits of a kernel's launches.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Bounds {
     /// `.maxntid` or `.reqntid`: most threads of a block.
@@ -656,7 +656,7 @@ pub struct Func {
     pub returns: Vec<(u32, u32)>,
     /// Bytes of all parameters (kernels).
     pub param_bytes: u32,
-    /// What its launches must keep to.
+    /// The limits of its launches.
     pub bounds: Bounds,
     /// Why it cannot run, where it or a function that it calls is refused.
     pub refused: Option<PtxError>,

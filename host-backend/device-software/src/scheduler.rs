@@ -29,7 +29,7 @@ const BATCH: u64 = 64;
 
 /// Time after which a thread takes no further block of its share without looking for other work.
 const TURN: Duration = Duration::from_millis(4);
-/// Most bytes of blocks in flight of one kernel, beyond one block for each thread.
+/// Maximum number of bytes of blocks in flight of one kernel, beyond one block for each thread.
 const RESIDENT_BYTES: u64 = 1 << 30;
 
 /// A copy or fill.
@@ -43,7 +43,7 @@ pub type Unfold = Box<dyn FnMut() -> Option<Vec<(Vec<usize>, Work)>> + Send>;
 /// When an event was reached.
 pub type Stamp = Arc<Mutex<Option<Instant>>>;
 
-/// What an operation does.
+/// The work of an operation.
 pub enum Work {
     /// Nothing: a point in the order.
     Marker,
@@ -110,7 +110,7 @@ struct State {
     next_stream: u64,
     tasks: VecDeque<(Ticket, Task)>,
     host: VecDeque<(Ticket, HostFunction)>,
-    /// What was tried and is not over.
+    /// Attempts in progress.
     attempts: Vec<(Ticket, Attempt)>,
     active: VecDeque<Active>,
     error: Option<Error>,
@@ -149,7 +149,7 @@ impl Scheduler {
     /// Has `threads` pool threads and the two others, which start at once, or with the first work.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn new(threads: usize, at_once: bool) -> std::io::Result<Self> {
         let mut state = State {
             next: 1,
@@ -524,7 +524,7 @@ impl Inner {
         let Some(operations) = unfold() else {
             return self.finished(state, ticket, ready);
         };
-        // Begins on another thread, so that nothing goes on for ever under the lock.
+        // Begins on another thread, so that nothing continues forever under the lock.
         let begun = self.add(state, &[], Work::Task(Box::new(|| Ok(()))));
         let mut tickets: Vec<Ticket> = Vec::with_capacity(operations.len());
         for (after, work) in operations {

@@ -9,7 +9,7 @@ use rustix::fs::{
 };
 use rustix::io::pread;
 
-/// What no process can do to it any more.
+/// The seals.
 const SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::SEAL);
@@ -17,7 +17,7 @@ const SEALS: SealFlags = SealFlags::SHRINK
 /// `size` bytes that read as zero.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn make(size: u64) -> Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let memory = memfd_create("paragpu-device", flags)?;
@@ -50,7 +50,7 @@ impl Peer {
     /// Fills `out` with what it holds from `offset` on.
     ///
     /// # Errors
-    /// What the system says; `UnexpectedEof` past its end.
+    /// Errors of the operating system; `UnexpectedEof` past its end.
     pub fn read(&self, mut offset: u64, mut out: &mut [u8]) -> Result<()> {
         while !out.is_empty() {
             let read = pread(&self.memory, &mut *out, offset)?;

@@ -250,7 +250,7 @@ impl Array {
     }
 }
 
-/// What a texture reads.
+/// The resource of a texture.
 #[derive(Debug, Clone)]
 pub enum TextureSource {
     /// An array.
@@ -262,7 +262,7 @@ pub enum TextureSource {
 /// A texture object.
 #[derive(Debug, Clone)]
 pub struct Texture {
-    /// What it reads.
+    /// Its resource.
     pub source: TextureSource,
     /// How.
     pub sampling: Sampling,

@@ -2,19 +2,10 @@
 
 mod common;
 
-use std::io::Write as _;
+use paragpu_corpora::skip;
 use std::path::PathBuf;
 
 use common::{Arg, Gpu};
-
-/// Says why the calling test cannot run: past the capture of test programs, so
-/// that `make test` counts it as skipped, and in one piece beside other threads.
-fn skip(reason: &str) {
-    let test = std::thread::current();
-    let test = test.name().unwrap_or_default();
-    let line = format!("skipped: {test}: {reason}\n");
-    let _ = std::io::stderr().write_all(line.as_bytes());
-}
 
 /// Text of each program; none, said aloud, where they were not built.
 fn programs() -> Option<Vec<(PathBuf, String)>> {

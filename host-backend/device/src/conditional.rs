@@ -1,5 +1,5 @@
-//! Conditional nodes of graphs: bodies that run as a value says, which kernels
-//! set (CUDA Driver API, Graph Management).
+//! Conditional nodes of graphs: bodies whose execution depends on a value that kernels set (CUDA
+//! Driver API, Graph Management).
 
 use std::ops::Range;
 
@@ -24,11 +24,11 @@ pub enum ConditionalKind {
 /// Runs some of the nodes that follow it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conditional {
-    /// What kernels call the value by.
+    /// The handle of the value in kernels.
     pub condition: u64,
     /// How it decides.
     pub kind: ConditionalKind,
-    /// What it is at first.
+    /// Its initial value.
     pub value: u32,
     /// It is so again at each launch.
     pub assigns: bool,

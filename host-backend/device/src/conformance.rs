@@ -1,4 +1,4 @@
-//! What every device must do alike; run by each implementation's own tests.
+//! The conformance suite that every device passes.
 
 mod deferred;
 mod sharing;
@@ -65,7 +65,7 @@ pub fn memory(platform: &dyn Platform) {
 }
 
 /// Memory appears at a second address, from then on until that is unmapped;
-/// what does not fit is refused. False where the device maps memory once.
+/// what does not fit is refused. False if the device maps memory once.
 ///
 /// # Panics
 /// Where the device does not conform.
@@ -171,7 +171,7 @@ pub fn words(platform: &dyn Platform) {
     device.memory_map(at, CHUNK).expect("map");
     let waiting = device.stream_create(1, 0).expect("a stream");
     // Registered before anything waits: NVIDIA's driver lets go of a page only
-    // when all work is over.
+    // when all work is complete.
     let page = Page::new();
     device
         .host_register(page.address(), PAGE)
@@ -329,7 +329,7 @@ pub fn streams(platform: &dyn Platform) {
 }
 
 /// Device memory that the host reaches itself: only what is mapped and not of a
-/// module, and only while nothing comes before it. False where there is none.
+/// module, and only while nothing comes before it. False if there is none.
 ///
 /// # Panics
 /// Where the device does not conform.

@@ -1,10 +1,10 @@
-//! The session's context as a whole.
+//! Operations on the session's whole context.
 
 use paragpu_protocol::status::Status;
 
 use crate::Result;
 
-/// What concerns all of a session's work.
+/// Operations on all of a session's work.
 pub trait ContextDevice {
     /// Is all work of the session over?
     ///
@@ -26,7 +26,7 @@ pub trait ContextDevice {
     /// standard output. Called when work was found to be over.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Errors of the driver.
     fn flush_output(&mut self) -> Result<()>;
 
     /// Does its work need processors of this host? A thread that waits

@@ -29,5 +29,5 @@ impl From<Status> for Error {
     }
 }
 
-/// What a device returns.
+/// Result of a device operation.
 pub type Result<T> = std::result::Result<T, Error>;

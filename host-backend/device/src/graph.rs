@@ -1,12 +1,12 @@
-//! Graphs: work whose order is given once and which is launched as a whole
-//! (CUDA Driver API, Graph Management).
+//! Graphs: work with a fixed order that is launched as a whole (CUDA Driver API, Graph
+//! Management).
 
 use crate::{GraphId, Result, StreamId, Work};
 
 /// A node of a graph.
 #[derive(Debug, Clone)]
 pub struct GraphNode {
-    /// What it does.
+    /// Its work.
     pub work: Work<'static>,
     /// Numbers of the nodes that must be over before; each below its own.
     pub after: Vec<u32>,
@@ -24,7 +24,7 @@ pub trait GraphDevice {
     /// From the next launch on a node does `work`, which is of the same kind.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where there is no such node; `GRAPH_EXEC_UPDATE_FAILURE`
+    /// `INVALID_VALUE` if there is no such node; `GRAPH_EXEC_UPDATE_FAILURE`
     /// where it does something of another kind; as of the work itself.
     fn graph_update(&mut self, graph: GraphId, node: u32, work: Work<'static>) -> Result<()>;
 
@@ -32,7 +32,7 @@ pub trait GraphDevice {
     /// something again.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where there is no such node or it is of another kind.
+    /// `INVALID_VALUE` if there is no such node or it is of another kind.
     fn graph_enable(&mut self, graph: GraphId, node: u32, enabled: bool) -> Result<()>;
 
     /// Gives a graph to `stream`. Launches of one graph follow each other.

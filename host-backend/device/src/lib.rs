@@ -1,13 +1,12 @@
-//! What a worker asks of a GPU, whatever kind it is.
+//! The interface between a worker and a GPU of any kind.
 //!
-//! The operations are those of the CUDA driver API, with three differences:
-//! memory lies at addresses that the caller chooses, nothing but
-//! [`Device::module_load`] and the creations may take long, and waiting is
-//! done by the caller asking whether something is over, so that one thread
-//! can serve a session that waits for many things at once.
+//! The operations are those of the CUDA driver API, with three differences. The caller chooses
+//! the addresses of memory. Only [`Device::module_load`] and creations may take long. Nothing
+//! waits: the caller polls for completion, so that one thread can serve a session that waits for
+//! many things at once.
 //!
-//! Implementations: `device-cuda` (NVIDIA's driver) and `device-software`
-//! (PTX on the CPU). Both pass [`conformance`].
+//! Implementations are `device-cuda` (NVIDIA's driver) and `device-software` (PTX on the CPU).
+//! Both pass [`conformance`].
 #![deny(unsafe_code)]
 
 mod conditional;
@@ -98,7 +97,7 @@ pub trait Platform: Send {
     /// How many devices there are.
     fn device_count(&self) -> u32;
 
-    /// What device `index` is, without opening it.
+    /// The facts about device `index`, without opening it.
     ///
     /// # Errors
     /// `INVALID_DEVICE` past the count.

@@ -1,4 +1,4 @@
-//! What NVML asks of a GPU.
+//! NVML queries about a GPU.
 
 /// Numbers in an [`Answer`].
 pub const VALUES: usize = 5;
@@ -56,13 +56,13 @@ pub trait Management {
     }
 
     /// Percent of the GPU's time that each of these processes of the host had
-    /// of late; `None` where nothing measures it.
+    /// of late; `None` if nothing measures it.
     fn utilization(&mut self, uuid: &[u8; 16], processes: &[u32]) -> Option<Vec<u32>> {
         let _ = (uuid, processes);
         None
     }
 
-    /// How many processors of this host kernels run on; 0 where they run on a GPU.
+    /// How many processors of this host kernels run on; 0 if they run on a GPU.
     fn processors(&self) -> u32 {
         0
     }

@@ -1,4 +1,4 @@
-//! Device memory, and host memory that the device reaches.
+//! Device memory, and host memory that the device can reach.
 
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
@@ -21,7 +21,7 @@ pub enum Access {
 /// Memory of a device.
 pub trait MemoryDevice {
     /// Gives the device's memory the addresses of `regions` instead, before anything
-    /// is mapped; false where the device must be opened again for that.
+    /// is mapped; false if the device must be opened again for that.
     ///
     /// # Errors
     /// `OUT_OF_MEMORY` where the addresses are taken.
@@ -67,7 +67,7 @@ pub trait MemoryDevice {
     /// host whose devices give the same name can pass mappings to each other by
     /// [`memory_export`](Self::memory_export) and
     /// [`memory_import`](Self::memory_import). Between two that give different
-    /// names [`peer_open`](Self::peer_open) may serve. `None` where it can do
+    /// names [`peer_open`](Self::peer_open) may serve. `None` if it can do
     /// none of these.
     fn memory_domain(&self) -> Option<[u8; 16]> {
         None
@@ -86,7 +86,7 @@ pub trait MemoryDevice {
         ))
     }
 
-    /// [`memory_export`](Self::memory_export) for a session that goes on with
+    /// [`memory_export`](Self::memory_export) for a session that continues with
     /// the memory while others use it; it may take long the first time.
     ///
     /// # Errors
@@ -153,7 +153,7 @@ pub trait MemoryDevice {
     /// Free and total bytes.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Errors of the driver.
     fn memory_info(&mut self) -> Result<MemoryInfo>;
 
     /// Lets the device reach `[address, address + size)` of this process at

@@ -4,7 +4,7 @@ use paragpu_protocol::status::Status;
 
 use crate::{Error, FunctionId, Launch, ModuleId, Result};
 
-/// What is constant about a kernel.
+/// The constant facts about a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Function {
     /// Its id.
@@ -113,7 +113,7 @@ pub trait ModuleDevice {
     }
 
     /// What [`module_variables`](Self::module_variables) looks for in the module's
-    /// code and need not look for again once this is done; `None` where it is
+    /// code and need not look for again once this is done; `None` if it is
     /// fast in any case.
     fn module_survey(&self, _module: ModuleId) -> Option<Survey> {
         None
@@ -127,13 +127,13 @@ pub trait ModuleDevice {
     /// cuOccupancyMaxActiveClusters of a launch, whose parameters do not matter.
     ///
     /// # Errors
-    /// What the driver says; `NOT_SUPPORTED` of a device without clusters.
+    /// Errors of the driver; `NOT_SUPPORTED` for a device without clusters.
     fn occupancy_clusters(&mut self, launch: &Launch<'_>) -> Result<i32>;
 
     /// cuOccupancyMaxPotentialClusterSize of a launch, whose cluster and
     /// parameters do not matter.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Errors of the driver.
     fn occupancy_cluster_size(&mut self, launch: &Launch<'_>) -> Result<i32>;
 }

@@ -7,7 +7,7 @@ pub trait StreamDevice {
     /// cuStreamCreateWithPriority.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Errors of the driver.
     fn stream_create(&mut self, flags: u32, priority: i32) -> Result<StreamId>;
 
     /// cuStreamDestroy: work in it still runs.

@@ -5,7 +5,7 @@ use paragpu_protocol::types::{ArrayShape, ResourceView, Sampling, TensorMap};
 
 use crate::{ArrayId, Error, Result, SurfaceId, TextureId};
 
-/// What a texture reads.
+/// The resource of a texture.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum TextureResource {
     /// An array or mipmapped array.

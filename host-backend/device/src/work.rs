@@ -1,8 +1,8 @@
-//! A piece of work: given to a stream, or done by a node of a graph.
+//! A piece of work, submitted to a stream or executed by a node of a graph.
 //!
-//! The same value goes from the call that a guest sent to the driver. A worker
-//! makes it with the device's names of what the call names; a device looks
-//! these up and gives the work to its driver.
+//! The same value travels from the decoded call to the driver. The worker creates it with the
+//! device's ids for what the call names; the device resolves these and submits the work to its
+//! driver.
 
 use parking_lot::Mutex;
 use std::borrow::Cow;
@@ -144,7 +144,7 @@ pub enum MemoryOperation {
     Wait {
         /// Where.
         word: Word,
-        /// What it is compared with.
+        /// The comparand.
         value: u64,
         /// How.
         until: Until,
@@ -169,7 +169,7 @@ impl MemoryOperation {
 }
 
 /// Runs on a thread of the device each time the device gets there; what comes
-/// after it goes on when it returns.
+/// after it continues when it returns.
 pub type HostFunction = Arc<dyn Fn() + Send + Sync>;
 
 /// A piece of work.
@@ -341,7 +341,7 @@ pub trait WorkDevice {
     /// Gives work to `stream`.
     ///
     /// # Errors
-    /// `INVALID_HANDLE` where it names something that is not there;
+    /// `INVALID_HANDLE` where it names something that does not exist;
     /// `INVALID_VALUE` where memory is not wholly reachable or a value is
     /// wrong; `LAUNCH_OUT_OF_RESOURCES`, `COOPERATIVE_LAUNCH_TOO_LARGE`, …
     fn submit(&mut self, work: &Work<'_>, stream: StreamId) -> Result<()>;

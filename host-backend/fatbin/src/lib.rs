@@ -41,7 +41,7 @@ const KIND_ELF: u16 = 2;
 /// Upper bound of one decompressed PTX text, in bytes.
 pub const MAX_PTX: u64 = 64 << 20;
 
-/// What one entry of a container holds.
+/// The contents of a container entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// 1 PTX, 2 ELF, 8 link-time code.

@@ -25,7 +25,7 @@ const SILENCE: Duration = Duration::from_secs(45);
 /// How long a daemon is waited for that is being restarted.
 const RESTART: Duration = Duration::from_secs(25);
 
-/// What an agent is started with.
+/// The command line of an agent.
 #[derive(Debug)]
 pub struct Options {
     /// The daemon's lease socket.
@@ -34,7 +34,7 @@ pub struct Options {
     pub job: Option<u64>,
     /// The host's name in the engine.
     pub host: String,
-    /// The GPU, where there is no job.
+    /// The GPU, if there is no job.
     pub gpu: u32,
 }
 
@@ -65,7 +65,7 @@ enum Outcome {
     Released,
 }
 
-/// What the daemon has been asked and has not answered.
+/// Requests to the daemon without a reply yet.
 #[derive(Debug, PartialEq, Eq)]
 enum Asked {
     Carry,

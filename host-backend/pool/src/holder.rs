@@ -36,10 +36,10 @@ const UNEXPLAINED: Duration = Duration::from_secs(3);
 /// From a move that failed to the next attempt.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// What is wished for.
+/// The requested state.
 #[derive(Debug)]
 pub struct Options {
-    /// What the lease asks for.
+    /// The resources that the lease requests.
     pub want: Want,
     /// This very program.
     pub paragpu: PathBuf,
@@ -57,7 +57,7 @@ enum Event {
 }
 
 /// An agent, and the lease that it holds.
-struct Held {
+struct RunningAgent {
     agent: Child,
     /// Closed, the agent ends.
     words: Option<ChildStdin>,
@@ -69,7 +69,7 @@ struct Held {
     unanswered: u32,
 }
 
-/// What is done to the lease.
+/// The state of the lease.
 ///
 /// ```text
 ///            Leave                 Lease                Carried
@@ -98,7 +98,7 @@ struct Holder<'a> {
     public: String,
     events: Receiver<Event>,
     sender: Sender<Event>,
-    agents: BTreeMap<u64, Held>,
+    agents: BTreeMap<u64, RunningAgent>,
     next: u64,
     /// The agent that holds it.
     current: u64,
@@ -238,7 +238,7 @@ impl<'a> Holder<'a> {
                 Event::Agent(number, message)
             });
         }
-        let held = Held {
+        let held = RunningAgent {
             words: agent.stdin.take(),
             agent,
             lease: None,
@@ -364,7 +364,7 @@ impl<'a> Holder<'a> {
             Some(FromAgent::Over { reason }) => self.failed(agent, reason),
             Some(_) => {}
             // An agent that is ended says so first. Its host may be lost, or cut off
-            // for a while: then its programs may go on.
+            // for a while: then its programs may continue.
             None if self.may_be_lost(agent) => {
                 if let Some(held) = self.agents.get_mut(&agent) {
                     held.ended = true;
@@ -627,7 +627,7 @@ fn ends_within(process: &mut Child, patience: Duration) -> bool {
     false
 }
 
-/// What a connection to a host's daemon comes to.
+/// The outcome of a connection to a host's daemon.
 #[derive(Debug, PartialEq, Eq)]
 enum Presence {
     /// A daemon accepts it.

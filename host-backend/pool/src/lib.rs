@@ -35,7 +35,7 @@ pub enum Error {
     Start {
         /// Which.
         program: &'static str,
-        /// What the system said.
+        /// The system error.
         #[source]
         source: std::io::Error,
     },
@@ -53,7 +53,7 @@ pub enum Error {
     File {
         /// Which.
         path: PathBuf,
-        /// What the system said.
+        /// The system error.
         #[source]
         source: std::io::Error,
     },
@@ -62,7 +62,7 @@ pub enum Error {
     Run {
         /// Which.
         program: String,
-        /// What the system said.
+        /// The system error.
         #[source]
         source: std::io::Error,
     },
@@ -74,7 +74,7 @@ pub enum Error {
     Signals(#[source] std::io::Error),
 }
 
-/// What a lease asks for.
+/// The resources that a lease requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Want {
     /// Bytes of device memory.

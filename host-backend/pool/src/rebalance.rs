@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::slurm::{Node, Running};
 
-/// What rebalancing is for.
+/// The goal of rebalancing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Goal {
     /// All nodes are loaded alike.

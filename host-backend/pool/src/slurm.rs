@@ -27,7 +27,7 @@ const TOWARD: &str = "paragpu-to:";
 /// Bytes of a shard.
 pub const SHARD: u64 = 1 << 30;
 
-/// What a job of a lease may have on one node.
+/// The resources of a lease's job on one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
     /// Its user.
@@ -38,7 +38,7 @@ pub struct Job {
     pub gpu: u32,
 }
 
-/// What Slurm says that job `number` may have on `node`.
+/// The resources that Slurm grants to job `number` on `node`.
 ///
 /// # Errors
 /// [`Error`]: it does not run there, or has no shards of one GPU.
@@ -315,7 +315,7 @@ pub fn ask_to_leave(job: u64, node: &str) -> Result<(), Error> {
     ask("scancel", &["-s", "USR1", &job]).map(drop)
 }
 
-/// Where the lease of a job is asked to move to; `None` where nobody says.
+/// Where the lease of a job is asked to move to; `None` if nobody says.
 #[must_use]
 pub fn destination(job: u64) -> Option<String> {
     destination_of(&ask("scontrol", &["-o", "show", "job", &job.to_string()]).ok()?)

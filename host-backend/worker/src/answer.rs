@@ -1,4 +1,4 @@
-//! Replies to calls.
+//! Sends replies.
 
 use paragpu_protocol::call::WireCall as _;
 use paragpu_protocol::codec::Field;
@@ -6,14 +6,14 @@ use paragpu_protocol::reply::{encode_done, encode_failed};
 use paragpu_protocol::table::Launch;
 
 use crate::calls::handler;
-use crate::error::{End, Fault, Outcome};
+use crate::error::{Fault, Outcome, SessionEnd};
 use crate::session::Session;
 use crate::session::completion::{Goal, Pending, Progress, Then};
 use crate::session::errors::Deferred;
 use crate::session::gpu::Fence;
 use crate::session::link::At;
 
-/// Most bytes of the sentence that comes with an error.
+/// Maximum number of bytes of the sentence that comes with an error.
 const MOST_DETAIL: usize = 4096;
 
 impl Session {
@@ -72,7 +72,7 @@ impl Session {
     }
 
     /// Replies with an error.
-    pub(crate) fn answer_failure(&mut self, at: At, error: &Deferred) -> Result<(), End> {
+    pub(crate) fn answer_failure(&mut self, at: At, error: &Deferred) -> Result<(), SessionEnd> {
         if at.slot == 0 {
             return Ok(());
         }
@@ -96,7 +96,7 @@ impl Session {
     }
 
     /// Sends a reply, after those that its slot waits for already.
-    pub(crate) fn reply(&mut self, at: At, head: &[u8], tail: &[u8]) -> Result<(), End> {
+    pub(crate) fn reply(&mut self, at: At, head: &[u8], tail: &[u8]) -> Result<(), SessionEnd> {
         if self.completion.is_behind(at.slot) {
             let reply = [head, tail].concat();
             return self.completion.push(Pending {
@@ -108,7 +108,7 @@ impl Session {
         self.link.send_reply(at, &[head, tail])
     }
 
-    /// Goes on once the fence is passed.
+    /// Continues once the fence is passed.
     pub(crate) fn after(&mut self, mut fence: Fence, then: Then) -> Outcome<Progress> {
         match fence.passed(&mut self.gpu)? {
             true => Ok(Progress::Now),
@@ -117,7 +117,7 @@ impl Session {
     }
 
     /// Sends what kernels printed since.
-    pub(crate) fn forward_output(&mut self) -> Result<(), End> {
+    pub(crate) fn forward_output(&mut self) -> Result<(), SessionEnd> {
         self.printing.forward(&mut self.gpu, &mut self.link)
     }
 }

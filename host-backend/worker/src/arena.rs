@@ -1,9 +1,9 @@
-//! Which ranges of the device memory arena are mapped, and for whom.
+//! Ranges of the device memory arena: which are mapped, and for whom.
 //!
-//! Mapping memory costs the driver 50 µs and more, so a range that the guest
-//! unmaps stays mapped for a while: mapping the same range again then costs
-//! nothing once the work posted before the unmapping is over. Idle ranges
-//! count as free, and are given up for any mapping that needs the room.
+//! A mapping costs the driver 50 µs or more. A range that the guest unmaps
+//! therefore stays mapped (it is *parked*): mapping it again costs nothing once
+//! the work posted before the unmap is complete. Parked ranges count as free and
+//! are released when another mapping needs the memory.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ struct Range<F> {
     idle: Option<(F, u64)>,
 }
 
-/// What to do for a mapping.
+/// The steps for a mapping.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Plan<F> {
     /// The range is mapped already; it may be used once the fence is passed.
@@ -86,7 +86,7 @@ impl<F> Arena<F> {
         }
     }
 
-    /// What is mapped from now on counts for the session's VM.
+    /// Memory mapped from now on counts for the session's VM.
     pub(crate) fn count_for(&mut self, share: Share) {
         self.share = share;
     }
@@ -135,7 +135,7 @@ impl<F> Arena<F> {
         self.idle
     }
 
-    /// Most bytes the guest may have.
+    /// Maximum number of bytes the guest may have.
     pub(crate) fn limit(&self) -> u64 {
         self.limit.min(self.share.limit())
     }
@@ -254,7 +254,7 @@ impl<F> Arena<F> {
     }
 
     /// The live range that starts at `address` becomes idle; returns the
-    /// ranges to unmap for that, which may include itself. `None` where no
+    /// ranges to unmap for that, which may include itself. `None` if no
     /// live range starts there.
     pub(crate) fn unmap(&mut self, address: u64, fence: F) -> Option<Vec<u64>> {
         let clock = self.clock;

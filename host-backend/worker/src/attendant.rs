@@ -1,5 +1,5 @@
-//! The daemon's attendant: answers the daemon while the session is served, and
-//! ends the process where its guest is gone for good.
+//! The thread that answers the daemon while the session is served. It ends the
+//! process if the guest is gone for good.
 
 use parking_lot::Mutex;
 use std::fs::File;
@@ -23,7 +23,7 @@ use crate::statistics::Statistics;
 use crate::sys::process::exit_now;
 use crate::transfer::destination::reachable;
 use crate::transfer::handover;
-use crate::transfer::orders::{Departure, Order, Orders, Place, Report};
+use crate::transfer::orders::{CheckpointTarget, Departure, Order, Orders, Report};
 use crate::turns::Turns;
 use crate::watch::{GRACE, Liveness, Watch, after, watch};
 
@@ -73,7 +73,7 @@ pub(crate) fn tell(control: Arc<Control>) -> Orders {
     })
 }
 
-/// What the process's other threads know of its session.
+/// State of the session for the process's other threads.
 pub(crate) struct Attendant {
     pub(crate) control: Arc<Control>,
     pub(crate) session: u64,
@@ -114,7 +114,7 @@ fn departure(migrate: Migrate, fds: Vec<OwnedFd>) -> Option<Departure> {
 
 impl Attendant {
     /// Answers the daemon while the session is served. When the daemon goes
-    /// away the session goes on.
+    /// away the session continues.
     pub(crate) fn attend(self: Arc<Self>) {
         std::thread::spawn(move || {
             let mut inbox = Inbox::default();
@@ -157,8 +157,11 @@ impl Attendant {
             }
             ToWorker::Checkpoint { directory, end } => {
                 let file = fds.into_iter().next().map(File::from);
-                let place = file.map_or(Place::Directory(directory), Place::File);
-                self.order(Order::Checkpoint { place, end });
+                let target = file.map_or(
+                    CheckpointTarget::Directory(directory),
+                    CheckpointTarget::File,
+                );
+                self.order(Order::Checkpoint { target, end });
             }
             ToWorker::Again(again) => {
                 *self.again.lock() = again;
@@ -194,7 +197,7 @@ impl Attendant {
         self.guard(liveness);
     }
 
-    /// Goes on with what the daemon, which is gone, had ordered for good.
+    /// Continues with what the daemon, which is gone, had ordered for good.
     fn write_again(&self) {
         let again = self.again.lock();
         let Some(worker::Again { directory, every }) = again.clone() else {
@@ -210,7 +213,7 @@ impl Attendant {
             std::thread::sleep(every);
             // One that was not carried out yet is the same.
             self.orders.give(Order::Checkpoint {
-                place: Place::Directory(directory.clone()),
+                target: CheckpointTarget::Directory(directory.clone()),
                 end: false,
             });
         }

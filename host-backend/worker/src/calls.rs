@@ -1,14 +1,15 @@
-//! From a call's number to the code that executes it.
+//! Dispatch: from a call's number to its code.
 //!
 //! The build script derives a handler for each call from its description in
-//! `protocol/interface/calls`: decode, call the function of its name, answer as
-//! its shape says, note what it did to objects. Code of a call's own is that
-//! function alone, in the file of its chapter. A call that the driver answers
-//! as it is has none: its handles are looked up, and the device executes it.
+//! `protocol/interface/calls`: decode, call the function of that name, reply as
+//! the call's shape requires, record the effect on objects. By hand there is only
+//! that function, in the file of its chapter. A call that the driver answers
+//! unchanged has no function: the handler looks up its handles and the device
+//! executes it.
 //!
-//! Each library has a table of its own. 2,048 numbers make a block; the session
-//! and the driver have the first two. A library above the driver that is
-//! forwarded gets a block, and nothing here changes for the others.
+//! Each library has a table of its own, a block of 2,048 numbers. The session and
+//! the driver have the first two. A further library gets its own block, without
+//! changes to the others.
 
 use paragpu_device::{EventId, FunctionId, ModuleId};
 use paragpu_protocol::call::{CallInfo, Capability, Effect, WireCall};
@@ -17,7 +18,7 @@ use paragpu_protocol::handle::{self, EventHandle, FunctionHandle, ModuleHandle, 
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table;
 
-use crate::error::{End, Fault, Outcome, fail};
+use crate::error::{Fault, Outcome, SessionEnd, fail};
 use crate::live::{Change, Name, Recorded};
 use crate::session::Session;
 use crate::session::graph::NodeWork;
@@ -37,9 +38,9 @@ pub(crate) struct Handler {
     /// Executes a call with this payload and answers it, or lets it wait. True
     /// where it did what it is for.
     pub(crate) execute: fn(&mut Session, At, &[u8]) -> Result<bool, Fault>,
-    /// What a call with this payload does to an object.
+    /// The effect on an object of a call with this payload.
     pub(crate) change: fn(&[u8]) -> Result<Option<Change>, DecodeError>,
-    /// What it does as a node of a graph, where it can be one.
+    /// Its work as a node of a graph, if it can be one.
     pub(crate) node: Option<MakeWork>,
 }
 
@@ -48,7 +49,7 @@ pub(crate) trait Handle<'a>: WireCall<'a> {
     /// Executes and answers it.
     fn handle(&self, session: &mut Session, at: At) -> Result<bool, Fault>;
 
-    /// What it does to an object.
+    /// Its effect on an object.
     fn change(&self) -> Option<Change> {
         None
     }
@@ -149,7 +150,7 @@ pub(crate) fn execute<'a, C: Handle<'a>>(
 /// Reads a call; one that cannot be read ends the session.
 fn decode<'a, C: WireCall<'a>>(payload: &'a [u8]) -> Result<C, Fault> {
     decode_all(payload).map_err(|source| {
-        Fault::End(End::Malformed {
+        Fault::End(SessionEnd::Malformed {
             name: C::INFO.name,
             number: C::INFO.number,
             source,

@@ -1,8 +1,8 @@
-//! Answering calls that waited for the device, once it has come to their goals.
+//! Answers calls that waited for the device when their goals are reached.
 
 use paragpu_protocol::handle::ObjectKind;
 
-use crate::error::{End, Fault, Outcome};
+use crate::error::{Fault, Outcome, SessionEnd};
 use crate::session::Session;
 use crate::session::completion::{Goal, Pending, Then};
 use crate::session::link::At;
@@ -10,7 +10,7 @@ use crate::session::link::At;
 impl Session {
     /// Answers the calls whose goals are reached; true where anything moved.
     /// Calls of one slot are answered in order.
-    pub(crate) fn complete(&mut self) -> Result<bool, End> {
+    pub(crate) fn complete(&mut self) -> Result<bool, SessionEnd> {
         let (mut moved, error) = self
             .copies
             .tokens
@@ -72,7 +72,7 @@ impl Session {
         })
     }
 
-    fn finish(&mut self, pending: Pending) -> Result<(), End> {
+    fn finish(&mut self, pending: Pending) -> Result<(), SessionEnd> {
         self.forward_output()?;
         if let Goal::Ready(reply) = &pending.goal {
             return self.link.send_reply(pending.at, &[reply]);
@@ -96,7 +96,7 @@ impl Session {
 
     /// The goal will not be reached: what was to be done then is done now as
     /// far as it can be, so that nothing is left behind.
-    fn abandon(&mut self, pending: Pending, fault: Fault) -> Result<(), End> {
+    fn abandon(&mut self, pending: Pending, fault: Fault) -> Result<(), SessionEnd> {
         self.forward_output()?;
         match pending.then {
             Then::Reply => {}
@@ -119,7 +119,7 @@ impl Session {
         self.finally(pending.at, Err(fault))
     }
 
-    fn finally(&mut self, at: At, outcome: Outcome<()>) -> Result<(), End> {
+    fn finally(&mut self, at: At, outcome: Outcome<()>) -> Result<(), SessionEnd> {
         match self.answer(at, outcome) {
             Ok(_) | Err(Fault::Call(_) | Fault::Stall) => Ok(()),
             Err(Fault::End(end)) => Err(end),

@@ -1,4 +1,4 @@
-//! From what the daemon hands over to a connection with the guest.
+//! Makes a connection to the guest from what the daemon hands over.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ pub(crate) struct Guest {
     keeps_window: bool,
 }
 
-/// What tells that a guest is gone for good.
+/// Detects that a guest is gone for good.
 #[derive(Debug)]
 pub(crate) enum Life {
     /// Readable when the process has ended.
@@ -169,7 +169,7 @@ impl Guest {
     }
 
     /// [`welcome`](Self::welcome) for a session that has taken in calls up to
-    /// `taken`. One that has a window keeps it: both sides go on seeing it,
+    /// `taken`. One that has a window keeps it: both sides continue seeing it,
     /// whatever their frames travel over.
     pub(crate) fn welcome_back(
         mut self,
@@ -316,7 +316,7 @@ pub(crate) fn attach_pci(
 }
 
 /// The VM's memory and the page lists of a PCI device's channel, from the
-/// channel's descriptors; `None` where the host does not reach it.
+/// channel's descriptors; `None` if the host does not reach it.
 pub(crate) fn guest_memory(fds: &[OwnedFd], channel: Channel) -> Option<GuestMemory> {
     let [window, _, _, liveness, table, files @ ..] = fds else {
         return None;

@@ -1,4 +1,4 @@
-//! The context as a whole.
+//! Operations on the whole context.
 
 use paragpu_protocol::table::{ContextSynchronize, CtxSetLimit, TopologyGet};
 

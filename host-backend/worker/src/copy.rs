@@ -1,5 +1,5 @@
-//! Copies. Bytes that travel with calls pass through staging memory in
-//! chunks, so that the device copies one while the next travels.
+//! Copies. Data that travels with calls is staged in chunks, so that the device
+//! copies one chunk while the next one is in transit.
 
 use paragpu_device::{CopyEnd, Memset as DeviceMemset, StreamId, Work};
 use paragpu_protocol::status::Status;
@@ -8,7 +8,7 @@ use paragpu_protocol::table::{
     WaitToken,
 };
 
-use crate::error::{End, Fault, Outcome, fail};
+use crate::error::{Fault, Outcome, SessionEnd, fail};
 use crate::rect::volume;
 use crate::session::Session;
 use crate::session::completion::{Goal, Progress, Then};
@@ -172,7 +172,11 @@ impl Session {
     }
 
     /// Reports a failed transfer, which is then reported by no other call.
-    pub(crate) fn answer_token_failure(&mut self, at: At, error: &Deferred) -> Result<(), End> {
+    pub(crate) fn answer_token_failure(
+        &mut self,
+        at: At,
+        error: &Deferred,
+    ) -> Result<(), SessionEnd> {
         self.errors.reported(error);
         self.answer_failure(at, error)
     }

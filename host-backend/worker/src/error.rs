@@ -6,8 +6,8 @@ use thiserror::Error;
 
 /// Why a session ended.
 #[derive(Debug, Error)]
-pub enum End {
-    /// The guest said so.
+pub enum SessionEnd {
+    /// The guest ended it.
     #[error("the guest ended the session")]
     Goodbye,
     /// The guest's process or machine is gone, or the connection broke.
@@ -20,30 +20,30 @@ pub enum End {
         name: &'static str,
         /// Its number.
         number: u16,
-        /// What is wrong with it.
+        /// The error in it.
         source: DecodeError,
     },
     /// A call is missing or came twice.
     #[error("call {got} of the session came where call {expected} was next")]
     Sequence {
-        /// What came.
+        /// The position received.
         got: u64,
-        /// What was next.
+        /// The position expected.
         expected: u64,
     },
     /// Not a frame that a guest sends.
     #[error("a guest does not send frames of kind {0:#06x}")]
     Kind(u16),
-    /// A number that is none.
+    /// An impossible number of frames.
     #[error("the guest says that it received frames that were not sent")]
     Received,
     /// Bytes where nothing is pinned.
     #[error("the guest sent what it has pinned at {0:#x}, where nothing is")]
     Pinned(u64),
-    /// Another worker has it.
+    /// The session moved to another worker.
     #[error("the session moved")]
     Moved,
-    /// Its state was written, and it was to end then.
+    /// It was checkpointed with `--end`.
     #[error("the session was put away")]
     PutAway,
     /// It was given away, and who took it is gone; a sentence.
@@ -54,13 +54,13 @@ pub enum End {
     TooMuch(&'static str),
 }
 
-impl From<paragpu_communicator::Error> for End {
+impl From<paragpu_communicator::Error> for SessionEnd {
     fn from(error: paragpu_communicator::Error) -> Self {
         Self::Connection(error)
     }
 }
 
-impl End {
+impl SessionEnd {
     /// Did the session end as sessions do: by goodbye or by the guest's exit?
     #[must_use]
     pub fn is_orderly(&self) -> bool {
@@ -77,10 +77,10 @@ impl End {
 /// Why a call was not executed.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// It failed; the session goes on.
+    /// It failed; the session continues.
     Call(paragpu_device::Error),
     /// The session ends.
-    End(End),
+    End(SessionEnd),
     /// Something ends first: no staging memory is free, or host functions run
     /// that the device may wait for. Try again when the device has gone on.
     Stall,
@@ -98,8 +98,8 @@ impl From<Status> for Fault {
     }
 }
 
-impl From<End> for Fault {
-    fn from(end: End) -> Self {
+impl From<SessionEnd> for Fault {
+    fn from(end: SessionEnd) -> Self {
         Self::End(end)
     }
 }
@@ -110,7 +110,7 @@ impl From<paragpu_communicator::Error> for Fault {
     }
 }
 
-/// What executing a call gives.
+/// Result of executing a call.
 pub(crate) type Outcome<T> = Result<T, Fault>;
 
 /// A failed call with a sentence.

@@ -1,8 +1,9 @@
-//! Asking the daemon about memory that sessions of the VM share
+//! Requests to the daemon about memory that sessions of the VM share
 //! ([`paragpu_control::exchange`]).
 //!
-//! The session's thread asks and waits; the daemon, which waits for nobody,
-//! answers in the time of two messages. The attendant's thread takes the answer.
+//! The session's thread sends the request and blocks. That takes the time of two
+//! messages, because the daemon never waits for anyone. The attendant thread
+//! receives the reply.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -16,12 +17,12 @@ use parking_lot::{Condvar, Mutex};
 /// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the daemon answered.
+/// The daemon's reply.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    /// `None` where there is none.
+    /// `None` if there is none.
     pub(crate) offer: Option<Offer>,
-    /// What came with it.
+    /// Descriptors that came with it.
     pub(crate) memory: Option<OwnedFd>,
 }
 
@@ -37,7 +38,7 @@ struct State {
 /// The way to the daemon.
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
-    /// `None` where there is no daemon.
+    /// `None` if there is no daemon.
     control: Option<Arc<Control>>,
     state: Mutex<State>,
     changed: Condvar,
@@ -52,7 +53,7 @@ impl Exchange {
         }
     }
 
-    /// Asks; `None` where nobody answers.
+    /// Asks; `None` if nobody answers.
     pub(crate) fn ask(&self, ask: Ask, fds: &[BorrowedFd<'_>]) -> Option<Answer> {
         let control = self.control.as_ref()?;
         let request = {

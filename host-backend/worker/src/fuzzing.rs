@@ -1,4 +1,4 @@
-//! What fuzz targets call.
+//! Entry points of the fuzz targets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

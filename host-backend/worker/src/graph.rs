@@ -1,4 +1,4 @@
-//! Graphs. A node travels as the call whose effect it has.
+//! Graphs. A node is sent as the call that has its effect.
 
 use paragpu_device::{Conditional, ConditionalKind, GraphNode, Work};
 use paragpu_protocol::codec::{DecodeError, Reader};
@@ -62,7 +62,7 @@ impl Session {
         Ok((GraphNode { work, after }, prints.wait()))
     }
 
-    /// What a node does that travelled as a call.
+    /// The work of a node that was sent as a call.
     fn graph_work(&self, number: u16, payload: &[u8]) -> Outcome<NodeWork<'static>> {
         if number == 0 {
             return Ok(Work::Empty.into());

@@ -1,4 +1,4 @@
-//! From the guest's handles to the device's objects: one table a kind.
+//! Maps the guest's handles to the device's objects, one table per kind.
 
 use paragpu_protocol::status::Status;
 use rustc_hash::FxHashMap;

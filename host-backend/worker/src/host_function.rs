@@ -1,4 +1,4 @@
-//! Functions of the guest that run in a stream's order.
+//! Host functions: functions of the guest that run in stream order.
 
 use std::sync::Arc;
 

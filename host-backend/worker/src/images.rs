@@ -1,13 +1,12 @@
 //! Module images by content: sent once, kept between sessions.
 //!
-//! An image is named by its BLAKE3 hash. Parts that arrive are assembled in
-//! order; the whole is kept only if its hash is the announced one. The store
-//! is a directory of files named by hash, which the workers of one VM share:
-//! who asks for a hash learns what others use, and loads it. Files appear by
-//! linking, are hashed again when read, and the least recently used go when
-//! the directory grows past its bound. An unfinished image is a file without a
-//! name, which goes with its worker. Without a directory, the session keeps
-//! its images in memory.
+//! An image is named by its BLAKE3 hash. Parts are assembled in order, and the
+//! image is kept only if it has the announced hash. The store is a directory of
+//! files named by hash that the workers of one VM share; a worker that asks for a
+//! hash thereby learns what other programs of its VM use. Files appear by link(2),
+//! are hashed again when read, and are evicted in LRU order when the directory
+//! exceeds its limit. An incomplete image is an unnamed file that disappears with
+//! its worker. Without a directory, the session keeps its images in memory.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -22,9 +21,9 @@ use paragpu_protocol::status::Status;
 use rustix::fs::{AtFlags, CWD};
 
 use crate::error::{Outcome, fail};
-use crate::session::host_account::{Held, HostAccount};
+use crate::session::host_account::{Charge, HostAccount};
 
-/// Most bytes of one image.
+/// Maximum number of bytes of one image.
 const MOST_BYTES: u64 = 1 << 30;
 /// Most images that one session sends at once.
 const MOST_AT_ONCE: usize = 8;
@@ -43,7 +42,7 @@ struct Assembly {
     hasher: Box<blake3::Hasher>,
     sink: Sink,
     received: u64,
-    held: Held,
+    held: Charge,
 }
 
 #[derive(Debug)]
@@ -55,10 +54,10 @@ enum Sink {
 
 /// An image that is kept in memory.
 #[derive(Debug)]
-struct Kept {
+struct CachedImage {
     hash: Hash,
     bytes: Arc<Vec<u8>>,
-    _held: Held,
+    _held: Charge,
 }
 
 /// Where images are kept.
@@ -66,7 +65,7 @@ struct Kept {
 pub struct ImageStore {
     /// The directory; `None`: in memory.
     pub directory: Option<PathBuf>,
-    /// Most bytes kept, the newest image aside.
+    /// Maximum number of bytes kept, the newest image aside.
     pub limit: u64,
 }
 
@@ -120,7 +119,7 @@ impl ImageStore {
     }
 }
 
-/// Removes the images of the VM that was here longest ago where there are too
+/// Removes the images of the VM that was here longest ago if there are too
 /// many VMs.
 fn forget_vms(all: Option<&Path>, own: &Path) {
     let entries = all.and_then(|all| std::fs::read_dir(all).ok());
@@ -154,8 +153,8 @@ impl Default for ImageStore {
 pub(crate) struct Images {
     store: ImageStore,
     assembling: Vec<Assembly>,
-    /// Newest last; used where there is no directory.
-    memory: VecDeque<Kept>,
+    /// Newest last; used if there is no directory.
+    memory: VecDeque<CachedImage>,
     account: Arc<HostAccount>,
 }
 
@@ -264,7 +263,7 @@ impl Images {
                 trim(directory, self.store.limit, &image.hash);
             }
             (Sink::Memory(bytes), _) => {
-                self.memory.push_back(Kept {
+                self.memory.push_back(CachedImage {
                     hash: image.hash,
                     bytes: Arc::new(bytes),
                     _held: image.held,

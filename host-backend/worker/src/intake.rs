@@ -1,11 +1,12 @@
-//! How calls are taken in: each in its place in the session, executed in
-//! order, or put by while one before it waits for staging memory.
+//! Takes in calls: checks each one's position in the sequence, and executes it, or
+//! queues it while an earlier call waits for staging memory.
 //!
-//! What a host function's end needs does not wait its turn. The device stands
-//! still until it has come, and it comes behind all that the program's other
-//! threads posted: so, while a host function runs, calls are taken in ahead of
-//! being executed. What the program did to shadows before is taken with it: in
-//! memory that a device reaches itself it would be there already, too.
+//! The completion of a host function must not queue. Its stream stalls until the
+//! guest reports it, and the report is behind everything that the program's other
+//! threads posted. So while a host function runs, calls are taken in before it is
+//! their turn to execute. Earlier writes to shadows are executed with the report:
+//! in memory that the device shares with the guest, they would be visible by
+//! then.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use paragpu_protocol::handshake::Stays;
 use paragpu_protocol::table::CopyToDevice;
 
 use crate::calls::{execute, handler};
-use crate::error::{End, Fault};
+use crate::error::{Fault, SessionEnd};
 use crate::session::Session;
 use crate::session::link::At;
 use crate::staging::{Arrivals, Arrived, InPlace};
@@ -47,7 +48,7 @@ impl Session {
         &mut self,
         receiver: &mut dyn Receiver,
         wait: Wait,
-    ) -> Result<bool, End> {
+    ) -> Result<bool, SessionEnd> {
         let mut arrivals = self.arrivals();
         let Some(frame) = receiver.receive_into(wait, &mut arrivals)? else {
             return Ok(false);
@@ -93,12 +94,12 @@ impl Session {
     }
 
     /// Checks a frame's place in the session, then executes it.
-    pub(crate) fn take(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), End> {
+    pub(crate) fn take(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), SessionEnd> {
         if header.kind == Control::Goodbye.kind() {
-            return Err(End::Goodbye);
+            return Err(SessionEnd::Goodbye);
         }
         if header.kind == Control::Received.kind() {
-            let count = decode_all(payload).map_err(|source| End::Malformed {
+            let count = decode_all(payload).map_err(|source| SessionEnd::Malformed {
                 name: "Received",
                 number: header.kind,
                 source,
@@ -106,7 +107,7 @@ impl Session {
             return if self.link.sender().received(count) {
                 Ok(())
             } else {
-                Err(End::Received)
+                Err(SessionEnd::Received)
             };
         }
         if header.kind == Control::Stays.kind() {
@@ -116,7 +117,7 @@ impl Session {
             return Ok(());
         }
         if header.kind >= CONTROL {
-            return Err(End::Kind(header.kind));
+            return Err(SessionEnd::Kind(header.kind));
         }
         self.admit(header)?;
         if !self.in_turn(header, |session| session.execute(header, payload))? {
@@ -126,7 +127,7 @@ impl Session {
     }
 
     /// Takes a copy to the device whose data is where it belongs.
-    fn take_in_place(&mut self, header: FrameHeader, place: &InPlace) -> Result<(), End> {
+    fn take_in_place(&mut self, header: FrameHeader, place: &InPlace) -> Result<(), SessionEnd> {
         self.admit(header)?;
         let call = CopyToDevice {
             destination: place.destination,
@@ -143,14 +144,14 @@ impl Session {
     }
 
     /// Checks a call's place in the session.
-    fn admit(&mut self, header: FrameHeader) -> Result<(), End> {
+    fn admit(&mut self, header: FrameHeader) -> Result<(), SessionEnd> {
         self.intake.admit(header.sequence)?;
         self.link.begins(header.slot);
         Ok(())
     }
 
     /// Tells the guest from time to time what it need not keep.
-    fn taken_in(&mut self, length: usize) -> Result<(), End> {
+    fn taken_in(&mut self, length: usize) -> Result<(), SessionEnd> {
         match self.intake.taken_in(length, self.link.is_durable()) {
             Some(taken) => self
                 .link
@@ -161,7 +162,7 @@ impl Session {
 
     /// Takes a frame as [`serve`](Self::serve) does, and looks what is over.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(crate) fn offer(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), End> {
+    pub(crate) fn offer(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), SessionEnd> {
         if self.intake.is_empty() {
             self.take(header, payload)?;
         } else {
@@ -170,13 +171,13 @@ impl Session {
         self.look()
     }
 
-    /// Has a call executed behind all before it; false where it waits for
+    /// Has a call executed behind all before it; false if it waits for
     /// staging memory.
     fn in_turn(
         &mut self,
         header: FrameHeader,
-        execute: impl FnOnce(&mut Self) -> Result<bool, End>,
-    ) -> Result<bool, End> {
+        execute: impl FnOnce(&mut Self) -> Result<bool, SessionEnd>,
+    ) -> Result<bool, SessionEnd> {
         // The call's own reply acknowledges it.
         let before = self.link.executed();
         self.link.set_executed(header.sequence);
@@ -187,10 +188,10 @@ impl Session {
         Ok(done)
     }
 
-    /// Executes a call; false where it waits for staging memory.
-    fn execute(&mut self, header: FrameHeader, payload: &[u8]) -> Result<bool, End> {
+    /// Executes a call; false if it waits for staging memory.
+    fn execute(&mut self, header: FrameHeader, payload: &[u8]) -> Result<bool, SessionEnd> {
         let Some(handler) = handler(header.kind) else {
-            return Err(End::Malformed {
+            return Err(SessionEnd::Malformed {
                 name: "unknown",
                 number: header.kind,
                 source: DecodeError::UnknownCall(header.kind),
@@ -206,7 +207,7 @@ impl Session {
         &mut self,
         header: FrameHeader,
         execute: impl FnOnce(&mut Self, At) -> Result<bool, Fault>,
-    ) -> Result<bool, End> {
+    ) -> Result<bool, SessionEnd> {
         let at = At {
             slot: header.slot,
             call: header.kind,
@@ -229,7 +230,7 @@ impl Session {
 
     /// Takes in what has come while a host function runs: its end may be
     /// among it.
-    pub(crate) fn take_early(&mut self, receiver: &mut dyn Receiver) -> Result<(), End> {
+    pub(crate) fn take_early(&mut self, receiver: &mut dyn Receiver) -> Result<(), SessionEnd> {
         if !self.objects.host_functions.are_running() {
             return Ok(());
         }
@@ -242,10 +243,10 @@ impl Session {
         Ok(())
     }
 
-    /// A turn while calls were put by: executes some. Where one waits for
+    /// A turn while calls were queued: executes some. Where one waits for
     /// staging memory, takes more in: the end of a host function that the
     /// device waits for may be among them.
-    pub(crate) fn turn_behind(&mut self, receiver: &mut dyn Receiver) -> Result<(), End> {
+    pub(crate) fn turn_behind(&mut self, receiver: &mut dyn Receiver) -> Result<(), SessionEnd> {
         let mut stalled = false;
         for _ in 0..BATCH {
             if self.intake.is_empty() {
@@ -276,9 +277,9 @@ impl Session {
         self.take_behind(frame.header, frame.payload)
     }
 
-    /// Executes the first of the calls that were put by; false where it waits
+    /// Executes the first of the calls that were queued; false if it waits
     /// for staging memory, or there is none.
-    fn execute_first(&mut self) -> Result<bool, End> {
+    fn execute_first(&mut self) -> Result<bool, SessionEnd> {
         let Some(next) = self.intake.next() else {
             return Ok(false);
         };
@@ -301,7 +302,7 @@ impl Session {
     }
 
     /// Waits without taking anything in, but notices a guest that is gone.
-    fn sit_out(&mut self, wait: Wait) -> Result<(), End> {
+    fn sit_out(&mut self, wait: Wait) -> Result<(), SessionEnd> {
         if let Wait::Until(end) = wait {
             match self.pacing.awaits_turn() {
                 true => self.pacing.await_turn(end),
@@ -317,7 +318,11 @@ impl Session {
     }
 
     /// Puts a call by, but for what a host function's end needs.
-    pub(crate) fn take_behind(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), End> {
+    pub(crate) fn take_behind(
+        &mut self,
+        header: FrameHeader,
+        payload: &[u8],
+    ) -> Result<(), SessionEnd> {
         if header.kind >= CONTROL {
             return self.take(header, payload);
         }
@@ -341,8 +346,8 @@ impl Session {
 }
 
 /// Why the guest cannot follow its session, as its frame says.
-pub(crate) fn why_it_stays(payload: &[u8]) -> Result<String, End> {
-    let stays: Stays<'_> = decode_all(payload).map_err(|source| End::Malformed {
+pub(crate) fn why_it_stays(payload: &[u8]) -> Result<String, SessionEnd> {
+    let stays: Stays<'_> = decode_all(payload).map_err(|source| SessionEnd::Malformed {
         name: "Stays",
         number: Control::Stays.kind(),
         source,

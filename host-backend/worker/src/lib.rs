@@ -71,7 +71,7 @@ pub mod turns;
 mod utilization;
 mod watch;
 
-pub use error::End;
+pub use error::SessionEnd;
 #[cfg(feature = "fuzzing")]
 pub use fuzzing::fuzz_session;
 pub use images::ImageStore;

@@ -1,6 +1,6 @@
-//! What recreates the session's objects : for each live object the call
-//! that created it and the calls that changed it since. An object that was
-//! destroyed leaves nothing.
+//! The calls that recreate the session's objects: for each live object, the call
+//! that created it and the calls that have changed it. A destroyed object leaves
+//! nothing.
 
 use paragpu_protocol::call::{Effect, WireCall};
 use paragpu_protocol::codec::DecodeError;
@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use crate::calls::{self, holds_others};
 use crate::handles::HandleMap;
 
-/// What names an object.
+/// The identity of an object.
 pub type Name = (ObjectKind, u64);
 
 /// A call's payload; those of most calls that create or change something need
@@ -48,7 +48,7 @@ impl Recorded {
         Self::new(C::INFO.number, &payload)
     }
 
-    /// What it does to an object.
+    /// Its effect on an object.
     ///
     /// # Errors
     /// [`DecodeError`] where it is no call.
@@ -60,7 +60,7 @@ impl Recorded {
     }
 }
 
-/// What a call does to an object.
+/// The effect of a call on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
     /// What.

@@ -1,5 +1,5 @@
-//! NVML's questions: about the GPU to its host's management library, about the
-//! VM's sessions from the account that they share.
+//! NVML queries. The host's management library answers those about the GPU, the
+//! account that a VM's sessions share answers those about the VM.
 
 use std::time::SystemTime;
 

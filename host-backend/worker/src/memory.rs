@@ -1,4 +1,4 @@
-//! Device memory and pinned memory of the window.
+//! Device memory, and pinned memory in the window.
 
 use std::os::fd::AsFd as _;
 

@@ -13,7 +13,7 @@ use crate::error::{Fault, Outcome};
 use crate::session::Session;
 use crate::session::link::At;
 
-/// Most bytes of names, or of an image, in one reply.
+/// Maximum number of bytes of names, or of an image, in one reply.
 const MOST_BYTES: usize = 240 << 10;
 
 impl Session {

@@ -1,6 +1,6 @@
-//! Copies between the device and memory of the guest that the host reaches: no
-//! byte passes through a ring or the window. The guest's kernel names the
-//! memory in a page list, which is believed as far as the VM goes.
+//! Direct copies between the device and guest memory that the host can reach,
+//! without the ring or the window. The guest's kernel describes the memory in a page
+//! list. The worker trusts the list only within the VM's own memory.
 
 use paragpu_communicator_ring::guest_memory::CHECKED;
 use paragpu_protocol::table::{CheckPages, CopyPagesFromDevice, CopyPagesToDevice};

@@ -1,4 +1,4 @@
-//! What changes with the connection about memory that guest and worker share.
+//! Updates memory that guest and worker share when the connection changes.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use paragpu_communicator::{Error as TravelError, Receiver, Sender as _, Wait, Wi
 use paragpu_protocol::codec::Reader;
 use paragpu_protocol::frame::{CONTROL, Control};
 
-use crate::error::{End, Fault};
+use crate::error::{Fault, SessionEnd};
 use crate::session::Session;
 use crate::session::host_memory::Pinned;
 
@@ -38,7 +38,7 @@ impl Session {
     }
 
     /// Takes in what a guest that came has pinned, where that is lacking.
-    pub(crate) fn await_pinned(&mut self, receiver: &mut dyn Receiver) -> Result<(), End> {
+    pub(crate) fn await_pinned(&mut self, receiver: &mut dyn Receiver) -> Result<(), SessionEnd> {
         let kind = Control::Pinned.kind();
         while self.host.pinned() == Pinned::Guest {
             let deadline = Instant::now() + SILENCE;
@@ -50,13 +50,13 @@ impl Session {
             };
             if frame.header.kind != kind {
                 if frame.header.kind < CONTROL {
-                    return Err(End::Kind(frame.header.kind));
+                    return Err(SessionEnd::Kind(frame.header.kind));
                 }
                 self.take(frame.header, frame.payload)?;
                 continue;
             }
             let mut reader = Reader::new(frame.payload);
-            let address: u64 = reader.field().map_err(|source| End::Malformed {
+            let address: u64 = reader.field().map_err(|source| SessionEnd::Malformed {
                 name: "Pinned",
                 number: kind,
                 source,
@@ -71,7 +71,7 @@ impl Session {
                     .write_shadow(address, bytes)
                     .map_err(|fault| match fault {
                         Fault::End(end) => end,
-                        _ => End::Pinned(address),
+                        _ => SessionEnd::Pinned(address),
                     })?;
             }
         }

@@ -1,4 +1,4 @@
-//! The kinds of GPUs that this build knows.
+//! The device kinds in this build.
 
 use paragpu_device::{Error, Platform, Result};
 use paragpu_protocol::status::Status;
@@ -8,7 +8,7 @@ use crate::arguments::Arguments;
 /// The GPUs of the kind that `arguments` name.
 ///
 /// # Errors
-/// `NO_DEVICE` where there are none, `NOT_SUPPORTED` where this build does not
+/// `NO_DEVICE` if there are none, `NOT_SUPPORTED` where this build does not
 /// know the kind.
 pub(crate) fn open(arguments: &Arguments) -> Result<Box<dyn Platform>> {
     match arguments.device {

@@ -1,8 +1,8 @@
-//! Guests that connect again.
+//! Reconnecting guests.
 //!
-//! The daemon hands over the new connection while the session may be at
-//! anything; the session takes it up between two calls. A guest whose process
-//! has ended does not come back, and is not waited for.
+//! The daemon hands over a new connection at any time; the session switches to it
+//! between two calls. The worker does not wait for a guest whose process has
+//! ended.
 
 use parking_lot::Mutex;
 use std::io::ErrorKind;
@@ -65,7 +65,7 @@ impl Waiting {
         })
     }
 
-    /// For a session that began with `guest`; `None` where it ends with its
+    /// For a session that began with `guest`; `None` if it ends with its
     /// connection.
     pub(crate) fn host(
         self: &Arc<Self>,

@@ -1,4 +1,4 @@
-//! Cutting a rectangular copy into pieces that fit a staging chunk.
+//! Splits a rectangular copy into pieces that fit a staging chunk.
 
 use paragpu_device::CopyEnd;
 use paragpu_protocol::status::Status;

@@ -1,4 +1,4 @@
-//! The worker process: from its start to the end of its one session.
+//! The worker process, from its start to the end of its only session.
 
 use parking_lot::Mutex;
 use std::os::fd::{AsFd as _, OwnedFd};

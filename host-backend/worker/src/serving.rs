@@ -1,8 +1,8 @@
 //! The loop that serves a session.
 //!
-//! One thread executes all calls, in order, and never waits for the device:
-//! a call that must wait is put aside ([`crate::completion`]) while the calls
-//! of other guest threads go on.
+//! One thread executes all calls in order. It never blocks in the device: a call
+//! that has to wait is set aside ([`crate::completion`]), and the calls of other
+//! guest threads continue.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use paragpu_communicator::{Connection, Error as TravelError, Receiver, Sender as
 use paragpu_device::StreamId;
 use paragpu_protocol::frame::Control;
 
-use crate::error::End;
+use crate::error::SessionEnd;
 use crate::intake::BATCH;
 use crate::session::pacer::Pace;
 use crate::session::{Session, Setup};
@@ -27,13 +27,13 @@ const RESTING: Duration = Duration::from_millis(10);
 
 impl Session {
     /// Serves a whole connection.
-    pub fn run(setup: Setup, connection: Connection) -> End {
+    pub fn run(setup: Setup, connection: Connection) -> SessionEnd {
         Self::new(setup, connection.sender, connection.window).serve(connection.receiver)
     }
 
     /// Serves the session to its end, and closes the connection. What the
     /// session had on the device is left to the end of the process.
-    pub fn serve(&mut self, mut receiver: Box<dyn Receiver>) -> End {
+    pub fn serve(&mut self, mut receiver: Box<dyn Receiver>) -> SessionEnd {
         self.transfer.orders().wakes(receiver.waker());
         let end = loop {
             let turned = match self.turn(receiver.as_mut()) {
@@ -44,13 +44,13 @@ impl Session {
                 Ok(()) => {}
                 // The connection is another process's now, and must stand:
                 // dropping the receiver would end it.
-                Err(End::Moved) => {
+                Err(SessionEnd::Moved) => {
                     std::mem::forget(receiver);
-                    return End::Moved;
+                    return SessionEnd::Moved;
                 }
-                Err(End::Connection(error)) if error.is_loss() => {
+                Err(SessionEnd::Connection(error)) if error.is_loss() => {
                     if self.said_goodbye(receiver.as_mut()) {
-                        break End::Goodbye;
+                        break SessionEnd::Goodbye;
                     }
                     match self.resume(error) {
                         Ok(next) => {
@@ -64,7 +64,7 @@ impl Session {
             }
         };
         self.objects.host_functions.close();
-        if matches!(end, End::PutAway) {
+        if matches!(end, SessionEnd::PutAway) {
             // No goodbye: the guest will come back.
             self.link.sender().cut();
             return end;
@@ -93,14 +93,14 @@ impl Session {
     }
 
     /// Says on the program's standard error what ends its session.
-    fn tell(&self, end: &End) {
+    fn tell(&self, end: &SessionEnd) {
         let line = format!("paragpu: the host ended the session: {end}\n");
         let stream = 2_u32.to_le_bytes();
         let payload = [stream.as_slice(), line.as_bytes()];
         self.link.try_send(Control::Output.kind(), &payload);
     }
 
-    /// Goes on over another connection, between two calls.
+    /// Continues over another connection, between two calls.
     ///
     /// Taking over goes in this order. The old connection is cut first, so that
     /// no thread of a host function still sends over it. Then the guest says
@@ -108,7 +108,10 @@ impl Session {
     /// the others again before anything new: replies keep their order. Last the
     /// guest sends what it alone knows of pinned memory. Only then is the
     /// session served, since the next call may read that memory.
-    pub(crate) fn resume(&mut self, mut lost: TravelError) -> Result<Box<dyn Receiver>, End> {
+    pub(crate) fn resume(
+        &mut self,
+        mut lost: TravelError,
+    ) -> Result<Box<dyn Receiver>, SessionEnd> {
         self.link.sender().cut();
         self.pacing.leave();
         self.copies.inbound.clear();
@@ -117,7 +120,7 @@ impl Session {
             let sharing = self.host.sharing();
             let next = self.link.next(&lost, self.intake.received(), sharing);
             let Some(mut next) = next else {
-                return Err(End::Connection(lost));
+                return Err(SessionEnd::Connection(lost));
             };
             let sender = Arc::clone(&next.connection.sender);
             if !self.link.sender().resume(sender, next.received) {
@@ -127,7 +130,7 @@ impl Session {
             }
             match self.await_pinned(next.connection.receiver.as_mut()) {
                 Ok(()) => break (next.connection, next.communicator),
-                Err(End::Connection(error)) if error.is_loss() => {
+                Err(SessionEnd::Connection(error)) if error.is_loss() => {
                     self.link.sender().cut();
                     lost = error;
                 }
@@ -145,7 +148,7 @@ impl Session {
     }
 
     /// Does what the daemon orders, between two turns.
-    fn obey(&mut self, receiver: &mut dyn Receiver) -> Result<(), End> {
+    fn obey(&mut self, receiver: &mut dyn Receiver) -> Result<(), SessionEnd> {
         if self.transfer.delay.is_due() {
             self.go_on_moving(receiver)?;
         }
@@ -162,8 +165,8 @@ impl Session {
         Ok(())
     }
 
-    /// Goes on with a migration.
-    pub(crate) fn go_on_moving(&mut self, receiver: &mut dyn Receiver) -> Result<(), End> {
+    /// Continues with a migration.
+    pub(crate) fn go_on_moving(&mut self, receiver: &mut dyn Receiver) -> Result<(), SessionEnd> {
         if let Some(task) = self.transfer.moving.take() {
             self.transfer.delay.begin();
             let stepped = task.step(self, receiver);
@@ -187,11 +190,11 @@ impl Session {
     fn take_order(&mut self) {
         match self.transfer.orders().take() {
             None => {}
-            Some(Order::Checkpoint { place, end }) => {
+            Some(Order::Checkpoint { target, end }) => {
                 if self.transfer.moving.is_none() {
                     self.transfer.delay.start();
                 }
-                self.transfer.writing = Some(Box::new(Checkpoint::new(place, end)));
+                self.transfer.writing = Some(Box::new(Checkpoint::new(target, end)));
             }
             Some(Order::Migrate(departure)) => {
                 self.begin_migration(departure);
@@ -215,7 +218,7 @@ impl Session {
     }
 
     /// Takes some calls, executes them, and answers what is over.
-    fn turn(&mut self, receiver: &mut dyn Receiver) -> Result<(), End> {
+    fn turn(&mut self, receiver: &mut dyn Receiver) -> Result<(), SessionEnd> {
         if self.intake.is_empty() {
             self.take_early(receiver)?;
         }
@@ -283,7 +286,7 @@ impl Session {
     }
 
     /// Answers what is over.
-    pub(crate) fn look(&mut self) -> Result<(), End> {
+    pub(crate) fn look(&mut self) -> Result<(), SessionEnd> {
         if self.completion.is_empty() && self.copies.tokens.is_empty() {
             return Ok(());
         }

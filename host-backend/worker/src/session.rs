@@ -1,7 +1,6 @@
-//! One session: the parts that it is made of. Each part owns its state; what a
-//! call does with several of them stands in the file of the call's chapter
-//! (`memory.rs`, `stream.rs`, …), and the loop that serves a session in
-//! `serving.rs`.
+//! A session and its parts. Each part owns its state. Code that involves several
+//! parts is in the file of the call's chapter (`memory.rs`, `stream.rs`, …), and the
+//! serving loop is in `serving.rs`.
 
 use std::sync::Arc;
 
@@ -9,7 +8,7 @@ use paragpu_communicator::{Receiver, Sender, Window};
 use paragpu_device::{Device, Snapshot};
 use paragpu_protocol::layout::Regions;
 
-use crate::error::End;
+use crate::error::SessionEnd;
 use crate::images::ImageStore;
 use crate::statistics::Statistics;
 use crate::transfer::attempts::Attempts;
@@ -67,30 +66,30 @@ use output::{Output, Printing};
 use sharing::Sharing;
 use turn::Pacing;
 
-/// What a session is made of.
+/// The parameters of a new session.
 pub struct Setup {
     /// The GPU, opened with the regions of `ordinal`.
     pub device: Box<dyn Device>,
-    /// What it is.
+    /// Its constant facts.
     pub snapshot: Snapshot,
-    /// The guest's ordinal of it.
+    /// The guest's number of the device.
     pub ordinal: u32,
     /// The regions of `ordinal`.
     pub regions: Regions,
-    /// Most bytes of device memory; 0 for all there is.
+    /// Limit of device memory in bytes; 0 for none.
     pub device_memory: u64,
-    /// Most bytes of the host's memory for shadows, images and modules; 0 for 32 GiB.
+    /// Limit of host memory for shadows, images and modules, in bytes; 0 for 32 GiB.
     pub host_memory: u64,
     /// Where module images are kept.
     pub images: ImageStore,
-    /// What kernels print; `None` leaves it where it goes.
+    /// The memfd for kernel output; `None` leaves standard output as it is.
     pub output: Option<Output>,
-    /// Where the session counts.
+    /// The session's counters.
     pub statistics: Arc<Statistics>,
-    /// How long calls take is counted, too: two looks at the clock a call.
+    /// Also measure latencies, which reads the clock twice per call.
     pub latency: bool,
-    /// Where another connection comes from when one is lost; `None` where the
-    /// session ends with its connection.
+    /// The source of further connections; `None` if the session ends with its
+    /// connection.
     pub reconnect: Option<Box<dyn Reconnect>>,
 }
 
@@ -105,68 +104,68 @@ impl std::fmt::Debug for Setup {
 
 /// A session.
 pub struct Session {
-    /// The GPU that it is on.
+    /// Its GPU.
     pub(crate) gpu: Gpu,
-    /// Its turn there.
+    /// Its turn on a GPU with shares.
     pub(crate) pacing: Pacing,
     /// Its guest's connection.
     pub(crate) link: Link,
-    /// Calls that came.
+    /// Position in the sequence, and queued calls.
     pub(crate) intake: Intake,
-    /// What the guest has handles of.
+    /// The guest's objects by handle.
     pub(crate) objects: Objects,
-    /// Memory of the device.
+    /// Device memory.
     pub(crate) memory: DeviceMemory,
-    /// Memory that other sessions of the VM have, too.
+    /// Memory shared with other sessions of the VM.
     pub(crate) sharing: Sharing,
-    /// Memory of the guest's that the device reaches.
+    /// Guest memory that the device can reach.
     pub(crate) host: HostMemory,
-    /// What copies between the two pass through.
+    /// Staging memory and tokens of copies.
     pub(crate) copies: Copies,
     /// Calls that wait for the device.
     pub(crate) completion: Completion,
-    /// Errors that were not reported.
+    /// Errors not yet reported.
     pub(crate) errors: Errors,
-    /// What kernels print.
+    /// Kernel output.
     pub(crate) printing: Printing,
-    /// Moving and being written.
+    /// Moves and checkpoints.
     pub(crate) transfer: Transfer,
-    /// What NVML asks.
+    /// State for NVML queries.
     pub(crate) management: Manager,
-    /// What it counts.
+    /// Its counters.
     pub(crate) statistics: Arc<Statistics>,
 }
 
-/// What is done with a session besides serving it, a step at a time between two
-/// turns of its loop.
+/// A background task of a session, such as a move. It runs in steps between two
+/// iterations of the serving loop.
 pub(crate) trait Task: Send {
-    /// Does a step. The task, where there is more to do.
+    /// Runs a step; returns the task if it is not finished.
     ///
     /// # Errors
-    /// Where the session ends with it.
+    /// The session ends.
     fn step(
         self: Box<Self>,
         session: &mut Session,
         receiver: &mut dyn Receiver,
-    ) -> Result<Option<Box<dyn Task>>, End>;
+    ) -> Result<Option<Box<dyn Task>>, SessionEnd>;
 
     /// Its attempts to stop the session.
     fn attempts(&self) -> &Attempts;
 }
 
-/// A session's way to other workers and to directories.
+/// A session's moves and checkpoints.
 pub(crate) struct Transfer {
-    /// Whose session it is.
+    /// The owner of the session.
     identity: Identity,
-    /// What the daemon orders.
+    /// Orders of the daemon.
     orders: Arc<Orders>,
-    /// It is on its way to another worker.
+    /// The move in progress.
     pub(crate) moving: Option<Box<dyn Task>>,
-    /// Its state must be written.
+    /// The checkpoint in progress.
     pub(crate) writing: Option<Box<dyn Task>>,
-    /// By how much that delays the program's calls.
+    /// The delay that these cause to the program's calls.
     pub(crate) delay: Delay,
-    /// What a migration that failed left for the next.
+    /// Staging memory of a failed move, reused by the next one.
     ring: Option<StagingRing>,
 }
 
@@ -182,7 +181,7 @@ impl Transfer {
         }
     }
 
-    /// Whose session it is.
+    /// The owner of the session.
     pub(crate) fn identity(&self) -> &Identity {
         &self.identity
     }
@@ -191,7 +190,7 @@ impl Transfer {
         self.identity = identity;
     }
 
-    /// What the daemon orders.
+    /// Orders of the daemon.
     pub(crate) fn orders(&self) -> &Arc<Orders> {
         &self.orders
     }

@@ -1,4 +1,4 @@
-//! Shadows: guest host memory without a place in a window.
+//! Shadows: copies of guest memory outside any window.
 
 use paragpu_communicator::Sender as _;
 use paragpu_device::Error;

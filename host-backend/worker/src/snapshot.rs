@@ -1,4 +1,4 @@
-//! The session itself.
+//! Calls about the session itself: ping, and the snapshot of its device.
 
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{Ping, SnapshotDevice};

@@ -1,10 +1,10 @@
-//! Pinned memory through which bytes pass on their way between a stream
-//! connection and the device. It does not grow with what passes.
+//! Pinned staging memory between a stream connection and the device. Its size does
+//! not depend on the size of copies.
 //!
-//! Large calls are received into it ([`Arrivals`]), and data that a guest has
-//! not yet said to have received stays in it ([`OutSlot`]), so that the bytes
-//! are copied once on each side of the device. Where the device's memory is
-//! this process's and a copy would wait for nothing, they pass it by.
+//! Large calls are received into it ([`Arrivals`]), and data stays in it until the
+//! guest acknowledges it ([`OutSlot`]), so each side of the device costs one copy.
+//! If device memory is memory of this process, and the copy would not have to wait,
+//! data bypasses staging.
 
 use parking_lot::Mutex;
 use std::sync::Arc;

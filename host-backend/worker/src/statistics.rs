@@ -1,4 +1,4 @@
-//! What a session counts.
+//! A session's counters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

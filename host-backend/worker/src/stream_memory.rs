@@ -1,4 +1,4 @@
-//! Words that streams write and wait for.
+//! Memory words that streams write and wait for.
 
 use paragpu_device::{MemoryOperation, Until, Word, Work};
 use paragpu_protocol::codec::Reader;

@@ -1,5 +1,5 @@
-//! Bulk tokens: words in the window that tell the guest when a transfer is
-//! over, without a frame.
+//! Bulk tokens: words in the window that tell the guest, without a frame, that a
+//! transfer is complete.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -144,14 +144,14 @@ impl Tokens {
         }
     }
 
-    /// Tells the thread that waits with a checked token: its work is over, or
+    /// Tells the thread that waits with a checked token: its work is complete, or
     /// it must ask.
     pub(crate) fn signal(&self, token: u32, over: bool) {
         self.set(token, if over { 0 } else { BULK_TOKEN_FAILED });
     }
 
     /// Lets the device clear a checked token's word behind what the stream was
-    /// given; false where it does not reach the word. Work that fails leaves
+    /// given; false if it does not reach the word. Work that fails leaves
     /// the word as it is.
     pub(crate) fn clear_behind(
         &mut self,

@@ -1,6 +1,5 @@
-//! The session's turn on a GPU whose time is shared
-//! ([`paragpu_control::turn`]): what the daemon says of it, and what the
-//! session makes of that.
+//! The session's turn on a GPU with shares ([`paragpu_control::turn`]): the daemon's
+//! messages, and how the session obeys them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

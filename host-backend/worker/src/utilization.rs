@@ -1,4 +1,4 @@
-//! How busy the processors are with each worker, where kernels run on them.
+//! Processor utilization of each worker, if kernels run on processors.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,10 +7,10 @@ use crate::sys::process::processor_time;
 
 /// Least interval in which utilization is measured: shorter ones say little.
 const INTERVAL: Duration = Duration::from_millis(50);
-/// Longest; a longer one is begun anew.
+/// Longest; a longer one is restarted.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// What a session keeps for NVML.
+/// A session's state for NVML.
 #[derive(Debug)]
 pub(crate) struct Manager {
     uuid: [u8; 16],

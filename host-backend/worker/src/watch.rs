@@ -1,9 +1,9 @@
-//! Ends a worker that is stuck.
+//! Ends a stuck worker.
 //!
-//! A call of the driver may never return. The thread that is in it then sees
-//! neither that the guest is gone nor that the daemon ended it, so that
-//! GPU and memory would stay taken. Another thread sees it: it leaves the
-//! session some time to end in order, and ends the process.
+//! A call of the driver may never return. The thread inside it then notices neither
+//! that the guest is gone nor that the daemon ended the session, so GPU and memory
+//! would stay in use. Another thread notices: it gives the session a grace period to
+//! end, then ends the process.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -18,11 +18,11 @@ use crate::connect::Life;
 /// Time for a session to end in order.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
 
-/// What tells that a guest is gone for good.
+/// Detects that a guest is gone for good.
 #[derive(Debug)]
 pub(crate) struct Liveness {
     fd: OwnedFd,
-    /// What is seen at `fd` when the guest is gone.
+    /// The events at `fd` when the guest is gone.
     events: PollFlags,
     /// How long a guest that is gone there may still come back.
     patience: Duration,
@@ -35,7 +35,7 @@ impl Liveness {
     /// its session ends with it.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub(crate) fn new(
         transport: Transport,
         fds: &[OwnedFd],
@@ -85,7 +85,7 @@ pub(crate) struct Watch {
 /// good. The caller's process is expected to have ended by then.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub(crate) fn watch(
     liveness: Liveness,
     grace: Duration,

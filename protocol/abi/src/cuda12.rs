@@ -8,7 +8,7 @@ use crate::device::CUuuid;
 use crate::handle::{CUarray, CUmipmappedArray};
 use crate::texture::{cudaResourceLinear, cudaResourcePitch2D};
 
-/// What a texture or surface reads, by `resType`.
+/// The resource of a texture or surface, by `resType`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union cudaResource {
@@ -19,11 +19,11 @@ pub union cudaResource {
 }
 
 abi_struct! {
-    /// What is known of an address.
+    /// The facts about an address.
     struct cudaPointerAttributes {
         r#type: i32, device: i32, devicePointer: *mut c_void, hostPointer: *mut c_void,
     }
-    /// What a texture or surface reads.
+    /// The resource of a texture or surface.
     struct cudaResourceDesc { resType: i32, res: cudaResource }
     /// How a texture sees an array.
     struct cudaResourceViewDesc {

@@ -5,7 +5,7 @@ use core::ffi::c_void;
 use crate::{abi_consts, abi_struct};
 
 abi_struct! {
-    /// Identifies a device for ever.
+    /// Identifies a device forever.
     struct CUuuid { bytes: [u8; 16] }
     /// Properties of a device, as cuDeviceGetProperties tells them.
     struct CUdevprop {
@@ -13,7 +13,7 @@ abi_struct! {
         sharedMemPerBlock: i32, totalConstantMemory: i32, SIMDWidth: i32, memPitch: i32,
         regsPerBlock: i32, clockRate: i32, textureAlign: i32,
     }
-    /// What a context is made with.
+    /// The parameters of a new context.
     struct CUctxCreateParams {
         execAffinityParams: *mut c_void, numExecAffinityParams: i32, cigParams: *mut c_void,
     }

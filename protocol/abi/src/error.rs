@@ -15,7 +15,7 @@ pub struct ErrorEntry {
     pub runtime: Option<&'static CStr>,
     /// Its name in the driver interface, if it has one.
     pub driver: Option<&'static CStr>,
-    /// What it means.
+    /// Its meaning.
     pub text: &'static CStr,
 }
 

@@ -38,7 +38,7 @@ abi_struct! {
         blockDimY: u32, blockDimZ: u32, sharedMemBytes: u32, hStream: CUstream,
         kernelParams: *mut *mut c_void,
     }
-    /// What the runtime tells of a kernel.
+    /// The runtime's facts about a kernel.
     struct cudaFuncAttributes {
         sharedSizeBytes: usize, constSizeBytes: usize, localSizeBytes: usize,
         maxThreadsPerBlock: i32, numRegs: i32, ptxVersion: i32, binaryVersion: i32,

@@ -4,7 +4,7 @@ use crate::{abi_consts, abi_struct};
 use core::ffi::c_void;
 
 abi_struct! {
-    /// What the runtime knows of an address.
+    /// The runtime's facts about an address.
     struct cudaPointerAttributes {
         r#type: i32, device: i32, devicePointer: *mut c_void, hostPointer: *mut c_void,
         reserved: [i64; 8],
@@ -30,7 +30,7 @@ abi_struct! {
         allocType: i32, handleTypes: i32, location: cudaMemLocation,
         win32SecurityAttributes: *mut c_void, maxSize: usize, usage: u16, reserved: [u8; 54],
     }
-    /// What a node of a graph allocates, and where it is.
+    /// The allocation of a graph node, and its address.
     struct CUDA_MEM_ALLOC_NODE_PARAMS {
         poolProps: cudaMemPoolProps, accessDescs: *const cudaMemAccessDesc, accessDescCount: usize,
         bytesize: usize, dptr: u64,

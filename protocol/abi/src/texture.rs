@@ -25,7 +25,7 @@ pub struct cudaResourcePitch2D {
     pub pitchInBytes: usize,
 }
 
-/// What a runtime texture or surface reads, by `resType`.
+/// The resource of a runtime texture or surface, by `resType`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union cudaResource {
@@ -58,7 +58,7 @@ pub struct CUresourcePitch2D {
     pub pitchInBytes: usize,
 }
 
-/// What a driver texture or surface reads, by `resType`.
+/// The resource of a driver texture or surface, by `resType`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union CUresource {
@@ -70,9 +70,9 @@ pub union CUresource {
 }
 
 abi_struct! {
-    /// What a texture or surface reads, for the runtime.
+    /// The resource of a texture or surface, for the runtime.
     struct cudaResourceDesc { resType: i32, res: cudaResource, flags: u32 }
-    /// What a texture or surface reads, for the driver.
+    /// The resource of a texture or surface, for the driver.
     struct CUDA_RESOURCE_DESC { resType: i32, res: CUresource, flags: u32 }
     /// How a texture reads, for the runtime.
     struct cudaTextureDesc {
@@ -129,7 +129,7 @@ abi_consts! { i32:
     CU_TR_FILTER_MODE_LINEAR = 1,
 }
 
-/// What a kernel is given of a tensor.
+/// The tensor map as a kernel receives it.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 pub struct CUtensorMap {

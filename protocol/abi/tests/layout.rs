@@ -2,12 +2,12 @@
 //! headers, which `tests/toolchain/fetch-cuda.sh` puts under `.cache`.
 
 use paragpu_abi::Layout;
+use paragpu_corpora::skip;
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The CUDA include folder, or nothing where the toolkit was not fetched.
+/// The CUDA include folder, or nothing if the toolkit was not fetched.
 fn include_folder() -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/cuda-13.0");
     ["include", "nvidia/cu13/include"]
@@ -45,15 +45,6 @@ fn run(include: &[PathBuf], body: &str) -> String {
     let output = Command::new(&program).output().expect("run oracle");
     assert!(output.status.success());
     String::from_utf8(output.stdout).expect("text")
-}
-
-/// Says why the calling test cannot run: past the capture of test programs, so
-/// that `make test` counts it as skipped, and in one piece beside other threads.
-fn skip(reason: &str) {
-    let test = std::thread::current();
-    let test = test.name().unwrap_or_default();
-    let line = format!("skipped: {test}: {reason}\n");
-    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 #[test]

@@ -1,16 +1,13 @@
-//! What the sessions of one VM have of device memory and of the host's memory,
-//! all together.
+//! The device memory and host memory of all sessions of a VM.
 //!
-//! Each session is a process of its own, so the account lies in memory that the
-//! daemon shares with the workers of the VM: the limit, and a slot for each
-//! session with the bytes that it has. A worker adds to its own slot and then
-//! looks at the sum; where that is past the limit it takes the addition back.
-//! Two that grow at the same moment may both be refused the last bytes, never
-//! both be given them. The slot of a worker that died is cleared by the daemon,
-//! so nothing stays counted that is gone.
+//! Each session is a separate process, so the account is in memory that the daemon shares with
+//! the VM's workers: the limit, and a slot with the session's bytes for each session. A worker
+//! adds to its own slot, then sums up all slots, and undoes the addition if the sum exceeds the
+//! limit. If two workers allocate at the same time, both may be refused the last bytes, but never
+//! can both get them. The daemon clears the slot of a dead worker.
 //!
-//! A worker trusts the others of its VM with this account, and nobody else: no
-//! other VM's workers have it.
+//! A worker trusts the other workers of its VM with this account. Workers of other VMs do not
+//! have it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -34,7 +31,7 @@ const WORDS: usize = 2 * BOOK + 2 * SLOTS as usize;
 /// lower half on the device between.
 const WORKS: u64 = 1 << 63;
 
-/// What is counted.
+/// The kinds of memory that are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Book {
     /// Memory of devices.
@@ -66,12 +63,13 @@ impl Account {
     /// A new one, without limits.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn new() -> io::Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let memory = memfd_create("paragpu-account", flags)?;
         ftruncate(&memory, (WORDS * size_of::<u64>()) as u64)?;
-        // Nobody can take the memory away under the others.
+        // A worker could otherwise truncate the file, and the others' accesses would end in
+        // SIGBUS.
         fcntl_add_seals(
             &memory,
             SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL,
@@ -82,12 +80,13 @@ impl Account {
     /// One that the daemon made.
     ///
     /// # Errors
-    /// What the system says; `InvalidData` where it is no account.
+    /// Errors of the operating system; `InvalidData` where it is no account.
     pub fn open(memory: OwnedFd) -> io::Result<Self> {
         let words = Shared::map(&memory, WORDS)?;
         Ok(Self { memory, words })
     }
 
+    /// Atomic, because other processes write these words at any time.
     fn word(&self, place: usize) -> &AtomicU64 {
         static NOWHERE: AtomicU64 = AtomicU64::new(0);
         self.words.words().get(place).unwrap_or(&NOWHERE)
@@ -244,7 +243,7 @@ impl Share {
         }
     }
 
-    /// Most bytes of all sessions together.
+    /// Maximum number of bytes of all sessions together.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.0

@@ -1,6 +1,5 @@
-//! The daemon's control socket: requests and responses, as many as the client
-//! likes on one connection. An order is answered several times: with its
-//! progress, at last with its outcome.
+//! The protocol of the daemon's control socket. A connection carries any number of requests. An
+//! order has several responses: its progress, and at last its outcome.
 #![forbid(unsafe_code)]
 
 use std::io::BufReader;
@@ -44,7 +43,7 @@ impl Client {
     /// Connects to the socket at `path`.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn connect(path: &Path) -> std::io::Result<Self> {
         let stream = UnixStream::connect(path)?;
         Ok(Self { stream })
@@ -86,7 +85,7 @@ impl Client {
     }
 }
 
-/// What a client asks.
+/// A client's request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Request {
@@ -120,7 +119,7 @@ pub enum Request {
     /// Moves running sessions: [`Response::Progress`] several times, then
     /// [`Response::Done`] for one that was named by its number,
     /// [`Response::Moved`] for those of a VM or a GPU. After
-    /// [`Response::Error`] all go on here.
+    /// [`Response::Error`] all continue here.
     Migrate(Migrate),
     /// A lease for as long as this connection stands: [`Response::Lease`]. From
     /// then on [`Response::Leave`] may come unasked.
@@ -193,7 +192,7 @@ pub struct Migrate {
     pub copy: bool,
 }
 
-/// What the daemon answers.
+/// The daemon's reply.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "lowercase")]
 pub enum Response {
@@ -221,7 +220,7 @@ pub enum Response {
     },
     /// An order was carried out.
     Done(Figures),
-    /// What became of several sessions that were to move.
+    /// The outcomes for sessions that were to move.
     Moved {
         /// Each of them.
         sessions: Vec<Moved>,
@@ -259,7 +258,7 @@ pub enum Response {
     },
 }
 
-/// What an order took.
+/// The figures of a completed order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     /// Bytes written or sent.
@@ -295,7 +294,7 @@ impl From<worker::Figures> for Figures {
     }
 }
 
-/// What became of a session that was to move.
+/// The outcome for a session that was to move.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Moved {
     /// The number that it had here.
@@ -307,12 +306,12 @@ pub struct Moved {
     pub moved: bool,
     /// Why it is not, in one sentence.
     pub error: Option<String>,
-    /// What it took.
+    /// The figures.
     #[serde(flatten)]
     pub figures: Figures,
 }
 
-/// What happens to a session.
+/// The activity of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Activity {
@@ -367,7 +366,7 @@ pub struct SessionInfo {
     pub counted: bool,
     /// Whether it was told to end.
     pub ending: bool,
-    /// What else happens to it.
+    /// Activity besides serving.
     #[serde(default)]
     pub activity: Activity,
     /// Where it is written from time to time.
@@ -381,7 +380,7 @@ pub struct SessionInfo {
 /// A session on a GPU whose time is shared.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct TurnsInfo {
-    /// What it may have, its VM's where it has none of its own.
+    /// Its share, or its VM's.
     pub share: TimeShare,
     /// Seconds of all its turns.
     pub seconds: f64,
@@ -425,7 +424,7 @@ pub struct Stats {
     pub devices: Vec<DeviceInfo>,
     /// The VMs, users and addresses that have sessions.
     pub vms: Vec<VmInfo>,
-    /// Why there are no devices, where there are none.
+    /// Why there are no devices, if there are none.
     pub problem: Option<String>,
 }
 
@@ -441,7 +440,7 @@ pub struct VmInfo {
     /// Bytes of device memory in all its sessions, those left out that began
     /// under an earlier daemon.
     pub device_memory: u64,
-    /// Most bytes; 0 for no limit.
+    /// Maximum number of bytes; 0 for no limit.
     pub device_memory_limit: u64,
 }
 

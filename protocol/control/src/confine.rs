@@ -1,4 +1,4 @@
-//! System calls that neither the daemon nor a worker needs once it is confined.
+//! System calls that neither the daemon nor a confined worker needs.
 
 /// Calls that change which files a process sees, and that enter another
 /// process's namespaces.

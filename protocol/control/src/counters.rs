@@ -1,4 +1,4 @@
-//! What a session has done so far, as its worker counts it.
+//! A session's counters, kept by its worker.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,7 @@ pub const BOUNDS: [u64; 12] = {
     bounds
 };
 
-/// What a session has done so far.
+/// A session's counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counters {

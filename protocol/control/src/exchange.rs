@@ -1,16 +1,16 @@
-//! Memory that sessions of one VM share: one worker offers a mapping, and
-//! another one of the same VM takes it.
+//! Memory that sessions of one VM share: one worker offers a mapping, another worker of the
+//! same VM takes it.
 //!
-//! The daemon keeps a descriptor for each offer and knows whose VM it is of. It
-//! draws the token, so no guest can guess another VM's, and looks tokens up
-//! among those of the asking worker's VM alone.
+//! The daemon keeps a descriptor and the VM of each offer. It generates the token randomly, so no
+//! guest can guess another VM's, and looks a token up only among the offers of the requesting
+//! worker's VM.
 
 use serde::{Deserialize, Serialize};
 
 /// Names an offer.
 pub type Token = [u8; 16];
 
-/// What a worker asks.
+/// A worker's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum Ask {
@@ -27,7 +27,7 @@ pub enum Ask {
     Take(Token),
 }
 
-/// What one worker offers to the others of its VM.
+/// A worker's offer to the others of its VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Offer {

@@ -1,4 +1,4 @@
-//! Files at places that others may have prepared.
+//! Opens files in directories that others can write.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 /// there.
 ///
 /// # Errors
-/// What the system says, or one sentence.
+/// Errors of the operating system, or one sentence.
 pub fn open_own(directory: &Path, name: &str) -> io::Result<File> {
     // NONBLOCK: a pipe without a writer opens at once, and is seen to be one.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -26,7 +26,7 @@ pub fn open_own(directory: &Path, name: &str) -> io::Result<File> {
 /// The file, if it is a regular one of this process's user or of root.
 ///
 /// # Errors
-/// What the system says, or one sentence with the file's `name`.
+/// Errors of the operating system, or one sentence with the file's `name`.
 pub fn own_regular(file: File, name: &str) -> io::Result<File> {
     let status = fstat(&file)?;
     if !FileType::from_raw_mode(status.st_mode).is_file() {

@@ -1,4 +1,4 @@
-//! How a message becomes a packet: a header and one JSON value.
+//! Encodes a message as a packet: a header and one JSON value.
 //!
 //! ```text
 //!  0  u16 magic      0x6770, "pg"
@@ -7,8 +7,8 @@
 //!  8  JSON
 //! ```
 //!
-//! Numbers are little-endian. Decoding is total. It allocates no more than a
-//! constant multiple of the bytes that came, whatever the header claims.
+//! Numbers are little-endian. Decoding is total. It allocates at most a constant multiple of the
+//! bytes received, whatever the header claims.
 
 use std::io;
 
@@ -26,7 +26,7 @@ const MAGIC: u16 = u16::from_le_bytes(*b"pg");
 
 /// A value that travels in a frame.
 pub trait Message: Serialize + DeserializeOwned {
-    /// Most bytes of its JSON.
+    /// Maximum number of bytes of its JSON.
     const MOST: usize;
 }
 

@@ -1,7 +1,7 @@
-//! How a message becomes a line: one JSON value and a newline.
+//! Encodes a message as a line: one JSON value and a newline.
 //!
-//! The admin socket speaks lines, so that a script or a scheduler needs nothing
-//! but JSON. Decoding is total; a line is at most [`Message::MOST`] bytes.
+//! The control socket uses lines so that a script or a scheduler needs only JSON. Decoding is
+//! total; a line has at most [`Message::MOST`] bytes.
 
 use std::io::{BufRead, Write};
 
@@ -31,7 +31,7 @@ pub fn write<M: Message>(mut stream: impl Write, message: &M) -> Result<(), Fram
     Ok(stream.write_all(&encode(message)?)?)
 }
 
-/// Reads one line from a stream; `None` where the stream ends between two
+/// Reads one line from a stream; `None` if the stream ends between two
 /// lines.
 ///
 /// # Errors

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 /// What every VM's name begins with that is a lease's, and no other's.
 pub const PREFIX: &str = "lease-";
 
-/// What an agent asks for.
+/// An agent's request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
@@ -21,16 +21,16 @@ pub struct Claim {
     /// may have; without a job the host's root only may claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<u64>,
-    /// Bytes of device memory, where there is no job.
+    /// Bytes of device memory, if there is no job.
     #[serde(default)]
     pub memory: u64,
-    /// Number of the GPU on the host, where there is no job.
+    /// Number of the GPU on the host, if there is no job.
     #[serde(default)]
     pub gpu: u32,
     /// The public key of the user of the lease (PEM). Its private key stays with
     /// the user.
     pub key: String,
-    /// The lease that this one goes on with: it is to move here, or its host is
+    /// The lease that this one continues with: it is to move here, or its host is
     /// lost, or the daemon was restarted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub again: Option<Name>,
@@ -39,12 +39,12 @@ pub struct Claim {
     #[serde(default)]
     pub checkpoint: u64,
     /// Its weight where sessions of the GPU take turns
-    /// ([`TimeShare::weight`](crate::turn::TimeShare::weight)), where there is no
+    /// ([`TimeShare::weight`](crate::turn::TimeShare::weight)), if there is no
     /// job; 0 for none of its own.
     #[serde(default, skip_serializing_if = "is_none")]
     pub weight: u32,
     /// Seconds that the lease stands after its connection closed, for the same
-    /// user to claim it `again`, where there is no job; 0 for none. At most
+    /// user to claim it `again`, if there is no job; 0 for none. At most
     /// [`MOST_GRACE`].
     #[serde(default, skip_serializing_if = "is_none")]
     pub grace: u32,
@@ -83,9 +83,9 @@ pub struct Lease {
     /// Where sessions of other hosts come in: `tcp://HOST:PORT`; nothing where
     /// none do.
     pub arrivals: Option<String>,
-    /// What proves the host (PEM).
+    /// The host's certificate (PEM).
     pub authority: String,
-    /// What proves the user (PEM).
+    /// The user's certificate (PEM).
     pub certificate: String,
     /// When that ends, in seconds since 1970.
     pub expires: u64,

@@ -1,14 +1,11 @@
 //! The contract between `paragpu`, `paragpud` and `paragpu-worker`.
 //!
-//! [`admin`] holds what the command asks the daemon, [`worker`] what daemon
-//! and worker say to each other. Both travel as [`frame`]s: a header with
-//! version and length, then JSON. [`socket`] is the worker's socket, whose
-//! packets carry descriptors too.
+//! [`admin`] is the protocol of command and daemon, as [`json_lines`]. [`worker`] is the protocol of daemon
+//! and worker, as [`frame`]s over a [`socket`] that also passes descriptors.
 //!
-//! Daemon and worker share four things beside messages: the worker's command
-//! line ([`spawn`]), the memory account of a VM ([`account`]), the format of a
-//! session's state, whose first record the daemon reads ([`state`]), and the
-//! system calls that the kernel refuses to both ([`confine`]).
+//! Daemon and worker share four more things: the worker's command line ([`spawn`]), the
+//! account of a VM ([`account`]), the format of a session's state, whose first record the daemon
+//! reads ([`state`]), and the system calls that the kernel refuses to both ([`confine`]).
 
 // What others send is read here, so nothing may panic.
 #![cfg_attr(

@@ -1,7 +1,5 @@
-//! A worker's control socket: both ends of it.
-//!
-//! It is a `SOCK_SEQPACKET` pair. One [`frame`] is one packet, with which
-//! descriptors may come.
+//! A worker's control socket: a `SOCK_SEQPACKET` pair. One packet is one [`frame`], possibly with
+//! descriptors.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -16,7 +14,7 @@ use thiserror::Error;
 
 use crate::frame::{self, FrameError, Message};
 
-/// Most bytes of one packet.
+/// Maximum number of bytes of one packet.
 pub const MAX_PACKET: usize = 64 * 1024;
 /// Most file descriptors that come with one packet.
 pub const MAX_FDS: usize = 9;
@@ -52,7 +50,7 @@ impl From<rustix::io::Errno> for ControlError {
     }
 }
 
-/// What [`Control::receive`] found.
+/// Result of [`Control::receive`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Received {
     /// A packet is in the [`Inbox`].

@@ -1,4 +1,4 @@
-//! How a daemon starts a worker.
+//! Starts a worker.
 #![forbid(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -13,7 +13,7 @@ use crate::socket::{Control, ControlError};
 /// Descriptor of a worker's that is the directory where NVIDIA's driver keeps
 /// what it compiled from PTX.
 pub const CODE_CACHE: RawFd = 1000;
-/// Most bytes of that directory; the least recently used goes.
+/// Maximum number of bytes of that directory; the least recently used goes.
 const CODE_CACHE_BYTES: u64 = 256 << 20;
 
 /// The GPUs that NVIDIA's driver shows a process, in their order.
@@ -37,7 +37,7 @@ pub struct Software {
     pub shareable: bool,
 }
 
-/// What a worker is started with; its command line.
+/// The command line of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spawn {
@@ -53,7 +53,7 @@ pub struct Spawn {
     pub ordinal: u32,
     /// Where module images are kept between sessions; `None`: in memory only.
     pub image_cache: Option<PathBuf>,
-    /// Most bytes of that directory.
+    /// Maximum number of bytes of that directory.
     pub image_cache_bytes: u64,
     /// Which system calls a worker with NVIDIA's driver is refused: `any`,
     /// `deny` or `learn`.
@@ -130,7 +130,7 @@ impl Spawn {
 }
 
 /// The GPUs of `configured`, or all, with number `index` before the others; none
-/// where there are not so many. The driver gives its first GPU other addresses
+/// if there are not so many. The driver gives its first GPU other addresses
 /// than the rest, and a session's must be the same on each.
 fn with_first(index: u32, configured: Option<&str>) -> String {
     let all = || (0..MOST).map(|number| number.to_string()).collect();

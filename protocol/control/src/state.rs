@@ -33,7 +33,7 @@ const MUCH: usize = 256 << 10;
 
 macro_rules! kinds {
     ($( $(#[$meta:meta])* $name:ident = $number:literal, $version:literal; )*) => {
-        /// What a record holds.
+        /// The contents of a record.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(u16)]
         pub enum Kind { $( $(#[$meta])* $name = $number ),* }
@@ -99,7 +99,7 @@ kinds! {
     /// Between workers: the source lives and waits.
     Still = 42, 1;
     /// Between workers: names what device memory each end can hand over and
-    /// take, as its device does; nothing where it can do neither.
+    /// take, as its device does; nothing if it can do neither.
     Domain = 43, 1;
     /// Between workers: mappings of the objects that came before, as `shared.rs`
     /// writes them; descriptors of them follow.
@@ -130,7 +130,7 @@ pub enum StateError {
         kind: u16,
         /// Its version.
         got: u16,
-        /// What is read.
+        /// The version that this release reads.
         expected: u16,
     },
     /// A length past the limit.
@@ -309,7 +309,7 @@ impl<W: Write> Writer<W> {
         Ok(self.to.flush()?)
     }
 
-    /// What it writes to.
+    /// Its target.
     pub fn get_ref(&self) -> &W {
         &self.to
     }
@@ -338,12 +338,12 @@ impl<R: Read> Scanner<R> {
         }
     }
 
-    /// What it reads from.
+    /// Its source.
     pub fn get_ref(&self) -> &R {
         &self.from
     }
 
-    /// What it read from.
+    /// Its source.
     pub fn into_inner(self) -> R {
         self.from
     }
@@ -351,7 +351,7 @@ impl<R: Read> Scanner<R> {
     /// The next record.
     ///
     /// # Errors
-    /// [`StateError`]; [`StateError::Incomplete`] where there is none.
+    /// [`StateError`]; [`StateError::Incomplete`] if there is none.
     pub fn record(&mut self) -> Result<(Kind, &[u8]), StateError> {
         let mut header = [0; HEADER];
         self.from.read_exact(&mut header)?;

@@ -15,7 +15,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What the daemon says of turns.
+/// The daemon's messages about turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum Turn {
@@ -30,7 +30,7 @@ pub enum Turn {
     Ends(u64),
 }
 
-/// What a worker says of turns.
+/// A worker's messages about turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum Plea {
@@ -40,7 +40,7 @@ pub enum Plea {
     Over,
 }
 
-/// What a session, or a VM's sessions together, get of a GPU's time.
+/// The share of GPU time of a session, or of a VM's sessions together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TimeShare {

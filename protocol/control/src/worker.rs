@@ -1,4 +1,4 @@
-//! What daemon and worker say to each other over the worker's control socket.
+//! Messages between daemon and worker, over the worker's control socket.
 //!
 //! The daemon starts a worker with [`Spawn`](crate::spawn::Spawn), which gives
 //! it one end of a [`Control`](crate::socket::Control) as its standard input.
@@ -28,6 +28,7 @@
 //!              │ ◄─ Report::Held(Complete) ─────── │
 //!              │ ◄─ Report::Left ───────────────── │   the session is the destination's
 //!              │ ◄─ Report::Done | ::Failed ────── │   Failed: it goes on here
+//!              │ ◄─ Turn ────────────────────────►  │   with shares: see `turn`
 //!              │ ◄─ Exchange ───────────────────── │   + descriptor of what it offers
 //!              │ ── Exchanged ───────────────────► │   + descriptor of what it takes
 //!              │ ── Again ───────────────────────► │   what to do once the daemon is gone
@@ -36,7 +37,7 @@
 //! ```
 //!
 //! A worker without a session exits when the daemon's end closes. A worker with
-//! a session goes on serving it. A worker that dies without `Finished` crashed:
+//! a session continues serving it. A worker that dies without `Finished` crashed:
 //! the kernel has closed the guest's connection by then.
 
 use std::path::PathBuf;
@@ -49,10 +50,10 @@ use crate::exchange::{Ask, Offer};
 use crate::frame::Message;
 use crate::turn::{Plea, Turn};
 
-/// Most bytes of a message's JSON: a packet holds it and the header.
+/// Maximum number of bytes of a message's JSON: a packet holds it and the header.
 pub const MOST: usize = crate::socket::MAX_PACKET - crate::frame::HEADER;
 
-/// What a daemon says.
+/// A message of the daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum ToWorker {
@@ -70,16 +71,16 @@ pub enum ToWorker {
     },
     /// Serve this guest. Descriptors: see [`Guest`].
     Assign {
-        /// What the session may have.
+        /// The limits of the session.
         terms: Terms,
         /// Who connected.
         guest: Guest,
     },
     /// A session comes from the worker at the other end of the one descriptor.
     Arrive {
-        /// What the session may have.
+        /// The limits of the session.
         terms: Terms,
-        /// How its guest reaches it here; `None` where it need not know.
+        /// How its guest reaches it here; `None` if it need not know.
         route: Option<Route>,
         /// The guest must take that route, though its connection comes along.
         follows: bool,
@@ -87,7 +88,7 @@ pub enum ToWorker {
     /// A session comes from a directory, and waits for its guest. The one
     /// descriptor is the file in it.
     Restore {
-        /// What the session may have.
+        /// The limits of the session.
         terms: Terms,
     },
     /// Answer with [`FromWorker::Counters`].
@@ -101,7 +102,7 @@ pub enum ToWorker {
         /// The guest's new connection.
         guest: Guest,
     },
-    /// Ask the guest to go on over another route.
+    /// Ask the guest to continue over another route.
     Move(Route),
     /// Write the session's state: into the one descriptor, an empty file that
     /// the daemon gives its name; else into a directory.
@@ -121,7 +122,7 @@ pub enum ToWorker {
     Exchanged {
         /// As asked.
         request: u64,
-        /// The offer; `None` where there is none, or no room for one.
+        /// The offer; `None` if there is none, or no room for one.
         offer: Option<Offer>,
     },
     /// The session's turn on its GPU ([`crate::turn`]).
@@ -144,7 +145,7 @@ pub struct Gpu {
     pub cuda_version: String,
 }
 
-/// What a worker says.
+/// A worker's message.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum FromWorker {
@@ -182,9 +183,9 @@ pub enum FromWorker {
     Finished {
         /// As assigned.
         session: u64,
-        /// What it did.
+        /// Its result.
         counters: Counters,
-        /// What ended it, in one sentence; `None` after an orderly end.
+        /// The reason for its end in one sentence; `None` after an orderly end.
         reason: Option<String>,
     },
 }
@@ -197,7 +198,7 @@ impl Message for FromWorker {
     const MOST: usize = MOST;
 }
 
-/// What a session may have.
+/// The limits of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Terms {
@@ -209,9 +210,9 @@ pub struct Terms {
     pub ordinal: u32,
     /// How many devices the guest has.
     pub device_count: u32,
-    /// Most bytes of device memory; 0 for all there is.
+    /// Maximum number of bytes of device memory; 0 for all there is.
     pub device_memory: u64,
-    /// Most bytes of host memory that the worker holds for the guest (window of
+    /// Maximum number of bytes of host memory that the worker holds for the guest (window of
     /// `shm`, shadows); 0 for the worker's default.
     pub host_memory: u64,
     /// Bytes of the window that the worker makes for `shm`; 0 for the worker's
@@ -242,7 +243,7 @@ pub struct Guest {
     pub pid: u32,
     /// Its channel, with [`Transport::Pci`].
     pub channel: Option<Channel>,
-    /// Where TLS protects the connection, how the worker goes on with it.
+    /// If TLS protects the connection, how the worker continues with it.
     pub secured: Option<Keys>,
 }
 
@@ -267,7 +268,7 @@ pub struct Channel {
     pub offset: u64,
     /// Bytes of its region.
     pub size: u64,
-    /// Bytes from the start of the window to its page lists; 0 where the host
+    /// Bytes from the start of the window to its page lists; 0 if the host
     /// does not reach the VM's memory.
     pub lists: u64,
 }
@@ -321,11 +322,11 @@ pub struct Again {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum Report {
-    /// It goes on.
+    /// It continues.
     Progress(Progress),
     /// It is carried out.
     Done(Figures),
-    /// It is not carried out, and the session goes on; one sentence.
+    /// It is not carried out, and the session continues; one sentence.
     Failed(String),
     /// It waits for the sessions that move with this one.
     Held(Step),
@@ -383,7 +384,7 @@ pub enum Step {
     Complete,
 }
 
-/// What an order took.
+/// The figures of a completed order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figures {

@@ -1,8 +1,8 @@
 //! The description against NVIDIA's headers, where they are present
 //! (tests/toolchain/fetch-cuda.sh): every prototype, parameter by parameter.
 
+use paragpu_corpora::skip;
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -25,15 +25,6 @@ fn include() -> Option<PathBuf> {
     }
     skip("no headers of CUDA; tests/toolchain/fetch-cuda.sh fetches them");
     None
-}
-
-/// Says why the calling test cannot run: past the capture of test programs, so
-/// that `make test` counts it as skipped, and in one piece beside other threads.
-fn skip(reason: &str) {
-    let test = std::thread::current();
-    let test = test.name().unwrap_or_default();
-    let line = format!("skipped: {test}: {reason}\n");
-    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// A header's text after the preprocessor, on one line, under each definition.

@@ -16,7 +16,7 @@ pub enum Class {
     Cached,
 }
 
-/// What a call does to the live objects of its session.
+/// The effect of a call on its session's live objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing that would have to be recreated.
@@ -31,7 +31,7 @@ pub enum Effect {
     Changes(ObjectKind, u64),
 }
 
-/// What a session must have been granted before the worker executes a call.
+/// The capability that a session needs for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Capability {
     /// Every admitted session.
@@ -43,7 +43,7 @@ pub enum Capability {
 /// The declaration of one call.
 #[derive(Debug, Clone, Copy)]
 pub struct CallInfo {
-    /// The number on the wire; fixed for ever.
+    /// The number on the wire; fixed forever.
     pub number: u16,
     /// The name in this table.
     pub name: &'static str,
@@ -60,7 +60,7 @@ pub struct CallInfo {
     pub early: bool,
     /// It can be a node of a graph.
     pub node: bool,
-    /// What it needs.
+    /// Its requirements.
     pub capability: Capability,
     /// Parameters in order: name and type.
     pub parameters: &'static [(&'static str, &'static str)],
@@ -75,7 +75,7 @@ pub struct CallInfo {
 pub trait WireCall<'a>: Field<'a> {
     /// Its declaration.
     const INFO: &'static CallInfo;
-    /// What the reply carries after a status of success.
+    /// The fields of a successful reply.
     type Reply<'r>: Field<'r>;
 }
 

@@ -20,7 +20,7 @@ pub enum DecodeError {
     /// A field has a value that its type does not allow.
     #[error("value {value} is not a valid {field}")]
     BadValue {
-        /// What the field means.
+        /// The meaning of the field.
         field: &'static str,
         /// What it held.
         value: u64,

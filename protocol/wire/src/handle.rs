@@ -8,7 +8,7 @@ use crate::codec::{DecodeError, Field, Reader};
 
 macro_rules! handles {
     ($( $(#[$meta:meta])* $name:ident => $kind:ident ),* $(,)?) => {
-        /// What an effect or a handle is about.
+        /// The kinds of objects.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum ObjectKind {
             $( $(#[$meta])* $kind ),*

@@ -68,7 +68,7 @@ crate::record! {
         /// it again. 0 in a new session.
         taken: u64,
         /// Bytes of a memfd with the channel region that comes with this frame
-        /// (shm); 0 where there is none.
+        /// (shm); 0 if there is none.
         region_size: u64,
         /// Of a resumed session: the host still sees the window that the
         /// session began with.
@@ -79,7 +79,7 @@ crate::record! {
         wants_pinned: bool,
     }
 
-    /// Host to guest: go on over another communicator, or at another host,
+    /// Host to guest: continue over another communicator, or at another host,
     /// with the token of the session.
     Move<'a> {
         /// `unix`, `tcp`, `vsock`, `shm` or `pci`.
@@ -89,7 +89,7 @@ crate::record! {
         address: Text<'a>,
     }
 
-    /// Guest to host: the session goes on over the connection that stands.
+    /// Guest to host: the session continues over the connection that stands.
     Stays<'a> {
         /// Why the guest could not follow the move; one sentence.
         reason: Text<'a>,
@@ -149,11 +149,11 @@ crate::record! {
         guest_pid: u32,
         /// `unix`, `tcp`, `vsock`, `shm` or `pci`: how the guest's calls travel.
         communicator: Text<'a>,
-        /// How they are to travel from then on; empty where the connection
+        /// How they are to travel from then on; empty if the connection
         /// comes along as it is.
         follows: Text<'a>,
         /// Which of the destination's devices is wanted; [`ANY_DEVICE`] for
-        /// the one with the guest's ordinal, or any where there is none.
+        /// the one with the guest's ordinal, or any if there is none.
         wanted: u32,
     }
 }

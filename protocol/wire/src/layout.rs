@@ -22,7 +22,7 @@ pub const MAX_DEVICES: u32 = 16;
 /// Unit of [`crate::table::MemMap`]: 2 MiB, the device's mapping granularity.
 pub const CHUNK: u64 = 2 << 20;
 /// Words at the start of a window's bulk area that tell the guest when a bulk
-/// transfer is over: the guest sets word `token - 1` to 1, the host sets it
+/// transfer is complete: the guest sets word `token - 1` to 1, the host sets it
 /// to 0 when the transfer that named the token is complete, or to
 /// [`BULK_TOKEN_FAILED`] when it failed. So the guest waits while the word is 1.
 pub const BULK_TOKENS: u32 = 1024;

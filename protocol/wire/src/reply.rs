@@ -4,7 +4,7 @@ use crate::codec::{DecodeError, Field, Reader, Text};
 use crate::status::Status;
 
 crate::record! {
-    /// What follows a status other than success.
+    /// The part of a reply after a status other than success.
     Failure<'a> {
         /// Number of the call that failed: an earlier posted one, or the
         /// replied one itself.

@@ -1,7 +1,7 @@
 //! The call table: every call that crosses, as `protocol/interface/calls`
 //! describes it.
 //!
-//! A description gives the number (fixed for ever), the parameters with their
+//! A description gives the number (fixed forever), the parameters with their
 //! kinds, how the call crosses ([`Class`]), its properties ([`CallInfo`]), what
 //! it does to the session's objects ([`Effect`](crate::call::Effect)), and the reply. Semantics are
 //! those of the CUDA driver API function named first in each entry's

@@ -21,7 +21,7 @@ crate::record! {
         attributes: Bytes<'a>,
     }
 
-    /// What the host says to a question of NVML.
+    /// The host's answer to an NVML query.
     DeviceAnswer<'a> {
         /// An nvmlReturn_t: 0 is success.
         code: u32,
@@ -32,7 +32,7 @@ crate::record! {
         text: Text<'a>,
     }
 
-    /// What the sessions of a VM have of a device.
+    /// The use of a device by a VM's sessions.
     DeviceUsage<'a> {
         /// Bytes of memory that they may have together.
         limit: u64,
@@ -45,7 +45,7 @@ crate::record! {
         processes: Bytes<'a>,
     }
 
-    /// What a session has of a device.
+    /// A session's use of a device.
     ProcessUsage {
         /// Process id in the guest.
         pid: u32,
@@ -84,7 +84,7 @@ crate::record! {
         flags: u32,
         /// Where the word is.
         address: u64,
-        /// What is written or compared with.
+        /// The value to write or to compare with.
         value: u64,
     }
 
@@ -105,7 +105,7 @@ crate::record! {
         element_strides: [u64; 5],
     }
 
-    /// What is copied of a tensor at a time.
+    /// The part of a tensor that one copy moves.
     TensorBox {
         /// 0 tiled, 1 im2col, 2 im2col wide.
         kind: u32,
@@ -124,7 +124,7 @@ crate::record! {
         mode: u32,
     }
 
-    /// What a tensor map is made of.
+    /// The parameters of a tensor map.
     TensorMap {
         /// The tensor.
         tensor: Tensor,
@@ -169,13 +169,13 @@ crate::record! {
         hash: [u8; 32],
     }
 
-    /// What a link made.
+    /// The result of linking.
     LinkedImage<'a> {
         /// BLAKE3 of the image.
         hash: [u8; 32],
         /// Bytes of the image.
         size: u64,
-        /// What the linker said.
+        /// The linker's messages.
         log: Text<'a>,
     }
 
@@ -298,7 +298,7 @@ crate::record! {
 
     /// A texture object.
     TextureSpec {
-        /// What it reads.
+        /// Its resource.
         resource: TextureResource,
         /// How.
         sampling: Sampling,
@@ -363,7 +363,7 @@ tagged! {
         1 => Array(ArrayEnd),
     }
 
-    /// What a texture reads: a `u8` tag, then what it names.
+    /// The resource of a texture: a `u8` tag, then the structure for that tag.
     TextureResource, "texture resource" {
         /// An array or a mipmapped array.
         0 => Array(ArrayHandle),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::ffi::{Connection, Domain, Scope};
 use crate::host::{Host, Owner};
-use crate::xml::{self, Device, Machine, NewPort, Port};
+use crate::xml::{self, Description, Device, NewPort, Port};
 use crate::{Error, VmName};
 
 /// Which parts of the domain change. Neither: those that exist.
@@ -42,7 +42,7 @@ pub struct Detach<'a> {
     pub patience: Duration,
 }
 
-/// What was changed.
+/// The change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// The domain's name.
@@ -57,7 +57,7 @@ pub struct Change {
     pub socket: PathBuf,
 }
 
-/// Attaches the device. Where it is there already in part, the rest is done.
+/// Attaches the device. If it is partly attached, the rest is done.
 ///
 /// # Errors
 /// With the domain as it was and no process left behind.
@@ -139,7 +139,7 @@ fn attach_live(
     })
 }
 
-/// Detaches the device. Where it is there only in part, that part is detached.
+/// Detaches the device. If it is only partly attached, that part is detached.
 ///
 /// # Errors
 /// As libvirt says, or [`Error::Held`]; then the domain's configuration is as
@@ -175,7 +175,7 @@ pub fn detach(host: &Host, connection: &Connection, detach: Detach<'_>) -> Resul
 fn wait_until_gone(domain: &Domain<'_>, name: &str, patience: Duration) -> Result<(), Error> {
     let begin = Instant::now();
     while domain.is_active()? {
-        if Machine::parse(&domain.xml(Scope::Live)?)?
+        if Description::parse(&domain.xml(Scope::Live)?)?
             .devices
             .is_empty()
         {
@@ -221,7 +221,7 @@ struct Config {
 }
 
 impl Config {
-    fn add(domain: &Domain<'_>, machine: &Machine, socket: &Path) -> Result<Self, Error> {
+    fn add(domain: &Domain<'_>, machine: &Description, socket: &Path) -> Result<Self, Error> {
         let new_port = if machine.has_pcie && machine.free_ports.is_empty() {
             let port = machine.new_port()?;
             domain.attach(Scope::Config, &port.element)?;
@@ -265,9 +265,9 @@ struct State {
     name: String,
     uuid: String,
     /// As it runs, if it does.
-    live: Option<Machine>,
+    live: Option<Description>,
     /// What it starts with, if it is persistent.
-    config: Option<Machine>,
+    config: Option<Description>,
 }
 
 /// Some of the two.
@@ -301,7 +301,7 @@ impl Places {
 
 impl State {
     fn of(domain: &Domain<'_>) -> Result<Self, Error> {
-        let machine = |place| Machine::parse(&domain.xml(place)?);
+        let machine = |place| Description::parse(&domain.xml(place)?);
         let (active, persistent) = (domain.is_active()?, domain.is_persistent()?);
         Ok(Self {
             name: domain.name(),
@@ -311,7 +311,7 @@ impl State {
         })
     }
 
-    /// What of the domain is meant, and exists.
+    /// The selected parts of the domain that exist.
     fn places(&self, asked: Asked) -> Result<Places, Error> {
         let (active, persistent) = (self.live.is_some(), self.config.is_some());
         if asked == Asked::default() {
@@ -359,8 +359,8 @@ mod tests {
         State {
             name: "web".into(),
             uuid: String::new(),
-            live: active.then(Machine::default),
-            config: persistent.then(Machine::default),
+            live: active.then(Description::default),
+            config: persistent.then(Description::default),
         }
     }
 

@@ -22,7 +22,7 @@ pub enum Error {
          and may this user use it?"
     )]
     Connect {
-        /// What libvirt said.
+        /// libvirt's error.
         message: String,
     },
     /// Another hypervisor than QEMU.
@@ -44,7 +44,7 @@ pub enum Error {
     Libvirt {
         /// Completes "did not …".
         action: &'static str,
-        /// What libvirt said.
+        /// libvirt's error.
         message: String,
     },
     /// The running domain was to change, but it does not run.
@@ -64,7 +64,7 @@ pub enum Error {
         /// Where it was looked for.
         place: &'static str,
     },
-    /// It is not there.
+    /// It does not exist.
     #[error("the domain {domain} does not have the device ({place})")]
     NotAttached {
         /// Its name.
@@ -133,7 +133,7 @@ pub enum Error {
         action: &'static str,
         /// What.
         path: PathBuf,
-        /// What the system said.
+        /// The system error.
         #[source]
         source: std::io::Error,
     },

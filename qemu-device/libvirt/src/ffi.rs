@@ -1,7 +1,7 @@
 //! libvirt's C library, found at run time, and thin wrappers whose arguments
 //! cannot be wrong. The types are those of libvirt's public headers,
 //! `libvirt-host.h`, `libvirt-domain.h` and `virterror.h`, whose functions keep
-//! their names and types for ever.
+//! their names and types forever.
 //!
 //! Not a binding crate: those link against the library, so that a host or guest
 //! without libvirt could neither build nor start the command.
@@ -99,7 +99,7 @@ pub fn is_installed() -> bool {
 /// libvirt prints every error by itself unless told otherwise.
 unsafe extern "C" fn print_nothing(_user: *mut c_void, _error: *mut c_void) {}
 
-/// What of a domain a function concerns.
+/// The part of a domain that a function applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// The domain as it runs.

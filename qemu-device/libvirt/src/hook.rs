@@ -2,7 +2,7 @@
 //!
 //! libvirt calls `/etc/libvirt/hooks/qemu.d/paragpu DOMAIN OPERATION …` with the
 //! domain's XML as input, and waits for its end: nothing here may ask libvirt.
-//! Where it fails before the start, the domain does not start, and the user who
+//! If it fails before the start, the domain does not start, and the user who
 //! wanted that is shown what it said.
 
 use std::io::Read;
@@ -10,7 +10,7 @@ use std::path::Path;
 
 use crate::Error;
 use crate::host::{Host, Owner};
-use crate::xml::Machine;
+use crate::xml::Description;
 
 /// Where libvirt looks for it.
 pub const PLACE: &str = "/etc/libvirt/hooks/qemu.d/paragpu";
@@ -55,13 +55,13 @@ pub fn run(host: &Host, name: &str, operation: &str, input: impl Read) -> Result
     }
 }
 
-fn read(input: impl Read) -> Result<Machine, Error> {
+fn read(input: impl Read) -> Result<Description, Error> {
     let mut xml = String::new();
     input
         .take(LARGEST)
         .read_to_string(&mut xml)
         .map_err(Error::system("read", Path::new("the domain's XML")))?;
-    let machine = Machine::parse(&xml)?;
+    let machine = Description::parse(&xml)?;
     if machine.uuid.is_empty() {
         return Err(Error::Xml("it names no UUID".into()));
     }

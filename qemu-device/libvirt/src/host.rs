@@ -33,7 +33,7 @@ pub struct Host {
     /// Notes about them, for root alone. Not beside the sockets: their folder
     /// belongs to the processes that guests talk to.
     pub state: PathBuf,
-    /// Who runs them; `None` where there is nobody.
+    /// Who runs them; `None` if there is nobody.
     pub supervisor: Option<Supervisor>,
     /// Where programs are looked for, as in `PATH`.
     pub programs: String,
@@ -367,7 +367,7 @@ fn remove(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// What a process said last, which is why it ended.
+/// The last message of a process, which says why it exited.
 fn process(vm: &VmName, said: &[u8]) -> Error {
     Error::Process {
         vm: vm.to_string(),

@@ -10,7 +10,7 @@ use std::path::Path;
 use crate::attach::{Asked, Attach, attach};
 use crate::ffi::{Connection, Scope};
 use crate::host::Host;
-use crate::xml::{self, Machine};
+use crate::xml::{self, Description};
 use crate::{Error, VmName};
 
 /// The name of the VM that a running domain's device is of.
@@ -23,7 +23,7 @@ pub fn vm_of(host: &Host, connection: &Connection, domain: &str) -> Result<VmNam
     if !domain.is_active()? {
         return Err(Error::NotRunning(domain.name()));
     }
-    let machine = Machine::parse(&domain.xml(Scope::Live)?)?;
+    let machine = Description::parse(&domain.xml(Scope::Live)?)?;
     let Some(device) = machine.devices.first() else {
         return Err(Error::NotAttached {
             domain: domain.name(),
@@ -60,7 +60,7 @@ pub fn receive(
     if domain.is_on_its_way()? {
         return Err(Error::OnItsWay(domain.name()));
     }
-    let machine = Machine::parse(&domain.xml(Scope::Live)?)?;
+    let machine = Description::parse(&domain.xml(Scope::Live)?)?;
     let vm = match (&machine.gpus_moved_of, machine.devices.first()) {
         (Some(vm), _) => vm.parse()?,
         (None, Some(device)) => host.vm_of(&device.socket).ok_or(Error::NoSupervisor)?,

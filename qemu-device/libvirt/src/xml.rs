@@ -109,9 +109,9 @@ pub struct Device {
     pub port: Option<Port>,
 }
 
-/// What a domain's description says that matters here.
+/// The relevant parts of a domain's description.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Machine {
+pub struct Description {
     /// The domain's UUID.
     pub uuid: String,
     /// The VM's name, where its virtual GPUs went to another host before it.
@@ -126,7 +126,7 @@ pub struct Machine {
     largest: [u8; 3],
 }
 
-impl Machine {
+impl Description {
     /// Reads a domain's XML, as libvirt gives it.
     ///
     /// # Errors
@@ -157,11 +157,11 @@ impl Machine {
     }
 }
 
-impl Machine {
+impl Description {
     /// A port beside those that there are.
     ///
     /// # Errors
-    /// [`Error::Xml`] where there is no number left.
+    /// [`Error::Xml`] if there is no number left.
     pub fn new_port(&self) -> Result<NewPort, Error> {
         let [index, chassis, port] = self.largest.map(|number| number.checked_add(1));
         let (Some(index), Some(chassis), Some(port)) = (index, chassis, port) else {
@@ -212,7 +212,7 @@ struct Shmem {
 
 #[derive(Default)]
 struct Parser {
-    machine: Machine,
+    machine: Description,
     /// Names of the elements that are open.
     path: Vec<String>,
     shmem: Option<Shmem>,
@@ -301,8 +301,8 @@ impl Parser {
         self.path == path
     }
 
-    fn end(self) -> Machine {
-        Machine {
+    fn end(self) -> Description {
+        Description {
             free_ports: self
                 .ports
                 .difference(&self.taken)
@@ -383,7 +383,7 @@ mod tests {
         let others =
             "<shmem name='paragpu'><model type='ivshmem-plain'/><size unit='M'>4</size></shmem>
     <shmem name='other'><model type='ivshmem-doorbell'/><server path='/run/o'/></shmem>";
-        let machine = Machine::parse(&domain(&format!("{others}{ours}"))).unwrap();
+        let machine = Description::parse(&domain(&format!("{others}{ours}"))).unwrap();
         assert_eq!(machine.uuid, "505f230a-b86d-4c23-a854-84fd05fb3893");
         assert_eq!(
             machine.devices,
@@ -394,17 +394,17 @@ mod tests {
             }]
         );
         assert_eq!(machine.free_ports, []);
-        assert_eq!(Machine::parse(&domain(others)).unwrap().devices, []);
+        assert_eq!(Description::parse(&domain(others)).unwrap().devices, []);
     }
 
     #[test]
     fn a_free_port_is_one_without_a_device() {
-        let machine = Machine::parse(&domain("")).unwrap();
+        let machine = Description::parse(&domain("")).unwrap();
         assert!(machine.has_pcie);
         assert_eq!(machine.free_ports, [Port(12)]);
         let new = machine.new_port().unwrap();
         assert_eq!(new.port, Port(13));
-        let with_new = Machine::parse(&domain(&new.element)).unwrap();
+        let with_new = Description::parse(&domain(&new.element)).unwrap();
         assert_eq!(with_new.free_ports, [Port(12), Port(13)]);
         assert!(
             new.element.contains(r#"chassis="13" port="20""#),
@@ -412,7 +412,12 @@ mod tests {
             new.element
         );
         let full = "<controller type='pci' index='255' model='pcie-root-port'/>";
-        assert!(Machine::parse(&domain(full)).unwrap().new_port().is_err());
+        assert!(
+            Description::parse(&domain(full))
+                .unwrap()
+                .new_port()
+                .is_err()
+        );
     }
 
     #[test]
@@ -424,18 +429,18 @@ mod tests {
             "<domain><!",
         ] {
             // Elements that stay open lose nothing but themselves.
-            if let Ok(machine) = Machine::parse(text) {
+            if let Ok(machine) = Description::parse(text) {
                 assert_eq!(machine.devices, [], "{text}");
             }
         }
-        assert!(Machine::parse("<a></b>").is_err());
+        assert!(Description::parse("<a></b>").is_err());
     }
 
     proptest! {
         #[test]
         fn any_text_is_read_or_refused(text in "[<>/='&;a-z \\PC]{0,200}") {
-            let _ = Machine::parse(&text);
-            let _ = Machine::parse(&domain(&text));
+            let _ = Description::parse(&text);
+            let _ = Description::parse(&domain(&text));
         }
 
         #[test]
@@ -443,7 +448,7 @@ mod tests {
             let socket = PathBuf::from(format!("/run/{name}"));
             let port = Some(Port(bus));
             let element = device(&socket, port).unwrap();
-            let machine = Machine::parse(&domain(&element)).unwrap();
+            let machine = Description::parse(&domain(&element)).unwrap();
             prop_assert_eq!(machine.devices, [Device { socket, element, port }]);
         }
     }

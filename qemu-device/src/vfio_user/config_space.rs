@@ -82,7 +82,7 @@ impl ConfigSpace {
         }
     }
 
-    /// The `count` bytes at `offset`; zeros where there are none.
+    /// The `count` bytes at `offset`; zeros if there are none.
     #[must_use]
     pub fn read(&self, offset: u64, count: usize) -> Vec<u8> {
         let mut read = vec![0; count.min(MAX_ACCESS)];

@@ -41,18 +41,18 @@ pub struct Connection {
 pub struct Command<'a> {
     /// Its header.
     pub header: Header,
-    /// What follows the header.
+    /// The bytes after the header.
     pub payload: &'a [u8],
-    /// What came with it.
+    /// Descriptors that came with it.
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// What a command is answered with.
+/// The reply to a command.
 #[derive(Debug, Default)]
 pub struct Reply<'a> {
-    /// What follows the header.
+    /// The bytes after the header.
     pub payload: Vec<u8>,
-    /// What goes with it.
+    /// Descriptors to send with it.
     pub descriptor: Option<BorrowedFd<'a>>,
 }
 

@@ -18,7 +18,7 @@ use crate::Error;
 /// Shared ranges begin and end at multiples of this.
 const PAGE: u64 = 4096;
 
-/// What is mapped, and what workers are told of it.
+/// The mapped memory, and the table of it for workers.
 #[derive(Debug)]
 pub struct GuestMemory {
     ranges: BTreeMap<u64, Mapped>,
@@ -91,14 +91,14 @@ impl GuestMemory {
         self.publish()
     }
 
-    /// How workers find the memory; `None` where they cannot.
+    /// How workers find the memory; `None` if they cannot.
     fn share(&mut self, map: &DmaMap, file: OwnedFd) -> Result<Option<(u64, u32, bool)>, Errno> {
         let found = fstat(&file)?;
         let length = u64::try_from(found.st_size).unwrap_or(0);
         let end = map.offset.checked_add(map.size).ok_or(Errno::INVAL)?;
         let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
         if is_file && end > length {
-            // It claims memory that is not there.
+            // It claims memory that does not exist.
             return Err(Errno::INVAL);
         }
         // A file that can shrink could kill a process that maps it.
@@ -180,11 +180,11 @@ impl GuestMemory {
         write_table(self.table.as_fd(), &mut self.sequence, &ranges)
     }
 
-    /// What a worker needs: the table, which it can only read, and the files.
-    /// Nothing, where there is no memory to share, which is said once.
+    /// The descriptors for a worker: the table, read-only, and the files.
+    /// Nothing, if there is no memory to share, which is said once.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn descriptors(&mut self) -> Result<Vec<OwnedFd>, Errno> {
         if self.files.is_empty() {
             if !std::mem::replace(&mut self.said, true) {

@@ -108,7 +108,7 @@ impl Drop for RungAtEnd {
     }
 }
 
-/// What the thread works with.
+/// The thread's state.
 struct Service {
     connection: Connection,
     server: Server,

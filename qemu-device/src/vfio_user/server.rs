@@ -34,18 +34,18 @@ mod register {
 /// Bytes of a [`DeviceInfo`], and of an [`IrqInfo`].
 const STRUCTURE_SIZE: u32 = 16;
 
-/// What the device is made of.
+/// The parts of the device.
 #[derive(Debug)]
 pub struct Ends {
     /// The window.
     pub window: OwnedFd,
     /// How it is divided.
     pub layout: Layout,
-    /// What the guest's doorbell rings for each channel.
+    /// The eventfds of the guest's doorbell, one for each channel.
     pub channels: Vec<EventFd>,
-    /// What it rings for the control peer.
+    /// The eventfd for the control peer.
     pub control: EventFd,
-    /// What the client tells of the VM's memory.
+    /// The client's messages about the VM's memory.
     pub memory: Arc<Mutex<GuestMemory>>,
 }
 
@@ -82,7 +82,7 @@ impl Server {
     /// Carries a command out.
     ///
     /// # Errors
-    /// What the client is answered, where the command makes no sense.
+    /// The reply to an invalid command.
     pub fn carry_out(&mut self, command: Command<'_>) -> Result<Reply<'_>, Errno> {
         let payload = command.payload;
         let number = command.header.command;

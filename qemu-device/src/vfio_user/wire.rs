@@ -14,10 +14,10 @@ pub const VERSION: Version = Version { major: 0, minor: 1 };
 /// Bytes of a [`Header`].
 pub const HEADER_SIZE: usize = 16;
 
-/// Most bytes that one access to a region moves.
+/// Maximum number of bytes that one access to a region moves.
 pub const MAX_ACCESS: usize = 4096;
 
-/// Most bytes of a message: an access, or a client's capabilities.
+/// Maximum number of bytes of a message: an access, or a client's capabilities.
 pub const MAX_MESSAGE: usize = HEADER_SIZE + 16 + MAX_ACCESS;
 
 /// Most descriptors that come with one message.
@@ -26,7 +26,7 @@ pub const MAX_FDS: usize = 8;
 /// Most ranges of guest memory that are mapped at once.
 pub const MAX_MAPPINGS: usize = 4096;
 
-/// What this side can do, as the protocol writes it, with its final zero.
+/// The capabilities of this side, encoded, with the final zero.
 pub fn capabilities() -> Vec<u8> {
     let text = format!(
         "{{\"capabilities\":{{\"max_msg_fds\":{MAX_FDS},\
@@ -202,7 +202,7 @@ paragpu_protocol::record! {
         flags: u32,
         /// The region.
         index: u32,
-        /// Where [`MappableArea`] is in the answer; 0 where it is not.
+        /// Where [`MappableArea`] is in the answer; 0 if it is not.
         capabilities: u32,
         /// Its bytes.
         size: u64,

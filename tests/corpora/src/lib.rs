@@ -1,8 +1,20 @@
-//! Seeds of the fuzz targets in `tests/fuzz`, which plain tests run as well.
+//! Shared by the tests of all crates: the seeds of the fuzz targets in `tests/fuzz`, which
+//! plain tests run as well, and [`skip`].
 //!
-//! `make.py` writes them: one line a seed, its name and its bytes in hexadecimal.
+//! `make.py` writes the seeds: one line a seed, its name and its bytes in hexadecimal.
 
+use std::io::Write as _;
 use std::path::Path;
+
+/// Reports that the calling test cannot run. Rust's test programs know no skipped tests,
+/// so the line bypasses their capture of output, and `make test` counts it.
+pub fn skip(reason: &str) {
+    let test = std::thread::current();
+    let test = test.name().unwrap_or_default();
+    // One write: tests in other threads print as well.
+    let line = format!("skipped: {test}: {reason}\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
 
 /// Calls `run` with each seed of a target and its name; returns how many there are.
 ///

@@ -1,4 +1,4 @@
-//! Ends of the connection, at every stage.
+//! Connection loss at every stage.
 
 use super::{FILLER, Factory, expect_closed, expect_frame, fill, soon};
 use crate::{Connection, Error, Sender, Wait};
@@ -36,7 +36,7 @@ fn ends_a_wait(mut side: Connection, end: impl FnOnce()) {
     });
 }
 
-/// What was flushed before the end still arrives.
+/// Frames flushed before the end still arrive.
 pub fn last_frames_before_the_end_arrive(factory: &dyn Factory) {
     for close in [false, true] {
         let (mut guest, host) = factory.connect();
@@ -103,7 +103,7 @@ pub fn death_is_found_by_polling(factory: &dyn Factory) {
     panic!("the peer's death was never found");
 }
 
-/// What a process sent before it died still arrives.
+/// Data that a process sent before it died still arrives.
 pub fn frames_before_death_arrive(factory: &dyn Factory) {
     let (mut guest, mut host) = factory.connect_raw();
     for sequence in 1..=20 {

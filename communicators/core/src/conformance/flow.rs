@@ -1,4 +1,4 @@
-//! Frames that arrive: order, batches, sizes, back-pressure, threads.
+//! Delivery: order, batches, sizes, backpressure, threads.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -36,7 +36,7 @@ pub fn ordering_both_ways(factory: &dyn Factory) {
                     assert_eq!(header.slot, (position % 7) as u16);
                     assert_eq!(payload, pattern(position, (position % 601) as usize));
                 }
-                // Not dropped while the other direction may go on.
+                // Not dropped while the other direction may continue.
                 to
             }));
         }
@@ -68,7 +68,7 @@ pub fn posted_frames_leave_by_themselves(factory: &dyn Factory) {
     }
 }
 
-/// What was enqueued before a flush arrives, in batches of any length.
+/// Frames enqueued before a flush arrive, in batches of any length.
 pub fn batches_arrive_with_a_flush(factory: &dyn Factory) {
     let (guest, mut host) = factory.connect();
     let mut position = 0;
@@ -315,7 +315,7 @@ fn serve(mut host: Connection) {
     }
 }
 
-/// A payload past the limit is refused, and the connection goes on.
+/// A payload past the limit is refused, and the connection continues.
 pub fn oversized_payload_is_refused(factory: &dyn Factory) {
     let (guest, mut host) = factory.connect();
     let half = vec![0; MAX_PAYLOAD / 2];

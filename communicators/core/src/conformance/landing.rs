@@ -1,4 +1,4 @@
-//! Payloads that land in memory of the receiver's own.
+//! Payloads that are received into the receiver's own memory.
 
 use paragpu_protocol::frame::{FrameHeader, HEADER_LEN, MAX_PAYLOAD};
 

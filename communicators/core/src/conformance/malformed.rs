@@ -1,11 +1,11 @@
-//! Frames that are none.
+//! Malformed frames.
 
 use paragpu_protocol::frame::{FrameHeader, MAX_PAYLOAD};
 
 use super::{Factory, expect_frame, soon};
 use crate::{Connection, Error, Wait};
 
-/// The connection must end without a frame, for ever.
+/// The connection must end without a frame, forever.
 fn expect_broken(mut host: Connection, exactly_protocol: bool) {
     match host.receiver.receive(soon()) {
         Err(Error::Protocol(_)) => {}

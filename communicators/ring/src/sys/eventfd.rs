@@ -1,4 +1,4 @@
-//! Doorbells made of eventfds: `shm`, and the host side of `pci`.
+//! Doorbells on eventfds: `shm`, and the host side of `pci`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;

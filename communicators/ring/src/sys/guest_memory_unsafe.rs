@@ -1,4 +1,4 @@
-//! A file of a VM's memory, mapped to copy bytes out of it and into it.
+//! Maps a file of a VM's memory, to copy from and to it.
 #![allow(unsafe_code)]
 
 use std::os::fd::BorrowedFd;
@@ -27,7 +27,7 @@ impl Ram {
             .then(|| unsafe { self.mapping.base().as_ptr().add(offset as usize) })
     }
 
-    /// Fills `to` from `offset`; false where there are not as many bytes.
+    /// Fills `to` from `offset`; false if there are not as many bytes.
     #[must_use]
     pub(crate) fn read(&self, offset: u64, to: &mut [u8]) -> bool {
         let Some(from) = self.place(offset, to.len()) else {
@@ -39,7 +39,7 @@ impl Ram {
         true
     }
 
-    /// Writes `from` at `offset`; false where it does not fit.
+    /// Writes `from` at `offset`; false if it does not fit.
     #[must_use]
     pub(crate) fn write(&self, offset: u64, from: &[u8]) -> bool {
         let Some(to) = self.place(offset, from.len()) else {

@@ -1,4 +1,4 @@
-//! Memory shared with the peer, mapped into this process.
+//! Maps memory that is shared with the peer.
 #![allow(unsafe_code)]
 
 use std::os::fd::BorrowedFd;

@@ -1,4 +1,4 @@
-//! What needs the operating system: mappings, doorbells, the device node.
+//! Operating system interfaces: mappings, doorbells, the device node.
 
 #[cfg(not(loom))]
 pub(crate) mod eventfd;

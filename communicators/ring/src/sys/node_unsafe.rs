@@ -47,7 +47,7 @@ const FADE: Opcode = opcode::write::<u64>(b'P', 0x04);
 const PIN: Opcode = opcode::read_write::<PinRequest>(b'P', 0x05);
 const UNPIN: Opcode = opcode::write::<u32>(b'P', 0x06);
 
-/// What the module says of the channel behind an opened node.
+/// The kernel module's answer about the channel of an open node.
 pub(crate) fn info(node: &OwnedFd) -> Result<Info, Error> {
     // SAFETY: PARAGPU_IOC_INFO writes one struct paragpu_info.
     unsafe { ioctl(node, Getter::<INFO, Info>::new()) }
@@ -69,7 +69,7 @@ pub(crate) fn fade(node: &OwnedFd, bytes: u64) -> Result<(), Error> {
 pub(crate) struct NodePinner(Arc<OwnedFd>);
 
 impl NodePinner {
-    /// `None` where the host cannot reach the guest's memory.
+    /// `None` if the host cannot reach the guest's memory.
     pub(crate) fn new(node: Arc<OwnedFd>) -> Option<Self> {
         let pinner = Self(node);
         // A request for nothing is refused as such where others are not.
@@ -103,7 +103,7 @@ impl Pinner for NodePinner {
     }
 
     fn unpin(&self, list: u32) {
-        // SAFETY: PARAGPU_IOC_UNPIN reads one number. Where it is refused, the
+        // SAFETY: PARAGPU_IOC_UNPIN reads one number. If it is refused, the
         // kernel module lets the memory go with the channel.
         let _ = unsafe { ioctl(&*self.0, Setter::<UNPIN, u32>::new(list)) };
     }

@@ -67,7 +67,7 @@ fn nothing_but_the_vms_memory_is_reached() {
             "{entry:#x}"
         );
     }
-    // A table whose file is not there, or shorter than it says.
+    // A table whose file does not exist, or shorter than it says.
     let ranges = [
         Range {
             file: 1,

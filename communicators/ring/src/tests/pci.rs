@@ -166,7 +166,7 @@ mod sleeping {
     paragpu_communicator::conformance_tests!(pci(std::time::Duration::ZERO));
 }
 
-/// The device process reads the first frame; the worker goes on behind it.
+/// The device process reads the first frame; the worker continues behind it.
 #[test]
 fn a_channel_is_handed_over_in_the_middle_of_its_life() {
     let device = Device::new();

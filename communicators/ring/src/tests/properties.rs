@@ -8,7 +8,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
     /// No memory makes a consumer, a producer or a layout check go outside
-    /// the ring, panic, or run for ever.
+    /// the ring, panic, or run forever.
     #[test]
     fn scribbled_memory_is_harmless(data in prop::collection::vec(any::<u8>(), 0..3000)) {
         fuzz_ring(&data);

@@ -2,7 +2,6 @@
 //! `vsock_loopback`). `tests/end_to_end/test_vsock.py` runs this in a VM that
 //! has it.
 
-use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -51,11 +50,7 @@ fn available() -> bool {
         std::env::var_os(REQUIRED).is_none(),
         "{REQUIRED} is set, and there is no vsock loopback: {error}"
     );
-    let test = std::thread::current();
-    let test = test.name().unwrap_or_default();
-    // In one piece, as other threads write, too.
-    let line = format!("skipped: {test}: this kernel has no vsock loopback: {error}\n");
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    paragpu_corpora::skip(&format!("this kernel has no vsock loopback: {error}"));
     false
 }
 

@@ -1,4 +1,4 @@
-//! From the configuration to a connection whose host said welcome.
+//! Connects as the configuration says, up to the host's welcome.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -35,7 +35,7 @@ const SPIN: Duration = Duration::from_micros(500);
 pub struct Connected {
     /// The connection.
     pub connection: Connection,
-    /// What the host said.
+    /// The host's answer.
     pub welcome: Welcome,
     /// How the connection came about.
     pub communicator: Communicator,
@@ -55,7 +55,7 @@ impl Connected {
     }
 }
 
-/// What a guest says of a session that it has already.
+/// A guest's claim to an existing session.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Resume {
     /// The session's secret.
@@ -193,7 +193,7 @@ pub fn is_host_there(config: &Guest) -> bool {
     config.candidates().into_iter().any(there)
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 enum Purpose {
     /// A new session of this process.
     Compute,
@@ -414,7 +414,7 @@ impl Attempt<'_> {
     }
 }
 
-/// What the host's certificate must name.
+/// The name required in the host's certificate.
 fn host_name(tcp: &Tcp) -> &str {
     if !tcp.name.is_empty() {
         return &tcp.name;
@@ -426,7 +426,7 @@ fn host_name(tcp: &Tcp) -> &str {
         .unwrap_or(name)
 }
 
-/// What keeps a guest from its VM's device.
+/// The error of a guest that cannot use its VM's device.
 fn no_channel(node: &Path, error: TravelError) -> Error {
     let full = std::io::ErrorKind::StorageFull;
     match error {
@@ -442,7 +442,7 @@ fn no_channel(node: &Path, error: TravelError) -> Error {
     }
 }
 
-/// What keeps a guest from its host's vsock.
+/// The error of a guest that cannot use its host's vsock.
 fn vsock_advice(error: &TravelError) -> &'static str {
     use std::io::ErrorKind;
     let kind = match error {
@@ -462,7 +462,7 @@ fn vsock_advice(error: &TravelError) -> &'static str {
     }
 }
 
-/// What keeps a guest from the daemon of its machine.
+/// The error of a guest that cannot reach the daemon of its machine.
 fn unix_advice(error: &TravelError) -> &'static str {
     let denied = std::io::ErrorKind::PermissionDenied;
     match error {

@@ -1,5 +1,5 @@
-//! A session's connection, and after it the next: posting and calling. What
-//! comes back is read by the threads that wait: [`receive`].
+//! A session's connection, and the ones that replace it: posting and calling.
+//! Waiting threads read what comes back: [`receive`].
 
 pub mod connect;
 mod pinned;
@@ -73,7 +73,7 @@ struct Incoming {
     generation: u64,
 }
 
-/// What the host said of the calls.
+/// The positions that the host confirmed.
 #[derive(Default)]
 struct Heard {
     /// Highest sequence that it executed.
@@ -85,7 +85,7 @@ struct Heard {
 /// A connection with calls on it, and after it the next.
 pub struct Link {
     outgoing: Mutex<Outgoing>,
-    /// Who sends next where there is no room.
+    /// Who sends next if there is no room.
     turns: Turns,
     incoming: Mutex<Incoming>,
     /// Frames wait in the sender for a flush.
@@ -438,7 +438,7 @@ impl Link {
         }
     }
 
-    /// Where there is no room: did this thread get its turn only now? It looks again then.
+    /// If there is no room: did this thread get its turn only now? It looks again then.
     fn got_in_line<'a>(&'a self, turn: &mut Option<Turn<'a>>) -> bool {
         if turn.is_some() {
             return false;

@@ -1,5 +1,5 @@
-//! What a connection must know of pinned memory: a host that takes the session
-//! over without its window has zeros there, and is sent the bytes first.
+//! Sends pinned memory to a host that took the session over without its window. That
+//! memory is zero there until the guest has sent the contents.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
-//! What comes back over a connection.
+//! Receives frames.
 //!
-//! There is no thread that receives: of the threads that wait for a reply one
-//! at a time, the leader, reads frames and routes them to the others' slots.
-//! A leader that has its own reply wakes one of the others to lead.
+//! There is no receiver thread. Of the threads that wait for a reply, one at a time,
+//! the leader, reads frames and routes them to the other threads' slots. A leader
+//! that has received its own reply wakes another thread to lead.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -17,7 +17,7 @@ use super::state::State;
 use super::{GLANCE, Incoming, LOST, Link};
 use crate::sys::process;
 
-/// What a thread that wanted to read came to.
+/// The outcome for a thread that tried to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Led {
     /// Its own wait is over.
@@ -82,7 +82,7 @@ impl Link {
         self.waker.lock().wake();
     }
 
-    /// Routes what has come, or comes within `first`; false where somebody
+    /// Routes what has come, or comes within `first`; false if somebody
     /// else reads.
     pub(super) fn drain(&self, first: Wait) -> bool {
         let Some(mut incoming) = self.incoming.try_lock() else {

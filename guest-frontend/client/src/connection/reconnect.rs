@@ -1,10 +1,9 @@
-//! From a lost connection to the next one, over the same communicator or
-//! another.
+//! Replaces a lost connection, over the same communicator or another.
 //!
-//! One thread connects; the others wait. The host says which calls it has
-//! taken in, and gets the others again; the guest has said which frames it has
-//! received, and gets the others again. So every call is executed once, and
-//! every reply comes once, wherever the connection broke.
+//! One thread connects while the others wait. The host says which calls it has taken
+//! in, the guest which frames it has received, and each side resends the rest. So
+//! each call executes once and each reply arrives once, wherever the connection
+//! broke.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,7 +42,7 @@ pub(crate) struct Recovery {
 }
 
 impl Recovery {
-    /// For the session that `welcome` began; `None` where the host does not
+    /// For the session that `welcome` began; `None` if the host does not
     /// keep sessions.
     pub(crate) fn new(
         config: &Guest,
@@ -117,7 +116,7 @@ pub(crate) fn listen(link: &Arc<Link>) {
 }
 
 impl Link {
-    /// How often the session went on over another connection.
+    /// How often the session continued over another connection.
     #[must_use]
     pub fn reconnects(&self) -> u64 {
         self.recovery
@@ -174,7 +173,7 @@ impl Link {
     /// connection `generation`.
     ///
     /// # Errors
-    /// What every call returns from now on.
+    /// The error that every call returns from now on.
     pub(super) fn recover(&self, generation: u64, error: &TravelError) -> Result<()> {
         if self.recovery.is_none() || !error.is_loss() || process::forked() {
             return Err(self.lose(error));
@@ -186,6 +185,9 @@ impl Link {
         let Some(recovery) = &self.recovery else {
             return self.check();
         };
+        // Always in this order: `repair`, `incoming`, `outgoing`. Many threads notice a loss
+        // at once; the first one repairs, the others wait here and then find a newer
+        // generation.
         let _repair = recovery.repair.lock();
         self.state.check()?;
         // A thread that reads sees the state when it is woken, and lets go of
@@ -193,6 +195,7 @@ impl Link {
         self.state.begin_reconnecting();
         self.waker.lock().wake();
         let mut incoming = self.incoming.lock();
+        // Held until everything is resent: a new call must not overtake the old ones.
         let mut outgoing = self.outgoing.lock();
         let result = if incoming.generation != generation && recovery.goal.lock().is_none() {
             // Another thread did it while this one waited for `repair`.
@@ -288,7 +291,7 @@ impl Link {
         }
     }
 
-    /// Goes on over `connected`: sends what the host has not taken in.
+    /// Continues over `connected`: sends what the host has not taken in.
     fn install(
         &self,
         recovery: &Recovery,
@@ -302,6 +305,8 @@ impl Link {
             ..
         } = connected;
         let taken = welcome.taken;
+        // A host cannot have taken in calls that were never sent, nor forget calls that it
+        // confirmed: resending those would execute them twice.
         if taken > outgoing.sequence || taken < self.heard.taken.load(Ordering::Relaxed) {
             return Err(Broken::Over(format!(
                 "the host has taken in {taken} calls, which cannot be"
@@ -317,6 +322,7 @@ impl Link {
         }
         self.heard.taken.fetch_max(taken, Ordering::Relaxed);
         outgoing.kept.trim(|header| header.sequence <= taken);
+        // Ends threads that still wait for room in the old connection.
         outgoing.sender.close();
         outgoing.generation += 1;
         self.gathers

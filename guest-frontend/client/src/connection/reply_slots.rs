@@ -1,4 +1,4 @@
-//! Where replies land: one slot for each thread that waits for the host.
+//! Reply slots, one for each thread that waits for the host.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -33,7 +33,7 @@ struct Inner {
     thread: Option<Thread>,
 }
 
-/// What a frame for a slot was refused for.
+/// Why a frame for a slot was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Misrouted {
     /// Nobody waits there, or not for this.
@@ -89,7 +89,7 @@ impl Slot {
 
     /// Has `read` fill what `length` bytes at `offset` of what the call asked
     /// for are from their `at`-th on, as far as that is one piece of memory.
-    /// False where nothing may be written there.
+    /// False if nothing may be written there.
     pub(crate) fn land(
         &self,
         offset: u64,
@@ -123,7 +123,7 @@ impl Slot {
         }
     }
 
-    /// Ends the wait: the reply, or `None` where it was lost.
+    /// Ends the wait: the reply, or `None` if it was lost.
     pub(crate) fn take(&self) -> Option<Vec<u8>> {
         let mut inner = self.inner.lock();
         inner.destination = None;

@@ -1,12 +1,11 @@
-//! Waits that a word of the window ends.
+//! Waits that end when a word of the window changes.
 //!
-//! A thread that waits for a stream posts a [`StreamSignal`] and polls its own
-//! word, which the host clears: nothing is written and read that a reply has
-//! besides. Where that takes long, or the word says so, the thread asks by a call
-//! that is answered, in which it can sleep.
+//! A thread that waits for a stream posts a [`StreamSignal`] and polls its word,
+//! which the host clears. That is cheaper than a reply. If it takes long, or if the
+//! word says so, the thread sends a synchronous call, in which it can sleep.
 //!
-//! The device could clear the word itself, behind the work: `tests/bench/waits.cu`
-//! measures what that takes.
+//! The device could clear the word itself, behind the work; `tests/bench/waits.cu`
+//! measures what that costs.
 
 use paragpu_communicator::{Spin, Wait, Window};
 use paragpu_protocol::handle::StreamHandle;
@@ -22,7 +21,7 @@ use crate::sys::memory::{load_token, store_token};
 const LOOKS: u32 = 8;
 
 impl Link {
-    /// Waits for the stream's work; false where the host must be asked.
+    /// Waits for the stream's work; false if the host must be asked.
     ///
     /// # Errors
     /// As [`check`](Self::check).
@@ -63,7 +62,7 @@ impl Link {
                     }
                 }
             }
-            // A host function may have to run before the work is over.
+            // A host function may have to run before the work is complete.
             self.drain(Wait::Poll);
             if self.state.is_ended() || !spin.again() {
                 return false;

@@ -126,7 +126,7 @@ impl LinkState {
     /// Ends the link.
     ///
     /// # Errors
-    /// What it had ended with already.
+    /// The status with which it had already ended.
     pub(super) fn end(&self, status: Status) -> Result<()> {
         let ended = |state| match state {
             State::Ended(_) => None,

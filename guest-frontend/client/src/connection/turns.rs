@@ -1,10 +1,10 @@
-//! Who sends next while there is no room towards the host.
+//! A queue for senders when the ring or socket is full.
 //!
-//! A thread that just sent is awake and would win every place that the host
-//! makes, over threads that sleep: without an order one of eight waited for
-//! milliseconds while the others went on. Here they line up, as long as each has
-//! a processor to look for its turn on: where threads must sleep to let others
-//! run, a turn for every call costs more than it gives.
+//! A thread that has just sent is running and would take each freed slot before any
+//! sleeping thread wakes: without a queue, one of eight threads waited milliseconds
+//! while the others continued. The queue is used only while each waiter has a
+//! processor to spin on. If threads must sleep to let others run, a turn for each
+//! call costs more than it gains.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ pub(super) struct Turns {
     longest: OnceLock<usize>,
     /// How many are in line, for those that come.
     waiting: AtomicUsize,
-    line: Mutex<VecDeque<Arc<Waiter>>>,
+    queue: Mutex<VecDeque<Arc<Waiter>>>,
 }
 
 struct Waiter {
@@ -41,12 +41,12 @@ impl Waiter {
 
 impl Turns {
     /// Is anybody in line? Those that come then get in line as well: passing it
-    /// is what keeps a thread waiting for ever. A stale answer lets one pass.
+    /// is what keeps a thread waiting forever. A stale answer lets one pass.
     pub(super) fn is_taken(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) != 0
     }
 
-    /// Gets in line and returns when it is this thread's turn; none where the line
+    /// Gets in line and returns when it is this thread's turn; none if the line
     /// is too long.
     pub(super) fn take(&self, spin: Duration) -> Option<Turn<'_>> {
         let longest = *self.longest.get_or_init(|| {
@@ -57,13 +57,13 @@ impl Turns {
             called: AtomicBool::new(false),
         });
         {
-            let mut line = self.line.lock();
-            if line.len() >= longest {
+            let mut queue = self.queue.lock();
+            if queue.len() >= longest {
                 return None;
             }
-            waiter.called.store(line.is_empty(), Ordering::Relaxed);
-            line.push_back(Arc::clone(&waiter));
-            self.waiting.store(line.len(), Ordering::Relaxed);
+            waiter.called.store(queue.is_empty(), Ordering::Relaxed);
+            queue.push_back(Arc::clone(&waiter));
+            self.waiting.store(queue.len(), Ordering::Relaxed);
         }
         let mut spin = Spin::new(spin, None);
         while !waiter.called.load(Ordering::Acquire) {
@@ -88,8 +88,8 @@ impl Turn<'_> {
     /// There is room at once: all that wait may try. Woken one by one they would
     /// be slower than the host.
     pub(super) fn open(self) {
-        let mut line = self.turns.line.lock();
-        for waiter in line.drain(..) {
+        let mut queue = self.turns.queue.lock();
+        for waiter in queue.drain(..) {
             waiter.call();
         }
         self.turns.waiting.store(0, Ordering::Relaxed);
@@ -98,18 +98,18 @@ impl Turn<'_> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut line = self.turns.line.lock();
+        let mut queue = self.turns.queue.lock();
         // Not where the line was opened before.
-        if line
+        if queue
             .front()
             .is_some_and(|first| Arc::ptr_eq(first, &self.waiter))
         {
-            line.pop_front();
-            if let Some(next) = line.front() {
+            queue.pop_front();
+            if let Some(next) = queue.front() {
                 next.call();
             }
         }
-        self.turns.waiting.store(line.len(), Ordering::Relaxed);
+        self.turns.waiting.store(queue.len(), Ordering::Relaxed);
     }
 }
 

@@ -1,6 +1,5 @@
-//! Copies of pageable memory that the host does by itself, where it reaches
-//! the guest's memory: the program's pages are pinned and named, and no byte
-//! is copied here.
+//! Copies of pageable memory that the host does itself, if it can reach guest memory.
+//! The program's pages are pinned and named, and the guest copies nothing.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
@@ -49,12 +48,12 @@ struct Transfer {
     size: usize,
 }
 
-/// What both sides write, in one page.
+/// The page that both sides write.
 #[repr(C, align(16))]
 struct Shared([AtomicU64; 2]);
 
 impl Direct {
-    /// Lets `call` use `length` bytes at `address`; `None` where they cannot
+    /// Lets `call` use `length` bytes at `address`; `None` if they cannot
     /// be named.
     fn pinned(
         &self,
@@ -79,7 +78,7 @@ impl Direct {
 
 impl Copies {
     /// The means, where a copy of `size` bytes is worth them. A session that
-    /// went on over another connection may be anywhere.
+    /// continued over another connection may be anywhere.
     pub(super) fn direct(&self, size: usize) -> Option<&Direct> {
         self.direct.as_ref().filter(|direct| {
             size >= SHORTEST && !direct.off.load(Ordering::Relaxed) && self.link.reconnects() == 0
@@ -142,7 +141,7 @@ impl Copies {
         }
     }
 
-    /// False where the piece has to go another way.
+    /// False if the piece has to go another way.
     fn piece(
         &self,
         direct: &Direct,

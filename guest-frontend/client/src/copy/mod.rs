@@ -1,13 +1,11 @@
-//! Copies of linear memory (CUDA Driver API, Memory Management; API
-//! synchronization behavior).
+//! Copies of linear memory (CUDA Driver API, Memory Management; API synchronization
+//! behavior).
 //!
-//! - From pageable memory to the device the bytes are taken when the call is
-//!   made: small ones travel in the call, large ones through staging slots or,
-//!   without a window, in calls of a quarter MiB. Such a copy returns when the
-//!   bytes are taken.
-//! - From the device to pageable memory a copy returns when the bytes are
-//!   there.
-//! - Pinned memory of the window is copied by the device itself.
+//! - From pageable memory to the device, the data is taken during the call: small
+//!   copies travel in the call, large ones through staging slots or, without a
+//!   window, in calls of a quarter MiB. The copy returns when the data is taken.
+//! - From the device to pageable memory, a copy returns when the data has arrived.
+//! - The device itself copies pinned memory in the window.
 
 mod direct;
 mod memset;

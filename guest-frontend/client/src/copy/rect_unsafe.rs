@@ -1,5 +1,5 @@
-//! Two- and three-dimensional copies, and copies of arrays (CUDA Driver API,
-//! Memory Management). What the folder says of linear memory holds here.
+//! Two- and three-dimensional copies, and copies of arrays (CUDA Driver API, Memory
+//! Management). The rules in `copy/mod.rs` apply here as well.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -218,7 +218,7 @@ impl Copies {
     ///
     /// # Safety
     /// The rows of an [`RectEnd::Host`] must be readable or writable for as long
-    /// as the call lasts, and pinned memory until the copy is over.
+    /// as the call lasts, and pinned memory until the copy is complete.
     pub unsafe fn rect(
         &self,
         destination: RectEnd<'_>,
@@ -448,7 +448,7 @@ fn rows_destination(
 
 /// Copies between two ends of the program's memory, as a graph's node; other
 /// ends are left alone. The program keeps the memory until the graph's last
-/// launch is over, as CUDA demands.
+/// launch is complete, as CUDA demands.
 pub(crate) fn host_copy(destination: &CopyNodeEnd, source: &CopyNodeEnd, extent: [u64; 3]) {
     let end = |place: &CopyNodeEnd| match *place {
         CopyNodeEnd::Host {

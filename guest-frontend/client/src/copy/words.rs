@@ -1,4 +1,4 @@
-//! Words that streams write and wait for (CUDA Driver API, Stream Memory
+//! Memory words that streams write and wait for (CUDA Driver API, Stream Memory
 //! Operations).
 
 use std::sync::Arc;

@@ -1,10 +1,9 @@
 //! Executable graphs (CUDA Driver API, Graph Management).
 //!
-//! Instantiating sends the nodes, each as the call whose effect it has; a
-//! launch is then one posted call. A copy from or to memory that the device
-//! does not reach becomes a copy from or to pinned memory and a host function
-//! that moves the bytes, so that they are read and written when the graph gets
-//! there, at each launch.
+//! Instantiation sends each node as the call that has its effect; a launch is then
+//! one posted call. A copy from or to memory that the device cannot reach becomes a
+//! copy from or to pinned memory and a host function that moves the data. So the data
+//! is read and written when the graph gets there, at each launch.
 
 mod nodes;
 mod plan;
@@ -33,7 +32,7 @@ use crate::objects::graph::{Graph, HostRun, Work};
 use crate::objects::stream::Stream;
 use crate::shadow::Shadows;
 use crate::stream::Streams;
-use crate::user_object::Held;
+use crate::user_object::HeldReferences;
 use nodes::{Made, call};
 pub use plan::GraphExec;
 use plan::{Plan, Step};
@@ -41,7 +40,7 @@ pub use update::Refusal;
 
 /// CU_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH.
 const AUTO_FREE: u64 = 1;
-/// Most bytes of nodes in one call.
+/// Maximum number of bytes of nodes in one call.
 const PART: usize = MAX_PAYLOAD - 64;
 /// Most dependencies of a node on the wire; more are gathered by empty nodes.
 const MOST_AFTER: usize = 4096;
@@ -90,7 +89,7 @@ impl Graphs {
             flags,
             plan: Mutex::new(Plan {
                 flat: graph.flatten()?,
-                held: Held::new(graph.references()),
+                held: HeldReferences::new(graph.references()),
                 ..Plan::default()
             }),
         });

@@ -1,6 +1,6 @@
-//! How a node of a graph becomes a call. A copy from or to memory that the
-//! device does not reach becomes a copy from or to pinned memory and a host
-//! function that moves the bytes.
+//! Turns a node of a graph into a call. A copy from or to memory that the device
+//! cannot reach becomes a copy from or to pinned memory and a host function that
+//! moves the data.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::stream::wait_for_event;
 /// CU_MEMHOSTALLOC_DEVICEMAP.
 const DEVICEMAP: u32 = 2;
 
-/// What becomes of a node's work.
+/// The calls and host functions that a node becomes.
 pub(super) enum Made {
     One(u16, Vec<u8>),
     Host(HostRun),

@@ -1,4 +1,4 @@
-//! An executable graph and what is known of its nodes.
+//! An executable graph and its nodes.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::objects::event::Event;
 use crate::objects::graph::{Flat, NodeName, Work};
 use crate::objects::graph_memory::GraphMemory;
-use crate::user_object::Held;
+use crate::user_object::HeldReferences;
 
 use super::Wired;
 use super::nodes::conditional_call;
@@ -33,7 +33,7 @@ pub(super) struct Plan {
     /// Of each flat node.
     pub(super) steps: Vec<Step>,
     pub(super) by_name: HashMap<NodeName, usize>,
-    /// What kernels and copies name, as before a launch: all parameters.
+    /// The memory that kernels and copies may use, from all parameters, as for a launch.
     pub(super) words: Vec<u8>,
     /// Host functions.
     pub(super) functions: Vec<u64>,
@@ -42,7 +42,7 @@ pub(super) struct Plan {
     /// Memory that a launch allocates (true) and frees, in order.
     pub(super) memory: Vec<(bool, Arc<GraphMemory>)>,
     /// User objects.
-    pub(super) held: Held,
+    pub(super) held: HeldReferences,
     pub(super) ended: bool,
 }
 
@@ -150,10 +150,10 @@ impl GraphExec {
         Ok(plan.steps.get(index).is_none_or(|step| step.enabled))
     }
 
-    /// What the node that was made of `name` does now.
+    /// The current work of the node created from `name`.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where there is no such node.
+    /// `INVALID_VALUE` if there is no such node.
     pub fn work(&self, name: NodeName) -> Result<Work> {
         let plan = self.plan.lock();
         let index = plan.by_name.get(&name).ok_or(Status::INVALID_VALUE)?;

@@ -1,4 +1,4 @@
-//! Changing executable graphs.
+//! Updates executable graphs.
 
 use paragpu_protocol::codec::Bytes;
 use paragpu_protocol::handle::GraphExecHandle;
@@ -27,7 +27,7 @@ impl Graphs {
     /// node that was made of `name` does `work`.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where there is no such node or it is of another kind;
+    /// `INVALID_VALUE` if there is no such node or it is of another kind;
     /// `GRAPH_EXEC_UPDATE_FAILURE` where its parameters cannot be changed so.
     pub fn set(&self, exec: &GraphExec, name: NodeName, work: Work) -> Result<()> {
         let mut plan = exec.plan.lock();
@@ -47,7 +47,7 @@ impl Graphs {
     /// that a node of that name was made of.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where there is no such node; inside, the first node of
+    /// `INVALID_VALUE` if there is no such node; inside, the first node of
     /// `graph` that does not fit, if it is one, and why.
     pub fn update(
         &self,
@@ -153,7 +153,7 @@ impl Graphs {
         Ok(Ok(()))
     }
 
-    /// What launching would refuse at once.
+    /// The errors that a launch would return immediately.
     fn check_work(&self, work: &Work) -> Result<()> {
         match work {
             Work::Kernel(kernel) => self.parts.launches.check(&kernel.function, &kernel.shape),
@@ -165,7 +165,7 @@ impl Graphs {
     /// cuGraphNodeSetEnabled.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where there is no such node, or it is neither kernel nor
+    /// `INVALID_VALUE` if there is no such node, or it is neither kernel nor
     /// memset nor copy; `NOT_SUPPORTED` for copies of memory that the device
     /// does not reach.
     pub fn enable(&self, exec: &GraphExec, name: NodeName, enabled: bool) -> Result<()> {
@@ -190,7 +190,7 @@ impl Graphs {
     /// stand for the old one's in order.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where there is no such node, `GRAPH_EXEC_UPDATE_FAILURE`
+    /// `INVALID_VALUE` if there is no such node, `GRAPH_EXEC_UPDATE_FAILURE`
     /// where the graphs differ in more than parameters.
     pub fn set_child(&self, exec: &GraphExec, had: &Graph, new: &Graph) -> Result<()> {
         let (before, after) = (had.flatten()?, new.flatten()?);

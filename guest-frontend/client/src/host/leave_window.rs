@@ -1,19 +1,19 @@
-//! Leaving a window: what happens to pinned memory in it where the session
-//! goes to a host that does not see it.
+//! Turns pinned memory in a window into shadows when the session goes to a host that
+//! does not share the window.
 //!
-//! The program keeps its memory where it is; the host has memory of its own at
-//! the same addresses, and from then on the two are kept in agreement like any
-//! shadow ([`crate::shadow`]). One thread does this between two connections
-//! ([`crate::connection`]), while others may be anywhere in a call:
+//! The program's memory stays where it is. The host has memory of its own at the same
+//! addresses, and both are synchronized like any shadow ([`crate::shadow`]). One
+//! thread does this between two connections ([`crate::connection`]), while others may
+//! be anywhere in a call:
 //!
-//! - A thread that looked at the window before it was left, and posts its work
-//!   after, named memory whose bytes stood there before, so they are among
-//!   those sent now; work that may write is noted after it was posted.
-//! - Copies that are half done go on in the staging slots, which stay from then
-//!   on like what the program pinned, also where a VM's device goes away.
-//! - The shadows are held from the moment at which they can be found until
-//!   their bytes were taken, so that nobody sends what changed before it is
-//!   known what it changed from.
+//! - A thread may have looked at the window before and post its work after. The memory
+//!   it named already had its contents, so these are among those sent now. Work that
+//!   may write is recorded after it was posted.
+//! - Copies in progress continue in the staging slots. From then on these stay like
+//!   pinned memory, even if the VM's device goes away.
+//! - The shadows are locked from the moment at which they can be found until their
+//!   contents were taken. Otherwise a thread could send changes before there is a state
+//!   to compare them with.
 
 use std::sync::Arc;
 

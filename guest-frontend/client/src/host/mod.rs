@@ -1,11 +1,11 @@
 //! Pinned host memory (cuMemHostAlloc, cuMemHostRegister).
 //!
-//! Where there is a window, pinned memory is a part of it: the same bytes at
-//! the same address for program and device. Without a window, or when it is
-//! full, the host keeps a copy: a *shadow*, which [`crate::shadow`] keeps coherent.
-//! Memory that the program registers becomes a part of the window where it can
-//! ([`registered`]), else it has a shadow. Memory of a window becomes
-//! such a shadow where the session leaves it: [`leave_window`].
+//! If there is a window, pinned memory is part of it: the same bytes at the same
+//! address for program and device. Without a window, or when it is full, the host
+//! keeps a copy, a *shadow*, which [`crate::shadow`] keeps coherent. Memory that the
+//! program registers moves into the window if possible ([`registered`]); otherwise it
+//! gets a shadow. When the session leaves its window, memory in it becomes such a
+//! shadow: [`leave_window`].
 
 mod leave_window;
 mod registered;
@@ -48,7 +48,7 @@ pub struct HostMemory {
     pinned: RwLock<BTreeMap<u64, Pinned>>,
 }
 
-/// What is pinned from some address on.
+/// The pinned memory from an address.
 #[derive(Debug, Clone)]
 pub struct Pinned {
     /// First address in the program.

@@ -1,6 +1,6 @@
-//! Registered memory that is a part of the window: the same bytes for program and
-//! device, as cudaMallocHost's, at the address where the program had them. The
-//! device's address of them is the window's.
+//! Registered memory that is part of the window: the same bytes for program and
+//! device, as with cudaMallocHost, but at the program's own address. The device uses
+//! the window's address.
 
 use paragpu_protocol::handle::WindowOffset;
 use paragpu_protocol::table::{HostMap, HostUnmap};
@@ -11,7 +11,7 @@ use crate::sys::moved_pages::MovedPages;
 
 impl HostMemory {
     /// Makes pages of the program a part of the window: where they are there.
-    /// `None` where they cannot be, or not without a risk for the program.
+    /// `None` if they cannot be, or not without a risk for the program.
     pub(super) fn move_in(&self, address: u64, length: u64) -> Option<(u64, MovedPages)> {
         let offset = self.free.lock().as_mut()?.take(length, PAGE)?;
         let Some(second) = self.window.second(offset, length) else {
@@ -32,7 +32,7 @@ impl HostMemory {
         let unmap = HostUnmap {
             offset: WindowOffset(offset),
         };
-        // Where the host goes on with it the range stays in use.
+        // Where the host continues with it the range stays in use.
         if self.link.call(&unmap).is_ok() {
             self.give_back(offset, length);
         }

@@ -1,8 +1,8 @@
-//! Stream capture (CUDA Driver API, Stream Management): work of a stream is
-//! noted as nodes of a graph instead of being posted.
+//! Stream capture (CUDA Driver API, Stream Management): work becomes nodes of a graph
+//! instead of being posted.
 //!
-//! Other streams join a capture by waiting for an event that was recorded in
-//! it, and must be joined back before it ends.
+//! Another stream joins a capture by waiting for an event recorded in it, and has to be
+//! joined back before the capture ends.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -44,7 +44,7 @@ impl Mode {
 pub struct Capture {
     /// A number that no other capture of the process has.
     pub id: u64,
-    /// What it fills.
+    /// The graph that it fills.
     pub graph: Arc<Graph>,
     mode: Mode,
     thread: ThreadId,
@@ -68,11 +68,11 @@ pub(crate) struct Membership {
 #[derive(Debug)]
 struct Part {
     capture: Arc<Capture>,
-    /// What the stream's next node comes after.
+    /// The dependencies of the stream's next node.
     last: Vec<Dependency>,
 }
 
-/// What an event stands for that was recorded in a capture.
+/// The point of a capture at which an event was recorded.
 #[derive(Debug, Default)]
 pub(crate) struct CapturePoint {
     active: AtomicBool,
@@ -98,7 +98,7 @@ impl CapturePoint {
     }
 }
 
-/// What cuStreamGetCaptureInfo tells.
+/// The results of cuStreamGetCaptureInfo.
 #[derive(Debug, Clone)]
 pub struct Info {
     /// Was something done that made it useless?
@@ -107,7 +107,7 @@ pub struct Info {
     pub id: u64,
     /// The graph.
     pub graph: Arc<Graph>,
-    /// What the stream's next node comes after.
+    /// The dependencies of the stream's next node.
     pub last: Vec<Dependency>,
     /// The graph was begun with the capture.
     pub own: bool,
@@ -216,7 +216,7 @@ impl Stream {
         Err(Status::STREAM_CAPTURE_UNSUPPORTED)
     }
 
-    /// cuStreamGetCaptureInfo; `None` where nothing is captured.
+    /// cuStreamGetCaptureInfo; `None` if nothing is captured.
     #[must_use]
     pub fn capture_info(&self) -> Option<Info> {
         if !self.is_capturing() {

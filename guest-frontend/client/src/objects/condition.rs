@@ -1,5 +1,5 @@
-//! Values that kernels set, and that conditional nodes of graphs follow (CUDA
-//! Driver API, Graph Management).
+//! Values that kernels set and that control conditional nodes of graphs (CUDA Driver
+//! API, Graph Management).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,7 +23,7 @@ pub struct Condition {
     pub(crate) ordinal: u32,
     /// The graph that it was made for.
     graph: u32,
-    /// What it is before a kernel sets it.
+    /// Its default.
     pub(crate) value: u32,
     /// It is so again at each launch.
     pub(crate) assigns: bool,
@@ -56,12 +56,12 @@ impl Condition {
         self.graph
     }
 
-    /// A node follows it from now on; false where one does already.
+    /// A node follows it from now on; false if one does already.
     pub(super) fn follow(&self) -> bool {
         !self.followed.swap(true, Ordering::AcqRel)
     }
 
-    /// What kernels call it by.
+    /// The handle that kernels use.
     #[must_use]
     pub fn handle(&self) -> u64 {
         self.handle

@@ -1,5 +1,5 @@
-//! Conditional nodes of graphs (CUDA Driver API, Graph Management): bodies that
-//! run as a value says, which kernels set.
+//! Conditional nodes of graphs (CUDA Driver API, Graph Management): bodies whose
+//! execution depends on a value that kernels set.
 
 use std::sync::Arc;
 

@@ -1,8 +1,7 @@
-//! Edges of graphs (CUDA Driver API, cudaGraphEdgeData): which node comes after
-//! which, and from when on.
+//! Edges of graphs (CUDA Driver API, cudaGraphEdgeData).
 //!
-//! A graph begins each node after the end of those before it, whatever the
-//! edge permits: beginning later is always right.
+//! A node starts after the end of all nodes before it, even if the edge would permit
+//! an earlier start. A later start is always correct.
 
 /// From when on the later node may begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -69,7 +68,7 @@ impl Edge {
     }
 }
 
-/// What a node comes after.
+/// The dependencies of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dependency {
     /// The earlier node's number.

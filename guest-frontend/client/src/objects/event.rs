@@ -1,4 +1,4 @@
-//! An event and what is known of its last record.
+//! An event and the state of its last record.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -29,16 +29,16 @@ pub struct Event {
     recorded: AtomicU64,
     /// The last record is inside of a graph that was launched at that position.
     inside: AtomicBool,
-    /// What it stands for if it was recorded in a capture.
+    /// The point of a capture at which it was recorded.
     pub(super) point: CapturePoint,
     /// Records up to here are known to be reached.
     reached: AtomicU64,
     stream: Mutex<Option<Arc<Stream>>>,
-    /// What other processes know of it.
+    /// Its state that other processes share.
     shared: OnceLock<SharedEvent>,
 }
 
-/// What an event of several processes has beside the session's own.
+/// The additional state of an event that processes share.
 #[derive(Debug)]
 pub(crate) struct SharedEvent {
     page: SharedPage,
@@ -96,7 +96,7 @@ impl SharedEvent {
         (self.page.word().fetch_add(1, Ordering::AcqRel) + 1, order)
     }
 
-    /// The last record, unless it is known to be over.
+    /// The last record, unless it is known to be complete.
     pub(crate) fn outstanding(&self) -> Option<u64> {
         let last = self.page.word().load(Ordering::Acquire);
         (last > self.reached.load(Ordering::Acquire)).then_some(last)
@@ -163,7 +163,7 @@ impl Event {
         let _ = self.shared.set(shared);
     }
 
-    /// What other processes know of it.
+    /// Its state that other processes share.
     pub(crate) fn shared(&self) -> Option<&SharedEvent> {
         self.shared.get()
     }
@@ -237,7 +237,7 @@ impl Event {
     pub(crate) fn note_reached(&self, recorded: u64) {
         self.reached.fetch_max(recorded, Ordering::AcqRel);
         if let Some(stream) = self.stream.lock().as_ref() {
-            // A graph goes on after it records an event.
+            // A graph continues after it records an event.
             let inside = self.inside.load(Ordering::Acquire);
             stream.progress().finish(recorded - u64::from(inside));
         }

@@ -1,4 +1,4 @@
-//! Modules and kernels with all that the host said about them.
+//! Modules and kernels, with the host's facts about them.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -48,7 +48,7 @@ impl<K, V> Default for Answers<K, V> {
 }
 
 impl<K: Hash + Eq, V: Copy> Answers<K, V> {
-    /// What is known for `key`, or what `ask` finds out.
+    /// The cached value of `key`, or the result of `ask`.
     pub(crate) fn get(&self, key: K, ask: impl FnOnce() -> Result<V>) -> Result<V> {
         if let Some(known) = self.0.lock().get(&key) {
             return Ok(*known);
@@ -73,7 +73,7 @@ pub struct Function {
     attributes: Mutex<HashMap<u32, i32>>,
     parameters: Vec<(u32, u32)>,
     parameter_bytes: usize,
-    /// What each launch is checked against.
+    /// The limits that each launch is checked against.
     registers: u32,
     max_threads: AtomicU32,
     static_shared: u32,
@@ -103,7 +103,7 @@ impl Module {
         self.handle
     }
 
-    /// What the loader said.
+    /// The loader's messages.
     #[must_use]
     pub fn log(&self) -> &str {
         &self.log
@@ -264,7 +264,7 @@ impl Function {
         self.static_shared
     }
 
-    /// Most bytes of dynamic shared memory.
+    /// Maximum number of bytes of dynamic shared memory.
     pub(crate) fn max_dynamic_shared(&self) -> u32 {
         self.max_dynamic_shared.load(Ordering::Relaxed)
     }

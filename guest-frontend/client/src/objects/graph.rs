@@ -1,6 +1,5 @@
-//! Graphs under construction (CUDA Driver API, Graph Management). All of it is
-//! local: nothing crosses before a graph is instantiated
-//! ([`crate::graph_exec`]).
+//! Graphs under construction (CUDA Driver API, Graph Management). They are local:
+//! nothing crosses before a graph is instantiated ([`crate::graph_exec`]).
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -36,7 +35,7 @@ pub struct Kernel {
     pub ordinal: u32,
     /// The kernel.
     pub function: Arc<Function>,
-    /// What the program called it by.
+    /// The program's handle of it.
     pub handle: u64,
     /// Shape of the launch.
     pub shape: Shape,
@@ -92,7 +91,7 @@ pub enum CopyNodeEnd {
         rows: u64,
     },
     /// Memory of the program, which it keeps until
-    /// the last launch is over.
+    /// the last launch is complete.
     Host {
         /// First byte of the copy.
         address: u64,
@@ -147,7 +146,7 @@ pub struct Fill {
 pub struct MemoryWork {
     /// Device of the guest that does them.
     pub ordinal: u32,
-    /// What is done.
+    /// The operation.
     pub operations: Vec<MemoryOperation>,
     /// The same as the program described it.
     pub given: Vec<[u64; 6]>,
@@ -180,11 +179,11 @@ pub struct Marked {
     pub ordinal: u32,
     /// The event.
     pub event: Arc<Event>,
-    /// What the program called it by.
+    /// The program's handle of it.
     pub handle: u64,
 }
 
-/// What a node does.
+/// The work of a node.
 #[derive(Debug, Clone)]
 pub enum Work {
     /// Nothing: a point in the order.
@@ -255,14 +254,14 @@ pub(super) struct Node {
     pub(super) after: Vec<Dependency>,
 }
 
-/// Where a graph lives.
+/// The owner of a graph.
 #[derive(Debug, Clone)]
-enum Place {
-    /// It is the program's.
-    Own,
-    /// In a node of another graph.
+enum Owner {
+    /// The program.
+    Program,
+    /// A node of another graph.
     Node,
-    /// In a conditional node, with the numbers of all graphs around.
+    /// A conditional node; the numbers of all enclosing graphs.
     Body(Vec<u32>),
 }
 
@@ -272,7 +271,7 @@ pub struct Graph {
     id: u32,
     /// The graph that it is a clone of; 0 for none.
     origin: u32,
-    place: Place,
+    owner: Owner,
     /// The values of its conditional nodes.
     pub(super) conditions: Mutex<Vec<Arc<Condition>>>,
     pub(super) nodes: Mutex<Vec<Option<Node>>>,
@@ -304,16 +303,16 @@ impl Graph {
     /// A graph without nodes.
     #[must_use]
     pub fn new() -> Arc<Self> {
-        Self::with(Vec::new(), 0, Place::Own, References::default())
+        Self::with(Vec::new(), 0, Owner::Program, References::default())
     }
 
-    fn with(nodes: Vec<Option<Node>>, origin: u32, place: Place, held: References) -> Arc<Self> {
+    fn with(nodes: Vec<Option<Node>>, origin: u32, owner: Owner, held: References) -> Arc<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let graph = Arc::new(Self {
             id,
             origin,
-            place,
+            owner,
             conditions: Mutex::default(),
             nodes: Mutex::new(nodes),
             held: Mutex::new(held),
@@ -332,24 +331,24 @@ impl Graph {
     /// Does it live in a node of another graph?
     #[must_use]
     pub fn is_embedded(&self) -> bool {
-        !matches!(self.place, Place::Own)
+        !matches!(self.owner, Owner::Program)
     }
 
     /// The graphs around this body of a conditional node.
     pub(super) fn within(&self) -> &[u32] {
-        match &self.place {
-            Place::Body(around) => around,
-            Place::Own | Place::Node => &[],
+        match &self.owner {
+            Owner::Body(around) => around,
+            Owner::Program | Owner::Node => &[],
         }
     }
 
     /// A body without nodes for a conditional node of this graph.
     pub(super) fn body(&self) -> Arc<Self> {
         let around = self.within().iter().copied().chain([self.id]).collect();
-        Self::with(Vec::new(), 0, Place::Body(around), References::default())
+        Self::with(Vec::new(), 0, Owner::Body(around), References::default())
     }
 
-    /// What its nodes do.
+    /// The work of its nodes.
     pub(super) fn works(&self) -> Vec<Work> {
         let nodes = self.nodes.lock();
         nodes
@@ -365,7 +364,7 @@ impl Graph {
         GRAPHS.read().get(&id)?.upgrade()
     }
 
-    /// What the program calls it by, once it has been told; `give` makes it.
+    /// The program's handle, once it has one; `give` creates it.
     pub fn handle(&self, give: impl FnOnce() -> u64) -> u64 {
         // Held by nothing else: two threads that ask first at the same time
         // would get two names for one graph, so the nodes' lock is taken.
@@ -392,7 +391,7 @@ impl Graph {
     /// # Errors
     /// `NOT_SUPPORTED` for graphs with conditional nodes.
     pub fn duplicate(&self) -> Result<Arc<Self>> {
-        self.copy(Place::Own)
+        self.copy(Owner::Program)
     }
 
     /// A copy for a node of another graph.
@@ -400,10 +399,10 @@ impl Graph {
     /// # Errors
     /// `NOT_SUPPORTED` for graphs with conditional nodes.
     pub fn embed(&self) -> Result<Arc<Self>> {
-        self.copy(Place::Node)
+        self.copy(Owner::Node)
     }
 
-    fn copy(&self, place: Place) -> Result<Arc<Self>> {
+    fn copy(&self, owner: Owner) -> Result<Arc<Self>> {
         let mut nodes = self.nodes.lock().clone();
         for node in nodes.iter_mut().flatten() {
             match &node.work {
@@ -413,7 +412,7 @@ impl Graph {
             }
         }
         let held = self.held.lock().clone();
-        Ok(Self::with(nodes, self.id, place, held))
+        Ok(Self::with(nodes, self.id, owner, held))
     }
 
     /// cuGraphRetainUserObject.
@@ -507,10 +506,10 @@ impl Graph {
         Ok(self.name(nodes.len() - 1))
     }
 
-    /// What a node does.
+    /// The work of a node.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where there is no such node.
+    /// `INVALID_VALUE` if there is no such node.
     pub fn work(&self, number: u32) -> Result<Work> {
         match self.nodes.lock().get(number as usize) {
             Some(Some(node)) => Ok(node.work.clone()),
@@ -521,7 +520,7 @@ impl Graph {
     /// Changes what a node does.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where there is no such node, or it is of another kind.
+    /// `INVALID_VALUE` if there is no such node, or it is of another kind.
     pub fn set_work(&self, number: u32, work: Work) -> Result<()> {
         match self.nodes.lock().get_mut(number as usize) {
             Some(Some(node)) if node.work.kind() == work.kind() => {
@@ -535,7 +534,7 @@ impl Graph {
     /// cuGraphDestroyNode.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where there is no such node.
+    /// `INVALID_VALUE` if there is no such node.
     pub fn remove(&self, number: u32) -> Result<()> {
         let mut nodes = self.nodes.lock();
         check_numbers(&nodes, &[number])?;
@@ -659,7 +658,7 @@ impl Graph {
                 after: node.after.iter().copied().map(Dependency::from).collect(),
             })
         });
-        Self::with(nodes.collect(), 0, Place::Node, held)
+        Self::with(nodes.collect(), 0, Owner::Node, held)
     }
 }
 
@@ -700,7 +699,7 @@ pub struct Conditional {
     pub condition: Arc<Condition>,
     /// How.
     pub kind: ConditionalKind,
-    /// What runs.
+    /// The kernel.
     pub bodies: Vec<Arc<Graph>>,
     handles: OnceLock<Box<[u64]>>,
 }
@@ -719,7 +718,7 @@ impl Conditional {
         }
     }
 
-    /// What the program calls the bodies by, as long as the node lives.
+    /// The program's handles of the bodies, valid as long as the node.
     pub fn handles(&self, name: impl Fn(&Arc<Graph>) -> u64) -> &[u64] {
         self.handles
             .get_or_init(|| self.bodies.iter().map(name).collect())

@@ -66,10 +66,10 @@ impl Graph {
         edges.collect()
     }
 
-    /// What a node comes after.
+    /// The dependencies of a node.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where there is no such node.
+    /// `INVALID_VALUE` if there is no such node.
     pub fn dependencies(&self, number: u32) -> Result<Vec<Dependency>> {
         match self.nodes.lock().get(number as usize) {
             Some(Some(node)) => Ok(node.after.clone()),
@@ -77,10 +77,10 @@ impl Graph {
         }
     }
 
-    /// What comes after a node: numbers and edges of the later nodes.
+    /// The dependents of a node: numbers and edges.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where there is no such node.
+    /// `INVALID_VALUE` if there is no such node.
     pub fn dependents(&self, number: u32) -> Result<Vec<Dependency>> {
         let nodes = self.nodes.lock();
         check_numbers(&nodes, &[number])?;

@@ -1,8 +1,8 @@
 //! Memory that nodes of graphs allocate and free.
 //!
-//! It is there from the moment its node is made: its address is the node's. A
-//! launch only notes whose it is; what a graph leaves allocated stays the
-//! program's, also when the graph ends.
+//! It exists from the creation of its node, which determines its address. A launch only
+//! records the owner. Memory that a graph leaves allocated belongs to the program, even
+//! after the graph ends.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

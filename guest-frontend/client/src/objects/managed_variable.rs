@@ -30,7 +30,7 @@ impl ManagedVariable {
         }
     }
 
-    /// What keeps program and device in agreement.
+    /// Synchronizes program and device.
     pub(crate) fn region(&self) -> &Arc<Region> {
         &self.region
     }

@@ -1,11 +1,10 @@
-//! What a program holds handles of. These types know their own state; what
-//! crosses to the host on their behalf is the business of the parts of a
-//! session, one file each, named alike.
+//! The objects behind a program's handles. These types know their own state; the parts
+//! of a session, in files of the same names, send what has to cross for them.
 //!
-//! Streams, events, graphs and captures refer to each other in a circle, as
-//! CUDA's do: a stream is part of a capture, a capture fills a graph, a node of
-//! a graph may record an event, and an event may stand for a point of a
-//! capture. Nothing else of the crate is in that circle.
+//! Streams, events, graphs and captures refer to each other in a cycle, as in CUDA: a
+//! stream is part of a capture, a capture fills a graph, a node of a graph may record
+//! an event, and an event may stand for a point of a capture. Nothing else in the
+//! crate is part of that cycle.
 
 pub mod array;
 pub mod capture;

@@ -1,4 +1,4 @@
-//! The shape of a launch, and what CUDA refuses of it at once.
+//! The shape of a launch, and the checks that CUDA makes immediately.
 
 use paragpu_protocol::status::Status;
 

@@ -1,4 +1,4 @@
-//! A stream and what is known of its work.
+//! A stream and the state of its work.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -103,7 +103,7 @@ impl Stream {
         self.ordered.load(Ordering::Relaxed)
     }
 
-    /// What is posted from now on waits for copies up to `position`.
+    /// Work posted from now on waits for copies up to `position`.
     pub(crate) fn note_ordered(&self, position: u64) {
         self.ordered.fetch_max(position, Ordering::AcqRel);
     }

@@ -1,6 +1,5 @@
-//! Attributes of streams that a program sets and reads back. All are hints to
-//! a scheduler or a cache that the guest does not reach, so that what is kept
-//! here changes nothing but the answers.
+//! Stream attributes that a program sets and reads back. All are hints to a scheduler or
+//! a cache that the guest cannot reach, so they have no further effect.
 
 use std::collections::BTreeMap;
 
@@ -19,10 +18,10 @@ const SYNCHRONIZATION_POLICY: i32 = 3;
 const DOMAIN_MAP: i32 = 9;
 const DOMAIN: i32 = 10;
 
-/// What the device allows.
+/// The limits of the device.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Most bytes of an access policy window.
+    /// Maximum number of bytes of an access policy window.
     pub window: u64,
     /// Memory synchronization domains.
     pub domains: u64,
@@ -38,7 +37,7 @@ pub fn is_kept(attribute: i32) -> bool {
     known(attribute).is_some()
 }
 
-/// What an attribute is before it is set.
+/// The default of an attribute.
 fn known(attribute: i32) -> Option<Value> {
     let mut value = [0; 8];
     match attribute {
@@ -101,7 +100,7 @@ impl Attributes {
         Ok(())
     }
 
-    /// What was set, or the attribute's first value.
+    /// The value, or the attribute's default.
     ///
     /// # Errors
     /// `INVALID_VALUE` for what is no attribute of streams.

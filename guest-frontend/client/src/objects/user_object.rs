@@ -1,6 +1,6 @@
-//! User objects: data of the program that lives until its last reference goes
-//! (CUDA Driver API, Graph Management). The program and graphs hold references;
-//! nothing of them crosses to the host.
+//! User objects: data of the program that lives until its last reference is dropped
+//! (CUDA Driver API, Graph Management). The program and graphs hold references; nothing
+//! crosses to the host.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, LazyLock};
@@ -148,7 +148,7 @@ impl References {
     /// Releases references.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where there are fewer.
+    /// `INVALID_VALUE` if there are fewer.
     pub fn release(&mut self, object: &Arc<UserObject>, count: u32) -> Result<()> {
         let same = |other: &Arc<UserObject>| Arc::ptr_eq(other, object);
         let held = self.0.iter().filter(|(other, _)| same(other));

@@ -1,21 +1,18 @@
-//! Shadows: pinned memory of which the host keeps a copy, and how the two are
-//! kept coherent.
+//! Shadows: the host's copies of pinned memory, and the protocol that keeps both sides
+//! coherent.
 //!
-//! Rules:
-//! - A shadow is *visible* to kernels once it was made with DEVICEMAP, its
-//!   device pointer was asked for, or a launch had an address inside it among
-//!   its parameters (at a multiple of 8 bytes).
-//! - Before a launch, what the program changed in visible shadows is sent;
-//!   before a copy or memset writes to a shadow, what the program changed in
-//!   that range is sent.
-//! - After every call that found work to be over, what the device changed is
-//!   fetched, as long as work that may write to a shadow is not known to be
-//!   over.
-//! - Sent and fetched is only what differs from the state on which both sides
-//!   last agreed: program and device may write to different bytes of a shadow
-//!   at the same time.
-//! - Copies from such memory to the device take the program's bytes at the
-//!   time of the call.
+//! - A shadow is *visible* to kernels once it was created with DEVICEMAP, once its
+//!   device pointer was requested, or once a launch had an address inside it among its
+//!   parameters (at a multiple of 8 bytes).
+//! - Before a launch, the guest sends the program's changes to visible shadows; before
+//!   a copy or memset writes to a shadow, its changes to that range.
+//! - After each call that found work complete, the guest fetches the device's changes,
+//!   as long as work that may write to a shadow is not known to be complete.
+//! - Both directions send only what differs from the state that both sides last agreed
+//!   on. Program and device may thus write different bytes of a shadow at the same
+//!   time.
+//! - A copy from such memory to the device takes the program's contents at the time of
+//!   the call.
 
 pub(crate) mod region;
 
@@ -83,7 +80,7 @@ impl Shadows {
         self.count.store(regions.len(), Ordering::Release);
     }
 
-    /// A shadow whose work is over: nobody finds it any more.
+    /// A shadow whose work is complete: nobody finds it any more.
     pub(crate) fn remove(&self, region: &Arc<Region>) {
         region.forget();
         let mut regions = self.regions.write();

@@ -1,5 +1,5 @@
-//! One shadow: the program's bytes, what both sides agree on, and the merging
-//! of what either changed.
+//! One shadow: the program's bytes, the state that both sides agree on, and the merging
+//! of either side's changes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ const HEAD: usize = 8;
 /// Bytes in one write or patch; fits a frame with what else is in it.
 const WRITE: usize = 240 << 10;
 
-/// What of the device's a shadow agrees with.
+/// The device's counterpart of a shadow.
 #[derive(Debug, Clone, Copy)]
 enum Other {
     /// A copy that the host keeps.
@@ -162,7 +162,7 @@ impl Region {
         self.device
     }
 
-    /// May work that is not known to be over write to it?
+    /// May work that is not known to be complete write to it?
     pub(crate) fn has_writers(&self) -> bool {
         !self.state.lock().writers.is_empty()
     }

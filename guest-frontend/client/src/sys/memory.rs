@@ -1,8 +1,7 @@
-//! Memory of the program, named by raw addresses that it passed to CUDA.
+//! Program memory at raw addresses that were passed to CUDA.
 //!
-//! CUDA's functions are given bare pointers; whether they are valid is the
-//! program's affair, exactly as with NVIDIA's library. What is checked here is
-//! that no more is touched than the call's own sizes say.
+//! As with NVIDIA's library, the program is responsible for the validity of its pointers.
+//! This code ensures that no more is accessed than the call's sizes say.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -66,7 +65,7 @@ impl HostSlice {
     }
 
     /// `length` bytes at `offset` of a window, to be used no longer than the
-    /// window lives; `None` where they are not inside it.
+    /// window lives; `None` if they are not inside it.
     pub(crate) fn of_window(window: &Window, offset: u64, length: u64) -> Option<Self> {
         let address = window.place(offset, length).ok()?;
         let length = usize::try_from(length).ok()?;
@@ -103,7 +102,7 @@ impl HostSlice {
         }
     }
 
-    /// What is left after the first `offset` bytes.
+    /// The rest after the first `offset` bytes.
     #[must_use]
     pub(crate) fn from(self, offset: usize) -> Self {
         let offset = offset.min(self.length);
@@ -397,7 +396,7 @@ impl Pages {
     /// `length` bytes at exactly `address`.
     ///
     /// # Errors
-    /// What mmap says.
+    /// Errors of mmap.
     pub fn new(address: u64, length: u64) -> std::io::Result<Self> {
         let length = usize::try_from(length).map_err(std::io::Error::other)?;
         map(address, length, libc::PROT_READ | libc::PROT_WRITE).map(|address| Self {
@@ -410,7 +409,7 @@ impl Pages {
     /// The same, where the addresses may be reserved. Nobody else has pages there.
     ///
     /// # Errors
-    /// What mmap and mprotect say.
+    /// Errors of mmap and mprotect.
     pub(crate) fn within(
         reservation: &Arc<Reservation>,
         address: u64,
@@ -434,7 +433,7 @@ impl Pages {
     }
 
     /// `length` bytes at `address`, which lie in pages that follow on each other;
-    /// to be used no longer than these live. `None` where they do not.
+    /// to be used no longer than these live. `None` if they do not.
     pub(crate) fn span<'a>(
         pages: impl IntoIterator<Item = &'a Self>,
         address: u64,
@@ -493,7 +492,7 @@ fn map(address: u64, length: usize, protection: i32) -> std::io::Result<NonNull<
     NonNull::new(got).ok_or_else(|| std::io::ErrorKind::AddrNotAvailable.into())
 }
 
-/// Loads the word of a bulk token; 0 where the window has no such word.
+/// Loads the word of a bulk token; 0 if the window has no such word.
 #[must_use]
 pub fn load_token(window: &Window, index: usize) -> u32 {
     token(window, index).map_or(0, |word| u32::from_le(word.load(Ordering::Acquire)))

@@ -1,11 +1,10 @@
-//! Private pages of the program that become pages of the window, at the
-//! addresses that they have.
+//! Replaces private pages of the program by pages of the window, at the same addresses.
 //!
-//! The window's pages are mapped a second time, filled, and put in the place of
-//! the program's in one step. A thread that writes to these meanwhile would lose that:
-//! so it is done only where nobody can, because the process has one thread, or
-//! where the kernel holds threads that try to (userfaultfd's write protection, which
-//! needs the right to hold system calls as well). Else the pages stay.
+//! The window's pages are mapped a second time, filled, and moved over the program's pages
+//! in one step. A write of another thread between the two would be lost. So this is done
+//! only if no thread can write: because the process has one thread, or because the kernel
+//! holds off writers (userfaultfd's write protection, which requires the right to handle
+//! faults of system calls as well). Otherwise the pages stay.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -49,7 +48,7 @@ fn at(address: u64) -> Option<NonNull<c_void>> {
 
 impl Second {
     /// Maps `length` bytes at `offset` of the window a second time, in whole
-    /// pages; `None` where that memory is not to be shared so.
+    /// pages; `None` if that memory is not to be shared so.
     pub(crate) fn new(window: &Window, offset: u64, length: u64) -> Option<Self> {
         let from = window.place(offset, length).ok()?;
         let length = usize::try_from(length).ok()?;
@@ -62,7 +61,7 @@ impl Second {
     }
 
     /// Puts the pages in the place of the program's at `address`, with what
-    /// these hold; `None` where they cannot be told from other memory, or where
+    /// these hold; `None` if they cannot be told from other memory, or where
     /// somebody may write to them meanwhile.
     pub(crate) fn replace(self, address: u64, window: u64) -> Option<MovedPages> {
         let target = at(address)?;
@@ -252,7 +251,7 @@ fn is_window(address: u64, length: usize, window: u64) -> bool {
 enum Hold {
     /// There is no other thread, and no signal handler runs.
     Alone(libc::sigset_t),
-    /// The kernel holds who tries to; those go on once the descriptor is closed.
+    /// The kernel holds who tries to; those continue once the descriptor is closed.
     Watched(i32),
 }
 

@@ -1,4 +1,4 @@
-//! What the library must know of its process: forks and the end.
+//! Process events that the library needs to know: fork and exit.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,7 +40,7 @@ pub fn watch_forks() {
 }
 
 /// Is this a child that was forked after [`watch_forks`]? Nothing of a session
-/// may be used here: threads are missing, locks may be held for ever.
+/// may be used here: threads are missing, locks may be held forever.
 #[must_use]
 pub fn forked() -> bool {
     FORKED.load(Ordering::Relaxed)

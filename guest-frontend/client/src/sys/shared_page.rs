@@ -1,4 +1,4 @@
-//! A page that processes of a guest share: two words of it.
+//! Two words of a page that guest processes share.
 
 use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -39,7 +39,7 @@ impl SharedPage {
     /// A new one.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn create() -> std::io::Result<Self> {
         let name = unique();
         let file = OpenOptions::new()
@@ -60,7 +60,7 @@ impl SharedPage {
     /// One that another process of the same user made.
     ///
     /// # Errors
-    /// What the system says; `InvalidData` where it is none.
+    /// Errors of the operating system; `InvalidData` where it is none.
     pub fn open(name: u64) -> std::io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(path(name))?;
         if file.metadata()?.size() != PAGE as u64 {
@@ -92,7 +92,7 @@ impl SharedPage {
         })
     }
 
-    /// What another process opens it by.
+    /// The handle by which another process opens it.
     #[must_use]
     pub fn name(&self) -> u64 {
         self.name

@@ -4,7 +4,6 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::collections::HashMap;
-use std::io::Write as _;
 use std::net::Shutdown;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
@@ -163,10 +162,7 @@ impl Worker {
     pub fn start(ordinal: u32) -> Option<(Self, Arc<Session>)> {
         let program = program();
         if !program.exists() {
-            let test = std::thread::current();
-            let test = test.name().unwrap_or_default();
-            let line = format!("skipped: {test}: {} is not built\n", program.display());
-            let _ = std::io::stderr().write_all(line.as_bytes());
+            paragpu_corpora::skip(&format!("{} is not built", program.display()));
             return None;
         }
         let spawn = Spawn {

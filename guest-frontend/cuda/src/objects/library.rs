@@ -168,7 +168,7 @@ impl Kernel {
         place.map_or(0, |place| place.load(Ordering::Acquire))
     }
 
-    /// The function in a session has this handle; 0 where it is gone.
+    /// The function in a session has this handle; 0 if it is gone.
     pub fn set_function(&self, ordinal: u32, handle: u64) {
         if let Some(place) = self.functions.get(ordinal as usize) {
             place.store(handle, Ordering::Release);

@@ -42,7 +42,7 @@ const STEP: u64 = 16;
 /// Entries of a thread's cache.
 const CACHE: usize = 64;
 
-/// What a handle stands for.
+/// The object behind a handle.
 #[derive(Debug)]
 pub enum Object {
     /// A CUcontext.

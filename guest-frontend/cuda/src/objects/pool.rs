@@ -18,21 +18,21 @@ pub struct Pool {
     imports: Option<u64>,
 }
 
-/// What a program set of a pool.
+/// The attributes of a pool that a program set.
 #[derive(Debug)]
 pub struct PoolState {
     /// The three reuse policies.
     pub reuse: [c_int; 3],
 }
 
-/// What a pool's memory comes to.
+/// The memory use of a pool.
 #[derive(Debug)]
 pub struct Account {
-    /// Most bytes; 0 for all there are.
+    /// Maximum number of bytes; 0 for all there are.
     limit: u64,
     /// Other processes may know it by this.
     number: Option<u64>,
-    /// What the program calls the pool by.
+    /// The program's handle of the pool.
     handle: Mutex<usize>,
     used: Mutex<Use>,
 }
@@ -136,7 +136,7 @@ impl Pool {
     /// in the pool's own number they are 0.
     pub const ORDINALS: u64 = 0xff;
 
-    /// What other processes may know it by.
+    /// Its handles for other processes.
     #[must_use]
     pub fn shared(&self) -> Option<u64> {
         self.account.number
@@ -154,12 +154,12 @@ impl Pool {
         self.ordinal
     }
 
-    /// What the program set.
+    /// The values that the program set.
     pub fn state(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock()
     }
 
-    /// What its memory comes to.
+    /// Its memory use.
     #[must_use]
     pub fn account(&self) -> &Arc<Account> {
         &self.account
@@ -260,7 +260,7 @@ pub fn freed_all(range: std::ops::Range<u64>) {
     taken.into_iter().for_each(freed);
 }
 
-/// What the program calls the pool by that memory came from; 0 for none.
+/// The program's handle of the pool that memory came from; 0 for none.
 #[must_use]
 pub fn of(address: u64) -> usize {
     TAKEN

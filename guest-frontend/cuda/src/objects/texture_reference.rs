@@ -11,7 +11,7 @@ use paragpu_protocol::status::Status;
 
 use crate::sys::Result;
 
-/// What a texture reference is bound to.
+/// The binding of a texture reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Bound {
     /// Nothing yet.
@@ -39,7 +39,7 @@ pub struct Mipmap {
 /// A texture reference.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TextureReference {
-    /// What it is bound to.
+    /// Its binding.
     pub bound: Bound,
     /// CUaddress_mode by dimension.
     pub address_modes: [c_int; 3],
@@ -51,7 +51,7 @@ pub struct TextureReference {
     pub format: (c_int, c_int),
     /// Most samples of an anisotropic filter.
     pub anisotropy: c_uint,
-    /// What is read past the border.
+    /// The value of reads past the border.
     pub border: [f32; 4],
     /// How levels are read.
     pub mipmap: Mipmap,
@@ -134,7 +134,7 @@ impl TextureReference {
         Ok(())
     }
 
-    /// What an element is.
+    /// The format of an element.
     pub fn set_format(&mut self, format: c_int, components: c_int) -> Result {
         if bytes(format).is_none() || !matches!(components, 1 | 2 | 4) {
             return Err(Status::INVALID_VALUE);

@@ -23,7 +23,7 @@ pub fn find(array: CUarray) -> Result<Found> {
         .ok_or(Status::INVALID_HANDLE)
 }
 
-/// What was found.
+/// The result.
 pub fn inner(found: &Found) -> Result<&InContext<ArrayLevel>> {
     match &***found {
         Object::Array(inner) => Ok(inner),

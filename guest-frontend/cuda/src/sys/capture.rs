@@ -51,7 +51,7 @@ pub(super) fn status(stream: CUstream) -> Result<c_int> {
     })
 }
 
-/// What a stream captures, to those places that the caller gives.
+/// The capture state of a stream, written to the pointers that are not null.
 ///
 /// # Safety
 /// Each place is null or writable, as CUDA's manual says for

@@ -16,10 +16,10 @@ use super::export_table::{TABLE_FUNCTION, allocated};
 use super::exported::guard_before_init;
 use crate::compile_cache::{CompileCache, Key, key};
 
-/// Most bytes of code that is kept.
+/// Maximum number of bytes of code that is kept.
 const MOST_CODE: usize = 256 << 20;
 
-/// What is compiled; callers see its address.
+/// The compiled code, which callers see by address.
 #[derive(Debug)]
 pub(super) struct Compiled(Key);
 

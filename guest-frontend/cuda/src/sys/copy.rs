@@ -13,7 +13,7 @@ use super::{Result, device, host, memory};
 use crate::current;
 use crate::named_stream;
 
-/// What an address is, where unified addressing must tell (cuMemcpy).
+/// The kind of memory at an address, for unified addressing (cuMemcpy).
 enum Kind {
     /// Memory of a device.
     Device(&'static Session),
@@ -142,7 +142,7 @@ type Named = named_stream::Named;
 /// cuMemcpy, cuMemcpyAsync: the direction follows from the addresses.
 ///
 /// # Safety
-/// Where the addresses are the program's, `size` bytes are there as for
+/// If the addresses are the program's, `size` bytes are there as for
 /// [`to_device`] and [`from_device`].
 pub unsafe fn unified(
     destination: u64,
@@ -186,7 +186,7 @@ pub unsafe fn unified(
 ///
 /// # Safety
 /// `size` bytes are readable at `source` and writable at `destination`, until
-/// the copy is over if it is not done at once.
+/// the copy is complete if it is not done at once.
 unsafe fn host_to_host(
     destination: u64,
     source: u64,

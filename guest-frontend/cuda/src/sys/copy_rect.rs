@@ -95,7 +95,7 @@ impl Side {
 ///
 /// # Safety
 /// The rows of a side in the program's memory are there for `extent`, until the
-/// copy is over (cuMemcpy2D, cuMemcpy3D).
+/// copy is complete (cuMemcpy2D, cuMemcpy3D).
 unsafe fn run(to: &Side, from: &Side, extent: [usize; 3], stream: CUstream, wait: bool) -> Result {
     let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;

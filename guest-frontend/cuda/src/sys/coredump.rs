@@ -8,7 +8,7 @@ use super::{Result, unsupported_use};
 use crate::coredump::{Attributes, PATH, Value};
 use crate::current;
 
-/// Writes an attribute, or only its size where there is no place for it.
+/// Writes an attribute, or only its size if there is no place for it.
 ///
 /// # Safety
 /// `size` is null or tells the bytes that `place`, unless null, has.

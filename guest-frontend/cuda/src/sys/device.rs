@@ -121,7 +121,7 @@ fn candidates(order: Order, entries: Option<&[Entry]>) -> Result<Vec<Candidate>>
     if order != Order::Configured || needs_uuids {
         return described();
     }
-    // Where the first device is named by its number, its session is the one
+    // If the first device is named by its number, its session is the one
     // that is asked: programs that share a host's devices by number then hold
     // sessions on their own device only.
     let first = match entries.and_then(<[Entry]>::first) {

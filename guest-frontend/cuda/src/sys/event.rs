@@ -25,7 +25,7 @@ pub fn find(event: CUevent) -> Result<Found> {
         .ok_or_else(|| objects::missing(event))
 }
 
-/// What was found.
+/// The result.
 pub fn inner(found: &Found) -> Result<&InContext<Event>> {
     match &***found {
         Object::Event(inner) => Ok(inner),

@@ -33,7 +33,7 @@ const IDS: [(&str, Id); 5] = [
     id("6e163fbe-b958-444d-835c-e182aff1991e"),
     id("da9151d3-3ae6-cc41-a5c0-4f26d533e328"),
 ];
-/// What the log calls functions of tables.
+/// Names of table functions in the log.
 pub(super) const TABLE_FUNCTION: &str = "a function of a private table";
 /// Numbers of functions of the largest table, from 0.
 const MOST: usize = 64;

@@ -26,7 +26,7 @@ pub mod exports {
     include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 }
 
-/// What the library exports and does not serve.
+/// Functions that are exported but not served.
 pub mod stubs {
     use std::sync::atomic::AtomicBool;
 
@@ -83,7 +83,7 @@ fn log_failure(name: &str, status: Status, code: CUresult) {
     crate::log::say(&format!("Returning {code} ({error}) from {name}"));
 }
 
-/// What a function that is not served does.
+/// The behaviour of a function that is not served.
 #[cold]
 pub(super) fn refuse(name: &str, said: &AtomicBool) -> CUresult {
     guard_before_init(name, || Err(unsupported(name, said)))

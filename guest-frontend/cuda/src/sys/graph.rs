@@ -48,7 +48,7 @@ pub fn node_handle(name: NodeName) -> CUgraphNode {
     std::ptr::without_provenance_mut(usize::try_from(handle).unwrap_or(0))
 }
 
-/// What a node's handle names.
+/// The node behind a handle.
 pub fn node_name(node: CUgraphNode) -> Result<NodeName> {
     let handle = node as u64;
     let number = (handle & ((1 << NUMBER_BITS) - 1)).checked_sub(1);
@@ -69,7 +69,7 @@ pub fn find_node(node: CUgraphNode) -> Result<(Arc<Graph>, u32)> {
     Ok((graph, name.number))
 }
 
-/// What a node does.
+/// The work of a node.
 pub fn work_of(node: CUgraphNode) -> Result<Work> {
     let (graph, number) = find_node(node)?;
     graph.work(number)
@@ -321,7 +321,7 @@ pub(super) unsafe fn undepend(
     graph.undepend(&unsafe { pairs(&graph, from, to, edges, count) }?)
 }
 
-/// What a node waits for.
+/// The dependencies of a node.
 ///
 /// # Safety
 /// `nodes` and `edges` are null or have room for as many records as `count`
@@ -338,7 +338,7 @@ pub(super) unsafe fn put_dependencies(
     unsafe { put_edged(&graph, &found, nodes, edges, count) }
 }
 
-/// What waits for a node.
+/// The dependents of a node.
 ///
 /// # Safety
 /// `nodes` and `edges` are null or have room for as many records as `count`

@@ -112,7 +112,7 @@ fn child(exec: CUgraphExec, node: CUgraphNode, new: &Graph) -> Result {
     }
 }
 
-/// What an update met: nothing, or a result and the node.
+/// The outcome of an update: success, or an error and its node.
 fn update(exec: CUgraphExec, graph: CUgraph) -> Result<Option<(c_int, Option<NodeName>)>> {
     let found = find_exec(exec)?;
     let inner = inner(&found)?;

@@ -10,7 +10,7 @@ use super::Result;
 const ELF: u32 = 0x464c_457f;
 /// A fat binary.
 const CONTAINER: u32 = 0xba55_ed50;
-/// What nvcc puts around a fat binary.
+/// The wrapper that nvcc puts around a fat binary.
 const WRAPPER: u32 = 0x4662_43b1;
 /// No image is larger (ImageQuery's limit).
 pub const MOST: usize = 1 << 30;

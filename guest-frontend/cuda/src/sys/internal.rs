@@ -1,6 +1,6 @@
 //! What our runtime library asks of this one beyond CUDA's interface.
 //!
-//! `libcudart` looks the function up with `dlsym`. Where it is missing, as in
+//! `libcudart` looks the function up with `dlsym`. If it is missing, as in
 //! NVIDIA's driver, it calls cuCtxGetCurrent instead. With it, a call of the
 //! runtime learns the thread's context by reading memory, without a second
 //! guard.

@@ -12,7 +12,7 @@ pub struct Linking {
 }
 
 // SAFETY: the pointers among the options lead to buffers that the program
-// leaves to the link until cuLinkDestroy, from whichever thread it goes on.
+// leaves to the link until cuLinkDestroy, from whichever thread it continues.
 unsafe impl Send for Linking {}
 // SAFETY: as above; they are written to under the lock.
 unsafe impl Sync for Linking {}

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use paragpu_protocol::status::Status;
 
-/// What a function ends with.
+/// Result of a function.
 pub(crate) type Result<T = (), E = Status> = std::result::Result<T, E>;
 
 pub mod array;

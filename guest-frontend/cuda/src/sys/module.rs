@@ -126,7 +126,7 @@ pub fn find(module: CUmodule) -> Result<Found> {
         .ok_or(Status::INVALID_HANDLE)
 }
 
-/// What was found.
+/// The result.
 pub fn inner(found: &Found) -> Result<&InContext<Module>> {
     match &***found {
         Object::Module(inner, _) => Ok(inner),
@@ -134,7 +134,7 @@ pub fn inner(found: &Found) -> Result<&InContext<Module>> {
     }
 }
 
-/// What a CUfunction, or a CUkernel in its place, runs.
+/// The kernel behind a CUfunction, or a CUkernel in its place.
 pub struct Callable {
     /// Where it runs.
     pub session: &'static Session,
@@ -151,7 +151,7 @@ impl Callable {
     }
 }
 
-/// What the handle of a function or kernel runs.
+/// The kernel behind a handle.
 pub fn callable(function: CUfunction) -> Result<Callable> {
     let mut found = objects::find(function).ok_or(Status::INVALID_HANDLE)?;
     if let Object::Kernel(kernel) = &**found {

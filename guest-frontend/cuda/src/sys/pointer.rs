@@ -38,7 +38,7 @@ const DEVICE: c_uint = 2;
 /// CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE.
 const READ_WRITE: c_uint = 3;
 
-/// What is known of an address.
+/// The facts about an address.
 struct Known {
     session: &'static Session,
     kind: c_uint,
@@ -155,7 +155,7 @@ unsafe fn attribute(place: *mut c_void, which: c_int, known: &Known) -> Result {
     Ok(())
 }
 
-/// What cuPointerGetAttributes writes for memory that is not known.
+/// The values that cuPointerGetAttributes writes for unknown memory.
 ///
 /// # Safety
 /// `place` is writable and aligned for the type that CUDA's manual gives the

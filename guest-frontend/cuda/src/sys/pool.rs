@@ -65,7 +65,7 @@ fn with_pools<R>(device: CUdevice, with: impl FnOnce(&mut Pools) -> R) -> Result
     Ok(with(&mut pools))
 }
 
-/// [`with_pools`] of functions that call a device that is not there an invalid
+/// [`with_pools`] of functions that call a device that does not exist an invalid
 /// value.
 fn with_current<R>(device: CUdevice, with: impl FnOnce(&mut Pools) -> R) -> Result<R> {
     let ordinal = device::ordinal(device).map_err(|_| Status::INVALID_VALUE)?;

@@ -14,7 +14,7 @@ use super::module::callable;
 use super::{Result, launch};
 use crate::objects;
 
-/// Most bytes of parameters (CUDA C++ Programming Guide: 32,764).
+/// Maximum number of bytes of parameters (CUDA C++ Programming Guide: 32,764).
 const MOST: usize = 32_764;
 /// Functions after which those that are gone are looked for.
 const MANY: usize = 256;

@@ -36,7 +36,7 @@ fn halves(word: u64) -> [u32; 2] {
     [[a, b, c, d], [e, f, g, h]].map(u32::from_le_bytes)
 }
 
-/// What a program's record says.
+/// The contents of a program's record.
 fn operation(given: &[u64; 6]) -> Result<MemoryOperation> {
     let [first, address, value, last, ..] = *given;
     let [kind, behind] = halves(first);

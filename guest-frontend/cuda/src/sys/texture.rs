@@ -88,7 +88,7 @@ pub fn end_of_context(handle: u64) {
     }
 }
 
-/// What a texture reads.
+/// The resource of a texture.
 ///
 /// # Safety
 /// `descriptor.res` is of the kind that `resType` says.

@@ -254,7 +254,7 @@ fn format_of(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> c_int {
     c_int::try_from(descriptor.Format).unwrap_or(0)
 }
 
-/// What an array is.
+/// The properties of an array.
 ///
 /// # Safety
 /// `array` is a live array of the driver's.

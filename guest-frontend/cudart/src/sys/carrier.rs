@@ -85,7 +85,7 @@ mod tests {
 
     /// Leaves a number as the redirector does.
     fn call_from(carrier: u32) {
-        // SAFETY: the table lives for ever; the word is this thread's.
+        // SAFETY: the table lives forever; the word is this thread's.
         unsafe {
             let slot = (*paragpu_runtime_interface()).slot;
             asm!("mov dword ptr fs:[{slot}], {carrier:e}", slot = in(reg) slot, carrier = in(reg) carrier);

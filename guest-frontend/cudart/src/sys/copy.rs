@@ -349,7 +349,7 @@ pub(crate) unsafe fn cudaMemcpy2DArrayToArray(
 ///
 /// # Safety
 /// `to` and `from` have `size` bytes, on the side that `kind` says, until the
-/// copy is over (cudaMemcpy, cudaMemcpyAsync).
+/// copy is complete (cudaMemcpy, cudaMemcpyAsync).
 pub unsafe fn linear(
     runtime: &Runtime,
     to: *mut c_void,
@@ -474,7 +474,7 @@ pub fn memory_types(kind: c_int) -> (c_int, c_int) {
 ///
 /// # Safety
 /// Both ends have `height` rows of `width` bytes, on the side that `kind` says,
-/// until the copy is over (cudaMemcpy2D).
+/// until the copy is complete (cudaMemcpy2D).
 pub unsafe fn rows(
     runtime: &Runtime,
     (to, from): (CopyEnd, CopyEnd),

@@ -205,7 +205,7 @@ fn is_empty(extent: &cudaExtent) -> bool {
 /// One three-dimensional copy.
 ///
 /// # Safety
-/// Arrays and memory of `parameters` are there until the copy is over
+/// Arrays and memory of `parameters` are there until the copy is complete
 /// (cudaMemcpy3D); the stream of `when` is live.
 unsafe fn volume(runtime: &Runtime, parameters: &cudaMemcpy3DParms, when: When) -> Result {
     if is_empty(&parameters.extent) {
@@ -354,7 +354,7 @@ unsafe fn peer_copy(runtime: &Runtime, p: &cudaMemcpy3DPeerParms) -> Result<CUDA
 }
 
 /// One end of a copy of consecutive elements: memory, or an array from a byte
-/// of a row, going on with the next row.
+/// of a row, continuing with the next row.
 #[derive(Clone, Copy)]
 enum LinearEnd {
     Memory(*mut c_void),

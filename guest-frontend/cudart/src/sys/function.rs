@@ -172,7 +172,7 @@ fn settable(attribute: c_int) -> Result {
     }
 }
 
-/// What cudaFuncGetAttributes tells of a kernel.
+/// The results of cudaFuncGetAttributes.
 ///
 /// # Safety
 /// `function` is a stub's address or a live kernel's handle.

@@ -65,7 +65,7 @@ pub(crate) mod exports {
     include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 }
 
-/// What the library exports and does not serve.
+/// Functions that are exported but not served.
 pub(crate) mod stubs {
     use std::sync::atomic::AtomicBool;
 
@@ -100,7 +100,7 @@ fn own_default(stream: CUstream) -> CUstream {
     }
 }
 
-/// What a function that is not served does.
+/// The behaviour of a function that is not served.
 #[cold]
 fn refuse(name: &str, said: &AtomicBool) -> cudaError_t {
     guard(|| Err(unsupported(name, said)))

@@ -2,7 +2,7 @@
 //! of their host stand-in.
 //!
 //! A launch looks its kernel up here, so reading takes no lock: an
-//! open-addressing table whose slots, once filled, keep their key for ever.
+//! open-addressing table whose slots, once filled, keep their key forever.
 //! Writers hold a mutex; a table that fills up is copied to one twice as large
 //! and the old one, which a reader may still hold, is left allocated (all of
 //! them together are smaller than the last).
@@ -56,7 +56,7 @@ struct State {
     failed: Option<Error>,
 }
 
-/// What a host stand-in's address stands for.
+/// The device symbol behind a host stand-in's address.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A kernel.
@@ -143,7 +143,7 @@ impl Table {
         (0..self.slots.len()).filter_map(move |step| self.slots.get(hash.wrapping_add(step) & mask))
     }
 
-    /// Adds a symbol whose key is not there yet. Writers only.
+    /// Adds a symbol whose key does not exist yet. Writers only.
     fn add(&self, symbol: &'static Symbol) {
         if let Some(slot) = self
             .probe(symbol.key)
@@ -237,7 +237,7 @@ pub unsafe fn register_symbol(
     locked(&owner.state).symbols.push(symbol);
 }
 
-/// What a program calls a kernel: its stub, or the handle where it has none.
+/// A program's name for a kernel: its stub, or the handle if it has none.
 pub fn stub_of(kernel: *mut c_void) -> *mut c_void {
     let stub = locked(&STUBS).get(&kernel.addr()).copied();
     stub.map_or(kernel, ptr::with_exposed_provenance_mut)
@@ -408,7 +408,7 @@ impl Binary {
         Ok(library)
     }
 
-    /// What the driver is to load.
+    /// The image to load.
     ///
     /// # Safety
     /// The wrapper that was registered is still there.

@@ -73,7 +73,7 @@ static FORKED: AtomicBool = AtomicBool::new(false);
 /// The driver's functions, without initializing it.
 ///
 /// # Errors
-/// `cudaErrorInsufficientDriver` where there is no `libcuda.so.1`.
+/// `cudaErrorInsufficientDriver` if there is no `libcuda.so.1`.
 pub fn driver() -> Result<&'static Driver> {
     library().map(|library| &library.driver)
 }

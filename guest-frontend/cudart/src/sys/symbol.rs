@@ -86,7 +86,7 @@ pub(crate) unsafe fn cudaMemcpyFromSymbolAsync(
 /// A copy to a part of a variable, told by its size and offset.
 ///
 /// # Safety
-/// `from` has so many bytes until the copy is over; the code that registered
+/// `from` has so many bytes until the copy is complete; the code that registered
 /// `symbol` is still loaded.
 unsafe fn copy_to(
     symbol: *const c_void,
@@ -109,7 +109,7 @@ unsafe fn copy_to(
 /// A copy from a part of a variable, told by its size and offset.
 ///
 /// # Safety
-/// `to` has so many bytes until the copy is over; the code that registered
+/// `to` has so many bytes until the copy is complete; the code that registered
 /// `symbol` is still loaded.
 unsafe fn copy_from(
     to: *mut c_void,

@@ -128,7 +128,7 @@ unsafe fn entry_point(
     let asked =
         unsafe { driver()?.cuGetProcAddress_v2(symbol, &mut place, version, flags, &mut found) };
     match asked {
-        // Older drivers call what is not there an error, too.
+        // Older drivers call what does not exist an error, too.
         Err(error) if error.code() != abi::cudaErrorSymbolNotFound => return Err(error),
         _ => {}
     }

@@ -2,7 +2,6 @@
 //! a stand-in for paragpu's. Needs the CUDA toolkit (`make cuda`) for
 //! `libcudart_static.a`.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::{env, fs};
@@ -46,13 +45,7 @@ impl Bench {
     fn new() -> Option<Self> {
         let archive = Self::archive();
         if !archive.exists() {
-            // Past the capture of test programs, so that `make test` counts it.
-            let test = std::thread::current();
-            let test = test.name().unwrap_or_default();
-            let line = format!(
-                "skipped: {test}: no CUDA toolkit; tests/toolchain/fetch-cuda.sh fetches it\n"
-            );
-            let _ = std::io::stderr().write_all(line.as_bytes());
+            paragpu_corpora::skip("no CUDA toolkit; tests/toolchain/fetch-cuda.sh fetches it");
             return None;
         }
         let bench = Self {

@@ -1,4 +1,4 @@
-//! From a connection to a session.
+//! Admits connections and makes them sessions.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -295,7 +295,7 @@ impl Broker {
         self.followed(key, asked.communicator);
     }
 
-    /// How the guest of a session that comes reaches it here; `None` where it
+    /// How the guest of a session that comes reaches it here; `None` if it
     /// need not know.
     fn home(&self, guest: &Guest, asked: &Asked) -> Result<Option<Route>, String> {
         let Some(arrival) = &asked.arrives else {
@@ -396,8 +396,8 @@ impl Broker {
         }
     }
 
-    /// Why a guest waits in vain; `None` where it does not. One whose GPU cannot
-    /// be opened is placed anew where it may be.
+    /// Why the guest will never get a worker; `None` if it may. A guest whose GPU
+    /// cannot be opened is placed again if its limits allow.
     fn hopeless(&self, waiting: &mut Waiting) -> Option<String> {
         if let Some(problem) = self.devices.problem() {
             return Some(format!("the host has no GPU to give: {problem}"));
@@ -425,7 +425,7 @@ impl Broker {
     }
 
     /// Hands a guest to an idle worker of its device; gives the guest back
-    /// where there is none.
+    /// if there is none.
     fn assign(&mut self, waiting: Waiting) -> Option<Waiting> {
         let Some(Ok(place)) = waiting.placed else {
             return Some(waiting);
@@ -546,9 +546,9 @@ fn expiry(peer: &Peer) -> Option<u64> {
     }
 }
 
-/// May the guest at `peer`, counted as `vm`, go on with the session whose token
+/// May the guest at `peer`, counted as `vm`, continue with the session whose token
 /// it named? A certificate is good for the sessions of its VM. A session that
-/// began under one does not go on over a connection that shows none, unless it
+/// began under one does not continue over a connection that shows none, unless it
 /// is of the same VM by this host's own knowledge, or of who may end it anyway.
 fn may_resume(facts: &Facts, peer: &Peer, vm: &str) -> Result<(), &'static str> {
     let own = rustix::process::geteuid().as_raw();
@@ -575,7 +575,7 @@ fn own_address(socket: &OwnedFd) -> Option<std::net::SocketAddr> {
         .and_then(|own| std::net::SocketAddr::try_from(own).ok())
 }
 
-/// What a worker is told of a guest.
+/// The message that gives a guest to a worker.
 fn described(guest: &Guest, asked: &Asked) -> worker::Guest {
     worker::Guest {
         secured: guest.keys(),
@@ -591,7 +591,7 @@ fn described(guest: &Guest, asked: &Asked) -> worker::Guest {
     }
 }
 
-/// What a session may have.
+/// The limits of a session.
 fn terms(
     facts: &Facts,
     token: [u8; 16],

@@ -1,8 +1,8 @@
-//! Sessions whose state is written again and again.
+//! Periodic checkpoints.
 //!
-//! Each state replaces the one before when it is whole, so there is always one
-//! that is good. The worker knows of it as well and goes on when the daemon is
-//! gone; a daemon after that one only lists it.
+//! Each replaces the previous one when it is complete, so a good one always exists. The
+//! worker has the schedule too and continues it if the daemon dies. A later daemon only
+//! lists it.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ const BUSY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Periodic {
     again: Again,
-    /// `None` where its worker does it by itself.
+    /// `None` if its worker does it by itself.
     next: Option<Instant>,
     /// When the state that is there was written, by this daemon's order.
     last: Option<Instant>,

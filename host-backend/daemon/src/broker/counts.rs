@@ -1,4 +1,4 @@
-//! Numbers that are given out, and totals since the start.
+//! Number allocation, and totals since the start.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
-//! Files for states of sessions whose workers may make none: the daemon makes an
-//! empty one, the worker fills it, and the daemon gives it its name.
+//! Checkpoint files for workers that may not create any: the daemon creates a file under a
+//! temporary name, the worker fills it, and the daemon renames it.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -20,7 +20,7 @@ pub(super) struct Fresh {
 }
 
 impl Fresh {
-    /// Makes one in a directory, which is made where it is not there. Its owner
+    /// Makes one in a directory, which is made if it does not exist. Its owner
     /// only reads it: it will hold the token and the program's data.
     pub(super) fn make(directory: &Path) -> io::Result<(Self, File)> {
         let mut builder = DirBuilder::new();

@@ -1,4 +1,4 @@
-//! Leases: claimed and held over the lease socket, by agents.
+//! Leases, which agents claim and hold over the lease socket.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Where peers connect, and the certificates that they are shown.
+//! The listening sockets, and the certificates that peers are shown.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -25,7 +25,7 @@ pub(super) struct Listeners {
     pub metrics: Option<Listener>,
     /// For daemons of other hosts.
     pub far: Option<Listener>,
-    /// What other hosts are shown.
+    /// The certificates for other hosts.
     pub tls: Option<Credentials>,
     /// What guests at `tcp.listen` are shown.
     pub guest_tls: Option<Credentials>,
@@ -128,7 +128,7 @@ impl Listeners {
     }
 
     /// Listens at the sockets of VMs that are configured now, and no longer at
-    /// others. Sessions go on.
+    /// others. Sessions continue.
     pub fn follow_vm_sockets(&mut self, vsock: &Vsock) -> Result<(), Error> {
         let configured = &vsock.unix.0;
         let is = |listener: &Listener, socket: &VmSocket| {

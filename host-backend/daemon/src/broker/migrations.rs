@@ -1,7 +1,6 @@
-//! Sessions that move: one, those of a VM together, those of a GPU each on its
-//! own.
+//! Moves of one session, of all sessions of a VM together, or of each session of a GPU.
 //!
-//! Sessions that move together pass two gates, a pipe each: see [`Stage`].
+//! Sessions that move together pass two gates, each a pipe: see [`Stage`].
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -66,8 +65,8 @@ struct Member {
 ///      └────────► Staying ◄───────┘
 /// ```
 ///
-/// A member whose program ended leaves the others alone. The migration is over
-/// when no member is left, in whatever stage. Where the daemon dies, its ends of
+/// A member whose program ended leaves the others alone. The migration is complete
+/// when no member is left, in whatever stage. If the daemon dies, its ends of
 /// the gates close, and all sessions stay.
 #[derive(Debug)]
 enum Stage {
@@ -305,7 +304,7 @@ impl Broker {
         }
     }
 
-    /// Asks guests to go on over another communicator, each on its own. Those of
+    /// Asks guests to continue over another communicator, each on its own. Those of
     /// a VM or GPU that go over it already are left alone.
     fn begin_relocations(
         &mut self,
@@ -514,7 +513,7 @@ impl Broker {
         together.chain(relocations).min()
     }
 
-    /// Asks the guest of a session to go on over another communicator; the key
+    /// Asks the guest of a session to continue over another communicator; the key
     /// of its worker.
     fn relocate(
         &mut self,
@@ -575,7 +574,7 @@ impl Broker {
         let Some(session) = of_worker.find(|session| session.worker == key) else {
             return;
         };
-        // Nobody goes on with it here.
+        // Nobody continues with it here.
         let token = std::mem::take(&mut session.token);
         if token == [0; 16] || route.communicator.is_empty() {
             return;
@@ -634,7 +633,7 @@ fn reaches_others(address: &str) -> bool {
 }
 
 impl Member {
-    /// What became of it.
+    /// The outcome.
     fn over(self, outcome: Outcome) -> Moved {
         let (figures, error) = match outcome {
             Ok(figures) => (figures, None),

@@ -1,6 +1,5 @@
-//! Orders to running sessions, from the control socket: checkpoint, restore,
-//! and with `migrations.rs` migrate. The workers do the work; the daemon passes
-//! words on.
+//! Orders to running sessions from the control socket: checkpoint, restore and, with
+//! `migrations.rs`, migrate. The workers do the work; the daemon forwards messages.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -31,7 +30,7 @@ pub(super) struct Ordered {
     pub(super) kind: Kind,
 }
 
-/// What was ordered.
+/// The order.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A checkpoint, or a restore.
@@ -45,7 +44,7 @@ pub(super) enum Kind {
     },
     /// To move, as a part of this migration.
     Migration(u64),
-    /// To ask the guest to go on over this communicator, as a part of this
+    /// To ask the guest to continue over this communicator, as a part of this
     /// migration.
     Relocation {
         id: u64,
@@ -82,7 +81,7 @@ impl Broker {
             || self.migrates(console)
     }
 
-    /// What happens to a session beside serving its program.
+    /// Activity of a session besides serving its program.
     pub(super) fn activity(&self, session: &Session) -> Activity {
         match self
             .travel

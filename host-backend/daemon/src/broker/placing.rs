@@ -1,10 +1,10 @@
-//! Which GPUs a VM may have, and which of them a session gets.
+//! The GPUs that a VM may use, and the placement of its sessions on them.
 
 use paragpu_config::host::Placement;
 
 use super::Broker;
 use crate::handshake::Asked;
-use crate::placement::{Gpu, Held, choose};
+use crate::placement::{Assigned, Gpu, choose};
 
 impl Broker {
     /// The places of the GPUs that a VM may have, in the order in which it sees
@@ -113,7 +113,7 @@ impl Broker {
 
     /// The devices that the guest's process has already. A session that moves
     /// is not held where it was.
-    fn held_by(&self, asked: &Asked) -> Vec<Held> {
+    fn held_by(&self, asked: &Asked) -> Vec<Assigned> {
         let own = |vm: &str, pid: u32, ordinal: u32| {
             vm == asked.vm
                 && pid == asked.hello.pid
@@ -122,7 +122,7 @@ impl Broker {
         let running = self.sessions.values().filter_map(|session| {
             let facts = &session.facts;
             let place = self.devices.labelled(&facts.device)?;
-            own(&facts.vm, facts.guest_pid, facts.ordinal).then_some(Held {
+            own(&facts.vm, facts.guest_pid, facts.ordinal).then_some(Assigned {
                 ordinal: facts.ordinal,
                 place,
             })
@@ -130,7 +130,7 @@ impl Broker {
         let waiting = self.arrivals.waiting.iter().filter_map(|waiting| {
             let hello = &waiting.asked.hello;
             let place = *waiting.placed.as_ref()?.as_ref().ok()?;
-            own(&waiting.asked.vm, hello.pid, hello.device).then_some(Held {
+            own(&waiting.asked.vm, hello.pid, hello.device).then_some(Assigned {
                 ordinal: hello.device,
                 place,
             })

@@ -1,4 +1,4 @@
-//! Reading the configuration again.
+//! Rereads the configuration.
 
 use paragpu_config::host::{Device, Host, Lease, Migration, Tcp, Vsock};
 

@@ -1,4 +1,4 @@
-//! Serves the endpoint for metrics.
+//! Serves the metrics endpoint.
 
 use std::time::{Duration, Instant};
 

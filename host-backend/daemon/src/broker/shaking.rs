@@ -1,4 +1,4 @@
-//! Guests under TLS, from their first byte to their hello.
+//! TLS connections of guests, from their first byte to their hello.
 
 use std::os::fd::OwnedFd;
 

@@ -1,4 +1,4 @@
-//! The signals that end the daemon and make it read its configuration again.
+//! Signals that stop the daemon or make it reread its configuration.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::net::UnixStream;

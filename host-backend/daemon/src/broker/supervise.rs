@@ -1,4 +1,4 @@
-//! The workers: started, watched, ended.
+//! Starts workers, watches them and ends them.
 
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::DirBuilderExt as _;

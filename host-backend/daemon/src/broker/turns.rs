@@ -1,4 +1,4 @@
-//! Shares of GPUs' time: what workers and operators say of them.
+//! Shares of GPU time: messages of workers and operators.
 
 use std::time::Instant;
 
@@ -7,10 +7,10 @@ use paragpu_control::turn::{MOST_PRIORITY, MOST_WEIGHT, Plea, TimeShare};
 use paragpu_control::worker::ToWorker;
 
 use super::Broker;
-use crate::shares::{Owner, Word};
+use crate::shares::{Notice, Owner};
 use crate::worker::State;
 
-/// What an operator asks.
+/// An operator's request.
 pub(super) struct Wish {
     pub(super) weight: Option<u32>,
     pub(super) cap: Option<u32>,
@@ -54,7 +54,7 @@ impl Broker {
         next
     }
 
-    fn tell_turns(&mut self, words: Vec<Word>) {
+    fn tell_turns(&mut self, words: Vec<Notice>) {
         for (session, turn) in words {
             let key = self.sessions.get(&session).map(|session| session.worker);
             let worker = key.and_then(|key| self.workers.get(&key));

@@ -1,4 +1,4 @@
-//! GPUs under the names of dcgm-exporter, which dashboards know.
+//! GPU metrics under the names of dcgm-exporter, which dashboards know.
 
 use std::collections::BTreeMap;
 use std::fmt::Error;
@@ -26,7 +26,7 @@ pub struct Board {
     pub used: u64,
 }
 
-/// What a gauge says of a GPU.
+/// Reads a gauge of a GPU.
 type Reading = fn(&Board) -> u64;
 
 /// Names and labels that dashboards made for dcgm-exporter know. Only what this

@@ -1,4 +1,4 @@
-//! Processes in namespaces of their own.
+//! Creates processes in namespaces.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -73,7 +73,7 @@ fn check(code: libc::c_int) -> io::Result<libc::c_int> {
 /// Splits this process; `None` in the new one.
 ///
 /// # Errors
-/// What the system says; [`io::ErrorKind::ResourceBusy`] where it has threads.
+/// Errors of the operating system; [`io::ErrorKind::ResourceBusy`] where it has threads.
 pub fn fork() -> io::Result<Option<libc::pid_t>> {
     if std::fs::read_dir("/proc/self/task")?.count() != 1 {
         return Err(io::ErrorKind::ResourceBusy.into());
@@ -97,7 +97,7 @@ pub fn exit(code: i32) -> ! {
 /// `given_away`. The process, and a descriptor of it.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn start(
     map: Map,
     namespaces: Namespaces,
@@ -149,7 +149,7 @@ pub fn start(
         .try_for_each(|name| std::fs::write(format!("/proc/{pid}/{name}"), &line));
     let begun = mapped.and_then(|()| Ok(rustix::io::write(&go, &[1])?));
     if let Err(error) = begun {
-        // It ends, as nobody lets it go on.
+        // It ends, as nobody lets it continue.
         drop(go);
         return Err(error);
     }
@@ -164,7 +164,7 @@ fn be_first() -> io::Result<()> {
 /// This user and group of the namespace, for good, and no other group.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn become_user(user: u32) -> io::Result<()> {
     // SAFETY: these touch no memory of this program's; it has one thread.
     unsafe {
@@ -229,7 +229,7 @@ fn keep_at_most(kept: &[u32]) -> io::Result<()> {
 /// Closes all descriptors but the standard three and these.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn close_all_but(kept: &[RawFd]) -> io::Result<()> {
     let mut kept: Vec<_> = kept.iter().map(|fd| fd.cast_unsigned()).collect();
     kept.sort_unstable();

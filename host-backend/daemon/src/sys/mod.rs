@@ -1,4 +1,4 @@
-//! What the operating system offers only by unsafe calls.
+//! System calls without a safe wrapper.
 #![allow(unsafe_code)]
 
 pub mod apart;
@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 /// marks all but the standard three close-on-exec.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn close_inherited_on_exec() -> io::Result<()> {
     // SAFETY: CLOSE_RANGE_CLOEXEC closes nothing; it sets a flag that every
     // descriptor opened by this program has anyway.
@@ -31,7 +31,7 @@ pub fn close_inherited_on_exec() -> io::Result<()> {
 /// program that it starts begins with all blocked: workers unblock them.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn block_signals() -> io::Result<()> {
     let mut all = std::mem::MaybeUninit::uninit();
     // SAFETY: sigfillset writes the whole set, and pthread_sigmask reads it.
@@ -49,7 +49,7 @@ pub fn block_signals() -> io::Result<()> {
 /// three and this one. The process's other threads keep theirs.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn keep_only(kept: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: what is unsafe of it is that descriptors which others own become
     // two: this thread owns and uses `kept` alone, and what is closed below is
@@ -81,7 +81,7 @@ impl Impatience {
     /// Of the calling thread, which must be the one to use it.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn new() -> io::Result<Self> {
         // SAFETY: all zeros are a valid sigaction: no flags, an empty mask.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };

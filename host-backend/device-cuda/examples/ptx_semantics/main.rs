@@ -279,7 +279,7 @@ fn file_of(folder: &str, case: &Case) -> String {
     format!("{folder}/{name}-{hash:016x}.words")
 }
 
-/// A file's words; none where it is missing.
+/// A file's words; none if it is missing.
 fn recorded_in(file: &str) -> Vec<u32> {
     let bytes = std::fs::read(file).unwrap_or_default();
     let words = bytes.chunks_exact(4);

@@ -77,7 +77,7 @@ impl CudaDevice {
         Ok(named)
     }
 
-    /// What the work names: alive, and memory that the session reaches.
+    /// Checks that the work refers to live objects and to the session's memory.
     pub(crate) fn look_up(&self, work: &Work<'_>) -> Result<Found<'_>> {
         Ok(match work {
             Work::Launch(launch) => {

@@ -36,7 +36,7 @@ macro_rules! driver {
             /// and initialises it.
             ///
             /// # Errors
-            /// `NO_DEVICE` where there is no driver or only paragpu's library
+            /// `NO_DEVICE` if there is no driver or only paragpu's library
             /// for guests, `SYSTEM_DRIVER_MISMATCH` where it lacks a function,
             /// or what cuInit says.
             pub fn load() -> Result<Self> {
@@ -91,7 +91,7 @@ macro_rules! driver {
 include!(concat!(env!("OUT_DIR"), "/driver.rs"));
 
 /// Whether a library is paragpu's own, which exports `mark`. Where a machine is
-/// host and guest, the loader finds it if NVIDIA's is not there; a worker that
+/// host and guest, the loader finds it if NVIDIA's does not exist; a worker that
 /// used it would be a guest of its own daemon.
 pub(super) fn is_of_guests(library: &libloading::Library, mark: &CStr) -> bool {
     // SAFETY: whether the name is there is asked; nothing is called or read.

@@ -51,7 +51,7 @@ impl Context {
         }
     }
 
-    /// cuModuleUnload of a module whose kernels are over.
+    /// cuModuleUnload of a module whose kernels are complete.
     pub fn module_unload(&self, module: Module) -> Result<()> {
         // SAFETY: taken by value: not used again.
         check(unsafe { (self.driver.cuModuleUnload)(module.raw()) })

@@ -91,7 +91,7 @@ fn name(uuid: &[u8; 16]) -> String {
 }
 
 impl Nvml {
-    /// Loads and initialises it; `None` where it cannot be had.
+    /// Loads and initialises it; `None` if it cannot be had.
     pub fn load() -> Option<Self> {
         // SAFETY: NVIDIA's library may be loaded by any process.
         let library = unsafe { Library::new("libnvidia-ml.so.1") }.ok()?;

@@ -110,7 +110,7 @@ pub fn are_placed() -> bool {
 mod tests {
     use super::*;
 
-    /// What the driver asks for.
+    /// The driver's request.
     fn reserved(length: usize) -> u64 {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: at no particular place.

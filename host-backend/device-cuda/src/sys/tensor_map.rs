@@ -12,7 +12,7 @@ use paragpu_protocol::types::TensorMap;
 use super::context::Context;
 use super::driver::check;
 
-/// What is copied at a time.
+/// The unit of a copy.
 const TILED: u32 = 0;
 const IM2COL: u32 = 1;
 const IM2COL_WIDE: u32 = 2;

@@ -15,7 +15,7 @@ use super::driver::check;
 use super::memory::Span;
 use super::resources::Array;
 
-/// What a texture reads, checked.
+/// The resource of a texture, checked.
 pub enum Resource<'a> {
     Array(&'a Array),
     Linear(Span, LinearResource),

@@ -30,7 +30,7 @@ fn boxed(matrix: Matrix) -> Ext {
     Ext::Matrix(Box::new(matrix))
 }
 
-/// What the modifiers of `mma` and `wmma` say.
+/// The modifiers of `mma` and `wmma`.
 #[derive(Default)]
 struct Form<'a> {
     shape: Option<Shape>,

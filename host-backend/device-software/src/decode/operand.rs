@@ -5,7 +5,7 @@ use super::{Decoder, Result, Symbol};
 use crate::program::{Ext, FUNCTION_BASE, FUNCTION_STRIDE, Op, Reg, Special};
 use crate::ptx::ast::{Operand, Type};
 
-/// What a name that is no register stands for.
+/// The meaning of a name that is not a register.
 pub(super) enum Named {
     Constant(u64),
     /// Dynamic shared memory, whose place is known at the launch.
@@ -66,7 +66,7 @@ fn special(name: &str) -> Option<Special> {
 }
 
 impl<'m> Decoder<'m> {
-    /// What `name` stands for, registers excluded.
+    /// The meaning of `name`, which is not a register.
     pub(super) fn named(&self, name: &str) -> Result<Named> {
         if name == "WARP_SZ" {
             return Ok(Named::Constant(32));

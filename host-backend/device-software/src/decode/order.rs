@@ -55,7 +55,7 @@ fn ways(program: &Program, inst: &Inst) -> Option<(Vec<usize>, bool)> {
     }
 }
 
-/// The blocks of a function; none where a branch leads out of it.
+/// The blocks of a function; none if a branch leads out of it.
 fn blocks(program: &Program, start: usize) -> Option<Vec<Block>> {
     let code = program.code.get(start..)?;
     let mut begins = vec![false; code.len() + 1];

@@ -31,7 +31,7 @@ pub(crate) struct Scope<'m> {
     pub prototypes: HashSet<&'m str>,
 }
 
-/// What is known of the function being decoded.
+/// The state of the function being decoded.
 #[derive(Debug, Default)]
 pub(crate) struct FuncState<'m> {
     pub scopes: Vec<Scope<'m>>,

@@ -39,7 +39,7 @@ impl MemoryDevice for SoftwareDevice {
             return Err(invalid("outside the arena"));
         }
         if self.memory.is_backed_in(address, size) {
-            // What was unmapped there goes once its work is over.
+            // What was unmapped there goes once its work is complete.
             self.scheduler.settle();
         }
         if !self.memory.is_shared(memory) {
@@ -48,7 +48,7 @@ impl MemoryDevice for SoftwareDevice {
                 let what = "the memory is in use by work that waits for the program";
                 return Err(Error::new(Status::OUT_OF_MEMORY, what));
             }
-            // Where descriptors are short, other processes cannot have it.
+            // If descriptors run out, other processes cannot have it.
             self.memory
                 .hand_out(memory)
                 .or_else(|_| self.memory.share(memory))

@@ -139,7 +139,7 @@ impl SoftwareDevice {
         }
     }
 
-    /// What makes a body's work each time that it runs.
+    /// Creates a body's work for each run.
     pub(crate) fn make(&mut self, work: &DeviceWork<'static>) -> Result<Make> {
         let memory = Arc::clone(&self.memory);
         Ok(match *work {

@@ -20,7 +20,7 @@ const WARP_SLICE: i64 = 4096;
 /// Instructions of one turn of a block.
 const BLOCK_SLICE: i64 = 1 << 20;
 
-/// What kernels use of their device.
+/// The device resources that kernels use.
 #[derive(Debug, Clone)]
 pub struct Surroundings {
     /// Device memory.
@@ -79,7 +79,7 @@ pub struct Grid {
     pub device: Surroundings,
     /// Workspace of a cooperative launch, or 0.
     pub workspace: u64,
-    /// What its blocks launch.
+    /// The launches of its blocks.
     pub launched: Launched,
     /// Bytes of local memory of a thread.
     pub stack_limit: u32,
@@ -131,7 +131,7 @@ impl Barriers {
     }
 }
 
-/// What a warp sees while it runs.
+/// The state that a running warp can access.
 pub struct Env<'a> {
     pub(super) program: &'a Program,
     pub(super) grid: &'a Grid,
@@ -161,7 +161,7 @@ pub struct BlockFault {
 /// How a block's turn ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockTurn {
-    /// It could go on.
+    /// It could continue.
     Yield,
     /// It could, but all its warps seem to wait for other blocks.
     Spinning,
@@ -312,7 +312,7 @@ impl Block {
         self.warps.iter().any(Warp::cluster_any)
     }
 
-    /// Completes the phase of the cluster's barrier. Whether any thread goes on.
+    /// Completes the phase of the cluster's barrier. Whether any thread continues.
     pub fn cluster_release(&mut self) -> bool {
         let mut any = false;
         for (warp, turn) in self.warps.iter_mut().zip(&mut self.turns) {

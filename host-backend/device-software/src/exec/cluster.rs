@@ -270,7 +270,7 @@ impl Cluster {
         Ok(BlockTurn::Yield)
     }
 
-    /// Completes the cluster's barrier if all threads have arrived. Whether any thread goes on.
+    /// Completes the cluster's barrier if all threads have arrived. Whether any thread continues.
     fn release(&mut self) -> bool {
         let arrived = self.blocks.iter().all(Block::cluster_reached)
             && self.blocks.iter().any(Block::cluster_any);

@@ -125,7 +125,7 @@ impl Warp {
             .fold(0, |m, l| m | 1 << l)
     }
 
-    /// Lanes that the guard leaves out go on with the next instruction on their own.
+    /// Lanes that the guard leaves out continue with the next instruction on their own.
     pub(super) fn keep_active(&mut self, active: u32) {
         let rest = self.run.mask & !active;
         if rest != 0 {

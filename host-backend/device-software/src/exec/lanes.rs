@@ -443,7 +443,7 @@ pub(super) fn test(class: FpCategory, what: u64) -> bool {
     }
 }
 
-/// What each lane gets, and which lanes' sources are in range.
+/// The value for each lane, and the lanes whose source is in range.
 #[inline(always)]
 pub(super) fn shuffled(
     mode: ShflMode,

@@ -2,7 +2,7 @@
 //!
 //! Numerics, the same for all of them:
 //! - floats below single precision: as an H100 adds, which was found from its results: [`wide_sum`]. The lower 13
-//!   bits of tf32 operands are ignored. A D of f16 is rounded once more. Where an infinity or a NaN is among them, the
+//!   bits of tf32 operands are ignored. A D of f16 is rounded once more. If an infinity or a NaN is among them, the
 //!   products are added to C one after the other.
 //! - f64: the same with fused multiply-add in double precision.
 //! - integers and bits: exact; then wrapped to 32 bits, or clamped with `.satfinite`.

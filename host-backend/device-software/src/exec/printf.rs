@@ -4,9 +4,9 @@ use crate::error::Fault;
 use parking_lot::Mutex;
 use std::io::Write;
 
-/// Most bytes of one string or one line.
+/// Maximum number of bytes of one string or one line.
 const MAX_STRING: u64 = 4096;
-/// Most bytes kept until the host takes them; what comes after is lost, as CUDA's buffer would lose it.
+/// Maximum number of bytes kept until the host takes them; what comes after is lost, as CUDA's buffer would lose it.
 const MAX_OUTPUT: usize = 16 << 20;
 
 /// Text of kernels that the host has not taken yet.

@@ -13,7 +13,7 @@ use crate::memory_unsafe::lanes_unsafe::{
 };
 use crate::program::{Access, Address, Ext, Extend, MemSpace, Reg, WINDOW_SHIFT};
 
-/// What the running fragment reaches besides its registers.
+/// The state that the running fragment can access besides its registers.
 pub struct Reach<'a> {
     pub(super) ext: &'a [Ext],
     pub(super) memory: &'a Memory,
@@ -30,7 +30,7 @@ pub struct Reach<'a> {
 }
 
 /// Where lanes access memory.
-enum Place<'a> {
+enum LaneMemory<'a> {
     Device(Lanes<'a>),
     Shared(SharedLanes<'a>),
     /// The same place of every lane's local memory.
@@ -120,7 +120,7 @@ fn place<'m>(
     local: usize,
     access: &Access,
     at: &'m mut [u64; 32],
-) -> Option<Place<'m>> {
+) -> Option<LaneMemory<'m>> {
     let size = u64::from(access.width) * access.regs.len() as u64;
     let predicate = access.regs.iter().any(|reg| matches!(reg, Some(Reg::P(_))));
     if !size.is_power_of_two() || predicate {
@@ -144,12 +144,12 @@ fn place<'m>(
         }
     }
     match space {
-        MemSpace::Global => memory.lanes(at, size).map(Place::Device),
-        MemSpace::Shared => SharedLanes::new(shared, at, size).map(Place::Shared),
+        MemSpace::Global => memory.lanes(at, size).map(LaneMemory::Device),
+        MemSpace::Shared => SharedLanes::new(shared, at, size).map(LaneMemory::Shared),
         MemSpace::Local => {
             let facts = facts(at, 0, local as u64 / 4, size);
             let plain = facts.differ == 0 && facts.within && facts.any & (size - 1) == 0;
-            plain.then_some(Place::Local(u32::try_from(at[0]).ok()?))
+            plain.then_some(LaneMemory::Local(u32::try_from(at[0]).ok()?))
         }
         _ => None,
     }
@@ -248,25 +248,25 @@ impl Reach<'_> {
 
     /// Elements of at most 32 bits, extended by zeros.
     #[inline(always)]
-    fn take32(&self, place: &Place<'_>, width: u8, step: u64) -> [u32; 32] {
+    fn take32(&self, place: &LaneMemory<'_>, width: u8, step: u64) -> [u32; 32] {
         match (place, width) {
-            (Place::Device(lanes), 4) => lanes.load32(step),
-            (Place::Device(lanes), 2) => each(&lanes.load16(step), u32::from),
-            (Place::Device(lanes), _) => each(&lanes.load8(step), u32::from),
-            (Place::Shared(lanes), 4) => lanes.load32(self.shared, step),
-            (Place::Shared(lanes), 2) => each(&lanes.load16(self.shared, step), u32::from),
-            (Place::Shared(lanes), _) => each(&lanes.load8(self.shared, step), u32::from),
-            (Place::Local(_), _) => each(&self.take64(place, width, step), |v| v as u32),
+            (LaneMemory::Device(lanes), 4) => lanes.load32(step),
+            (LaneMemory::Device(lanes), 2) => each(&lanes.load16(step), u32::from),
+            (LaneMemory::Device(lanes), _) => each(&lanes.load8(step), u32::from),
+            (LaneMemory::Shared(lanes), 4) => lanes.load32(self.shared, step),
+            (LaneMemory::Shared(lanes), 2) => each(&lanes.load16(self.shared, step), u32::from),
+            (LaneMemory::Shared(lanes), _) => each(&lanes.load8(self.shared, step), u32::from),
+            (LaneMemory::Local(_), _) => each(&self.take64(place, width, step), |v| v as u32),
         }
     }
 
     /// Elements, extended by zeros.
     #[inline(always)]
-    fn take64(&self, place: &Place<'_>, width: u8, step: u64) -> [u64; 32] {
+    fn take64(&self, place: &LaneMemory<'_>, width: u8, step: u64) -> [u64; 32] {
         match (place, width) {
-            (Place::Device(lanes), 8) => lanes.load64(step),
-            (Place::Shared(lanes), 8) => lanes.load64(self.shared, step),
-            (Place::Local(address), _) => {
+            (LaneMemory::Device(lanes), 8) => lanes.load64(step),
+            (LaneMemory::Shared(lanes), 8) => lanes.load64(self.shared, step),
+            (LaneMemory::Local(address), _) => {
                 let at = address + step as u32;
                 let words = self.local[(at as usize >> 3) * 32..].first_chunk::<32>();
                 let shift = (at & 7) * 8;
@@ -414,20 +414,22 @@ impl Reach<'_> {
 fn put32(
     shared: &mut [u8],
     local: &mut [u64],
-    place: &Place<'_>,
+    place: &LaneMemory<'_>,
     width: u8,
     step: u64,
     row: &[u32; 32],
     mask: u32,
 ) {
     match (place, width) {
-        (Place::Device(lanes), 4) => lanes.store32(step, row, mask),
-        (Place::Device(lanes), 2) => lanes.store16(step, &each(row, |v| v as u16), mask),
-        (Place::Device(lanes), _) => lanes.store8(step, &each(row, |v| v as u8), mask),
-        (Place::Shared(lanes), 4) => lanes.store32(shared, step, row, mask),
-        (Place::Shared(lanes), 2) => lanes.store16(shared, step, &each(row, |v| v as u16), mask),
-        (Place::Shared(lanes), _) => lanes.store8(shared, step, &each(row, |v| v as u8), mask),
-        (Place::Local(_), _) => {
+        (LaneMemory::Device(lanes), 4) => lanes.store32(step, row, mask),
+        (LaneMemory::Device(lanes), 2) => lanes.store16(step, &each(row, |v| v as u16), mask),
+        (LaneMemory::Device(lanes), _) => lanes.store8(step, &each(row, |v| v as u8), mask),
+        (LaneMemory::Shared(lanes), 4) => lanes.store32(shared, step, row, mask),
+        (LaneMemory::Shared(lanes), 2) => {
+            lanes.store16(shared, step, &each(row, |v| v as u16), mask)
+        }
+        (LaneMemory::Shared(lanes), _) => lanes.store8(shared, step, &each(row, |v| v as u8), mask),
+        (LaneMemory::Local(_), _) => {
             put64(
                 shared,
                 local,
@@ -445,16 +447,16 @@ fn put32(
 fn put64(
     shared: &mut [u8],
     local: &mut [u64],
-    place: &Place<'_>,
+    place: &LaneMemory<'_>,
     width: u8,
     step: u64,
     row: &[u64; 32],
     mask: u32,
 ) {
     match (place, width) {
-        (Place::Device(lanes), 8) => lanes.store64(step, row, mask),
-        (Place::Shared(lanes), 8) => lanes.store64(shared, step, row, mask),
-        (Place::Local(address), _) => {
+        (LaneMemory::Device(lanes), 8) => lanes.store64(step, row, mask),
+        (LaneMemory::Shared(lanes), 8) => lanes.store64(shared, step, row, mask),
+        (LaneMemory::Local(address), _) => {
             let at = address + step as u32;
             let words = local[(at as usize >> 3) * 32..].first_chunk_mut::<32>();
             let shift = (at & 7) * 8;

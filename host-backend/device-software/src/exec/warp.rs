@@ -89,7 +89,7 @@ impl Fragment {
 /// How a warp's turn ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// Its instructions are used up; it could go on.
+    /// Its instructions are used up; it could continue.
     Yield,
     /// All its lanes wait for other warps.
     Parked,
@@ -97,7 +97,7 @@ pub enum Turn {
     Done,
 }
 
-/// What an instruction other than arithmetic does to the flow.
+/// The effect of a non-arithmetic instruction on the control flow.
 pub(super) enum Flow {
     Next,
     /// The running fragment was changed; look again who runs.

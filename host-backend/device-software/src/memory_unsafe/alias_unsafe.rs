@@ -169,7 +169,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Forgets an alias whose work is over: what was written by it was written to its memory.
+    /// Forgets an alias whose work is complete: what was written by it was written to its memory.
     pub(super) fn end_alias(&self, table: &mut Table, address: u64) -> bool {
         let Some(alias) = table.aliases.remove(&address) else {
             return false;
@@ -199,7 +199,7 @@ impl Memory {
     }
 }
 
-/// Moves a mapping, or with no old size maps its pages once more; false where the system cannot.
+/// Moves a mapping, or with no old size maps its pages once more; false if the system cannot.
 ///
 /// # Safety
 /// As mremap: the source is mapped, and shared where it has no old size; nobody uses what is mapped at `to`.

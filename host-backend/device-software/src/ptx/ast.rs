@@ -227,7 +227,7 @@ pub struct Function<'a> {
     pub params: Vec<Var<'a>>,
     /// Body; `None` for a declaration.
     pub body: Option<Vec<Statement<'a>>>,
-    /// What its launches must keep to.
+    /// The limits of its launches.
     pub bounds: Bounds,
     /// Line.
     pub line: u32,

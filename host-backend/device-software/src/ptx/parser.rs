@@ -32,7 +32,7 @@ pub fn parse(text: &str) -> Result<Module<'_>> {
     parser.module()
 }
 
-/// What stands before the name of a variable or register.
+/// The modifiers before the name of a variable or register.
 #[derive(Clone, Copy)]
 struct TypePart {
     ty: Type,

@@ -155,7 +155,7 @@ impl Inner {
     }
 }
 
-/// A defect in this crate must end the session's process, not leave its streams waiting for ever.
+/// A defect in this crate must end the session's process, not leave its streams waiting forever.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
@@ -172,7 +172,7 @@ struct Outcome {
     rest: Option<Range<u64>>,
 }
 
-/// Goes on with a parked block, or runs fresh ones until one does not end in its turn.
+/// Continues with a parked block, or runs fresh ones until one does not end in its turn.
 fn run_blocks(grid: &Grid, block: Option<Cluster>, range: Option<Range<u64>>, sm: u32) -> Outcome {
     let mut block = block.unwrap_or_else(|| Cluster::new(grid));
     let Some(range) = range else {

@@ -11,7 +11,7 @@ use super::{set, settle, word};
 use crate::{Device, Platform, Result, StreamId};
 
 /// Memory is handed over from one device to another one, with what it holds, and
-/// from that to a third; what is not such memory is refused. False where the
+/// from that to a third; what is not such memory is refused. False if the
 /// device does not hand over.
 ///
 /// # Panics
@@ -66,7 +66,7 @@ pub fn handing_over(platform: &dyn Platform) -> bool {
     assert_eq!(word(giver.as_mut(), from + end), 0, "memory of its own");
     drop(giver);
     assert_eq!(word(taker.as_mut(), to + end), 0x5eed_0002);
-    // And goes on from there.
+    // And continues from there.
     let handed = taker.memory_export(to).expect("export what was imported");
     let mut third = platform.open(0, last).expect("device 0 opens again");
     third
@@ -79,8 +79,8 @@ pub fn handing_over(platform: &dyn Platform) -> bool {
     true
 }
 
-/// A device copies from the memory of another one, where there are two, which
-/// goes on with it; what is not such memory is refused. False where the device
+/// A device copies from the memory of another one, if there are two, which
+/// continues with it; what is not such memory is refused. False if the device
 /// does not hand over.
 ///
 /// # Panics

@@ -36,8 +36,8 @@ pub(super) const STORES: &str = "
 }
 ";
 
-/// What is written is noted, whatever writes it. Nothing where the device does
-/// not note writes.
+/// What is written is noted, whatever writes it. Nothing if the device does
+/// not track writes.
 ///
 /// # Panics
 /// Where the device does not conform.

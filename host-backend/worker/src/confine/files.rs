@@ -1,4 +1,4 @@
-//! Landlock: which files, ports and processes the worker reaches.
+//! Landlock: the files, ports and processes that the worker can reach.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use landlock::{
 /// left out.
 const NEWEST: ABI = ABI::V6;
 
-/// What this process reads of the system, in whatever state it is.
+/// System files that this process may read in every state.
 const SYSTEM: [&str; 3] = ["/proc", "/sys", "/dev"];
 
 /// Executes no program, makes no device or socket, reaches no TCP port and no
@@ -34,7 +34,7 @@ pub(super) fn read_only_beneath(directories: &[&Path]) -> Result<(), String> {
         .handle_access(AccessFs::ReadFile)
         .and_then(Ruleset::create)
         .and_then(|ruleset| {
-            // What is not there is not read either.
+            // What does not exist is not read either.
             ruleset.add_rules(path_beneath_rules(readable, AccessFs::ReadFile))
         });
     restrict(ruleset.map_err(|error| error.to_string())?)

@@ -1,7 +1,8 @@
-//! System calls that end the worker, with their names in the log. On the
-//! software GPU all but those of a session. With NVIDIA's driver, whose calls
-//! differ from version to version, those that lead out of a process and that
-//! nothing needs once its GPU is open.
+//! The seccomp filter. A forbidden system call ends the worker, and its name is
+//! logged. With the software GPU, everything is forbidden that a session does not
+//! need. NVIDIA's driver uses different system calls in each version, so with it
+//! only those are forbidden that lead out of the process and that nothing needs
+//! once the GPU is open.
 
 use std::collections::BTreeMap;
 
@@ -111,7 +112,7 @@ const ANY: &[libc::c_long] = &[
     libc::SYS_uname,
     libc::SYS_sysinfo,
     // To become the VM's user; no more once the capabilities are gone, and refused
-    // by `deny_users` where there is none to become.
+    // by `deny_users` if there is none to become.
     libc::SYS_setgroups,
     libc::SYS_setresgid,
     libc::SYS_setresuid,

@@ -1,13 +1,12 @@
-//! Giving up what a worker does not need, so that one that is taken
-//! over gains little.
+//! Drops what a worker does not need, so that a compromised worker gains little.
 //!
-//! In two steps. [`begin`] comes before any thread is started where the device
-//! allows it, so that all inherit it, and while nobody waits for the worker:
-//! capabilities, privileges by programs, being looked into by others of the
-//! same user, programs, the network, all system calls but those that a session
-//! needs. [`finish`] comes once the session is known, and before the first call
-//! of its guest: files of others. What cannot be enforced is named in the log,
-//! and by `paragpu doctor`.
+//! There are two steps. [`begin`] runs before any thread exists, if the device
+//! allows that, so that all threads inherit it, and while nobody waits for the
+//! worker. It drops capabilities, privileged programs, tracing by the same user,
+//! exec, the network, and all system calls that a session does not need.
+//! [`finish`] runs once the session is known and before its guest's first call; it
+//! drops access to other files. The log and `paragpu doctor` name what could not
+//! be enforced.
 
 mod files;
 mod filter;
@@ -18,7 +17,7 @@ use std::path::Path;
 
 use crate::arguments::{Calls, DeviceKind};
 
-/// What holds for a worker, and why something does not.
+/// The measures in force for a worker, and why others are not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measure {
     /// Its name.
@@ -113,7 +112,7 @@ pub fn finish(readable: &[&Path]) {
 /// that it does for a VM.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn become_user(user: u32) -> std::io::Result<()> {
     if user == 0 {
         return Err(std::io::Error::other("0 is no VM's"));

@@ -1,5 +1,6 @@
-//! The files that the worker sees by name: none but those of /proc, of its own
-//! processes, or of itself alone.
+//! Replaces the host's root directory by an empty one. It holds only /proc: that of
+//! the worker's own PID namespace, or, if that cannot be mounted, the worker's own
+//! entry of the host's.
 
 use std::io;
 use std::path::Path;

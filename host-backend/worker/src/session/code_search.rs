@@ -1,6 +1,6 @@
-//! Can a module's kernels print? Their code tells; looking through it takes
-//! milliseconds for each megabyte, so a thread of its own does it for all but
-//! short code.
+//! Finds out whether a module's kernels can print. Searching the code takes
+//! milliseconds per megabyte, so a separate thread does it, except for short
+//! code.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 /// What code that prints calls. A failed assert prints, too: that is looked
 /// for once the device has failed.
 const PRINTING: [&str; 1] = ["vprintf"];
-/// Most bytes of decompressed code that are searched; a larger module is taken
+/// Maximum number of bytes of decompressed code that are searched; a larger module is taken
 /// to print.
 const MOST_BYTES: u64 = 16 << 20;
 /// Bytes of an image that are searched without a thread.
@@ -19,7 +19,7 @@ const MOST_SEARCHES: usize = 4;
 /// Searches under way.
 static SEARCHES: AtomicUsize = AtomicUsize::new(0);
 
-/// What is found out about a module's code.
+/// The findings about a module's code.
 #[derive(Debug, Default)]
 pub(crate) struct CodeSearch(OnceLock<bool>);
 

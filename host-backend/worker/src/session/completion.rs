@@ -1,8 +1,8 @@
-//! Calls that wait for the device while others go on.
+//! Calls that wait for the device while others continue.
 //!
-//! The session's thread never waits in the device. It notes what each reply
-//! waits for and asks the device between calls. Replies to one slot go out in
-//! the order of its calls.
+//! The session's thread never blocks in the device. It records the goal of each
+//! pending reply and polls the device between calls. Replies to one slot are sent
+//! in the order of its calls.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ use super::gpu::Fence;
 use super::link::At;
 use super::pacer::{Pace, Pacer};
 use super::stream::StreamWait;
-use crate::error::End;
+use crate::error::SessionEnd;
 use crate::statistics::Statistics;
 
-/// Most calls of a session that wait at once: more than a process has threads.
+/// Maximum number of calls of a session that wait at once: more than a process has threads.
 const MOST_PENDING: usize = 16 * 1024;
 
-/// What a call waits for.
+/// The goal of a waiting call.
 #[derive(Debug)]
 pub(crate) enum Goal {
     /// An event of the guest's.
@@ -61,7 +61,7 @@ impl Goal {
     }
 }
 
-/// What is left to do at the goal.
+/// The rest of a call, to run when the goal is reached.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Then {
     /// Only the reply.
@@ -74,7 +74,7 @@ pub(crate) enum Then {
     ShadowDestroy(u64),
 }
 
-/// What a call that may have to wait comes to.
+/// The outcome of a call that may have to wait.
 #[derive(Debug)]
 pub(crate) enum Progress {
     /// It is done.
@@ -124,9 +124,9 @@ impl Completion {
     }
 
     /// Lets a call wait.
-    pub(crate) fn push(&mut self, pending: Pending) -> Result<(), End> {
+    pub(crate) fn push(&mut self, pending: Pending) -> Result<(), SessionEnd> {
         if self.pending.len() >= MOST_PENDING {
-            return Err(End::TooMuch("calls that wait"));
+            return Err(SessionEnd::TooMuch("calls that wait"));
         }
         self.pending.push(pending);
         self.count();

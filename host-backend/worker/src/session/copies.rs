@@ -1,4 +1,4 @@
-//! What copies between the guest and the device pass through.
+//! Staging memory and tokens of copies between guest and device.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(crate) struct Copies {
     pub(crate) inbound: Inbound,
     /// Staging memory for bytes from the device.
     pub(crate) outbound: Outbound,
-    /// Words that tell the guest when a copy is over.
+    /// Words that tell the guest when a copy is complete.
     pub(crate) tokens: Tokens,
 }
 

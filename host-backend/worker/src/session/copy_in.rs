@@ -1,9 +1,9 @@
-//! A copy to the device from memory of the guest that the host reaches: no byte
-//! passes through a ring or the window.
+//! Direct copies to the device from guest memory that the host can reach, without
+//! the ring or the window.
 //!
-//! The bytes pass through staging memory, so that no address of the guest's
-//! memory is ever known to the device: kernels and calls of the session could
-//! name it, and reach what is not theirs.
+//! The data is staged, so the device never gets the address of guest memory.
+//! Otherwise the session's kernels and calls could use that address to reach memory
+//! that is not theirs.
 
 use paragpu_communicator_ring::guest_memory::List;
 use paragpu_device::{EventId, StreamId};

@@ -1,5 +1,5 @@
-//! A copy from the device whose bytes go to the guest, chunk by chunk: the
-//! device copies one while the one before travels.
+//! Copies from the device to the guest, in chunks: the device copies one chunk
+//! while the previous one is in transit.
 
 use std::collections::VecDeque;
 

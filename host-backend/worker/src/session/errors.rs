@@ -1,9 +1,8 @@
-//! The errors of calls that nobody waited for.
+//! Errors of posted calls.
 //!
-//! CUDA reports the error of work that failed later than the call that began
-//! it. The first error of a posted call therefore waits here for a call that
-//! reports. An error that makes the context unusable stays: every later call
-//! fails with it.
+//! CUDA reports a failure of asynchronous work from a later call. The first error
+//! of a posted call is kept here until a call that reports errors. An error that
+//! makes the context unusable is sticky: every later call returns it.
 
 use paragpu_device::Error;
 use paragpu_protocol::status::Status;

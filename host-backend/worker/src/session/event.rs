@@ -1,5 +1,5 @@
-//! The guest's events, and when those were reached that were recorded on
-//! another device.
+//! The guest's events, and the times of events that were recorded on another
+//! device.
 
 use std::collections::BTreeMap;
 

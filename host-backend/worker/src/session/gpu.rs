@@ -1,5 +1,5 @@
-//! The session's GPU, and marks in its streams, with which the session learns
-//! what is over: pooled events, and fences made of them.
+//! The session's GPU, with pooled events and fences that tell the session which
+//! work is complete.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;

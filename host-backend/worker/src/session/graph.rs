@@ -10,7 +10,7 @@ use crate::handles::Table;
 
 /// Most nodes of a graph.
 const MOST_NODES: usize = 1 << 20;
-/// Most bytes of the nodes of a session's graphs, as they came.
+/// Maximum number of bytes of the nodes of a session's graphs, as they came.
 const MOST_BYTES: usize = 1 << 30;
 
 /// A graph of the guest.
@@ -69,7 +69,7 @@ impl<'a> From<Work<'a>> for NodeWork<'a> {
     }
 }
 
-/// What a launch of a graph comes to.
+/// The outcome of a graph launch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Launchable {
     pub(crate) id: GraphId,

@@ -1,5 +1,5 @@
-//! Memory of the host that the worker holds for its guest: shadows, images,
-//! modules. One account for all of it, of the session and of its VM.
+//! Accounts host memory that the worker holds for its guest (shadows, images,
+//! modules) to the session and to its VM.
 
 use std::sync::{Arc, OnceLock};
 
@@ -15,7 +15,7 @@ const MOST: u64 = 32 << 30;
 /// The session's account.
 #[derive(Debug)]
 pub(crate) struct HostAccount {
-    /// Most bytes of the session.
+    /// Maximum number of bytes of the session.
     limit: u64,
     statistics: Arc<Statistics>,
     /// The VM's account, once it is known.
@@ -24,7 +24,7 @@ pub(crate) struct HostAccount {
 
 /// Bytes that are counted for as long as this lives.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct Charge {
     account: Arc<HostAccount>,
     bytes: u64,
 }
@@ -40,7 +40,7 @@ impl HostAccount {
         })
     }
 
-    /// What the session holds counts for its VM, too.
+    /// The session's memory counts for its VM as well.
     pub(crate) fn count_for(&self, share: Share) {
         // Only once, before the session holds anything.
         let _ = self.share.set(share);
@@ -50,9 +50,9 @@ impl HostAccount {
     ///
     /// # Errors
     /// `OUT_OF_MEMORY` where session or VM would have more than they may.
-    pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Outcome<Held> {
+    pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Outcome<Charge> {
         self.add(bytes)?;
-        Ok(Held {
+        Ok(Charge {
             account: Arc::clone(self),
             bytes,
         })
@@ -87,7 +87,7 @@ impl HostAccount {
     }
 }
 
-impl Held {
+impl Charge {
     /// Counts more.
     ///
     /// # Errors
@@ -99,7 +99,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for Charge {
     fn drop(&mut self) {
         let counter = &self.account.statistics.host_memory;
         counter.set(counter.get().saturating_sub(self.bytes));

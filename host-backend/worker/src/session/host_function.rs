@@ -1,8 +1,8 @@
-//! Functions of the guest that run in a stream's order.
+//! Host functions: functions of the guest that run in stream order.
 //!
-//! When the stream gets there, a thread of the device asks the guest to run
-//! the function and waits for its word, so that the stream waits too. The end
-//! of the session ends every such wait.
+//! When the stream reaches one, a device thread asks the guest to run it and blocks
+//! until the guest reports completion, which stalls the stream. The end of the
+//! session ends all these waits.
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashMap;

@@ -1,12 +1,11 @@
-//! Memory of the guest's that its device reaches: pinned memory of the window,
-//! and shadows, which are copies of memory that has no place in a window.
+//! Guest memory that the device can reach: pinned memory in the window, and
+//! shadows, which are copies of memory outside any window.
 //!
-//! A session that goes where its window cannot, to another host or into a
-//! directory, has memory of its own at the same addresses from then on, in
-//! shadows like pinned memory of sessions that never had a window. What is in it
-//! the guest knows, at the very moment at which it goes over to the new
-//! connection: it sends that first, and nothing is executed before. So no daemon
-//! carries it, and what the program writes until then is not lost.
+//! If a session moves to where its window cannot follow, to another host or into a
+//! checkpoint, its pinned memory becomes shadows at the same addresses. The guest
+//! has the contents at the very moment it switches to the new connection. It sends
+//! them first, and nothing executes before. So they do not pass through any daemon,
+//! and no write of the program is lost.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -81,7 +80,7 @@ pub(crate) struct HostMemory {
 }
 
 impl HostMemory {
-    /// What shadows take counts in `account`.
+    /// Memory of shadows counts in `account`.
     pub(crate) fn new(
         regions: Regions,
         window: Option<Arc<Window>>,
@@ -142,7 +141,7 @@ impl HostMemory {
         self.pinned = pinned;
     }
 
-    /// What a guest that connects again is told.
+    /// The part of the welcome for a reconnecting guest.
     pub(crate) fn sharing(&self) -> Sharing {
         match self.pinned {
             Pinned::Window if self.window.is_some() => Sharing::Window,
@@ -272,7 +271,7 @@ impl HostMemory {
         }
     }
 
-    /// Drops a shadow; no work uses it any more. Where the device keeps it, it
+    /// Drops a shadow; no work uses it any more. If the device keeps it, it
     /// stays mapped.
     pub(crate) fn drop_shadow(&mut self, gpu: &mut Gpu, address: u64) -> Outcome<()> {
         self.check_shadow(address)?;

@@ -1,12 +1,12 @@
-//! The session's place in the sequence of its guest's calls, and the calls that
-//! were taken in and not executed.
+//! The position in the guest's call sequence, and the calls that were taken in but
+//! not executed.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use paragpu_protocol::frame::{ACKNOWLEDGE_EVERY, FrameHeader, HEADER_LEN};
 
-use crate::error::End;
+use crate::error::SessionEnd;
 
 /// Bytes that a call takes while it waits, beside its payload.
 const WAITING: usize = 96;
@@ -28,7 +28,7 @@ pub(crate) struct Waiting {
     pub(crate) executed: bool,
 }
 
-/// What was taken in.
+/// The calls taken in.
 pub(crate) struct Intake {
     /// Number of the last call taken in.
     received: u64,
@@ -70,10 +70,10 @@ impl Intake {
     }
 
     /// Checks a call's place in the sequence.
-    pub(crate) fn admit(&mut self, sequence: u64) -> Result<(), End> {
+    pub(crate) fn admit(&mut self, sequence: u64) -> Result<(), SessionEnd> {
         let expected = self.received + 1;
         if sequence != expected {
-            return Err(End::Sequence {
+            return Err(SessionEnd::Sequence {
                 got: sequence,
                 expected,
             });
@@ -82,7 +82,7 @@ impl Intake {
         Ok(())
     }
 
-    /// A call of so many bytes was dealt with or put by. `Some` when
+    /// A call of so many bytes was dealt with or queued. `Some` when
     /// an acknowledgement is due: the guest keeps the calls behind it for
     /// another connection.
     pub(crate) fn taken_in(&mut self, length: usize, durable: bool) -> Option<u64> {
@@ -115,10 +115,10 @@ impl Intake {
         header: FrameHeader,
         payload: &[u8],
         executed: bool,
-    ) -> Result<(), End> {
+    ) -> Result<(), SessionEnd> {
         self.backlog_bytes += WAITING + payload.len();
         if self.backlog_bytes > MOST_BACKLOG {
-            return Err(End::TooMuch("bytes to copy behind a host function"));
+            return Err(SessionEnd::TooMuch("bytes to copy behind a host function"));
         }
         self.backlog.push_back(Waiting {
             header,

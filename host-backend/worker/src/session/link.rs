@@ -1,4 +1,4 @@
-//! The session's side of its guest's connection: what is sent, and what comes
+//! The session's end of the guest's connection: what it sends, and what happens
 //! after a connection is lost.
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use paragpu_protocol::status::Status;
 
 use super::host_memory::Sharing;
 use super::sender::DurableSender;
-use crate::error::End;
+use crate::error::SessionEnd;
 use crate::staging::Lent;
 use crate::statistics::Statistics;
 
@@ -98,7 +98,7 @@ impl Link {
         }
     }
 
-    /// What sends, whatever the connection.
+    /// The sender, independent of the connection.
     pub(crate) fn sender(&self) -> &Arc<DurableSender> {
         &self.sender
     }
@@ -158,7 +158,12 @@ impl Link {
     }
 
     /// Sends a frame.
-    pub(crate) fn send(&mut self, kind: u16, slot: u16, payload: &[&[u8]]) -> Result<(), End> {
+    pub(crate) fn send(
+        &mut self,
+        kind: u16,
+        slot: u16,
+        payload: &[&[u8]],
+    ) -> Result<(), SessionEnd> {
         self.sender
             .send(kind, slot, Some(self.executed()), payload)?;
         self.unflushed = true;
@@ -174,7 +179,7 @@ impl Link {
     }
 
     /// Sends a reply.
-    pub(crate) fn send_reply(&mut self, at: At, payload: &[&[u8]]) -> Result<(), End> {
+    pub(crate) fn send_reply(&mut self, at: At, payload: &[&[u8]]) -> Result<(), SessionEnd> {
         self.ends(at.slot);
         let length: usize = payload.iter().map(|part| part.len()).sum();
         if length > MAX_PAYLOAD {
@@ -189,7 +194,7 @@ impl Link {
 
     /// Sends bytes that a call asked for, `offset` bytes from their begin.
     /// Many stay where they are until the guest has them.
-    pub(crate) fn send_data(&mut self, at: At, offset: u64, bytes: Lent) -> Result<(), End> {
+    pub(crate) fn send_data(&mut self, at: At, offset: u64, bytes: Lent) -> Result<(), SessionEnd> {
         let offset = offset.to_le_bytes();
         let length = bytes.as_ref().len();
         if (length as u64) < LENT {
@@ -219,7 +224,7 @@ impl Link {
     }
 
     /// Sends what was gathered.
-    pub(crate) fn flush(&mut self) -> Result<(), End> {
+    pub(crate) fn flush(&mut self) -> Result<(), SessionEnd> {
         if self.unflushed {
             self.unflushed = false;
             self.sender.flush()?;

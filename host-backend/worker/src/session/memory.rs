@@ -15,10 +15,10 @@ use crate::error::{Outcome, fail};
 use crate::statistics::Statistics;
 use paragpu_control::account::Share;
 
-/// Most bytes of device memory that stay mapped though the guest freed them.
+/// Maximum number of bytes of device memory that stay mapped though the guest freed them.
 const IDLE_MEMORY: u64 = 1 << 30;
 
-/// What is mapped of the arena, and what counts for its limit.
+/// The mapped ranges of the arena, and the bytes that count for its limit.
 #[derive(Debug)]
 pub(crate) struct DeviceMemory {
     arena: Arena<Fence>,
@@ -41,7 +41,7 @@ impl DeviceMemory {
         }
     }
 
-    /// What is mapped from now on counts for the session's VM.
+    /// Memory mapped from now on counts for the session's VM.
     pub(crate) fn count_for(&mut self, share: Share) {
         self.arena.count_for(share);
     }
@@ -51,7 +51,7 @@ impl DeviceMemory {
         self.arena.share()
     }
 
-    /// Most bytes that the guest may have.
+    /// Maximum number of bytes that the guest may have.
     pub(crate) fn limit(&self) -> u64 {
         self.arena.limit()
     }
@@ -97,7 +97,7 @@ impl DeviceMemory {
         self.placed(plan, address, size)
     }
 
-    /// What is said of a range that cannot be had.
+    /// The error for a range that is not available.
     fn placed<T>(&self, result: Result<T, Refused>, address: u64, size: u64) -> Outcome<T> {
         match result {
             Ok(placed) => Ok(placed),
@@ -126,7 +126,7 @@ impl DeviceMemory {
         )
     }
 
-    /// Maps a range. Where it is mapped already, the fence after which it may
+    /// Maps a range. If it is mapped already, the fence after which it may
     /// be used; the caller [counts](Self::count) then.
     pub(crate) fn map(
         &mut self,
@@ -209,7 +209,7 @@ impl DeviceMemory {
     }
 
     /// Maps memory that another worker hands over, in the place of what is
-    /// mapped at `address`. Where the device does not take it, or nothing is
+    /// mapped at `address`. If the device does not take it, or nothing is
     /// handed over, memory of its own is mapped: false.
     pub(crate) fn import(
         &mut self,

@@ -1,4 +1,4 @@
-//! The guest's modules, their kernels, and the images that they are loaded from.
+//! The guest's modules, their kernels and images.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,12 +10,12 @@ use paragpu_protocol::types::{LinkInput, pairs};
 
 use super::code_search::{CodeSearch, Prints};
 use super::gpu::Gpu;
-use super::host_account::{Held, HostAccount};
+use super::host_account::{Charge, HostAccount};
 use crate::error::{Outcome, fail};
 use crate::handles::Table;
 use crate::images::{ImageStore, Images, Stored};
 
-/// Most bytes of a loader's log that are sent.
+/// Maximum number of bytes of a loader's log that are sent.
 const MOST_LOG: usize = 64 * 1024;
 
 /// A module of the guest.
@@ -25,7 +25,7 @@ struct Module {
     /// Whether its kernels may print.
     search: Arc<CodeSearch>,
     /// Memory of the host that it is taken to need.
-    _held: Held,
+    _held: Charge,
 }
 
 /// Bytes of the host's memory for each byte of PTX: the text in parts, and the
@@ -85,7 +85,7 @@ pub(crate) struct Modules {
 }
 
 impl Modules {
-    /// What they take of the host's memory counts in `account`.
+    /// Their host memory counts in `account`.
     pub(crate) fn new(images: ImageStore, account: Arc<HostAccount>) -> Self {
         Self {
             modules: Table::new("module"),

@@ -1,5 +1,4 @@
-//! The guest's objects: what it calls by handles of its own choice, chapter by
-//! chapter.
+//! The guest's objects by handle, one table per chapter.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +22,7 @@ pub(crate) struct Objects {
     pub(crate) host_functions: Arc<HostFunctions>,
     /// Limits of the context that the guest set.
     limits: BTreeMap<u32, u64>,
-    /// What recreates all of them.
+    /// The calls that recreate all of them.
     pub(crate) live: Live,
 }
 

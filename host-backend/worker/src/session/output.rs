@@ -1,6 +1,6 @@
-//! What kernels print: the device writes it to this process's standard
-//! output, which is a memory file; it goes to the guest before the reply to
-//! the call that waited for the kernel.
+//! Kernel output. The device writes it to this process's standard output, which is
+//! a memfd. It is sent to the guest before the reply of the call that waited for
+//! the kernel.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,11 +11,11 @@ use rustix::fs::{FallocateFlags, MemfdFlags, OFlags};
 use super::code_search::Prints;
 use super::gpu::Gpu;
 use super::link::Link;
-use crate::error::End;
+use crate::error::SessionEnd;
 
 /// Bytes of one frame.
 const PART: usize = 64 * 1024;
-/// Most bytes that wait in the file; what is older is left out.
+/// Maximum number of bytes that wait in the file; what is older is left out.
 const MOST: u64 = 64 << 20;
 /// Most launches of kernels that are still looked through.
 const MOST_SOUGHT: usize = 256;
@@ -37,7 +37,7 @@ impl Output {
     /// Points this process's standard output at a memory file.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn capture() -> io::Result<Self> {
         let output = Self::new()?;
         rustix::stdio::dup2_stdout(&output.file)?;
@@ -55,7 +55,7 @@ impl Output {
         })
     }
 
-    /// The next bytes; empty where there are none.
+    /// The next bytes; empty if there are none.
     fn next(&mut self) -> io::Result<&[u8]> {
         let mut count = rustix::io::pread(&self.file, self.part.as_mut_slice(), self.read)?;
         if count == PART {
@@ -76,7 +76,7 @@ impl Output {
     }
 }
 
-/// What the session's kernels print.
+/// The output of the session's kernels.
 #[derive(Debug)]
 pub(crate) struct Printing {
     output: Option<Output>,
@@ -115,7 +115,7 @@ impl Printing {
     }
 
     /// Sends what kernels printed since.
-    pub(crate) fn forward(&mut self, gpu: &mut Gpu, link: &mut Link) -> Result<(), End> {
+    pub(crate) fn forward(&mut self, gpu: &mut Gpu, link: &mut Link) -> Result<(), SessionEnd> {
         if !self.may_print() {
             return Ok(());
         }
@@ -123,7 +123,7 @@ impl Printing {
     }
 
     /// Sends what was printed, by a failed assert for example.
-    pub(crate) fn forward_all(&mut self, gpu: &mut Gpu, link: &mut Link) -> Result<(), End> {
+    pub(crate) fn forward_all(&mut self, gpu: &mut Gpu, link: &mut Link) -> Result<(), SessionEnd> {
         let Some(output) = &mut self.output else {
             return Ok(());
         };

@@ -1,4 +1,4 @@
-//! How long to wait for the guest, and how long for the device.
+//! Decides how long to wait for the guest, and how long for the device.
 
 use std::time::{Duration, Instant};
 

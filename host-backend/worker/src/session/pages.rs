@@ -1,5 +1,5 @@
-//! Memory of the VM that the host reaches, and the page lists by which the
-//! guest's kernel names parts of it.
+//! VM memory that the host can reach, and the page lists by which the guest's
+//! kernel refers to it.
 
 use paragpu_communicator_ring::guest_memory::{GuestMemory, List, ListError};
 use paragpu_protocol::status::Status;

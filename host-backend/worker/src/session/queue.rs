@@ -1,9 +1,8 @@
-//! How much work waits in a stream.
+//! Limits how much work a stream queues.
 //!
-//! A stream takes in so much work and no more, as those of NVIDIA's driver do:
-//! then the call that gives more waits, and the calls behind it wait in the
-//! connection. Otherwise a guest could queue work without end behind a kernel
-//! that never ends, in the host's memory.
+//! Like NVIDIA's driver, a full stream blocks the call that adds work, and later
+//! calls queue in the connection. Without a limit, a guest could fill the host's
+//! memory with work behind a kernel that never ends.
 
 use std::collections::VecDeque;
 
@@ -26,11 +25,11 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Counts a piece of work that is about to be given; false where it must
+    /// Counts a piece of work that is about to be given; false if it must
     /// wait.
     ///
     /// # Errors
-    /// What the device says to a mark.
+    /// The device's answer about a mark.
     pub(super) fn admit(&mut self, gpu: &mut Gpu, stream: StreamId) -> Result<bool> {
         if self.since < STEP {
             self.since += 1;

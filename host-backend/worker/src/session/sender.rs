@@ -1,9 +1,9 @@
-//! What a session sends through: one connection after another.
+//! Sends frames, over one connection after another.
 //!
-//! Frames that belong to the session are kept until the guest has received
-//! them, so that the next connection brings what the last one lost. Sending
-//! never fails because a connection is lost: only [`flush`](Sender::flush)
-//! says so, which the session calls between calls and never inside one.
+//! Frames that belong to the session are kept until the guest acknowledges them, so
+//! that the next connection can resend what the last one lost. Sending never fails
+//! because of a lost connection. Only [`flush`](Sender::flush) reports it, which the
+//! session calls between calls, never inside one.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
@@ -67,7 +67,7 @@ impl DurableSender {
         }
     }
 
-    /// The guest has received so many counted frames. False where it cannot.
+    /// The guest has received so many counted frames. False if it cannot.
     pub(crate) fn received(&self, count: u64) -> bool {
         let mut state = locked(&self.state);
         if count > state.sent {
@@ -77,7 +77,7 @@ impl DurableSender {
         true
     }
 
-    /// Goes on over a connection that stands already, with another process's
+    /// Continues over a connection that stands already, with another process's
     /// end of it: nothing is sent again.
     pub(crate) fn take_over(&self, sender: Arc<dyn Sender>) {
         let mut state = locked(&self.state);
@@ -148,15 +148,15 @@ impl DurableSender {
         Arc::clone(&*locked(&self.current))
     }
 
-    /// Ends the connection that stands now, if any; the session goes on.
+    /// Ends the connection that stands now, if any; the session continues.
     pub(crate) fn cut(&self) {
         // Not by `state`: a thread that waits for room in the connection holds its lock,
         // and the close is what ends that wait.
         locked(&self.current).close();
     }
 
-    /// Goes on over another connection, whose guest has received `received`
-    /// counted frames: sends the others again. False where the guest's number
+    /// Continues over another connection, whose guest has received `received`
+    /// counted frames: sends the others again. False if the guest's number
     /// is impossible. A connection that breaks again is found by the next
     /// flush.
     pub(crate) fn resume(&self, sender: Arc<dyn Sender>, received: u64) -> bool {

@@ -1,32 +1,32 @@
-//! One shadow: guest host memory without a place in a window, of which the
-//! worker holds a copy at an address of its own that kernels reach.
+//! One shadow: the worker's copy of guest memory outside any window, at an address
+//! that kernels can use.
 //!
-//! Coherence. Two copies are kept. `memory` is what the device sees: kernels and
-//! copies write it at any time. `agreed` is what guest and worker agreed on last.
-//! The guest's writes go to both. A read compares the two page by page, sends
-//! only pages that differ, and brings `agreed` up to what was sent. So a page
-//! that no kernel touched never travels back, and a page that the guest wrote is
-//! not sent back as if a kernel had written it.
+//! Coherence. There are two copies. `memory` is what the device sees; kernels and
+//! copies write it at any time. `agreed` is the state that guest and worker last
+//! agreed on. The guest's writes go to both. A read compares the two by page, sends
+//! only the pages that differ, and updates `agreed` with what it sent. So a page
+//! that no kernel wrote is never sent back, and a page that the guest wrote is not
+//! mistaken for one that a kernel wrote.
 
-use super::host_account::Held;
+use super::host_account::Charge;
 use crate::sys::mapping::Mapping;
 
 use paragpu_protocol::frame::MAX_PAYLOAD;
 
 /// Unit of registered host memory.
 pub(crate) const PAGE: u64 = 4096;
-/// Most bytes of one data frame: whole pages, after the offset.
+/// Maximum number of bytes of one data frame: whole pages, after the offset.
 const MOST: usize = (MAX_PAYLOAD - 8) / PAGE as usize * PAGE as usize;
 
 /// One shadow.
 #[derive(Debug)]
 pub(super) struct Shadow {
-    /// What the device sees.
+    /// The device's copy.
     memory: Mapping,
-    /// What both sides agreed on last.
+    /// The state that both sides last agreed on.
     agreed: Mapping,
     /// Both count, but for a shadow of no session.
-    _held: Option<Held>,
+    _held: Option<Charge>,
 }
 
 /// How often a shadow's bytes are held.
@@ -36,8 +36,8 @@ impl Shadow {
     /// Zeros, at the device's address of them, which count as `held`.
     ///
     /// # Errors
-    /// What the system says.
-    pub(super) fn at(address: u64, size: u64, held: Held) -> Result<Self, rustix::io::Errno> {
+    /// Errors of the operating system.
+    pub(super) fn at(address: u64, size: u64, held: Charge) -> Result<Self, rustix::io::Errno> {
         Ok(Self {
             memory: Mapping::at(address, size)?,
             agreed: Mapping::anywhere(size)?,
@@ -54,7 +54,7 @@ impl Shadow {
         self.memory.address() + self.memory.len()
     }
 
-    /// What both sides agreed on last; shorter past the end.
+    /// The state that both sides last agreed on; shorter past the end.
     pub(super) fn agreed(&self, offset: u64, size: usize) -> &[u8] {
         self.agreed.bytes(offset, size)
     }

@@ -8,7 +8,7 @@ use paragpu_control::exchange::{Ask, Token};
 use crate::exchange::Exchange;
 
 /// What a session shares. While it shares anything it does not move: the others
-/// would go on with the memory that it left.
+/// would continue with the memory that it left.
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
     pub(crate) exchange: Arc<Exchange>,
@@ -53,7 +53,7 @@ impl Sharing {
         self.taken.insert(base);
     }
 
-    /// It does not lie there any more; false where it did not.
+    /// It does not lie there any more; false if it did not.
     pub(crate) fn leave(&mut self, base: u64) -> bool {
         self.taken.remove(&base)
     }

@@ -1,8 +1,8 @@
-//! Paces launches on a GPU whose time is shared.
+//! Paces launches on a GPU with shares.
 //!
-//! What was launched and is not over is kept short, so that a turn ends soon
-//! after its time: marks behind the launches tell how long kernels take, and so
-//! how many may wait in the GPU. Without shares there are no marks.
+//! A turn has to end soon after its time, so the number of launches in flight is
+//! limited. Marks behind the launches measure how long kernels take, and so how many
+//! may be queued in the GPU. Without shares there are no marks.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -140,7 +140,7 @@ impl Pacing {
     }
 
     /// How long a launch that stalls may rest, while other calls wait for the
-    /// device or not; `None` where it does not wait for this.
+    /// device or not; `None` if it does not wait for this.
     pub(crate) fn rest(&self, others_wait: bool) -> Option<Duration> {
         if !self.turns.is_paced() {
             return None;

@@ -1,10 +1,9 @@
-//! Where NVIDIA's driver keeps what it compiled from PTX.
+//! The directory of NVIDIA's cache for code compiled from PTX.
 //!
-//! The driver reads once, when it starts, which directory that is
-//! (`CUDA_CACHE_PATH`), and a worker starts before it knows its VM. So the
-//! directory is a descriptor of the process, [`CODE_CACHE`], which leads
-//! nowhere at first and to a directory of the VM's from the session on: no VM
-//! runs code that another's worker compiled.
+//! The driver reads `CUDA_CACHE_PATH` once, when it starts, and a worker starts
+//! before it knows its VM. The path therefore names a descriptor of the process,
+//! [`CODE_CACHE`], which leads nowhere at first and to a directory of the VM once
+//! the session begins. No VM runs code that another VM's worker compiled.
 
 use std::fs::File;
 use std::io;
@@ -16,7 +15,7 @@ use paragpu_control::spawn::CODE_CACHE;
 /// Lets the descriptor lead to a directory that is gone: nothing is kept.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn reserve() -> io::Result<()> {
     let gone = tempfile::tempdir()?;
     let directory = File::open(gone.path())?;
@@ -27,7 +26,7 @@ pub fn reserve() -> io::Result<()> {
 /// Keeps compiled code in this directory, which is made.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn keep_in(directory: &Path) -> io::Result<()> {
     match std::fs::create_dir(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),

@@ -1,11 +1,11 @@
-//! Bytes of a device whose memory is memory of this process.
+//! Device memory that is memory of this process.
 
 use std::ptr::NonNull;
 
 use paragpu_device::{Device, StreamId};
 
 /// Device memory that this process reads and writes itself, in the place of
-/// work of a stream of which all work is over.
+/// work of a stream of which all work is complete.
 ///
 /// Kernels of other streams may use the same bytes at the same time: that is a
 /// race of the program that launched them, whose values nothing here looks at.
@@ -43,7 +43,7 @@ impl DeviceBytes {
         self.address + offset as u64
     }
 
-    /// The first `count` bytes; none where there are fewer.
+    /// The first `count` bytes; none if there are fewer.
     pub(crate) fn first(&self, count: usize) -> &[u8] {
         if count > self.length {
             return &[];

@@ -1,4 +1,4 @@
-//! Anonymous memory of this process that a device reads and writes.
+//! Anonymous memory of this process that the device reads and writes.
 
 use std::ptr::NonNull;
 
@@ -22,7 +22,7 @@ impl Mapping {
     /// `length` bytes anywhere.
     ///
     /// # Errors
-    /// What the system says, `NOMEM` above all.
+    /// Errors of the operating system, `NOMEM` above all.
     pub fn anywhere(length: u64) -> Result<Self, Errno> {
         Self::map(0, length, MapFlags::PRIVATE | MapFlags::NORESERVE)
     }
@@ -77,7 +77,7 @@ impl Mapping {
         (end <= self.length).then(|| unsafe { self.base.as_ptr().add(offset) })
     }
 
-    /// Copies `bytes` to `offset`; false where they do not fit.
+    /// Copies `bytes` to `offset`; false if they do not fit.
     #[must_use]
     pub fn copy_in(&self, offset: u64, bytes: &[u8]) -> bool {
         let Some(to) = self.place(offset, bytes.len()) else {
@@ -90,7 +90,7 @@ impl Mapping {
     }
 
     /// Lets `fill` write `length` bytes at `offset`, which nobody else uses
-    /// meanwhile; false where they do not fit.
+    /// meanwhile; false if they do not fit.
     #[must_use]
     pub fn fill(&self, offset: u64, length: usize, fill: impl FnOnce(&mut [u8])) -> bool {
         let Some(to) = self.place(offset, length) else {
@@ -102,7 +102,7 @@ impl Mapping {
         true
     }
 
-    /// Fills `bytes` from `offset`; false where there are not as many.
+    /// Fills `bytes` from `offset`; false if there are not as many.
     #[must_use]
     pub fn copy_out(&self, offset: u64, bytes: &mut [u8]) -> bool {
         let Some(from) = self.place(offset, bytes.len()) else {
@@ -114,8 +114,8 @@ impl Mapping {
     }
 
     /// The bytes at `offset`, of a mapping or part of it that no device is
-    /// writing: a private copy, or a staging chunk whose transfer is over.
-    /// Empty where the range does not fit.
+    /// writing: a private copy, or a staging chunk whose transfer is complete.
+    /// Empty if the range does not fit.
     ///
     /// A guest that lets a kernel scribble over a staging chunk changes bytes
     /// that are on their way to itself; nothing here looks at their value.

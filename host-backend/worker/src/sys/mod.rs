@@ -1,4 +1,4 @@
-//! Everything unsafe of this crate.
+//! The unsafe code of this crate.
 #![allow(unsafe_code)]
 
 pub(crate) mod code_cache;

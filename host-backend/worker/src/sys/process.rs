@@ -1,4 +1,4 @@
-//! What a worker does to its own process.
+//! System calls that act on the worker's own process.
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd};
 
@@ -34,7 +34,7 @@ pub fn exit_now(code: i32) -> ! {
 /// Gives the calling thread, and those that it starts, namespaces of their own.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub(crate) fn unshare_network() -> Result<(), rustix::io::Errno> {
     let flags = rustix::thread::UnshareFlags::NEWNET | rustix::thread::UnshareFlags::NEWIPC;
     // SAFETY: neither namespace takes away a descriptor or memory that this
@@ -65,7 +65,7 @@ pub(crate) fn peer_process(socket: BorrowedFd<'_>) -> Option<i32> {
     (got == 0 && peer.pid > 0).then_some(peer.pid)
 }
 
-/// A pidfd of that process, which may be of another namespace; `None` where the
+/// A pidfd of that process, which may be of another namespace; `None` if the
 /// kernel gives none (before Linux 6.5), or the process has ended.
 pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
     let mut pidfd: libc::c_int = -1;
@@ -87,7 +87,7 @@ pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
 /// Gives all threads of the process this user and group, and no other groups.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub(crate) fn become_user(user: u32) -> std::io::Result<()> {
     let check = |code: libc::c_int| match code {
         0 => Ok(()),
@@ -102,7 +102,7 @@ pub(crate) fn become_user(user: u32) -> std::io::Result<()> {
     }
 }
 
-/// Processor time of a process so far; `None` where it is gone.
+/// Processor time of a process so far; `None` if it is gone.
 pub(crate) fn processor_time(pid: u32) -> Option<std::time::Duration> {
     let pid = libc::pid_t::try_from(pid).ok()?;
     let mut clock = 0;

@@ -1,11 +1,11 @@
-//! What a worker says when a system call is refused to it.
+//! Logs the name of a system call that the filter refused.
 
 use std::io;
 
 /// Status of a worker that ended for that reason.
 const STATUS: libc::c_int = 98;
 
-/// What the kernel tells with SIGSYS, as it begins (sigaction(2)).
+/// The start of the siginfo_t of SIGSYS (sigaction(2)).
 #[repr(C)]
 struct Refused {
     signal: libc::c_int,
@@ -38,7 +38,7 @@ extern "C" fn refused(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::
 /// ends the process.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub(crate) fn name_refused_calls() -> io::Result<()> {
     // SAFETY: all zeros are a valid sigaction: an empty mask.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };

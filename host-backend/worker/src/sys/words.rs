@@ -1,4 +1,4 @@
-//! The token words at the start of a window's bulk area.
+//! The token words at the start of the window's bulk area.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -21,7 +21,7 @@ pub fn store(window: &Window, offset: u64, value: u32) {
     unsafe { &*word }.store(value.to_le(), Ordering::Release);
 }
 
-/// The word at `offset`; 0 where there is none.
+/// The word at `offset`; 0 if there is none.
 #[cfg(test)]
 #[must_use]
 pub fn load(window: &Window, offset: u64) -> u32 {

@@ -43,7 +43,7 @@ struct Stream {
     held: bool,
 }
 
-/// What the test sees and steers.
+/// The test's handle on the device.
 #[derive(Default)]
 pub struct State {
     streams: BTreeMap<u64, Stream>,
@@ -74,7 +74,7 @@ pub struct State {
 pub struct TestDevice(Arc<Mutex<State>>);
 
 impl TestDevice {
-    /// What the test sees and steers.
+    /// The test's handle on the device.
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock()
     }
@@ -218,7 +218,7 @@ impl State {
     }
 }
 
-/// What a test device says of itself.
+/// The facts about a test device.
 #[must_use]
 pub fn snapshot() -> Snapshot {
     Snapshot {

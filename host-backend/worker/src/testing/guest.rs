@@ -19,7 +19,7 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::types::MemoryInfo;
 
 use super::device::{TestDevice, snapshot};
-use crate::error::End;
+use crate::error::SessionEnd;
 use crate::images::ImageStore;
 use crate::session::{Session, Setup};
 use crate::statistics::Statistics;
@@ -43,7 +43,7 @@ pub struct Guest {
     pub statistics: Arc<Statistics>,
     /// Frames that came while another was looked for.
     pub aside: VecDeque<Received>,
-    session: JoinHandle<End>,
+    session: JoinHandle<SessionEnd>,
     next_slot: u16,
 }
 
@@ -260,7 +260,7 @@ impl Guest {
     }
 
     /// Says goodbye; how the session ended.
-    pub fn goodbye(self) -> End {
+    pub fn goodbye(self) -> SessionEnd {
         let sender = &self.connection.sender;
         let kind = Control::Goodbye.kind();
         sender.send(kind, 0, Some(0), &[]).unwrap();
@@ -270,7 +270,7 @@ impl Guest {
     }
 
     /// Waits for the session's end; what it said last on standard error.
-    pub fn ended(mut self) -> (End, String) {
+    pub fn ended(mut self) -> (SessionEnd, String) {
         let mut said = String::new();
         while let Ok(Some(frame)) = self.connection.receiver.receive(Wait::Forever) {
             if frame.header.kind == Control::Output.kind() {
@@ -281,7 +281,7 @@ impl Guest {
     }
 
     /// Dies without a word.
-    pub fn die(self) -> End {
+    pub fn die(self) -> SessionEnd {
         drop(self.connection);
         self.session.join().unwrap()
     }

@@ -1,5 +1,5 @@
 //! A small device for tests and fuzzing: memory and copies are real, kernels
-//! are a few built-in functions, and the test decides when streams go on.
+//! are a few built-in functions, and the test decides when streams continue.
 
 pub mod device;
 #[cfg(test)]

@@ -85,7 +85,7 @@ fn bytes_leave_from_where_they_are_while_nothing_uses_them() {
     assert_eq!(guest.fetch(&call, bytes.len()).unwrap(), bytes);
     // Little is copied all the same: its frame is kept as it is.
     assert_eq!(guest.device.count("copy"), copies + 1);
-    // Nobody has the slot 0: the bytes go nowhere, and others go on.
+    // Nobody has the slot 0: the bytes go nowhere, and others continue.
     guest.post(&call);
     guest.call(&Ping { value: 1 }).unwrap();
     // Work in the stream comes first.

@@ -50,7 +50,7 @@ fn a_reused_range_waits_for_the_work_before_its_unmapping() {
     guest.post(&super::fill(base, 1, 16));
     guest.post(&unmap(base));
     guest.send(5, &map(base, CHUNK));
-    // Others go on meanwhile.
+    // Others continue meanwhile.
     guest.call(&Ping { value: 1 }).unwrap();
     assert!(guest.counters().busy);
     guest.device.hold(0, false);

@@ -156,7 +156,7 @@ fn all_lists_are_used_at_once() {
     while guest.device.count("copy") < INBOUND as usize {
         std::thread::yield_now();
     }
-    // Other threads' calls go on meanwhile.
+    // Other threads' calls continue meanwhile.
     let pong = guest.call(&Ping { value: 5 }).unwrap();
     assert_eq!(decode::<u64>(&pong), 5);
     assert!(guest.aside.is_empty());
@@ -253,7 +253,7 @@ fn what_a_list_may_not_name_is_neither_read_nor_written() {
     assert!(after[..own.start] == before[..own.start]);
     assert!(after[own.end..] == before[own.end..]);
     assert!(on_device(&mut guest, PAGE) == vec![0xee; PAGE as usize]);
-    // The session goes on.
+    // The session continues.
     let copy = to_device(&guest, 0, PAGE);
     guest.call(&copy).unwrap();
     assert!(on_device(&mut guest, PAGE) == vec![0; PAGE as usize]);
@@ -473,7 +473,7 @@ impl Direct {
 fn a_session_stops_when_its_copies_are_done() {
     let mut direct = Direct::new();
     direct.copies();
-    // Neither stops while the device has not done them: the session goes on.
+    // Neither stops while the device has not done them: the session continues.
     let stopped = direct
         .session
         .stop(direct.host.receiver.as_mut(), Duration::ZERO);
@@ -481,7 +481,7 @@ fn a_session_stops_when_its_copies_are_done() {
     assert_eq!(direct.session.completion.len(), 2);
     assert_eq!(direct.vm.state(1), list::BUSY);
 
-    // One that comes while it stops is put by; its list is left alone.
+    // One that comes while it stops is queued; its list is left alone.
     let (stream, size) = (STREAM.0, list::PIN_MAX);
     let (destination, list) = (direct.arena, 2);
     let late = CopyPagesToDevice {

@@ -9,7 +9,7 @@ use paragpu_protocol::frame::Control;
 use paragpu_protocol::handle::WindowOffset;
 use paragpu_protocol::table::HostMap;
 
-use crate::error::End;
+use crate::error::SessionEnd;
 use crate::live::Recorded;
 use crate::session::Session;
 use crate::session::host_memory::{Pinned, Sharing};
@@ -73,7 +73,7 @@ fn a_connection_that_breaks_leaves_it_wanting() {
     );
     drop(guest);
     let end = session.await_pinned(receiver.as_mut()).unwrap_err();
-    assert!(matches!(end, End::Connection(error) if error.is_loss()));
+    assert!(matches!(end, SessionEnd::Connection(error) if error.is_loss()));
     assert_eq!(session.host.sharing(), Sharing::Wanting);
 }
 
@@ -99,5 +99,5 @@ fn what_a_guest_must_not_send_ends_its_session() {
     let (mut session, mut receiver, guest, _) = came();
     send(&guest, kind, &[&[1, 2, 3]]);
     let end = session.await_pinned(receiver.as_mut()).unwrap_err();
-    assert!(matches!(end, End::Malformed { .. }), "{end:?}");
+    assert!(matches!(end, SessionEnd::Malformed { .. }), "{end:?}");
 }

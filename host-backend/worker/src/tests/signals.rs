@@ -95,7 +95,7 @@ fn a_device_clears_the_word_itself() {
     // Its words were registered once, and no mark stands in the stream.
     assert_eq!(guest.device.count("host_register"), 1);
     assert_eq!(guest.device.count("event_record"), 0);
-    // Where there are more streams, work in the legacy stream holds up theirs.
+    // If there are more streams, work in the legacy stream holds up theirs.
     let create = StreamCreate {
         stream: StreamHandle(16),
         flags: 0,

@@ -13,7 +13,7 @@ use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::table::*;
 use proptest::prelude::*;
 
-use crate::error::End;
+use crate::error::SessionEnd;
 use crate::session::host_memory::Sharing;
 use crate::session::{Reconnect, Reconnected, Session};
 use crate::testing::device::TestDevice;
@@ -66,7 +66,7 @@ fn a_guest_that_said_goodbye_is_not_waited_for() {
         // The reply to the first cannot be sent any more.
         let mut session = Session::new(setup, Arc::new(Nowhere), None);
         let end = session.serve(Box::new(Came(frames.into(), vec![])));
-        assert_eq!(matches!(end, End::Goodbye), !waited, "{end:?}");
+        assert_eq!(matches!(end, SessionEnd::Goodbye), !waited, "{end:?}");
         assert_eq!(asked.load(Ordering::Relaxed), waited);
     }
 }
@@ -77,7 +77,10 @@ fn calls_come_without_gaps() {
         let guest = Guest::new();
         guest.raw(0x0001, 1, Some(sequence), &[&[0; 8]]);
         let (end, said) = guest.ended();
-        assert!(matches!(end, End::Sequence { expected: 1, .. }), "{end:?}");
+        assert!(
+            matches!(end, SessionEnd::Sequence { expected: 1, .. }),
+            "{end:?}"
+        );
         assert!(said.contains("call 1 was next"), "{said}");
     }
     let mut guest = Guest::new();
@@ -85,7 +88,7 @@ fn calls_come_without_gaps() {
     guest.raw(0x0001, 1, Some(1), &[&[0; 8]]);
     assert!(matches!(
         guest.ended().0,
-        End::Sequence {
+        SessionEnd::Sequence {
             got: 1,
             expected: 2
         }
@@ -116,7 +119,7 @@ fn a_malformed_call_ends_its_session_by_name() {
         guest.raw(info.number, 1, None, &[&long]);
         let (end, said) = guest.ended();
         assert!(
-            matches!(end, End::Malformed { .. }),
+            matches!(end, SessionEnd::Malformed { .. }),
             "{}: {end:?}",
             info.name
         );
@@ -134,7 +137,7 @@ fn unknown_frames_end_the_session() {
         guest.raw(kind, 1, None, &[]);
         assert!(matches!(
             guest.ended().0,
-            End::Malformed {
+            SessionEnd::Malformed {
                 name: "unknown",
                 ..
             }
@@ -143,7 +146,7 @@ fn unknown_frames_end_the_session() {
     for kind in [Control::Hello.kind(), Control::Data.kind(), 0x7fff, 0x8001] {
         let guest = Guest::new();
         guest.raw(kind, 1, None, &[]);
-        assert!(matches!(guest.ended().0, End::Kind(_)));
+        assert!(matches!(guest.ended().0, SessionEnd::Kind(_)));
     }
 }
 
@@ -195,7 +198,7 @@ proptest! {
             let _ = guest.connection.sender.send(0x0001, 1, None, &[&[0; 8]]);
             let _ = guest.connection.sender.flush();
             match guest.die() {
-                End::Goodbye | End::Connection(_) | End::Malformed { .. } | End::Sequence { .. } => {}
+                SessionEnd::Goodbye | SessionEnd::Connection(_) | SessionEnd::Malformed { .. } | SessionEnd::Sequence { .. } => {}
                 other => prop_assert!(false, "{other:?}"),
             }
         }

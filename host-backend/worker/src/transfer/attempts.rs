@@ -1,9 +1,9 @@
-//! When a session is stopped, and for how long.
+//! When a session stops, and for how long.
 //!
-//! A session is stopped so that its state can be read: for a move or for a
-//! checkpoint. Its work may take long, or wait for what only a later call of its
-//! program brings. So its work is waited for with patience that doubles, and
-//! between two attempts the session is served for as long as the last one took.
+//! A session stops so that its state can be read, for a move or a checkpoint. Its
+//! work may run long, or depend on a later call of its program. So the worker waits
+//! for it with a patience that doubles, and between two attempts it serves the
+//! session for as long as the last attempt took.
 //!
 //! ```text
 //!              begin                    succeed
@@ -30,7 +30,7 @@ enum Phase {
     Draining { since: Instant },
     /// Nothing is in flight; its state can be read.
     Stopped { since: Instant },
-    /// It was not stopped and goes on.
+    /// It was not stopped and continues.
     GivenUp,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Attempts {
     paused: Duration,
 }
 
-/// What is left after an attempt that failed.
+/// The next step after a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failed {
     /// The session is served for a while, then it is tried again.
@@ -77,7 +77,7 @@ impl Attempts {
         self.patience
     }
 
-    /// Its work is over.
+    /// Its work is complete.
     pub(crate) fn succeed(&mut self) {
         if let Phase::Draining { since } = self.phase {
             self.phase = Phase::Stopped { since };

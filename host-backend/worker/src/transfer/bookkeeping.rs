@@ -1,6 +1,5 @@
-//! A session's bookkeeping: what of it is neither an object nor memory. Its
-//! place in the calls, errors that wait to be reported, limits, and how long ago
-//! its events were reached.
+//! The part of a session's state that is neither objects nor memory: its position in
+//! the call sequence, errors not yet reported, limits, and the ages of its events.
 
 use paragpu_protocol::codec::{Bytes, Field, Reader, Text};
 use paragpu_protocol::handle::ObjectKind;

@@ -1,5 +1,5 @@
-//! A session's state in a directory: one file, `session.paragpu`, that is
-//! there whole or not at all.
+//! Checkpoints: a session's state in a directory, as one file, `session.paragpu`, that
+//! is replaced atomically.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufReader, BufWriter};
@@ -11,16 +11,16 @@ use paragpu_communicator::Receiver;
 
 use super::attempts::Attempts;
 use super::identity::Identity;
-use super::orders::{Figures, Phase, Place, Progress, Report, micros};
+use super::orders::{CheckpointTarget, Figures, Phase, Progress, Report, micros};
 use super::state::{FILE, Kind, Scanner, StateError, Writer};
 use super::stop::{Filling, Unstopped};
-use crate::error::End;
+use crate::error::SessionEnd;
 use crate::session::{Session, Task};
 
 /// A checkpoint that is under way.
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
-    place: Place,
+    target: CheckpointTarget,
     /// The session ends when it is written.
     end: bool,
     began: Instant,
@@ -28,9 +28,9 @@ pub(crate) struct Checkpoint {
 }
 
 impl Checkpoint {
-    pub(crate) fn new(place: Place, end: bool) -> Self {
+    pub(crate) fn new(target: CheckpointTarget, end: bool) -> Self {
         Self {
-            place,
+            target,
             end,
             began: Instant::now(),
             attempts: Attempts::new(),
@@ -39,19 +39,19 @@ impl Checkpoint {
 }
 
 impl Task for Checkpoint {
-    /// [`End::PutAway`] where the session was to end with it.
+    /// [`SessionEnd::PutAway`] where the session was to end with it.
     fn step(
         mut self: Box<Self>,
         session: &mut Session,
         receiver: &mut dyn Receiver,
-    ) -> Result<Option<Box<dyn Task>>, End> {
+    ) -> Result<Option<Box<dyn Task>>, SessionEnd> {
         if !self.attempts.is_due() {
             return Ok(Some(self));
         }
         let written = match session.attempt_to_stop(receiver, &mut self.attempts) {
-            Ok(true) => match &self.place {
-                Place::Directory(directory) => session.write_file(directory),
-                Place::File(file) => session.write_into(file),
+            Ok(true) => match &self.target {
+                CheckpointTarget::Directory(directory) => session.write_file(directory),
+                CheckpointTarget::File(file) => session.write_into(file),
             }
             .map_err(|error| error.to_string()),
             Ok(false) => return Ok(Some(self)),
@@ -75,7 +75,7 @@ impl Task for Checkpoint {
             }
         }
         match self.end {
-            true => Err(End::PutAway),
+            true => Err(SessionEnd::PutAway),
             false => Ok(None),
         }
     }

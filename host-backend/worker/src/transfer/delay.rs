@@ -1,9 +1,9 @@
-//! By how much a move delays the calls of its program.
+//! Measures by how much a move delays the program's calls.
 //!
-//! The thread that serves a session takes the steps of its move, too. A step
-//! delays each call that waits meanwhile by its whole length. Where calls wait
-//! still when the next step begins, that delays them as well: steps add up until
-//! a moment at which no call waits.
+//! The thread that serves a session also runs the steps of its move. A call that
+//! arrives during a step is delayed by the step's whole length. If calls still wait
+//! when the next step begins, that step delays them too: steps add up until no call
+//! waits.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// step, where calls wait.
 const SHARE: u32 = 4;
 
-/// What the steps of a move cost the program.
+/// The delay that the steps of a move cause.
 #[derive(Debug, Default)]
 pub(crate) struct Delay {
     /// When the step that is under way began.

@@ -1,5 +1,5 @@
-//! Live migration, the end that the session comes to: see `source.rs`, and
-//! `source/switchover.rs` for guests that connect by themselves.
+//! Live migration, the destination's side. See `source.rs`, and
+//! `source/switchover.rs` for guests that reconnect by themselves.
 
 use std::io::BufWriter;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -52,12 +52,12 @@ pub(crate) struct Destination {
     life: Option<Life>,
     /// Came with the connection.
     token: Option<Token>,
-    /// What the two devices can do with each other's memory.
+    /// The access of the two devices to each other's memory.
     sharing: Option<Sharing>,
     peers: Peers,
 }
 
-/// What this device does with the source's memory.
+/// How this device uses the source's memory.
 #[derive(Debug, Clone, Copy)]
 enum Sharing {
     /// It is the same device: it maps it.
@@ -245,7 +245,7 @@ impl Destination {
         loop {
             match waiting.received() {
                 Some(received) if received <= session.link.sender().counts().1 => break,
-                // It has heard more from the source, which went on.
+                // It has heard more from the source, which continued.
                 Some(_) => return Err(StateError::Order("a guest that went on elsewhere")),
                 None => {}
             }

@@ -1,5 +1,5 @@
-//! The guest's connection: its descriptors, kept so that another worker can go
-//! on with it, and what that one is told of it.
+//! The guest's connection: its descriptors, kept so that another worker can take it
+//! over, and the record that describes them.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,13 +27,13 @@ pub(crate) struct Handover {
 }
 
 impl Handover {
-    /// What tells that the guest is gone for good: [`Liveness::new`].
+    /// Detects that the guest is gone for good: [`Liveness::new`].
     pub(crate) fn liveness(&self, patience: Duration) -> std::io::Result<Option<Liveness>> {
         Liveness::new(self.transport, &self.fds, patience)
     }
 }
 
-/// Decides which of two workers goes on with a session, whatever becomes of
+/// Decides which of two workers continues with a session, whatever becomes of
 /// the link between them: an event descriptor that both hold. The source gives
 /// its one count away at the commit; its reader owns the session.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ paragpu_protocol::record! {
         size: u64,
         /// Of `Pci`: bytes from the window's start to its page lists; 0 for none.
         lists: u64,
-        /// Where TLS protects the connection, how another worker goes on with
+        /// If TLS protects the connection, how another worker continues with
         /// it; else empty.
         secured: Bytes<'a>,
         /// Bytes of a frame whose rest is in the connection.

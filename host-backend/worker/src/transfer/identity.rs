@@ -1,4 +1,4 @@
-//! Whose session it is.
+//! The owner of a session.
 
 use paragpu_protocol::codec::{Text, decode_all, encode_all};
 

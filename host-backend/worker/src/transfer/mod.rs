@@ -1,16 +1,15 @@
-//! A session on its way: to another worker, or to a directory and back.
+//! Moves a session to another worker, or to a checkpoint and back.
 //!
-//! [`state`] is the format, `replay.rs` recreates objects, `regions.rs` lists
-//! memory, `mover.rs` reads and writes it, `bookkeeping.rs` is the rest of a
-//! session. `stop.rs` brings the session to a point where all of that can be
-//! read, as often as `attempts.rs` lets it; `delay.rs` measures by how much all of
-//! it delays the program. `precopy.rs` decides what of memory
-//! is copied before, and `shared.rs` hands over what need not be copied at all.
-//! [`checkpoint`] writes it to a directory. `source.rs` and `destination.rs`
-//! are the two ends of a live migration: `source/stop_and_copy.rs` sends what is
-//! left after the stop, `source/switchover.rs` waits for a guest that connects
-//! by itself and for sessions that move together, and `handover.rs` passes the
-//! guest's connection on.
+//! [`state`] is the format. `replay.rs` recreates objects, `regions.rs` lists
+//! memory, `mover.rs` reads and writes it, and `bookkeeping.rs` is the rest of the
+//! state. `stop.rs` stops the session so that its state can be read, as often as
+//! `attempts.rs` allows; `delay.rs` measures how much that delays the program.
+//! `precopy.rs` decides which memory to pre-copy, `shared.rs` hands over memory by
+//! descriptor. [`checkpoint`] writes to a directory. `source.rs` and
+//! `destination.rs` are the ends of a live migration: `source/stop_and_copy.rs`
+//! sends the rest after the stop, `source/switchover.rs` waits for guests that
+//! reconnect by themselves and for sessions that move together, and `handover.rs`
+//! passes on the guest's connection.
 
 pub(crate) mod attempts;
 pub(crate) mod bookkeeping;

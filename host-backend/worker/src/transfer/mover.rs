@@ -1,7 +1,7 @@
-//! Carries chunks between the device and memory that this process sees.
+//! Copies chunks between the device and this process's memory.
 //!
-//! A slot of staging memory takes as many chunks as fit, so that a thousand
-//! small regions cost what one large one does.
+//! One staging slot takes as many chunks as fit, so a thousand small regions cost as
+//! much as one large region.
 
 use std::collections::VecDeque;
 
@@ -80,7 +80,7 @@ impl Mover {
     }
 
     /// Keeps everything for the session's next move. Giving it back would
-    /// wait for whatever runs, and a kernel may run for ever.
+    /// wait for whatever runs, and a kernel may run forever.
     pub(crate) fn keep(self, session: &mut Session) {
         session.transfer.keep_ring(self.ring);
     }
@@ -236,7 +236,7 @@ impl Mover {
         })
     }
 
-    /// The BLAKE3 of each of `chunks`: by the device where it can and they
+    /// The BLAKE3 of each of `chunks`: by the device if it can and they
     /// have addresses, else of the bytes that it copies out.
     pub(crate) fn hash_all(
         &mut self,
@@ -270,7 +270,7 @@ impl Mover {
         Ok(hashes)
     }
 
-    /// False where the device does not hash.
+    /// False if the device does not hash.
     fn hash_there(
         &mut self,
         session: &mut Session,

@@ -1,4 +1,4 @@
-//! What the daemon orders a running session to do.
+//! The daemon's orders to a running session.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::fs::File;
@@ -17,18 +17,18 @@ pub enum Order {
     /// Write the session's state.
     Checkpoint {
         /// Where to.
-        place: Place,
+        target: CheckpointTarget,
         /// End the session when it is written.
         end: bool,
     },
-    /// Go on in another worker.
+    /// Continue in another worker.
     Migrate(Departure),
 }
 
 /// Where a session's state is written.
 #[derive(Debug)]
-pub enum Place {
-    /// Into a file of this directory, which is made where it is not there.
+pub enum CheckpointTarget {
+    /// Into a file of this directory, which is made if it does not exist.
     Directory(PathBuf),
     /// Into this file, which the daemon gives its name.
     File(File),
@@ -43,7 +43,7 @@ pub struct Departure {
     pub local: bool,
     /// Which of the destination's devices.
     pub wanted: u32,
-    /// The communicator over which the guest goes on there; empty for its
+    /// The communicator over which the guest continues there; empty for its
     /// connection as it is.
     pub follows: String,
     /// Of sessions that move together: pipes that let it stop, and commit.
@@ -59,7 +59,7 @@ pub(crate) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Where orders are left for a session, and who hears of them.
+/// The queue of a session's orders.
 pub struct Orders {
     waiting: AtomicBool,
     order: Mutex<Option<Order>>,
@@ -118,7 +118,7 @@ impl Orders {
         order
     }
 
-    /// What ends the session's wait for calls.
+    /// Interrupts the session's wait for calls.
     pub(crate) fn wakes(&self, wake: Arc<dyn Wake>) {
         *locked(&self.wake) = Some(wake);
     }

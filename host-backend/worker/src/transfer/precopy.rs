@@ -1,14 +1,14 @@
-//! Memory that is copied while the program runs.
+//! Pre-copy: memory that is copied while the program runs.
 //!
-//! A device that notes writes says exactly which pages of a copy are true
-//! still, so that only the others travel after the stop. It is copied in
-//! rounds, each of what was written since the one before, for as long as that
-//! shrinks. What is written all the time is not worth copying ahead, and a
-//! program that writes everything is found out before much was copied in
-//! vain. Of other contents, and on other devices, one copy is made, and both
-//! ends compare hashes after the stop; there some chunks, the samples, are
-//! copied first and read again after a while: where nearly all of them have
-//! changed, nothing more is copied ahead.
+//! With dirty tracking, the device reports exactly which pages of a copy are stale,
+//! and only those are sent after the stop. Pre-copy runs in rounds, each with the
+//! pages dirtied since the previous round, as long as the rounds shrink. Pages that
+//! are written all the time are left for the stop, and a program that writes
+//! everything is detected before much was copied needlessly.
+//!
+//! Without dirty tracking, memory is copied once, and both ends compare hashes after
+//! the stop. A few probe chunks are copied first and reread later: if nearly all of
+//! them changed, pre-copy ends there.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
@@ -20,15 +20,15 @@ use super::state::{StateError, device};
 use crate::live::{Name, Recorded};
 use crate::session::Session;
 
-/// Most rounds.
+/// Maximum number of rounds.
 const ROUNDS: u32 = 6;
-/// At most one over this of all contents is copied in vain.
+/// Pre-copy may waste 1/`VAIN` of all contents on pages that become dirty again.
 const VAIN: u64 = 10;
-/// One over this of all contents is too little for another round.
+/// Less than 1/`LITTLE` of all contents is left for the stop, without another round.
 const LITTLE: u64 = 64;
-/// How much was copied in vain is looked at after every one over this.
+/// The waste is measured after each 1/`LOOK` of all contents.
 const LOOK: u64 = 32;
-/// A chunk is not copied while more than one over this of it is written.
+/// A chunk is hot, and left for later, while more than 1/`HOT` of it is dirty.
 const HOT: u64 = 4;
 
 /// Samples are one chunk of so many, and between these numbers.
@@ -49,7 +49,7 @@ enum Todo {
     Again(Chunk),
 }
 
-/// Some chunks, of which it is seen whether the program goes on writing them.
+/// Some chunks, of which it is seen whether the program continues writing them.
 #[derive(Debug, Default)]
 pub(crate) struct Samples {
     /// Hashes as they were copied, once they were; `None` from when they were
@@ -86,7 +86,7 @@ impl Samples {
         self.all.contains_key(chunk)
     }
 
-    /// Looks at a chunk that was read. True where it was read to be looked at,
+    /// Looks at a chunk that was read. True if it was read to be looked at,
     /// and need not travel.
     pub(crate) fn look(&mut self, chunk: &Chunk, bytes: &[u8]) -> bool {
         let Some(sample) = self.all.get_mut(chunk) else {
@@ -125,8 +125,8 @@ impl Samples {
         again
     }
 
-    /// Would more than `begun` bytes of `all` be copied before it was first seen
-    /// whether that is in vain?
+    /// Would more than `begun` bytes of `all` be copied before the waste was first
+    /// measured?
     fn hold_back(&self, begun: u64, all: u64) -> bool {
         match self.probes {
             0 => {
@@ -140,13 +140,13 @@ impl Samples {
     }
 }
 
-/// What the destination holds of the session's contents.
+/// The contents that the destination holds.
 #[derive(Debug)]
 pub(crate) struct PreCopy {
     pub(crate) mover: Mover,
     /// Of a device that notes no writes.
     pub(crate) samples: Samples,
-    /// The device notes writes.
+    /// The device tracks writes.
     watched: bool,
     /// To be copied in this round.
     queue: VecDeque<Todo>,
@@ -156,7 +156,7 @@ pub(crate) struct PreCopy {
     /// true but for what was written since the device forgot them; of others
     /// nothing is known.
     held: HashSet<Chunk>,
-    /// What created the objects that the destination has.
+    /// The creating calls of the objects that the destination has.
     owners: Owners,
     /// Bytes of all contents.
     pub(crate) all: u64,
@@ -164,14 +164,14 @@ pub(crate) struct PreCopy {
     pub(crate) copied: u64,
     /// Bytes of `held`.
     held_bytes: u64,
-    /// Bytes that were copied when it was last looked what was in vain.
+    /// Bytes that had been copied when the waste was last measured.
     looked: u64,
     round: u32,
     /// Bytes that were to be copied in this round.
     round_bytes: u64,
 }
 
-/// What travels after the stop.
+/// The chunks to send after the stop.
 #[derive(Debug, Default)]
 pub(crate) struct Rest {
     /// Whatever they hold.
@@ -200,10 +200,10 @@ fn bytes(chunks: &[Chunk]) -> u64 {
     chunks.iter().map(Chunk::size).sum()
 }
 
-/// What created each object of a session.
+/// The creating call of each object of a session.
 pub(crate) type Owners = BTreeMap<Name, Recorded>;
 
-/// What created each of the session's objects now.
+/// The creating call of each of the session's objects now.
 pub(crate) fn owners(session: &Session) -> Owners {
     let created = session
         .objects
@@ -229,7 +229,7 @@ fn same<'a>(now: &'a Owners, then: &'a Owners) -> impl Fn(&Chunk) -> bool + 'a {
 impl PreCopy {
     /// Begins: the destination has the objects of `sent` and nothing in
     /// `chunks`, of which those of these objects are copied. `watched`
-    /// where the session's device notes writes.
+    /// where the session's device tracks writes.
     pub(crate) fn new(
         session: &mut Session,
         sent: Owners,
@@ -263,7 +263,7 @@ impl PreCopy {
         })
     }
 
-    /// Goes on: the destination has the objects of `sent` now, and `chunks` are
+    /// Continues: the destination has the objects of `sent` now, and `chunks` are
     /// theirs.
     pub(crate) fn renew(&mut self, session: &Session, sent: Owners, mut chunks: Vec<Chunk>) {
         // The program may have made others since.
@@ -271,7 +271,7 @@ impl PreCopy {
         self.all = bytes(&chunks);
         let there: HashSet<Chunk> = chunks.iter().copied().collect();
         let stands = same(&sent, &self.owners);
-        // What was made anew there holds nothing of what was copied.
+        // What was recreated there holds nothing of what was copied.
         self.held
             .retain(|chunk| there.contains(chunk) && stands(chunk));
         drop(stands);
@@ -285,7 +285,7 @@ impl PreCopy {
         }
     }
 
-    /// Copies nothing ahead.
+    /// Disables pre-copy.
     pub(crate) fn give_up(&mut self) {
         self.queue.clear();
         self.hot.clear();
@@ -374,7 +374,7 @@ impl PreCopy {
         Ok(false)
     }
 
-    /// Gives up where too much was copied in vain, or would be.
+    /// Ends pre-copy if it wasted too much, or would.
     pub(crate) fn judge(&mut self, session: &mut Session) -> Result<(), StateError> {
         if !self.watched {
             if self.samples.are_changed() {
@@ -402,7 +402,7 @@ impl PreCopy {
         self.copied.saturating_sub(of_use) > self.all / VAIN
     }
 
-    /// What was written of what the destination has.
+    /// The dirty part of the destination's contents.
     fn stale(&self, session: &mut Session) -> Result<Vec<Chunk>, StateError> {
         let mut stale = Vec::new();
         let mut held: Vec<&Chunk> = self.held.iter().collect();

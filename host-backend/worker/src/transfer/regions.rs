@@ -1,8 +1,7 @@
-//! The contents of a session's memory, chunk by chunk, on any device.
+//! The contents of a session's memory, in chunks, on any device.
 //!
-//! Both sides list the chunks of the same objects in the same order, so that a
-//! hash at a place of one side's list is about the same bytes as that of the
-//! other's.
+//! Both sides list the chunks of the same objects in the same order, so the n-th
+//! hash of one side is about the same bytes as the n-th of the other.
 
 use paragpu_device::CopyEnd;
 use paragpu_protocol::call::WireCall as _;
@@ -17,7 +16,7 @@ use crate::live::Name;
 use crate::rect::{Piece, piece};
 use crate::session::Session;
 
-/// What a chunk is part of.
+/// The object that a chunk belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum MemoryKind {
     /// A mapped range of device memory.
@@ -29,9 +28,9 @@ pub(crate) enum MemoryKind {
         /// Its level.
         level: u32,
     },
-    /// What the device sees of a shadow.
+    /// The device's copy of a shadow.
     Shadow,
-    /// What both sides agreed on last of a shadow.
+    /// The agreed state of a shadow.
     Agreed,
     /// Pinned memory of the window.
     Window,
@@ -110,7 +109,7 @@ impl Chunk {
     }
 
     /// Where it begins, of a chunk of device memory or of a variable: what a
-    /// device notes writes to.
+    /// device tracks writes to.
     pub(crate) fn address(&self) -> Option<u64> {
         matches!(self.kind, MemoryKind::Linear | MemoryKind::Variable)
             .then(|| self.name.wrapping_add(self.offset))

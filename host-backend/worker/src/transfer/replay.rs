@@ -1,4 +1,4 @@
-//! Recreating objects on another device from what [`crate::live`] keeps.
+//! Recreates objects on another device from the calls that [`crate::live`] keeps.
 
 use std::os::fd::OwnedFd;
 
@@ -128,7 +128,7 @@ fn created(change: Option<&Change>) -> Option<Name> {
 }
 
 impl Session {
-    /// What a value must be at the destination too: value and digest.
+    /// A value that must be equal at the destination: value and digest.
     fn placement(&mut self, (kind, handle): Name) -> Outcome<(u64, u64)> {
         Ok(match kind {
             ObjectKind::Texture => (self.objects.textures.texture(handle)?, 0),
@@ -220,7 +220,7 @@ impl Session {
     }
 
     /// Takes what the other end hands over of the memory among `items`: mapped,
-    /// or to be copied from where there are `peers`. Of each mapping what is
+    /// or to be copied from if there are `peers`. Of each mapping what is
     /// done with it.
     ///
     /// # Errors

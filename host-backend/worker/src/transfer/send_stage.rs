@@ -1,6 +1,5 @@
-//! The stage that reads images, hashes and sends to the other worker, on a
-//! thread of its own: the session's thread neither hashes nor waits for the
-//! link.
+//! A thread that reads images, hashes, and sends to the other worker, so that the
+//! session's thread neither hashes nor waits for the link.
 
 use std::io::Write;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, channel, sync_channel};
@@ -11,10 +10,10 @@ use super::state::{Kind, StateError, Writer};
 /// Records that wait to be written.
 const WAITING: usize = 4;
 
-/// What the thread does with the writer.
+/// The thread's work with the writer.
 type Work<W> = Box<dyn FnOnce(&mut Writer<W>) -> Result<(), StateError> + Send>;
 
-/// What the thread is given.
+/// The thread's input.
 enum Job<W> {
     /// A record of contents.
     Contents(Vec<u8>),

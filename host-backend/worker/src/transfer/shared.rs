@@ -1,14 +1,14 @@
-//! Device memory that goes over as descriptors: both workers are on one host.
-//! On one GPU the destination maps what the source has mapped, and nothing is
-//! copied. On two the destination copies from it, where its GPU can, and
-//! nothing of it passes through memory of the host.
+//! Device memory that is handed over as descriptors, when both workers are on one
+//! host. On one GPU the destination maps the source's memory, and nothing is copied.
+//! With two GPUs, the destination copies from the source's memory if its GPU can;
+//! nothing passes through host memory.
 //!
-//! On one GPU both have the same memory from then on. The source goes on with it, as its
-//! program runs or the move fails; the destination reads and writes none of it
-//! before the session is its own, and what never becomes its own is unmapped
-//! with it. What the program maps anew meanwhile is handed over after the stop.
-//! A mapping that one end cannot export or the other not import is copied as
-//! everything else is: that is known before the switch.
+//! On one GPU, both workers then map the same memory. The source continues to use it
+//! while its program runs, and if the move fails. The destination neither reads nor
+//! writes it before it owns the session, and unmaps it if it never does. Memory that
+//! the program maps in the meantime is handed over after the stop. A mapping that
+//! one end cannot export or the other cannot import is copied like any other; this
+//! is known before the switch.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -37,7 +37,7 @@ paragpu_protocol::record! {
     }
 }
 
-/// What a record names: mappings and how many descriptors follow.
+/// The mappings in a record, and the number of descriptors that follow.
 pub(super) fn mappings(payload: &[u8]) -> Result<(Vec<Mapping>, usize), StateError> {
     let mut reader = Reader::new(payload);
     let mut mappings = Vec::new();
@@ -58,7 +58,7 @@ pub(super) struct Batch {
     pub(super) descriptors: Vec<OwnedFd>,
 }
 
-/// What the destination does with a mapping.
+/// How the destination gets a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Delivery {
     /// It has memory of its own, and what that is to hold is sent.
@@ -93,17 +93,17 @@ impl Known {
     }
 }
 
-/// What of the session's memory the destination has mapped, too.
+/// The session's memory that the destination has mapped as well.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// What tells whether the destination is on the same device.
+    /// The value by which the destination recognizes the same device.
     domain: Option<[u8; 16]>,
     agreed: bool,
     known: BTreeMap<u64, Known>,
     /// Handed over once, and replaced since, so it must be copied.
     replaced: BTreeSet<u64>,
     queue: VecDeque<(u64, Known)>,
-    /// What the destination has not answered yet.
+    /// Requests that the destination has not answered.
     asked: Vec<(u64, Known)>,
 }
 
@@ -120,7 +120,7 @@ impl Shared {
         self.domain
     }
 
-    /// The destination says what its device is; nothing where it takes no
+    /// The destination says what its device is; nothing if it takes no
     /// descriptors.
     pub(super) fn agree(&mut self, theirs: &[u8]) {
         self.agreed = self.domain.is_some() && !theirs.is_empty();
@@ -163,7 +163,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The next mappings to hand over; `None` where that is all.
+    /// The next mappings to hand over; `None` if that is all.
     pub(super) fn next(&mut self, session: &mut Session) -> Option<Batch> {
         let mut batch = Batch {
             payload: Vec::new(),

@@ -1,12 +1,10 @@
-//! Live migration, the end that the session leaves.
+//! Live migration, the source's side.
 //!
-//! The other end is a worker that the destination's daemon picked. While the
-//! program runs, objects are recreated there and memory is copied ahead, chunk
-//! by chunk, whatever the program does to it. Then the session stops, and what
-//! the destination does not have yet travels: what the device notes as written
-//! since, and of contents that it does not watch what both ends hash
-//! differently. Up to the commit everything here stays as it is: whatever
-//! fails before, the session goes on here.
+//! The destination is a worker that the other daemon picked. While the program runs,
+//! objects are recreated there and memory is pre-copied in chunks. Then the session
+//! stops, and the source sends what the destination lacks: dirty pages, or without
+//! dirty tracking the chunks whose hashes differ. Until the commit, nothing changes
+//! here, and after any failure the session continues here.
 
 mod objects;
 mod peer;
@@ -37,7 +35,7 @@ use super::regions::Chunk;
 use super::shared::{Delivery, Shared};
 use super::state::{Kind, StateError};
 use super::stop::Unstopped;
-use crate::error::End;
+use crate::error::SessionEnd;
 use crate::session::{Session, Task};
 
 /// Longest silence of the other end.
@@ -51,27 +49,41 @@ const SLICE: Duration = Duration::from_micros(500);
 /// silent for long: 8 GiB.
 const FETCHES: usize = 4096;
 
-/// What the source does, and for which answer it waits.
+/// The source's step, and the answer that it waits for.
 ///
 /// Up to `Copied` the program runs, and each step is short. Then the session is
-/// stopped, and one call of [`finish`](Source::finish) goes all the way down to
-/// `Moved`, or back to serving the session here. Nothing is lost before the
-/// commit: whatever fails there, the session goes on here.
+/// stopped, and one call of [`finish`](Source::finish) continues to `Moved`, or
+/// returns to serving the session here. Until the commit nothing is lost: after
+/// any failure the session continues here.
 ///
 /// ```text
-///  Welcome ──▶ Missing ──▶ SendingImages ──▶ Placing ⟲ ──▶ SendingObjects ──▶ HandingOver ⟲ ──▶
-///                 ▲  └─────────── another was loaded ──┘
-///                 │ objects were made meanwhile
-///  Recreated ──▶ Fetching ⟲ ──▶ Copying ⟲ ──▶ Flushing ──▶ Copied
-///                                       the program runs     │
-/// ───────────────────────────────────────────────────────────┤
-///     ┌─ work is not over: serve, try again ──▶ Copied                                 ▼
-///  Stopping ──▶ StopAndCopy ──▶ Switchover ──▶ Committing ──▶ Moved
-///     │              │              │               │ the link breaks
-///     └──────────────┴──────────────┴───────┬───────┤
-///                                           ▼       ▼
-///                                         Stays   the reader of the token owns it
+///  The program runs:
+///
+///    Welcome ──▶ Missing ──▶ SendingImages ──▶ Placing ──▶ SendingObjects
+///                 ▲   ▲                           │              │
+///                 │   └── an image was loaded ────┘              ▼
+///                 │                                        HandingOver *
+///                 │                                              │
+///                 │                                              ▼
+///                 │                                          Recreated
+///                 │ objects were created                         │
+///                 │                                              ▼
+///                 └── Flushing ◀── Copying ◀──────────────── Fetching *
+///                        │
+///                        ▼
+///                      Copied ◀──┐
+///                        │       │ work is not complete: serve, try again
+///  The session stops:   ▼       │
+///                     Stopping ──┘
+///                        │
+///                        ▼
+///                    StopAndCopy ──▶ Switchover ──▶ Committing ──▶ Moved
+///
+///  * repeated, or skipped
 /// ```
+///
+/// If the link breaks in `Committing`, the worker that reads the token owns the
+/// session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// The destination's daemon picks a worker.
@@ -98,7 +110,7 @@ enum Stage {
     Copied,
     /// The session executes nothing more, and its device runs dry.
     Stopping,
-    /// What the destination lacks travels.
+    /// Sending what the destination lacks.
     StopAndCopy,
     /// The guest connects to the destination; sessions that move together meet.
     Switchover,
@@ -106,7 +118,7 @@ enum Stage {
     Committing,
 }
 
-/// What the destination copies by itself.
+/// The memory that the destination copies by itself.
 #[derive(Debug, Default)]
 struct Fetches {
     /// It was not told of these yet.
@@ -234,7 +246,7 @@ impl Source {
         Ok(chunks)
     }
 
-    /// Lets the destination copy some of what it is to; true where an answer to
+    /// Lets the destination copy some of what it is to; true if an answer to
     /// that comes.
     fn fetch(&mut self) -> Result<bool, StateError> {
         let queue = &mut self.fetches.queue;
@@ -253,7 +265,7 @@ impl Source {
         Ok(true)
     }
 
-    /// Copies ahead from here on, or lets the destination do so.
+    /// Begins pre-copy, by this side or by the destination.
     fn begin_copying(&mut self, session: &mut Session) -> Result<(), StateError> {
         if self.fetch()? {
             self.stage = Stage::Fetching;
@@ -351,7 +363,7 @@ impl Source {
         Ok(())
     }
 
-    /// Copies as far as the link takes it; true where all was copied.
+    /// Copies as far as the link takes it; true if all was copied.
     fn copy_before(&mut self, session: &mut Session) -> Result<bool, StateError> {
         let Some(precopy) = &mut self.precopy else {
             return Err(StateError::Order("nothing to copy"));
@@ -410,7 +422,7 @@ impl Source {
         mut self: Box<Self>,
         session: &mut Session,
         receiver: &mut dyn Receiver,
-    ) -> Result<Option<Box<dyn Task>>, End> {
+    ) -> Result<Option<Box<dyn Task>>, SessionEnd> {
         let pre_copied = self.peer.bytes();
         self.stage = Stage::Stopping;
         match session.attempt_to_stop(receiver, &mut self.attempts) {
@@ -465,10 +477,10 @@ impl Source {
             felt,
             total: micros(self.began.elapsed()),
         }));
-        Err(End::Moved)
+        Err(SessionEnd::Moved)
     }
 
-    /// Gives the session away; an error where it stays here after all.
+    /// Gives the session away; an error if it stays here after all.
     ///
     /// Once the token is handed over, its reader owns the session, so
     /// that no call is executed twice: where the link breaks, exactly one of the
@@ -495,19 +507,19 @@ impl Source {
     }
 
     /// The session ended, or its connection did.
-    fn broken_off(mut self: Box<Self>, session: &mut Session, end: End) -> End {
+    fn broken_off(mut self: Box<Self>, session: &mut Session, end: SessionEnd) -> SessionEnd {
         let reason = format!("the session did not wait for its move: {end}");
         self.peer.call_off(&reason);
         let _ = self.stay(session, &reason);
         end
     }
 
-    /// The migration failed: the session goes on here.
+    /// The migration failed: the session continues here.
     fn stay(
         self: Box<Self>,
         session: &mut Session,
         reason: &str,
-    ) -> Result<Option<Box<dyn Task>>, End> {
+    ) -> Result<Option<Box<dyn Task>>, SessionEnd> {
         tracing::debug!(stage = ?self.stage, reason, "the session stays");
         session.intake.set_copied(false);
         if let Some(precopy) = self.precopy {
@@ -523,12 +535,12 @@ impl Source {
 }
 
 impl Task for Source {
-    /// [`End::Moved`] when the session is another worker's.
+    /// [`SessionEnd::Moved`] when the session is another worker's.
     fn step(
         mut self: Box<Self>,
         session: &mut Session,
         receiver: &mut dyn Receiver,
-    ) -> Result<Option<Box<dyn Task>>, End> {
+    ) -> Result<Option<Box<dyn Task>>, SessionEnd> {
         match self.advance(session) {
             Ok(false) => Ok(Some(self)),
             Ok(true) => self.finish(session, receiver),

@@ -1,5 +1,4 @@
-//! Staging memory through which a moving session's contents pass, and a stream
-//! of its own for them.
+//! Staging memory for the contents of a moving session, with a stream of its own.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -98,7 +97,7 @@ impl StagingRing {
     /// Gives everything back, as far as the device takes it; nothing of the
     /// program's runs.
     pub(crate) fn release(self, gpu: &mut Gpu) {
-        // The device may write for ever: the memory stays then.
+        // The device may write forever: the memory stays then.
         if self.drain(gpu).is_err() {
             return;
         }

@@ -1,4 +1,4 @@
-//! Stopping a session so that its state can be read, and filling another one.
+//! Stops a session so that its state can be read, and restores the state elsewhere.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use super::attempts::{Attempts, Failed};
 use super::mover::Mover;
 use super::replay::{FULL, Item};
 use super::state::{ImagePart, Kind, StateError, Writer};
-use crate::error::{End, Fault};
+use crate::error::{Fault, SessionEnd};
 use crate::images::Stored;
 use crate::live::Recorded;
 use crate::session::Session;
@@ -24,19 +24,19 @@ const PART: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) enum Unstopped {
     /// It ended.
-    Ended(End),
-    /// It goes on; one sentence.
+    Ended(SessionEnd),
+    /// It continues; one sentence.
     Goes(String),
 }
 
-impl From<End> for Unstopped {
-    fn from(end: End) -> Self {
+impl From<SessionEnd> for Unstopped {
+    fn from(end: SessionEnd) -> Self {
         Self::Ended(end)
     }
 }
 
 impl Session {
-    /// [Stops](Self::stop) the session; false where it goes on for now.
+    /// [Stops](Self::stop) the session; false if it continues for now.
     pub(crate) fn attempt_to_stop(
         &mut self,
         receiver: &mut dyn Receiver,
@@ -61,9 +61,9 @@ impl Session {
     }
 
     /// Executes no more calls, and waits until the device has none left and
-    /// everybody who waited for one has the reply; false where that took longer
-    /// than `patience`. Calls that come meanwhile are put by; what host functions
-    /// need to end is executed. The session goes on with
+    /// everybody who waited for one has the reply; false if that took longer
+    /// than `patience`. Calls that come meanwhile are queued; what host functions
+    /// need to end is executed. The session continues with
     /// [`serve`](Session::serve) as if nothing had been.
     pub(crate) fn stop(
         &mut self,
@@ -75,9 +75,9 @@ impl Session {
         loop {
             // Calls are taken in although none is executed. A guest that could not
             // send would not report the end of its host functions, and the device
-            // would wait for that report for ever.
+            // would wait for that report forever.
             while self.takes_more()
-                && let Some(frame) = receiver.receive(Wait::Poll).map_err(End::from)?
+                && let Some(frame) = receiver.receive(Wait::Poll).map_err(SessionEnd::from)?
             {
                 self.take_behind(frame.header, frame.payload)?;
             }
@@ -106,12 +106,12 @@ impl Session {
                 self.look()?;
                 self.forward_output()?;
                 self.link.flush()?;
-                // Until the session goes on, here or elsewhere, the GPU is others'.
+                // Until the session continues, here or elsewhere, the GPU is others'.
                 self.pacing.leave();
                 return Ok(true);
             }
             // A kernel may wait for a word that its program writes after a call that
-            // is put by here. Only serving on lets such a kernel end.
+            // is queued here. Only serving on lets such a kernel end.
             if Instant::now() >= deadline {
                 return Ok(false);
             }
@@ -126,7 +126,7 @@ impl Session {
         }
     }
 
-    /// The calls that were put by, as records' payloads.
+    /// The calls that were queued, as records' payloads.
     pub(crate) fn waiting_calls(&self) -> impl Iterator<Item = ([u8; HEADER_LEN + 1], &[u8])> {
         self.intake.waiting().map(|waiting| {
             let mut head = [0; HEADER_LEN + 1];
@@ -137,7 +137,7 @@ impl Session {
         })
     }
 
-    /// Writes the calls that were put by, and the frames that are kept for the
+    /// Writes the calls that were queued, and the frames that are kept for the
     /// guest.
     pub(crate) fn write_frames<W: std::io::Write>(
         &self,
@@ -176,7 +176,7 @@ impl Session {
         }
     }
 
-    /// Puts a call by that another session had put by.
+    /// Puts a call by that another session had queued.
     pub(crate) fn put_waiting(&mut self, record: &[u8]) -> Result<(), StateError> {
         let Some((header, rest)) = record.split_first_chunk::<HEADER_LEN>() else {
             return Err(StateError::Order("a call without a header"));
@@ -245,7 +245,7 @@ impl Session {
         let written = mover.read_all(self, &chunks, |chunk, bytes| {
             done += chunk.size();
             progress(done, all);
-            // Memory is zero where nothing else is said.
+            // Memory is zero if nothing else is said.
             if bytes.iter().all(|byte| *byte == 0) && !chunk.is_variable() {
                 return Ok(());
             }
@@ -369,7 +369,7 @@ fn put_gathered<W: std::io::Write>(
     Ok(())
 }
 
-/// What is on its way into a session.
+/// State that is being restored into a session.
 #[derive(Debug, Default)]
 pub(crate) struct Filling {
     /// Objects that came, to be made when they are complete.

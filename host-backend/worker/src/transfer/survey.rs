@@ -1,4 +1,4 @@
-//! Looking through the code of a session's modules, on as many threads as help.
+//! Searches the code of a session's modules, on several threads.
 
 use parking_lot::Mutex;
 
@@ -39,7 +39,7 @@ pub(crate) fn run(surveys: Vec<Survey>) {
     };
     std::thread::scope(|scope| {
         for _ in 1..threads {
-            // Where there are no more threads the others do it.
+            // If there are no more threads the others do it.
             let _ = std::thread::Builder::new().spawn_scoped(scope, work);
         }
         work();

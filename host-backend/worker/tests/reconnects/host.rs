@@ -99,7 +99,7 @@ impl Host {
                 if let Some(watch) = &*seen_by.lock().unwrap() {
                     watch(socket.try_clone().unwrap());
                 }
-                // Where who cuts TCP connections goes on.
+                // Where who cuts TCP connections continues.
                 let tls = under.as_ref().map(|tls| tls.server().unwrap());
                 admit(&to, ordinal, socket, tls);
             }
@@ -208,7 +208,7 @@ fn admit(control: &Control, ordinal: u32, socket: OwnedFd, tls: Option<Tls>) {
     }
 }
 
-/// A hello under TLS; `None` where the connection is cut inside it.
+/// A hello under TLS; `None` if the connection is cut inside it.
 fn first_under_tls(socket: &OwnedFd, tls: Tls) -> Option<(Vec<u8>, Option<Secured>)> {
     let mut handshake = Handshake::new(tls);
     let mut bytes = Vec::new();

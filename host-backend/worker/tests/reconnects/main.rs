@@ -159,7 +159,7 @@ fn shm_cut_at_random_moments() {
     survives_cuts(Communicator::Shm);
 }
 
-/// The host asks the guest to go on elsewhere, while it works.
+/// The host asks the guest to continue elsewhere, while it works.
 fn moves(first: Communicator, rounds: u64) {
     let _alone = ALONE.lock();
     let device = device();

@@ -1,4 +1,4 @@
-//! Words in memory that several processes share.
+//! Atomic words in memory that several processes share.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -25,7 +25,7 @@ impl Shared {
     /// Maps `count` words from the start of a memfd.
     ///
     /// # Errors
-    /// What the system says; `InvalidData` where the memfd has fewer words, or
+    /// Errors of the operating system; `InvalidData` where the memfd has fewer words, or
     /// may lose them.
     pub fn map(memory: impl AsFd, count: usize) -> io::Result<Self> {
         let memory = memory.as_fd();

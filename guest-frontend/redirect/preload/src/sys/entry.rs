@@ -3,7 +3,7 @@
 //! Its first bytes load the address of an [`Entry`] into r11, which a caller
 //! never keeps, and jump to the entry's target. That is at first [`lazy`],
 //! which loads paragpu's runtime and looks the function up; then [`pass`],
-//! which tells the runtime who is calling and goes on there; or [`refuse`].
+//! which tells the runtime who is calling and continues there; or [`refuse`].
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};

@@ -330,7 +330,7 @@ fn redirect(info: &libc::dl_phdr_info, image: &Image<Process>) -> *mut Carrier {
     found.carriers
 }
 
-/// What is found in one object.
+/// The findings in one object.
 struct Found<'a> {
     base: u64,
     path: &'a [u8],

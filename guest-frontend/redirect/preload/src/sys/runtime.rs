@@ -90,7 +90,7 @@ impl Runtime {
         if name.last() != Some(&0) {
             return 0;
         }
-        // SAFETY: the handle is open for ever, the name is a C string.
+        // SAFETY: the handle is open forever, the name is a C string.
         unsafe { libc::dlsym(self.handle, name.as_ptr().cast()) as usize }
     }
 }

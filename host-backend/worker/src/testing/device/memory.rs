@@ -10,7 +10,7 @@ use paragpu_protocol::types::MemoryInfo;
 use super::super::memory_unsafe;
 use super::{Stream, TOTAL, TestDevice};
 
-/// What is mapped and registered.
+/// The mapped and registered memory.
 #[derive(Default)]
 pub(super) struct Memory {
     mapped: BTreeMap<u64, Vec<u8>>,

@@ -1,9 +1,9 @@
-//! Objects on their way, while the program runs: images, what lies where in
-//! modules, the calls that recreate objects, and memory that is handed over.
+//! Sends objects while the program runs: images, the layout of modules, the calls
+//! that recreate objects, and memory that is handed over.
 //!
-//! Whatever takes long (reading images, finding names in code, writing to the
-//! link) happens on other threads. The thread that serves the session does the
-//! rest in slices. What the program makes meanwhile travels in another round, so
+//! Other threads do what takes long: reading images, searching code for names,
+//! writing to the link. The thread that serves the session does the rest in slices.
+//! Objects that the program creates in the meantime are sent in further rounds, so
 //! that little is left for the stop.
 
 use std::collections::BTreeSet;
@@ -26,14 +26,14 @@ use crate::transfer::survey;
 /// Most rounds in which objects travel while the program runs.
 const ROUNDS: u32 = 4;
 
-/// What the destination has of the session's objects.
+/// The objects that exist at the destination.
 #[derive(Debug, Default)]
 pub(super) struct Recreated {
     /// The images that it has or was offered.
     images: BTreeSet<[u8; 32]>,
     /// The objects that it has.
     items: Arc<Vec<Item>>,
-    /// What created them.
+    /// The calls that created them.
     pub(super) owners: Owners,
     /// Modules of which the device has not said yet where their variables are.
     unplaced: Vec<u64>,
@@ -146,8 +146,8 @@ impl Source {
         Ok(())
     }
 
-    /// Hands some of the objects' memory over; true where an answer to that
-    /// comes. Where there is nothing more, the destination is to recreate them.
+    /// Hands some of the objects' memory over; true if an answer to that
+    /// comes. If there is nothing more, tells the destination to recreate them.
     fn hand_over(&mut self, session: &mut Session) -> Result<bool, StateError> {
         let Some(batch) = self.shared.next(session) else {
             let writer = self.peer.writer()?;

@@ -1,4 +1,4 @@
-//! The link to the other end of a move.
+//! The link to the destination.
 
 use std::io::BufWriter;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,7 +15,7 @@ use super::{SILENCE, carried};
 use crate::transfer::send_stage::SendStage;
 use crate::transfer::state::{Kind, Scanner, StateError, Writer};
 
-/// Most bytes of the answer to the first frame.
+/// Maximum number of bytes of the answer to the first frame.
 const MOST_ANSWER: usize = 64 * 1024;
 /// How often the destination is told that this end waits.
 const STILL: Duration = Duration::from_secs(5);
@@ -114,7 +114,7 @@ impl Peer {
         self.scanner.get_ref().as_fd()
     }
 
-    /// Has the other end said something? An error where it is silent too long.
+    /// Has the other end said something? An error if it is silent too long.
     pub(super) fn has_answer(&mut self) -> Result<bool, StateError> {
         let fd = self.socket();
         let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];

@@ -1,7 +1,6 @@
-//! Stop-and-copy: what travels while the session is stopped.
-//! Only what the destination does not have yet is sent: what the device notes as
-//! written since it was copied, and of contents that it does not watch what
-//! hashes differently at the two ends.
+//! Stop-and-copy: what the source sends while the session is stopped. That is only
+//! what the destination lacks: dirty pages, or without dirty tracking the chunks
+//! whose hashes differ.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;

@@ -1,10 +1,9 @@
-//! What the source of a migration waits for between the last copy and the
-//! switch: a guest that must connect to the destination by itself, and the
-//! sessions that move with this one.
+//! What the source waits for between the last copy and the switch: a guest that has
+//! to reconnect to the destination by itself, and the sessions that move together
+//! with this one.
 //!
-//! A guest has one connection, so wherever it is taken in the session goes on:
-//! it is the guest that decides a switch at which the link between the hosts
-//! breaks.
+//! If the link between the hosts breaks during the switch, the guest decides: it has
+//! one connection, and the session continues on the side that accepted it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -16,7 +15,7 @@ use paragpu_protocol::handshake::Move;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Source;
-use crate::error::End;
+use crate::error::SessionEnd;
 use crate::intake::why_it_stays;
 use crate::session::Session;
 use crate::transfer::orders::{Report, Step};
@@ -50,7 +49,7 @@ impl Gates {
     }
 }
 
-/// Is the gate open? An error where it never will be.
+/// Is the gate open? An error if it never will be.
 fn is_open(gate: BorrowedFd<'_>) -> Result<bool, StateError> {
     let flags = ready(gate, Duration::ZERO);
     if flags.contains(PollFlags::IN) {
@@ -189,7 +188,7 @@ pub(super) fn may_leave(session: &Session, local: bool, follows: &str) -> Result
 /// stays. Some: the guest cannot follow, and why.
 fn put_by(session: &mut Session, receiver: &mut dyn Receiver) -> Result<Option<String>, Unstopped> {
     while session.takes_more()
-        && let Some(frame) = receiver.receive(Wait::Poll).map_err(End::from)?
+        && let Some(frame) = receiver.receive(Wait::Poll).map_err(SessionEnd::from)?
     {
         if frame.header.kind == Control::Stays.kind() {
             return Ok(Some(why_it_stays(frame.payload)?));

@@ -203,7 +203,7 @@ fn a_session_that_stops_leaves_the_gpu_to_others() {
     assert_eq!(said(), [Plea::Wanted]);
     turns.hear(Turn::Yours);
     assert_eq!(said(), [Plea::Over]);
-    // It goes on before that turn comes.
+    // It continues before that turn comes.
     turns.want();
     stop();
     turns.want();
