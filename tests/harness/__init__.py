@@ -13,14 +13,16 @@ ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
 def build():
     """Builds what is tested, so that nothing stale is: `make tested`, or `make
     build programs` where PARAGPU_TEST_PROFILE is "release". Folders that the
-    environment names are taken as they are, by the processes of this one as well."""
+    environment names are taken as they are, by the processes of this one as well.
+    Who only asks what a test takes waits for nothing."""
     if "PARAGPU_TEST_BINARIES" in os.environ:
         return
     release = os.environ.get("PARAGPU_TEST_PROFILE") == "release"
     goals = ["build", "programs"] if release else ["tested"]
-    made = subprocess.run(["make", "-s", "-C", ROOT, *goals], stdout=sys.stderr, check=False)
-    if made.returncode:
-        raise SystemExit(f"`make {' '.join(goals)}` failed: there is nothing to test")
+    if not {"-h", "--help"} & set(sys.argv[1:]):
+        made = subprocess.run(["make", "-s", "-C", ROOT, *goals], stdout=sys.stderr, check=False)
+        if made.returncode:
+            raise SystemExit(f"`make {' '.join(goals)}` failed: there is nothing to test")
     os.environ["PARAGPU_TEST_BINARIES"] = os.path.join(ROOT, "target", "release" if release else "debug")
     os.environ.setdefault("PARAGPU_TEST_LIBRARIES", os.path.join(ROOT, "out/lib" if release else "out/debug/lib"))
 
