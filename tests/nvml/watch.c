@@ -4,8 +4,7 @@
 //     WATCH=FILE LD_PRELOAD=./watch.so nvidia-smi -L
 //
 // A line of FILE for every table that nvmlInternalGetExportTable gives, and for
-// every call of its slots: arguments, result, and what the call changed in the
-// first bytes that its arguments point to. Only arguments and results are looked
+// every call of its slots: arguments, result, the text that arguments point to, and all that the call changed there, up to two records of processes. Only arguments and results are looked
 // at; everything is passed on as it is. x86-64, glibc.
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -17,7 +16,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { TABLES = 16, SLOTS = 512, ARGUMENTS = 6, LOOK = 160 };
+enum { TABLES = 16, SLOTS = 512, ARGUMENTS = 6, LOOK = 8448, GLANCE = 48 };
 
 struct table {
     unsigned char uuid[16];
@@ -71,6 +70,15 @@ static size_t look(uint64_t address, void *into) {
     return 0;
 }
 
+static int is_text(const unsigned char *bytes) {
+    for (int at = 0; at < 4; ++at) {
+        if (bytes[at] < 32 || bytes[at] > 126) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
 static void hex(const unsigned char *bytes, size_t size) {
     for (size_t at = 0; at < size; ++at) {
         fprintf(out, "%02x%s", bytes[at], at % 8 == 7 && at + 1 < size ? " " : "");
@@ -95,16 +103,27 @@ __attribute__((visibility("hidden"))) void watch_ends(struct call *call) {
     fprintf(out, "\n");
     for (int at = 0; at < ARGUMENTS; ++at) {
         unsigned char after[LOOK];
-        if (readable[at] && look(call->arguments[at], after) == readable[at]) {
-            int same = !memcmp(before[at], after, readable[at]);
-            fprintf(out, "  argument %d %s ", at, same ? "points to" : "was      ");
-            hex(before[at], readable[at]);
-            if (!same) {
-                fprintf(out, "\n  argument %d is        ", at);
-                hex(after, readable[at]);
-            }
-            fprintf(out, "\n");
+        if (!readable[at] || look(call->arguments[at], after) != readable[at]) {
+            continue;
         }
+        // Up to the last byte that changed.
+        size_t changed = readable[at];
+        while (changed > 0 && before[at][changed - 1] == after[changed - 1]) {
+            --changed;
+        }
+        // What registers hold by chance, code among it, is not looked at.
+        if (!changed && !is_text(before[at])) {
+            continue;
+        }
+        size_t shown = readable[at] < GLANCE ? readable[at] : GLANCE;
+        shown = changed > shown ? changed : shown;
+        fprintf(out, "  argument %d %s ", at, changed ? "was      " : "points to");
+        hex(before[at], shown);
+        if (changed) {
+            fprintf(out, "\n  argument %d is        ", at);
+            hex(after, shown);
+        }
+        fprintf(out, "\n");
     }
     fflush(out);
 }
