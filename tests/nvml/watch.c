@@ -4,8 +4,10 @@
 //     WATCH=FILE LD_PRELOAD=./watch.so nvidia-smi -L
 //
 // A line of FILE for every table that nvmlInternalGetExportTable gives, and for
-// every call of its slots: arguments, result, the text that arguments point to, and all that the call changed there, up to two records of processes. Only arguments and results are looked
-// at; everything is passed on as it is. x86-64, glibc.
+// every call of its slots: arguments, result, the text that arguments point to,
+// and all that the call changed there, up to two records of processes. Only
+// arguments and results are looked at; everything is passed on as it is. x86-64,
+// glibc.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
