@@ -100,7 +100,15 @@ impl ModuleDevice for CudaDevice {
     }
 
     fn module_managed(&mut self, module: ModuleId, name: &str) -> Result<(u64, u64)> {
-        let (address, size) = self.module_global(module, name)?;
+        let (address, size) = self.module_global(module, name).map_err(|error| {
+            // cuModuleGetGlobal calls a kernel's name invalid; to
+            // cuLibraryGetManaged it is a name that is not there.
+            if error.status == Status::INVALID_VALUE {
+                let why = format!("no managed variable {name}");
+                return Error::new(Status::NOT_FOUND, why);
+            }
+            error
+        })?;
         if !self.context.is_managed(address)? {
             let why = format!("{name} is not in managed memory");
             return Err(Error::new(Status::NOT_FOUND, why));
