@@ -216,7 +216,36 @@ def wrong():
     assert [field.code for field in fields] == [NOT_SUPPORTED, NOT_SUPPORTED]
     for count in (0, -1, 2**31 - 1):
         call("nvmlDeviceGetFieldValues", handle, count, fields, code=INVALID)
+    wrong_in_the_table(handle, guesses)
     return {}
+
+
+def wrong_in_the_table(handle, guesses):
+    """The same for the functions without names that nvidia-smi calls."""
+    table, value = ctypes.POINTER(ctypes.c_void_p)(), ctypes.c_uint()
+    one = bytes.fromhex("c4fe3e6cc98f6c4ea327ee696e12f7c4")
+    call("nvmlInternalGetExportTable", ctypes.byref(table), bytes(16), code=NOT_FOUND)
+    call("nvmlInternalGetExportTable", NULL, one, code=INVALID)
+    call("nvmlInternalGetExportTable", ctypes.byref(table), one)
+
+    def slot(number, *arguments, code):
+        got = ctypes.CFUNCTYPE(ctypes.c_uint)(table[number])(*arguments)
+        assert got == code, f"slot {number} returned {got}, not {code}"
+
+    for number in (72, 213, 214, 215):
+        for guess in guesses:
+            slot(number, guess, ctypes.byref(value), code=INVALID)
+        slot(number, handle, NULL, code=INVALID)
+        slot(number, handle, ctypes.byref(value), code=SUCCESS)
+    room = ctypes.create_string_buffer(b"\xff" * 34, 34)
+    slot(81, 0, NULL, 34, code=INVALID)
+    slot(81, 99, room, 34, code=INVALID)
+    slot(81, 0, room, -1, code=INVALID)
+    for size in (0, 1, 12):
+        slot(81, 0, room, size, code=TOO_SMALL)
+    assert room.raw == b"\xff" * 34, "nothing is written past the room"
+    slot(81, 0, room, 13, code=SUCCESS)
+    assert room.raw[12:14] == b"\0\xff", "twelve letters and a zero"
 
 
 def both():
