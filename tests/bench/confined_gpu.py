@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Looks at what confines workers on this machine's NVIDIA GPU; run as root.
 
-usage: confined_gpu.py [--output FILE] [--learn] PROGRAM...
+usage: confined_gpu.py [--output FILE] [--learn] [--users FIRST-LAST] PROGRAM...
 
 Each PROGRAM (a CUDA test program, by its path) runs over unix, shm and tcp with
 workers under confine.cuda_calls = "deny". None of its sessions may meet a
 refused call, and each thread of each worker must be filtered. With --learn the
 same under "learn": the kernel's log then names calls that the software GPU's
 list lacks, which are printed. That needs a kernel with audit messages, and
-auditd stopped.
+auditd stopped. With --users workers are users of the range, in namespaces of their
+own, and none may run as this one.
 """
 
 import argparse
@@ -42,23 +43,25 @@ def unfiltered(daemon):
     """Names of threads of workers with a session that no filter holds."""
     pids = [one["worker_pid"] for one in daemon.sessions()]
     found = [thread for pid in pids if os.path.exists(f"/proc/{pid}") for thread in threads(pid)]
-    return len(found), [thread["Name"] for thread in found if thread.get("Seccomp") != "2"]
+    bare = [thread["Name"] for thread in found if thread.get("Seccomp") != "2"]
+    return len(found), bare, {int(thread["Uid"].split()[0]) for thread in found}
 
 
-def run(daemon, program, way):
-    """One program; its threads are looked at while it runs."""
-    looked, bare = 0, []
+def run(daemon, program, way, apart):
+    """One program; its threads are looked at while it runs. Are its workers to be `apart`?"""
+    looked, bare, users = 0, [], set()
     done = []
     runner = threading.Thread(target=lambda: done.append(daemon.run(program, way, timeout=300)))
     runner.start()
     while runner.is_alive():
-        count, names = unfiltered(daemon)
-        looked, bare = max(looked, count), bare + names
+        count, names, found = unfiltered(daemon)
+        looked, bare, users = max(looked, count), bare + names, users | found
         runner.join(0.05)
     log = daemon.log()
     refused = re.findall(r"the system call (\S+) is refused", log)
-    good = done[0].ok and not refused and not bare
-    return {"program": os.path.basename(program), "way": way, "ok": done[0].ok, "threads": looked,
+    shared = apart and (not users or os.getuid() in users)
+    good = done[0].ok and not refused and not bare and not shared
+    return {"program": os.path.basename(program), "way": way, "ok": done[0].ok, "threads": looked, "users": sorted(users),
             "unfiltered": sorted(set(bare)), "refused": refused, "held": good}
 
 
@@ -76,16 +79,20 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", help="where the results go, as JSON")
     parser.add_argument("--learn", action="store_true", help="print calls that the software GPU's list lacks")
+    parser.add_argument("--users", help="numbers for users of workers, FIRST-LAST")
     parser.add_argument("--device", default="cuda", help=argparse.SUPPRESS)
     parser.add_argument("programs", nargs="+", metavar="PROGRAM")
     arguments = parser.parse_args()
     calls = "learn" if arguments.learn else "deny"
     start = len(subprocess.run(["dmesg"], capture_output=True, text=True, check=True).stdout.splitlines())
     results = []
-    with harness.Daemon(f"--set=confine.cuda_calls={calls}", device=arguments.device) as daemon:
+    settings = [f"--set=confine.cuda_calls={calls}"]
+    if arguments.users:
+        settings += [f"--set=confine.users={arguments.users}", "--set=confine.cuda_users=true"]
+    with harness.Daemon(*settings, device=arguments.device) as daemon:
         for program in arguments.programs:
             for way in WAYS:
-                result = run(daemon, os.path.abspath(program), way)
+                result = run(daemon, os.path.abspath(program), way, arguments.users)
                 results.append(result)
                 print("held  " if result["held"] else "BROKEN", result, flush=True)
         doctor = [harness.binary("paragpu"), "--control", daemon.control, "doctor", "--side", "host"]

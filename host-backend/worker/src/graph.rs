@@ -14,6 +14,7 @@ use crate::error::{Fault, Outcome, fail};
 use crate::session::Session;
 use crate::session::code_search::Prints;
 use crate::session::graph::NodeWork;
+use crate::session::queue::Blocker;
 
 /// Most bodies of a conditional node.
 const MOST_BODIES: usize = 1024;
@@ -134,6 +135,11 @@ impl Session {
             self.printing.note(Prints::Yes);
         }
         self.gpu.graph_launch(graph.id, stream)?;
+        if graph.calls_host {
+            let mark = self.gpu.mark(stream)?;
+            let streams = &mut self.objects.streams;
+            streams.follow(&mut self.gpu, Blocker::Graph(mark));
+        }
         self.pacing.launched(&mut self.gpu, stream)?;
         self.statistics.launches.add(graph.kernels);
         Ok(())

@@ -8,6 +8,7 @@ use paragpu_protocol::table::{HostFuncDone, HostFuncLaunch};
 use crate::error::Outcome;
 use crate::session::Session;
 use crate::session::graph::NodeWork;
+use crate::session::queue::Blocker;
 
 impl Session {
     pub(crate) fn host_func_launch(&mut self, call: &HostFuncLaunch) -> Outcome<()> {
@@ -15,11 +16,13 @@ impl Session {
         let id = call.id;
         self.objects.host_functions.queue(id)?;
         let NodeWork { work, .. } = self.host_func_launch_work(call)?;
-        let launched = self.gpu.submit(&work, stream);
-        if launched.is_err() {
+        if let Err(error) = self.gpu.submit(&work, stream) {
             self.objects.host_functions.remove(id);
+            return Err(error.into());
         }
-        Ok(launched?)
+        let streams = &mut self.objects.streams;
+        streams.follow(&mut self.gpu, Blocker::Function(id));
+        Ok(())
     }
 
     /// A function of a graph may run many times: it is not queued by itself.

@@ -41,7 +41,7 @@ pub(crate) mod objects;
 pub(crate) mod output;
 pub(crate) mod pacer;
 pub(crate) mod pages;
-mod queue;
+pub(crate) mod queue;
 pub(crate) mod sender;
 pub(crate) mod shadow;
 pub(crate) mod sharing;

@@ -23,6 +23,8 @@ struct Graph {
     kernels: u64,
     /// Some of them may print.
     prints: bool,
+    /// Some of its nodes are host functions.
+    calls_host: bool,
     /// Why it cannot be instantiated.
     failure: Option<Error>,
 }
@@ -77,6 +79,8 @@ pub(crate) struct Launchable {
     pub(crate) kernels: u64,
     /// Some of them may print.
     pub(crate) prints: bool,
+    /// It has host functions.
+    pub(crate) calls_host: bool,
 }
 
 /// The graphs of a session.
@@ -102,6 +106,7 @@ impl Graphs {
             bytes: 0,
             kernels: 0,
             prints: false,
+            calls_host: false,
             failure: None,
         };
         self.table.insert(graph, new);
@@ -126,6 +131,7 @@ impl Graphs {
         bytes: usize,
     ) -> Outcome<()> {
         let kernels = nodes.iter().filter(|node| is_kernel(node)).count();
+        let calls_host = nodes.iter().any(|node| matches!(node.work, Work::Host(_)));
         let graph = self.table.get_mut(graph)?;
         let State::Building(all) = &mut graph.state else {
             return fail(Status::INVALID_VALUE, "the graph has all its nodes");
@@ -137,6 +143,7 @@ impl Graphs {
         graph.bytes += bytes;
         graph.kernels += kernels as u64;
         graph.prints |= prints;
+        graph.calls_host |= calls_host;
         self.bytes += bytes;
         Ok(())
     }
@@ -175,6 +182,7 @@ impl Graphs {
             id: graph.id()?,
             kernels: graph.kernels,
             prints: graph.prints,
+            calls_host: graph.calls_host,
         })
     }
 

@@ -79,6 +79,12 @@ impl HostFunctions {
         self.lock().functions.is_empty()
     }
 
+    /// Is it launched and has not ended?
+    pub(crate) fn has(&self, id: u64) -> bool {
+        let table = self.lock();
+        !table.closed && table.functions.contains_key(&id)
+    }
+
     /// Notes a function that is about to be given to a stream.
     pub(crate) fn queue(&self, id: u64) -> Outcome<()> {
         let mut table = self.lock();

@@ -28,13 +28,14 @@ pub(crate) struct Objects {
 
 impl Objects {
     pub(crate) fn new(modules: Modules, host_functions: HostFunctions) -> Self {
+        let host_functions = Arc::new(host_functions);
         Self {
-            streams: Streams::new(),
+            streams: Streams::new(Arc::clone(&host_functions)),
             events: Events::new(),
             modules,
             textures: Textures::new(),
             graphs: Graphs::new(),
-            host_functions: Arc::new(host_functions),
+            host_functions,
             limits: BTreeMap::new(),
             live: Live::default(),
         }

@@ -5,10 +5,12 @@
 //! memory with work behind a kernel that never ends.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use paragpu_device::{EventId, Result, StreamId};
 
 use super::gpu::Gpu;
+use super::host_function::HostFunctions;
 
 /// Work between two marks.
 const STEP: u32 = 256;
@@ -54,6 +56,94 @@ impl Queue {
     /// The stream is no more.
     pub(super) fn abandon(&mut self, gpu: &mut Gpu) {
         for mark in self.marks.drain(..) {
+            gpu.free_mark(mark);
+        }
+    }
+}
+
+/// Work of all streams that may be given behind a host function that has not
+/// ended. NVIDIA's driver takes about a thousand launches and then blocks in the
+/// call that brings another. The end of the function comes to the thread that
+/// would block there, so it must never bring so many.
+const BEHIND: u64 = 256;
+
+/// What does not end before the guest has run a function.
+#[derive(Debug)]
+pub(crate) enum Blocker {
+    /// The host function itself.
+    Function(u64),
+    /// The launch of a graph with host functions: a mark behind it.
+    Graph(EventId),
+}
+
+/// Limits how much work is given behind host functions.
+pub(super) struct Blockers {
+    functions: Arc<HostFunctions>,
+    /// Pieces of work given to all streams.
+    given: u64,
+    /// With how many pieces had been given before each; the oldest first.
+    waiting: VecDeque<(Blocker, u64)>,
+}
+
+impl std::fmt::Debug for Blockers {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = formatter.debug_struct("Blockers");
+        shown.field("given", &self.given);
+        shown
+            .field("waiting", &self.waiting)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Blockers {
+    pub(super) fn new(functions: Arc<HostFunctions>) -> Self {
+        Self {
+            functions,
+            given: 0,
+            waiting: VecDeque::new(),
+        }
+    }
+
+    /// Has so much been given behind one that more must wait?
+    pub(super) fn are_full(&mut self, gpu: &mut Gpu) -> bool {
+        while let Some((blocker, before)) = self.waiting.front() {
+            // What was given before the oldest needs no function to end.
+            if self.given - before < BEHIND {
+                return false;
+            }
+            if !self.has_ended(gpu, blocker) {
+                return true;
+            }
+            self.forget_first(gpu);
+        }
+        false
+    }
+
+    /// A piece of work is given.
+    pub(super) fn count(&mut self) {
+        self.given += 1;
+    }
+
+    /// The last piece was one of these.
+    pub(super) fn add(&mut self, gpu: &mut Gpu, blocker: Blocker) {
+        self.waiting.push_back((blocker, self.given));
+        while let Some((first, _)) = self.waiting.front()
+            && self.has_ended(gpu, first)
+        {
+            self.forget_first(gpu);
+        }
+    }
+
+    /// After an error nothing waits any more.
+    fn has_ended(&self, gpu: &mut Gpu, blocker: &Blocker) -> bool {
+        match blocker {
+            Blocker::Function(id) => !self.functions.has(*id),
+            Blocker::Graph(mark) => !matches!(gpu.event_query(*mark), Ok(false)),
+        }
+    }
+
+    fn forget_first(&mut self, gpu: &mut Gpu) {
+        if let Some((Blocker::Graph(mark), _)) = self.waiting.pop_front() {
             gpu.free_mark(mark);
         }
     }

@@ -1,11 +1,14 @@
 //! The guest's streams.
 
+use std::sync::Arc;
+
 use paragpu_device::{EventId, Result, StreamId};
 use paragpu_protocol::handle::StreamHandle;
 use paragpu_protocol::status::Status;
 
 use super::gpu::{Fence, Gpu};
-use super::queue::Queue;
+use super::host_function::HostFunctions;
+use super::queue::{Blocker, Blockers, Queue};
 use crate::error::{Fault, Outcome, fail};
 use crate::handles::Table;
 
@@ -90,14 +93,16 @@ pub(crate) struct Streams {
     /// Streams that the guest destroyed and whose work is not over. The device's
     /// streams live until it is, so that fences can count on it.
     dying: Vec<StreamId>,
+    blockers: Blockers,
 }
 
 impl Streams {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(host_functions: Arc<HostFunctions>) -> Self {
         Self {
             table: Table::new("stream"),
             legacy: Stream::new(StreamId::LEGACY),
             dying: Vec::new(),
+            blockers: Blockers::new(host_functions),
         }
     }
 
@@ -117,8 +122,11 @@ impl Streams {
     }
 
     /// The stream that work is about to be given to; a stall where so much
-    /// waits in it already that more must wait.
+    /// waits in it, or behind a host function, that more must wait.
     pub(crate) fn for_work(&mut self, gpu: &mut Gpu, handle: StreamHandle) -> Outcome<StreamId> {
+        if self.blockers.are_full(gpu) {
+            return Err(Fault::Stall);
+        }
         // A wait for the legacy stream is one for the others' work, too.
         self.legacy.set_apart(gpu)?;
         let stream = self.get(handle)?;
@@ -127,7 +135,15 @@ impl Streams {
             return Err(Fault::Stall);
         }
         stream.busy = true;
-        Ok(stream.id)
+        let id = stream.id;
+        self.blockers.count();
+        Ok(id)
+    }
+
+    /// The work that was just given to a stream ends when the guest has run its
+    /// host function, and so does what comes behind it.
+    pub(crate) fn follow(&mut self, gpu: &mut Gpu, blocker: Blocker) {
+        self.blockers.add(gpu, blocker);
     }
 
     /// A fence behind all work given so far.

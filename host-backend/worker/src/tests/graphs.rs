@@ -1,11 +1,13 @@
 use paragpu_protocol::call::WireCall;
 use paragpu_protocol::codec::{Bytes, encode_all};
+use paragpu_protocol::frame::Control;
 use paragpu_protocol::handle::{DeviceAddress, EventHandle, GraphExecHandle, StreamHandle};
 use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
     ContextSynchronize, CopyFromDevice, EventRecord, GraphBegin, GraphConditional, GraphDestroy,
-    GraphInstantiate, GraphLaunch, GraphNodeUpdate, GraphNodes, MemMap, Memset, Ping,
+    GraphInstantiate, GraphLaunch, GraphNodeUpdate, GraphNodes, HostFuncDone, HostFuncLaunch,
+    MemMap, Memset, Ping,
 };
 use paragpu_protocol::types::GraphNode;
 
@@ -84,6 +86,33 @@ fn a_graph_is_built_launched_changed_and_destroyed() {
     guest.post(&launch());
     let (status, call) = guest.call(&ContextSynchronize {}).unwrap_err();
     assert_eq!((status, call), (Status::INVALID_HANDLE, 0x0a04));
+    guest.goodbye();
+}
+
+#[test]
+fn little_is_given_behind_a_graph_with_a_host_function() {
+    let mut guest = Guest::new();
+    let base = guest.regions.arena;
+    guest
+        .call(&MemMap {
+            address: DeviceAddress(base),
+            size: CHUNK,
+        })
+        .unwrap();
+    let stream = StreamHandle::LEGACY;
+    let function = node(&HostFuncLaunch { stream, id: 9 }, &[]);
+    begin(&mut guest, &function, 1).unwrap();
+    guest.post(&launch());
+    guest.next_where(|frame| frame.kind == Control::HostFunc.kind());
+    let given = |guest: &Guest| guest.device.count("memset");
+    for _ in 0..2000 {
+        guest.post(&fill(base, 3));
+    }
+    super::waiting::look(&mut guest);
+    assert!((100..500).contains(&given(&guest)), "{}", given(&guest));
+    guest.post(&HostFuncDone { id: 9 });
+    guest.call(&ContextSynchronize {}).unwrap();
+    assert_eq!(given(&guest), 2000);
     guest.goodbye();
 }
 

@@ -247,6 +247,43 @@ fn a_host_function_ends_though_copies_wait_for_staging() {
     guest.goodbye();
 }
 
+/// Waits until all calls so far were looked at, while a host function runs: a read
+/// of a shadow by another thread comes behind them and ahead of those that wait.
+pub(super) fn look(guest: &mut Guest) {
+    let address = guest.regions.shadow;
+    let size = 4096;
+    let shadow = ShadowCreate {
+        address: ShadowAddress(address),
+        size,
+    };
+    guest.send(1, &shadow);
+    guest.send(2, &ShadowRead { address, size });
+    guest.next_where(|frame| frame.slot == 2);
+}
+
+#[test]
+fn little_is_given_behind_host_functions() {
+    let mut guest = guest();
+    let (stream, _) = STREAMS[0];
+    let count = |guest: &Guest| guest.device.count("memset");
+    // One after the other; the second is queued behind as much as may be.
+    for id in 1..=2 {
+        let before = count(&guest);
+        guest.post(&HostFuncLaunch { stream, id });
+        guest.next_where(|frame| frame.kind == Control::HostFunc.kind());
+        for _ in 0..2000 {
+            set(&guest, stream);
+        }
+        look(&mut guest);
+        let given = count(&guest) - before;
+        assert!((100..500).contains(&given), "{given} were given");
+        guest.post(&HostFuncDone { id });
+        guest.call(&ContextSynchronize {}).unwrap();
+        assert_eq!(count(&guest) - before, 2000);
+    }
+    guest.goodbye();
+}
+
 #[test]
 fn code_is_loaded_behind_host_functions() {
     let mut guest = guest();
