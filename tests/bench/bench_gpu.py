@@ -329,7 +329,7 @@ def arguments():
         if getattr(options, name) is None:
             setattr(options, name, quick if options.quick else full)
     options.starts = 5 if options.quick else 11
-    options.sharing_rounds = 2 if options.quick else 5
+    options.sharing_rounds = min(options.rounds, 5)
     options.all_ways = not options.quick
     return options
 
@@ -354,6 +354,31 @@ def plots(samples):
         measure.dots("From process start to the first result", "seconds", groups(["start_to_first_result"])),
         measure.dots("Eight processes at once", "kernels a second in all", groups(["shared_8"])),
     ]
+
+
+def entries_with_values(entries):
+    """Those that were measured."""
+    return [entry for entry in entries if entry["value"] is not None]
+
+
+def unmeasured(samples, entries):
+    """Entries that a whole run should have are failures."""
+    for entry in entries:
+        if entry["value"] is None and not any(entry["name"] in failure for failure in samples.failures):
+            samples.failures.append(f"{entry['name']}: not measured")
+
+
+def store(options, about, samples, programs):
+    """Writes what was measured so far; all entries, those without a value too."""
+    results = Results(samples, programs)
+    results.over_shm()
+    results.over_streams()
+    chosen = ", ".join(word for word, said in (("quick", options.quick), ("some programs", options.programs)) if said)
+    command = "make bench-gpu" + (f" ({chosen})" if chosen else "")
+    told = f"Native and remote runs alternate; every figure is a median of {options.rounds} rounds or, of programs, {options.program_rounds}."
+    content = measure.of_results(entries_with_values(results.entries))
+    measure.write(options.output, measure.described("paragpu beside native", about, command, told, **content, plots=plots(samples)), samples)
+    return results.entries
 
 
 def main():
@@ -381,23 +406,12 @@ def main():
                     getattr(bench, part)()
             except (RuntimeError, OSError, subprocess.SubprocessError, ValueError) as error:
                 bench.failed(f"{part}: {type(error).__name__}: {error}")
+            # What is cut off later keeps this.
+            entries = store(options, about, bench.samples, programs if "programs" in parts else [])
             say(f"{part}: done after {time.monotonic() - begun:.0f} s")
-    samples = bench.samples
-    results = Results(samples, programs if "programs" in parts else [])
-    results.over_shm()
-    results.over_streams()
-    restricted = bool(options.programs) or options.parts != PARTS
-    entries = [entry for entry in results.entries if entry["value"] is not None]
-    for entry in results.entries:
-        if entry["value"] is None and not restricted and not any(entry["name"] in failure for failure in samples.failures):
-            samples.failures.append(f"{entry['name']}: not measured")
-    command = "make bench-gpu" + (" (quick)" if options.quick else "")
-    words = "Native and remote runs alternate; every figure is a median."
-    content = measure.of_results(entries)
-    measure.write(
-        options.output, measure.described("paragpu beside native", about, command, words, **content, plots=plots(samples)), samples
-    )
-    status = measure.conclude(entries, samples.failures)
+    if not options.programs and options.parts == PARTS:
+        unmeasured(bench.samples, entries)
+    status = measure.conclude(entries_with_values(entries), bench.samples.failures)
     print(f"written to {os.path.relpath(options.output)}, after {time.monotonic() - begun:.0f} s")
     return status
 

@@ -73,7 +73,23 @@ class NvidiaSmi(unittest.TestCase):
             self.assertEqual(holder.stdout.readline(), "holds\n")
             for release, output in self.said(*query).items():
                 self.assertGreaterEqual(int(output), 64, release)
+            self.check_lists(holder.pid)
             holder.stdin.close()
+
+    def check_lists(self, pid):
+        """The process is in every list, by number, name and memory."""
+        name = re.escape(os.path.basename(sys.executable))
+        query = ("--query-compute-apps=pid,name,used_memory", "--format=csv,noheader")
+        for words, row in (
+            (query, rf"^{pid}, \S*{name}, \d+ MiB$"),
+            ((), rf"^\| +0 +N/A +N/A +{pid} +C +\S*{name} +\d+MiB \|$"),
+            (("pmon", "-c", "1"), rf"^ +0 +{pid} +C .*{name[:10]}"),
+        ):
+            for release, output in self.said(*words).items():
+                self.assertRegex(output, re.compile(row, re.MULTILINE), (release, words))
+        for release, output in self.said("-q", "-x").items():
+            listed = xml.etree.ElementTree.fromstring(output).findall("gpu/processes/process_info/pid")
+            self.assertEqual([one.text for one in listed], [str(pid)], release)
 
     def test_all_of_it_as_xml(self):
         for release, output in self.said("-q", "-x").items():

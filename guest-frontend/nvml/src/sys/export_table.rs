@@ -6,12 +6,12 @@
 //! NOT_SUPPORTED, which nvidia-smi shows as "N/A"; those that it was never seen
 //! to call name themselves once on standard error.
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::types::{nvmlDevice_t, nvmlReturn_t};
-use super::{device, guard, guard_before_init, pcie, process};
+use super::{device, guard, guard_before_init, pcie, process, put_list};
 use crate::code::{Code, Result};
 
 /// The table's identifier.
@@ -121,16 +121,54 @@ extern "C" fn no_samples() -> nvmlReturn_t {
     Code::NOT_FOUND.0
 }
 
-/// How many processes of the VM compute. Their records, which native runs did not
-/// show, cannot be given: with any it is not supported.
+/// What slot 213 tells of a process: 4,128 bytes.
+#[repr(C)]
+struct Process {
+    pid: c_uint,
+    /// Bytes of the device's memory.
+    memory: c_ulonglong,
+    /// Its part of a partitioned GPU: none.
+    instances: [c_uint; 2],
+    /// 0 in every native record.
+    unknown: c_ulonglong,
+    /// Its arguments as /proc has them, each with a zero behind it.
+    arguments: [u8; 4096],
+}
+
+impl Process {
+    fn new((pid, memory): (u32, u64)) -> Self {
+        let mut arguments = [0; 4096];
+        // One that has ended has none.
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        // The last byte stays zero.
+        for (place, byte) in arguments.iter_mut().take(4095).zip(line) {
+            *place = byte;
+        }
+        Self {
+            pid,
+            memory,
+            instances: [c_uint::MAX; 2],
+            unknown: 0,
+            arguments,
+        }
+    }
+}
+
+/// The VM's processes that compute: `count` is how many there is room for, and then
+/// how many there are.
 ///
 /// # Safety
-/// `count` is null or writable.
-unsafe extern "C" fn compute_processes(handle: nvmlDevice_t, count: *mut c_uint) -> nvmlReturn_t {
-    guard(|| match process::processes(handle)?.is_empty() {
+/// `count` is null or a readable and writable word; `place` is null or writable for
+/// as many records as it says.
+unsafe extern "C" fn compute_processes(
+    handle: nvmlDevice_t,
+    count: *mut c_uint,
+    place: *mut Process,
+) -> nvmlReturn_t {
+    guard(|| {
+        let list = process::processes(handle)?.into_iter().map(Process::new);
         // SAFETY: as the caller promises.
-        true => unsafe { put_none(handle, count) },
-        false => Err(Code::NOT_SUPPORTED),
+        unsafe { put_list(place, count, list.collect()) }
     })
 }
 
@@ -196,6 +234,20 @@ mod tests {
         assert_eq!(got, 0);
         // SAFETY: a table begins with its size.
         assert_eq!(unsafe { table.cast::<usize>().read() }, 8 * WORDS);
+    }
+
+    #[test]
+    fn a_record_of_a_process_is_as_native_ones() {
+        let own = std::process::id();
+        let record = Process::new((own, 7));
+        assert_eq!(size_of::<Process>(), 4128);
+        assert_eq!(std::mem::offset_of!(Process, memory), 8);
+        assert_eq!(std::mem::offset_of!(Process, instances), 16);
+        assert_eq!(std::mem::offset_of!(Process, arguments), 32);
+        let line = std::fs::read("/proc/self/cmdline").unwrap();
+        assert_eq!((record.pid, record.memory), (own, 7));
+        assert!(record.arguments.starts_with(&line[..line.len().min(4095)]));
+        assert_eq!(record.arguments[4095], 0);
     }
 
     #[test]
