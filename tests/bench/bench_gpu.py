@@ -179,13 +179,14 @@ class Bench:
             raise measure.Failed(f"{program} {' '.join(words)}: {(done.stdout + done.stderr).strip()[-500:]}")
         return json.loads(said[-1]), seconds
 
-    def programs(self, names):
-        """Whole programs, with as many rounds as take the wanted time natively."""
+    def programs(self, names, keep):
+        """Whole programs, with as many rounds as take the wanted time natively; `keep` is called behind each."""
         for name in names:
             try:
                 self.program(name)
             except measure.Failed as failure:
                 self.failed(f"program_{name}: {failure}")
+            keep()
 
     def program(self, name):
         """One program, every way."""
@@ -398,16 +399,20 @@ def main():
     with harness.Daemon(f"--warm={WARM}", device="cuda", log=options.log) as daemon:
         gpu.await_warm(daemon, WARM)
         bench = Bench(daemon, options)
+
+        def keep():
+            """Writes the results so far: a run that is cut off keeps them."""
+            return store(options, about, bench.samples, programs if "programs" in parts else [])
+
         for part in parts:
             try:
                 if part == "programs":
-                    bench.programs(programs)
+                    bench.programs(programs, keep)
                 else:
                     getattr(bench, part)()
             except (RuntimeError, OSError, subprocess.SubprocessError, ValueError) as error:
                 bench.failed(f"{part}: {type(error).__name__}: {error}")
-            # What is cut off later keeps this.
-            entries = store(options, about, bench.samples, programs if "programs" in parts else [])
+            entries = keep()
             say(f"{part}: done after {time.monotonic() - begun:.0f} s")
     if not options.programs and options.parts == PARTS:
         unmeasured(bench.samples, entries)

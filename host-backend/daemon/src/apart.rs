@@ -101,6 +101,7 @@ impl Apart {
                     file,
                     null: null.into(),
                     spare: None,
+            last: Namespaces::All,
                 };
                 apart::exit(privileged.serve(&theirs));
             }
@@ -198,17 +199,32 @@ fn keep(kept: CapabilitySet) -> std::io::Result<()> {
     Ok(set_capabilities(None, sets)?)
 }
 
+/// The namespaces of a worker. NVIDIA's driver looks itself up in /proc by the number
+/// that it has in its own namespace of processes, and does not begin where another has
+/// it there. A /proc of that namespace cannot be mounted where a unit or a container
+/// hides parts of the host's, so its workers stay in the host's. Their user, and
+/// Landlock, keep them from others' processes.
+fn namespaces(spawn: &Spawn) -> Namespaces {
+    match spawn.device.as_str() {
+        "cuda" => Namespaces::WithHostsProcesses,
+        _ => Namespaces::All,
+    }
+}
+
 /// The process with privileges.
 struct Privileged {
     map: Map,
     file: OwnedFd,
     null: OwnedFd,
     spare: Option<Spare>,
+    /// Those of the last worker.
+    last: Namespaces,
 }
 
 /// A process in namespaces of its own that waits for what to run. It ends with
 /// the spawner.
 struct Spare {
+    namespaces: Namespaces,
     pid: u32,
     pidfd: OwnedFd,
     gate: Control,
@@ -245,7 +261,7 @@ impl Privileged {
             }
             if started {
                 // What fails now is told when the next one is asked for.
-                self.spare = self.spare().ok();
+                self.spare = self.spare(self.last).ok();
             }
         }
         DONE
@@ -351,24 +367,27 @@ impl Privileged {
         if rustix::net::sockopt::socket_domain(socket) != Ok(rustix::net::AddressFamily::UNIX) {
             return Err("not a socket of the daemon's".into());
         }
+        self.last = namespaces(&spawn);
         let request = Request::Start(spawn);
         if let Some(spare) = self.spare.take()
+            && spare.namespaces == self.last
             && spare.gate.send(&request, &[socket.as_fd()]).is_ok()
         {
             return Ok((spare.pid, spare.pidfd));
         }
-        let spare = self.spare()?;
+        let spare = self.spare(self.last)?;
         let sent = spare.gate.send(&request, &[socket.as_fd()]);
         sent.map_err(|error| format!("the process ended: {error}"))?;
         Ok((spare.pid, spare.pidfd))
     }
 
     /// Makes a process that waits.
-    fn spare(&self) -> Result<Spare, String> {
+    fn spare(&self, namespaces: Namespaces) -> Result<Spare, String> {
         let (gate, theirs) = Control::pair().map_err(|error| error.to_string())?;
-        let (pid, pidfd) = apart::start(self.map, Namespaces::All, true, || self.wait(&theirs))
+        let (pid, pidfd) = apart::start(self.map, namespaces, true, || self.wait(&theirs))
             .map_err(|error| format!("the kernel starts no process: {error}"))?;
         Ok(Spare {
+            namespaces,
             pid: pid.cast_unsigned(),
             pidfd,
             gate,

@@ -145,9 +145,6 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     if is_driver && let Err(error) = code_cache::reserve() {
         tracing::warn!(%error, "compiled code is not kept");
     }
-    if is_driver && arguments.apart {
-        confine::prepare_for_driver().map_err(Stop::NoDevice)?;
-    }
     let mut warm = warm_up(arguments)?;
     if is_driver {
         let _ = confine::begin(arguments.device, arguments.calls, arguments.apart);

@@ -19,14 +19,15 @@ const CAPABILITIES: u32 = 64;
 pub enum Namespaces {
     /// None: the host's files, processes and network.
     Users,
-    /// All: mounts, processes, network, IPC, names of the host.
+    /// All but that of processes: mounts, network, IPC, names of the host.
+    WithHostsProcesses,
+    /// All.
     All,
 }
 
 impl Namespaces {
     fn flags(self) -> libc::c_int {
-        let all = libc::CLONE_NEWNS
-            | libc::CLONE_NEWPID
+        let most = libc::CLONE_NEWNS
             | libc::CLONE_NEWNET
             | libc::CLONE_NEWIPC
             | libc::CLONE_NEWUTS
@@ -34,7 +35,8 @@ impl Namespaces {
         libc::CLONE_NEWUSER
             | match self {
                 Self::Users => 0,
-                Self::All => all,
+                Self::WithHostsProcesses => most,
+                Self::All => most | libc::CLONE_NEWPID,
             }
     }
 }

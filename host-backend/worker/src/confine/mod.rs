@@ -85,20 +85,6 @@ pub fn begin(kind: DeviceKind, calls: Calls, apart: bool) -> Vec<Measure> {
     all
 }
 
-/// Before a driver is opened in a process that was started apart: it needs the
-/// /proc of its namespace of processes.
-///
-/// # Errors
-/// A sentence, where the host lets nobody mount one.
-pub fn prepare_for_driver() -> Result<(), String> {
-    root::own_processes().map_err(|error| {
-        format!(
-            "NVIDIA's driver needs a /proc of the worker's own, which cannot be mounted \
-             ({error}), as where a unit hides parts of the host's; set confine.cuda_users = false"
-        )
-    })
-}
-
 /// The second step. `readable` are the directories in which files are read
 /// from now on, beside that of NVIDIA's driver where it is loaded.
 pub fn finish(readable: &[&Path]) {

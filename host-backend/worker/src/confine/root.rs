@@ -15,18 +15,8 @@ use rustix::process::{chdir, pivot_root};
 /// A directory that every host has; nothing is changed in it.
 const PLACE: &str = "/tmp";
 
-/// /proc becomes that of the worker's own namespace of processes. NVIDIA's driver
-/// looks itself up there by its number, and cuInit fails with
-/// CUDA_ERROR_OPERATING_SYSTEM where another process has that number.
-pub(super) fn own_processes() -> io::Result<()> {
-    let everything = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-    mount_change("/", everything)?;
-    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    Ok(mount("proc", "/proc", "proc", flags, None)?)
-}
-
 /// Leaves the host's root for an empty one, with /proc of the worker's own
-/// namespace of processes. What is open and mapped already stays.
+/// namespace of processes, or with nothing of /proc but itself. What is open and mapped already stays.
 pub(super) fn leave() -> io::Result<()> {
     let everything = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", everything)?;
@@ -34,8 +24,9 @@ pub(super) fn leave() -> io::Result<()> {
     mount("none", PLACE, "tmpfs", flags, Some(c"size=64k,mode=755"))?;
     let inside = Path::new(PLACE).join("proc");
     mkdirat(CWD, &inside, Mode::from_raw_mode(0o755))?;
-    // A host, or a unit, that hides parts of /proc lets nobody mount another. Then
-    // there is what a worker needs of the host's.
+    // A worker with NVIDIA's driver has no such namespace; a host, or a unit, that
+    // hides parts of /proc lets nobody mount another. Then there is what a worker
+    // needs of the host's.
     mount("proc", &inside, "proc", flags, None).or_else(|_| show_itself(&inside))?;
     chdir(PLACE)?;
     pivot_root(".", ".")?;
