@@ -10,7 +10,7 @@ use paragpu_protocol::types::{SmGroups, SmResource};
 
 use crate::Session;
 use crate::error::Result;
-use crate::junction::Junction;
+use crate::objects::junction::Junction;
 use crate::objects::stream::Stream;
 
 /// A green context.
@@ -117,7 +117,7 @@ impl Session {
     /// As [`Link::check`](crate::connection::Link::check).
     pub fn create_green_stream(&self, green: &Green, priority: i32) -> Result<Arc<Stream>> {
         let stream = self.streams().create_in(green.handle, priority)?;
-        green.junction.join(self.streams(), &stream)?;
+        self.streams().join(&green.junction, &stream)?;
         Ok(stream)
     }
 

@@ -8,33 +8,12 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use crate::Session;
 use crate::error::Result;
 use crate::event::{DISABLE_TIMING, Event};
 use crate::green::Green;
+use crate::objects::junction::Junction;
 use crate::objects::stream::{NON_BLOCKING, Stream};
-use crate::stream::Streams;
-
-/// Where the work of a context's streams comes together.
-#[derive(Debug, Default)]
-pub(crate) struct Junction {
-    /// Made at the first use; held while events are recorded in it.
-    stream: Mutex<Option<Arc<Stream>>>,
-    /// All streams wait for it.
-    barrier: Mutex<Option<Arc<Event>>>,
-}
-
-impl Junction {
-    /// A new stream waits for what the others wait for.
-    pub(crate) fn join(&self, streams: &Streams, stream: &Stream) -> Result<()> {
-        match self.barrier.lock().as_ref() {
-            Some(barrier) => streams.wait_event(stream, barrier),
-            None => Ok(()),
-        }
-    }
-}
 
 impl Session {
     /// The streams of a green context, or all; none of them captures.
@@ -70,7 +49,7 @@ impl Session {
     /// `STREAM_CAPTURE_UNSUPPORTED` while a stream captures.
     pub fn record_all(&self, of: Option<&Green>, event: &Event) -> Result<()> {
         let streams = self.not_capturing(of)?;
-        let mut place = self.junction(of).stream.lock();
+        let mut place = self.junction(of).stream();
         let junction = self.meeting(of, &mut place)?;
         for stream in &streams {
             if Arc::ptr_eq(stream, &junction) || self.streams().is_known_idle(stream) {
@@ -93,7 +72,7 @@ impl Session {
         event.refuse_captured()?;
         let streams = self.not_capturing(of)?;
         let junction = self.junction(of);
-        let mut place = junction.stream.lock();
+        let mut place = junction.stream();
         let meeting = self.meeting(of, &mut place)?;
         self.wait_event(&meeting, event)?;
         if self.streams().is_known_idle(&meeting) {
@@ -101,7 +80,7 @@ impl Session {
         }
         let barrier = self.events().create(DISABLE_TIMING)?;
         self.events().record(&barrier, &meeting)?;
-        let earlier = junction.barrier.lock().replace(Arc::clone(&barrier));
+        let earlier = junction.barrier().replace(Arc::clone(&barrier));
         for stream in &streams {
             if !Arc::ptr_eq(stream, &meeting) {
                 self.streams().wait_event(stream, &barrier)?;

@@ -16,11 +16,11 @@ use crate::connection::Link;
 use crate::copy_order::CopyOrder;
 use crate::error::Result;
 use crate::handles::Handles;
-use crate::junction::Junction;
 use crate::objects::capture::{self, Mode};
 use crate::objects::edge::Dependency;
 use crate::objects::event::Event;
 use crate::objects::graph::Graph;
+use crate::objects::junction::Junction;
 pub use crate::objects::stream::{NON_BLOCKING, Stream};
 use crate::objects::user_object::References;
 use crate::progress::Progress;
@@ -263,8 +263,16 @@ impl Streams {
     fn add(&self, stream: Stream) -> Result<Arc<Stream>> {
         let stream = Arc::new(stream);
         self.live.lock().push(Arc::clone(&stream));
-        self.junction.join(self, &stream)?;
+        self.join(&self.junction, &stream)?;
         Ok(stream)
+    }
+
+    /// A new stream waits for what the others of its context wait for.
+    pub(crate) fn join(&self, junction: &Junction, stream: &Stream) -> Result<()> {
+        match junction.barrier().as_ref() {
+            Some(barrier) => self.wait_event(stream, barrier),
+            None => Ok(()),
+        }
     }
 
     /// The streams of a green context, or all.

@@ -34,7 +34,13 @@ impl Greens {
             return fail(Status::INVALID_HANDLE, "0 names no green context");
         }
         self.0.check_free(green.0)?;
-        let (id, resource) = gpu.green_create(way, count)?;
+        let made = gpu.green_create(way, count).map_err(|mut error| {
+            if error.detail.is_empty() {
+                error.detail = format!("a green context of {count} multiprocessors");
+            }
+            error
+        });
+        let (id, resource) = made?;
         self.0.insert(green.0, id);
         Ok(resource)
     }

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use paragpu_device::{
     ArrayId, ContextDevice, CopyEnd, Deferred, Error, EventDevice, EventId, Function, FunctionId,
-    GraphDevice, GraphId, GraphNode, GreenDevice, HostFunction, Launch, MemoryOperation, Memset,
-    ModuleDevice, ModuleId, NativeDevice, Result, Snapshot, StreamDevice, StreamId, SurfaceId,
-    TextureDevice, TextureId, TextureResource, Work, WorkDevice,
+    GraphDevice, GraphId, GraphNode, HostFunction, Launch, MemoryOperation, Memset, ModuleDevice,
+    ModuleId, NativeDevice, Result, Snapshot, StreamDevice, StreamId, SurfaceId, TextureDevice,
+    TextureId, TextureResource, Work, WorkDevice,
 };
 use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::status::Status;
@@ -23,6 +23,7 @@ use paragpu_protocol::types::{ArrayShape, ResourceView, Sampling};
 
 use self::memory::Memory;
 
+mod green;
 mod memory;
 
 /// Bytes of memory that the device has.
@@ -605,8 +606,6 @@ impl GraphDevice for TestDevice {
         gone.map(drop).ok_or(Status::INVALID_HANDLE.into())
     }
 }
-
-impl GreenDevice for TestDevice {}
 
 impl NativeDevice for TestDevice {
     fn event_elapsed_time(&mut self, _: EventId, _: EventId) -> Result<f32> {
