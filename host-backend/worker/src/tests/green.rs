@@ -77,3 +77,23 @@ fn what_names_nothing_is_refused() {
     guest.call(&create(&step().repeat(8), 8)).unwrap();
     assert!(guest.goodbye().is_orderly());
 }
+
+#[test]
+fn there_is_an_end_to_them() {
+    let mut guest = Guest::new();
+    let way = step().repeat(8);
+    let made = |green| GreenCreate {
+        green: GreenHandle(green),
+        ..create(&way, 1)
+    };
+    for green in 100..132 {
+        guest.call(&made(green)).unwrap();
+    }
+    guest.fails(&made(132), Status::OUT_OF_MEMORY);
+    guest.post(&GreenDestroy {
+        green: GreenHandle(100),
+    });
+    guest.call(&made(132)).unwrap();
+    guest.fails(&create(&[], 1), Status::OUT_OF_MEMORY);
+    assert!(guest.goodbye().is_orderly());
+}
