@@ -59,7 +59,6 @@ INTEGERS = {
     "CUresult": (ctypes.c_int, (0, 1, 700, 999, -1)),
     "cudaError_t": (ctypes.c_int, (0, 1, 700, 999, -1)),
     "CUdevice": (ctypes.c_int, (0, 99, -1)),
-    "CUdevResourceType": (ctypes.c_int, NUMBERS),
     "usize": (ctypes.c_size_t, SIZES),
     "u64": (ctypes.c_uint64, (0, 1, 4096, (1 << 64) - 1)),
     "u16": (ctypes.c_ushort, (0, 1, 0xFFFF)),

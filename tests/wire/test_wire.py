@@ -154,6 +154,29 @@ class Session(unittest.TestCase):
             session.call("EventQuery", event=20)
         self.assertEqual(caught.exception.status, 400, "a stream's handle is no event")
 
+    def test_green_contexts_and_the_ways_to_them(self):
+        session = self.open()
+        (whole,) = session.call("SmResourceGet")[:1]
+        step = wire.encode("SmSplit", {"groups": 1, "flags": 0, "least": 1, "members": b"\1" + bytes(31)})
+        made = session.call("GreenCreate", green=20, count=1, way=step)[0]
+        self.assertLessEqual(made["count"], whole["count"])
+        session.post("GreenStreamCreate", stream=21, green=20, priority=0)
+        session.call("StreamSynchronize", stream=21)
+        thief = self.open()
+        for who, name, arguments, status in (
+            (thief, "SmResourceSplit", {"green": 20, "groups": 0, "flags": 0, "least": 1}, 400),
+            (session, "GreenCreate", {"green": 22, "count": 1 << 20, "way": b""}, 915),
+            (session, "GreenCreate", {"green": 22, "count": 0, "way": step[:-1]}, 1),
+            (session, "GreenCreate", {"green": 22, "count": 0, "way": step[:12] + bytes(31) + b"\x40"}, 915),
+        ):
+            with self.subTest(name, **arguments), self.assertRaises(wire.Failed) as caught:
+                who.call(name, **arguments)
+            self.assertEqual(caught.exception.status, status)
+        session.post("GreenDestroy", green=20)
+        with self.assertRaises(wire.Failed) as caught:
+            session.call("ContextSynchronize")
+        self.assertEqual(caught.exception.call, wire.NUMBERS["GreenDestroy"], "it has a stream")
+
     def test_last_digit_of_the_version_may_differ(self):
         major, minor, patch = wire.VERSION
         session = self.open(version=(major, minor, patch + 7))

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use paragpu_protocol::call::WireCall;
-use paragpu_protocol::handle::{EventHandle, StreamHandle};
+use paragpu_protocol::handle::{EventHandle, GreenHandle, StreamHandle};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
-    ContextSynchronize, GraphLaunch, HostFuncLaunch, Launch, StreamCreate, StreamDestroy,
-    StreamQuery, StreamSynchronize, StreamWaitEvent,
+    ContextSynchronize, GraphLaunch, GreenStreamCreate, HostFuncLaunch, Launch, StreamCreate,
+    StreamDestroy, StreamQuery, StreamSynchronize, StreamWaitEvent,
 };
 use parking_lot::Mutex;
 
@@ -20,6 +20,7 @@ use crate::objects::capture::{self, Mode};
 use crate::objects::edge::Dependency;
 use crate::objects::event::Event;
 use crate::objects::graph::Graph;
+use crate::objects::junction::Junction;
 pub use crate::objects::stream::{NON_BLOCKING, Stream};
 use crate::objects::user_object::References;
 use crate::progress::Progress;
@@ -49,8 +50,10 @@ pub struct Streams {
     /// Position of the last work of streams that were destroyed before it was
     /// known to be complete.
     orphans: Progress,
-    /// Work of each stream.
-    live: Mutex<Vec<(StreamHandle, Arc<Progress>)>>,
+    /// All that exist.
+    live: Mutex<Vec<Arc<Stream>>>,
+    /// Where all of them are recorded, and wait.
+    junction: Junction,
     /// Memory that the host shares, with a word for each thread that waits.
     window: Arc<PinnedWindow>,
     /// User objects of graphs that are gone.
@@ -86,7 +89,8 @@ impl Streams {
             progress,
             unordered: Progress::default(),
             orphans: Progress::default(),
-            live: Mutex::new(vec![(legacy.handle(), Arc::clone(legacy.progress()))]),
+            live: Mutex::new(vec![Arc::clone(&legacy)]),
+            junction: Junction::default(),
             window,
             retired: Retired::default(),
             legacy,
@@ -161,7 +165,9 @@ impl Streams {
         }
         let complete = self.progress.complete();
         let live = self.live.lock();
-        let idle = live.iter().all(|(_, stream)| !is_busy(stream, complete));
+        let idle = live
+            .iter()
+            .all(|stream| !is_busy(stream.progress(), complete));
         drop(live);
         if idle && self.orphans.posted() <= complete {
             self.progress.finish(posted);
@@ -175,9 +181,11 @@ impl Streams {
             return None;
         }
         let live = self.live.lock();
-        let mut busy = live.iter().filter(|(_, stream)| is_busy(stream, complete));
-        let (stream, _) = busy.next()?;
-        busy.next().is_none().then_some(*stream)
+        let mut busy = live
+            .iter()
+            .filter(|stream| is_busy(stream.progress(), complete));
+        let stream = busy.next()?;
+        busy.next().is_none().then_some(stream.handle())
     }
 
     /// Waits until the stream's work is complete: by a word, or else by a call.
@@ -234,10 +242,56 @@ impl Streams {
             flags,
             priority,
         })?;
-        let stream = Arc::new(Stream::new(handle, flags, priority));
-        let live = (handle, Arc::clone(stream.progress()));
-        self.live.lock().push(live);
+        self.add(Stream::new(handle, None, flags, priority))
+    }
+
+    /// cuGreenCtxStreamCreate. The caller keeps `priority` in the device's range.
+    ///
+    /// # Errors
+    /// As [`Link::check`].
+    pub(crate) fn create_in(&self, green: GreenHandle, priority: i32) -> Result<Arc<Stream>> {
+        let handle = StreamHandle(self.handles.next());
+        self.link.post(&GreenStreamCreate {
+            stream: handle,
+            green,
+            priority,
+        })?;
+        self.add(Stream::new(handle, Some(green), NON_BLOCKING, priority))
+    }
+
+    /// A new stream, which waits for what all streams wait for.
+    fn add(&self, stream: Stream) -> Result<Arc<Stream>> {
+        let stream = Arc::new(stream);
+        self.live.lock().push(Arc::clone(&stream));
+        self.join(&self.junction, &stream)?;
         Ok(stream)
+    }
+
+    /// A new stream waits for what the others of its context wait for.
+    pub(crate) fn join(&self, junction: &Junction, stream: &Stream) -> Result<()> {
+        match junction.barrier().as_ref() {
+            Some(barrier) => self.wait_event(stream, barrier),
+            None => Ok(()),
+        }
+    }
+
+    /// The streams of a green context, or all.
+    pub(crate) fn all(&self, of: Option<GreenHandle>) -> Vec<Arc<Stream>> {
+        let live = self.live.lock();
+        let wanted = live
+            .iter()
+            .filter(|stream| of.is_none() || stream.green() == of);
+        wanted.map(Arc::clone).collect()
+    }
+
+    /// Where all streams are recorded, and wait.
+    pub(crate) fn junction(&self) -> &Junction {
+        &self.junction
+    }
+
+    /// What the streams are reached by, and where handles come from.
+    pub(crate) fn maker(&self) -> (&Link, &Handles) {
+        (&self.link, &self.handles)
     }
 
     /// cuStreamDestroy: work already in it still runs.
@@ -254,7 +308,7 @@ impl Streams {
         let progress = stream.progress();
         self.live
             .lock()
-            .retain(|(_, other)| !Arc::ptr_eq(other, progress));
+            .retain(|other| !Arc::ptr_eq(other.progress(), progress));
         // What is not known to be complete now, only a wait for everything tells.
         if !self.is_known_idle(stream) {
             self.orphans.join(progress.posted());
@@ -267,7 +321,7 @@ impl Streams {
     }
 
     /// Is all work of the stream known to be complete?
-    fn is_known_idle(&self, stream: &Stream) -> bool {
+    pub(crate) fn is_known_idle(&self, stream: &Stream) -> bool {
         let complete = self.progress.complete();
         if stream.is_legacy() {
             // It waits for the others, so its last work may be theirs.

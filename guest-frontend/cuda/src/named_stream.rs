@@ -10,7 +10,7 @@ use paragpu_client::stream::Stream;
 use paragpu_client::{Result, Session};
 use paragpu_protocol::status::Status;
 
-use crate::current;
+use crate::current::{self, Current};
 use crate::objects::{self, Found, Object};
 
 /// The thread's own default stream of one device; ends with the thread.
@@ -37,6 +37,8 @@ thread_local! {
 pub enum Named {
     /// The legacy default stream.
     Legacy(&'static Session),
+    /// The default stream of a green context.
+    Green(Current),
     /// The thread's own default stream.
     Own(Rc<OwnStream>),
     /// A created one.
@@ -48,6 +50,7 @@ impl Named {
     pub fn session(&self) -> Result<&'static Session> {
         match self {
             Self::Legacy(session) => Ok(session),
+            Self::Green(context) => Ok(context.session),
             Self::Own(own) => Ok(own.session),
             Self::Created(found) => match &***found {
                 Object::Stream(inner) => Ok(inner.session),
@@ -60,6 +63,10 @@ impl Named {
     pub fn stream(&self) -> Result<&Arc<Stream>> {
         match self {
             Self::Legacy(session) => Ok(session.legacy()),
+            Self::Green(context) => match &context.green {
+                Some(inside) => Ok(inside.green.default_stream()),
+                None => Ok(context.session.legacy()),
+            },
             Self::Own(own) => Ok(&own.stream),
             Self::Created(found) => match &***found {
                 Object::Stream(inner) => Ok(&inner.object),
@@ -82,7 +89,7 @@ impl Named {
     /// The handle of the context that it belongs to.
     pub fn context(&self) -> Result<u64> {
         match self {
-            Self::Legacy(_) | Self::Own(_) => Ok(current::current()?.handle),
+            Self::Legacy(_) | Self::Green(_) | Self::Own(_) => Ok(current::current()?.name),
             Self::Created(found) => match &***found {
                 Object::Stream(inner) => Ok(inner.context),
                 _ => Err(Status::INVALID_HANDLE),
@@ -96,10 +103,19 @@ impl Named {
 #[inline]
 pub fn named(stream: CUstream) -> Result<Named> {
     if stream.is_null() || stream == CU_STREAM_LEGACY {
-        return Ok(Named::Legacy(current::current()?.session));
+        let current = current::current()?;
+        return Ok(match current.green {
+            Some(_) => Named::Green(current),
+            None => Named::Legacy(current.session),
+        });
     }
     if stream == CU_STREAM_PER_THREAD {
-        return own(current::current()?.session).map(Named::Own);
+        let current = current::current()?;
+        // As CUDA's manual says for cuStreamGetCtx_v2.
+        if current.green.is_some() {
+            return Err(Status::INVALID_HANDLE);
+        }
+        return own(current.session).map(Named::Own);
     }
     let found = objects::find(stream).ok_or_else(|| objects::missing(stream))?;
     match &**found {

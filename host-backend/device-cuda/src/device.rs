@@ -3,6 +3,7 @@
 mod context;
 mod event;
 mod graph;
+mod green;
 mod memory;
 mod module;
 mod stream;
@@ -21,6 +22,7 @@ use paragpu_device::{Error, GraphId, Result, StreamId, Variable};
 use paragpu_protocol::layout::{DEVICE_STRIDE, Regions};
 use paragpu_protocol::status::Status;
 
+use self::green::OpenGreen;
 use crate::graph::OpenGraph;
 use crate::hash;
 use crate::memory::Memory;
@@ -114,6 +116,8 @@ impl Kernel {
 pub(crate) struct OpenStream {
     stream: Stream,
     blocking: bool,
+    /// The green context that it is of.
+    green: Option<Arc<OpenGreen>>,
 }
 
 /// What deferred launches of one kernel into one stream name.
@@ -132,6 +136,8 @@ pub(crate) struct Names {
     /// to change, which only that stream's changes. Empty whenever one of them
     /// goes.
     deferred: BTreeMap<(u64, u64), Arc<Named>>,
+    /// Green contexts, which streams name.
+    greens: Table<Arc<OpenGreen>>,
 }
 
 /// Texture and surface objects that exist.

@@ -3,6 +3,7 @@
 mod context;
 mod event;
 mod graph;
+mod green;
 mod memory;
 mod module;
 mod native;
@@ -49,6 +50,8 @@ pub struct SoftwareDevice {
     next: u64,
     events: HashMap<u64, Event>,
     graphs: HashMap<u64, Graph>,
+    /// Threads of each green context.
+    greens: HashMap<u64, u32>,
     limits: BTreeMap<u32, u64>,
 }
 
@@ -133,6 +136,7 @@ impl SoftwareDevice {
             next: 1,
             events: HashMap::new(),
             graphs: HashMap::new(),
+            greens: HashMap::new(),
             limits: BTreeMap::from(limits),
         })
     }

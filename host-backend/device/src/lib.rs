@@ -15,6 +15,7 @@ mod context;
 mod error;
 mod event;
 mod graph;
+pub mod green;
 pub mod management;
 mod memory;
 mod module;
@@ -28,6 +29,7 @@ pub use context::ContextDevice;
 pub use error::{Error, Result};
 pub use event::EventDevice;
 pub use graph::{GraphDevice, GraphNode};
+pub use green::GreenDevice;
 pub use memory::{Access, MemoryDevice};
 pub use module::{Function, LinkInput, ModuleDevice, Survey, Variable};
 pub use native::NativeDevice;
@@ -63,6 +65,8 @@ ids! {
     SurfaceId,
     /// An executable graph.
     GraphId,
+    /// A green context.
+    GreenId,
     /// Memory of another device that this one can copy from.
     PeerId,
 }
@@ -126,6 +130,7 @@ pub trait Device:
     + StreamDevice
     + EventDevice
     + GraphDevice
+    + GreenDevice
     + ContextDevice
     + NativeDevice
     + WorkDevice
@@ -141,6 +146,7 @@ impl<T> Device for T where
         + StreamDevice
         + EventDevice
         + GraphDevice
+        + GreenDevice
         + ContextDevice
         + NativeDevice
         + WorkDevice

@@ -36,6 +36,7 @@ mod exchange;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzzing;
 mod graph;
+mod green;
 mod handles;
 mod host_function;
 mod images;

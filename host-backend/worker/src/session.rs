@@ -29,6 +29,7 @@ pub(crate) mod errors;
 pub(crate) mod event;
 pub(crate) mod gpu;
 pub(crate) mod graph;
+mod green;
 pub(crate) mod host_account;
 pub(crate) mod host_function;
 pub mod host_memory;

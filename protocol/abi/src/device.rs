@@ -17,6 +17,8 @@ abi_struct! {
     struct CUctxCreateParams {
         execAffinityParams: *mut c_void, numExecAffinityParams: i32, cigParams: *mut c_void,
     }
+    /// A resource of a device; the last field holds what its type says.
+    struct CUdevResource { r#type: i32, _internal_padding: [u8; 92], _oversize: [u32; 12] }
     /// Properties of a device, as CUDA 13.0 lays them out.
     struct cudaDeviceProp {
         name: [i8; 256], uuid: CUuuid, luid: [i8; 8], luidDeviceNodeMask: u32,

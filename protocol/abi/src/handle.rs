@@ -49,6 +49,10 @@ handles! {
     CUgraphExec,
     /// A reference-counted object that graphs keep alive.
     CUuserObject,
+    /// A green context: a part of a device's multiprocessors.
+    CUgreenCtx,
+    /// What a green context is made of.
+    CUdevResourceDesc,
     /// A texture reference.
     CUtexref,
     /// A link in progress.

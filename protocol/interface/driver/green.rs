@@ -1,35 +1,41 @@
-//! Green.
+//! Green contexts (CUDA Driver API, Green Contexts; of Context Management what
+//! concerns a context's resources and all of its streams).
 
+/// The primary context with a green context's resources: its default stream and
+/// streams that are made while it is current run there. The rest is the
+/// primary context's.
 #[since(12040)]
-#[refused("not built yet")]
 fn cuCtxFromGreenCtx(context: Out<CUcontext>, ctx: CUgreenCtx);
 
+/// A context's multiprocessors.
 #[since(12040)]
-#[refused("not built yet")]
-fn cuCtxGetDevResource(ctx: CUcontext, resource: Out<CUdevResource>, kind: CUdevResourceType);
+fn cuCtxGetDevResource(ctx: CUcontext, resource: Out<CUdevResource>, kind: c_int);
 
+/// No context has an affinity to multiprocessors: that needs NVIDIA's MPS.
 #[since(11040)]
-#[refused("not built yet")]
-fn cuCtxGetExecAffinity(exec_affinity: Out<CUexecAffinityParam>, kind: c_int);
+fn cuCtxGetExecAffinity(exec_affinity: *mut c_void, kind: c_int);
 
+/// Records an event behind the work of all streams of a context.
 #[since(12050)]
-#[refused("not built yet")]
 fn cuCtxRecordEvent(ctx: CUcontext, event: CUevent);
 
+/// What comes after in any stream of a context waits for an event.
 #[since(12050)]
-#[refused("not built yet")]
 fn cuCtxWaitEvent(ctx: CUcontext, event: CUevent);
 
+/// What a green context is made of. The host's driver is told when the green
+/// context is made.
 #[since(12040)]
-#[refused("not built yet")]
+#[host]
 fn cuDevResourceGenerateDesc(
     desc: Out<CUdevResourceDesc>,
-    resources: Out<CUdevResource>,
+    resources: *mut CUdevResource,
     nb_resources: c_uint,
 );
 
+/// Splits multiprocessors into groups as the host's driver does.
 #[since(12040)]
-#[refused("not built yet")]
+#[host]
 fn cuDevSmResourceSplitByCount(
     result: *mut CUdevResource,
     nb_groups: *mut c_uint,
@@ -39,32 +45,37 @@ fn cuDevSmResourceSplitByCount(
     min_count: c_uint,
 );
 
+/// All multiprocessors of a device.
 #[since(12040)]
-#[refused("not built yet")]
-fn cuDeviceGetDevResource(device: CUdevice, resource: Out<CUdevResource>, kind: CUdevResourceType);
+#[host]
+fn cuDeviceGetDevResource(device: CUdevice, resource: Out<CUdevResource>, kind: c_int);
 
+/// A green context. It retains the primary context.
 #[since(12040)]
-#[refused("not built yet")]
+#[host]
 fn cuGreenCtxCreate(ctx: Out<CUgreenCtx>, desc: CUdevResourceDesc, dev: CUdevice, flags: c_uint);
 
+/// Ends a green context and its streams.
 #[since(12040)]
-#[refused("not built yet")]
+#[host]
 fn cuGreenCtxDestroy(ctx: CUgreenCtx);
 
+/// A green context's multiprocessors.
 #[since(12040)]
-#[refused("not built yet")]
-fn cuGreenCtxGetDevResource(ctx: CUgreenCtx, resource: Out<CUdevResource>, kind: CUdevResourceType);
+#[host]
+fn cuGreenCtxGetDevResource(ctx: CUgreenCtx, resource: Out<CUdevResource>, kind: c_int);
 
+/// A number that no other context has.
 #[since(12090)]
-#[refused("not built yet")]
 fn cuGreenCtxGetId(green_ctx: CUgreenCtx, green_ctx_id: Out<u64>);
 
+/// Records an event behind the work of all streams of a green context.
 #[since(12040)]
-#[refused("not built yet")]
 fn cuGreenCtxRecordEvent(ctx: CUgreenCtx, event: CUevent);
 
+/// A stream whose kernels run on a green context's multiprocessors.
 #[since(12050)]
-#[refused("not built yet")]
+#[host]
 fn cuGreenCtxStreamCreate(
     stream: Out<CUstream>,
     green_ctx: CUgreenCtx,
@@ -72,10 +83,10 @@ fn cuGreenCtxStreamCreate(
     priority: c_int,
 );
 
+/// What comes after in any stream of a green context waits for an event.
 #[since(12040)]
-#[refused("not built yet")]
 fn cuGreenCtxWaitEvent(ctx: CUgreenCtx, event: CUevent);
 
+/// A stream's green context, or null.
 #[since(12040)]
-#[refused("not built yet")]
 fn cuStreamGetGreenCtx(stream: CUstream, ctx: Out<CUgreenCtx>);

@@ -70,10 +70,10 @@ fn cuStreamGetDevice(stream: DefaultStream, device: Out<CUdevice>);
 #[per_thread(ptsz)]
 fn cuStreamGetCtx(stream: DefaultStream, context: Out<CUcontext>);
 
-/// Its context; green contexts are not served, so there is never one.
+/// Its context, and its green context or null.
 #[since(12050)]
 #[per_thread(ptsz)]
-fn cuStreamGetCtx_v2(stream: DefaultStream, context: Out<CUcontext>, green: Out<*mut c_void>);
+fn cuStreamGetCtx_v2(stream: DefaultStream, context: Out<CUcontext>, green: Out<CUgreenCtx>);
 
 /// Tells priority, synchronization policy, access policy window and memory
 /// synchronization domains, as they were set.

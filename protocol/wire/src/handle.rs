@@ -58,6 +58,8 @@ handles! {
     EventHandle => Event,
     /// An instantiated graph.
     GraphExecHandle => GraphExec,
+    /// A green context.
+    GreenHandle => Green,
 }
 
 impl StreamHandle {

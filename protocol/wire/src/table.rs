@@ -15,11 +15,12 @@ use crate::call::{CallInfo, Capability, Class, WireCall};
 use crate::codec::{Bytes, DecodeError, Field, Text};
 use crate::handle::{
     AliasAddress, ArrayHandle, DeviceAddress, EventHandle, FunctionHandle, GraphExecHandle,
-    ModuleHandle, ShadowAddress, StreamHandle, SurfaceHandle, TextureHandle, WindowOffset,
+    GreenHandle, ModuleHandle, ShadowAddress, StreamHandle, SurfaceHandle, TextureHandle,
+    WindowOffset,
 };
 use crate::types::{
     ArrayShape, CopyEnd, DeviceAnswer, DeviceSnapshot, DeviceUsage, FunctionInfo, FunctionNames,
-    GlobalInfo, LinkedImage, MemoryInfo, MemoryOffer, TensorMap, TextureSpec,
+    GlobalInfo, LinkedImage, MemoryInfo, MemoryOffer, SmGroups, SmResource, TensorMap, TextureSpec,
 };
 
 include!(concat!(env!("OUT_DIR"), "/table.rs"));

@@ -88,6 +88,39 @@ crate::record! {
         value: u64,
     }
 
+    /// A resource of multiprocessors (CUdevSmResource).
+    SmResource {
+        /// How many.
+        count: u32,
+        /// The fewest that a part of it has.
+        least: u32,
+        /// A part has a multiple of this many.
+        alignment: u32,
+    }
+
+    /// What cuDevSmResourceSplitByCount makes of a resource.
+    SmGroups {
+        /// How many groups.
+        groups: u32,
+        /// Each of them; zeros where there is none.
+        group: SmResource,
+        /// What is left; zeros where nothing is.
+        remaining: SmResource,
+    }
+
+    /// A step from a resource to a part of it: it is split, and some of the
+    /// parts are taken together.
+    SmSplit {
+        /// Groups that were asked for.
+        groups: u32,
+        /// CUdevSmResourceSplit_flags.
+        flags: u32,
+        /// Least multiprocessors of a group.
+        least: u32,
+        /// Bit N of byte N / 8, for each group taken; bit 255 for what is left.
+        members: [u8; 32],
+    }
+
     /// A tensor in memory (CUDA Driver API, Tensor Map Object Management);
     /// dimensions past its rank are 0.
     Tensor {

@@ -98,6 +98,24 @@ impl CapturePoint {
     }
 }
 
+impl Event {
+    /// Refuses an event that stands for a point of a capture, which is of no use
+    /// any more.
+    ///
+    /// # Errors
+    /// `STREAM_CAPTURE_UNSUPPORTED`.
+    pub(crate) fn refuse_captured(&self) -> Result<()> {
+        if !self.is_captured() {
+            return Ok(());
+        }
+        let state = self.point.state.lock();
+        if let Some(capture) = state.as_ref().and_then(|(capture, _)| capture.upgrade()) {
+            capture.invalidate();
+        }
+        Err(Status::STREAM_CAPTURE_UNSUPPORTED)
+    }
+}
+
 /// The results of cuStreamGetCaptureInfo.
 #[derive(Debug, Clone)]
 pub struct Info {

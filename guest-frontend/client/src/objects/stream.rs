@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use paragpu_protocol::handle::StreamHandle;
+use paragpu_protocol::handle::{GreenHandle, StreamHandle};
 
 use crate::objects::capture::Membership;
 use crate::objects::stream_attributes::Attributes;
@@ -16,6 +16,8 @@ pub const NON_BLOCKING: u32 = 1;
 #[derive(Debug)]
 pub struct Stream {
     handle: StreamHandle,
+    /// The green context that it is of.
+    green: Option<GreenHandle>,
     progress: Arc<Progress>,
     pub(super) capture: Arc<Membership>,
     /// Position of the last kernel or host function.
@@ -29,9 +31,15 @@ pub struct Stream {
 
 impl Stream {
     /// A stream that the host knows as `handle`.
-    pub(crate) fn new(handle: StreamHandle, flags: u32, priority: i32) -> Self {
+    pub(crate) fn new(
+        handle: StreamHandle,
+        green: Option<GreenHandle>,
+        flags: u32,
+        priority: i32,
+    ) -> Self {
         Self {
             handle,
+            green,
             progress: Arc::default(),
             capture: Arc::default(),
             running: AtomicU64::new(0),
@@ -44,13 +52,19 @@ impl Stream {
 
     /// The legacy default stream, which each session has.
     pub(crate) fn new_legacy() -> Self {
-        Self::new(StreamHandle::LEGACY, 0, 0)
+        Self::new(StreamHandle::LEGACY, None, 0, 0)
     }
 
     /// The host's name for the stream.
     #[must_use]
     pub fn handle(&self) -> StreamHandle {
         self.handle
+    }
+
+    /// The green context that it is of, if of one.
+    #[must_use]
+    pub fn green(&self) -> Option<GreenHandle> {
+        self.green
     }
 
     /// CUstream_flags.

@@ -1,21 +1,37 @@
 //! A context: all contexts of a device share its session.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use paragpu_abi::CUcontext;
 use paragpu_client::Session;
+use paragpu_client::green::Green;
 use parking_lot::Mutex;
 
 use crate::coredump::Attributes;
 use crate::current::CONTEXT_IS_DESTROYED;
 use crate::sys::Result;
 
+/// The green context whose resources a context has.
+#[derive(Debug)]
+pub struct InGreen {
+    /// Its handle's number.
+    pub handle: u64,
+    /// It.
+    pub green: Arc<Green>,
+}
+
 /// A context.
 #[derive(Debug)]
 pub struct Context {
-    /// Its handle's number.
+    /// The number of the handle that owns what is made in it: its own, or the
+    /// primary context's where it is one with a green context's resources.
     pub handle: u64,
+    /// Its handle's number.
+    pub name: u64,
+    /// The green context whose resources it has.
+    pub green: Option<InGreen>,
     /// Its device's number.
     pub ordinal: u32,
     /// Its device's session.
@@ -45,6 +61,8 @@ impl Context {
         static IDS: AtomicU64 = AtomicU64::new(1);
         Self {
             handle,
+            name: handle,
+            green: None,
             ordinal,
             session,
             primary,
@@ -54,6 +72,17 @@ impl Context {
             cache_config: AtomicI32::new(0),
             coredump: Mutex::new(Attributes::of_new_context()),
             memory: Mutex::new(HashSet::new()),
+        }
+    }
+
+    /// The primary context with the resources of a green context.
+    #[must_use]
+    pub fn of_green(name: u64, primary: &Self, green: InGreen) -> Self {
+        let (ordinal, session) = (primary.ordinal, primary.session);
+        Self {
+            name,
+            green: Some(green),
+            ..Self::new(primary.handle, ordinal, session, true, primary.flags())
         }
     }
 
@@ -72,7 +101,7 @@ impl Context {
     /// Its handle as the program has it.
     #[must_use]
     pub fn handle(&self) -> CUcontext {
-        std::ptr::without_provenance_mut(usize::try_from(self.handle).unwrap_or(0))
+        std::ptr::without_provenance_mut(usize::try_from(self.name).unwrap_or(0))
     }
 
     /// Is it the primary context of its device?

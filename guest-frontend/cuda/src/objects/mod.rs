@@ -6,6 +6,7 @@
 //! which an atomic counter of destructions invalidates.
 
 pub mod context;
+pub mod green;
 pub mod library;
 pub mod pool;
 pub mod texture_reference;
@@ -31,6 +32,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::current::CONTEXT_IS_DESTROYED;
 use crate::sys::linking::Linking;
 use context::Context;
+use green::{Description, GreenContext, Part};
 use library::{Kernel, Library};
 use pool::Pool;
 use texture_reference::TextureReference;
@@ -77,6 +79,12 @@ pub enum Object {
     TextureReference(Mutex<TextureReference>),
     /// A CUuserObject.
     UserObject(Arc<UserObject>),
+    /// A CUgreenCtx.
+    Green(Arc<GreenContext>),
+    /// What a CUdevResource names.
+    Part(Arc<Part>),
+    /// A CUdevResourceDesc.
+    Description(Arc<Description>),
 }
 
 impl Object {
@@ -98,7 +106,10 @@ impl Object {
             | Self::Graph(_)
             | Self::EmbeddedGraph(_)
             | Self::TextureReference(_)
-            | Self::UserObject(_) => None,
+            | Self::UserObject(_)
+            | Self::Green(_)
+            | Self::Part(_)
+            | Self::Description(_) => None,
         }
     }
 }

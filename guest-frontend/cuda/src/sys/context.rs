@@ -130,10 +130,9 @@ impl Primary {
     }
 }
 
-/// # Safety
-/// `context` is null or writable.
-pub(crate) unsafe fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) -> Result {
-    let handle = with_primary(device, |ordinal, primary| {
+/// Retains the primary context of a device.
+pub(super) fn retain(device: CUdevice) -> Result<Arc<Context>> {
+    with_primary(device, |ordinal, primary| {
         let context = match &primary.context {
             Some(context) => Arc::clone(context),
             None => create(ordinal, true, primary.flags)?,
@@ -142,10 +141,15 @@ pub(crate) unsafe fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: C
         context.set_alive(true);
         primary.context = Some(Arc::clone(&context));
         primary.retained += 1;
-        Ok(context.handle())
-    })?;
+        Ok(context)
+    })
+}
+
+/// # Safety
+/// `context` is null or writable.
+pub(crate) unsafe fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) -> Result {
     // SAFETY: `context` is null or writable, as the caller promises.
-    unsafe { put(context, handle) }
+    unsafe { put(context, retain(device)?.handle()) }
 }
 
 pub(crate) fn cuDevicePrimaryCtxRelease(device: CUdevice) -> Result {
@@ -337,21 +341,26 @@ pub(crate) fn cuCtxGetApiVersion(context: CUcontext, version: Out<'_, c_uint>) -
     version.put(3020)
 }
 
-pub(crate) fn cuCtxSynchronize() -> Result {
-    let session = current()?.session;
+/// Waits for all work of a context, or of the green context that it has the
+/// resources of.
+fn synchronize(context: &Context) -> Result {
+    let session = context.session;
     session.streams().permit_synchronize()?;
-    session.synchronize()?;
+    match &context.green {
+        Some(inside) => session.synchronize_green(&inside.green)?,
+        None => session.synchronize()?,
+    }
     pool::waited();
     Ok(())
 }
 
+pub(crate) fn cuCtxSynchronize() -> Result {
+    synchronize(&*current()?)
+}
+
 pub(crate) fn cuCtxSynchronize_v2(context: CUcontext) -> Result {
     let context = find_or_current(context)?;
-    let session = context.alive()?.session;
-    session.streams().permit_synchronize()?;
-    session.synchronize()?;
-    pool::waited();
-    Ok(())
+    synchronize(context.alive()?)
 }
 
 pub(crate) fn cuCtxGetStreamPriorityRange(

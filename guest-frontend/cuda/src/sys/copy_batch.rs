@@ -37,7 +37,7 @@ fn whole(status: Status) -> Failed {
 /// The stream of a batch, which must not be the legacy default stream.
 fn batch_stream(stream: CUstream) -> Result<Named> {
     match named_stream::named(stream)? {
-        Named::Legacy(_) => Err(Status::INVALID_VALUE),
+        Named::Legacy(_) | Named::Green(_) => Err(Status::INVALID_VALUE),
         named => Ok(named),
     }
 }

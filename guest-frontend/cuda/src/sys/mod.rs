@@ -33,6 +33,7 @@ pub mod graph_dot;
 pub mod graph_exec;
 pub mod graph_memory;
 pub mod graph_node;
+pub mod green;
 pub mod host;
 pub mod host_call;
 pub mod image;

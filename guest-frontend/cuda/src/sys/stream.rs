@@ -7,6 +7,7 @@ use paragpu_abi::{
 };
 use paragpu_client::Session;
 use paragpu_client::objects::stream_attributes::{self, Limits};
+use paragpu_client::stream::NON_BLOCKING;
 use paragpu_protocol::status::Status;
 
 use super::boundary::{In, Out};
@@ -29,6 +30,15 @@ fn create(stream: *mut CUstream, flags: c_uint, priority: c_int) -> Result<CUstr
         return Err(Status::INVALID_VALUE);
     }
     let current = current::current()?;
+    if let Some(inside) = &current.green {
+        if flags & !NON_BLOCKING != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        if flags == 0 {
+            return Err(unsupported_use!("a blocking stream in a green context"));
+        }
+        return super::green::create_stream(&current, inside, priority);
+    }
     let (least, greatest) = named_stream::priorities(current.session)?;
     let priority = priority.clamp(greatest, least);
     let object = current.session.streams().create(flags, priority)?;
@@ -152,10 +162,9 @@ pub(crate) fn cuStreamGetCtx_v2(
     context: Out<'_, CUcontext>,
     green: Out<'_, *mut c_void>,
 ) -> Result {
-    let handle = named_stream::named(stream)?.context()?;
-    let handle = usize::try_from(handle).unwrap_or(0);
-    green.put_if(std::ptr::null_mut());
-    context.put_if(std::ptr::without_provenance_mut(handle));
+    let (inside, without) = super::green::of_stream(stream)?;
+    green.put_if(inside);
+    context.put_if(without);
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! Streams.
 
+use super::green::let_go;
 use super::{CudaDevice, NAP, NON_BLOCKING, OpenStream, stream, unused};
 use paragpu_device::{Result, StreamDevice, StreamId};
 use paragpu_protocol::status::Status;
@@ -10,10 +11,11 @@ impl StreamDevice for CudaDevice {
     fn stream_create(&mut self, flags: u32, priority: i32) -> Result<StreamId> {
         let stream = self.context.stream_create(flags & NON_BLOCKING, priority)?;
         let blocking = flags & NON_BLOCKING == 0;
-        Ok(StreamId(
-            self.streams
-                .insert(Arc::new(OpenStream { stream, blocking }))?,
-        ))
+        Ok(StreamId(self.streams.insert(Arc::new(OpenStream {
+            stream,
+            blocking,
+            green: None,
+        }))?))
     }
 
     fn stream_destroy(&mut self, stream: StreamId) -> Result<()> {
@@ -22,7 +24,12 @@ impl StreamDevice for CudaDevice {
             .streams
             .remove(stream.0)
             .ok_or(Status::INVALID_HANDLE)?;
-        self.context.stream_destroy(unused(open)?.stream)
+        let open = unused(open)?;
+        self.context.stream_destroy(open.stream)?;
+        match open.green {
+            Some(green) => let_go(&self.context, green),
+            None => Ok(()),
+        }
     }
 
     fn stream_query(&mut self, order: StreamId) -> Result<bool> {

@@ -8,11 +8,11 @@ use core::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ushort, c_void};
 use paragpu_abi::{
     CUDA_ARRAY3D_DESCRIPTOR, CUDA_BATCH_MEM_OP_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v2,
     CUDA_MEMCPY3D, CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUarray,
-    CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUgraphNode,
-    CUhostFn, CUlaunchConfig, CUlinkState, CUmemAllocationProp, CUmipmappedArray, CUmodule,
-    CUresult, CUstream, CUstreamBatchMemOpParams, CUsurfObject, CUtensorMap, CUtexObject, CUuuid,
-    cudaGraphNodeParams, cudaHostNodeParams, cudaLaunchAttributeValue, cudaMemAccessDesc,
-    cudaMemsetParams,
+    CUcontext, CUdevResource, CUdevResourceDesc, CUdevice, CUdeviceptr, CUevent, CUfunction,
+    CUgraph, CUgraphExec, CUgraphNode, CUgreenCtx, CUhostFn, CUlaunchConfig, CUlinkState,
+    CUmemAllocationProp, CUmipmappedArray, CUmodule, CUresult, CUstream, CUstreamBatchMemOpParams,
+    CUsurfObject, CUtensorMap, CUtexObject, CUuuid, cudaGraphNodeParams, cudaHostNodeParams,
+    cudaLaunchAttributeValue, cudaMemAccessDesc, cudaMemsetParams,
 };
 use paragpu_device::{Error, Result};
 use paragpu_protocol::status::Status;

@@ -27,6 +27,8 @@ resources! {
     Function,
     /// A CUevent.
     Event,
+    /// A CUgreenCtx.
+    Green,
 }
 
 /// A CUstream.

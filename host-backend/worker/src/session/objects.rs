@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::event::Events;
 use super::graph::Graphs;
+use super::green::Greens;
 use super::host_function::HostFunctions;
 use super::module::Modules;
 use super::stream::Streams;
@@ -18,6 +19,7 @@ pub(crate) struct Objects {
     pub(crate) modules: Modules,
     pub(crate) textures: Textures,
     pub(crate) graphs: Graphs,
+    pub(crate) greens: Greens,
     /// Threads of the device use them, too.
     pub(crate) host_functions: Arc<HostFunctions>,
     /// Limits of the context that the guest set.
@@ -35,6 +37,7 @@ impl Objects {
             modules,
             textures: Textures::new(),
             graphs: Graphs::new(),
+            greens: Greens::new(),
             host_functions,
             limits: BTreeMap::new(),
             live: Live::default(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use paragpu_device::{EventId, Result, StreamId};
-use paragpu_protocol::handle::StreamHandle;
+use paragpu_protocol::handle::{GreenHandle, StreamHandle};
 use paragpu_protocol::status::Status;
 
 use super::gpu::{Fence, Gpu};
@@ -44,6 +44,8 @@ struct Passed {
 #[derive(Debug)]
 struct Stream {
     id: StreamId,
+    /// Where its kernels run; 0 for the whole device.
+    green: GreenHandle,
     /// Work was given to it since it was last found empty.
     busy: bool,
     queue: Queue,
@@ -56,9 +58,10 @@ struct Stream {
 }
 
 impl Stream {
-    fn new(id: StreamId) -> Self {
+    fn new(id: StreamId, green: GreenHandle) -> Self {
         Self {
             id,
+            green,
             busy: false,
             queue: Queue::default(),
             period: 0,
@@ -100,7 +103,7 @@ impl Streams {
     pub(crate) fn new(host_functions: Arc<HostFunctions>) -> Self {
         Self {
             table: Table::new("stream"),
-            legacy: Stream::new(StreamId::LEGACY),
+            legacy: Stream::new(StreamId::LEGACY, GreenHandle::default()),
             dying: Vec::new(),
             blockers: Blockers::new(host_functions),
         }
@@ -187,16 +190,31 @@ impl Streams {
         flags: u32,
         priority: i32,
     ) -> Outcome<()> {
+        self.check_new(handle)?;
+        let id = gpu.stream_create(flags, priority)?;
+        self.insert(handle, id, GreenHandle::default());
+        Ok(())
+    }
+
+    /// Can a new stream have this handle?
+    pub(crate) fn check_new(&self, handle: StreamHandle) -> Outcome<()> {
         if handle < StreamHandle::FIRST {
             return fail(
                 Status::INVALID_HANDLE,
                 format!("stream handles begin at {}", StreamHandle::FIRST.0),
             );
         }
-        self.table.check_free(handle.0)?;
-        let id = gpu.stream_create(flags, priority)?;
-        self.table.insert(handle.0, Stream::new(id));
-        Ok(())
+        self.table.check_free(handle.0)
+    }
+
+    /// Names a stream; [`check_new`](Self::check_new) came before.
+    pub(crate) fn insert(&mut self, handle: StreamHandle, id: StreamId, green: GreenHandle) {
+        self.table.insert(handle.0, Stream::new(id, green));
+    }
+
+    /// Is there a stream of this green context?
+    pub(crate) fn are_in(&mut self, green: GreenHandle) -> bool {
+        self.table.values_mut().any(|stream| stream.green == green)
     }
 
     /// The stream's work may still run.

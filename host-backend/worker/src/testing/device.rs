@@ -23,6 +23,7 @@ use paragpu_protocol::types::{ArrayShape, ResourceView, Sampling};
 
 use self::memory::Memory;
 
+mod green;
 mod memory;
 
 /// Bytes of memory that the device has.

@@ -1,0 +1,94 @@
+//! Events of all work of a context, and waits of all of its streams
+//! (cuCtxRecordEvent, cuCtxWaitEvent and those of green contexts).
+//!
+//! A stream of its own, the junction, waits for each stream, and the event is
+//! recorded there: no stream of the program waits for another one. The other
+//! way round the junction waits for the event, and the streams, later ones
+//! too, wait for an event in the junction.
+
+use std::sync::Arc;
+
+use crate::Session;
+use crate::error::Result;
+use crate::event::{DISABLE_TIMING, Event};
+use crate::green::Green;
+use crate::objects::junction::Junction;
+use crate::objects::stream::{NON_BLOCKING, Stream};
+
+impl Session {
+    /// The streams of a green context, or all; none of them captures.
+    fn not_capturing(&self, of: Option<&Green>) -> Result<Vec<Arc<Stream>>> {
+        let streams = self.streams().all(of.map(Green::handle));
+        let mut refused = Ok(());
+        for stream in streams.iter().filter(|stream| stream.is_capturing()) {
+            refused = stream.cannot_capture();
+        }
+        refused.map(|()| streams)
+    }
+
+    /// The junction's stream.
+    fn meeting(&self, of: Option<&Green>, place: &mut Option<Arc<Stream>>) -> Result<Arc<Stream>> {
+        if let Some(stream) = place {
+            return Ok(Arc::clone(stream));
+        }
+        let made = match of {
+            Some(green) => self.streams().create_in(green.handle(), 0)?,
+            None => self.streams().create(NON_BLOCKING, 0)?,
+        };
+        *place = Some(Arc::clone(&made));
+        Ok(made)
+    }
+
+    fn junction<'a>(&'a self, of: Option<&'a Green>) -> &'a Junction {
+        of.map_or(self.streams().junction(), Green::junction)
+    }
+
+    /// cuGreenCtxRecordEvent; without a green context cuCtxRecordEvent.
+    ///
+    /// # Errors
+    /// `STREAM_CAPTURE_UNSUPPORTED` while a stream captures.
+    pub fn record_all(&self, of: Option<&Green>, event: &Event) -> Result<()> {
+        let streams = self.not_capturing(of)?;
+        let mut place = self.junction(of).stream();
+        let junction = self.meeting(of, &mut place)?;
+        for stream in &streams {
+            if Arc::ptr_eq(stream, &junction) || self.streams().is_known_idle(stream) {
+                continue;
+            }
+            let mark = self.events().create(DISABLE_TIMING)?;
+            self.events().record(&mark, stream)?;
+            self.streams().wait_event(&junction, &mark)?;
+            self.events().destroy(&mark)?;
+        }
+        self.record_event(event, &junction)
+    }
+
+    /// cuGreenCtxWaitEvent; without a green context cuCtxWaitEvent.
+    ///
+    /// # Errors
+    /// `STREAM_CAPTURE_UNSUPPORTED` while a stream captures, and for an event
+    /// of a capture.
+    pub fn wait_all(&self, of: Option<&Green>, event: &Event) -> Result<()> {
+        event.refuse_captured()?;
+        let streams = self.not_capturing(of)?;
+        let junction = self.junction(of);
+        let mut place = junction.stream();
+        let meeting = self.meeting(of, &mut place)?;
+        self.wait_event(&meeting, event)?;
+        if self.streams().is_known_idle(&meeting) {
+            return Ok(());
+        }
+        let barrier = self.events().create(DISABLE_TIMING)?;
+        self.events().record(&barrier, &meeting)?;
+        let earlier = junction.barrier().replace(Arc::clone(&barrier));
+        for stream in &streams {
+            if !Arc::ptr_eq(stream, &meeting) {
+                self.streams().wait_event(stream, &barrier)?;
+            }
+        }
+        match earlier {
+            Some(earlier) => self.events().destroy(&earlier),
+            None => Ok(()),
+        }
+    }
+}

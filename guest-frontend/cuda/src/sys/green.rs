@@ -1,0 +1,450 @@
+//! Green contexts (CUDA Driver API, Green Contexts).
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
+
+use paragpu_abi::{
+    CUcontext, CUdevResource, CUdevResourceDesc, CUdevice, CUevent, CUgreenCtx, CUstream,
+};
+use paragpu_client::green::Green;
+use paragpu_client::session::Session;
+use paragpu_protocol::status::Status;
+use paragpu_protocol::types::SmResource;
+
+use super::boundary::Out;
+use super::{Result, context, device, event, unsupported_use};
+use crate::current::{self, CONTEXT_IS_DESTROYED, Current, with_stack};
+use crate::named_stream;
+use crate::objects::context::{Context, InGreen};
+use crate::objects::green::{
+    Description, GreenContext, INVALID_RESOURCE_CONFIGURATION, Member, Part, REMAINING,
+    forget_parts,
+};
+use crate::objects::{self, InContext, Object};
+
+/// CUDA_ERROR_INVALID_RESOURCE_TYPE.
+const INVALID_RESOURCE_TYPE: Status = Status(914);
+/// CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY.
+const UNSUPPORTED_EXEC_AFFINITY: Status = Status(224);
+/// CU_DEV_RESOURCE_TYPE_INVALID and _SM.
+const INVALID: c_int = 0;
+const MULTIPROCESSORS: c_int = 1;
+/// CU_GREEN_CTX_DEFAULT_STREAM, which CUDA demands.
+const DEFAULT_STREAM: c_uint = 1;
+/// CU_STREAM_NON_BLOCKING, which CUDA demands of streams of green contexts.
+const NON_BLOCKING: c_uint = 1;
+/// Most groups of a split: more than a GPU has multiprocessors.
+const MOST_GROUPS: u32 = 255;
+/// Bytes of a step, and most steps of a way (protocol/interface/calls/green.rs).
+const STEP: usize = 44;
+const MOST_STEPS: usize = 8;
+/// Most resources of a description: the groups of a split and what is left.
+const MOST_RESOURCES: c_uint = 256;
+
+fn numbers(resource: SmResource) -> [u32; 3] {
+    [resource.count, resource.least, resource.alignment]
+}
+
+/// A part as the program has it.
+fn resource(part: Part) -> CUdevResource {
+    let mut resource = CUdevResource {
+        r#type: MULTIPROCESSORS,
+        _internal_padding: [0; 92],
+        _oversize: [0; 12],
+    };
+    for (place, number) in resource._oversize.iter_mut().zip(part.numbers) {
+        *place = number;
+    }
+    let name = part.name().to_le_bytes();
+    for (place, byte) in resource._internal_padding.iter_mut().zip(name) {
+        *place = byte;
+    }
+    resource
+}
+
+/// No resource.
+const NONE: CUdevResource = CUdevResource {
+    r#type: INVALID,
+    _internal_padding: [0; 92],
+    _oversize: [0; 12],
+};
+
+/// The part that a resource of the program names.
+fn part(resource: &CUdevResource) -> Result<Arc<Part>> {
+    if resource.r#type != MULTIPROCESSORS {
+        return Err(INVALID_RESOURCE_TYPE);
+    }
+    let name = resource._internal_padding.first_chunk::<8>();
+    let name = u64::from_le_bytes(*name.ok_or(Status::UNKNOWN)?);
+    let name = usize::try_from(name).map_err(|_| INVALID_RESOURCE_CONFIGURATION)?;
+    let found = objects::find(std::ptr::without_provenance_mut(name));
+    match found.as_deref().map(|object| &**object) {
+        Some(Object::Part(part)) => Ok(Arc::clone(part)),
+        _ => Err(INVALID_RESOURCE_CONFIGURATION),
+    }
+}
+
+/// The green context with this handle.
+fn find(green: CUgreenCtx) -> Result<Arc<GreenContext>> {
+    match objects::find(green).as_deref().map(|object| &**object) {
+        Some(Object::Green(green)) => Ok(Arc::clone(green)),
+        _ => Err(Status::INVALID_CONTEXT),
+    }
+}
+
+fn pointer(handle: u64) -> *mut c_void {
+    std::ptr::without_provenance_mut(usize::try_from(handle).unwrap_or(0))
+}
+
+fn check_kind(kind: c_int) -> Result {
+    match kind {
+        MULTIPROCESSORS => Ok(()),
+        _ => Err(INVALID_RESOURCE_TYPE),
+    }
+}
+
+/// All multiprocessors of a device.
+fn whole(session: &Session) -> Result<CUdevResource> {
+    Ok(resource(Part {
+        ordinal: session.ordinal(),
+        green: 0,
+        way: Vec::new(),
+        member: None,
+        numbers: numbers(session.sm_resource()?),
+    }))
+}
+
+fn of_green(handle: u64, green: &GreenContext) -> CUdevResource {
+    resource(Part {
+        ordinal: green.primary.ordinal,
+        green: handle,
+        way: green.way.clone(),
+        member: None,
+        numbers: numbers(green.green.resource()),
+    })
+}
+
+pub(crate) fn cuDeviceGetDevResource(
+    device: CUdevice,
+    place: Out<'_, CUdevResource>,
+    kind: c_int,
+) -> Result {
+    let place = place.present()?;
+    let ordinal = device::ordinal(device)?;
+    check_kind(kind)?;
+    place.put(whole(device::session(ordinal)?)?)
+}
+
+pub(crate) fn cuCtxGetDevResource(
+    context: CUcontext,
+    place: Out<'_, CUdevResource>,
+    kind: c_int,
+) -> Result {
+    let place = place.present()?;
+    let context = current::find(context)?;
+    context.alive()?;
+    check_kind(kind)?;
+    place.put(match &context.green {
+        Some(inside) => of_green(inside.handle, &*find(pointer(inside.handle))?),
+        None => whole(context.session)?,
+    })
+}
+
+pub(crate) fn cuGreenCtxGetDevResource(
+    green: CUgreenCtx,
+    place: Out<'_, CUdevResource>,
+    kind: c_int,
+) -> Result {
+    let place = place.present()?;
+    let found = find(green)?;
+    check_kind(kind)?;
+    place.put(of_green(green as u64, &found))
+}
+
+/// # Safety
+/// As CUDA's manual says for cuDevSmResourceSplitByCount.
+pub(crate) unsafe fn cuDevSmResourceSplitByCount(
+    result: *mut CUdevResource,
+    groups: *mut c_uint,
+    input: *const CUdevResource,
+    remaining: *mut CUdevResource,
+    flags: c_uint,
+    least: c_uint,
+) -> Result {
+    // SAFETY: both are null or as the caller promises.
+    let (Some(place), Some(input)) = (unsafe { groups.as_mut() }, unsafe { input.as_ref() }) else {
+        return Err(Status::INVALID_VALUE);
+    };
+    let input = part(input)?;
+    if input.member.is_some() {
+        return Err(INVALID_RESOURCE_CONFIGURATION);
+    }
+    let wanted = match result.is_null() {
+        true => 0,
+        false if *place == 0 => return Err(Status::INVALID_VALUE),
+        false => (*place).min(MOST_GROUPS),
+    };
+    let green = match input.green {
+        0 => None,
+        handle => Some(find(pointer(handle))?),
+    };
+    let session = device::session(input.ordinal)?;
+    let of = green.as_ref().map(|green| &*green.green);
+    let made = session.sm_split(of, wanted, flags, least)?;
+    let member = |number, of: SmResource| match of.count {
+        0 => NONE,
+        _ => resource(Part {
+            member: Some(Member {
+                groups: wanted.max(1),
+                flags,
+                least,
+                number,
+            }),
+            numbers: numbers(of),
+            ..(*input).clone()
+        }),
+    };
+    let count = match wanted {
+        0 => made.groups,
+        _ => made.groups.min(wanted),
+    };
+    if wanted > 0 {
+        for number in 0..u8::try_from(count).unwrap_or(u8::MAX) {
+            // SAFETY: the caller promises as many places as `groups` said, which
+            // is at least `count`.
+            unsafe {
+                result
+                    .add(usize::from(number))
+                    .write(member(number, made.group));
+            }
+        }
+    }
+    *place = count;
+    if !remaining.is_null() {
+        // SAFETY: it is writable, as the caller promises.
+        unsafe { remaining.write(member(REMAINING, made.remaining)) };
+    }
+    Ok(())
+}
+
+/// # Safety
+/// As CUDA's manual says for cuDevResourceGenerateDesc.
+pub(crate) unsafe fn cuDevResourceGenerateDesc(
+    place: Out<'_, CUdevResourceDesc>,
+    resources: *mut CUdevResource,
+    number: c_uint,
+) -> Result {
+    let place = place.present()?;
+    if resources.is_null() || number == 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    if number > MOST_RESOURCES {
+        return Err(INVALID_RESOURCE_CONFIGURATION);
+    }
+    let parts = (0..number as usize)
+        // SAFETY: the caller promises `number` resources.
+        .map(|at| part(unsafe { &*resources.add(at) }))
+        .collect::<Result<Vec<_>>>()?;
+    let description = Description::of(&parts)?;
+    if description.way.len() > MOST_STEPS * STEP {
+        return Err(unsupported_use!("a resource that was split nine times"));
+    }
+    place.put(description.handle())
+}
+
+pub(crate) fn cuGreenCtxCreate(
+    place: Out<'_, CUgreenCtx>,
+    description: CUdevResourceDesc,
+    device: CUdevice,
+    flags: c_uint,
+) -> Result {
+    let place = place.present()?;
+    let ordinal = device::ordinal(device)?;
+    if flags != DEFAULT_STREAM {
+        return Err(Status::INVALID_VALUE);
+    }
+    let found = objects::find(description);
+    let Some(Object::Description(description)) = found.as_deref().map(|object| &**object) else {
+        return Err(Status::INVALID_VALUE);
+    };
+    if description.ordinal != ordinal {
+        return Err(Status::INVALID_DEVICE);
+    }
+    let primary = context::retain(device)?;
+    let session = primary.session;
+    let green = match session.create_green(&description.way, description.count) {
+        Ok(green) => green,
+        Err(status) => {
+            context::cuDevicePrimaryCtxRelease(device)?;
+            return Err(status);
+        }
+    };
+    place.put(objects::insert_with(|handle| {
+        let mut made = None;
+        objects::insert_with(|name| {
+            let green = Arc::clone(&green);
+            let context = Context::of_green(name, &primary, InGreen { handle, green });
+            let context = Arc::new(context);
+            made = Some(Arc::clone(&context));
+            Object::Context(context)
+        });
+        Object::Green(Arc::new(GreenContext {
+            green,
+            context: made.unwrap_or_else(|| Arc::clone(&primary)),
+            primary,
+            way: description.way.clone(),
+        }))
+    }))
+}
+
+pub(crate) fn cuGreenCtxDestroy(green: CUgreenCtx) -> Result {
+    let ended = objects::remove(green, |object| matches!(object, Object::Green(_)));
+    let Some(Object::Green(ended)) = ended.as_deref() else {
+        return Err(Status::INVALID_CONTEXT);
+    };
+    let context = &ended.context;
+    context.set_alive(false);
+    objects::remove(context.handle(), |_| true);
+    with_stack(|stack| {
+        if stack.last().is_some_and(|top| top.name == context.name) {
+            stack.pop();
+        }
+    })?;
+    forget_parts(green as u64);
+    objects::end_of_context(context.name);
+    let destroyed = context.session.destroy_green(&ended.green);
+    context::cuDevicePrimaryCtxRelease(device::number(context.ordinal)).and(destroyed)
+}
+
+pub(crate) fn cuCtxFromGreenCtx(place: Out<'_, CUcontext>, green: CUgreenCtx) -> Result {
+    place.present()?.put(find(green)?.context.handle())
+}
+
+pub(crate) fn cuGreenCtxGetId(green: CUgreenCtx, id: Out<'_, u64>) -> Result {
+    let id = id.present()?;
+    if !green.is_null() {
+        return id.put(find(green)?.context.id());
+    }
+    let current = current::current()?;
+    match current.green {
+        Some(_) => id.put(current.id()),
+        None => Err(Status::INVALID_CONTEXT),
+    }
+}
+
+/// The event with this handle, and its session.
+fn with_event(
+    named: CUevent,
+    with: impl FnOnce(&InContext<paragpu_client::event::Event>) -> Result,
+) -> Result {
+    let found = event::find(named)?;
+    with(event::inner(&found)?)
+}
+
+fn record(session: &'static Session, of: Option<&Green>, named: CUevent) -> Result {
+    with_event(named, |event| {
+        if !std::ptr::eq(session, event.session) {
+            return Err(Status::INVALID_HANDLE);
+        }
+        session.record_all(of, &event.object)
+    })
+}
+
+fn wait(session: &'static Session, of: Option<&Green>, named: CUevent) -> Result {
+    with_event(named, |event| {
+        if std::ptr::eq(session, event.session) {
+            return session.wait_all(of, &event.object);
+        }
+        // Another device's event: its worker cannot be waited for in order.
+        event.session.synchronize_event(&event.object)
+    })
+}
+
+/// The context with this handle, which may be used.
+fn usable(context: CUcontext) -> Result<Current> {
+    let context = current::find(context)?;
+    context.alive()?;
+    Ok(context)
+}
+
+/// The green context of a context.
+fn inside(context: &Context) -> Option<&Green> {
+    context.green.as_ref().map(|inside| &*inside.green)
+}
+
+pub(crate) fn cuGreenCtxRecordEvent(green: CUgreenCtx, event: CUevent) -> Result {
+    let green = find(green)?;
+    record(green.primary.session, Some(&green.green), event)
+}
+
+pub(crate) fn cuGreenCtxWaitEvent(green: CUgreenCtx, event: CUevent) -> Result {
+    let green = find(green)?;
+    wait(green.primary.session, Some(&green.green), event)
+}
+
+pub(crate) fn cuCtxRecordEvent(context: CUcontext, event: CUevent) -> Result {
+    let context = usable(context)?;
+    record(context.session, inside(&context), event)
+}
+
+pub(crate) fn cuCtxWaitEvent(context: CUcontext, event: CUevent) -> Result {
+    let context = usable(context)?;
+    wait(context.session, inside(&context), event)
+}
+
+/// A stream of the green context that a context has the resources of.
+pub(super) fn create_stream(
+    context: &Context,
+    inside: &InGreen,
+    priority: c_int,
+) -> Result<CUstream> {
+    let session = context.session;
+    let (least, greatest) = named_stream::priorities(session)?;
+    let priority = priority.clamp(greatest, least);
+    let object = session.create_green_stream(&inside.green, priority)?;
+    Ok(objects::insert(Object::Stream(InContext {
+        context: context.name,
+        session,
+        object,
+    })))
+}
+
+pub(crate) fn cuGreenCtxStreamCreate(
+    stream: Out<'_, CUstream>,
+    green: CUgreenCtx,
+    flags: c_uint,
+    priority: c_int,
+) -> Result {
+    let stream = stream.present()?;
+    let green = find(green)?;
+    if flags != NON_BLOCKING {
+        return Err(Status::INVALID_VALUE);
+    }
+    let inside = green.context.green.as_ref().ok_or(CONTEXT_IS_DESTROYED)?;
+    stream.put(create_stream(&green.context, inside, priority)?)
+}
+
+/// The green context of a stream, or null, and the context without its
+/// resources.
+pub(super) fn of_stream(stream: CUstream) -> Result<(CUgreenCtx, CUcontext)> {
+    let named = pointer(named_stream::named(stream)?.context()?);
+    let Ok(context) = current::find(named) else {
+        return Ok((std::ptr::null_mut(), named));
+    };
+    let green = context.green.as_ref().map_or(0, |inside| inside.handle);
+    Ok((pointer(green), pointer(context.handle)))
+}
+
+pub(crate) fn cuStreamGetGreenCtx(stream: CUstream, place: Out<'_, CUgreenCtx>) -> Result {
+    place.present()?.put(of_stream(stream)?.0)
+}
+
+/// # Safety
+/// As CUDA's manual says for cuCtxGetExecAffinity.
+pub(crate) unsafe fn cuCtxGetExecAffinity(place: *mut c_void, kind: c_int) -> Result {
+    current::current()?;
+    if place.is_null() || kind != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    Err(UNSUPPORTED_EXEC_AFFINITY)
+}

@@ -1,0 +1,93 @@
+//! Green contexts: parts of the device's multiprocessors.
+
+use paragpu_protocol::status::Status;
+use paragpu_protocol::types::{SmGroups, SmResource, SmSplit};
+
+use crate::{Error, GreenId, Result, StreamId};
+
+/// CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION.
+pub const INVALID_RESOURCE_CONFIGURATION: Status = Status(915);
+
+/// The member of a split that is what is left.
+pub const REMAINING: usize = 255;
+
+/// The members of a split that a step takes, ascending.
+pub fn members(step: &SmSplit) -> impl Iterator<Item = usize> + '_ {
+    (0..=REMAINING).filter(|member| {
+        let byte = step.members.get(member / 8).copied().unwrap_or(0);
+        byte >> (member % 8) & 1 != 0
+    })
+}
+
+/// Refuses a part that is smaller than what the program was told.
+///
+/// # Errors
+/// `INVALID_RESOURCE_CONFIGURATION`.
+pub fn check_count(found: SmResource, count: u32) -> Result<()> {
+    if found.count >= count {
+        return Ok(());
+    }
+    let why = format!(
+        "a green context has {count} multiprocessors, its part of this GPU would have {}",
+        found.count
+    );
+    Err(Error::new(INVALID_RESOURCE_CONFIGURATION, why))
+}
+
+fn refused<T>() -> Result<T> {
+    let why = "this device has no green contexts";
+    Err(Error::new(Status::NOT_SUPPORTED, why))
+}
+
+/// Green contexts of a device. A device without them refuses.
+pub trait GreenDevice {
+    /// cuDeviceGetDevResource.
+    ///
+    /// # Errors
+    /// `NOT_SUPPORTED`; errors of the driver.
+    fn sm_resource(&mut self) -> Result<SmResource> {
+        refused()
+    }
+
+    /// cuDevSmResourceSplitByCount of a green context's resource, or of the
+    /// whole device's, into at most `groups` groups. 0 groups: how many there
+    /// would be.
+    ///
+    /// # Errors
+    /// As [`sm_resource`](Self::sm_resource).
+    fn sm_split(
+        &mut self,
+        _of: Option<GreenId>,
+        _groups: u32,
+        _flags: u32,
+        _least: u32,
+    ) -> Result<SmGroups> {
+        refused()
+    }
+
+    /// cuGreenCtxCreate with what the steps lead to, which has at least `count`
+    /// multiprocessors.
+    ///
+    /// # Errors
+    /// As [`sm_resource`](Self::sm_resource);
+    /// `INVALID_RESOURCE_CONFIGURATION` where they lead to less.
+    fn green_create(&mut self, _way: &[SmSplit], _count: u32) -> Result<(GreenId, SmResource)> {
+        refused()
+    }
+
+    /// cuGreenCtxDestroy. Streams of it, and their work, are not disturbed.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`.
+    fn green_destroy(&mut self, _green: GreenId) -> Result<()> {
+        refused()
+    }
+
+    /// cuGreenCtxStreamCreate.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`; errors of the driver.
+    fn green_stream_create(&mut self, _green: GreenId, _priority: i32) -> Result<StreamId> {
+        refused()
+    }
+}
