@@ -141,9 +141,9 @@ class Program:
         """When a line of its errors had this text; None where none had."""
         return next((at for at, line in list(self.errors) if text in line), None)
 
-    def step(self):
-        """Asks for a round."""
-        self.process.stdin.write("\n")
+    def step(self, line=""):
+        """Asks for a round, or what the line says."""
+        self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
 
     def text(self):
@@ -298,6 +298,23 @@ class Cluster:
         """paragpud of a host, of this build or of the one in a folder."""
         self.processes[host + "d"] = self.start(host, f"{folder}/paragpud" if folder else harness.binary("paragpud"))
 
+    def agents(self, host):
+        """The agents of leases on a host."""
+        found = []
+        for pid in call("ip", "netns", "pids", self.prefix + host).split():
+            try:
+                with open(f"/proc/{pid}/cmdline", "rb") as line:
+                    if b"\0pool\0agent\0" in line.read():
+                        found.append(int(pid))
+            except (FileNotFoundError, ProcessLookupError):
+                pass
+        return found
+
+    def logged(self, host, text):
+        """Did a host's daemon log this?"""
+        with open(f"{self.folder}/{host}-paragpud.out", encoding="utf-8", errors="replace") as log:
+            return text in log.read()
+
     def kill(self, name):
         """The machine is gone: all its processes at once. Workers are confined to
         networks of their own, and found as children."""
@@ -340,6 +357,14 @@ class Cluster:
         if clock:
             library = next(iter(glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1")))
             command = ["env", f"LD_PRELOAD={library}", f"FAKETIME={clock:+d}s", "FAKETIME_DONT_FAKE_MONOTONIC=1", *command]
+        program = Program(self.inside(client, *command), environment)
+        self.programs.append(program)
+        return program
+
+    def guest(self, client, directory, *mode):
+        """Runs a program of tests/pool/guest.py with the configuration of a directory."""
+        command = [harness.binary("paragpu"), "run", "--libraries", harness.LIBRARIES, sys.executable, f"{HERE}/guest.py", *mode]
+        environment = {**self.environment, "PARAGPU_CONFIG": f"{directory}/guest.toml"}
         program = Program(self.inside(client, *command), environment)
         self.programs.append(program)
         return program

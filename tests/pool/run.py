@@ -178,6 +178,45 @@ def ends(cluster, results):
     end(cluster)
 
 
+def daemon(cluster, results):
+    """A daemon crashes, and guests come before their lease's agent."""
+    held, directory = cluster.held("node1", "1GiB", "crashed")
+    eventually(lambda: os.path.exists(f"{directory}/guest.toml"), "a lease", 20)
+    (_, host) = jobs(cluster)[0]
+    program = cluster.guest("node1", directory, "step")
+    program.step()
+    eventually(lambda: program.rounds() == 1, "a round", 30)
+    (agent,) = cluster.agents(host)
+    os.kill(agent, signal.SIGSTOP)
+    process = cluster.processes[host + "d"]
+    process.kill()
+    process.wait()
+
+    def ready():
+        # As systemd does: what the daemon that crashed leaves may keep its state for a moment.
+        if cluster.processes[host + "d"].poll() is not None:
+            cluster.start_daemon(host)
+        return cluster.ready(host)
+
+    eventually(ready, "the next daemon gives GPUs")
+    early = cluster.guest("node1", directory, "take", "4096")
+    came = seconds_until(lambda: cluster.logged(host, "waits for its lease's agent"), "a guest comes first", 20)
+    waited = early.ended() is None
+    os.kill(agent, signal.SIGCONT)
+    seconds_until(lambda: early.ended() is not None, "it has its session", 30)
+    said = early.lines[-1][1] if early.lines else early.text()[-300:]
+    results.exactly("guest_before_its_agent", said if came < 20 and waited else "came later", "took", "a program that starts when paragpud was killed and its lease is not claimed again yet")
+    program.step()
+    seconds_until(lambda: program.rounds() == 2, "a round", 30)
+    program.step("break")
+    program.step()
+    seconds_until(lambda: program.ended() is not None, "the program ends", 30)
+    told = program.said("was restarted since the session began") is not None
+    said = f"{program.rounds()} rounds, {'refused' if told else program.text()[-300:]}"
+    results.exactly("broken_after_a_crash", said, "2 rounds, refused", "a session of the killed paragpud goes on, but not when its connection breaks, too: a sentence")
+    end(cluster, held)
+
+
 def drain(cluster, results):
     """Leases of a host that drains."""
     cluster.slurm("scontrol", "update", f"nodename={','.join(cluster.hosts[1:])}", "state=drain", "reason=test")
@@ -367,11 +406,7 @@ def full_disk(cluster, results):
     eventually(lambda: program.rounds() > 2, "rounds", 30)
     (_, host) = jobs(cluster)[0]
 
-    def complained():
-        with open(f"{cluster.folder}/{host}-paragpud.out", encoding="utf-8", errors="replace") as log:
-            return "No space left" in log.read()
-
-    told = seconds_until(complained, "the log says that the disk is full", 20)
+    told = seconds_until(lambda: cluster.logged(host, "No space left"), "the log says that the disk is full", 20)
     goes_on = works(program, more=20)
     results.exactly("full_disk", "goes on" if goes_on and told < 20 else "stopped" if told < 20 else "silent", "goes on", "the program; the host's log says why it is not written")
     os.remove(f"{states}/filler")
@@ -468,6 +503,7 @@ def main():
             limits(cluster, results)
             strangers(cluster, results)
             ends(cluster, results)
+            daemon(cluster, results)
             clocks(cluster, results)
             addresses(cluster, results)
             nowhere(cluster, results)
