@@ -362,17 +362,19 @@ class Cluster:
         return program
 
     def guest(self, client, directory, *mode):
-        """Runs a program of tests/pool/guest.py with the configuration of a directory."""
+        """Runs a program of tests/pool/guest.py with the configuration of a directory, on
+        a client node or without a network."""
         command = [harness.binary("paragpu"), "run", "--libraries", harness.LIBRARIES, sys.executable, f"{HERE}/guest.py", *mode]
         environment = {**self.environment, "PARAGPU_CONFIG": f"{directory}/guest.toml"}
-        program = Program(self.inside(client, *command), environment)
+        command = self.inside(client, *command) if client else ["unshare", "--net", *command]
+        program = Program(command, environment)
         self.programs.append(program)
         return program
 
-    def held(self, client, memory, name):
+    def held(self, client, memory, name, *options):
         """Holds a lease that no program uses; and the directory."""
         directory = f"{self.folder}/{name}"
-        command = [harness.binary("paragpu"), "pool", "hold", directory, "--pool", "slurm", "--memory", memory]
+        command = [harness.binary("paragpu"), "pool", "hold", directory, "--pool", "slurm", "--memory", memory, *options]
         program = Program(self.inside(client, *command), self.environment)
         self.programs.append(program)
         return program, directory
