@@ -116,6 +116,14 @@ def with_children(pids):
     return found
 
 
+def off(clock):
+    """What runs a command with a clock that is so many seconds off."""
+    if not clock:
+        return []
+    library = next(iter(glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1")))
+    return ["env", f"LD_PRELOAD={library}", f"FAKETIME={clock:+d}s", "FAKETIME_DONT_FAKE_MONOTONIC=1"]
+
+
 class Program:
     """A process whose lines of output are kept."""
 
@@ -294,9 +302,11 @@ class Cluster:
         self.processes[host] = self.start(host, "slurmd", "-N", host, "-D")
         self.start_daemon(host)
 
-    def start_daemon(self, host, folder=None):
-        """paragpud of a host, of this build or of the one in a folder."""
-        self.processes[host + "d"] = self.start(host, f"{folder}/paragpud" if folder else harness.binary("paragpud"))
+    def start_daemon(self, host, folder=None, clock=None):
+        """paragpud of a host, of this build or of the one in a folder, with a clock that is
+        so many seconds off."""
+        binary = f"{folder}/paragpud" if folder else harness.binary("paragpud")
+        self.processes[host + "d"] = self.start(host, *off(clock), binary)
 
     def agents(self, host):
         """The agents of leases on a host."""
@@ -354,10 +364,7 @@ class Cluster:
         paragpu = [harness.binary("paragpu"), "run", "--libraries", harness.LIBRARIES, "--pool", "slurm", "--memory", memory]
         command = [*paragpu, *options, sys.executable, f"{HERE}/guest.py", *mode]
         environment = {**self.environment, "PARAGPU_LOG_LEVEL": "info"}
-        if clock:
-            library = next(iter(glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1")))
-            command = ["env", f"LD_PRELOAD={library}", f"FAKETIME={clock:+d}s", "FAKETIME_DONT_FAKE_MONOTONIC=1", *command]
-        program = Program(self.inside(client, *command), environment)
+        program = Program(self.inside(client, *off(clock), *command), environment)
         self.programs.append(program)
         return program
 

@@ -106,7 +106,8 @@ def limits(cluster, results):
     results.exactly("more_than_a_lease", said[1], "refused", "1.5 GiB of 1 GiB: CUDA's out of memory")
     big = cluster.lease("node1", f"{SHARDS + 1}GiB", "run")
     took = seconds_until(lambda: big.ended() is not None, "more shards than any host has", 20)
-    results.add("more_than_any_host", big.ended(), "not 0", big.ended() not in (None, 0) and took < 20, "the command fails at once")
+    said = "not available" in big.text() and "no lease" in big.text()
+    results.add("more_than_any_host", big.ended(), "not 0", big.ended() not in (None, 0) and took < 20 and said, "the command fails at once, and Slurm's sentence says why")
     big.end()
 
 
@@ -178,7 +179,7 @@ def ends(cluster, results):
     end(cluster)
 
 
-def daemon(cluster, results):
+def crash(cluster, results):
     """A daemon crashes, and guests come before their lease's agent."""
     held, directory = cluster.held("node1", "1GiB", "crashed")
     eventually(lambda: os.path.exists(f"{directory}/guest.toml"), "a lease", 20)
@@ -364,6 +365,29 @@ def clocks(cluster, results):
         said = program.lines[-1][1] if program.lines else program.text()[-200:]
         results.exactly(f"clock_an_hour_{name}", said, f"took, {seconds // 3600:+d} h", "the client's")
     end(cluster)
+    host, *others = cluster.hosts
+    for seconds, name in ((3600, "ahead"), (-3600, "behind")):
+        restart(cluster, host, clock=seconds)
+        cluster.slurm("scontrol", "update", f"nodename={','.join(others)}", "state=drain", "reason=test")
+        program = cluster.lease("node1", "1GiB", "run")
+        begun = seconds_until(lambda one=program: one.rounds() > 2, "rounds", 30)
+        cluster.slurm("scontrol", "update", f"nodename={','.join(others)}", "state=resume")
+        cluster.slurm("scontrol", "update", f"nodename={host}", "state=drain", "reason=test")
+        moved = seconds_until(lambda: not jobs(cluster, "-w", host), "the lease moves", 30)
+        said = "moves" if begun < 30 and moved < 30 and works(program) else program.text()[-300:]
+        results.exactly(f"host_an_hour_{name}", said, "moves", "paragpud's clock on the lease's first host; the lease moves to one whose clock is right")
+        end(cluster, program)
+        cluster.slurm("scontrol", "update", f"nodename={host}", "state=resume")
+    restart(cluster, host)
+
+
+def restart(cluster, host, clock=None):
+    """Ends a host's daemon and starts it again."""
+    daemon = cluster.processes[host + "d"]
+    daemon.terminate()
+    daemon.wait(30)
+    cluster.start_daemon(host, clock=clock)
+    eventually(lambda: cluster.ready(host), f"{host} gives GPUs again")
 
 
 def addresses(cluster, results):
@@ -527,7 +551,7 @@ def main():
             limits(cluster, results)
             strangers(cluster, results)
             ends(cluster, results)
-            daemon(cluster, results)
+            crash(cluster, results)
             door(cluster, results)
             clocks(cluster, results)
             addresses(cluster, results)

@@ -117,7 +117,8 @@ pub enum Command {
     /// A live view in a terminal; `q` quits. Otherwise, and with `-o json`,
     /// prints one report after another.
     Top {
-        /// Show hosts and leases of the Slurm pool instead of this host's sessions.
+        /// Show hosts and leases of the Slurm pool instead of this host's sessions. This
+        /// reads Slurm only: under Kubernetes ask kubectl, see docs/kubernetes.md.
         #[arg(long)]
         pool: bool,
         /// Print one report, after one interval.

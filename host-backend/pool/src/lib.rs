@@ -32,7 +32,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum Error {
     /// A program of the engine's cannot be started.
-    #[error("cannot start {program}; are the engine's programs installed?")]
+    #[error("cannot start {program}: this asks Slurm, whose programs must be installed here")]
     Start {
         /// Which.
         program: &'static str,
