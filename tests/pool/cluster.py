@@ -330,7 +330,10 @@ class Cluster:
         networks of their own, and found as children."""
         found = subprocess.run(["ip", "netns", "pids", self.prefix + name], capture_output=True, text=True, check=False)
         pids = with_children({int(pid) for pid in found.stdout.split()})
-        for pid in pids:
+        # First the daemon: it would end the sessions of an agent that dies before it.
+        daemon = self.processes.get(name + "d")
+        first = daemon.pid if daemon else None
+        for pid in sorted(pids, key=lambda pid: pid != first):
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
