@@ -357,6 +357,30 @@ def lost_host(cluster, results):
     return job
 
 
+def lost_behind_a_door(cluster, results):
+    """A host dies with the written lease of a VM, whose only way is its vsock."""
+    path = f"{cluster.folder}/lost.vsock_7014"
+    held, directory = cluster.held("node2", "1GiB", "lost", "--vsock-socket", path, "--checkpoint", "1s")
+    eventually(lambda: os.path.exists(f"{directory}/guest.toml"), "a lease", 20)
+    (_, host) = jobs(cluster)[0]
+    os.makedirs(f"{cluster.folder}/lostvm")
+    cluster.write("lostvm/guest.toml", f'communicator = "unix"\n[unix]\nsocket = "{path}"\n[vsock]\nrelayed = true\n')
+    program = cluster.guest(None, f"{cluster.folder}/lostvm", "step")
+    program.step()
+    eventually(lambda: program.rounds() == 1, "a round", 30)
+    written = f"{cluster.folder}/states"
+    before = time.time()
+    again = lambda: any(os.stat(os.path.join(at, name)).st_mtime > before for at, _, files in os.walk(written) for name in files if name == "session.paragpu")
+    eventually(again, "a state after the round", 30)
+    cluster.kill(host)
+    seconds_until(lambda: sum(" as lease-" in line for _, line in held.errors) == 2, "the lease is elsewhere", 45)
+    program.step()
+    goes_on = seconds_until(lambda: program.rounds() == 2 or program.ended() is not None, "a round after it", 40)
+    said = "goes on" if program.rounds() == 2 else held.text()[-300:] + program.text()[-300:]
+    results.exactly("vm_of_a_killed_host", said, "goes on", f"an idle program, whose next round came after {goes_on:.1f} s")
+    end(cluster, held)
+
+
 def clocks(cluster, results):
     """Clients whose clocks are an hour off: certificates have times."""
     for seconds, name in ((3600, "ahead"), (-3600, "behind")):
@@ -567,6 +591,7 @@ def main():
             end(cluster, *programs)
             upgrade(cluster, results)
             lost_host(cluster, results)
+            lost_behind_a_door(cluster, results)
     except AssertionError as error:
         # What was found until then counts.
         results.exactly("came_to_its_end", str(error), "yes", "the steps after this one did not run")
