@@ -116,6 +116,14 @@ def with_children(pids):
     return found
 
 
+def off(clock):
+    """What runs a command with a clock that is so many seconds off."""
+    if not clock:
+        return []
+    library = next(iter(glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1")))
+    return ["env", f"LD_PRELOAD={library}", f"FAKETIME={clock:+d}s", "FAKETIME_DONT_FAKE_MONOTONIC=1"]
+
+
 class Program:
     """A process whose lines of output are kept."""
 
@@ -141,9 +149,9 @@ class Program:
         """When a line of its errors had this text; None where none had."""
         return next((at for at, line in list(self.errors) if text in line), None)
 
-    def step(self):
-        """Asks for a round."""
-        self.process.stdin.write("\n")
+    def step(self, line=""):
+        """Asks for a round, or what the line says."""
+        self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
 
     def text(self):
@@ -294,16 +302,38 @@ class Cluster:
         self.processes[host] = self.start(host, "slurmd", "-N", host, "-D")
         self.start_daemon(host)
 
-    def start_daemon(self, host, folder=None):
-        """paragpud of a host, of this build or of the one in a folder."""
-        self.processes[host + "d"] = self.start(host, f"{folder}/paragpud" if folder else harness.binary("paragpud"))
+    def start_daemon(self, host, folder=None, clock=None):
+        """paragpud of a host, of this build or of the one in a folder, with a clock that is
+        so many seconds off."""
+        binary = f"{folder}/paragpud" if folder else harness.binary("paragpud")
+        self.processes[host + "d"] = self.start(host, *off(clock), binary)
+
+    def agents(self, host):
+        """The agents of leases on a host."""
+        found = []
+        for pid in call("ip", "netns", "pids", self.prefix + host).split():
+            try:
+                with open(f"/proc/{pid}/cmdline", "rb") as line:
+                    if b"\0pool\0agent\0" in line.read():
+                        found.append(int(pid))
+            except (FileNotFoundError, ProcessLookupError):
+                pass
+        return found
+
+    def logged(self, host, text):
+        """Did a host's daemon log this?"""
+        with open(f"{self.folder}/{host}-paragpud.out", encoding="utf-8", errors="replace") as log:
+            return text in log.read()
 
     def kill(self, name):
         """The machine is gone: all its processes at once. Workers are confined to
         networks of their own, and found as children."""
         found = subprocess.run(["ip", "netns", "pids", self.prefix + name], capture_output=True, text=True, check=False)
         pids = with_children({int(pid) for pid in found.stdout.split()})
-        for pid in pids:
+        # First the daemon: it would end the sessions of an agent that dies before it.
+        daemon = self.processes.get(name + "d")
+        first = daemon.pid if daemon else None
+        for pid in sorted(pids, key=lambda pid: pid != first):
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -337,17 +367,24 @@ class Cluster:
         paragpu = [harness.binary("paragpu"), "run", "--libraries", harness.LIBRARIES, "--pool", "slurm", "--memory", memory]
         command = [*paragpu, *options, sys.executable, f"{HERE}/guest.py", *mode]
         environment = {**self.environment, "PARAGPU_LOG_LEVEL": "info"}
-        if clock:
-            library = next(iter(glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1")))
-            command = ["env", f"LD_PRELOAD={library}", f"FAKETIME={clock:+d}s", "FAKETIME_DONT_FAKE_MONOTONIC=1", *command]
-        program = Program(self.inside(client, *command), environment)
+        program = Program(self.inside(client, *off(clock), *command), environment)
         self.programs.append(program)
         return program
 
-    def held(self, client, memory, name):
+    def guest(self, client, directory, *mode):
+        """Runs a program of tests/pool/guest.py with the configuration of a directory, on
+        a client node or without a network."""
+        command = [harness.binary("paragpu"), "run", "--libraries", harness.LIBRARIES, sys.executable, f"{HERE}/guest.py", *mode]
+        environment = {**self.environment, "PARAGPU_CONFIG": f"{directory}/guest.toml"}
+        command = self.inside(client, *command) if client else ["unshare", "--net", *command]
+        program = Program(command, environment)
+        self.programs.append(program)
+        return program
+
+    def held(self, client, memory, name, *options):
         """Holds a lease that no program uses; and the directory."""
         directory = f"{self.folder}/{name}"
-        command = [harness.binary("paragpu"), "pool", "hold", directory, "--pool", "slurm", "--memory", memory]
+        command = [harness.binary("paragpu"), "pool", "hold", directory, "--pool", "slurm", "--memory", memory, *options]
         program = Program(self.inside(client, *command), self.environment)
         self.programs.append(program)
         return program, directory

@@ -2,12 +2,13 @@
 
 usage: guest.py MODE
   run    adds numbers in rounds, and compares them: prints "round N" after each
-  step   a round for each line of input
+  step   a round for each line of input; a line "break" breaks its connections instead
   take BYTES   allocates so much: prints "took" (and by how many hours its clock is off), or "refused"
 Exit status: 0 fine, 1 a wrong number, 3 a CUDA error.
 """
 
 import os
+import socket
 import sys
 import time
 
@@ -38,8 +39,25 @@ def main():
     if mode == "run":
         for done in rounds:
             say(f"round {done}")
-    for _ in sys.stdin:
-        say(f"round {next(rounds)}")
+    for line in sys.stdin:
+        if line.strip() == "break":
+            say(f"broke {broken()}")
+        else:
+            say(f"round {next(rounds)}")
+
+
+def broken():
+    """Breaks this process's TCP connections; how many."""
+    count = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            with socket.socket(fileno=os.dup(int(name))) as connection:
+                if connection.family in (socket.AF_INET, socket.AF_INET6):
+                    connection.shutdown(socket.SHUT_RDWR)
+                    count += 1
+        except OSError:
+            pass
+    return count
 
 
 if __name__ == "__main__":

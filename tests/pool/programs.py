@@ -154,3 +154,16 @@ def parts(daemon, programs, seconds):
     after, end = sample(), time.monotonic()
     used, done = ([now[of] - then[of] for now, then in zip(after, before)] for of in (0, 1))
     return [one / sum(used) for one in used], [one / sum(done) for one in done], sum(used) / (end - begin)
+
+
+def rate(daemon, program, seconds):
+    """Rounds of kernels that a program does in a second."""
+
+    def sample():
+        (launches,) = (one["launches"] for one in daemon.sessions() if one["id"] == program.number)
+        return launches * program.rounds, time.monotonic()
+
+    before, begin = sample()
+    time.sleep(seconds)
+    after, end = sample()
+    return (after - before) / (end - begin)

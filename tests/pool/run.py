@@ -106,7 +106,8 @@ def limits(cluster, results):
     results.exactly("more_than_a_lease", said[1], "refused", "1.5 GiB of 1 GiB: CUDA's out of memory")
     big = cluster.lease("node1", f"{SHARDS + 1}GiB", "run")
     took = seconds_until(lambda: big.ended() is not None, "more shards than any host has", 20)
-    results.add("more_than_any_host", big.ended(), "not 0", big.ended() not in (None, 0) and took < 20, "the command fails at once")
+    said = "not available" in big.text() and "no lease" in big.text()
+    results.add("more_than_any_host", big.ended(), "not 0", big.ended() not in (None, 0) and took < 20 and said, "the command fails at once, and Slurm's sentence says why")
     big.end()
 
 
@@ -176,6 +177,69 @@ def ends(cluster, results):
     results.most("lease_of_nobody_s", took, 60, "from its user's death by SIGKILL to the end of the job")
     held.end()
     end(cluster)
+
+
+def crash(cluster, results):
+    """A daemon crashes, and guests come before their lease's agent."""
+    held, directory = cluster.held("node1", "1GiB", "crashed")
+    eventually(lambda: os.path.exists(f"{directory}/guest.toml"), "a lease", 20)
+    (_, host) = jobs(cluster)[0]
+    program = cluster.guest("node1", directory, "step")
+    program.step()
+    eventually(lambda: program.rounds() == 1, "a round", 30)
+    (agent,) = cluster.agents(host)
+    os.kill(agent, signal.SIGSTOP)
+    process = cluster.processes[host + "d"]
+    process.kill()
+    process.wait()
+
+    def ready():
+        # As systemd does: what the daemon that crashed leaves may keep its state for a moment.
+        if cluster.processes[host + "d"].poll() is not None:
+            cluster.start_daemon(host)
+        return cluster.ready(host)
+
+    eventually(ready, "the next daemon gives GPUs")
+    early = cluster.guest("node1", directory, "take", "4096")
+    came = seconds_until(lambda: cluster.logged(host, "waits for its lease's agent"), "a guest comes first", 20)
+    waited = early.ended() is None
+    os.kill(agent, signal.SIGCONT)
+    seconds_until(lambda: early.ended() is not None, "it has its session", 30)
+    said = early.lines[-1][1] if early.lines else early.text()[-300:]
+    results.exactly("guest_before_its_agent", said if came < 20 and waited else "came later", "took", "a program that starts when paragpud was killed and its lease is not claimed again yet")
+    program.step()
+    seconds_until(lambda: program.rounds() == 2, "a round", 30)
+    program.step("break")
+    program.step()
+    seconds_until(lambda: program.ended() is not None, "the program ends", 30)
+    told = program.said("was restarted since the session began") is not None
+    said = f"{program.rounds()} rounds, {'refused' if told else program.text()[-300:]}"
+    results.exactly("broken_after_a_crash", said, "2 rounds, refused", "a session of the killed paragpud goes on, but not when its connection breaks, too: a sentence")
+    end(cluster, held)
+
+
+def door(cluster, results):
+    """A VM whose only way to its lease is its vsock, here a unix socket: a program in a
+    network namespace of its own, without a key."""
+    path = f"{cluster.folder}/vm.vsock_7014"
+    held, directory = cluster.held("node1", "1GiB", "door", "--vsock-socket", path)
+    eventually(lambda: os.path.exists(f"{directory}/guest.toml"), "a lease", 20)
+    eventually(lambda: held.said(" as lease-"), "it says so", 20)
+    (_, host) = jobs(cluster)[0]
+    os.makedirs(f"{cluster.folder}/vm")
+    cluster.write("vm/guest.toml", f'communicator = "unix"\n[unix]\nsocket = "{path}"\n[vsock]\nrelayed = true\n')
+    program = cluster.guest(None, f"{cluster.folder}/vm", "run")
+    begun = seconds_until(lambda: program.rounds() > 2, "rounds", 30)
+    results.exactly("vm_through_its_door", "runs" if begun < 30 else program.text()[-300:], "runs", "a program with neither network nor key")
+    cluster.slurm("scontrol", "update", f"nodename={host}", "state=drain", "reason=test")
+    moved = seconds_until(lambda: not jobs(cluster, "-w", host) and not cluster.sessions(host), "the host is empty", 40)
+    said = "moved" if moved < 40 and works(program) else held.text()[-300:] + program.text()[-300:]
+    results.exactly("vm_of_a_drained_host", said, "moved", "its lease, while the program runs")
+    cluster.slurm("scontrol", "update", f"nodename={host}", "state=resume")
+    end(cluster, held)
+    ended = seconds_until(lambda: program.ended() is not None, "the program hears of it", 60)
+    results.add("vm_without_its_lease", program.ended(), 3, program.ended() == 3, f"a CUDA error {ended:.1f} s after the lease's end")
+    results.exactly("door_is_gone", os.path.exists(path), False, "its socket")
 
 
 def drain(cluster, results):
@@ -293,6 +357,30 @@ def lost_host(cluster, results):
     return job
 
 
+def lost_behind_a_door(cluster, results):
+    """A host dies with the written lease of a VM, whose only way is its vsock."""
+    path = f"{cluster.folder}/lost.vsock_7014"
+    held, directory = cluster.held("node2", "1GiB", "lost", "--vsock-socket", path, "--checkpoint", "1s")
+    eventually(lambda: os.path.exists(f"{directory}/guest.toml"), "a lease", 20)
+    (_, host) = jobs(cluster)[0]
+    os.makedirs(f"{cluster.folder}/lostvm")
+    cluster.write("lostvm/guest.toml", f'communicator = "unix"\n[unix]\nsocket = "{path}"\n[vsock]\nrelayed = true\n')
+    program = cluster.guest(None, f"{cluster.folder}/lostvm", "step")
+    program.step()
+    eventually(lambda: program.rounds() == 1, "a round", 30)
+    written = f"{cluster.folder}/states"
+    before = time.time()
+    again = lambda: any(os.stat(os.path.join(at, name)).st_mtime > before for at, _, files in os.walk(written) for name in files if name == "session.paragpu")
+    eventually(again, "a state after the round", 30)
+    cluster.kill(host)
+    seconds_until(lambda: sum(" as lease-" in line for _, line in held.errors) == 2, "the lease is elsewhere", 45)
+    program.step()
+    goes_on = seconds_until(lambda: program.rounds() == 2 or program.ended() is not None, "a round after it", 40)
+    said = "goes on" if program.rounds() == 2 else held.text()[-300:] + program.text()[-300:]
+    results.exactly("vm_of_a_killed_host", said, "goes on", f"an idle program, whose next round came after {goes_on:.1f} s")
+    end(cluster, held)
+
+
 def clocks(cluster, results):
     """Clients whose clocks are an hour off: certificates have times."""
     for seconds, name in ((3600, "ahead"), (-3600, "behind")):
@@ -301,6 +389,29 @@ def clocks(cluster, results):
         said = program.lines[-1][1] if program.lines else program.text()[-200:]
         results.exactly(f"clock_an_hour_{name}", said, f"took, {seconds // 3600:+d} h", "the client's")
     end(cluster)
+    host, *others = cluster.hosts
+    for seconds, name in ((3600, "ahead"), (-3600, "behind")):
+        restart(cluster, host, clock=seconds)
+        cluster.slurm("scontrol", "update", f"nodename={','.join(others)}", "state=drain", "reason=test")
+        program = cluster.lease("node1", "1GiB", "run")
+        begun = seconds_until(lambda one=program: one.rounds() > 2, "rounds", 30)
+        cluster.slurm("scontrol", "update", f"nodename={','.join(others)}", "state=resume")
+        cluster.slurm("scontrol", "update", f"nodename={host}", "state=drain", "reason=test")
+        moved = seconds_until(lambda: not jobs(cluster, "-w", host), "the lease moves", 30)
+        said = "moves" if begun < 30 and moved < 30 and works(program) else program.text()[-300:]
+        results.exactly(f"host_an_hour_{name}", said, "moves", "paragpud's clock on the lease's first host; the lease moves to one whose clock is right")
+        end(cluster, program)
+        cluster.slurm("scontrol", "update", f"nodename={host}", "state=resume")
+    restart(cluster, host)
+
+
+def restart(cluster, host, clock=None):
+    """Ends a host's daemon and starts it again."""
+    daemon = cluster.processes[host + "d"]
+    daemon.terminate()
+    daemon.wait(30)
+    cluster.start_daemon(host, clock=clock)
+    eventually(lambda: cluster.ready(host), f"{host} gives GPUs again")
 
 
 def addresses(cluster, results):
@@ -367,11 +478,7 @@ def full_disk(cluster, results):
     eventually(lambda: program.rounds() > 2, "rounds", 30)
     (_, host) = jobs(cluster)[0]
 
-    def complained():
-        with open(f"{cluster.folder}/{host}-paragpud.out", encoding="utf-8", errors="replace") as log:
-            return "No space left" in log.read()
-
-    told = seconds_until(complained, "the log says that the disk is full", 20)
+    told = seconds_until(lambda: cluster.logged(host, "No space left"), "the log says that the disk is full", 20)
     goes_on = works(program, more=20)
     results.exactly("full_disk", "goes on" if goes_on and told < 20 else "stopped" if told < 20 else "silent", "goes on", "the program; the host's log says why it is not written")
     os.remove(f"{states}/filler")
@@ -468,6 +575,8 @@ def main():
             limits(cluster, results)
             strangers(cluster, results)
             ends(cluster, results)
+            crash(cluster, results)
+            door(cluster, results)
             clocks(cluster, results)
             addresses(cluster, results)
             nowhere(cluster, results)
@@ -482,6 +591,7 @@ def main():
             end(cluster, *programs)
             upgrade(cluster, results)
             lost_host(cluster, results)
+            lost_behind_a_door(cluster, results)
     except AssertionError as error:
         # What was found until then counts.
         results.exactly("came_to_its_end", str(error), "yes", "the steps after this one did not run")

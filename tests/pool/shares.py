@@ -15,6 +15,7 @@ the turns. The work is measured under SCHED_FIFO, which needs root.
 import argparse
 import json
 import os
+import statistics
 import sys
 import time
 
@@ -22,10 +23,11 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, ".."))
 # pylint: disable=wrong-import-position
 import harness
-from pool.programs import Program, parts, share
+from pool.programs import Program, parts, rate, share
 
 ROUNDS, WINDOW, WINDOWS, SETTLED = 20_000, 2, 4, 0.5
 WEIGHTS = ((10, 90), (30, 70), (25, 25, 25, 25))
+CAPS = ((30,), (30, 70))
 FOLDER = ("--set", "software.memory=64MiB", "--set", "pool.warm=4")
 
 
@@ -42,6 +44,25 @@ def windows(options, busy):
                 program.start()
             time.sleep(SETTLED)
             return [parts(daemon, programs[:busy], WINDOW) for _ in range(WINDOWS)]
+        finally:
+            for program in programs:
+                program.stop()
+
+
+def rates():
+    """Rounds a second of a program alone on the GPU, and beside a neighbour of its weight."""
+    with harness.Daemon(*FOLDER) as daemon:
+        programs = []
+        try:
+            for _ in range(2):
+                programs.append(Program(daemon, ROUNDS))
+                share(daemon, programs[-1].number, "--weight", 100)
+            found = []
+            for program in programs:
+                program.start()
+                time.sleep(SETTLED)
+                found.append(statistics.median(rate(daemon, programs[0], WINDOW) for _ in range(WINDOWS)))
+            return found
         finally:
             for program in programs:
                 program.stop()
@@ -71,8 +92,15 @@ def measured():
             yield f"work_{name}", max(max(one) for one in executed), 0.02, True, "the same, of the work that kernels did"
     used = min(used for _, _, used in windows([("--weight", 10), ("--weight", 90)], 1))
     yield "idle_neighbour", used, 0.97, False, "of the time, beside an idle neighbour of nine times the weight"
-    used = max(used for _, _, used in windows([("--cap", 30)], 1))
-    yield "cap_30", used, 0.32, True, "of the time, on a GPU that is idle else, under a cap of 30 %"
+    for caps in CAPS:
+        found = windows([("--cap", cap) for cap in caps], len(caps))
+        errors = [abs(one * used - cap / 100) for got, _, used in found for one, cap in zip(got, caps)]
+        note = f"farthest from its cap, as a part of all time, in {WINDOWS} windows of {WINDOW} s"
+        yield "cap_" + "_".join(map(str, caps)), max(errors), 0.02, True, note
+    if first:
+        alone, beside = rates()
+        note = f"of the work of its half of the GPU; alone {alone:.4g}, beside an equal neighbour {beside:.4g} rounds a second (medians of {WINDOWS} windows)"
+        yield "neighbour_loses", 1 - beside / (alone / 2), 0.03, True, note
 
 
 def main():

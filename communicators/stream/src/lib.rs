@@ -25,6 +25,8 @@ pub mod handshake;
 mod link;
 mod parser;
 mod receiver;
+#[cfg(feature = "relay")]
+pub mod relay;
 mod seal;
 pub mod secured;
 mod sender;

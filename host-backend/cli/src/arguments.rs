@@ -117,7 +117,8 @@ pub enum Command {
     /// A live view in a terminal; `q` quits. Otherwise, and with `-o json`,
     /// prints one report after another.
     Top {
-        /// Show hosts and leases of the Slurm pool instead of this host's sessions.
+        /// Show hosts and leases of the Slurm pool instead of this host's sessions. This
+        /// reads Slurm only: under Kubernetes ask kubectl, see docs/kubernetes.md.
         #[arg(long)]
         pool: bool,
         /// Print one report, after one interval.
@@ -236,7 +237,14 @@ pub enum Command {
     ///
     /// QEMU does not migrate, save or snapshot a running VM with the device: see
     /// `paragpu depart`.
+    ///
+    /// With --pool, leases a share of a GPU of another host for the running domain,
+    /// and leads its vsock there: see docs/pool.md. The domain needs a vsock, and its
+    /// guest.toml `[vsock] port = 7014, relayed = true`; it needs no PCI device, no
+    /// network and no certificate. Runs until the domain shuts down, or a signal
+    /// ends it, and ends the lease then.
     #[command(after_help = "Examples:\n  \
+        paragpu attach web --pool slurm --memory 20GiB   with a GPU of a pool, until it shuts down\n  \
         paragpu attach web                    now, and whenever it starts\n  \
         paragpu attach web --config           from its next start on\n  \
         paragpu attach web --live             until it is shut down\n  \
@@ -248,15 +256,30 @@ pub enum Command {
         scope: Scope,
         /// The VM's name for `paragpu list`, limits and the device process
         /// [default: the domain's name].
-        #[arg(long, value_name = "NAME", conflicts_with = "socket")]
+        #[arg(long, value_name = "NAME", conflicts_with_all = ["socket", "pool"])]
         vm: Option<VmName>,
         /// Socket of a paragpu-qemu-device of your own, which paragpu neither
         /// starts nor stops.
-        #[arg(long, value_name = "PATH", value_parser = absolute)]
+        #[arg(long, value_name = "PATH", value_parser = absolute, conflicts_with = "pool")]
         socket: Option<PathBuf>,
         /// Print the device's element and change nothing; libvirt is not asked.
-        #[arg(long, conflicts_with_all = ["live", "config", "connect"])]
+        #[arg(long, conflicts_with_all = ["live", "config", "connect", "pool"])]
         print_xml: bool,
+        #[command(flatten)]
+        wish: Wish,
+        /// With --pool: the port of this host's vsock for this VM's programs
+        /// [default: 7014]. Each VM of a host needs its own.
+        #[arg(long, value_name = "PORT", requires = "pool", value_parser = clap::value_parser!(u32).range(1..=0xffff_fffe))]
+        vsock_port: Option<u32>,
+        /// With --pool: the unix socket to which the hypervisor maps that port,
+        /// instead of the kernel's vsock.
+        #[arg(
+            long,
+            value_name = "PATH",
+            requires = "pool",
+            conflicts_with = "vsock_port"
+        )]
+        vsock_socket: Option<PathBuf>,
         /// Output format.
         #[arg(short, long, default_value = "text")]
         output: Output,

@@ -107,10 +107,21 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             vm,
             socket,
             print_xml,
+            wish,
+            vsock_port,
+            vsock_socket,
             output,
         } => {
             let (vm, socket) = (vm.as_ref(), socket.as_deref());
-            if *print_xml {
+            if let Some(engine) = wish.pool {
+                if scope.live || scope.config {
+                    let advice = "--pool is for the running domain: leave out --live and --config";
+                    return Err(Error::Refused(advice.into()));
+                }
+                let connect = scope.connect.as_deref();
+                let entry = (vsock_socket.as_deref(), *vsock_port);
+                pool::attach(engine, wish, domain, connect, entry)?;
+            } else if *print_xml {
                 libvirt::print_element(domain, vm, socket, *output)?;
             } else {
                 libvirt::attach(domain, scope, vm, socket, *output)?;

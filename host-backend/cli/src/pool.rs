@@ -8,6 +8,8 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand, ValueEnum};
 use paragpu_config::Size;
 use paragpu_config::host::Host;
+use paragpu_libvirt::{Connection, Life};
+use paragpu_pool::door::Entry;
 use paragpu_pool::holder::{self, Options};
 use paragpu_pool::rebalance::{self, Goal};
 use paragpu_pool::slurm::{self, Slurm};
@@ -16,6 +18,9 @@ use paragpu_pool::{Pool, Static, Want, agent};
 use crate::arguments::{interval, size};
 use crate::error::{Error, print};
 use crate::redirect;
+
+/// The vsock port that `paragpu attach --pool` listens on by default.
+const PORT: u32 = 7014;
 
 /// Who places leases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -73,6 +78,11 @@ pub enum PoolCommand {
         directory: PathBuf,
         #[command(flatten)]
         wish: Wish,
+        /// Listen on this unix socket, too, for the programs of a VM: the one to
+        /// which its hypervisor maps port 7014, say, of the VM's vsock. They need
+        /// no files. For domains of libvirt see `paragpu attach --pool`.
+        #[arg(long, value_name = "PATH")]
+        vsock_socket: Option<PathBuf>,
     },
     /// Moves leases of a Slurm pool to load its nodes evenly.
     ///
@@ -105,7 +115,11 @@ pub enum PoolCommand {
 /// `paragpu pool`.
 pub fn command(command: &PoolCommand) -> Result<ExitCode, Error> {
     match command {
-        PoolCommand::Hold { directory, wish } => {
+        PoolCommand::Hold {
+            directory,
+            wish,
+            vsock_socket,
+        } => {
             let mut builder = std::fs::DirBuilder::new();
             let made = builder.recursive(true).mode(0o700).create(directory);
             let absolute = made.and_then(|()| std::path::absolute(directory));
@@ -116,7 +130,9 @@ pub fn command(command: &PoolCommand) -> Result<ExitCode, Error> {
             let Some(engine) = wish.pool else {
                 return Err(Error::Refused("name the pool: --pool slurm".into()));
             };
-            holder::hold(engine.pool(), options(wish, directory)?)?;
+            let entry = vsock_socket.clone().map(Entry::Unix);
+            let options = options(wish, directory, entry)?;
+            holder::hold(engine.pool(), options, &mut || true)?;
         }
         PoolCommand::Rebalance {
             pack,
@@ -138,7 +154,7 @@ pub fn run(
 ) -> Result<ExitCode, Error> {
     let command = redirect::command(libraries, program, arguments)?;
     let directory = Private::new()?;
-    let options = options(wish, directory.path.clone())?;
+    let options = options(wish, directory.path.clone(), None)?;
     Ok(ExitCode::from(holder::run(
         engine.pool(),
         options,
@@ -146,7 +162,46 @@ pub fn run(
     )?))
 }
 
-fn options(wish: &Wish, directory: PathBuf) -> Result<Options, Error> {
+/// `paragpu attach --pool`.
+pub fn attach(
+    engine: Engine,
+    wish: &Wish,
+    domain: &str,
+    connect: Option<&str>,
+    (socket, port): (Option<&Path>, Option<u32>),
+) -> Result<(), Error> {
+    let mut connection = Connection::open(connect)?;
+    let life = Life::of(&connection, domain)?;
+    let entry = match (socket, life.cid) {
+        (Some(path), _) => Entry::Unix(path.to_owned()),
+        (None, Some(cid)) => Entry::Vsock {
+            cid,
+            port: port.unwrap_or(PORT),
+        },
+        (None, None) => {
+            return Err(Error::Refused(format!(
+                "the domain {} has no vsock: add <vsock model='virtio'><cid auto='yes'/></vsock> \
+                 to its devices and start it again",
+                life.name
+            )));
+        }
+    };
+    let directory = Private::new()?;
+    let options = options(wish, directory.path.clone(), Some(entry))?;
+    let mut lives = || match life.lasts(&connection) {
+        Ok(lasts) => lasts,
+        // libvirt's daemon may be restarting: its domains run on.
+        Err(_) => {
+            if let Ok(again) = Connection::open(connect) {
+                connection = again;
+            }
+            true
+        }
+    };
+    Ok(holder::hold(engine.pool(), options, &mut lives)?)
+}
+
+fn options(wish: &Wish, directory: PathBuf, entry: Option<Entry>) -> Result<Options, Error> {
     let paragpu = std::env::current_exe().map_err(|source| Error::Run {
         program: "paragpu".into(),
         source,
@@ -161,6 +216,7 @@ fn options(wish: &Wish, directory: PathBuf) -> Result<Options, Error> {
         paragpu,
         checkpoint: wish.checkpoint.unwrap_or(0),
         directory,
+        entry,
     })
 }
 

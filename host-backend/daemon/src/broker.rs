@@ -99,6 +99,8 @@ struct Arrivals {
     shaking: Shaking,
     /// Guests that are admitted and have no worker yet.
     waiting: VecDeque<Waiting>,
+    /// Guests of leases that agents have yet to claim again.
+    early: Vec<leases::Early>,
     /// Place of the GPU that the last session got.
     last_place: Option<u32>,
 }
@@ -206,6 +208,7 @@ impl Broker {
                 reception: Reception::default(),
                 shaking,
                 waiting: VecDeque::new(),
+                early: Vec::new(),
                 last_place: None,
             },
             tenants: Tenants::default(),

@@ -9,7 +9,7 @@
 //! - Connections: [`listener`] binds sockets, [`handshake`] reads first frames,
 //!   [`reception`] queues connections until then, [`shaking`] does TLS handshakes in
 //!   threads, [`giving`] closes descriptors that peers sent.
-//! - Other daemons: [`link`], and for other hosts [`tls`] with a [`relay`] thread each.
+//! - Other daemons: [`link`], and for other hosts [`tls`] with a thread that relays each.
 //! - Workers: [`worker`] is one process, [`spawner`] and [`apart`] start it, [`users`]
 //!   chooses its user from the range that [`subordinate`] reads.
 //! - State: [`device`] finds the GPUs, [`placement`] chooses among them, [`session`] and
@@ -51,7 +51,6 @@ pub mod offers;
 pub mod placement;
 pub mod protection;
 pub mod reception;
-pub mod relay;
 pub mod scrape;
 pub mod session;
 pub mod shaking;

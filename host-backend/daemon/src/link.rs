@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use crate::handshake::Guest;
 use crate::listener::Peer;
-use crate::relay::{Broken, relay};
 use paragpu_communicator_secure::Credentials;
+use paragpu_communicator_stream::relay::{Broken, relay};
 
 /// How long each address of a host may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -111,7 +111,7 @@ impl Links {
                     let mut heard = false;
                     let carried = connect_tcp(&name, port)
                         .map_err(Broken::from)
-                        .and_then(|tcp| relay(tls, &tcp, &far, &mut heard));
+                        .and_then(|tcp| relay(tls, &tcp, far.as_fd(), &mut heard));
                     if let Err(error) = carried {
                         tracing::info!(place, %error, "a link to another host is lost");
                         if !heard {
@@ -137,7 +137,7 @@ impl Links {
         let tls = tls.server()?;
         let tcp = TcpStream::from(tcp);
         self.spawn(move |far| {
-            if let Err(error) = relay(tls, &tcp, &far, &mut false) {
+            if let Err(error) = relay(tls, &tcp, far.as_fd(), &mut false) {
                 tracing::info!(%from, %error, "a link of another host is lost");
             }
         })

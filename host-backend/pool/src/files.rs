@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use paragpu_communicator_secure::{Credentials, Wear};
 use paragpu_control::lease::Lease;
 
 use crate::Error;
@@ -43,6 +44,20 @@ impl Files {
             path("lease.key"),
         );
         self.write("guest.toml", &text)
+    }
+
+    /// The files that [`lead_to`](Self::lead_to) wrote, as a guest shows them.
+    pub(crate) fn credentials(&self) -> Result<Credentials, Error> {
+        let path = |name| self.directory.join(name);
+        let files = paragpu_communicator_secure::Files {
+            section: "tcp",
+            ca: &path("ca.pem"),
+            certificate: &path("lease.pem"),
+            key: &path("lease.key"),
+            key_shared: false,
+        };
+        // The far end replaces no keys.
+        Ok(Credentials::load(files, Wear::Lasting)?)
     }
 
     /// The lease is over: programs that look for their host hear why.

@@ -18,6 +18,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::agent::BEAT;
+use crate::door::{Door, Entry};
 use crate::files::Files;
 use crate::message::{FromAgent, ToAgent};
 use crate::{Error, Pool, Want, event, slurm};
@@ -48,6 +49,8 @@ pub struct Options {
     pub checkpoint: u64,
     /// Where the files are that lead to it.
     pub directory: PathBuf,
+    /// Where a VM's programs come in, if it is for a VM.
+    pub entry: Option<Entry>,
 }
 
 enum Event {
@@ -95,6 +98,7 @@ struct Holder<'a> {
     pool: &'a dyn Pool,
     options: Options,
     files: Files,
+    door: Option<Door>,
     public: String,
     events: Receiver<Event>,
     sender: Sender<Event>,
@@ -119,7 +123,7 @@ pub fn run(pool: &dyn Pool, options: Options, program: Command) -> Result<u8, Er
     let mut holder = Holder::new(pool, options)?;
     let name = program.get_program().to_string_lossy().into_owned();
     let status = holder.start_program(program).and_then(|pid| {
-        let waited = holder.hold(Some(pid))?;
+        let waited = holder.hold(Some(pid), &mut || true)?;
         waited.transpose().map_err(|source| Error::Run {
             program: name,
             source,
@@ -133,13 +137,18 @@ pub fn run(pool: &dyn Pool, options: Options, program: Command) -> Result<u8, Er
     Ok(u8::try_from(code).unwrap_or(1))
 }
 
-/// Holds a lease until a signal ends it.
+/// Holds a lease until a signal ends it, or the VM that it is for: `lives` is asked
+/// about once a second.
 ///
 /// # Errors
 /// [`Error`]: there is no lease, or it is over.
-pub fn hold(pool: &dyn Pool, options: Options) -> Result<(), Error> {
+pub fn hold(
+    pool: &dyn Pool,
+    options: Options,
+    lives: &mut dyn FnMut() -> bool,
+) -> Result<(), Error> {
     let mut holder = Holder::new(pool, options)?;
-    let outcome = holder.hold(None);
+    let outcome = holder.hold(None, lives);
     holder.release();
     match holder.over {
         Some(reason) => Err(Error::NoLease(reason)),
@@ -155,10 +164,12 @@ impl<'a> Holder<'a> {
         event::signals(&signals, sender.clone(), Event::Signal).map_err(Error::Signals)?;
         let (private, public) = issue::key()?;
         let files = Files::new(options.directory.clone(), &private)?;
+        let door = options.entry.as_ref().map(Door::open).transpose()?;
         let mut holder = Self {
             pool,
             options,
             files,
+            door,
             public,
             events,
             sender,
@@ -193,7 +204,24 @@ impl<'a> Holder<'a> {
             }
         }
         holder.lead()?;
+        holder.open_door()?;
         Ok(holder)
+    }
+
+    /// A VM's programs find the lease where it is now.
+    fn open_door(&self) -> Result<(), Error> {
+        if let (Some(door), Some((lease, _))) = (&self.door, self.lease()) {
+            door.lead_to(&lease.address, self.files.credentials()?);
+        }
+        Ok(())
+    }
+
+    /// While its sessions move, programs are led to the new host, or back.
+    fn turn_door(&self, to: u64) {
+        let held = self.agents.get(&to).and_then(|held| held.lease.as_ref());
+        if let (Some(door), Some((lease, _))) = (&self.door, held) {
+            door.turn_to(&lease.address);
+        }
     }
 
     fn lease(&self) -> Option<&(Lease, String)> {
@@ -289,7 +317,11 @@ impl<'a> Holder<'a> {
 
     /// Until the program ends; without one, until a signal comes or the lease
     /// is over. How the program ended.
-    fn hold(&mut self, program: Option<Pid>) -> Result<Option<std::io::Result<ExitStatus>>, Error> {
+    fn hold(
+        &mut self,
+        program: Option<Pid>,
+        lives: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<std::io::Result<ExitStatus>>, Error> {
         let mut beat = Instant::now();
         loop {
             match self.events.recv_timeout(BEAT) {
@@ -310,6 +342,9 @@ impl<'a> Holder<'a> {
             if beat.elapsed() >= BEAT {
                 beat = Instant::now();
                 self.beat()?;
+                if !lives() {
+                    return Ok(None);
+                }
             }
         }
     }
@@ -359,7 +394,7 @@ impl<'a> Holder<'a> {
                 self.carried(pause, error)?;
             }
             Some(FromAgent::Restored { error }) if agent == self.current => {
-                self.restored(error);
+                self.restored(error)?;
             }
             Some(FromAgent::Over { reason }) => self.failed(agent, reason),
             Some(_) => {}
@@ -395,6 +430,7 @@ impl<'a> Holder<'a> {
                     self.failed(agent, "its host takes no sessions of others".into());
                     return Ok(());
                 };
+                self.turn_door(agent);
                 self.tell(self.current, &ToAgent::Carry { to });
                 self.state = State::Carrying(agent);
             }
@@ -405,8 +441,8 @@ impl<'a> Holder<'a> {
                 // The newest last, where it is taken from.
                 let left = written.unwrap_or_default().into_iter().rev().collect();
                 self.state = State::Restoring(left);
-                self.restore();
                 self.lead()?;
+                self.restore()?;
             }
             _ => {}
         }
@@ -431,6 +467,7 @@ impl<'a> Holder<'a> {
             return Ok(());
         };
         if let Some(error) = error {
+            self.turn_door(self.current);
             self.drop_agent(new);
             self.stays(&error);
             return Ok(());
@@ -440,6 +477,7 @@ impl<'a> Holder<'a> {
         self.toward = None;
         self.leave = None;
         self.lead()?;
+        self.open_door()?;
         eprintln!("paragpu: the lease moved; its programs were delayed for {pause:.1} ms at most");
         self.drop_agent(old);
         Ok(())
@@ -525,31 +563,41 @@ impl<'a> Holder<'a> {
         {
             eprintln!("paragpu: programs do not hear that the lease is over: {error}");
         }
+        if let Some(door) = &self.door {
+            door.close(&reason);
+            door.cut();
+        }
         self.over = Some(reason);
     }
 
     /// Takes up the next session that was written.
-    fn restore(&mut self) {
+    fn restore(&mut self) -> Result<(), Error> {
         let State::Restoring(left) = &mut self.state else {
-            return;
+            return Ok(());
         };
         match left.pop() {
             Some(directory) => self.tell(self.current, &ToAgent::Restore { directory }),
-            None => self.state = State::Standing,
+            None => {
+                self.state = State::Standing;
+                // Not before: a program that comes first finds its session over.
+                self.open_door()?;
+            }
         }
+        Ok(())
     }
 
-    fn restored(&mut self, error: Option<String>) {
+    fn restored(&mut self, error: Option<String>) -> Result<(), Error> {
         if let Some(error) = error {
             eprintln!("paragpu: a session is not restored: {error}");
         }
-        self.restore();
+        self.restore()
     }
 
     /// An agent has no lease any more.
     fn failed(&mut self, agent: u64, reason: String) {
         match self.state {
             State::Leaving(new) | State::Carrying(new) if new == agent => {
+                self.turn_door(self.current);
                 self.drop_agent(agent);
                 self.stays(&reason);
             }
@@ -563,6 +611,9 @@ impl<'a> Holder<'a> {
                     eprintln!("paragpu: the lease is over: {reason}");
                 }
                 // Its programs hear from their host, if it still is.
+                if let Some(door) = &self.door {
+                    door.close(&reason);
+                }
                 self.over.get_or_insert(reason);
                 self.drop_agent(agent);
             }
@@ -659,6 +710,61 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
+
+    /// An agent that says what it is told to, until its input ends.
+    #[derive(Debug)]
+    struct Says(String);
+
+    impl Pool for Says {
+        fn agent(&self, _: &Want, _: &std::path::Path) -> Result<Command, Error> {
+            let mut agent = Command::new("sh");
+            agent.args([
+                "-c",
+                "printf '%s' \"$1\"; exec cat >/dev/null",
+                "sh",
+                &self.0,
+            ]);
+            Ok(agent)
+        }
+    }
+
+    #[test]
+    fn a_lease_ends_with_its_vm() {
+        let directory = tempfile::tempdir().unwrap();
+        let lease = Lease {
+            name: Name {
+                vm: "lease-0-1".into(),
+                serial: 7,
+            },
+            memory: 1 << 30,
+            gpu: 0,
+            address: "gpu1:7474".into(),
+            arrivals: None,
+            authority: "ca".into(),
+            certificate: "certificate".into(),
+            expires: 0,
+            written: Vec::new(),
+        };
+        let said = FromAgent::Lease {
+            lease: Box::new(lease),
+            host: "gpu1".into(),
+        };
+        let agent = Says(String::from_utf8(json_lines::encode(&said).unwrap()).unwrap());
+        let options = Options {
+            want: Want::default(),
+            paragpu: PathBuf::new(),
+            checkpoint: 0,
+            directory: directory.path().to_owned(),
+            entry: None,
+        };
+        let mut asked = 0;
+        let mut lives = || {
+            asked += 1;
+            asked < 2
+        };
+        hold(&agent, options, &mut lives).unwrap();
+        assert_eq!(asked, 2);
+    }
 
     #[test]
     fn a_host_is_gone_only_where_its_machine_says_so() {

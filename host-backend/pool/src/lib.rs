@@ -10,11 +10,12 @@
 //! A [`Pool`] starts agents: [`Static`] on this host, [`Slurm`](slurm::Slurm) as
 //! jobs. The [`agent`] claims the lease of the daemon and holds it. The [`holder`]
 //! gives a program the way to it, and moves the lease when its host drains or is
-//! lost. The lease's private key stays with the holder; what crosses the engine
+//! lost. A VM's programs come in through a [`door`]. The lease's private key stays with the holder; what crosses the engine
 //! is its public half and a certificate.
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod door;
 mod event;
 mod files;
 pub mod holder;
@@ -31,7 +32,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum Error {
     /// A program of the engine's cannot be started.
-    #[error("cannot start {program}; are the engine's programs installed?")]
+    #[error("cannot start {program}: this asks Slurm, whose programs must be installed here")]
     Start {
         /// Which.
         program: &'static str,
@@ -69,6 +70,12 @@ pub enum Error {
     /// There is no key.
     #[error(transparent)]
     Key(#[from] paragpu_communicator_secure::issue::IssueError),
+    /// A VM cannot come in.
+    #[error("cannot take in the VM's programs")]
+    Door(#[source] Box<paragpu_communicator::Error>),
+    /// The lease's certificate is of no use.
+    #[error(transparent)]
+    Certificate(#[from] paragpu_communicator_secure::CertificateError),
     /// The system refuses.
     #[error("cannot receive signals")]
     Signals(#[source] std::io::Error),

@@ -61,6 +61,9 @@ configuration! {
         cid: u32 = 2 => 0..=0xffff_fffe;
         /// Port on which the daemon listens there; 0 for none.
         port: u32 = 0 => 0..=0xffff_fffe;
+        /// The port leads to wherever the session is (`paragpu attach --pool`): a session that
+        /// moves to another host is reached as before.
+        relayed: bool = false;
     }
 
     /// The paragpu PCI device of a virtual machine.

@@ -7,7 +7,7 @@
 //! [`host`] starts and stops it, for [`attach()`] while the domain runs, and for
 //! [`hook`] when libvirt starts a domain or has ended one. The hook asks
 //! libvirt nothing: libvirt waits for it. [`travel`] is what happens around a
-//! domain's migration.
+//! domain's migration. [`Life`] tells how long a domain runs.
 
 // What others send is read here, so nothing may panic.
 #![cfg_attr(
@@ -26,6 +26,7 @@ mod error;
 mod ffi;
 pub mod hook;
 pub mod host;
+mod life;
 pub mod travel;
 mod vm;
 pub mod xml;
@@ -33,4 +34,5 @@ pub mod xml;
 pub use attach::{Asked, Attach, Change, Detach, attach, detach};
 pub use error::Error;
 pub use ffi::{Connection, is_installed};
+pub use life::Life;
 pub use vm::VmName;

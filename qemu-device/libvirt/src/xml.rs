@@ -114,6 +114,10 @@ pub struct Device {
 pub struct Description {
     /// The domain's UUID.
     pub uuid: String,
+    /// Its number while it runs: another one after each start.
+    pub number: Option<u32>,
+    /// The context identifier of its vsock.
+    pub cid: Option<u32>,
     /// The VM's name, where its virtual GPUs went to another host before it.
     pub gpus_moved_of: Option<String>,
     /// Our devices: one, where nobody wrote the second by hand.
@@ -226,6 +230,12 @@ impl Parser {
         let value = |name: &str| attribute(start, name);
         let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
         match path.as_slice() {
+            ["domain"] => {
+                self.machine.number = value("id")?.and_then(|id| id.parse().ok());
+            }
+            ["domain", "devices", "vsock", "cid"] => {
+                self.machine.cid = value("address")?.and_then(|cid| cid.parse().ok());
+            }
             ["domain", "metadata", AHEAD] => self.machine.gpus_moved_of = value("vm")?,
             ["domain", "devices", "shmem"] => {
                 self.shmem = Some(Shmem {
@@ -434,6 +444,21 @@ mod tests {
             }
         }
         assert!(Description::parse("<a></b>").is_err());
+    }
+
+    #[test]
+    fn a_running_domain_has_a_number_and_its_vsock_an_identifier() {
+        let xml = |cid: &str| {
+            format!(
+                "<domain type='kvm' id='12'><devices><hostdev><cid address='4'/></hostdev>\
+                 <vsock model='virtio'>{cid}</vsock></devices></domain>"
+            )
+        };
+        let read = |cid| Description::parse(&xml(cid)).unwrap();
+        let machine = read("<cid auto='yes' address='3'/>");
+        assert_eq!((machine.number, machine.cid), (Some(12), Some(3)));
+        // One that does not run has none yet.
+        assert_eq!(read("<cid auto='yes'/>").cid, None);
     }
 
     proptest! {

@@ -90,6 +90,15 @@ impl Dialer {
     pub(crate) fn toward(&self, goal: &Move<'_>) -> Result<Self, Error> {
         let mut config = self.config.clone();
         let name = goal.communicator.0;
+        // The host's end of the way that it is on leads there.
+        if config.vsock.relayed && name == "tcp" {
+            return Ok(Self {
+                config,
+                ordinal: self.ordinal,
+                regions: self.regions,
+                polling: self.polling,
+            });
+        }
         config.communicator = Communicator::from_text(name)
             .map_err(|_| Error::BadAnswer(format!("a move to the communicator {name:?}")))?;
         let address = goal.address.0;
@@ -181,7 +190,7 @@ pub fn is_host_there(config: &Guest) -> bool {
         Communicator::Shm => dial_unix(&config.shm.socket).is_ok(),
         Communicator::Unix => dial_unix(&config.unix.socket).is_ok(),
         Communicator::Vsock => {
-            let Vsock { cid, port } = config.vsock;
+            let Vsock { cid, port, .. } = config.vsock;
             stream::sockets::connect_vsock(cid, port).is_ok()
         }
         Communicator::Tcp => {
@@ -351,7 +360,7 @@ impl Attempt<'_> {
     }
 
     fn vsock(&self) -> Result<(Connection, Welcome), Error> {
-        let Vsock { cid, port } = self.config.vsock;
+        let Vsock { cid, port, .. } = self.config.vsock;
         let socket =
             stream::sockets::connect_vsock(cid, port).map_err(|error| Error::NoAnswer {
                 place: format!("vsock {cid}:{port}"),

@@ -138,7 +138,7 @@ impl Broker {
         }
     }
 
-    fn admit(&mut self, guest: Guest, mut asked: Box<Asked>) {
+    pub(super) fn admit(&mut self, guest: Guest, mut asked: Box<Asked>) {
         if let Peer::Cid(cid) = guest.peer
             && let Some(vm) = self.host.vm_of_cid(cid)
         {
@@ -157,7 +157,11 @@ impl Broker {
         }
         if let Peer::Certified(Certified { identity, .. }) = &guest.peer {
             if let Err(reason) = self.leases.admit(identity) {
-                return self.refuse(guest, &reason);
+                let vm = identity.vm.clone();
+                return match self.expects(identity) {
+                    true => self.keep_for_agent(vm, guest, asked),
+                    false => self.refuse(guest, &reason),
+                };
             }
             self.tenants.certify(identity, &self.host);
         }
@@ -248,7 +252,19 @@ impl Broker {
                 None => self.send_on(guest, &token),
             };
             let Some(guest) = guest else { return };
-            self.refuse(guest, "the session that the guest resumes is over");
+            // A worker hears the daemon that started it, and no later one.
+            let orphaned = self.sessions.values().any(|session| {
+                let worker = self.workers.get(&session.worker);
+                session.facts.vm == asked.vm && worker.is_some_and(|it| it.control.is_none())
+            });
+            let reason = match orphaned {
+                true => {
+                    "the host's daemon was restarted since the session began: the session gets no \
+                     new connection"
+                }
+                false => "the session that the guest resumes is over",
+            };
+            self.refuse(guest, reason);
             return;
         };
         let worker = self.workers.get(&session.worker);

@@ -12,15 +12,55 @@ use paragpu_control::turn::MOST_WEIGHT;
 
 use super::Broker;
 use super::checkpoints::NOBODY;
+use crate::handshake::{Asked, Guest};
 use crate::leases::{self, Grant, Hold, Leased, Verdict};
 use crate::session::now;
 
 /// How long agents have to find a daemon that was restarted.
 const RETURN: Duration = Duration::from_secs(30);
+/// Most guests that wait for their leases' agents.
+const MOST_EARLY: usize = 256;
 /// From a session that could not be written to the next attempt.
 const RETRY: Duration = Duration::from_millis(500);
 
+/// A guest that came back before the agent of its lease.
+#[derive(Debug)]
+pub(super) struct Early {
+    vm: String,
+    guest: Guest,
+    asked: Box<Asked>,
+}
+
 impl Broker {
+    /// Is this the certificate of a lease that an agent may still claim again? A
+    /// daemon that was restarted has no lease before: its guests may be faster
+    /// than the agents.
+    pub(super) fn expects(&self, identity: &Identity) -> bool {
+        identity.lease != 0
+            && self.leases.get(&identity.vm).is_none()
+            && self.arrivals.early.len() < MOST_EARLY
+            && Instant::now() < self.counts.started + RETURN
+    }
+
+    /// Keeps a guest until the agent of its lease claims it, or nobody does.
+    pub(super) fn keep_for_agent(&mut self, vm: String, guest: Guest, asked: Box<Asked>) {
+        tracing::info!(peer = %guest.peer, vm, "a guest waits for its lease's agent");
+        self.arrivals.early.push(Early { vm, guest, asked });
+    }
+
+    /// The lease of `vm` stands, or, without one, no agent comes any more: its
+    /// guests hear whether they may come in.
+    fn admit_early(&mut self, vm: Option<&str>) {
+        let early = std::mem::take(&mut self.arrivals.early);
+        let (heard, early): (Vec<_>, Vec<_>) = early
+            .into_iter()
+            .partition(|one| vm.is_none_or(|vm| one.vm == vm));
+        self.arrivals.early = early;
+        for Early { guest, asked, .. } in heard {
+            self.admit(guest, asked);
+        }
+    }
+
     /// May this connection ask that? An agent may hold its lease and no more.
     pub(super) fn may(&self, key: u64, request: &Request) -> Result<(), String> {
         let is_agent = self
@@ -145,6 +185,7 @@ impl Broker {
                 self.tenants.lease(&lease.name.vm, lease.memory, &self.host);
                 self.shares.lease(&lease.name.vm, lease.memory, weight);
                 self.follow_shares();
+                self.admit_early(Some(&lease.name.vm));
                 Response::Lease(lease)
             }
             Err(error) => {
@@ -300,12 +341,15 @@ impl Broker {
     /// Sessions of leases that no agent came for after this daemon's start.
     fn end_unclaimed(&mut self, now: Instant) -> Option<Instant> {
         let until = self.counts.started + RETURN;
+        if now >= until {
+            self.admit_early(None);
+        }
         let sessions = self.sessions.values().map(|session| &session.facts.vm);
         let unclaimed: Vec<String> = sessions
             .filter(|vm| vm.starts_with(PREFIX) && self.leases.get(vm).is_none())
             .cloned()
             .collect();
-        if unclaimed.is_empty() {
+        if unclaimed.is_empty() && self.arrivals.early.is_empty() {
             return None;
         }
         if now < until {

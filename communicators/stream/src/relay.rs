@@ -1,17 +1,17 @@
-//! Relays between TLS to another host and a local socket, because a worker has no network
-//! access.
-#![forbid(unsafe_code)]
+//! Relays between TLS to another host and a local socket: a worker has no network access,
+//! and a VM may have neither network nor key.
 
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::{Error as IoError, ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
-use std::os::fd::AsFd as _;
-use std::os::unix::net::UnixStream;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator_secure::Identity;
+use paragpu_communicator_secure::rustls::{self, Connection};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::sockopt;
-use rustls::Connection;
+use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
+
+use crate::sockets::largest_write;
 
 /// Bytes carried at once.
 const PIECE: usize = 256 << 10;
@@ -35,7 +35,7 @@ pub enum Broken {
     Silent,
     /// The system refused.
     #[error("{0}")]
-    Io(#[from] std::io::Error),
+    Io(#[from] IoError),
 }
 
 /// Carries bytes both ways until one side ends, and passes its end on.
@@ -46,10 +46,11 @@ pub enum Broken {
 pub fn relay(
     mut tls: Connection,
     tcp: &TcpStream,
-    local: &UnixStream,
+    local: BorrowedFd<'_>,
     heard: &mut bool,
 ) -> Result<(), Broken> {
     prepare(tcp, local)?;
+    let largest = largest_write(local).map_err(IoError::other)?;
     tls.set_buffer_limit(Some(2 * PIECE));
     let began = Instant::now();
     let mut outward = vec![0; PIECE];
@@ -90,11 +91,14 @@ pub fn relay(
             *heard |= !inward.is_empty();
         }
         if of_local.intersects(PollFlags::OUT | PollFlags::ERR) && !inward.is_empty() {
-            let written = again((&*local).write(&inward))?.unwrap_or(0);
+            let piece = inward.get(..inward.len().min(largest)).unwrap_or_default();
+            let sent = send(local, piece, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+            let written = again(sent.map_err(IoError::from))?.unwrap_or(0);
             inward.drain(..written);
         }
         if of_local.intersects(PollFlags::IN | PollFlags::HUP) && !local_over {
-            match again((&*local).read(&mut outward))? {
+            let received = recv(local, outward.as_mut_slice(), RecvFlags::DONTWAIT);
+            match again(received.map(|(_, count)| count).map_err(IoError::from))? {
                 Some(0) => {
                     local_over = true;
                     tls.send_close_notify();
@@ -118,16 +122,16 @@ fn is_host(tls: &Connection) -> Result<(), Broken> {
     }
 }
 
-fn prepare(tcp: &TcpStream, local: &UnixStream) -> Result<(), Broken> {
+fn prepare(tcp: &TcpStream, local: BorrowedFd<'_>) -> Result<(), Broken> {
     tcp.set_nonblocking(true)?;
-    local.set_nonblocking(true)?;
+    rustix::io::ioctl_fionbio(local, true).map_err(IoError::from)?;
     tcp.set_nodelay(true)?;
     // A host that vanishes says nothing.
-    sockopt::set_socket_keepalive(tcp, true).map_err(std::io::Error::from)?;
-    sockopt::set_tcp_keepidle(tcp, DEAD / 3).map_err(std::io::Error::from)?;
-    sockopt::set_tcp_keepintvl(tcp, DEAD / 6).map_err(std::io::Error::from)?;
+    sockopt::set_socket_keepalive(tcp, true).map_err(IoError::from)?;
+    sockopt::set_tcp_keepidle(tcp, DEAD / 3).map_err(IoError::from)?;
+    sockopt::set_tcp_keepintvl(tcp, DEAD / 6).map_err(IoError::from)?;
     let millis = u32::try_from(DEAD.as_millis()).unwrap_or(u32::MAX);
-    sockopt::set_tcp_user_timeout(tcp, millis).map_err(std::io::Error::from)?;
+    sockopt::set_tcp_user_timeout(tcp, millis).map_err(IoError::from)?;
     Ok(())
 }
 
@@ -135,10 +139,10 @@ fn prepare(tcp: &TcpStream, local: &UnixStream) -> Result<(), Broken> {
 /// waited for.
 fn wait(
     (tcp, of_tcp): (&TcpStream, PollFlags),
-    (local, of_local): (&UnixStream, PollFlags),
+    (local, of_local): (BorrowedFd<'_>, PollFlags),
     left: Option<Duration>,
 ) -> Result<[PollFlags; 2], Broken> {
-    let both = [(tcp.as_fd(), of_tcp), (local.as_fd(), of_local)];
+    let both = [(tcp.as_fd(), of_tcp), (local, of_local)];
     let mut fds: Vec<PollFd<'_>> = both
         .iter()
         .filter(|(_, flags)| !flags.is_empty())
@@ -174,7 +178,7 @@ fn read_tls(tls: &mut Connection, tcp: &TcpStream, inward: &mut Vec<u8>) -> Resu
 }
 
 /// Result of a system call; `None` if the caller must retry.
-fn again(result: std::io::Result<usize>) -> Result<Option<usize>, Broken> {
+fn again(result: Result<usize, IoError>) -> Result<Option<usize>, Broken> {
     match result {
         Ok(count) => Ok(Some(count)),
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {

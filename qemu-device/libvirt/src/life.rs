@@ -1,0 +1,49 @@
+//! How long a domain runs.
+
+use crate::Error;
+use crate::ffi::{Connection, Scope};
+use crate::xml::Description;
+
+/// A domain since its last start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Life {
+    /// Its name.
+    pub name: String,
+    uuid: String,
+    number: Option<u32>,
+    /// The context identifier of its vsock.
+    pub cid: Option<u32>,
+}
+
+impl Life {
+    /// That of a domain that runs.
+    ///
+    /// # Errors
+    /// [`Error::NotRunning`]; as libvirt says.
+    pub fn of(connection: &Connection, domain: &str) -> Result<Self, Error> {
+        let domain = connection.domain(domain)?;
+        if !domain.is_active()? {
+            return Err(Error::NotRunning(domain.name()));
+        }
+        let machine = Description::parse(&domain.xml(Scope::Live)?)?;
+        Ok(Self {
+            name: domain.name(),
+            uuid: machine.uuid,
+            number: machine.number,
+            cid: machine.cid,
+        })
+    }
+
+    /// Does it last?
+    ///
+    /// # Errors
+    /// As libvirt says, which may be restarting.
+    pub fn lasts(&self, connection: &Connection) -> Result<bool, Error> {
+        match Self::of(connection, &self.uuid) {
+            // One that was started again has another number.
+            Ok(now) => Ok(now.number == self.number),
+            Err(Error::NotRunning(_) | Error::NoDomain { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
