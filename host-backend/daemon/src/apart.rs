@@ -101,7 +101,7 @@ impl Apart {
                     file,
                     null: null.into(),
                     spare: None,
-            last: Namespaces::All,
+                    last: Namespaces::All,
                 };
                 apart::exit(privileged.serve(&theirs));
             }

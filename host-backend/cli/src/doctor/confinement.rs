@@ -32,7 +32,7 @@ pub(super) fn examine(report: &mut Report, daemon: u32, shared_user: Option<&str
     for worker in workers {
         let before = |status: &BTreeMap<String, String>| {
             // One that a user of its own was given is the spawner's copy.
-            match is_apart(status) {
+            match is_apart(status, own.as_ref()) {
                 true => spawner.clone(),
                 false => own.clone(),
             }
@@ -49,7 +49,7 @@ pub(super) fn examine(report: &mut Report, daemon: u32, shared_user: Option<&str
             }
         };
         let is = |key: &str, value: &str| status.get(key).is_some_and(|found| found == value);
-        let apart = is_apart(&status);
+        let apart = is_apart(&status, own.as_ref());
         note(
             is("NoNewPrivs", "1"),
             "no new privileges",
@@ -157,10 +157,13 @@ fn kernel(report: &mut Report) {
     }
 }
 
-/// Is a process in namespaces of its own? It has one number for each that it is in.
-fn is_apart(process: &BTreeMap<String, String>) -> bool {
+/// Is a process in namespaces of its own? It has one number for each of processes that
+/// it is in; without one, as with NVIDIA's driver, it is not the daemon's user.
+fn is_apart(process: &BTreeMap<String, String>, daemon: Option<&BTreeMap<String, String>>) -> bool {
     let numbers = process.get("NSpid");
+    let user = daemon.and_then(|daemon| daemon.get("Uid"));
     numbers.is_some_and(|all| all.split_whitespace().count() > 1)
+        || user.is_some_and(|user| process.get("Uid") != Some(user))
 }
 
 /// What /proc tells of a worker, which confines itself when it has started; its filter
