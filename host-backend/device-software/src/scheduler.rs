@@ -412,11 +412,11 @@ impl Inner {
         let host = matches!(work, Work::Host(_) | Work::Attempt(_));
         state.host_pending += usize::from(host);
         let mut waits_for = 0;
-        for (n, b) in before.iter().enumerate() {
-            if before[..n].contains(b) {
-                continue;
-            }
-            if let Some(operation) = state.operations.get_mut(b) {
+        for b in before {
+            // One that is named twice has this operation as its last follower.
+            if let Some(operation) = state.operations.get_mut(b)
+                && operation.followers.last() != Some(&ticket)
+            {
                 operation.followers.push(ticket);
                 waits_for += 1;
             }
