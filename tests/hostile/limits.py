@@ -1,8 +1,8 @@
 """A VM's limit of device memory: every way to get some counts, alone and mixed."""
 
 import wire
-from field import ARENA, attack, blake3, expect, ptx, until
-from memory import LIMIT, LIMITED
+from field import ARENA, ENDLESS, attack, blake3, expect, ptx, resident, until
+from memory import LIMIT, LIMITED, OWN
 
 PIECE = 4 << 20
 
@@ -107,6 +107,32 @@ def a_session_past_its_own_limit(field):
             expect(pieces * PIECE <= 32 << 20, f"{way}: {pieces} pieces of 4 MiB")
             expect(pieces >= 5, f"{way}: only {pieces} pieces of 4 MiB")
             cases += 1
+    return cases
+
+
+@attack
+def memory_that_goes_behind_an_endless_kernel(field):
+    """It is there until the kernel ends, and nothing takes its place before."""
+    field.again(*LIMITED, "--set=software.threads=2")
+    session = field.session()
+    worker = field.worker(session)
+    field.launch(session, field.kernel(session, ENDLESS))
+    session.call("Ping", value=1)
+    session.post("StreamCreate", stream=1000, flags=1, priority=0)
+    session.socket.settimeout(3)
+    size, cases = 48 << 20, 0
+    try:
+        for number in range(8):
+            address = ARENA + number * (64 << 20)
+            cases += 1
+            session.call("MemMap", address=address, size=size)
+            fill = dict(destination=address, pitch=0, value=0x41, element=1, width=size, height=1, stream=1000)
+            session.post("Memset", **fill)
+            session.call("StreamSynchronize", stream=1000)
+            session.post("MemUnmap", address=address)
+    except (wire.Failed, TimeoutError):
+        pass
+    expect(resident(worker) < LIMIT + OWN, f"{resident(worker) >> 20} MiB of memory that was given up")
     return cases
 
 
