@@ -21,14 +21,17 @@ import crowd
 import doors
 import files
 import frames
+import graphs
 import kernels
+import limits
 import memory
 import secure
+import sharing
 import users
 import worker
 from field import ATTACKS, Field
 
-MODULES = (crowd, doors, files, frames, kernels, memory, secure, users, worker)
+MODULES = (crowd, doors, files, frames, graphs, kernels, limits, memory, secure, sharing, users, worker)
 
 
 def run(name):

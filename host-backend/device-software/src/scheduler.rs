@@ -105,6 +105,8 @@ impl Active {
 #[derive(Default)]
 struct State {
     next: Ticket,
+    /// The last operation that waits for all before it.
+    last_all: Ticket,
     operations: HashMap<Ticket, Operation>,
     streams: HashMap<u64, Stream>,
     next_stream: u64,
@@ -258,8 +260,8 @@ impl Scheduler {
     /// Does `work` when everything given so far is over; nothing waits for it.
     pub fn after_all(&self, work: Box<dyn FnOnce() + Send>) {
         let mut state = self.inner.state.lock();
-        let before: Vec<Ticket> = state.operations.keys().copied().collect();
-        self.inner.add(&mut state, &before, Work::Inline(work));
+        let before = state.since_all();
+        state.last_all = self.inner.add(&mut state, &before, Work::Inline(work));
     }
 
     /// Is the operation over?
@@ -351,6 +353,18 @@ impl Drop for Scheduler {
 }
 
 impl State {
+    /// Whoever comes after these comes after everything: the last operation that waits for all before it, and those
+    /// since. So a thousand such operations behind a kernel do not each name all others.
+    fn since_all(&self) -> Vec<Ticket> {
+        let pending = |ticket: &Ticket| self.operations.contains_key(ticket);
+        let many = self.next - self.last_all > self.operations.len() as u64;
+        if many {
+            let all = self.operations.keys().copied();
+            return all.filter(|ticket| *ticket >= self.last_all).collect();
+        }
+        (self.last_all..self.next).filter(pending).collect()
+    }
+
     fn ticket(&mut self) -> Ticket {
         self.next += 1;
         self.next - 1
@@ -412,11 +426,11 @@ impl Inner {
         let host = matches!(work, Work::Host(_) | Work::Attempt(_));
         state.host_pending += usize::from(host);
         let mut waits_for = 0;
-        for (n, b) in before.iter().enumerate() {
-            if before[..n].contains(b) {
-                continue;
-            }
-            if let Some(operation) = state.operations.get_mut(b) {
+        for b in before {
+            // One that is named twice has this operation as its last follower.
+            if let Some(operation) = state.operations.get_mut(b)
+                && operation.followers.last() != Some(&ticket)
+            {
                 operation.followers.push(ticket);
                 waits_for += 1;
             }

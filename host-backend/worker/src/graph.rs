@@ -13,7 +13,8 @@ use crate::calls::handler;
 use crate::error::{Fault, Outcome, fail};
 use crate::session::Session;
 use crate::session::code_search::Prints;
-use crate::session::graph::NodeWork;
+use crate::session::graph::{NodeWork, Update};
+use crate::session::link::At;
 use crate::session::queue::Blocker;
 
 /// Most bodies of a conditional node.
@@ -24,17 +25,22 @@ impl Session {
         self.objects.graphs.begin(call.graph.0)
     }
 
-    /// Nodes that cannot be are told of when the graph is instantiated.
-    pub(crate) fn graph_nodes(&mut self, call: &GraphNodes<'_>) -> Outcome<()> {
+    /// Nodes that cannot be are told of when the graph is instantiated. They leave
+    /// nothing: a guest may send them without end.
+    pub(crate) fn graph_nodes(&mut self, at: At, call: &GraphNodes<'_>) -> Result<bool, Fault> {
         match self.graph_append(call) {
-            Err(Fault::Call(error)) => self.objects.graphs.fail(call.graph.0, error),
-            other => other,
+            Err(Fault::Call(error)) => {
+                let told = self.objects.graphs.fail(call.graph.0, error);
+                self.answer(at, told)?;
+                Ok(false)
+            }
+            other => self.answer(at, other),
         }
     }
 
     fn graph_append(&mut self, call: &GraphNodes<'_>) -> Outcome<()> {
         let bytes = call.nodes.0;
-        self.objects.graphs.check_room(bytes.len())?;
+        self.objects.graphs.check(call.graph.0)?;
         let (mut nodes, mut prints) = (Vec::new(), false);
         let mut reader = Reader::new(bytes);
         while reader.remaining() > 0 {
@@ -130,7 +136,13 @@ impl Session {
     pub(crate) fn graph_launch(&mut self, call: &GraphLaunch) -> Outcome<()> {
         let graph = self.objects.graphs.launchable(call.graph.0)?;
         self.pacing.admit(&mut self.gpu)?;
-        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
+        // A device that computes on the host queues the nodes, a GPU the graph.
+        let pieces = match self.gpu.computes_on_host() {
+            true => graph.nodes.max(1),
+            false => 1,
+        };
+        let streams = &mut self.objects.streams;
+        let stream = streams.for_pieces(&mut self.gpu, call.stream, pieces)?;
         if graph.prints {
             self.printing.note(Prints::Yes);
         }
@@ -149,7 +161,13 @@ impl Session {
         self.objects.graphs.launchable(call.graph.0)?;
         let NodeWork { work, prints } = self.graph_work(call.call, call.work.0)?;
         let graphs = &mut self.objects.graphs;
-        graphs.update(&mut self.gpu, call.graph.0, call.node, work, prints.wait())
+        let update = Update {
+            node: call.node,
+            work,
+            prints: prints.wait(),
+            bytes: call.work.0.len(),
+        };
+        graphs.update(&mut self.gpu, call.graph.0, update)
     }
 
     pub(crate) fn graph_node_enable(&mut self, call: &GraphNodeEnable) -> Outcome<()> {

@@ -19,6 +19,7 @@ use crate::session::completion::{Progress, Then};
 impl Session {
     pub(crate) fn mem_map(&mut self, call: &MemMap) -> Outcome<Progress> {
         let (address, size) = (call.address.0, call.size);
+        self.memory.admit(&mut self.gpu, size)?;
         let mapped = self
             .memory
             .map(&mut self.gpu, &mut self.link, address, size)?;

@@ -43,7 +43,11 @@ impl Session {
     /// Loads a module; the reply is the loader's log.
     pub(crate) fn module_load(&mut self, at: At, call: &ModuleLoad<'_>) -> Result<bool, Fault> {
         self.after_host_functions()?;
-        match self.objects.modules.load(&mut self.gpu, call) {
+        match self
+            .objects
+            .modules
+            .load(&mut self.gpu, &mut self.memory, call)
+        {
             Ok(log) => self.answer(at, Ok(Text(&log))),
             Err(fault) => self.answer::<()>(at, Err(fault)),
         }
@@ -78,7 +82,8 @@ impl Session {
 
     pub(crate) fn module_unload(&mut self, call: &ModuleUnload) -> Outcome<()> {
         self.after_host_functions()?;
-        self.objects.modules.unload(&mut self.gpu, call.module.0)
+        let modules = &mut self.objects.modules;
+        modules.unload(&mut self.gpu, &mut self.memory, call.module.0)
     }
 
     pub(crate) fn function_get(&mut self, at: At, call: &FunctionGet<'_>) -> Result<bool, Fault> {

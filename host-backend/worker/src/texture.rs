@@ -38,6 +38,7 @@ impl Session {
         let Some(bytes) = bytes(&call.shape) else {
             return fail(Status::INVALID_VALUE, "the array's size overflows");
         };
+        self.memory.admit(&mut self.gpu, bytes)?;
         self.memory.charge(bytes)?;
         let created = textures.create_array(&mut self.gpu, array, &call.shape, bytes);
         match &created {

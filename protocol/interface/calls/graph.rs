@@ -8,7 +8,7 @@ fn GraphBegin(
 );
 
 /// cuGraphInstantiate, second part: further nodes, each of which comes after those that it depends on.
-#[call(0x0a02, posted, changes(GraphExec = graph), key(first))]
+#[call(0x0a02, posted, replies, changes(GraphExec = graph), key(first))]
 fn GraphNodes(
     /// The graph.
     graph: GraphExecHandle,

@@ -1,24 +1,34 @@
 //! The guest's graphs.
 
+use std::sync::Arc;
+
 use paragpu_device::{Error, GraphId, GraphNode, Work};
 use paragpu_protocol::status::Status;
 
 use super::code_search::Prints;
 use super::gpu::Gpu;
+use super::host_account::{Charge, HostAccount};
 use crate::error::{Fault, Outcome, fail};
-use crate::handles::Table;
+use crate::handles::{HandleMap, Table};
 
 /// Most nodes of a graph.
 const MOST_NODES: usize = 1 << 20;
-/// Maximum number of bytes of the nodes of a session's graphs, as they came.
-const MOST_BYTES: usize = 1 << 30;
+/// Bytes of the host's memory that a node takes beside those that it came in: what
+/// the device keeps of it, and of its launch.
+const NODE: u64 = 256;
+/// How often the bytes are kept that a node came in: in the device, and to recreate it.
+const COPIES: u64 = 2;
 
 /// A graph of the guest.
 #[derive(Debug)]
 struct Graph {
     state: State,
-    /// Bytes that its nodes came in.
-    bytes: usize,
+    /// How many nodes it has.
+    nodes: u32,
+    /// Memory of the host that it is taken to need.
+    held: Charge,
+    /// Bytes that it counts for because of an update, by node.
+    updated: HandleMap<u32, u64>,
     /// Kernels in it.
     kernels: u64,
     /// Some of them may print.
@@ -75,6 +85,8 @@ impl<'a> From<Work<'a>> for NodeWork<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Launchable {
     pub(crate) id: GraphId,
+    /// Nodes in it.
+    pub(crate) nodes: u32,
     /// Kernels in it.
     pub(crate) kernels: u64,
     /// Some of them may print.
@@ -87,15 +99,26 @@ pub(crate) struct Launchable {
 #[derive(Debug)]
 pub(crate) struct Graphs {
     table: Table<Graph>,
-    /// Bytes that the nodes of all graphs came in.
-    bytes: usize,
+    account: Arc<HostAccount>,
+}
+
+/// Other work for a node.
+#[derive(Debug)]
+pub(crate) struct Update {
+    pub(crate) node: u32,
+    pub(crate) work: Work<'static>,
+    /// It may print.
+    pub(crate) prints: bool,
+    /// Bytes that it came in.
+    pub(crate) bytes: usize,
 }
 
 impl Graphs {
-    pub(crate) fn new() -> Self {
+    /// Their host memory counts in `account`.
+    pub(crate) fn new(account: Arc<HostAccount>) -> Self {
         Self {
             table: Table::new("graph"),
-            bytes: 0,
+            account,
         }
     }
 
@@ -103,7 +126,9 @@ impl Graphs {
         self.table.check_free(graph)?;
         let new = Graph {
             state: State::Building(Vec::new()),
-            bytes: 0,
+            nodes: 0,
+            held: self.account.take(NODE)?,
+            updated: HandleMap::default(),
             kernels: 0,
             prints: false,
             calls_host: false,
@@ -113,11 +138,12 @@ impl Graphs {
         Ok(())
     }
 
-    /// Checks that nodes of so many bytes may come.
-    pub(crate) fn check_room(&self, bytes: usize) -> Outcome<()> {
-        match self.bytes + bytes > MOST_BYTES {
-            true => fail(Status::OUT_OF_MEMORY, "too many nodes of graphs"),
-            false => Ok(()),
+    /// Checks that nodes may come.
+    pub(crate) fn check(&self, graph: u64) -> Outcome<()> {
+        match &self.table.get(graph)?.failure {
+            // Once some cannot be, there is no use for more.
+            Some(error) => Err(Fault::Call(error.clone())),
+            None => Ok(()),
         }
     }
 
@@ -139,12 +165,15 @@ impl Graphs {
         if u32::try_from(all.len()) != Ok(first) || all.len() + nodes.len() > MOST_NODES {
             return fail(Status::INVALID_VALUE, "nodes count from 0, without gaps");
         }
+        let weight = (bytes as u64).saturating_mul(COPIES);
+        graph
+            .held
+            .grow(weight.saturating_add(nodes.len() as u64 * NODE))?;
         all.append(&mut nodes);
-        graph.bytes += bytes;
+        graph.nodes = u32::try_from(all.len()).unwrap_or(u32::MAX);
         graph.kernels += kernels as u64;
         graph.prints |= prints;
         graph.calls_host |= calls_host;
-        self.bytes += bytes;
         Ok(())
     }
 
@@ -180,6 +209,7 @@ impl Graphs {
         let graph = self.table.get(graph)?;
         Ok(Launchable {
             id: graph.id()?,
+            nodes: graph.nodes,
             kernels: graph.kernels,
             prints: graph.prints,
             calls_host: graph.calls_host,
@@ -187,23 +217,22 @@ impl Graphs {
     }
 
     /// Gives a node other work.
-    pub(crate) fn update(
-        &mut self,
-        gpu: &mut Gpu,
-        graph: u64,
-        node: u32,
-        work: Work<'static>,
-        prints: bool,
-    ) -> Outcome<()> {
+    pub(crate) fn update(&mut self, gpu: &mut Gpu, graph: u64, update: Update) -> Outcome<()> {
         let graph = self.table.get_mut(graph)?;
-        gpu.graph_update(graph.id()?, node, work)?;
-        graph.prints |= prints;
+        let id = graph.id()?;
+        let before = graph.updated.get(&update.node).copied().unwrap_or(0);
+        let weight = NODE + (update.bytes as u64).saturating_mul(COPIES);
+        if update.node < graph.nodes && weight > before {
+            graph.held.grow(weight - before)?;
+            graph.updated.insert(update.node, weight);
+        }
+        gpu.graph_update(id, update.node, update.work)?;
+        graph.prints |= update.prints;
         Ok(())
     }
 
     pub(crate) fn destroy(&mut self, gpu: &mut Gpu, graph: u64) -> Outcome<()> {
         let graph = self.table.remove(graph)?;
-        self.bytes = self.bytes.saturating_sub(graph.bytes);
         match graph.state {
             State::Ready(id) => Ok(gpu.graph_destroy(id)?),
             State::Building(_) => Ok(()),

@@ -11,7 +11,7 @@ use super::gpu::{Fence, Gpu};
 use super::link::Link;
 use crate::aliases::Aliases;
 use crate::arena::{Arena, Plan, Refused};
-use crate::error::{Outcome, fail};
+use crate::error::{Fault, Outcome, fail};
 use crate::statistics::Statistics;
 use paragpu_control::account::Share;
 
@@ -87,6 +87,24 @@ impl DeviceMemory {
     /// Tells who looks at the session from outside how much the guest has.
     pub(crate) fn count(&self) {
         self.statistics.device_memory.set(self.arena.live());
+    }
+
+    /// Would so many bytes more pass the limit together with what the guest gave up and
+    /// work in flight still holds? A device that computes on the host keeps that in the
+    /// host's memory, where an endless kernel would keep it for good. A stall, then.
+    pub(crate) fn admit(&self, gpu: &mut Gpu, size: u64) -> Outcome<()> {
+        if !gpu.computes_on_host() || self.arena.live().saturating_add(size) > self.arena.limit() {
+            // A GPU's driver, or the limit itself, says more.
+            return Ok(());
+        }
+        let device = gpu.memory_info()?;
+        let used = device.total.saturating_sub(device.free);
+        let held = used.saturating_sub(self.arena.idle());
+        let passes = held.saturating_add(size) > self.arena.limit();
+        match passes && !gpu.context_query()? {
+            true => Err(Fault::Stall),
+            false => Ok(()),
+        }
     }
 
     fn plan(&mut self, address: u64, size: u64) -> Outcome<Plan<Fence>> {

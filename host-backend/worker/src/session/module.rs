@@ -11,6 +11,7 @@ use paragpu_protocol::types::{LinkInput, pairs};
 use super::code_search::{CodeSearch, Prints};
 use super::gpu::Gpu;
 use super::host_account::{Charge, HostAccount};
+use super::memory::DeviceMemory;
 use crate::error::{Outcome, fail};
 use crate::handles::Table;
 use crate::images::{ImageStore, Images, Stored};
@@ -24,8 +25,21 @@ struct Module {
     id: ModuleId,
     /// Whether its kernels may print.
     search: Arc<CodeSearch>,
+    /// Bytes of its variables that count as device memory.
+    variables: u64,
     /// Memory of the host that it is taken to need.
     _held: Charge,
+}
+
+/// Bytes of the device's memory that a module's variables and its heap take. A GPU
+/// does not tell.
+fn variables(gpu: &mut Gpu, module: ModuleId) -> u64 {
+    if !gpu.computes_on_host() {
+        return 0;
+    }
+    let variables = gpu.module_variables(module).unwrap_or_default();
+    let sizes = variables.iter().map(|variable| variable.size);
+    sizes.fold(0, u64::saturating_add)
 }
 
 /// Bytes of the host's memory for each byte of PTX: the text in parts, and the
@@ -66,7 +80,12 @@ pub(crate) struct Kernel {
     search: Arc<CodeSearch>,
     /// Handle of the module it is in.
     module: u64,
+    /// Memory of the host that its name and its handle take.
+    _held: Charge,
 }
+
+/// Bytes of the host's memory that a kernel's handle takes beside its name.
+const KERNEL: u64 = 256;
 
 impl Kernel {
     /// May it print?
@@ -95,6 +114,11 @@ impl Modules {
         }
     }
 
+    /// Where host memory counts.
+    pub(crate) fn account(&self) -> &Arc<HostAccount> {
+        &self.account
+    }
+
     /// The images that are kept for this session and for others.
     pub(crate) fn images(&mut self) -> &mut Images {
         &mut self.images
@@ -115,7 +139,12 @@ impl Modules {
     }
 
     /// Loads a module; returns the loader's log.
-    pub(crate) fn load(&mut self, gpu: &mut Gpu, call: &ModuleLoad<'_>) -> Outcome<String> {
+    pub(crate) fn load(
+        &mut self,
+        gpu: &mut Gpu,
+        memory: &mut DeviceMemory,
+        call: &ModuleLoad<'_>,
+    ) -> Outcome<String> {
         self.modules.check_free(call.module.0)?;
         if !call.options.0.len().is_multiple_of(8) {
             return fail(Status::INVALID_VALUE, "options are pairs");
@@ -127,10 +156,17 @@ impl Modules {
         let read = began.elapsed();
         let (id, mut log) = gpu.module_load(&image, &options)?;
         let loaded = began.elapsed();
+        let variables = variables(gpu, id);
+        if let Err(fault) = memory.charge(variables) {
+            gpu.module_unload(id)?;
+            return Err(fault);
+        }
+        memory.count();
         tracing::debug!(bytes = image.len(), ?read, loaded = ?(loaded - read), "a module");
         let module = Module {
             id,
             search: CodeSearch::begin(image, gpu.architecture()),
+            variables,
             _held: held,
         };
         self.modules.insert(call.module.0, module);
@@ -175,20 +211,29 @@ impl Modules {
         Ok((hash, size, log))
     }
 
-    pub(crate) fn unload(&mut self, gpu: &mut Gpu, handle: u64) -> Outcome<()> {
+    pub(crate) fn unload(
+        &mut self,
+        gpu: &mut Gpu,
+        memory: &mut DeviceMemory,
+        handle: u64,
+    ) -> Outcome<()> {
         let module = self.modules.remove(handle)?;
+        memory.discharge(module.variables);
+        memory.count();
         self.kernels.retain(|_, kernel| kernel.module != handle);
         Ok(gpu.module_unload(module.id)?)
     }
 
     pub(crate) fn function(&mut self, gpu: &mut Gpu, call: &FunctionGet<'_>) -> Outcome<Function> {
         self.kernels.check_free(call.function.0)?;
+        let held = self.account.take(KERNEL + call.name.0.len() as u64)?;
         let module = self.modules.get(call.module.0)?;
         let function = gpu.module_function(module.id, call.name.0)?;
         let kernel = Kernel {
             id: function.id,
             search: Arc::clone(&module.search),
             module: call.module.0,
+            _held: held,
         };
         self.kernels.insert(call.function.0, kernel);
         Ok(function)

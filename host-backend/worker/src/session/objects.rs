@@ -34,9 +34,9 @@ impl Objects {
         Self {
             streams: Streams::new(Arc::clone(&host_functions)),
             events: Events::new(),
+            graphs: Graphs::new(Arc::clone(modules.account())),
             modules,
             textures: Textures::new(),
-            graphs: Graphs::new(),
             greens: Greens::new(),
             host_functions,
             limits: BTreeMap::new(),
@@ -47,6 +47,11 @@ impl Objects {
     /// The guest set a limit of its context.
     pub(crate) fn set_limit(&mut self, limit: u32, value: u64) {
         self.limits.insert(limit, value);
+    }
+
+    /// The limit that the guest set, if it did.
+    pub(crate) fn limit(&self, limit: u32) -> Option<u64> {
+        self.limits.get(&limit).copied()
     }
 
     /// The limits that it set.

@@ -14,48 +14,58 @@ use super::host_function::HostFunctions;
 
 /// Work between two marks.
 const STEP: u32 = 256;
-/// Marks that are not reached: 8,192 pieces of work.
-const MARKS: usize = 32;
+/// Pieces of work that may wait. A piece that is more than that, a graph's launch,
+/// may wait behind two others all the same.
+const MOST: u64 = 8192;
 
 /// The work that was given to one stream.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    /// Behind each of them, [`STEP`] pieces of work; the oldest first.
-    marks: VecDeque<EventId>,
+    /// Each stands behind so many pieces of work, [`STEP`] or one that is more; the
+    /// oldest first.
+    marks: VecDeque<(EventId, u32)>,
+    /// Work before the marks.
+    marked: u64,
     /// Work since the last mark.
     since: u32,
 }
 
 impl Queue {
-    /// Counts a piece of work that is about to be given; false if it must
+    /// Counts work that is about to be given, of so many pieces; false if it must
     /// wait.
     ///
     /// # Errors
     /// The device's answer about a mark.
-    pub(super) fn admit(&mut self, gpu: &mut Gpu, stream: StreamId) -> Result<bool> {
-        if self.since < STEP {
-            self.since += 1;
+    pub(super) fn admit(&mut self, gpu: &mut Gpu, stream: StreamId, pieces: u32) -> Result<bool> {
+        let since = self.since.saturating_add(pieces);
+        if since <= STEP {
+            self.since = since;
             return Ok(true);
         }
-        while let Some(&mark) = self.marks.front() {
+        while let Some(&(mark, before)) = self.marks.front() {
             // After an error nothing waits any more.
             if let Ok(false) = gpu.event_query(mark) {
                 break;
             }
             gpu.free_mark(mark);
             self.marks.pop_front();
+            self.marked -= u64::from(before);
         }
-        if self.marks.len() >= MARKS {
+        let waiting = self.marked + u64::from(self.since) + u64::from(pieces);
+        if waiting > MOST && self.marks.len() > 1 {
             return Ok(false);
         }
-        self.marks.push_back(gpu.mark(stream)?);
-        self.since = 1;
+        if self.since > 0 {
+            self.marks.push_back((gpu.mark(stream)?, self.since));
+            self.marked += u64::from(self.since);
+        }
+        self.since = pieces;
         Ok(true)
     }
 
     /// The stream is no more.
     pub(super) fn abandon(&mut self, gpu: &mut Gpu) {
-        for mark in self.marks.drain(..) {
+        for (mark, _) in self.marks.drain(..) {
             gpu.free_mark(mark);
         }
     }

@@ -127,6 +127,16 @@ impl Streams {
     /// The stream that work is about to be given to; a stall where so much
     /// waits in it, or behind a host function, that more must wait.
     pub(crate) fn for_work(&mut self, gpu: &mut Gpu, handle: StreamHandle) -> Outcome<StreamId> {
+        self.for_pieces(gpu, handle, 1)
+    }
+
+    /// The same for work that counts as so many pieces.
+    pub(crate) fn for_pieces(
+        &mut self,
+        gpu: &mut Gpu,
+        handle: StreamHandle,
+        pieces: u32,
+    ) -> Outcome<StreamId> {
         if self.blockers.are_full(gpu) {
             return Err(Fault::Stall);
         }
@@ -134,7 +144,7 @@ impl Streams {
         self.legacy.set_apart(gpu)?;
         let stream = self.get(handle)?;
         stream.set_apart(gpu)?;
-        if !stream.queue.admit(gpu, stream.id)? {
+        if !stream.queue.admit(gpu, stream.id, pieces)? {
             return Err(Fault::Stall);
         }
         stream.busy = true;

@@ -6,6 +6,7 @@ use paragpu_protocol::handle::ObjectKind;
 use paragpu_protocol::status::Status;
 
 use super::state::{StateError, device};
+use crate::error::Fault;
 use crate::session::Session;
 use crate::session::code_search::Prints;
 use crate::session::errors::Deferred;
@@ -126,8 +127,11 @@ impl Session {
         let lists: Lists<'_> = paragpu_protocol::codec::decode_all(payload)?;
         let limits: Vec<Limit> = all(lists.limits)?;
         for Limit { limit, value } in limits {
-            device(self.gpu.ctx_set_limit(limit, value))?;
-            self.objects.set_limit(limit, value);
+            match self.set_limit(limit, value) {
+                Ok(()) => {}
+                Err(Fault::Call(error)) => device(Err(error))?,
+                Err(_) => return Err(StateError::Order("a limit that must wait")),
+            }
         }
         let errors: Vec<Waiting<'_>> = all(lists.errors)?;
         for waiting in errors {

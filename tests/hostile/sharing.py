@@ -1,0 +1,102 @@
+"""Memory that sessions share, and addresses of memory: names that are stale, forged or of others."""
+
+import wire
+from field import ARENA, CHUNK, ENDLESS, attack, expect, resident, until
+
+INVALID_VALUE, INVALID_HANDLE = 1, 400
+
+
+def refused(session, call, status=None, **arguments):
+    """A call must fail, with this status if one is given."""
+    try:
+        session.call(call, **arguments)
+    except wire.Failed as failed:
+        expect(status in (None, failed.status), f"{call}: {failed}")
+        return
+    expect(False, f"{call} of {arguments} succeeds")
+
+
+@attack
+def shared_memory_of_others(field):
+    """Names of shared memory hold in their VM, while the memory is there."""
+    owner, friend, stranger = field.session(), field.session(), field.neighbour()
+    owner.call("MemMap", address=ARENA, size=CHUNK)
+    offer = owner.call("MemOffer", address=ARENA + 5)[0]
+    token, place = offer["token"], ARENA + 8 * CHUNK
+    cases = 0
+    # Another VM, guessed names, the name's own session, another size, a place that is taken or outside.
+    for session, name, address, size in [
+        (stranger, token, place, CHUNK),
+        (friend, bytes(16), place, CHUNK),
+        (friend, token[:15] + bytes([token[15] ^ 1]), place, CHUNK),
+        (owner, token, place, CHUNK),
+        (friend, token, place, 2 * CHUNK),
+        (friend, token, place + 4096, CHUNK),
+        (friend, token, 1 << 40, CHUNK),
+        (friend, token, (1 << 64) - CHUNK, CHUNK),
+        *((friend, field.source.randbytes(16), place, CHUNK) for _ in range(200)),
+    ]:
+        refused(session, "MemTake", address=address, size=size, token=name)
+        cases += 1
+    friend.call("MemTake", address=place, size=CHUNK, token=token)
+    refused(friend, "MemTake", address=place, size=CHUNK, token=token)
+    # What is another's is neither offered nor unmapped, and foreign addresses are not left.
+    refused(friend, "MemOffer", address=place)
+    refused(friend, "MemOffer", address=ARENA)
+    refused(friend, "MemUnmap", address=place)
+    refused(friend, "MemLeave", address=ARENA)
+    friend.call("MemLeave", address=place)
+    # Stale: the memory is gone, then its session.
+    owner.call("MemUnmap", address=ARENA)
+    refused(friend, "MemTake", INVALID_HANDLE, address=place, size=CHUNK, token=token)
+    owner.call("MemMap", address=ARENA, size=CHUNK)
+    token = owner.call("MemOffer", address=ARENA)[0]["token"]
+    owner.send_frame(wire.GOODBYE, 0, 0, b"")
+    until("ended", lambda: len(field.daemon.sessions()) == 2)
+    refused(friend, "MemTake", INVALID_HANDLE, address=place, size=CHUNK, token=token)
+    return cases + 8
+
+
+@attack
+def aliases_without_end(field):
+    """They end at what the kernel maps for a process; the session and its neighbour go on."""
+    session, neighbour = field.session(), field.neighbour()
+    worker = field.worker(session)
+    session.call("MemMap", address=ARENA, size=CHUNK)
+    number = 0
+    try:
+        while number < 200_000:
+            number += 1
+            session.post("MemAlias", address=ARENA + (number + 8) * CHUNK, size=CHUNK, memory=ARENA, access=3)
+            if number % 5000 == 0:
+                session.call("ContextSynchronize")
+    except wire.Failed as failed:
+        expect(failed.status == 2, f"{failed}")
+    expect(number < 200_000, "aliases without end")
+    expect(resident(worker) < 128 << 20, f"{number} aliases take {resident(worker) >> 20} MiB")
+    neighbour.call("MemMap", address=ARENA, size=CHUNK)
+    neighbour.call("CopyFromDevice", source=ARENA, size=4096, stream=0)
+    # All go with their memory, and others have room.
+    session.call("MemUnmap", address=ARENA)
+    session.call("MemMap", address=ARENA, size=CHUNK)
+    session.call("MemAlias", address=ARENA + 8 * CHUNK, size=CHUNK, memory=ARENA, access=3)
+    return number
+
+
+@attack
+def aliases_that_end_behind_an_endless_kernel(field):
+    """What waits for the kernel takes the same memory for each."""
+    session = field.session()
+    worker = field.worker(session)
+    session.call("MemMap", address=ARENA, size=CHUNK)
+    session.call("MemAlias", address=ARENA + 4 * CHUNK, size=CHUNK, memory=ARENA, access=3)
+    field.launch(session, field.kernel(session, ENDLESS))
+    before, many = resident(worker), 12_000
+    for number in range(many):
+        address = ARENA + (number + 8) * CHUNK
+        session.post("MemAlias", address=address, size=CHUNK, memory=ARENA, access=3)
+        session.post("MemAliasEnd", address=address)
+    session.call("Ping", value=1)
+    grown = resident(worker) - before
+    expect(grown < 96 << 20, f"{many} aliases that ended take {grown >> 20} MiB")
+    return many
