@@ -229,6 +229,7 @@ impl Session {
         // order does (`Orders::wakes`).
         let quiet = self.completion.is_empty() && self.copies.tokens.is_empty();
         let mut wait = match quiet {
+            true if self.completion.expects_call(self.link.executed()) => Wait::Poll,
             true => Wait::Forever,
             false => self.pace(),
         };

@@ -62,6 +62,7 @@ impl Session {
         let id = streams.id(call.stream)?;
         let tokens = &mut self.copies.tokens;
         if streams.is_alone(call.stream) && tokens.clear_behind(&mut self.gpu, id, call.token)? {
+            self.completion.leave_to_device(self.link.executed());
             return Ok(Progress::Now);
         }
         let wait = streams.begin_wait(call.stream)?;

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use paragpu_communicator::Wait;
 use paragpu_device::{EventId, StreamId};
 
 use super::copy_in::PagesIn;
@@ -100,6 +101,8 @@ pub(crate) struct Completion {
     /// behind later calls of their slot.
     answering: bool,
     pacer: Pacer,
+    /// The last call whose wait the device itself ends.
+    left: Option<u64>,
     statistics: Arc<Statistics>,
 }
 
@@ -109,6 +112,7 @@ impl Completion {
             pending: Vec::new(),
             answering: false,
             pacer: Pacer::default(),
+            left: None,
             statistics,
         }
     }
@@ -189,6 +193,18 @@ impl Completion {
     /// this host.
     pub(crate) fn pace(&mut self, computes_on_host: bool) -> Pace {
         self.pacer.pace(computes_on_host)
+    }
+
+    /// The device itself ends the wait that call `sequence` announced.
+    pub(crate) fn leave_to_device(&mut self, sequence: u64) {
+        self.left = Some(sequence);
+    }
+
+    /// Is the guest's next call to be polled for, where `executed` is the last? It
+    /// comes when the device has ended a wait, of which this thread hears nothing:
+    /// asleep, it would begin the next work late.
+    pub(crate) fn expects_call(&mut self, executed: u64) -> bool {
+        self.left == Some(executed) && self.pacer.pace(false) == Pace::Guest(Wait::Poll)
     }
 
     /// Something moved: no wait is long any more.
