@@ -27,7 +27,6 @@ static const char ptx[] = ".version 7.0\n.target sm_75\n.address_size 64\n"
                           "atom.global.add.u32 %r3, [%d3], 1; ret;\n}\n";
 
 static const unsigned BLOCKS = 8, THREADS = 64, WIDTH = BLOCKS * THREADS, MOST = 1024;
-static const CUcontext nowhere = nullptr;
 
 struct Part {
     CUdevResource resource;
@@ -263,12 +262,13 @@ int main(int argc, char **argv) {
     CU(cuModuleGetFunction, &kernels.fill, module, "fill");
     CU(cuModuleGetFunction, &kernels.where, module, "where");
     CUexecAffinityParam affinity = {};
-    expect_status(program, "an affinity", DRIVER(cuCtxGetExecAffinity)(&affinity, CU_EXEC_AFFINITY_TYPE_SM_COUNT),
+    int all = 0;
+    CU(cuDeviceGetAttribute, &all, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
+    CU(cuCtxGetExecAffinity, &affinity, CU_EXEC_AFFINITY_TYPE_SM_COUNT);
+    program.expect_equal("multiprocessors of the primary context", affinity.param.smCount.val, static_cast<unsigned>(all));
+    expect_status(program, "an affinity of another kind",
+                  DRIVER(cuCtxGetExecAffinity)(&affinity, static_cast<CUexecAffinityType>(5)),
                   CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY);
-    expect_status(program, "the context of no green context", DRIVER(cuCtxFromGreenCtx)(&primary, nullptr),
-                  CUDA_ERROR_INVALID_CONTEXT);
-    expect_status(program, "a resource of no context",
-                  DRIVER(cuCtxGetDevResource)(nowhere, nullptr, CU_DEV_RESOURCE_TYPE_SM), CUDA_ERROR_INVALID_VALUE);
     while (program.next_round()) {
         Part parts[2] = {};
         CUdevResource rest = {};

@@ -11,7 +11,8 @@ fn cuCtxFromGreenCtx(context: Out<CUcontext>, ctx: CUgreenCtx);
 #[since(12040)]
 fn cuCtxGetDevResource(ctx: CUcontext, resource: Out<CUdevResource>, kind: c_int);
 
-/// No context has an affinity to multiprocessors: that needs NVIDIA's MPS.
+/// How many multiprocessors a context has: all, or those of its green context. Fewer
+/// of an ordinary one need NVIDIA's MPS.
 #[since(11040)]
 fn cuCtxGetExecAffinity(exec_affinity: *mut c_void, kind: c_int);
 

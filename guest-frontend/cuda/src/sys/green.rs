@@ -439,12 +439,34 @@ pub(crate) fn cuStreamGetGreenCtx(stream: CUstream, place: Out<'_, CUgreenCtx>) 
     place.present()?.put(of_stream(stream)?.0)
 }
 
+/// CUexecAffinityParam.
+#[repr(C)]
+struct ExecAffinity {
+    kind: c_int,
+    multiprocessors: c_uint,
+}
+
 /// # Safety
 /// As CUDA's manual says for cuCtxGetExecAffinity.
 pub(crate) unsafe fn cuCtxGetExecAffinity(place: *mut c_void, kind: c_int) -> Result {
-    current::current()?;
-    if place.is_null() || kind != 0 {
+    let context = current::current()?;
+    if place.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    Err(UNSUPPORTED_EXEC_AFFINITY)
+    // CU_EXEC_AFFINITY_TYPE_SM_COUNT.
+    if kind != 0 {
+        return Err(UNSUPPORTED_EXEC_AFFINITY);
+    }
+    let [multiprocessors, ..] = match &context.green {
+        Some(inside) => of_green(inside.handle, &*find(pointer(inside.handle))?),
+        None => whole(context.session)?,
+    }
+    ._oversize;
+    let affinity = ExecAffinity {
+        kind,
+        multiprocessors,
+    };
+    // SAFETY: not null, so it is what the manual demands.
+    unsafe { place.cast::<ExecAffinity>().write(affinity) };
+    Ok(())
 }
