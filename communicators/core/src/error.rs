@@ -51,6 +51,15 @@ impl Error {
         )
     }
 
+    /// The two sides share no socket that carries descriptors.
+    #[must_use]
+    pub fn passes_no_files() -> Self {
+        Self::io(
+            "this communicator passes no files",
+            std::io::Error::from(std::io::ErrorKind::Unsupported),
+        )
+    }
+
     /// An [`Error::Protocol`] with its reason.
     pub fn protocol(reason: impl Into<String>) -> Self {
         Self::Protocol(reason.into())

@@ -43,6 +43,7 @@ mod ranges;
 pub mod session;
 mod shadow;
 mod shared_event;
+mod shared_file;
 pub mod shared_memory;
 pub mod snapshot;
 mod staging;

@@ -44,6 +44,7 @@ impl Ended {
         let last = Counters {
             device_memory: 0,
             host_memory: 0,
+            shadow_memory: 0,
             ..*counters
         };
         add(self.0.entry(place).or_insert(Counters::NONE), &last);
@@ -59,6 +60,7 @@ fn add(to: &mut Counters, more: &Counters) {
         (&mut to.bytes_from_device, more.bytes_from_device),
         (&mut to.device_memory, more.device_memory),
         (&mut to.host_memory, more.host_memory),
+        (&mut to.shadow_memory, more.shadow_memory),
         (&mut to.launches, more.launches),
         (&mut to.waited, more.waited),
     ] {
@@ -355,6 +357,14 @@ impl Collector for Report {
                 "Memory of the host that workers hold for guests now",
             ),
             |counters, _| counters.host_memory,
+        )?;
+        self.present(
+            encoder,
+            (
+                "shadow_memory_bytes",
+                "Pinned and registered memory of guests that is kept as copies now",
+            ),
+            |counters, _| counters.shadow_memory,
         )?;
         labelled(
             encoder,

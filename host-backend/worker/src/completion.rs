@@ -85,6 +85,7 @@ impl Session {
             }
             Then::HostUnmap(offset) => self.host.unpin(&mut self.gpu, offset),
             Then::ShadowDestroy(address) => self.host.drop_shadow(&mut self.gpu, address),
+            Then::FileUnmap(address) => self.host.unmap_file(&mut self.gpu, address),
         };
         if let Goal::Token(token) = pending.goal
             && let Some(error) = self.copies.tokens.take_failure(token)
@@ -108,6 +109,9 @@ impl Session {
             Then::ShadowDestroy(address) => {
                 let _ = self.host.drop_shadow(&mut self.gpu, address);
                 self.objects.live.forget((ObjectKind::Shadow, address));
+            }
+            Then::FileUnmap(address) => {
+                let _ = self.host.unmap_file(&mut self.gpu, address);
             }
         }
         match pending.goal {

@@ -55,6 +55,7 @@ pub mod serve;
 mod serving;
 pub mod session;
 mod shadow;
+mod shared_file;
 mod snapshot;
 mod staging;
 pub mod statistics;

@@ -45,6 +45,7 @@ pub(crate) mod pages;
 pub(crate) mod queue;
 pub(crate) mod sender;
 pub(crate) mod shadow;
+mod shared_file;
 pub(crate) mod sharing;
 pub(crate) mod stream;
 pub(crate) mod texture;

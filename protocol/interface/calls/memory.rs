@@ -123,3 +123,23 @@ fn MemLeave(
     /// As it was taken.
     address: u64,
 );
+
+/// cuMemHostRegister of a shared file mapping: pages of a file that the guest passed lie at `address`, the same for the program and the device. The session does not move meanwhile.
+#[call(0x0114, synchronous)]
+fn FileMap(
+    /// Multiple of 4096 inside the shadow region, overlapping no shadow and no other file.
+    address: u64,
+    /// Bytes; a multiple of 4096, not 0.
+    size: u64,
+    /// Where the pages begin in the file; a multiple of 4096.
+    offset: u64,
+    /// The number under which the file was passed.
+    file: u64,
+);
+
+/// cuMemHostUnregister: ends a whole [`FileMap`], once all work posted before is done.
+#[call(0x0115, synchronous, waits)]
+fn FileUnmap(
+    /// As it was mapped.
+    address: u64,
+);

@@ -11,6 +11,7 @@ mod state;
 mod turns;
 
 use std::cell::Cell;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -258,6 +259,18 @@ impl Link {
     /// Begins to lend bytes.
     pub(crate) fn lending(&self) -> Lending<'_> {
         Lending(self)
+    }
+
+    /// Passes a file to the host, beside the calls: [`Sender::pass_file`].
+    ///
+    /// # Errors
+    /// Where the connection cannot, or no more.
+    pub(crate) fn pass_file(
+        &self,
+        number: u64,
+        file: BorrowedFd<'_>,
+    ) -> std::result::Result<(), TravelError> {
+        self.sender().pass_file(number, file)
     }
 
     /// Makes sure that what was posted is on its way.

@@ -73,6 +73,8 @@ pub(crate) enum Then {
     HostUnmap(u64),
     /// Drop the shadow at this address.
     ShadowDestroy(u64),
+    /// Unmap the file at this address.
+    FileUnmap(u64),
 }
 
 /// The outcome of a call that may have to wait.

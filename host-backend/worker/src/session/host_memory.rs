@@ -1,5 +1,5 @@
-//! Guest memory that the device can reach: pinned memory in the window, and
-//! shadows, which are copies of memory outside any window.
+//! Guest memory that the device can reach: pinned memory in the window, files that the
+//! guest passed, and shadows, which are copies of other memory.
 //!
 //! If a session moves to where its window cannot follow, to another host or into a
 //! checkpoint, its pinned memory becomes shadows at the same addresses. The guest
@@ -8,6 +8,7 @@
 //! and no write of the program is lost.
 
 use std::collections::BTreeMap;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use paragpu_communicator::Window;
@@ -18,6 +19,7 @@ use super::gpu::Gpu;
 use super::host_account::HostAccount;
 use super::pages::GuestPages;
 use super::shadow::{COPIES, PAGE, Shadow};
+use super::shared_file::SharedFile;
 use crate::error::{Outcome, fail};
 use crate::statistics::Statistics;
 use crate::transfer::state::StateError;
@@ -73,6 +75,8 @@ pub(crate) struct HostMemory {
     /// Where pinned memory at the window's addresses is.
     pinned: Pinned,
     shadows: BTreeMap<u64, Shadow>,
+    /// In the same region as the shadows.
+    files: BTreeMap<u64, SharedFile>,
     account: Arc<HostAccount>,
     /// The VM's memory and the page lists of the session's channel.
     pages: GuestPages,
@@ -93,6 +97,7 @@ impl HostMemory {
             pins: BTreeMap::new(),
             pinned: Pinned::default(),
             shadows: BTreeMap::new(),
+            files: BTreeMap::new(),
             account,
             pages: GuestPages::default(),
             statistics,
@@ -226,6 +231,12 @@ impl HostMemory {
 
     /// Makes a shadow that the guest asks for.
     pub(crate) fn create_shadow(&mut self, gpu: &mut Gpu, address: u64, size: u64) -> Outcome<()> {
+        self.check_place(address, size)?;
+        self.make_shadow(gpu, address, size)
+    }
+
+    /// Checks that a range consists of pages of the shadow region.
+    fn check_place(&self, address: u64, size: u64) -> Outcome<()> {
         let inside = Regions::holds(self.regions.shadow, address, size);
         if size == 0 || !(address | size).is_multiple_of(PAGE) || !inside {
             return fail(
@@ -233,18 +244,27 @@ impl HostMemory {
                 format!("{size} bytes at {address:#x} are not pages of the shadow region"),
             );
         }
-        self.make_shadow(gpu, address, size)
+        Ok(())
+    }
+
+    /// Checks that neither a shadow nor a file overlaps a range.
+    fn check_free(&self, address: u64, size: u64) -> Outcome<()> {
+        let end = address + size;
+        let shadow = self.shadows.range(..end).next_back();
+        let file = self.files.range(..end).next_back();
+        let shadow = shadow.is_some_and(|(_, shadow)| shadow.end() > address);
+        if shadow || file.is_some_and(|(_, file)| file.end() > address) {
+            return fail(
+                Status::HOST_MEMORY_ALREADY_REGISTERED,
+                format!("{size} bytes at {address:#x} overlap other registered memory"),
+            );
+        }
+        Ok(())
     }
 
     /// A shadow at pages of the shadow region or of the window's.
     fn make_shadow(&mut self, gpu: &mut Gpu, address: u64, size: u64) -> Outcome<()> {
-        let before = self.shadows.range(..address + size).next_back();
-        if before.is_some_and(|(_, shadow)| shadow.end() > address) {
-            return fail(
-                Status::HOST_MEMORY_ALREADY_REGISTERED,
-                format!("{size} bytes at {address:#x} overlap another shadow"),
-            );
-        }
+        self.check_free(address, size)?;
         let held = self.account.take(size.saturating_mul(COPIES))?;
         let shadow = match Shadow::at(address, size, held) {
             Ok(shadow) => shadow,
@@ -257,6 +277,7 @@ impl HostMemory {
         };
         gpu.host_register(address, size)?;
         self.shadows.insert(address, shadow);
+        self.statistics.shadow_memory.add(size);
         Ok(())
     }
 
@@ -276,8 +297,63 @@ impl HostMemory {
     pub(crate) fn drop_shadow(&mut self, gpu: &mut Gpu, address: u64) -> Outcome<()> {
         self.check_shadow(address)?;
         gpu.host_unregister(address)?;
-        self.shadows.remove(&address);
+        if let Some(shadow) = self.shadows.remove(&address) {
+            let rest = self.statistics.shadow_memory.get();
+            let rest = rest.saturating_sub(shadow.len());
+            self.statistics.shadow_memory.set(rest);
+        }
         Ok(())
+    }
+
+    // Files.
+
+    /// Maps `size` bytes of a file from `offset`, and registers them.
+    pub(crate) fn map_file(
+        &mut self,
+        gpu: &mut Gpu,
+        address: u64,
+        size: u64,
+        file: impl AsFd,
+        offset: u64,
+    ) -> Outcome<()> {
+        self.check_place(address, size)?;
+        self.check_free(address, size)?;
+        let held = self.account.take(size)?;
+        let mapped = SharedFile::map(address, size, file, offset, held)?;
+        gpu.host_register(address, size)?;
+        self.files.insert(address, mapped);
+        Ok(())
+    }
+
+    /// Checks that a file is mapped from `address` on.
+    pub(crate) fn check_file(&self, address: u64) -> Outcome<()> {
+        match self.files.contains_key(&address) {
+            true => Ok(()),
+            false => fail(
+                Status::HOST_MEMORY_NOT_REGISTERED,
+                format!("no file is mapped at {address:#x}"),
+            ),
+        }
+    }
+
+    /// Unmaps a file; no work uses it any more. If the device keeps it, it stays
+    /// mapped.
+    pub(crate) fn unmap_file(&mut self, gpu: &mut Gpu, address: u64) -> Outcome<()> {
+        self.check_file(address)?;
+        gpu.host_unregister(address)?;
+        self.files.remove(&address);
+        Ok(())
+    }
+
+    /// Why the session cannot move, in a sentence.
+    pub(crate) fn hindrance(&self) -> Option<String> {
+        let count = self.files.len();
+        (count != 0).then(|| {
+            format!(
+                "the session shares {count} registered ranges of mapped files with its program: \
+                 it can move once they are unregistered"
+            )
+        })
     }
 
     /// The shadows: address and size.

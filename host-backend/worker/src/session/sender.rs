@@ -6,6 +6,7 @@
 //! session calls between calls, never inside one.
 
 use parking_lot::{Mutex, MutexGuard};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -353,6 +354,10 @@ impl Sender for DurableSender {
     /// Ends the session's last connection.
     fn close(&self) {
         self.cut();
+    }
+
+    fn take_file(&self, number: u64) -> Result<Option<OwnedFd>, Error> {
+        self.connection().take_file(number)
     }
 
     fn last_sequence(&self) -> u64 {

@@ -158,7 +158,8 @@ impl Session {
     /// [`StateError::Impossible`] where the device cannot say where a module's
     /// variables are.
     pub fn items(&mut self) -> Result<Vec<Item>, StateError> {
-        if let Some(hindrance) = self.sharing.hindrance() {
+        let hindrance = self.sharing.hindrance();
+        if let Some(hindrance) = hindrance.or_else(|| self.host.hindrance()) {
             return Err(StateError::Impossible(hindrance));
         }
         let mut items = Vec::with_capacity(self.objects.live.len());
