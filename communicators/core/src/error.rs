@@ -35,8 +35,8 @@ impl Error {
         }
     }
 
-    /// Was the connection lost, so that another one may take its place? Not
-    /// where the peer broke the protocol.
+    /// Whether the connection was lost, so that another one may replace it. False
+    /// if the peer violated the protocol.
     #[must_use]
     pub fn is_loss(&self) -> bool {
         matches!(self, Self::Closed | Self::Io { .. })

@@ -62,8 +62,8 @@ pub trait Sender: Send + Sync {
     /// [`Error::Closed`], [`Error::Protocol`], [`Error::Io`].
     fn wait_for_room(&self, length: usize) -> Result<(), Error>;
 
-    /// Do frames wait here for [`flush`](Self::flush)? Where not, each one is
-    /// on its way when it was sent.
+    /// Whether frames wait here for [`flush`](Self::flush). Otherwise each is
+    /// transmitted when it is sent.
     fn gathers(&self) -> bool {
         true
     }

@@ -371,7 +371,7 @@ impl<R: Region> RingReceiver<R> {
         Ok(())
     }
 
-    /// Does a record wait?
+    /// Whether a record is waiting.
     #[inline]
     fn look(&mut self) -> Result<bool, Error> {
         let found = self.consumer.has_record(self.channel.region.incoming());

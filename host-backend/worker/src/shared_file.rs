@@ -1,6 +1,6 @@
 //! Files that the program maps shared, registers, and so shares with the device.
 
-use paragpu_communicator::{Error as TravelError, Sender as _};
+use paragpu_communicator::Sender as _;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{FileMap, FileUnmap};
 

@@ -17,11 +17,11 @@ fn MemUnmap(
 );
 
 /// cuMemGetInfo.
-#[call(0x0103, synchronous, idempotent)]
+#[call(0x0103, synchronous, idempotent, part(memory))]
 fn MemGetInfo() -> MemoryInfo;
 
 /// cuMemHostAlloc: registers a range of the window's bulk area as pinned memory, which kernels reach at window base + region offset.
-#[call(0x0104, synchronous, window, creates(HostMemory = offset))]
+#[call(0x0104, synchronous, window, creates(HostMemory = offset), part(host))]
 fn HostMap(
     /// Bytes from the start of the bulk area; a multiple of 4096.
     offset: WindowOffset,
@@ -37,7 +37,7 @@ fn HostUnmap(
 );
 
 /// cuMemHostRegister, and cuMemHostAlloc where there is no window: makes a copy of guest memory that kernels reach at `address`.
-#[call(0x0106, synchronous, creates(Shadow = address))]
+#[call(0x0106, synchronous, creates(Shadow = address), part(host))]
 fn ShadowCreate(
     /// Multiple of 4096 inside the shadow region, overlapping no other.
     address: ShadowAddress,
@@ -53,7 +53,7 @@ fn ShadowDestroy(
 );
 
 /// Writes bytes of the guest into a shadow, in order with the session's other calls but not with the device's work.
-#[call(0x0108, posted, idempotent, early)]
+#[call(0x0108, posted, idempotent, early, part(host))]
 fn ShadowWrite(
     /// First address to write.
     address: u64,
@@ -71,7 +71,7 @@ fn ShadowRead(
 );
 
 /// Writes several runs of bytes into a shadow, as [`ShadowWrite`] does one.
-#[call(0x010a, posted, idempotent, early)]
+#[call(0x010a, posted, idempotent, early, part(host))]
 fn ShadowPatch(
     /// Where the first run's gap begins.
     address: u64,
