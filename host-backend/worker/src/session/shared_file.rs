@@ -1,18 +1,22 @@
 //! Pages of files that guest and worker both map: host memory that needs no copy.
 //!
 //! The guest passes the descriptor, so the file may be of any kind, and its owner may
-//! truncate it at any time. Only regular files are mapped. Pages that a file loses
-//! become zeros of the worker's own ([`crate::sys::lost_pages`]).
+//! truncate it at any time. Only files in memory (tmpfs, memfd) are mapped: a page fault
+//! in a FUSE or network file waits for a server, which may be the guest's. Pages that a
+//! file loses become zeros of the worker's own ([`crate::sys::lost_pages`]).
 
 use std::os::fd::AsFd;
 
 use paragpu_protocol::status::Status;
-use rustix::fs::{FileType, fstat};
+use rustix::fs::{FileType, fstat, fstatfs};
 
 use super::host_account::Charge;
 use super::shadow::PAGE;
 use crate::error::{Outcome, fail};
 use crate::sys::mapping::FilePages;
+
+/// TMPFS_MAGIC of linux/magic.h.
+const TMPFS: u64 = 0x0102_1994;
 
 /// A range of a file, mapped where the device sees it.
 #[derive(Debug)]
@@ -42,8 +46,13 @@ impl SharedFile {
                 return fail(Status::INVALID_VALUE, why);
             }
         };
-        if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
-            return fail(Status::INVALID_VALUE, "only regular files are shared");
+        let in_memory =
+            fstatfs(&file).is_ok_and(|system| u64::try_from(system.f_type) == Ok(TMPFS));
+        if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile || !in_memory {
+            return fail(
+                Status::INVALID_VALUE,
+                "only regular files in memory are shared",
+            );
         }
         let length = u64::try_from(status.st_size).unwrap_or(0);
         let length = length.checked_next_multiple_of(PAGE).unwrap_or(0);
