@@ -182,7 +182,7 @@ fn mappings(address: u64, length: usize) -> Option<Vec<(u64, u64, String)>> {
     Some(parsed.collect())
 }
 
-/// Do mappings cover the range without a gap?
+/// Whether mappings cover the range without a gap.
 fn cover(mappings: &[(u64, u64, String)], address: u64, length: usize) -> bool {
     let mut next = address;
     for (from, to, _) in mappings {
@@ -219,7 +219,7 @@ fn is_plain(address: u64, length: usize) -> bool {
     plain && cover(&mappings, address, length)
 }
 
-/// Is all of a range what the window has at `window`?
+/// Whether all of a range is the window's memory at `window`.
 fn is_window(address: u64, length: usize, window: u64) -> bool {
     // Protection, offset, device, inode.
     fn file(rest: &str) -> Option<(u64, String)> {
