@@ -61,7 +61,7 @@ fn handlers(calls: &[Call]) -> Result<TokenStream, String> {
             })
         }
 
-        /// Do other objects live in objects of this kind?
+        /// Whether objects of this kind contain other objects.
         pub(crate) fn holds_others(kind: ObjectKind) -> bool {
             matches!(kind, #( ObjectKind::#parents )|*)
         }

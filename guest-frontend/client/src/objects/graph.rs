@@ -725,7 +725,7 @@ impl Conditional {
     }
 }
 
-/// May a conditional node's body have a node that does this?
+/// Whether the body of a conditional node may contain a node with this work.
 fn fits_body(work: &Work) -> bool {
     match work {
         Work::Empty | Work::Kernel(_) | Work::Copy(_) | Work::Memset(_) | Work::Conditional(_) => {

@@ -191,7 +191,7 @@ fn is_plain(address: u64, length: usize) -> bool {
     plain && maps::cover(&mappings, address, length)
 }
 
-/// Is all of a range what the window has at `window`?
+/// Whether all of a range is the window's memory at `window`.
 fn is_window(address: u64, length: usize, window: u64) -> bool {
     let length = length as u64;
     let here = maps::overlapping(address, length);

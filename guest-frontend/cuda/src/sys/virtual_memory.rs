@@ -280,7 +280,8 @@ pub(crate) fn cuMemUnmap(address: CUdeviceptr, size: usize) -> Result {
     owner(address)?.virtual_memory().unmap(address, size as u64)
 }
 
-/// Is a location the session's own device? Others have no way to its memory.
+/// Whether a location is the session's own device. Other devices cannot access its
+/// memory.
 fn is_own(session: &Session, location: &cudaMemLocation) -> Result<bool> {
     match location.r#type {
         DEVICE => Ok(device::ordinal(location.id)? == session.ordinal()),

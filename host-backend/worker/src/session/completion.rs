@@ -166,7 +166,7 @@ impl Completion {
         *index += 1;
     }
 
-    /// Marks the begin or end of answering a pending call.
+    /// Marks the start or the end of answering a pending call.
     pub(crate) fn set_answering(&mut self, answering: bool) {
         self.answering = answering;
     }

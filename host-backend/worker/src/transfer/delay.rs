@@ -38,7 +38,7 @@ impl Delay {
                 .is_none_or(|(end, took)| end.elapsed() >= took * SHARE)
     }
 
-    /// Notes the begin of a step.
+    /// Notes the start of a step.
     pub(crate) fn begin(&mut self) {
         self.since = Some(Instant::now());
     }
