@@ -14,7 +14,7 @@ pub struct Pool {
     ordinal: u32,
     state: Mutex<PoolState>,
     account: Arc<Account>,
-    /// It is another process's, which gave it this number.
+    /// The number that another process gave it, if it belongs to that process.
     imports: Option<u64>,
 }
 
@@ -30,7 +30,7 @@ pub struct PoolState {
 pub struct Account {
     /// Maximum number of bytes; 0 for all there are.
     limit: u64,
-    /// Other processes may know it by this.
+    /// The number by which other processes may know it.
     number: Option<u64>,
     /// The program's handle of the pool.
     handle: Mutex<usize>,
@@ -68,17 +68,17 @@ struct Use {
 /// Bytes by which a pool's reservation grows.
 const UNIT: u64 = 2 << 20;
 
-/// Waits of the program for its work. A pool gives back in a wait what is not
-/// in use; here it does when it is next looked at.
+/// Counts the program's waits for its work. A pool releases unused memory at a
+/// wait; here it does so at its next use.
 static WAITS: AtomicU64 = AtomicU64::new(0);
 
-/// The program waited for work of a stream, an event or a context.
+/// Notes that the program waited for work of a stream, an event or a context.
 pub fn waited() {
     WAITS.fetch_add(1, Ordering::Relaxed);
 }
 
 impl Use {
-    /// Gives back what was free at a wait since.
+    /// Releases memory that was free at a wait since.
     fn settle(&mut self) {
         if WAITS.load(Ordering::Relaxed) != self.freed {
             self.give_up(self.threshold);
@@ -93,7 +93,7 @@ impl Use {
     }
 }
 
-/// Memory that came from pools: first address to bytes and whose it is.
+/// Memory from pools: address to size and pool.
 static TAKEN: Mutex<BTreeMap<u64, (u64, Arc<Account>)>> = Mutex::new(BTreeMap::new());
 
 impl Pool {
@@ -103,7 +103,7 @@ impl Pool {
         Self::with_number(ordinal, limit, None)
     }
 
-    /// The same for other processes, too.
+    /// A pool that can be shared with other processes.
     #[must_use]
     pub fn for_others(ordinal: u32, limit: u64) -> Self {
         Self::with_number(ordinal, limit, Some(unique() & !Self::ORDINALS))
@@ -132,8 +132,8 @@ impl Pool {
         }
     }
 
-    /// In what names a pool to other processes the bits of its device's number;
-    /// in the pool's own number they are 0.
+    /// The bits of the device in a number that names a pool to other processes;
+    /// they are 0 in the pool's own number.
     pub const ORDINALS: u64 = 0xff;
 
     /// Its handles for other processes.
@@ -167,7 +167,7 @@ impl Pool {
 }
 
 impl Account {
-    /// The program calls the pool by this.
+    /// Sets the program's handle.
     pub fn named(&self, handle: usize) {
         *self.handle.lock() = handle;
     }
@@ -178,7 +178,7 @@ impl Account {
         self.used.lock().used
     }
 
-    /// Bytes that the pool keeps, those in use among them.
+    /// Bytes that the pool holds, including those in use.
     #[must_use]
     pub fn reserved(&self) -> Level {
         let mut account = self.used.lock();
@@ -186,13 +186,13 @@ impl Account {
         account.reserved
     }
 
-    /// The most that was in use counts from now on.
+    /// Resets the maximum in use.
     pub fn reset_used(&self) {
         let used = &mut self.used.lock().used;
         used.most = used.now;
     }
 
-    /// The most that was reserved counts from now on.
+    /// Resets the maximum reserved.
     pub fn reset_reserved(&self) {
         let mut account = self.used.lock();
         account.settle();
@@ -205,19 +205,19 @@ impl Account {
         self.used.lock().threshold
     }
 
-    /// The pool keeps so many bytes over the waits to come.
+    /// Sets the bytes that the pool keeps over a wait.
     pub fn set_threshold(&self, bytes: u64) {
         let mut account = self.used.lock();
         account.settle();
         account.threshold = bytes;
     }
 
-    /// The pool keeps no more than `keep` bytes, or those in use.
+    /// Releases memory beyond `keep` bytes that is not in use.
     pub fn trim(&self, keep: u64) {
         self.used.lock().give_up(keep);
     }
 
-    /// May so many bytes be taken? They are then.
+    /// Takes bytes. False if that would exceed the limit.
     #[must_use]
     pub fn take(&self, size: u64) -> bool {
         let mut account = self.used.lock();
@@ -233,7 +233,7 @@ impl Account {
         true
     }
 
-    /// Bytes that were taken are given back.
+    /// Returns bytes.
     pub fn give_back(&self, size: u64) {
         let mut account = self.used.lock();
         account.settle();
@@ -241,13 +241,13 @@ impl Account {
         account.freed = WAITS.load(Ordering::Relaxed);
     }
 
-    /// Bytes that were taken lie at an address.
+    /// Notes the address of bytes that were taken.
     pub fn placed(self: &Arc<Self>, address: u64, size: u64) {
         TAKEN.lock().insert(address, (size, Arc::clone(self)));
     }
 }
 
-/// Memory was freed that may have come from a pool.
+/// Returns freed memory to its pool, if it came from one.
 pub fn freed(address: u64) {
     if let Some((size, account)) = TAKEN.lock().remove(&address) {
         account.give_back(size);
@@ -269,7 +269,7 @@ pub fn of(address: u64) -> usize {
         .map_or(0, |(_, account)| *account.handle.lock())
 }
 
-/// What other processes may know the pool by whose memory begins at an address.
+/// The number of the shared pool whose memory begins at an address.
 #[must_use]
 pub fn shared_of(address: u64) -> Option<u64> {
     TAKEN.lock().get(&address)?.1.number

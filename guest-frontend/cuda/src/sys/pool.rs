@@ -18,7 +18,6 @@ use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
 use super::boundary::{In, Out};
-use super::ipc::DESCRIPTOR;
 use super::location::{PINNED, device_of, ordinal_of};
 use super::{Result, device, get, graph_memory, memory, present, put, unsupported_use};
 use crate::current;
@@ -38,6 +37,8 @@ const RESERVED_HIGH: c_int = 6;
 const USED: c_int = 7;
 /// CU_MEMPOOL_ATTR_USED_MEM_HIGH.
 const USED_HIGH: c_int = 8;
+/// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
+pub(super) const DESCRIPTOR: c_int = 1;
 /// CU_MEM_ACCESS_FLAGS_PROT_READWRITE.
 const READ_WRITE: c_int = 3;
 
