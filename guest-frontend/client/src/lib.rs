@@ -57,7 +57,7 @@ pub mod virtual_memory;
 mod virtual_space;
 mod window;
 
-pub use connection::take_detail;
+pub use connection::{explain, take_detail};
 pub use error::{Error, Result, chain};
 pub use session::Session;
 pub use statistics::{Statistics, count_call, statistics, write_statistics_to};

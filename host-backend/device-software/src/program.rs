@@ -7,6 +7,7 @@
 use crate::attributes::MAX_THREADS;
 use crate::error::PtxError;
 use crate::exec::fragment::Matrix;
+use crate::exec::video::Video;
 use std::collections::HashMap;
 
 /// A row of a 32-bit register.
@@ -577,6 +578,18 @@ pub enum Ext {
         d: Reg,
         offset: u32,
     },
+    /// Room in local memory until the function returns.
+    Alloca {
+        d: Reg,
+        size: Reg,
+        align: u32,
+    },
+    StackSave {
+        d: Reg,
+    },
+    StackRestore {
+        a: Reg,
+    },
     IsSpace {
         p: u32,
         a: u32,
@@ -603,6 +616,11 @@ pub enum Ext {
     Barrier64(Barrier64),
     Tex(TexRead),
     Surf(SurfAccess),
+    Video {
+        d: u32,
+        sources: [u32; 3],
+        video: Box<Video>,
+    },
 }
 
 /// Rows of a frame and the constants that they hold.

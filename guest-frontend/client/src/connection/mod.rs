@@ -8,6 +8,7 @@ mod reconnect;
 mod reply_slots;
 mod signal;
 mod state;
+mod told;
 mod turns;
 
 use std::cell::Cell;
@@ -32,6 +33,7 @@ pub(crate) use pinned::{Content, PinnedMemory};
 pub(crate) use reconnect::{Recovery, listen};
 use reply_slots::{Slots, with_slot};
 use state::LinkState;
+pub use told::explain;
 use turns::{Turn, Turns};
 
 /// The result of every call once the connection is lost. CUDA documents it as
@@ -529,6 +531,9 @@ impl Link {
             && !detail.is_empty()
         {
             eprintln!("paragpu: {status}: {detail}");
+        }
+        if status == Status::NOT_SUPPORTED {
+            explain(status, detail);
         }
         let _ = DETAIL.try_with(|kept| kept.set(detail.to_owned()));
         status

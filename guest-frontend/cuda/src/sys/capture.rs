@@ -161,13 +161,17 @@ pub(crate) unsafe fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -
     unsafe { put_if(graph, std::ptr::null_mut()) };
     let named = named_stream::named(stream)?;
     let stream = named.stream()?;
-    if stream.is_capturing() {
+    let under_way = stream.capture_info();
+    // A capture to a graph of the caller's has nothing to tell.
+    if stream.is_capturing() && under_way.as_ref().is_none_or(|info| info.own) {
         present(graph)?;
     }
-    let under_way = stream.capture_info();
     match stream.end_capture() {
-        // SAFETY: `graph` is null or writable, as the caller promises.
-        Ok(found) => unsafe { put(graph, handle(&found)) },
+        Ok(found) => {
+            // SAFETY: `graph` is null or writable, as the caller promises.
+            unsafe { put_if(graph, handle(&found)) };
+            Ok(())
+        }
         Err(status) => {
             // A graph that the capture created, and a query returned, has no owner
             // now.

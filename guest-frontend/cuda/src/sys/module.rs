@@ -63,8 +63,12 @@ pub unsafe fn load_image<'a>(
             Ok((module, loaded))
         }
         Err(status) => {
+            let detail = paragpu_client::take_detail();
+            if status == Status::NO_BINARY_FOR_GPU {
+                paragpu_client::explain(status, &detail);
+            }
             // SAFETY: the caller promises what `Options::tell` asks for.
-            unsafe { options.tell("", &paragpu_client::take_detail()) };
+            unsafe { options.tell("", &detail) };
             Err(status)
         }
     }

@@ -34,7 +34,7 @@ impl<'m> Decoder<'m> {
                 self.ext(Ext::BrxIdx { index, targets });
             }
             "call" => self.call(operands)?,
-            "ret" => self.ext(Ext::Ret),
+            "ret" => self.ret(),
             "exit" => self.ext(Ext::Exit),
             "trap" => self.ext(Ext::Trap),
             "brkpt" | "pmevent" => self.ext(Ext::Nop),

@@ -47,6 +47,8 @@ pub(crate) struct FuncState<'m> {
     temps_pred: Vec<u32>,
     used: [usize; 3],
     carry: Option<u32>,
+    /// Holds the end of the stack at the function's start, in functions with `alloca`.
+    saved_stack: Option<u32>,
 }
 
 fn take(list: &mut Vec<u32>, used: &mut usize, rows: &mut u32) -> u32 {
@@ -106,6 +108,19 @@ impl FuncState<'_> {
             *rows += 1;
             *rows - 1
         })
+    }
+
+    /// The row of `saved_stack`, if the function has one.
+    pub fn saved_stack(&self) -> Option<u32> {
+        self.saved_stack
+    }
+
+    /// A row for the end of the stack.
+    pub fn save_stack(&mut self) -> u32 {
+        let row = self.rows32;
+        self.rows32 += 1;
+        self.saved_stack = Some(row);
+        row
     }
 
     pub fn end_instruction(&mut self) {

@@ -46,6 +46,10 @@ impl<'m> Decoder<'m> {
         match (base, mods) {
             ("mma", ["sync", rest @ ..]) => self.mma(Layout::Documented, rest, operands),
             ("wmma", ["mma", "sync", rest @ ..]) => self.mma(Layout::Rows, rest, operands),
+            // Of single bits, how they are combined comes first.
+            ("wmma", ["mma", combine @ ("and" | "xor"), "popc", "sync", rest @ ..]) => {
+                self.mma(Layout::Rows, &[&[*combine], rest].concat(), operands)
+            }
             ("wmma", ["load", role @ ("a" | "b" | "c"), "sync", rest @ ..]) => {
                 self.wmma_transfer(role, false, rest, operands)
             }

@@ -18,7 +18,9 @@ mod operand;
 mod order;
 mod packed;
 mod scope;
+mod stack;
 mod texture;
+mod video;
 mod warp;
 
 use crate::error::PtxError;
@@ -298,10 +300,16 @@ impl<'m> Decoder<'m> {
         }
         self.f.scopes.push(scope);
         let start = self.position();
-        self.statements(function.body.as_deref().unwrap_or_default())?;
+        let body = function.body.as_deref().unwrap_or_default();
+        self.begin_stack(body);
+        self.statements(body)?;
         self.line = function.line;
         self.guard = 0;
-        self.ext(if function.entry { Ext::Exit } else { Ext::Ret });
+        if function.entry {
+            self.ext(Ext::Exit);
+        } else {
+            self.ret();
+        }
         self.patch_branches(start)?;
         order::arrange(&mut self.program, start);
         let end = self.position();
@@ -406,7 +414,9 @@ impl<'m> Decoder<'m> {
             || self.matrix(base, &mods, &i.operands)?
             || self.control(base, &mods, &i.operands)?
             || self.warp(base, &mods, &i.operands)?
-            || self.texture(base, &mods, &i.operands)?;
+            || self.texture(base, &mods, &i.operands)?
+            || self.video(base, &mods, &i.operands)?
+            || self.stack(base, &mods, &i.operands)?;
         if done {
             Ok(())
         } else {
