@@ -22,7 +22,7 @@ enum Kind {
 }
 
 fn kind(address: u64) -> Result<Kind> {
-    if host::pinned(address).is_some() {
+    if host::pinned(address).is_some() || memory::is_seen(address) {
         return Ok(Kind::Host);
     }
     let session = memory::owner(address)?;
@@ -73,7 +73,12 @@ pub(super) unsafe fn to_device(
         unsafe { HostSlice::new(source, size) },
         stream,
         wait,
-    )
+    )?;
+    // The program may look at once.
+    match wait && memory::is_programs(destination) && !stream.is_capturing() {
+        true => session.streams().synchronize(stream),
+        false => Ok(()),
+    }
 }
 
 /// To memory of the program; a device's address is taken for what it is, as

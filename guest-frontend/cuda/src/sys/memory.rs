@@ -10,7 +10,7 @@ use paragpu_protocol::layout::{ARENA_BASE, DEVICE_STRIDE, MAX_DEVICES, SHADOW_BA
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
-use super::{Result, capture, device, put, put_if};
+use super::{Result, capture, device, host, put, put_if};
 use crate::objects::pool;
 use crate::{current, managed};
 
@@ -31,7 +31,28 @@ pub fn ordinal_of(address: u64) -> Option<u32> {
 /// Does an address lie where devices have memory and the program has none?
 #[inline]
 pub fn is_device_only(address: u64) -> bool {
+    is_in_arena(address) && !is_seen(address)
+}
+
+/// Does an address lie where devices have memory?
+#[inline]
+pub fn is_in_arena(address: u64) -> bool {
     address.wrapping_sub(ARENA_BASE) < DEVICE_STRIDE * MAX_DEVICES as u64
+}
+
+/// Is it device memory of which the program has a view?
+pub fn is_seen(address: u64) -> bool {
+    ordinal_of(address)
+        .and_then(device::session_if_open)
+        .is_some_and(|session| session.virtual_memory().is_seen(address))
+}
+
+/// Does the program itself reach memory that a device reaches at an address?
+pub fn is_programs(address: u64) -> bool {
+    match is_in_arena(address) {
+        true => is_seen(address),
+        false => host::pinned(address).is_some() || managed::contains(address),
+    }
 }
 
 /// The session whose device memory an address is, with its place: that of the
@@ -110,10 +131,11 @@ pub(crate) fn cuMemFree_v2(address: CUdeviceptr) -> Result {
     release(session, address)
 }
 
-/// Frees device memory or managed memory.
+/// Frees device memory, managed memory or memory of a pool in the host.
 pub fn release(session: &Session, address: u64) -> Result {
-    if managed::remove(address) {
-        return session.host().free(address);
+    let is_pooled = || !is_in_arena(address) && pool::of(address) != 0;
+    if managed::remove(address) || is_pooled() {
+        return pool::freeing(address, || session.host().free(address));
     }
     if let Some(memory) = GraphMemory::find(address) {
         return memory.free();
@@ -122,9 +144,7 @@ pub fn release(session: &Session, address: u64) -> Result {
     if shared.kind(address) == Some(Kind::OfPool) {
         return shared.close(address);
     }
-    session.memory().free(address)?;
-    pool::freed(address);
-    Ok(())
+    pool::freeing(address, || session.memory().free(address))
 }
 
 /// # Safety
