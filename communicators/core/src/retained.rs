@@ -55,7 +55,7 @@ impl<L> Retained<L> {
         self.bytes.len() - self.start + self.lent_bytes
     }
 
-    /// Is nothing kept?
+    /// Whether nothing is kept.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.start == self.bytes.len()

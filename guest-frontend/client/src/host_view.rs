@@ -20,6 +20,17 @@ use crate::shadow::{Region, Shadows};
 use crate::stream::Streams;
 use crate::sys::memory::{Pages, Reservation};
 
+/// The views of all sessions: first address to bytes.
+static SEEN: RwLock<BTreeMap<u64, u64>> = RwLock::new(BTreeMap::new());
+
+/// Does the program have a view at an address of device memory?
+#[must_use]
+pub fn is_seen(address: u64) -> bool {
+    let seen = SEEN.read();
+    let found = seen.range(..=address).next_back();
+    found.is_some_and(|(start, size)| address - start < *size)
+}
+
 /// The views of a session.
 #[derive(Debug)]
 pub(crate) struct HostViews {
@@ -86,6 +97,7 @@ impl HostViews {
         self.shadows.add(Arc::clone(&region));
         let view = View { region, pages };
         self.views.write().insert(address, view);
+        SEEN.write().insert(address, size);
         let pulled = self.shadows.pull();
         if pulled.is_err() {
             self.drop_view(address);
@@ -117,6 +129,7 @@ impl HostViews {
 
     fn drop_view(&self, address: u64) {
         let view = self.views.write().remove(&address);
+        SEEN.write().remove(&address);
         if let Some(View { region, pages }) = view {
             self.shadows.remove(&region);
             drop(pages);

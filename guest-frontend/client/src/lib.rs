@@ -5,7 +5,7 @@
 //! a call. [`connection`] sends the calls over a communicator. Posting one takes a
 //! fraction of a microsecond; a synchronous call waits for the reply.
 
-// What others send is read here, so nothing may panic.
+// This crate decodes untrusted input, so nothing may panic.
 #![cfg_attr(
     not(test),
     warn(
@@ -45,6 +45,7 @@ mod ranges;
 pub mod session;
 mod shadow;
 mod shared_event;
+mod shared_file;
 pub mod shared_memory;
 pub mod snapshot;
 mod staging;

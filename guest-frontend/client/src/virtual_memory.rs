@@ -22,6 +22,7 @@ use crate::objects::graph_memory::GraphMemory;
 use crate::shared_memory::{Kind, SharedMemory, SharedName};
 use crate::virtual_space::{Access, Change, VirtualSpace};
 
+pub use crate::host_view::is_seen;
 pub use crate::virtual_space::{Place, Properties, Side};
 
 /// Sizes and addresses are multiples of this.

@@ -14,7 +14,7 @@ pub struct Control {
     client: Client,
 }
 
-/// Where the control socket is: `given`, or as host.toml says.
+/// The path of the control socket: `given`, or from host.toml.
 pub fn place(given: Option<&Path>) -> Result<PathBuf, Error> {
     match given {
         Some(path) => Ok(path.to_owned()),
@@ -23,7 +23,7 @@ pub fn place(given: Option<&Path>) -> Result<PathBuf, Error> {
 }
 
 impl Control {
-    /// Connects to the socket at `given`, or as host.toml says.
+    /// Connects to the socket at `given`, or to that of host.toml.
     pub fn connect(given: Option<&Path>) -> Result<Self, Error> {
         let path = place(given)?;
         match Client::connect(&path) {

@@ -204,7 +204,7 @@ fn weak_definitions(text: &str, names: &HashSet<String>) -> Vec<(String, Range<u
     found
 }
 
-/// May it be in the name of a function or variable?
+/// Whether it may be part of the name of a function or variable.
 fn is_of_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '$' | '%')
 }
@@ -234,7 +234,7 @@ fn text(input: &LinkInput<'_>, arch: u32) -> Result<String> {
     paragpu_fatbin::ptx_of(input.image, arch).map_err(|error| image_error(&error))
 }
 
-/// Does a text define a function of this name, which others declare?
+/// Whether a text defines a function of this name, which others declare.
 fn defines(text: &str, name: &str) -> bool {
     text.match_indices(name).any(|(at, _)| {
         let before = text.get(..at).unwrap_or_default();

@@ -359,7 +359,7 @@ impl RuntimeCall {
         Some((call, takes, &[4]))
     }
 
-    /// Is something run behind it?
+    /// Whether it launches further work.
     #[must_use]
     pub fn launches(self) -> bool {
         matches!(
@@ -368,7 +368,7 @@ impl RuntimeCall {
         )
     }
 
-    /// Does it take memory of the module's heap?
+    /// Whether it uses the module's heap.
     #[must_use]
     pub fn uses_heap(self) -> bool {
         matches!(self, Self::GetParameterBuffer | Self::Malloc | Self::Free)
@@ -490,9 +490,9 @@ pub enum BarrierOp {
     ArriveExpect,
     Expect,
     Complete,
-    /// Is the phase of a state over?
+    /// Tests whether the phase of a state is complete.
     Test,
-    /// Is the phase of a parity over?
+    /// Tests whether the phase of a parity is complete.
     TestParity,
     /// As [`Self::Test`]; the warp's turn ends where it is not.
     Try,

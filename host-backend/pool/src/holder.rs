@@ -494,13 +494,13 @@ impl<'a> Holder<'a> {
         self.leave = Some(Instant::now() + AGAIN);
     }
 
-    /// May this agent have ended because its host is lost?
+    /// Whether this agent may have ended because its host is lost.
     fn may_be_lost(&self, agent: u64) -> bool {
         let standing = matches!(self.state, State::Standing) && self.over.is_none();
         standing && agent == self.current && self.lease().is_some()
     }
 
-    /// Is the host gone, and not only out of reach for a while?
+    /// Checks whether the host is lost, and not only unreachable for a while.
     fn look(&mut self) -> Result<(), Error> {
         let Some(held) = self.agents.get_mut(&self.current) else {
             return Ok(());
@@ -666,7 +666,7 @@ impl<'a> Holder<'a> {
     }
 }
 
-/// Does a process end by itself?
+/// Whether a process exits by itself within a time limit.
 fn ends_within(process: &mut Child, patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
     while Instant::now() < deadline {

@@ -50,7 +50,7 @@ pub fn job(number: u64, node: &str) -> Result<Job, Error> {
     )
 }
 
-/// Does Slurm give no more jobs to `node`, and wait for those that it has?
+/// Whether Slurm is draining `node`.
 ///
 /// # Errors
 /// [`Error`].
@@ -123,7 +123,7 @@ fn shards(gres: &str) -> Option<(u64, u32)> {
 pub struct Slurm;
 
 impl Slurm {
-    /// Is this process in a job that has shards of this very host?
+    /// Whether this process is in a job that has shards of this host.
     fn inside() -> bool {
         std::env::var_os("SLURM_SHARDS_ON_NODE").is_some()
             && std::env::var_os("SLURM_JOB_ID").is_some()
@@ -326,7 +326,7 @@ fn destination_of(text: &str) -> Option<String> {
     is_node(node).then(|| node.to_owned())
 }
 
-/// Is it the name of one node, and no list of Slurm's?
+/// Whether it is the name of one node, not a Slurm list.
 pub(crate) fn is_node(name: &str) -> bool {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     !name.is_empty() && name.len() <= 255 && !name.starts_with('-') && name.chars().all(plain)

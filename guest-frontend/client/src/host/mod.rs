@@ -3,13 +3,16 @@
 //! If there is a window, pinned memory is part of it: the same bytes at the same
 //! address for program and device. Without a window, or when it is full, the host
 //! keeps a copy, a *shadow*, which [`crate::shadow`] keeps coherent. Memory that the
-//! program registers moves into the window if possible ([`registered`]); otherwise it
-//! gets a shadow. When the session leaves its window, memory in it becomes such a
-//! shadow: [`leave_window`]. Memory of pools is freed in a stream's order: [`pooled`].
+//! program registers moves into the window if possible ([`registered`]). If it is a
+//! shared mapping of a file, the host maps the file as well ([`shared_file`]).
+//! Otherwise it gets a shadow. When the session leaves its window, memory in it becomes
+//! such a shadow: [`leave_window`]. Memory of pools is freed in a stream's order:
+//! [`pooled`].
 
 mod leave_window;
 mod pooled;
 mod registered;
+mod shared_file;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -87,6 +90,8 @@ pub(crate) enum Backing {
     Window(u64, u64),
     /// The shadow, and where it lies.
     Shadow(Arc<Region>, Arc<ShadowPlace>),
+    /// A file that both sides map, and where the host has it.
+    File(Arc<ShadowPlace>),
 }
 
 /// Addresses of the shadow region in use. They are free again when nobody
@@ -322,6 +327,8 @@ impl HostMemory {
                 Ok(())
             }
             Backing::Shadow(region, place) => self.leave_shadow(&region, place),
+            // Registered memory only.
+            Backing::File(_) => Err(Status::INVALID_VALUE),
         }
     }
 
@@ -371,27 +378,30 @@ impl HostMemory {
         }
         let place = self.reserve(length)?;
         let base = place.base;
-        self.link.call(&ShadowCreate {
-            address: ShadowAddress(base),
-            size: length,
-        })?;
-        let region = Region::new(memory, base + within, base, length);
-        if flags & DEVICEMAP != 0 {
-            region.show();
-        }
-        self.shadows.add(Arc::clone(&region));
-        self.pinned.write().insert(
+        let backing = if self.share_file(address, size, within, base) {
+            Backing::File(Arc::new(place))
+        } else {
+            self.link.call(&ShadowCreate {
+                address: ShadowAddress(base),
+                size: length,
+            })?;
+            let region = Region::new(memory, base + within, base, length);
+            if flags & DEVICEMAP != 0 {
+                region.show();
+            }
+            self.shadows.add(Arc::clone(&region));
+            Backing::Shadow(region, Arc::new(place))
+        };
+        let pinned = Pinned {
             address,
-            Pinned {
-                address,
-                size,
-                device: base + within,
-                flags,
-                registered: true,
-                kept: false,
-                backing: Backing::Shadow(region, Arc::new(place)),
-            },
-        );
+            size,
+            device: base + within,
+            flags,
+            registered: true,
+            kept: false,
+            backing,
+        };
+        self.pinned.write().insert(address, pinned);
         Ok(())
     }
 
@@ -403,6 +413,7 @@ impl HostMemory {
         let pinned = self.take_pinned(address, true, Status::HOST_MEMORY_NOT_REGISTERED)?;
         match pinned.backing {
             Backing::Shadow(region, place) => self.leave_shadow(&region, place),
+            Backing::File(place) => self.leave_file(address, place.base),
             Backing::Window(offset, length) => self.move_out(address, offset, length),
         }
     }
@@ -415,6 +426,7 @@ impl HostMemory {
         let pinned = self.find(address).ok_or(Status::INVALID_VALUE)?;
         match &pinned.backing {
             Backing::Shadow(region, _) => region.show(),
+            Backing::File(_) => {}
             Backing::Window(offset, length) => {
                 self.window.name();
                 if let Some(region) = self.shadows.find(self.window.base() + offset, *length) {

@@ -24,6 +24,7 @@ use parking_lot::RwLock;
 use crate::connection::{LOST, Link};
 use crate::error::Result;
 use crate::progress::Progress;
+use crate::shared_file::SharedFiles;
 use crate::window::PinnedWindow;
 pub(crate) use region::Region;
 
@@ -53,6 +54,7 @@ pub(crate) struct Shadows {
     /// Work of all streams.
     progress: Arc<Progress>,
     window: Arc<PinnedWindow>,
+    files: SharedFiles,
     regions: RwLock<Vec<Arc<Region>>>,
     /// How many there are; looked at before every lock.
     count: AtomicUsize,
@@ -64,9 +66,15 @@ impl Shadows {
             link,
             progress,
             window,
+            files: SharedFiles::default(),
             regions: RwLock::default(),
             count: AtomicUsize::new(0),
         }
+    }
+
+    /// Registered memory that needs no shadow, because the host maps its file.
+    pub(crate) fn files(&self) -> &SharedFiles {
+        &self.files
     }
 
     fn are_none(&self) -> bool {
@@ -93,6 +101,9 @@ impl Shadows {
         // Registered memory may be a part of the window.
         let address = self.window.place_of(address, size).unwrap_or(address);
         if self.window.holds(address) && !self.window.is_left() {
+            return Reach::Direct(address);
+        }
+        if let Some(address) = self.files.place_of(address, size) {
             return Reach::Direct(address);
         }
         match self.find(address, size) {

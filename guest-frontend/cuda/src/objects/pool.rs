@@ -39,7 +39,7 @@ pub struct Pool {
     place: Place,
     state: Mutex<PoolState>,
     account: Arc<Account>,
-    /// It is another process's, which gave it this number.
+    /// The number that another process gave it, if it belongs to that process.
     imports: Option<u64>,
 }
 
@@ -57,7 +57,7 @@ pub struct PoolState {
 pub struct Account {
     /// Maximum number of bytes; 0 for all there are.
     limit: u64,
-    /// Other processes may know it by this.
+    /// The number by which other processes may know it.
     number: Option<u64>,
     /// The program's handle of the pool.
     handle: Mutex<usize>,
@@ -95,8 +95,8 @@ struct Use {
 /// Bytes by which a pool's reservation grows.
 const UNIT: u64 = 2 << 20;
 
-/// Waits of the program for its work. A pool gives back in a wait what is not
-/// in use; here it does when it is next looked at.
+/// Counts the program's waits for its work. A pool releases unused memory at a
+/// wait; here it does so at its next use.
 static WAITS: AtomicU64 = AtomicU64::new(0);
 
 /// The program waited for work of a stream, an event or a context of a session: its
@@ -132,7 +132,7 @@ pub fn ended(handle: usize) {
 }
 
 impl Use {
-    /// Gives back what was free at a wait since.
+    /// Releases memory that was free at a wait since.
     fn settle(&mut self) {
         if WAITS.load(Ordering::Relaxed) != self.freed {
             self.give_up(self.threshold);
@@ -147,7 +147,7 @@ impl Use {
     }
 }
 
-/// Memory that came from pools: first address to bytes and whose it is.
+/// Memory from pools: address to size and pool.
 static TAKEN: Mutex<BTreeMap<u64, (u64, Arc<Account>)>> = Mutex::new(BTreeMap::new());
 
 impl Pool {
@@ -157,7 +157,7 @@ impl Pool {
         Self::with_number(place, limit, None)
     }
 
-    /// The same for other processes, too, of a device's memory.
+    /// A pool of a device's memory that can be shared with other processes.
     #[must_use]
     pub fn for_others(ordinal: u32, limit: u64) -> Self {
         let number = unique() & !Self::ORDINALS;
@@ -190,8 +190,8 @@ impl Pool {
         }
     }
 
-    /// In what names a pool to other processes the bits of its device's number;
-    /// in the pool's own number they are 0.
+    /// The bits of the device in a number that names a pool to other processes;
+    /// they are 0 in the pool's own number.
     pub const ORDINALS: u64 = 0xff;
 
     /// Its handles for other processes.
@@ -225,7 +225,7 @@ impl Pool {
 }
 
 impl Account {
-    /// The program calls the pool by this.
+    /// Sets the program's handle.
     pub fn named(self: &Arc<Self>, handle: usize) {
         *self.handle.lock() = handle;
         ACCOUNTS.lock().insert(handle, Arc::downgrade(self));
@@ -237,7 +237,7 @@ impl Account {
         self.used.lock().used
     }
 
-    /// Bytes that the pool keeps, those in use among them.
+    /// Bytes that the pool holds, including those in use.
     #[must_use]
     pub fn reserved(&self) -> Level {
         let mut account = self.used.lock();
@@ -245,13 +245,13 @@ impl Account {
         account.reserved
     }
 
-    /// The most that was in use counts from now on.
+    /// Resets the maximum in use.
     pub fn reset_used(&self) {
         let used = &mut self.used.lock().used;
         used.most = used.now;
     }
 
-    /// The most that was reserved counts from now on.
+    /// Resets the maximum reserved.
     pub fn reset_reserved(&self) {
         let mut account = self.used.lock();
         account.settle();
@@ -277,19 +277,19 @@ impl Account {
         self.number.is_none().then(|| *self.handle.lock())
     }
 
-    /// The pool keeps so many bytes over the waits to come.
+    /// Sets the bytes that the pool keeps over a wait.
     pub fn set_threshold(&self, bytes: u64) {
         let mut account = self.used.lock();
         account.settle();
         account.threshold = bytes;
     }
 
-    /// The pool keeps no more than `keep` bytes, or those in use.
+    /// Releases memory beyond `keep` bytes that is not in use.
     pub fn trim(&self, keep: u64) {
         self.used.lock().give_up(keep);
     }
 
-    /// May so many bytes be taken? They are then.
+    /// Takes bytes. False if that would exceed the limit.
     #[must_use]
     pub fn take(&self, size: u64) -> bool {
         let mut account = self.used.lock();
@@ -305,7 +305,7 @@ impl Account {
         true
     }
 
-    /// Bytes that were taken are given back.
+    /// Returns bytes.
     pub fn give_back(&self, size: u64) {
         let mut account = self.used.lock();
         account.settle();
@@ -313,7 +313,7 @@ impl Account {
         account.freed = WAITS.load(Ordering::Relaxed);
     }
 
-    /// Bytes that were taken lie at an address.
+    /// Notes the address of bytes that were taken.
     pub fn placed(self: &Arc<Self>, address: u64, size: u64) {
         TAKEN.lock().insert(address, (size, Arc::clone(self)));
     }
@@ -362,7 +362,7 @@ pub fn account_of(address: u64) -> Option<Arc<Account>> {
         .map(|(_, account)| Arc::clone(account))
 }
 
-/// What other processes may know the pool by whose memory begins at an address.
+/// The number of the shared pool whose memory begins at an address.
 #[must_use]
 pub fn shared_of(address: u64) -> Option<u64> {
     TAKEN.lock().get(&address)?.1.number

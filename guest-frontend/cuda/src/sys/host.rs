@@ -10,13 +10,13 @@ use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
-use super::{Result, capture, device, memory, put};
+use super::{Result, address, capture, device, put};
 use crate::objects::pool;
 use crate::{current, managed};
 
-/// The session that pinned an address of the program, and what it pinned.
+/// The session that pinned an address of the program, and the pinned memory.
 pub fn pinned(address: u64) -> Option<(&'static Session, Pinned)> {
-    let ordinals = match memory::ordinal_of(address) {
+    let ordinals = match address::ordinal_of(address) {
         Some(ordinal) => ordinal..ordinal + 1,
         None => 0..MAX_DEVICES,
     };
@@ -25,7 +25,7 @@ pub fn pinned(address: u64) -> Option<(&'static Session, Pinned)> {
         .find_map(|session| Some((session, session.host().find(address)?)))
 }
 
-/// Memory of the program's that devices reach.
+/// Allocates pinned memory.
 ///
 /// # Safety
 /// `place` is null or writable (cuMemHostAlloc).
@@ -64,7 +64,7 @@ pub(crate) fn cuMemFreeHost(address: *mut c_void) -> Result {
     session.host().free(address as u64)
 }
 
-/// Ends all that a session has pinned (cuDevicePrimaryCtxReset).
+/// Unpins all memory of a session (cuDevicePrimaryCtxReset).
 pub fn free_all(session: &Session) {
     for found in session.host().all() {
         let _ = managed::remove(found.address);

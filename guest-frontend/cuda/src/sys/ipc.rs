@@ -9,7 +9,7 @@ use paragpu_client::shared_memory::{HANDLE, Kind, SharedName};
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
-use super::pool::with_pool;
+use super::pool::{DESCRIPTOR, with_pool};
 use super::{Result, capture, device, event, get, memory, present, put};
 use crate::current;
 use crate::objects::pool::{self, Pool};
@@ -18,8 +18,6 @@ use crate::shared_handle;
 
 /// CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS.
 const LAZY_PEER_ACCESS: c_uint = 1;
-/// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
-pub(super) const DESCRIPTOR: c_int = 1;
 /// CU_MEM_HANDLE_TYPE_WIN32 and _WIN32_KMT.
 const OTHER_HANDLES: [c_int; 2] = [2, 4];
 

@@ -10,8 +10,7 @@ use paragpu_client::module::{Function, LinkPart, Module};
 use paragpu_protocol::status::Status;
 
 use super::boundary::{Out, Text};
-use super::image::{Image, Options};
-use super::link::FATBINARY;
+use super::image::{FATBINARY, Image, Options};
 use super::{Result, library, present, put, put_if, text};
 use crate::current;
 use crate::managed;

@@ -23,8 +23,8 @@ use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
+use super::address::is_in_arena;
 use super::boundary::{In, Out};
-use super::ipc::DESCRIPTOR;
 use super::location::{DEVICE, HOST, HOST_NUMA, HOST_NUMA_CURRENT, device_of};
 use super::location::{place, pool_place};
 use super::{Result, device, get, graph_memory, host, memory, present, put, unsupported_use};
@@ -45,6 +45,8 @@ const RESERVED_HIGH: c_int = 6;
 const USED: c_int = 7;
 /// CU_MEMPOOL_ATTR_USED_MEM_HIGH.
 const USED_HIGH: c_int = 8;
+/// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
+pub(super) const DESCRIPTOR: c_int = 1;
 /// CU_MEM_ACCESS_FLAGS_PROT_READWRITE.
 const READ_WRITE: c_int = 3;
 
@@ -232,7 +234,7 @@ pub(crate) fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> Result {
         }
         return stream.note(graph_memory::release(address)?);
     }
-    if !memory::is_in_arena(address) && pool::of(address) != 0 {
+    if !is_in_arena(address) && pool::of(address) != 0 {
         return free_in_host(address, &named);
     }
     let session = memory::owner(address)?;

@@ -12,11 +12,12 @@ use paragpu_client::shared_memory::{Kind, SharedName};
 use paragpu_client::virtual_memory::{GRANULARITY, Place, Properties, Side};
 use paragpu_protocol::status::Status;
 
+use super::address::ordinal_of;
 use super::boundary::{In, Out};
 use super::graph::list;
-use super::ipc::{self, DESCRIPTOR};
+use super::ipc;
 use super::location::{DEVICE, HOST, HOST_NUMA, HOST_NUMA_CURRENT, PINNED, is_node};
-use super::memory::ordinal_of;
+use super::pool::DESCRIPTOR;
 use super::{Result, device, get, present, put, unsupported_use};
 use crate::current;
 use crate::shared_handle::{self, SharedHandles};

@@ -1,5 +1,6 @@
-//! Launches (CUDA Runtime API, chapter "Execution Control"), and what `<<<>>>`
-//! becomes: a pushed configuration, then a launch by the kernel's stub.
+//! Launches (CUDA Runtime API, chapter "Execution Control"), including the
+//! expansion of `<<<>>>`: a pushed configuration, then a launch by the kernel's
+//! stub.
 //!
 //! The driver's error for an impossible grid or block is passed on as it is:
 //! NVIDIA's 13.0 runtime gives `cudaErrorInvalidValue` there too, while older
@@ -14,20 +15,6 @@ use paragpu_abi as abi;
 use paragpu_abi::{CUkernel, CUlaunchConfig, CUstream, cudaLaunchConfig_t, dim3};
 use std::ffi::{c_uint, c_void};
 use std::ptr;
-
-/// # Safety
-/// As CUDA's manual says for cudaLaunchKernel.
-pub(crate) unsafe fn cudaLaunchKernel(
-    function: *const c_void,
-    grid: dim3,
-    block: dim3,
-    arguments: *mut *mut c_void,
-    shared: usize,
-    stream: CUstream,
-) -> Result {
-    // SAFETY: the caller promises what `launch` asks for.
-    unsafe { launch(function, grid, block, arguments, shared, stream) }
-}
 
 /// # Safety
 /// As CUDA's manual says for __cudaLaunchKernel.
@@ -168,7 +155,7 @@ pub unsafe fn kernel(runtime: &Runtime, function: *const c_void) -> Result<CUker
 /// `function` is as for [`kernel`]; `arguments` leads to each parameter's bytes
 /// (cudaLaunchKernel); `stream` is live.
 #[inline]
-unsafe fn launch(
+pub(super) unsafe fn launch(
     function: *const c_void,
     grid: dim3,
     block: dim3,

@@ -9,7 +9,7 @@ use paragpu_config::Configuration as _;
 use paragpu_config::host::{Engine, Host};
 use paragpu_pool::slurm::{self, Node};
 
-use super::{Report, State};
+use super::report::{Report, State};
 
 const SIDE: &str = "pool";
 
@@ -100,7 +100,7 @@ fn nodes(report: &mut Report) -> Option<BTreeMap<String, Node>> {
     }
 }
 
-/// Does Slurm know this host as paragpud does?
+/// Checks that Slurm knows this host under the name that paragpud uses.
 fn node(report: &mut Report, host: &Host, nodes: &BTreeMap<String, Node>) {
     let name = match host.lease.node.as_str() {
         "" => rustix::system::uname()

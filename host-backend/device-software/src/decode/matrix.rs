@@ -8,11 +8,7 @@ use crate::exec::fragment::{
 };
 use crate::program::{Ext, Reg};
 use crate::ptx::ast::{Operand, Type};
-use std::collections::HashMap;
 use std::sync::Arc;
-
-/// Layouts that this module uses.
-pub(super) type Places = HashMap<(Layout, Shape, Role, Element, usize), Arc<[u16]>>;
 
 /// Most rows or columns of a matrix.
 const MOST: u32 = 256;
