@@ -177,6 +177,27 @@ impl Arena {
         Some(self.reclaim(complete))
     }
 
+    /// Ends a block but keeps its bytes from others: what it took, for
+    /// [`give_out`](Self::give_out). `None` if no block starts at `address`.
+    pub fn keep(&mut self, address: u64) -> Option<u64> {
+        self.blocks.remove(&address).map(|block| block.taken)
+    }
+
+    /// Bytes that were [kept](Self::keep) are a block again, of `size` bytes.
+    pub fn give_out(&mut self, address: u64, size: u64, taken: u64) {
+        self.enter(address, size, taken);
+    }
+
+    /// The bytes that a block of `size` takes.
+    #[must_use]
+    pub fn taken_for(size: u64) -> Option<u64> {
+        let taken = size.checked_next_multiple_of(ALIGNMENT)?;
+        match taken <= SMALL {
+            true => Some(taken),
+            false => size.checked_next_multiple_of(CHUNK),
+        }
+    }
+
     /// Releases the blocks in quarantine that no work uses any more. Returns the
     /// chunks that the host must unmap.
     pub fn reclaim(&mut self, complete: u64) -> Vec<(u64, u64)> {
@@ -434,6 +455,25 @@ mod tests {
         assert!(!model.arena.holds(block, 1001));
         assert!(!model.arena.holds(block.wrapping_sub(1), 2));
         assert!(!model.arena.holds(block, u64::MAX));
+    }
+
+    #[test]
+    fn kept_bytes_are_nobodys_until_they_are_given_out() {
+        let mut model = Model::new();
+        for size in [4096, 3 * CHUNK - 5] {
+            let block = model.allocate(size);
+            let taken = Arena::taken_for(size).unwrap();
+            assert_eq!(model.arena.keep(block), Some(taken));
+            assert_eq!(model.arena.keep(block), None);
+            assert!(model.arena.find(block).is_none());
+            assert!(model.arena.free(block, 0, 0).is_none());
+            assert_ne!(model.allocate(size), block);
+            model.arena.give_out(block, size - 1, taken);
+            assert_eq!(model.arena.find(block).unwrap().size, size - 1);
+            let unmap = model.arena.free(block, 0, 0).unwrap();
+            model.unmap(unmap);
+        }
+        assert_eq!(Arena::taken_for(u64::MAX), None);
     }
 
     proptest! {

@@ -13,7 +13,9 @@ use parking_lot::{Mutex, RwLock};
 use crate::arena::{Allocation, Arena, Block, SMALL};
 use crate::connection::Link;
 use crate::error::Result;
+use crate::kept::{Block as KeptBlock, Kept, Wanted};
 use crate::objects::graph_memory::Backing;
+use crate::objects::stream::Stream;
 use crate::stream::Streams;
 
 /// The device memory of a session.
@@ -30,7 +32,14 @@ pub struct DeviceMemory {
     globals: RwLock<BTreeMap<u64, u64>>,
     /// Memory that the program mapped itself and may use.
     maps: RwLock<Maps>,
+    /// Memory of pools that was freed, for the next allocation. Locked before the arena.
+    kept: Mutex<Kept>,
 }
+
+/// Bytes of pools that are kept at most: more may be mapped, and costs a crossing.
+const KEPT_BYTES: u64 = 2 << 30;
+/// Blocks of pools that are kept at most.
+const KEPT_BLOCKS: usize = 4096;
 
 /// First address to bytes and a number that no other allocation had.
 #[derive(Debug, Default)]
@@ -85,6 +94,7 @@ impl DeviceMemory {
             growing: Mutex::new(()),
             globals: RwLock::new(BTreeMap::new()),
             maps: RwLock::default(),
+            kept: Mutex::new(Kept::new(KEPT_BYTES, KEPT_BLOCKS)),
         }
     }
 
@@ -266,8 +276,93 @@ impl DeviceMemory {
         Ok(())
     }
 
+    /// cuMemAllocAsync of a pool: what the pool freed, where the stream's order permits
+    /// it, else as [`allocate`](Self::allocate).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn allocate_in(&self, size: u64, owner: usize, stream: &Stream) -> Result<u64> {
+        self.link.check()?;
+        let taken = Arena::taken_for(size).ok_or(Status::OUT_OF_MEMORY)?;
+        let mut kept = self.kept.lock();
+        if !kept.is_empty() {
+            self.streams.settle();
+        }
+        let found = kept.take_for(Wanted {
+            length: taken,
+            owner,
+            stream: stream.handle(),
+            complete: self.streams.progress().complete(),
+        });
+        if let Some(address) = found {
+            self.arena.write().give_out(address, size, taken);
+            return Ok(address);
+        }
+        drop(kept);
+        self.allocate(size)
+    }
+
+    /// cuMemFreeAsync: the pool keeps the memory. Nothing crosses.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where no allocation starts at `address`.
+    pub fn free_in(&self, address: u64, owner: usize, stream: &Stream) -> Result<()> {
+        self.link.check()?;
+        let mut kept = self.kept.lock();
+        let length = self.arena.write().keep(address);
+        kept.add(KeptBlock {
+            address,
+            length: length.ok_or(Status::INVALID_VALUE)?,
+            owner,
+            stream: stream.handle(),
+            posted: self.streams.progress().posted(),
+        });
+        if !kept.is_large() {
+            return Ok(());
+        }
+        let surplus = std::iter::from_fn(|| kept.take_surplus()).collect();
+        drop(kept);
+        self.release(surplus)
+    }
+
+    /// The program waited for work: pools give back what they keep beyond what `may` says
+    /// each may, of which all work is complete.
+    ///
+    /// # Errors
+    /// As [`Link::check`].
+    pub fn settle_pools(&self, may: impl Fn(usize) -> u64) -> Result<()> {
+        let complete = self.streams.progress().complete();
+        let over = self.kept.lock().take_over(complete, may);
+        self.release(over)
+    }
+
+    /// Does any pool keep memory?
+    #[must_use]
+    pub fn pools_keep(&self) -> bool {
+        !self.kept.lock().is_empty()
+    }
+
+    /// Frees blocks that were kept.
+    fn release(&self, blocks: Vec<KeptBlock>) -> Result<()> {
+        for block in blocks {
+            let KeptBlock {
+                address, length, ..
+            } = block;
+            self.arena.write().give_out(address, length, length);
+            self.free(address)?;
+        }
+        Ok(())
+    }
+
+    /// Frees all that pools keep.
+    fn release_all(&self) -> Result<()> {
+        let all = self.kept.lock().take_all();
+        self.release(all)
+    }
+
     /// Frees all allocations except those at `kept`.
     pub(crate) fn clear(&self, kept: &HashSet<u64>) -> Result<()> {
+        self.release_all()?;
         self.streams.synchronize_all()?;
         self.unmap(|arena| Ok((arena.clear(kept), ())))
     }
@@ -278,6 +373,7 @@ impl DeviceMemory {
     /// # Errors
     /// Of work that failed.
     pub fn trim(&self) -> Result<()> {
+        self.release_all()?;
         self.streams.synchronize_all()?;
         self.unmap(|arena| {
             let mut unmap = arena.reclaim(self.streams.progress().complete());

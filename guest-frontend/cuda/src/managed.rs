@@ -98,20 +98,29 @@ static ALLOCATIONS: RwLock<BTreeMap<u64, Allocation>> = RwLock::new(BTreeMap::ne
 
 /// Notes an allocation.
 pub fn insert(address: u64, size: u64) {
-    note(address, size, None);
+    note(address, size, None, Location::INVALID);
+}
+
+/// Notes an allocation of a pool that prefers a location.
+pub fn insert_preferring(address: u64, size: u64, preferred: Location) {
+    note(address, size, None, preferred);
 }
 
 /// Notes a variable of a device's module, unless it is known.
 pub fn insert_variable(address: u64, size: u64, ordinal: u32) {
-    note(address, size, Some(ordinal));
+    note(address, size, Some(ordinal), Location::INVALID);
 }
 
-fn note(address: u64, size: u64, variable_of: Option<u32>) {
+fn note(address: u64, size: u64, variable_of: Option<u32>, preferred: Location) {
+    let advice = Advice {
+        preferred,
+        ..Advice::default()
+    };
     let mut all = ALLOCATIONS.write();
     all.entry(address).or_insert_with(|| Allocation {
         size,
         variable_of,
-        advice: BTreeMap::from([(address, Advice::default())]),
+        advice: BTreeMap::from([(address, advice)]),
     });
 }
 

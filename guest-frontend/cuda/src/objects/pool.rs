@@ -1,17 +1,42 @@
-//! A memory pool: a name for memory of a device, and an account of it.
+//! A memory pool: a name for memory of a device or the host, and an account of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use paragpu_client::sys::shared_page::unique;
+use paragpu_client::{Result as Answer, Session};
 use parking_lot::{Mutex, MutexGuard};
+
+use crate::managed::Location;
+
+/// Where the memory of a pool lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// Memory of the device with this ordinal.
+    Device(u32),
+    /// Pinned memory of the host, or of a node of it.
+    Host(Location),
+    /// Managed memory that prefers this location.
+    Managed(Location),
+}
+
+impl Place {
+    /// The device's ordinal, where it is memory of one.
+    #[must_use]
+    pub fn ordinal(self) -> Option<u32> {
+        match self {
+            Self::Device(ordinal) => Some(ordinal),
+            Self::Host(_) | Self::Managed(_) => None,
+        }
+    }
+}
 
 /// A memory pool.
 #[derive(Debug)]
 pub struct Pool {
-    ordinal: u32,
+    place: Place,
     state: Mutex<PoolState>,
     account: Arc<Account>,
     /// The number that another process gave it, if it belongs to that process.
@@ -23,6 +48,8 @@ pub struct Pool {
 pub struct PoolState {
     /// The three reuse policies.
     pub reuse: [c_int; 3],
+    /// Ordinals of the devices that have access to memory in the host.
+    pub accessed_by: BTreeSet<u32>,
 }
 
 /// The memory use of a pool.
@@ -72,9 +99,36 @@ const UNIT: u64 = 2 << 20;
 /// wait; here it does so at its next use.
 static WAITS: AtomicU64 = AtomicU64::new(0);
 
-/// Notes that the program waited for work of a stream, an event or a context.
-pub fn waited() {
+/// The program waited for work of a stream, an event or a context of a session: its
+/// pools give back what they keep beyond their release threshold.
+///
+/// # Errors
+/// As every call of a session that is over.
+pub fn waited(session: &Session) -> Answer<()> {
+    note_wait();
+    match session.memory().pools_keep() {
+        true => session.memory().settle_pools(may_keep),
+        false => Ok(()),
+    }
+}
+
+fn note_wait() {
     WAITS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The accounts of the program's pools, by its handles.
+static ACCOUNTS: Mutex<BTreeMap<usize, Weak<Account>>> = Mutex::new(BTreeMap::new());
+
+/// Bytes that the pool with this handle may keep over a wait beside those in use.
+#[must_use]
+pub fn may_keep(handle: usize) -> u64 {
+    let account = ACCOUNTS.lock().get(&handle).and_then(Weak::upgrade);
+    account.map_or(0, |account| account.spare())
+}
+
+/// The program ended the pool with this handle, which keeps nothing any more.
+pub fn ended(handle: usize) {
+    ACCOUNTS.lock().remove(&handle);
 }
 
 impl Use {
@@ -97,16 +151,17 @@ impl Use {
 static TAKEN: Mutex<BTreeMap<u64, (u64, Arc<Account>)>> = Mutex::new(BTreeMap::new());
 
 impl Pool {
-    /// A pool of a device's memory, of at most `limit` bytes (0: all there are).
+    /// A pool of at most `limit` bytes (0: all there are).
     #[must_use]
-    pub fn new(ordinal: u32, limit: u64) -> Self {
-        Self::with_number(ordinal, limit, None)
+    pub fn new(place: Place, limit: u64) -> Self {
+        Self::with_number(place, limit, None)
     }
 
-    /// A pool that can be shared with other processes.
+    /// A pool of a device's memory that can be shared with other processes.
     #[must_use]
     pub fn for_others(ordinal: u32, limit: u64) -> Self {
-        Self::with_number(ordinal, limit, Some(unique() & !Self::ORDINALS))
+        let number = unique() & !Self::ORDINALS;
+        Self::with_number(Place::Device(ordinal), limit, Some(number))
     }
 
     /// A pool of another process, which gave it this number.
@@ -114,15 +169,18 @@ impl Pool {
     pub fn imported(ordinal: u32, number: u64) -> Self {
         Self {
             imports: Some(number),
-            ..Self::new(ordinal, 0)
+            ..Self::new(Place::Device(ordinal), 0)
         }
     }
 
-    fn with_number(ordinal: u32, limit: u64, number: Option<u64>) -> Self {
+    fn with_number(place: Place, limit: u64, number: Option<u64>) -> Self {
         Self {
-            ordinal,
+            place,
             imports: None,
-            state: Mutex::new(PoolState { reuse: [1; 3] }),
+            state: Mutex::new(PoolState {
+                reuse: [1; 3],
+                accessed_by: BTreeSet::new(),
+            }),
             account: Arc::new(Account {
                 limit,
                 number,
@@ -148,10 +206,10 @@ impl Pool {
         self.imports
     }
 
-    /// Its device's number.
+    /// Where its memory lies.
     #[must_use]
-    pub fn ordinal(&self) -> u32 {
-        self.ordinal
+    pub fn place(&self) -> Place {
+        self.place
     }
 
     /// The values that the program set.
@@ -168,8 +226,9 @@ impl Pool {
 
 impl Account {
     /// Sets the program's handle.
-    pub fn named(&self, handle: usize) {
+    pub fn named(self: &Arc<Self>, handle: usize) {
         *self.handle.lock() = handle;
+        ACCOUNTS.lock().insert(handle, Arc::downgrade(self));
     }
 
     /// Bytes in use.
@@ -203,6 +262,19 @@ impl Account {
     #[must_use]
     pub fn threshold(&self) -> u64 {
         self.used.lock().threshold
+    }
+
+    /// Bytes beside those in use that the pool keeps over a wait.
+    #[must_use]
+    pub fn spare(&self) -> u64 {
+        let account = self.used.lock();
+        account.threshold.saturating_sub(account.used.now)
+    }
+
+    /// Whose handle it is, where no other process knows the pool.
+    #[must_use]
+    pub fn owner(&self) -> Option<usize> {
+        self.number.is_none().then(|| *self.handle.lock())
     }
 
     /// Sets the bytes that the pool keeps over a wait.
@@ -247,11 +319,23 @@ impl Account {
     }
 }
 
-/// Returns freed memory to its pool, if it came from one.
-pub fn freed(address: u64) {
-    if let Some((size, account)) = TAKEN.lock().remove(&address) {
+/// Frees memory that may have come from a pool, which is told before another thread can
+/// have the address.
+///
+/// # Errors
+/// Of `free`.
+pub fn freeing(address: u64, free: impl FnOnce() -> Answer<()>) -> Answer<()> {
+    let taken = TAKEN.lock().remove(&address);
+    free()?;
+    if let Some((size, account)) = taken {
         account.give_back(size);
     }
+    Ok(())
+}
+
+/// Memory was freed that may have come from a pool.
+fn freed(address: u64) {
+    let _ = freeing(address, || Ok(()));
 }
 
 /// All memory of a range of addresses was freed.
@@ -269,6 +353,15 @@ pub fn of(address: u64) -> usize {
         .map_or(0, |(_, account)| *account.handle.lock())
 }
 
+/// The account of the pool that memory came from.
+#[must_use]
+pub fn account_of(address: u64) -> Option<Arc<Account>> {
+    TAKEN
+        .lock()
+        .get(&address)
+        .map(|(_, account)| Arc::clone(account))
+}
+
 /// The number of the shared pool whose memory begins at an address.
 #[must_use]
 pub fn shared_of(address: u64) -> Option<u64> {
@@ -281,7 +374,7 @@ mod tests {
 
     #[test]
     fn what_is_taken_counts_until_it_is_freed() {
-        let pool = Pool::new(0, 100);
+        let pool = Pool::new(Place::Device(0), 100);
         let account = pool.account();
         account.named(5);
         assert!(account.take(60) && !account.take(50));
@@ -299,7 +392,7 @@ mod tests {
 
     #[test]
     fn freed_memory_stays_reserved_until_a_wait() {
-        let pool = Pool::new(0, 0);
+        let pool = Pool::new(Place::Device(0), 0);
         let account = pool.account();
         assert!(account.take(3 * UNIT + 1));
         assert_eq!(
@@ -311,7 +404,7 @@ mod tests {
         );
         account.give_back(3 * UNIT);
         assert_eq!(account.reserved().now, 4 * UNIT);
-        waited();
+        note_wait();
         assert_eq!(
             account.reserved(),
             Level {
@@ -322,10 +415,17 @@ mod tests {
         account.reset_reserved();
         assert_eq!(account.reserved().most, UNIT);
 
+        account.named(77);
+        assert_eq!(may_keep(77), 0);
+        account.set_threshold(5 * UNIT);
+        assert_eq!(may_keep(77), 5 * UNIT - 1);
+        ended(77);
+        assert_eq!(may_keep(77), 0);
+
         account.set_threshold(u64::MAX);
         assert!(account.take(UNIT));
         account.give_back(UNIT);
-        waited();
+        note_wait();
         assert_eq!(account.reserved().now, 2 * UNIT);
         account.trim(0);
         assert_eq!(account.reserved().now, UNIT);

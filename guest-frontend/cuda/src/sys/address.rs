@@ -1,5 +1,6 @@
 //! The address ranges that the protocol gives each device.
 
+use paragpu_client::virtual_memory::is_seen;
 use paragpu_protocol::layout::{ARENA_BASE, DEVICE_STRIDE, MAX_DEVICES, SHADOW_BASE, WINDOW_BASE};
 
 /// The ordinal of the device whose address ranges hold an address.
@@ -13,10 +14,16 @@ pub fn ordinal_of(address: u64) -> Option<u32> {
         .filter(|ordinal| *ordinal < MAX_DEVICES)
 }
 
-/// Whether an address belongs to device memory, which the program cannot access.
+/// Whether an address belongs to device memory.
+#[inline]
+pub fn is_in_arena(address: u64) -> bool {
+    address.wrapping_sub(ARENA_BASE) < DEVICE_STRIDE * MAX_DEVICES as u64
+}
+
+/// Whether an address belongs to device memory that the program cannot access.
 #[inline]
 pub fn is_device_only(address: u64) -> bool {
-    address.wrapping_sub(ARENA_BASE) < DEVICE_STRIDE * MAX_DEVICES as u64
+    is_in_arena(address) && !is_seen(address)
 }
 
 #[cfg(test)]

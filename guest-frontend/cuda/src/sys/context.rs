@@ -351,8 +351,7 @@ fn synchronize(context: &Context) -> Result {
         Some(inside) => session.synchronize_green(&inside.green)?,
         None => session.synchronize()?,
     }
-    pool::waited();
-    Ok(())
+    pool::waited(session)
 }
 
 pub(crate) fn cuCtxSynchronize() -> Result {

@@ -7,6 +7,7 @@ use paragpu_client::Session;
 use paragpu_client::copy::RectEnd;
 use paragpu_client::stream::Stream;
 use paragpu_client::sys::memory::{HostRows, HostSlice};
+use paragpu_client::virtual_memory::is_seen;
 use paragpu_protocol::status::Status;
 
 use super::address::is_device_only;
@@ -23,7 +24,7 @@ enum Kind {
 }
 
 fn kind(address: u64) -> Result<Kind> {
-    if host::pinned(address).is_some() {
+    if host::pinned(address).is_some() || is_seen(address) {
         return Ok(Kind::Host);
     }
     let session = memory::owner(address)?;
@@ -73,7 +74,12 @@ pub(super) unsafe fn to_device(
         unsafe { HostSlice::new(source, size) },
         stream,
         wait,
-    )
+    )?;
+    // The program may look at once.
+    match wait && memory::is_programs(destination) && !stream.is_capturing() {
+        true => session.streams().synchronize(stream),
+        false => Ok(()),
+    }
 }
 
 /// To memory of the program; a device address works too, as natively.

@@ -120,6 +120,5 @@ pub(crate) fn cuEventSynchronize(event: CUevent) -> Result {
     let event = inner(&found)?;
     capture::permit_unsafe()?;
     event.session.synchronize_event(&event.object)?;
-    pool::waited();
-    Ok(())
+    pool::waited(event.session)
 }

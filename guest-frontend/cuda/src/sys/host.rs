@@ -11,6 +11,7 @@ use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
 use super::{Result, address, capture, device, put};
+use crate::objects::pool;
 use crate::{current, managed};
 
 /// The session that pinned an address of the program, and the pinned memory.
@@ -55,7 +56,8 @@ pub(crate) fn cuMemFreeHost(address: *mut c_void) -> Result {
         return Ok(());
     }
     let (session, found) = pinned(address as u64).ok_or(Status::INVALID_VALUE)?;
-    if found.address != address as u64 || managed::contains(found.address) {
+    let is_other = managed::contains(found.address) || pool::of(found.address) != 0;
+    if found.address != address as u64 || is_other {
         return Err(Status::INVALID_VALUE);
     }
     capture::permit_unsafe()?;
@@ -67,11 +69,12 @@ pub fn free_all(session: &Session) {
     for found in session.host().all() {
         let _ = managed::remove(found.address);
         // What the host says no longer matters.
-        let _ = match found.registered {
+        let _ = pool::freeing(found.address, || match found.registered {
             true => session.host().unregister(found.address),
             false => session.host().free(found.address),
-        };
+        });
     }
+    let _ = session.host().trim_pooled(0);
 }
 
 /// # Safety

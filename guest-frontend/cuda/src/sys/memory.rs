@@ -6,17 +6,26 @@ use paragpu_abi::CUdeviceptr;
 use paragpu_client::Session;
 use paragpu_client::objects::graph_memory::GraphMemory;
 use paragpu_client::shared_memory::Kind;
+use paragpu_client::virtual_memory::is_seen;
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
-use super::address::ordinal_of;
+use super::address::{is_in_arena, ordinal_of};
 use super::boundary::Out;
-use super::{Result, capture, device, put, put_if};
+use super::{Result, capture, device, host, put, put_if};
 use crate::objects::pool;
 use crate::{current, managed};
 
 /// Rows of pitched memory begin at a multiple of this; CUDA's own value.
 const PITCH: usize = 512;
+
+/// Does the program itself reach memory that a device reaches at an address?
+pub fn is_programs(address: u64) -> bool {
+    match is_in_arena(address) {
+        true => is_seen(address),
+        false => host::pinned(address).is_some() || managed::contains(address),
+    }
+}
 
 /// The session whose device memory an address is, with its place: that of the
 /// address, or the current context's for module variables.
@@ -94,10 +103,11 @@ pub(crate) fn cuMemFree_v2(address: CUdeviceptr) -> Result {
     release(session, address)
 }
 
-/// Frees device memory or managed memory.
+/// Frees device memory, managed memory or memory of a pool in the host.
 pub fn release(session: &Session, address: u64) -> Result {
-    if managed::remove(address) {
-        return session.host().free(address);
+    let is_pooled = || !is_in_arena(address) && pool::of(address) != 0;
+    if managed::remove(address) || is_pooled() {
+        return pool::freeing(address, || session.host().free(address));
     }
     if let Some(memory) = GraphMemory::find(address) {
         return memory.free();
@@ -106,9 +116,7 @@ pub fn release(session: &Session, address: u64) -> Result {
     if shared.kind(address) == Some(Kind::OfPool) {
         return shared.close(address);
     }
-    session.memory().free(address)?;
-    pool::freed(address);
-    Ok(())
+    pool::freeing(address, || session.memory().free(address))
 }
 
 /// # Safety
