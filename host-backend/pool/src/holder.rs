@@ -20,7 +20,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use crate::agent::BEAT;
 use crate::door::{Door, Entry};
 use crate::files::Files;
-use crate::message::{FromAgent, ToAgent};
+use crate::message::{self, FromAgent, ToAgent};
 use crate::{Error, Pool, Want, event, slurm};
 
 /// Silence after which a host is looked at: one whose daemon is gone as well is
@@ -65,6 +65,8 @@ struct RunningAgent {
     /// Closed, the agent ends.
     words: Option<ChildStdin>,
     lease: Option<(Lease, String)>,
+    /// It said its version, which is ours.
+    greeted: bool,
     heard: Instant,
     /// It is gone, and its host may be.
     ended: bool,
@@ -270,11 +272,13 @@ impl<'a> Holder<'a> {
             words: agent.stdin.take(),
             agent,
             lease: None,
+            greeted: false,
             heard: Instant::now(),
             ended: false,
             unanswered: 0,
         };
         self.agents.insert(number, held);
+        self.tell(number, &ToAgent::hello());
         let claim = ToAgent::Claim {
             memory: want.memory,
             key: self.public.clone(),
@@ -378,6 +382,17 @@ impl<'a> Holder<'a> {
         }
         match message {
             Some(FromAgent::Alive {}) => {}
+            Some(FromAgent::Hello { version, release }) => {
+                match message::check("the GPU host", version, &release) {
+                    Ok(()) => held.greeted = true,
+                    Err(reason) => self.failed(agent, reason),
+                }
+            }
+            Some(FromAgent::Lease { .. }) if !held.greeted => {
+                if let Err(reason) = message::check("the GPU host", 0, "without a version") {
+                    self.failed(agent, reason);
+                }
+            }
             Some(FromAgent::Lease { lease, host }) => {
                 held.lease = Some((*lease, host));
                 self.claimed(agent)?;
@@ -749,7 +764,8 @@ mod tests {
             lease: Box::new(lease),
             host: "gpu1".into(),
         };
-        let agent = Says(String::from_utf8(json_lines::encode(&said).unwrap()).unwrap());
+        let lines = [FromAgent::hello(), said].map(|said| json_lines::encode(&said).unwrap());
+        let agent = Says(String::from_utf8(lines.concat()).unwrap());
         let options = Options {
             want: Want::default(),
             paragpu: PathBuf::new(),

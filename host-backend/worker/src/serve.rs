@@ -98,7 +98,8 @@ pub fn run(arguments: &Arguments) -> ! {
     match live(arguments, &control, output) {
         Ok(()) | Err(Stop::Daemon(ControlError::Closed)) => exit_now(0),
         Err(Stop::Daemon(error)) => {
-            tracing::error!(%error, "cannot talk to the daemon");
+            let cause = std::error::Error::source(&error).map(ToString::to_string);
+            tracing::error!(%error, cause, "cannot talk to the daemon");
             exit_now(1)
         }
         // The daemon decides whether there should be one.

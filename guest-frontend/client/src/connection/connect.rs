@@ -11,9 +11,9 @@ use paragpu_communicator_stream as stream;
 use paragpu_communicator_stream::secured::Unmet;
 use paragpu_config::guest::{Guest, Tcp, Vsock};
 use paragpu_config::{Communicator, Setting as _, Spin};
-use paragpu_protocol::codec::{decode_all, encode_all};
+use paragpu_protocol::codec::{DecodeError, Reader, decode_all, encode_all};
 use paragpu_protocol::frame::{Control, MAX_PAYLOAD};
-use paragpu_protocol::handshake::{Hello, Move, Refusal, Transport, VERSION, Welcome};
+use paragpu_protocol::handshake::{Hello, Move, Refusal, Transport, VERSION, Version, Welcome};
 use paragpu_protocol::layout::Regions;
 
 use crate::error::Error;
@@ -494,10 +494,11 @@ fn dial_unix(path: &Path) -> Result<std::os::unix::net::UnixStream, Error> {
 fn answer(kind: u16, payload: &[u8]) -> Result<Welcome, Error> {
     match Control::from_kind(kind) {
         Some(Control::Welcome) => {
-            let welcome: Welcome =
-                decode_all(payload).map_err(|error| Error::BadAnswer(error.to_string()))?;
-            VERSION.check(welcome.version)?;
-            Ok(welcome)
+            let bad = |error: DecodeError| Error::BadAnswer(error.to_string());
+            // What follows may look otherwise in another version.
+            let version = Reader::new(payload).field::<Version>().map_err(bad)?;
+            VERSION.check(version)?;
+            decode_all(payload).map_err(bad)
         }
         Some(Control::Refusal) => {
             let refusal: Refusal<'_> =

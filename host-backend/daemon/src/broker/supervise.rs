@@ -11,6 +11,7 @@ use paragpu_control::spawn::{Software, Spawn};
 use paragpu_control::worker::{FromWorker, Gpu, Report, ToWorker};
 
 use super::{Broker, GRACE};
+use crate::error::chain;
 use crate::session::Session;
 use crate::worker::{State, Worker};
 
@@ -214,9 +215,16 @@ impl Broker {
             let (ordinal, pid) = (worker.ordinal, worker.pid);
             match news {
                 None => {
-                    if worker.control.is_none() {
-                        // The worker exits, or is killed.
-                        worker.deadline.get_or_insert(Instant::now() + GRACE);
+                    if worker.control.is_some() {
+                        return;
+                    }
+                    // The worker exits, or is killed.
+                    worker.deadline.get_or_insert(Instant::now() + GRACE);
+                    if worker.state == State::Starting
+                        && let Some(reason) = worker.last_word.clone()
+                    {
+                        worker.state = State::Leaving;
+                        self.start_failed(ordinal, pid, reason);
                     }
                     return;
                 }
@@ -424,17 +432,6 @@ fn ending(status: Option<ExitStatus>) -> String {
             (None, None) => "ended".into(),
         },
     }
-}
-
-/// An error and its sources.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        text += &format!(": {source}");
-        cause = source.source();
-    }
-    text
 }
 
 /// Creates the directory for images if it is missing. Without it, each worker keeps
