@@ -329,6 +329,14 @@ test-pool: ## a pool under Slurm: leases, drain, lost hosts; software GPUs, netw
 	@$(POOL_ENVIRONMENT) python3 tests/pool/shares.py
 	@python3 tests/pool/simulate.py out/pool.json
 
+.PHONY: picture-of-dashboard
+picture-of-dashboard: $(VENV)/.complete ## docs/grafana.json as a pool under load fills it, drawn into docs/grafana.svg; Prometheus, Slurm, root
+	@tests/tools/install-packages.sh $(PACKAGES_POOL) prometheus
+	cargo build --release $(POOL_CRATES:%=-p paragpu-%)
+	@$(MAKE) --no-print-directory out/lib/libcuda.so.1
+	guest-frontend/link/link.sh redirect out
+	@$(POOL_ENVIRONMENT) $(PYTHON) tests/pool/dashboard.py
+
 .PHONY: test-nvidia-smi
 test-nvidia-smi: build ## Debian's nvidia-smi in a guest, on the software GPU; fetches it into .cache
 	tests/nvml/fetch-nvidia-smi.sh

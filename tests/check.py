@@ -28,9 +28,11 @@ PYTHON = {
     "cuda": [PROGRAMS, "end_to_end.test_visible", "end_to_end.test_faults.Faults.test_corrupt_images_are_refused_by_name"],
     "cudart": [PROGRAMS],
     "cli": ["end_to_end.test_tenancy.Tenancy.test_top_shows_rates_once_and_as_json"],
-    "daemon": ["end_to_end.test_tenancy"],
+    "daemon": ["end_to_end.test_tenancy", "end_to_end.test_versions"],
     "device": [PROGRAMS],
     "device-software": [PROGRAMS],
+    "kubernetes": ["end_to_end.test_kubevirt"],
+    "pool": ["end_to_end.test_versions"],
     "fatbin": ["end_to_end.test_faults.Faults.test_corrupt_images_are_refused_by_name"],
     "worker": ["wire.test_wire", f"{MIGRATION}.test_something_of_every_kind"],
 }

@@ -129,7 +129,7 @@ make --no-print-directory -C kernel-module \\
 """
 
 # Tests that boot VMs.
-VM_MODULES = ("test_vm.py", "test_vm_moves.py")
+VM_MODULES = ("test_vm.py", "test_vm_moves.py", "test_kubevirt.py")
 
 
 def debian():

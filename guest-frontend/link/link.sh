@@ -43,9 +43,10 @@ nvml)
 	soname=libnvidia-ml.so.1 plain=libnvidia-ml.so crate=nvml node=''
 	pattern='nvml*; paragpu_nvml' ;;
 redirect)
-	# Every object calls this one before its constructors.
+	# Every object calls the first one before its constructors, the address
+	# sanitizer the second one.
 	soname=libparagpu-redirect.so plain='' crate=redirect_preload node=''
-	pattern=__gmon_start__ profile=redirect BUILD=1
+	pattern='__gmon_start__; __asan_default_options' profile=redirect BUILD=1
 	target=${CARGO_TARGET_DIR:-$root/target}/redirect ;;
 *)
 	usage ;;
@@ -80,7 +81,7 @@ mkdir -p "$out"
 # The redirector: few segments, as every program maps them, and the C library
 # alone. Its archive holds compiler support that needs no unwinder.
 if [ "$crate" = redirect_preload ]; then
-	set -- -nostartfiles -Wl,-u,__gmon_start__ "$archive" -Wl,-z,noseparate-code \
+	set -- -nostartfiles -Wl,-u,__gmon_start__ -Wl,-u,__asan_default_options "$archive" -Wl,-z,noseparate-code \
 		-nodefaultlibs -lc
 else
 	set -- -Wl,--whole-archive "$archive" -Wl,--no-whole-archive \

@@ -61,7 +61,7 @@ fn handlers(calls: &[Call]) -> Result<TokenStream, String> {
             })
         }
 
-        /// Do other objects live in objects of this kind?
+        /// Whether objects of this kind contain other objects.
         pub(crate) fn holds_others(kind: ObjectKind) -> bool {
             matches!(kind, #( ObjectKind::#parents )|*)
         }
@@ -73,14 +73,20 @@ fn handle(call: &Call) -> Result<TokenStream, String> {
     let name = identifier(&call.name);
     let life = life(call);
     let code = function(call, "");
+    let part = call.part.iter().map(|part| identifier(part));
+    let outcome = match call.part.as_slice() {
+        [] => quote!(session.#code(self)),
+        [gpu] if gpu == "gpu" => quote!(session.gpu.#code(self)),
+        _ => quote!(session.#( #part ).*.#code(&mut session.gpu, self)),
+    };
     let body = match call.shape {
         _ if !call.by_hand.worker => native(call)?,
         Shape::Answers => quote! {
-            let outcome = session.#code(self);
+            let outcome = #outcome;
             session.answer(at, outcome)
         },
         Shape::Waits => quote! {
-            let outcome = session.#code(self);
+            let outcome = #outcome;
             session.progress(at, outcome)
         },
         Shape::Replies => quote!(session.#code(at, self)),
@@ -168,9 +174,9 @@ fn row(call: &Call) -> TokenStream {
     let name = identifier(&call.name);
     let node = if call.flags.contains("node") {
         let work = function(call, "_work");
-        quote!(Some(|session, payload| {
+        quote!(Some(|objects, payload| {
             let call = node::<table::#name>(payload)?;
-            session.#work(&call).map(NodeWork::into_owned)
+            objects.#work(&call).map(NodeWork::into_owned)
         }))
     } else {
         quote!(None)

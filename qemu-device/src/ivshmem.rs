@@ -73,7 +73,7 @@ impl Hypervisor {
         }
     }
 
-    /// Is there something left to send?
+    /// Whether there is something left to send.
     #[must_use]
     pub fn wants_to_send(&self) -> bool {
         !self.queue.is_empty()

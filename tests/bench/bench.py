@@ -60,7 +60,7 @@ def copies(daemon, samples, rounds):
 def crossings(daemon, samples):
     """Waits of a loop: those of a program with it, less those of the same program
     without; less those of one turn for the queries, whose answers are fetched once."""
-    for loop, fewest in (("posted_10k", 0), ("queries_10k", 1)):
+    for loop, fewest in (("posted_10k", 0), ("queries_10k", 1), ("pooled_10k", 1)):
         say(f"crossings of {loop}")
         waits = []
         for count in (COUNT, fewest):
@@ -158,8 +158,8 @@ def results_of(samples):
                 ),
             )
         )
-    operations = {"posted": 2 * COUNT, "queries": 5 * COUNT}
-    for name, goal in (("posted", 10), ("queries", 0)):
+    operations = {"posted": 2 * COUNT, "queries": 5 * COUNT, "pooled": 6 * COUNT}
+    for name, goal in (("posted", 10), ("queries", 0), ("pooled", 10)):
         value = get(f"crossings_{name}_10k")
         results.append(
             measure.result(f"crossings_10k_{name}", "crossings", value, operations[name], goal, most=True, of="value")

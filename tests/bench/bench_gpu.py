@@ -26,12 +26,14 @@ COPIES = ("pinned_h2d", "pinned_d2h", "pageable_h2d", "pageable_d2h")
 GRAPHS = ("graph100",)
 # The same, waited for by asking, as the worker does.
 ASKED = ("launch_sync_asked", "graph100_asked")
+# Memory of pools, memory that a program maps itself, managed memory.
+MEMORY = ("malloc_async_4k", "malloc_async_2m", "map_2m", "managed_sum", "managed_sum_again")
 # Eight threads at once.
 THREADS = ("threads8_rate", "threads8_tail")
 # Programs that time themselves against the clock, fail on purpose, or only print.
 NOT_TIMED = ("errors", "printf", "clock")
 COPY_BOUND = ("alignedTypes", "blackScholes", "fastWalshTransform", "convolutionSeparable")
-PARTS = "operations,copies,calls,starts,sharing,programs"
+PARTS = "operations,memory,copies,calls,starts,sharing,programs"
 # Where the time goes that no run of this benchmark sees: measured with clocks at
 # both ends and on both sides of each step, on an H200 unless it says otherwise.
 WAITED_FOR = "0.7 us until the worker has the call, 0.9 us until it sees the end later than native, 0.5 us back"
@@ -93,6 +95,14 @@ class Bench:
                     self.samples.take(f"{way}_", [OVERHEADS, *THREADS], environment)
                 if way == "native":
                     self.samples.take(f"{way}_", [OVERHEADS, *ASKED], environment)
+
+    def memory(self):
+        """Memory by other calls than cudaMalloc."""
+        for at in range(self.options.rounds):
+            for way, environment in self.ways():
+                if way in ("native", "shm"):
+                    say(f"memory, {at + 1} of {self.options.rounds}: {way}")
+                    self.samples.take(f"{way}_", [OVERHEADS, *MEMORY], environment)
 
     def copies(self):
         """Bulk copies, and what a bare copy does."""
@@ -277,6 +287,8 @@ class Results:
             self.add("shm", name, "B/s", goal, most=False)
         self.add("shm", "copy_inside", "B/s", 0.99, most=False)
         self.add("shm", "malloc_free_2m", "us", 0.2)
+        for name, goal in zip(MEMORY, (0.5, 0.5, 1.2, 1.5, None)):
+            self.add("shm", name, "us", goal)
         self.add("shm", "start_to_first_result", "s", 1.0)
         self.add("shm", "graph100", "us", 1.02)
         self.add("shm", "threads8_rate", "1/s", 0.97, most=False)
@@ -343,7 +355,7 @@ def plots(samples):
 
     operations = (
         "launch_issue launch_sync stream_sync_idle event_record event_create_destroy stream_create_destroy memset_4k "
-        "copy64_h2d copy64_d2h malloc_free_2m graph100"
+        "copy64_h2d copy64_d2h malloc_free_2m malloc_async_4k malloc_async_2m map_2m graph100"
     ).split()
     copies = groups(["pinned_h2d", "pinned_d2h", "pageable_h2d", "pageable_d2h"])
     for _, values in copies:

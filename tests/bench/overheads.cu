@@ -1,17 +1,18 @@
 // What single operations cost a program: the same binary against any CUDA
 // runtime, so that a remote GPU and a native one are measured alike.
 //
-//   overheads [--bulk BYTES] [--count N] [--together] [NAME]...
+//   overheads [--bulk BYTES] [--managed BYTES] [--count N] [--together] [NAME]...
 //
 // All measurements, or those named.
 //
 // One JSON line each: {"name":…,"unit":…,"value":…}, the value being the median
-// of several rounds. posted_10k and queries_10k measure nothing themselves: they
-// do N (10000) operations, and the library's counters tell what crossed. launches
+// of several rounds. Those named _10k measure nothing themselves: they do N (10000)
+// operations, and the library's counters tell what crossed. launches
 // times N of them, fixed_work N rounds of copies and a kernel. With --together,
 // shared_work and fixed_work say "ready" and begin when their standard input tells
 // them to, so that several processes measure the same seconds.
 
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -31,6 +32,8 @@ using Clock = std::chrono::steady_clock;
 
 // Bytes of the bulk copies.
 size_t bulk = 64u << 20;
+// Bytes of managed memory.
+size_t managed = 256u << 20;
 // Operations of the loops whose crossings are counted.
 long count_of_loop = 10000;
 // Is shared_work to begin with others?
@@ -187,6 +190,139 @@ double copy64(cudaMemcpyKind kind) {
     return value;
 }
 
+// Memory of the stream's pool, taken and given back without a wait.
+double malloc_async(size_t bytes) {
+    cudaStream_t stream;
+    CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    auto work = [&] {
+        void *memory;
+        CHECK(cudaMallocAsync(&memory, bytes, stream));
+        CHECK(cudaFreeAsync(memory, stream));
+    };
+    // The pool keeps what it has over the waits between rounds.
+    int device = 0;
+    cudaMemPool_t pool;
+    unsigned long long most = ~0ull, none = 0;
+    CHECK(cudaGetDevice(&device));
+    CHECK(cudaDeviceGetDefaultMemPool(&pool, device));
+    CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &most));
+    double value = each(21, 500, settle, work, settle) * 1e6;
+    CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &none));
+    CHECK(cudaStreamDestroy(stream));
+    return value;
+}
+
+// The driver's functions for memory that a program maps itself.
+struct Mapping {
+    static constexpr size_t bytes = 2u << 20;
+    decltype(&cuMemAddressReserve) reserve;
+    decltype(&cuMemCreate) create;
+    decltype(&cuMemMap) map;
+    decltype(&cuMemSetAccess) allow;
+    decltype(&cuMemUnmap) unmap;
+    decltype(&cuMemRelease) release;
+    decltype(&cuMemAddressFree) free;
+    CUdeviceptr address = 0;
+    CUmemAllocationProp properties = {};
+    CUmemAccessDesc access = {};
+
+    Mapping() {
+        find("cuMemAddressReserve", reserve);
+        find("cuMemCreate", create);
+        find("cuMemMap", map);
+        find("cuMemSetAccess", allow);
+        find("cuMemUnmap", unmap);
+        find("cuMemRelease", release);
+        find("cuMemAddressFree", free);
+        properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+        properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+        CHECK(cudaGetDevice(&properties.location.id));
+        access.location = properties.location;
+        access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        driver(reserve(&address, bytes, 0, 0, 0), "cuMemAddressReserve");
+    }
+
+    ~Mapping() { driver(free(address, bytes), "cuMemAddressFree"); }
+
+    // From nothing to memory in use, and back.
+    void cycle() {
+        CUmemGenericAllocationHandle handle;
+        driver(create(&handle, bytes, &properties, 0), "cuMemCreate");
+        driver(map(address, bytes, 0, handle, 0), "cuMemMap");
+        driver(allow(address, bytes, &access, 1), "cuMemSetAccess");
+        driver(unmap(address, bytes), "cuMemUnmap");
+        driver(release(handle), "cuMemRelease");
+    }
+
+    template <typename F> static void find(const char *name, F &function) {
+        void *found = nullptr;
+        cudaDriverEntryPointQueryResult result;
+        CHECK(cudaGetDriverEntryPointByVersion(name, &found, CUDART_VERSION, cudaEnableDefault, &result));
+        if (result != cudaDriverEntryPointSuccess) {
+            driver(CUDA_ERROR_NOT_FOUND, name);
+        }
+        function = reinterpret_cast<F>(found);
+    }
+
+    static void driver(CUresult result, const char *what) {
+        if (result != CUDA_SUCCESS) {
+            std::fprintf(stderr, "overheads: %s: error %d\n", what, static_cast<int>(result));
+            std::exit(1);
+        }
+    }
+};
+
+double map_2m() {
+    Mapping mapping;
+    auto work = [&] { mapping.cycle(); };
+    for (int warm = 0; warm < 10; ++warm) {
+        work();
+    }
+    return each(21, 20, settle, work, settle) * 1e6;
+}
+
+__global__ void sum(const unsigned *values, size_t count, unsigned *total) {
+    unsigned own = 0;
+    for (size_t at = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; at < count;
+         at += static_cast<size_t>(gridDim.x) * blockDim.x) {
+        own += values[at];
+    }
+    atomicAdd(total, own);
+}
+
+// A sum over managed memory that the program has just written, with the result read
+// by the program: the time from the launch to the result. `written` says whether the
+// program writes before each sum.
+double managed_sum(bool written) {
+    unsigned *values, *total;
+    size_t count = managed / sizeof *values;
+    CHECK(cudaMallocManaged(&values, managed));
+    CHECK(cudaMallocManaged(&total, sizeof *total));
+    std::fill(values, values + count, 1u);
+    std::vector<double> rounds;
+    for (int round = 0; round < 6; ++round) {
+        if (written) {
+            std::fill(values, values + count, round + 1u);
+        }
+        unsigned want = static_cast<unsigned>(written ? count * (round + 1u) : count);
+        rounds.push_back(seconds_of([&] {
+            *total = 0;
+            sum<<<1024, 256>>>(values, count, total);
+            CHECK(cudaGetLastError());
+            CHECK(cudaDeviceSynchronize());
+            if (*total != want) {
+                std::fprintf(stderr, "overheads: the sum is %u, not %u\n", *total, want);
+                std::exit(1);
+            }
+        }));
+    }
+    CHECK(cudaFree(values));
+    CHECK(cudaFree(total));
+    // The first round loads the kernel.
+    rounds.erase(rounds.begin());
+    return median(rounds) * 1e6;
+}
+
 double malloc_free_2m() {
     auto work = [] {
         void *memory;
@@ -311,6 +447,46 @@ double posted_10k() {
     settle();
     CHECK(cudaFree(memory));
     CHECK(cudaFreeHost(host));
+    return static_cast<double>(count_of_loop);
+}
+
+// Memory of the stream's pool, small and large, that work uses and that is freed behind it.
+double pooled_10k() {
+    cudaStream_t stream;
+    CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    for (long at = 0; at < count_of_loop; ++at) {
+        void *small, *large;
+        CHECK(cudaMallocAsync(&small, 4096, stream));
+        CHECK(cudaMallocAsync(&large, 4u << 20, stream));
+        CHECK(cudaMemsetAsync(small, 1, 4096, stream));
+        CHECK(cudaMemsetAsync(large, 1, 4096, stream));
+        CHECK(cudaFreeAsync(small, stream));
+        CHECK(cudaFreeAsync(large, stream));
+    }
+    CHECK(cudaStreamSynchronize(stream));
+    CHECK(cudaStreamDestroy(stream));
+    return static_cast<double>(count_of_loop);
+}
+
+// Memory that the program maps itself.
+double maps_10k() {
+    Mapping mapping;
+    for (long at = 0; at < count_of_loop; ++at) {
+        mapping.cycle();
+    }
+    return static_cast<double>(count_of_loop);
+}
+
+// Turns of program and kernel on managed memory, with a wait each.
+double managed_10k() {
+    unsigned *values;
+    CHECK(cudaMallocManaged(&values, 65536));
+    for (long at = 0; at < count_of_loop; ++at) {
+        values[at % 16384] = 1;
+        sum<<<1, 32>>>(values, 32, values + 16383);
+        CHECK(cudaDeviceSynchronize());
+    }
+    CHECK(cudaFree(values));
     return static_cast<double>(count_of_loop);
 }
 
@@ -507,6 +683,11 @@ const Measurement measurements[] = {
     {"copy64_h2d", "us", [] { return copy64(cudaMemcpyHostToDevice); }},
     {"copy64_d2h", "us", [] { return copy64(cudaMemcpyDeviceToHost); }},
     {"malloc_free_2m", "us", malloc_free_2m},
+    {"malloc_async_4k", "us", [] { return malloc_async(4096); }},
+    {"malloc_async_2m", "us", [] { return malloc_async(2u << 20); }},
+    {"map_2m", "us", map_2m},
+    {"managed_sum", "us", [] { return managed_sum(true); }},
+    {"managed_sum_again", "us", [] { return managed_sum(false); }},
     {"pageable_h2d", "B/s", [] { return copy_bulk(cudaMemcpyHostToDevice, false); }},
     {"pageable_d2h", "B/s", [] { return copy_bulk(cudaMemcpyDeviceToHost, false); }},
     {"pinned_h2d", "B/s", [] { return copy_bulk(cudaMemcpyHostToDevice, true); }},
@@ -515,6 +696,9 @@ const Measurement measurements[] = {
     {"arithmetic_rate", "1/s", arithmetic_rate},
     {"posted_10k", "operations", posted_10k},
     {"queries_10k", "operations", queries_10k},
+    {"pooled_10k", "operations", pooled_10k},
+    {"maps_10k", "operations", maps_10k},
+    {"managed_10k", "operations", managed_10k},
     {"graph100", "us", [] { return graph100(wait); }},
     {"graph100_asked", "us", [] { return graph100(ask_until_over); }},
     {"shared_work", "1/s", shared_work},
@@ -533,12 +717,14 @@ int main(int argc, char **argv) {
     for (int at = 1; at < argc; ++at) {
         if (!std::strcmp(argv[at], "--bulk") && at + 1 < argc) {
             bulk = std::strtoull(argv[++at], nullptr, 0);
+        } else if (!std::strcmp(argv[at], "--managed") && at + 1 < argc) {
+            managed = std::strtoull(argv[++at], nullptr, 0);
         } else if (!std::strcmp(argv[at], "--count") && at + 1 < argc) {
             count_of_loop = std::strtol(argv[++at], nullptr, 0);
         } else if (!std::strcmp(argv[at], "--together")) {
             together = true;
         } else if (argv[at][0] == '-') {
-            std::fprintf(stderr, "usage: overheads [--bulk BYTES] [--count N] [--together] [NAME]...\nnames:");
+            std::fprintf(stderr, "usage: overheads [--bulk BYTES] [--managed BYTES] [--count N] [--together] [NAME]...\nnames:");
             for (const Measurement &measurement : measurements) {
                 std::fprintf(stderr, " %s", measurement.name);
             }

@@ -2,7 +2,8 @@
 each line of its input whether all of it is as it must be.
 
 Device memory, memory at two addresses that the program reserved and memory
-that a handle alone holds, pinned memory that a kernel writes, an array, a texture object, a
+that a handle alone holds, pinned memory that a kernel writes, memory of a pool in the host and
+memory in the host that the program mapped, an array, a texture object, a
 module's variable and its address, events and the time between them, a stream
 with work in flight, host functions, a graph, and one that runs a part of itself in
 a loop. Prints "ready", then for each
@@ -153,6 +154,7 @@ class Kinds:
         self.tally = self.where()
         self.more = guest.function(module, b"more")
         self.virtual_memory()
+        self.host_memory()
         self.array_and_texture()
         self.called = 0
         self.callback = CALLBACK(self.was_called)
@@ -165,23 +167,40 @@ class Kinds:
         self.cuda.cuStreamSynchronize(self.stream)
         self.elapsed = self.time()
 
-    def create(self):
-        """Physical memory: its handle."""
-        handle, asked = ctypes.c_uint64(), Allocation(kind=1, place=1, device=0)
+    def create(self, place=1):
+        """Physical memory of the device (1) or in the host (2): its handle."""
+        handle, asked = ctypes.c_uint64(), Allocation(kind=1, place=place, device=0)
         self.cuda.cuMemCreate(ctypes.byref(handle), ctypes.c_size_t(GRAIN), ctypes.byref(asked), ctypes.c_uint64(0))
         return handle
 
-    def map(self, handle, address):
-        """Lets memory appear at an address."""
-        size, access = ctypes.c_size_t(GRAIN), (ctypes.c_int * 3)(1, 0, 3)
+    def map(self, handle, address, places=(1,)):
+        """Lets memory appear at an address, for the device (1), the program (2) or both."""
+        size, access = ctypes.c_size_t(GRAIN), [(place, 0, 3) for place in places]
         self.cuda.cuMemMap(pointer(address), size, ctypes.c_size_t(0), handle, ctypes.c_uint64(0))
-        self.cuda.cuMemSetAccess(pointer(address), size, access, ctypes.c_size_t(1))
+        access = (ctypes.c_int * (3 * len(places)))(*(word for one in access for word in one))
+        self.cuda.cuMemSetAccess(pointer(address), size, access, ctypes.c_size_t(len(places)))
+
+    def host_memory(self):
+        """Memory in the host: mapped at the end of the reservation, and of a pool."""
+        handle, place = self.create(2), self.reserved + 4 * GRAIN
+        self.map(handle, place, (1, 2))
+        self.cuda.cuMemRelease(handle)
+        # CUmemPoolProps: pinned, no handles, in the host.
+        pool, pooled, asked = ctypes.c_void_p(), ctypes.c_uint64(), (ctypes.c_int * 22)(1, 0, 2)
+        self.cuda.cuMemPoolCreate(ctypes.byref(pool), asked)
+        self.cuda.cuMemPoolSetAccess(pool, (ctypes.c_int * 3)(1, 0, 3), ctypes.c_size_t(1))
+        self.cuda.cuMemAllocFromPoolAsync(ctypes.byref(pooled), ctypes.c_size_t(WIDTH * 4), pool, self.stream)
+        self.cuda.cuStreamSynchronize(self.stream)
+        self.in_host = {name: (ctypes.c_uint32 * WIDTH).from_address(at) for name, at in (("mapped", place), ("of a pool", pooled.value))}
+        self.turns_in_host = 0
+        for memory in self.in_host.values():
+            ctypes.memset(memory, 0, WIDTH * 4)
 
     def virtual_memory(self):
         """Memory at two addresses, and memory at none."""
         self.reserved = ctypes.c_uint64()
         zero = ctypes.c_size_t(0)
-        size = ctypes.c_size_t(4 * GRAIN)
+        size = ctypes.c_size_t(5 * GRAIN)
         self.cuda.cuMemAddressReserve(ctypes.byref(self.reserved), size, zero, pointer(0), ctypes.c_uint64(0))
         self.reserved = self.reserved.value
         twice, self.held = self.create(), self.create()
@@ -273,15 +292,23 @@ class Kinds:
         arguments = [ctypes.c_uint64(self.device), ctypes.c_uint64(self.mapped)]
         addresses = (ctypes.c_void_p * 2)(*[ctypes.addressof(argument) for argument in arguments])
         self.cuda.cuLaunchKernel(self.count, 1, 1, 1, WIDTH, 1, 1, 0, self.stream, addresses, None)
-        argument = ctypes.c_uint64(self.reserved)
+        self.launch_more(self.reserved)
+        self.launches += 1
+
+    def launch_more(self, memory):
+        """The kernel that adds to memory."""
+        argument = ctypes.c_uint64(memory)
         addresses = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
         self.cuda.cuLaunchKernel(self.more, 1, 1, 1, WIDTH, 1, 1, 0, self.stream, addresses, None)
-        self.launches += 1
 
     def work(self):
         """Kernels, host functions and graphs in the stream; waits for none."""
         for at in range(LAUNCHES):
             self.launch()
+            if at % 10 == 0:
+                for memory in self.in_host.values():
+                    self.launch_more(ctypes.addressof(memory))
+                self.turns_in_host += 1
             if at % 50 == 0:
                 self.cuda.cuLaunchHostFunc(self.stream, self.callback, None)
                 self.calls += 1
@@ -302,6 +329,9 @@ class Kinds:
         self.cuda.cuMemcpyDtoH_v2(host, pointer(self.reserved + GRAIN), size)
         if list(host) != expected:
             return "memory at two addresses"
+        for name, memory in self.in_host.items():
+            if list(memory) != [at * self.turns_in_host % 2**32 for at in range(WIDTH)]:
+                return f"memory in the host, {name}"
         place = self.reserved + 3 * GRAIN
         self.map(self.held, place)
         self.cuda.cuMemcpyDtoH_v2(host, pointer(place), size)

@@ -60,7 +60,7 @@ def goes_on_meanwhile(test, guest, daemon, order):
     read_until(guest, "waiting")
     with ThreadPoolExecutor() as pool:
         ordered = pool.submit(order)
-        eventually(lambda: "is not over, so it goes on" in daemon.log(), "it was tried to stop the session")
+        eventually(lambda: "is not complete, so it continues" in daemon.log(), "it was tried to stop the session")
         guest.stdin.write("go on\n")
         guest.stdin.flush()
         read_until(guest, "answered")

@@ -1,7 +1,11 @@
 """Memory that sessions share, and addresses of memory: names that are stale, forged or of others."""
 
+import os
+import socket
+import struct
+
 import wire
-from field import ARENA, CHUNK, ENDLESS, attack, expect, resident, until
+from field import ARENA, CHUNK, ENDLESS, SHADOWS, attack, expect, resident, until
 
 INVALID_VALUE, INVALID_HANDLE = 1, 400
 
@@ -100,3 +104,56 @@ def aliases_that_end_behind_an_endless_kernel(field):
     grown = resident(worker) - before
     expect(grown < 96 << 20, f"{many} aliases that ended take {grown >> 20} MiB")
     return many
+
+
+@attack
+def files_that_are_taken_away(field):
+    """Files that a guest passes and truncates, or that are none, disturb nobody."""
+    session, neighbour = wire.Shared(field.daemon.socket), field.neighbour()
+    field.open.append(session)
+    cases = number = 0
+
+    def passed(file):
+        nonlocal number
+        number += 1
+        socket.send_fds(session.socket, [struct.pack("<Q", number)], [file])
+        return number
+
+    # What has pages, until it has none.
+    file = os.memfd_create("guest")
+    os.ftruncate(file, 2 << 20)
+    session.call("FileMap", address=SHADOWS, size=2 << 20, offset=0, file=passed(file))
+    fill = dict(pitch=0, element=4, width=1024, height=1, stream=0)
+    for length in (2 << 20, 4096, 0):
+        os.ftruncate(file, length)
+        for address in (SHADOWS, SHADOWS + (1 << 20)):
+            session.call("Ping", value=1)
+            session.post("Memset", destination=address, value=7, **fill)
+            session.call("ContextSynchronize")
+            cases += 1
+    os.close(file)
+    # What is no regular file, or cannot be written, or has other bytes with it.
+    reader, writer = os.pipe()
+    folder, null = os.open("/", os.O_RDONLY), os.open("/dev/zero", os.O_RDWR)
+    fixed = os.open("/etc/hostname", os.O_RDONLY)
+    for other in (reader, writer, folder, null, fixed, session.socket.fileno()):
+        address = SHADOWS + (1 << 30)
+        try:
+            session.call("FileMap", address=address, size=4096, offset=0, file=passed(other))
+            expect(False, "it is mapped")
+        except wire.WireError:
+            pass
+        cases += 1
+    # Many that no call names.
+    session.socket.setblocking(False)
+    try:
+        for _ in range(10_000):
+            passed(reader)
+            cases += 1
+    except OSError:
+        pass
+    for descriptor in (reader, writer, folder, null, fixed):
+        os.close(descriptor)
+    expect(session.call("Ping", value=7) == 7, "the session is over")
+    expect(neighbour.call("Ping", value=7)[0] == 7, "the neighbour is over")
+    return cases

@@ -21,6 +21,11 @@ import harness
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SHARDS, GPUS = 282, 2
+# Of a host that Prometheus watches.
+METRICS = """
+[metrics]
+listen = "127.0.0.1:{metrics}"
+"""
 # Runs a command as another machine. Its /etc is this machine's, and more.
 ENTER = 'hostname "$1"; mount -t overlay overlay -o "lowerdir=/etc,upperdir=$2/etc,workdir=$2/work" /etc; shift 2; exec "$@"'
 CONFIGURATION = """
@@ -48,6 +53,8 @@ SlurmdTimeout=20
 KillWait=5
 ReturnToService=2
 GresTypes=gpu,shard
+Prolog={folder}/prolog.sh
+Epilog={folder}/epilog.sh
 {nodes}
 PartitionName=pool Nodes=ALL Default=YES State=UP MaxTime=INFINITE
 """
@@ -76,6 +83,7 @@ socket = "{own}/lease.sock"
 authority = "{tls}"
 """
 UNDER_SLURM = """engine = "slurm"
+share_time = {share_time}
 node = "{name}"
 checkpoints = "{folder}/states"
 [migration]
@@ -176,7 +184,9 @@ class Program:
 class Cluster:
     """The machines. Its context ends them."""
 
-    def __init__(self, hosts=3, clients=2):
+    def __init__(self, hosts=3, clients=2, metrics=None):
+        """With a port for `metrics`, leases share GPUs' time by their memory, too."""
+        self.metrics = metrics
         self.folder = tempfile.mkdtemp(prefix="paragpu-pool-")
         os.chmod(self.folder, 0o755)
         self.prefix = f"pgp{os.getpid()}"
@@ -263,11 +273,18 @@ class Cluster:
         gpus = f"{self.folder}/dev/nvidia[0-{GPUS - 1}]"
         self.write("gres.conf", f"Name=gpu Type=h200 File={gpus}\nName=shard Count={SHARDS}\n")
         self.write("cgroup.conf", "CgroupPlugin=cgroup/v1\n")
+        for name in ("prolog.sh", "epilog.sh"):
+            # As the packages ship them, which find `paragpu` where packages put it.
+            own = os.path.join(harness.ROOT, "host-backend", "pool", "examples", name)
+            self.write(name, f'#!/bin/sh\nPATH={harness.BINARIES}:$PATH\nSLURM_CONF={self.folder}/slurm.conf\nexport PATH SLURM_CONF\nexec {own}\n')
+            os.chmod(f"{self.folder}/{name}", 0o755)
         tls = f"{self.folder}/tls"
         for host in self.hosts:
             call(harness.binary("paragpu"), "certificate", tls, host, self.addresses[host])
             values = {"folder": self.folder, "tls": tls, "name": host, "address": self.addresses[host], "port": 7474}
-            text = (HOST + UNDER_SLURM).format(own=f"{self.folder}/{host}", gpus=GPUS, **values)
+            values.update(metrics=self.metrics, share_time=str(bool(self.metrics)).lower())
+            text = HOST + UNDER_SLURM + (METRICS if self.metrics else "")
+            text = text.format(own=f"{self.folder}/{host}", gpus=GPUS, **values)
             self.write(f"{host}/etc/paragpu/host.toml", text)
 
     def write(self, name, text):

@@ -25,6 +25,7 @@ sys.path.insert(0, os.path.join(HERE, ".."))
 import harness
 from harness.results import Results
 from pool.cluster import GPUS, SHARDS, Cluster, eventually, with_children
+from wire import wire
 
 GIB = 1 << 30
 # Sizes of leases in GiB, odd ones: 60 that together are 780 of 846 GiB.
@@ -488,11 +489,71 @@ def full_disk(cluster, results):
     end(cluster, program)
 
 
+def other_version(cluster, results):
+    """A daemon of an earlier version of the wire beside those of this one: a fake, that
+    writes the bytes of tests/wire (tests/pool/older.py)."""
+    old, new, other = cluster.hosts
+    address = cluster.addresses[old]
+    ask = (
+        "import socket\n"
+        f"s=socket.socket(socket.AF_UNIX);s.connect('{cluster.folder}/{old}/control.sock')\n"
+        "s.sendall(b'{\"command\":\"stats\"}\\n')\nprint(s.makefile().readline())"
+    )
+    stats = subprocess.run(cluster.inside(old, sys.executable, "-c", ask), env=cluster.environment, capture_output=True, text=True, timeout=60, check=True)
+    daemon = cluster.processes[old + "d"]
+    daemon.terminate()
+    daemon.wait(30)
+    older = cluster.start(old, sys.executable, f"{HERE}/older.py", f"{cluster.folder}/{old}", old, address, stats.stdout.strip())
+    cluster.processes[old + "d"] = older
+    cluster.slurm("scontrol", "update", f"nodename={old},{other}", "state=drain", "reason=test")
+    program = cluster.lease("node1", "1GiB", "run")
+    begun = seconds_until(lambda: program.rounds() > 2, "rounds", 30)
+    cluster.slurm("scontrol", "update", f"nodename={old}", "state=resume")
+    cluster.slurm("scontrol", "update", f"nodename={new}", "state=drain", "reason=test")
+    heard = lambda: next((line for _, line in list(program.errors) if "stays where it is" in line and "version" in line), "")
+    told = seconds_until(heard, "a sentence says why it stays", 40)
+    sentence, theirs = heard(), ".".join(map(str, (wire.VERSION[0], wire.VERSION[1] - 1, 0)))
+    fine = begun < 30 and told < 40 and theirs in sentence and ".".join(map(str, wire.VERSION)) in sentence and works(program)
+    results.add("to_a_daemon_of_another_version", sentence or program.text()[-300:], "stays, and both versions are named", fine, "a lease whose host drains; its program runs on")
+    older.terminate()
+    older.wait(30)
+    cluster.start_daemon(old)
+    eventually(lambda: cluster.ready(old), f"{old} gives GPUs again")
+    moved = seconds_until(lambda: jobs(cluster, "-w", old) and not jobs(cluster, "-w", new), "the lease moves", 60)
+    said = "moves" if moved < 60 and works(program) else program.text()[-300:]
+    results.exactly("after_its_upgrade", said, "moves", "the same lease, when that host has this version")
+    cluster.slurm("scontrol", "update", f"nodename={new},{other}", "state=resume")
+    end(cluster, program)
+
+
+def without_daemon(cluster, results):
+    """A host whose paragpud is down: Slurm's prolog keeps leases away."""
+    host = cluster.hosts[-1]
+    daemon = cluster.processes[host + "d"]
+    daemon.terminate()
+    daemon.wait(30)
+    there = cluster.lease("node1", "1GiB", "take", "4096", options=("--engine-option", f"--nodelist={host}"))
+    seconds_until(lambda: there.ended() is not None, "the request ends", 60)
+    state = cluster.slurm("sinfo", "-h", "-n", host, "-o", "%T %E").strip()
+    kept = there.ended() not in (None, 0) and "drain" in state
+    results.add("host_without_daemon", state, "drained", kept, "by the prolog, and the request for this very host fails")
+    there.end()
+    elsewhere = cluster.lease("node1", "1GiB", "take", "4096")
+    seconds_until(lambda: elsewhere.ended() is not None, "the program ends", 30)
+    said = elsewhere.lines[-1][1] if elsewhere.lines else elsewhere.text()[-200:]
+    results.exactly("lease_of_the_others", said, "took", "a request that may go anywhere")
+    cluster.start_daemon(host)
+    eventually(lambda: cluster.ready(host), f"{host} gives GPUs again")
+    if "drain" in state:
+        cluster.slurm("scontrol", "update", f"nodename={host}", "state=resume")
+    end(cluster, elsewhere)
+
+
 def upgrade(cluster, results):
-    """A daemon of another release beside those of this one."""
+    """A daemon of another build beside those of this one."""
     older = os.environ.get("PARAGPU_TEST_OLDER")
     if not older:
-        print("skipped: an upgraded daemon beside old ones: PARAGPU_TEST_OLDER names no folder with an older build", flush=True)
+        print("skipped: a daemon of another build: PARAGPU_TEST_OLDER names no folder with one", flush=True)
         return
     old, *rest = cluster.hosts
     cluster.processes[old + "d"].terminate()
@@ -536,6 +597,10 @@ def examined(cluster, results):
     os.chmod(key, 0o644)
     results.exactly("doctor_of_an_open_key", str(found(host)), "['authority']", "everybody can read the authority's key")
     os.chmod(key, 0o600)
+    prolog = f"{cluster.folder}/prolog.sh"
+    os.chmod(prolog, 0o644)
+    results.exactly("doctor_of_a_prolog", str(found(host)), "['Prolog']", "one that cannot be executed")
+    os.chmod(prolog, 0o755)
 
 
 def seen(cluster, results, programs):
@@ -582,6 +647,7 @@ def main():
             nowhere(cluster, results)
             full_disk(cluster, results)
             examined(cluster, results)
+            without_daemon(cluster, results)
             latencies = {**recorded(cluster), "placements_s": placements}
             programs = drain(cluster, results)
             seen(cluster, results, programs)
@@ -589,6 +655,7 @@ def main():
             controller(cluster, results, programs)
             cut(cluster, results, programs)
             end(cluster, *programs)
+            other_version(cluster, results)
             upgrade(cluster, results)
             lost_host(cluster, results)
             lost_behind_a_door(cluster, results)

@@ -173,7 +173,8 @@ static void run_loops(Program &program, cudaStream_t stream, int outer, int coun
     CUDA_CHECK(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking));
     CUDA_CHECK(cudaStreamBeginCaptureToGraph(side, inner_body[0], nullptr, nullptr, 0, cudaStreamCaptureModeThreadLocal));
     count_down<<<1, 32, 0, side>>>(inner, inner_left, inner_turns);
-    CUDA_CHECK(cudaStreamEndCapture(side, &inner_body[0]));
+    // Whose graph it is knows it already.
+    CUDA_CHECK(cudaStreamEndCapture(side, nullptr));
     CUDA_CHECK(cudaStreamBeginCaptureToGraph(side, body[0], &inner_node, nullptr, 1, cudaStreamCaptureModeThreadLocal));
     count_down<<<1, 32, 0, side>>>(loop, left, turns);
     CUDA_CHECK(cudaMemcpyAsync(words.place + 4, inner_turns, sizeof(int), cudaMemcpyDeviceToDevice, side));

@@ -6,6 +6,7 @@
 #include "common/check.h"
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 constexpr int SMALL = 24;
@@ -91,6 +92,18 @@ __global__ void moves(unsigned *values, unsigned *copies, int count) {
     add<<<1, 1>>>(copies, 3, 1000);
 }
 
+constexpr int LONGEST = 128;
+
+// The name and the sentence of an error, in kernels.
+__global__ void describe(char *words, cudaError_t error) {
+    const char *texts[] = {cudaGetErrorName(error), cudaGetErrorString(error)};
+    for (int text = 0; text < 2; ++text) {
+        for (int at = 0; at < LONGEST - 1 && texts[text][at]; ++at) {
+            words[text * LONGEST + at] = texts[text][at];
+        }
+    }
+}
+
 static void run_sort(Program &program, int count, Random &random) {
     std::vector<unsigned> values(count);
     for (unsigned &value : values) {
@@ -141,6 +154,19 @@ static void run_launches(Program &program) {
         }
     }
     CUDA_CHECK(cudaFree(memory));
+
+    char *words = nullptr;
+    CUDA_CHECK(cudaMalloc(&words, 2 * LONGEST));
+    for (cudaError_t error : {cudaSuccess, cudaErrorInvalidValue, cudaErrorIllegalAddress}) {
+        CUDA_CHECK(cudaMemset(words, 0, 2 * LONGEST));
+        describe<<<1, 1>>>(words, error);
+        LAUNCH_CHECK();
+        char texts[2 * LONGEST];
+        CUDA_CHECK(cudaMemcpy(texts, words, sizeof texts, cudaMemcpyDeviceToHost));
+        program.expect(std::string(texts) == cudaGetErrorName(error), "an error's name");
+        program.expect(std::string(texts + LONGEST) == cudaGetErrorString(error), "an error's sentence");
+    }
+    CUDA_CHECK(cudaFree(words));
 }
 
 int main(int argc, char **argv) {

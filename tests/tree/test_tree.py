@@ -100,13 +100,16 @@ class Crate:
         return re.split(r"#\[cfg\((?:all\()?test\b[^]]*\]\s*(?:pub\(\w+\) )?mod \w+ \{", text)[0]
 
     def written(self, module):
-        """Paths that a module names: what it imports, and `crate::a::b` in between."""
+        """Paths that a module names: what it imports, `crate::a::b` in between, and
+        `child::b` of a module inside it."""
         text = self.text.get(module, "")
         uses = r"\buse\s+([^;]+);"
         for tree in re.findall(uses, text):
             yield from leaves(re.sub(r"\s+", " ", tree))
-        for path in re.findall(r"\b(?:crate|super)(?:::\w+)+", re.sub(uses, "", text)):
-            yield tuple(path.split("::"))
+        for path in re.findall(r"(?<![\w:])[a-z]\w*(?:::\w+)+", re.sub(uses, "", text)):
+            path = tuple(path.split("::"))
+            if path[0] in ("crate", "self", "super") or (*module, path[0]) in self.files:
+                yield path
 
     def target(self, module, path):
         """The module that a path leads to; `None` for another crate's, and for the root."""
@@ -170,19 +173,20 @@ class Tree(unittest.TestCase):
         self.assertGreater(checked, 1000, "imports were not found")
 
     def test_cycles_are_found(self):
-        """Three modules in a circle, in the ways in which an import is written."""
+        """Modules in a circle, in the ways in which an import is written."""
         crate = Crate.__new__(Crate)
-        crate.files = {(): "", ("a",): "", ("a", "inner"): "", ("b",): "", ("c",): ""}
+        crate.files = {(): "", ("a",): "", ("a", "inner"): "", ("b",): "", ("c",): "", ("c", "inner"): ""}
         crate.text = {
             (): "pub use c::Thing;",
             ("a",): "use crate::{b::{One, Two as Three}, other};",
             ("b",): "fn f() { crate::Thing::new() }",
-            ("c",): "use super::a::inner::X;",
+            ("c",): "fn f() -> g::inner::Y { inner::g() }",
+            ("c", "inner"): "use crate::a::inner::X;",
             ("a", "inner"): "use super::Y;",
         }
         crate.exported = {"Thing": ("c",)}
         crate.imports = {module: crate.imported(module) for module in crate.files}
-        self.assertEqual(list(map(len, crate.cycles())), [4])
+        self.assertEqual(list(map(len, crate.cycles())), [5])
 
     def test_types_have_few_fields(self):
         """A type with more fields owns more than one thing."""

@@ -44,6 +44,8 @@ CALLS = {
     0x010D: ("MemOffer", [("address", "u64")], "MemoryOffer"),
     0x010E: ("MemTake", [("address", "u64"), ("size", "u64"), ("token", "u8x16")], ""),
     0x010F: ("MemLeave", [("address", "u64")], ""),
+    0x0114: ("FileMap", [("address", "u64"), ("size", "u64"), ("offset", "u64"), ("file", "u64")], ""),
+    0x0115: ("FileUnmap", [("address", "u64")], ""),
     0x0201: ("CopyToDevice", [("destination", "u64"), ("stream", "u64"), ("data", "Bytes")], ""),
     0x0202: ("CopyFromDevice", [("source", "u64"), ("size", "u64"), ("stream", "u64")], ""),
     0x0203: (
@@ -500,6 +502,11 @@ class Shared:
         self.region[at : at + len(frame)] = frame
         struct.pack_into("<Q", self.region, self.TAIL, tail + len(frame))
         os.write(self.fds[1], struct.pack("<Q", 1))
+
+    def post(self, name, /, **arguments):
+        """Sends a posted call."""
+        self.sequence += 1
+        self.send_frame(NUMBERS[name], 0, self.sequence, encode_call(name, **arguments))
 
     def call(self, name, /, **arguments):
         """Sends a synchronous call, looks for its reply, and returns it."""

@@ -59,7 +59,7 @@ cp "$top/qemu-device/libvirt/apparmor" "$staged/apparmor/paragpu"
 # A pool under Slurm: the guide, and the lines that it shows.
 mkdir "$staged/pool"
 cp -r "$top/host-backend/pool/examples" \
-	"$top"/docs/{pool.md,network.md,tenancy.md,grafana.json} "$staged/pool"
+	"$top"/docs/{pool.md,network.md,tenancy.md,grafana.json,grafana.svg} "$staged/pool"
 
 # The module's sources as DKMS expects them, with the packages' version.
 number=$(dpkg-parsechangelog -l "$source/debian/changelog" -S Version)

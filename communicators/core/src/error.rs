@@ -35,8 +35,8 @@ impl Error {
         }
     }
 
-    /// Was the connection lost, so that another one may take its place? Not
-    /// where the peer broke the protocol.
+    /// Whether the connection was lost, so that another one may replace it. False
+    /// if the peer violated the protocol.
     #[must_use]
     pub fn is_loss(&self) -> bool {
         matches!(self, Self::Closed | Self::Io { .. })
@@ -48,6 +48,15 @@ impl Error {
         Self::io(
             "the connection ended inside a frame",
             std::io::Error::from(std::io::ErrorKind::UnexpectedEof),
+        )
+    }
+
+    /// The two sides share no socket that carries descriptors.
+    #[must_use]
+    pub fn passes_no_files() -> Self {
+        Self::io(
+            "this communicator passes no files",
+            std::io::Error::from(std::io::ErrorKind::Unsupported),
         )
     }
 

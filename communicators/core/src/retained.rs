@@ -13,7 +13,7 @@ pub struct Retained<L> {
     bytes: Vec<u8>,
     /// Where in `bytes` the first frame begins.
     start: usize,
-    /// How many bytes were ever removed from the begin of `bytes`.
+    /// How many bytes were ever removed from the start of `bytes`.
     removed: u64,
     /// The ends of payloads that are not in `bytes`, by the position at which
     /// their frames begin, counted with those removed.
@@ -55,7 +55,7 @@ impl<L> Retained<L> {
         self.bytes.len() - self.start + self.lent_bytes
     }
 
-    /// Is nothing kept?
+    /// Whether nothing is kept.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.start == self.bytes.len()
@@ -74,7 +74,7 @@ impl<L> Retained<L> {
         FrameHeader::from_bytes(header).ok()
     }
 
-    /// Moves what is kept to the begin of the memory, once that is no more
+    /// Moves what is kept to the start of the memory, once that is no more
     /// than what is dropped: so each byte is moved once, on average.
     fn compact(&mut self) {
         let kept = self.bytes.len() - self.start;

@@ -1,5 +1,6 @@
 //! The two halves of a connection.
 
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -61,8 +62,8 @@ pub trait Sender: Send + Sync {
     /// [`Error::Closed`], [`Error::Protocol`], [`Error::Io`].
     fn wait_for_room(&self, length: usize) -> Result<(), Error>;
 
-    /// Do frames wait here for [`flush`](Self::flush)? Where not, each one is
-    /// on its way when it was sent.
+    /// Whether frames wait here for [`flush`](Self::flush). Otherwise each is
+    /// transmitted when it is sent.
     fn gathers(&self) -> bool {
         true
     }
@@ -113,6 +114,25 @@ pub trait Sender: Send + Sync {
                 sent => return sent,
             }
         }
+    }
+
+    /// Passes an open file to the peer's [`take_file`](Self::take_file), beside the
+    /// frames and without waiting. `number` names it; numbers must rise.
+    ///
+    /// # Errors
+    /// [`Error::Io`] with `Unsupported` where the two sides share no socket that
+    /// carries descriptors, and where the socket is full.
+    fn pass_file(&self, _number: u64, _file: BorrowedFd<'_>) -> Result<(), Error> {
+        Err(Error::passes_no_files())
+    }
+
+    /// Takes the file that the peer passed as `number`, and closes those with lower
+    /// numbers. `None` if it has not been passed. Never waits.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`], [`Error::Io`].
+    fn take_file(&self, _number: u64) -> Result<Option<OwnedFd>, Error> {
+        Ok(None)
     }
 
     /// The sequence number that the last frame without a given one carried; 0

@@ -1,5 +1,7 @@
 //! A connection over two rings: sender and receiver.
 
+#[cfg(not(loom))]
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -7,6 +9,8 @@ use paragpu_communicator::{Adaptive, Error, Frame, Polling, Receiver, Sender, Sp
 use paragpu_protocol::frame::{FrameHeader, MAX_PAYLOAD};
 
 use crate::doorbell::{Doorbell, Event};
+#[cfg(not(loom))]
+use crate::files;
 use crate::layout::PAD_KIND;
 use crate::ring::{Consumer, Producer, Ring, request, take_request, withdraw};
 use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering, lock};
@@ -294,6 +298,20 @@ impl<R: Region> Sender for RingSender<R> {
         self.channel.close();
     }
 
+    #[cfg(not(loom))]
+    fn pass_file(&self, number: u64, file: BorrowedFd<'_>) -> Result<(), Error> {
+        match self.channel.bell.files() {
+            Some(socket) => files::pass(socket, number, file),
+            None => Err(Error::passes_no_files()),
+        }
+    }
+
+    #[cfg(not(loom))]
+    fn take_file(&self, number: u64) -> Result<Option<OwnedFd>, Error> {
+        let socket = self.channel.bell.files();
+        socket.map_or(Ok(None), |socket| files::take(socket, number))
+    }
+
     fn last_sequence(&self) -> u64 {
         lock(&self.channel.producer.0).sequence
     }
@@ -353,7 +371,7 @@ impl<R: Region> RingReceiver<R> {
         Ok(())
     }
 
-    /// Does a record wait?
+    /// Whether a record is waiting.
     #[inline]
     fn look(&mut self) -> Result<bool, Error> {
         let found = self.consumer.has_record(self.channel.region.incoming());

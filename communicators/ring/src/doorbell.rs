@@ -1,5 +1,6 @@
 //! Doorbells: how one side wakes the other.
 
+use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use paragpu_communicator::Error;
@@ -40,4 +41,9 @@ pub trait Doorbell: Send + Sync {
     /// Tells what watches over the channel that this side has left it. Called
     /// once, before the last ring.
     fn leave(&self) {}
+
+    /// The socket over which the two processes pass files, if there is one.
+    fn files(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }

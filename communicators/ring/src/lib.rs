@@ -23,6 +23,8 @@
 
 mod channel;
 pub mod doorbell;
+#[cfg(not(loom))]
+mod files;
 #[cfg(all(not(loom), any(test, feature = "fuzzing")))]
 pub mod fuzzing;
 #[cfg(not(loom))]

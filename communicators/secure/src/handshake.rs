@@ -39,13 +39,13 @@ impl Handshake {
         }
     }
 
-    /// Do the two sides know each other?
+    /// Whether the handshake is complete.
     #[must_use]
     pub fn is_over(&self) -> bool {
         !self.connection.is_handshaking()
     }
 
-    /// Has the peer sent nothing yet?
+    /// Whether the peer has sent nothing yet.
     #[must_use]
     pub fn is_silent(&self) -> bool {
         self.read == 0

@@ -17,7 +17,7 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, send, sendmsg, shutd
 
 use crate::Options;
 use crate::parser::HEARTBEAT;
-use crate::seal::Sealing;
+use crate::seal::{PARTS, Sealing};
 
 /// How long a closed connection may take to write what was flushed, while the
 /// peer takes nothing.
@@ -102,9 +102,6 @@ enum Background {
     /// It sleeps until notified.
     Parked,
 }
-
-/// Most pieces of one write.
-pub(crate) const PARTS: usize = 16;
 
 /// The behaviour of a writer when the socket is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

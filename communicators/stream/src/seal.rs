@@ -5,8 +5,8 @@ use std::io::IoSlice;
 use paragpu_communicator::Error;
 use paragpu_communicator_secure::{Error as SecureError, Sealer};
 
-use crate::link::PARTS;
-
+/// Maximum number of buffers in one write.
+pub(crate) const PARTS: usize = 16;
 /// Bytes that are protected before they are written: the peer opens records
 /// while the next are made.
 const PIECE: usize = 64 << 10;

@@ -6,8 +6,9 @@ use std::time::Instant;
 use paragpu_communicator::{Error, Sender};
 use paragpu_protocol::frame::{FrameHeader, MAX_PAYLOAD};
 
-use crate::link::{Life, Link, PARTS};
+use crate::link::{Life, Link};
 use crate::parser::{HEARTBEAT, RESERVED_KIND};
+use crate::seal::PARTS;
 
 /// From this payload size on, [`Sender::send`] writes from the caller's memory.
 const DIRECT: usize = 32 << 10;

@@ -29,14 +29,14 @@ impl Access {
         }
     }
 
-    /// How the device reaches memory of the program.
+    /// How the device can reach memory of the program.
     pub(crate) fn reach(&self, address: u64, size: u64) -> Reach {
         self.shadows.reach(address, size)
     }
 
-    /// Before the device reads or writes a range: refuses what is not
-    /// allocated, and sends what the program changed there. Returns the
-    /// device's address, which differs for registered memory named by its host
+    /// Prepares a range for reads or writes by the device: refuses memory that is
+    /// not allocated, and sends what the program changed there. Returns the
+    /// device's address, which differs if registered memory is named by its host
     /// address.
     pub(crate) fn before(&self, address: u64, size: u64) -> Result<u64> {
         let device = match self.shadows.reach(address, size) {
@@ -45,15 +45,15 @@ impl Access {
             Reach::Pageable => address,
         };
         match self.shadows.find_by_device(device, size) {
-            // Not only before reads: what the device does not overwrite must
-            // be the program's bytes when they are merged later.
+            // Also before writes: bytes that the device does not overwrite must be
+            // the program's when both copies are merged later.
             Some(region) => self.shadows.push(&region, device, size)?,
             None => self.memory.check(device, size)?,
         }
         Ok(device)
     }
 
-    /// The device will write a range when it gets to `position` of `stream`.
+    /// Notes that the work at `position` of `stream` writes a range.
     pub(crate) fn after_write(&self, address: u64, size: u64, stream: &Stream, position: u64) {
         self.shadows
             .device_writes(address, size, stream.progress(), position);
@@ -84,7 +84,7 @@ impl Access {
         }
     }
 
-    /// Has the session left its window?
+    /// Whether the session has left its window.
     pub(crate) fn is_apart(&self) -> bool {
         self.window.is_left()
     }

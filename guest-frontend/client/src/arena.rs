@@ -19,16 +19,16 @@ use crate::ranges::Ranges;
 
 /// Every block starts at a multiple of this; CUDA promises 256.
 pub const ALIGNMENT: u64 = 512;
-/// The part of the region in which blocks lie; devices that place variables of
-/// modules themselves have the rest.
+/// The part of the region for blocks. Devices that place variables of modules
+/// themselves use the rest.
 const BLOCKS: u64 = DEVICE_STRIDE / 8 * 7;
 /// Largest block carved out of a chunk.
 pub const SMALL: u64 = 1 << 20;
-/// Wholly free chunks of small blocks that stay mapped.
+/// Maximum number of wholly free chunks of small blocks that stay mapped.
 const IDLE_CHUNKS: usize = 2;
 /// Freed ranges remembered for blocks of the same size.
 const RECENT: usize = 64;
-/// Quarantine past which the session should wait for the device once.
+/// Size of the quarantine beyond which the session should wait for the device.
 const QUARANTINE_BYTES: u64 = 64 << 20;
 /// As [`QUARANTINE_BYTES`], in blocks.
 const QUARANTINE_BLOCKS: usize = 16_384;
@@ -101,7 +101,7 @@ impl Arena {
         }
     }
 
-    /// Does `address` lie in this arena, allocated or not?
+    /// Whether `address` lies in this arena, allocated or not.
     #[must_use]
     pub fn spans(&self, address: u64) -> bool {
         (self.base..self.base + DEVICE_STRIDE).contains(&address)
@@ -149,8 +149,8 @@ impl Arena {
         address
     }
 
-    /// A free range of addresses, at `hint` where that is free; nothing is
-    /// mapped there. It comes back by [`not_mapped`](Self::not_mapped).
+    /// Reserves a free range of addresses, at `hint` if that is free. Nothing is
+    /// mapped there. [`not_mapped`](Self::not_mapped) returns the range.
     pub fn reserve(&mut self, size: u64, alignment: u64, hint: u64) -> Option<u64> {
         if hint.is_multiple_of(alignment) && self.space.take_at(hint, size) {
             return Some(hint);
@@ -163,10 +163,9 @@ impl Arena {
         self.space.give(address, size);
     }
 
-    /// Ends a block. `posted` is the number of the last call posted so far,
-    /// `complete` that of the last one known to be complete. Returns the range
-    /// that the host must unmap, if any; `None` if no block starts at
-    /// `address`.
+    /// Frees a block. `posted` is the sequence number of the last call posted,
+    /// `complete` that of the last call known to be complete. Returns the range
+    /// that the host must unmap, if any; `None` if no block starts at `address`.
     pub fn free(&mut self, address: u64, posted: u64, complete: u64) -> Option<Vec<(u64, u64)>> {
         let block = self.blocks.remove(&address)?;
         if block.taken > SMALL {
@@ -178,8 +177,29 @@ impl Arena {
         Some(self.reclaim(complete))
     }
 
-    /// Takes the blocks out of quarantine that no work uses any more; returns
-    /// the chunks that the host must unmap.
+    /// Ends a block but keeps its bytes from others: what it took, for
+    /// [`give_out`](Self::give_out). `None` if no block starts at `address`.
+    pub fn keep(&mut self, address: u64) -> Option<u64> {
+        self.blocks.remove(&address).map(|block| block.taken)
+    }
+
+    /// Bytes that were [kept](Self::keep) are a block again, of `size` bytes.
+    pub fn give_out(&mut self, address: u64, size: u64, taken: u64) {
+        self.enter(address, size, taken);
+    }
+
+    /// The bytes that a block of `size` takes.
+    #[must_use]
+    pub fn taken_for(size: u64) -> Option<u64> {
+        let taken = size.checked_next_multiple_of(ALIGNMENT)?;
+        match taken <= SMALL {
+            true => Some(taken),
+            false => size.checked_next_multiple_of(CHUNK),
+        }
+    }
+
+    /// Releases the blocks in quarantine that no work uses any more. Returns the
+    /// chunks that the host must unmap.
     pub fn reclaim(&mut self, complete: u64) -> Vec<(u64, u64)> {
         let mut unmap = Vec::new();
         while let Some(&(posted, address, taken)) = self.quarantine.front() {
@@ -199,7 +219,7 @@ impl Arena {
         unmap
     }
 
-    /// Takes every wholly free chunk away: memory is short.
+    /// Removes all wholly free chunks, because memory is short.
     pub fn trim(&mut self) -> Vec<(u64, u64)> {
         let whole: Vec<u64> = self
             .small
@@ -214,28 +234,28 @@ impl Arena {
         unmap
     }
 
-    /// Do freed blocks wait for work?
+    /// Whether there are blocks in quarantine.
     #[must_use]
     pub fn has_quarantine(&self) -> bool {
         !self.quarantine.is_empty()
     }
 
-    /// Should the session wait for the device, so that freed blocks become
-    /// usable?
+    /// Whether the session should wait for the device, so that freed blocks become
+    /// usable.
     #[must_use]
     pub fn quarantine_is_large(&self) -> bool {
         self.quarantined > QUARANTINE_BYTES || self.quarantine.len() > QUARANTINE_BLOCKS
     }
 
-    /// The block that `address` lies in.
+    /// The block that contains `address`.
     #[must_use]
     pub fn find(&self, address: u64) -> Option<Block> {
         let (_, block) = self.blocks.range(..=address).next_back()?;
         (address - block.address < block.size).then_some(*block)
     }
 
-    /// Does `[address, address + size)` lie in one block, or in blocks that
-    /// follow each other without a gap?
+    /// Whether `[address, address + size)` lies in one block, or in adjacent
+    /// blocks.
     #[must_use]
     pub fn holds(&self, address: u64, size: u64) -> bool {
         let Some(end) = address.checked_add(size) else {
@@ -244,8 +264,8 @@ impl Arena {
         let mut at = address;
         loop {
             let Some(block) = self.find(at) else {
-                // Blocks are padded to the alignment; the padding is the
-                // block's own.
+                // Blocks are padded to the alignment; the padding belongs to the
+                // block.
                 return false;
             };
             let block_end = block.address + block.size;
@@ -259,7 +279,7 @@ impl Arena {
         }
     }
 
-    /// Ends every block but those at `kept`; returns the ranges that the host
+    /// Frees all blocks except those at `kept`. Returns the ranges that the host
     /// must unmap.
     pub fn clear(&mut self, kept: &HashSet<u64>) -> Vec<(u64, u64)> {
         let blocks = self.blocks.keys().copied();
@@ -274,7 +294,7 @@ impl Arena {
         unmap
     }
 
-    /// Bytes that the program holds, as it asked for them.
+    /// Bytes that the program holds, by requested sizes.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.blocks.values().map(|block| block.size).sum()
@@ -309,9 +329,9 @@ impl Arena {
         }
     }
 
-    /// Counts a chunk that was wholly free until the block at `address` was
-    /// taken from it: the block is then at its start, and all after it is
-    /// one free range.
+    /// Updates the count of wholly free chunks after the block at `address` was
+    /// taken. If its chunk was wholly free, the block is at the chunk's start and
+    /// the rest is one free range.
     fn left_idle(&mut self, address: u64, taken: u64) {
         let rest = address + taken;
         let chunk_end = address - address % CHUNK + CHUNK;
@@ -435,6 +455,25 @@ mod tests {
         assert!(!model.arena.holds(block, 1001));
         assert!(!model.arena.holds(block.wrapping_sub(1), 2));
         assert!(!model.arena.holds(block, u64::MAX));
+    }
+
+    #[test]
+    fn kept_bytes_are_nobodys_until_they_are_given_out() {
+        let mut model = Model::new();
+        for size in [4096, 3 * CHUNK - 5] {
+            let block = model.allocate(size);
+            let taken = Arena::taken_for(size).unwrap();
+            assert_eq!(model.arena.keep(block), Some(taken));
+            assert_eq!(model.arena.keep(block), None);
+            assert!(model.arena.find(block).is_none());
+            assert!(model.arena.free(block, 0, 0).is_none());
+            assert_ne!(model.allocate(size), block);
+            model.arena.give_out(block, size - 1, taken);
+            assert_eq!(model.arena.find(block).unwrap().size, size - 1);
+            let unmap = model.arena.free(block, 0, 0).unwrap();
+            model.unmap(unmap);
+        }
+        assert_eq!(Arena::taken_for(u64::MAX), None);
     }
 
     proptest! {

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use crate::statistics;
 use crate::sys::process;
 
-/// What is ended in order when the process ends.
+/// A session to be closed when the process exits.
 pub(crate) trait Ending: Send + Sync {
     /// Says goodbye.
     fn end(&self);
@@ -15,7 +15,7 @@ pub(crate) trait Ending: Send + Sync {
 
 static KEPT: Mutex<Vec<Arc<dyn Ending>>> = Mutex::new(Vec::new());
 
-/// Keeps a session until the process ends; objects of the program may outlive
+/// Keeps a session until the process exits; objects of the program may outlive
 /// every other owner.
 pub(crate) fn keep(session: Arc<dyn Ending>) {
     static ONCE: Once = Once::new();
@@ -24,12 +24,12 @@ pub(crate) fn keep(session: Arc<dyn Ending>) {
 }
 
 fn say_goodbye() {
-    // Taken out first: closing wakes threads that may come here themselves.
+    // Take the list first: closing wakes threads that may get here themselves.
     let sessions = std::mem::take(&mut *KEPT.lock());
     for session in &sessions {
         session.end();
     }
     statistics::write_at_end();
-    // Threads may still be inside a call: the sessions stay where they are.
+    // Threads may still be inside a call, so the sessions are not freed.
     std::mem::forget(sessions);
 }

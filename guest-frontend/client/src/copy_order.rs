@@ -22,7 +22,7 @@ use crate::handles::Handles;
 use crate::objects::event::DISABLE_TIMING;
 use crate::objects::stream::Stream;
 
-/// The last synchronous copy of a stream whose bytes may still be on their way.
+/// The last synchronous copy of a stream whose bytes may still be in transit.
 #[derive(Debug, Clone, Copy)]
 struct Taken {
     stream: StreamHandle,
@@ -30,7 +30,7 @@ struct Taken {
     position: u64,
 }
 
-/// The order of what is posted after synchronous copies.
+/// Orders work posted after synchronous copies.
 #[derive(Debug)]
 pub(crate) struct CopyOrder {
     link: Arc<Link>,
@@ -50,13 +50,13 @@ impl CopyOrder {
         }
     }
 
-    /// Must work of `stream` be made to wait for copies of others?
+    /// Whether work of `stream` must be made to wait for copies of other streams.
     pub(crate) fn concern(&self, stream: &Stream) -> bool {
         self.last.load(Ordering::Acquire) > stream.ordered()
     }
 
-    /// A synchronous copy of `stream` took its bytes; all work of the session up
-    /// to `complete` is over.
+    /// Notes that a synchronous copy of `stream` took its bytes. All work of the
+    /// session up to `complete` is complete.
     pub(crate) fn note(&self, stream: &Stream, complete: u64) {
         let taken = Taken {
             stream: stream.handle(),
@@ -69,8 +69,8 @@ impl CopyOrder {
         self.last.fetch_max(taken.position, Ordering::AcqRel);
     }
 
-    /// The stream is destroyed: the position of its last copy, which nobody can
-    /// wait for later.
+    /// Notes that the stream is destroyed. Returns the position of its last copy,
+    /// for which no stream can wait later.
     pub(crate) fn forget(&self, stream: StreamHandle) -> Option<u64> {
         let mut streams = self.streams.lock();
         let index = streams.iter().position(|taken| taken.stream == stream)?;
@@ -94,8 +94,8 @@ impl CopyOrder {
             .collect()
     }
 
-    /// Makes what is posted to `stream` next wait for the copies of others;
-    /// `wait` posts the wait for an event.
+    /// Makes later work of `stream` wait for the copies of other streams. `wait`
+    /// posts the wait for an event.
     pub(crate) fn make_wait(
         &self,
         stream: &Stream,

@@ -67,7 +67,7 @@ impl Device {
         Ok(self.snapshot.get_or_init(|| snapshot))
     }
 
-    /// Where the GPU's TPCs lie: the cluster of each, and its number there.
+    /// The cluster of each of the GPU's TPCs, and its number there.
     ///
     /// # Errors
     /// `NOT_SUPPORTED` where the host's device does not tell.

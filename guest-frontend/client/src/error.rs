@@ -13,10 +13,10 @@ pub enum Error {
     /// The configuration cannot be used.
     #[error("the configuration cannot be used")]
     Configuration(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// Nothing answers where the configuration says.
+    /// Nothing answers at the configured address.
     #[error("no host answers at {place}; {advice}")]
     NoAnswer {
-        /// Where it was looked for.
+        /// The address.
         place: String,
         /// The advice to the user.
         advice: &'static str,
@@ -35,10 +35,10 @@ pub enum Error {
         "no host was found: {0}; set `communicator` in /etc/paragpu/guest.toml, or run `paragpu doctor`"
     )]
     NothingFound(String),
-    /// The host said no.
+    /// The host refused the guest.
     #[error("the host refuses a session: {0}")]
     Refused(String),
-    /// The session is at another host, or to be reached in another way.
+    /// The session is on another host, or uses another communicator.
     #[error("the host says that the session is at {communicator} {address}")]
     Elsewhere {
         /// How to reach it.
@@ -46,7 +46,7 @@ pub enum Error {
         /// Where.
         address: String,
     },
-    /// The two sides cannot talk.
+    /// The two sides are incompatible.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
     /// The host's answer to the hello is not one.
@@ -96,8 +96,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// The CUDA result that stands for this error: where nothing was found
-    /// there is no device; what was found and cannot be used is not ready.
+    /// The CUDA result for this error: if no host was found there is no device; a
+    /// host that cannot be used is not ready.
     #[must_use]
     pub fn status(&self) -> Status {
         match self {
@@ -109,7 +109,7 @@ impl Error {
     }
 }
 
-/// The error and everything behind it on one line.
+/// The error and its sources on one line.
 #[must_use]
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

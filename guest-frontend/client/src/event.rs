@@ -55,7 +55,7 @@ impl Events {
         let handle = EventHandle(self.handles.next());
         self.link.post(&EventCreate {
             event: handle,
-            // The host's own event is this process's alone.
+            // The host's event belongs to this process alone.
             flags: flags & !INTERPROCESS,
         })?;
         Ok(Arc::new(Event::new(handle, flags)))
@@ -96,7 +96,7 @@ impl Events {
     /// cuEventSynchronize.
     ///
     /// # Errors
-    /// Of work that failed.
+    /// The error of failed work.
     pub fn synchronize(&self, event: &Event) -> Result<()> {
         self.wait(event, || {
             self.link.call(&EventSynchronize {
@@ -117,7 +117,7 @@ impl Events {
         })
     }
 
-    /// Finds out with `ask` that the event is reached, unless that is known.
+    /// Asks with `ask` whether the event is reached, unless that is known.
     fn wait(&self, event: &Event, ask: impl FnOnce() -> Result<()>) -> Result<()> {
         event.check_not_captured()?;
         if let Some(recorded) = event.outstanding(self.streams.progress().complete()) {

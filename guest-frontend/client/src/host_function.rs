@@ -28,9 +28,9 @@ pub type HostFunction = Box<dyn FnOnce() + Send>;
 
 /// The host functions of a session.
 ///
-/// Shadows of pinned memory are brought into agreement around each function:
-/// what the device wrote before it is there when it begins, what it wrote
-/// itself is there for the work that follows.
+/// Shadows of pinned memory are synchronized around each function: the function
+/// sees what the device wrote before it, and later work sees what the function
+/// wrote.
 #[derive(Debug)]
 pub struct HostFunctions {
     link: Arc<Link>,
@@ -41,8 +41,8 @@ pub struct HostFunctions {
 
 struct Waiting {
     function: HostFunction,
-    /// Work of its stream, and the function's own position in it: what comes
-    /// before is over when it runs. 0 until it was posted.
+    /// Progress of its stream, and the function's position in it. Earlier work is
+    /// complete when it runs. 0 until it is posted.
     progress: Arc<Progress>,
     position: u64,
 }
@@ -50,8 +50,8 @@ struct Waiting {
 /// A host function of a graph.
 struct GraphFunction {
     run: HostRun,
-    /// Launches that have not come to it, in order: work of the stream, and
-    /// the launch's position in it.
+    /// Launches that have not reached it, in order: progress of the stream, and the
+    /// launch's position in it.
     launches: VecDeque<(Arc<Progress>, u64)>,
     /// The graph was destroyed.
     ended: bool,
@@ -121,8 +121,8 @@ impl HostFunctions {
 }
 
 impl Shared {
-    /// The next function to run. While there are more, it is looked for
-    /// before sleeping: the stream stalls until this thread is awake.
+    /// The next function to run. While more are outstanding, this polls before it
+    /// sleeps: the stream stalls until this thread is awake.
     fn next_id(&self, ids: &Receiver<u64>) -> Option<u64> {
         let more = *self.outstanding.lock() > 0;
         let mut spin = Spin::new(self.link.spin(), None);
@@ -140,18 +140,18 @@ impl Shared {
         let Some(waiting) = waiting.or_else(|| self.next_launch(id)) else {
             return;
         };
-        // What fails here fails every later call as well, and is told there.
+        // If this fails, every later call fails as well and reports it.
         waiting.progress.finish(waiting.position.saturating_sub(1));
-        let _ = self.shadows.pull();
+        let _ = self.shadows.before_function();
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(waiting.function));
-        let _ = self.shadows.push_visible();
+        let _ = self.shadows.after_function();
         let _ = self.link.post(&HostFuncDone { id });
         let _ = self.link.flush();
         let mut outstanding = self.outstanding.lock();
         *outstanding = outstanding.saturating_sub(1);
         if *outstanding == 0 {
             drop(outstanding);
-            // A thread that waits for a reply may now read for itself.
+            // A thread that waits for a reply may now read frames itself.
             self.link.wake_reader();
         }
     }
@@ -200,14 +200,14 @@ impl HostFunctions {
         id
     }
 
-    /// From the next run on `run` runs.
+    /// Replaces a function from its next run on.
     pub(crate) fn replace(&self, id: u64, run: HostRun) {
         if let Some(kept) = self.shared.kept.lock().get_mut(&id) {
             kept.run = run;
         }
     }
 
-    /// Forgets a function when the launches made so far have come to it.
+    /// Forgets a function once earlier launches have reached it.
     pub(crate) fn end_kept(&self, id: u64) {
         let mut all = self.shared.kept.lock();
         if let Some(kept) = all.get_mut(&id) {
@@ -218,7 +218,7 @@ impl HostFunctions {
         }
     }
 
-    /// Notes that what `post` posts runs the functions `ids`.
+    /// Notes that the launch that `post` posts runs the functions `ids`.
     pub(crate) fn launch_kept(
         &self,
         ids: &[u64],
@@ -248,7 +248,7 @@ impl HostFunctions {
         posted
     }
 
-    /// cuLaunchHostFunc: `function` runs when `stream` gets there; the stream
+    /// cuLaunchHostFunc: `function` runs when `stream` reaches it; the stream
     /// continues when it returns. It must not call CUDA.
     ///
     /// # Errors

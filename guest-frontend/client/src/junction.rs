@@ -1,10 +1,10 @@
 //! Events of all work of a context, and waits of all of its streams
 //! (cuCtxRecordEvent, cuCtxWaitEvent and those of green contexts).
 //!
-//! A stream of its own, the junction, waits for each stream, and the event is
-//! recorded there: no stream of the program waits for another one. The other
-//! way round the junction waits for the event, and the streams, later ones
-//! too, wait for an event in the junction.
+//! A separate stream, the junction, waits for each stream, and the event is
+//! recorded there, so no stream of the program waits for another. For a wait, the
+//! junction waits for the event, and all streams, including later ones, wait for an
+//! event in the junction.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Launches (CUDA Driver API, Execution Control). Errors that CUDA returns immediately
-//! are found here, from constant facts about device and kernel.
+//! Launches (CUDA Driver API, Execution Control). The errors that CUDA returns
+//! immediately are detected here, from constant facts about device and kernel.
 
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@
 //! a call. [`connection`] sends the calls over a communicator. Posting one takes a
 //! fraction of a microsecond; a synchronous call waits for the reply.
 
-// What others send is read here, so nothing may panic.
+// This crate decodes untrusted input, so nothing may panic.
 #![cfg_attr(
     not(test),
     warn(
@@ -31,7 +31,9 @@ pub mod green;
 mod handles;
 pub mod host;
 pub mod host_function;
+mod host_view;
 mod junction;
+mod kept;
 pub mod launch;
 mod managed_variable;
 pub mod memory;
@@ -43,6 +45,7 @@ mod ranges;
 pub mod session;
 mod shadow;
 mod shared_event;
+mod shared_file;
 pub mod shared_memory;
 pub mod snapshot;
 mod staging;
@@ -56,7 +59,7 @@ pub mod virtual_memory;
 mod virtual_space;
 mod window;
 
-pub use connection::take_detail;
+pub use connection::{explain, take_detail};
 pub use error::{Error, Result, chain};
 pub use session::Session;
 pub use statistics::{Statistics, count_call, statistics, write_statistics_to};

@@ -55,10 +55,10 @@ impl ManagedVariables {
         }
     }
 
-    /// Maps a variable of the device for the program, with the bytes that it has.
+    /// Maps a variable of the device for the program, with its contents.
     ///
     /// # Errors
-    /// `NOT_SUPPORTED` where the program has something else at these addresses.
+    /// `NOT_SUPPORTED` if the program uses these addresses for something else.
     pub(crate) fn add(&self, address: u64, size: u64) -> Result<ManagedVariable> {
         let mut state = self.state.lock();
         let stream = match &state.stream {
@@ -72,7 +72,7 @@ impl ManagedVariables {
         let host = Pages::span(pages, address, length).ok_or(Status::UNKNOWN)?;
         let region = Region::of_variable(host, stream.handle());
         region.show();
-        // What the device has comes with the next pull, which is now.
+        // The device's contents come with the next pull, which is now.
         region.add_writer(&Arc::<Progress>::default(), 0);
         self.shadows.add(Arc::clone(&region));
         let variable = ManagedVariable::new(region, runs);

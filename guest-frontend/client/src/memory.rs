@@ -13,7 +13,9 @@ use parking_lot::{Mutex, RwLock};
 use crate::arena::{Allocation, Arena, Block, SMALL};
 use crate::connection::Link;
 use crate::error::Result;
+use crate::kept::{Block as KeptBlock, Kept, Wanted};
 use crate::objects::graph_memory::Backing;
+use crate::objects::stream::Stream;
 use crate::stream::Streams;
 
 /// The device memory of a session.
@@ -21,7 +23,7 @@ use crate::stream::Streams;
 pub struct DeviceMemory {
     link: Arc<Link>,
     streams: Arc<Streams>,
-    /// Held over no round trip: copies and launches look addresses up in it.
+    /// Never held across a round trip: copies and launches look up addresses in it.
     arena: RwLock<Arena>,
     /// Held while the host maps a chunk for small blocks, so that threads
     /// which run out of small blocks at the same time share one new chunk.
@@ -30,7 +32,14 @@ pub struct DeviceMemory {
     globals: RwLock<BTreeMap<u64, u64>>,
     /// Memory that the program mapped itself and may use.
     maps: RwLock<Maps>,
+    /// Memory of pools that was freed, for the next allocation. Locked before the arena.
+    kept: Mutex<Kept>,
 }
+
+/// Bytes of pools that are kept at most: more may be mapped, and costs a crossing.
+const KEPT_BYTES: u64 = 2 << 30;
+/// Blocks of pools that are kept at most.
+const KEPT_BLOCKS: usize = 4096;
 
 /// First address to bytes and a number that no other allocation had.
 #[derive(Debug, Default)]
@@ -45,7 +54,7 @@ impl Maps {
         (address - start < size).then_some((start, size, id))
     }
 
-    /// Does a range lie in one map, or in maps that follow each other?
+    /// Whether a range lies in one map, or in adjacent maps.
     fn holds(&self, address: u64, size: u64) -> bool {
         let Some(end) = address.checked_add(size) else {
             return false;
@@ -64,14 +73,15 @@ impl Maps {
 /// Numbers of maps are far from those of blocks.
 const FIRST_MAP: u64 = 1 << 40;
 
-/// How far an allocation has gone to find room.
+/// The effort that an allocation has made to find room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Effort {
-    /// Blocks in quarantine were not looked at.
+    /// Blocks in quarantine were not considered.
     None,
-    /// Those that are known to be unused were taken out, without crossing.
+    /// Blocks that are known to be unused were released, without a call to the
+    /// host.
     Settled,
-    /// All work was waited for, and what nobody uses given back.
+    /// All work was waited for, and unused memory was freed.
     Waited,
 }
 
@@ -84,15 +94,16 @@ impl DeviceMemory {
             growing: Mutex::new(()),
             globals: RwLock::new(BTreeMap::new()),
             maps: RwLock::default(),
+            kept: Mutex::new(Kept::new(KEPT_BYTES, KEPT_BLOCKS)),
         }
     }
 
-    /// A variable of a module lies at `address`.
+    /// Notes a variable of a module at `address`.
     pub(crate) fn add_global(&self, address: u64, size: u64) {
         self.globals.write().insert(address, size);
     }
 
-    /// The module of a variable was unloaded.
+    /// Notes that the module of a variable was unloaded.
     pub(crate) fn remove_global(&self, address: u64) {
         self.globals.write().remove(&address);
     }
@@ -141,7 +152,7 @@ impl DeviceMemory {
         self.arena.read().used()
     }
 
-    /// Is this a device address, as far as the guest can know?
+    /// Whether this is a device address, as far as the guest can know.
     #[must_use]
     pub fn is_device(&self, address: u64) -> bool {
         if self.arena.read().spans(address) {
@@ -150,7 +161,7 @@ impl DeviceMemory {
         self.find(address).is_some()
     }
 
-    /// Takes a range of addresses, at `hint` where that is free.
+    /// Reserves a range of addresses, at `hint` if that is free.
     pub(crate) fn reserve(&self, size: u64, alignment: u64, hint: u64) -> Result<u64> {
         let mut arena = self.arena.write();
         arena
@@ -158,12 +169,12 @@ impl DeviceMemory {
             .ok_or(Status::OUT_OF_MEMORY)
     }
 
-    /// Gives a range of addresses back.
+    /// Releases a range of addresses.
     pub(crate) fn unreserve(&self, address: u64, size: u64) {
         self.arena.write().not_mapped(address, size);
     }
 
-    /// Memory of the program lies in `[address, address + size)` from now on.
+    /// Notes that the program mapped memory at `[address, address + size)`.
     pub(crate) fn add_map(&self, address: u64, size: u64) {
         let mut maps = self.maps.write();
         maps.next += 1;
@@ -171,7 +182,7 @@ impl DeviceMemory {
         maps.ranges.insert(address, (size, id));
     }
 
-    /// It does not lie there any more.
+    /// Notes that the program unmapped it.
     pub(crate) fn remove_map(&self, address: u64) {
         self.maps.write().ranges.remove(&address);
     }
@@ -224,7 +235,7 @@ impl DeviceMemory {
                     }
                 }
             };
-            // The range is this thread's: the arena gives it to nobody else.
+            // The range belongs to this thread: the arena gives it to no other.
             let mapped = self.link.call(&MemMap {
                 address: DeviceAddress(address),
                 size: range,
@@ -238,17 +249,17 @@ impl DeviceMemory {
                     }
                 }
             }
-            // What was freed may be enough once nothing uses it.
+            // Freed memory may suffice once it is unused.
             effort = Effort::Waited;
             self.trim()?;
         }
     }
 
-    /// cuMemFree. The memory is used again only when all work posted before
-    /// is over.
+    /// cuMemFree. The memory is reused only when all work posted before is
+    /// complete.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where no allocation starts at `address`.
+    /// `INVALID_VALUE` if no allocation starts at `address`.
     pub fn free(&self, address: u64) -> Result<()> {
         self.link.check()?;
         let progress = self.streams.progress();
@@ -265,8 +276,93 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Ends every allocation but those at `kept`.
+    /// cuMemAllocAsync of a pool: what the pool freed, where the stream's order permits
+    /// it, else as [`allocate`](Self::allocate).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn allocate_in(&self, size: u64, owner: usize, stream: &Stream) -> Result<u64> {
+        self.link.check()?;
+        let taken = Arena::taken_for(size).ok_or(Status::OUT_OF_MEMORY)?;
+        let mut kept = self.kept.lock();
+        if !kept.is_empty() {
+            self.streams.settle();
+        }
+        let found = kept.take_for(Wanted {
+            length: taken,
+            owner,
+            stream: stream.handle(),
+            complete: self.streams.progress().complete(),
+        });
+        if let Some(address) = found {
+            self.arena.write().give_out(address, size, taken);
+            return Ok(address);
+        }
+        drop(kept);
+        self.allocate(size)
+    }
+
+    /// cuMemFreeAsync: the pool keeps the memory. Nothing crosses.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where no allocation starts at `address`.
+    pub fn free_in(&self, address: u64, owner: usize, stream: &Stream) -> Result<()> {
+        self.link.check()?;
+        let mut kept = self.kept.lock();
+        let length = self.arena.write().keep(address);
+        kept.add(KeptBlock {
+            address,
+            length: length.ok_or(Status::INVALID_VALUE)?,
+            owner,
+            stream: stream.handle(),
+            posted: self.streams.progress().posted(),
+        });
+        if !kept.is_large() {
+            return Ok(());
+        }
+        let surplus = std::iter::from_fn(|| kept.take_surplus()).collect();
+        drop(kept);
+        self.release(surplus)
+    }
+
+    /// The program waited for work: pools give back what they keep beyond what `may` says
+    /// each may, of which all work is complete.
+    ///
+    /// # Errors
+    /// As [`Link::check`].
+    pub fn settle_pools(&self, may: impl Fn(usize) -> u64) -> Result<()> {
+        let complete = self.streams.progress().complete();
+        let over = self.kept.lock().take_over(complete, may);
+        self.release(over)
+    }
+
+    /// Does any pool keep memory?
+    #[must_use]
+    pub fn pools_keep(&self) -> bool {
+        !self.kept.lock().is_empty()
+    }
+
+    /// Frees blocks that were kept.
+    fn release(&self, blocks: Vec<KeptBlock>) -> Result<()> {
+        for block in blocks {
+            let KeptBlock {
+                address, length, ..
+            } = block;
+            self.arena.write().give_out(address, length, length);
+            self.free(address)?;
+        }
+        Ok(())
+    }
+
+    /// Frees all that pools keep.
+    fn release_all(&self) -> Result<()> {
+        let all = self.kept.lock().take_all();
+        self.release(all)
+    }
+
+    /// Frees all allocations except those at `kept`.
     pub(crate) fn clear(&self, kept: &HashSet<u64>) -> Result<()> {
+        self.release_all()?;
         self.streams.synchronize_all()?;
         self.unmap(|arena| Ok((arena.clear(kept), ())))
     }
@@ -277,6 +373,7 @@ impl DeviceMemory {
     /// # Errors
     /// Of work that failed.
     pub fn trim(&self) -> Result<()> {
+        self.release_all()?;
         self.streams.synchronize_all()?;
         self.unmap(|arena| {
             let mut unmap = arena.reclaim(self.streams.progress().complete());
@@ -285,7 +382,7 @@ impl DeviceMemory {
         })
     }
 
-    /// Takes blocks out of quarantine that no work uses any more.
+    /// Releases blocks in quarantine that no work uses any more.
     fn reclaim(&self) -> Result<()> {
         let complete = self.streams.progress().complete();
         self.unmap(|arena| Ok((arena.reclaim(complete), ())))

@@ -18,13 +18,13 @@ use crate::connection::Link;
 use crate::device::Device;
 use crate::error::Result;
 use crate::handles::Handles;
-use crate::launch::Shape;
 use crate::managed_variable::ManagedVariables;
 use crate::memory::DeviceMemory;
 pub use crate::objects::function::{
     Function, MAX_DYNAMIC_SHARED_SIZE_BYTES, MAX_THREADS_PER_BLOCK, Module, NUM_REGS,
     PREFERRED_SHARED_MEMORY_CARVEOUT, SHARED_SIZE_BYTES,
 };
+use crate::objects::shape::Shape;
 
 /// Bytes of an image in one call.
 const PART: usize = 240 << 10;
@@ -32,7 +32,7 @@ const PART: usize = 240 << 10;
 /// Guide).
 const MOST_PARAMETERS: usize = 1 << 16;
 
-/// Times that a link is tried where images leave the host before it.
+/// Attempts of a link if images are evicted by the host before it.
 const LINKS: u32 = 3;
 
 /// An input of a link.
@@ -40,7 +40,7 @@ const LINKS: u32 = 3;
 pub struct LinkPart<'a> {
     /// CUjitInputType.
     pub kind: u32,
-    /// How the linker's messages call it.
+    /// Its name in the linker's messages.
     pub name: &'a str,
     /// CUjit_option and value, for the options that are numbers.
     pub options: &'a [(u32, u32)],
@@ -105,7 +105,7 @@ impl Modules {
             answer => answer,
         };
         let log = match log {
-            // What became of the parts that were sent is still to be told.
+            // The outcome of the parts that were sent is still unknown.
             Err(Status::NOT_FOUND) => {
                 self.link.call(&ContextSynchronize {})?;
                 Err(Status::INVALID_IMAGE)
@@ -171,7 +171,7 @@ impl Modules {
                 other => return other,
             }
         }
-        // What became of the parts that were sent is still to be told.
+        // The outcome of the parts that were sent is still unknown.
         self.link.call(&ContextSynchronize {})?;
         Err(Status::INVALID_IMAGE)
     }
@@ -222,7 +222,7 @@ impl Modules {
             .map(|_| ())
     }
 
-    /// cuModuleGetFunction; asked of the host once.
+    /// cuModuleGetFunction; the host is asked once.
     ///
     /// # Errors
     /// `NOT_FOUND`.
@@ -246,8 +246,8 @@ impl Modules {
         Ok(module.keep_function(function))
     }
 
-    /// cuModuleEnumerateFunctions: the names of the module's kernels; asked of
-    /// the host once.
+    /// cuModuleEnumerateFunctions: the names of the module's kernels; the host is
+    /// asked once.
     ///
     /// # Errors
     /// Errors of the host's driver.
@@ -276,7 +276,7 @@ impl Modules {
         }
     }
 
-    /// cuModuleGetGlobal: address and bytes; asked of the host once.
+    /// cuModuleGetGlobal: address and size; the host is asked once.
     ///
     /// # Errors
     /// `NOT_FOUND`.
@@ -293,8 +293,8 @@ impl Modules {
         Ok((info.address, info.size))
     }
 
-    /// cuLibraryGetManaged: address and bytes of a variable that the program
-    /// reaches there as well, from now on.
+    /// cuLibraryGetManaged: address and size of a variable, which the program can
+    /// access at that address from now on.
     ///
     /// # Errors
     /// `NOT_FOUND` also for other variables; `NOT_SUPPORTED` where the program has
@@ -317,7 +317,7 @@ impl Modules {
     /// # Errors
     /// `INVALID_VALUE`.
     pub fn set_attribute(&self, function: &Function, attribute: u32, value: i32) -> Result<()> {
-        // The others tell how the function was compiled.
+        // The others describe how the function was compiled.
         if attribute < MAX_DYNAMIC_SHARED_SIZE_BYTES {
             return Err(Status::INVALID_VALUE);
         }
@@ -356,8 +356,8 @@ impl Modules {
             .map(|_| ())
     }
 
-    /// cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags; asked of the host
-    /// once for the same arguments.
+    /// cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags; the host is asked once
+    /// for the same arguments.
     ///
     /// # Errors
     /// `INVALID_VALUE`.
@@ -412,8 +412,8 @@ impl Modules {
         })
     }
 
-    /// cuOccupancyAvailableDynamicSMemPerBlock; asked of the host once for the
-    /// same arguments.
+    /// cuOccupancyAvailableDynamicSMemPerBlock; the host is asked once for the same
+    /// arguments.
     ///
     /// # Errors
     /// `INVALID_VALUE`.

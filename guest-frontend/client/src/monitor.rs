@@ -17,26 +17,26 @@ use crate::snapshot::Snapshot;
 pub struct Answer {
     /// An nvmlReturn_t; 0 is success.
     pub code: u32,
-    /// The numbers that came out.
+    /// The resulting numbers.
     pub values: [u64; 5],
-    /// The text that came out.
+    /// The resulting text.
     pub text: String,
 }
 
 /// The use of a device by the VM's sessions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Usage {
-    /// Bytes of memory that they may have together.
+    /// Their common limit in bytes.
     pub limit: u64,
-    /// Bytes that they have.
+    /// Bytes in use.
     pub used: u64,
-    /// Microseconds since 1970 when it was so.
+    /// Time of the sample in microseconds since 1970.
     pub time: u64,
     /// Each session with work.
     pub processes: Vec<ProcessUsage>,
 }
 
-/// A connection on which questions are asked.
+/// A connection for queries.
 #[derive(Debug)]
 pub struct Monitor {
     link: Link,
@@ -45,7 +45,7 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Connects as `config` says. The host may start a worker for it.
+    /// Connects by `config`. The host may start a worker for it.
     ///
     /// # Errors
     /// [`Error`].
@@ -63,7 +63,7 @@ impl Monitor {
         })
     }
 
-    /// How many devices the guest has.
+    /// Number of the guest's devices.
     #[must_use]
     pub fn device_count(&self) -> u32 {
         self.device_count

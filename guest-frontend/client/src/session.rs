@@ -37,6 +37,7 @@ use crate::graph_exec::{Graphs, Parts};
 use crate::handles::Handles;
 use crate::host::HostMemory;
 use crate::host_function::HostFunctions;
+use crate::host_view::HostViews;
 use crate::launch::Launches;
 use crate::managed_variable::ManagedVariables;
 use crate::memory::DeviceMemory;
@@ -237,7 +238,15 @@ impl Session {
                 staging,
                 pinner,
             ),
-            virtual_memory: VirtualMemory::new(Arc::clone(&link), Arc::clone(&memory)),
+            virtual_memory: VirtualMemory::new(
+                Arc::clone(&link),
+                Arc::clone(&memory),
+                HostViews::new(
+                    Arc::clone(&streams),
+                    Arc::clone(&shadows),
+                    Arc::clone(&arena),
+                ),
+            ),
             textures: Textures::new(Arc::clone(&link), Arc::clone(&handles)),
             graphs: Graphs::new(
                 ordinal,

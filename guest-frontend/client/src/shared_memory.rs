@@ -130,7 +130,7 @@ impl SharedName {
         }
     }
 
-    /// Was it made by this process?
+    /// Whether this process created it.
     #[must_use]
     pub fn is_own(&self) -> bool {
         self.process == process()

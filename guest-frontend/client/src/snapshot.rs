@@ -108,11 +108,17 @@ const OURS: &[(u32, i32)] = &[
     (129, 0),
     (136, 0),
     (137, 0),
-    // Virtual memory and pools on the host and its NUMA nodes.
-    (141, 0),
-    (142, 0),
-    (144, 0),
-    (145, 0),
+    // Virtual memory and pools in the host and its NUMA nodes: the guest's,
+    // which has a node 0 whatever the device is next to. Allocations of
+    // HOST_NUMA are not shared with other nodes of a multi-node system.
+    (134, 0),
+    (141, 1),
+    (142, 1),
+    (143, 0),
+    (144, 1),
+    (145, 1),
+    // HOST_ALLOC_DMA_BUF_SUPPORTED.
+    (146, 0),
 ];
 
 impl Snapshot {

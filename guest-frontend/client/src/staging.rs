@@ -55,7 +55,7 @@ impl Staging {
         })
     }
 
-    /// Did the host say that it knows them? Before, nobody used one.
+    /// Whether the host has confirmed them. They are not used before.
     pub(crate) fn is_registered(&self) -> bool {
         self.registered.load(Ordering::Acquire)
     }

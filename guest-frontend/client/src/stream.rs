@@ -320,7 +320,7 @@ impl Streams {
             .map(|_| ())
     }
 
-    /// Is all work of the stream known to be complete?
+    /// Whether all work of the stream is known to be complete.
     pub(crate) fn is_known_idle(&self, stream: &Stream) -> bool {
         let complete = self.progress.complete();
         if stream.is_legacy() {
@@ -486,7 +486,8 @@ pub(crate) fn wait_for_event(stream: StreamHandle, event: EventHandle) -> Stream
     StreamWaitEvent { stream, event }
 }
 
-/// Is some work of the stream not known to be complete? All up to `complete` is.
+/// Whether the stream may have work in flight. All work up to `complete` is
+/// complete.
 fn is_busy(stream: &Progress, complete: u64) -> bool {
     stream.posted() > stream.complete().max(complete)
 }

@@ -87,7 +87,7 @@ impl HeldReferences {
 /// References whose graph is gone and whose launches may be under way.
 #[derive(Debug, Default)]
 pub(crate) struct Retired {
-    /// Is the list empty? Looked at before the lock.
+    /// Whether the list has entries; checked before the lock is taken.
     any: AtomicBool,
     list: Mutex<Vec<(Vec<References>, Launches)>>,
 }

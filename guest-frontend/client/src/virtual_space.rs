@@ -11,13 +11,75 @@ use paragpu_protocol::status::Status;
 
 use crate::error::Result;
 
+/// Where a program wants memory to lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// On the session's device.
+    Device,
+    /// In the host.
+    Host,
+    /// In this NUMA node of the host.
+    HostNode(i32),
+}
+
+/// Who has access to memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The session's device.
+    Device,
+    /// The program.
+    Host,
+}
+
 /// The parameters with which a program created an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Properties {
+    /// CUmemAllocationProp::location.
+    pub place: Place,
     /// CUmemAllocationHandleType, several as a mask.
     pub handle_types: i32,
     /// CUmemAllocationProp::allocFlags::usage.
     pub usage: u16,
+}
+
+/// The access that each side has: CUmemAccess_flags, 0 none, 1 read, 3 read and written.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Access {
+    pub(crate) device: u32,
+    /// Only memory in the host is the program's.
+    pub(crate) host: u32,
+}
+
+impl Access {
+    /// One side's.
+    pub(crate) fn of(self, side: Side) -> u32 {
+        match side {
+            Side::Device => self.device,
+            Side::Host => self.host,
+        }
+    }
+
+    fn with(self, side: Side, access: u32) -> Self {
+        match side {
+            Side::Device => Self {
+                device: access,
+                ..self
+            },
+            Side::Host => Self {
+                host: access,
+                ..self
+            },
+        }
+    }
+
+    /// How the device maps the memory. What the program has access to is copied from
+    /// and to there, so the device maps it whether kernels may use it or not.
+    pub(crate) fn on_device(self) -> u32 {
+        match self.host {
+            0 => self.device,
+            _ => 3,
+        }
+    }
 }
 
 /// A physical allocation.
@@ -38,8 +100,7 @@ struct Allocation {
 struct Map {
     size: u64,
     allocation: u64,
-    /// CUmemAccess_flags: 0 none, 1 read, 3 read and written.
-    access: u32,
+    access: Access,
 }
 
 /// The host's work for a change of access.
@@ -51,8 +112,10 @@ pub(crate) struct Change {
     pub(crate) size: u64,
     /// Where the session has its memory.
     pub(crate) memory: u64,
-    /// Is it at the address now?
-    pub(crate) had: bool,
+    /// The access that there was.
+    pub(crate) before: Access,
+    /// The access that there is then.
+    pub(crate) after: Access,
 }
 
 /// The virtual memory of a session.
@@ -141,18 +204,36 @@ impl VirtualSpace {
             return Err(Status::INVALID_VALUE);
         }
         let allocation = self.held(handle)?;
-        if size > allocation.size {
-            // NVIDIA's driver answers this, and no invalid value.
+        // A view of the program's would not see what is written by way of another map.
+        let is_second = allocation.properties.place != Place::Device && allocation.maps > 0;
+        if size > allocation.size || is_second {
+            // NVIDIA's driver answers the first, and no invalid value.
             return Err(Status::NOT_SUPPORTED);
         }
         allocation.maps += 1;
         let map = Map {
             size,
             allocation: handle,
-            access: 0,
+            access: Access::default(),
         };
         self.maps.insert(address, map);
         Ok(())
+    }
+
+    /// Is memory in the host that is mapped somewhere?
+    pub(crate) fn is_mapped_in_host(&mut self, handle: u64) -> Result<bool> {
+        let allocation = self.held(handle)?;
+        Ok(allocation.properties.place != Place::Device && allocation.maps > 0)
+    }
+
+    /// Where the memory lies that is mapped in a range, map by map.
+    pub(crate) fn places(&self, address: u64, size: u64) -> Result<Vec<Place>> {
+        let maps = self.whole(address, size)?;
+        let allocations = maps.iter().filter_map(|at| {
+            let map = self.maps.get(at)?;
+            self.allocations.get(&map.allocation)
+        });
+        Ok(allocations.map(|one| one.properties.place).collect())
     }
 
     /// The maps that make up a range, whole and without a gap.
@@ -171,7 +252,7 @@ impl VirtualSpace {
     }
 
     /// The maps in a range of a reservation, none of which reaches out of it.
-    fn inside(&self, address: u64, size: u64) -> Result<Vec<u64>> {
+    pub(crate) fn inside(&self, address: u64, size: u64) -> Result<Vec<u64>> {
         if size == 0 || !is_chunks(&[address, size]) || !self.is_reserved(address, size) {
             return Err(Status::INVALID_VALUE);
         }
@@ -189,18 +270,25 @@ impl VirtualSpace {
     }
 
     /// The maps of a range whose access changes.
-    pub(crate) fn changes(&self, address: u64, size: u64, access: u32) -> Result<Vec<Change>> {
+    pub(crate) fn changes(
+        &self,
+        address: u64,
+        size: u64,
+        side: Side,
+        access: u32,
+    ) -> Result<Vec<Change>> {
         let mut changes = Vec::new();
         for at in self.whole(address, size)? {
             if let Some(map) = self.maps.get(&at)
-                && map.access != access
+                && map.access.of(side) != access
                 && let Some(allocation) = self.allocations.get(&map.allocation)
             {
                 changes.push(Change {
                     address: at,
                     size: map.size,
                     memory: allocation.memory,
-                    had: map.access != 0,
+                    before: map.access,
+                    after: map.access.with(side, access),
                 });
             }
         }
@@ -208,14 +296,14 @@ impl VirtualSpace {
     }
 
     /// The access of the map that starts at `address` is another one now.
-    pub(crate) fn changed(&mut self, address: u64, access: u32) {
+    pub(crate) fn changed(&mut self, address: u64, access: Access) {
         if let Some(map) = self.maps.get_mut(&address) {
             map.access = access;
         }
     }
 
     /// The access permitted at an address.
-    pub(crate) fn access(&self, address: u64) -> Result<u32> {
+    pub(crate) fn access(&self, address: u64) -> Result<Access> {
         let found = self.find(address).ok_or(Status::INVALID_VALUE)?;
         Ok(found.1.access)
     }
@@ -229,7 +317,7 @@ impl VirtualSpace {
             let Some(map) = self.maps.remove(&at) else {
                 continue;
             };
-            if map.access != 0 {
+            if map.access.on_device() != 0 {
                 ends.push(at);
             }
             if let Some(allocation) = self.allocations.get_mut(&map.allocation) {
@@ -277,6 +365,7 @@ mod tests {
 
     const BASE: u64 = 1 << 40;
     const PLAIN: Properties = Properties {
+        place: Place::Device,
         handle_types: 0,
         usage: 0,
     };
@@ -313,18 +402,34 @@ mod tests {
         }
         for (at, size) in [(0, 1), (1, 1), (0, 3), (1, 2), (0, 5), (4, 1), (0, 0)] {
             let (at, size) = (BASE + at * CHUNK, size * CHUNK);
-            assert!(space.changes(at, size, 3).is_err(), "{size} at {at:#x}");
+            assert!(
+                space.changes(at, size, Side::Device, 3).is_err(),
+                "{size} at {at:#x}"
+            );
         }
         for (at, size) in [(0, 1), (1, 1), (0, 3), (1, 2), (3, 4), (0, 0), (12, 5)] {
             let (at, size) = (BASE + at * CHUNK, size * CHUNK);
             assert!(space.unmap(at, size).is_err(), "{size} at {at:#x}");
         }
         assert_eq!(space.unmap(BASE + 5 * CHUNK, CHUNK), Ok((vec![], vec![])));
-        assert_eq!(space.changes(BASE, 4 * CHUNK, 3).unwrap().len(), 2);
-        space.changed(BASE, 3);
-        assert_eq!(space.changes(BASE, 4 * CHUNK, 3).unwrap().len(), 1);
-        assert_eq!(space.access(BASE + CHUNK), Ok(3));
-        assert_eq!(space.access(BASE + 2 * CHUNK), Ok(0));
+        assert_eq!(
+            space
+                .changes(BASE, 4 * CHUNK, Side::Device, 3)
+                .unwrap()
+                .len(),
+            2
+        );
+        let used = Access { device: 3, host: 0 };
+        space.changed(BASE, used);
+        assert_eq!(
+            space
+                .changes(BASE, 4 * CHUNK, Side::Device, 3)
+                .unwrap()
+                .len(),
+            1
+        );
+        assert_eq!(space.access(BASE + CHUNK), Ok(used));
+        assert_eq!(space.access(BASE + 2 * CHUNK), Ok(Access::default()));
         assert_eq!(
             space.unreserve(BASE, 16 * CHUNK),
             Err(Status::INVALID_VALUE)

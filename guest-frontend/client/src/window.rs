@@ -60,7 +60,7 @@ impl PinnedWindow {
         memory.map_or(0, |window| window.len())
     }
 
-    /// Is the address one of the window's?
+    /// Whether the address is in the window.
     pub(crate) fn holds(&self, address: u64) -> bool {
         self.base != 0 && address.wrapping_sub(self.base) < DEVICE_STRIDE
     }
@@ -70,7 +70,7 @@ impl PinnedWindow {
         self.memory.as_deref().filter(|_| !self.is_left())
     }
 
-    /// Has the session left it?
+    /// Whether the session has left it.
     pub(crate) fn is_left(&self) -> bool {
         self.left.load(Ordering::Acquire)
     }
@@ -89,7 +89,7 @@ impl PinnedWindow {
         self.memory.as_ref().map_or(Ok(()), |window| window.keep())
     }
 
-    /// Is the memory behind it there?
+    /// Whether its memory still exists.
     pub(crate) fn is_there(&self) -> bool {
         self.memory.as_ref().is_none_or(|window| window.is_there())
     }
@@ -99,7 +99,7 @@ impl PinnedWindow {
         self.named.store(true, Ordering::Relaxed);
     }
 
-    /// May kernels know addresses in it?
+    /// Whether kernels may know addresses in it.
     pub(crate) fn is_named(&self) -> bool {
         self.named.load(Ordering::Relaxed)
     }

@@ -5,8 +5,8 @@ use paragpu_protocol::status::Status;
 
 use crate::sys::Result;
 
-/// The attributes of each of `count` operations, as their place in their list:
-/// attributes `k` begin at operation `firsts[k]`.
+/// The index of the attributes of each of `count` operations: attributes `k` apply
+/// from operation `firsts[k]` on.
 ///
 /// # Errors
 /// `INVALID_VALUE` unless the first run begins at 0, each later, and the last

@@ -1,11 +1,10 @@
 //! Compiled code on the user's disk.
 //!
-//! NVRTC and nvJitLink keep what they compiled by way of the driver, which has
-//! a cache for it (CUDA Programming Guide, environment variables
-//! `CUDA_CACHE_DISABLE`, `CUDA_CACHE_PATH`, `CUDA_CACHE_MAXSIZE`). This one is
-//! a folder of its own beside the driver's files. An entry is a file named by
-//! the hash of what it was compiled from; it begins with the hash of the rest.
-//! Whatever cannot be read or written does not exist.
+//! NVRTC and nvJitLink cache compiled code through the driver (CUDA Programming
+//! Guide, environment variables `CUDA_CACHE_DISABLE`, `CUDA_CACHE_PATH`,
+//! `CUDA_CACHE_MAXSIZE`). This cache is a separate folder beside the driver's
+//! files. An entry is a file named by the hash of its input; it begins with the
+//! hash of its contents. An entry that cannot be read or written counts as missing.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -13,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::SystemTime;
 
-/// Maximum number of bytes of all entries where nothing is said.
+/// Default limit of all entries in bytes.
 const MOST_BYTES: u64 = 1 << 30;
 /// Bytes of a hash.
 const HASH: usize = 32;
@@ -40,7 +39,7 @@ pub struct CompileCache {
 }
 
 impl CompileCache {
-    /// The user's; `None` if it is switched off or has no place.
+    /// The user's cache; `None` if it is disabled or has no folder.
     #[must_use]
     pub fn of_user() -> Option<Self> {
         let number = |name| std::env::var(name).ok()?.trim().parse::<u64>().ok();
@@ -56,7 +55,7 @@ impl CompileCache {
         Some(Self::at(beside.join("paragpu"), most_bytes))
     }
 
-    /// In this folder, of so many bytes at most.
+    /// A cache in this folder, with a limit in bytes.
     #[must_use]
     pub fn at(folder: PathBuf, most_bytes: u64) -> Self {
         Self { folder, most_bytes }
@@ -81,12 +80,12 @@ impl CompileCache {
             let _ = fs::remove_file(&place);
             return None;
         }
-        // Its time of change says when it was used last.
+        // The modification time records the last use.
         let _ = File::open(&place).and_then(|file| file.set_modified(SystemTime::now()));
         Some(code)
     }
 
-    /// Keeps code; the least recently used makes room for it.
+    /// Stores code, and evicts the least recently used entries to make room.
     pub fn put(&self, key: &Key, code: &[u8]) {
         let size = (HASH + code.len()) as u64;
         if size > self.most_bytes || fs::create_dir_all(&self.folder).is_err() {

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 /// Bytes of a path with its zero.
 pub const PATH: usize = 1024;
 
-/// The attributes of a context, or of those to come.
+/// The attributes of a context, or the defaults of new ones.
 #[derive(Debug, Clone)]
 pub struct Attributes {
     trigger_host: bool,
@@ -55,13 +55,13 @@ impl Attributes {
         }
     }
 
-    /// Those that a new context has.
+    /// The attributes of a new context.
     #[must_use]
     pub fn of_new_context() -> Self {
         Self::with_global(|global| global.clone())
     }
 
-    /// Looks at those of contexts to come.
+    /// Calls a function with the defaults of new contexts.
     pub fn with_global<R>(with: impl FnOnce(&mut Self) -> R) -> R {
         with(GLOBAL.lock().get_or_insert_with(Self::new))
     }
@@ -69,7 +69,7 @@ impl Attributes {
     /// An attribute.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for one that is not known.
+    /// `INVALID_VALUE` for an unknown attribute.
     pub fn get(&self, attribute: i32) -> Result<Value> {
         match attribute {
             ON_EXCEPTION | USER_TRIGGER => Ok(Value::Flag(false)),
@@ -85,8 +85,8 @@ impl Attributes {
     /// Changes an attribute.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for one that is not known or a value that it cannot have,
-    /// `NOT_SUPPORTED` where it asks for a dump.
+    /// `INVALID_VALUE` for an unknown attribute or an invalid value,
+    /// `NOT_SUPPORTED` if it requests a dump.
     pub fn set(&mut self, attribute: i32, value: Value) -> Result<()> {
         match (attribute, value) {
             (ON_EXCEPTION | USER_TRIGGER, Value::Flag(false)) => {}

@@ -1,5 +1,5 @@
-//! Functions that only cross: the host's driver answers them as they are. Their
-//! code is derived from the description of the driver.
+//! Functions that only cross: the host's driver answers them unchanged. Their code
+//! is derived from the description of the driver.
 
 use std::ffi::{c_int, c_uint};
 
@@ -13,15 +13,15 @@ use crate::current;
 use crate::sys::boundary::Out;
 use crate::sys::{Result, context, event, module};
 
-/// A call on its way. It goes to the session of the objects that it names, or
-/// to that of the thread's context if it names none.
+/// A call to be sent. It goes to the session of the objects that it names, or to
+/// that of the thread's context if it names none.
 #[derive(Debug, Default)]
 pub struct Crossing {
     session: Option<&'static Session>,
 }
 
 impl Crossing {
-    /// An object of `session` is named.
+    /// Notes that the call names an object of `session`.
     fn names(&mut self, session: &'static Session) -> Result {
         match self.session.replace(session) {
             Some(other) if !std::ptr::eq(other, session) => Err(Status::INVALID_HANDLE),
@@ -37,14 +37,14 @@ impl Crossing {
     }
 }
 
-/// A kind of parameter: what C passes, and what of it crosses.
+/// A kind of parameter: its C type and its type on the wire.
 pub trait Crosses {
-    /// Passed by C.
+    /// The C type.
     type C;
-    /// Crosses.
+    /// The type on the wire.
     type Wire;
 
-    /// Checks it.
+    /// Checks and converts it.
     ///
     /// # Errors
     /// The error if C passed something else.

@@ -12,13 +12,10 @@ use crate::objects::context::Context;
 use crate::objects::{self, Object};
 use crate::sys::device;
 
-/// CUDA_ERROR_CONTEXT_IS_DESTROYED.
-pub const CONTEXT_IS_DESTROYED: Status = Status(709);
-
 /// A context, for use by one thread.
 pub type Current = Rc<Arc<Context>>;
 
-/// What the thread's current context is, as the runtime library reads it
+/// The thread's current context, as the runtime library reads it
 /// (`paragpu_thread_context`).
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,8 +65,8 @@ fn show(current: Option<&Current>) {
     });
 }
 
-/// Where the thread's context is shown: the same address as long as the thread
-/// runs, and for this thread only.
+/// The address of the thread's context for the runtime library. It is the same for
+/// the thread's lifetime.
 pub fn shown() -> *const ThreadContext {
     SHOWN.with(|shown| shown.as_ptr().cast_const())
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use paragpu_client::objects::edge::{Dependency, Edge};
 use paragpu_client::objects::graph::{CopyNodeEnd, CopyWork, Graph, Kernel, Work};
 
-/// What is told beside nodes, kinds, kernels' names and edges
+/// The details to print in addition to nodes, kinds, kernels' names and edges
 /// (CUgraphDebugDot_flags).
 #[derive(Debug, Clone, Copy)]
 pub struct Details(u32);
@@ -23,9 +23,8 @@ impl Details {
     const CONDITIONAL: u32 = 1 << 15;
     const ALL: u32 = (1 << 16) - 1;
 
-    /// Those that flags name; unknown flags name none. The flags for kinds of
-    /// nodes that there are not, for types and for further topology tell
-    /// nothing more.
+    /// The details that flags select. Unknown flags select none, nor do flags for
+    /// types, for further topology, and for kinds of nodes that do not exist here.
     #[must_use]
     pub fn of(flags: u32) -> Self {
         Self(flags & Self::ALL)

@@ -8,14 +8,14 @@ use parking_lot::Mutex;
 
 /// Maximum number of bytes kept (cuLogsDumpToMemory).
 const MOST: usize = 25_600;
-/// Stands in place of messages that are gone.
+/// Replaces dropped messages.
 const CUT: &str = "earlier messages were left out\n";
 
 /// Messages, each one line.
 #[derive(Debug, Default)]
 pub struct Messages {
     lines: VecDeque<String>,
-    /// How many there were; numbers are their lower halves.
+    /// Number of messages so far; message numbers are its low 32 bits.
     pushed: u64,
     bytes: usize,
 }
@@ -48,13 +48,13 @@ impl Messages {
         self.pushed as u32
     }
 
-    /// The messages from number `from` on, or all, in at most `room` bytes: of
-    /// more the newest, behind a line that says so. `None` if not even the
-    /// newest fits, and where there was no such message.
+    /// The messages from number `from` on, or all, in at most `room` bytes. If
+    /// there are more, the newest ones, after a line that says so. `None` if not
+    /// even the newest fits, or there was no such message.
     #[must_use]
     pub fn since(&self, from: Option<u32>, room: usize) -> Option<String> {
         let kept = self.lines.len();
-        // Numbers may wrap: what counts is how far one lies behind the next.
+        // Numbers may wrap, so compare their distance from the next.
         let asked = from.map_or(kept, |from| self.next().wrapping_sub(from) as usize);
         if asked as u64 > self.pushed {
             return None;
@@ -98,16 +98,16 @@ pub type Listener = Arc<dyn Fn(&str) + Send + Sync>;
 static MESSAGES: Mutex<Messages> = Mutex::new(Messages::new());
 static LISTENERS: Mutex<(usize, Vec<(usize, Listener)>)> = Mutex::new((0, Vec::new()));
 
-/// Looks at the messages.
+/// Calls a function with the messages.
 pub fn with<R>(look: impl FnOnce(&Messages) -> R) -> R {
     look(&MESSAGES.lock())
 }
 
-/// Adds a message and tells it to those who listen.
+/// Adds a message and passes it to the listeners.
 #[cold]
 pub fn say(message: &str) {
     MESSAGES.lock().push(message);
-    // Not under the lock: a listener may end itself.
+    // Not under the lock: a listener may remove itself.
     let listeners: Vec<Listener> = {
         let all = LISTENERS.lock();
         all.1
@@ -120,7 +120,7 @@ pub fn say(message: &str) {
     }
 }
 
-/// Tells messages from now on; returns the listener's number.
+/// Adds a listener for later messages. Returns its number.
 pub fn listen(listener: Listener) -> usize {
     let mut all = LISTENERS.lock();
     all.0 += 1;
@@ -129,7 +129,7 @@ pub fn listen(listener: Listener) -> usize {
     number
 }
 
-/// Tells no more; false if nobody has this number.
+/// Removes a listener. False if there is none with this number.
 pub fn end(number: usize) -> bool {
     let mut all = LISTENERS.lock();
     let before = all.1.len();

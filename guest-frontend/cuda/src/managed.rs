@@ -1,4 +1,4 @@
-//! Managed memory: host memory that program and device reach at one address.
+//! Managed memory: host memory that program and device access at one address.
 //!
 //! It is pinned memory of the session's window where there is one, and a shadow
 //! otherwise, coherent at launches and waits like any pinned memory. Nothing
@@ -24,7 +24,7 @@ pub struct Location {
 }
 
 impl Location {
-    /// None was given, or ranges differ.
+    /// No location was given, or ranges differ.
     pub const INVALID: Self = Self { kind: 0, id: 0 };
     const DEVICE: i32 = 1;
     const HOST: i32 = 2;
@@ -98,24 +98,33 @@ static ALLOCATIONS: RwLock<BTreeMap<u64, Allocation>> = RwLock::new(BTreeMap::ne
 
 /// Notes an allocation.
 pub fn insert(address: u64, size: u64) {
-    note(address, size, None);
+    note(address, size, None, Location::INVALID);
 }
 
-/// Notes a variable of a module of a device, where it is not known yet.
+/// Notes an allocation of a pool that prefers a location.
+pub fn insert_preferring(address: u64, size: u64, preferred: Location) {
+    note(address, size, None, preferred);
+}
+
+/// Notes a variable of a device's module, unless it is known.
 pub fn insert_variable(address: u64, size: u64, ordinal: u32) {
-    note(address, size, Some(ordinal));
+    note(address, size, Some(ordinal), Location::INVALID);
 }
 
-fn note(address: u64, size: u64, variable_of: Option<u32>) {
+fn note(address: u64, size: u64, variable_of: Option<u32>, preferred: Location) {
+    let advice = Advice {
+        preferred,
+        ..Advice::default()
+    };
     let mut all = ALLOCATIONS.write();
     all.entry(address).or_insert_with(|| Allocation {
         size,
         variable_of,
-        advice: BTreeMap::from([(address, Advice::default())]),
+        advice: BTreeMap::from([(address, advice)]),
     });
 }
 
-/// Forgets the allocation that begins at an address; false where none does.
+/// Forgets the allocation that begins at an address. False if there is none.
 #[must_use]
 pub fn remove(address: u64) -> bool {
     forget(address, false)
@@ -134,7 +143,7 @@ fn forget(address: u64, variable: bool) -> bool {
     known && all.remove(&address).is_some()
 }
 
-/// The variable that an address lies in: first address, size and device.
+/// The variable that contains an address: start, size and device.
 #[must_use]
 pub fn variable(address: u64) -> Option<(u64, u64, u32)> {
     let all = ALLOCATIONS.read();
@@ -143,13 +152,13 @@ pub fn variable(address: u64) -> Option<(u64, u64, u32)> {
     Some((start, size, ordinal))
 }
 
-/// Is an address managed memory?
+/// Whether an address is managed memory.
 #[must_use]
 pub fn contains(address: u64) -> bool {
     find(&ALLOCATIONS.read(), address).is_some()
 }
 
-/// First address and size of the allocation that an address lies in.
+/// Start and size of the allocation that contains an address.
 #[must_use]
 pub fn allocation(address: u64) -> Option<(u64, u64)> {
     find(&ALLOCATIONS.read(), address)
@@ -202,8 +211,8 @@ pub fn check(address: u64, size: u64) -> Result {
     within(&ALLOCATIONS.read(), address, size).map(|_| ())
 }
 
-/// What `tell` says of the advice about every byte of a range, if it is the
-/// same for all.
+/// The property `tell` of the advice about a range, if it is the same for every
+/// byte.
 ///
 /// # Errors
 /// As [`advise`].

@@ -80,7 +80,7 @@ impl Named {
         Ok((self.session()?, self.stream()?))
     }
 
-    /// Its number (cuStreamGetId): the device above, and below 48 bits that no other stream of it has.
+    /// Its number (cuStreamGetId): the device, and 48 bits that are unique on it.
     pub fn id(&self) -> Result<u64> {
         let (session, stream) = self.both()?;
         Ok(u64::from(session.ordinal()) << 48 | stream.handle().0)

@@ -1,5 +1,5 @@
-//! What the environment says once for the whole process (CUDA C++ Programming
-//! Guide, CUDA Environment Variables).
+//! Settings of the process from the environment (CUDA C++ Programming Guide, CUDA
+//! Environment Variables).
 
 use std::sync::OnceLock;
 

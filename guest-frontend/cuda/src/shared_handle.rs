@@ -1,8 +1,8 @@
-//! Descriptors that stand for physical memory, in this process and others.
+//! Descriptors that represent physical memory, in this process and others.
 //!
-//! A descriptor is one end of a pair of sockets; the other end tells when nobody
-//! has it any more. In the socket lies a handle for other processes, which look
-//! at it and leave it there.
+//! A descriptor is one end of a socket pair; the other end shows when all copies of
+//! it are closed. The socket contains a handle for other processes, which peek at
+//! it without consuming it.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,7 +15,7 @@ use paragpu_client::shared_memory::HANDLE;
 use parking_lot::Mutex;
 use rustix::net::RecvFlags;
 
-/// Most descriptors that stand for something at a time.
+/// Maximum number of such descriptors.
 const MOST: usize = 4096;
 
 /// Names an open file of this system.
@@ -37,11 +37,11 @@ fn name(file: &File) -> std::io::Result<FileName> {
     Ok((data.dev(), data.ino()))
 }
 
-/// Does nobody have the other end any more?
+/// Whether all copies of the other end are closed.
 fn is_closed(end: &mut UnixStream) -> bool {
     match end.read(&mut [0; 16]) {
         Ok(read) => read == 0,
-        // The handle that nobody read went away with the other end.
+        // The unread handle is discarded with the other end.
         Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
     }
 }
@@ -56,7 +56,7 @@ pub fn carrying(handle: &[u8; HANDLE]) -> std::io::Result<OwnedFd> {
     Ok(given.into())
 }
 
-/// The handle in a descriptor, which stays there.
+/// Peeks at the handle in a descriptor.
 #[must_use]
 pub fn carried(descriptor: BorrowedFd<'_>) -> Option<[u8; HANDLE]> {
     let mut handle = [0; HANDLE];
@@ -72,7 +72,7 @@ impl<T: Copy> SharedHandles<T> {
         Self(Mutex::new(None))
     }
 
-    /// A descriptor that stands for `what`, and for the handle in others.
+    /// A descriptor for `what` in this process, and for the handle in others.
     ///
     /// # Errors
     /// Errors of the operating system; `OutOfMemory` for too many.
@@ -100,7 +100,7 @@ impl<T: Copy> SharedHandles<T> {
         shared.as_ref()?.get(&name).map(|shared| shared.what)
     }
 
-    /// Takes what no descriptor stands for any more.
+    /// Takes the objects whose descriptors are all closed.
     pub fn take_closed(&self) -> Vec<T> {
         let mut shared = self.0.lock();
         let Some(shared) = shared.as_mut() else {

@@ -11,7 +11,7 @@ pub struct Symbol {
     pub version: i32,
     /// Its null stream is the thread's own.
     pub own: bool,
-    /// Does it do anything but say that it is not served?
+    /// Whether it is served.
     pub served: bool,
     /// Its code.
     pub address: unsafe extern "C" fn(),

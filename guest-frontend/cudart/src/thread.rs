@@ -111,8 +111,8 @@ impl Thread {
     /// Remembers an error for the carrier's `cudaGetLastError`. That work is not
     /// over yet is an answer and no error: NVIDIA's runtime does not remember it.
     ///
-    /// Carriers that share a place forget each other's errors; none gets
-    /// another's. Callers without a carrier (zero) share theirs with nobody.
+    /// Carriers that share a slot overwrite each other's errors, but none reads
+    /// another's. Callers without a carrier (zero) have their own.
     pub fn fail(&self, carrier: u32, code: cudaError_t) {
         if code != cudaErrorNotReady {
             self.last_error(carrier).set(LastError { carrier, code });

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use paragpu_config::{Setting as _, Size};
+use paragpu_config::Size;
 use paragpu_libvirt::VmName;
 
 use crate::control::Control;
 use crate::error::Error;
 use crate::pool::{PoolCommand, Wish};
+use crate::values::{interval, size};
 
 /// Shows and controls the GPUs of virtual machines.
 ///
@@ -419,29 +420,6 @@ pub struct Migrate {
     pub output: Output,
 }
 
-/// Seconds of `30s`, `10m`, `2h`; 0 of `off`.
-pub fn interval(text: &str) -> Result<u64, String> {
-    let advice = || "give a time as 30s, 10m or 2h, or off".to_owned();
-    if text == "off" {
-        return Ok(0);
-    }
-    let split = text
-        .find(|c: char| !c.is_ascii_digit())
-        .ok_or_else(advice)?;
-    let (count, unit) = text.split_at(split);
-    let unit = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        _ => return Err(advice()),
-    };
-    let count: u64 = count.parse().map_err(|_| advice())?;
-    match count.checked_mul(unit) {
-        Some(seconds @ 1..=31_536_000) => Ok(seconds),
-        _ => Err("give at least 1s and at most a year".into()),
-    }
-}
-
 /// A certificate to make.
 #[derive(Debug, Args)]
 pub struct Certificate {
@@ -466,11 +444,6 @@ pub struct Certificate {
     /// its certificate, unless the VM shows a later one before.
     #[arg(long, value_name = "TIME", default_value = "825d", value_parser = validity)]
     pub valid: u64,
-}
-
-/// A size in bytes.
-pub fn size(text: &str) -> Result<Size, String> {
-    Size::from_text(text)
 }
 
 /// Seconds in a time such as 12h.

@@ -21,7 +21,7 @@ struct Entry {
     variable: Option<String>,
 }
 
-/// Does what `command` says.
+/// Executes `command`.
 pub fn run(command: &ConfigCommand) -> Result<ExitCode, Error> {
     match command {
         ConfigCommand::Show { side, output } => match side {

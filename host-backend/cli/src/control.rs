@@ -6,15 +6,22 @@ use paragpu_config::host::Host;
 use paragpu_control::admin::{Client, Progress, Request, Response};
 use paragpu_control::frame::FrameError;
 
+use paragpu_protocol::handshake::VERSION;
+
 use crate::error::Error;
+
+/// Begins the daemon's answer to a request that is none of its release's
+/// ([`FrameError::Content`]).
+const NOT_UNDERSTOOD: &str = "bad message";
 
 /// A connection to the daemon's control socket.
 #[derive(Debug)]
 pub struct Control {
     client: Client,
+    path: PathBuf,
 }
 
-/// Where the control socket is: `given`, or as host.toml says.
+/// The path of the control socket: `given`, or from host.toml.
 pub fn place(given: Option<&Path>) -> Result<PathBuf, Error> {
     match given {
         Some(path) => Ok(path.to_owned()),
@@ -23,11 +30,11 @@ pub fn place(given: Option<&Path>) -> Result<PathBuf, Error> {
 }
 
 impl Control {
-    /// Connects to the socket at `given`, or as host.toml says.
+    /// Connects to the socket at `given`, or to that of host.toml.
     pub fn connect(given: Option<&Path>) -> Result<Self, Error> {
         let path = place(given)?;
         match Client::connect(&path) {
-            Ok(client) => Ok(Self { client }),
+            Ok(client) => Ok(Self { client, path }),
             Err(source) => Err(Error::NoDaemon { path, source }),
         }
     }
@@ -43,10 +50,43 @@ impl Control {
         request: &Request,
         progress: impl FnMut(Progress),
     ) -> Result<Response, Error> {
-        match self.client.order(request, progress)? {
-            Response::Error { error } => Err(Error::Refused(error)),
-            response => Ok(response),
+        match self.client.order(request, progress) {
+            Ok(Response::Error { error }) => Err(match error.starts_with(NOT_UNDERSTOOD) {
+                true => self.other().unwrap_or(Error::Refused(error)),
+                false => Error::Refused(error),
+            }),
+            Ok(response) => Ok(response),
+            Err(error @ FrameError::Content(_)) => {
+                Err(self.other().unwrap_or_else(|| error.into()))
+            }
+            Err(error) => Err(error.into()),
         }
+    }
+
+    /// What to say of a daemon of another release; `None` if this one is not. The
+    /// question for the version is the same in every release.
+    fn other(&self) -> Option<Error> {
+        let client = Client::connect(&self.path).ok()?;
+        let Ok(Response::Version {
+            daemon, protocol, ..
+        }) = client.ask(&Request::Version {})
+        else {
+            return None;
+        };
+        let (release, own) = (env!("CARGO_PKG_VERSION"), VERSION.to_string());
+        ((daemon.as_str(), &protocol) != (release, &own)).then(|| {
+            let plain = |text: &str| -> String {
+                let text = text.chars().filter(|letter| !letter.is_control());
+                text.take(40).collect()
+            };
+            Error::Refused(format!(
+                "paragpud is release {} with protocol {}, this paragpu is release {release} with \
+                 protocol {own}, and they do not understand each other here: install the same \
+                 release, and restart paragpud",
+                plain(&daemon),
+                plain(&protocol),
+            ))
+        })
     }
 }
 

@@ -1,101 +1,20 @@
-//! `paragpu doctor`: what is configured, what answers, what is missing.
+//! `paragpu doctor`: examines the configuration and what it names, and prints findings.
 
 mod confinement;
 mod guest;
 mod host;
 mod pool;
+mod report;
 mod tls;
 
 use std::path::Path;
 use std::process::ExitCode;
 
-use paragpu_config::{Configuration, Loaded, Origin};
-use serde::Serialize;
-
 use crate::arguments::{Output, Side};
 use crate::error::{Error, print, print_json};
+use report::{Report, State};
 
-/// How something is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum State {
-    /// As it should be.
-    Good,
-    /// Not there, and not needed as things are configured.
-    Absent,
-    /// May matter.
-    Warning,
-    /// Keeps programs from finding a GPU.
-    Bad,
-}
-
-/// One thing that was looked at.
-#[derive(Debug, Serialize)]
-struct Finding {
-    side: &'static str,
-    what: String,
-    state: State,
-    detail: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    advice: Option<String>,
-}
-
-/// What was found so far.
-#[derive(Debug, Default, Serialize)]
-struct Report {
-    version: u32,
-    ok: bool,
-    findings: Vec<Finding>,
-}
-
-impl Report {
-    fn add(
-        &mut self,
-        side: &'static str,
-        what: impl Into<String>,
-        state: State,
-        detail: impl Into<String>,
-    ) -> &mut Finding {
-        self.findings.push(Finding {
-            side,
-            what: what.into(),
-            state,
-            detail: detail.into(),
-            advice: None,
-        });
-        let last = self.findings.len() - 1;
-        &mut self.findings[last]
-    }
-
-    /// Adds where a side's configuration comes from, and what it sets.
-    fn configuration<T: Configuration>(&mut self, side: &'static str, loaded: &Loaded<T>) {
-        let files: Vec<String> = loaded
-            .files
-            .iter()
-            .map(|file| file.display().to_string())
-            .collect();
-        let detail = if files.is_empty() {
-            "no file: the defaults".to_owned()
-        } else {
-            files.join(", ")
-        };
-        self.add(side, "configuration", State::Good, detail);
-        for entry in loaded.entries() {
-            if *entry.origin != Origin::Default {
-                let detail = format!("{} = {} ({})", entry.key, entry.value, entry.origin);
-                self.add(side, "", State::Good, detail);
-            }
-        }
-    }
-}
-
-impl Finding {
-    fn advise(&mut self, advice: impl Into<String>) {
-        self.advice = Some(advice.into());
-    }
-}
-
-/// Looks and prints; fails where programs will not find a GPU.
+/// Examines and prints; fails if programs will not find a GPU.
 pub fn run(
     side: Option<Side>,
     of_pool: bool,
@@ -127,14 +46,6 @@ pub fn run(
     } else {
         ExitCode::FAILURE
     })
-}
-
-/// "1 session", "2 sessions".
-fn counted(count: impl Into<u64>, one: &str) -> String {
-    match count.into() {
-        1 => format!("1 {one}"),
-        count => format!("{count} {one}s"),
-    }
 }
 
 fn text(report: &Report) -> String {

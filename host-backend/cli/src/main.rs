@@ -15,6 +15,7 @@ mod redirect;
 mod sessions;
 mod top;
 mod travel;
+mod values;
 
 use std::process::ExitCode;
 

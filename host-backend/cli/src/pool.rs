@@ -15,9 +15,9 @@ use paragpu_pool::rebalance::{self, Goal};
 use paragpu_pool::slurm::{self, Slurm};
 use paragpu_pool::{Pool, Static, Want, agent};
 
-use crate::arguments::{interval, size};
 use crate::error::{Error, print};
 use crate::redirect;
+use crate::values::{interval, size};
 
 /// The vsock port that `paragpu attach --pool` listens on by default.
 const PORT: u32 = 7014;

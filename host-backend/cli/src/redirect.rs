@@ -3,8 +3,8 @@
 
 mod switch;
 
-use switch::NotRedirected;
 pub use switch::redirected;
+use switch::{NotRedirected, REDIRECTOR};
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -24,8 +24,6 @@ use serde::Serialize;
 use crate::arguments::Output;
 use crate::error::{Error, print, print_json};
 
-/// The library that redirects.
-const REDIRECTOR: &str = "libparagpu-redirect.so";
 /// Keeps NCCL from shared memory between processes, which kernels of two
 /// processes do not see alike: ranks talk over sockets.
 const NCCL_SHM_DISABLE: &str = "NCCL_SHM_DISABLE";

@@ -1,12 +1,13 @@
 //! `paragpu top`: what the sessions do now.
 
 mod listing;
+mod options;
 mod pool;
 mod screen;
 mod view;
 
 use std::io::IsTerminal as _;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ratatui::crossterm::event::{poll, read};
 use ratatui::crossterm::execute;
@@ -15,29 +16,13 @@ use ratatui::layout::Rect;
 use ratatui::{DefaultTerminal, TerminalOptions, Viewport};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use crate::arguments::{Output, Sort};
+use crate::arguments::Output;
 use crate::control::Control;
 use crate::error::{Error, print, print_json_line};
+pub use options::Options;
+pub use pool::top as pool;
 use screen::Key;
 use view::{sample, view};
-
-/// What `paragpu top` is asked for.
-#[derive(Debug, Clone, Copy)]
-pub struct Options {
-    /// From one look to the next.
-    pub interval: Duration,
-    /// One look only.
-    pub once: bool,
-    /// The first is the largest of this.
-    pub sort: Sort,
-    /// How to print.
-    pub output: Output,
-}
-
-/// `paragpu top --pool`.
-pub fn pool(options: Options) -> Result<(), Error> {
-    pool::top(options)
-}
 
 /// `paragpu top`.
 pub fn top(control: &Control, options: Options) -> Result<(), Error> {
@@ -82,7 +67,7 @@ impl Drop for Screen {
     }
 }
 
-/// Is the terminal gone? Waiting for its keys would then never sleep.
+/// Whether the terminal is gone. Waiting for its keys would then busy-loop.
 fn hung_up() -> bool {
     let input = std::io::stdin();
     let mut fds = [PollFd::new(&input, PollFlags::empty())];

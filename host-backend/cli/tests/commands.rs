@@ -59,6 +59,7 @@ fn session() -> SessionInfo {
         bytes_from_device: 2,
         device_memory: 64 << 20,
         host_memory: 0,
+        shadow_memory: 0,
         counted: true,
         ending: false,
         activity: Activity::Serving,

@@ -66,7 +66,7 @@ impl Message for Reply {
     const MOST: usize = 16 << 10;
 }
 
-/// The daemon's side of it.
+/// The daemon's side.
 #[derive(Debug)]
 pub struct Apart {
     socket: Control,
@@ -74,10 +74,10 @@ pub struct Apart {
 }
 
 impl Apart {
-    /// Splits the process off. To be called while this process has one thread.
+    /// Forks the spawner. Must be called while this process has one thread.
     ///
     /// # Errors
-    /// Why there are no workers of their own users: a sentence.
+    /// One sentence: why workers cannot have their own users.
     pub fn start(program: &Path, (first, last): (u32, u32)) -> Result<Self, String> {
         let map = Map {
             first,
@@ -112,21 +112,22 @@ impl Apart {
             socket: ours,
             users: map.count,
         };
-        // Says whether it can.
+        // The spawner reports whether it can.
         apart.hear(&mut Inbox::default())?;
         Ok(apart)
     }
 
-    /// How many users there are; 0 is nobody's.
+    /// Number of users in the range; 0 belongs to no VM.
     #[must_use]
     pub fn users(&self) -> u32 {
         self.users
     }
 
-    /// Starts a worker: its process, twice, and the daemon's end of its socket.
+    /// Starts a worker. Returns its process ID, its descriptor, and the daemon's
+    /// end of its socket.
     ///
     /// # Errors
-    /// A sentence.
+    /// One sentence.
     pub fn spawn(&self, spawn: &Spawn) -> Result<(u32, OwnedFd, Control), String> {
         let (ours, theirs) = Control::pair().map_err(|error| error.to_string())?;
         let mut inbox = Inbox::default();
@@ -136,20 +137,20 @@ impl Apart {
         Ok((pid, pidfd, ours))
     }
 
-    /// An empty directory of the daemon's is this user's from now on.
+    /// Gives an empty directory to this user.
     ///
     /// # Errors
-    /// A sentence.
+    /// One sentence.
     pub fn give(&self, directory: impl AsFd, user: u32) -> Result<(), String> {
         let mut inbox = Inbox::default();
         self.ask(&Request::Give { user }, directory.as_fd(), &mut inbox)?;
         Ok(())
     }
 
-    /// Removes what is in a directory of this user's.
+    /// Empties a directory of this user.
     ///
     /// # Errors
-    /// A sentence.
+    /// One sentence.
     pub fn empty(&self, directory: impl AsFd, user: u32) -> Result<(), String> {
         let mut inbox = Inbox::default();
         self.ask(&Request::Empty { user }, directory.as_fd(), &mut inbox)?;
@@ -177,7 +178,7 @@ impl Apart {
     }
 }
 
-/// Gives up the privileges of a process that is not root.
+/// Drops the privileges of a process that is not root.
 ///
 /// # Errors
 /// Errors of the operating system.
@@ -185,7 +186,7 @@ pub fn drop_privileges() -> std::io::Result<()> {
     if geteuid().is_root() {
         return Ok(());
     }
-    // Not known to old kernels.
+    // Old kernels lack it.
     let _ = clear_ambient_capability_set();
     keep(CapabilitySet::empty())
 }
@@ -199,11 +200,11 @@ fn keep(kept: CapabilitySet) -> std::io::Result<()> {
     Ok(set_capabilities(None, sets)?)
 }
 
-/// The namespaces of a worker. NVIDIA's driver looks itself up in /proc by the number
-/// that it has in its own namespace of processes, and does not begin where another has
-/// it there. A /proc of that namespace cannot be mounted where a unit or a container
-/// hides parts of the host's, so its workers stay in the host's. Their user, and
-/// Landlock, keep them from others' processes.
+/// The namespaces of a worker. NVIDIA's driver looks itself up in /proc by its
+/// number in its own PID namespace, and fails if another process has that number
+/// there. A /proc of that namespace cannot be mounted where a unit or a container
+/// hides parts of the host's, so these workers stay in the host's. Their user and
+/// Landlock keep them away from other processes.
 fn namespaces(spawn: &Spawn) -> Namespaces {
     match spawn.device.as_str() {
         "cuda" => Namespaces::WithHostsProcesses,
@@ -217,11 +218,11 @@ struct Privileged {
     file: OwnedFd,
     null: OwnedFd,
     spare: Option<Spare>,
-    /// Those of the last worker.
+    /// The namespaces of the last worker.
     last: Namespaces,
 }
 
-/// A process in namespaces of its own that waits for what to run. It ends with
+/// A process in its own namespaces that waits for a worker to run. It exits with
 /// the spawner.
 struct Spare {
     namespaces: Namespaces,
@@ -231,7 +232,7 @@ struct Spare {
 }
 
 impl Privileged {
-    /// Serves until the daemon is gone; the status to end with.
+    /// Serves until the daemon is gone. Returns the exit status.
     fn serve(&mut self, socket: &Control) -> i32 {
         apart::introduce(c"paragpu-spawner");
         let able = self.limit().and_then(|()| self.prove());
@@ -260,18 +261,19 @@ impl Privileged {
                 break;
             }
             if started {
-                // What fails now is told when the next one is asked for.
+                // A failure is reported with the next request.
                 self.spare = self.spare(self.last).ok();
             }
         }
         DONE
     }
 
-    /// Keeps the capabilities that are needed, and no others.
+    /// Drops all capabilities that it does not need.
     fn limit(&self) -> Result<(), String> {
         let needed = CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::CHOWN;
         for capability in CapabilitySet::all().difference(needed).iter() {
-            // Without CAP_SETPCAP, and where the kernel knows fewer.
+            // Fails without CAP_SETPCAP, and if the kernel knows fewer
+            // capabilities.
             let _ = remove_capability_from_bounding_set(capability);
         }
         set_no_new_privs(true).map_err(|errno| errno.to_string())?;
@@ -282,7 +284,7 @@ impl Privileged {
         Ok(())
     }
 
-    /// Starts a process as workers are, before the first is needed.
+    /// Starts a process the way workers are started, before the first is needed.
     fn prove(&self) -> Result<(), String> {
         let as_vm = || match apart::become_user(1) {
             Ok(()) => DONE,
@@ -293,7 +295,7 @@ impl Privileged {
         })
     }
 
-    /// Has a process of the range do something, and waits for it.
+    /// Runs something in a process with a user of the range, and waits for it.
     fn run(&self, namespaces: Namespaces, what: impl FnOnce() -> i32) -> Result<(), String> {
         let started = apart::start(self.map, namespaces, false, what);
         let (_, pidfd) = started.map_err(|error| error.to_string())?;
@@ -316,7 +318,7 @@ impl Privileged {
                 let owner = self.of_range(user)?;
                 let status = directory(fd)?;
                 if status.st_uid != geteuid().as_raw() {
-                    return Err("the directory is somebody's already".into());
+                    return Err("the directory already has an owner".into());
                 }
                 if std::fs::read_dir(at(fd)).is_ok_and(|mut inside| inside.next().is_some()) {
                     return Err("the directory is not empty".into());
@@ -326,7 +328,7 @@ impl Privileged {
                         let group = Gid::from_raw(owner);
                         fchown(fd, Some(Uid::from_raw(owner)), Some(group))
                     })
-                    .map_err(|errno| format!("the directory cannot be given away: {errno}"))?;
+                    .map_err(|errno| format!("cannot change the directory's owner: {errno}"))?;
                 Ok(None)
             }
             Request::Empty { user } => {
@@ -344,7 +346,7 @@ impl Privileged {
         }
     }
 
-    /// A user of the range that is a VM's, as the host counts.
+    /// The host's number of a VM's user in the range.
     fn of_range(&self, user: u32) -> Result<u32, String> {
         match user {
             1.. if user < self.map.count => Ok(self.map.first + user),
@@ -352,7 +354,7 @@ impl Privileged {
         }
     }
 
-    /// A worker: its process, twice.
+    /// Starts a worker. Returns its process ID and descriptor.
     fn start(&mut self, spawn: Box<Spawn>, socket: &OwnedFd) -> Result<(u32, OwnedFd), String> {
         let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_lowercase());
         if !spawn.apart || spawn.image_cache.is_some() {
@@ -381,7 +383,7 @@ impl Privileged {
         Ok((spare.pid, spare.pidfd))
     }
 
-    /// Makes a process that waits.
+    /// Creates a waiting process.
     fn spare(&self, namespaces: Namespaces) -> Result<Spare, String> {
         let (gate, theirs) = Control::pair().map_err(|error| error.to_string())?;
         let (pid, pidfd) = apart::start(self.map, namespaces, true, || self.wait(&theirs))
@@ -394,9 +396,10 @@ impl Privileged {
         })
     }
 
-    /// The process that waits, until it is a worker; its status where it is none.
+    /// Runs in the waiting process until it becomes a worker. Returns the exit
+    /// status if it does not.
     fn wait(&self, gate: &Control) -> i32 {
-        // The other end of the gate among them, which would keep it open.
+        // Among them the other end of the gate, which would keep it open.
         let kept = [gate.as_fd(), self.file.as_fd(), self.null.as_fd()];
         if apart::close_all_but(&kept.map(|fd| fd.as_raw_fd())).is_err() {
             return 124;
@@ -417,7 +420,7 @@ impl Privileged {
         }
     }
 
-    /// The worker's program, as it is started.
+    /// The command that starts the worker's program.
     fn program<'a>(&'a self, spawn: &Spawn, socket: &'a OwnedFd) -> Result<Program<'a>, String> {
         let command = spawn.command();
         let text = |text: OsString| CString::new(text.into_vec()).map_err(|_| "a null".to_owned());
@@ -446,7 +449,7 @@ impl Privileged {
     }
 }
 
-/// The status of what must be a directory.
+/// The status of a descriptor that must be a directory.
 fn directory(fd: &OwnedFd) -> Result<rustix::fs::Stat, String> {
     let status = fstat(fd).map_err(|errno| errno.to_string())?;
     match FileType::from_raw_mode(status.st_mode) {
@@ -455,7 +458,7 @@ fn directory(fd: &OwnedFd) -> Result<rustix::fs::Stat, String> {
     }
 }
 
-/// A name of what is open.
+/// A path of an open descriptor.
 fn at(fd: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }

@@ -65,8 +65,8 @@ fn key_and_value(text: &str) -> Result<(String, String), String> {
 }
 
 impl Arguments {
-    /// Where the daemon's configuration comes from. The same each time, so
-    /// that reading it again keeps what the command line set.
+    /// The sources of the daemon's configuration. Rereading it keeps the settings
+    /// of the command line.
     #[must_use]
     pub fn sources(&self) -> Sources {
         let mut sources = Sources::system::<Host>();

@@ -2,14 +2,19 @@
 #![forbid(unsafe_code)]
 
 mod admit;
+mod arrivals;
 mod checkpoints;
 mod consoles;
 mod counts;
 mod exchange;
 mod fresh;
+mod inquiries;
 mod leases;
 mod listeners;
+mod migration;
 mod migrations;
+mod operation;
+mod order;
 mod orders;
 mod placing;
 mod reload;
@@ -17,6 +22,7 @@ mod scrapes;
 mod shaking;
 mod signals;
 mod supervise;
+mod token;
 mod turns;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -30,20 +36,21 @@ use paragpu_control::socket::Inbox;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use self::arrivals::Arrivals;
 use self::counts::Counts;
-use self::listeners::Listeners;
-use self::reload::Operation;
+use self::inquiries::Inquiries;
+use self::listeners::{Listeners, patiently};
+use self::migration::{Departed, Migration};
+use self::operation::Operation;
+use self::order::{Ordered, Parked, Periodic};
 use self::signals::Signals;
 use crate::arguments::Arguments;
-use crate::console::Console;
 use crate::device::Devices;
 use crate::giving::Given;
-use crate::handshake::{Asked, Guest};
 use crate::leases::Leases;
 use crate::link::Links;
 use crate::notes::Notes;
 use crate::reception::Reception;
-use crate::scrape::Scrape;
 use crate::session::Session;
 use crate::shaking::Shaking;
 use crate::shares::Shares;
@@ -53,22 +60,14 @@ use crate::users::{Users, worker_program};
 use crate::worker::{State, Worker};
 use crate::{Error, confine, logging, sys};
 
-/// From being told to end to being killed.
+/// Grace period between a request to end and a kill.
 const GRACE: Duration = Duration::from_secs(1);
-/// Pause of accepting when the system has no descriptors left.
+/// How long to accept no connections when the system has no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Most descriptors of peers that wait to be closed, before peers wait in turn.
+/// Maximum number of peers' descriptors that are not closed yet; beyond it no
+/// connections are accepted.
 const UNCLOSED: usize = 1024;
-
-/// A guest that waits for a worker.
-#[derive(Debug)]
-struct Waiting {
-    guest: Guest,
-    asked: Box<Asked>,
-    /// Place of its GPU, or why it gets none; `None` until the devices are found.
-    placed: Option<Result<u32, String>>,
-}
 
 /// The owner of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,50 +89,27 @@ enum Polled {
     Scrape(u64),
 }
 
-/// Guests on their way to a session.
-#[derive(Debug)]
-struct Arrivals {
-    /// Strangers, who have not said all of their hello.
-    reception: Reception,
-    /// Threads for their handshakes.
-    shaking: Shaking,
-    /// Guests that are admitted and have no worker yet.
-    waiting: VecDeque<Waiting>,
-    /// Guests of leases that agents have yet to claim again.
-    early: Vec<leases::Early>,
-    /// Place of the GPU that the last session got.
-    last_place: Option<u32>,
-}
-
-/// Connections that ask about the daemon, and what they wait for.
-#[derive(Debug, Default)]
-struct Inquiries {
-    consoles: BTreeMap<u64, Console>,
-    scrapes: BTreeMap<u64, Scrape>,
-    listings: Vec<consoles::Listing>,
-}
-
-/// Sessions that leave, come, or are written.
+/// Moves and checkpoints in progress.
 #[derive(Debug, Default)]
 struct Travel {
-    /// To daemons of other hosts.
+    /// Connections to daemons of other hosts.
     links: Links,
-    /// By key of the worker.
-    orders: BTreeMap<u64, orders::Ordered>,
-    migrations: BTreeMap<u64, migrations::Migration>,
+    /// By worker key.
+    orders: BTreeMap<u64, Ordered>,
+    migrations: BTreeMap<u64, Migration>,
     /// The destinations of sessions that left, by token.
-    departed: BTreeMap<[u8; 16], migrations::Departed>,
-    parked: Vec<orders::Parked>,
-    /// By session.
-    checkpoints: BTreeMap<u64, checkpoints::Periodic>,
+    departed: BTreeMap<[u8; 16], Departed>,
+    parked: Vec<Parked>,
+    /// By session number.
+    checkpoints: BTreeMap<u64, Periodic>,
 }
 
-/// How workers are started and heard.
+/// How workers are started, and their messages.
 #[derive(Debug)]
 struct Spawning {
     program: PathBuf,
     spawner: Spawner,
-    /// Where VMs have users of their own; why they have not.
+    /// The users of VMs, or why there are none.
     users: Result<Option<Users>, String>,
     inbox: Inbox,
 }
@@ -160,10 +136,10 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Takes up what an earlier daemon left and listens.
+    /// Adopts the sessions of an earlier daemon, and listens.
     ///
     /// # Errors
-    /// [`Error`]: what the configuration asks for cannot be had.
+    /// [`Error`] if the configuration cannot be applied.
     pub fn new(
         host: Host,
         log: logging::Handle,
@@ -177,8 +153,8 @@ impl Broker {
             tracing::warn!(reason, "the daemon's own system calls are not filtered");
         }
         sys::close_inherited_on_exec().map_err(Error::system("set up descriptors"))?;
-        // It knows every session's token. Workers are its user's, and a worker
-        // that is taken over must not read them.
+        // The daemon knows every session's token. Workers may have the same user,
+        // and a compromised worker must not be able to read the daemon's memory.
         let hidden = rustix::process::DumpableBehavior::NotDumpable;
         rustix::process::set_dumpable_behavior(hidden).map_err(Error::system("hide its memory"))?;
         raise_descriptor_limit();
@@ -231,12 +207,12 @@ impl Broker {
             device = %broker.host.device.kind,
             "listening"
         );
-        // There may be no service manager to tell.
+        // There may be no service manager.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         Ok(broker)
     }
 
-    /// One line of JSON: where the daemon listens, and its process.
+    /// One line of JSON with the daemon's addresses and process ID.
     #[must_use]
     pub fn addresses(&self) -> String {
         let tcp = self.listeners.tcp();
@@ -259,7 +235,7 @@ impl Broker {
     /// Serves until SIGTERM or SIGINT has ended everything.
     ///
     /// # Errors
-    /// [`Error::System`] where waiting itself fails.
+    /// [`Error::System`] if waiting fails.
     pub fn run(&mut self) -> Result<(), Error> {
         loop {
             let deadline = self.settle();
@@ -273,8 +249,8 @@ impl Broker {
         }
     }
 
-    /// Waits for descriptors until `deadline`. Descending within each kind, so
-    /// that positions stay true while entries are taken out.
+    /// Waits for descriptors until `deadline`. Indices are in descending order
+    /// within each kind, so that they stay valid while entries are removed.
     fn wait(&self, deadline: Option<Instant>) -> Result<Vec<(Polled, PollFlags)>, Error> {
         let mut list: Vec<(Polled, PollFd<'_>)> = Vec::new();
         let read = PollFlags::IN;
@@ -329,7 +305,8 @@ impl Broker {
             }
         }
         let patience = deadline.map(|deadline| {
-            // Rounded up, so that the loop does not spin through the last fraction.
+            // Rounded up, so that the loop does not spin through the last fraction
+            // of a millisecond.
             let left = deadline.saturating_duration_since(Instant::now());
             Timespec::try_from(left + Duration::from_micros(100)).unwrap_or(Timespec {
                 tv_sec: 1,
@@ -369,9 +346,8 @@ impl Broker {
         }
     }
 
-    /// Does what the last events made possible or due: matches guests with
-    /// workers, starts and dismisses workers, meets deadlines. Returns the
-    /// next deadline.
+    /// Acts on the last events and on deadlines: matches guests with workers,
+    /// starts and dismisses workers. Returns the next deadline.
     fn settle(&mut self) -> Option<Instant> {
         let now = Instant::now();
         let mut pause = self.listeners.pause_at(now);
@@ -444,19 +420,7 @@ impl Broker {
     }
 }
 
-/// Tries again for a second where another daemon seems to run: one that was
-/// killed while it started a worker lives on in that worker until its exec.
-fn patiently<T>(try_it: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
-    for _ in 0..20 {
-        match try_it() {
-            Err(Error::Running(_)) => std::thread::sleep(Duration::from_millis(50)),
-            other => return other,
-        }
-    }
-    try_it()
-}
-
-/// Each session takes a few descriptors.
+/// Raises the limit of open descriptors: each session needs a few.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {

@@ -27,8 +27,9 @@ const NAMESPACES: [libc::c_int; 8] = [
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// For all threads: no namespaces, no mounts. Whether there is a filter: root
-/// has none, and a process whose programs may gain privileges would lose that.
+/// Denies namespaces and mounts to all threads. Returns whether a filter was
+/// installed: root gets none, nor does a process whose programs may gain
+/// privileges, which they would lose.
 ///
 /// # Errors
 /// A sentence.
@@ -37,8 +38,8 @@ pub fn no_namespaces() -> Result<bool, String> {
     if geteuid().is_root() || !bound {
         return Ok(false);
     }
-    // clone3 has its flags in memory, where no filter sees them. Who is told
-    // that there is none takes clone.
+    // clone3 has its flags in memory, where no filter sees them. Callers that are
+    // told that it does not exist fall back to clone.
     let clone3: Rules = [(libc::SYS_clone3, Vec::new())].into();
     apply(clone3, libc::ENOSYS)?;
     let refused = rules().map_err(|error| error.to_string())?;

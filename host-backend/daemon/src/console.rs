@@ -10,16 +10,16 @@ use paragpu_control::admin::{Request, Response};
 use paragpu_control::frame::FrameError;
 use paragpu_control::json_lines::{self, Assembler};
 
-/// Bytes that are read at a time.
+/// Bytes per read.
 const READ: usize = 4096;
-/// Maximum number of bytes of requests that wait for their turn.
+/// Maximum bytes of queued requests.
 const MOST: usize = 64 << 10;
 
 /// One connection of the control socket.
 #[derive(Debug)]
 pub struct Console {
     socket: OwnedFd,
-    /// The user, where it is an agent of the lease socket.
+    /// The user of an agent on the lease socket.
     pub agent: Option<u32>,
     input: Assembler,
     output: Vec<u8>,
@@ -27,7 +27,7 @@ pub struct Console {
     is_lost: bool,
 }
 
-/// The client is gone, or does not speak the language.
+/// The client is gone, or does not speak the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gone;
 
@@ -50,8 +50,8 @@ impl Console {
         }
     }
 
-    /// Whether something waits to be written. A client that does not read is
-    /// not listened to.
+    /// Whether there is output to write. While there is, nothing is read from the
+    /// client.
     #[must_use]
     pub fn writing(&self) -> bool {
         !self.output.is_empty()
@@ -75,8 +75,8 @@ impl Console {
         }
     }
 
-    /// The next request. An error must be answered; where the stream is of no
-    /// use any more, the connection ends after the answer.
+    /// The next request. An error must be answered; if the stream is broken, the
+    /// connection ends after the answer.
     pub fn request(&mut self) -> Option<Result<Request, String>> {
         if self.is_lost {
             return None;
@@ -91,8 +91,8 @@ impl Console {
     /// Appends a response.
     pub fn answer(&mut self, response: &Response) {
         let encoded = json_lines::encode(response).or_else(|error| {
-            // For example, a listing that is too long. Without an answer the client would wait
-            // forever.
+            // For example, the listing is too long. Without an answer the client
+            // would wait forever.
             tracing::error!(%error, "a response cannot be sent");
             let error = error.to_string();
             json_lines::encode(&Response::Error { error })
@@ -103,7 +103,7 @@ impl Console {
         }
     }
 
-    /// Writes what the client takes.
+    /// Writes as much as the client accepts.
     ///
     /// # Errors
     /// [`Gone`].

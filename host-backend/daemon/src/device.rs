@@ -11,30 +11,30 @@ use paragpu_config::host::{DeviceKind, Host};
 use paragpu_control::worker::Gpu;
 use paragpu_protocol::layout::MAX_DEVICES;
 
-/// First pause after a worker could not open its device; doubles each time.
+/// First pause after a worker failed to open its device; it doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// Longest pause.
+/// Maximum pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// There while NVIDIA's kernel driver is loaded. Its device files are no sign of it: the
-/// guest package makes them, too.
+/// Exists while NVIDIA's kernel driver is loaded. The device files do not tell: the
+/// guest package creates them, too.
 const NVIDIAS_DRIVER: &str = "/proc/driver/nvidia/version";
 
-/// One device that guests can have.
+/// A device that guests can use.
 #[derive(Debug, Clone, Default)]
 pub struct Device {
-    /// Its number among those of its kind on this host.
+    /// Its index among the devices of its kind on this host.
     pub index: u32,
     /// As a worker opened it; empty until one did.
     pub gpu: Gpu,
     /// Why the last worker could not open it.
     pub problem: Option<String>,
-    /// When it is tried again.
+    /// When to try it again.
     pub retry: Option<Instant>,
     failures: u32,
 }
 
-/// The devices, in the order in which guests see them unless a VM has another.
-/// Everywhere in the daemon a device's number in this list is its place.
+/// The devices, in the default order in which guests see them. Throughout the
+/// daemon, a device's index in this list is called its place.
 #[derive(Debug)]
 pub struct Devices {
     kind: &'static str,
@@ -42,23 +42,23 @@ pub struct Devices {
     search: Search,
     auto: bool,
     configured: Vec<u32>,
-    /// How many devices the software GPU is told to have.
+    /// Configured number of software GPUs.
     software: u32,
 }
 
-/// How far the search is.
+/// The state of the search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Search {
-    /// The device at the end of the list waits for its proof.
+    /// The last device of the list is being tried.
     Trying,
-    /// Nothing was found, for this reason; again after the pause.
+    /// No device was found, for this reason; retried after the pause.
     Nothing(String),
     /// The list is complete.
     Over,
 }
 
 impl Devices {
-    /// The devices that `host` asks for.
+    /// The devices that `host` configures.
     #[must_use]
     pub fn new(host: &Host) -> Self {
         let mut devices = Self {
@@ -107,7 +107,7 @@ impl Devices {
         }
     }
 
-    /// How many devices guests have; those still searched for not counted.
+    /// Number of devices, not counting the one being tried.
     #[must_use]
     pub fn count(&self) -> u32 {
         if self.ready() {
@@ -122,14 +122,13 @@ impl Devices {
         (0..).zip(&self.list)
     }
 
-    /// The device that guests number `ordinal`.
+    /// The device with this ordinal.
     #[must_use]
     pub fn get(&self, ordinal: u32) -> Option<&Device> {
         self.list.get(usize::try_from(ordinal).ok()?)
     }
 
-    /// The place of the device with this number on the host, where guests can
-    /// have it.
+    /// The place of the device with this index on the host, if guests can use it.
     #[must_use]
     pub fn place_of(&self, index: u32) -> Option<u32> {
         let found = self.iter().take(self.count() as usize);
@@ -151,7 +150,7 @@ impl Devices {
         format!("{}:{index}", self.kind)
     }
 
-    /// A worker opened device `ordinal`.
+    /// Notes that a worker opened device `ordinal`.
     pub fn opened(&mut self, ordinal: u32, gpu: Gpu) {
         let last = self.list.len().saturating_sub(1);
         let Some(place) = usize::try_from(ordinal).ok().filter(|place| *place <= last) else {
@@ -169,7 +168,7 @@ impl Devices {
         }
     }
 
-    /// The device at the end of the list is there: what next?
+    /// Continues the search after the last device of the list was opened.
     fn proceed(&mut self) {
         self.search = Search::Over;
         let found = self.list.len();
@@ -189,8 +188,8 @@ impl Devices {
         }));
     }
 
-    /// A worker could not open device `ordinal`. Whether that is a fault: not where
-    /// the search for devices ends with it.
+    /// Notes that a worker could not open device `ordinal`. Returns whether that is
+    /// a fault, rather than the end of the search.
     pub fn failed(&mut self, ordinal: u32, reason: String, now: Instant) -> bool {
         let last = self.list.len().saturating_sub(1);
         let Some(place) = usize::try_from(ordinal).ok().filter(|place| *place <= last) else {
@@ -226,7 +225,7 @@ impl Devices {
         true
     }
 
-    /// Ends the pauses that are over; the earliest that is not.
+    /// Ends pauses that are over. Returns the end of the next one.
     pub fn retry(&mut self, now: Instant) -> Option<Instant> {
         for device in &mut self.list {
             if device.retry.is_some_and(|retry| retry <= now) {

@@ -13,13 +13,13 @@ pub enum Error {
     /// Another daemon answers at this socket.
     #[error("another paragpud answers at {}", .0.display())]
     Running(PathBuf),
-    /// Its directory is another user's.
+    /// Its directory belongs to another user.
     #[error(
         "cannot use the state directory {}: permission denied; run paragpud as root or by its \
          unit, or give it --socket and --control in a directory of this user's", .0.display()
     )]
     NotAllowed(PathBuf),
-    /// There is something at a socket's place that is not a socket.
+    /// The path of a socket exists and is not a socket.
     #[error("{} exists and is not a socket", .0.display())]
     NotASocket(PathBuf),
     /// `vsock.port` is set, and the kernel has no vsock.
@@ -53,4 +53,15 @@ impl Error {
             source: source.into(),
         }
     }
+}
+
+/// An error and what caused it.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        text += &format!(": {source}");
+        cause = source.source();
+    }
+    text
 }

@@ -1,12 +1,12 @@
-//! Closes descriptors that peers sent, in threads of their own.
+//! Closes descriptors that peers sent, in separate threads.
 //!
-//! close(2) can block: on the peer of a socket with SO_LINGER, or on the server of a FUSE
-//! file. Closing a connection also closes the descriptors in its unread messages, which the
-//! sender chose. So the broker's loop does not close them. One thread does it for guests,
-//! and a timer interrupts its waits: what guests can leave unread waits interruptibly.
-//! Another does it for device processes. The daemon itself holds their descriptors, and
-//! closing a FUSE file blocks until its server answers, which holds up only other device
-//! processes.
+//! close(2) can block: on the peer of a socket with SO_LINGER, or on the server of
+//! a FUSE file. Closing a connection also closes the descriptors in its unread
+//! messages, which the sender chose. So the broker's loop does not close them. One
+//! thread does it for guests, and a timer interrupts its waits: descriptors that
+//! guests can leave unread wait interruptibly. Another does it for device
+//! processes. The daemon itself holds their descriptors, and closing a FUSE file
+//! blocks until its server answers, which holds up only other device processes.
 #![forbid(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,7 +16,7 @@ use std::sync::mpsc::{Sender, channel};
 
 use crate::sys::Impatience;
 
-/// Who gave a descriptor.
+/// The sender of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Giver {
     /// A guest: its connection.
@@ -25,7 +25,7 @@ pub enum Giver {
     Device,
 }
 
-/// A descriptor that somebody else gave.
+/// A descriptor that a peer sent.
 #[derive(Debug)]
 pub struct Given {
     /// `None` only while it is dropped.
@@ -62,7 +62,7 @@ impl Closer {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let sent = match self.thread.get_or_init(|| self.start()) {
             Some(thread) => thread.send(fd).is_ok(),
-            // Without a thread it is closed here.
+            // Without a thread, it is closed here.
             None => false,
         };
         if !sent {
@@ -93,14 +93,15 @@ impl Closer {
 }
 
 impl Given {
-    /// One that `giver` gave.
+    /// A descriptor sent by `giver`.
     #[must_use]
     pub fn new(fd: OwnedFd, giver: Giver) -> Self {
         let fd = Some(fd);
         Self { fd, giver }
     }
 
-    /// Most descriptors of one kind of giver that are not closed yet.
+    /// The larger number of descriptors that are not closed yet, of either kind of
+    /// sender.
     #[must_use]
     pub fn unclosed() -> usize {
         let one = GUESTS.waiting.load(Ordering::Relaxed);

@@ -22,8 +22,8 @@ use crate::giving::{Given, Giver};
 use crate::listener::Peer;
 use crate::protection::{Certified, Protection};
 
-/// Most payload bytes of a first frame. A hello has fewer; a later version's
-/// may have more, and deserves an answer.
+/// Maximum payload of a first frame. A hello is shorter; that of a later version
+/// may be longer and should get an answer.
 pub const MAX_FIRST: usize = 4096;
 
 /// The refusal of a guest without TLS if TLS is required.
@@ -31,35 +31,35 @@ const NEEDS_TLS: &str = "the host's tcp.listen takes guests under TLS: name tcp.
      tcp.certificate and tcp.key in guest.toml, which `paragpu certificate DIRECTORY --vm NAME` \
      makes on the host";
 
-/// Least descriptors of an [`Attach`]: window, eventfd guest to host, eventfd
+/// Minimum descriptors of an [`Attach`]: window, eventfd guest to host, eventfd
 /// host to guest.
 const CHANNEL_FDS: usize = 3;
 
-/// A connection that has not said all of its first frame.
+/// A connection whose first frame is incomplete.
 #[derive(Debug)]
 pub struct Pending {
     /// The connection.
     pub guest: Guest,
-    /// When patience ends.
+    /// Its deadline.
     pub deadline: Instant,
     bytes: Vec<u8>,
-    /// Of a device process only.
+    /// Descriptors; only from a device process.
     fds: Vec<Given>,
 }
 
-/// A connected socket and who is at its other end.
+/// A connected socket and its peer.
 #[derive(Debug)]
 pub struct Guest {
     socket: Given,
     protection: Protection,
-    /// Who.
+    /// The peer.
     pub peer: Peer,
 }
 
 /// A guest's request.
 #[derive(Debug)]
 pub struct Asked {
-    /// The hello, checked.
+    /// The validated hello.
     pub hello: Hello,
     /// The transport that it names.
     pub transport: Transport,
@@ -71,8 +71,8 @@ pub struct Asked {
     pub channel: Option<Channel>,
     /// The session comes from another worker.
     pub arrives: Option<Arrival>,
-    /// The number on this host of the GPU that it must be; `None` leaves it to
-    /// the configured placement.
+    /// The required GPU by its index on this host; `None` leaves the choice to the
+    /// configured placement.
     pub gpu: Option<u32>,
 }
 
@@ -81,9 +81,9 @@ pub struct Asked {
 pub struct Arrival {
     /// Its secret.
     pub token: [u8; 16],
-    /// With the guest's connection.
+    /// The guest's connection is handed over.
     pub local: bool,
-    /// Its guest is to use another connection from then on: [`Asked::communicator`].
+    /// Its guest will reconnect over [`Asked::communicator`].
     pub follows: bool,
 }
 
@@ -92,11 +92,11 @@ pub struct Arrival {
 pub struct Channel {
     /// Its number.
     pub number: u32,
-    /// Bytes from the start of the window to its region.
+    /// Offset of its region in the window.
     pub offset: u64,
-    /// Bytes of its region.
+    /// Size of its region.
     pub size: u64,
-    /// Bytes from the start of the window to its page lists; 0 for none.
+    /// Offset of its page lists in the window; 0 for none.
     pub lists: u64,
     /// Window, eventfd guest to host, eventfd host to guest.
     pub fds: [Given; CHANNEL_FDS],
@@ -104,24 +104,24 @@ pub struct Channel {
     pub memory: Vec<Given>,
 }
 
-/// How far a first frame has come.
+/// The state of a first frame.
 #[derive(Debug)]
 pub enum Progress {
     /// More bytes follow.
     More,
-    /// It is complete and good.
+    /// It is complete and valid.
     Complete(Box<Asked>),
     /// The peer speaks the protocol, but this cannot be served: one sentence.
     Refused(String),
     /// The peer does not speak the protocol, or is gone.
     Rubbish(&'static str),
-    /// The peer left without a word, as one does that only looked whether somebody
-    /// listens.
+    /// The peer left without sending anything, for example after probing the
+    /// socket.
     Left,
 }
 
 impl Pending {
-    /// A connection that has until `deadline`.
+    /// A connection with a deadline.
     #[must_use]
     pub fn new(guest: Guest, deadline: Instant) -> Self {
         Self {
@@ -132,7 +132,7 @@ impl Pending {
         }
     }
 
-    /// Reads what is there, at most to the end of the frame.
+    /// Reads what has arrived, at most to the end of the frame.
     pub fn advance(&mut self) -> Progress {
         loop {
             let wanted = match self.wanted() {
@@ -146,7 +146,7 @@ impl Pending {
                 Err(Secure::Io(rustix::io::Errno::INTR)) => {}
                 Err(Secure::Io(rustix::io::Errno::AGAIN)) => return Progress::More,
                 Err(Secure::Io(rustix::io::Errno::MSGSIZE)) => {
-                    return Progress::Rubbish("sent file descriptors that nobody takes");
+                    return Progress::Rubbish("sent unexpected file descriptors");
                 }
                 Err(Secure::Io(_)) => return Progress::Rubbish("failed before its hello"),
                 Err(Secure::Plain) => {
@@ -166,7 +166,7 @@ impl Pending {
         }
     }
 
-    /// The peer says no more, and has not said hello.
+    /// The outcome if the peer sends no more before its hello is complete.
     fn ended(&self) -> Progress {
         let silent = match &self.guest.protection {
             Protection::Shaking(handshake) => handshake.is_silent(),
@@ -178,7 +178,7 @@ impl Pending {
         }
     }
 
-    /// Bytes missing to the end of the header, or of the frame.
+    /// Bytes that are missing from the header, or from the frame.
     fn wanted(&self) -> Result<usize, &'static str> {
         let Some((header, payload)) = self.bytes.split_first_chunk::<HEADER_LEN>() else {
             return Ok(HEADER_LEN - self.bytes.len());
@@ -193,7 +193,7 @@ impl Pending {
         Ok(header.payload_len().saturating_sub(payload.len()))
     }
 
-    /// The token of the session that it resumes, once it has been read.
+    /// The token of the session that it resumes, once read.
     #[must_use]
     pub fn token(&self) -> Option<[u8; 16]> {
         let (header, payload) = self.bytes.split_first_chunk::<HEADER_LEN>()?;
@@ -226,9 +226,9 @@ impl Pending {
         }
     }
 
-    /// Reads bytes with which no descriptors came. A reader of bytes with
-    /// some, and does not take them, closes them, which may wait: so looks
-    /// first what has come, and leaves such bytes where they are.
+    /// Reads bytes that came without descriptors. Reading bytes that came with
+    /// some, without taking them, would close them, which may block. So this peeks
+    /// first, and leaves such bytes unread.
     fn read_plainly(&mut self, wanted: usize) -> Result<usize, rustix::io::Errno> {
         let peeked = self.receive(wanted, RecvFlags::PEEK, &mut RecvAncillaryBuffer::default())?;
         self.receive(
@@ -245,7 +245,8 @@ impl Pending {
         for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = message {
                 for fd in fds {
-                    // The process that closes it last does not wait for its peer.
+                    // So that the process that closes it last does not wait for the
+                    // peer.
                     let _ = rustix::net::sockopt::set_socket_linger(&fd, None);
                     self.fds.push(Given::new(fd, Giver::Device));
                 }
@@ -254,8 +255,8 @@ impl Pending {
         received
     }
 
-    /// Appends up to `wanted` bytes; `MSGSIZE` where descriptors came that
-    /// `ancillary` has no room for.
+    /// Appends up to `wanted` bytes. `MSGSIZE` if `ancillary` has no room for
+    /// descriptors that arrived.
     fn receive(
         &mut self,
         wanted: usize,
@@ -295,8 +296,7 @@ impl Pending {
         let Some((header, payload)) = self.bytes.split_first_chunk::<HEADER_LEN>() else {
             return Progress::Rubbish("sent no frame");
         };
-        // Whatever the rest looks like in another version, magic and version
-        // come first in both frames.
+        // In every version, magic and version come first in both frames.
         let mut reader = Reader::new(payload);
         let (Ok(magic), Ok(version)) = (reader.field::<[u8; 8]>(), reader.field::<Version>())
         else {
@@ -355,9 +355,9 @@ fn said_hello(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
     })
 }
 
-/// A session comes from another daemon's worker. It brings memory and a secret,
-/// and names its VM: only who could be this daemon may, and a host with a
-/// certificate.
+/// Checks a session that arrives from another daemon's worker. It brings memory and
+/// a secret, and names its VM, so only a process with this daemon's privileges or a
+/// host with a certificate may send it.
 fn arrived(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
     let arrive: Arrive<'_> =
         decode_all(payload).map_err(|error| format!("bad arrival: {error}"))?;
@@ -461,7 +461,7 @@ impl Guest {
         }
     }
 
-    /// A machine that shows a certificate before it says anything.
+    /// A peer that begins with a TLS handshake.
     #[must_use]
     pub fn shaking(socket: OwnedFd, peer: Peer, handshake: Handshake) -> Self {
         Self {
@@ -470,14 +470,14 @@ impl Guest {
         }
     }
 
-    /// Do the two sides not know each other yet?
+    /// Whether the TLS handshake is in progress.
     #[must_use]
     pub fn is_shaking(&self) -> bool {
         matches!(self.protection, Protection::Shaking(_))
     }
 
-    /// Takes what came already: a socket that closes with bytes unread takes
-    /// away what it said, such as why TLS refuses.
+    /// Reads what has arrived: closing a socket with unread bytes discards what was
+    /// sent, such as a TLS alert.
     fn drain(&self) {
         let mut place = [0; 4096];
         for _ in 0..4 {
@@ -488,7 +488,7 @@ impl Guest {
         }
     }
 
-    /// How a worker continues with the connection, where TLS protects it.
+    /// The TLS state for a worker that takes over the connection.
     #[must_use]
     pub fn keys(&self) -> Option<Keys> {
         match &self.protection {
@@ -497,8 +497,8 @@ impl Guest {
         }
     }
 
-    /// From here on it is known by its certificate, if it had to show one. Else
-    /// a sentence for it.
+    /// Identifies the peer by its certificate, if one is required. Otherwise
+    /// returns a sentence for the peer.
     fn introduce(&mut self) -> Result<Result<(), String>, Secure> {
         let identity = match self.protection.settle()? {
             Ok(Some(identity)) => identity,
@@ -513,8 +513,8 @@ impl Guest {
         Ok(Ok(()))
     }
 
-    /// Sends a [`Refusal`] and ends the connection. Does not wait: a peer that
-    /// does not read its fresh socket gets no sentence.
+    /// Sends a [`Refusal`] and closes the connection. Does not wait: a peer that
+    /// does not read gets no reason.
     pub fn refuse(self, reason: &str) {
         let payload = encode_all(&Refusal {
             version: VERSION,
@@ -527,7 +527,7 @@ impl Guest {
     /// [`refuse`](Self::refuse) does.
     pub fn send_on(self, communicator: &str, address: &str) {
         let mut address = address.to_owned();
-        // A daemon of this host that listens at all addresses.
+        // A daemon of this host that listens on all addresses.
         if let Ok(mut all) = address.parse::<SocketAddr>()
             && all.ip().is_unspecified()
         {
@@ -648,7 +648,7 @@ mod tests {
             let (progress, rest) = read(&frame(kind, &body), peer);
             prop_assert!(rest.is_empty());
             prop_assert!(!matches!(progress, Progress::More));
-            // No attach is complete without descriptors.
+            // An attach without descriptors is incomplete.
             prop_assert!(!(attach && matches!(progress, Progress::Complete(_))));
         }
 

@@ -14,10 +14,10 @@ use paragpu_config::host;
 use paragpu_control::lease::{Claim, PREFIX};
 use paragpu_pool::slurm;
 
-/// How often the engine is asked whether this host drains, while it has leases;
-/// and how seldom at most, where many hosts ask it.
+/// Minimum and maximum interval of asking the engine whether this host drains,
+/// while it has leases. It grows if many hosts ask.
 const LOOK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(20));
-/// The engine has so many times as long as its last answer took.
+/// The interval is this multiple of the time that the last answer took.
 const LEISURE: u32 = 10;
 
 /// The resources that the engine grants.
@@ -31,11 +31,11 @@ pub struct Grant {
     pub gpu: u32,
     /// Its weight where sessions take turns; 0 for none of its own.
     pub weight: u32,
-    /// How long it stands after its connection closed.
+    /// How long it continues after its connection closed.
     pub grace: Duration,
 }
 
-/// Who keeps a lease.
+/// What keeps a lease.
 ///
 /// ```text
 ///              the connection closes, with a grace
@@ -47,24 +47,24 @@ pub struct Grant {
 pub enum Hold {
     /// This connection.
     By(u64),
-    /// Nobody; it may be claimed again until then.
+    /// No connection; it may be reclaimed until this time.
     Until(Instant),
 }
 
-/// A lease that stands.
+/// An active lease.
 #[derive(Debug, Clone)]
 pub struct Leased {
-    /// Of the name in its certificates.
+    /// The serial number in its certificates.
     pub serial: u64,
     /// The engine's job; `None` if there is no engine.
     pub job: Option<u64>,
     /// Its limits.
     pub grant: Grant,
-    /// Who keeps it.
+    /// What keeps it.
     pub hold: Hold,
-    /// Seconds after which its sessions are written again and again; 0 for never.
+    /// Interval of its sessions' checkpoints in seconds; 0 for none.
     pub checkpoint: u64,
-    /// Sessions that could not be written are tried again then.
+    /// When to retry sessions that could not be checkpointed.
     pub next_try: Instant,
     /// Its agent was told that the host drains.
     pub told: bool,
@@ -130,7 +130,7 @@ impl Leases {
         &self.woken
     }
 
-    /// The engine's answers.
+    /// Takes the engine's answers.
     pub fn verdicts(&mut self) -> Vec<Verdict> {
         let mut bytes = [0; 64];
         while matches!((&self.woken).read(&mut bytes), Ok(count) if count > 0) {}
@@ -147,13 +147,13 @@ impl Leases {
         verdicts
     }
 
-    /// Does the engine look at a claim of this connection?
+    /// Whether the engine is checking a claim of this connection.
     #[must_use]
     pub fn asks(&self, holder: u64) -> bool {
         self.asking.contains(&holder)
     }
 
-    /// Asks the engine, which may take a while.
+    /// Asks the engine on a thread.
     fn ask(&self, question: impl FnOnce() -> Verdict + Send + 'static) {
         let (sender, wake) = (self.verdicts.0.clone(), Arc::clone(&self.wake));
         std::thread::spawn(move || {
@@ -164,7 +164,7 @@ impl Leases {
         });
     }
 
-    /// Asks what the job of a claim may have.
+    /// Asks for the resources of a claim's job.
     pub fn ask_for(&mut self, holder: u64, claim: Claim, job: u64, node: String) {
         self.asking.push(holder);
         self.ask(move || Verdict::Claim {
@@ -183,7 +183,7 @@ impl Leases {
         });
     }
 
-    /// Asks now and then whether the host drains. When to look again.
+    /// Asks periodically whether the host drains. Returns the next time.
     pub fn look(&mut self, now: Instant, lease: &host::Lease) -> Option<Instant> {
         if lease.engine != host::Engine::Slurm || self.standing.is_empty() || self.looks {
             return None;
@@ -202,7 +202,7 @@ impl Leases {
         Some(self.next_look)
     }
 
-    /// That of a VM.
+    /// The lease of a VM.
     #[must_use]
     pub fn get(&self, vm: &str) -> Option<&Leased> {
         self.standing.get(vm)
@@ -229,7 +229,7 @@ impl Leases {
     /// The VM's name for a claim, and its lease.
     ///
     /// # Errors
-    /// One sentence: the claim asks for what is not its own.
+    /// One sentence if the claim is for a lease of another user or job.
     pub fn enter(
         &mut self,
         holder: u64,
@@ -276,7 +276,7 @@ impl Leases {
         Ok((vm, leased))
     }
 
-    /// A connection is gone. Its lease is over, unless it has a grace.
+    /// Handles the loss of a connection. Its lease ends, unless it has a grace.
     pub fn leave(&mut self, holder: u64, now: Instant) -> Option<String> {
         let vm = self.of(holder)?.to_owned();
         let leased = self.standing.get_mut(&vm)?;
@@ -288,12 +288,12 @@ impl Leases {
         None
     }
 
-    /// A lease is over.
+    /// Ends a lease.
     pub fn end(&mut self, vm: &str) -> Option<Leased> {
         self.standing.remove(vm)
     }
 
-    /// Leases that nobody claimed again, and when the next one is over.
+    /// Leases that were not reclaimed in time, and the time when the next one ends.
     #[must_use]
     pub fn unclaimed(&self, now: Instant) -> (Vec<String>, Option<Instant>) {
         let kept = self
@@ -308,7 +308,7 @@ impl Leases {
         (over, open.into_iter().map(|(_, end)| end).min())
     }
 
-    /// May a guest with this certificate come in?
+    /// Checks that a guest with this certificate may be admitted.
     ///
     /// # Errors
     /// One sentence.
@@ -321,7 +321,7 @@ impl Leases {
         }
     }
 
-    /// May a session of this VM come from another host?
+    /// Checks that a session of this VM may arrive from another host.
     ///
     /// # Errors
     /// One sentence.
@@ -339,19 +339,19 @@ fn until_next_look(took: Duration) -> Duration {
     took.saturating_mul(LEISURE).clamp(LOOK.0, LOOK.1)
 }
 
-/// A user continues with leases of their own only.
+/// Users can reclaim only their own leases.
 fn check_owner(vm: &str, uid: u32) -> Result<(), String> {
     let own = format!("{PREFIX}{uid}-");
     match vm.strip_prefix(&own) {
         Some(rest) if rest.bytes().all(|byte| byte.is_ascii_alphanumeric()) => Ok(()),
-        _ => Err("the lease that it goes on with is another user's".into()),
+        _ => Err("the lease to continue belongs to another user".into()),
     }
 }
 
 fn random() -> Result<u64, String> {
     let mut bytes = [0; 8];
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
-        // Zero is no lease's.
+        // Zero is not a lease.
         Ok(8) => Ok(u64::from_ne_bytes(bytes).max(1)),
         _ => Err("the host has no randomness".into()),
     }
@@ -368,7 +368,7 @@ pub fn node(lease: &host::Lease) -> String {
     name.split('.').next().unwrap_or_default().to_owned()
 }
 
-/// Where the states of a lease's sessions are, of this host or all.
+/// The directory of a lease's checkpoints, of this host or of all hosts.
 #[must_use]
 pub fn directory(checkpoints: &Path, vm: &str, serial: u64) -> Option<PathBuf> {
     let kept = !checkpoints.as_os_str().is_empty();
@@ -455,7 +455,7 @@ mod tests {
         assert!(leases.end(&vm).is_some());
         assert!(leases.admit(&identity(&vm, leased.serial)).is_err());
         assert!(leases.admit_arrival(&vm).is_err());
-        // The job's number may come again; its certificate does not.
+        // The job's number may be reused; the serial number is not.
         let (_, other) = leases.enter(3, &claim(7, None), grant(1000)).unwrap();
         assert_ne!(other.serial, leased.serial);
     }

@@ -18,9 +18,9 @@
 //! - Operators: [`console`] is a connection of the control socket ([`paragpu_control::admin`]),
 //!   [`scrape`] one of the [`metrics`] endpoint.
 //!
-//! [`confine`] drops what the daemon itself does not need.
+//! [`confine`] drops privileges that the daemon itself does not need.
 
-// What others send is read here, so nothing may panic.
+// This crate decodes untrusted input, so nothing may panic.
 #![cfg_attr(
     not(test),
     warn(

@@ -15,9 +15,9 @@ use crate::listener::Peer;
 use paragpu_communicator_secure::Credentials;
 use paragpu_communicator_stream::relay::{Broken, relay};
 
-/// How long each address of a host may take to answer.
+/// Timeout for each address of a host.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Most links to other hosts at once.
+/// Maximum number of links to other hosts.
 const MOST: usize = 256;
 
 /// The destination of a session.
@@ -89,8 +89,8 @@ pub struct Links {
 }
 
 impl Links {
-    /// A link to `place`, without waiting for it: what goes wrong with one to
-    /// another host is told over the link, as a refusal.
+    /// Opens a link to `place` without waiting. Failures of a link to another host
+    /// are reported over the link, as a refusal.
     ///
     /// # Errors
     /// One sentence.
@@ -123,8 +123,8 @@ impl Links {
         }
     }
 
-    /// The end of a link that another host opened; it brings nothing before
-    /// that host has shown a certificate.
+    /// Accepts a link that another host opened. It carries nothing before that host
+    /// has shown a certificate.
     ///
     /// # Errors
     /// One sentence.
@@ -143,7 +143,7 @@ impl Links {
         })
     }
 
-    /// The other end of the socket that `serve` relays to in a thread of its own.
+    /// Starts a thread that runs `serve`. Returns the other end of its socket.
     fn spawn(&self, serve: impl FnOnce(UnixStream) + Send + 'static) -> Result<OwnedFd, String> {
         if self.count.load(Ordering::Relaxed) >= MOST {
             return Err(format!(
@@ -175,7 +175,7 @@ fn refuse(far: UnixStream, reason: &str) {
     let Ok(socket) = far.try_clone() else { return };
     let peer = Peer::Local { uid: 0, pid: 0 };
     Guest::new(socket.into(), peer).refuse(reason);
-    // A socket that closes with bytes unread takes away what it said.
+    // Closing a socket with unread bytes discards what was sent.
     let _ = far.set_nonblocking(false);
     let _ = far.set_read_timeout(Some(PATIENCE));
     let _ = std::io::copy(&mut &far, &mut std::io::sink());
@@ -195,7 +195,7 @@ fn why(place: &str, error: &Broken) -> String {
     }
 }
 
-/// Connects without waiting: a daemon whose queue is full is as good as none.
+/// Connects without waiting: a daemon with a full backlog counts as none.
 fn connect_unix(path: &std::path::Path) -> std::io::Result<OwnedFd> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

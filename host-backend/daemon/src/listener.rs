@@ -18,39 +18,39 @@ use crate::protection::Certified;
 /// Who connected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Peer {
-    /// A process of this host, by the kernel's word.
+    /// A process of this host, identified by the kernel.
     Local {
         /// Its user.
         uid: u32,
         /// Its process.
         pid: i32,
     },
-    /// A device process: one that may connect to the socket for these.
+    /// A device process: it may connect to their socket.
     Device {
         /// Its user.
         uid: u32,
         /// Its process.
         pid: i32,
     },
-    /// A machine, by its word.
+    /// A machine, by its address.
     Remote(SocketAddr),
     /// A machine, by its certificate.
     Certified(Certified),
-    /// Another host's daemon, by its certificate.
+    /// Another host's daemon, identified by its certificate.
     Host {
-        /// Where it is.
+        /// Its address.
         from: SocketAddr,
-        /// Where it reached this host.
+        /// The address at which it reached this host.
         at: SocketAddr,
     },
-    /// A virtual machine, by the kernel's word.
+    /// A virtual machine, identified by the kernel.
     Cid(u32),
-    /// A virtual machine, by the word of the hypervisor or vhost-user daemon
-    /// that connects for it.
+    /// A virtual machine, identified by the hypervisor or vhost-user daemon that
+    /// connects for it.
     Vm(Arc<str>),
 }
 
-/// Who is counted as one against a quota.
+/// The name under which a peer counts towards limits.
 impl std::fmt::Display for Peer {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -79,11 +79,11 @@ pub enum Side {
 /// One listening socket.
 #[derive(Debug)]
 pub enum Listener {
-    /// At a path. The file goes when this does, if it is still this one's.
+    /// At a path. The file is removed on drop, if it is still the same.
     Unix {
         /// The socket.
         socket: UnixListener,
-        /// Where.
+        /// The path.
         path: PathBuf,
         /// Inode of the file.
         inode: u64,
@@ -97,8 +97,8 @@ pub enum Listener {
 }
 
 impl Listener {
-    /// Listens at `path`, for the daemon's user and for `group` where given. A
-    /// socket that nobody listens at any more is replaced.
+    /// Listens at `path`, for the daemon's user and for `group` if given. A stale
+    /// socket is replaced.
     ///
     /// # Errors
     /// [`Error::Running`], [`Error::NotASocket`], [`Error::System`].
@@ -106,8 +106,8 @@ impl Listener {
         Self::at(path, group, Side::Host, 0o660)
     }
 
-    /// Listens for device processes. They bring descriptors, and say which VM
-    /// they serve, so the daemon's own user and group only may connect.
+    /// Listens for device processes. They send descriptors and say which VM they
+    /// serve, so only the daemon's user and group may connect.
     ///
     /// # Errors
     /// As [`unix`](Self::unix).
@@ -123,7 +123,7 @@ impl Listener {
         Self::at(path, None, Side::Host, 0o666)
     }
 
-    /// Listens at the socket at which a VM's vsock connections come out.
+    /// Listens at the socket where a VM's vsock connections arrive.
     ///
     /// # Errors
     /// As [`unix`](Self::unix).
@@ -190,7 +190,7 @@ impl Listener {
         Ok(Self::Vsock(socket))
     }
 
-    /// The next connection; `None` when no more waits.
+    /// Accepts the next connection; `None` if there is none.
     ///
     /// # Errors
     /// As accept(2).
@@ -225,7 +225,7 @@ impl Listener {
         }
     }
 
-    /// The VM whose guests come out at this socket, and the socket.
+    /// The VM whose guests connect to this socket, and its path.
     #[must_use]
     pub fn of_vm(&self) -> Option<(&str, &Path)> {
         match self {
@@ -268,7 +268,7 @@ impl Drop for Listener {
         if let Self::Unix { path, inode, .. } = self
             && std::fs::symlink_metadata(&*path).is_ok_and(|file| file.ino() == *inode)
         {
-            // Nothing can be done about a file that stays; the next daemon replaces it.
+            // If the file stays, the next daemon replaces it.
             let _ = std::fs::remove_file(path);
         }
     }

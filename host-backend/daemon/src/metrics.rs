@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod dcgm;
+mod encode;
 
 use std::collections::BTreeMap;
 use std::fmt::Error;
@@ -10,24 +11,26 @@ use paragpu_control::admin::Figures;
 use paragpu_control::admin::TurnsInfo;
 use paragpu_control::counters::{BOUNDS, Counters};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 pub use self::dcgm::Board;
 use self::dcgm::Dcgm;
+use self::encode::{escaped, gauge};
 
-/// The type of what [`Report::encode`] gives.
+/// The content type of [`Report::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Most pairs of VM and GPU that are told apart after their sessions are over:
-/// more than a host has VMs, so that guests at ever new addresses cost no more.
+/// Maximum number of pairs of VM and GPU kept after their sessions ended. It
+/// exceeds the VMs of a host, and bounds the cost of guests that keep changing
+/// addresses.
 const MOST_ENDED: usize = 4096;
 
 /// One number of a session.
 type Of = fn(&Counters) -> u64;
 
-/// VM and GPU, `cuda:0`.
+/// A VM, and a GPU such as `cuda:0`.
 type VmAndGpu = (String, String);
 
 /// The counters of ended sessions.
@@ -44,6 +47,7 @@ impl Ended {
         let last = Counters {
             device_memory: 0,
             host_memory: 0,
+            shadow_memory: 0,
             ..*counters
         };
         add(self.0.entry(place).or_insert(Counters::NONE), &last);
@@ -59,6 +63,7 @@ fn add(to: &mut Counters, more: &Counters) {
         (&mut to.bytes_from_device, more.bytes_from_device),
         (&mut to.device_memory, more.device_memory),
         (&mut to.host_memory, more.host_memory),
+        (&mut to.shadow_memory, more.shadow_memory),
         (&mut to.launches, more.launches),
         (&mut to.waited, more.waited),
     ] {
@@ -69,15 +74,15 @@ fn add(to: &mut Counters, more: &Counters) {
     }
 }
 
-/// Seconds that tell apart how long moves stop and delay programs.
+/// Bounds in seconds of the histograms of downtime and delay.
 const PAUSES: [f64; 8] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0];
 
-/// How long something took, each time.
+/// A histogram of durations.
 #[derive(Debug, Clone, Copy, Default)]
 struct Durations {
     /// Seconds.
     sum: f64,
-    /// By bound, and what took longer.
+    /// Counts by bound, and of longer ones.
     counts: [u64; PAUSES.len() + 1],
 }
 
@@ -118,7 +123,7 @@ impl Moves {
     }
 }
 
-/// The values at one moment.
+/// The values of one scrape.
 #[derive(Debug, Default)]
 pub struct Report {
     /// Counters and sessions by VM and GPU.
@@ -127,7 +132,7 @@ pub struct Report {
     pub vms: BTreeMap<String, (u64, u64)>,
     /// By GPU: bytes of memory, and workers that are idle or starting.
     pub gpus: BTreeMap<String, (u64, u64, u64)>,
-    /// Sessions begun, guests refused, workers that died without a word.
+    /// Sessions begun, guests refused, workers that crashed.
     pub totals: [u64; 3],
     /// Moves of sessions.
     pub moves: Moves,
@@ -140,7 +145,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// One that begins with what is over.
+    /// A report that starts with ended sessions.
     #[must_use]
     pub fn new(ended: &Ended) -> Self {
         let places = ended.0.iter();
@@ -152,7 +157,7 @@ impl Report {
         }
     }
 
-    /// A session that runs.
+    /// Adds a running session.
     pub fn session(&mut self, vm: &str, gpu: &str, counters: Option<&Counters>) {
         let place = (vm.to_owned(), gpu.to_owned());
         let (sum, sessions) = self.places.entry(place).or_insert((Counters::NONE, 0));
@@ -268,17 +273,6 @@ impl Report {
     }
 }
 
-/// A label's value as the format has it: the encoder writes it as it is.
-fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
-}
-
-fn gauge(metric: &mut MetricEncoder<'_>, value: u64) -> Result<(), Error> {
-    metric.encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX))
-}
-
 /// One gauge with one label.
 fn labelled<'a>(
     encoder: &mut DescriptorEncoder<'_>,
@@ -355,6 +349,14 @@ impl Collector for Report {
                 "Memory of the host that workers hold for guests now",
             ),
             |counters, _| counters.host_memory,
+        )?;
+        self.present(
+            encoder,
+            (
+                "shadow_memory_bytes",
+                "Pinned and registered memory of guests that is kept as copies now",
+            ),
+            |counters, _| counters.shadow_memory,
         )?;
         labelled(
             encoder,

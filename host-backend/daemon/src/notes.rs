@@ -16,7 +16,7 @@ use crate::Error;
 use crate::session::{Facts, now};
 use crate::worker::pidfd;
 
-/// The directory of notes; one daemon's alone.
+/// The directory of notes, used by one daemon at a time.
 #[derive(Debug)]
 pub struct Notes {
     directory: PathBuf,
@@ -31,18 +31,18 @@ pub struct Found {
     pub facts: Facts,
     /// Its worker's process.
     pub pid: u32,
-    /// The same.
+    /// Its descriptor.
     pub pidfd: OwnedFd,
-    /// Where and how often it is written.
+    /// Its schedule of checkpoints.
     pub again: Option<Again>,
 }
 
-/// Where and how often a session's state is written.
+/// A schedule of checkpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Again {
     /// An absolute path.
     pub directory: PathBuf,
-    /// From one state to the next.
+    /// The interval.
     pub every: Duration,
 }
 
@@ -50,14 +50,14 @@ pub struct Again {
 struct Note {
     facts: Facts,
     pid: u32,
-    /// Clock ticks from boot to the worker's start: with the boot's id and the
-    /// number this names a process forever.
+    /// Clock ticks from boot to the worker's start. Together with the boot ID and
+    /// the process ID, they identify a process forever.
     started: u64,
     boot: String,
     again: Option<Again>,
 }
 
-/// Ending of the notes of sessions that were put away.
+/// Extension of the notes of checkpointed sessions.
 const PARKED: &str = "parked";
 
 #[derive(Serialize, Deserialize)]
@@ -107,7 +107,7 @@ impl Notes {
         self.put(facts.session, &note);
     }
 
-    /// Notes where and how often a session is written, if it is.
+    /// Records a session's schedule of checkpoints, if it has one.
     pub fn write_again(&self, session: u64, again: Option<Again>) {
         let note = std::fs::read(self.path(session)).ok();
         let note = note.and_then(|text| serde_json::from_slice::<Note>(&text).ok());
@@ -116,7 +116,7 @@ impl Notes {
         }
     }
 
-    /// Notes what has changed about a session.
+    /// Records changes of a session.
     pub fn renew(&self, facts: &Facts) {
         let note = std::fs::read(self.path(facts.session)).ok();
         let note = note.and_then(|text| serde_json::from_slice::<Note>(&text).ok());

@@ -87,6 +87,7 @@ impl Session {
             bytes_from_device: counters.bytes_from_device,
             device_memory: counters.device_memory,
             host_memory: counters.host_memory,
+            shadow_memory: counters.shadow_memory,
             counted,
             ending,
             activity,

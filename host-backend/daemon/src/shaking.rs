@@ -66,7 +66,7 @@ impl Shaking {
         })
     }
 
-    /// Is there a thread without an order?
+    /// Whether a thread is idle.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.idle > 0

@@ -217,7 +217,7 @@ fn limit(account: &Account, host: &Host, vm: &str, certified: u64) {
     account.limit_to(Book::Host, host.host_memory());
 }
 
-/// Has the process not ended?
+/// Whether the process is still running.
 fn lives(pidfd: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
     let now = Timespec {
@@ -230,8 +230,8 @@ fn lives(pidfd: &OwnedFd) -> bool {
 /// Maximum number of bytes of a VM's name.
 const MOST_NAME: usize = 64;
 
-/// Is it a name that no user, address or context identifier has? A device
-/// process is believed which VM it serves, and no more.
+/// Checks that a name cannot be that of a user, address or context identifier. A
+/// device process is trusted to name its VM, and nothing more.
 fn check_name(vm: &str) -> Result<(), String> {
     let printable = vm.bytes().all(|byte| byte.is_ascii_graphic());
     if vm.is_empty() || vm.len() > MOST_NAME || !printable || vm.parse::<IpAddr>().is_ok() {

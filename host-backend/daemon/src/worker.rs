@@ -14,6 +14,7 @@ use rustix::process::{
 };
 
 use crate::apart::Apart;
+use crate::error::chain;
 use crate::spawner::Spawner;
 
 /// The state of a worker.
@@ -145,7 +146,9 @@ impl Worker {
             }
             Err(error) => {
                 if !matches!(error, ControlError::Closed) {
-                    tracing::warn!(worker = self.pid, %error, "a worker is not understood");
+                    let reason = not_understood(&error);
+                    tracing::warn!(worker = self.pid, reason, "a worker is not understood");
+                    self.last_word.get_or_insert(reason);
                 }
                 self.control = None;
                 None
@@ -202,6 +205,16 @@ impl Worker {
         let (_, status) = waitpid(Some(pid), WaitOptions::empty()).ok()??;
         Some(ExitStatus::from_raw(status.as_raw()))
     }
+}
+
+/// Why a worker is of no use, for the operator. An upgrade replaces the worker's
+/// program under a daemon that runs on.
+fn not_understood(error: &ControlError) -> String {
+    format!(
+        "paragpu-worker is not understood ({}): it and paragpud must be of the same release; after \
+         an upgrade restart paragpud",
+        chain(error)
+    )
 }
 
 /// A pidfd of a process.

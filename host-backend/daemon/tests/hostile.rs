@@ -73,7 +73,7 @@ fn who_names_a_session_waits_in_a_place_of_its_own() {
     assert!(
         daemon
             .log()
-            .contains("session goes on over another connection")
+            .contains("session continues over another connection")
     );
 }
 

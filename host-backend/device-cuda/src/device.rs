@@ -79,7 +79,7 @@ impl Code {
     fn names(&self) -> std::result::Result<&BTreeSet<String>, &String> {
         let look = || {
             if paragpu_fatbin::may_name(&self.image, &["malloc"], None, MOST_CODE) {
-                let why = "kernels of a module may call malloc, whose memory cannot be carried";
+                let why = "kernels of a module may call malloc, whose memory cannot move";
                 return Err(why.to_owned());
             }
             paragpu_fatbin::variables(&self.image, MOST_CODE)

@@ -176,7 +176,7 @@ impl CudaDevice {
     }
 }
 
-/// Is it a node without work to the driver? A copy of nothing is.
+/// Whether it becomes an empty node of the driver, as a copy of zero bytes does.
 fn is_empty(work: &Work<'_>) -> bool {
     match work {
         Work::Empty | Work::Copy { size: 0, .. } => true,

@@ -58,8 +58,9 @@ impl Memory {
         place
     }
 
-    /// May `[address, address + size)` be mapped? It must be chunks of the
-    /// arena and free, except for retired mappings, which the caller waits for.
+    /// Checks that `[address, address + size)` may be mapped. It must consist of
+    /// chunks of the arena and be free, except for retired mappings, for which the
+    /// caller waits.
     pub fn check_map(&self, address: u64, size: u64) -> Result<()> {
         let chunks = address.is_multiple_of(CHUNK) && size.is_multiple_of(CHUNK) && size > 0;
         let inside = Regions::holds(self.regions.arena, address, size);
@@ -70,7 +71,7 @@ impl Memory {
         }
     }
 
-    /// May `[address, address + size)` be registered?
+    /// Checks that `[address, address + size)` may be registered.
     pub fn check_register(&self, address: u64, size: u64) -> Result<()> {
         if size == 0
             || !address.is_multiple_of(4096)

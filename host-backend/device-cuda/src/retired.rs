@@ -41,7 +41,7 @@ impl Retirement {
         self.waiting.push(Retired { what, after });
     }
 
-    /// Is a mapping on its way out that overlaps the range?
+    /// Whether a retired mapping overlaps the range.
     pub fn overlaps(&self, start: u64, length: u64) -> bool {
         self.waiting.iter().any(|retired| match retired.what {
             Leaving::Mapping { address, size, .. } => {

@@ -30,7 +30,7 @@ fn gone() -> Error {
 }
 
 impl RectEnd {
-    /// Does this end hold the extent?
+    /// Checks that this end holds the extent.
     ///
     /// # Errors
     /// `INVALID_VALUE`.

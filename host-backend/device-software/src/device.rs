@@ -186,7 +186,7 @@ impl SoftwareDevice {
         }
     }
 
-    /// Can memory be mapped there?
+    /// Checks that memory can be mapped there.
     fn check_room(&self, address: u64, size: u64) -> Result<()> {
         let end = self.memory.base() + GLOBALS_OFFSET;
         if address.checked_add(size).is_none_or(|e| e > end) {

@@ -8,11 +8,10 @@
 //! It is a reference: bit-exact where IEEE 754 defines the result. [`exec::matrix`] says how matrices multiply.
 //!
 //! A function that holds something that it does not do is refused by name and line, with every kernel that calls
-//! it, when the program asks for that kernel; the module's other kernels run. Refused are: clusters of more than
-//! one block and `barrier.cluster`, tensor copies (`cp.async.bulk.tensor`), `clusterlaunchcontrol`, `wgmma`,
-//! `tcgen05`, `mma` of sparse or block-scaled matrices and of Volta's m8n8k4, 4- and 6-bit floats, 128-bit
-//! registers, texture references, gradients of cubes, `txq`, `red.async`, `cp.reduce`, launches from
-//! kernels and managed variables. `examples/accepts.rs` counts what a library needs of these.
+//! it, when the program asks for that kernel; the module's other kernels run. Refused are: tensor
+//! copies (`cp.async.bulk.tensor`), `clusterlaunchcontrol`, `wgmma`, `tcgen05`, `mma` of sparse or block-scaled
+//! matrices and of Volta's m8n8k4, 4- and 6-bit floats, 128-bit registers, texture references, gradients of cubes,
+//! `txq`, `red.async`, `cp.reduce`, and launches of graphs from kernels. `examples/accepts.rs` counts what a library needs of these.
 #![deny(unsafe_code)]
 
 pub mod attributes;
@@ -22,6 +21,7 @@ pub mod conditions;
 mod copy;
 pub mod decode;
 pub mod device;
+mod device_runtime;
 pub mod error;
 pub mod exec;
 #[cfg(any(test, feature = "fuzzing"))]

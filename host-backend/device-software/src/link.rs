@@ -7,6 +7,7 @@ use std::ops::Range;
 use paragpu_device::{Error, LinkInput, Result};
 use paragpu_protocol::status::Status;
 
+use crate::device_runtime::{self, DEVICE_RUNTIME_TEXT};
 use crate::module::{image_error, ptx_error};
 use crate::ptx::ast::{Module, Space};
 use crate::ptx::parser;
@@ -17,8 +18,6 @@ const KINDS: [u32; 3] = [0, 1, 2];
 const LIBRARY: u32 = 4;
 /// A part of the name of CUDA's device runtime, a library of machine code...
 const DEVICE_RUNTIME: &str = "cudadevrt";
-/// ...and what this device has of it.
-const DEVICE_RUNTIME_TEXT: &str = include_str!("devrt.ptx");
 /// The version of PTX of a module that needs none in particular: 7.0.
 const LEAST_VERSION: u32 = 70;
 /// CUDA_ERROR_UNKNOWN, which the linker's own failures are.
@@ -56,7 +55,13 @@ pub fn link(inputs: &[LinkInput<'_>], arch: u32) -> Result<String> {
         text != DEVICE_RUNTIME_TEXT || runtimes == 1
     });
     let (inputs, texts): (Vec<LinkInput<'_>>, Vec<String>) = texts.into_iter().unzip();
-    let texts = without_copies(texts)?;
+    let mut texts = without_copies(texts)?;
+    if runtimes > 0 {
+        let more = device_runtime::errors(&texts);
+        if let Some(text) = texts.iter_mut().find(|text| *text == DEVICE_RUNTIME_TEXT) {
+            text.push_str(&more);
+        }
+    }
     let modules = texts.iter().map(|text| parser::parse(text));
     let modules: Vec<Module<'_>> = modules
         .collect::<std::result::Result<_, _>>()
@@ -204,7 +209,7 @@ fn weak_definitions(text: &str, names: &HashSet<String>) -> Vec<(String, Range<u
     found
 }
 
-/// May it be in the name of a function or variable?
+/// Whether it may be part of the name of a function or variable.
 fn is_of_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '$' | '%')
 }
@@ -234,7 +239,7 @@ fn text(input: &LinkInput<'_>, arch: u32) -> Result<String> {
     paragpu_fatbin::ptx_of(input.image, arch).map_err(|error| image_error(&error))
 }
 
-/// Does a text define a function of this name, which others declare?
+/// Whether a text defines a function of this name, which others declare.
 fn defines(text: &str, name: &str) -> bool {
     text.match_indices(name).any(|(at, _)| {
         let before = text.get(..at).unwrap_or_default();
@@ -355,6 +360,28 @@ mod tests {
         assert!(!defines(called, LAUNCH));
         let defined = ".visible .func (.param .b32 r) __cudaCDP2LaunchDeviceV2(.param .b64 a) {}";
         assert!(defines(defined, LAUNCH));
+    }
+
+    #[test]
+    fn the_device_runtime_has_the_words_of_errors_that_a_program_calls() {
+        let texts = with_head(&[
+            ".extern .func (.param .b64 w) __cudaCDP2GetErrorString(.param .b32 e);\n\
+            .visible .entry k() { .param .b32 e; .param .b64 w;\n\
+            call (w), __cudaCDP2GetErrorString, (e); ret; }\n",
+            "",
+        ]);
+        let mut inputs = inputs(&texts);
+        inputs[1].kind = LIBRARY;
+        inputs[1].name = "libcudadevrt.a";
+        let linked = link(&inputs, 121).unwrap();
+        let module = parser::parse(&linked).unwrap();
+        let has = |name| {
+            module
+                .functions
+                .iter()
+                .any(|f| f.name == name && f.body.is_some())
+        };
+        assert!(has("__cudaCDP2GetErrorString") && !has("__cudaCDP2GetErrorName"));
     }
 
     #[test]

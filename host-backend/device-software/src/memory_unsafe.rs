@@ -409,7 +409,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Does every byte of the range belong to live mappings or one registration? For ranges given by the host.
+    /// Whether every byte of the range belongs to live mappings or one
+    /// registration. For ranges given by the host.
     #[must_use]
     pub fn reachable(&self, address: u64, size: u64) -> bool {
         let Some(end) = address.checked_add(size) else {
@@ -419,7 +420,7 @@ impl Memory {
         self.is_mapped(address, size) || self.host.read().iter().any(registered)
     }
 
-    /// Does every byte of the range belong to live mappings?
+    /// Whether every byte of the range belongs to live mappings.
     #[must_use]
     pub fn is_mapped(&self, address: u64, size: u64) -> bool {
         let Some(end) = address
@@ -442,7 +443,8 @@ impl Memory {
         true
     }
 
-    /// May a kernel access these bytes? They cross no chunk border if aligned.
+    /// Whether a kernel may access these bytes. They cross no chunk border if
+    /// aligned.
     #[inline]
     fn check(&self, address: u64, size: u64) -> bool {
         let offset = address.wrapping_sub(self.base);

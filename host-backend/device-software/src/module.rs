@@ -185,7 +185,11 @@ impl Module {
     ) -> Result<(Self, u64), Error> {
         let text = paragpu_fatbin::ptx_of(image, arch).map_err(|e| match e {
             paragpu_fatbin::ImageError::NoBinary => {
-                let why = format!("{e}: it holds {}", held(image));
+                let why = format!(
+                    "{e}: it holds {}. The software GPU runs PTX, which nvcc adds with \
+                     -gencode arch=compute_XY,code=compute_XY",
+                    held(image)
+                );
                 Error::new(Status::NO_BINARY_FOR_GPU, why)
             }
             other => image_error(&other),

@@ -30,7 +30,7 @@ impl Default for Objects {
     }
 }
 
-/// Is this memory that a texture can be of, and all of it reachable?
+/// Checks that a texture can use this memory, and that all of it is reachable.
 fn check_linear(linear: &LinearResource, format: Format, memory: &Memory) -> Result<()> {
     let element = u64::from(format.size() * linear.channels);
     let bytes = if linear.height == 0 {

@@ -7,6 +7,7 @@
 use crate::attributes::MAX_THREADS;
 use crate::error::PtxError;
 use crate::exec::fragment::Matrix;
+use crate::exec::video::Video;
 use std::collections::HashMap;
 
 /// A row of a 32-bit register.
@@ -359,7 +360,7 @@ impl RuntimeCall {
         Some((call, takes, &[4]))
     }
 
-    /// Is something run behind it?
+    /// Whether it launches further work.
     #[must_use]
     pub fn launches(self) -> bool {
         matches!(
@@ -368,7 +369,7 @@ impl RuntimeCall {
         )
     }
 
-    /// Does it take memory of the module's heap?
+    /// Whether it uses the module's heap.
     #[must_use]
     pub fn uses_heap(self) -> bool {
         matches!(self, Self::GetParameterBuffer | Self::Malloc | Self::Free)
@@ -490,9 +491,9 @@ pub enum BarrierOp {
     ArriveExpect,
     Expect,
     Complete,
-    /// Is the phase of a state over?
+    /// Tests whether the phase of a state is complete.
     Test,
-    /// Is the phase of a parity over?
+    /// Tests whether the phase of a parity is complete.
     TestParity,
     /// As [`Self::Test`]; the warp's turn ends where it is not.
     Try,
@@ -577,6 +578,18 @@ pub enum Ext {
         d: Reg,
         offset: u32,
     },
+    /// Room in local memory until the function returns.
+    Alloca {
+        d: Reg,
+        size: Reg,
+        align: u32,
+    },
+    StackSave {
+        d: Reg,
+    },
+    StackRestore {
+        a: Reg,
+    },
     IsSpace {
         p: u32,
         a: u32,
@@ -603,6 +616,11 @@ pub enum Ext {
     Barrier64(Barrier64),
     Tex(TexRead),
     Surf(SurfAccess),
+    Video {
+        d: u32,
+        sources: [u32; 3],
+        video: Box<Video>,
+    },
 }
 
 /// Rows of a frame and the constants that they hold.

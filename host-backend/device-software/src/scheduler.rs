@@ -264,13 +264,13 @@ impl Scheduler {
         state.last_all = self.inner.add(&mut state, &before, Work::Inline(work));
     }
 
-    /// Is the operation over?
+    /// Whether the operation is complete.
     #[must_use]
     pub fn reached(&self, ticket: Ticket) -> bool {
         !self.inner.state.lock().operations.contains_key(&ticket)
     }
 
-    /// Is all work of a stream over? `None` if there is no such stream.
+    /// Whether all work of a stream is complete. `None` if there is no such stream.
     #[must_use]
     pub fn idle(&self, stream: u64) -> Option<bool> {
         self.inner.state.lock().idle(stream)
@@ -284,7 +284,7 @@ impl Scheduler {
         before.is_some_and(|before| state.is_ready(&before))
     }
 
-    /// Is all work over?
+    /// Whether all work is complete.
     #[must_use]
     pub fn all_idle(&self) -> bool {
         self.inner.state.lock().operations.is_empty()
@@ -383,7 +383,7 @@ impl State {
         Some(before)
     }
 
-    /// Is all over that work waits for, without an error?
+    /// Whether all dependencies of work are complete, without an error.
     fn is_ready(&self, before: &[Ticket]) -> bool {
         self.error.is_none() && !before.iter().any(|t| self.operations.contains_key(t))
     }

@@ -41,7 +41,7 @@ impl Peer {
         Ok(Self { memory, size })
     }
 
-    /// Are these bytes all of it?
+    /// Whether these bytes are all of it.
     #[must_use]
     pub fn holds(&self, offset: u64, size: u64) -> bool {
         offset.checked_add(size).is_some_and(|end| end <= self.size)

@@ -335,7 +335,7 @@ impl Texture {
         }
     }
 
-    /// Does it return floats?
+    /// Whether it returns floats.
     fn floats(&self) -> bool {
         let (format, _) = self.format();
         format.float() || self.sampling.flags & READ_AS_INTEGER == 0 && format.size() < 4

@@ -48,7 +48,7 @@ impl Written {
         self.watching.store(on, Ordering::SeqCst);
     }
 
-    /// Are writes noted?
+    /// Whether writes are tracked.
     pub fn is_watching(&self) -> bool {
         self.watching.load(Ordering::Relaxed)
     }

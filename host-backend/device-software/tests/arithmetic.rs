@@ -29,6 +29,22 @@ fn integers_of_32_bits() {
             ("mad.hi.u32 %r0,%r1,%r2,%r3;", |a, b, c| {
                 (((a as u64 * b as u64) >> 32) as u32).wrapping_add(c)
             }),
+            ("mad.hi.sat.s32 %r0,%r1,%r2,%r3;", |a, b, c| {
+                let product = (i64::from(a as i32) * i64::from(b as i32)) >> 32;
+                (product as i32).saturating_add(c as i32) as u32
+            }),
+            (
+                "{.reg .b8 %x,%y,%z,%w; cvt.u8.u32 %x,%r1; cvt.u8.u32 %y,%r2;
+mov.b16 %rs4,{%x,%y}; mov.b16 {%z,%w},%rs4; mov.b16 %rs5,{%w,%z}; mov.b32 %r0,{%rs4,%rs5};}",
+                |a, b, _| {
+                    let (a, b) = (a & 255, b & 255);
+                    a | b << 8 | b << 16 | a << 24
+                },
+            ),
+            (
+                "{.reg .b8 %x; cvt.u8.u32 %x,%r1; mov.b16 %rs4,{%x,0}; cvt.u32.u16 %r0,%rs4;}",
+                |a, _, _| a & 255,
+            ),
             ("mul24.lo.u32 %r0,%r1,%r2;", |a, b, _| {
                 (a & 0xff_ffff).wrapping_mul(b & 0xff_ffff)
             }),

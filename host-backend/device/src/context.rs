@@ -6,10 +6,10 @@ use crate::Result;
 
 /// Operations on all of a session's work.
 pub trait ContextDevice {
-    /// Is all work of the session over?
+    /// Whether all work of the session is complete.
     ///
     /// # Errors
-    /// Of work that failed.
+    /// The error of failed work.
     fn context_query(&mut self) -> Result<bool>;
 
     /// Where the GPU's TPCs lie: 128 bytes with the cluster of each, 128 with
@@ -29,8 +29,8 @@ pub trait ContextDevice {
     /// Errors of the driver.
     fn flush_output(&mut self) -> Result<()>;
 
-    /// Does its work need processors of this host? A thread that waits
-    /// for it then leaves them to it.
+    /// Whether its work needs processors of this host. A thread that waits for it
+    /// then yields them.
     fn computes_on_host(&self) -> bool {
         false
     }

@@ -16,9 +16,10 @@ pub trait EventDevice {
     /// `INVALID_HANDLE`.
     fn event_destroy(&mut self, event: EventId) -> Result<()>;
 
-    /// Has the event's last record been reached? True if never recorded.
+    /// Whether the event's last record has been reached. True if it was never
+    /// recorded.
     ///
     /// # Errors
-    /// Of work that failed.
+    /// The error of failed work.
     fn event_query(&mut self, event: EventId) -> Result<bool>;
 }

@@ -106,7 +106,7 @@ pub trait MemoryDevice {
     fn memory_import(&mut self, _address: u64, _size: u64, _descriptor: OwnedFd) -> Result<()> {
         Err(Error::new(
             Status::NOT_SUPPORTED,
-            "this device takes no memory of others",
+            "this device cannot use memory of others",
         ))
     }
 

@@ -16,17 +16,17 @@ pub trait StreamDevice {
     /// `INVALID_HANDLE`.
     fn stream_destroy(&mut self, stream: StreamId) -> Result<()>;
 
-    /// Is all work given to the stream over? For the legacy default stream:
+    /// Whether all work of the stream is complete. For the legacy default stream:
     /// also that of every blocking stream.
     ///
     /// # Errors
-    /// Of work that failed.
+    /// The error of failed work.
     fn stream_query(&mut self, stream: StreamId) -> Result<bool>;
 
     /// Waits until `stream` has no work left, sleeping rather than spinning;
     /// may also return earlier. `timeout` bounds the wait.
     ///
     /// # Errors
-    /// Of work that failed.
+    /// The error of failed work.
     fn stream_doze(&mut self, stream: StreamId, timeout: std::time::Duration) -> Result<()>;
 }

@@ -72,7 +72,7 @@ pub struct Memset {
 }
 
 impl Memset {
-    /// Does it set nothing?
+    /// Whether it sets nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.width == 0 || self.height == 0
@@ -110,7 +110,7 @@ pub enum Until {
 }
 
 impl Until {
-    /// Is a wait over, where `there` is in memory?
+    /// Whether a wait is over if memory contains `there`.
     #[must_use]
     pub fn holds(self, there: u64, value: u64, is_wide: bool) -> bool {
         let mask = if is_wide {
@@ -248,7 +248,7 @@ impl Work<'_> {
         }
     }
 
-    /// Does `other` do something of the same kind?
+    /// Whether `other` is of the same kind.
     #[must_use]
     pub fn is_like(&self, other: &Work<'_>) -> bool {
         // One kind to CUDA: a memcpy node.
@@ -271,7 +271,7 @@ impl Work<'_> {
         }
     }
 
-    /// May a node that does this be switched off?
+    /// Whether a node with this work may be disabled.
     #[must_use]
     pub fn may_be_disabled(&self) -> bool {
         matches!(

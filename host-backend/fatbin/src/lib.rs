@@ -57,8 +57,9 @@ pub struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// May a device of this compute capability, times ten, run it? Text is compiled for it, machine code
-    /// runs on later devices of its generation, and other entries are not run.
+    /// Whether a device of this compute capability, times ten, can run it. Text is
+    /// compiled for it, machine code runs on later devices of its generation, and
+    /// other entries are not run.
     fn may_run_on(&self, arch: u32) -> bool {
         self.sm <= arch && (self.kind != KIND_ELF || self.sm / 10 == arch / 10)
     }
@@ -234,8 +235,9 @@ pub fn unpacked(image: &[u8], arch: Option<u32>) -> Result<Unpacked, ImageError>
     Ok(sum)
 }
 
-/// May code of the image name one of `symbols`? `arch` is the compute capability times ten of the device that
-/// loads it: code that it cannot run is left out. `None` looks at all.
+/// Whether code of the image may refer to one of `symbols`. `arch` is the compute
+/// capability, times ten, of the device that loads it: code that it cannot run is
+/// left out. `None` searches all.
 ///
 /// Both PTX and machine code name what they call and do not define. True as well wherever that cannot be told:
 /// of an image that is corrupt, or that is larger than `most` bytes when decompressed.

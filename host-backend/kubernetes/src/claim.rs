@@ -134,7 +134,8 @@ pub fn set_data(claim: &mut Value, share: &Share, data: &Data) {
     }
 }
 
-/// May this be part of a path? Kubernetes' uids, names and namespaces may.
+/// Whether this may be part of a path, as Kubernetes' uids, names and namespaces
+/// may.
 #[must_use]
 pub fn is_plain(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';

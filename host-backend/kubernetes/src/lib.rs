@@ -10,17 +10,22 @@
 //!
 //! The API server is the only channel between both roles. What crosses it is
 //! public: a key's public half, certificates, an address.
+//!
+//! A [`hook`] in the Pod of a KubeVirt VM gives the [VM](vm) a vsock that leads
+//! to the Pod's claim.
 #![forbid(unsafe_code)]
 
 pub mod api;
 pub mod claim;
 pub mod files;
+pub mod hook;
 pub mod host;
 mod lease;
 pub mod node;
 pub mod plugin;
 pub mod quantity;
 pub mod slice;
+pub mod vm;
 
 use std::path::{Path, PathBuf};
 
@@ -73,6 +78,15 @@ pub enum Error {
     /// The plugin's sockets fail.
     #[error("the plugin's sockets fail: {0}")]
     Sockets(String),
+    /// A VM has no way to its claim.
+    #[error("{0}")]
+    Vm(String),
+    /// A VM's domain cannot have one.
+    #[error(transparent)]
+    Domain(#[from] paragpu_libvirt::Error),
+    /// A VM's programs cannot come in.
+    #[error(transparent)]
+    Door(#[from] paragpu_pool::Error),
 }
 
 impl Error {

@@ -1,4 +1,4 @@
-//! The driver's two roles.
+//! The driver's roles.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use paragpu_kubernetes::api::{self, Api};
 use paragpu_kubernetes::files::Places;
 use paragpu_kubernetes::node::Node;
 use paragpu_kubernetes::plugin::{self, Sockets};
-use paragpu_kubernetes::{Error, host};
+use paragpu_kubernetes::{Error, hook, host, vm};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -71,6 +71,23 @@ enum Role {
         #[arg(long, default_value = "/var/lib/kubelet")]
         kubelet: PathBuf,
     },
+    /// Beside a KubeVirt VM: a hook sidecar that leads the VM's vsock to the claim
+    /// of this container.
+    Hook {
+        /// The directory that KubeVirt shares between hook and VM.
+        #[arg(long, default_value = "/var/run/kubevirt-hooks")]
+        directory: PathBuf,
+        /// The same directory in the VM's container. KubeVirt names it by the
+        /// hook's place in the VMI's annotation: hook-sidecar-1 for the second.
+        #[arg(long, default_value = "/var/run/kubevirt-hooks/hook-sidecar-0")]
+        compute: PathBuf,
+        /// vhost-device-vsock of rust-vmm, which serves the vsock.
+        #[arg(long, value_name = "PROGRAM", default_value = "vhost-device-vsock")]
+        vsock: PathBuf,
+        /// The port of the vsock that leads to the claim.
+        #[arg(long, default_value_t = 7014)]
+        port: u32,
+    },
 }
 
 fn main() -> ExitCode {
@@ -90,9 +107,10 @@ fn main() -> ExitCode {
 
 fn run(arguments: Arguments) -> Result<(), Error> {
     let Server { server, ca, token } = arguments.server;
-    let api = Api::new(api::Options { server, ca, token })?;
+    let api = || Api::new(api::Options { server, ca, token });
     match arguments.role {
         Role::Host { name, state, drain } => {
+            let api = api()?;
             let own = Host::load().map_err(|error| Error::Configuration(error.to_string()))?;
             if own.lease.socket.as_os_str().is_empty() {
                 let advice = "this host gives no leases: set lease.socket in host.toml";
@@ -123,8 +141,22 @@ fn run(arguments: Arguments) -> Result<(), Error> {
                 cdi,
                 libraries,
             };
-            let node = Node::new(api, name, places)?;
+            let node = Node::new(api()?, name, places)?;
             plugin::serve(node, &Sockets::of(&kubelet), end())
+        }
+        Role::Hook {
+            directory,
+            compute,
+            vsock,
+            port,
+        } => {
+            let options = vm::Options {
+                directory,
+                compute,
+                vsock,
+                port,
+            };
+            hook::serve(options, end())
         }
     }
 }

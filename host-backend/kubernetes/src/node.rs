@@ -147,7 +147,7 @@ impl Node {
         key: &str,
     ) -> Result<Progress, Error> {
         if claim::share(claim).ok().as_ref() != Some(share) {
-            return Err(Error::Claim("the claim was allocated anew".into()));
+            return Err(Error::Claim("the claim was reallocated".into()));
         }
         let data = claim::data(claim, share);
         if data.key == key {
@@ -241,6 +241,8 @@ fn version(claim: &Value) -> String {
 fn check_uid(claim: &Value, named: &Named) -> Result<(), Error> {
     match text(claim, "/metadata/uid") == named.uid {
         true => Ok(()),
-        false => Err(Error::Claim("the claim of this name is another one".into())),
+        false => Err(Error::Claim(
+            "the claim of this name is a different one".into(),
+        )),
     }
 }

@@ -18,7 +18,7 @@ use crate::node::{Named, Node};
 use crate::{DRIVER, Error};
 
 /// How long calls in flight may take when the process is to end.
-const LEISURE: Duration = Duration::from_secs(5);
+pub(crate) const LEISURE: Duration = Duration::from_secs(5);
 
 /// What the kubelet asks a driver.
 #[allow(missing_docs, reason = "generated")]
@@ -180,7 +180,7 @@ impl Registration for Registrar {
 }
 
 /// A socket in place of that of an earlier process.
-fn listen(path: &Path) -> Result<UnixListenerStream, Error> {
+pub(crate) fn listen(path: &Path) -> Result<UnixListenerStream, Error> {
     if let Some(parent) = path.parent() {
         let mut builder = std::fs::DirBuilder::new();
         let made = builder.recursive(true).mode(0o750).create(parent);

@@ -154,8 +154,8 @@ pub fn publish(api: &Api, host: &str, spec: &Value) -> Result<(), Error> {
     api.replace(&path, &slice).map(drop)
 }
 
-/// Is what is there what was wanted? The server adds fields and times, and
-/// writes quantities in its own way.
+/// Whether an object on the server is equal to the wanted one. The server adds
+/// fields and times, and rewrites quantities.
 fn same(wanted: &Value, there: &Value) -> bool {
     match (wanted, there) {
         (Value::Object(wanted), Value::Object(there)) => {

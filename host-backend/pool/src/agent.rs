@@ -14,7 +14,7 @@ use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 
 use crate::Error;
 use crate::event;
-use crate::message::{FromAgent, ToAgent};
+use crate::message::{self, FromAgent, ToAgent};
 use crate::slurm;
 
 /// How often each side says that it is there.
@@ -81,12 +81,13 @@ pub fn run(options: Options) -> Result<(), Error> {
     event::lines(stdin(), sender.clone(), Event::User);
     let signals = [SIGTERM, SIGINT, SIGUSR1];
     event::signals(&signals, sender.clone(), Event::Signal).map_err(Error::Signals)?;
-    let Ok(Event::User(Some(ToAgent::Claim {
+    say(&FromAgent::hello())?;
+    let Some(ToAgent::Claim {
         memory,
         key,
         again,
         checkpoint,
-    }))) = events.recv()
+    }) = claim_of(&events)?
     else {
         return Err(Error::NoLease("its user said nothing".into()));
     };
@@ -121,6 +122,29 @@ pub fn run(options: Options) -> Result<(), Error> {
         slurm::end(job)?;
     }
     outcome
+}
+
+/// What follows the user's hello.
+fn claim_of(events: &Receiver<Event>) -> Result<Option<ToAgent>, Error> {
+    let refused = |reason: String| {
+        let _ = say(&FromAgent::Over {
+            reason: reason.clone(),
+        });
+        Error::NoLease(reason)
+    };
+    match events.recv() {
+        Ok(Event::User(Some(ToAgent::Hello { version, release }))) => {
+            message::check("the requester", version, &release).map_err(refused)?;
+        }
+        Ok(Event::User(Some(_))) => {
+            message::check("the requester", 0, "without a version").map_err(refused)?
+        }
+        _ => return Ok(None),
+    }
+    match events.recv() {
+        Ok(Event::User(message)) => Ok(message),
+        _ => Ok(None),
+    }
 }
 
 fn connect(socket: &Path, claim: &Claim, sender: &Sender<Event>) -> Result<UnixStream, Error> {
@@ -191,7 +215,9 @@ impl Agent {
     fn obey(&mut self, message: ToAgent) -> Result<(), Error> {
         let (request, asked) = match message {
             ToAgent::Alive {} | ToAgent::Release {} => return Ok(()),
-            ToAgent::Claim { .. } => return Err(Error::NoLease("it is claimed twice".into())),
+            ToAgent::Hello { .. } | ToAgent::Claim { .. } => {
+                return Err(Error::NoLease("it is claimed twice".into()));
+            }
             ToAgent::Carry { to } => (Request::Carry { to }, Asked::Carry),
             ToAgent::Restore { directory } => (Request::Restore { directory }, Asked::Restore),
         };

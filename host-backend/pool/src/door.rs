@@ -73,14 +73,17 @@ struct Shared {
 
 /// A listening door. It closes with this value.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub struct Door {
     shared: Arc<Mutex<Shared>>,
     socket: Option<PathBuf>,
 }
 
 impl Door {
     /// Listens; nobody comes in yet.
-    pub(crate) fn open(entry: &Entry) -> Result<Self, Error> {
+    ///
+    /// # Errors
+    /// [`Error::Door`].
+    pub fn open(entry: &Entry) -> Result<Self, Error> {
         let failed = |error: paragpu_communicator::Error| Error::Door(Box::new(error));
         let shared = Arc::new(Mutex::new(Shared {
             way: Way::Closed("there is no lease yet".into()),
@@ -109,7 +112,7 @@ impl Door {
     }
 
     /// The lease is there. Connections to other hosts end: their programs come again.
-    pub(crate) fn lead_to(&self, address: &str, credentials: Credentials) {
+    pub fn lead_to(&self, address: &str, credentials: Credentials) {
         let mut shared = lock(&self.shared);
         shared.way = Way::Open {
             address: address.to_owned(),

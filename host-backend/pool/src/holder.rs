@@ -20,7 +20,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use crate::agent::BEAT;
 use crate::door::{Door, Entry};
 use crate::files::Files;
-use crate::message::{FromAgent, ToAgent};
+use crate::message::{self, FromAgent, ToAgent};
 use crate::{Error, Pool, Want, event, slurm};
 
 /// Silence after which a host is looked at: one whose daemon is gone as well is
@@ -65,6 +65,8 @@ struct RunningAgent {
     /// Closed, the agent ends.
     words: Option<ChildStdin>,
     lease: Option<(Lease, String)>,
+    /// It said its version, which is ours.
+    greeted: bool,
     heard: Instant,
     /// It is gone, and its host may be.
     ended: bool,
@@ -270,11 +272,13 @@ impl<'a> Holder<'a> {
             words: agent.stdin.take(),
             agent,
             lease: None,
+            greeted: false,
             heard: Instant::now(),
             ended: false,
             unanswered: 0,
         };
         self.agents.insert(number, held);
+        self.tell(number, &ToAgent::hello());
         let claim = ToAgent::Claim {
             memory: want.memory,
             key: self.public.clone(),
@@ -378,6 +382,17 @@ impl<'a> Holder<'a> {
         }
         match message {
             Some(FromAgent::Alive {}) => {}
+            Some(FromAgent::Hello { version, release }) => {
+                match message::check("the GPU host", version, &release) {
+                    Ok(()) => held.greeted = true,
+                    Err(reason) => self.failed(agent, reason),
+                }
+            }
+            Some(FromAgent::Lease { .. }) if !held.greeted => {
+                if let Err(reason) = message::check("the GPU host", 0, "without a version") {
+                    self.failed(agent, reason);
+                }
+            }
             Some(FromAgent::Lease { lease, host }) => {
                 held.lease = Some((*lease, host));
                 self.claimed(agent)?;
@@ -494,13 +509,13 @@ impl<'a> Holder<'a> {
         self.leave = Some(Instant::now() + AGAIN);
     }
 
-    /// May this agent have ended because its host is lost?
+    /// Whether this agent may have ended because its host is lost.
     fn may_be_lost(&self, agent: u64) -> bool {
         let standing = matches!(self.state, State::Standing) && self.over.is_none();
         standing && agent == self.current && self.lease().is_some()
     }
 
-    /// Is the host gone, and not only out of reach for a while?
+    /// Checks whether the host is lost, and not only unreachable for a while.
     fn look(&mut self) -> Result<(), Error> {
         let Some(held) = self.agents.get_mut(&self.current) else {
             return Ok(());
@@ -666,7 +681,7 @@ impl<'a> Holder<'a> {
     }
 }
 
-/// Does a process end by itself?
+/// Whether a process exits by itself within a time limit.
 fn ends_within(process: &mut Child, patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
     while Instant::now() < deadline {
@@ -749,7 +764,8 @@ mod tests {
             lease: Box::new(lease),
             host: "gpu1".into(),
         };
-        let agent = Says(String::from_utf8(json_lines::encode(&said).unwrap()).unwrap());
+        let lines = [FromAgent::hello(), said].map(|said| json_lines::encode(&said).unwrap());
+        let agent = Says(String::from_utf8(lines.concat()).unwrap());
         let options = Options {
             want: Want::default(),
             paragpu: PathBuf::new(),

@@ -6,11 +6,40 @@ use paragpu_control::frame::Message;
 use paragpu_control::lease::{Lease, Name};
 use serde::{Deserialize, Serialize};
 
+/// Version of these messages. It grows with every change that an earlier release would
+/// misunderstand. Both sides say theirs first, in a `hello` that never changes.
+pub(crate) const VERSION: u32 = 1;
+
+/// Can this side talk to a peer of that version and release?
+///
+/// # Errors
+/// One sentence, which calls the peer `who`.
+pub(crate) fn check(who: &str, version: u32, release: &str) -> Result<(), String> {
+    if version == VERSION {
+        return Ok(());
+    }
+    // The peer's words go to a terminal.
+    let release: String = release
+        .chars()
+        .filter(|c| !c.is_control())
+        .take(40)
+        .collect();
+    Err(format!(
+        "{who} speaks version {version} of the pool's protocol (paragpu {release}), this side \
+         version {VERSION} (paragpu {RELEASE}): install the same release on both"
+    ))
+}
+
+/// This release.
+pub(crate) const RELEASE: &str = env!("CARGO_PKG_VERSION");
+
 /// From the holder to the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "lowercase", deny_unknown_fields)]
 pub(crate) enum ToAgent {
-    /// First: the claim. See [`paragpu_control::lease::Claim`].
+    /// First: who it is.
+    Hello { version: u32, release: String },
+    /// Second: the claim. See [`paragpu_control::lease::Claim`].
     Claim {
         memory: u64,
         key: String,
@@ -31,6 +60,8 @@ pub(crate) enum ToAgent {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "lowercase")]
 pub(crate) enum FromAgent {
+    /// First: who it is.
+    Hello { version: u32, release: String },
     /// The lease stands.
     Lease { lease: Box<Lease>, host: String },
     /// The agent is there.
@@ -50,6 +81,28 @@ pub(crate) enum FromAgent {
     Over { reason: String },
 }
 
+impl ToAgent {
+    /// This side's first words.
+    pub(crate) fn hello() -> Self {
+        let release = RELEASE.into();
+        Self::Hello {
+            version: VERSION,
+            release,
+        }
+    }
+}
+
+impl FromAgent {
+    /// This side's first words.
+    pub(crate) fn hello() -> Self {
+        let release = RELEASE.into();
+        Self::Hello {
+            version: VERSION,
+            release,
+        }
+    }
+}
+
 impl Message for ToAgent {
     // A key and a path.
     const MOST: usize = 16 << 10;
@@ -58,4 +111,33 @@ impl Message for ToAgent {
 impl Message for FromAgent {
     // Two certificates, and the paths of as many sessions as a lease may have.
     const MOST: usize = 1 << 20;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_version_is_refused_with_both_named() {
+        assert_eq!(check("the host", VERSION, "9.9.9"), Ok(()));
+        let said = check("the host", VERSION + 1, "9.9.9\u{1b}[2J").unwrap_err();
+        for words in ["version 2 ", "paragpu 9.9.9[2J", "version 1 ", RELEASE] {
+            assert!(said.contains(words), "{said}");
+        }
+    }
+
+    #[test]
+    fn the_first_words_are_the_same_in_every_release() {
+        let hello = ToAgent::Hello {
+            version: 7,
+            release: "r".into(),
+        };
+        let text = r#"{"say":"hello","version":7,"release":"r"}"#;
+        assert_eq!(serde_json::to_string(&hello).unwrap(), text);
+        let hello = FromAgent::Hello {
+            version: 7,
+            release: "r".into(),
+        };
+        assert_eq!(serde_json::to_string(&hello).unwrap(), text);
+    }
 }

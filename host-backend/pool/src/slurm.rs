@@ -6,7 +6,7 @@
 //! by release.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub fn job(number: u64, node: &str) -> Result<Job, Error> {
     )
 }
 
-/// Does Slurm give no more jobs to `node`, and wait for those that it has?
+/// Whether Slurm is draining `node`.
 ///
 /// # Errors
 /// [`Error`].
@@ -123,7 +123,7 @@ fn shards(gres: &str) -> Option<(u64, u32)> {
 pub struct Slurm;
 
 impl Slurm {
-    /// Is this process in a job that has shards of this very host?
+    /// Whether this process is in a job that has shards of this host.
     fn inside() -> bool {
         std::env::var_os("SLURM_SHARDS_ON_NODE").is_some()
             && std::env::var_os("SLURM_JOB_ID").is_some()
@@ -203,12 +203,36 @@ pub fn unfit_settings() -> Result<Vec<(String, &'static str)>, Error> {
     Ok(unfit(&ask("scontrol", &["show", "config"])?))
 }
 
+/// The scripts that Slurm runs on each node before a job and after it: `Prolog` or
+/// `Epilog`, and its path.
+///
+/// # Errors
+/// As [`nodes`].
+pub fn scripts() -> Result<Vec<(&'static str, PathBuf)>, Error> {
+    Ok(scripts_of(&ask("scontrol", &["show", "config"])?))
+}
+
+fn scripts_of(config: &str) -> Vec<(&'static str, PathBuf)> {
+    let of = |key| values(config, key).into_iter().map(move |path| (key, path));
+    let all = of("Prolog").chain(of("Epilog"));
+    // One line may name several, which may be patterns: those are not looked at.
+    all.filter(|(_, path)| path.starts_with('/') && !path.contains(['*', '?', '[', ',']))
+        .map(|(key, path)| (key, path.into()))
+        .collect()
+}
+
+/// The values of a setting: newer releases number those that may be several.
+fn values(config: &str, key: &str) -> Vec<String> {
+    let lines = config.lines().filter_map(|line| line.split_once('='));
+    let own = |name: &str| name.split('[').next().unwrap_or_default().trim() == key;
+    lines
+        .filter(|(name, _)| own(name))
+        .map(|(_, value)| value.trim().to_owned())
+        .collect()
+}
+
 fn unfit(config: &str) -> Vec<(String, &'static str)> {
-    let value = |key: &str| {
-        let mut lines = config.lines().filter_map(|line| line.split_once('='));
-        let found = lines.find(|(name, _)| name.trim() == key);
-        found.map_or("", |(_, value)| value.trim()).to_owned()
-    };
+    let value = |key: &str| values(config, key).into_iter().next().unwrap_or_default();
     let mut unfit = Vec::new();
     let select = value("SelectType");
     if select != "select/cons_tres" {
@@ -326,7 +350,7 @@ fn destination_of(text: &str) -> Option<String> {
     is_node(node).then(|| node.to_owned())
 }
 
-/// Is it the name of one node, and no list of Slurm's?
+/// Whether it is the name of one node, not a Slurm list.
 pub(crate) fn is_node(name: &str) -> bool {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     !name.is_empty() && name.len() <= 255 && !name.starts_with('-') && name.chars().all(plain)
@@ -339,6 +363,25 @@ mod tests {
     const JOB: &str = "JobId=1 JobName=paragpu UserId=alice(1000) GroupId=a(1000) \
         JobState=RUNNING NodeList=gpua NumNodes=1 JOB_GRES=shard:20   Nodes=gpua CPU_IDs=31 \
         Mem=10 GRES=shard:20(IDX:1) MinCPUsNode=1 TresPerNode=gres:shard:20";
+
+    #[test]
+    fn scripts_are_found_as_each_release_lists_them() {
+        let of = |config: &str| -> Vec<(&'static str, String)> {
+            let text = |(key, path): (_, PathBuf)| (key, path.to_string_lossy().into_owned());
+            scripts_of(config).into_iter().map(text).collect()
+        };
+        let old = "Epilog                  = (null)\nEpilogMsgTime = 2000 usec\nEpilogSlurmctld = /x\n\
+                   Prolog                  = /etc/slurm/prolog.sh\nPrologFlags = (null)\n";
+        assert_eq!(of(old), [("Prolog", "/etc/slurm/prolog.sh".to_owned())]);
+        let new = "Epilog[0] = /a/epilog.sh\nProlog[0] = /a/1.sh\nProlog[1] = /a/2.sh\n";
+        let all = [
+            ("Prolog", "/a/1.sh"),
+            ("Prolog", "/a/2.sh"),
+            ("Epilog", "/a/epilog.sh"),
+        ];
+        assert_eq!(of(new), all.map(|(key, path)| (key, path.to_owned())));
+        assert!(of("Prolog = /etc/slurm/prolog.d/*\nEpilog =\n").is_empty());
+    }
 
     #[test]
     fn a_job_has_its_shards_on_its_node_alone() {

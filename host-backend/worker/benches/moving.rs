@@ -166,7 +166,7 @@ fn replay(platform: &SoftwarePlatform) -> (f64, f64) {
         .collect();
     let mut first = session(platform);
     let items: Vec<Item> = calls.iter().map(|call| Item::new(call.clone())).collect();
-    first.become_items(&items).unwrap();
+    first.replace_objects(&items).unwrap();
     let began = now();
     let mut payload = Vec::new();
     for item in first.items().unwrap() {
@@ -178,7 +178,7 @@ fn replay(platform: &SoftwarePlatform) -> (f64, f64) {
     let began = now();
     let mut items = Vec::new();
     Item::take(&payload, &mut items).unwrap();
-    second.become_items(&items).unwrap();
+    second.replace_objects(&items).unwrap();
     let all = written + now() - began;
     drop(second);
     let mut device = platform.open(0, Regions::of(0).unwrap()).unwrap();

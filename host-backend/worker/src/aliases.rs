@@ -1,8 +1,8 @@
-//! Second addresses of device memory.
+//! Aliases: second addresses of device memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One of them.
+/// An alias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Alias {
     size: u64,
@@ -14,25 +14,25 @@ struct Alias {
 #[derive(Debug, Default)]
 pub(crate) struct Aliases {
     by_address: BTreeMap<u64, Alias>,
-    /// Mapping and alias.
+    /// Pairs of mapping and alias.
     by_memory: BTreeSet<(u64, u64)>,
 }
 
 impl Aliases {
-    /// Does one lie in `[address, address + size)`?
+    /// Whether an alias overlaps `[address, address + size)`.
     pub(crate) fn overlap(&self, address: u64, size: u64) -> bool {
         let mut before = self.by_address.range(..address.saturating_add(size));
         let last = before.next_back();
         last.is_some_and(|(start, alias)| start + alias.size > address)
     }
 
-    /// The first bytes of the mapping at `memory` lie at `address`, too.
+    /// Adds an alias at `address` of the first bytes of the mapping at `memory`.
     pub(crate) fn insert(&mut self, address: u64, size: u64, memory: u64) {
         self.by_address.insert(address, Alias { size, memory });
         self.by_memory.insert((memory, address));
     }
 
-    /// One ends; false where none starts there.
+    /// Removes an alias. False if none starts there.
     pub(crate) fn remove(&mut self, address: u64) -> bool {
         let Some(alias) = self.by_address.remove(&address) else {
             return false;

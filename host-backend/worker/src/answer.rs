@@ -13,12 +13,13 @@ use crate::session::errors::Deferred;
 use crate::session::gpu::Fence;
 use crate::session::link::At;
 
-/// Maximum number of bytes of the sentence that comes with an error.
+/// Maximum length of an error's detail, in bytes.
 const MOST_DETAIL: usize = 4096;
 
 impl Session {
-    /// Sends the reply to a call that is over, or keeps its error. True where
-    /// it succeeded; a stalled call is not over.
+    /// Sends the reply to a completed call. The error of a posted call is kept for
+    /// a later one. Returns whether the call succeeded; a stalled call is not
+    /// complete.
     pub(crate) fn answer<'a, T: Field<'a>>(
         &mut self,
         at: At,
@@ -64,7 +65,7 @@ impl Session {
         }
     }
 
-    /// Keeps the error of a launch that a lane gave to the driver.
+    /// Keeps the error of a launch that a lane submitted.
     pub(crate) fn gather_failure(&mut self) {
         if let Some(error) = self.gpu.take_failure() {
             self.errors.defer(Launch::INFO.number, &error);
@@ -83,7 +84,7 @@ impl Session {
         sent
     }
 
-    /// Answers, or lets the call wait for its goal.
+    /// Answers the call, or makes it pending until its goal is reached.
     pub(crate) fn progress(&mut self, at: At, outcome: Outcome<Progress>) -> Result<bool, Fault> {
         match outcome {
             Ok(Progress::Now) => self.answer(at, Ok(())),
@@ -95,7 +96,7 @@ impl Session {
         }
     }
 
-    /// Sends a reply, after those that its slot waits for already.
+    /// Sends a reply, behind the pending replies of its slot.
     pub(crate) fn reply(&mut self, at: At, head: &[u8], tail: &[u8]) -> Result<(), SessionEnd> {
         if self.completion.is_behind(at.slot) {
             let reply = [head, tail].concat();
@@ -108,7 +109,7 @@ impl Session {
         self.link.send_reply(at, &[head, tail])
     }
 
-    /// Continues once the fence is passed.
+    /// Makes the call pending until the fence is passed, unless it already is.
     pub(crate) fn after(&mut self, mut fence: Fence, then: Then) -> Outcome<Progress> {
         match fence.passed(&mut self.gpu)? {
             true => Ok(Progress::Now),
@@ -116,13 +117,13 @@ impl Session {
         }
     }
 
-    /// Sends what kernels printed since.
+    /// Sends new kernel output.
     pub(crate) fn forward_output(&mut self) -> Result<(), SessionEnd> {
         self.printing.forward(&mut self.gpu, &mut self.link)
     }
 }
 
-/// The detail, cut to a bearable length at a character's border.
+/// Cuts the detail to its maximum length at a character boundary.
 fn clip(detail: &str) -> &str {
     let mut end = detail.len().min(MOST_DETAIL);
     while !detail.is_char_boundary(end) {

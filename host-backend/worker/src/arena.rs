@@ -1,4 +1,5 @@
-//! Ranges of the device memory arena: which are mapped, and for whom.
+//! The device memory arena: which ranges are mapped, and which of them the guest
+//! has.
 //!
 //! A mapping costs the driver 50 µs or more. A range that the guest unmaps
 //! therefore stays mapped (it is *parked*): mapping it again costs nothing once
@@ -15,57 +16,57 @@ use paragpu_control::account::Share;
 #[derive(Debug)]
 struct Range<F> {
     size: u64,
-    /// Which of all mappings it is.
+    /// The number of the mapping.
     mapping: u64,
-    /// `Some` in an idle range: passed once the work that may use it is over,
-    /// and its age.
+    /// For a parked range: the fence behind the work that may use it, and its age.
     idle: Option<(F, u64)>,
 }
 
 /// The steps for a mapping.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Plan<F> {
-    /// The range is mapped already; it may be used once the fence is passed.
+    /// The range is still mapped; it may be used once the fence is passed.
     Reuse(F),
-    /// Unmap these idle ranges, then map.
+    /// Unmap these parked ranges, then map.
     Map(Vec<u64>),
 }
 
 /// Why a range cannot be mapped.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// Not whole chunks inside the arena.
+    /// The range is not made of whole chunks inside the arena.
     Place,
-    /// Another mapping is there.
+    /// It overlaps a mapping.
     Overlap,
-    /// More than the session may have.
+    /// It exceeds the session's limit.
     Limit,
-    /// More than all sessions of its VM may have together.
+    /// It exceeds the VM's limit.
     Shared,
 }
 
-/// The mapped ranges of a session; `F` tells when an idle one may be reused.
+/// The mapped ranges of a session. `F` is the fence after which a parked range may
+/// be reused.
 #[derive(Debug)]
 pub(crate) struct Arena<F> {
     base: u64,
     ranges: BTreeMap<u64, Range<F>>,
-    /// Bytes the guest has.
+    /// Bytes that the guest holds.
     live: u64,
-    /// Bytes that are idle.
+    /// Parked bytes.
     idle: u64,
-    /// Most live bytes.
+    /// Limit of live bytes.
     limit: u64,
-    /// Live bytes count for the VM, too.
+    /// The session's share of the VM's account.
     share: Share,
-    /// Bytes that count for the VM, of a plan that is not carried out.
+    /// Bytes charged to the VM for a plan that is not carried out yet.
     planned: u64,
-    /// Most idle bytes.
+    /// Limit of parked bytes.
     idle_limit: u64,
-    /// Counts unmappings: the ages of idle ranges.
+    /// Counts unmappings; gives parked ranges their age.
     clock: u64,
     /// Counts mappings.
     mappings: u64,
-    /// Fences of ranges that are idle no more.
+    /// Fences of ranges that are no longer parked.
     dropped: Vec<F>,
 }
 
@@ -86,12 +87,12 @@ impl<F> Arena<F> {
         }
     }
 
-    /// Memory mapped from now on counts for the session's VM.
+    /// Also charges the session's VM from now on.
     pub(crate) fn count_for(&mut self, share: Share) {
         self.share = share;
     }
 
-    /// Counts memory of the device that lies elsewhere.
+    /// Charges device memory outside the arena.
     pub(crate) fn charge(&mut self, bytes: u64) -> Result<(), Refused> {
         let charged = self.live.saturating_add(bytes);
         if charged > self.limit {
@@ -104,28 +105,28 @@ impl<F> Arena<F> {
         Ok(())
     }
 
-    /// Counts it no longer.
+    /// Returns such a charge.
     pub(crate) fn discharge(&mut self, bytes: u64) {
         self.live = self.live.saturating_sub(bytes);
         self.share.give_back(bytes);
     }
 
-    /// The last plan is not carried out.
+    /// Notes that the last plan is not carried out.
     pub(crate) fn abandon_plan(&mut self) {
         self.share.give_back(std::mem::take(&mut self.planned));
     }
 
-    /// Takes the fences of ranges that are idle no more.
+    /// Takes the fences of ranges that are no longer parked.
     pub(crate) fn take_dropped(&mut self) -> Vec<F> {
         std::mem::take(&mut self.dropped)
     }
 
-    /// The part in the VM's account.
+    /// The session's share of the VM's account.
     pub(crate) fn share(&self) -> &Share {
         &self.share
     }
 
-    /// Bytes the guest has.
+    /// Bytes that the guest holds.
     pub(crate) fn live(&self) -> u64 {
         self.live
     }
@@ -135,20 +136,20 @@ impl<F> Arena<F> {
         self.idle
     }
 
-    /// Maximum number of bytes the guest may have.
+    /// The guest's limit in bytes.
     pub(crate) fn limit(&self) -> u64 {
         self.limit.min(self.share.limit())
     }
 
-    /// Bytes the guest may still take.
+    /// Bytes that the guest may still allocate.
     pub(crate) fn free(&self) -> u64 {
         let own = self.limit.saturating_sub(self.live);
         own.min(self.share.free())
     }
 
-    /// Checks a mapping and says what it takes. Idle ranges that the plan
-    /// names are the caller's from then on; on [`Plan::Reuse`] the range is
-    /// live, on [`Plan::Map`] it becomes so by [`mapped`](Self::mapped).
+    /// Checks a mapping and plans it. The caller takes over the parked ranges that
+    /// the plan names. After [`Plan::Reuse`] the range is live; after [`Plan::Map`]
+    /// it becomes live by [`mapped`](Self::mapped).
     pub(crate) fn plan(&mut self, address: u64, size: u64) -> Result<Plan<F>, Refused> {
         let mut overlapped = self.overlapped(address, size)?;
         if self.live.saturating_add(size) > self.limit {
@@ -175,7 +176,7 @@ impl<F> Arena<F> {
         Ok(Plan::Map(overlapped))
     }
 
-    /// The idle ranges that lie in a range of chunks where nothing live is.
+    /// The parked ranges in a range of chunks that has no live range.
     fn overlapped(&self, address: u64, size: u64) -> Result<Vec<u64>, Refused> {
         let end = address.checked_add(size).ok_or(Refused::Place)?;
         let inside = address >= self.base && end <= self.base.saturating_add(DEVICE_STRIDE);
@@ -198,8 +199,8 @@ impl<F> Arena<F> {
         Ok(overlapped)
     }
 
-    /// Makes room for something that is not of the arena; the idle ranges that
-    /// it names are the caller's, to be unmapped.
+    /// Makes room for memory that does not belong to the arena. The caller must
+    /// unmap the parked ranges that it returns.
     pub(crate) fn clear(&mut self, address: u64, size: u64) -> Result<Vec<u64>, Refused> {
         let overlapped = self.overlapped(address, size)?;
         for start in &overlapped {
@@ -214,7 +215,7 @@ impl<F> Arena<F> {
         range.idle.is_none().then_some(range.size)
     }
 
-    /// The range is mapped now.
+    /// Notes that the range is mapped.
     pub(crate) fn mapped(&mut self, address: u64, size: u64) {
         self.planned = 0;
         self.live += size;
@@ -227,15 +228,15 @@ impl<F> Arena<F> {
         self.ranges.insert(address, range);
     }
 
-    /// Which mapping the live range that starts at `address` is: another number
-    /// is other memory.
+    /// The number of the live mapping that starts at `address`. A different number
+    /// means different memory.
     pub(crate) fn mapping(&self, address: u64) -> Option<u64> {
         let range = self.ranges.get(&address)?;
         range.idle.is_none().then_some(range.mapping)
     }
 
-    /// Gives up the range that starts at `address`, to be unmapped; false where
-    /// none does.
+    /// Removes the range that starts at `address`, which the caller unmaps. False
+    /// if there is none.
     pub(crate) fn give_up(&mut self, address: u64) -> bool {
         let Some(range) = self.ranges.remove(&address) else {
             return false;
@@ -253,9 +254,8 @@ impl<F> Arena<F> {
         true
     }
 
-    /// The live range that starts at `address` becomes idle; returns the
-    /// ranges to unmap for that, which may include itself. `None` if no
-    /// live range starts there.
+    /// Parks the live range that starts at `address`. Returns the ranges to unmap
+    /// for that, possibly this one. `None` if no live range starts there.
     pub(crate) fn unmap(&mut self, address: u64, fence: F) -> Option<Vec<u64>> {
         let clock = self.clock;
         let range = self.ranges.get_mut(&address)?;
@@ -276,21 +276,21 @@ impl<F> Arena<F> {
         Some(self.evict(self.idle_limit))
     }
 
-    /// First address and bytes of the live range around an address.
+    /// Start and size of the live range that contains an address.
     pub(crate) fn around(&self, address: u64) -> Option<(u64, u64)> {
         let (&start, range) = self.ranges.range(..=address).next_back()?;
         let holds = range.idle.is_none() && address - start < range.size;
         holds.then_some((start, range.size))
     }
 
-    /// Is `address` the start of a live range?
+    /// Whether a live range starts at `address`.
     pub(crate) fn is_live(&self, address: u64) -> bool {
         self.ranges
             .get(&address)
             .is_some_and(|range| range.idle.is_none())
     }
 
-    /// Takes all idle ranges, to be unmapped.
+    /// Takes all parked ranges, which the caller unmaps.
     pub(crate) fn take_idle(&mut self) -> Vec<u64> {
         self.evict(0)
     }
@@ -302,7 +302,7 @@ impl<F> Arena<F> {
         }
     }
 
-    /// Gives up the oldest idle ranges until `room` bytes of them are left.
+    /// Removes the oldest parked ranges until at most `room` bytes are left.
     fn evict(&mut self, room: u64) -> Vec<u64> {
         if self.idle <= room {
             return Vec::new();
@@ -386,9 +386,9 @@ mod tests {
         for index in 0..4 {
             assert_eq!(arena.unmap(BASE + index * CHUNK, 0), Some(vec![]));
         }
-        // The oldest goes when idle ranges grow past their limit.
+        // The oldest is evicted when parked ranges exceed their limit.
         assert_eq!(arena.unmap(BASE + 4 * CHUNK, 0), Some(vec![BASE]));
-        // One is live, four idle, and seven are wanted: two must go.
+        // One is live, four are parked, and seven are requested: two are evicted.
         let plan = arena.plan(BASE + 10 * CHUNK, 7 * CHUNK).unwrap();
         assert_eq!(plan, Plan::Map(vec![BASE + CHUNK, BASE + 2 * CHUNK]));
         assert_eq!(arena.take_idle().len(), 2);

@@ -14,15 +14,16 @@ pub enum DeviceKind {
     Software,
 }
 
-/// What stands before the kernel of a worker with NVIDIA's driver, whose calls
-/// differ from version to version.
+/// The seccomp filter of a worker with NVIDIA's driver, whose system calls differ
+/// between versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Calls {
     /// No filter.
     Any,
-    /// Calls that could escape the worker end it.
+    /// System calls that could escape confinement end the worker.
     Deny,
-    /// Also, the kernel logs calls that a session on the software GPU does not make.
+    /// In addition, the kernel logs calls that a session on the software GPU does
+    /// not make.
     Learn,
 }
 
@@ -82,7 +83,7 @@ fn compute_capability(text: &str) -> Result<(u32, u32), String> {
 }
 
 impl Arguments {
-    /// Which of the GPUs that are shown to this process is the worker's.
+    /// The index of the worker's GPU among those that this process can see.
     pub(crate) fn place(&self) -> u32 {
         match self.device {
             DeviceKind::Cuda => 0,

@@ -27,10 +27,10 @@ use crate::transfer::orders::{CheckpointTarget, Departure, Order, Orders, Report
 use crate::turns::Turns;
 use crate::watch::{GRACE, Liveness, Watch, after, watch};
 
-/// The daemon ended the session, whichever thread notices its end first.
+/// The daemon ended the session.
 static ENDED_BY_HOST: AtomicBool = AtomicBool::new(false);
 
-/// A route as frames name it.
+/// A route in its wire form.
 pub(crate) fn on_the_wire(route: &Route) -> Move<'_> {
     Move {
         communicator: Text(&route.communicator),
@@ -49,7 +49,7 @@ pub(crate) fn toward(goal: &Move<'_>) -> Vec<u8> {
     })
 }
 
-/// Tells the daemon how far an order is, progress not too often.
+/// Reports the progress of orders to the daemon, at a limited rate.
 pub(crate) fn tell(control: Arc<Control>) -> Orders {
     const OFTEN: Duration = Duration::from_millis(50);
     let last = Mutex::new(None::<Instant>);
@@ -80,19 +80,19 @@ pub(crate) struct Attendant {
     pub(crate) statistics: Arc<Statistics>,
     pub(crate) sender: Arc<DurableSender>,
     pub(crate) waiting: Arc<Waiting>,
-    /// The guest that came last.
+    /// The watch on the latest guest.
     pub(crate) watched: Mutex<Option<Watch>>,
     pub(crate) orders: Arc<Orders>,
     pub(crate) exchange: Arc<Exchange>,
     /// The session's turn on the GPU.
     pub(crate) turns: Arc<Turns>,
-    /// Where and how often the session is written.
+    /// The schedule of periodic checkpoints.
     pub(crate) again: Mutex<Option<worker::Again>>,
-    /// How long to wait for a guest that was lost.
+    /// How long to wait for a guest that lost its connection.
     pub(crate) patience: Duration,
 }
 
-/// The order to move, where the descriptors are those that it says.
+/// The order to move, if the descriptors match it.
 fn departure(migrate: Migrate, fds: Vec<OwnedFd>) -> Option<Departure> {
     let mut fds = fds.into_iter();
     let link = fds.next()?;
@@ -126,7 +126,7 @@ impl Attendant {
                 }
             }
             self.exchange.close();
-            // Turns end with the daemon that gave them.
+            // Turns end with the daemon that granted them.
             self.turn(Turn::Free);
             self.write_again();
         });
@@ -136,12 +136,12 @@ impl Attendant {
         match message {
             ToWorker::Query => {
                 let counters = FromWorker::Counters(self.statistics.read());
-                // A daemon that is gone is found by the next receive.
+                // If the daemon is gone, the next receive reports it.
                 let _ = self.control.send(&counters, &[]);
             }
             ToWorker::End => {
                 ENDED_BY_HOST.store(true, Ordering::Release);
-                // Telling the guest may wait for a thread that is stuck.
+                // Sending to the guest may block on a thread that is stuck.
                 after(GRACE, || exit_now(1));
                 self.sender.say(Frame::Goodbye.kind(), &[]);
                 self.sender.cut();
@@ -190,14 +190,14 @@ impl Attendant {
 
     fn resume(self: &Arc<Self>, guest: Guest) {
         let liveness = guest.liveness(self.patience);
-        // The one that stands now, not the guest's own.
+        // The current connection, not the guest's first one.
         let earlier = self.sender.connection();
         self.waiting.offer(guest);
         earlier.close();
         self.guard(liveness);
     }
 
-    /// Continues with what the daemon, which is gone, had ordered for good.
+    /// Continues the periodic checkpoints that a daemon, now gone, had ordered.
     fn write_again(&self) {
         let again = self.again.lock();
         let Some(worker::Again { directory, every }) = again.clone() else {
@@ -211,7 +211,7 @@ impl Attendant {
         );
         loop {
             std::thread::sleep(every);
-            // One that was not carried out yet is the same.
+            // An order that is still pending does the same.
             self.orders.give(Order::Checkpoint {
                 target: CheckpointTarget::Directory(directory.clone()),
                 end: false,
@@ -221,7 +221,7 @@ impl Attendant {
 
     fn turn(&self, turn: Turn) {
         self.turns.hear(turn);
-        // The session may wait for calls, or for this.
+        // The session may be waiting for calls, or for this.
         self.orders.wake();
     }
 
@@ -232,11 +232,11 @@ impl Attendant {
         }
     }
 
-    /// Ends the process where the guest that came last is gone for good and
-    /// the session does not see it.
+    /// Ends the process if the latest guest is gone for good and the session does
+    /// not notice.
     pub(crate) fn guard(self: &Arc<Self>, liveness: std::io::Result<Option<Liveness>>) {
         let mut watched = self.watched.lock();
-        // An earlier connection is no longer waited for.
+        // An earlier connection is no longer watched.
         *watched = None;
         let liveness = match liveness {
             Ok(Some(liveness)) => liveness,
@@ -260,8 +260,8 @@ impl Attendant {
         }
     }
 
-    /// Says that the session is over and ends the process, whatever its other
-    /// threads and the device are doing.
+    /// Reports the end of the session and exits, whatever the other threads and the
+    /// device are doing.
     pub(crate) fn finish(&self, reason: &str) -> ! {
         let reason = if ENDED_BY_HOST.load(Ordering::Acquire) {
             "ended by the host"

@@ -1,11 +1,11 @@
 //! Dispatch: from a call's number to its code.
 //!
 //! The build script derives a handler for each call from its description in
-//! `protocol/interface/calls`: decode, call the function of that name, reply as
-//! the call's shape requires, record the effect on objects. By hand there is only
-//! that function, in the file of its chapter. A call that the driver answers
-//! unchanged has no function: the handler looks up its handles and the device
-//! executes it.
+//! `protocol/interface/calls`: it decodes the call, calls the function of that name
+//! in the part of the session that the description names, replies as the call's
+//! shape requires, and records the effect on objects. Only that function is written
+//! by hand, in the file of its chapter. A call that the driver answers unchanged
+//! has no function: the handler looks up its handles and the device executes it.
 //!
 //! Each library has a table of its own, a block of 2,048 numbers. The session and
 //! the driver have the first two. A further library gets its own block, without
@@ -25,18 +25,18 @@ use crate::session::graph::NodeWork;
 use crate::session::link::At;
 use crate::session::objects::Objects;
 
-/// Numbers of a block.
+/// Call numbers in a block.
 const BLOCK: usize = 2048;
 
-/// Makes the work of a call with this payload.
-type MakeWork = fn(&Session, &[u8]) -> Outcome<NodeWork<'static>>;
+/// Creates the work of a call from its payload.
+type MakeWork = fn(&Objects, &[u8]) -> Outcome<NodeWork<'static>>;
 
 /// How a call is handled.
 pub(crate) struct Handler {
     /// Its declaration.
     pub(crate) info: &'static CallInfo,
-    /// Executes a call with this payload and answers it, or lets it wait. True
-    /// where it did what it is for.
+    /// Executes a call with this payload and answers it, or makes it pending.
+    /// Returns whether it succeeded.
     pub(crate) execute: fn(&mut Session, At, &[u8]) -> Result<bool, Fault>,
     /// The effect on an object of a call with this payload.
     pub(crate) change: fn(&[u8]) -> Result<Option<Change>, DecodeError>,
@@ -60,11 +60,11 @@ pub(crate) trait Handle<'a>: WireCall<'a> {
     }
 }
 
-/// A handle of the guest, of an object that the device calls by an id.
+/// A guest handle of an object for which the device has an identifier.
 trait Named {
     type Id;
 
-    /// The device's name of it.
+    /// The device's identifier of it.
     fn id(self, objects: &Objects) -> Outcome<Self::Id>;
 }
 
@@ -97,7 +97,7 @@ include!(concat!(env!("OUT_DIR"), "/handlers.rs"));
 /// The handlers of a library.
 struct Library {
     handlers: &'static [Handler],
-    /// By number in its blocks: one more than the place in `handlers`.
+    /// By number in its blocks: one more than the index in `handlers`, or 0.
     places: &'static [u8],
     /// Number of its first block.
     first: usize,
@@ -121,7 +121,7 @@ pub(crate) fn handler(number: u16) -> Option<&'static Handler> {
     library.handlers.get(usize::from(place).checked_sub(1)?)
 }
 
-/// Executes a decoded call, and notes what it did; `payload` is what it came in.
+/// Executes a decoded call and records its effect. `payload` is its encoded form.
 pub(crate) fn execute<'a, C: Handle<'a>>(
     session: &mut Session,
     at: At,
@@ -147,7 +147,7 @@ pub(crate) fn execute<'a, C: Handle<'a>>(
     Ok(done)
 }
 
-/// Reads a call; one that cannot be read ends the session.
+/// Decodes a call. A malformed one ends the session.
 fn decode<'a, C: WireCall<'a>>(payload: &'a [u8]) -> Result<C, Fault> {
     decode_all(payload).map_err(|source| {
         Fault::End(SessionEnd::Malformed {
@@ -158,7 +158,7 @@ fn decode<'a, C: WireCall<'a>>(payload: &'a [u8]) -> Result<C, Fault> {
     })
 }
 
-/// Reads a call that is a node of a graph.
+/// Decodes a call that is a node of a graph.
 fn node<'a, C: WireCall<'a>>(payload: &'a [u8]) -> Outcome<C> {
     match decode_all(payload) {
         Ok(call) => Ok(call),

@@ -1,4 +1,4 @@
-//! Answers calls that waited for the device when their goals are reached.
+//! Answers pending calls whose goals are reached.
 
 use paragpu_protocol::handle::ObjectKind;
 
@@ -8,8 +8,8 @@ use crate::session::completion::{Goal, Pending, Then};
 use crate::session::link::At;
 
 impl Session {
-    /// Answers the calls whose goals are reached; true where anything moved.
-    /// Calls of one slot are answered in order.
+    /// Answers the pending calls whose goals are reached, in order within a slot.
+    /// Returns whether there were any.
     pub(crate) fn complete(&mut self) -> Result<bool, SessionEnd> {
         let (mut moved, error) = self
             .copies
@@ -85,6 +85,7 @@ impl Session {
             }
             Then::HostUnmap(offset) => self.host.unpin(&mut self.gpu, offset),
             Then::ShadowDestroy(address) => self.host.drop_shadow(&mut self.gpu, address),
+            Then::FileUnmap(address) => self.host.unmap_file(&mut self.gpu, address),
         };
         if let Goal::Token(token) = pending.goal
             && let Some(error) = self.copies.tokens.take_failure(token)
@@ -94,8 +95,8 @@ impl Session {
         self.finally(pending.at, outcome)
     }
 
-    /// The goal will not be reached: what was to be done then is done now as
-    /// far as it can be, so that nothing is left behind.
+    /// The goal will not be reached. Runs the rest of the call anyway, as far as
+    /// possible, to free what the call holds.
     fn abandon(&mut self, pending: Pending, fault: Fault) -> Result<(), SessionEnd> {
         self.forward_output()?;
         match pending.then {
@@ -108,6 +109,9 @@ impl Session {
             Then::ShadowDestroy(address) => {
                 let _ = self.host.drop_shadow(&mut self.gpu, address);
                 self.objects.live.forget((ObjectKind::Shadow, address));
+            }
+            Then::FileUnmap(address) => {
+                let _ = self.host.unmap_file(&mut self.gpu, address);
             }
         }
         match pending.goal {

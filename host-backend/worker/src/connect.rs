@@ -1,4 +1,4 @@
-//! Makes a connection to the guest from what the daemon hands over.
+//! Connects to the guest over the descriptors that the daemon hands over.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -15,18 +15,18 @@ use paragpu_protocol::frame::Control;
 use paragpu_protocol::handshake::{Refusal, Transport, VERSION, Welcome};
 use paragpu_protocol::layout::Regions;
 
+use crate::life::Life;
 use crate::session::host_memory::Sharing;
-use crate::sys::process::{peer_pidfd, peer_process};
 use crate::transfer::handover::{self, Handover};
 use crate::watch::Liveness;
 
-/// Bytes of a window where none are assigned. Memory is taken as it is used.
+/// Default size of a window. Memory is allocated when it is used.
 const WINDOW: u64 = 8 << 30;
-/// Bytes of each of its rings.
+/// Size of each of its rings.
 const RING: u64 = 2 << 20;
-/// Bytes of a region of two rings without a bulk area.
+/// Size of a region with two rings and no bulk area.
 const FRAMING: u64 = 2 * RING + 4096;
-/// Longest time for the guest to take its welcome.
+/// Time limit for sending the welcome.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A guest that waits for its welcome.
@@ -38,49 +38,19 @@ pub(crate) struct Guest {
     received: u64,
     pid: u32,
     window: u64,
-    /// Zeros without one.
+    /// Zeros if there is none.
     channel: Channel,
-    /// Where TLS protects the connection.
+    /// TLS state, if the connection is encrypted.
     secured: Option<Secured>,
-    /// The addresses of a window are taken by what the session has there.
+    /// The session uses the window's addresses for something else.
     keeps_window: bool,
 }
 
-/// Detects that a guest is gone for good.
-#[derive(Debug)]
-pub(crate) enum Life {
-    /// Readable when the process has ended.
-    Process(OwnedFd),
-    /// The process has ended already.
-    Over,
-    /// The end of the connection does.
-    Channel,
-    /// Nothing: another machine's process.
-    Unknown,
-}
-
-impl Life {
-    pub(crate) fn of_peer(socket: BorrowedFd<'_>) -> Self {
-        if let Some(process) = peer_pidfd(socket) {
-            return Self::Process(process);
-        }
-        // Not a unix socket, or a process of another namespace.
-        let Some(pid) = peer_process(socket).and_then(rustix::process::Pid::from_raw) else {
-            return Self::Unknown;
-        };
-        match rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) {
-            Ok(process) => Self::Process(process),
-            Err(rustix::io::Errno::SRCH) => Self::Over,
-            Err(_) => Self::Unknown,
-        }
-    }
-}
-
 impl Guest {
-    /// Checks what was handed over.
+    /// Checks the descriptors.
     ///
     /// # Errors
-    /// A sentence.
+    /// One sentence.
     pub(crate) fn new(
         terms: &Terms,
         guest: &worker::Guest,
@@ -125,17 +95,17 @@ impl Guest {
         })
     }
 
-    /// The VM's memory, where the host reaches it.
+    /// The VM's memory, if the host can reach it.
     pub(crate) fn memory(&self) -> Option<GuestMemory> {
         guest_memory(&self.fds, self.channel)
     }
 
-    /// The guest's process, as the guest counts.
+    /// The guest's process ID, in the guest's namespace.
     pub(crate) fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// How its calls travel, for listings.
+    /// Its communicator, for listings.
     pub(crate) fn communicator(&self) -> &'static str {
         match self.transport {
             Transport::Shm => "shm",
@@ -147,30 +117,30 @@ impl Guest {
         }
     }
 
-    /// How the guest's process is watched.
+    /// How to detect the end of the guest's process.
     pub(crate) fn life(&self) -> Life {
         match (self.transport, self.fds.first()) {
-            // Its channel is closed when the process has ended, and not before.
+            // The channel is closed when the process has ended, and not before.
             (Transport::Pci, _) => Life::Channel,
             (_, Some(socket)) => Life::of_peer(socket.as_fd()),
             (_, None) => Life::Unknown,
         }
     }
 
-    /// What tells that it is gone for good, where it is waited for `patience`
-    /// after its connection is lost.
+    /// Detects that the guest is gone for good, if the session waits for `patience`
+    /// after a lost connection.
     pub(crate) fn liveness(&self, patience: Duration) -> std::io::Result<Option<Liveness>> {
         Liveness::new(self.transport, &self.fds, patience)
     }
 
-    /// Counted frames that a guest that connects again has received.
+    /// Counted frames that a reconnecting guest has received.
     pub(crate) fn received(&self) -> u64 {
         self.received
     }
 
-    /// [`welcome`](Self::welcome) for a session that has taken in calls up to
-    /// `taken`. One that has a window keeps it: both sides continue seeing it,
-    /// whatever their frames travel over.
+    /// [`welcome`](Self::welcome) for a session that has received calls up to
+    /// `taken`. If it has a window, both sides keep it, whatever their new
+    /// communicator is.
     pub(crate) fn welcome_back(
         mut self,
         regions: Regions,
@@ -213,7 +183,7 @@ impl Guest {
                 let liveness = socket
                     .try_clone()
                     .map_err(|source| Error::io("cannot duplicate the socket", source))?;
-                // Rings only, where the window is there already.
+                // Rings only, if there already is a window.
                 let region = if self.keeps_window {
                     FRAMING
                 } else {
@@ -241,7 +211,7 @@ impl Guest {
         }
     }
 
-    /// Tells the guest why there is no session, as well as it goes.
+    /// Tries to tell the guest why there is no session.
     pub(crate) fn refuse(mut self, reason: &str) {
         let refusal = encode_all(&Refusal {
             version: VERSION,
@@ -271,7 +241,7 @@ impl Guest {
     }
 
     /// Keeps the connection's descriptors for another worker. Without them the
-    /// session cannot be given away, and that is all.
+    /// session can only not be handed over.
     fn keep(&self, fds: &[BorrowedFd<'_>], own_window: bool) {
         let copies: std::io::Result<Vec<OwnedFd>> =
             fds.iter().map(BorrowedFd::try_clone_to_owned).collect();
@@ -295,7 +265,7 @@ impl Guest {
     }
 }
 
-/// Attaches to a PCI device's channel by the first of its descriptors.
+/// Attaches to a channel of the PCI device by its first descriptors.
 pub(crate) fn attach_pci(
     fds: &mut dyn Iterator<Item = OwnedFd>,
     channel: Channel,
@@ -315,8 +285,8 @@ pub(crate) fn attach_pci(
     pci::attach_host(host, options)
 }
 
-/// The VM's memory and the page lists of a PCI device's channel, from the
-/// channel's descriptors; `None` if the host does not reach it.
+/// The VM's memory and the page lists of a channel of the PCI device; `None` if the
+/// host cannot reach the memory.
 pub(crate) fn guest_memory(fds: &[OwnedFd], channel: Channel) -> Option<GuestMemory> {
     let [window, _, _, liveness, table, files @ ..] = fds else {
         return None;

@@ -5,19 +5,27 @@ use paragpu_protocol::table::{ContextSynchronize, CtxSetLimit, TopologyGet};
 use crate::error::Outcome;
 use crate::session::Session;
 use crate::session::completion::{Progress, Then};
+use crate::session::gpu::Gpu;
 
 /// CU_LIMIT_PRINTF_FIFO_SIZE.
 const PRINTF_FIFO_SIZE: u32 = 1;
 /// CU_LIMIT_MALLOC_HEAP_SIZE.
 const MALLOC_HEAP_SIZE: u32 = 2;
 
+impl Gpu {
+    pub(crate) fn topology_get(&mut self, _: &TopologyGet) -> Outcome<[u8; 256]> {
+        Ok(self.topology()?)
+    }
+}
+
 impl Session {
     pub(crate) fn context_synchronize(&mut self, _: &ContextSynchronize) -> Outcome<Progress> {
-        // A fence, because work that others add meanwhile is not waited for.
+        // A fence, so that work that other threads submit meanwhile does not
+        // prolong the wait.
         let fence = self.objects.streams.fence(&mut self.gpu)?;
         let progress = self.after(fence, Then::Reply)?;
         if matches!(progress, Progress::Now) {
-            // Also brings out the error of work that failed.
+            // This also reports the error of failed work.
             self.gpu.context_query()?;
             self.forward_output()?;
         }
@@ -28,9 +36,9 @@ impl Session {
         self.set_limit(call.limit, call.value)
     }
 
-    /// Sets a limit. The driver of a GPU takes memory for what kernels print and for
-    /// their heap, which counts for the session; the software GPU's heaps count as
-    /// variables of their modules.
+    /// Sets a limit of the context. A GPU's driver allocates memory for the
+    /// `printf` buffer and the kernels' heap, which is charged to the session. The
+    /// software GPU's heaps are charged as variables of their modules.
     pub(crate) fn set_limit(&mut self, limit: u32, value: u64) -> Outcome<()> {
         let counts = matches!(limit, PRINTF_FIFO_SIZE | MALLOC_HEAP_SIZE);
         let counts = counts && !self.gpu.computes_on_host();
@@ -50,9 +58,5 @@ impl Session {
         }
         self.objects.set_limit(limit, value);
         Ok(())
-    }
-
-    pub(crate) fn topology_get(&mut self, _: &TopologyGet) -> Outcome<[u8; 256]> {
-        Ok(self.gpu.topology()?)
     }
 }

@@ -12,27 +12,84 @@ use crate::error::{Fault, Outcome, SessionEnd, fail};
 use crate::rect::volume;
 use crate::session::Session;
 use crate::session::completion::{Goal, Progress, Then};
+use crate::session::copies::Copies;
 use crate::session::copy_out::{CopyOut, CopySource};
 use crate::session::errors::Deferred;
+use crate::session::gpu::Gpu;
 use crate::session::graph::NodeWork;
 use crate::session::link::At;
+use crate::session::objects::Objects;
 use crate::staging::Staged;
 
-impl Session {
-    fn count(&self, to_host: bool, from_host: bool, bytes: u64) {
-        match (to_host, from_host) {
-            (false, true) => self.statistics.bytes_to_device.add(bytes),
-            (true, false) => self.statistics.bytes_from_device.add(bytes),
-            _ => {}
-        }
-    }
-
-    /// Puts bytes where the device can read them until it has.
-    fn stage(&mut self, bytes: &[u8]) -> Outcome<Staged> {
-        let staged = self.copies.inbound.stage(&mut self.gpu, bytes)?;
+impl Copies {
+    /// Stages bytes where the device can read them.
+    fn stage(&mut self, gpu: &mut Gpu, bytes: &[u8]) -> Outcome<Staged> {
+        let staged = self.inbound.stage(gpu, bytes)?;
         staged.ok_or(Fault::Stall)
     }
 
+    fn copy_out(
+        &mut self,
+        gpu: &mut Gpu,
+        source: CopySource,
+        total: u64,
+        stream: StreamId,
+    ) -> Outcome<Progress> {
+        let mut copy = CopyOut::into_frames(source, total, stream);
+        match copy.issue(gpu, &mut self.outbound) {
+            Ok(_) => Ok(Progress::Later(Goal::CopyOut(copy), Then::Reply)),
+            Err(fault) => {
+                copy.abandon(gpu);
+                Err(fault)
+            }
+        }
+    }
+}
+
+impl Objects {
+    pub(crate) fn copy_work(&self, call: &Copy) -> Outcome<NodeWork<'static>> {
+        let work = Work::Copy {
+            destination: call.destination,
+            source: call.source,
+            size: call.size,
+        };
+        Ok(work.into())
+    }
+
+    pub(crate) fn copy_rect_work(&self, call: &CopyRect) -> Outcome<NodeWork<'static>> {
+        volume(call.extent)?;
+        let work = Work::CopyRect {
+            destination: self.textures.copy_end(&call.destination)?,
+            source: self.textures.copy_end(&call.source)?,
+            extent: call.extent,
+        };
+        Ok(work.into())
+    }
+
+    pub(crate) fn memset(&mut self, gpu: &mut Gpu, call: &Memset) -> Outcome<()> {
+        let stream = self.streams.for_work(gpu, call.stream)?;
+        let NodeWork { work, .. } = self.memset_work(call)?;
+        match &work {
+            Work::Memset(set) if set.is_empty() => Ok(()),
+            work => Ok(gpu.submit(work, stream)?),
+        }
+    }
+
+    pub(crate) fn memset_work(&self, call: &Memset) -> Outcome<NodeWork<'static>> {
+        check_memset(call)?;
+        let work = Work::Memset(DeviceMemset {
+            destination: call.destination,
+            pitch: call.pitch,
+            value: call.value,
+            element: call.element,
+            width: call.width,
+            height: call.height,
+        });
+        Ok(work.into())
+    }
+}
+
+impl Session {
     pub(crate) fn copy_to_device(&mut self, call: &CopyToDevice<'_>) -> Outcome<()> {
         let bytes = call.data.0;
         let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
@@ -44,7 +101,7 @@ impl Session {
             self.statistics.bytes_to_device.add(size);
             return Ok(());
         }
-        let staged = self.stage(bytes)?;
+        let staged = self.copies.stage(&mut self.gpu, bytes)?;
         self.gpu
             .copy(call.destination, staged.address, size, stream)?;
         self.copies.inbound.given(&mut self.gpu, staged, stream)?;
@@ -67,7 +124,7 @@ impl Session {
         if size == 0 {
             return Ok(());
         }
-        let staged = self.stage(bytes)?;
+        let staged = self.copies.stage(&mut self.gpu, bytes)?;
         let source = CopyEnd::Linear {
             address: staged.address,
             pitch: width,
@@ -89,10 +146,10 @@ impl Session {
         self.copies.tokens.check(call.token)?;
         let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
         if call.size != 0 {
-            let NodeWork { work, .. } = self.copy_work(call)?;
+            let NodeWork { work, .. } = self.objects.copy_work(call)?;
             self.gpu.submit(&work, stream)?;
         }
-        self.count(
+        self.statistics.count_copy(
             self.host.holds(call.destination),
             self.host.holds(call.source),
             call.size,
@@ -120,31 +177,13 @@ impl Session {
             CopyEnd::Linear { address, .. } => self.host.holds(*address),
             CopyEnd::Array { .. } => false,
         };
-        self.count(host(&destination), host(&source), size);
+        self.statistics
+            .count_copy(host(&destination), host(&source), size);
         let (tokens, streams) = (&mut self.copies.tokens, &mut self.objects.streams);
         tokens.add(streams, call.token, at.call, call.stream)
     }
 
-    pub(crate) fn copy_work(&self, call: &Copy) -> Outcome<NodeWork<'static>> {
-        let work = Work::Copy {
-            destination: call.destination,
-            source: call.source,
-            size: call.size,
-        };
-        Ok(work.into())
-    }
-
-    pub(crate) fn copy_rect_work(&self, call: &CopyRect) -> Outcome<NodeWork<'static>> {
-        volume(call.extent)?;
-        let work = Work::CopyRect {
-            destination: self.objects.textures.copy_end(&call.destination)?,
-            source: self.objects.textures.copy_end(&call.source)?,
-            extent: call.extent,
-        };
-        Ok(work.into())
-    }
-
-    /// Answers a copy that may have named a token.
+    /// Answers a copy, which may have a token.
     fn answer_copy(&mut self, at: At, token: u32, outcome: Outcome<()>) -> Result<bool, Fault> {
         if let Err(Fault::Call(error)) = &outcome {
             self.copies
@@ -171,7 +210,7 @@ impl Session {
         self.answer(at, Ok(()))
     }
 
-    /// Reports a failed transfer, which is then reported by no other call.
+    /// Reports a failed transfer, so that no other call reports it.
     pub(crate) fn answer_token_failure(
         &mut self,
         at: At,
@@ -181,49 +220,26 @@ impl Session {
         self.answer_failure(at, error)
     }
 
-    pub(crate) fn memset(&mut self, call: &Memset) -> Outcome<()> {
-        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
-        let NodeWork { work, .. } = self.memset_work(call)?;
-        match &work {
-            Work::Memset(set) if set.is_empty() => Ok(()),
-            work => Ok(self.gpu.submit(work, stream)?),
-        }
-    }
-
-    pub(crate) fn memset_work(&self, call: &Memset) -> Outcome<NodeWork<'static>> {
-        check_memset(call)?;
-        let work = Work::Memset(DeviceMemset {
-            destination: call.destination,
-            pitch: call.pitch,
-            value: call.value,
-            element: call.element,
-            width: call.width,
-            height: call.height,
-        });
-        Ok(work.into())
-    }
-
     pub(crate) fn copy_from_device(&mut self, call: &CopyFromDevice) -> Outcome<Progress> {
         let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
-        self.copy_out(CopySource::Linear(call.source), call.size, stream)
+        self.copies.copy_out(
+            &mut self.gpu,
+            CopySource::Linear(call.source),
+            call.size,
+            stream,
+        )
     }
 
     pub(crate) fn copy_rect_from_device(&mut self, call: &CopyRectFromDevice) -> Outcome<Progress> {
         let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
         let source = self.objects.textures.copy_end(&call.source)?;
         let total = volume(call.extent)?;
-        self.copy_out(CopySource::Rect(source, call.extent), total, stream)
-    }
-
-    fn copy_out(&mut self, source: CopySource, total: u64, stream: StreamId) -> Outcome<Progress> {
-        let mut copy = CopyOut::into_frames(source, total, stream);
-        match copy.issue(&mut self.gpu, &mut self.copies.outbound) {
-            Ok(_) => Ok(Progress::Later(Goal::CopyOut(copy), Then::Reply)),
-            Err(fault) => {
-                copy.abandon(&mut self.gpu);
-                Err(fault)
-            }
-        }
+        self.copies.copy_out(
+            &mut self.gpu,
+            CopySource::Rect(source, call.extent),
+            total,
+            stream,
+        )
     }
 }
 

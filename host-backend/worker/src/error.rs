@@ -13,17 +13,17 @@ pub enum SessionEnd {
     /// The guest's process or machine is gone, or the connection broke.
     #[error("the connection ended: {0}")]
     Connection(paragpu_communicator::Error),
-    /// A call's payload is not what the table declares.
+    /// A call's payload does not match its declaration.
     #[error("malformed call {name} ({number:#06x}): {source}")]
     Malformed {
-        /// The call's name, where there is such a call.
+        /// The call's name, if the call exists.
         name: &'static str,
         /// Its number.
         number: u16,
         /// The error in it.
         source: DecodeError,
     },
-    /// A call is missing or came twice.
+    /// A call is missing or was repeated.
     #[error("call {got} of the session came where call {expected} was next")]
     Sequence {
         /// The position received.
@@ -31,13 +31,13 @@ pub enum SessionEnd {
         /// The position expected.
         expected: u64,
     },
-    /// Not a frame that a guest sends.
+    /// A frame of a kind that guests do not send.
     #[error("a guest does not send frames of kind {0:#06x}")]
     Kind(u16),
-    /// An impossible number of frames.
+    /// An impossible acknowledgement.
     #[error("the guest says that it received frames that were not sent")]
     Received,
-    /// Bytes where nothing is pinned.
+    /// Contents for memory that is not pinned.
     #[error("the guest sent what it has pinned at {0:#x}, where nothing is")]
     Pinned(u64),
     /// The session moved to another worker.
@@ -46,10 +46,10 @@ pub enum SessionEnd {
     /// It was checkpointed with `--end`.
     #[error("the session was put away")]
     PutAway,
-    /// It was given away, and who took it is gone; a sentence.
+    /// It was handed over to a worker that is gone; one sentence.
     #[error("{0}")]
     Lost(String),
-    /// More than any program needs.
+    /// A limit that no program reaches was exceeded.
     #[error("too much is under way: {0}")]
     TooMuch(&'static str),
 }
@@ -61,7 +61,7 @@ impl From<paragpu_communicator::Error> for SessionEnd {
 }
 
 impl SessionEnd {
-    /// Did the session end as sessions do: by goodbye or by the guest's exit?
+    /// Whether the end was orderly: by goodbye or by the guest's exit.
     #[must_use]
     pub fn is_orderly(&self) -> bool {
         matches!(
@@ -81,8 +81,8 @@ pub(crate) enum Fault {
     Call(paragpu_device::Error),
     /// The session ends.
     End(SessionEnd),
-    /// Something ends first: no staging memory is free, or host functions run
-    /// that the device may wait for. Try again when the device has gone on.
+    /// It must wait: staging memory is full, or the device may be waiting for a
+    /// host function. Retry when the device has made progress.
     Stall,
 }
 

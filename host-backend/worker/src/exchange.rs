@@ -1,9 +1,8 @@
 //! Requests to the daemon about memory that sessions of the VM share
 //! ([`paragpu_control::exchange`]).
 //!
-//! The session's thread sends the request and blocks. That takes the time of two
-//! messages, because the daemon never waits for anyone. The attendant thread
-//! receives the reply.
+//! The session's thread sends the request and blocks for a round trip. That is
+//! short, because the daemon never blocks. The attendant thread receives the reply.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use paragpu_control::socket::Control;
 use paragpu_control::worker::FromWorker;
 use parking_lot::{Condvar, Mutex};
 
-/// Longest wait for an answer.
+/// Maximum wait for a reply.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The daemon's reply.
@@ -22,20 +21,20 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct Answer {
     /// `None` if there is none.
     pub(crate) offer: Option<Offer>,
-    /// Descriptors that came with it.
+    /// A descriptor that came with it.
     pub(crate) memory: Option<OwnedFd>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Number of the last question.
+    /// Number of the last request.
     asked: u64,
     answer: Option<Answer>,
-    /// The daemon is gone.
+    /// Notes that the daemon is gone.
     closed: bool,
 }
 
-/// The way to the daemon.
+/// The channel to the daemon.
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
     /// `None` if there is no daemon.
@@ -53,7 +52,7 @@ impl Exchange {
         }
     }
 
-    /// Asks; `None` if nobody answers.
+    /// Sends a request and waits for the reply. `None` if there is none.
     pub(crate) fn ask(&self, ask: Ask, fds: &[BorrowedFd<'_>]) -> Option<Answer> {
         let control = self.control.as_ref()?;
         let request = {
@@ -71,25 +70,25 @@ impl Exchange {
         state.answer.take()
     }
 
-    /// Says what has no answer.
+    /// Sends a request that has no reply.
     pub(crate) fn tell(&self, ask: Ask) {
         if let Some(control) = &self.control {
-            // A daemon that is gone keeps nothing.
+            // If the daemon is gone, there is nothing to release.
             let _ = control.send(&FromWorker::Exchange { request: 0, ask }, &[]);
         }
     }
 
-    /// The daemon answers.
+    /// Delivers the daemon's reply.
     pub(crate) fn answered(&self, request: u64, answer: Answer) {
         let mut state = self.state.lock();
-        // One that came too late answers nothing.
+        // A late reply is dropped.
         if state.asked == request {
             state.answer = Some(answer);
             self.changed.notify_all();
         }
     }
 
-    /// The daemon is gone.
+    /// Notes that the daemon is gone.
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
         self.changed.notify_all();

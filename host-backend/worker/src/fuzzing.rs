@@ -84,7 +84,7 @@ pub fn fuzz_session(data: &[u8]) {
             break;
         }
     }
-    session.abandon_host_functions();
+    session.objects.host_functions.close();
 }
 
 #[cfg(test)]

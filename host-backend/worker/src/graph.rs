@@ -1,46 +1,28 @@
-//! Graphs. A node is sent as the call that has its effect.
+//! Graphs. A node is sent as the call that has the same effect.
 
 use paragpu_device::{Conditional, ConditionalKind, GraphNode, Work};
 use paragpu_protocol::codec::{DecodeError, Reader};
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{
-    GraphBegin, GraphConditional, GraphDestroy, GraphInstantiate, GraphLaunch, GraphNodeEnable,
-    GraphNodeUpdate, GraphNodes,
-};
+use paragpu_protocol::table::{GraphConditional, GraphLaunch, GraphNodeUpdate, GraphNodes};
 use paragpu_protocol::types::GraphNode as WireNode;
 
 use crate::calls::handler;
 use crate::error::{Fault, Outcome, fail};
 use crate::session::Session;
 use crate::session::code_search::Prints;
+use crate::session::gpu::Gpu;
 use crate::session::graph::{NodeWork, Update};
 use crate::session::link::At;
+use crate::session::objects::Objects;
 use crate::session::queue::Blocker;
 
-/// Most bodies of a conditional node.
+/// Maximum number of bodies of a conditional node.
 const MOST_BODIES: usize = 1024;
 
-impl Session {
-    pub(crate) fn graph_begin(&mut self, call: &GraphBegin) -> Outcome<()> {
-        self.objects.graphs.begin(call.graph.0)
-    }
-
-    /// Nodes that cannot be are told of when the graph is instantiated. They leave
-    /// nothing: a guest may send them without end.
-    pub(crate) fn graph_nodes(&mut self, at: At, call: &GraphNodes<'_>) -> Result<bool, Fault> {
-        match self.graph_append(call) {
-            Err(Fault::Call(error)) => {
-                let told = self.objects.graphs.fail(call.graph.0, error);
-                self.answer(at, told)?;
-                Ok(false)
-            }
-            other => self.answer(at, other),
-        }
-    }
-
+impl Objects {
     fn graph_append(&mut self, call: &GraphNodes<'_>) -> Outcome<()> {
         let bytes = call.nodes.0;
-        self.objects.graphs.check(call.graph.0)?;
+        self.graphs.check(call.graph.0)?;
         let (mut nodes, mut prints) = (Vec::new(), false);
         let mut reader = Reader::new(bytes);
         while reader.remaining() > 0 {
@@ -51,11 +33,11 @@ impl Session {
             prints |= may_print;
             nodes.push(node);
         }
-        let graphs = &mut self.objects.graphs;
+        let graphs = &mut self.graphs;
         graphs.append(call.graph.0, call.first, nodes, prints, bytes.len())
     }
 
-    /// A node, and whether it may print.
+    /// Decodes a node, and returns whether it may print.
     fn graph_node(&self, node: &WireNode<'_>) -> Outcome<(GraphNode, bool)> {
         let (after, rest) = node.after.0.as_chunks::<4>();
         if !rest.is_empty() {
@@ -87,8 +69,12 @@ impl Session {
         }
     }
 
-    /// A stream has no nodes that follow.
-    pub(crate) fn graph_conditional(&mut self, _: &GraphConditional<'_>) -> Outcome<()> {
+    /// Always fails: only graphs have conditional nodes.
+    pub(crate) fn graph_conditional(
+        &mut self,
+        _: &mut Gpu,
+        _: &GraphConditional<'_>,
+    ) -> Outcome<()> {
         fail(
             Status::INVALID_VALUE,
             "a conditional node outside of a graph",
@@ -128,9 +114,36 @@ impl Session {
         .into())
     }
 
-    pub(crate) fn graph_instantiate(&mut self, call: &GraphInstantiate) -> Outcome<()> {
-        let graphs = &mut self.objects.graphs;
-        graphs.instantiate(&mut self.gpu, call.graph.0, call.nodes)
+    pub(crate) fn graph_node_update(
+        &mut self,
+        gpu: &mut Gpu,
+        call: &GraphNodeUpdate<'_>,
+    ) -> Outcome<()> {
+        self.graphs.launchable(call.graph.0)?;
+        let NodeWork { work, prints } = self.graph_work(call.call, call.work.0)?;
+        let graphs = &mut self.graphs;
+        let update = Update {
+            node: call.node,
+            work,
+            prints: prints.wait(),
+            bytes: call.work.0.len(),
+        };
+        graphs.update(gpu, call.graph.0, update)
+    }
+}
+
+impl Session {
+    /// Instantiating the graph reports invalid nodes. Nothing of them is recorded,
+    /// because a guest may send any number of them.
+    pub(crate) fn graph_nodes(&mut self, at: At, call: &GraphNodes<'_>) -> Result<bool, Fault> {
+        match self.objects.graph_append(call) {
+            Err(Fault::Call(error)) => {
+                let told = self.objects.graphs.fail(call.graph.0, error);
+                self.answer(at, told)?;
+                Ok(false)
+            }
+            other => self.answer(at, other),
+        }
     }
 
     pub(crate) fn graph_launch(&mut self, call: &GraphLaunch) -> Outcome<()> {
@@ -155,27 +168,5 @@ impl Session {
         self.pacing.launched(&mut self.gpu, stream)?;
         self.statistics.launches.add(graph.kernels);
         Ok(())
-    }
-
-    pub(crate) fn graph_node_update(&mut self, call: &GraphNodeUpdate<'_>) -> Outcome<()> {
-        self.objects.graphs.launchable(call.graph.0)?;
-        let NodeWork { work, prints } = self.graph_work(call.call, call.work.0)?;
-        let graphs = &mut self.objects.graphs;
-        let update = Update {
-            node: call.node,
-            work,
-            prints: prints.wait(),
-            bytes: call.work.0.len(),
-        };
-        graphs.update(&mut self.gpu, call.graph.0, update)
-    }
-
-    pub(crate) fn graph_node_enable(&mut self, call: &GraphNodeEnable) -> Outcome<()> {
-        let id = self.objects.graphs.launchable(call.graph.0)?.id;
-        Ok(self.gpu.graph_enable(id, call.node, call.enabled)?)
-    }
-
-    pub(crate) fn graph_destroy(&mut self, call: &GraphDestroy) -> Outcome<()> {
-        self.objects.graphs.destroy(&mut self.gpu, call.graph.0)
     }
 }

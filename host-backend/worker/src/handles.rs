@@ -5,14 +5,14 @@ use rustc_hash::FxHashMap;
 
 use crate::error::{Outcome, fail};
 
-/// Most objects of one kind in a session.
+/// Maximum number of objects of one kind in a session.
 const MOST: usize = 1 << 20;
 
-/// A map by handles, which come from a counter. A guest that chooses handles
-/// that collide slows down only itself.
+/// A map keyed by handles, which the guest takes from a counter. A guest that
+/// chooses colliding handles slows down only itself.
 pub(crate) type HandleMap<K, V> = FxHashMap<K, V>;
 
-/// The objects of one kind that the guest has.
+/// The guest's objects of one kind.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     kind: &'static str,
@@ -27,7 +27,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// The object that the guest calls `handle`.
+    /// The object with this handle.
     pub(crate) fn get(&self, handle: u64) -> Outcome<&T> {
         match self.objects.get(&handle) {
             Some(object) => Ok(object),
@@ -36,7 +36,7 @@ impl<T> Table<T> {
     }
 
     pub(crate) fn get_mut(&mut self, handle: u64) -> Outcome<&mut T> {
-        // Looked up twice only where it is missing.
+        // A second lookup only if it is missing.
         match self.objects.get_mut(&handle) {
             Some(object) => Ok(object),
             None => fail(
@@ -53,7 +53,7 @@ impl<T> Table<T> {
         )
     }
 
-    /// Checks that an object may be created under this name.
+    /// Checks that a new object can have this handle.
     pub(crate) fn check_free(&self, handle: u64) -> Outcome<()> {
         if self.objects.contains_key(&handle) {
             return fail(
@@ -70,12 +70,12 @@ impl<T> Table<T> {
         Ok(())
     }
 
-    /// Names an object; [`check_free`](Self::check_free) came before.
+    /// Adds an object, after [`check_free`](Self::check_free).
     pub(crate) fn insert(&mut self, handle: u64, object: T) {
         self.objects.insert(handle, object);
     }
 
-    /// Takes the name away.
+    /// Removes an object.
     pub(crate) fn remove(&mut self, handle: u64) -> Outcome<T> {
         match self.objects.remove(&handle) {
             Some(object) => Ok(object),
@@ -83,7 +83,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Is none there?
+    /// Whether the table is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }

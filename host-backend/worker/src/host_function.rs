@@ -6,35 +6,36 @@ use paragpu_device::Work;
 use paragpu_protocol::table::{HostFuncDone, HostFuncLaunch};
 
 use crate::error::Outcome;
-use crate::session::Session;
+use crate::session::gpu::Gpu;
 use crate::session::graph::NodeWork;
+use crate::session::objects::Objects;
 use crate::session::queue::Blocker;
 
-impl Session {
-    pub(crate) fn host_func_launch(&mut self, call: &HostFuncLaunch) -> Outcome<()> {
-        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
+impl Objects {
+    pub(crate) fn host_func_launch(&mut self, gpu: &mut Gpu, call: &HostFuncLaunch) -> Outcome<()> {
+        let stream = self.streams.for_work(gpu, call.stream)?;
         let id = call.id;
-        self.objects.host_functions.queue(id)?;
+        self.host_functions.queue(id)?;
         let NodeWork { work, .. } = self.host_func_launch_work(call)?;
-        if let Err(error) = self.gpu.submit(&work, stream) {
-            self.objects.host_functions.remove(id);
+        if let Err(error) = gpu.submit(&work, stream) {
+            self.host_functions.remove(id);
             return Err(error.into());
         }
-        let streams = &mut self.objects.streams;
-        streams.follow(&mut self.gpu, Blocker::Function(id));
+        let streams = &mut self.streams;
+        streams.follow(gpu, Blocker::Function(id));
         Ok(())
     }
 
-    /// A function of a graph may run many times: it is not queued by itself.
+    /// The function is not queued here: in a graph, it may run many times.
     pub(crate) fn host_func_launch_work(
         &self,
         call: &HostFuncLaunch,
     ) -> Outcome<NodeWork<'static>> {
-        let (functions, id) = (Arc::clone(&self.objects.host_functions), call.id);
+        let (functions, id) = (Arc::clone(&self.host_functions), call.id);
         Ok(Work::Host(Arc::new(move || functions.run(id))).into())
     }
 
-    pub(crate) fn host_func_done(&mut self, call: &HostFuncDone) -> Outcome<()> {
-        self.objects.host_functions.done(call.id)
+    pub(crate) fn host_func_done(&mut self, _: &mut Gpu, call: &HostFuncDone) -> Outcome<()> {
+        self.host_functions.done(call.id)
     }
 }

@@ -25,16 +25,16 @@ use crate::session::host_account::{Charge, HostAccount};
 
 /// Maximum number of bytes of one image.
 const MOST_BYTES: u64 = 1 << 30;
-/// Most images that one session sends at once.
+/// Maximum number of images in transfer per session.
 const MOST_AT_ONCE: usize = 8;
 
-/// Most VMs whose images are kept.
+/// Maximum number of VMs with cached images.
 const MOST_VMS: usize = 256;
 
 /// The hash that names an image.
 pub(crate) type Hash = [u8; 32];
 
-/// An image on its way.
+/// An image in transfer.
 #[derive(Debug)]
 struct Assembly {
     hash: Hash,
@@ -47,7 +47,7 @@ struct Assembly {
 
 #[derive(Debug)]
 enum Sink {
-    /// Without a name.
+    /// An unnamed file.
     File(File),
     Memory(Vec<u8>),
 }
@@ -60,17 +60,17 @@ struct CachedImage {
     _held: Charge,
 }
 
-/// Where images are kept.
+/// The store of images.
 #[derive(Debug, Clone)]
 pub struct ImageStore {
-    /// The directory; `None`: in memory.
+    /// The directory; `None` for memory.
     pub directory: Option<PathBuf>,
-    /// Maximum number of bytes kept, the newest image aside.
+    /// Limit in bytes, not counting the newest image.
     pub limit: u64,
 }
 
 impl ImageStore {
-    /// A VM's own, in the directory of all.
+    /// The store of a VM, in the directory of all VMs.
     #[must_use]
     pub fn of_vm(all: Option<&Path>, vm: &str, limit: u64) -> Self {
         let directory = all.map(|all| all.join(blake3::hash(vm.as_bytes()).to_hex().as_str()));
@@ -84,7 +84,7 @@ impl ImageStore {
                     return false;
                 }
             }
-            // Says when the VM was here last.
+            // Records when the VM was last used.
             let now = File::open(own).and_then(|own| own.set_modified(SystemTime::now()));
             now.is_ok()
         });
@@ -96,15 +96,15 @@ impl ImageStore {
 }
 
 impl ImageStore {
-    /// A VM's own, which the daemon has opened. Its name may lead through
-    /// directories that this process's user cannot pass.
+    /// The store of a VM in a directory that the daemon opened. This process's user
+    /// may be unable to reach it by path.
     #[must_use]
     pub fn given(directory: Option<OwnedFd>, limit: u64) -> Self {
         let own = directory.map(|directory| {
-            // It stays open as long as the process lives.
+            // It stays open until the process exits.
             PathBuf::from(format!("/proc/self/fd/{}", directory.into_raw_fd()))
         });
-        // Says when the VM was here last.
+        // Records when the VM was last used.
         let made = own.filter(|own| {
             let now = File::open(own).and_then(|own| own.set_modified(SystemTime::now()));
             if let Err(error) = &now {
@@ -119,8 +119,7 @@ impl ImageStore {
     }
 }
 
-/// Removes the images of the VM that was here longest ago if there are too
-/// many VMs.
+/// Removes the images of the least recently used VM if there are too many VMs.
 fn forget_vms(all: Option<&Path>, own: &Path) {
     let entries = all.and_then(|all| std::fs::read_dir(all).ok());
     let folders = entries.into_iter().flatten().filter_map(|entry| {
@@ -139,7 +138,7 @@ fn forget_vms(all: Option<&Path>, own: &Path) {
 }
 
 impl Default for ImageStore {
-    /// In memory, up to 1 GiB.
+    /// In memory, with a limit of 1 GiB.
     fn default() -> Self {
         Self {
             directory: None,
@@ -153,7 +152,7 @@ impl Default for ImageStore {
 pub(crate) struct Images {
     store: ImageStore,
     assembling: Vec<Assembly>,
-    /// Newest last; used if there is no directory.
+    /// The images, newest last, if there is no directory.
     memory: VecDeque<CachedImage>,
     account: Arc<HostAccount>,
 }
@@ -168,7 +167,7 @@ impl Images {
         }
     }
 
-    /// Is the image here?
+    /// Whether the image is stored.
     pub(crate) fn holds(&self, hash: &Hash, size: u64) -> bool {
         match &self.store.directory {
             Some(directory) => std::fs::metadata(path(directory, hash))
@@ -177,7 +176,7 @@ impl Images {
         }
     }
 
-    /// Takes the next part of an image.
+    /// Adds the next part of an image.
     pub(crate) fn write(
         &mut self,
         hash: &Hash,
@@ -223,7 +222,7 @@ impl Images {
         Ok(self.assembling.len() - 1)
     }
 
-    /// True once the image is whole.
+    /// Returns true once the image is complete.
     fn append(&mut self, index: usize, size: u64, offset: u64, part: &[u8]) -> Outcome<bool> {
         let Some(image) = self.assembling.get_mut(index) else {
             return Ok(false);
@@ -280,13 +279,13 @@ impl Images {
         Ok(())
     }
 
-    /// The image's bytes; `NOT_FOUND` where the host does not hold it (any
-    /// more): the guest then sends it again.
+    /// The image's bytes. `NOT_FOUND` if the host does not have it, or evicted it;
+    /// the guest then sends it again.
     pub(crate) fn load(&self, hash: &Hash) -> Outcome<Arc<Vec<u8>>> {
         self.find(hash)?.load()
     }
 
-    /// Where the image is, so that another thread can read it.
+    /// Finds the image, so that another thread can read it.
     pub(crate) fn find(&self, hash: &Hash) -> Outcome<Stored> {
         let Some(directory) = &self.store.directory else {
             let held = self.memory.iter().find(|kept| kept.hash == *hash);
@@ -314,12 +313,12 @@ fn missing<T>() -> Outcome<T> {
     fail(Status::NOT_FOUND, "the host does not hold this image")
 }
 
-/// An image that is kept, not read yet.
+/// A stored image that is not read yet.
 #[derive(Debug, Clone)]
 pub(crate) struct Stored {
     /// Its hash.
     pub(crate) hash: Hash,
-    /// Its bytes.
+    /// Its size.
     pub(crate) size: u64,
     place: Contents,
 }
@@ -345,7 +344,7 @@ impl Stored {
             let _ = std::fs::remove_file(path);
             return missing();
         }
-        // Its time of change says when it was used last.
+        // The modification time records the last use.
         if let Ok(file) = std::fs::File::open(path) {
             let _ = file.set_modified(SystemTime::now());
         }
@@ -364,12 +363,12 @@ fn io<T>(error: std::io::Error) -> Outcome<T> {
     )
 }
 
-/// Names a file that has no name.
+/// Links an unnamed file into the directory.
 fn give_name(file: &File, path: &Path) -> std::io::Result<()> {
     let own = format!("/proc/self/fd/{}", file.as_raw_fd());
     let named = rustix::fs::linkat(CWD, own, CWD, path, AtFlags::SYMLINK_FOLLOW);
     match named {
-        // Another worker of the VM was first.
+        // Another worker of the VM stored it first.
         Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
@@ -527,7 +526,7 @@ mod tests {
             images.write(&[1; 32], 5000, 0, &[7; 800]).unwrap();
             let full = images.write(&[2; 32], 5000, 0, &[7; 800]);
             assert_eq!(status(full), Status::OUT_OF_MEMORY);
-            // It is dropped, and so is what no longer has room.
+            // It is dropped, as are images for which there is no room.
             let full = images.write(&[1; 32], 5000, 800, &[7; 800]);
             assert_eq!(status(full), Status::OUT_OF_MEMORY);
             images.write(&[3; 32], 5000, 0, &[7; 1000]).unwrap();

@@ -1,12 +1,12 @@
-//! Takes in calls: checks each one's position in the sequence, and executes it, or
+//! Call intake: checks each call's sequence number, then executes the call, or
 //! queues it while an earlier call waits for staging memory.
 //!
 //! The completion of a host function must not queue. Its stream stalls until the
-//! guest reports it, and the report is behind everything that the program's other
-//! threads posted. So while a host function runs, calls are taken in before it is
-//! their turn to execute. Earlier writes to shadows are executed with the report:
-//! in memory that the device shares with the guest, they would be visible by
-//! then.
+//! guest reports completion, and the report is behind everything that the program's
+//! other threads posted. So while a host function runs, the worker receives calls
+//! before it can execute them, and executes the report out of order. It also
+//! executes the writes to shadows before the report: in memory that device and
+//! guest share, they would already be visible.
 
 use std::time::{Duration, Instant};
 
@@ -24,16 +24,16 @@ use crate::session::link::At;
 use crate::staging::{Arrivals, Arrived, InPlace};
 use crate::transfer::orders::Report;
 
-/// Calls executed before looking at what is over.
+/// Maximum number of calls executed between two polls of the pending ones.
 pub(crate) const BATCH: usize = 64;
-/// Longest wait for room in staging memory between two looks at the rest.
+/// Maximum wait for room in staging memory before the loop continues.
 const STAGED: Duration = Duration::from_micros(50);
-/// After so long without any, calls are taken in all the same: the device may
-/// be waiting for one of them.
+/// If staging memory has been full for this long, calls are received anyway: the
+/// device may be waiting for one of them.
 const CROWDED: Duration = Duration::from_millis(20);
 
 impl Session {
-    /// Where large calls are received.
+    /// The destinations of large payloads.
     fn arrivals(&mut self) -> Arrivals<'_> {
         Arrivals {
             inbound: &mut self.copies.inbound,
@@ -42,8 +42,8 @@ impl Session {
         }
     }
 
-    /// Takes a frame, a large copy to the device by way of staging memory, or
-    /// in its place; false where none came.
+    /// Receives and executes one frame. A large copy to the device lands in staging
+    /// memory or at its destination. False if no frame arrived.
     pub(crate) fn take_next(
         &mut self,
         receiver: &mut dyn Receiver,
@@ -69,11 +69,12 @@ impl Session {
         Ok(true)
     }
 
-    /// Has the device no room for more bytes? Then it is waited for a little:
-    /// what the connection holds need not be taken in to lie here. A host
-    /// function's end may be what the device waits for, and is let in; so may
-    /// be what another thread of the program will write, once it gets on.
-    pub(crate) fn is_staged_up(&mut self) -> bool {
+    /// Whether staging memory is full. If so, this waits for the device briefly:
+    /// data can stay in the connection until there is room. It does not wait while
+    /// a host function runs, or when memory has been full for long, because the
+    /// device may be waiting for a call that has not been received: the report of a
+    /// host function, or a later write by another thread of the program.
+    pub(crate) fn is_staging_full(&mut self) -> bool {
         let Some(stream) = self.copies.inbound.awaits(&mut self.gpu) else {
             self.intake.has_room();
             return false;
@@ -87,13 +88,14 @@ impl Session {
         true
     }
 
-    /// Before frames are received otherwise than by [`take_next`](Self::take_next).
+    /// Withdraws the destinations that [`take_next`](Self::take_next) offered, so
+    /// that frames can be received without it.
     pub(crate) fn recall(&mut self, receiver: &mut dyn Receiver) {
         receiver.recall(&self.arrivals());
         self.copies.inbound.clear();
     }
 
-    /// Checks a frame's place in the session, then executes it.
+    /// Checks a frame's sequence number, then executes it.
     pub(crate) fn take(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), SessionEnd> {
         if header.kind == Control::Goodbye.kind() {
             return Err(SessionEnd::Goodbye);
@@ -121,12 +123,12 @@ impl Session {
         }
         self.admit(header)?;
         if !self.in_turn(header, |session| session.execute(header, payload))? {
-            self.intake.put_by(header, payload, false)?;
+            self.intake.queue(header, payload, false)?;
         }
         self.taken_in(payload.len())
     }
 
-    /// Takes a copy to the device whose data is where it belongs.
+    /// Executes a copy to the device whose data landed at its destination.
     fn take_in_place(&mut self, header: FrameHeader, place: &InPlace) -> Result<(), SessionEnd> {
         self.admit(header)?;
         let call = CopyToDevice {
@@ -143,14 +145,14 @@ impl Session {
         self.taken_in(header.payload_len())
     }
 
-    /// Checks a call's place in the session.
+    /// Checks a call's sequence number.
     fn admit(&mut self, header: FrameHeader) -> Result<(), SessionEnd> {
         self.intake.admit(header.sequence)?;
         self.link.begins(header.slot);
         Ok(())
     }
 
-    /// Tells the guest from time to time what it need not keep.
+    /// Acknowledges calls periodically, so that the guest can drop its copies.
     fn taken_in(&mut self, length: usize) -> Result<(), SessionEnd> {
         match self.intake.taken_in(length, self.link.is_durable()) {
             Some(taken) => self
@@ -160,19 +162,18 @@ impl Session {
         }
     }
 
-    /// Takes a frame as [`serve`](Self::serve) does, and looks what is over.
+    /// Handles a frame as [`serve`](Self::serve) does, and answers complete calls.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn offer(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), SessionEnd> {
         if self.intake.is_empty() {
             self.take(header, payload)?;
         } else {
-            self.take_behind(header, payload)?;
+            self.queue_or_execute(header, payload)?;
         }
-        self.look()
+        self.answer_completed()
     }
 
-    /// Has a call executed behind all before it; false if it waits for
-    /// staging memory.
+    /// Executes a call in sequence. False if it must wait for staging memory.
     fn in_turn(
         &mut self,
         header: FrameHeader,
@@ -188,7 +189,7 @@ impl Session {
         Ok(done)
     }
 
-    /// Executes a call; false if it waits for staging memory.
+    /// Executes a call. False if it must wait for staging memory.
     fn execute(&mut self, header: FrameHeader, payload: &[u8]) -> Result<bool, SessionEnd> {
         let Some(handler) = handler(header.kind) else {
             return Err(SessionEnd::Malformed {
@@ -202,7 +203,7 @@ impl Session {
         })
     }
 
-    /// The same by `execute`.
+    /// [`execute`](Self::execute) with the function that executes it.
     fn executed(
         &mut self,
         header: FrameHeader,
@@ -228,8 +229,8 @@ impl Session {
         Ok(true)
     }
 
-    /// Takes in what has come while a host function runs: its end may be
-    /// among it.
+    /// Receives calls early while a host function runs: its completion may be among
+    /// them.
     pub(crate) fn take_early(&mut self, receiver: &mut dyn Receiver) -> Result<(), SessionEnd> {
         if !self.objects.host_functions.are_running() {
             return Ok(());
@@ -238,15 +239,18 @@ impl Session {
         while self.intake.takes_early()
             && let Some(frame) = receiver.receive(Wait::Poll)?
         {
-            self.take_behind(frame.header, frame.payload)?;
+            self.queue_or_execute(frame.header, frame.payload)?;
         }
         Ok(())
     }
 
-    /// A turn while calls were queued: executes some. Where one waits for
-    /// staging memory, takes more in: the end of a host function that the
-    /// device waits for may be among them.
-    pub(crate) fn turn_behind(&mut self, receiver: &mut dyn Receiver) -> Result<(), SessionEnd> {
+    /// One iteration of the loop while calls are queued: executes some. If one
+    /// waits for staging memory, receives more calls: the device may be waiting for
+    /// the completion of a host function among them.
+    pub(crate) fn turn_with_queue(
+        &mut self,
+        receiver: &mut dyn Receiver,
+    ) -> Result<(), SessionEnd> {
         let mut stalled = false;
         for _ in 0..BATCH {
             if self.intake.is_empty() {
@@ -258,7 +262,7 @@ impl Session {
             }
             self.take_early(receiver)?;
         }
-        self.look()?;
+        self.answer_completed()?;
         self.link.flush()?;
         if !stalled {
             return Ok(());
@@ -268,17 +272,17 @@ impl Session {
             None => self.pace(),
         };
         if !self.takes_more() {
-            return self.sit_out(wait);
+            return self.wait_without_receiving(wait);
         }
         self.recall(receiver);
         let Some(frame) = receiver.receive(wait)? else {
             return Ok(());
         };
-        self.take_behind(frame.header, frame.payload)
+        self.queue_or_execute(frame.header, frame.payload)
     }
 
-    /// Executes the first of the calls that were queued; false if it waits
-    /// for staging memory, or there is none.
+    /// Executes the first queued call. False if there is none, or if it must wait
+    /// for staging memory.
     fn execute_first(&mut self) -> Result<bool, SessionEnd> {
         let Some(next) = self.intake.next() else {
             return Ok(false);
@@ -295,14 +299,14 @@ impl Session {
         Ok(true)
     }
 
-    /// Is there room for more calls that wait?
+    /// Whether more calls may be queued.
     pub(crate) fn takes_more(&self) -> bool {
         let host_functions_run = self.objects.host_functions.are_running();
         self.intake.takes_more(host_functions_run)
     }
 
-    /// Waits without taking anything in, but notices a guest that is gone.
-    fn sit_out(&mut self, wait: Wait) -> Result<(), SessionEnd> {
+    /// Waits without receiving anything, but detects that the guest is gone.
+    fn wait_without_receiving(&mut self, wait: Wait) -> Result<(), SessionEnd> {
         if let Wait::Until(end) = wait {
             match self.pacing.awaits_turn() {
                 true => self.pacing.await_turn(end),
@@ -317,8 +321,9 @@ impl Session {
         Ok(())
     }
 
-    /// Puts a call by, but for what a host function's end needs.
-    pub(crate) fn take_behind(
+    /// Queues a call, or executes it at once if a host function's completion
+    /// depends on it.
+    pub(crate) fn queue_or_execute(
         &mut self,
         header: FrameHeader,
         payload: &[u8],
@@ -329,14 +334,15 @@ impl Session {
         self.admit(header)?;
         let executed = self.is_for_host_functions(header.kind) && self.execute(header, payload)?;
         let kept = if executed { &[] } else { payload };
-        self.intake.put_by(header, kept, executed)?;
+        self.intake.queue(header, kept, executed)?;
         self.taken_in(payload.len())
     }
 
-    /// Is it what a host function's end needs? Writes to shadows are so whether
-    /// one runs or not, and none overtakes another. A read is answered, which
-    /// is too late where the state of the session was copied: no host function
-    /// runs then.
+    /// Whether a call may be executed before the calls queued ahead of it, because
+    /// a host function's completion depends on it. Writes to shadows qualify even
+    /// if no host function runs, so none overtakes another. A read qualifies only
+    /// while one runs: a read has a reply, and a reply after the session's state
+    /// was copied would be too late.
     fn is_for_host_functions(&self, call: u16) -> bool {
         let runs = || self.objects.host_functions.are_running();
         handler(call).is_some_and(|handler| {
@@ -345,7 +351,7 @@ impl Session {
     }
 }
 
-/// Why the guest cannot follow its session, as its frame says.
+/// Decodes why the guest cannot follow its session.
 pub(crate) fn why_it_stays(payload: &[u8]) -> Result<String, SessionEnd> {
     let stays: Stays<'_> = decode_all(payload).map_err(|source| SessionEnd::Malformed {
         name: "Stays",

@@ -6,24 +6,14 @@ use paragpu_protocol::table::Launch;
 use crate::error::Outcome;
 use crate::session::Session;
 use crate::session::graph::NodeWork;
+use crate::session::objects::Objects;
 
 /// Bit of [`Launch::flags`]: all blocks run at once.
 const COOPERATIVE: u32 = 1;
 
-impl Session {
-    pub(crate) fn launch(&mut self, call: &Launch<'_>) -> Outcome<()> {
-        let NodeWork { work, prints } = self.launch_work(call)?;
-        self.pacing.admit(&mut self.gpu)?;
-        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
-        self.printing.note(prints);
-        self.gpu.submit_by_lane(&work, stream)?;
-        self.pacing.launched(&mut self.gpu, stream)?;
-        self.statistics.launches.add(1);
-        Ok(())
-    }
-
+impl Objects {
     pub(crate) fn launch_work<'a>(&self, call: &Launch<'a>) -> Outcome<NodeWork<'a>> {
-        let kernel = self.objects.modules.kernel(call.function.0)?;
+        let kernel = self.modules.kernel(call.function.0)?;
         let work = Work::Launch(DeviceLaunch {
             function: kernel.id,
             grid: call.grid,
@@ -35,5 +25,18 @@ impl Session {
         });
         let prints = kernel.prints();
         Ok(NodeWork { work, prints })
+    }
+}
+
+impl Session {
+    pub(crate) fn launch(&mut self, call: &Launch<'_>) -> Outcome<()> {
+        let NodeWork { work, prints } = self.objects.launch_work(call)?;
+        self.pacing.admit(&mut self.gpu)?;
+        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
+        self.printing.note(prints);
+        self.gpu.submit_by_lane(&work, stream)?;
+        self.pacing.launched(&mut self.gpu, stream)?;
+        self.statistics.launches.add(1);
+        Ok(())
     }
 }

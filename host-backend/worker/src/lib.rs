@@ -1,13 +1,13 @@
 //! Executes the calls of one guest session on one GPU.
 //!
-//! A worker is a process of its own: the daemon starts it with
-//! [`paragpu_control::spawn::Spawn`], talks to it as [`paragpu_control::worker`] says, and hands it a guest.
-//! [`session::Session`] serves the guest: a decoded call goes through
-//! `calls.rs` to the file of its chapter, and from there to the
-//! [`paragpu_device::Device`]; `answer.rs` and `completion.rs` bring the
-//! replies. What a call did to the session's objects goes to [`live`].
+//! A worker is a separate process: the daemon starts it with
+//! [`paragpu_control::spawn::Spawn`], talks to it by [`paragpu_control::worker`],
+//! and hands it a guest. [`session::Session`] serves the guest: a decoded call goes
+//! through `calls.rs` to the file of its chapter, and from there to the
+//! [`paragpu_device::Device`]; `answer.rs` and `completion.rs` send the replies.
+//! The effect of a call on the session's objects is recorded in [`live`].
 
-// What others send is read here, so nothing may panic.
+// This crate decodes untrusted input, so nothing may panic.
 #![cfg_attr(
     not(test),
     warn(
@@ -42,6 +42,7 @@ mod host_function;
 mod images;
 mod intake;
 mod launch;
+mod life;
 pub mod live;
 mod management;
 mod memory;
@@ -55,6 +56,7 @@ pub mod serve;
 mod serving;
 pub mod session;
 mod shadow;
+mod shared_file;
 mod snapshot;
 mod staging;
 pub mod statistics;

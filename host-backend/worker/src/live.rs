@@ -13,14 +13,13 @@ use crate::handles::HandleMap;
 /// The identity of an object.
 pub type Name = (ObjectKind, u64);
 
-/// A call's payload; those of most calls that create or change something need
-/// no memory of their own.
+/// A call's payload. Most are short enough to be stored inline.
 pub type Payload = SmallVec<[u8; 32]>;
 
-/// Changes of an object above which they are found by a map.
+/// Number of changes of an object above which a map indexes them.
 const FEW: usize = 8;
 
-/// One call as it came.
+/// An encoded call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recorded {
     /// The call's number.
@@ -39,7 +38,7 @@ impl Recorded {
         }
     }
 
-    /// The call as it would come.
+    /// Encodes a call.
     #[must_use]
     pub fn of<'a, C: WireCall<'a>>(call: &C) -> Self {
         let mut payload = Vec::new();
@@ -51,7 +50,7 @@ impl Recorded {
     /// Its effect on an object.
     ///
     /// # Errors
-    /// [`DecodeError`] where it is no call.
+    /// [`DecodeError`] if it is malformed.
     pub fn change(&self) -> Result<Option<Change>, DecodeError> {
         match calls::handler(self.number) {
             Some(handler) => (handler.change)(&self.payload),
@@ -63,7 +62,7 @@ impl Recorded {
 /// The effect of a call on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
-    /// What.
+    /// The effect.
     pub effect: Effect,
     /// The object that a created one cannot outlive.
     pub parent: Option<Name>,
@@ -71,14 +70,14 @@ pub struct Change {
     pub key: u32,
 }
 
-/// Tells changes apart that do not replace each other.
+/// The key of a change: a later change with the same key replaces an earlier one.
 type ChangeKey = (u16, u32);
 
-/// The calls that changed an object, those that others replaced left out.
+/// The calls that changed an object, without those that were replaced.
 #[derive(Debug, Default)]
 struct Changes {
     all: Vec<(ChangeKey, Recorded)>,
-    /// Where each is, once they are not few.
+    /// The index of each, once there are more than a few.
     places: Option<HandleMap<ChangeKey, usize>>,
 }
 
@@ -128,7 +127,7 @@ pub struct Live {
 }
 
 impl Live {
-    /// Notes what a call that succeeded did; `payload` is the call's.
+    /// Records the effect of a successful call with this payload.
     pub fn apply(&mut self, change: &Change, number: u16, payload: &[u8]) {
         match change.effect {
             Effect::None => {}
@@ -150,8 +149,8 @@ impl Live {
                 let key = (number, change.key);
                 object.changes.put(key, number, payload);
                 if kind == ObjectKind::GraphExec {
-                    // It may name what was created later than itself, and
-                    // nothing names it.
+                    // It may refer to objects that were created later, and nothing
+                    // refers to it.
                     object.order = self.next;
                     self.next += 1;
                 }
@@ -159,10 +158,10 @@ impl Live {
         }
     }
 
-    /// The same of a call as it came.
+    /// Records the effect of an encoded call.
     ///
     /// # Errors
-    /// [`DecodeError`] where it is no call.
+    /// [`DecodeError`] if it is malformed.
     pub fn note(&mut self, call: &Recorded) -> Result<(), DecodeError> {
         if let Some(change) = call.change()? {
             self.apply(&change, call.number, &call.payload);
@@ -170,7 +169,7 @@ impl Live {
         Ok(())
     }
 
-    /// Drops an object, and those that live in it.
+    /// Drops an object and those inside it.
     pub fn forget(&mut self, name: Name) {
         self.objects.remove(&name);
         if holds_others(name.0) {
@@ -178,13 +177,13 @@ impl Live {
         }
     }
 
-    /// How many objects live.
+    /// The number of live objects.
     #[must_use]
     pub fn len(&self) -> usize {
         self.objects.len()
     }
 
-    /// Is there no object?
+    /// Whether there are no objects.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
@@ -197,7 +196,7 @@ impl Live {
         self.in_order().map(|(_, _, call)| call).collect()
     }
 
-    /// The same with the object's name, and whether the call creates it.
+    /// Each call with its object's name, and whether it creates the object.
     pub fn in_order(&self) -> impl Iterator<Item = (Name, bool, &Recorded)> {
         let mut objects: Vec<(&Name, &Object)> = self.objects.iter().collect();
         objects.sort_unstable_by_key(|(_, object)| object.order);
@@ -222,7 +221,7 @@ impl Live {
         self.objects.get(&name).map(|object| &object.created)
     }
 
-    /// Is exactly this call kept already?
+    /// Whether exactly this call is already recorded.
     #[must_use]
     pub fn knows(&self, change: &Change, recorded: &Recorded) -> bool {
         match change.effect {

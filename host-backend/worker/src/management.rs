@@ -1,4 +1,4 @@
-//! NVML queries. The host's management library answers those about the GPU, the
+//! NVML queries. The host's management library answers those about the GPU. The
 //! account that a VM's sessions share answers those about the VM.
 
 use std::time::SystemTime;
@@ -10,12 +10,31 @@ use paragpu_protocol::types::{DeviceAnswer, DeviceUsage, ProcessUsage};
 
 use crate::error::Fault;
 use crate::session::Session;
+use crate::session::gpu::Gpu;
 use crate::session::link::At;
+use crate::utilization::Manager;
 use paragpu_control::account::Occupant;
 
+impl Manager {
+    /// Utilization of the device by each worker, in percent.
+    fn utilization(&mut self, gpu: &mut Gpu, workers: &[u32]) -> Vec<u32> {
+        let processors = gpu.processors();
+        if processors > 0 && !workers.is_empty() {
+            self.measure(workers, processors);
+            let of = |worker: &u32| self.percent(*worker);
+            return workers.iter().map(of).collect();
+        }
+        let uuid = self.uuid();
+        let measured = gpu.utilization(&uuid, workers);
+        let mut measured = measured.unwrap_or_default();
+        measured.resize(workers.len(), ProcessUsage::UNKNOWN);
+        measured
+    }
+}
+
 impl Session {
-    /// Tells the others of the VM whose session this is. One that only asks
-    /// NVML's questions has no process.
+    /// Announces the guest's process to the VM's other sessions. A session that
+    /// serves only NVML queries has no process.
     pub(crate) fn introduce(&self) {
         let identity = self.transfer.identity();
         if identity.guest_pid != 0 {
@@ -49,7 +68,7 @@ impl Session {
                 occupants.retain(here);
                 occupants
             }
-            // The session is alone.
+            // The session is the only one.
             None => vec![Occupant {
                 device: self.gpu.ordinal(),
                 pid: self.transfer.identity().guest_pid,
@@ -59,12 +78,16 @@ impl Session {
         }
     }
 
-    /// nvmlDeviceGetUtilizationRates of a GPU whose kernels run on processors.
-    /// What share of the time memory is read is not known.
+    /// nvmlDeviceGetUtilizationRates of a GPU whose kernels run on processors. The
+    /// utilization of its memory is unknown.
     fn own_utilization(&mut self) -> Answer {
         let occupants = self.occupants();
         let workers: Vec<u32> = occupants.iter().map(|occupant| occupant.worker).collect();
-        let percent: u32 = self.utilization(&workers).iter().sum();
+        let percent: u32 = self
+            .management
+            .utilization(&mut self.gpu, &workers)
+            .iter()
+            .sum();
         let mut answer = Answer::refused(0);
         answer.values = [u64::from(percent.min(100)), 0, 0, 0, 0];
         answer
@@ -73,7 +96,7 @@ impl Session {
     pub(crate) fn device_use(&mut self, at: At, _: &DeviceUse) -> Result<bool, Fault> {
         let occupants = self.occupants();
         let workers: Vec<u32> = occupants.iter().map(|occupant| occupant.worker).collect();
-        let utilization = self.utilization(&workers);
+        let utilization = self.management.utilization(&mut self.gpu, &workers);
         let mut processes = Vec::new();
         let mut used = 0_u64;
         for (occupant, utilization) in occupants.iter().zip(utilization) {
@@ -94,20 +117,5 @@ impl Session {
             processes: Bytes(&processes),
         };
         self.answer(at, Ok(usage))
-    }
-
-    /// Percent of the device's time by worker.
-    fn utilization(&mut self, workers: &[u32]) -> Vec<u32> {
-        let processors = self.gpu.processors();
-        if processors > 0 && !workers.is_empty() {
-            self.management.measure(workers, processors);
-            let of = |worker: &u32| self.management.percent(*worker);
-            return workers.iter().map(of).collect();
-        }
-        let uuid = self.management.uuid();
-        let measured = self.gpu.utilization(&uuid, workers);
-        let mut measured = measured.unwrap_or_default();
-        measured.resize(workers.len(), ProcessUsage::UNKNOWN);
-        measured
     }
 }

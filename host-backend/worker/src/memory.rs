@@ -7,10 +7,9 @@ use paragpu_device::Access;
 use paragpu_protocol::handle::{ObjectKind, ShadowAddress};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
-    HostMap, HostUnmap, MemAlias, MemAliasEnd, MemGetInfo, MemLeave, MemMap, MemOffer, MemTake,
-    MemUnmap, ShadowDestroy,
+    HostUnmap, MemAlias, MemAliasEnd, MemLeave, MemMap, MemOffer, MemTake, MemUnmap, ShadowDestroy,
 };
-use paragpu_protocol::types::{MemoryInfo, MemoryOffer};
+use paragpu_protocol::types::MemoryOffer;
 
 use crate::error::{Outcome, fail};
 use crate::session::Session;
@@ -43,7 +42,7 @@ impl Session {
         if self.sharing.is_taken(address) {
             return fail(
                 Status::INVALID_VALUE,
-                format!("the memory at {address:#x} is another session's"),
+                format!("the memory at {address:#x} belongs to another session"),
             );
         }
         if self.sharing.withdraw(address) {
@@ -89,11 +88,11 @@ impl Session {
         let memory = self.gpu.memory_share(base)?;
         let ask = Ask::Offer {
             size,
-            domain: self.domain(),
+            domain: self.gpu.domain(),
         };
         let answer = self.sharing.exchange.ask(ask, &[memory.as_fd()]);
         let Some(offer) = answer.and_then(|answer| answer.offer) else {
-            let why = "the daemon takes no offer of memory to other processes";
+            let why = "the daemon does not accept offers of memory to other processes";
             return fail(Status::NOT_SUPPORTED, why);
         };
         let token = offer.token;
@@ -101,14 +100,8 @@ impl Session {
         Ok(MemoryOffer { base, size, token })
     }
 
-    /// Names the device whose memory the session has.
-    fn domain(&self) -> [u8; 16] {
-        let ordinal = u128::from(self.gpu.ordinal());
-        self.gpu.memory_domain().unwrap_or(ordinal.to_le_bytes())
-    }
-
     pub(crate) fn mem_take(&mut self, call: &MemTake) -> Outcome<()> {
-        /// CUDA_ERROR_INVALID_CONTEXT: the memory is the process's own.
+        /// CUDA_ERROR_INVALID_CONTEXT: the memory belongs to the process itself.
         const INVALID_CONTEXT: Status = Status(201);
         /// CUDA_ERROR_PEER_ACCESS_UNSUPPORTED.
         const PEER_ACCESS_UNSUPPORTED: Status = Status(217);
@@ -127,7 +120,7 @@ impl Session {
                 format!("{} bytes are offered, not {}", offer.size, call.size),
             );
         }
-        if offer.domain != self.domain() {
+        if offer.domain != self.gpu.domain() {
             let why = "the memory is of a device that this one does not reach";
             return fail(PEER_ACCESS_UNSUPPORTED, why);
         }
@@ -151,7 +144,7 @@ impl Session {
             .drop_shared(&mut self.gpu, &mut self.link, address)
     }
 
-    /// Ends the aliases of a mapping before it goes.
+    /// Ends the aliases of a mapping before it is unmapped.
     pub(crate) fn end_aliases_of(&mut self, memory: u64) -> Outcome<()> {
         for alias in self.memory.aliases_of(memory) {
             self.memory
@@ -159,14 +152,6 @@ impl Session {
             self.objects.live.forget((ObjectKind::Alias, alias));
         }
         Ok(())
-    }
-
-    pub(crate) fn mem_get_info(&mut self, _: &MemGetInfo) -> Outcome<MemoryInfo> {
-        self.memory.info(&mut self.gpu)
-    }
-
-    pub(crate) fn host_map(&mut self, call: &HostMap) -> Outcome<()> {
-        self.host.pin(&mut self.gpu, call.offset.0, call.size)
     }
 
     pub(crate) fn host_unmap(&mut self, call: &HostUnmap) -> Outcome<Progress> {

@@ -11,18 +11,18 @@ use crate::error::{Fault, SessionEnd};
 use crate::session::Session;
 use crate::session::host_memory::Pinned;
 
-/// Longest silence of a guest that sends what it has pinned.
+/// Maximum silence of a guest that sends the contents of pinned memory.
 const SILENCE: Duration = Duration::from_secs(60);
 
 impl Session {
-    /// The session has this window from now on.
+    /// Adopts a window.
     pub(crate) fn adopt_window(&mut self, window: &Arc<Window>) {
         self.copies.tokens.adopt(window);
         self.host.adopt_window(window);
     }
 
-    /// The session, which comes, has no window, and its pinned memory is
-    /// `pinned`.
+    /// Notes that an arriving session has no window, and the location of its pinned
+    /// memory.
     pub(crate) fn leave_window(&mut self, pinned: Pinned) {
         if pinned != Pinned::Window {
             self.host.set_pinned(pinned);
@@ -30,14 +30,15 @@ impl Session {
         }
     }
 
-    /// The channel whose page lists these are may soon be another process's:
-    /// copies that are under way end here, and later ones are refused.
+    /// Ends copies from and to guest memory, and refuses later ones: the channel of
+    /// their page lists may soon belong to another process.
     pub(crate) fn leave_guest_memory(&mut self) {
         self.host.pages().adopt(None);
         self.completion.leave_guest_memory();
     }
 
-    /// Takes in what a guest that came has pinned, where that is lacking.
+    /// Receives the contents of pinned memory from a reconnected guest, if they are
+    /// missing here.
     pub(crate) fn await_pinned(&mut self, receiver: &mut dyn Receiver) -> Result<(), SessionEnd> {
         let kind = Control::Pinned.kind();
         while self.host.pinned() == Pinned::Guest {

@@ -5,11 +5,11 @@ use paragpu_protocol::status::Status;
 
 use crate::arguments::Arguments;
 
-/// The GPUs of the kind that `arguments` name.
+/// The GPUs of the kind that `arguments` specifies.
 ///
 /// # Errors
-/// `NO_DEVICE` if there are none, `NOT_SUPPORTED` where this build does not
-/// know the kind.
+/// `NO_DEVICE` if there are none, `NOT_SUPPORTED` if this build does not include
+/// the kind.
 pub(crate) fn open(arguments: &Arguments) -> Result<Box<dyn Platform>> {
     match arguments.device {
         #[cfg(feature = "cuda")]
@@ -32,7 +32,7 @@ pub(crate) fn open(arguments: &Arguments) -> Result<Box<dyn Platform>> {
     }
 }
 
-/// The software GPU's own choice where the arguments make none.
+/// Settings of a software GPU; its defaults apply to those that are not given.
 #[cfg(feature = "software")]
 fn software(arguments: &Arguments) -> paragpu_device_software::Options {
     let default = paragpu_device_software::Options::default();
@@ -44,7 +44,7 @@ fn software(arguments: &Arguments) -> paragpu_device_software::Options {
             .unwrap_or(default.compute_capability),
         cores: arguments.software_cores.unwrap_or(default.cores),
         shareable: arguments.software_shareable,
-        // To become another user, each thread that runs must be told.
+        // A change of user must be applied to each running thread.
         lazy: arguments.apart,
     }
 }

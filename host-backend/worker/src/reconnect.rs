@@ -15,17 +15,18 @@ use paragpu_communicator::Error;
 use paragpu_protocol::layout::Regions;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use crate::connect::{Guest, Life};
+use crate::connect::Guest;
+use crate::life::Life;
 use crate::session::host_memory::Sharing;
 use crate::session::{Reconnect, Reconnected};
 use paragpu_control::socket::ControlError;
 
-/// How long to wait for a guest whose process cannot be seen and whose system
-/// closed the connection: it most likely ended, and one that lives connects
-/// again at once.
+/// How long to wait for a guest whose process cannot be watched, after its system
+/// closed the connection: the process most likely ended, and a live one reconnects
+/// at once.
 const REDIAL: Duration = Duration::from_secs(3);
 
-/// Did the other end close the connection, instead of falling silent?
+/// Whether the peer closed the connection instead of falling silent.
 fn hung_up(lost: &Error) -> bool {
     match lost {
         Error::Closed => true,
@@ -37,16 +38,16 @@ fn hung_up(lost: &Error) -> bool {
     }
 }
 
-/// Where the daemon's thread leaves a guest for the session.
+/// A reconnected guest, passed from the daemon's thread to the session's.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     guest: Mutex<Option<Guest>>,
     arrived: OwnedFd,
-    /// How many guests came.
+    /// Number of guests offered.
     came: AtomicU64,
 }
 
-/// The session's side of it.
+/// The session's side.
 #[derive(Debug)]
 pub(crate) struct Host {
     waiting: Arc<Waiting>,
@@ -65,8 +66,8 @@ impl Waiting {
         })
     }
 
-    /// For a session that began with `guest`; `None` if it ends with its
-    /// connection.
+    /// The side of a session that began with `guest`; `None` if the session ends
+    /// with its connection.
     pub(crate) fn host(
         self: &Arc<Self>,
         guest: &Guest,
@@ -81,7 +82,7 @@ impl Waiting {
         })
     }
 
-    /// The same for a session that came from elsewhere.
+    /// The side of a session that arrived from elsewhere.
     pub(crate) fn host_of(
         self: &Arc<Self>,
         life: Life,
@@ -96,17 +97,18 @@ impl Waiting {
         }
     }
 
-    /// A guest has connected again. One that was offered before and not taken
-    /// up has given up.
+    /// Offers a reconnected guest. It replaces an earlier one that was not
+    /// accepted.
     pub(crate) fn offer(&self, guest: Guest) {
         self.came.fetch_add(1, Ordering::Relaxed);
-        // The guest first, then the event: the session that is woken finds it.
+        // Store the guest before the event, so that the woken session finds it.
         *self.guest.lock() = Some(guest);
-        // A counter of our own can only fail by being full, which wakes as well.
+        // Writing to our own eventfd can only fail if it is full, which also wakes
+        // the session.
         let _ = rustix::io::write(&self.arrived, &1_u64.to_ne_bytes());
     }
 
-    /// How many guests came so far.
+    /// Number of guests offered so far.
     pub(crate) fn came(&self) -> u64 {
         self.came.load(Ordering::Relaxed)
     }
@@ -116,23 +118,23 @@ impl Waiting {
         self.arrived.as_fd()
     }
 
-    /// How many counted frames the guest that is there has received.
+    /// Counted frames that the waiting guest has received.
     pub(crate) fn received(&self) -> Option<u64> {
         let guest = self.guest.lock();
         guest.as_ref().map(Guest::received)
     }
 
     pub(crate) fn take(&self) -> Option<Guest> {
-        // The event first, then the guest: one that comes between the two leaves the
-        // event set, and the next look finds nobody. The other way round its event
-        // would be lost, and the guest would wait for the whole patience.
+        // Clear the event before taking the guest. A guest that arrives in between
+        // leaves the event set, and the next check finds no one. In the other order
+        // its event would be lost, and it would wait for the whole timeout.
         let _ = rustix::io::read(&self.arrived, &mut [0; 8]);
         self.guest.lock().take()
     }
 }
 
 impl Host {
-    /// Waits until a guest may be there; false where none will come.
+    /// Waits until a guest may have arrived. False if none will.
     fn wait(&self, deadline: Instant) -> bool {
         let process = match &self.life {
             Life::Process(process) => Some(process),
@@ -148,7 +150,7 @@ impl Host {
         fds.extend(process.map(|process| PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN)));
         match poll(&mut fds, timeout.as_ref()) {
             Ok(0) => false,
-            // The process's descriptor alone means that it has ended: nobody comes.
+            // If only the process's descriptor is ready, the process has ended.
             Ok(_) => fds.first().is_some_and(|fd| !fd.revents().is_empty()),
             Err(errno) => errno == rustix::io::Errno::INTR,
         }
@@ -181,7 +183,8 @@ impl Reconnect for Host {
                         communicator,
                     });
                 }
-                // Not the end: its process may dial again until the deadline.
+                // That is not the end: its process may reconnect until the
+                // deadline.
                 Err(error) => tracing::info!(%error, "a guest came back and left"),
             }
         }

@@ -5,8 +5,8 @@ use paragpu_protocol::status::Status;
 
 use crate::error::{Outcome, fail};
 
-/// A piece of a rectangular copy: origin and extent in bytes, rows, slices.
-/// Packed without gaps, the pieces one after the other are the whole.
+/// A piece of a rectangular copy: origin and extent in bytes, rows, slices. The
+/// packed pieces, concatenated, are the packed whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) origin: [u64; 3],
@@ -14,13 +14,13 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// Bytes of the piece, packed.
+    /// Packed size of the piece.
     pub(crate) fn bytes(&self) -> u64 {
         self.extent.iter().product()
     }
 }
 
-/// Bytes of an extent, packed.
+/// Packed size of an extent.
 ///
 /// # Errors
 /// `INVALID_VALUE` past 2⁶³.
@@ -52,10 +52,10 @@ pub(crate) fn piece([width, height, depth]: [u64; 3], done: u64, most: u64) -> P
     Piece { origin, extent }
 }
 
-/// The end of a copy, moved to a piece's origin.
+/// A source or destination, moved to a piece's origin.
 ///
 /// # Errors
-/// `INVALID_VALUE` where that lies past the end of the address space.
+/// `INVALID_VALUE` past the end of the address space.
 pub(crate) fn shifted(end: CopyEnd, [x, y, z]: [u64; 3]) -> Outcome<CopyEnd> {
     let moved = match end {
         CopyEnd::Linear {

@@ -17,9 +17,10 @@ use paragpu_protocol::layout::Regions;
 use crate::arguments::{Arguments, DeviceKind};
 use crate::attendant::{self, Attendant, on_the_wire, toward};
 use crate::confine;
-use crate::connect::{Guest, Life};
+use crate::connect::Guest;
 use crate::exchange::Exchange;
 use crate::images::ImageStore;
+use crate::life::Life;
 use crate::platform;
 use crate::reconnect::Waiting;
 use crate::session::gpu;
@@ -50,24 +51,24 @@ struct Assigned {
     ordinal: u32,
     device_memory: u64,
     host_memory: u64,
-    /// How long to wait for a guest that was lost.
+    /// How long to wait for a guest that lost its connection.
     patience: Duration,
     identity: Identity,
     communicator: String,
-    coming: Coming,
+    coming: Origin,
 }
 
-/// Where a session comes from.
-enum Coming {
-    /// A guest that begins it.
+/// The origin of a session.
+enum Origin {
+    /// A new guest.
     Guest(Box<Guest>),
-    /// Somewhere where it lived before.
+    /// An earlier location.
     Elsewhere(Elsewhere),
 }
 
-/// Where a session was before it came here.
+/// The earlier location of a session.
 enum Elsewhere {
-    /// Another worker, at the other end.
+    /// Another worker, at the other end of a connection.
     Worker(Arrival),
     /// A file of a directory.
     File(std::fs::File),
@@ -97,10 +98,11 @@ pub fn run(arguments: &Arguments) -> ! {
     match live(arguments, &control, output) {
         Ok(()) | Err(Stop::Daemon(ControlError::Closed)) => exit_now(0),
         Err(Stop::Daemon(error)) => {
-            tracing::error!(%error, "cannot talk to the daemon");
+            let cause = std::error::Error::source(&error).map(ToString::to_string);
+            tracing::error!(%error, cause, "cannot talk to the daemon");
             exit_now(1)
         }
-        // The daemon tells it, which knows whether there should be one.
+        // The daemon decides whether there should be one.
         Err(Stop::NoDevice(reason)) => {
             tracing::debug!(reason, "no device");
             let _ = control.send(&FromWorker::Failed { reason }, &[]);
@@ -136,8 +138,8 @@ fn standard_streams() -> std::io::Result<(Arc<Control>, Output)> {
 }
 
 fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result<(), Stop> {
-    // A driver's own threads and programs are begun before; those of the
-    // software GPU are the worker's.
+    // A driver starts its own threads and programs before this; the software GPU's
+    // are the worker's.
     let is_driver = arguments.device == DeviceKind::Cuda;
     if !is_driver {
         let _ = confine::begin(arguments.device, arguments.calls, arguments.apart);
@@ -161,7 +163,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     };
     let session = assigned.session;
     if let Err(reason) = prepare(arguments, &mut warm, assigned.ordinal) {
-        if let Coming::Guest(guest) = assigned.coming {
+        if let Origin::Guest(guest) = assigned.coming {
             guest.refuse(&reason);
         }
         return Err(Stop::Failed(reason));
@@ -186,7 +188,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     let (regions, patience) = (warm.regions, assigned.patience);
     let mut guest_memory = None;
     let (connection, reconnect, elsewhere) = match assigned.coming {
-        Coming::Guest(guest) => {
+        Origin::Guest(guest) => {
             guest_memory = guest.memory();
             let reconnect = waiting.host(&guest, regions, patience);
             let connection = guest
@@ -194,13 +196,13 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
                 .map_err(|error| Stop::Failed(format!("cannot connect to the guest: {error}")))?;
             (Some(connection), reconnect, None)
         }
-        Coming::Elsewhere(elsewhere) => {
+        Origin::Elsewhere(elsewhere) => {
             let reconnect = waiting.host_of(Life::Unknown, regions, patience);
             (None, Some(reconnect), Some(elsewhere))
         }
     };
     let statistics = Arc::new(Statistics::default());
-    // Naps of a few microseconds are wanted as such.
+    // Naps of a few microseconds must not be prolonged.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1000));
     let setup = Setup {
         device: warm.device,
@@ -215,8 +217,8 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         latency: arguments.latency,
         reconnect: reconnect.map(|host| Box::new(host) as Box<dyn Reconnect>),
     };
-    // Never dropped: a device waits for its work when it is, and a kernel may
-    // never end.
+    // Never dropped: dropping a device waits for its work, and a kernel may never
+    // end.
     let (sender, window, receiver) = match connection {
         Some(connection) => (
             connection.sender,
@@ -241,7 +243,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     served.sharing.exchange = Arc::clone(&exchange);
     let pleas = Arc::clone(control);
     let turns = Arc::new(Turns::new(move |plea| {
-        // Where the daemon is gone no turn is needed soon.
+        // Without the daemon, turns end.
         let _ = pleas.send(&FromWorker::Turn(plea), &[]);
     }));
     served.take_turns(Arc::clone(&turns));
@@ -292,7 +294,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     attendant.finish(&reason)
 }
 
-/// Takes a session that comes from another worker or from a directory.
+/// Receives a session from another worker or from a directory.
 fn receive(
     served: &mut Session,
     elsewhere: Elsewhere,
@@ -336,8 +338,8 @@ fn receive(
     }
 }
 
-/// Tells the guest, whose connection came along, where its session is: to go
-/// there, or to look there once the connection is lost.
+/// Tells the guest, whose connection was handed over, where its session is: to
+/// reconnect there now, or after the connection is lost.
 fn guide(served: &Session, home: &Move<'_>, follows: bool) {
     if home.communicator.0.is_empty() {
         return;
@@ -350,7 +352,7 @@ fn guide(served: &Session, home: &Move<'_>, follows: bool) {
     }
 }
 
-/// Opens the GPU as far as it can be without a session.
+/// Opens the GPU as far as possible without a session.
 fn warm_up(arguments: &Arguments) -> Result<Warm, Stop> {
     let failed = |error: paragpu_device::Error| {
         Stop::NoDevice(format!(
@@ -374,7 +376,7 @@ fn warm_up(arguments: &Arguments) -> Result<Warm, Stop> {
     })
 }
 
-/// Gives the GPU other addresses where the guest calls it by another ordinal.
+/// Reopens the GPU at other addresses if the guest uses another ordinal.
 fn prepare(arguments: &Arguments, warm: &mut Warm, ordinal: u32) -> Result<(), String> {
     if ordinal == warm.ordinal {
         return Ok(());
@@ -389,8 +391,8 @@ fn prepare(arguments: &Arguments, warm: &mut Warm, ordinal: u32) -> Result<(), S
     Ok(())
 }
 
-/// Waits for a session, and for its share in what its VM may have; `None` where
-/// the daemon asks for none.
+/// Waits for a session and for its share of the VM's account. `None` if the daemon
+/// dismisses the worker.
 fn wait_for_session(
     control: &Control,
     share: &mut Share,
@@ -403,10 +405,10 @@ fn wait_for_session(
         match inbox.message()? {
             ToWorker::Assign { terms, guest } => {
                 let guest = Guest::new(&terms, &guest, fds).map_err(Stop::Failed)?;
-                return Ok(Some(coming(terms, Coming::Guest(Box::new(guest)))));
+                return Ok(Some(coming(terms, Origin::Guest(Box::new(guest)))));
             }
             ToWorker::Exchanged { .. } => {
-                tracing::error!("the daemon answers what nobody asked");
+                tracing::error!("the daemon answered a request that was not made");
             }
             ToWorker::Query => {
                 let counters = Statistics::default().read();
@@ -435,14 +437,14 @@ fn wait_for_session(
                     route,
                 };
                 let worker = Elsewhere::Worker(arrival);
-                return Ok(Some(coming(terms, Coming::Elsewhere(worker))));
+                return Ok(Some(coming(terms, Origin::Elsewhere(worker))));
             }
             ToWorker::Restore { terms } => {
                 let [file] = <[OwnedFd; 1]>::try_from(fds).map_err(|fds| {
                     Stop::Failed(format!("{} descriptors came with the session", fds.len()))
                 })?;
                 let file = Elsewhere::File(file.into());
-                return Ok(Some(coming(terms, Coming::Elsewhere(file))));
+                return Ok(Some(coming(terms, Origin::Elsewhere(file))));
             }
             ToWorker::Own { user } => {
                 *own = fds.into_iter().next();
@@ -461,11 +463,11 @@ fn wait_for_session(
     }
 }
 
-fn coming(terms: Terms, coming: Coming) -> Assigned {
+fn coming(terms: Terms, coming: Origin) -> Assigned {
     tracing::info!(session = terms.session, vm = terms.vm, "session");
     let (guest_pid, communicator) = match &coming {
-        Coming::Guest(guest) => (guest.pid(), guest.communicator().to_owned()),
-        Coming::Elsewhere(_) => (0, String::new()),
+        Origin::Guest(guest) => (guest.pid(), guest.communicator().to_owned()),
+        Origin::Elsewhere(_) => (0, String::new()),
     };
     Assigned {
         session: terms.session,

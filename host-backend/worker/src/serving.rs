@@ -1,18 +1,18 @@
 //! The loop that serves a session.
 //!
 //! One thread executes all calls in order. It never blocks in the device: a call
-//! that has to wait is set aside ([`crate::completion`]), and the calls of other
+//! that has to wait becomes pending ([`crate::completion`]), and the calls of other
 //! guest threads continue.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Connection, Error as TravelError, Receiver, Sender as _, Wait};
-use paragpu_device::StreamId;
 use paragpu_protocol::frame::Control;
 
 use crate::error::SessionEnd;
 use crate::intake::BATCH;
+use crate::session::link::Link;
 use crate::session::pacer::Pace;
 use crate::session::{Session, Setup};
 use crate::transfer::checkpoint::Checkpoint;
@@ -20,10 +20,20 @@ use crate::transfer::orders::Departure;
 use crate::transfer::orders::Order;
 use crate::transfer::source::Source;
 
-/// Longest wait for calls while the session is on its way to another worker.
+/// Maximum wait for calls while the session moves to another worker.
 const MOVING: Duration = Duration::from_micros(50);
-/// The same between two attempts to stop it.
+/// Maximum wait for calls between two attempts to stop the session.
 const RESTING: Duration = Duration::from_millis(10);
+
+impl Link {
+    /// Prints on the program's standard error why its session ended.
+    fn tell(&self, end: &SessionEnd) {
+        let line = format!("paragpu: the host ended the session: {end}\n");
+        let stream = 2_u32.to_le_bytes();
+        let payload = [stream.as_slice(), line.as_bytes()];
+        self.try_send(Control::Output.kind(), &payload);
+    }
+}
 
 impl Session {
     /// Serves a whole connection.
@@ -31,19 +41,19 @@ impl Session {
         Self::new(setup, connection.sender, connection.window).serve(connection.receiver)
     }
 
-    /// Serves the session to its end, and closes the connection. What the
-    /// session had on the device is left to the end of the process.
+    /// Serves the session until it ends, and closes the connection. The device's
+    /// resources are freed when the process exits.
     pub fn serve(&mut self, mut receiver: Box<dyn Receiver>) -> SessionEnd {
         self.transfer.orders().wakes(receiver.waker());
         let end = loop {
             let turned = match self.turn(receiver.as_mut()) {
-                Ok(()) => self.obey(receiver.as_mut()),
+                Ok(()) => self.carry_out_orders(receiver.as_mut()),
                 ended => ended,
             };
             match turned {
                 Ok(()) => {}
-                // The connection is another process's now, and must stand:
-                // dropping the receiver would end it.
+                // Another process owns the connection now. Dropping the receiver
+                // would close it.
                 Err(SessionEnd::Moved) => {
                     std::mem::forget(receiver);
                     return SessionEnd::Moved;
@@ -70,7 +80,7 @@ impl Session {
             return end;
         }
         if !end.is_orderly() {
-            self.tell(&end);
+            self.link.tell(&end);
         }
         self.link.try_send(Control::Goodbye.kind(), &[]);
         let _ = self.link.sender().flush();
@@ -78,10 +88,10 @@ impl Session {
         end
     }
 
-    /// Is a goodbye among what came before the connection was lost? A guest
-    /// that leaves may close it with our frames unread, and then it is found
-    /// lost before all was received. A guest that comes back sends the rest of
-    /// its calls again.
+    /// Whether the guest said goodbye before the connection was lost. A guest that
+    /// exits may close the connection with our frames unread; the loss is then
+    /// reported before the last frames are received. If the guest reconnects
+    /// instead, it resends the calls that are dropped here.
     fn said_goodbye(&mut self, receiver: &mut dyn Receiver) -> bool {
         self.recall(receiver);
         while let Ok(Some(frame)) = receiver.receive(Wait::Poll) {
@@ -92,22 +102,14 @@ impl Session {
         false
     }
 
-    /// Says on the program's standard error what ends its session.
-    fn tell(&self, end: &SessionEnd) {
-        let line = format!("paragpu: the host ended the session: {end}\n");
-        let stream = 2_u32.to_le_bytes();
-        let payload = [stream.as_slice(), line.as_bytes()];
-        self.link.try_send(Control::Output.kind(), &payload);
-    }
-
-    /// Continues over another connection, between two calls.
+    /// Continues over a new connection, between two calls.
     ///
-    /// Taking over goes in this order. The old connection is cut first, so that
-    /// no thread of a host function still sends over it. Then the guest says
-    /// which frames it received, and [`resume`](crate::session::sender) sends it
-    /// the others again before anything new: replies keep their order. Last the
-    /// guest sends what it alone knows of pinned memory. Only then is the
-    /// session served, since the next call may read that memory.
+    /// The order matters. The old connection is cut first, so that no thread of a
+    /// host function still sends over it. Then the guest says which frames it
+    /// received, and [`resume`](crate::session::sender) resends the others before
+    /// anything new, which keeps replies in order. Last, the guest sends the
+    /// contents of pinned memory that only it has. Calls are executed only after
+    /// that, because the next call may read that memory.
     pub(crate) fn resume(
         &mut self,
         mut lost: TravelError,
@@ -124,7 +126,8 @@ impl Session {
             };
             let sender = Arc::clone(&next.connection.sender);
             if !self.link.sender().resume(sender, next.received) {
-                // One that set out before another that was served already.
+                // The guest opened it before a connection that has already been
+                // served.
                 next.connection.sender.close();
                 continue;
             }
@@ -147,10 +150,10 @@ impl Session {
         Ok(connection.receiver)
     }
 
-    /// Does what the daemon orders, between two turns.
-    fn obey(&mut self, receiver: &mut dyn Receiver) -> Result<(), SessionEnd> {
+    /// Carries out the daemon's orders, between two iterations of the loop.
+    fn carry_out_orders(&mut self, receiver: &mut dyn Receiver) -> Result<(), SessionEnd> {
         if self.transfer.delay.is_due() {
-            self.go_on_moving(receiver)?;
+            self.continue_migration(receiver)?;
         }
         self.pacing.tend(&mut self.gpu);
         if self.transfer.writing.is_none() {
@@ -165,8 +168,11 @@ impl Session {
         Ok(())
     }
 
-    /// Continues with a migration.
-    pub(crate) fn go_on_moving(&mut self, receiver: &mut dyn Receiver) -> Result<(), SessionEnd> {
+    /// Runs the next step of a migration.
+    pub(crate) fn continue_migration(
+        &mut self,
+        receiver: &mut dyn Receiver,
+    ) -> Result<(), SessionEnd> {
         if let Some(task) = self.transfer.moving.take() {
             self.transfer.delay.begin();
             let stepped = task.step(self, receiver);
@@ -176,7 +182,7 @@ impl Session {
         Ok(())
     }
 
-    /// Begins a migration, where that can be.
+    /// Begins a migration, if the session can move.
     pub(crate) fn begin_migration(&mut self, departure: Departure) {
         self.transfer.delay.start();
         self.transfer.delay.begin();
@@ -202,8 +208,8 @@ impl Session {
         }
     }
 
-    /// With work of its own, such as pre-copy, the worker waits for calls no
-    /// longer than this.
+    /// Maximum wait for calls while the worker has work of its own, such as
+    /// pre-copy.
     fn longest_wait(&self) -> Option<Duration> {
         let transfer = &self.transfer;
         let task = transfer.moving.as_ref().or(transfer.writing.as_ref());
@@ -217,16 +223,17 @@ impl Session {
             .min()
     }
 
-    /// Takes some calls, executes them, and answers what is over.
+    /// One iteration: receives and executes some calls, and answers the pending
+    /// ones that are complete.
     fn turn(&mut self, receiver: &mut dyn Receiver) -> Result<(), SessionEnd> {
         if self.intake.is_empty() {
             self.take_early(receiver)?;
         }
         if !self.intake.is_empty() {
-            return self.turn_behind(receiver);
+            return self.turn_with_queue(receiver);
         }
-        // Nobody waits for the device: the next call wakes this thread, or an
-        // order does (`Orders::wakes`).
+        // No call is pending. The next call or an order (`Orders::wakes`) wakes
+        // this thread.
         let quiet = self.completion.is_empty() && self.copies.tokens.is_empty();
         let mut wait = match quiet {
             true if self.completion.expects_call(self.link.executed()) => Wait::Poll,
@@ -242,7 +249,7 @@ impl Session {
             };
         }
         for taken in 0..BATCH {
-            if self.is_staged_up() {
+            if self.is_staging_full() {
                 break;
             }
             self.gpu.set_pressed(taken > 0);
@@ -257,37 +264,32 @@ impl Session {
             }
             wait = Wait::Poll;
         }
-        self.look()
+        self.answer_completed()
     }
 
-    /// Waits for the device where it needs the processor; how long to wait
-    /// for the guest then.
+    /// Waits for the device if the device needs the processor. Returns how long to
+    /// wait for the guest afterwards.
     pub(crate) fn pace(&mut self) -> Wait {
         let most = match self.completion.pace(self.gpu.computes_on_host()) {
             Pace::Guest(wait) => return wait,
             Pace::Device(most) => most,
         };
         let began = Instant::now();
-        if let Some(stream) = self.busy_stream() {
-            // A wait for the work that failed finds its error.
+        let copies = self.copies.tokens.stream();
+        if let Some(stream) = copies.or_else(|| self.completion.stream()) {
+            // If the work failed, polling it reports the error.
             let _ = self.gpu.stream_doze(stream, most);
         }
         if began.elapsed() > most / 20 {
             Wait::Poll
         } else {
-            // Nothing to wait for there: what is waited for is elsewhere.
+            // The stream was idle, so the pending call waits for something else.
             Wait::Until(began + most)
         }
     }
 
-    /// A stream that somebody waits for.
-    fn busy_stream(&self) -> Option<StreamId> {
-        let copies = self.copies.tokens.stream();
-        copies.or_else(|| self.completion.stream())
-    }
-
-    /// Answers what is over.
-    pub(crate) fn look(&mut self) -> Result<(), SessionEnd> {
+    /// Answers the pending calls that are complete.
+    pub(crate) fn answer_completed(&mut self) -> Result<(), SessionEnd> {
         if self.completion.is_empty() && self.copies.tokens.is_empty() {
             return Ok(());
         }
@@ -297,11 +299,5 @@ impl Session {
             self.forward_output()?;
         }
         self.link.flush()
-    }
-
-    /// Ends the waits of host functions, as the session's end does.
-    #[cfg(any(test, feature = "fuzzing"))]
-    pub(crate) fn abandon_host_functions(&self) {
-        self.objects.host_functions.close();
     }
 }

@@ -45,6 +45,7 @@ pub(crate) mod pages;
 pub(crate) mod queue;
 pub(crate) mod sender;
 pub(crate) mod shadow;
+mod shared_file;
 pub(crate) mod sharing;
 pub(crate) mod stream;
 pub(crate) mod texture;
@@ -71,7 +72,7 @@ use turn::Pacing;
 pub struct Setup {
     /// The GPU, opened with the regions of `ordinal`.
     pub device: Box<dyn Device>,
-    /// Its constant facts.
+    /// Its constant properties.
     pub snapshot: Snapshot,
     /// The guest's number of the device.
     pub ordinal: u32,
@@ -81,7 +82,7 @@ pub struct Setup {
     pub device_memory: u64,
     /// Limit of host memory for shadows, images and modules, in bytes; 0 for 32 GiB.
     pub host_memory: u64,
-    /// Where module images are kept.
+    /// The store of module images.
     pub images: ImageStore,
     /// The memfd for kernel output; `None` leaves standard output as it is.
     pub output: Option<Output>,
@@ -257,12 +258,12 @@ impl Session {
         }
     }
 
-    /// The session's memory, of device and host, counts for its VM, too.
+    /// Accounts the session's device and host memory to its VM as well.
     pub fn count_for(&mut self, share: Share) {
         self.host.account().count_for(share.of(Book::Host));
         self.memory.count_for(share);
     }
-    /// The session launches in its turns.
+    /// Limits launches to the session's turns on a shared GPU.
     pub fn take_turns(&mut self, turns: Arc<Turns>) {
         self.pacing.follow(turns);
     }

@@ -19,7 +19,7 @@ impl Session {
             return self.answer::<()>(at, fail(Status::INVALID_DEVICE, why));
         }
         if at.slot != 0 {
-            // It was encoded once: the guest asks for all of it at its start.
+            // It is encoded only once: the guest requests all of it at its start.
             let snapshot = self.gpu.snapshot().to_vec();
             let status = Status::SUCCESS.0.to_le_bytes();
             self.reply(at, &status, &snapshot)?;

@@ -24,7 +24,7 @@ use crate::session::stream::Streams;
 use crate::sys::device_bytes::DeviceBytes;
 use crate::sys::mapping::Mapping;
 
-/// Bytes of a slot: what one frame can bring, or more.
+/// Size of a slot: at least the payload of one frame.
 pub(crate) const SLOT: u64 = 256 * 1024;
 /// Slots for bytes to the device.
 pub(crate) const INBOUND: u64 = 32;
@@ -53,22 +53,22 @@ struct Filling {
     marks: Vec<(StreamId, EventId)>,
 }
 
-/// Bytes before the data of a [`CopyToDevice`].
+/// Bytes before the data in a [`CopyToDevice`].
 const HEAD: usize = 20;
-/// Device copies like sources that begin at a multiple of this.
+/// Alignment of sources at which device copies are fast.
 const ALIGN: u64 = 64;
 
-/// A call that is being received into a slot, its head and its data.
+/// A call that is being received into a slot, with its head and its data.
 #[derive(Debug, Clone, Copy)]
 struct Slotted {
     slot: usize,
-    /// In the mapping.
+    /// Offset in the mapping.
     offset: u64,
     length: usize,
 }
 
-/// A call whose data is received to where it goes: the device's memory is
-/// this process's, and the copy would wait for nothing.
+/// A call whose data is received at its destination: device memory is memory of
+/// this process, and the copy would not have to wait.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InPlace {
     pub(crate) destination: u64,
@@ -86,13 +86,13 @@ enum Landed {
 /// A call that landed.
 #[derive(Debug)]
 pub(crate) enum Arrived {
-    /// The memory that it is in, and where.
+    /// The memory and the offset in it.
     Slot(Arc<Mapping>, u64),
     Place(InPlace),
 }
 
-/// Staging to the device. Copies fill slots one after the other; a slot is
-/// free again when all copies from it are over, whatever other slots wait for.
+/// Staging to the device. Copies fill one slot after another. A slot is free again
+/// when all copies from it are complete, independent of other slots.
 #[derive(Debug, Default)]
 pub(crate) struct Inbound {
     mapping: Option<Arc<Mapping>>,
@@ -104,14 +104,14 @@ pub(crate) struct Inbound {
 /// Bytes staged for one copy.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Staged {
-    /// Where the device reads them.
+    /// Their address for the device.
     pub(crate) address: u64,
     slot: usize,
 }
 
 impl Inbound {
-    /// Makes bytes readable for the device: as they are if they landed here,
-    /// else by a copy. `None` while all slots wait for the device.
+    /// Stages bytes for the device. Bytes that landed here are not copied. `None`
+    /// while all slots are in use.
     pub(crate) fn stage(&mut self, gpu: &mut Gpu, bytes: &[u8]) -> Outcome<Option<Staged>> {
         if let Some(staged) = self.staged(bytes) {
             return Ok(Some(staged));
@@ -132,8 +132,8 @@ impl Inbound {
         Ok(Some(Staged { address, slot }))
     }
 
-    /// Stages `length` bytes that `fill` writes; `None`, and nothing written,
-    /// while all slots wait for the device.
+    /// Stages `length` bytes that `fill` writes. `None`, without calling `fill`,
+    /// while all slots are in use.
     pub(crate) fn stage_by(
         &mut self,
         gpu: &mut Gpu,
@@ -157,8 +157,8 @@ impl Inbound {
         Ok(Some(Staged { address, slot }))
     }
 
-    /// Whose copies are to end before there is room for a large call; `None`
-    /// where there is some.
+    /// The stream whose copies must complete before there is room for a large call;
+    /// `None` if there is room.
     pub(crate) fn awaits(&mut self, gpu: &mut Gpu) -> Option<StreamId> {
         if self.slots.iter().any(|slot| slot.used == 0) {
             return None;
@@ -171,7 +171,7 @@ impl Inbound {
         slot.marks.first().map(|(stream, _)| *stream)
     }
 
-    /// Where `length` bytes fit; `None` while all slots wait for the device.
+    /// Finds room for `length` bytes. `None` while all slots are in use.
     fn room(&mut self, gpu: &mut Gpu, length: u64) -> Outcome<Option<u64>> {
         if length > SLOT {
             return fail(Status::INVALID_VALUE, "more bytes than a frame carries");
@@ -182,7 +182,7 @@ impl Inbound {
         }
         let fits = |slot: &Filling| slot.used + length <= SLOT;
         if !self.slots.get(self.current).is_some_and(fits) {
-            // The first free one: a device that keeps up has few in use, and
+            // The first free one: if the device keeps up, few slots are in use, and
             // these stay in the processor's caches.
             let mut slots = self.slots.iter_mut();
             let Some(free) = slots.position(|slot| slot.reclaim(gpu)) else {
@@ -194,19 +194,19 @@ impl Inbound {
         Ok(slot.map(|slot| self.current as u64 * SLOT + slot.used))
     }
 
-    /// A slot is in use up to `end` of the mapping.
+    /// Notes that a slot is in use up to `end` of the mapping.
     fn fill(&mut self, slot: usize, end: u64) {
         if let Some(filling) = self.slots.get_mut(slot) {
             filling.used = (end - slot as u64 * SLOT).next_multiple_of(ALIGN);
         }
     }
 
-    /// Is this the data of a call that landed where it goes?
+    /// Whether this is the data of a call that landed at its destination.
     pub(crate) fn is_in_place(&self, bytes: &[u8]) -> bool {
         matches!(self.landed, Some(Landed::Place(place)) if place.data.as_ref().as_ptr() == bytes.as_ptr())
     }
 
-    /// Bytes of the call that landed, if these are some.
+    /// The staged form of bytes that belong to the call that landed.
     fn staged(&mut self, bytes: &[u8]) -> Option<Staged> {
         let Some(Landed::Slot(landed)) = self.landed else {
             return None;
@@ -237,12 +237,12 @@ impl Inbound {
         })
     }
 
-    /// The call that landed, or was about to, is dealt with.
+    /// Forgets the call that landed or was about to.
     pub(crate) fn clear(&mut self) {
         self.landed = None;
     }
 
-    /// The copy from `staged` was given to `stream`.
+    /// Notes that the copy from `staged` was submitted to `stream`.
     pub(crate) fn given(&mut self, gpu: &mut Gpu, staged: Staged, stream: StreamId) -> Outcome<()> {
         let Some(slot) = self.slots.get_mut(staged.slot) else {
             return Ok(());
@@ -256,10 +256,10 @@ impl Inbound {
 }
 
 impl Filling {
-    /// Empties the slot if all copies from it are over.
+    /// Frees the slot if all copies from it are complete.
     fn reclaim(&mut self, gpu: &mut Gpu) -> bool {
         while let Some(&(_, event)) = self.marks.last() {
-            // After an error nothing reads the slot any more.
+            // After an error nothing reads the slot.
             if let Ok(false) = gpu.event_query(event) {
                 return false;
             }
@@ -271,8 +271,8 @@ impl Filling {
     }
 }
 
-/// Receives large copies to the device into staging memory, or to where they
-/// go.
+/// Receives large copies to the device into staging memory, or at their
+/// destination.
 pub(crate) struct Arrivals<'a> {
     pub(crate) inbound: &'a mut Inbound,
     pub(crate) gpu: &'a mut Gpu,
@@ -280,7 +280,7 @@ pub(crate) struct Arrivals<'a> {
 }
 
 impl Arrivals<'_> {
-    /// Finds a place for a call whose head this is.
+    /// Finds memory for a call with this head.
     fn begin(&mut self, head: &[u8], length: usize) -> Option<Landed> {
         if let Some(place) = self.place(head, length) {
             return Some(Landed::Place(place));
@@ -288,7 +288,7 @@ impl Arrivals<'_> {
         self.slot(head, length).map(Landed::Slot)
     }
 
-    /// Where the data goes, if it may go there now.
+    /// The destination of the data, if it may be written now.
     fn place(&mut self, head: &[u8], length: usize) -> Option<InPlace> {
         let mut reader = Reader::new(head);
         let destination = reader.field().ok()?;
@@ -306,7 +306,7 @@ impl Arrivals<'_> {
         })
     }
 
-    /// Memory of a slot, such that the data is aligned.
+    /// Memory in a slot that aligns the data.
     fn slot(&mut self, head: &[u8], length: usize) -> Option<Slotted> {
         let lead = ALIGN - HEAD as u64;
         let length = head.len() + length;
@@ -379,8 +379,8 @@ struct Pool {
     free: Mutex<Vec<u64>>,
 }
 
-/// A slot in use. Dropped, it may be used again; one that the device may still
-/// write is forgotten instead.
+/// A slot in use. Dropping it frees the slot; a slot that the device may still
+/// write is leaked instead.
 #[derive(Debug)]
 pub(crate) struct OutSlot {
     pool: Arc<Pool>,
@@ -414,18 +414,18 @@ impl Pool {
 }
 
 impl OutSlot {
-    /// Where the device writes.
+    /// The address to which the device writes.
     pub(crate) fn address(&self) -> u64 {
         self.pool.mapping.address() + self.offset
     }
 
-    /// Says how many bytes the device writes.
+    /// Sets the number of bytes that the device writes.
     pub(crate) fn holds(&mut self, length: u64) {
         self.length = usize::try_from(length.min(SLOT)).unwrap_or(0);
     }
 }
 
-/// The bytes of a transfer that is over.
+/// The bytes of a completed transfer.
 impl AsRef<[u8]> for OutSlot {
     fn as_ref(&self) -> &[u8] {
         self.pool.mapping.bytes(self.offset, self.length)
@@ -438,11 +438,11 @@ impl Drop for OutSlot {
     }
 }
 
-/// Bytes from the device on their way to the guest, until it has them.
+/// Bytes in transit from the device to the guest.
 #[derive(Debug)]
 pub(crate) enum Lent {
     Slot(OutSlot),
-    /// Where the device has them.
+    /// In device memory.
     Place(DeviceBytes),
 }
 

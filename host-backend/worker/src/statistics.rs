@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use paragpu_control::counters::{BOUNDS, Counters, FIRST_BOUND, LATENCIES};
 
-/// Counters of one session: one thread writes them, any may read.
+/// Counters of one session. One thread writes them; any thread may read them.
 #[derive(Debug, Default)]
 pub struct Statistics {
     pub(crate) posted: Counter,
@@ -14,18 +14,19 @@ pub struct Statistics {
     pub(crate) bytes_from_device: Counter,
     pub(crate) device_memory: Counter,
     pub(crate) host_memory: Counter,
+    pub(crate) shadow_memory: Counter,
     pub(crate) launches: Counter,
     pub(crate) waiting: Counter,
     waited: Counter,
     latency: [Counter; LATENCIES],
 }
 
-/// A number that one thread writes.
+/// A counter that one thread writes.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds without the cost of an atomic addition: there is one writer.
+    /// Adds without an atomic read-modify-write, because there is one writer.
     pub(crate) fn add(&self, more: u64) {
         self.set(self.get().wrapping_add(more));
     }
@@ -39,7 +40,7 @@ impl Counter {
     }
 }
 
-/// The class of a call that took so many nanoseconds.
+/// The latency class of a call.
 fn class(nanoseconds: u64) -> usize {
     // ceil(log4(n / FIRST_BOUND)), from the number of bits.
     let bits = u64::BITS - nanoseconds.saturating_sub(1).leading_zeros();
@@ -50,7 +51,7 @@ fn class(nanoseconds: u64) -> usize {
 }
 
 impl Statistics {
-    /// A call that somebody waited for was answered.
+    /// Counts a synchronous call and its latency.
     pub(crate) fn answered(&self, took: Duration) {
         let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.waited.add(nanoseconds);
@@ -59,7 +60,16 @@ impl Statistics {
         }
     }
 
-    /// The numbers as they are now.
+    /// Counts the bytes of a copy that crosses between host and device.
+    pub(crate) fn count_copy(&self, to_host: bool, from_host: bool, bytes: u64) {
+        match (to_host, from_host) {
+            (false, true) => self.bytes_to_device.add(bytes),
+            (true, false) => self.bytes_from_device.add(bytes),
+            _ => {}
+        }
+    }
+
+    /// The current values.
     #[must_use]
     pub fn read(&self) -> Counters {
         let (posted, synchronous) = (self.posted.get(), self.synchronous.get());
@@ -71,6 +81,7 @@ impl Statistics {
             bytes_from_device: self.bytes_from_device.get(),
             device_memory: self.device_memory.get(),
             host_memory: self.host_memory.get(),
+            shadow_memory: self.shadow_memory.get(),
             launches: self.launches.get(),
             busy: self.waiting.get() > 0,
             waited: self.waited.get(),

@@ -3,26 +3,36 @@
 use paragpu_device::Work;
 use paragpu_protocol::handle::StreamHandle;
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{
-    StreamCreate, StreamDestroy, StreamQuery, StreamSignal, StreamSynchronize, StreamWaitEvent,
-};
+use paragpu_protocol::table::{StreamQuery, StreamSignal, StreamSynchronize, StreamWaitEvent};
 
 use crate::error::{Fault, Outcome, fail};
 use crate::session::Session;
 use crate::session::completion::{Goal, Progress, Then};
+use crate::session::gpu::Gpu;
 use crate::session::graph::NodeWork;
 use crate::session::link::At;
+use crate::session::objects::Objects;
+
+impl Objects {
+    pub(crate) fn stream_wait_event(
+        &mut self,
+        gpu: &mut Gpu,
+        call: &StreamWaitEvent,
+    ) -> Outcome<()> {
+        let NodeWork { work, .. } = self.stream_wait_event_work(call)?;
+        let stream = self.streams.for_work(gpu, call.stream)?;
+        Ok(gpu.submit(&work, stream)?)
+    }
+
+    pub(crate) fn stream_wait_event_work(
+        &self,
+        call: &StreamWaitEvent,
+    ) -> Outcome<NodeWork<'static>> {
+        Ok(Work::EventWait(self.events.id(call.event)?).into())
+    }
+}
 
 impl Session {
-    pub(crate) fn stream_create(&mut self, call: &StreamCreate) -> Outcome<()> {
-        let streams = &mut self.objects.streams;
-        streams.create(&mut self.gpu, call.stream, call.flags, call.priority)
-    }
-
-    pub(crate) fn stream_destroy(&mut self, call: &StreamDestroy) -> Outcome<()> {
-        self.objects.streams.destroy(&mut self.gpu, call.stream)
-    }
-
     pub(crate) fn stream_synchronize(&mut self, call: &StreamSynchronize) -> Outcome<Progress> {
         if self.is_over(call.stream)? {
             return Ok(Progress::Now);
@@ -31,14 +41,15 @@ impl Session {
         Ok(Progress::Later(Goal::Stream(wait), Then::Reply))
     }
 
-    /// A wait that a word ends instead of a reply.
+    /// A wait that ends by clearing a word instead of by a reply.
     pub(crate) fn stream_signal(&mut self, at: At, call: &StreamSignal) -> Result<bool, Fault> {
         let token = call.token;
         if token == 0 || self.copies.tokens.check(token).is_err() {
             let why = format!("bulk token {token}");
             return self.answer::<()>(at, fail(Status::INVALID_VALUE, why));
         }
-        // Errors and what kernels print come before a reply.
+        // Errors and kernel output must be sent before a reply, so the guest has to
+        // ask.
         let must_ask = self.errors.deferred().is_some() || self.printing.may_print();
         if must_ask {
             self.copies.tokens.signal(token, false);
@@ -51,8 +62,8 @@ impl Session {
         self.progress(at, progress)
     }
 
-    /// Waits with a checked token. Where the device clears the word itself,
-    /// nothing is left to do here: a thread whose word stays set asks.
+    /// Waits with a checked token. If the device clears the word itself, nothing is
+    /// left to do here; a thread whose word stays set will ask.
     fn until_signalled(&mut self, call: &StreamSignal) -> Outcome<Progress> {
         if self.is_over(call.stream)? {
             self.copies.tokens.signal(call.token, true);
@@ -72,7 +83,7 @@ impl Session {
         ))
     }
 
-    /// Is all over that the stream was given? What it printed is sent then.
+    /// Whether all work of the stream is complete. If so, its output is sent.
     fn is_over(&mut self, stream: StreamHandle) -> Outcome<bool> {
         let over = self.objects.streams.is_over(&mut self.gpu, stream)?;
         if over {
@@ -86,18 +97,5 @@ impl Session {
             true => Ok(()),
             false => Err(Status::NOT_READY.into()),
         }
-    }
-
-    pub(crate) fn stream_wait_event(&mut self, call: &StreamWaitEvent) -> Outcome<()> {
-        let NodeWork { work, .. } = self.stream_wait_event_work(call)?;
-        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
-        Ok(self.gpu.submit(&work, stream)?)
-    }
-
-    pub(crate) fn stream_wait_event_work(
-        &self,
-        call: &StreamWaitEvent,
-    ) -> Outcome<NodeWork<'static>> {
-        Ok(Work::EventWait(self.objects.events.id(call.event)?).into())
     }
 }

@@ -7,17 +7,18 @@ use paragpu_protocol::table::StreamMemory;
 use paragpu_protocol::types::MemoryOperation as WireOperation;
 
 use crate::error::{Outcome, fail};
-use crate::session::Session;
+use crate::session::gpu::Gpu;
 use crate::session::graph::NodeWork;
+use crate::session::objects::Objects;
 
-/// Most operations of a call.
+/// Maximum number of operations per call.
 const MOST: usize = 256;
 
-impl Session {
-    pub(crate) fn stream_memory(&mut self, call: &StreamMemory<'_>) -> Outcome<()> {
+impl Objects {
+    pub(crate) fn stream_memory(&mut self, gpu: &mut Gpu, call: &StreamMemory<'_>) -> Outcome<()> {
         let NodeWork { work, .. } = self.stream_memory_work(call)?;
-        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
-        Ok(self.gpu.submit(&work, stream)?)
+        let stream = self.streams.for_work(gpu, call.stream)?;
+        Ok(gpu.submit(&work, stream)?)
     }
 
     pub(crate) fn stream_memory_work(&self, call: &StreamMemory<'_>) -> Outcome<NodeWork<'static>> {

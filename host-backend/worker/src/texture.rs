@@ -1,18 +1,15 @@
 //! Arrays, texture objects, surface objects.
 
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{
-    ArrayCreate, ArrayDestroy, SurfaceCreate, SurfaceDestroy, TensorMapEncode, TensorMapReplace,
-    TextureCreate, TextureDestroy,
-};
+use paragpu_protocol::table::{ArrayCreate, ArrayDestroy, TensorMapEncode, TensorMapReplace};
 use paragpu_protocol::types::ArrayShape;
 
 use crate::error::{Outcome, fail};
 use crate::session::Session;
+use crate::session::gpu::Gpu;
 
-/// Bytes of an array, as far as a limit is concerned: elements of the common
-/// formats (CUarray_format) exactly, of others as 32 bits a channel; all
-/// mipmap levels together as a third more.
+/// The size charged for an array: exact for the common formats (CUarray_format), 32
+/// bits per channel for others, plus a third for mipmap levels.
 fn bytes(shape: &ArrayShape) -> Option<u64> {
     let element = match shape.format {
         0x01 | 0x08 => 1,
@@ -28,6 +25,16 @@ fn bytes(shape: &ArrayShape) -> Option<u64> {
     match shape.levels {
         0 | 1 => Some(base),
         _ => base.checked_add(base / 3),
+    }
+}
+
+impl Gpu {
+    pub(crate) fn tensor_map_encode(&mut self, call: &TensorMapEncode) -> Outcome<[u8; 128]> {
+        Ok(self.tensor_map(&call.map)?)
+    }
+
+    pub(crate) fn tensor_map_replace(&mut self, call: &TensorMapReplace) -> Outcome<[u8; 128]> {
+        Ok(self.device().tensor_map_replace(call.map, call.address)?)
     }
 }
 
@@ -53,32 +60,6 @@ impl Session {
         self.memory.discharge(bytes);
         self.memory.count();
         Ok(self.gpu.array_destroy(array)?)
-    }
-
-    pub(crate) fn texture_create(&mut self, call: &TextureCreate) -> Outcome<u64> {
-        self.objects.textures.create_texture(&mut self.gpu, call)
-    }
-
-    pub(crate) fn texture_destroy(&mut self, call: &TextureDestroy) -> Outcome<()> {
-        let textures = &mut self.objects.textures;
-        textures.destroy_texture(&mut self.gpu, call.texture.0)
-    }
-
-    pub(crate) fn surface_create(&mut self, call: &SurfaceCreate) -> Outcome<u64> {
-        self.objects.textures.create_surface(&mut self.gpu, call)
-    }
-
-    pub(crate) fn surface_destroy(&mut self, call: &SurfaceDestroy) -> Outcome<()> {
-        let textures = &mut self.objects.textures;
-        textures.destroy_surface(&mut self.gpu, call.surface.0)
-    }
-
-    pub(crate) fn tensor_map_encode(&mut self, call: &TensorMapEncode) -> Outcome<[u8; 128]> {
-        Ok(self.gpu.tensor_map(&call.map)?)
-    }
-
-    pub(crate) fn tensor_map_replace(&mut self, call: &TensorMapReplace) -> Outcome<[u8; 128]> {
-        Ok(self.gpu.tensor_map_replace(call.map, call.address)?)
     }
 }
 

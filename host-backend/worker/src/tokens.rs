@@ -16,7 +16,7 @@ use crate::session::gpu::Gpu;
 use crate::session::stream::{StreamWait, Streams};
 use crate::sys::words;
 
-/// A transfer that is under way in a stream.
+/// A transfer in flight in a stream.
 #[derive(Debug)]
 struct Transfer {
     wait: StreamWait,
@@ -25,7 +25,7 @@ struct Transfer {
     call: u16,
 }
 
-/// Can the device clear words itself?
+/// Whether the device can clear words itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reach {
     Untried,
@@ -38,13 +38,13 @@ enum Reach {
 pub(crate) struct Tokens {
     window: Option<Arc<Window>>,
     reach: Reach,
-    /// There was a window, where the guest looks no more.
+    /// There was a window that the guest no longer reads.
     asked_for: bool,
-    /// In order of each stream; streams that have none are dropped.
+    /// By stream, in order; streams without transfers are dropped.
     queues: Vec<(StreamId, VecDeque<Transfer>)>,
     /// Empty queues, for reuse.
     spare: Vec<VecDeque<Transfer>>,
-    /// Transfers under way for each token.
+    /// Transfers in flight for each token.
     counts: Vec<u32>,
     failed: HashMap<u32, Deferred>,
     completed: u64,
@@ -64,13 +64,13 @@ impl Tokens {
         }
     }
 
-    /// The session has a window from now on.
+    /// Adopts a window.
     pub(crate) fn adopt(&mut self, window: &Arc<Window>) {
         self.window = Some(Arc::clone(window));
     }
 
-    /// The session has no window any more: the guest asks for the tokens of
-    /// the copies that it had posted.
+    /// Notes that the session lost its window. The guest asks for the tokens of
+    /// copies that it has posted.
     pub(crate) fn leave_window(&mut self) {
         self.window = None;
         self.asked_for = true;
@@ -86,17 +86,17 @@ impl Tokens {
         }
     }
 
-    /// Is nothing under way?
+    /// Whether no transfer is in flight.
     pub(crate) fn is_empty(&self) -> bool {
         self.queues.is_empty()
     }
 
-    /// A stream with a transfer under way.
+    /// A stream with a transfer in flight.
     pub(crate) fn stream(&self) -> Option<StreamId> {
         self.queues.first().map(|(stream, _)| *stream)
     }
 
-    /// The transfer that was just given to `stream` clears the token.
+    /// Has the transfer just submitted to `stream` clear the token.
     pub(crate) fn add(
         &mut self,
         streams: &mut Streams,
@@ -124,7 +124,7 @@ impl Tokens {
         Ok(())
     }
 
-    /// The transfer that named the token will not be: tells the guest.
+    /// Tells the guest that the transfer of a token failed.
     pub(crate) fn fail(&mut self, token: u32, error: Deferred) {
         if token == 0 || token > BULK_TOKENS {
             return;
@@ -133,7 +133,7 @@ impl Tokens {
         self.set(token, BULK_TOKEN_FAILED);
     }
 
-    /// The transfers that failed and were not asked about.
+    /// Failed transfers about which the guest has not asked.
     pub(crate) fn failures(&self) -> impl Iterator<Item = (u32, &Deferred)> {
         self.failed.iter().map(|(token, error)| (*token, error))
     }
@@ -144,15 +144,14 @@ impl Tokens {
         }
     }
 
-    /// Tells the thread that waits with a checked token: its work is complete, or
-    /// it must ask.
+    /// Tells the thread that waits for a checked token that its work is complete,
+    /// or that it must ask.
     pub(crate) fn signal(&self, token: u32, over: bool) {
         self.set(token, if over { 0 } else { BULK_TOKEN_FAILED });
     }
 
-    /// Lets the device clear a checked token's word behind what the stream was
-    /// given; false if it does not reach the word. Work that fails leaves
-    /// the word as it is.
+    /// Has the device clear a checked token's word behind the stream's work. False
+    /// if the device cannot reach the word. Failed work leaves the word set.
     pub(crate) fn clear_behind(
         &mut self,
         gpu: &mut Gpu,
@@ -164,7 +163,7 @@ impl Tokens {
         };
         let words = window.address();
         if self.reach == Reach::Untried {
-            // A device that computes here is asked as soon.
+            // A device that computes here is polled as soon.
             let reached =
                 !gpu.computes_on_host() && gpu.host_register(words, BULK_TOKEN_BYTES).is_ok();
             self.reach = if reached { Reach::Yes } else { Reach::No };
@@ -184,14 +183,14 @@ impl Tokens {
         Ok(true)
     }
 
-    /// Why the token's transfer failed, told once; its word is cleared.
+    /// Takes the error of the token's failed transfer. Its word is cleared.
     pub(crate) fn take_failure(&mut self, token: u32) -> Option<Deferred> {
         let error = self.failed.remove(&token)?;
         self.set(token, 0);
         Some(error)
     }
 
-    /// Is a transfer under way that clears the token?
+    /// Whether a transfer that clears the token is in flight.
     pub(crate) fn is_under_way(&self, token: u32) -> bool {
         (token as usize)
             .checked_sub(1)
@@ -199,8 +198,9 @@ impl Tokens {
             .is_some_and(|count| *count > 0)
     }
 
-    /// Clears the tokens of transfers that are over; true where any was.
-    /// Work that failed fails all tokens after it; the error is returned once.
+    /// Clears the tokens of completed transfers, and returns whether there were
+    /// any. A failure fails all later tokens of the stream; the error is returned
+    /// once.
     pub(crate) fn poll(
         &mut self,
         gpu: &mut Gpu,

@@ -1,5 +1,5 @@
-//! The session's turn on a GPU with shares ([`paragpu_control::turn`]): the daemon's
-//! messages, and how the session obeys them.
+//! The session's turn on a GPU with shares, by the daemon's messages
+//! ([`paragpu_control::turn`]).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -7,26 +7,26 @@ use std::time::{Duration, Instant};
 use paragpu_control::turn::{Plea, Turn};
 use parking_lot::{Condvar, Mutex};
 
-/// Where the session stands.
+/// The state of the session's turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stand {
-    /// Launches wait.
+pub(crate) enum TurnState {
+    /// Not its turn: launches wait.
     Away,
-    /// The same, and the daemon knows that there are some.
+    /// Not its turn, and the daemon knows that launches wait.
     Wanted,
-    /// The daemon believes so, but nothing is launched for a while: a turn that
-    /// comes goes back at once.
+    /// The daemon knows that launches waited, but there are none now: a turn is
+    /// returned at once.
     Left,
-    /// It launches.
+    /// Its turn: it launches.
     Ours,
-    /// It launches until then.
+    /// Its turn until this time.
     Ends(Instant),
 }
 
-/// The session's turn. The default never needs one.
+/// The session's turn. By default the session needs none.
 pub struct Turns {
     paced: AtomicBool,
-    stand: Mutex<Stand>,
+    state: Mutex<TurnState>,
     changed: Condvar,
     say: Box<dyn Fn(Plea) + Send + Sync>,
 }
@@ -35,7 +35,7 @@ impl std::fmt::Debug for Turns {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Turns")
             .field("paced", &self.is_paced())
-            .field("stand", &self.stand())
+            .field("state", &self.state())
             .finish_non_exhaustive()
     }
 }
@@ -47,86 +47,87 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Turns that are asked for with `say`.
+    /// Turns that are requested with `say`.
     pub fn new(say: impl Fn(Plea) + Send + Sync + 'static) -> Self {
         Self {
             paced: AtomicBool::new(false),
-            stand: Mutex::new(Stand::Away),
+            state: Mutex::new(TurnState::Away),
             changed: Condvar::new(),
             say: Box::new(say),
         }
     }
 
-    /// Do launches need a turn? One relaxed load: it is asked at each launch.
+    /// Whether launches need a turn. A single relaxed load, because each launch
+    /// asks.
     pub(crate) fn is_paced(&self) -> bool {
         self.paced.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn stand(&self) -> Stand {
-        *self.stand.lock()
+    pub(crate) fn state(&self) -> TurnState {
+        *self.state.lock()
     }
 
-    /// Waits until the turn is the session's, at most so long.
+    /// Waits for a turn, until a deadline.
     pub(crate) fn wait(&self, until: Instant) {
-        let mut stand = self.stand.lock();
-        let waits = |stand: &mut Stand| self.is_paced() && *stand == Stand::Wanted;
-        self.changed.wait_while_until(&mut stand, waits, until);
+        let mut state = self.state.lock();
+        let waits = |state: &mut TurnState| self.is_paced() && *state == TurnState::Wanted;
+        self.changed.wait_while_until(&mut state, waits, until);
     }
 
-    /// The daemon says something.
+    /// Handles a message of the daemon.
     pub fn hear(&self, turn: Turn) {
-        let mut stand = self.stand.lock();
+        let mut state = self.state.lock();
         match turn {
             Turn::Paced | Turn::Free => {
-                *stand = Stand::Away;
+                *state = TurnState::Away;
                 self.paced.store(turn == Turn::Paced, Ordering::Relaxed);
             }
-            Turn::Yours if *stand == Stand::Left => {
-                *stand = Stand::Away;
+            Turn::Yours if *state == TurnState::Left => {
+                *state = TurnState::Away;
                 (self.say)(Plea::Over);
             }
-            Turn::Yours => *stand = Stand::Ours,
+            Turn::Yours => *state = TurnState::Ours,
             Turn::Ends(within) => {
                 let end = Instant::now() + Duration::from_micros(within);
-                match *stand {
-                    Stand::Ours => *stand = Stand::Ends(end),
-                    Stand::Ends(earlier) => *stand = Stand::Ends(earlier.min(end)),
-                    // The turn is over already.
-                    Stand::Away | Stand::Wanted | Stand::Left => {}
+                match *state {
+                    TurnState::Ours => *state = TurnState::Ends(end),
+                    TurnState::Ends(earlier) => *state = TurnState::Ends(earlier.min(end)),
+                    // The turn has already ended.
+                    TurnState::Away | TurnState::Wanted | TurnState::Left => {}
                 }
             }
         }
         self.changed.notify_all();
     }
 
-    /// A call asks to launch when it is not the session's turn.
+    /// Requests a turn for a launch that has to wait.
     pub(crate) fn want(&self) {
-        let mut stand = self.stand.lock();
-        match *stand {
-            Stand::Away => {
-                *stand = Stand::Wanted;
+        let mut state = self.state.lock();
+        match *state {
+            TurnState::Away => {
+                *state = TurnState::Wanted;
                 (self.say)(Plea::Wanted);
             }
-            Stand::Left => *stand = Stand::Wanted,
-            Stand::Wanted | Stand::Ours | Stand::Ends(_) => {}
+            TurnState::Left => *state = TurnState::Wanted,
+            TurnState::Wanted | TurnState::Ours | TurnState::Ends(_) => {}
         }
     }
 
-    /// The turn is over, and all that was launched in it.
+    /// Returns the turn after everything launched in it is complete.
     pub(crate) fn give_up(&self) {
-        let mut stand = self.stand.lock();
-        if matches!(*stand, Stand::Ours | Stand::Ends(_)) {
-            *stand = Stand::Away;
+        let mut state = self.state.lock();
+        if matches!(*state, TurnState::Ours | TurnState::Ends(_)) {
+            *state = TurnState::Away;
             (self.say)(Plea::Over);
         }
     }
 
-    /// Nothing is launched for a while, and nothing that was runs any more.
+    /// Returns the turn because the session is idle.
     pub(crate) fn leave(&self) {
         self.give_up();
-        let mut stand = self.stand.lock();
-        if *stand == Stand::Wanted {
-            *stand = Stand::Left;
+        let mut state = self.state.lock();
+        if *state == TurnState::Wanted {
+            *state = TurnState::Left;
         }
     }
 }

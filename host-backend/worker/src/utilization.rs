@@ -5,18 +5,18 @@ use std::time::{Duration, Instant};
 
 use crate::sys::process::processor_time;
 
-/// Least interval in which utilization is measured: shorter ones say little.
+/// Minimum interval of a measurement: shorter ones are inaccurate.
 const INTERVAL: Duration = Duration::from_millis(50);
-/// Longest; a longer one is restarted.
+/// Maximum interval; a longer one is restarted.
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// A session's state for NVML.
 #[derive(Debug)]
 pub(crate) struct Manager {
     uuid: [u8; 16],
-    /// Processor time of workers at one moment.
+    /// The last sample: time, and processor time by worker.
     last: Option<(Instant, BTreeMap<u32, Duration>)>,
-    /// Percent by worker, as measured last.
+    /// The last result: percent by worker.
     percent: BTreeMap<u32, u32>,
 }
 
@@ -30,17 +30,18 @@ impl Manager {
         }
     }
 
-    /// The GPU's.
+    /// The GPU's UUID.
     pub(crate) fn uuid(&self) -> [u8; 16] {
         self.uuid
     }
 
-    /// Percent that a worker had, as measured last.
+    /// The last measured percentage of a worker.
     pub(crate) fn percent(&self, worker: u32) -> u32 {
         self.percent.get(&worker).copied().unwrap_or(0)
     }
 
-    /// Percent of `processors` that each worker had since the last measurement.
+    /// Measures the share of `processors` that each worker used since the last
+    /// measurement.
     pub(crate) fn measure(&mut self, workers: &[u32], processors: u32) {
         let sample = || -> (Instant, BTreeMap<u32, Duration>) {
             let times = workers.iter();

@@ -1,9 +1,9 @@
 //! Ends a stuck worker.
 //!
-//! A call of the driver may never return. The thread inside it then notices neither
-//! that the guest is gone nor that the daemon ended the session, so GPU and memory
-//! would stay in use. Another thread notices: it gives the session a grace period to
-//! end, then ends the process.
+//! A driver call may never return. The thread inside it then notices neither that
+//! the guest is gone nor that the daemon ended the session, and GPU and memory
+//! would stay in use. So a separate thread watches the guest: it gives the session
+//! a grace period to end, then ends the process.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -13,9 +13,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
-use crate::connect::Life;
+use crate::life::Life;
 
-/// Time for a session to end in order.
+/// Grace period for an orderly end of the session.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
 
 /// Detects that a guest is gone for good.
@@ -24,15 +24,15 @@ pub(crate) struct Liveness {
     fd: OwnedFd,
     /// The events at `fd` when the guest is gone.
     events: PollFlags,
-    /// How long a guest that is gone there may still come back.
+    /// How long the guest may still reconnect after that.
     patience: Duration,
 }
 
 impl Liveness {
-    /// Of a guest that is connected by `fds`, whose last is a socket that ends
-    /// with the connection, but for a PCI channel without a device process; a
-    /// guest that loses its connection is waited for `patience`, zero where
-    /// its session ends with it.
+    /// For a guest connected by `fds`. The last descriptor is a socket that closes
+    /// with the connection, except for a PCI channel without a device process.
+    /// `patience` is how long the session waits for a guest that lost its
+    /// connection; zero if the session ends with it.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -49,7 +49,7 @@ impl Liveness {
             return Ok(None);
         };
         let life = match transport {
-            // Its channel is closed when the process has ended.
+            // The channel is closed when the process has ended.
             Transport::Pci => Life::Channel,
             _ if patience.is_zero() => Life::Channel,
             _ => Life::of_peer(socket.as_fd()),
@@ -74,15 +74,15 @@ impl Liveness {
     }
 }
 
-/// A guest that is watched until this is dropped.
+/// Watches a guest until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// The thread's end of it closes the other.
+    /// Closing it ends the thread.
     _end: OwnedFd,
 }
 
-/// Calls `stuck` on a thread of its own, `grace` after the guest is gone for
-/// good. The caller's process is expected to have ended by then.
+/// Starts a thread that calls `stuck` once the guest has been gone for `grace`. The
+/// process should have ended by then.
 ///
 /// # Errors
 /// Errors of the operating system.
@@ -106,7 +106,7 @@ pub(crate) fn watch(
             ];
             match poll(&mut fds, None) {
                 Err(Errno::INTR) => {}
-                // A descriptor that cannot be watched tells nothing.
+                // A descriptor that cannot be polled gives no information.
                 Err(_) => return,
                 Ok(_) => {
                     let [over, guest] = fds.map(|fd| fd.revents());
@@ -129,7 +129,7 @@ pub(crate) fn watch(
     Ok(Watch { _end: end })
 }
 
-/// Waits for the other end of a pipe to close; whether it did.
+/// Waits for the other end of a pipe to close. Returns whether it did.
 fn ends_within(over: &OwnedFd, patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
     loop {
@@ -144,7 +144,7 @@ fn ends_within(over: &OwnedFd, patience: Duration) -> bool {
     }
 }
 
-/// Calls `stuck` on a thread of its own, `grace` from now.
+/// Starts a thread that calls `stuck` after `grace`.
 pub(crate) fn after(grace: Duration, stuck: impl FnOnce() + Send + 'static) {
     std::thread::spawn(move || {
         std::thread::sleep(grace);
@@ -175,7 +175,7 @@ mod tests {
             tell.send(()).unwrap();
         });
         drop(watched);
-        // The thread has ended, with what it would have said.
+        // The thread has ended without a message.
         assert!(told.recv().is_err());
         drop(guest);
     }

@@ -293,7 +293,7 @@ configuration! {
 }
 
 impl Tcp {
-    /// Do guests come under TLS?
+    /// Whether guests connect over TLS.
     #[must_use]
     pub fn is_secured(&self) -> bool {
         !self.ca.as_os_str().is_empty()

@@ -40,6 +40,7 @@ mod example;
 pub mod guest;
 pub mod host;
 mod load;
+mod nearest;
 mod schema;
 mod setting;
 mod tls;

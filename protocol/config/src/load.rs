@@ -12,7 +12,8 @@ use serde::Deserialize as _;
 use toml::de::{DeTable, ValueDeserializer};
 use toml::{Table, Value};
 
-use crate::schema::{self, Configuration, Declared as _, Key, NAME, nearest};
+use crate::nearest::nearest;
+use crate::schema::{self, Configuration, Declared as _, Key, NAME};
 use crate::setting::sentence;
 use crate::{Error, Origin};
 

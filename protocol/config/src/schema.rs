@@ -101,27 +101,6 @@ pub(crate) fn find<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Value> {
     rest.iter().try_fold(first, |value, part| value.get(part))
 }
 
-/// The candidate most like `word`, if one is like it at all.
-pub(crate) fn nearest<'a>(
-    word: &str,
-    candidates: impl Iterator<Item = &'a str>,
-) -> Option<&'a str> {
-    candidates
-        .map(|candidate| (likeness(word, candidate), candidate))
-        .filter(|(score, _)| *score > 0.6)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, candidate)| candidate)
-}
-
-/// 1 for equal words, less the more they differ. A key written without its
-/// section, or in another, is like the key with it.
-fn likeness(word: &str, candidate: &str) -> f64 {
-    let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
-    let whole = strsim::normalized_damerau_levenshtein(word, candidate);
-    let tail = strsim::normalized_damerau_levenshtein(&last(word), &last(candidate));
-    whole.max(tail * 0.9)
-}
-
 /// Refuses what serde accepts: a number outside of the range, a relative path.
 pub(crate) fn check(value: &impl Setting, range: &[RangeInclusive<u64>]) -> Result<(), String> {
     value.check()?;

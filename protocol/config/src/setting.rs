@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::schema::nearest;
+use crate::nearest::nearest;
 
 /// A type of value. Serde reads and writes it.
 pub trait Setting: Serialize + DeserializeOwned {

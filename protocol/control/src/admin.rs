@@ -361,6 +361,10 @@ pub struct SessionInfo {
     pub device_memory: u64,
     /// Bytes of host memory that the worker holds for the guest now.
     pub host_memory: u64,
+    /// Bytes of its pinned and registered memory that are kept as copies now, because
+    /// guest and host cannot share them.
+    #[serde(default)]
+    pub shadow_memory: u64,
     /// Whether the counts came from the worker; it cannot be asked when its
     /// session began under an earlier daemon, nor while a call keeps it busy.
     pub counted: bool,

@@ -39,6 +39,9 @@ pub struct Counters {
     pub device_memory: u64,
     /// Bytes of host memory that the worker holds for the session now.
     pub host_memory: u64,
+    /// Bytes of the guest's pinned and registered memory that the worker keeps copies
+    /// of (shadows), because guest and host cannot share it.
+    pub shadow_memory: u64,
     /// Kernels launched.
     pub launches: u64,
     /// A call waits for the device.
@@ -61,6 +64,7 @@ impl Counters {
         bytes_from_device: 0,
         device_memory: 0,
         host_memory: 0,
+        shadow_memory: 0,
         launches: 0,
         busy: false,
         waited: 0,

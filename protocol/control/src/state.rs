@@ -145,11 +145,11 @@ pub enum StateError {
     /// A payload that is not what its kind declares.
     #[error("the state holds a record that is not understood")]
     Payload(#[from] DecodeError),
-    /// The session cannot be carried or recreated; one sentence.
+    /// The session cannot move or be recreated; one sentence.
     #[error("{0}")]
     Impossible(String),
     /// The file or socket failed.
-    #[error("the state cannot be carried: {0}")]
+    #[error("the session cannot move: {0}")]
     Io(#[source] std::io::Error),
 }
 

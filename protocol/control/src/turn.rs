@@ -59,7 +59,7 @@ pub const MOST_WEIGHT: u32 = 1000;
 pub const MOST_PRIORITY: u32 = 7;
 
 impl TimeShare {
-    /// Is it one that can be?
+    /// Whether it is valid.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         (1..=MOST_WEIGHT).contains(&self.weight)

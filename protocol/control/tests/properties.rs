@@ -136,7 +136,7 @@ fn to_worker() -> impl Strategy<Value = ToWorker> {
 }
 
 fn counters() -> impl Strategy<Value = Counters> {
-    (any::<[u64; 9]>(), any::<bool>(), any::<[u64; LATENCIES]>()).prop_map(
+    (any::<[u64; 10]>(), any::<bool>(), any::<[u64; LATENCIES]>()).prop_map(
         |(numbers, busy, latency)| Counters {
             calls: numbers[0],
             posted: numbers[1],
@@ -147,6 +147,7 @@ fn counters() -> impl Strategy<Value = Counters> {
             host_memory: numbers[6],
             launches: numbers[7],
             waited: numbers[8],
+            shadow_memory: numbers[9],
             busy,
             latency,
         },

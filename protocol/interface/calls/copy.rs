@@ -77,7 +77,7 @@ fn CopyRectFromDevice(
 );
 
 /// cuMemsetD8Async, D16, D32, and their 2D forms.
-#[call(0x0207, posted, node)]
+#[call(0x0207, posted, node, part(objects))]
 fn Memset(
     /// First address to write.
     destination: u64,
@@ -128,7 +128,9 @@ fn CopyPagesFromDevice(
     stream: StreamHandle,
 );
 
-/// Does the host see what the guest writes, and the guest what the host writes? A hypervisor may map the memory that it hands out for itself alone. Reads 8 bytes through a page list, and writes their complement behind them if they are `value`; MAP_FAILED otherwise.
+/// Checks that host and guest see each other's writes: a hypervisor may have mapped
+/// the memory privately. Reads 8 bytes through a page list, and if they are
+/// `value`, writes their complement behind them; MAP_FAILED otherwise.
 #[call(0x020b, synchronous, idempotent)]
 fn CheckPages(
     /// Number of a list that names 16 bytes, a multiple of 16 into a page.

@@ -1,7 +1,7 @@
 //! Executable graphs.
 
 /// cuGraphInstantiate, first part: an executable graph without nodes.
-#[call(0x0a01, posted, creates(GraphExec = graph))]
+#[call(0x0a01, posted, creates(GraphExec = graph), part(objects, graphs))]
 fn GraphBegin(
     /// Its name from now on.
     graph: GraphExecHandle,
@@ -19,7 +19,7 @@ fn GraphNodes(
 );
 
 /// cuGraphInstantiate, last part: from now on the graph can be launched.
-#[call(0x0a03, synchronous, changes(GraphExec = graph))]
+#[call(0x0a03, synchronous, changes(GraphExec = graph), part(objects, graphs))]
 fn GraphInstantiate(
     /// The graph.
     graph: GraphExecHandle,
@@ -28,7 +28,7 @@ fn GraphInstantiate(
 );
 
 /// cuGraphExecUpdate, cuGraphExecKernelNodeSetParams and the like: from the next launch on a node does something else of the same kind.
-#[call(0x0a05, posted, idempotent, changes(GraphExec = graph), key(node))]
+#[call(0x0a05, posted, idempotent, changes(GraphExec = graph), key(node), part(objects))]
 fn GraphNodeUpdate(
     /// The graph.
     graph: GraphExecHandle,
@@ -41,18 +41,18 @@ fn GraphNodeUpdate(
 );
 
 /// cuGraphNodeSetEnabled: from the next launch on a kernel, copy or memset does nothing, or something again.
-#[call(0x0a06, posted, idempotent, changes(GraphExec = graph), key(node))]
+#[call(0x0a06, posted, idempotent, changes(GraphExec = graph), key(node), part(objects, graphs))]
 fn GraphNodeEnable(
     /// The graph.
     graph: GraphExecHandle,
     /// The node's number.
     node: u32,
-    /// Does it do anything?
+    /// Whether it does anything.
     enabled: bool,
 );
 
 /// A node of a graph that runs others as a value says: those that follow it, with the nodes of conditional nodes among them. A stream cannot have it.
-#[call(0x0a08, posted, node)]
+#[call(0x0a08, posted, node, part(objects))]
 fn GraphConditional(
     /// What kernels call the value by.
     condition: u64,
@@ -67,7 +67,7 @@ fn GraphConditional(
 );
 
 /// cuGraphExecDestroy: launches made before still run.
-#[call(0x0a07, posted, destroys(GraphExec = graph))]
+#[call(0x0a07, posted, destroys(GraphExec = graph), part(objects, graphs))]
 fn GraphDestroy(
     /// The graph.
     graph: GraphExecHandle,

@@ -2,11 +2,11 @@
 //! the way to it from the whole device, so that it can be found on another one.
 
 /// cuDeviceGetDevResource: all multiprocessors.
-#[call(0x0805, synchronous, idempotent)]
+#[call(0x0805, synchronous, idempotent, part(gpu))]
 fn SmResourceGet() -> SmResource;
 
 /// cuDevSmResourceSplitByCount.
-#[call(0x0806, synchronous, idempotent)]
+#[call(0x0806, synchronous, idempotent, part(objects))]
 fn SmResourceSplit(
     /// The green context whose resource it is; 0 for the whole device's.
     green: GreenHandle,
@@ -19,7 +19,7 @@ fn SmResourceSplit(
 ) -> SmGroups;
 
 /// cuGreenCtxCreate with what lies at the end of a way.
-#[call(0x0807, synchronous, creates(Green = green))]
+#[call(0x0807, synchronous, creates(Green = green), part(objects, greens))]
 fn GreenCreate(
     /// Its name from now on.
     green: GreenHandle,
@@ -30,14 +30,14 @@ fn GreenCreate(
 ) -> SmResource;
 
 /// cuGreenCtxDestroy. Its streams are destroyed before.
-#[call(0x0808, posted, destroys(Green = green))]
+#[call(0x0808, posted, destroys(Green = green), part(objects))]
 fn GreenDestroy(
     /// The green context.
     green: GreenHandle,
 );
 
 /// cuGreenCtxStreamCreate; the stream waits for no other one.
-#[call(0x0809, posted, creates(Stream = stream))]
+#[call(0x0809, posted, creates(Stream = stream), part(objects))]
 fn GreenStreamCreate(
     /// Its name from now on.
     stream: StreamHandle,

@@ -17,11 +17,11 @@ fn MemUnmap(
 );
 
 /// cuMemGetInfo.
-#[call(0x0103, synchronous, idempotent)]
+#[call(0x0103, synchronous, idempotent, part(memory))]
 fn MemGetInfo() -> MemoryInfo;
 
 /// cuMemHostAlloc: registers a range of the window's bulk area as pinned memory, which kernels reach at window base + region offset.
-#[call(0x0104, synchronous, window, creates(HostMemory = offset))]
+#[call(0x0104, synchronous, window, creates(HostMemory = offset), part(host))]
 fn HostMap(
     /// Bytes from the start of the bulk area; a multiple of 4096.
     offset: WindowOffset,
@@ -37,7 +37,7 @@ fn HostUnmap(
 );
 
 /// cuMemHostRegister, and cuMemHostAlloc where there is no window: makes a copy of guest memory that kernels reach at `address`.
-#[call(0x0106, synchronous, creates(Shadow = address))]
+#[call(0x0106, synchronous, creates(Shadow = address), part(host))]
 fn ShadowCreate(
     /// Multiple of 4096 inside the shadow region, overlapping no other.
     address: ShadowAddress,
@@ -53,7 +53,7 @@ fn ShadowDestroy(
 );
 
 /// Writes bytes of the guest into a shadow, in order with the session's other calls but not with the device's work.
-#[call(0x0108, posted, idempotent, early)]
+#[call(0x0108, posted, idempotent, early, part(host))]
 fn ShadowWrite(
     /// First address to write.
     address: u64,
@@ -71,7 +71,7 @@ fn ShadowRead(
 );
 
 /// Writes several runs of bytes into a shadow, as [`ShadowWrite`] does one.
-#[call(0x010a, posted, idempotent, early)]
+#[call(0x010a, posted, idempotent, early, part(host))]
 fn ShadowPatch(
     /// Where the first run's gap begins.
     address: u64,
@@ -121,5 +121,25 @@ fn MemTake(
 #[call(0x010f, posted)]
 fn MemLeave(
     /// As it was taken.
+    address: u64,
+);
+
+/// cuMemHostRegister of a shared file mapping: pages of a file that the guest passed lie at `address`, the same for the program and the device. The session does not move meanwhile.
+#[call(0x0114, synchronous)]
+fn FileMap(
+    /// Multiple of 4096 inside the shadow region, overlapping no shadow and no other file.
+    address: u64,
+    /// Bytes; a multiple of 4096, not 0.
+    size: u64,
+    /// Where the pages begin in the file; a multiple of 4096.
+    offset: u64,
+    /// The number under which the file was passed.
+    file: u64,
+);
+
+/// cuMemHostUnregister: ends a whole [`FileMap`], once all work posted before is done.
+#[call(0x0115, synchronous, waits)]
+fn FileUnmap(
+    /// As it was mapped.
     address: u64,
 );

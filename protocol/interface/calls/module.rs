@@ -1,7 +1,7 @@
 //! Images, modules, kernels and variables.
 
-/// Does the host already hold the image with this BLAKE3 hash?
-#[call(0x0401, synchronous, idempotent, survives, replies)]
+/// Whether the host has the image with this BLAKE3 hash.
+#[call(0x0401, synchronous, idempotent, survives, part(objects, modules))]
 fn ImageQuery(
     /// BLAKE3 of the whole image.
     hash: [u8; 32],
@@ -10,7 +10,7 @@ fn ImageQuery(
 ) -> bool;
 
 /// Part of an image that the host did not hold; parts come in order.
-#[call(0x0402, posted, replies)]
+#[call(0x0402, posted, part(objects, modules))]
 fn ImageWrite(
     /// BLAKE3 of the whole image.
     hash: [u8; 32],
@@ -45,7 +45,7 @@ fn FunctionGet(
 ) -> FunctionInfo<'r>;
 
 /// cuModuleGetGlobal, cuLibraryGetGlobal.
-#[call(0x0408, cached, idempotent)]
+#[call(0x0408, cached, idempotent, part(objects, modules))]
 fn GlobalGet(
     /// The module.
     module: ModuleHandle,
@@ -54,7 +54,7 @@ fn GlobalGet(
 ) -> GlobalInfo;
 
 /// cuLibraryGetManaged: a variable that is in managed memory; `NOT_FOUND` for any other.
-#[call(0x0411, cached, idempotent)]
+#[call(0x0411, cached, idempotent, part(objects, modules))]
 fn ManagedGet(
     /// The module.
     module: ModuleHandle,
@@ -63,7 +63,7 @@ fn ManagedGet(
 ) -> GlobalInfo;
 
 /// cuOccupancyMaxActiveClusters: exactly what the driver says of this launch.
-#[call(0x040b, cached, idempotent)]
+#[call(0x040b, cached, idempotent, part(objects))]
 fn OccupancyClusters(
     /// The kernel.
     function: FunctionHandle,
@@ -87,7 +87,7 @@ fn ModuleFunctions(
 ) -> FunctionNames<'r>;
 
 /// cuOccupancyMaxPotentialClusterSize: the largest cluster that this launch may have.
-#[call(0x040e, cached, idempotent)]
+#[call(0x040e, cached, idempotent, part(objects))]
 fn OccupancyClusterSize(
     /// The kernel.
     function: FunctionHandle,

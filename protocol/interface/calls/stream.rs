@@ -1,7 +1,7 @@
 //! Streams.
 
 /// cuStreamCreateWithPriority.
-#[call(0x0601, posted, creates(Stream = stream))]
+#[call(0x0601, posted, creates(Stream = stream), part(objects, streams))]
 fn StreamCreate(
     /// Its name from now on.
     stream: StreamHandle,
@@ -12,7 +12,7 @@ fn StreamCreate(
 );
 
 /// cuStreamBatchMemOp: writes words and waits for words, one after the other.
-#[call(0x0606, posted, node)]
+#[call(0x0606, posted, node, part(objects))]
 fn StreamMemory(
     /// The stream.
     stream: StreamHandle,

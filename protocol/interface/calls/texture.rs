@@ -17,7 +17,7 @@ fn ArrayDestroy(
 );
 
 /// cuTexObjectCreate. The reply is the value that kernels are given.
-#[call(0x0303, synchronous, creates(Texture = texture))]
+#[call(0x0303, synchronous, creates(Texture = texture), part(objects, textures))]
 fn TextureCreate(
     /// Its name from now on.
     texture: TextureHandle,
@@ -26,14 +26,14 @@ fn TextureCreate(
 ) -> u64;
 
 /// cuTexObjectDestroy.
-#[call(0x0304, posted, destroys(Texture = texture))]
+#[call(0x0304, posted, destroys(Texture = texture), part(objects, textures))]
 fn TextureDestroy(
     /// The texture object.
     texture: TextureHandle,
 );
 
 /// cuSurfObjectCreate. The reply is the value that kernels are given.
-#[call(0x0305, synchronous, creates(Surface = surface))]
+#[call(0x0305, synchronous, creates(Surface = surface), part(objects, textures))]
 fn SurfaceCreate(
     /// Its name from now on.
     surface: SurfaceHandle,
@@ -42,21 +42,21 @@ fn SurfaceCreate(
 ) -> u64;
 
 /// cuSurfObjectDestroy.
-#[call(0x0306, posted, destroys(Surface = surface))]
+#[call(0x0306, posted, destroys(Surface = surface), part(objects, textures))]
 fn SurfaceDestroy(
     /// The surface object.
     surface: SurfaceHandle,
 );
 
 /// cuTensorMapEncodeTiled, cuTensorMapEncodeIm2col, cuTensorMapEncodeIm2colWide: what a kernel is given.
-#[call(0x0307, synchronous, idempotent)]
+#[call(0x0307, synchronous, idempotent, part(gpu))]
 fn TensorMapEncode(
     /// What it describes.
     map: TensorMap,
 ) -> [u8; 128];
 
 /// cuTensorMapReplaceAddress: the same at another address.
-#[call(0x0308, synchronous, idempotent)]
+#[call(0x0308, synchronous, idempotent, part(gpu))]
 fn TensorMapReplace(
     /// What [`TensorMapEncode`] gave.
     map: [u8; 128],

@@ -32,7 +32,7 @@ fn cuStreamBeginCaptureToGraph(
 #[runtime(cudaStreamEndCapture)]
 fn cuStreamEndCapture(stream: DefaultStream, graph: Out<CUgraph>);
 
-/// Is a capture under way, and of use?
+/// Whether a capture is in progress, and valid.
 #[since(10000)]
 #[per_thread(ptsz)]
 #[runtime(cudaStreamIsCapturing)]

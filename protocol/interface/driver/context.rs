@@ -158,6 +158,7 @@ fn cuCtxSetSharedMemConfig(config: c_int);
 /// Nothing persists in the cache: access policies are not served.
 #[since(11000)]
 #[runtime(cudaCtxResetPersistingL2Cache)]
+#[through(require_current())]
 fn cuCtxResetPersistingL2Cache();
 
 /// A use of the context, the old way.

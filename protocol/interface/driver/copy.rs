@@ -96,7 +96,7 @@ fn cuMemcpyPeerAsync(
 
 #[since(12060)]
 #[per_thread(ptsz)]
-#[refused("not built yet")]
+#[refused("a virtual GPU has no decompression engine: MEM_DECOMPRESS_ALGORITHM_MASK is 0")]
 fn cuMemBatchDecompressAsync(
     params_array: *mut CUmemDecompressParams,
     count: usize,

@@ -37,8 +37,10 @@ fn cuGetExportTable(place: Out<*const c_void>, id: *const c_void);
 
 /// No profiler is attached, which is no error.
 #[since(4000)]
+#[through(context::require_current())]
 fn cuProfilerStart();
 
 /// No profiler is attached, which is no error.
 #[since(4000)]
+#[through(context::require_current())]
 fn cuProfilerStop();

@@ -3,7 +3,7 @@
 /// An event.
 #[since(2000)]
 #[runtime(cudaEventCreateWithFlags)]
-#[call(0x0701, posted, creates(Event = event), code(guest, worker, device))]
+#[call(0x0701, posted, creates(Event = event), code(guest, worker, device), part(objects, events))]
 #[host]
 fn cuEventCreate(event: Out<CUevent>, flags: c_uint);
 
@@ -11,7 +11,7 @@ fn cuEventCreate(event: Out<CUevent>, flags: c_uint);
 #[since(2000)]
 #[also(cuEventDestroy_v2 = 4000)]
 #[runtime(cudaEventDestroy)]
-#[call(0x0702, posted, destroys(Event = event), code(guest, worker, device))]
+#[call(0x0702, posted, destroys(Event = event), code(guest, worker, device), part(objects, events))]
 #[host]
 fn cuEventDestroy(event: CUevent);
 
@@ -19,7 +19,7 @@ fn cuEventDestroy(event: CUevent);
 #[since(2000)]
 #[per_thread(ptsz)]
 #[runtime(cudaEventRecord)]
-#[call(0x0703, posted, node, changes(Event = event), code(guest, worker, device))]
+#[call(0x0703, posted, node, changes(Event = event), code(guest, worker, device), part(objects))]
 #[host]
 fn cuEventRecord(event: CUevent, stream: DefaultStream);
 
@@ -30,7 +30,7 @@ fn cuEventRecord(event: CUevent, stream: DefaultStream);
 #[runtime(cudaEventRecordWithFlags)]
 fn cuEventRecordWithFlags(event: CUevent, stream: DefaultStream, flags: c_uint);
 
-/// Is it reached?
+/// Whether it is reached.
 #[since(2000)]
 #[runtime(cudaEventQuery)]
 #[call(0x0705, synchronous, idempotent, reports, code(guest, worker, device))]
@@ -48,6 +48,6 @@ fn cuEventSynchronize(event: CUevent);
 #[since(2000)]
 #[also(cuEventElapsedTime_v2 = 12080)]
 #[runtime(cudaEventElapsedTime)]
-#[call(0x0706, synchronous, idempotent, reports, code(worker))]
+#[call(0x0706, synchronous, idempotent, reports, code(worker), part(objects, events))]
 #[cuda12(cudaEventElapsedTime, cudaEventElapsedTime_v2)]
 fn cuEventElapsedTime(milliseconds: Out<f32>, start: TimedEvent, end: TimedEvent);

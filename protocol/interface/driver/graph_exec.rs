@@ -126,7 +126,7 @@ fn cuGraphExecEventWaitNodeSetEvent(exec: CUgraphExec, node: CUgraphNode, event:
 #[since(12020)]
 fn cuGraphExecNodeSetParams(exec: CUgraphExec, node: CUgraphNode, given: Out<cudaGraphNodeParams>);
 
-/// Is a node switched on?
+/// Whether a node is enabled.
 #[since(11060)]
 #[runtime(cudaGraphNodeGetEnabled)]
 fn cuGraphNodeGetEnabled(exec: CUgraphExec, node: CUgraphNode, enabled: Out<c_uint>);

@@ -184,6 +184,7 @@ fn cuGraphEventWaitNodeSetEvent(node: CUgraphNode, event: CUevent);
 /// A node of any kind.
 #[since(12020)]
 #[host]
+#[through(add_general(node, graph, (after, std::ptr::null()), count, given))]
 fn cuGraphAddNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -194,6 +195,7 @@ fn cuGraphAddNode(
 
 /// A node of any kind.
 #[since(12030)]
+#[through(add_general(node, graph, (after, edges), count, given))]
 fn cuGraphAddNode_v2(
     node: *mut CUgraphNode,
     graph: CUgraph,

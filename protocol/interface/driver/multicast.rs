@@ -1,11 +1,11 @@
 //! Multicast.
 
 #[since(12010)]
-#[refused("not built yet")]
+#[refused("a VM's GPUs are not linked for multicast: MULTICAST_SUPPORTED is 0")]
 fn cuMulticastAddDevice(mc_handle: CUmemGenericAllocationHandle, dev: CUdevice);
 
 #[since(12010)]
-#[refused("not built yet")]
+#[refused("a VM's GPUs are not linked for multicast: MULTICAST_SUPPORTED is 0")]
 fn cuMulticastBindAddr(
     mc_handle: CUmemGenericAllocationHandle,
     mc_offset: usize,
@@ -15,7 +15,7 @@ fn cuMulticastBindAddr(
 );
 
 #[since(12010)]
-#[refused("not built yet")]
+#[refused("a VM's GPUs are not linked for multicast: MULTICAST_SUPPORTED is 0")]
 fn cuMulticastBindMem(
     mc_handle: CUmemGenericAllocationHandle,
     mc_offset: usize,
@@ -26,11 +26,11 @@ fn cuMulticastBindMem(
 );
 
 #[since(12010)]
-#[refused("not built yet")]
+#[refused("a VM's GPUs are not linked for multicast: MULTICAST_SUPPORTED is 0")]
 fn cuMulticastCreate(mc_handle: Out<CUmemGenericAllocationHandle>, prop: In<CUmulticastObjectProp>);
 
 #[since(12010)]
-#[refused("not built yet")]
+#[refused("a VM's GPUs are not linked for multicast: MULTICAST_SUPPORTED is 0")]
 fn cuMulticastGetGranularity(
     granularity: Out<usize>,
     prop: In<CUmulticastObjectProp>,
@@ -38,7 +38,7 @@ fn cuMulticastGetGranularity(
 );
 
 #[since(12010)]
-#[refused("not built yet")]
+#[refused("a VM's GPUs are not linked for multicast: MULTICAST_SUPPORTED is 0")]
 fn cuMulticastUnbind(
     mc_handle: CUmemGenericAllocationHandle,
     dev: CUdevice,

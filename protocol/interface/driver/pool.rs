@@ -2,7 +2,8 @@
 //!
 //! All pools of a device are the session's memory. An allocation is there when
 //! the call returns, which is before the stream gets to it; memory freed in a
-//! stream is used again when all work posted before is over.
+//! stream is used again when all work posted before is over. Pools of the host have
+//! pinned memory, and managed pools managed memory, of the stream's session.
 
 /// Allocates from the current pool of the stream's device.
 #[since(11020)]
@@ -40,17 +41,17 @@ fn cuDeviceGetMemPool(pool: Out<CUmemoryPool>, device: CUdevice);
 #[required(pool)]
 fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool);
 
-/// As cuDeviceGetDefaultMemPool, by location.
+/// The first pool of a device, the host or a node of it, or of managed memory.
 #[since(13000)]
 #[required(pool, location)]
 fn cuMemGetDefaultMemPool(pool: Out<CUmemoryPool>, location: Out<cudaMemLocation>, kind: c_int);
 
-/// As cuDeviceGetMemPool, by location.
+/// The current pool of a location.
 #[since(13000)]
 #[required(pool, location)]
 fn cuMemGetMemPool(pool: Out<CUmemoryPool>, location: Out<cudaMemLocation>, kind: c_int);
 
-/// A pool of a device's memory, for this process only.
+/// A pool of a device's memory, of pinned memory or of managed memory.
 #[since(11020)]
 #[runtime(cudaMemPoolCreate)]
 fn cuMemPoolCreate(pool: Out<CUmemoryPool>, properties: In<cudaMemPoolProps>);
@@ -79,17 +80,17 @@ fn cuMemPoolGetAttribute(pool: CUmemoryPool, which: c_int, value: *mut c_void);
 #[required(pool)]
 fn cuMemPoolSetAttribute(pool: CUmemoryPool, which: c_int, value: *mut c_void);
 
-/// Only the pool's own device reaches its memory.
+/// Memory of a device is reached by that device alone.
 #[since(11020)]
 #[runtime(cudaMemPoolSetAccess)]
 #[required(pool)]
 fn cuMemPoolSetAccess(pool: CUmemoryPool, access: *const cudaMemAccessDesc, number: usize);
 
-/// Only the pool's own device reaches its memory.
+/// Who reaches a pool's memory.
 #[since(11020)]
 #[required(pool)]
 fn cuMemPoolGetAccess(flags: Out<c_int>, pool: CUmemoryPool, location: Out<cudaMemLocation>);
 
-/// As cuDeviceSetMemPool, by location.
+/// Changes it.
 #[since(13000)]
 fn cuMemSetMemPool(location: Out<cudaMemLocation>, kind: c_int, pool: CUmemoryPool);

@@ -15,10 +15,12 @@ fn cuParamSetSize(function: CUfunction, bytes: c_uint);
 
 /// A parameter of four bytes.
 #[since(2000)]
+#[through(set(function, offset, &value.to_ne_bytes()))]
 fn cuParamSeti(function: CUfunction, offset: c_int, value: c_uint);
 
 /// A parameter of four bytes.
 #[since(2000)]
+#[through(set(function, offset, &value.to_ne_bytes()))]
 fn cuParamSetf(function: CUfunction, offset: c_int, value: f32);
 
 /// A parameter of any size.
@@ -27,10 +29,12 @@ fn cuParamSetv(function: CUfunction, offset: c_int, value: *mut c_void, bytes: c
 
 /// Launches one block.
 #[since(2000)]
+#[through(run(function, [1, 1], DEFAULT_STREAM))]
 fn cuLaunch(function: CUfunction);
 
 /// Launches a grid of blocks.
 #[since(2000)]
+#[through(run(function, [width, height], DEFAULT_STREAM))]
 fn cuLaunchGrid(function: CUfunction, width: c_int, height: c_int);
 
 /// Launches a grid of blocks in a stream.

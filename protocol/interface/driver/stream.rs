@@ -14,7 +14,7 @@ fn cuStreamCreateWithPriority(stream: Out<CUstream>, flags: c_uint, priority: c_
 /// Ends a stream; its work still runs.
 #[since(2000)]
 #[also(cuStreamDestroy_v2 = 4000)]
-#[call(0x0602, posted, destroys(Stream = stream), code(guest, worker, device))]
+#[call(0x0602, posted, destroys(Stream = stream), code(guest, worker, device), part(objects, streams))]
 #[host]
 fn cuStreamDestroy(stream: CUstream);
 
@@ -26,7 +26,7 @@ fn cuStreamDestroy(stream: CUstream);
 #[host]
 fn cuStreamSynchronize(stream: DefaultStream);
 
-/// Is its work over?
+/// Whether its work is complete.
 #[since(2000)]
 #[per_thread(ptsz)]
 #[runtime(cudaStreamQuery)]
@@ -38,7 +38,7 @@ fn cuStreamQuery(stream: DefaultStream);
 #[since(3020)]
 #[per_thread(ptsz)]
 #[runtime(cudaStreamWaitEvent)]
-#[call(0x0605, posted, node, local(flags), code(guest, worker, device))]
+#[call(0x0605, posted, node, local(flags), code(guest, worker, device), part(objects))]
 #[host]
 fn cuStreamWaitEvent(stream: DefaultStream, event: CUevent, flags: c_uint);
 

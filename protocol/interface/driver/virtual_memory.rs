@@ -16,7 +16,7 @@ fn cuMemAddressReserve(
     flags: u64,
 );
 
-/// Makes physical memory of a device.
+/// Makes physical memory of a device or the host.
 #[since(10020)]
 #[host]
 fn cuMemCreate(
@@ -36,7 +36,7 @@ fn cuMemExportToShareableHandle(
     flags: u64,
 );
 
-/// What a device may do at an address.
+/// What a device or the program may do at an address.
 #[since(10020)]
 fn cuMemGetAccess(flags: Out<u64>, location: In<cudaMemLocation>, ptr: CUdeviceptr);
 
@@ -87,7 +87,7 @@ fn cuMemMap(
 
 #[since(11010)]
 #[per_thread(ptsz)]
-#[refused("sparse arrays are not built")]
+#[refused("an array has all of its memory: SPARSE_CUDA_ARRAY_SUPPORTED is 0")]
 fn cuMemMapArrayAsync(map_info_list: *mut CUarrayMapInfo, count: c_uint, stream: CUstream);
 
 /// Gives a handle up; the memory goes with its last handle and map.
@@ -99,7 +99,7 @@ fn cuMemRelease(handle: u64);
 #[since(11000)]
 fn cuMemRetainAllocationHandle(handle: Out<u64>, addr: *mut c_void);
 
-/// Says what devices may do where memory is mapped.
+/// Says what device and program may do where memory is mapped.
 #[since(10020)]
 #[host]
 fn cuMemSetAccess(ptr: CUdeviceptr, size: usize, desc: *const cudaMemAccessDesc, count: usize);

@@ -6,6 +6,7 @@
 //! ones gave `cudaErrorInvalidConfiguration`.
 
 #[per_thread(ptsz)]
+#[through(launch(function, grid, block, arguments, shared, stream))]
 fn cudaLaunchKernel(
     function: *const c_void,
     grid: dim3,

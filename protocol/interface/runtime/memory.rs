@@ -17,9 +17,11 @@ fn cudaMalloc3D(place: Out<cudaPitchedPtr>, extent: cudaExtent);
 fn cudaMallocManaged(address: *mut *mut c_void, size: usize, flags: c_uint);
 
 #[clears(address)]
+#[through(pinned(address, size, 0))]
 fn cudaMallocHost(address: *mut *mut c_void, size: usize);
 
 #[clears(address)]
+#[through(pinned(address, size, flags))]
 fn cudaHostAlloc(address: *mut *mut c_void, size: usize, flags: c_uint);
 
 fn cudaFreeHost(address: *mut c_void);

@@ -1,5 +1,6 @@
 //! Occupancy (CUDA Runtime API, chapter "Occupancy").
 
+#[through(active_blocks(blocks, function, block_size, shared, 0))]
 fn cudaOccupancyMaxActiveBlocksPerMultiprocessor(
     blocks: *mut c_int,
     function: *const c_void,
@@ -7,6 +8,7 @@ fn cudaOccupancyMaxActiveBlocksPerMultiprocessor(
     shared: usize,
 );
 
+#[through(active_blocks(blocks, function, block_size, shared, flags))]
 fn cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     blocks: *mut c_int,
     function: *const c_void,

@@ -41,7 +41,9 @@ fn cudaGetDriverEntryPointByVersion_ptsz(
 fn cudaGetExportTable(table: Out<*const c_void>, identifier: *const c_void);
 
 /// No profiler is attached, and without one this does nothing.
+#[through(runtime::require_context())]
 fn cudaProfilerStart();
 
 /// As `cudaProfilerStart`.
+#[through(runtime::require_context())]
 fn cudaProfilerStop();

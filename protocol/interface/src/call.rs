@@ -90,6 +90,9 @@ pub struct Call {
     pub shape: Shape,
     /// The parameter with the token to clear when the call is over.
     pub token: Option<String>,
+    /// The part of the worker's session that executes it, a path of fields;
+    /// empty for the session as a whole.
+    pub part: Vec<String>,
     /// Properties that are there or not.
     pub flags: BTreeSet<String>,
     /// Parameters in order.
@@ -100,7 +103,7 @@ pub struct Call {
     pub by_hand: ByHand,
 }
 
-/// What may stand in `#[call(…)]` besides class, effect, shape and token.
+/// What may stand in `#[call(…)]` besides class, effect, shape, part and token.
 const FLAGS: [&str; 6] = [
     "idempotent",
     "window",
@@ -155,6 +158,7 @@ impl Call {
             key: Vec::new(),
             shape: Shape::Answers,
             token: None,
+            part: Vec::new(),
             flags: BTreeSet::new(),
             fields: Vec::new(),
             reply: syn::parse_quote!(()),
@@ -218,7 +222,7 @@ impl Call {
         Ok(call)
     }
 
-    /// Does a device execute it as the driver's function of its name?
+    /// Whether a device executes it as the driver's function of its name.
     #[must_use]
     pub fn is_native(&self) -> bool {
         !self.by_hand.device
@@ -298,6 +302,7 @@ impl Call {
                             }
                         }
                     }
+                    "part" => self.part = pairs.into_iter().map(|(left, _)| left).collect(),
                     "token" => self.token = pairs.into_iter().map(|(left, _)| left).next(),
                     _ => return Err(syn::Error::new(name.span(), "no such property")),
                 }

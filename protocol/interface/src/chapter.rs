@@ -102,7 +102,8 @@ impl Library {
         Ok(self)
     }
 
-    /// Is a function of the runtime served, in view of what the driver serves?
+    /// Why a function of the runtime is refused, considering the functions of the
+    /// driver that it needs.
     #[must_use]
     pub fn why_refused<'l>(&self, function: &'l Function, driver: &'l Self) -> Option<&'l str> {
         if let Serving::Refused(why) | Serving::Denied(why) = &function.serving {

@@ -245,7 +245,7 @@ pub fn direct<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type) 
     code
 }
 
-/// Is this type of that name?
+/// Whether this type has that name.
 pub(crate) fn is(kind: &Type, name: &str) -> bool {
     match kind {
         Type::Path(path) => path

@@ -59,7 +59,7 @@ pub enum Serving {
         function: String,
         /// Names of parameters, and constants.
         arguments: TokenStream,
-        /// Does it need a context?
+        /// Whether it needs a context.
         context: bool,
     },
     /// It is not served, and why.
@@ -154,7 +154,7 @@ pub struct Function {
 }
 
 impl Function {
-    /// Is it served?
+    /// Whether it is served.
     #[must_use]
     pub fn served(&self) -> bool {
         !matches!(self.serving, Serving::Refused(_) | Serving::Denied(_))
@@ -170,7 +170,7 @@ impl Function {
         latest.map_or(&self.name, |symbol| &symbol.name)
     }
 
-    /// May a driver of a host be too old for it?
+    /// Whether a host's driver may be too old for it.
     #[must_use]
     pub fn host_may_lack(&self) -> bool {
         self.symbols

@@ -182,10 +182,9 @@ impl Control {
     }
 }
 
-/// Is a frame of this kind from the host one that is counted, kept until the
-/// guest has [`Received`](Control::Received) it, and sent again on the next
-/// connection? Replies are, and what belongs to the program; what belongs to
-/// the connection is not.
+/// Whether a frame of this kind from the host is counted: kept until the guest has
+/// [`Received`](Control::Received) it, and resent on the next connection. Replies
+/// and frames for the program are; frames that belong to the connection are not.
 #[must_use]
 pub fn is_counted(kind: u16) -> bool {
     kind & REPLY != 0

@@ -60,7 +60,8 @@ impl Regions {
         })
     }
 
-    /// Does `[address, address + size)` lie in the region that starts at `base`?
+    /// Whether `[address, address + size)` lies in the region that starts at
+    /// `base`.
     #[must_use]
     pub fn holds(base: u64, address: u64, size: u64) -> bool {
         address >= base

@@ -51,7 +51,7 @@ pub enum Error {
     #[error("the domain {0} does not run; --config changes what it will start with")]
     NotRunning(String),
     /// It comes from another host.
-    #[error("the domain {0} has not arrived yet: its migration goes on")]
+    #[error("the domain {0} has not arrived yet: its migration is still in progress")]
     OnItsWay(String),
     /// The configuration was to change, but there is none.
     #[error("the domain {0} is transient: it has no configuration, only --live can change it")]

@@ -28,6 +28,7 @@ pub mod hook;
 pub mod host;
 mod life;
 pub mod travel;
+pub mod vhost_vsock;
 mod vm;
 pub mod xml;
 

@@ -34,7 +34,7 @@ impl Life {
         })
     }
 
-    /// Does it last?
+    /// Whether it is persistent.
     ///
     /// # Errors
     /// As libvirt says, which may be restarting.

@@ -74,7 +74,7 @@ impl Client {
 }
 
 impl Client {
-    /// Is the client still there?
+    /// Whether the client is still connected.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.thread

@@ -47,7 +47,7 @@ pub mod command {
     pub const GET_INFO: u16 = 4;
     /// What is this region?
     pub const GET_REGION_INFO: u16 = 5;
-    /// Can writes to this region go to eventfds?
+    /// Whether writes to this region can go to eventfds.
     pub const GET_REGION_IO_FDS: u16 = 6;
     /// What is this interrupt?
     pub const GET_IRQ_INFO: u16 = 7;

@@ -5,6 +5,7 @@
 //! it can be set up.
 
 mod death;
+mod files;
 mod flow;
 mod landing;
 mod malformed;
@@ -17,6 +18,7 @@ use paragpu_protocol::frame::FrameHeader;
 use crate::{Connection, Error, Receiver, Sender, Wait};
 
 pub use death::*;
+pub use files::*;
 pub use flow::*;
 pub use landing::*;
 pub use malformed::*;
@@ -113,7 +115,7 @@ macro_rules! conformance_tests {
             truncated_frame_is_no_frame, oversized_frame_is_refused,
             reserved_kind_from_the_peer_is_refused, good_frames_before_a_bad_one_arrive,
             landing_changes_nothing, recalled_bytes_are_unfinished,
-            frame_cut_while_it_lands_is_no_frame,
+            frame_cut_while_it_lands_is_no_frame, files_are_taken_by_their_number,
         );
     };
     (@ $condition:expr, $factory:expr; $($case:ident),* $(,)?) => {

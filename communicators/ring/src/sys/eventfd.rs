@@ -138,4 +138,10 @@ impl Doorbell for EventDoorbell {
             slot.close_by_host();
         }
     }
+
+    fn files(&self) -> Option<BorrowedFd<'_>> {
+        // A slot's liveness leads to the device process, not to the guest.
+        let socket = self.liveness.as_ref().filter(|_| self.slot.is_none());
+        socket.map(AsFd::as_fd)
+    }
 }

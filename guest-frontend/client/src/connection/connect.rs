@@ -1,4 +1,4 @@
-//! Connects as the configuration says, up to the host's welcome.
+//! Connects by the configuration, up to the host's welcome.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -11,42 +11,42 @@ use paragpu_communicator_stream as stream;
 use paragpu_communicator_stream::secured::Unmet;
 use paragpu_config::guest::{Guest, Tcp, Vsock};
 use paragpu_config::{Communicator, Setting as _, Spin};
-use paragpu_protocol::codec::{decode_all, encode_all};
+use paragpu_protocol::codec::{DecodeError, Reader, decode_all, encode_all};
 use paragpu_protocol::frame::{Control, MAX_PAYLOAD};
-use paragpu_protocol::handshake::{Hello, Move, Refusal, Transport, VERSION, Welcome};
+use paragpu_protocol::handshake::{Hello, Move, Refusal, Transport, VERSION, Version, Welcome};
 use paragpu_protocol::layout::Regions;
 
 use crate::error::Error;
 use crate::staging_layout;
 
-/// How long the host may take to say welcome: it may have to start a worker,
-/// and the worker a device.
+/// Timeout for the host's welcome: the host may have to start a worker, and the
+/// worker a device.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long each address of a host's name may take to answer.
+/// Timeout for each address of a host's name.
 const TCP_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Longest polling of a program that waits. CUDA polls all the time by default;
-/// this covers short kernels and small graphs, after which being woken costs
-/// little beside the wait. Polling yields the processor.
+/// Maximum time that a waiting thread polls. CUDA polls all the time by default.
+/// This covers short kernels and small graphs; after longer waits, the cost of a
+/// wake-up is small. Polling yields the processor.
 const SPIN: Duration = Duration::from_micros(500);
 
-/// A connection on which a session stands.
+/// An established connection of a session.
 #[derive(Debug)]
 pub struct Connected {
     /// The connection.
     pub connection: Connection,
     /// The host's answer.
     pub welcome: Welcome,
-    /// How the connection came about.
+    /// The communicator of the connection.
     pub communicator: Communicator,
-    /// Why each communicator before it was passed over.
+    /// Why each communicator tried before was rejected.
     pub passed_over: Vec<String>,
     /// How long waiting threads poll before they sleep.
     pub spin: Duration,
 }
 
 impl Connected {
-    /// Ends the session: nobody comes back to it.
+    /// Ends the session, which will not be resumed.
     pub fn leave(self) {
         let sender = self.connection.sender;
         let _ = sender.try_send(Control::Goodbye.kind(), 0, Some(0), &[]);
@@ -66,7 +66,7 @@ pub(crate) struct Resume {
     pub(crate) has_window: bool,
 }
 
-/// Connects a session again.
+/// Reconnects a session.
 #[derive(Debug)]
 pub(crate) struct Dialer {
     config: Guest,
@@ -76,7 +76,7 @@ pub(crate) struct Dialer {
 }
 
 impl Dialer {
-    /// By the configuration `config`, for the guest's device `ordinal`.
+    /// For the guest's device `ordinal`, by the configuration.
     pub(crate) fn new(config: &Guest, ordinal: u32) -> Option<Self> {
         Some(Self {
             config: config.clone(),
@@ -86,11 +86,11 @@ impl Dialer {
         })
     }
 
-    /// Where a host sends the session, as a configuration.
+    /// The destination to which a host sends the session, as a configuration.
     pub(crate) fn toward(&self, goal: &Move<'_>) -> Result<Self, Error> {
         let mut config = self.config.clone();
         let name = goal.communicator.0;
-        // The host's end of the way that it is on leads there.
+        // The host end of its current connection leads there.
         if config.vsock.relayed && name == "tcp" {
             return Ok(Self {
                 config,
@@ -164,9 +164,8 @@ pub fn connect(config: &Guest, ordinal: u32) -> Result<Connected, Error> {
     attempt.first()
 }
 
-/// Connects as [`connect`], to ask about the device and nothing else: the
-/// connection takes no addresses of the process, and no process of the guest
-/// is named.
+/// Connects like [`connect`], only to query the device: the connection reserves no
+/// addresses of the process, and announces no guest process.
 ///
 /// # Errors
 /// As [`connect`].
@@ -182,7 +181,7 @@ pub(crate) fn connect_to_ask(config: &Guest, ordinal: u32) -> Result<Connected, 
     attempt.first()
 }
 
-/// Does something listen where the configuration says? No session begins.
+/// Whether a host listens at the configured address. No session begins.
 #[must_use]
 pub fn is_host_there(config: &Guest) -> bool {
     let there = |communicator: Communicator| match communicator {
@@ -208,7 +207,7 @@ enum Purpose {
     Compute,
     /// Questions about the device.
     Ask,
-    /// A session that is there already.
+    /// An existing session.
     Resume(Resume),
 }
 
@@ -264,7 +263,7 @@ impl Attempt<'_> {
             Communicator::Unix => self.unix(&self.config.unix.socket),
             Communicator::Vsock => self.vsock(),
             Communicator::Tcp => self.tcp(),
-            // Stands for others and is none itself.
+            // `auto` is not a communicator itself.
             Communicator::Auto => Err(Error::NothingFound(communicator.to_string())),
         }
     }
@@ -435,7 +434,7 @@ fn host_name(tcp: &Tcp) -> &str {
         .unwrap_or(name)
 }
 
-/// The error of a guest that cannot use its VM's device.
+/// The error if a guest cannot use its VM's device.
 fn no_channel(node: &Path, error: TravelError) -> Error {
     let full = std::io::ErrorKind::StorageFull;
     match error {
@@ -451,7 +450,7 @@ fn no_channel(node: &Path, error: TravelError) -> Error {
     }
 }
 
-/// The error of a guest that cannot use its host's vsock.
+/// The advice if a guest cannot use its host's vsock.
 fn vsock_advice(error: &TravelError) -> &'static str {
     use std::io::ErrorKind;
     let kind = match error {
@@ -459,7 +458,8 @@ fn vsock_advice(error: &TravelError) -> &'static str {
         _ => ErrorKind::Other,
     };
     match kind {
-        // Some devices answer for a port at which nobody listens, some do not.
+        // Some devices reset connections to a port without a listener, others do
+        // not answer.
         ErrorKind::ConnectionReset | ErrorKind::ConnectionRefused | ErrorKind::TimedOut => {
             "is paragpud running there with `vsock.port` or `vsock.unix` set to this port, and is \
              vsock.cid right?"
@@ -471,7 +471,7 @@ fn vsock_advice(error: &TravelError) -> &'static str {
     }
 }
 
-/// The error of a guest that cannot reach the daemon of its machine.
+/// The advice if a guest cannot reach the daemon of its machine.
 fn unix_advice(error: &TravelError) -> &'static str {
     let denied = std::io::ErrorKind::PermissionDenied;
     match error {
@@ -494,10 +494,11 @@ fn dial_unix(path: &Path) -> Result<std::os::unix::net::UnixStream, Error> {
 fn answer(kind: u16, payload: &[u8]) -> Result<Welcome, Error> {
     match Control::from_kind(kind) {
         Some(Control::Welcome) => {
-            let welcome: Welcome =
-                decode_all(payload).map_err(|error| Error::BadAnswer(error.to_string()))?;
-            VERSION.check(welcome.version)?;
-            Ok(welcome)
+            let bad = |error: DecodeError| Error::BadAnswer(error.to_string());
+            // What follows may look otherwise in another version.
+            let version = Reader::new(payload).field::<Version>().map_err(bad)?;
+            VERSION.check(version)?;
+            decode_all(payload).map_err(bad)
         }
         Some(Control::Refusal) => {
             let refusal: Refusal<'_> =

@@ -8,9 +8,11 @@ mod reconnect;
 mod reply_slots;
 mod signal;
 mod state;
+mod told;
 mod turns;
 
 use std::cell::Cell;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -31,35 +33,36 @@ pub(crate) use pinned::{Content, PinnedMemory};
 pub(crate) use reconnect::{Recovery, listen};
 use reply_slots::{Slots, with_slot};
 use state::LinkState;
+pub use told::explain;
 use turns::{Turn, Turns};
 
-/// What every call returns once the connection is lost. CUDA documents it as
-/// leaving the process in a state in which all further work fails alike.
+/// The result of every call once the connection is lost. CUDA documents it as
+/// leaving the process in a state in which all further work fails.
 pub const LOST: Status = Status::LAUNCH_FAILED;
 
 /// Receives the ids of host functions to run.
 pub type HostFunctionSink = Box<dyn Fn(u64) + Send + Sync>;
 
-/// Bytes of calls that are kept for the next connection; a call waits while
-/// the host has taken in none of so many.
+/// Maximum bytes of calls kept for the next connection. A call waits while the host
+/// has acknowledged none of them.
 const MOST_KEPT: usize = 4 << 20;
-/// Growth of what is kept after which it is looked what the host has taken in.
+/// Bytes kept between two checks of the host's acknowledgements.
 const LOOK: usize = 64 << 10;
-/// Bytes kept from which on the host's word is read although nobody waits.
+/// Bytes kept beyond which acknowledgements are read even if no thread waits.
 const MUCH_KEPT: usize = 2 * ACKNOWLEDGE_EVERY;
-/// How long to wait for frames before looking at something else as well.
+/// Maximum wait for frames before other conditions are checked.
 const GLANCE: Duration = Duration::from_millis(1);
 
-/// The sending half: calls leave in the order of their positions.
+/// The sending half. Calls are sent in the order of their positions.
 struct Outgoing {
     sender: Arc<dyn Sender>,
     /// Position of the call sent last.
     sequence: u64,
-    /// Calls that the host may not have taken in.
+    /// Calls that the host has not acknowledged.
     kept: Retained<HostSlice>,
-    /// How much may be kept before the next look.
+    /// How much may be kept before the next check.
     look: usize,
-    /// How many connections came before.
+    /// Number of earlier connections.
     generation: u64,
 }
 
@@ -68,32 +71,32 @@ struct Incoming {
     receiver: Box<dyn Receiver>,
     /// Counted frames received.
     received: u64,
-    /// Bytes of these that the host was not told of.
+    /// Bytes of these that are not acknowledged to the host.
     untold: usize,
     generation: u64,
 }
 
-/// The positions that the host confirmed.
+/// The positions that the host has acknowledged.
 #[derive(Default)]
 struct Heard {
-    /// Highest sequence that it executed.
+    /// Sequence number of the last call that it executed.
     executed: AtomicU64,
-    /// Highest sequence that it took in.
+    /// Sequence number of the last call that it received.
     taken: AtomicU64,
 }
 
-/// A connection with calls on it, and after it the next.
+/// The connection of a session, across reconnects.
 pub struct Link {
     outgoing: Mutex<Outgoing>,
-    /// Who sends next if there is no room.
+    /// The order of senders when there is no room.
     turns: Turns,
     incoming: Mutex<Incoming>,
     /// Frames wait in the sender for a flush.
     gathers: AtomicBool,
-    /// The sender, to be closed and spoken to while threads wait in it.
+    /// The sender, so that it can be closed and used while threads wait in it.
     current: Mutex<Arc<dyn Sender>>,
     waker: Mutex<Arc<dyn Wake>>,
-    /// How the session gets another connection, where it does.
+    /// How the session reconnects, if it can.
     recovery: Option<Recovery>,
     slots: Arc<Slots>,
     /// Slots of the threads that sleep.
@@ -104,7 +107,7 @@ pub struct Link {
     heard: Heard,
     spin: Duration,
     host_functions: OnceLock<HostFunctionSink>,
-    /// What a host may be sent that does not see the session's window.
+    /// The pinned memory, for a host that does not share the session's window.
     pinned: OnceLock<Weak<dyn PinnedMemory>>,
 }
 
@@ -117,13 +120,13 @@ impl std::fmt::Debug for Link {
     }
 }
 
-/// While it lives, calls may be posted whose bytes are lent; when it ends they
-/// may be used otherwise.
+/// While it lives, calls may be posted with borrowed bytes. When it is dropped, the
+/// bytes may be reused.
 pub(crate) struct Lending<'a>(&'a Link);
 
 impl Drop for Lending<'_> {
     fn drop(&mut self) {
-        // What the host has taken in meanwhile need not be copied.
+        // Bytes that the host has acknowledged meanwhile need not be copied.
         self.0.drain(Wait::Poll);
         let mut outgoing = self.0.outgoing.lock();
         self.0.forget(&mut outgoing);
@@ -137,8 +140,8 @@ thread_local! {
     static DETAIL: Cell<String> = const { Cell::new(String::new()) };
 }
 
-/// What the host said about the calling thread's last failed call, beyond its
-/// status: a loader's log, for one. May be empty.
+/// The host's detail on the calling thread's last failed call, beyond its status,
+/// such as a loader's log. May be empty.
 #[must_use]
 pub fn take_detail() -> String {
     DETAIL.try_with(Cell::take).unwrap_or_default()
@@ -155,14 +158,14 @@ fn encoded<'a, C: WireCall<'a>, R>(call: &C, send: impl FnOnce(&[&[u8]]) -> R) -
 }
 
 impl Link {
-    /// Calls over `connection`; a thread that waits while another one reads
-    /// spins for `spin` before it sleeps.
+    /// A link over `connection`. A thread that waits while another one reads spins
+    /// for `spin` before it sleeps.
     #[must_use]
     pub fn new(connection: Connection, spin: Duration) -> Self {
         Self::with_recovery(connection, spin, None)
     }
 
-    /// The same; `recovery` leads to another connection when one is lost.
+    /// The same, with `recovery` to reconnect.
     pub(crate) fn with_recovery(
         connection: Connection,
         spin: Duration,
@@ -200,7 +203,7 @@ impl Link {
         }
     }
 
-    /// Whose pinned memory a host may want.
+    /// Sets the pinned memory to send to hosts that lack it.
     pub(crate) fn bind(&self, pinned: Weak<dyn PinnedMemory>) {
         let _ = self.pinned.set(pinned);
     }
@@ -214,12 +217,13 @@ impl Link {
         self.spin
     }
 
-    /// Sets who is told to run host functions; the first one stays.
+    /// Sets the receiver of host functions to run. Only the first call has an
+    /// effect.
     pub fn on_host_function(&self, sink: HostFunctionSink) {
         let _ = self.host_functions.set(sink);
     }
 
-    /// Success, or what every call ends with from now on.
+    /// Success, or the error that every call returns from now on.
     ///
     /// # Errors
     /// [`LOST`], `DEINITIALIZED`, or a sticky device error.
@@ -228,8 +232,7 @@ impl Link {
         Status(self.sticky.load(Ordering::Relaxed)).ok()
     }
 
-    /// Sends a call without waiting for anything but room. Returns its
-    /// position in the session.
+    /// Sends a call, waiting only for room. Returns its position in the session.
     ///
     /// # Errors
     /// As [`check`](Self::check); what the call itself ends with is told by a
@@ -260,7 +263,19 @@ impl Link {
         Lending(self)
     }
 
-    /// Makes sure that what was posted is on its way.
+    /// Passes a file to the host: [`Sender::pass_file`].
+    ///
+    /// # Errors
+    /// If the connection cannot carry files, or is lost.
+    pub(crate) fn pass_file(
+        &self,
+        number: u64,
+        file: BorrowedFd<'_>,
+    ) -> std::result::Result<(), TravelError> {
+        self.sender().pass_file(number, file)
+    }
+
+    /// Makes sure that posted calls are sent.
     ///
     /// # Errors
     /// [`LOST`].
@@ -275,14 +290,14 @@ impl Link {
                 Err(error) => self.recover(generation, &error)?,
             }
         }
-        // What was not sent for want of a connection comes with the next.
+        // If the connection is lost, the calls are resent over the next one.
         Ok(())
     }
 
     /// Sends a call and waits for its reply.
     ///
     /// # Errors
-    /// What the call, or one posted earlier, ended with; as
+    /// The error of the call or of an earlier posted one; as
     /// [`check`](Self::check).
     pub fn call<'a, C, R>(&self, call: &C) -> Result<R>
     where
@@ -347,13 +362,13 @@ impl Link {
         self.outgoing.lock().sequence
     }
 
-    /// Highest position that the host said it executed.
+    /// The last position that the host has executed.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
         self.heard.executed.load(Ordering::Relaxed)
     }
 
-    /// Ends the session in order: the host hears a goodbye.
+    /// Ends the session with a goodbye to the host.
     pub fn close(&self) {
         if self.state.end(Status::DEINITIALIZED).is_ok() {
             let sender = self.sender();
@@ -366,7 +381,7 @@ impl Link {
         }
     }
 
-    /// The sender of the connection that stands now.
+    /// The sender of the current connection.
     fn sender(&self) -> Arc<dyn Sender> {
         Arc::clone(&*self.current.lock())
     }
@@ -380,7 +395,7 @@ impl Link {
         mut note: impl FnMut(u64),
     ) -> Result<u64> {
         let mut turn = None;
-        // Has this thread waited since its turn began?
+        // Whether this thread has waited since its turn began.
         let mut waited = false;
         loop {
             if turn.is_none() && self.turns.is_taken() {
@@ -438,7 +453,8 @@ impl Link {
         }
     }
 
-    /// If there is no room: did this thread get its turn only now? It looks again then.
+    /// For a thread without room: takes a turn. True if the thread should try again
+    /// because it got its turn only now.
     fn got_in_line<'a>(&'a self, turn: &mut Option<Turn<'a>>) -> bool {
         if turn.is_some() {
             return false;
@@ -458,7 +474,7 @@ impl Link {
     ) {
         let sequence = outgoing.sequence;
         if self.heard.taken.load(Ordering::Relaxed) + 1 >= sequence {
-            // All before it was taken in: the same memory again.
+            // All earlier calls are acknowledged, so their memory is reused.
             outgoing.kept.clear();
             outgoing.look = LOOK;
         }
@@ -480,14 +496,14 @@ impl Link {
         }
     }
 
-    /// Drops the calls that the host has taken in.
+    /// Drops the calls that the host has acknowledged.
     fn forget(&self, outgoing: &mut Outgoing) {
         let taken = self.heard.taken.load(Ordering::Relaxed);
         outgoing.kept.trim(|header| header.sequence <= taken);
         outgoing.look = outgoing.kept.len() + LOOK;
     }
 
-    /// Is so much kept that no call may follow?
+    /// Whether so much is kept that no call may follow.
     fn is_full(&self, outgoing: &mut Outgoing) -> bool {
         if outgoing.kept.len() < MOST_KEPT {
             return false;
@@ -496,7 +512,7 @@ impl Link {
         outgoing.kept.len() >= MOST_KEPT
     }
 
-    /// Waits a little for the host's word of what it has taken in.
+    /// Waits briefly for an acknowledgement.
     fn await_taken(&self) -> Result<()> {
         self.state.check()?;
         if !self.drain(Wait::Until(Instant::now() + GLANCE)) {
@@ -505,7 +521,7 @@ impl Link {
         Ok(())
     }
 
-    /// Notes a failed call; returns what it ended with.
+    /// Notes a failed call and returns its error.
     fn failed(&self, status: Status, detail: &str) -> Status {
         if status.is_sticky()
             && self
@@ -516,6 +532,9 @@ impl Link {
         {
             eprintln!("paragpu: {status}: {detail}");
         }
+        if status == Status::NOT_SUPPORTED {
+            explain(status, detail);
+        }
         let _ = DETAIL.try_with(|kept| kept.set(detail.to_owned()));
         status
     }
@@ -524,7 +543,7 @@ impl Link {
         self.end(LOST, &crate::error::chain(error))
     }
 
-    /// Ends the session with `status`, saying why once.
+    /// Ends the session with `status`, and prints the reason once.
     pub(crate) fn end(&self, status: Status, why: &str) -> Status {
         match self.state.end(status) {
             Ok(()) => {

@@ -22,7 +22,7 @@ impl Content {
         Self { address, bytes }
     }
 
-    /// What a host that has zeros there must be sent: addresses and bytes.
+    /// The parts to send to a host that has zeros there: addresses and bytes.
     pub(super) fn pieces(&self) -> impl Iterator<Item = (u64, &[u8])> {
         let begins = (self.address..).step_by(PIECE);
         let pieces = begins.zip(self.bytes.chunks(PIECE));
@@ -32,16 +32,16 @@ impl Content {
 
 /// The pinned memory of a session, as its link sees it.
 pub(crate) trait PinnedMemory: Send + Sync {
-    /// Has the session left its window?
+    /// Whether the session has left its window.
     fn is_apart(&self) -> bool;
 
-    /// Leaves the window, if that is still to do. Returns what a host lacks:
-    /// the same every time, until one has got it.
+    /// Leaves the window, unless that is done. Returns the contents that a host
+    /// lacks, every time until a host has received them.
     ///
     /// # Errors
-    /// Where the window's memory is gone.
+    /// If the window's memory is gone.
     fn leave_window(&self) -> Result<Vec<Content>, Error>;
 
-    /// The host has got what it lacked.
+    /// Notes that the host has received the contents.
     fn settle_contents(&self);
 }

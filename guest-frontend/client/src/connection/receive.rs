@@ -22,11 +22,11 @@ use crate::sys::process;
 enum Led {
     /// Its own wait is over.
     Over,
-    /// Somebody else reads.
+    /// Another thread is reading.
     Busy,
 }
 
-/// Bytes that a call asked for, on their way into the program's memory.
+/// Receives data that a call requested directly into the program's memory.
 struct Arrivals<'a>(&'a Slots);
 
 impl Landing for Arrivals<'_> {
@@ -50,13 +50,13 @@ impl Landing for Arrivals<'_> {
             .is_some_and(|slot| slot.land(offset, length, at, read))
     }
 
-    /// Nobody takes a guest's connection over.
+    /// A guest's connection is never handed over.
     fn landed(&self, _count: usize) -> &[u8] {
         &[]
     }
 }
 
-/// Raises a number that only the thread which reads changes.
+/// Raises a number that only the reading thread changes.
 fn advance(number: &AtomicU64, to: u64) {
     if number.load(Ordering::Relaxed) < to {
         number.store(to, Ordering::Relaxed);
@@ -64,8 +64,8 @@ fn advance(number: &AtomicU64, to: u64) {
 }
 
 impl Link {
-    /// Reads frames for as long as `wanted` says, so that host functions are
-    /// heard of while nobody waits.
+    /// Reads frames while `wanted` returns true, so that requests for host
+    /// functions are received while no thread waits.
     pub(crate) fn read_while(&self, wanted: impl Fn() -> bool) {
         while wanted() && !self.state.is_ended() {
             let mut incoming = self.incoming.lock();
@@ -82,8 +82,8 @@ impl Link {
         self.waker.lock().wake();
     }
 
-    /// Routes what has come, or comes within `first`; false if somebody
-    /// else reads.
+    /// Routes frames that have arrived or arrive within `first`. False if another
+    /// thread is reading.
     pub(super) fn drain(&self, first: Wait) -> bool {
         let Some(mut incoming) = self.incoming.try_lock() else {
             return false;
@@ -103,12 +103,12 @@ impl Link {
         true
     }
 
-    /// Lets another thread read, after a lost connection over the next one.
+    /// Lets another thread read. After a loss, it reads from the next connection.
     fn stop_reading(&self, incoming: MutexGuard<'_, Incoming>, lost: Option<TravelError>) {
         let generation = incoming.generation;
         drop(incoming);
         if let Some(error) = lost {
-            // What it comes to is told to every call.
+            // Every call returns the result.
             let _ = self.recover(generation, &error);
         } else if self.state.get() == State::MoveOrdered {
             let _ = self.relocate(generation);
@@ -130,7 +130,7 @@ impl Link {
                 continue;
             }
             self.parked.lock().push(index);
-            // A leader that left before the push saw nobody to wake.
+            // A leader that left before the push had no one to wake.
             let led = self.lead(slot) == Led::Over;
             if !led && !slot.is_over() && !self.state.is_ended() {
                 std::thread::park();
@@ -154,8 +154,8 @@ impl Link {
         }
     }
 
-    /// Reads frames until the slot's wait is over, unless somebody else reads
-    /// already.
+    /// Reads frames until the slot's wait is over, unless another thread is
+    /// reading.
     fn lead(&self, slot: &Slot) -> Led {
         loop {
             let Some(mut incoming) = self.incoming.try_lock() else {
@@ -183,10 +183,10 @@ impl Link {
         }
     }
 
-    /// Receives and routes one frame; false where none came.
+    /// Receives and routes one frame. False if none arrived.
     ///
     /// # Errors
-    /// Of the connection.
+    /// The error of the connection.
     pub(super) fn receive_one(
         &self,
         incoming: &mut Incoming,
@@ -218,13 +218,13 @@ impl Link {
         Ok(came)
     }
 
-    /// Tells the host what it need not keep, if there is room.
+    /// Acknowledges frames to the host, if there is room.
     fn tell_received(&self, incoming: &mut Incoming) {
         let kind = Control::Received.kind();
         let count = incoming.received.to_le_bytes();
         match self.sender().try_send(kind, 0, Some(0), &[&count]) {
             Err(TravelError::Full) => {}
-            // A lost connection needs no word: the next begins with it.
+            // After a loss, the next connection starts with the acknowledgement.
             _ => incoming.untold = 0,
         }
     }
@@ -234,13 +234,16 @@ impl Link {
         advance(&self.heard.executed, header.sequence);
         advance(&self.heard.taken, header.sequence);
         let slot = || {
-            self.slots
-                .get(header.slot)
-                .ok_or_else(|| format!("the host answers slot {}, which nobody has", header.slot))
+            self.slots.get(header.slot).ok_or_else(|| {
+                format!(
+                    "the host replied to slot {}, which no thread has",
+                    header.slot
+                )
+            })
         };
         let told = |misrouted| match misrouted {
             Misrouted::Unasked => format!(
-                "the host sent a frame of kind {:#06x} that nobody asked for",
+                "the host sent an unrequested frame of kind {:#06x}",
                 header.kind
             ),
             Misrouted::OutOfBounds => "the host sent more bytes than were asked for".to_owned(),
@@ -249,7 +252,7 @@ impl Link {
             return slot()?.deliver(header.kind, frame.payload).map_err(told);
         }
         if frame.landed > 0 {
-            // Only bytes of data do, and are where they belong.
+            // Only data frames land, at their destination.
             return Ok(());
         }
         let mut reader = Reader::new(frame.payload);

@@ -1,9 +1,9 @@
-//! Replaces a lost connection, over the same communicator or another.
+//! Reconnects after a lost connection, over the same communicator or another.
 //!
-//! One thread connects while the others wait. The host says which calls it has taken
-//! in, the guest which frames it has received, and each side resends the rest. So
-//! each call executes once and each reply arrives once, wherever the connection
-//! broke.
+//! One thread reconnects while the others wait. The host says which calls it has
+//! received, the guest which frames it has received, and each side resends the
+//! rest. So each call is executed once and each reply arrives once, wherever the
+//! connection broke.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,29 +21,29 @@ use super::{Content, Incoming, LOST, Link, Outgoing};
 use crate::error::{Error, Result, chain};
 use crate::sys::process;
 
-/// How long a lost host is looked for.
+/// How long to try to reach a lost host.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Shortest and longest pause between two attempts.
+/// Minimum and maximum pause between two attempts.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(250));
 
-/// How a session gets another connection.
+/// How a session reconnects.
 #[derive(Debug)]
 pub(crate) struct Recovery {
     token: [u8; 16],
     has_window: bool,
     dialer: Mutex<Dialer>,
-    /// Where the host sends the session.
+    /// The destination to which the host sends the session.
     goal: Mutex<Option<Dialer>>,
-    /// The address that the configuration gave last.
+    /// The last address from the configuration.
     configured: Mutex<Option<String>>,
-    /// One thread at a time.
+    /// Held by the thread that reconnects.
     repair: Mutex<()>,
     reconnects: AtomicU64,
 }
 
 impl Recovery {
-    /// For the session that `welcome` began; `None` if the host does not
-    /// keep sessions.
+    /// For the session that began with `welcome`; `None` if the host does not keep
+    /// sessions.
     pub(crate) fn new(
         config: &Guest,
         ordinal: u32,
@@ -64,8 +64,8 @@ impl Recovery {
         })
     }
 
-    /// Nobody answers. A lease whose host is lost is taken up by another, or is
-    /// over, and its configuration says so: why it is over.
+    /// Rereads the configuration while the host does not answer: a lease whose host
+    /// is lost may have moved to another host, or ended. Returns why it ended.
     fn look_elsewhere(&self) -> Option<String> {
         let config = Guest::load().ok()?;
         if !config.tcp.over.is_empty() {
@@ -89,7 +89,7 @@ impl Recovery {
     }
 }
 
-/// Why a new connection does not stand.
+/// Why a new connection failed.
 enum Broken {
     /// Try again.
     Again,
@@ -97,11 +97,11 @@ enum Broken {
     Over(String),
 }
 
-/// How often a link that nobody reads is looked at.
+/// Interval at which an idle link is polled.
 const LISTENS: Duration = Duration::from_secs(1);
 
-/// Hears the host although the program does not call, so that the session of
-/// one that is idle can go elsewhere.
+/// Receives the host's messages while the program is idle, so that its session can
+/// move.
 pub(crate) fn listen(link: &Arc<Link>) {
     let link = Arc::downgrade(link);
     process::spawn("paragpu-listen", move || {
@@ -116,7 +116,7 @@ pub(crate) fn listen(link: &Arc<Link>) {
 }
 
 impl Link {
-    /// How often the session continued over another connection.
+    /// Number of reconnects.
     #[must_use]
     pub fn reconnects(&self) -> u64 {
         self.recovery
@@ -124,7 +124,7 @@ impl Link {
             .map_or(0, |recovery| recovery.reconnects.load(Ordering::Relaxed))
     }
 
-    /// The host sends the session elsewhere.
+    /// Notes that the host sends the session elsewhere.
     pub(super) fn note_move(&self, goal: &Move<'_>) {
         let Some(recovery) = &self.recovery else {
             return;
@@ -139,14 +139,14 @@ impl Link {
         }
     }
 
-    /// The session moved behind this connection: if it breaks, the next one
-    /// is made to the new host.
+    /// Notes that the session moved behind this connection. If it breaks, the next
+    /// one goes to the new host.
     pub(super) fn note_home(&self, home: &Move<'_>) {
         let Some(recovery) = &self.recovery else {
             return;
         };
         let mut dialer = recovery.dialer.lock();
-        // Where it makes no sense the earlier one may still lead there.
+        // If it is invalid, the earlier one may still lead there.
         if let Ok(toward) = dialer.toward(home) {
             *dialer = toward;
         }
@@ -157,20 +157,20 @@ impl Link {
         eprintln!("paragpu: the session stays where it is: {why}");
         let stays = encode_all(&Stays { reason: Text(why) });
         let sender = self.sender();
-        // A connection that is lost, or full of calls that nobody takes in, is
-        // not stayed on.
+        // The session cannot stay on a connection that is lost, or full of calls
+        // that the host does not receive.
         let _ = sender.try_send(Control::Stays.kind(), 0, Some(0), &[&stays]);
         let _ = sender.flush();
     }
 
-    /// Reconnects where the host sends the session. If nobody takes it, the
-    /// present connection stays.
+    /// Reconnects to where the host sends the session. If that fails, the current
+    /// connection stays.
     pub(super) fn relocate(&self, generation: u64) -> Result<()> {
         self.reconnect(generation, None)
     }
 
-    /// Connects again after `error`, unless another thread did since
-    /// connection `generation`.
+    /// Reconnects after `error`, unless another thread has done so since connection
+    /// `generation`.
     ///
     /// # Errors
     /// The error that every call returns from now on.
@@ -185,13 +185,13 @@ impl Link {
         let Some(recovery) = &self.recovery else {
             return self.check();
         };
-        // Always in this order: `repair`, `incoming`, `outgoing`. Many threads notice a loss
-        // at once; the first one repairs, the others wait here and then find a newer
-        // generation.
+        // Lock order: `repair`, `incoming`, `outgoing`. Many threads notice a loss
+        // at once. The first one reconnects; the others wait here and then find a
+        // newer generation.
         let _repair = recovery.repair.lock();
         self.state.check()?;
-        // A thread that reads sees the state when it is woken, and lets go of
-        // the receiving half.
+        // A reading thread sees the state when it is woken, and releases the
+        // receiving half.
         self.state.begin_reconnecting();
         self.waker.lock().wake();
         let mut incoming = self.incoming.lock();
@@ -203,11 +203,11 @@ impl Link {
         } else {
             self.repair(recovery, &mut incoming, &mut outgoing, lost)
         };
-        // While this thread holds the receiving half nobody hears another
-        // order, so none is lost between the look and the change.
+        // While this thread holds the receiving half no other thread receives
+        // orders, so none is lost between the check and the change.
         self.state.end_reconnecting(recovery.goal.lock().is_some());
         drop((incoming, outgoing));
-        // All who wanted to read meanwhile went to sleep.
+        // Threads that wanted to read meanwhile are asleep.
         self.pass_on();
         result
     }
@@ -219,7 +219,7 @@ impl Link {
         outgoing: &mut Outgoing,
         lost: Option<&TravelError>,
     ) -> Result<()> {
-        // What came before the end counts, and may say where to go.
+        // Frames from before the end are valid, and may say where to go.
         while let Ok(true) = self.receive_one(incoming, Wait::Poll) {}
         let deadline = Instant::now() + PATIENCE;
         let mut pause = PAUSE.0;
@@ -241,8 +241,8 @@ impl Link {
             };
             let why = match dialed {
                 Ok(connected) => {
-                    // Who says welcome has the session, whatever becomes of
-                    // this connection.
+                    // The host that sends the welcome has the session, even if this
+                    // connection breaks.
                     if let Some(dialer) = goal.take() {
                         *recovery.dialer.lock() = dialer;
                     }
@@ -251,14 +251,14 @@ impl Link {
                             recovery.reconnects.fetch_add(1, Ordering::Relaxed);
                             return Ok(());
                         }
-                        // Its next user finds it lost.
+                        // The next use detects the loss.
                         Err(Broken::Again) if lost.is_none() => return Ok(()),
                         Err(Broken::Again) => "the connection breaks again and again".to_owned(),
                         Err(Broken::Over(why)) => return Err(self.end(LOST, &why)),
                     }
                 }
-                // It went while this side did not listen. The next attempt
-                // goes there.
+                // The session moved while this side was not receiving. The next
+                // attempt goes there.
                 Err(Error::Elsewhere {
                     communicator,
                     address,
@@ -291,7 +291,7 @@ impl Link {
         }
     }
 
-    /// Continues over `connected`: sends what the host has not taken in.
+    /// Continues over `connected`: resends calls that the host has not received.
     fn install(
         &self,
         recovery: &Recovery,
@@ -349,12 +349,12 @@ impl Link {
             let numbers = (header.kind, header.slot, header.sequence);
             self.send_again(incoming, &*sender, numbers, &payload)
         })?;
-        // Where it breaks again the next use finds out.
+        // If it breaks again, the next use detects it.
         let _ = sender.flush();
         Ok(())
     }
 
-    /// Sends a frame of the session over a connection that begins.
+    /// Resends a frame over a new connection.
     fn send_again(
         &self,
         incoming: &mut Incoming,
@@ -366,7 +366,7 @@ impl Link {
             match sender.try_send(kind, slot, Some(sequence), payload) {
                 Ok(_) => return Ok(()),
                 Err(TravelError::Full) => {
-                    // The host sends again as well, and may wait for room.
+                    // The host also resends, and may be waiting for room.
                     let soon = Wait::Until(Instant::now() + PAUSE.0);
                     let read = self.receive_one(incoming, soon);
                     if read.is_err() || self.state.check().is_err() {
@@ -378,7 +378,7 @@ impl Link {
         }
     }
 
-    /// Sends a host what it has zeros for.
+    /// Sends pinned memory to a host that has zeros there.
     fn send_pinned(
         &self,
         incoming: &mut Incoming,

@@ -18,7 +18,7 @@ const WAITING: u32 = 1;
 const DONE: u32 = 2;
 const LOST: u32 = 3;
 
-/// One waiting thread's place.
+/// The slot of one waiting thread.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     state: AtomicU32,
@@ -36,15 +36,15 @@ struct Inner {
 /// Why a frame for a slot was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Misrouted {
-    /// Nobody waits there, or not for this.
+    /// No thread waits there, or not for this frame.
     Unasked,
-    /// The bytes do not fit what was asked for.
+    /// The bytes do not fit the request.
     OutOfBounds,
 }
 
 impl Slot {
-    /// The calling thread waits for the reply to `call` from now on, which
-    /// comes in the memory of `reply`; data frames go to `destination`.
+    /// Begins a wait of the calling thread for the reply to `call`. The reply
+    /// reuses the memory of `reply`; data frames go to `destination`.
     pub(crate) fn begin(&self, call: u16, destination: Option<HostRows>, reply: Vec<u8>) {
         let mut inner = self.inner.lock();
         inner.reply = reply;
@@ -53,12 +53,12 @@ impl Slot {
         self.state.store(WAITING, Ordering::Release);
     }
 
-    /// Has the wait ended?
+    /// Whether the wait is over.
     pub(crate) fn is_over(&self) -> bool {
         self.state.load(Ordering::Acquire) != WAITING
     }
 
-    /// A reply came.
+    /// Delivers a reply.
     pub(crate) fn deliver(&self, kind: u16, payload: &[u8]) -> Result<(), Misrouted> {
         let mut inner = self.inner.lock();
         if self.state.load(Ordering::Relaxed) != WAITING || inner.kind != kind {
@@ -74,7 +74,7 @@ impl Slot {
         Ok(())
     }
 
-    /// Part of what the call asked for came.
+    /// Delivers a part of the requested data.
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Misrouted> {
         let inner = self.inner.lock();
         if self.state.load(Ordering::Relaxed) != WAITING {
@@ -104,7 +104,7 @@ impl Slot {
         destination.is_some_and(|destination| destination.land(offset, length, at, read))
     }
 
-    /// No reply will come any more.
+    /// Ends the wait without a reply.
     pub(crate) fn lose(&self) {
         let mut inner = self.inner.lock();
         if self.state.load(Ordering::Relaxed) == WAITING {
@@ -116,7 +116,7 @@ impl Slot {
         }
     }
 
-    /// Wakes the thread, if it sleeps.
+    /// Wakes the thread if it sleeps.
     pub(crate) fn unpark(&self) {
         if let Some(thread) = &self.inner.lock().thread {
             thread.unpark();
@@ -134,8 +134,8 @@ impl Slot {
     }
 }
 
-/// All slots of a link. They are never taken away, so that one can be looked
-/// up without a lock.
+/// All slots of a link. They are never removed, so one can be looked up without a
+/// lock.
 #[derive(Debug)]
 pub(crate) struct Slots {
     chunks: Box<[OnceLock<Box<[Slot]>>]>,
@@ -145,7 +145,7 @@ pub(crate) struct Slots {
 #[derive(Debug)]
 struct Free {
     list: Vec<u16>,
-    /// Slots below were made; slot 0 means "no reply".
+    /// Slots below this exist; slot 0 means "no reply".
     next: usize,
 }
 
@@ -160,7 +160,7 @@ impl Slots {
         }
     }
 
-    /// The slot with this number, if it was ever made.
+    /// The slot with this number, if it exists.
     pub(crate) fn get(&self, index: u16) -> Option<&Slot> {
         let index = usize::from(index);
         self.chunks.get(index / CHUNK)?.get()?.get(index % CHUNK)
@@ -217,15 +217,15 @@ thread_local! {
     static LEASES: RefCell<Vec<Lease>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs `with` with the calling thread's own slot of `slots`; `None` where
-/// 65,535 threads have one already.
+/// Runs `with` with the calling thread's slot of `slots`. `None` if 65,535 threads
+/// already have one.
 pub(crate) fn with_slot<R>(slots: &Arc<Slots>, with: impl FnOnce(u16, &Slot) -> R) -> Option<R> {
     let kept = LEASES.try_with(|leases| {
         let mut leases = leases.borrow_mut();
         if let Some(lease) = leases.iter().find(|lease| Arc::ptr_eq(&lease.slots, slots)) {
             return Some(lease.index);
         }
-        // Leases of links that nobody else holds any more.
+        // Leases of links that no longer exist.
         leases.retain(|lease| Arc::strong_count(&lease.slots) > 1);
         let index = slots.acquire()?;
         leases.push(Lease {
@@ -239,7 +239,8 @@ pub(crate) fn with_slot<R>(slots: &Arc<Slots>, with: impl FnOnce(u16, &Slot) -> 
             let index = index?;
             Some(with(index, slots.get(index)?))
         }
-        // The thread ends and its slots are gone: borrow one for this call.
+        // The thread is exiting and has released its slots: borrow one for this
+        // call.
         Err(_) => {
             let lease = Lease {
                 slots: Arc::clone(slots),

@@ -1,4 +1,4 @@
-//! Waits that end when a word of the window changes.
+//! Waits for a word of the window to change.
 //!
 //! A thread that waits for a stream posts a [`StreamSignal`] and polls its word,
 //! which the host clears. That is cheaper than a reply. If it takes long, or if the
@@ -17,11 +17,11 @@ use super::reply_slots::with_slot;
 use crate::error::Result;
 use crate::sys::memory::{load_token, store_token};
 
-/// Looks at the word between two looks at what else has come.
+/// Polls of the word between two polls of the connection.
 const LOOKS: u32 = 8;
 
 impl Link {
-    /// Waits for the stream's work; false if the host must be asked.
+    /// Waits for the stream's work. False if the thread must ask the host.
     ///
     /// # Errors
     /// As [`check`](Self::check).
@@ -33,7 +33,7 @@ impl Link {
             // Slots count from 1.
             let token = STAGING_TOKENS + u32::from(slot);
             let index = token as usize - 1;
-            // A word that is set is one of a wait that was given up.
+            // If the word is set, an earlier wait was abandoned.
             if token > BULK_TOKENS || load_token(words, index) != 0 {
                 return Ok(false);
             }
@@ -48,7 +48,7 @@ impl Link {
         .unwrap_or(Ok(false))
     }
 
-    /// Was the word cleared in time?
+    /// Whether the word was cleared in time.
     fn poll_word(&self, words: &Window, index: usize) -> bool {
         let mut spin = Spin::new(self.spin, None);
         loop {

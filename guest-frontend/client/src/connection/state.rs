@@ -15,9 +15,9 @@
 //!  Ended(status): closed by the program, refused, or not found in time
 //! ```
 //!
-//! Who may change it: the thread that reads (it holds the receiving half) sees
-//! the order to move; the thread that repairs (it holds `Recovery::repair`)
-//! begins and ends reconnecting; anybody ends the link. `Ended` is final.
+//! The reading thread, which holds the receiving half, receives the order to move.
+//! The thread that reconnects, which holds `Recovery::repair`, begins and ends
+//! reconnecting. Any thread can end the link. `Ended` is final.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -28,12 +28,11 @@ use crate::error::Result;
 /// The states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// Frames go both ways.
+    /// Frames flow in both directions.
     Connected,
-    /// The host sends the session elsewhere; nobody reads until a
-    /// thread has taken it there.
+    /// The host ordered a move; no thread reads until one has reconnected there.
     MoveOrdered,
-    /// A thread connects; the others wait.
+    /// A thread reconnects; the others wait.
     Reconnecting,
     /// Every call returns this from now on.
     Ended(Status),
@@ -42,7 +41,7 @@ pub(super) enum State {
 const CONNECTED: u32 = 0;
 const MOVE_ORDERED: u32 = 1;
 const RECONNECTING: u32 = 2;
-/// Set where the rest is the status that the link ended with.
+/// Set if the other bits are the status of an ended link.
 const ENDED: u32 = 1 << 31;
 
 impl State {
@@ -65,7 +64,7 @@ impl State {
     }
 }
 
-/// The state, looked at by every call without a lock.
+/// The state, which every call checks without a lock.
 #[derive(Debug)]
 pub(super) struct LinkState(AtomicU32);
 
@@ -78,8 +77,8 @@ impl LinkState {
         State::of(self.0.load(Ordering::Acquire))
     }
 
-    /// Success unless the link has ended. As cheap as a call needs it: a call
-    /// that sees the end late finds its sender closed.
+    /// Success unless the link has ended. A relaxed load is enough: a call that
+    /// sees the end late finds its sender closed.
     pub(super) fn check(&self) -> Result<()> {
         match self.0.load(Ordering::Relaxed) {
             number if number & ENDED == 0 => Ok(()),
@@ -91,13 +90,14 @@ impl LinkState {
         matches!(self.get(), State::Ended(_))
     }
 
-    /// May a thread read frames? Not while the link is taken elsewhere.
+    /// Whether a thread may read frames. Not while a move is ordered or in
+    /// progress.
     pub(super) fn may_read(&self) -> bool {
         self.get() == State::Connected
     }
 
-    /// The host ordered a move. A thread that reconnects looks for orders
-    /// itself before it is done.
+    /// Notes that the host ordered a move. A reconnecting thread checks for orders
+    /// itself before it finishes.
     pub(super) fn order_move(&self) {
         self.change(|state| match state {
             State::Connected => Some(State::MoveOrdered),
@@ -105,7 +105,7 @@ impl LinkState {
         });
     }
 
-    /// A thread connects again from now on.
+    /// Notes that a thread begins to reconnect.
     pub(super) fn begin_reconnecting(&self) {
         self.change(|state| match state {
             State::Ended(_) => None,
@@ -113,8 +113,8 @@ impl LinkState {
         });
     }
 
-    /// It is done; `must_move` where the host ordered a move that was not
-    /// followed yet.
+    /// Notes that reconnecting is done. `must_move` if the host ordered another
+    /// move meanwhile.
     pub(super) fn end_reconnecting(&self, must_move: bool) {
         self.change(|state| match state {
             State::Reconnecting if must_move => Some(State::MoveOrdered),

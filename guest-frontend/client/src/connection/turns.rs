@@ -15,39 +15,40 @@ use std::time::Duration;
 use paragpu_communicator::Spin;
 use parking_lot::Mutex;
 
-/// A line of threads; empty unless there was no room.
+/// A queue of threads; empty while there is room.
 #[derive(Default)]
 pub(super) struct Turns {
-    /// Longest line, by the processors; one of them is the host's.
+    /// Maximum length, by the number of processors; one of them is for the host.
     longest: OnceLock<usize>,
-    /// How many are in line, for those that come.
+    /// Length of the queue, for threads that arrive.
     waiting: AtomicUsize,
     queue: Mutex<VecDeque<Arc<Waiter>>>,
 }
 
 struct Waiter {
     thread: Thread,
-    /// Does it send next?
+    /// Whether it is this thread's turn.
     called: AtomicBool,
 }
 
 impl Waiter {
     fn call(&self) {
-        // The thread looks again after an unpark that came first.
+        // If the unpark comes first, the thread checks again.
         self.called.store(true, Ordering::Release);
         self.thread.unpark();
     }
 }
 
 impl Turns {
-    /// Is anybody in line? Those that come then get in line as well: passing it
-    /// is what keeps a thread waiting forever. A stale answer lets one pass.
+    /// Whether the queue has threads. A thread that arrives then must queue as
+    /// well: overtaking would starve the others. A stale answer lets one thread
+    /// overtake.
     pub(super) fn is_taken(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) != 0
     }
 
-    /// Gets in line and returns when it is this thread's turn; none if the line
-    /// is too long.
+    /// Queues and returns when it is this thread's turn. `None` if the queue is too
+    /// long.
     pub(super) fn take(&self, spin: Duration) -> Option<Turn<'_>> {
         let longest = *self.longest.get_or_init(|| {
             std::thread::available_parallelism().map_or(0, |processors| processors.get() - 1)
@@ -78,15 +79,15 @@ impl Turns {
     }
 }
 
-/// A thread's turn, which ends when this goes.
+/// A thread's turn, until it is dropped.
 pub(super) struct Turn<'a> {
     turns: &'a Turns,
     waiter: Arc<Waiter>,
 }
 
 impl Turn<'_> {
-    /// There is room at once: all that wait may try. Woken one by one they would
-    /// be slower than the host.
+    /// Wakes all threads of the queue, because there is room again. Waking them one
+    /// by one would be slower than the host.
     pub(super) fn open(self) {
         let mut queue = self.turns.queue.lock();
         for waiter in queue.drain(..) {
@@ -99,7 +100,7 @@ impl Turn<'_> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut queue = self.turns.queue.lock();
-        // Not where the line was opened before.
+        // Not if the queue was opened before.
         if queue
             .front()
             .is_some_and(|first| Arc::ptr_eq(first, &self.waiter))

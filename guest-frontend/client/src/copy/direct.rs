@@ -13,23 +13,23 @@ use super::Copies;
 use crate::error::Result;
 use crate::objects::stream::Stream;
 
-/// Shortest copy for which pages are worth pinning.
+/// Minimum size of a copy for which pinning pages is worthwhile.
 const SHORTEST: usize = 256 << 10;
-/// Copies from here on keep two pieces on their way: while the host copies
+/// Copies of at least this size have two pieces in flight: while the host copies
 /// one, the next is pinned.
 const TWICE: usize = 4 << 20;
 
-/// Which way the bytes go.
+/// The direction of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
     ToDevice,
     FromDevice,
 }
 
-/// The means of one session.
+/// The state of direct copies of one session.
 pub(super) struct Direct {
     pinner: Arc<dyn Pinner>,
-    /// The host cannot after all, or not any more.
+    /// The host cannot reach guest memory, or no longer.
     off: AtomicBool,
 }
 
@@ -39,7 +39,7 @@ impl std::fmt::Debug for Direct {
     }
 }
 
-/// Where a copy's bytes are, and where they go.
+/// A copy's ends.
 #[derive(Debug, Clone, Copy)]
 struct Transfer {
     direction: Direction,
@@ -48,7 +48,7 @@ struct Transfer {
     size: usize,
 }
 
-/// The page that both sides write.
+/// The page that both sides write to check that they share memory.
 #[repr(C, align(16))]
 struct Shared([AtomicU64; 2]);
 
@@ -77,8 +77,8 @@ impl Direct {
 }
 
 impl Copies {
-    /// The means, where a copy of `size` bytes is worth them. A session that
-    /// continued over another connection may be anywhere.
+    /// The state, if a direct copy of `size` bytes is worthwhile. A session that
+    /// has reconnected may be on any host.
     pub(super) fn direct(&self, size: usize) -> Option<&Direct> {
         self.direct.as_ref().filter(|direct| {
             size >= SHORTEST && !direct.off.load(Ordering::Relaxed) && self.link.reconnects() == 0
@@ -90,7 +90,7 @@ impl Copies {
     /// when it returns, which may be fewer: the rest goes another way.
     ///
     /// # Errors
-    /// Of work that failed.
+    /// The error of failed work.
     pub(super) fn copy_direct(
         &self,
         direct: &Direct,
@@ -110,8 +110,8 @@ impl Copies {
         if size < TWICE {
             return self.pieces(direct, transfer, stream, &next);
         }
-        // Both take the next piece; the first that cannot stops both, and what
-        // lies before its piece is copied.
+        // Both threads take pieces in order. The first that fails stops both, and
+        // everything before its piece is copied.
         let (one, other) = std::thread::scope(|scope| {
             let helper = scope.spawn(|| self.pieces(direct, transfer, stream, &next));
             let one = self.pieces(direct, transfer, stream, &next);
@@ -120,8 +120,8 @@ impl Copies {
         Ok(one?.min(other?))
     }
 
-    /// Copies piece after piece; returns the begin of the one that it could
-    /// not, or the whole size.
+    /// Copies pieces. Returns the start of the first that failed, or the whole
+    /// size.
     fn pieces(
         &self,
         direct: &Direct,
@@ -141,7 +141,7 @@ impl Copies {
         }
     }
 
-    /// False if the piece has to go another way.
+    /// False if the piece must be copied some other way.
     fn piece(
         &self,
         direct: &Direct,
@@ -169,7 +169,7 @@ impl Copies {
         };
         let writable = transfer.direction == Direction::FromDevice;
         let copied = match direct.pinned(host, size, writable, copy) {
-            // The first copy of a session, or of its worker.
+            // The first copy of a session, or of its current worker.
             Some(Err(Status::MAP_FAILED)) if self.sees_the_same(direct)? => {
                 direct.pinned(host, size, writable, copy)
             }
@@ -186,8 +186,8 @@ impl Copies {
         }
     }
 
-    /// Has the host the bytes that this process has? It may reach a copy that
-    /// the hypervisor does not use.
+    /// Whether the host sees this process's bytes. It may reach a copy that the
+    /// hypervisor does not use.
     fn sees_the_same(&self, direct: &Direct) -> Result<bool> {
         let value = RandomState::new().build_hasher().finish();
         let shared = Box::new(Shared([AtomicU64::new(value.to_le()), AtomicU64::new(0)]));
@@ -203,8 +203,8 @@ impl Copies {
 }
 
 impl Transfer {
-    /// The next piece: its begin and length. Pieces end where addresses are
-    /// multiples of `most`, so that each has as few pages as can be.
+    /// The next piece: start and length. Pieces end at multiples of `most`, so that
+    /// each spans as few pages as possible.
     fn take(&self, most: u64, next: &AtomicUsize) -> Option<(usize, usize)> {
         let most = most.max(4096);
         let end_of = |at: usize| {

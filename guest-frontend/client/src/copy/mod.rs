@@ -37,11 +37,11 @@ pub use rect::RectEnd;
 pub(crate) use rect::{host_copy, span};
 pub(crate) use words::named;
 
-/// Largest copy whose bytes travel in calls although there is a window.
+/// Maximum size of a copy whose bytes travel in calls even if there is a window.
 const INLINE: usize = 64 << 10;
-/// Bytes of a copy in one call: a frame less the call's other fields.
+/// Maximum bytes of a copy in one call: a frame without the call's other fields.
 const PART: usize = MAX_PAYLOAD - 64;
-/// Copies from here on are staged by several threads.
+/// Copies of at least this size are staged by several threads.
 const PARALLEL: usize = 8 << 20;
 
 /// The copies of a session.
@@ -77,14 +77,14 @@ impl Copies {
         }
     }
 
-    /// The staging slots, as long as the host sees them.
+    /// The staging slots, if the host shares them.
     fn staging(&self) -> Option<&Staging> {
         let staging = self.staging.as_deref();
         staging.filter(|_| !self.access.is_apart())
     }
 
-    /// Before the bytes of a shadow are taken: what the device or a host
-    /// function is yet to write there must be there.
+    /// Waits until writes to a shadow by the device or by a host function are
+    /// complete, before its bytes are read.
     fn settle_shadow(&self, has_writers: bool) -> Result<()> {
         if has_writers || self.host_functions.outstanding() > 0 {
             self.streams.synchronize_all()?;
@@ -386,9 +386,9 @@ impl Copies {
         })
     }
 
-    /// Every `of`-th chunk, from chunk `part` on, several on their way at
-    /// once: while one is copied out, the device writes the next. Each thread
-    /// also takes the faults of the pages that it is the first to touch.
+    /// Every `of`-th chunk, from chunk `part` on, with several in flight: while one
+    /// is copied out, the device writes the next. Each thread also takes the page
+    /// faults of the pages that it touches first.
     fn stage_out_part(
         &self,
         staging: &Staging,
@@ -446,8 +446,8 @@ impl Copies {
     }
 }
 
-/// Stages `size` bytes by as many threads as are worth it: `stage` is given
-/// the number of its part, and how many there are.
+/// Stages `size` bytes on as many threads as are worthwhile. `stage` receives the
+/// number of its part and the number of parts.
 fn in_parts(size: usize, stage: impl Fn(usize, usize) -> Result<()> + Sync) -> Result<()> {
     let parts = helpers(size) + 1;
     if parts == 1 {
@@ -488,8 +488,8 @@ fn host_row(address: u64, size: u64) -> CopyNodeEnd {
     }
 }
 
-/// Threads besides the caller's own that help to stage `size` bytes: the
-/// machine's other half is the host's, or the program's.
+/// Number of threads, besides the caller's, that help to stage `size` bytes. The
+/// other half of the processors is left to the host or the program.
 fn helpers(size: usize) -> usize {
     if size < PARALLEL {
         return 0;

@@ -2,8 +2,8 @@
 //!
 //! Instantiation sends each node as the call that has its effect; a launch is then
 //! one posted call. A copy from or to memory that the device cannot reach becomes a
-//! copy from or to pinned memory and a host function that moves the data. So the data
-//! is read and written when the graph gets there, at each launch.
+//! copy from or to pinned memory and a host function that moves the data. So the
+//! data is read and written at each launch, when the graph reaches the node.
 
 mod nodes;
 mod plan;
@@ -42,7 +42,8 @@ pub use update::Refusal;
 const AUTO_FREE: u64 = 1;
 /// Maximum number of bytes of nodes in one call.
 const PART: usize = MAX_PAYLOAD - 64;
-/// Most dependencies of a node on the wire; more are gathered by empty nodes.
+/// Maximum number of dependencies of a node on the wire; more are combined by empty
+/// nodes.
 const MOST_AFTER: usize = 4096;
 
 /// The parts of a session that graphs use.
@@ -106,7 +107,7 @@ impl Graphs {
         Ok(exec)
     }
 
-    /// Makes of each flat node what is sent.
+    /// Converts each flat node to what is sent.
     fn wire(&self, plan: &mut Plan) -> Result<Vec<Wired>> {
         let mut nodes: Vec<Wired> = Vec::with_capacity(plan.flat.len());
         // Where each flat node ends.
@@ -249,21 +250,21 @@ impl Graphs {
         instantiated
     }
 
-    /// Gives back what a graph holds besides its nodes.
+    /// Frees what a graph holds besides its nodes.
     fn release(&self, plan: &mut Plan) {
         plan.ended = true;
         for id in plan.functions.drain(..) {
             self.parts.host_functions.end_kept(id);
         }
         for memory in plan.staging.drain(..) {
-            // A session that is over has nothing to be given back to.
+            // If the session has ended, there is nothing to free.
             let _ = self.parts.host.free(memory);
         }
         let held = plan.held.take();
         self.parts.streams.retire(held, plan.held.launches());
     }
 
-    /// cuGraphLaunch; into a stream that captures the graph goes as a node.
+    /// cuGraphLaunch. In a capturing stream, the graph becomes a node.
     ///
     /// # Errors
     /// As [`Link::check`].
@@ -299,7 +300,7 @@ impl Graphs {
             plan.held.launched(stream.progress(), position);
             return Ok(());
         }
-        // The functions run only when all of this is noted.
+        // Hold the functions until all of this is noted.
         let functions = &self.parts.host_functions;
         let position = functions.launch_kept(&plan.functions, stream.progress(), post)?;
         plan.held.launched(stream.progress(), position);

@@ -53,7 +53,7 @@ fn launch_call(kernel: &Kernel) -> (u16, Vec<u8>) {
     })
 }
 
-/// A conditional node, whose bodies are so many nodes behind it.
+/// The call of a conditional node. The nodes that follow it are its bodies.
 pub(super) fn conditional_call(conditional: &Conditional, bodies: &[u32]) -> (u16, Vec<u8>) {
     let bodies: Vec<u8> = bodies.iter().flat_map(|n| n.to_le_bytes()).collect();
     let condition = &conditional.condition;
@@ -97,7 +97,7 @@ fn packed(address: u64, [width, height, _]: [u64; 3]) -> LinearEnd {
 }
 
 impl Graphs {
-    /// The end as the device reaches it; `None` for memory that it does not.
+    /// The end of a copy, as the device can reach it; `None` if it cannot.
     fn reach_end(&self, end: &CopyNodeEnd, extent: [u64; 3]) -> Result<Option<CopyEnd>> {
         let (address, pitch, rows, is_host) = match *end {
             CopyNodeEnd::Device {
@@ -176,7 +176,7 @@ impl Graphs {
                     memory,
                 }
             }
-            // One side is an array or device memory, which is reached.
+            // One side is an array or device memory, which the device can reach.
             (None, None) => return Err(Status::UNKNOWN),
         })
     }
@@ -207,7 +207,7 @@ impl Graphs {
         }))
     }
 
-    /// Makes of a node's work what does it.
+    /// Converts a node's work.
     pub(super) fn make(&self, work: &Work) -> Result<Made> {
         if work
             .ordinal()

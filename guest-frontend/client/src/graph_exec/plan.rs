@@ -84,7 +84,7 @@ impl Plan {
                 }
                 Work::MemAlloc(memory) => self.memory.push((true, Arc::clone(memory))),
                 Work::MemFree(memory) => self.memory.push((false, Arc::clone(memory))),
-                // Shadows that copies and memsets name were shown.
+                // Shadows that copies and memsets use are already visible.
                 _ => debug_assert!(step.call != Launch::INFO.number),
             }
         }

@@ -105,7 +105,7 @@ impl Graphs {
         if let (Work::Copy(new), Work::Copy(had)) = (&work, &flat.work)
             && (step.staged || step.function != 0)
         {
-            // The bytes go through host functions that know where.
+            // The bytes go through host functions that know the addresses.
             return Ok(if same_copy(new, had) {
                 Ok(())
             } else {

@@ -3,12 +3,16 @@
 //! If there is a window, pinned memory is part of it: the same bytes at the same
 //! address for program and device. Without a window, or when it is full, the host
 //! keeps a copy, a *shadow*, which [`crate::shadow`] keeps coherent. Memory that the
-//! program registers moves into the window if possible ([`registered`]); otherwise it
-//! gets a shadow. When the session leaves its window, memory in it becomes such a
-//! shadow: [`leave_window`].
+//! program registers moves into the window if possible ([`registered`]). If it is a
+//! shared mapping of a file, the host maps the file as well ([`shared_file`]).
+//! Otherwise it gets a shadow. When the session leaves its window, memory in it becomes
+//! such a shadow: [`leave_window`]. Memory of pools is freed in a stream's order:
+//! [`pooled`].
 
 mod leave_window;
+mod pooled;
 mod registered;
+mod shared_file;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,6 +25,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::connection::{Content, Link};
 use crate::error::Result;
+use crate::kept::Kept;
 use crate::ranges::Ranges;
 use crate::shadow::{Region, Shadows};
 use crate::staging::Staging;
@@ -29,6 +34,17 @@ use crate::sys::memory::{HostSlice, Pages};
 use crate::window::PinnedWindow;
 
 const PAGE: u64 = 4096;
+
+/// The pages of `size` bytes, which are not 0.
+fn whole_pages(size: u64) -> Result<u64> {
+    match size {
+        0 => Err(Status::INVALID_VALUE),
+        size => size
+            .checked_next_multiple_of(PAGE)
+            .ok_or(Status::OUT_OF_MEMORY),
+    }
+}
+
 /// CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTREGISTER_DEVICEMAP.
 const DEVICEMAP: u32 = 2;
 
@@ -46,6 +62,8 @@ pub struct HostMemory {
     contents: Mutex<Vec<Content>>,
     shadow_space: Arc<Mutex<Ranges>>,
     pinned: RwLock<BTreeMap<u64, Pinned>>,
+    /// Memory of pools that was freed and is still pinned.
+    kept: Mutex<Kept>,
 }
 
 /// The pinned memory from an address.
@@ -61,6 +79,8 @@ pub struct Pinned {
     pub flags: u32,
     /// Registered memory of the program's own?
     pub registered: bool,
+    /// It was freed in a stream's order and is nobody's for now.
+    kept: bool,
     pub(crate) backing: Backing,
 }
 
@@ -70,6 +90,8 @@ pub(crate) enum Backing {
     Window(u64, u64),
     /// The shadow, and where it lies.
     Shadow(Arc<Region>, Arc<ShadowPlace>),
+    /// A file that both sides map, and where the host has it.
+    File(Arc<ShadowPlace>),
 }
 
 /// Addresses of the shadow region in use. They are free again when nobody
@@ -119,6 +141,7 @@ impl HostMemory {
             contents: Mutex::default(),
             shadow_space: Arc::new(Mutex::new(shadow_space)),
             pinned: RwLock::default(),
+            kept: Mutex::new(pooled::nothing_kept()),
         }
     }
 
@@ -127,13 +150,14 @@ impl HostMemory {
     pub fn find(&self, address: u64) -> Option<Pinned> {
         let pinned = self.pinned.read();
         let (_, found) = pinned.range(..=address).next_back()?;
-        (address - found.address < found.size).then(|| found.clone())
+        (!found.kept && address - found.address < found.size).then(|| found.clone())
     }
 
     /// All that is pinned.
     #[must_use]
     pub fn all(&self) -> Vec<Pinned> {
-        self.pinned.read().values().cloned().collect()
+        let pinned = self.pinned.read();
+        pinned.values().filter(|one| !one.kept).cloned().collect()
     }
 
     /// The pinned memory that a device address lies in.
@@ -145,6 +169,7 @@ impl HostMemory {
                 let pinned = self.pinned.read();
                 pinned
                     .values()
+                    .filter(|found| !found.kept)
                     .find(|found| {
                         address
                             .checked_sub(found.device)
@@ -165,6 +190,10 @@ impl HostMemory {
         })
     }
 
+    fn take_offset(&self, length: u64) -> Option<u64> {
+        self.free.lock().as_mut()?.take(length, PAGE)
+    }
+
     fn give_back(&self, offset: u64, length: u64) {
         if let Some(free) = self.free.lock().as_mut() {
             free.give(offset, length);
@@ -176,18 +205,26 @@ impl HostMemory {
     /// # Errors
     /// `INVALID_VALUE` for 0 bytes or unknown flags, `OUT_OF_MEMORY`.
     pub fn allocate(&self, size: u64, flags: u32) -> Result<u64> {
+        match self.try_allocate(size, flags) {
+            Err(Status::OUT_OF_MEMORY) if self.keeps_blocks() => {
+                self.trim_pooled(0)?;
+                self.try_allocate(size, flags)
+            }
+            done => done,
+        }
+    }
+
+    fn try_allocate(&self, size: u64, flags: u32) -> Result<u64> {
         if size == 0 || flags & !7 != 0 {
             return Err(Status::INVALID_VALUE);
         }
         self.link.check()?;
-        let length = size
-            .checked_next_multiple_of(PAGE)
-            .ok_or(Status::OUT_OF_MEMORY)?;
-        let offset = self
-            .free
-            .lock()
-            .as_mut()
-            .and_then(|free| free.take(length, PAGE));
+        let length = whole_pages(size)?;
+        let mut offset = self.take_offset(length);
+        if offset.is_none() && self.window.len() > 0 {
+            self.release_kept(0)?;
+            offset = self.take_offset(length);
+        }
         let pinned = match offset {
             Some(offset) => {
                 let mapped = self.link.call(&HostMap {
@@ -205,6 +242,7 @@ impl HostMemory {
                     device: address,
                     flags,
                     registered: false,
+                    kept: false,
                     backing: Backing::Window(offset, length),
                 }
             }
@@ -245,6 +283,7 @@ impl HostMemory {
             device: address,
             flags,
             registered: false,
+            kept: false,
             backing: Backing::Shadow(region, Arc::new(place)),
         })
     }
@@ -271,9 +310,14 @@ impl HostMemory {
     /// `INVALID_VALUE` where no allocation starts at `address`.
     pub fn free(&self, address: u64) -> Result<()> {
         let pinned = self.take_pinned(address, false, Status::INVALID_VALUE)?;
+        self.release(pinned)
+    }
+
+    /// The host gives up what is pinned; the program no longer has it.
+    fn release(&self, pinned: Pinned) -> Result<()> {
         match pinned.backing {
             Backing::Window(offset, length) => {
-                if let Some(region) = self.shadows.find(address, length) {
+                if let Some(region) = self.shadows.find(pinned.address, length) {
                     self.forget_shadow(&region)?;
                 }
                 self.link.call(&HostUnmap {
@@ -283,6 +327,8 @@ impl HostMemory {
                 Ok(())
             }
             Backing::Shadow(region, place) => self.leave_shadow(&region, place),
+            // Registered memory only.
+            Backing::File(_) => Err(Status::INVALID_VALUE),
         }
     }
 
@@ -290,7 +336,7 @@ impl HostMemory {
         self.link.check()?;
         let mut pinned = self.pinned.write();
         match pinned.get(&address) {
-            Some(found) if found.registered == registered => {}
+            Some(found) if found.registered == registered && !found.kept => {}
             _ => return Err(missing),
         }
         pinned.remove(&address).ok_or(missing)
@@ -332,26 +378,30 @@ impl HostMemory {
         }
         let place = self.reserve(length)?;
         let base = place.base;
-        self.link.call(&ShadowCreate {
-            address: ShadowAddress(base),
-            size: length,
-        })?;
-        let region = Region::new(memory, base + within, base, length);
-        if flags & DEVICEMAP != 0 {
-            region.show();
-        }
-        self.shadows.add(Arc::clone(&region));
-        self.pinned.write().insert(
+        let backing = if self.share_file(address, size, within, base) {
+            Backing::File(Arc::new(place))
+        } else {
+            self.link.call(&ShadowCreate {
+                address: ShadowAddress(base),
+                size: length,
+            })?;
+            let region = Region::new(memory, base + within, base, length);
+            if flags & DEVICEMAP != 0 {
+                region.show();
+            }
+            self.shadows.add(Arc::clone(&region));
+            Backing::Shadow(region, Arc::new(place))
+        };
+        let pinned = Pinned {
             address,
-            Pinned {
-                address,
-                size,
-                device: base + within,
-                flags,
-                registered: true,
-                backing: Backing::Shadow(region, Arc::new(place)),
-            },
-        );
+            size,
+            device: base + within,
+            flags,
+            registered: true,
+            kept: false,
+            backing,
+        };
+        self.pinned.write().insert(address, pinned);
         Ok(())
     }
 
@@ -363,6 +413,7 @@ impl HostMemory {
         let pinned = self.take_pinned(address, true, Status::HOST_MEMORY_NOT_REGISTERED)?;
         match pinned.backing {
             Backing::Shadow(region, place) => self.leave_shadow(&region, place),
+            Backing::File(place) => self.leave_file(address, place.base),
             Backing::Window(offset, length) => self.move_out(address, offset, length),
         }
     }
@@ -375,6 +426,7 @@ impl HostMemory {
         let pinned = self.find(address).ok_or(Status::INVALID_VALUE)?;
         match &pinned.backing {
             Backing::Shadow(region, _) => region.show(),
+            Backing::File(_) => {}
             Backing::Window(offset, length) => {
                 self.window.name();
                 if let Some(region) = self.shadows.find(self.window.base() + offset, *length) {

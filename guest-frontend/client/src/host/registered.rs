@@ -67,6 +67,7 @@ impl HostMemory {
                 device: self.window.base() + offset + within,
                 flags,
                 registered: true,
+                kept: false,
                 backing: Backing::Window(offset, length),
             },
         );

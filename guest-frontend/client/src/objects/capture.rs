@@ -39,7 +39,7 @@ impl Mode {
     }
 }
 
-/// A capture under way.
+/// A capture in progress.
 #[derive(Debug)]
 pub struct Capture {
     /// A number that no other capture of the process has.
@@ -49,12 +49,12 @@ pub struct Capture {
     mode: Mode,
     thread: ThreadId,
     invalid: AtomicBool,
-    /// The streams in it; the first is the one that it began in.
+    /// The streams in it, first the one in which it began.
     streams: Mutex<Vec<Arc<Membership>>>,
-    /// It has streams that wait for the legacy default stream.
+    /// It has blocking streams, which synchronize with the legacy default stream.
     blocking: AtomicBool,
     session: u64,
-    /// Its graph was begun with it.
+    /// Its graph was created with it.
     own: bool,
 }
 
@@ -80,12 +80,12 @@ pub(crate) struct CapturePoint {
 }
 
 impl CapturePoint {
-    /// Was the event last recorded in a capture?
+    /// Whether the event was last recorded in a capture.
     pub(crate) fn is_captured(&self) -> bool {
         self.active.load(Ordering::Acquire)
     }
 
-    /// The event was recorded outside of any capture.
+    /// Notes a record outside of any capture.
     pub(crate) fn clear(&self) {
         if self.active.swap(false, Ordering::AcqRel) {
             *self.state.lock() = None;
@@ -99,8 +99,8 @@ impl CapturePoint {
 }
 
 impl Event {
-    /// Refuses an event that stands for a point of a capture, which is of no use
-    /// any more.
+    /// Refuses an event that marks a point of a capture, and invalidates the
+    /// capture.
     ///
     /// # Errors
     /// `STREAM_CAPTURE_UNSUPPORTED`.
@@ -119,7 +119,7 @@ impl Event {
 /// The results of cuStreamGetCaptureInfo.
 #[derive(Debug, Clone)]
 pub struct Info {
-    /// Was something done that made it useless?
+    /// Whether it was invalidated.
     pub invalid: bool,
     /// [`Capture::id`].
     pub id: u64,
@@ -127,11 +127,11 @@ pub struct Info {
     pub graph: Arc<Graph>,
     /// The dependencies of the stream's next node.
     pub last: Vec<Dependency>,
-    /// The graph was begun with the capture.
+    /// The graph was created with the capture.
     pub own: bool,
 }
 
-/// How many captures are under way; looked at before every lock.
+/// Number of captures in progress; checked before every lock.
 static ACTIVE: AtomicUsize = AtomicUsize::new(0);
 static CAPTURES: Mutex<Vec<Arc<Capture>>> = Mutex::new(Vec::new());
 
@@ -145,8 +145,8 @@ pub fn exchange_mode(mode: Mode) -> Mode {
         .unwrap_or(Mode::Global)
 }
 
-/// Refuses a call that might wait for work, or end what work uses, while a
-/// capture forbids it; such a capture is of no use any more.
+/// Refuses a call that might wait for work, or free what work uses, while a capture
+/// forbids it. That invalidates the capture.
 ///
 /// # Errors
 /// `STREAM_CAPTURE_UNSUPPORTED`.
@@ -184,15 +184,14 @@ impl Capture {
         self.invalid.load(Ordering::Acquire)
     }
 
-    /// Is it of this session, and has it, where asked, streams that wait for the
-    /// legacy default stream?
+    /// Whether it belongs to this session and, if asked, has blocking streams.
     fn concerns(&self, session: u64, only_blocking: bool) -> bool {
         self.session == session && (!only_blocking || self.blocking.load(Ordering::Acquire))
     }
 }
 
 impl Stream {
-    /// Is its work being captured?
+    /// Whether the stream is capturing.
     #[must_use]
     pub fn is_capturing(&self) -> bool {
         self.capture.active.load(Ordering::Acquire)
@@ -207,7 +206,7 @@ impl Stream {
         action(part)
     }
 
-    /// Notes work as a node, in the place of posting it.
+    /// Adds work as a node instead of posting it.
     pub fn note(&self, work: Work) -> Result<()> {
         self.note_launch(work, false)
     }
@@ -225,8 +224,7 @@ impl Stream {
         })
     }
 
-    /// Something that a capture cannot hold: the capture is of no use any
-    /// more.
+    /// Refuses something that cannot be captured, and invalidates the capture.
     pub(crate) fn cannot_capture<R>(&self) -> Result<R> {
         if let Some(part) = self.capture.state.lock().as_ref() {
             part.capture.invalidate();
@@ -249,8 +247,8 @@ impl Stream {
         })
     }
 
-    /// cuStreamUpdateCaptureDependencies: the stream's next node comes after
-    /// `nodes`, with `add` after those that it came after already, too.
+    /// cuStreamUpdateCaptureDependencies: the stream's next node depends on
+    /// `nodes`, and with `add` also on its previous dependencies.
     ///
     /// # Errors
     /// `ILLEGAL_STATE` where nothing is captured, `INVALID_VALUE` for nodes
@@ -267,8 +265,9 @@ impl Stream {
     }
 }
 
-/// Refuses work of the legacy default stream while a stream of the session that
-/// waits for it captures, and ends what `only_blocking` captures there are.
+/// Refuses work of the legacy default stream while a stream of the session
+/// captures, or only a blocking one with `only_blocking`. That invalidates the
+/// captures.
 fn refuse_while_capturing(session: u64, only_blocking: bool, status: Status) -> Result<()> {
     if ACTIVE.load(Ordering::Acquire) == 0 {
         return Ok(());
@@ -283,8 +282,8 @@ fn refuse_while_capturing(session: u64, only_blocking: bool, status: Status) -> 
     if refused { Err(status) } else { Ok(()) }
 }
 
-/// Before work is given to, or waited for in, the legacy default stream of a
-/// session.
+/// Checks a call that posts work to the legacy default stream of a session, or
+/// waits for it.
 ///
 /// # Errors
 /// `STREAM_CAPTURE_IMPLICIT`.
@@ -292,8 +291,8 @@ pub(crate) fn permit_legacy(session: u64) -> Result<()> {
     refuse_while_capturing(session, true, Status::STREAM_CAPTURE_IMPLICIT)
 }
 
-/// Before it is asked what the legacy default stream of a session captures. A
-/// capture that is under way stays of use.
+/// Checks a query about captures in the legacy default stream of a session. It does
+/// not invalidate captures.
 ///
 /// # Errors
 /// `STREAM_CAPTURE_IMPLICIT` while a blocking stream captures.
@@ -311,7 +310,7 @@ pub(crate) fn permit_question(session: u64) -> Result<()> {
     }
 }
 
-/// Before all work of a session is waited for.
+/// Checks a call that waits for all work of a session.
 ///
 /// # Errors
 /// `STREAM_CAPTURE_UNSUPPORTED` while a stream captures.
@@ -418,8 +417,8 @@ impl Stream {
         })
     }
 
-    /// An event that a launch records, in a stream that captures the launch:
-    /// what waits for it comes after the kernel as `edge` says.
+    /// An event that a captured launch records: work that waits for it depends on
+    /// the kernel by `edge`.
     ///
     /// # Errors
     /// `ILLEGAL_STATE` where nothing is captured.
@@ -446,7 +445,7 @@ impl Stream {
             .and_then(|(capture, nodes)| Some((capture.upgrade()?, nodes.clone())));
         let Some((capture, nodes)) = point else {
             if self.is_capturing() {
-                // What the event stands for is no part of the capture.
+                // The event's record is not part of the capture.
                 self.with_part(|part| {
                     part.capture.invalidate();
                     Ok(())

@@ -7,25 +7,25 @@ use std::sync::{Arc, LazyLock, Weak};
 
 use parking_lot::RwLock;
 
-/// First of the values' handles: no address, so that a device can tell them from
-/// anything else that kernels are given.
+/// Base of the values' handles. It is not an address, so a device can distinguish
+/// handles from other parameters of kernels.
 const HANDLES: u64 = 0x7c0d << 48;
-/// Most bodies of a node.
+/// Maximum number of bodies of a node.
 const MOST_BODIES: u32 = 1024;
 
 static ALL: LazyLock<RwLock<HashMap<u64, Weak<Condition>>>> = LazyLock::new(RwLock::default);
 
-/// A value that kernels set and that a conditional node follows.
+/// A value that kernels set and that controls a conditional node.
 #[derive(Debug)]
 pub struct Condition {
     handle: u64,
     /// Device of the guest that sets it.
     pub(crate) ordinal: u32,
-    /// The graph that it was made for.
+    /// The graph for which it was created.
     graph: u32,
     /// Its default.
     pub(crate) value: u32,
-    /// It is so again at each launch.
+    /// Each launch resets it to the default.
     pub(crate) assigns: bool,
     followed: AtomicBool,
 }
@@ -46,17 +46,17 @@ impl Condition {
         made
     }
 
-    /// The value that kernels call so.
+    /// The value with this handle.
     pub(super) fn find(handle: u64) -> Option<Arc<Self>> {
         ALL.read().get(&handle).and_then(Weak::upgrade)
     }
 
-    /// The graph that it was made for.
+    /// The graph for which it was created.
     pub(super) fn graph(&self) -> u32 {
         self.graph
     }
 
-    /// A node follows it from now on; false if one does already.
+    /// Claims it for a node. False if a node already has it.
     pub(super) fn follow(&self) -> bool {
         !self.followed.swap(true, Ordering::AcqRel)
     }
@@ -86,7 +86,7 @@ pub enum ConditionalKind {
 }
 
 impl ConditionalKind {
-    /// The kind with CUDA's number, where it may have so many bodies.
+    /// The kind with CUDA's number, if it can have this number of bodies.
     #[must_use]
     pub fn of(number: i32, bodies: u32) -> Option<Self> {
         match number {

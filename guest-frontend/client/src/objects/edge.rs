@@ -3,10 +3,10 @@
 //! A node starts after the end of all nodes before it, even if the edge would permit
 //! an earlier start. A later start is always correct.
 
-/// From when on the later node may begin.
+/// When the later node may begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Edge {
-    /// From the earlier one's end.
+    /// At the end of the earlier one.
     #[default]
     Full,
     /// Between kernels: when all blocks of the earlier one permit it; the later
@@ -47,12 +47,12 @@ impl Edge {
         }
     }
 
-    /// May it begin at a node, which is a kernel or is none?
+    /// Whether it may start at a node.
     pub(super) fn leads_from(self, is_kernel: bool) -> bool {
         self == Self::Full || is_kernel
     }
 
-    /// May it end at a node?
+    /// Whether it may end at a node.
     pub(super) fn leads_to(self, is_kernel: bool) -> bool {
         matches!(self, Self::Full | Self::Begun) || is_kernel
     }
@@ -73,7 +73,7 @@ impl Edge {
 pub struct Dependency {
     /// The earlier node's number.
     pub node: u32,
-    /// From when on.
+    /// The edge.
     pub edge: Edge,
 }
 

@@ -15,7 +15,7 @@ use crate::sys::shared_page::SharedPage;
 
 /// CU_EVENT_BLOCKING_SYNC: waiting threads sleep.
 pub const BLOCKING_SYNC: u32 = 1;
-/// CU_EVENT_DISABLE_TIMING: has no time.
+/// CU_EVENT_DISABLE_TIMING: no timing.
 pub const DISABLE_TIMING: u32 = 2;
 /// CU_EVENT_INTERPROCESS: for other processes.
 pub const INTERPROCESS: u32 = 4;
@@ -27,11 +27,11 @@ pub struct Event {
     flags: u32,
     /// Position of the last record; 0 for none.
     recorded: AtomicU64,
-    /// The last record is inside of a graph that was launched at that position.
+    /// The last record is inside a graph that was launched at that position.
     inside: AtomicBool,
     /// The point of a capture at which it was recorded.
     pub(super) point: CapturePoint,
-    /// Records up to here are known to be reached.
+    /// Records up to this one are known to be reached.
     reached: AtomicU64,
     stream: Mutex<Option<Arc<Stream>>>,
     /// Its state that other processes share.
@@ -46,9 +46,9 @@ pub(crate) struct SharedEvent {
     pub(crate) words: u64,
     /// Its name among the processes.
     pub(crate) name: [u8; 64],
-    /// This process made it.
+    /// This process created it.
     pub(crate) is_own: bool,
-    /// Records up to here are over.
+    /// Records up to this one are complete.
     reached: AtomicU64,
     /// Held from a record's number to its post.
     order: Mutex<()>,
@@ -57,7 +57,7 @@ pub(crate) struct SharedEvent {
 }
 
 impl SharedEvent {
-    /// Words of an event: records of it that may be under way.
+    /// Words of an event: maximum number of records in flight.
     pub(crate) const WORDS: u64 = 64;
     /// Bytes of a word.
     pub(crate) const WORD: u64 = 8;
@@ -102,14 +102,14 @@ impl SharedEvent {
         (last > self.reached.load(Ordering::Acquire)).then_some(last)
     }
 
-    /// Records up to this one are over.
+    /// Notes that records up to this one are complete.
     pub(crate) fn note_reached(&self, record: u64) {
         self.reached.fetch_max(record, Ordering::AcqRel);
     }
 }
 
-/// The right to record an event: its holder alone decides in which
-/// order records are posted and noted.
+/// The exclusive right to record an event, which keeps records posted and noted in
+/// the same order.
 pub(crate) struct Recording<'a> {
     event: &'a Event,
     stream: MutexGuard<'a, Option<Arc<Stream>>>,
@@ -153,12 +153,12 @@ impl Event {
         self.flags
     }
 
-    /// Held by a thread that shares it.
+    /// Locks its shared state.
     pub(crate) fn sharing(&self) -> MutexGuard<'_, Option<Arc<Stream>>> {
         self.stream.lock()
     }
 
-    /// Other processes know of it from now on.
+    /// Shares it with other processes.
     pub(crate) fn share(&self, shared: SharedEvent) {
         let _ = self.shared.set(shared);
     }
@@ -168,7 +168,7 @@ impl Event {
         self.shared.get()
     }
 
-    /// Do other processes know of it?
+    /// Whether it is shared with other processes.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.shared.get().is_some()
@@ -195,7 +195,7 @@ impl Event {
         }
     }
 
-    /// Was it last recorded in a capture?
+    /// Whether it was last recorded in a capture.
     pub(crate) fn is_captured(&self) -> bool {
         self.point.is_captured()
     }
@@ -221,8 +221,8 @@ impl Event {
         Ok(self.handle())
     }
 
-    /// The last record, unless it is known to be reached; all work of the
-    /// session up to `complete` is over.
+    /// The last record, unless it is known to be reached. All work of the session
+    /// up to `complete` is complete.
     pub(crate) fn outstanding(&self, complete: u64) -> Option<u64> {
         let recorded = self.recorded()?;
         if recorded <= complete || recorded <= self.reached.load(Ordering::Acquire) {
@@ -233,7 +233,7 @@ impl Event {
         (recorded > complete).then_some(recorded)
     }
 
-    /// All work of the event's stream up to `recorded` is over.
+    /// Notes that all work of the event's stream up to `recorded` is complete.
     pub(crate) fn note_reached(&self, recorded: u64) {
         self.reached.fetch_max(recorded, Ordering::AcqRel);
         if let Some(stream) = self.stream.lock().as_ref() {

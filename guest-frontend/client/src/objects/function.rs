@@ -29,15 +29,14 @@ pub struct Module {
     handle: ModuleHandle,
     functions: Mutex<HashMap<String, Arc<Function>>>,
     globals: Mutex<HashMap<String, (u64, u64)>>,
-    /// Variables that the program reaches as well.
+    /// Variables that the program can access as well.
     managed: Mutex<HashMap<String, ManagedVariable>>,
     /// Names of all its kernels.
     pub(crate) names: OnceLock<Arc<[String]>>,
     log: String,
 }
 
-/// Answers of the host that stay true until an attribute of the kernel
-/// changes.
+/// Cached answers of the host, valid until an attribute of the kernel changes.
 #[derive(Debug)]
 pub(crate) struct Answers<K, V>(Mutex<HashMap<K, V>>);
 
@@ -53,8 +52,8 @@ impl<K: Hash + Eq, V: Copy> Answers<K, V> {
         if let Some(known) = self.0.lock().get(&key) {
             return Ok(*known);
         }
-        // Not under the lock: it is a round trip. Two threads that ask at the
-        // same time hear the same.
+        // Not under the lock, because it is a round trip. Two threads that ask at
+        // the same time get the same answer.
         let answer = ask()?;
         self.0.lock().insert(key, answer);
         Ok(answer)
@@ -85,7 +84,7 @@ pub struct Function {
 }
 
 impl Module {
-    /// A module that the host knows as `handle`, and what its loader said.
+    /// A module with the host's `handle` and its loader's log.
     pub(crate) fn new(handle: ModuleHandle, log: String) -> Self {
         Self {
             handle,
@@ -132,7 +131,7 @@ impl Module {
         self.globals.lock().get(name).copied()
     }
 
-    /// Was this variable asked for?
+    /// Whether this variable was looked up.
     #[must_use]
     pub fn knows_global(&self, name: &str) -> bool {
         self.known_global(name).is_some()
@@ -143,8 +142,8 @@ impl Module {
         self.globals.lock().insert(name.to_owned(), place);
     }
 
-    /// The managed variable of this name, which `make` makes where it is not
-    /// known: address and bytes.
+    /// The managed variable of this name, created by `make` if it is unknown:
+    /// address and size.
     pub(crate) fn managed(
         &self,
         name: &str,
@@ -168,7 +167,7 @@ impl Module {
         managed.values().map(|known| known.place().0).collect()
     }
 
-    /// Its managed variables, from now on nobody's.
+    /// Takes its managed variables.
     pub(crate) fn take_managed(&self) -> Vec<ManagedVariable> {
         self.managed
             .lock()
@@ -188,7 +187,7 @@ impl Module {
 }
 
 impl Function {
-    /// A kernel of which the host said `info`.
+    /// A kernel with the host's `info`.
     pub(crate) fn from_wire(handle: FunctionHandle, name: &str, info: &FunctionInfo<'_>) -> Self {
         let attributes: HashMap<u32, i32> = pairs(info.attributes)
             .map(|(attribute, value)| (attribute, value.cast_signed()))
@@ -269,7 +268,7 @@ impl Function {
         self.max_dynamic_shared.load(Ordering::Relaxed)
     }
 
-    /// The host changed an attribute.
+    /// Notes a changed attribute.
     pub(crate) fn note_attribute(&self, attribute: u32, value: i32) {
         self.attributes.lock().insert(attribute, value);
         if attribute == MAX_DYNAMIC_SHARED_SIZE_BYTES {

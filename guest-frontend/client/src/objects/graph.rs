@@ -196,9 +196,9 @@ pub enum Work {
     Memset(Fill),
     /// Words that are written and waited for.
     Memory(Arc<MemoryWork>),
-    /// Memory that is the program's from here on.
+    /// Allocates memory.
     MemAlloc(Arc<GraphMemory>),
-    /// Memory that is so no longer.
+    /// Frees memory.
     MemFree(Arc<GraphMemory>),
     /// A function of the program.
     Host(HostCall),
@@ -328,7 +328,7 @@ impl Graph {
         self.id
     }
 
-    /// Does it live in a node of another graph?
+    /// Whether it is inside a node of another graph.
     #[must_use]
     pub fn is_embedded(&self) -> bool {
         !matches!(self.owner, Owner::Program)
@@ -364,7 +364,7 @@ impl Graph {
         GRAPHS.read().get(&id)?.upgrade()
     }
 
-    /// The program's handle, once it has one; `give` creates it.
+    /// The program's handle, created by `give` if there is none.
     pub fn handle(&self, give: impl FnOnce() -> u64) -> u64 {
         // Held by nothing else: two threads that ask first at the same time
         // would get two names for one graph, so the nodes' lock is taken.
@@ -725,7 +725,7 @@ impl Conditional {
     }
 }
 
-/// May a conditional node's body have a node that does this?
+/// Whether the body of a conditional node may contain a node with this work.
 fn fits_body(work: &Work) -> bool {
     match work {
         Work::Empty | Work::Kernel(_) | Work::Copy(_) | Work::Memset(_) | Work::Conditional(_) => {

@@ -94,7 +94,7 @@ impl Graph {
         Ok(dependents.collect())
     }
 
-    /// Are there such nodes, with such outgoing edges?
+    /// Checks that these nodes exist and may have these outgoing edges.
     pub(super) fn check_sources(&self, sources: &[Dependency]) -> Result<()> {
         let nodes = self.nodes.lock();
         sources
@@ -130,7 +130,7 @@ impl Graph {
         last.iter().map(edge).collect()
     }
 
-    /// Do all of `others` come before one of `ends`, or are among them?
+    /// Whether each of `others` precedes one of `ends`, or is one of them.
     pub(super) fn all_before(&self, others: &[Dependency], ends: &[Dependency]) -> bool {
         let nodes = self.nodes.lock();
         let mut seen: BTreeSet<u32> = BTreeSet::new();

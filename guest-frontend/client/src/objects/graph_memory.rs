@@ -63,7 +63,7 @@ impl GraphMemory {
         ALL.read().keys().copied().collect()
     }
 
-    /// Has the program got it?
+    /// Whether it is allocated.
     pub(crate) fn is_allocated(&self) -> bool {
         self.allocated.load(Ordering::Acquire)
     }

@@ -85,13 +85,13 @@ impl Stream {
         &self.attributes
     }
 
-    /// Does it wait for the legacy default stream?
+    /// Whether it synchronizes with the legacy default stream.
     #[must_use]
     pub fn is_blocking(&self) -> bool {
         self.flags & NON_BLOCKING == 0
     }
 
-    /// Is it the legacy default stream?
+    /// Whether it is the legacy default stream.
     #[must_use]
     pub fn is_legacy(&self) -> bool {
         self.handle == StreamHandle::LEGACY

@@ -31,7 +31,7 @@ pub struct Limits {
 #[derive(Debug, Default)]
 pub struct Attributes(Mutex<BTreeMap<i32, Value>>);
 
-/// Is it an attribute that is kept here?
+/// Whether it is an attribute that is stored here.
 #[must_use]
 pub fn is_kept(attribute: i32) -> bool {
     known(attribute).is_some()

@@ -129,7 +129,7 @@ fn subtract(references: &mut u64, count: u32) -> Result<()> {
 pub struct References(Vec<(Arc<UserObject>, u32)>);
 
 impl References {
-    /// Are there none?
+    /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -24,6 +24,7 @@ use parking_lot::RwLock;
 use crate::connection::{LOST, Link};
 use crate::error::Result;
 use crate::progress::Progress;
+use crate::shared_file::SharedFiles;
 use crate::window::PinnedWindow;
 pub(crate) use region::Region;
 
@@ -53,6 +54,7 @@ pub(crate) struct Shadows {
     /// Work of all streams.
     progress: Arc<Progress>,
     window: Arc<PinnedWindow>,
+    files: SharedFiles,
     regions: RwLock<Vec<Arc<Region>>>,
     /// How many there are; looked at before every lock.
     count: AtomicUsize,
@@ -64,9 +66,15 @@ impl Shadows {
             link,
             progress,
             window,
+            files: SharedFiles::default(),
             regions: RwLock::default(),
             count: AtomicUsize::new(0),
         }
+    }
+
+    /// Registered memory that needs no shadow, because the host maps its file.
+    pub(crate) fn files(&self) -> &SharedFiles {
+        &self.files
     }
 
     fn are_none(&self) -> bool {
@@ -93,6 +101,9 @@ impl Shadows {
         // Registered memory may be a part of the window.
         let address = self.window.place_of(address, size).unwrap_or(address);
         if self.window.holds(address) && !self.window.is_left() {
+            return Reach::Direct(address);
+        }
+        if let Some(address) = self.files.place_of(address, size) {
             return Reach::Direct(address);
         }
         match self.find(address, size) {
@@ -191,15 +202,16 @@ impl Shadows {
         }
     }
 
-    /// Sends what the program changed in visible shadows, and in those of
-    /// which work that was posted before they were shadows may read.
-    pub(crate) fn push_visible(&self) -> Result<()> {
+    /// After a host function: sends what the program changed in visible shadows, and
+    /// in those of which work that was posted before they were shadows may read.
+    pub(crate) fn after_function(&self) -> Result<()> {
         if self.are_none() {
             return Ok(());
         }
         let regions = self.all();
         regions
             .iter()
+            .filter(|region| region.is_for_functions())
             .filter(|region| region.is_visible() || region.has_writers())
             .try_for_each(|region| region.push(&self.link, 0, usize::MAX))
     }
@@ -210,6 +222,15 @@ impl Shadows {
     /// Also where the device of the VM is gone in whose window the host has
     /// written: a session may need it that goes another way.
     pub(crate) fn pull(&self) -> Result<()> {
+        self.pull_those(|_| true)
+    }
+
+    /// Before a host function: the same of what may be synchronized while one runs.
+    pub(crate) fn before_function(&self) -> Result<()> {
+        self.pull_those(Region::is_for_functions)
+    }
+
+    fn pull_those(&self, wanted: impl Fn(&Region) -> bool) -> Result<()> {
         if !self.window.is_there() {
             let why = "the device that has its pinned memory is gone";
             return Err(self.link.end(LOST, why));
@@ -220,6 +241,7 @@ impl Shadows {
         let regions = self.all();
         regions
             .iter()
+            .filter(|region| wanted(region))
             .try_for_each(|region| region.pull(&self.link, &self.progress))
     }
 

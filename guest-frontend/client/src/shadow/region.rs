@@ -33,6 +33,19 @@ enum Other {
     Shadow,
     /// A variable, by copies in this stream.
     Variable(StreamHandle),
+    /// Memory of the device, by the same. Not while a host function runs: the copies
+    /// would wait behind launches that wait for the function.
+    View(StreamHandle),
+}
+
+impl Other {
+    /// The stream of the copies.
+    fn stream(self) -> Option<StreamHandle> {
+        match self {
+            Self::Shadow => None,
+            Self::Variable(stream) | Self::View(stream) => Some(stream),
+        }
+    }
 }
 
 /// One shadow.
@@ -86,6 +99,17 @@ impl Region {
         Self::make(host, device, (device, length), Other::Variable(stream))
     }
 
+    /// New memory of the program, zeros, at the address of a map of the device.
+    pub(crate) fn of_map(host: HostSlice, stream: StreamHandle) -> Arc<Self> {
+        let (device, length) = (host.address(), host.len() as u64);
+        Self::make(host, device, (device, length), Other::View(stream))
+    }
+
+    /// May it be synchronized while a host function runs?
+    pub(super) fn is_for_functions(&self) -> bool {
+        !matches!(self.other, Other::View(_))
+    }
+
     fn make(host: HostSlice, device: u64, (base, length): (u64, u64), other: Other) -> Arc<Self> {
         Arc::new(Self {
             device,
@@ -137,6 +161,11 @@ impl Region {
     /// Kernels may be given addresses in it.
     pub(crate) fn show(&self) {
         self.visible.store(true, Ordering::Release);
+    }
+
+    /// Nobody has addresses in it any more.
+    pub(crate) fn hide(&self) {
+        self.visible.store(false, Ordering::Release);
     }
 
     pub(crate) fn holds_host(&self, address: u64, size: u64) -> bool {
@@ -220,7 +249,7 @@ impl Region {
             // meanwhile.
             agreed.copy_from_slice(self.host.part(from, to - from));
             at = to;
-            if let Other::Variable(stream) = self.other {
+            if let Some(stream) = self.other.stream() {
                 link.post(&CopyToDevice {
                     destination: self.device + from as u64,
                     stream,
@@ -282,15 +311,15 @@ impl Region {
         let rows = Some(HostRows::of(fetched, came));
         // The lock is held during the round trip: a push in between would agree with
         // the host on bytes that the older ones of this fetch replace below.
-        match self.other {
-            Other::Shadow => {
+        match self.other.stream() {
+            None => {
                 let read = ShadowRead {
                     address: self.base,
                     size: self.length,
                 };
                 link.call_with(&read, rows, |()| ())
             }
-            Other::Variable(stream) => {
+            Some(stream) => {
                 let copy = CopyFromDevice {
                     source: self.device,
                     size: self.length,

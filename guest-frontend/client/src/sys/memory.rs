@@ -235,7 +235,7 @@ impl HostRows {
         self.width * self.rows * self.slices
     }
 
-    /// Does nothing fit?
+    /// Whether it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -363,7 +363,7 @@ impl Reservation {
         map(address, length, libc::PROT_NONE).map(|address| Self { address, length })
     }
 
-    /// Is the whole range reserved?
+    /// Whether the whole range is reserved.
     fn holds(&self, address: u64, length: usize) -> bool {
         let offset = address.checked_sub(self.address.as_ptr() as u64);
         let end = offset.and_then(|offset| offset.checked_add(length as u64));

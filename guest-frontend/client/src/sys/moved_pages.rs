@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use paragpu_communicator::Window;
 
+use super::maps;
 use super::memory::PAGE;
 
 /// A mapping of some pages of a window, not where the program looks.
@@ -167,33 +168,6 @@ unsafe fn take_place(from: NonNull<c_void>, to: NonNull<c_void>, length: usize) 
     }
 }
 
-/// Lines of /proc/self/maps that overlap a range: first and last address,
-/// protection, offset, device and inode, and the rest.
-fn mappings(address: u64, length: usize) -> Option<Vec<(u64, u64, String)>> {
-    let end = address.checked_add(length as u64)?;
-    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
-    let parsed = maps.lines().filter_map(|line| {
-        let (range, rest) = line.split_once(' ')?;
-        let (from, to) = range.split_once('-')?;
-        let from = u64::from_str_radix(from, 16).ok()?;
-        let to = u64::from_str_radix(to, 16).ok()?;
-        (from < end && to > address).then(|| (from, to, rest.to_owned()))
-    });
-    Some(parsed.collect())
-}
-
-/// Do mappings cover the range without a gap?
-fn cover(mappings: &[(u64, u64, String)], address: u64, length: usize) -> bool {
-    let mut next = address;
-    for (from, to, _) in mappings {
-        if *from > next {
-            return false;
-        }
-        next = *to;
-    }
-    next >= address + length as u64
-}
-
 /// Is all of a range private memory of the program, readable and writable,
 /// and no stack?
 fn is_plain(address: u64, length: usize) -> bool {
@@ -204,47 +178,38 @@ fn is_plain(address: u64, length: usize) -> bool {
     if stack.wrapping_sub(address) < length as u64 + FRAMES {
         return false;
     }
-    let Some(mappings) = mappings(address, length) else {
+    let length = length as u64;
+    let Some(mappings) = maps::overlapping(address, length) else {
         return false;
     };
-    let plain = mappings.iter().all(|(_, _, rest)| {
-        let mut words = rest.split_whitespace();
-        let protection = words.next();
-        let inode = words.nth(2);
-        let name = words.next().unwrap_or_default();
-        protection == Some("rw-p")
-            && inode == Some("0")
+    let plain = mappings.iter().all(|mapped| {
+        let name = mapped.name.as_str();
+        mapped.protection == "rw-p"
+            && mapped.inode == 0
             && (name.is_empty() || name == "[heap]" || name.starts_with("[anon:"))
     });
-    plain && cover(&mappings, address, length)
+    plain && maps::cover(&mappings, address, length)
 }
 
-/// Is all of a range what the window has at `window`?
+/// Whether all of a range is the window's memory at `window`.
 fn is_window(address: u64, length: usize, window: u64) -> bool {
-    // Protection, offset, device, inode.
-    fn file(rest: &str) -> Option<(u64, String)> {
-        let mut words = rest.split_whitespace().skip(1);
-        let offset = u64::from_str_radix(words.next()?, 16).ok()?;
-        let device = words.next()?;
-        Some((offset, format!("{device} {}", words.next()?)))
-    }
-    let (Some(here), Some(there)) = (mappings(address, length), mappings(window, 1)) else {
+    let length = length as u64;
+    let here = maps::overlapping(address, length);
+    let there = maps::overlapping(window, 1);
+    let (Some(here), Some(there)) = (here, there) else {
         return false;
     };
-    let Some((base, _, rest)) = there.first() else {
+    let Some(there) = there.first() else {
         return false;
     };
-    let Some((offset, name)) = file(rest) else {
-        return false;
-    };
-    let all = here.iter().all(|(from, _, rest)| {
-        file(rest).is_some_and(|(at, other)| {
-            // What this address should be an offset of.
-            let wanted = (offset + window - base).wrapping_add(from.wrapping_sub(address));
-            other == name && at == wanted
-        })
+    let all = here.iter().all(|mapped| {
+        // What this address should be an offset of.
+        let wanted = there
+            .offset_of(window)
+            .wrapping_add(mapped.from.wrapping_sub(address));
+        mapped.is_same_file(there) && mapped.offset == wanted
     });
-    all && cover(&here, address, length)
+    all && maps::cover(&here, address, length)
 }
 
 /// Nobody else writes to a range while it lives.

@@ -39,8 +39,9 @@ pub fn watch_forks() {
     });
 }
 
-/// Is this a child that was forked after [`watch_forks`]? Nothing of a session
-/// may be used here: threads are missing, locks may be held forever.
+/// Whether this process is a child that was forked after [`watch_forks`]. It must
+/// not use anything of a session: threads are missing, and locks may be held
+/// forever.
 #[must_use]
 pub fn forked() -> bool {
     FORKED.load(Ordering::Relaxed)

@@ -160,6 +160,12 @@ impl Worker {
     /// of a process, because a session's addresses are fixed. `None`, said
     /// aloud, where the worker is not built.
     pub fn start(ordinal: u32) -> Option<(Self, Arc<Session>)> {
+        Self::start_with(ordinal, 0)
+    }
+
+    /// The same of a session that may have so much of the host's memory; 0 for as
+    /// much as sessions have.
+    pub fn start_with(ordinal: u32, host_memory: u64) -> Option<(Self, Arc<Session>)> {
         let program = program();
         if !program.exists() {
             paragpu_corpora::skip(&format!("{} is not built", program.display()));
@@ -198,7 +204,7 @@ impl Worker {
                 ordinal,
                 device_count: ordinal + 1,
                 device_memory: 0,
-                host_memory: 0,
+                host_memory,
                 window: 0,
                 reconnect: 0,
                 vm: "test".into(),

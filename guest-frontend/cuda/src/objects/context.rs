@@ -7,11 +7,14 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use paragpu_abi::CUcontext;
 use paragpu_client::Session;
 use paragpu_client::green::Green;
+use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
 use crate::coredump::Attributes;
-use crate::current::CONTEXT_IS_DESTROYED;
 use crate::sys::Result;
+
+/// CUDA_ERROR_CONTEXT_IS_DESTROYED.
+pub const CONTEXT_IS_DESTROYED: Status = Status(709);
 
 /// The green context whose resources a context has.
 #[derive(Debug)]
@@ -25,8 +28,8 @@ pub struct InGreen {
 /// A context.
 #[derive(Debug)]
 pub struct Context {
-    /// The number of the handle that owns what is made in it: its own, or the
-    /// primary context's where it is one with a green context's resources.
+    /// The handle that owns the objects created in it: its own, or the primary
+    /// context's if it has a green context's resources.
     pub handle: u64,
     /// Its handle's number.
     pub name: u64,
@@ -86,14 +89,14 @@ impl Context {
         }
     }
 
-    /// The context allocated device memory.
+    /// Notes device memory allocated in it.
     pub fn keep_memory(&self, address: u64) {
         if !self.primary {
             self.memory.lock().insert(address);
         }
     }
 
-    /// The device memory allocated in it, from now on nobody's.
+    /// Takes the device memory allocated in it.
     pub fn take_memory(&self) -> HashSet<u64> {
         std::mem::take(&mut *self.memory.lock())
     }
@@ -104,7 +107,7 @@ impl Context {
         std::ptr::without_provenance_mut(usize::try_from(self.name).unwrap_or(0))
     }
 
-    /// Is it the primary context of its device?
+    /// Whether it is the primary context of its device.
     #[must_use]
     pub fn is_primary(&self) -> bool {
         self.primary
@@ -127,7 +130,7 @@ impl Context {
         self.flags.store(flags, Ordering::Relaxed);
     }
 
-    /// May it be used?
+    /// Whether it may be used.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.alive.load(Ordering::Relaxed)
@@ -144,7 +147,7 @@ impl Context {
         }
     }
 
-    /// It was retained again, or ended.
+    /// Notes that it was retained again, or destroyed.
     pub fn set_alive(&self, alive: bool) {
         self.alive.store(alive, Ordering::Relaxed);
     }

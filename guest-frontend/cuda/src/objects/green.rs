@@ -19,7 +19,7 @@ use super::{Object, context::Context};
 
 /// CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION.
 pub const INVALID_RESOURCE_CONFIGURATION: Status = Status(915);
-/// The member of a split that is what is left.
+/// The member of a split for the remaining multiprocessors.
 pub const REMAINING: u8 = 255;
 
 /// A green context.
@@ -38,7 +38,7 @@ pub struct GreenContext {
 /// A split, and one of the resources that it makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Member {
-    /// Groups that were asked for.
+    /// Requested groups.
     pub groups: u32,
     /// CUdevSmResourceSplit_flags.
     pub flags: u32,
@@ -58,13 +58,13 @@ pub struct Part {
     pub green: u64,
     /// The encoded steps to what has them, or was split.
     pub way: Vec<u8>,
-    /// Which of a split they are.
+    /// Their position in a split.
     pub member: Option<Member>,
-    /// How many, the fewest of a part, and what theirs is a multiple of.
+    /// Their number, the minimum of a part, and the required multiple.
     pub numbers: [u32; 3],
 }
 
-/// What a green context can be made of.
+/// The resources from which a green context can be created.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Description {
     /// The device.
@@ -106,7 +106,8 @@ impl Description {
         std::ptr::without_provenance_mut(usize::try_from(name).unwrap_or(0))
     }
 
-    /// Of parts: one that is not of a split, or several of one split.
+    /// The description of a part that is not from a split, or of several from one
+    /// split.
     ///
     /// # Errors
     /// `INVALID_RESOURCE_CONFIGURATION` for others.
@@ -156,7 +157,7 @@ impl Description {
     }
 }
 
-/// A green context ended: its parts have no name any more.
+/// Forgets the parts of a destroyed green context.
 pub fn forget_parts(green: u64) {
     PARTS.lock().retain(|part, name| {
         if part.green != green {

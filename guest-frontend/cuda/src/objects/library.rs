@@ -29,8 +29,8 @@ pub struct Library {
 #[derive(Debug, Default)]
 struct Modules {
     loaded: HashMap<u32, Arc<Module>>,
-    /// The session that has the library's managed variables. Another would have
-    /// variables of its own, which CUDA's programs do not expect.
+    /// The session that has the library's managed variables. In another session
+    /// they would be separate variables, which CUDA programs do not expect.
     managed_in: Option<u32>,
 }
 
@@ -78,7 +78,7 @@ impl Library {
     /// As [`Modules::load`](paragpu_client::module::Modules::load); `NOT_SUPPORTED`
     /// where another device has the library's managed variables.
     pub fn module(&self, session: &Session) -> Result<Arc<Module>> {
-        // Held over the load, so that a session loads the image once.
+        // Held during the load, so that a session loads the image once.
         let mut modules = self.modules.lock();
         let ordinal = session.ordinal();
         if let Some(module) = modules.loaded.get(&ordinal) {
@@ -96,7 +96,7 @@ impl Library {
     /// to be used.
     ///
     /// # Errors
-    /// `NOT_SUPPORTED` where other devices have the library as well.
+    /// `NOT_SUPPORTED` if other devices have the library as well.
     pub fn module_with_managed(&self, session: &Session) -> Result<Arc<Module>> {
         let module = self.module(session)?;
         let mut modules = self.modules.lock();
@@ -107,7 +107,7 @@ impl Library {
         Ok(module)
     }
 
-    /// The session's part is gone: its module, if it had one.
+    /// Removes a session's module, if it has one.
     pub fn forget(&self, ordinal: u32) -> Option<Arc<Module>> {
         self.module_handles.lock().remove(&ordinal);
         let mut modules = self.modules.lock();
@@ -117,7 +117,7 @@ impl Library {
         modules.loaded.remove(&ordinal)
     }
 
-    /// Its modules by session, from now on nobody's.
+    /// Takes its modules by session.
     pub fn take_modules(&self) -> HashMap<u32, Arc<Module>> {
         std::mem::take(&mut *self.modules.lock()).loaded
     }
@@ -168,7 +168,7 @@ impl Kernel {
         place.map_or(0, |place| place.load(Ordering::Acquire))
     }
 
-    /// The function in a session has this handle; 0 if it is gone.
+    /// Sets the handle of the function in a session; 0 if it is gone.
     pub fn set_function(&self, ordinal: u32, handle: u64) {
         if let Some(place) = self.functions.get(ordinal as usize) {
             place.store(handle, Ordering::Release);

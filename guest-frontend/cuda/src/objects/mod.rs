@@ -1,4 +1,4 @@
-//! What the program's handles stand for.
+//! The objects behind the program's handles.
 //!
 //! A handle is a number that is never used twice, so that a stale or foreign
 //! one is noticed. It is not an address: following one faults. Lookups that
@@ -29,17 +29,16 @@ use paragpu_client::texture::{Array, ArrayLevel, Surface, Texture};
 use paragpu_protocol::status::Status;
 use parking_lot::{Mutex, RwLock};
 
-use crate::current::CONTEXT_IS_DESTROYED;
 use crate::sys::linking::Linking;
-use context::Context;
+use context::{CONTEXT_IS_DESTROYED, Context};
 use green::{Description, GreenContext, Part};
 use library::{Kernel, Library};
 use pool::Pool;
 use texture_reference::TextureReference;
 
-/// First of all handles: no address of a program.
+/// Base of all handles; not a valid address.
 const BASE: u64 = 0x7067_0000_0000_0000;
-/// Handles are this far apart.
+/// Distance between handles.
 const STEP: u64 = 16;
 /// Entries of a thread's cache.
 const CACHE: usize = 64;
@@ -191,7 +190,7 @@ pub fn insert(object: Object) -> *mut c_void {
     insert_with(|_| object)
 }
 
-/// Gives the object that `make` makes of its handle that handle.
+/// Creates an object with `make`, which receives its handle.
 pub fn insert_with(make: impl FnOnce(u64) -> Object) -> *mut c_void {
     let handle = OBJECTS.next.fetch_add(STEP, Ordering::Relaxed);
     let object = Arc::new(make(handle));
@@ -233,8 +232,8 @@ pub fn find(handle: *mut c_void) -> Option<Found> {
     Some(found)
 }
 
-/// Why there is no stream or event with this handle: `CONTEXT_IS_DESTROYED` for
-/// one that ended with its context, or `INVALID_HANDLE`.
+/// The error for a missing stream or event: `CONTEXT_IS_DESTROYED` if it was
+/// destroyed with its context, or `INVALID_HANDLE`.
 pub fn missing(handle: *mut c_void) -> Status {
     match OBJECTS.bereft.read().contains(&(handle as u64)) {
         true => CONTEXT_IS_DESTROYED,
@@ -242,7 +241,7 @@ pub fn missing(handle: *mut c_void) -> Status {
     }
 }
 
-/// Ends a handle if `wanted` agrees; returns its object.
+/// Removes a handle if `wanted` agrees. Returns its object.
 pub fn remove(handle: *mut c_void, wanted: impl FnOnce(&Object) -> bool) -> Option<Arc<Object>> {
     let mut all = OBJECTS.all.write();
     if !wanted(all.get(&(handle as u64))?) {
@@ -268,7 +267,7 @@ pub fn for_each_handle(mut look: impl FnMut(*mut c_void, &Object)) {
     }
 }
 
-/// Ends every handle whose object `ended` picks; returns the objects.
+/// Removes every handle whose object `ended` selects. Returns the objects.
 pub fn remove_all(ended: impl Fn(&Object) -> bool) -> Vec<Arc<Object>> {
     let mut all = OBJECTS.all.write();
     let handles: Vec<u64> = all
@@ -284,7 +283,7 @@ pub fn remove_all(ended: impl Fn(&Object) -> bool) -> Vec<Arc<Object>> {
     removed
 }
 
-/// Ends what was made in a context; returns the objects.
+/// Removes the objects created in a context, and returns them.
 pub fn end_of_context(context: u64) -> Vec<Arc<Object>> {
     let all = OBJECTS.all.read();
     let of_context = all
@@ -303,7 +302,7 @@ mod tests {
     use super::*;
 
     fn pool() -> Object {
-        Object::Pool(Pool::new(0, 0))
+        Object::Pool(Pool::new(pool::Place::Device(0), 0))
     }
 
     #[test]

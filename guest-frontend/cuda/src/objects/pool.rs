@@ -1,20 +1,45 @@
-//! A memory pool: a name for memory of a device, and an account of it.
+//! A memory pool: a name for memory of a device or the host, and an account of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use paragpu_client::sys::shared_page::unique;
+use paragpu_client::{Result as Answer, Session};
 use parking_lot::{Mutex, MutexGuard};
+
+use crate::managed::Location;
+
+/// Where the memory of a pool lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// Memory of the device with this ordinal.
+    Device(u32),
+    /// Pinned memory of the host, or of a node of it.
+    Host(Location),
+    /// Managed memory that prefers this location.
+    Managed(Location),
+}
+
+impl Place {
+    /// The device's ordinal, where it is memory of one.
+    #[must_use]
+    pub fn ordinal(self) -> Option<u32> {
+        match self {
+            Self::Device(ordinal) => Some(ordinal),
+            Self::Host(_) | Self::Managed(_) => None,
+        }
+    }
+}
 
 /// A memory pool.
 #[derive(Debug)]
 pub struct Pool {
-    ordinal: u32,
+    place: Place,
     state: Mutex<PoolState>,
     account: Arc<Account>,
-    /// It is another process's, which gave it this number.
+    /// The number that another process gave it, if it belongs to that process.
     imports: Option<u64>,
 }
 
@@ -23,6 +48,8 @@ pub struct Pool {
 pub struct PoolState {
     /// The three reuse policies.
     pub reuse: [c_int; 3],
+    /// Ordinals of the devices that have access to memory in the host.
+    pub accessed_by: BTreeSet<u32>,
 }
 
 /// The memory use of a pool.
@@ -30,7 +57,7 @@ pub struct PoolState {
 pub struct Account {
     /// Maximum number of bytes; 0 for all there are.
     limit: u64,
-    /// Other processes may know it by this.
+    /// The number by which other processes may know it.
     number: Option<u64>,
     /// The program's handle of the pool.
     handle: Mutex<usize>,
@@ -68,17 +95,44 @@ struct Use {
 /// Bytes by which a pool's reservation grows.
 const UNIT: u64 = 2 << 20;
 
-/// Waits of the program for its work. A pool gives back in a wait what is not
-/// in use; here it does when it is next looked at.
+/// Counts the program's waits for its work. A pool releases unused memory at a
+/// wait; here it does so at its next use.
 static WAITS: AtomicU64 = AtomicU64::new(0);
 
-/// The program waited for work of a stream, an event or a context.
-pub fn waited() {
+/// The program waited for work of a stream, an event or a context of a session: its
+/// pools give back what they keep beyond their release threshold.
+///
+/// # Errors
+/// As every call of a session that is over.
+pub fn waited(session: &Session) -> Answer<()> {
+    note_wait();
+    match session.memory().pools_keep() {
+        true => session.memory().settle_pools(may_keep),
+        false => Ok(()),
+    }
+}
+
+fn note_wait() {
     WAITS.fetch_add(1, Ordering::Relaxed);
 }
 
+/// The accounts of the program's pools, by its handles.
+static ACCOUNTS: Mutex<BTreeMap<usize, Weak<Account>>> = Mutex::new(BTreeMap::new());
+
+/// Bytes that the pool with this handle may keep over a wait beside those in use.
+#[must_use]
+pub fn may_keep(handle: usize) -> u64 {
+    let account = ACCOUNTS.lock().get(&handle).and_then(Weak::upgrade);
+    account.map_or(0, |account| account.spare())
+}
+
+/// The program ended the pool with this handle, which keeps nothing any more.
+pub fn ended(handle: usize) {
+    ACCOUNTS.lock().remove(&handle);
+}
+
 impl Use {
-    /// Gives back what was free at a wait since.
+    /// Releases memory that was free at a wait since.
     fn settle(&mut self) {
         if WAITS.load(Ordering::Relaxed) != self.freed {
             self.give_up(self.threshold);
@@ -93,20 +147,21 @@ impl Use {
     }
 }
 
-/// Memory that came from pools: first address to bytes and whose it is.
+/// Memory from pools: address to size and pool.
 static TAKEN: Mutex<BTreeMap<u64, (u64, Arc<Account>)>> = Mutex::new(BTreeMap::new());
 
 impl Pool {
-    /// A pool of a device's memory, of at most `limit` bytes (0: all there are).
+    /// A pool of at most `limit` bytes (0: all there are).
     #[must_use]
-    pub fn new(ordinal: u32, limit: u64) -> Self {
-        Self::with_number(ordinal, limit, None)
+    pub fn new(place: Place, limit: u64) -> Self {
+        Self::with_number(place, limit, None)
     }
 
-    /// The same for other processes, too.
+    /// A pool of a device's memory that can be shared with other processes.
     #[must_use]
     pub fn for_others(ordinal: u32, limit: u64) -> Self {
-        Self::with_number(ordinal, limit, Some(unique() & !Self::ORDINALS))
+        let number = unique() & !Self::ORDINALS;
+        Self::with_number(Place::Device(ordinal), limit, Some(number))
     }
 
     /// A pool of another process, which gave it this number.
@@ -114,15 +169,18 @@ impl Pool {
     pub fn imported(ordinal: u32, number: u64) -> Self {
         Self {
             imports: Some(number),
-            ..Self::new(ordinal, 0)
+            ..Self::new(Place::Device(ordinal), 0)
         }
     }
 
-    fn with_number(ordinal: u32, limit: u64, number: Option<u64>) -> Self {
+    fn with_number(place: Place, limit: u64, number: Option<u64>) -> Self {
         Self {
-            ordinal,
+            place,
             imports: None,
-            state: Mutex::new(PoolState { reuse: [1; 3] }),
+            state: Mutex::new(PoolState {
+                reuse: [1; 3],
+                accessed_by: BTreeSet::new(),
+            }),
             account: Arc::new(Account {
                 limit,
                 number,
@@ -132,8 +190,8 @@ impl Pool {
         }
     }
 
-    /// In what names a pool to other processes the bits of its device's number;
-    /// in the pool's own number they are 0.
+    /// The bits of the device in a number that names a pool to other processes;
+    /// they are 0 in the pool's own number.
     pub const ORDINALS: u64 = 0xff;
 
     /// Its handles for other processes.
@@ -148,10 +206,10 @@ impl Pool {
         self.imports
     }
 
-    /// Its device's number.
+    /// Where its memory lies.
     #[must_use]
-    pub fn ordinal(&self) -> u32 {
-        self.ordinal
+    pub fn place(&self) -> Place {
+        self.place
     }
 
     /// The values that the program set.
@@ -167,9 +225,10 @@ impl Pool {
 }
 
 impl Account {
-    /// The program calls the pool by this.
-    pub fn named(&self, handle: usize) {
+    /// Sets the program's handle.
+    pub fn named(self: &Arc<Self>, handle: usize) {
         *self.handle.lock() = handle;
+        ACCOUNTS.lock().insert(handle, Arc::downgrade(self));
     }
 
     /// Bytes in use.
@@ -178,7 +237,7 @@ impl Account {
         self.used.lock().used
     }
 
-    /// Bytes that the pool keeps, those in use among them.
+    /// Bytes that the pool holds, including those in use.
     #[must_use]
     pub fn reserved(&self) -> Level {
         let mut account = self.used.lock();
@@ -186,13 +245,13 @@ impl Account {
         account.reserved
     }
 
-    /// The most that was in use counts from now on.
+    /// Resets the maximum in use.
     pub fn reset_used(&self) {
         let used = &mut self.used.lock().used;
         used.most = used.now;
     }
 
-    /// The most that was reserved counts from now on.
+    /// Resets the maximum reserved.
     pub fn reset_reserved(&self) {
         let mut account = self.used.lock();
         account.settle();
@@ -205,19 +264,32 @@ impl Account {
         self.used.lock().threshold
     }
 
-    /// The pool keeps so many bytes over the waits to come.
+    /// Bytes beside those in use that the pool keeps over a wait.
+    #[must_use]
+    pub fn spare(&self) -> u64 {
+        let account = self.used.lock();
+        account.threshold.saturating_sub(account.used.now)
+    }
+
+    /// Whose handle it is, where no other process knows the pool.
+    #[must_use]
+    pub fn owner(&self) -> Option<usize> {
+        self.number.is_none().then(|| *self.handle.lock())
+    }
+
+    /// Sets the bytes that the pool keeps over a wait.
     pub fn set_threshold(&self, bytes: u64) {
         let mut account = self.used.lock();
         account.settle();
         account.threshold = bytes;
     }
 
-    /// The pool keeps no more than `keep` bytes, or those in use.
+    /// Releases memory beyond `keep` bytes that is not in use.
     pub fn trim(&self, keep: u64) {
         self.used.lock().give_up(keep);
     }
 
-    /// May so many bytes be taken? They are then.
+    /// Takes bytes. False if that would exceed the limit.
     #[must_use]
     pub fn take(&self, size: u64) -> bool {
         let mut account = self.used.lock();
@@ -233,7 +305,7 @@ impl Account {
         true
     }
 
-    /// Bytes that were taken are given back.
+    /// Returns bytes.
     pub fn give_back(&self, size: u64) {
         let mut account = self.used.lock();
         account.settle();
@@ -241,17 +313,29 @@ impl Account {
         account.freed = WAITS.load(Ordering::Relaxed);
     }
 
-    /// Bytes that were taken lie at an address.
+    /// Notes the address of bytes that were taken.
     pub fn placed(self: &Arc<Self>, address: u64, size: u64) {
         TAKEN.lock().insert(address, (size, Arc::clone(self)));
     }
 }
 
-/// Memory was freed that may have come from a pool.
-pub fn freed(address: u64) {
-    if let Some((size, account)) = TAKEN.lock().remove(&address) {
+/// Frees memory that may have come from a pool, which is told before another thread can
+/// have the address.
+///
+/// # Errors
+/// Of `free`.
+pub fn freeing(address: u64, free: impl FnOnce() -> Answer<()>) -> Answer<()> {
+    let taken = TAKEN.lock().remove(&address);
+    free()?;
+    if let Some((size, account)) = taken {
         account.give_back(size);
     }
+    Ok(())
+}
+
+/// Memory was freed that may have come from a pool.
+fn freed(address: u64) {
+    let _ = freeing(address, || Ok(()));
 }
 
 /// All memory of a range of addresses was freed.
@@ -269,7 +353,16 @@ pub fn of(address: u64) -> usize {
         .map_or(0, |(_, account)| *account.handle.lock())
 }
 
-/// What other processes may know the pool by whose memory begins at an address.
+/// The account of the pool that memory came from.
+#[must_use]
+pub fn account_of(address: u64) -> Option<Arc<Account>> {
+    TAKEN
+        .lock()
+        .get(&address)
+        .map(|(_, account)| Arc::clone(account))
+}
+
+/// The number of the shared pool whose memory begins at an address.
 #[must_use]
 pub fn shared_of(address: u64) -> Option<u64> {
     TAKEN.lock().get(&address)?.1.number
@@ -281,7 +374,7 @@ mod tests {
 
     #[test]
     fn what_is_taken_counts_until_it_is_freed() {
-        let pool = Pool::new(0, 100);
+        let pool = Pool::new(Place::Device(0), 100);
         let account = pool.account();
         account.named(5);
         assert!(account.take(60) && !account.take(50));
@@ -299,7 +392,7 @@ mod tests {
 
     #[test]
     fn freed_memory_stays_reserved_until_a_wait() {
-        let pool = Pool::new(0, 0);
+        let pool = Pool::new(Place::Device(0), 0);
         let account = pool.account();
         assert!(account.take(3 * UNIT + 1));
         assert_eq!(
@@ -311,7 +404,7 @@ mod tests {
         );
         account.give_back(3 * UNIT);
         assert_eq!(account.reserved().now, 4 * UNIT);
-        waited();
+        note_wait();
         assert_eq!(
             account.reserved(),
             Level {
@@ -322,10 +415,17 @@ mod tests {
         account.reset_reserved();
         assert_eq!(account.reserved().most, UNIT);
 
+        account.named(77);
+        assert_eq!(may_keep(77), 0);
+        account.set_threshold(5 * UNIT);
+        assert_eq!(may_keep(77), 5 * UNIT - 1);
+        ended(77);
+        assert_eq!(may_keep(77), 0);
+
         account.set_threshold(u64::MAX);
         assert!(account.take(UNIT));
         account.give_back(UNIT);
-        waited();
+        note_wait();
         assert_eq!(account.reserved().now, 2 * UNIT);
         account.trim(0);
         assert_eq!(account.reserved().now, UNIT);

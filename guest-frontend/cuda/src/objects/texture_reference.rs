@@ -1,8 +1,8 @@
 //! Texture references (CUDA Driver API, Texture Reference Management).
 //!
-//! A program makes one, says what it is bound to and how it is read, and asks for
-//! it again. No kernel reads through one that a program made: kernels read
-//! through those of a module, which are not served.
+//! A program creates one, sets its binding and attributes, and can read them back.
+//! No kernel reads through such a reference: kernels read through those of a
+//! module, which are not served.
 
 use std::ffi::{c_int, c_uint};
 

@@ -195,7 +195,7 @@ pub(crate) fn cuMipmappedArrayDestroy(array: CUmipmappedArray) -> Result {
     inner.session.textures().destroy_array(&inner.object)
 }
 
-// Arrays that are planar, sparse or mapped later are refused when they are made.
+// Planar, sparse and deferred-mapping arrays are refused at creation.
 pub(crate) fn cuArrayGetPlane(plane: Out<'_, CUarray>, array: CUarray, _: c_uint) -> Result {
     plane.present()?;
     find(array)?;

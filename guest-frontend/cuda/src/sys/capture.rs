@@ -25,8 +25,8 @@ const ADD: c_uint = 0;
 const SET: c_uint = 1;
 
 thread_local! {
-    /// What the last question for dependencies was answered with: CUDA lends
-    /// the list until the next call.
+    /// The dependencies returned by the last query: CUDA keeps the list valid until
+    /// the next call.
     static LENT: RefCell<(Vec<CUgraphNode>, Vec<cudaGraphEdgeData>)> =
         const { RefCell::new((Vec::new(), Vec::new())) };
 }
@@ -107,7 +107,7 @@ pub(super) unsafe fn info(
     }
 }
 
-/// Changes what the next work of a capture waits for.
+/// Changes the dependencies of the next work of a capture.
 ///
 /// # Safety
 /// `nodes`, and `edges` unless null, hold `count` records, as CUDA's manual
@@ -161,15 +161,20 @@ pub(crate) unsafe fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -
     unsafe { put_if(graph, std::ptr::null_mut()) };
     let named = named_stream::named(stream)?;
     let stream = named.stream()?;
-    if stream.is_capturing() {
+    let under_way = stream.capture_info();
+    // A capture to a graph of the caller's has nothing to tell.
+    if stream.is_capturing() && under_way.as_ref().is_none_or(|info| info.own) {
         present(graph)?;
     }
-    let under_way = stream.capture_info();
     match stream.end_capture() {
-        // SAFETY: `graph` is null or writable, as the caller promises.
-        Ok(found) => unsafe { put(graph, handle(&found)) },
+        Ok(found) => {
+            // SAFETY: `graph` is null or writable, as the caller promises.
+            unsafe { put_if(graph, handle(&found)) };
+            Ok(())
+        }
         Err(status) => {
-            // A graph that was begun here and told of is nobody's now.
+            // A graph that the capture created, and a query returned, has no owner
+            // now.
             if let Some(info) = under_way
                 && !stream.is_capturing()
                 && info.own

@@ -1,9 +1,9 @@
-//! The private table by which NVRTC and nvJitLink keep compiled code: a handle
-//! for what is compiled, with which code is asked for and given. They compile
-//! again where nothing is found.
+//! The private table through which NVRTC and nvJitLink cache compiled code: a
+//! handle for an input, with which code is looked up and stored. If nothing is
+//! found, they compile again.
 //!
-//! Learnt from arguments and results of native runs: without it cuDNN compiled
-//! the kernels of attention anew in every process, half a second each time.
+//! Learned from arguments and results of native runs: without it cuDNN recompiled
+//! the attention kernels in every process, which takes half a second.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::OnceLock;
@@ -12,8 +12,8 @@ use paragpu_abi::CUresult;
 use paragpu_protocol::status::Status;
 
 use super::boundary::{Boundary, Out};
-use super::export_table::{TABLE_FUNCTION, allocated};
-use super::exported::guard_before_init;
+use super::exported::{TABLE_FUNCTION, guard_before_init};
+use super::to_malloc;
 use crate::compile_cache::{CompileCache, Key, key};
 
 /// Maximum number of bytes of code that is kept.
@@ -28,8 +28,7 @@ fn cache() -> Option<&'static CompileCache> {
     CACHE.get_or_init(CompileCache::of_user).as_ref()
 }
 
-/// The text, with the one behind it: a compiler names its machine there, and
-/// when it was built.
+/// The text and the one behind it: there a compiler has its host and build time.
 ///
 /// # Safety
 /// `name` is null or a text that ends.
@@ -51,8 +50,8 @@ unsafe fn compiler<'a>(name: *const c_char) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(name.cast(), first.len() + length) }
 }
 
-/// A handle for what is compiled from `size` bytes at `source` with `options`
-/// to code of a `kind`.
+/// A handle for the code of a `kind` compiled from `size` bytes at `source` with
+/// `options`.
 ///
 /// # Safety
 /// `place` is null or writable, `source` has `size` bytes, and the texts are
@@ -83,7 +82,7 @@ pub(super) unsafe extern "C" fn open(
     })
 }
 
-/// Gives a handle back.
+/// Closes a handle.
 ///
 /// # Safety
 /// `handle` is null or one of [`open`], not closed yet.
@@ -98,7 +97,7 @@ pub(super) unsafe extern "C" fn close(handle: *mut Compiled) -> CUresult {
     })
 }
 
-/// The code that was kept; `NOT_FOUND` where none was.
+/// The cached code; `NOT_FOUND` if there is none.
 ///
 /// # Safety
 /// `handle` is null or one of [`open`]; the places are null or writable.
@@ -116,11 +115,11 @@ pub(super) unsafe extern "C" fn get(
         let code = cache().and_then(|cache| cache.get(&handle.0));
         let code = code.ok_or(Status::NOT_FOUND)?;
         size.put(u32::try_from(code.len()).map_err(|_| Status::NOT_FOUND)?)?;
-        place.put(allocated(&code)?)
+        place.put(to_malloc(&code)?)
     })
 }
 
-/// Keeps code.
+/// Stores code.
 ///
 /// # Safety
 /// `handle` is null or one of [`open`]; `code` has `size` bytes.

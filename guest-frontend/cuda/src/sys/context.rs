@@ -1,7 +1,7 @@
 //! Contexts (CUDA Driver API, Primary Context Management, Context Management).
 //!
-//! All contexts of a device are one session: they share its memory and its
-//! default stream. What was made in a context ends with it.
+//! All contexts of a device share one session, with its memory and its default
+//! stream. Objects created in a context are destroyed with it.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::rc::Rc;
@@ -64,12 +64,12 @@ fn create_current(ordinal: u32, flags: u32) -> Result<CUcontext> {
     Ok(handle)
 }
 
-/// Ends what was made in a context.
+/// Destroys the objects created in a context.
 fn end_objects(context: &Context) {
     let ended = objects::end_of_context(context.handle);
     let session = context.session;
     for object in ended {
-        // What the host says no longer matters.
+        // The host's result no longer matters.
         let _ = match &*object {
             Object::Stream(inner) => session.streams().destroy(&inner.object),
             Object::Event(inner) => session.destroy_event(&inner.object),
@@ -115,7 +115,8 @@ pub fn primary(ordinal: u32) -> Option<Arc<Context>> {
 }
 
 impl Primary {
-    /// Ends all that the context holds. Its handle stays good for the next use.
+    /// Frees everything that the context holds. Its handle stays valid for the next
+    /// use.
     fn reset(&mut self) -> Result {
         let Some(context) = &self.context else {
             return Ok(());
@@ -271,7 +272,7 @@ pub(crate) fn cuCtxDestroy(context: CUcontext) -> Result {
     end_objects(&ended);
     let memory = ended.take_memory();
     for address in memory {
-        // Freed by the program already, perhaps in another context.
+        // The program has freed it already, perhaps in another context.
         let _ = memory::release(ended.session, address);
     }
     waited
@@ -350,8 +351,7 @@ fn synchronize(context: &Context) -> Result {
         Some(inside) => session.synchronize_green(&inside.green)?,
         None => session.synchronize()?,
     }
-    pool::waited();
-    Ok(())
+    pool::waited(session)
 }
 
 pub(crate) fn cuCtxSynchronize() -> Result {
@@ -384,7 +384,7 @@ pub(crate) fn known_limit(limit: c_int) -> Result<u32> {
 pub(crate) fn cuCtxSetLimit(limit: c_int, value: usize) -> Result {
     let known = known_limit(limit)?;
     let context = current()?;
-    // CUDA lets nobody set these two.
+    // CUDA does not allow these two to be set.
     if [abi::CU_LIMIT_SHMEM_SIZE, abi::CU_LIMIT_CIG_ENABLED].contains(&limit) {
         return Err(Status::NOT_PERMITTED);
     }
@@ -420,15 +420,16 @@ pub(crate) fn cuCtxSetSharedMemConfig(config: c_int) -> Result {
     }
 }
 
-pub(crate) fn cuCtxResetPersistingL2Cache() -> Result {
-    current().map(|_| ())
-}
-
 pub(crate) fn cuCtxAttach(context: Out<'_, CUcontext>, flags: c_uint) -> Result {
     if flags != 0 {
         return Err(Status::INVALID_VALUE);
     }
     context.put(current()?.handle())
+}
+
+/// Fails if the thread has no context: all there is to do for some functions.
+pub(super) fn require_current() -> Result {
+    current().map(drop)
 }
 
 pub(crate) fn cuCtxDetach(context: CUcontext) -> Result {

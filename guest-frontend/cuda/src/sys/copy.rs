@@ -7,8 +7,10 @@ use paragpu_client::Session;
 use paragpu_client::copy::RectEnd;
 use paragpu_client::stream::Stream;
 use paragpu_client::sys::memory::{HostRows, HostSlice};
+use paragpu_client::virtual_memory::is_seen;
 use paragpu_protocol::status::Status;
 
+use super::address::is_device_only;
 use super::{Result, device, host, memory};
 use crate::current;
 use crate::named_stream;
@@ -22,7 +24,7 @@ enum Kind {
 }
 
 fn kind(address: u64) -> Result<Kind> {
-    if host::pinned(address).is_some() {
+    if host::pinned(address).is_some() || is_seen(address) {
         return Ok(Kind::Host);
     }
     let session = memory::owner(address)?;
@@ -35,7 +37,7 @@ fn kind(address: u64) -> Result<Kind> {
     )
 }
 
-/// Is this an address of the program, pinned or not?
+/// Whether this is an address of the program, pinned or not.
 pub fn is_host(address: u64) -> Result<bool> {
     kind(address).map(|kind| matches!(kind, Kind::Host))
 }
@@ -45,8 +47,7 @@ pub fn pointer(address: u64) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(0))
 }
 
-/// From memory of the program; a device's address is taken for what it is, as
-/// natively.
+/// From memory of the program; a device address works too, as natively.
 ///
 /// # Safety
 /// `source` is readable for `size` bytes: until the call ends, or, if pinned
@@ -61,7 +62,7 @@ pub(super) unsafe fn to_device(
     if size > 0 && (destination == 0 || source.is_null()) {
         return Err(Status::INVALID_VALUE);
     }
-    if memory::is_device_only(source.addr() as u64) {
+    if is_device_only(source.addr() as u64) {
         // SAFETY: the caller promises what `unified` asks for.
         return unsafe { unified(destination, source.addr() as u64, size, stream, wait) };
     }
@@ -73,11 +74,15 @@ pub(super) unsafe fn to_device(
         unsafe { HostSlice::new(source, size) },
         stream,
         wait,
-    )
+    )?;
+    // The program may look at once.
+    match wait && memory::is_programs(destination) && !stream.is_capturing() {
+        true => session.streams().synchronize(stream),
+        false => Ok(()),
+    }
 }
 
-/// To memory of the program; a device's address is taken for what it is, as
-/// natively.
+/// To memory of the program; a device address works too, as natively.
 ///
 /// # Safety
 /// `destination` is writable for `size` bytes: until the call ends, or, if
@@ -93,7 +98,7 @@ pub(super) unsafe fn from_device(
     if size > 0 && (source == 0 || destination.is_null()) {
         return Err(Status::INVALID_VALUE);
     }
-    if memory::is_device_only(destination.addr() as u64) {
+    if is_device_only(destination.addr() as u64) {
         // SAFETY: the caller promises what `unified` asks for.
         return unsafe { unified(destination.addr() as u64, source, size, stream, wait) };
     }
@@ -182,7 +187,7 @@ pub unsafe fn unified(
     }
 }
 
-/// In the stream's order, by the program's own processor.
+/// A copy by the program's processor, in stream order.
 ///
 /// # Safety
 /// `size` bytes are readable at `source` and writable at `destination`, until
@@ -263,8 +268,8 @@ pub(super) fn peer(
     between(destination, to, source, from, size, &named)
 }
 
-/// The named stream, or the legacy one of `session` where it is another
-/// session's.
+/// The named stream, or the legacy one of `session` if it belongs to another
+/// session.
 fn default_of<'a>(session: &'static Session, named: &'a Named) -> Result<&'a Stream> {
     Ok(if std::ptr::eq(named.session()?, session) {
         named.stream()?

@@ -24,7 +24,7 @@ const PREFER_OVERLAP: c_uint = 1;
 /// CUmemcpy3DOperandType.
 const POINTER: i32 = 1;
 const ARRAY: i32 = 2;
-/// The failure is of no copy in particular.
+/// The failure is not of a particular copy.
 const NO_COPY: usize = usize::MAX;
 
 /// A failure, and the copy that failed.
@@ -49,7 +49,7 @@ fn check_attributes(order: i32, flags: c_uint) -> Result {
     Ok(())
 }
 
-/// Is the source read only after the call, so that the call must wait for it?
+/// Whether the source is read after the call returns, so that the call must wait.
 /// Pageable memory is read by the call itself.
 fn is_read_later(order: i32, source: u64) -> Result<bool> {
     Ok(order == DURING_API_CALL && !(copy::is_host(source)? && host::pinned(source).is_none()))
@@ -114,9 +114,9 @@ struct Side {
     kind: u32,
     address: CUdeviceptr,
     array: CUarray,
-    /// Bytes of an element, if the side tells.
+    /// Bytes of an element, if the side determines them.
     element: Option<u64>,
-    /// Of an array, in elements.
+    /// Origin in an array, in elements.
     origin: [u64; 3],
     /// Elements in a row and rows in a layer of memory, 0 for no gaps.
     row: u64,
@@ -220,7 +220,7 @@ unsafe fn volumes(
     batch_stream(stream).map_err(whole)?;
     // SAFETY: `operations` holds `count` of them, as the caller promises.
     let operations = unsafe { list(operations, count) }.map_err(whole)?;
-    // No copy is made where one cannot be.
+    // If one copy is invalid, none is made.
     let copies: Vec<CUDA_MEMCPY3D> = operations
         .iter()
         .enumerate()
@@ -234,7 +234,7 @@ unsafe fn volumes(
     finish(stream, operations.iter().any(ends)).map_err(whole)
 }
 
-/// Tells which copy failed.
+/// Reports which copy failed.
 fn tell(done: Result<(), Failed>, failed: Out<'_, usize>) -> Result {
     done.map_err(|(at, status)| {
         failed.put_if(at);

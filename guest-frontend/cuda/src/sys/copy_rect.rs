@@ -14,7 +14,8 @@ use paragpu_client::texture::ArrayLevel;
 use paragpu_protocol::status::Status;
 use std::sync::Arc;
 
-use super::{Result, array, copy, get, memory};
+use super::address::is_device_only;
+use super::{Result, array, copy, get};
 use crate::current;
 use crate::named_stream;
 
@@ -40,7 +41,7 @@ enum Looked {
 impl Side {
     fn look(&self) -> Result<Looked> {
         Ok(match self.kind.cast_signed() {
-            CU_MEMORYTYPE_HOST if memory::is_device_only(self.host.addr() as u64) => {
+            CU_MEMORYTYPE_HOST if is_device_only(self.host.addr() as u64) => {
                 Looked::Device(self.host.addr() as u64)
             }
             CU_MEMORYTYPE_HOST if !self.host.is_null() => Looked::Host(self.host),

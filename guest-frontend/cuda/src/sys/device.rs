@@ -18,7 +18,7 @@ use super::boundary::Out;
 use super::{Result, put, put_text};
 use crate::visible::{self, Candidate, Entry, Order};
 
-/// The version that cuda.h of this interface has.
+/// The version of cuda.h that this interface implements.
 const INTERFACE_VERSION: i32 = 13_000;
 
 static INITIALIZED: AtomicBool = AtomicBool::new(false);
@@ -29,12 +29,12 @@ static SESSIONS: [OnceLock<&'static Session>; MAX_DEVICES as usize] =
 static SNAPSHOTS: [OnceLock<Arc<Snapshot>>; MAX_DEVICES as usize] =
     [const { OnceLock::new() }; MAX_DEVICES as usize];
 
-/// Was cuInit successful?
+/// Whether cuInit succeeded.
 pub fn is_initialized() -> bool {
     INITIALIZED.load(Ordering::Acquire)
 }
 
-/// Says once why there is no session.
+/// Prints once why there is no session.
 fn say(error: &Error) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
@@ -67,7 +67,7 @@ pub fn session(ordinal: u32) -> Result<&'static Session> {
     }
     let opened = config().and_then(|config| Session::open(config, ordinal));
     match opened {
-        // Sessions live as long as the process.
+        // Sessions live until the process exits.
         Ok(session) => Ok(*place.get_or_init(|| &**Box::leak(Box::new(session)))),
         Err(error) => {
             say(&error);
@@ -99,7 +99,7 @@ fn visible() -> Result<&'static [u32]> {
         say_mig(name);
     }
     let found = match entries.as_deref() {
-        // A program that is to see none needs no host.
+        // A program that must see no devices needs no host.
         Some([] | [Entry::Mig(_), ..]) => Vec::new(),
         entries => visible::select(candidates(order, entries)?, order, entries),
     };
@@ -114,16 +114,16 @@ fn say_mig(name: &str) {
     }
 }
 
-/// The devices that there are, as far as `order` and `entries` ask for it.
+/// The devices, with the properties that `order` and `entries` need.
 fn candidates(order: Order, entries: Option<&[Entry]>) -> Result<Vec<Candidate>> {
     let is_uuid = |entry: &Entry| matches!(entry, Entry::Uuid(_));
     let needs_uuids = entries.is_some_and(|entries| entries.iter().any(is_uuid));
     if order != Order::Configured || needs_uuids {
         return described();
     }
-    // If the first device is named by its number, its session is the one
-    // that is asked: programs that share a host's devices by number then hold
-    // sessions on their own device only.
+    // If the first device is selected by its number, its session answers: programs
+    // that share a host's devices by number then have sessions only on their own
+    // device.
     let first = match entries.and_then(<[Entry]>::first) {
         Some(Entry::Index(index)) if *index < MAX_DEVICES => *index,
         _ => 0,
@@ -143,8 +143,8 @@ fn candidates(order: Order, entries: Option<&[Entry]>) -> Result<Vec<Candidate>>
         .collect())
 }
 
-/// All devices with what is known of them. Each answers for itself alone, on a
-/// connection that ends here: the program has sessions only on what it uses.
+/// All devices with their properties. Each is queried on its own short-lived
+/// connection, so that the program has sessions only on devices that it uses.
 fn described() -> Result<Vec<Candidate>> {
     let monitor = |ordinal| {
         let opened = config().and_then(|config| Monitor::open(config, ordinal));
@@ -172,12 +172,12 @@ fn described() -> Result<Vec<Candidate>> {
         .collect()
 }
 
-/// A session to ask about all devices: that of the first one.
+/// A session that answers for all devices: that of the first one.
 pub fn first_session() -> Result<&'static Session> {
     session(*visible()?.first().ok_or(Status::NO_DEVICE)?)
 }
 
-/// How many devices the program sees.
+/// Number of devices that the program sees.
 pub fn count() -> Result<u32> {
     u32::try_from(visible()?.len()).map_err(|_| Status::UNKNOWN)
 }
@@ -214,8 +214,8 @@ pub fn snapshot(device: CUdevice) -> Result<&'static Snapshot> {
     Ok(place.get_or_init(|| snapshot))
 }
 
-/// The version of the host's driver. Programs ask for it before cuInit, and
-/// also where they see no device; without a host it is the interface's.
+/// The version of the host's driver. Programs query it before cuInit, and even if
+/// they see no device. Without a host it is the interface's.
 fn driver_version() -> i32 {
     let known = snapshot(0).map(|snapshot| snapshot.driver_version);
     known
@@ -354,7 +354,7 @@ pub(crate) unsafe fn cuDeviceGetPCIBusId(
     let name = &snapshot(device)?.pci_bus_id;
     // SAFETY: `id` is null or writable, as the caller promises.
     unsafe { put_text(id, length, name) }?;
-    // What does not fit is cut, and told.
+    // A name that does not fit is cut, and reported.
     if usize::try_from(length).is_ok_and(|room| room > name.len()) {
         Ok(())
     } else {
@@ -412,9 +412,8 @@ pub(crate) fn cuDeviceGetExecAffinitySupport(
 /// Callbacks for notifications: the handle's number and the device.
 static NOTIFIED: Mutex<(usize, Vec<(usize, u32)>)> = Mutex::new((0, Vec::new()));
 
-// The only notification is that a process has more memory than its budget. The
-// budget of a virtual GPU is a limit that an allocation meets at once and that
-// does not shrink, so the callback is never called.
+// The only notification is that a process exceeds its memory budget. A virtual
+// GPU's budget is a fixed limit on allocations, so the callback is never called.
 pub(crate) fn cuDeviceRegisterAsyncNotification(
     device: CUdevice,
     callback: CUasyncCallback,
@@ -437,7 +436,7 @@ pub(crate) fn cuDeviceUnregisterAsyncNotification(
     device: CUdevice,
     handle: CUasyncCallbackHandle,
 ) -> Result {
-    // A handle of another device is none of this one.
+    // A handle of another device is not one of this device.
     let ordinal = ordinal(device).map_err(|_| Status::INVALID_VALUE)?;
     let mut all = NOTIFIED.lock();
     let before = all.1.len();

@@ -1,5 +1,5 @@
-//! Looking functions up (CUDA Driver API, Driver Entry Point Access), and the
-//! private tables that this library does not have.
+//! Lookup of functions (CUDA Driver API, Driver Entry Point Access) and of private
+//! tables.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,6 @@ use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
 use super::{Result, export_table, present, put, put_if, text};
-use crate::current;
 use crate::versions::{Symbol, resolve};
 
 /// CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM.
@@ -21,7 +20,7 @@ const VERSION_NOT_SUFFICIENT: c_int = 2;
 /// Every exported symbol.
 pub static SYMBOLS: &[Symbol] = include!(concat!(env!("OUT_DIR"), "/symbols.rs"));
 
-/// Where a function is, or null, and the status that says why not.
+/// The address of a function, or null and the status that says why.
 ///
 /// # Safety
 /// `name` is null or a C string (cuGetProcAddress).
@@ -110,12 +109,4 @@ pub(crate) unsafe fn cuGetExportTable(place: Out<'_, *const c_void>, id: *const 
         );
     }
     Err(Status::INVALID_VALUE)
-}
-
-pub(crate) fn cuProfilerStart() -> Result {
-    current::current().map(|_| ())
-}
-
-pub(crate) fn cuProfilerStop() -> Result {
-    current::current().map(|_| ())
 }

@@ -66,9 +66,8 @@ pub(super) fn record(named: CUevent, stream: CUstream, flags: c_uint) -> Result 
     session.record_event(&event.object, stream)
 }
 
-/// Records an event that a launch names, which was just given to `stream`. It
-/// may be reached while the kernel runs; being reached at its end is always
-/// right.
+/// Records the event of a launch that was just posted to `stream`. CUDA allows it
+/// to be reached while the kernel runs; reaching it at the end is always correct.
 pub(super) fn record_launched(named: CUevent, stream: CUstream, edge: Edge) -> Result {
     let by = named_stream::named(stream)?;
     let captures = by.stream()?;
@@ -121,6 +120,5 @@ pub(crate) fn cuEventSynchronize(event: CUevent) -> Result {
     let event = inner(&found)?;
     capture::permit_unsafe()?;
     event.session.synchronize_event(&event.object)?;
-    pool::waited();
-    Ok(())
+    pool::waited(event.session)
 }

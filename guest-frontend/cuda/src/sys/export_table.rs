@@ -15,8 +15,8 @@ use paragpu_abi::{
 use paragpu_protocol::status::Status;
 
 use super::boundary::{Boundary, Out};
-use super::exported::{guard, guard_before_init};
-use super::{Result, compiled_code, unsupported};
+use super::exported::{TABLE_FUNCTION, guard, guard_before_init};
+use super::{Result, compiled_code, to_malloc, unsupported};
 use crate::{
     current, named_stream,
     sys::{device, module},
@@ -33,9 +33,7 @@ const IDS: [(&str, Id); 5] = [
     id("6e163fbe-b958-444d-835c-e182aff1991e"),
     id("da9151d3-3ae6-cc41-a5c0-4f26d533e328"),
 ];
-/// Names of table functions in the log.
-pub(super) const TABLE_FUNCTION: &str = "a function of a private table";
-/// Numbers of functions of the largest table, from 0.
+/// Number of entries of the largest table, including 0.
 const MOST: usize = 64;
 
 /// A function of a table.
@@ -106,7 +104,7 @@ static TOPOLOGY: Table<16> = table!(2:
 static MODULE: Table<15> =
     table!(3: 1, 2, 3, 4, 5, 6, 7 = module_functions, 8, 9, 10, 11, 12, 13, 14, 15);
 
-/// Where NVRTC and nvJitLink keep what they compiled.
+/// Where NVRTC and nvJitLink cache compiled code.
 static COMPILED: Table<6> = table!(4: 1 = compiled_code::open, 2 = compiled_code::close,
     3 = compiled_code::get, 4 = compiled_code::put, 5, 6 = compiled_code::free);
 
@@ -225,21 +223,9 @@ unsafe extern "C" fn topology(clusters: *mut *mut u8, numbers: *mut *mut u8) -> 
         let (to_clusters, to_numbers) = unsafe { (Out::take(clusters), Out::take(numbers)) };
         let (to_clusters, to_numbers) = (to_clusters.present()?, to_numbers.present()?);
         let (clusters, numbers) = current::current()?.session.device().topology()?;
-        to_clusters.put(allocated(&clusters)?)?;
-        to_numbers.put(allocated(&numbers)?)
+        to_clusters.put(to_malloc(&clusters)?)?;
+        to_numbers.put(to_malloc(&numbers)?)
     })
-}
-
-/// Bytes in memory of C's.
-pub(super) fn allocated(bytes: &[u8]) -> Result<*mut u8> {
-    // SAFETY: a plain allocation.
-    let place = unsafe { libc::malloc(bytes.len().max(1)) }.cast::<u8>();
-    if place.is_null() {
-        return Err(Status::OUT_OF_MEMORY);
-    }
-    // SAFETY: just allocated, of that many bytes.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
-    Ok(place)
 }
 
 /// Frees what [`topology`] allocated.

@@ -1,5 +1,4 @@
-//! What the library exports, and what every exported function does around its
-//! body.
+//! The exported symbols, and the code around every exported function.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
@@ -13,8 +12,8 @@ use crate::crossing;
 
 /// What the library exports and serves, as the description of the driver's
 /// interface declares it (protocol/interface/driver).
-// Each generated block is safe where the caller keeps to CUDA's manual, which
-// is what every exported function asks for.
+// Each generated block is safe if the caller follows CUDA's manual, which every
+// exported function requires.
 #[allow(missing_docs, unused_unsafe, clippy::undocumented_unsafe_blocks)]
 pub mod exports {
     use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ushort, c_void};
@@ -34,6 +33,9 @@ pub mod stubs {
 
     include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
 }
+
+/// The name that the log gives every function of a private table.
+pub(super) const TABLE_FUNCTION: &str = "a function of a private table";
 
 /// Runs the body of the exported function `name`. Nothing unwinds into C.
 #[inline]
@@ -68,7 +70,7 @@ fn code(name: &str, result: Result) -> CUresult {
     }
 }
 
-/// Adds a failed call to the log. Work that is not over yet is no failure.
+/// Adds a failed call to the log. NOT_READY is not a failure.
 #[cold]
 fn log_failure(name: &str, status: Status, code: CUresult) {
     /// CUDA_ERROR_NOT_READY.

@@ -13,7 +13,7 @@ use super::boundary::Out;
 use super::{Result, device, put};
 use crate::objects::{self, Object};
 
-/// Marks handles of nodes: no address of a program, and no handle of
+/// Marks handles of nodes, to distinguish them from addresses and from handles of
 /// [`objects`]. Below it are 28 bits of the graph and 24 of the node.
 const NODES: u64 = 0x708 << 52;
 const NUMBER_BITS: u32 = 24;
@@ -147,7 +147,7 @@ pub fn edge_data(edge: Edge) -> cudaGraphEdgeData {
     }
 }
 
-/// A list of nodes that leaves their edges out must not hide anything.
+/// A list of nodes without edges must not hide edge data.
 pub fn check_lossless<'a>(mut edges: impl Iterator<Item = &'a Dependency>) -> Result {
     match edges.all(|dependency| dependency.edge == Edge::Full) {
         true => Ok(()),
@@ -155,8 +155,7 @@ pub fn check_lossless<'a>(mut edges: impl Iterator<Item = &'a Dependency>) -> Re
     }
 }
 
-/// Writes as much of a list as the program has room for. Without a place only
-/// the count is told.
+/// Writes as much of a list as fits. With a null list, writes only the count.
 ///
 /// # Safety
 /// `nodes` has room for as many records as `count` says, or is null; `count` is

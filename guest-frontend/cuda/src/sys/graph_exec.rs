@@ -44,8 +44,8 @@ fn inner(found: &Found) -> Result<&InContext<GraphExec>> {
     }
 }
 
-/// The session that a graph's nodes are of; the current one where they are of
-/// any.
+/// The session of a graph's nodes, or the current one if they need none in
+/// particular.
 fn session_of(graph: &Graph) -> Result<&'static Session> {
     for number in graph.nodes() {
         let work = graph.work(number)?;
@@ -59,7 +59,7 @@ fn session_of(graph: &Graph) -> Result<&'static Session> {
     Ok(current::current()?.session)
 }
 
-/// Makes a graph executable.
+/// Instantiates a graph.
 ///
 /// # Safety
 /// `exec` is null or writable (cuGraphInstantiate).

@@ -22,7 +22,7 @@ const PINNED: c_int = 1;
 /// CU_MEM_LOCATION_TYPE_DEVICE.
 const DEVICE: c_int = 1;
 
-/// A node's work; the record is told the address.
+/// A node's work. Writes the address to the record.
 ///
 /// # Safety
 /// `given` is null or a record whose list has as many entries as it says.

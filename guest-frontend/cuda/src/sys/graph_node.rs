@@ -61,7 +61,7 @@ pub unsafe fn kernel(given: *const CUDA_KERNEL_NODE_PARAMS_v2, had: Option<&Work
         dynamic_shared: given.sharedMemBytes,
         ..Shape::default()
     };
-    // Attributes are the node's and stay.
+    // Attributes belong to the node and stay.
     if let Some(Work::Kernel(had)) = had {
         (shape.cooperative, shape.cluster) = (had.shape.cooperative, had.shape.cluster);
     }
@@ -177,7 +177,7 @@ pub unsafe fn general(given: *const cudaGraphNodeParams, had: Option<&Work>) -> 
         MEM_FREE => graph_memory::release(unsafe { inside.cast::<u64>().read() }),
         // SAFETY: the caller promises what `node` asks for.
         BATCH_MEM_OP => unsafe { stream_memory::node(inside.cast()) },
-        // What a condition is made of cannot be changed.
+        // The parameters of a conditional node cannot be changed.
         CONDITIONAL => Err(Status::INVALID_VALUE),
         // External semaphores, signalled and waited for.
         8 | 9 => Err(unsupported_use!("cuGraphAddNode of this type")),
@@ -205,7 +205,7 @@ pub unsafe fn add(
 /// # Safety
 /// `node` is null or writable; both lists are null or have `count` records;
 /// `given` is as [`general`] asks for, and writable.
-unsafe fn add_general(
+pub(super) unsafe fn add_general(
     node: *mut CUgraphNode,
     graph: CUgraph,
     lists: (*const CUgraphNode, *const cudaGraphEdgeData),
@@ -273,7 +273,7 @@ unsafe fn add_after(
     unsafe { put(node, node_handle(name)) }
 }
 
-/// Changes what a node does.
+/// Replaces the work of a node.
 pub fn set(node: CUgraphNode, make: impl FnOnce(&Work) -> Result<Work>) -> Result {
     let (graph, number) = find_node(node)?;
     let work = make(&graph.work(number)?)?;
@@ -713,33 +713,6 @@ pub(crate) fn cuGraphEventWaitNodeGetEvent(node: CUgraphNode, event: Out<'_, CUe
 
 pub(crate) fn cuGraphEventWaitNodeSetEvent(node: CUgraphNode, event: CUevent) -> Result {
     set(node, |_| Ok(Work::EventWait(event::marked(event)?)))
-}
-
-/// # Safety
-/// As CUDA's manual says for cuGraphAddNode.
-pub(crate) unsafe fn cuGraphAddNode(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-    given: *mut cudaGraphNodeParams,
-) -> Result {
-    // SAFETY: the caller promises what `add_general` asks for.
-    unsafe { add_general(node, graph, (after, std::ptr::null()), count, given) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cuGraphAddNode_v2.
-pub(crate) unsafe fn cuGraphAddNode_v2(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    edges: *const cudaGraphEdgeData,
-    count: usize,
-    given: *mut cudaGraphNodeParams,
-) -> Result {
-    // SAFETY: the caller promises what `add_general` asks for.
-    unsafe { add_general(node, graph, (after, edges), count, given) }
 }
 
 /// # Safety

@@ -13,9 +13,9 @@ use paragpu_protocol::types::SmResource;
 
 use super::boundary::Out;
 use super::{Result, context, device, event, unsupported_use};
-use crate::current::{self, CONTEXT_IS_DESTROYED, Current, with_stack};
+use crate::current::{self, Current, with_stack};
 use crate::named_stream;
-use crate::objects::context::{Context, InGreen};
+use crate::objects::context::{CONTEXT_IS_DESTROYED, Context, InGreen};
 use crate::objects::green::{
     Description, GreenContext, INVALID_RESOURCE_CONFIGURATION, Member, Part, REMAINING,
     forget_parts,
@@ -33,12 +33,14 @@ const MULTIPROCESSORS: c_int = 1;
 const DEFAULT_STREAM: c_uint = 1;
 /// CU_STREAM_NON_BLOCKING, which CUDA demands of streams of green contexts.
 const NON_BLOCKING: c_uint = 1;
-/// Most groups of a split: more than a GPU has multiprocessors.
+/// Maximum number of groups of a split: more than a GPU has multiprocessors.
 const MOST_GROUPS: u32 = 255;
-/// Bytes of a step, and most steps of a way (protocol/interface/calls/green.rs).
+/// Size of an encoded split, and maximum number of splits
+/// (protocol/interface/calls/green.rs).
 const STEP: usize = 44;
 const MOST_STEPS: usize = 8;
-/// Most resources of a description: the groups of a split and what is left.
+/// Maximum number of resources of a description: the groups of a split and the
+/// rest.
 const MOST_RESOURCES: c_uint = 256;
 
 fn numbers(resource: SmResource) -> [u32; 3] {
@@ -355,7 +357,7 @@ fn wait(session: &'static Session, of: Option<&Green>, named: CUevent) -> Result
         if std::ptr::eq(session, event.session) {
             return session.wait_all(of, &event.object);
         }
-        // Another device's event: its worker cannot be waited for in order.
+        // An event of another device: work cannot wait for another worker in order.
         event.session.synchronize_event(&event.object)
     })
 }

@@ -10,12 +10,13 @@ use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
-use super::{Result, capture, device, memory, put};
+use super::{Result, address, capture, device, put};
+use crate::objects::pool;
 use crate::{current, managed};
 
-/// The session that pinned an address of the program, and what it pinned.
+/// The session that pinned an address of the program, and the pinned memory.
 pub fn pinned(address: u64) -> Option<(&'static Session, Pinned)> {
-    let ordinals = match memory::ordinal_of(address) {
+    let ordinals = match address::ordinal_of(address) {
         Some(ordinal) => ordinal..ordinal + 1,
         None => 0..MAX_DEVICES,
     };
@@ -24,7 +25,7 @@ pub fn pinned(address: u64) -> Option<(&'static Session, Pinned)> {
         .find_map(|session| Some((session, session.host().find(address)?)))
 }
 
-/// Memory of the program's that devices reach.
+/// Allocates pinned memory.
 ///
 /// # Safety
 /// `place` is null or writable (cuMemHostAlloc).
@@ -55,23 +56,25 @@ pub(crate) fn cuMemFreeHost(address: *mut c_void) -> Result {
         return Ok(());
     }
     let (session, found) = pinned(address as u64).ok_or(Status::INVALID_VALUE)?;
-    if found.address != address as u64 || managed::contains(found.address) {
+    let is_other = managed::contains(found.address) || pool::of(found.address) != 0;
+    if found.address != address as u64 || is_other {
         return Err(Status::INVALID_VALUE);
     }
     capture::permit_unsafe()?;
     session.host().free(address as u64)
 }
 
-/// Ends all that a session has pinned (cuDevicePrimaryCtxReset).
+/// Unpins all memory of a session (cuDevicePrimaryCtxReset).
 pub fn free_all(session: &Session) {
     for found in session.host().all() {
         let _ = managed::remove(found.address);
         // What the host says no longer matters.
-        let _ = match found.registered {
+        let _ = pool::freeing(found.address, || match found.registered {
             true => session.host().unregister(found.address),
             false => session.host().free(found.address),
-        };
+        });
     }
+    let _ = session.host().trim_pooled(0);
 }
 
 /// # Safety

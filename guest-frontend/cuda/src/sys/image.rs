@@ -12,12 +12,14 @@ const ELF: u32 = 0x464c_457f;
 const CONTAINER: u32 = 0xba55_ed50;
 /// The wrapper that nvcc puts around a fat binary.
 const WRAPPER: u32 = 0x4662_43b1;
+/// CU_JIT_INPUT_FATBINARY.
+pub const FATBINARY: u32 = 2;
 /// No image is larger (ImageQuery's limit).
 pub const MOST: usize = 1 << 30;
 /// Section type of sections without bytes.
 const NOBITS: u32 = 8;
 
-/// Does `image` begin as an ELF file or a fat binary does?
+/// Whether `image` begins like an ELF file or a fat binary.
 pub fn is_binary(image: &[u8]) -> bool {
     [ELF, CONTAINER]
         .map(u32::to_le_bytes)
@@ -30,8 +32,8 @@ pub fn is_binary(image: &[u8]) -> bool {
 pub struct Image<'a> {
     /// Its bytes.
     pub bytes: &'a [u8],
-    /// The fat binaries of which nvcc's linker made it, where it says so: they are
-    /// to be linked where the image has nothing for the device.
+    /// The fat binaries from which nvcc's linker created it, if it lists them. They
+    /// are linked if the image has nothing for the device.
     pub linked: Vec<&'a [u8]>,
 }
 

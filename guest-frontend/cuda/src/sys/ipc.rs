@@ -9,7 +9,7 @@ use paragpu_client::shared_memory::{HANDLE, Kind, SharedName};
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
-use super::pool::with_pool;
+use super::pool::{DESCRIPTOR, with_pool};
 use super::{Result, capture, device, event, get, memory, present, put};
 use crate::current;
 use crate::objects::pool::{self, Pool};
@@ -18,8 +18,6 @@ use crate::shared_handle;
 
 /// CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS.
 const LAZY_PEER_ACCESS: c_uint = 1;
-/// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
-pub(super) const DESCRIPTOR: c_int = 1;
 /// CU_MEM_HANDLE_TYPE_WIN32 and _WIN32_KMT.
 const OTHER_HANDLES: [c_int; 2] = [2, 4];
 
@@ -141,8 +139,8 @@ pub(crate) unsafe fn cuMemPoolExportToShareableHandle(
     if kind != DESCRIPTOR || flags != 0 {
         return Err(Status::INVALID_VALUE);
     }
-    let (shared, ordinal) = with_pool(pool, |pool| Ok((pool.shared(), pool.ordinal())))?;
-    let number = shared.ok_or(Status::INVALID_VALUE)?;
+    let (shared, ordinal) = with_pool(pool, |pool| Ok((pool.shared(), pool.place().ordinal())))?;
+    let (number, ordinal) = shared.zip(ordinal).ok_or(Status::INVALID_VALUE)?;
     // The ordinal is the guest's, the same in each process.
     let name = SharedName::bare(Kind::Pool, number | u64::from(ordinal));
     let descriptor = shared_handle::carrying(&name.to_bytes());
@@ -203,7 +201,8 @@ pub(crate) unsafe fn cuMemPoolImportPointer(
     place.put(0)?;
     // SAFETY: readable for so many bytes, as the caller promises.
     let bytes = unsafe { get(data.cast_const().cast::<[u8; HANDLE]>()) }?;
-    let (imported, ordinal) = with_pool(pool, |pool| Ok((pool.imports(), pool.ordinal())))?;
+    let (imported, ordinal) = with_pool(pool, |pool| Ok((pool.imports(), pool.place().ordinal())))?;
+    let ordinal = ordinal.ok_or(Status::INVALID_VALUE)?;
     let name = SharedName::from_bytes(bytes, Kind::OfPool)?;
     if imported != Some(name.note) {
         return Err(Status::INVALID_VALUE);

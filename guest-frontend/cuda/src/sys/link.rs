@@ -13,7 +13,7 @@ use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
 use super::boundary::{Out, Text};
-use super::image::{MOST, Options, is_binary};
+use super::image::{FATBINARY, MOST, Options, is_binary};
 use super::linking::{Input, Linking};
 use super::module::read_file;
 use super::{Result, present, put, put_if};
@@ -22,8 +22,6 @@ use crate::objects::{self, Found, InContext, Object};
 
 /// CU_JIT_INPUT_PTX, whose text a zero may end.
 const PTX: u32 = 1;
-/// CU_JIT_INPUT_FATBINARY.
-pub const FATBINARY: u32 = 2;
 /// CU_JIT_INPUT_NVVM, the last kind.
 const LAST: u32 = 5;
 

@@ -1,30 +1,113 @@
-//! Where memory of pools lies.
+//! Where memory lies: a device, the host, or a NUMA node of the host.
 
 use std::ffi::c_int;
+use std::path::PathBuf;
 
 use paragpu_abi::{CUdevice, cudaMemLocation, cudaMemPoolProps};
 use paragpu_protocol::status::Status;
 
-use super::{Result, device};
+use super::{Result, device, unsupported_use};
+use crate::managed::Location;
+use crate::objects::pool::Place;
 
+/// CU_MEM_LOCATION_TYPE_NONE: of managed memory, no preferred location.
+const NONE: c_int = 0;
 /// CU_MEM_LOCATION_TYPE_DEVICE.
-const LOCATION_DEVICE: c_int = 1;
+pub const DEVICE: c_int = 1;
+/// CU_MEM_LOCATION_TYPE_HOST.
+pub const HOST: c_int = 2;
+/// CU_MEM_LOCATION_TYPE_HOST_NUMA.
+pub const HOST_NUMA: c_int = 3;
+/// CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT.
+pub const HOST_NUMA_CURRENT: c_int = 4;
 /// CU_MEM_ALLOCATION_TYPE_PINNED.
 pub const PINNED: c_int = 1;
+/// CU_MEM_ALLOCATION_TYPE_MANAGED.
+pub const MANAGED: c_int = 2;
 
-/// The ordinal of the device whose memory a pool is for.
+/// Has the machine this NUMA node? Without NUMA it has node 0.
+pub fn is_node(id: c_int) -> bool {
+    let listed = || PathBuf::from(format!("/sys/devices/system/node/node{id}")).exists();
+    id == 0 || (id > 0 && listed())
+}
+
+/// The ordinal of the device whose memory a graph allocates.
 pub fn ordinal_of(properties: &cudaMemPoolProps) -> Result<u32> {
-    if properties.allocType != PINNED {
-        return Err(Status::INVALID_VALUE);
+    match pool_place(properties)? {
+        Place::Device(ordinal) => Ok(ordinal),
+        Place::Host(_) | Place::Managed(_) => {
+            Err(unsupported_use!("memory nodes of graphs in the host"))
+        }
     }
-    device::ordinal(device_of(&properties.location)?)
 }
 
 /// The device of a location, which nothing else may be.
 pub fn device_of(location: &cudaMemLocation) -> Result<CUdevice> {
-    if location.r#type == LOCATION_DEVICE {
+    if location.r#type == DEVICE {
         Ok(location.id)
     } else {
         Err(Status::NOT_SUPPORTED)
+    }
+}
+
+/// Where a pool of these properties has its memory.
+pub fn pool_place(properties: &cudaMemPoolProps) -> Result<Place> {
+    match properties.allocType {
+        PINNED | MANAGED => place(&properties.location, properties.allocType),
+        _ => Err(Status::INVALID_VALUE),
+    }
+}
+
+/// Where memory of an allocation type and a location lies.
+pub fn place(location: &cudaMemLocation, kind: c_int) -> Result<Place> {
+    let named = |id| Location {
+        kind: location.r#type,
+        id,
+    };
+    match (kind, location.r#type) {
+        (PINNED, DEVICE) => device::ordinal(location.id).map(Place::Device),
+        (PINNED, HOST) => Ok(Place::Host(named(0))),
+        (PINNED, HOST_NUMA) if is_node(location.id) => Ok(Place::Host(named(location.id))),
+        (MANAGED, NONE) => Ok(Place::Managed(Location::INVALID)),
+        (MANAGED, DEVICE) => {
+            device::ordinal(location.id)?;
+            Ok(Place::Managed(named(location.id)))
+        }
+        (MANAGED, HOST) => Ok(Place::Managed(named(0))),
+        (MANAGED, HOST_NUMA) if is_node(location.id) => Ok(Place::Managed(named(location.id))),
+        // Natively, too, what is no location at all is not a wrong value.
+        (_, kind) if !(NONE..=HOST_NUMA_CURRENT).contains(&kind) => Err(Status::NOT_SUPPORTED),
+        _ => Err(Status::INVALID_VALUE),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(kind: c_int, id: c_int) -> cudaMemLocation {
+        cudaMemLocation { r#type: kind, id }
+    }
+
+    #[test]
+    fn the_host_and_its_nodes_are_places() {
+        let host = |kind, id| Ok(Place::Host(Location { kind, id }));
+        assert_eq!(place(&at(HOST, 77), PINNED), host(HOST, 0));
+        assert_eq!(place(&at(HOST_NUMA, 0), PINNED), host(HOST_NUMA, 0));
+        for (kind, id, of) in [
+            (HOST_NUMA, -1, PINNED),
+            (HOST_NUMA, 1 << 20, PINNED),
+            (HOST_NUMA_CURRENT, 0, PINNED),
+            (HOST_NUMA_CURRENT, 0, MANAGED),
+            (NONE, 0, PINNED),
+            (HOST, 0, 0),
+            (HOST, 0, 3),
+        ] {
+            let found = place(&at(kind, id), of);
+            assert_eq!(found, Err(Status::INVALID_VALUE), "{kind} {id} {of}");
+        }
+        assert_eq!(place(&at(77, 0), PINNED), Err(Status::NOT_SUPPORTED));
+        let none = Place::Managed(Location::INVALID);
+        assert_eq!(place(&at(NONE, 5), MANAGED), Ok(none));
     }
 }

@@ -6,32 +6,25 @@ use paragpu_abi::CUdeviceptr;
 use paragpu_client::Session;
 use paragpu_client::objects::graph_memory::GraphMemory;
 use paragpu_client::shared_memory::Kind;
-use paragpu_protocol::layout::{ARENA_BASE, DEVICE_STRIDE, MAX_DEVICES, SHADOW_BASE, WINDOW_BASE};
+use paragpu_client::virtual_memory::is_seen;
+use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
+use super::address::{is_in_arena, ordinal_of};
 use super::boundary::Out;
-use super::{Result, capture, device, put, put_if};
+use super::{Result, capture, device, host, put, put_if};
 use crate::objects::pool;
 use crate::{current, managed};
 
 /// Rows of pitched memory begin at a multiple of this; CUDA's own value.
 const PITCH: usize = 512;
 
-/// The device number whose regions hold an address.
-#[must_use]
-pub fn ordinal_of(address: u64) -> Option<u32> {
-    let region = [WINDOW_BASE, SHADOW_BASE, ARENA_BASE]
-        .into_iter()
-        .find_map(|base| address.checked_sub(base))?;
-    u32::try_from(region / DEVICE_STRIDE)
-        .ok()
-        .filter(|ordinal| *ordinal < MAX_DEVICES)
-}
-
-/// Does an address lie where devices have memory and the program has none?
-#[inline]
-pub fn is_device_only(address: u64) -> bool {
-    address.wrapping_sub(ARENA_BASE) < DEVICE_STRIDE * MAX_DEVICES as u64
+/// Does the program itself reach memory that a device reaches at an address?
+pub fn is_programs(address: u64) -> bool {
+    match is_in_arena(address) {
+        true => is_seen(address),
+        false => host::pinned(address).is_some() || managed::contains(address),
+    }
 }
 
 /// The session whose device memory an address is, with its place: that of the
@@ -110,10 +103,11 @@ pub(crate) fn cuMemFree_v2(address: CUdeviceptr) -> Result {
     release(session, address)
 }
 
-/// Frees device memory or managed memory.
+/// Frees device memory, managed memory or memory of a pool in the host.
 pub fn release(session: &Session, address: u64) -> Result {
-    if managed::remove(address) {
-        return session.host().free(address);
+    let is_pooled = || !is_in_arena(address) && pool::of(address) != 0;
+    if managed::remove(address) || is_pooled() {
+        return pool::freeing(address, || session.host().free(address));
     }
     if let Some(memory) = GraphMemory::find(address) {
         return memory.free();
@@ -122,9 +116,7 @@ pub fn release(session: &Session, address: u64) -> Result {
     if shared.kind(address) == Some(Kind::OfPool) {
         return shared.close(address);
     }
-    session.memory().free(address)?;
-    pool::freed(address);
-    Ok(())
+    pool::freeing(address, || session.memory().free(address))
 }
 
 /// # Safety
@@ -161,23 +153,4 @@ pub(crate) unsafe fn cuMemGetAddressRange_v2(
     // SAFETY: `size` is null or writable, as the caller promises.
     unsafe { put_if(size, usize::try_from(length).unwrap_or(usize::MAX)) };
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_address_names_its_device() {
-        assert_eq!(ordinal_of(ARENA_BASE), Some(0));
-        assert_eq!(ordinal_of(ARENA_BASE + DEVICE_STRIDE), Some(1));
-        assert_eq!(ordinal_of(SHADOW_BASE + 5), Some(0));
-        assert_eq!(ordinal_of(WINDOW_BASE + 15 * DEVICE_STRIDE), Some(15));
-        for elsewhere in [0, ARENA_BASE - 1, 0x5555_5555_0000, 0x7fff_0000_0000] {
-            assert_eq!(ordinal_of(elsewhere), None, "{elsewhere:#x}");
-            assert!(!is_device_only(elsewhere), "{elsewhere:#x}");
-        }
-        // The program has memory in the window and none in the arena.
-        assert!(!is_device_only(WINDOW_BASE) && is_device_only(ARENA_BASE + 15 * DEVICE_STRIDE));
-    }
 }

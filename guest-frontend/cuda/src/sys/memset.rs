@@ -4,8 +4,8 @@
 
 use paragpu_abi::CUstream;
 
-use super::{Result, host};
-use crate::{managed, named_stream};
+use super::{Result, memory};
+use crate::named_stream;
 
 pub(super) fn set(
     destination: u64,
@@ -38,7 +38,7 @@ pub(super) fn set_in_order(
     stream: CUstream,
 ) -> Result {
     set(destination, pitch, value, element, extent, stream)?;
-    if host::pinned(destination).is_none() && !managed::contains(destination) {
+    if !memory::is_programs(destination) {
         return Ok(());
     }
     let named = named_stream::named(stream)?;

@@ -1,8 +1,8 @@
 //! The C boundary: the exported functions.
 //!
-//! Everything here deals in pointers that a C program passes, and is as safe
-//! as that program keeps to CUDA's manual; so the folder's functions are
-//! `unsafe`. Each block inside says on which promise of the caller it stands.
+//! The functions here take pointers from a C program and rely on it to follow
+//! CUDA's manual, so they are `unsafe`. Each unsafe block names the promise of the
+//! caller on which it relies.
 #![allow(non_snake_case, clippy::too_many_arguments)]
 #![allow(clippy::not_unsafe_ptr_arg_deref)]
 
@@ -13,6 +13,7 @@ use paragpu_protocol::status::Status;
 /// Result of a function.
 pub(crate) type Result<T = (), E = Status> = std::result::Result<T, E>;
 
+mod address;
 pub mod array;
 pub(crate) mod boundary;
 pub mod capture;
@@ -63,7 +64,7 @@ pub mod texture_reference;
 pub mod user_object;
 pub mod virtual_memory;
 
-/// Says once that a function is not served.
+/// Prints once that a function is not supported.
 pub(crate) fn unsupported(name: &str, said: &AtomicBool) -> Status {
     if !said.swap(true, Ordering::Relaxed) {
         eprintln!("paragpu: not supported: {name}");
@@ -71,7 +72,7 @@ pub(crate) fn unsupported(name: &str, said: &AtomicBool) -> Status {
     Status::NOT_SUPPORTED
 }
 
-/// Says once that a use of a served function is not served.
+/// Prints once that a use of a supported function is not supported.
 macro_rules! unsupported_use {
     ($what:expr) => {{
         static SAID: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
@@ -118,7 +119,7 @@ unsafe fn clear<T>(place: *mut T) {
 /// Refuses a null pointer. What is there need not be a value yet, so that
 /// [`get`] would not do for a place that is written to.
 fn present<T>(place: *const T) -> Result {
-    if place.is_null() || memory::is_device_only(place.addr() as u64) {
+    if place.is_null() || address::is_device_only(place.addr() as u64) {
         return Err(Status::INVALID_VALUE);
     }
     Ok(())
@@ -134,6 +135,18 @@ unsafe fn get<'a, T>(place: *const T) -> Result<&'a T> {
     present(place)?;
     // SAFETY: the pointer is null or readable, as the caller promises.
     unsafe { place.as_ref() }.ok_or(Status::INVALID_VALUE)
+}
+
+/// Copies bytes to memory that the program frees with C's `free`.
+fn to_malloc(bytes: &[u8]) -> Result<*mut u8> {
+    // SAFETY: a plain allocation.
+    let place = unsafe { libc::malloc(bytes.len().max(1)) }.cast::<u8>();
+    if place.is_null() {
+        return Err(Status::OUT_OF_MEMORY);
+    }
+    // SAFETY: just allocated, of that many bytes.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
+    Ok(place)
 }
 
 /// Text of the program, which must be UTF-8.

@@ -10,8 +10,7 @@ use paragpu_client::module::{Function, LinkPart, Module};
 use paragpu_protocol::status::Status;
 
 use super::boundary::{Out, Text};
-use super::image::{Image, Options};
-use super::link::FATBINARY;
+use super::image::{FATBINARY, Image, Options};
 use super::{Result, library, present, put, put_if, text};
 use crate::current;
 use crate::managed;
@@ -64,8 +63,12 @@ pub unsafe fn load_image<'a>(
             Ok((module, loaded))
         }
         Err(status) => {
+            let detail = paragpu_client::take_detail();
+            if status == Status::NO_BINARY_FOR_GPU {
+                paragpu_client::explain(status, &detail);
+            }
             // SAFETY: the caller promises what `Options::tell` asks for.
-            unsafe { options.tell("", &paragpu_client::take_detail()) };
+            unsafe { options.tell("", &detail) };
             Err(status)
         }
     }

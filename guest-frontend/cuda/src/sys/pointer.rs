@@ -82,14 +82,15 @@ fn known(address: u64) -> Result<Option<Known>> {
         return Ok(None);
     };
     if let Some((start, size, id)) = session.memory().find(address) {
+        let is_seen = session.virtual_memory().is_seen(address);
         return Ok(Some(Known {
             session,
-            kind: DEVICE,
+            kind: if is_seen { HOST } else { DEVICE },
             start,
             size,
             id: u64::from(session.ordinal()) << 48 | if id == 0 { 1 << 61 | start } else { id },
             device: address,
-            host: None,
+            host: is_seen.then_some(address),
             managed: false,
         }));
     }

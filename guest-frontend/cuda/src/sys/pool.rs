@@ -2,8 +2,14 @@
 //!
 //! All pools of a device are the session's memory. An allocation is there when
 //! the call returns, which is before the stream gets to it; memory freed in a
-//! stream is used again when all work posted before is over.
+//! stream is used again in that stream, or when all work posted before is over.
+//! What other processes may have is never kept.
+//!
+//! Pools in the host have pinned memory of the session whose stream allocates, and
+//! managed pools have managed memory, which is pinned as well. Both are reached by
+//! the program and by that device, whatever access is set.
 
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
@@ -17,14 +23,15 @@ use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
+use super::address::is_in_arena;
 use super::boundary::{In, Out};
-use super::ipc::DESCRIPTOR;
-use super::location::{PINNED, device_of, ordinal_of};
-use super::{Result, device, get, graph_memory, memory, present, put, unsupported_use};
-use crate::current;
-use crate::named_stream;
-use crate::objects::pool::Pool;
-use crate::objects::{self, Object};
+use super::location::{DEVICE, HOST, HOST_NUMA, HOST_NUMA_CURRENT, device_of};
+use super::location::{place, pool_place};
+use super::{Result, device, get, graph_memory, host, memory, present, put, unsupported_use};
+use crate::named_stream::{self, Named};
+use crate::objects::pool::{Place, Pool};
+use crate::objects::{self, Object, pool};
+use crate::{current, managed};
 
 /// Attributes whose value is an `int`: reuse policies.
 const REUSE: std::ops::RangeInclusive<c_int> = 1..=3;
@@ -38,38 +45,58 @@ const RESERVED_HIGH: c_int = 6;
 const USED: c_int = 7;
 /// CU_MEMPOOL_ATTR_USED_MEM_HIGH.
 const USED_HIGH: c_int = 8;
+/// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
+pub(super) const DESCRIPTOR: c_int = 1;
 /// CU_MEM_ACCESS_FLAGS_PROT_READWRITE.
 const READ_WRITE: c_int = 3;
 
+/// The pools of a place.
 struct Pools {
     /// Made at the first question.
     default: usize,
     current: usize,
 }
 
-static POOLS: [Mutex<Pools>; MAX_DEVICES as usize] = [const {
-    Mutex::new(Pools {
+impl Pools {
+    const NONE: Self = Self {
         default: 0,
         current: 0,
-    })
-}; MAX_DEVICES as usize];
+    };
+
+    /// The default pool is there.
+    fn of(&mut self, place: Place) -> &mut Self {
+        if self.default == 0 {
+            self.default = insert(Pool::new(place, 0)).addr();
+            self.current = self.default;
+        }
+        self
+    }
+}
+
+static POOLS: [Mutex<Pools>; MAX_DEVICES as usize] =
+    [const { Mutex::new(Pools::NONE) }; MAX_DEVICES as usize];
+/// Those that are no device's.
+static ELSEWHERE: Mutex<BTreeMap<Place, Pools>> = Mutex::new(BTreeMap::new());
+
+fn with_pools_of<R>(place: Place, with: impl FnOnce(&mut Pools) -> R) -> Result<R> {
+    if let Place::Device(ordinal) = place {
+        let pools = POOLS.get(ordinal as usize).ok_or(Status::INVALID_DEVICE)?;
+        return Ok(with(pools.lock().of(place)));
+    }
+    let mut elsewhere = ELSEWHERE.lock();
+    let pools = elsewhere.entry(place).or_insert(Pools::NONE);
+    Ok(with(pools.of(place)))
+}
 
 fn with_pools<R>(device: CUdevice, with: impl FnOnce(&mut Pools) -> R) -> Result<R> {
-    let ordinal = device::ordinal(device)?;
-    let pools = POOLS.get(ordinal as usize).ok_or(Status::INVALID_DEVICE)?;
-    let mut pools = pools.lock();
-    if pools.default == 0 {
-        pools.default = insert(Pool::new(ordinal, 0)).addr();
-        pools.current = pools.default;
-    }
-    Ok(with(&mut pools))
+    with_pools_of(Place::Device(device::ordinal(device)?), with)
 }
 
 /// [`with_pools`] of functions that call a device that does not exist an invalid
 /// value.
 fn with_current<R>(device: CUdevice, with: impl FnOnce(&mut Pools) -> R) -> Result<R> {
     let ordinal = device::ordinal(device).map_err(|_| Status::INVALID_VALUE)?;
-    with_pools(device::number(ordinal), with)
+    with_pools_of(Place::Device(ordinal), with)
 }
 
 /// Gives a pool a handle.
@@ -92,32 +119,34 @@ pub(crate) fn with_pool<R>(pool: CUmemoryPool, with: impl FnOnce(&Pool) -> Resul
     }
 }
 
-fn is_default(pool: CUmemoryPool, ordinal: u32) -> bool {
-    with_pools(device::number(ordinal), |pools| {
-        pools.default == pool.addr()
-    })
-    .unwrap_or(false)
-}
-
 fn allocate(size: usize, stream: CUstream, pool: Option<CUmemoryPool>) -> Result<u64> {
     let named = named_stream::named(stream)?;
     let pool = match pool {
         Some(pool) => pool,
         None => {
             let ordinal = named.session()?.ordinal();
-            handle(with_pools(device::number(ordinal), |pools| pools.current)?)
+            handle(with_pools_of(Place::Device(ordinal), |pools| {
+                pools.current
+            })?)
         }
     };
-    let (ordinal, account) = with_pool(pool, |pool| {
+    let (place, account) = with_pool(pool, |pool| {
         if pool.imports().is_some() {
             return Err(Status::INVALID_VALUE);
         }
-        Ok((pool.ordinal(), Arc::clone(pool.account())))
+        Ok((pool.place(), Arc::clone(pool.account())))
     })?;
-    let session = device::session(ordinal)?;
+    let session = match place {
+        Place::Device(ordinal) => device::session(ordinal)?,
+        Place::Host(_) | Place::Managed(_) => named.session()?,
+    };
     let size = size as u64;
     let stream = named.stream()?;
     if stream.is_capturing() {
+        if place.ordinal().is_none() {
+            let what = "cuMemAllocFromPoolAsync of memory in the host in a capture";
+            return Err(unsupported_use!(what));
+        }
         let memory = session.graph_memory(size)?;
         stream.note(Work::MemAlloc(Arc::clone(&memory)))?;
         return Ok(memory.address);
@@ -125,18 +154,24 @@ fn allocate(size: usize, stream: CUstream, pool: Option<CUmemoryPool>) -> Result
     if !account.take(size) {
         return Err(Status::OUT_OF_MEMORY);
     }
-    let address = match session.memory().allocate(size) {
-        Ok(address) => address,
-        Err(status) => {
-            account.give_back(size);
-            return Err(status);
-        }
+    let is_own = std::ptr::eq(session, named.session()?);
+    let allocated = match (place, account.owner().filter(|_| is_own)) {
+        (Place::Device(_), Some(owner)) => session.memory().allocate_in(size, owner, stream),
+        (Place::Device(_), None) => session.memory().allocate(size),
+        (Place::Host(_) | Place::Managed(_), _) => session.host().allocate_pooled(size, stream),
     };
+    let address = allocated.inspect_err(|_| account.give_back(size))?;
     account.placed(address, size);
-    if let Ok(current) = current::current()
-        && std::ptr::eq(current.session, session)
-    {
-        current.keep_memory(address);
+    match place {
+        Place::Device(_) => {
+            if let Ok(current) = current::current()
+                && std::ptr::eq(current.session, session)
+            {
+                current.keep_memory(address);
+            }
+        }
+        Place::Host(_) => {}
+        Place::Managed(preferred) => managed::insert_preferring(address, size, preferred),
     }
     Ok(address)
 }
@@ -172,6 +207,20 @@ pub(crate) unsafe fn cuMemAllocFromPoolAsync(
     unsafe { put(address, allocate(size, stream, Some(pool))?) }
 }
 
+/// Frees memory of a pool in the host in the order of a stream.
+fn free_in_host(address: u64, named: &Named) -> Result {
+    let (session, _) = host::pinned(address).ok_or(Status::INVALID_VALUE)?;
+    let (own, stream) = named.both()?;
+    let _ = managed::remove(address);
+    pool::freeing(address, || {
+        if std::ptr::eq(session, own) {
+            return session.host().free_pooled(address, stream);
+        }
+        own.streams().synchronize(stream)?;
+        session.host().free(address)
+    })
+}
+
 pub(crate) fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> Result {
     let named = named_stream::named(stream)?;
     if address == 0 {
@@ -185,7 +234,17 @@ pub(crate) fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> Result {
         }
         return stream.note(graph_memory::release(address)?);
     }
-    memory::release(memory::owner(address)?, address)
+    if !is_in_arena(address) && pool::of(address) != 0 {
+        return free_in_host(address, &named);
+    }
+    let session = memory::owner(address)?;
+    let account = pool::account_of(address);
+    let owner = account.and_then(|account| account.owner());
+    let own = named.session()?;
+    match owner.filter(|_| std::ptr::eq(session, own)) {
+        Some(owner) => pool::freeing(address, || session.memory().free_in(address, owner, stream)),
+        None => memory::release(session, address),
+    }
 }
 
 pub(crate) fn cuDeviceGetDefaultMemPool(pool: Out<'_, CUmemoryPool>, device: CUdevice) -> Result {
@@ -198,7 +257,7 @@ pub(crate) fn cuDeviceGetMemPool(pool: Out<'_, CUmemoryPool>, device: CUdevice) 
 
 pub(crate) fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool) -> Result {
     let ordinal = device::ordinal(device).map_err(|_| Status::INVALID_VALUE)?;
-    if with_pool(pool, |pool| Ok(pool.ordinal()))? != ordinal {
+    if with_pool(pool, |pool| Ok(pool.place()))? != Place::Device(ordinal) {
         return Err(Status::INVALID_VALUE);
     }
     with_current(device, |pools| pools.current = pool.addr())
@@ -211,10 +270,9 @@ pub(crate) unsafe fn cuMemGetDefaultMemPool(
     location: *mut cudaMemLocation,
     kind: c_int,
 ) -> Result {
-    let _ = kind;
     // SAFETY: `location` is null or readable, as the caller promises.
-    let device = device_of(unsafe { get(location.cast_const()) }?)?;
-    pool.put(handle(with_pools(device, |pools| pools.default)?))
+    let place = place(unsafe { get(location.cast_const()) }?, kind)?;
+    pool.put(handle(with_pools_of(place, |pools| pools.default)?))
 }
 
 /// # Safety
@@ -224,10 +282,9 @@ pub(crate) unsafe fn cuMemGetMemPool(
     location: *mut cudaMemLocation,
     kind: c_int,
 ) -> Result {
-    let _ = kind;
     // SAFETY: `location` is null or readable, as the caller promises.
-    let device = device_of(unsafe { get(location.cast_const()) }?)?;
-    pool.put(handle(with_pools(device, |pools| pools.current)?))
+    let place = place(unsafe { get(location.cast_const()) }?, kind)?;
+    pool.put(handle(with_pools_of(place, |pools| pools.current)?))
 }
 
 /// # Safety
@@ -242,10 +299,11 @@ pub(crate) unsafe fn cuMemSetMemPool(
     if pool.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    if kind != PINNED {
-        return Err(unsupported_use!("cuMemSetMemPool for memory of this type"));
+    let place = place(location, kind)?;
+    if with_pool(pool, |pool| Ok(pool.place()))? != place {
+        return Err(Status::INVALID_VALUE);
     }
-    cuDeviceSetMemPool(device_of(location)?, pool)
+    with_pools_of(place, |pools| pools.current = pool.addr())
 }
 
 pub(crate) fn cuMemPoolCreate(
@@ -253,25 +311,35 @@ pub(crate) fn cuMemPoolCreate(
     properties: In<'_, cudaMemPoolProps>,
 ) -> Result {
     let properties = properties.get()?;
-    let is_shared = properties.handleTypes == DESCRIPTOR;
-    if properties.handleTypes != 0 && !is_shared {
-        return Err(unsupported_use!("cuMemPoolCreate for handles of this type"));
-    }
-    let ordinal = ordinal_of(properties)?;
+    let place = pool_place(properties)?;
     let most = properties.maxSize as u64;
-    pool.put(insert(match is_shared {
-        true => Pool::for_others(ordinal, most),
-        false => Pool::new(ordinal, most),
-    }))
+    let made = match (place, properties.handleTypes) {
+        (_, 0) => Pool::new(place, most),
+        (Place::Device(ordinal), DESCRIPTOR) => Pool::for_others(ordinal, most),
+        (Place::Device(_), _) => {
+            return Err(unsupported_use!("cuMemPoolCreate for handles of this type"));
+        }
+        (Place::Host(location), DESCRIPTOR) if location.kind == HOST_NUMA => {
+            let what = "cuMemPoolCreate of memory in the host for other processes";
+            return Err(unsupported_use!(what));
+        }
+        (Place::Host(_) | Place::Managed(_), _) => return Err(Status::INVALID_VALUE),
+    };
+    pool.put(insert(made))
 }
 
 pub(crate) fn cuMemPoolDestroy(pool: CUmemoryPool) -> Result {
-    let ordinal = with_pool(pool, |pool| Ok(pool.ordinal()))?;
-    if is_default(pool, ordinal) {
+    let place = with_pool(pool, |pool| Ok(pool.place()))?;
+    let is_default = with_pools_of(place, |pools| pools.default == pool.addr());
+    if is_default == Ok(true) {
         return Err(Status::INVALID_VALUE);
     }
     objects::remove(pool, |object| matches!(object, Object::Pool(_)));
-    with_pools(device::number(ordinal), |pools| {
+    pool::ended(pool.addr());
+    if let Some(session) = place.ordinal().and_then(device::session_if_open) {
+        session.memory().settle_pools(pool::may_keep)?;
+    }
+    with_pools_of(place, |pools| {
         if pools.current == pool.addr() {
             pools.current = pools.default;
         }
@@ -279,13 +347,21 @@ pub(crate) fn cuMemPoolDestroy(pool: CUmemoryPool) -> Result {
 }
 
 pub(crate) fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> Result {
-    let (ordinal, reserved) = with_pool(pool, |pool| {
-        Ok((pool.ordinal(), pool.account().reserved().now))
+    let (place, reserved) = with_pool(pool, |pool| {
+        Ok((pool.place(), pool.account().reserved().now))
     })?;
     if keep as u64 >= reserved && reserved > 0 {
         return Ok(());
     }
-    device::session(ordinal)?.memory().trim()?;
+    match place {
+        Place::Device(ordinal) => device::session(ordinal)?.memory().trim()?,
+        Place::Host(_) | Place::Managed(_) => {
+            let sessions = (0..MAX_DEVICES).filter_map(device::session_if_open);
+            for session in sessions {
+                session.host().trim_pooled(keep as u64)?;
+            }
+        }
+    }
     with_pool(pool, |pool| {
         pool.account().trim(keep as u64);
         Ok(())
@@ -359,6 +435,52 @@ pub(crate) unsafe fn cuMemPoolSetAttribute(
     })
 }
 
+/// The access of a location to a pool's memory.
+fn access_of(pool: &Pool, location: &cudaMemLocation) -> Result<c_int> {
+    let has = |has: bool| Ok(if has { READ_WRITE } else { 0 });
+    match (pool.place(), location.r#type) {
+        (Place::Managed(_), DEVICE) => device::ordinal(location.id).and_then(|_| has(true)),
+        (Place::Host(_), DEVICE) => {
+            let ordinal = device::ordinal(location.id)?;
+            has(pool.state().accessed_by.contains(&ordinal))
+        }
+        (Place::Host(_) | Place::Managed(_), HOST | HOST_NUMA | HOST_NUMA_CURRENT) => has(true),
+        (Place::Device(own), DEVICE) => has(device::ordinal(location.id)? == own),
+        _ => Err(Status::INVALID_VALUE),
+    }
+}
+
+/// Gives a location the access to a pool's memory, or takes it.
+fn set_access(pool: &Pool, location: &cudaMemLocation, flags: c_int) -> Result {
+    match (pool.place(), location.r#type) {
+        (Place::Device(own), _) => {
+            if device::ordinal(device_of(location)?)? != own {
+                /// CUDA_ERROR_PEER_ACCESS_UNSUPPORTED.
+                const PEER_ACCESS_UNSUPPORTED: Status = Status(217);
+                return Err(PEER_ACCESS_UNSUPPORTED);
+            }
+        }
+        (Place::Host(_), DEVICE) if flags == 0 => {
+            let ordinal = device::ordinal(location.id)?;
+            pool.state().accessed_by.remove(&ordinal);
+            return Ok(());
+        }
+        (Place::Host(_), DEVICE) => {
+            let ordinal = device::ordinal(location.id)?;
+            if flags == READ_WRITE {
+                pool.state().accessed_by.insert(ordinal);
+            }
+        }
+        _ => {
+            access_of(pool, location)?;
+        }
+    }
+    match flags {
+        READ_WRITE => Ok(()),
+        _ => Err(Status::INVALID_VALUE),
+    }
+}
+
 /// # Safety
 /// As CUDA's manual says for cuMemPoolSetAccess.
 pub(crate) unsafe fn cuMemPoolSetAccess(
@@ -366,18 +488,13 @@ pub(crate) unsafe fn cuMemPoolSetAccess(
     access: *const cudaMemAccessDesc,
     number: usize,
 ) -> Result {
-    let ordinal = with_pool(pool, |pool| Ok(pool.ordinal()))?;
+    with_pool(pool, |_| Ok(()))?;
     for at in 0..number {
         // SAFETY: the pointer is null or readable, as the caller promises.
         let access = unsafe { get(access.wrapping_add(at)) }?;
-        if device::ordinal(device_of(&access.location)?)? != ordinal {
-            /// CUDA_ERROR_PEER_ACCESS_UNSUPPORTED.
-            const PEER_ACCESS_UNSUPPORTED: Status = Status(217);
-            return Err(PEER_ACCESS_UNSUPPORTED);
-        }
-        if access.flags != READ_WRITE {
-            return Err(Status::INVALID_VALUE);
-        }
+        with_pool(pool, |pool| {
+            set_access(pool, &access.location, access.flags)
+        })?;
     }
     Ok(())
 }
@@ -389,8 +506,8 @@ pub(crate) unsafe fn cuMemPoolGetAccess(
     pool: CUmemoryPool,
     location: *mut cudaMemLocation,
 ) -> Result {
-    let ordinal = with_pool(pool, |pool| Ok(pool.ordinal()))?;
+    with_pool(pool, |_| Ok(()))?;
     // SAFETY: `location` is null or readable, as the caller promises.
-    let asked = device::ordinal(device_of(unsafe { get(location.cast_const()) }?)?)?;
-    flags.put(if asked == ordinal { READ_WRITE } else { 0 })
+    let location = unsafe { get(location.cast_const()) }?;
+    flags.put(with_pool(pool, |pool| access_of(pool, location))?)
 }

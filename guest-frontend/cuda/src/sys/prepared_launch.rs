@@ -9,7 +9,6 @@ use paragpu_client::launch::Shape;
 use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
-use super::boundary::DEFAULT_STREAM;
 use super::module::callable;
 use super::{Result, launch};
 use crate::objects;
@@ -58,7 +57,7 @@ fn prepare(function: CUfunction, change: impl FnOnce(&mut Prepared)) -> Result {
 }
 
 /// Puts bytes among a function's parameters.
-fn set(function: CUfunction, offset: c_int, bytes: &[u8]) -> Result {
+pub(super) fn set(function: CUfunction, offset: c_int, bytes: &[u8]) -> Result {
     let offset = usize::try_from(offset).map_err(|_| Status::INVALID_VALUE)?;
     let end = offset.checked_add(bytes.len()).filter(|end| *end <= MOST);
     let end = end.ok_or(Status::INVALID_VALUE)?;
@@ -122,14 +121,6 @@ pub(crate) fn cuParamSetSize(function: CUfunction, bytes: c_uint) -> Result {
     prepare(function, |prepared| prepared.size = bytes as usize)
 }
 
-pub(crate) fn cuParamSeti(function: CUfunction, offset: c_int, value: c_uint) -> Result {
-    set(function, offset, &value.to_ne_bytes())
-}
-
-pub(crate) fn cuParamSetf(function: CUfunction, offset: c_int, value: f32) -> Result {
-    set(function, offset, &value.to_ne_bytes())
-}
-
 /// # Safety
 /// As CUDA's manual says for cuParamSetv.
 pub(crate) unsafe fn cuParamSetv(
@@ -155,12 +146,4 @@ pub(crate) unsafe fn cuParamSetv(
         // SAFETY: `value` holds `bytes`, as the caller promises
         unsafe { std::slice::from_raw_parts(value.cast(), bytes) },
     )
-}
-
-pub(crate) fn cuLaunch(function: CUfunction) -> Result {
-    run(function, [1, 1], DEFAULT_STREAM)
-}
-
-pub(crate) fn cuLaunchGrid(function: CUfunction, width: c_int, height: c_int) -> Result {
-    run(function, [width, height], DEFAULT_STREAM)
 }

@@ -84,8 +84,7 @@ pub(crate) fn cuStreamSynchronize(stream: CUstream) -> Result {
     let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
     session.streams().synchronize(stream)?;
-    pool::waited();
-    Ok(())
+    pool::waited(session)
 }
 
 pub(crate) fn cuStreamQuery(stream: CUstream) -> Result {

@@ -9,23 +9,19 @@ use std::os::fd::{BorrowedFd, IntoRawFd as _};
 use paragpu_abi::{CUdeviceptr, CUmemAllocationProp, cudaMemAccessDesc, cudaMemLocation};
 use paragpu_client::Session;
 use paragpu_client::shared_memory::{Kind, SharedName};
-use paragpu_client::virtual_memory::{GRANULARITY, Properties};
+use paragpu_client::virtual_memory::{GRANULARITY, Place, Properties, Side};
 use paragpu_protocol::status::Status;
 
+use super::address::ordinal_of;
 use super::boundary::{In, Out};
 use super::graph::list;
-use super::ipc::{self, DESCRIPTOR};
-use super::memory::ordinal_of;
+use super::ipc;
+use super::location::{DEVICE, HOST, HOST_NUMA, HOST_NUMA_CURRENT, PINNED, is_node};
+use super::pool::DESCRIPTOR;
 use super::{Result, device, get, present, put, unsupported_use};
 use crate::current;
 use crate::shared_handle::{self, SharedHandles};
 
-/// CU_MEM_LOCATION_TYPE_DEVICE.
-const DEVICE: c_int = 1;
-/// CU_MEM_LOCATION_TYPE_HOST, _HOST_NUMA and _HOST_NUMA_CURRENT.
-const HOST: std::ops::RangeInclusive<c_int> = 2..=4;
-/// CU_MEM_ALLOCATION_TYPE_PINNED.
-const PINNED: c_int = 1;
 /// CUmemAllocationGranularity_flags: minimum and recommended.
 const GRANULARITIES: std::ops::RangeInclusive<c_int> = 0..=1;
 /// Handles carry the device's ordinal, one more, above this.
@@ -54,15 +50,25 @@ fn owner(address: u64) -> Result<&'static Session> {
         .ok_or(Status::INVALID_VALUE)
 }
 
-/// The ordinal of the device that an allocation is for.
-fn device_of(properties: &CUmemAllocationProp) -> Result<u32> {
+/// The session of the current context, or of the first device.
+fn any_session() -> Result<&'static Session> {
+    match current::current_if_any() {
+        Some(current) => Ok(current.session),
+        None => device::session(device::ordinal(0)?),
+    }
+}
+
+/// Where an allocation is to lie, and on which device.
+fn place_of(properties: &CUmemAllocationProp) -> Result<(Place, Option<u32>)> {
     if properties.r#type != PINNED {
         return Err(Status::INVALID_VALUE);
     }
-    match properties.location.r#type {
-        DEVICE => device::ordinal(properties.location.id),
-        ..DEVICE => Err(Status::INVALID_VALUE),
-        _ => Err(unsupported_use!("cuMemCreate in memory of the host")),
+    let cudaMemLocation { r#type: kind, id } = properties.location;
+    match kind {
+        DEVICE => Ok((Place::Device, Some(device::ordinal(id)?))),
+        HOST => Ok((Place::Host, None)),
+        HOST_NUMA if is_node(id) => Ok((Place::HostNode(id), None)),
+        _ => Err(Status::INVALID_VALUE),
     }
 }
 
@@ -72,10 +78,7 @@ pub(crate) fn cuMemGetAllocationGranularity(
     option: c_int,
 ) -> Result {
     let properties = properties.get()?;
-    // Programs ask for the host's before they find that there is none (NCCL).
-    if properties.r#type != PINNED || !HOST.contains(&properties.location.r#type) {
-        device_of(properties)?;
-    }
+    place_of(properties)?;
     if !GRANULARITIES.contains(&option) {
         return Err(Status::INVALID_VALUE);
     }
@@ -95,11 +98,7 @@ pub(crate) unsafe fn cuMemAddressReserve(
     if flags != 0 {
         return Err(Status::INVALID_VALUE);
     }
-    let session = match current::current_if_any() {
-        Some(current) => current.session,
-        None => device::session(device::ordinal(0)?)?,
-    };
-    let space = session.virtual_memory();
+    let space = any_session()?.virtual_memory();
     // SAFETY: `address` is null or writable, as the caller promises.
     unsafe { put(address, space.reserve(size as u64, alignment as u64, hint)?) }
 }
@@ -121,9 +120,16 @@ pub(crate) unsafe fn cuMemCreate(
     present(place)?;
     // SAFETY: `properties` is null or readable, as the caller promises.
     let asked = unsafe { get(properties) }?;
-    let ordinal = device_of(asked)?;
+    let (at, ordinal) = place_of(asked)?;
     if flags != 0 {
         return Err(Status::INVALID_VALUE);
+    }
+    if at == Place::Host && asked.requestedHandleTypes != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    if at != Place::Device && asked.requestedHandleTypes != 0 {
+        let what = "cuMemCreate of memory in the host for other processes";
+        return Err(unsupported_use!(what));
     }
     if asked.requestedHandleTypes & !DESCRIPTOR != 0 {
         return Err(unsupported_use!("cuMemCreate for handles of this type"));
@@ -140,8 +146,12 @@ pub(crate) unsafe fn cuMemCreate(
         ));
     }
     release_closed();
-    let session = device::session(ordinal)?;
+    let session = match ordinal {
+        Some(ordinal) => device::session(ordinal)?,
+        None => any_session()?,
+    };
     let kept = Properties {
+        place: at,
         handle_types: asked.requestedHandleTypes,
         usage,
     };
@@ -214,11 +224,9 @@ pub(crate) fn cuMemImportFromShareableHandle(
 fn import(place: Out<'_, u64>, descriptor: BorrowedFd<'_>) -> Result {
     let bytes = shared_handle::carried(descriptor).ok_or(Status::INVALID_VALUE)?;
     let name = SharedName::from_bytes(&bytes, Kind::Allocation)?;
-    let session = match current::current_if_any() {
-        Some(current) => current.session,
-        None => device::session(device::ordinal(0)?)?,
-    };
+    let session = any_session()?;
     let kept = Properties {
+        place: Place::Device,
         handle_types: DESCRIPTOR,
         usage: 0,
     };
@@ -244,12 +252,14 @@ pub(crate) fn cuMemGetAllocationPropertiesFromHandle(
     let (session, number) = allocation(handle)?;
     let properties = session.virtual_memory().properties(number)?;
     let usage = properties.usage.to_ne_bytes();
+    let at = |kind, id| cudaMemLocation { r#type: kind, id };
     place.put(CUmemAllocationProp {
         r#type: PINNED,
         requestedHandleTypes: properties.handle_types,
-        location: cudaMemLocation {
-            r#type: DEVICE,
-            id: device::number(session.ordinal()),
+        location: match properties.place {
+            Place::Device => at(DEVICE, device::number(session.ordinal())),
+            Place::Host => at(HOST, 0),
+            Place::HostNode(node) => at(HOST_NUMA, node),
         },
         win32HandleMetaData: std::ptr::null_mut(),
         allocFlags: [0, 0, usage[0], usage[1], 0, 0, 0, 0],
@@ -272,20 +282,55 @@ pub(crate) fn cuMemMap(
         let what = "cuMemMap of memory where another device's addresses were reserved";
         return Err(unsupported_use!(what));
     }
-    session.virtual_memory().map(address, size as u64, number)
+    let space = session.virtual_memory();
+    let mapped = space.map(address, size as u64, number);
+    if mapped == Err(Status::NOT_SUPPORTED) && space.is_mapped_in_host(number)? {
+        let what = "cuMemMap of memory in the host at a second address";
+        return Err(unsupported_use!(what));
+    }
+    mapped
 }
 
 pub(crate) fn cuMemUnmap(address: CUdeviceptr, size: usize) -> Result {
     owner(address)?.virtual_memory().unmap(address, size as u64)
 }
 
-/// Is a location the session's own device? Others have no way to its memory.
-fn is_own(session: &Session, location: &cudaMemLocation) -> Result<bool> {
+/// The side of a session that a location means; `None` for another device, which cannot
+/// access its memory.
+fn side_of(session: &Session, location: &cudaMemLocation) -> Result<Option<Side>> {
     match location.r#type {
-        DEVICE => Ok(device::ordinal(location.id)? == session.ordinal()),
-        ..DEVICE => Err(Status::INVALID_VALUE),
-        _ => Ok(false),
+        DEVICE => {
+            let own = device::ordinal(location.id)? == session.ordinal();
+            Ok(own.then_some(Side::Device))
+        }
+        HOST | HOST_NUMA | HOST_NUMA_CURRENT => Ok(Some(Side::Host)),
+        _ => Err(Status::INVALID_VALUE),
     }
+}
+
+/// Refuses an access that memory at `places` cannot have.
+fn check_access(places: &[Place], location: &cudaMemLocation, side: Side, flags: u32) -> Result {
+    if !matches!(flags, 0 | 1 | 3) {
+        return Err(Status::INVALID_VALUE);
+    }
+    for place in places {
+        match (place, side) {
+            (Place::Device, Side::Device) => {}
+            (Place::Device, Side::Host) => {
+                let what = "cuMemSetAccess for the host to memory of a device";
+                return Err(unsupported_use!(what));
+            }
+            (Place::Host, Side::Host) if location.r#type != HOST => {
+                return Err(Status::INVALID_VALUE);
+            }
+            (Place::Host | Place::HostNode(_), _) if flags == 1 => {
+                let what = "cuMemSetAccess to memory in the host for reading alone";
+                return Err(unsupported_use!(what));
+            }
+            (Place::Host | Place::HostNode(_), _) => {}
+        }
+    }
+    Ok(())
 }
 
 /// # Safety
@@ -302,17 +347,20 @@ pub(crate) unsafe fn cuMemSetAccess(
     if access.is_empty() {
         return Err(Status::INVALID_VALUE);
     }
+    let places = session.virtual_memory().places(address, size as u64)?;
+    let mut changes = Vec::with_capacity(access.len());
     for one in access {
-        if !is_own(session, &one.location)? {
-            let what = "cuMemSetAccess for another device or the host";
-            return Err(unsupported_use!(what));
-        }
-    }
-    for one in access {
+        let Some(side) = side_of(session, &one.location)? else {
+            return Err(unsupported_use!("cuMemSetAccess for another device"));
+        };
         let flags = u32::try_from(one.flags).map_err(|_| Status::INVALID_VALUE)?;
+        check_access(&places, &one.location, side, flags)?;
+        changes.push((side, flags));
+    }
+    for (side, flags) in changes {
         session
             .virtual_memory()
-            .set_access(address, size as u64, flags)?;
+            .set_access(address, size as u64, side, flags)?;
     }
     Ok(())
 }
@@ -323,7 +371,13 @@ pub(crate) fn cuMemGetAccess(
     address: CUdeviceptr,
 ) -> Result {
     let session = owner(address)?;
-    let access = session.virtual_memory().access(address)?;
-    let own = is_own(session, location.get()?)?;
-    flags.put(if own { u64::from(access) } else { 0 })
+    let space = session.virtual_memory();
+    let access = |side| space.access(address, side);
+    let mapped = access(Side::Device)?;
+    let found = match side_of(session, location.get()?)? {
+        Some(Side::Device) => mapped,
+        Some(Side::Host) => access(Side::Host)?,
+        None => 0,
+    };
+    flags.put(u64::from(found))
 }

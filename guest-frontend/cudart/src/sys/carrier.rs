@@ -1,5 +1,5 @@
-//! Which copy of NVIDIA's runtime a call came through, and what the redirector
-//! sees of this library.
+//! The copy of NVIDIA's runtime through which a call came, and the interface of
+//! this library to the redirector.
 //!
 //! A program and each library in it may carry a runtime of its own, and each
 //! has a last error of its own. `libparagpu-redirect.so` makes all of them jump

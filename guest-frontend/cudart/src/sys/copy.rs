@@ -21,7 +21,7 @@ pub enum When {
     Later(CUstream),
 }
 
-/// A synchronous function's time, by the default stream that it stands for.
+/// When a synchronous function copies, by its default stream.
 pub fn now(stream: CUstream) -> When {
     if stream.is_null() {
         When::Now

@@ -197,7 +197,7 @@ pub(crate) unsafe fn cudaMemcpyArrayToArray(
     unsafe { run(to, from, size, (kind, ON_DEVICE), now(stream)) }
 }
 
-/// Is there nothing to copy?
+/// Whether there is nothing to copy.
 fn is_empty(extent: &cudaExtent) -> bool {
     extent.width == 0 || extent.height == 0 || extent.depth == 0
 }
@@ -361,7 +361,7 @@ enum LinearEnd {
     Array(CUarray, usize, usize),
 }
 
-/// An end on its way.
+/// A position in one end of a copy.
 struct Walk {
     place: LinearEnd,
     /// Bytes of a row; memory has one endless row.

@@ -304,7 +304,8 @@ pub(crate) unsafe fn cudaGetSurfaceObjectResourceDesc(
     }
 }
 
-/// A record of CUDA 12 as the one of CUDA 13 that begins with it; zeros follow.
+/// Converts a record of CUDA 12 to that of CUDA 13, which begins with it; the rest
+/// is zero.
 ///
 /// # Safety
 /// `given` is readable; `Long` begins with the fields of `Short` and is of

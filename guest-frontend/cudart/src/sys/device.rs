@@ -151,7 +151,7 @@ pub(crate) unsafe fn cudaGetDeviceProperties(
     present(properties)?;
     let runtime = runtime()?;
     let known = ptr::from_ref(cached_properties(runtime, device)?);
-    // What is reserved keeps what the caller had there.
+    // Reserved fields keep the caller's contents.
     let told = offset_of!(cudaDeviceProp, reserved);
     // SAFETY: `properties` holds as many bytes, as the caller promises; `known` is longer.
     unsafe { ptr::copy_nonoverlapping(known.cast::<u8>(), properties.cast::<u8>(), told) };
@@ -175,8 +175,8 @@ pub(crate) unsafe fn cudaChooseDevice(
     )
 }
 
-/// The ordinal of the device that meets the most of what is asked for; zeros
-/// do not count.
+/// The ordinal of the device that meets most of the requested properties; zeros do
+/// not count.
 pub(super) fn choose(
     device: Out<'_, c_int>,
     capability: (c_int, c_int),
@@ -438,7 +438,7 @@ fn properties(runtime: &Runtime, number: c_int) -> Result<cudaDeviceProp> {
         let mut value = 0;
         // SAFETY: it writes one number, to a place of ours.
         match unsafe { driver.cuDeviceGetAttribute(&mut value, attribute, number) } {
-            // A driver older than an attribute does not have what it tells of.
+            // A driver that is older than an attribute does not have the feature.
             Err(error) if error == Error::new(abi::cudaErrorInvalidValue) => Ok(0),
             Err(error) => Err(error),
             Ok(()) => Ok(value),

@@ -2,8 +2,8 @@
 //! driver's interface declares them. The table is filled at the first call
 //! that needs the driver.
 
-// Who calls a function vouches for its arguments; the table's types are those
-// of the description.
+// The caller of a function is responsible for its arguments; the table's types are
+// those of the description.
 #![allow(dead_code, clippy::undocumented_unsafe_blocks)]
 
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ushort, c_void};

@@ -1,9 +1,10 @@
-//! Launches (CUDA Runtime API, chapter "Execution Control"), and what `<<<>>>`
-//! becomes: a pushed configuration, then a launch by the kernel's stub.
+//! Launches (CUDA Runtime API, chapter "Execution Control"), including the
+//! expansion of `<<<>>>`: a pushed configuration, then a launch by the kernel's
+//! stub.
 //!
 //! The driver's error for an impossible grid or block is passed on as it is:
-//! NVIDIA's 13.0 runtime gives `cudaErrorInvalidValue` there too, while older
-//! ones gave `cudaErrorInvalidConfiguration`.
+//! NVIDIA's 13.0 runtime gives `cudaErrorInvalidValue` there too. Older ones,
+//! and this one as `libcudart.so.12`, give `cudaErrorInvalidConfiguration`.
 
 use super::registry;
 use super::runtime::{Runtime, context};
@@ -14,20 +15,6 @@ use paragpu_abi as abi;
 use paragpu_abi::{CUkernel, CUlaunchConfig, CUstream, cudaLaunchConfig_t, dim3};
 use std::ffi::{c_uint, c_void};
 use std::ptr;
-
-/// # Safety
-/// As CUDA's manual says for cudaLaunchKernel.
-pub(crate) unsafe fn cudaLaunchKernel(
-    function: *const c_void,
-    grid: dim3,
-    block: dim3,
-    arguments: *mut *mut c_void,
-    shared: usize,
-    stream: CUstream,
-) -> Result {
-    // SAFETY: the caller promises what `launch` asks for.
-    unsafe { launch(function, grid, block, arguments, shared, stream) }
-}
 
 /// # Safety
 /// As CUDA's manual says for __cudaLaunchKernel.
@@ -57,7 +44,7 @@ pub(crate) unsafe fn cudaLaunchCooperativeKernel(
     // SAFETY: the caller promises what `kernel` asks for.
     let handle = unsafe { kernel(runtime, function) }?;
     // SAFETY: `cuLaunchCooperativeKernel` asks for what the caller promises.
-    unsafe {
+    let launched = unsafe {
         runtime.driver.cuLaunchCooperativeKernel(
             handle,
             grid.x,
@@ -70,7 +57,8 @@ pub(crate) unsafe fn cudaLaunchCooperativeKernel(
             stream,
             arguments,
         )
-    }
+    };
+    launched.map_err(|error| shape_error(error, grid, block))
 }
 
 /// # Safety
@@ -168,7 +156,7 @@ pub unsafe fn kernel(runtime: &Runtime, function: *const c_void) -> Result<CUker
 /// `function` is as for [`kernel`]; `arguments` leads to each parameter's bytes
 /// (cudaLaunchKernel); `stream` is live.
 #[inline]
-unsafe fn launch(
+pub(super) unsafe fn launch(
     function: *const c_void,
     grid: dim3,
     block: dim3,
@@ -180,7 +168,7 @@ unsafe fn launch(
     // SAFETY: the caller promises what `kernel` asks for.
     let handle = unsafe { kernel(runtime, function) }?;
     // SAFETY: `cuLaunchKernel` asks for what the caller promises.
-    unsafe {
+    let launched = unsafe {
         runtime.driver.cuLaunchKernel(
             handle,
             grid.x,
@@ -194,7 +182,38 @@ unsafe fn launch(
             arguments,
             ptr::null_mut(),
         )
+    };
+    launched.map_err(|error| shape_error(error, grid, block))
+}
+
+/// The error of a launch, as the runtime of this generation names that of an
+/// impossible grid or block.
+#[cold]
+fn shape_error(error: Error, grid: dim3, block: dim3) -> Error {
+    if cfg!(cuda12) && is_impossible(grid, block) {
+        error.replace(
+            abi::cudaErrorInvalidValue,
+            abi::cudaErrorInvalidConfiguration,
+        )
+    } else {
+        error
     }
+}
+
+/// Is a grid or a block empty, or larger than any GPU takes (CUDA C++
+/// Programming Guide, "Technical Specifications per Compute Capability")?
+fn is_impossible(grid: dim3, block: dim3) -> bool {
+    let outside = |dim: dim3, most: [c_uint; 3]| {
+        let sides = [dim.x, dim.y, dim.z];
+        sides
+            .iter()
+            .zip(most)
+            .any(|(&side, most)| side == 0 || side > most)
+    };
+    let threads = u64::from(block.x) * u64::from(block.y) * u64::from(block.z);
+    outside(grid, [0x7fff_ffff, 0xffff, 0xffff])
+        || outside(block, [1024, 1024, 64])
+        || threads > 1024
 }
 
 /// Launches a kernel with attributes.
@@ -210,14 +229,16 @@ unsafe fn launch_extended(
     let runtime = context()?;
     // SAFETY: the caller promises what `kernel` asks for.
     let handle = unsafe { kernel(runtime, function) }?;
+    let (grid, block) = (config.gridDim, config.blockDim);
     let mut config = driver_config(config)?;
     config.hStream = stream;
     // SAFETY: `cuLaunchKernelEx` asks for what the caller promises.
-    unsafe {
+    let launched = unsafe {
         runtime
             .driver
             .cuLaunchKernelEx(&config, handle, arguments, ptr::null_mut())
-    }
+    };
+    launched.map_err(|error| shape_error(error, grid, block))
 }
 
 /// The driver's form of a launch configuration.

@@ -96,24 +96,6 @@ pub(crate) unsafe fn cudaMallocManaged(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMallocHost.
-pub(crate) unsafe fn cudaMallocHost(address: *mut *mut c_void, size: usize) -> Result {
-    // SAFETY: the caller promises what `pinned` asks for.
-    unsafe { pinned(address, size, 0) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cudaHostAlloc.
-pub(crate) unsafe fn cudaHostAlloc(
-    address: *mut *mut c_void,
-    size: usize,
-    flags: c_uint,
-) -> Result {
-    // SAFETY: the caller promises what `pinned` asks for.
-    unsafe { pinned(address, size, flags) }
-}
-
-/// # Safety
 /// As CUDA's manual says for cudaFreeHost.
 pub(crate) unsafe fn cudaFreeHost(address: *mut c_void) -> Result {
     let runtime = context()?;
@@ -199,7 +181,7 @@ fn pitched(width: usize, rows: usize) -> Result<(*mut c_void, usize)> {
 ///
 /// # Safety
 /// `address` is null or writable (cudaHostAlloc).
-unsafe fn pinned(address: *mut *mut c_void, size: usize, flags: c_uint) -> Result {
+pub(super) unsafe fn pinned(address: *mut *mut c_void, size: usize, flags: c_uint) -> Result {
     present(address)?;
     let runtime = context()?;
     if size == 0 {

@@ -1,8 +1,8 @@
 //! The C boundary: the exported functions, and the driver behind them.
 //!
-//! Everything here deals in pointers that a C program passes, and is as safe
-//! as that program keeps to CUDA's manual; so the folder's functions are
-//! `unsafe`. Each block inside says on which promise of the caller it stands.
+//! The functions here take pointers from a C program and rely on it to follow
+//! CUDA's manual, so they are `unsafe`. Each unsafe block names the promise of the
+//! caller on which it relies.
 #![allow(non_snake_case, clippy::too_many_arguments)]
 
 use crate::error::{Error, Result};
@@ -118,7 +118,7 @@ fn unsupported(name: &str, said: &AtomicBool) -> Error {
 /// Writes one line to standard error.
 #[cold]
 fn say(line: &str) {
-    // Nobody is left to tell if standard error is closed.
+    // If standard error is closed, the message is lost.
     let _ = writeln!(std::io::stderr(), "paragpu: {line}");
 }
 

@@ -9,31 +9,6 @@ use paragpu_abi::cudaLaunchConfig_t;
 use std::ffi::{c_int, c_uint, c_void};
 
 /// # Safety
-/// As CUDA's manual says for cudaOccupancyMaxActiveBlocksPerMultiprocessor.
-pub(crate) unsafe fn cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-    blocks: *mut c_int,
-    function: *const c_void,
-    block_size: c_int,
-    shared: usize,
-) -> Result {
-    // SAFETY: the caller promises what `active_blocks` asks for.
-    unsafe { active_blocks(blocks, function, block_size, shared, 0) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags.
-pub(crate) unsafe fn cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-    blocks: *mut c_int,
-    function: *const c_void,
-    block_size: c_int,
-    shared: usize,
-    flags: c_uint,
-) -> Result {
-    // SAFETY: the caller promises what `active_blocks` asks for.
-    unsafe { active_blocks(blocks, function, block_size, shared, flags) }
-}
-
-/// # Safety
 /// As CUDA's manual says for cudaOccupancyAvailableDynamicSMemPerBlock.
 pub(crate) unsafe fn cudaOccupancyAvailableDynamicSMemPerBlock(
     shared: *mut usize,
@@ -102,7 +77,7 @@ pub(crate) unsafe fn cudaOccupancyMaxPotentialClusterSize(
 /// # Safety
 /// `blocks` is null or writable; `function` is a stub's address or a live
 /// kernel's handle.
-unsafe fn active_blocks(
+pub(super) unsafe fn active_blocks(
     blocks: *mut c_int,
     function: *const c_void,
     block_size: c_int,

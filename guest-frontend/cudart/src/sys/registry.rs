@@ -37,7 +37,7 @@ pub struct Binary {
     state: Mutex<State>,
 }
 
-/// A fatbinary whose wrapper is there.
+/// A registered fatbinary, whose wrapper is valid.
 struct Registered(*mut Binary);
 
 // SAFETY: a record is shared by all threads and never freed.
@@ -341,8 +341,8 @@ pub unsafe fn unregister_binary(binary: *mut Binary) {
     owner.library.store(ptr::null_mut(), Ordering::Release);
     let loaded = locked(&owner.state).loaded.take();
     if let (Some(Loaded(library)), Some(runtime)) = (loaded, super::runtime::started()) {
-        // At exit the driver may be down already; there is nobody to tell.
-        // SAFETY: `cuLibraryUnload` asks for what the caller promises.
+        // At exit the driver may already be shut down, and the error has no
+        // receiver. SAFETY: `cuLibraryUnload` asks for what the caller promises.
         let _ = unsafe { runtime.driver.cuLibraryUnload(library) };
     }
 }
@@ -397,7 +397,7 @@ impl Binary {
             .collect();
         state.loaded = Some(Loaded(library));
         drop(state);
-        // A program names a managed variable by where it is, too.
+        // A program can also refer to a managed variable by its address.
         for (address, symbol) in shared {
             let place = ptr::with_exposed_provenance(address);
             let owner = ptr::from_ref(self).cast_mut();

@@ -105,7 +105,7 @@ fn open() -> Option<Library> {
     }
 }
 
-/// Tests run on a driver of their own, which records what it is asked.
+/// Tests use a fake driver, which records its calls.
 #[cfg(test)]
 fn open() -> Option<Library> {
     // SAFETY: the fake's functions are declared as the table's.
@@ -133,8 +133,8 @@ pub fn runtime() -> Result<&'static Runtime> {
     }
 }
 
-/// The runtime as far as it is known without asking the driver, which also a
-/// forked child may use; initializes it where it is not.
+/// The part of the runtime that needs no driver calls, and that a forked child may
+/// use as well. Initializes it if necessary.
 pub fn known() -> Result<&'static Runtime> {
     match RUNTIME.get() {
         Some(Ok(runtime)) => Ok(runtime),
@@ -180,7 +180,7 @@ fn start() -> Result<Runtime> {
             return fail(abi::cudaErrorNoDevice);
         }
         let mut mode = 0;
-        // A driver that does not say loads lazily, or knows no other way.
+        // A driver that does not answer loads lazily, or has no other mode.
         let asked = driver.cuModuleGetLoadingMode(&mut mode);
         // The driver's threads do not exist in a forked child, so that the
         // child could only hang.
@@ -265,8 +265,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// Does the program have its modules loaded before it uses them, and a
-    /// context to load them into?
+    /// Whether modules are loaded before their first use, and there is a context to
+    /// load them into.
     pub fn loads_now(&self) -> bool {
         let has_context = |device: &Device| !device.context.load(Ordering::Acquire).is_null();
         self.eager && self.devices.iter().any(has_context)
@@ -331,14 +331,14 @@ impl Runtime {
         Ok(())
     }
 
-    /// The error that ended the current device's context, as far as one was
-    /// seen.
+    /// The error that destroyed the current device's context, if one was seen.
     pub fn fault(&self) -> Result {
         let device = self.device(self.current_device()?)?;
         Error::check(device.fault.load(Ordering::Relaxed))
     }
 
-    /// Times a device was reset; what was cached before the last is void.
+    /// Number of resets of a device; anything cached before the last one is
+    /// invalid.
     pub fn resets(&self, ordinal: c_int) -> u32 {
         self.device(ordinal)
             .map_or(0, |device| device.resets.load(Ordering::Acquire))
@@ -354,6 +354,11 @@ pub fn context() -> Result<&'static Runtime> {
         runtime.bind(device)?;
     }
     Ok(runtime)
+}
+
+/// Starts the runtime. Functions that have nothing else to do are this.
+pub fn require_context() -> Result {
+    context().map(drop)
 }
 
 /// Notes an error that ended the context of the thread's device.

@@ -1,13 +1,12 @@
 //! Variables of device code (CUDA Runtime API, chapter "Memory Management").
 
-use super::copy::{FROM_DEVICE, TO_DEVICE, When, direction, linear, now};
+use super::copy::{FROM_DEVICE, TO_DEVICE, When, direction, linear};
 use super::memory::pointer;
 use super::registry::{self, Global};
 use super::runtime::{Runtime, context};
 use super::{fail, put};
 use crate::error::Result;
 use paragpu_abi as abi;
-use paragpu_abi::CUstream;
 use std::ffi::{c_int, c_void};
 
 /// # Safety
@@ -27,68 +26,12 @@ pub(crate) unsafe fn cudaGetSymbolSize(size: *mut usize, symbol: *const c_void) 
     unsafe { put(size, global(context()?, symbol)?.size) }
 }
 
-/// # Safety
-/// As CUDA's manual says for cudaMemcpyToSymbol.
-pub(crate) unsafe fn cudaMemcpyToSymbol(
-    symbol: *const c_void,
-    from: *const c_void,
-    size: usize,
-    offset: usize,
-    kind: c_int,
-    stream: CUstream,
-) -> Result {
-    // SAFETY: the caller promises what `copy_to` asks for.
-    unsafe { copy_to(symbol, from, (size, offset), kind, now(stream)) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cudaMemcpyToSymbolAsync.
-pub(crate) unsafe fn cudaMemcpyToSymbolAsync(
-    symbol: *const c_void,
-    from: *const c_void,
-    size: usize,
-    offset: usize,
-    kind: c_int,
-    stream: CUstream,
-) -> Result {
-    // SAFETY: the caller promises what `copy_to` asks for.
-    unsafe { copy_to(symbol, from, (size, offset), kind, When::Later(stream)) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cudaMemcpyFromSymbol.
-pub(crate) unsafe fn cudaMemcpyFromSymbol(
-    to: *mut c_void,
-    symbol: *const c_void,
-    size: usize,
-    offset: usize,
-    kind: c_int,
-    stream: CUstream,
-) -> Result {
-    // SAFETY: the caller promises what `copy_from` asks for.
-    unsafe { copy_from(to, symbol, (size, offset), kind, now(stream)) }
-}
-
-/// # Safety
-/// As CUDA's manual says for cudaMemcpyFromSymbolAsync.
-pub(crate) unsafe fn cudaMemcpyFromSymbolAsync(
-    to: *mut c_void,
-    symbol: *const c_void,
-    size: usize,
-    offset: usize,
-    kind: c_int,
-    stream: CUstream,
-) -> Result {
-    // SAFETY: the caller promises what `copy_from` asks for.
-    unsafe { copy_from(to, symbol, (size, offset), kind, When::Later(stream)) }
-}
-
-/// A copy to a part of a variable, told by its size and offset.
+/// Copies to a part of a variable, given by size and offset.
 ///
 /// # Safety
 /// `from` has so many bytes until the copy is complete; the code that registered
 /// `symbol` is still loaded.
-unsafe fn copy_to(
+pub(super) unsafe fn copy_to(
     symbol: *const c_void,
     from: *const c_void,
     (size, offset): (usize, usize),
@@ -106,12 +49,12 @@ unsafe fn copy_to(
     unsafe { linear(runtime, to, from, size, kind, when) }
 }
 
-/// A copy from a part of a variable, told by its size and offset.
+/// Copies from a part of a variable, given by size and offset.
 ///
 /// # Safety
 /// `to` has so many bytes until the copy is complete; the code that registered
 /// `symbol` is still loaded.
-unsafe fn copy_from(
+pub(super) unsafe fn copy_from(
     to: *mut c_void,
     symbol: *const c_void,
     (size, offset): (usize, usize),

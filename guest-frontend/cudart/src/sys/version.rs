@@ -3,7 +3,7 @@
 
 use super::boundary::Out;
 use super::present;
-use super::runtime::{VERSION, context, driver};
+use super::runtime::{VERSION, driver};
 use crate::error::Result;
 use paragpu_abi as abi;
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -90,14 +90,6 @@ pub(crate) unsafe fn cudaGetDriverEntryPointByVersion_ptsz(
             status,
         )
     }
-}
-
-pub(crate) fn cudaProfilerStart() -> Result {
-    context().map(|_| ())
-}
-
-pub(crate) fn cudaProfilerStop() -> Result {
-    context().map(|_| ())
 }
 
 /// Default flags as a `_ptsz` caller means them.

@@ -27,7 +27,7 @@ fn at_end() {
     devices().close();
 }
 
-/// Is anybody between nvmlInit and nvmlShutdown?
+/// Whether the library is between nvmlInit and nvmlShutdown.
 pub(crate) fn is_initialized() -> bool {
     USERS.load(Ordering::Acquire) > 0
 }

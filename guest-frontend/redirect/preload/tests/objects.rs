@@ -276,3 +276,20 @@ fn functions_that_are_newer_say_their_name_once() {
     assert_eq!(text(&output.stdout).trim(), "3 3 3");
     assert_eq!(text(&output.stderr).matches("cannot be loaded").count(), 1);
 }
+
+#[test]
+fn programs_with_gccs_address_sanitizer_start() {
+    let Some(bench) = Bench::new() else { return };
+    let (source, program) = (bench.path("empty.c"), bench.path("sanitized"));
+    fs::write(&source, "int main(void) { return 0; }\n").expect("it is written");
+    let built = Command::new("gcc")
+        .arg("-fsanitize=address")
+        .arg("-o")
+        .args([&program, &source])
+        .output();
+    if !built.is_ok_and(|output| output.status.success()) {
+        return paragpu_corpora::skip("gcc has no address sanitizer here");
+    }
+    let output = run(&mut bench.command(&program));
+    assert_eq!(text(&output.stderr), "");
+}

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::{Report, State};
+use super::report::{Report, State};
 
 const SIDE: &str = "host";
 /// A set of capabilities without any.
@@ -31,7 +31,7 @@ pub(super) fn examine(report: &mut Report, daemon: u32, shared_user: Option<&str
     let patience = Instant::now() + STARTING;
     for worker in workers {
         let before = |status: &BTreeMap<String, String>| {
-            // One that a user of its own was given is the spawner's copy.
+            // A worker with its own user is a child of the spawner.
             match is_apart(status, own.as_ref()) {
                 true => spawner.clone(),
                 false => own.clone(),
@@ -56,7 +56,8 @@ pub(super) fn examine(report: &mut Report, daemon: u32, shared_user: Option<&str
             "refused by the kernel",
         );
         note(
-            // Two, in its own namespace, until it has its VM's user.
+            // CAP_SETGID and CAP_SETUID in its own namespace, until it has its VM's
+            // user.
             (is("CapEff", NONE) && is("CapPrm", NONE))
                 || (apart && is("CapEff", "00000000000000c0")),
             "no capabilities",
@@ -88,7 +89,7 @@ pub(super) fn examine(report: &mut Report, daemon: u32, shared_user: Option<&str
     }
 }
 
-/// Whose are the workers?
+/// Reports the users of workers.
 fn users(report: &mut Report, shared_user: Option<&str>) {
     const WHAT: &str = "users of VMs";
     match shared_user {
@@ -96,7 +97,7 @@ fn users(report: &mut Report, shared_user: Option<&str>) {
             let detail = "the workers of each VM have a user of its own";
             report.add(SIDE, WHAT, State::Good, detail);
         }
-        // As it is configured.
+        // The configured state.
         Some(reason) if reason.starts_with("confine.") => {
             let detail = format!("workers run as paragpud's user: {reason}");
             let finding = report.add(SIDE, WHAT, State::Absent, detail);
@@ -131,7 +132,7 @@ fn itself(report: &mut Report, own: &BTreeMap<String, String>) {
     report.add(SIDE, "confinement", state, format!("{rights}; {filtered}"));
 }
 
-/// Has this kernel Landlock?
+/// Whether this kernel has Landlock.
 fn landlock_is_offered() -> bool {
     Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
@@ -157,8 +158,9 @@ fn kernel(report: &mut Report) {
     }
 }
 
-/// Is a process in namespaces of its own? It has one number for each of processes that
-/// it is in; without one, as with NVIDIA's driver, it is not the daemon's user.
+/// Whether a process has its own namespaces. It has one number in each PID
+/// namespace that it is in. Without one of its own, as with NVIDIA's driver, its
+/// user differs from the daemon's.
 fn is_apart(process: &BTreeMap<String, String>, daemon: Option<&BTreeMap<String, String>>) -> bool {
     let numbers = process.get("NSpid");
     let user = daemon.and_then(|daemon| daemon.get("Uid"));
@@ -182,7 +184,7 @@ fn started(
     }
 }
 
-/// Does a process filter its system calls?
+/// Whether a process has a seccomp filter.
 fn is_filtered(
     process: &BTreeMap<String, String>,
     before: Option<&BTreeMap<String, String>>,
@@ -190,7 +192,7 @@ fn is_filtered(
     process.get("Seccomp").is_some_and(|mode| mode == "2") && adds_filters(process, before)
 }
 
-/// Has a process filters of system calls beside those that it was started with?
+/// Whether a process has more seccomp filters than those with which it was started.
 fn adds_filters(
     process: &BTreeMap<String, String>,
     before: Option<&BTreeMap<String, String>>,

@@ -1,4 +1,4 @@
-//! The guest's side: configuration, device, libraries, and who answers.
+//! The guest's side: configuration, device, libraries, and connections to hosts.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use paragpu_client::connection::connect::connect;
 use paragpu_config::Communicator;
 use paragpu_config::guest::Guest;
 
-use super::{Report, State};
+use super::report::{Report, State, counted};
 use crate::error::chain;
 use crate::redirect::redirected;
 
@@ -107,7 +107,7 @@ fn redirector(report: &mut Report) {
     }
 }
 
-/// Whose libraries programs will load.
+/// Reports which libraries programs will load.
 fn libraries(report: &mut Report) {
     for library in [
         "libcudart.so.13",
@@ -139,7 +139,7 @@ fn libraries(report: &mut Report) {
                     SIDE,
                     library,
                     State::Warning,
-                    format!("{} is another's", path.display()),
+                    format!("{} is not paragpu's", path.display()),
                 )
                 .advise("programs load it before paragpu's: remove it or set LD_LIBRARY_PATH");
         }
@@ -188,7 +188,7 @@ fn configured_directories() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Says hello by each communicator.
+/// Connects with each communicator.
 fn communicators(report: &mut Report, guest: &Guest) {
     let candidates = guest.candidates();
     if candidates.is_empty() {
@@ -248,7 +248,7 @@ fn communicators(report: &mut Report, guest: &Guest) {
                 }
                 let detail = format!(
                     "{place}: {}, protocol {}{}",
-                    super::counted(welcome.device_count, "device"),
+                    counted(welcome.device_count, "device"),
                     welcome.version,
                     if used { "; programs use this" } else { "" },
                 );

@@ -7,7 +7,8 @@ use paragpu_config::host::{DeviceKind, Host};
 use paragpu_control::admin::{Request, Response};
 use paragpu_protocol::handshake::VERSION;
 
-use super::{Report, State, confinement};
+use super::confinement;
+use super::report::{Report, State, counted};
 use crate::control::Control;
 use crate::error::chain;
 
@@ -41,7 +42,7 @@ pub(super) fn examine(report: &mut Report, control: Option<&Path>) {
     daemon(report, control);
 }
 
-/// What VMs need to come over vsock, as far as it is configured.
+/// Checks the requirements of vsock, if it is configured.
 fn vsock(report: &mut Report, host: &Host) {
     let port = host.vsock.port;
     if port != 0 {
@@ -76,7 +77,7 @@ fn vsock(report: &mut Report, host: &Host) {
     }
 }
 
-/// What `paragpu attach` needs, as far as files tell: libvirt is not asked.
+/// Checks the requirements of `paragpu attach` by files, without asking libvirt.
 fn libvirt(report: &mut Report) {
     if !paragpu_libvirt::is_installed() {
         report.add(
@@ -114,7 +115,7 @@ fn libvirt(report: &mut Report) {
     }
 }
 
-/// NVIDIA's driver, as far as files tell.
+/// Checks NVIDIA's driver by files.
 fn driver(report: &mut Report, host: &Host) {
     if host.device.kind == DeviceKind::Software {
         report.add(
@@ -209,8 +210,8 @@ fn daemon(report: &mut Report, given: Option<&Path>) {
                 "{}: {name}, {}, {}, {}",
                 device.device,
                 crate::sessions::bytes(device.memory),
-                super::counted(device.sessions, "session"),
-                super::counted(device.idle, "idle worker")
+                counted(device.sessions, "session"),
+                counted(device.idle, "idle worker")
             ),
         };
         report.add(SIDE, format!("device {}", device.ordinal), state, detail);

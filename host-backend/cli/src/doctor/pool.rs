@@ -9,7 +9,7 @@ use paragpu_config::Configuration as _;
 use paragpu_config::host::{Engine, Host};
 use paragpu_pool::slurm::{self, Node};
 
-use super::{Report, State};
+use super::report::{Report, State};
 
 const SIDE: &str = "pool";
 
@@ -39,6 +39,7 @@ pub(super) fn examine(report: &mut Report) {
     match Host::load() {
         Ok(host) if !host.lease.socket.as_os_str().is_empty() => {
             of_host(report, &host);
+            scripts(report);
             if let Some(nodes) = nodes {
                 node(report, &host, &nodes);
             }
@@ -100,7 +101,7 @@ fn nodes(report: &mut Report) -> Option<BTreeMap<String, Node>> {
     }
 }
 
-/// Does Slurm know this host as paragpud does?
+/// Checks that Slurm knows this host under the name that paragpud uses.
 fn node(report: &mut Report, host: &Host, nodes: &BTreeMap<String, Node>) {
     let name = match host.lease.node.as_str() {
         "" => rustix::system::uname()
@@ -117,6 +118,38 @@ fn node(report: &mut Report, host: &Host, nodes: &BTreeMap<String, Node>) {
         report
             .add(SIDE, "lease.node", State::Bad, detail)
             .advise("set lease.node to this host's NodeName, or give that node shards");
+    }
+}
+
+/// Slurm's prolog and epilog, which a host may do without.
+fn scripts(report: &mut Report) {
+    // That Slurm does not answer is said elsewhere.
+    let Ok(found) = slurm::scripts() else { return };
+    for name in ["Prolog", "Epilog"] {
+        let mut own = found.iter().filter(|(key, _)| *key == name).peekable();
+        if own.peek().is_none() {
+            let detail = "slurm.conf names none; prolog.sh and epilog.sh of the examples would do";
+            report.add(SIDE, name, State::Absent, detail);
+        }
+        for (_, path) in own {
+            let mode = std::fs::metadata(path).map(|found| found.permissions().mode());
+            let path = path.display();
+            match mode {
+                Ok(mode) if mode & 0o111 != 0 => {
+                    report.add(SIDE, name, State::Good, path.to_string());
+                }
+                Ok(_) => {
+                    let detail = format!("{path}: cannot be executed");
+                    let finding = report.add(SIDE, name, State::Bad, detail);
+                    finding.advise("chmod 755: Slurm drains a node whose script fails");
+                }
+                Err(error) => {
+                    let detail = format!("{path}: {error}");
+                    let finding = report.add(SIDE, name, State::Bad, detail);
+                    finding.advise("it must be on each node: Slurm drains one whose script fails");
+                }
+            }
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use paragpu_communicator_secure::{Credentials, Described, Files, Wear, describe}
 use paragpu_config::guest::Guest;
 use paragpu_config::host::Host;
 
-use super::{Report, State};
+use super::report::{Report, State};
 
 /// Before a certificate ends, so long is enough to make another.
 const SOON: Duration = Duration::from_secs(14 * 24 * 60 * 60);

@@ -8,8 +8,8 @@ use std::{env, fs};
 
 use paragpu_redirect::switch;
 
-use super::REDIRECTOR;
-
+/// The library that redirects.
+pub(super) const REDIRECTOR: &str = "libparagpu-redirect.so";
 /// What every program maps at its start.
 const PRELOADED: &str = "/etc/ld.so.preload";
 const CONFIGURATION: &str = "/etc/paragpu/guest.toml";

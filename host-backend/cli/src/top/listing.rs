@@ -49,6 +49,7 @@ const SESSIONS: &[Column] = &[
     ("IN/S", Right),
     ("OUT/S", Right),
     ("MEMORY", Right),
+    ("SHADOWS", Right),
     ("WEIGHT", Right),
     ("TIME", Right),
     ("AGE", Right),
@@ -132,6 +133,7 @@ fn session(row: &Row) -> Vec<String> {
         rate(bytes(row.bytes_to_device_per_second as u64)),
         rate(bytes(row.bytes_from_device_per_second as u64)),
         rate(bytes(row.device_memory)),
+        rate(bytes(row.shadow_memory)),
         row.share.map_or_else(|| "-".into(), weight),
         row.time
             .map_or_else(|| "-".into(), |time| format!("{:.0}%", time * 100.0)),

@@ -3,8 +3,8 @@
 use paragpu_pool::slurm::{self, Node, Running};
 use serde::Serialize;
 
-use super::Options;
 use super::listing::{Column, Listing, Side};
+use super::options::Options;
 use crate::arguments::Output;
 use crate::error::{Error, print, print_json_line};
 
@@ -98,7 +98,7 @@ impl View {
 }
 
 /// Prints the pool again and again, or once.
-pub(super) fn top(options: Options) -> Result<(), Error> {
+pub fn top(options: Options) -> Result<(), Error> {
     loop {
         let view = View::new(slurm::nodes()?, slurm::jobs()?);
         match options.output {

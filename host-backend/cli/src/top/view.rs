@@ -65,6 +65,8 @@ pub(super) struct Row {
     pub(super) bytes_to_device_per_second: f64,
     pub(super) bytes_from_device_per_second: f64,
     pub(super) device_memory: u64,
+    /// Bytes of pinned and registered memory that are kept as copies.
+    pub(super) shadow_memory: u64,
     /// Its part of the GPU's time in turns; `None` where it takes none.
     pub(super) time: Option<f64>,
     /// The weight, cap and priority of its turns.
@@ -174,6 +176,7 @@ fn row(before: Option<&SessionInfo>, now: &SessionInfo, seconds: f64) -> Row {
         bytes_to_device_per_second: rate(|one| one.bytes_to_device),
         bytes_from_device_per_second: rate(|one| one.bytes_from_device),
         device_memory: now.device_memory,
+        shadow_memory: now.shadow_memory,
         time: now.turns.map(|turns| {
             let before = before.and_then(|before| before.turns);
             let more = turns.seconds - before.map_or(0.0, |before| before.seconds);
@@ -209,6 +212,7 @@ mod tests {
             bytes_from_device: 0,
             device_memory: 1 << 20,
             host_memory: 0,
+            shadow_memory: 0,
             counted: true,
             ending: false,
             activity: Activity::Serving,

@@ -1,4 +1,4 @@
-//! Admits connections and makes them sessions.
+//! Admits connections and turns them into sessions.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -7,7 +7,9 @@ use paragpu_config::host::{Limits, Shm};
 use paragpu_control::socket::ControlError;
 use paragpu_control::worker::{self, Route, Terms, ToWorker};
 
-use super::{ACCEPT_PAUSE, Broker, Waiting};
+use super::arrivals::Waiting;
+use super::token::{same, token};
+use super::{ACCEPT_PAUSE, Broker, GRACE};
 use crate::handshake::{Asked, Guest, Pending, Progress};
 use crate::listener::Peer;
 use crate::protection::Certified;
@@ -33,7 +35,7 @@ impl Broker {
         }
     }
 
-    /// Another host's daemon connects.
+    /// Accepts a connection of another host's daemon.
     pub(super) fn accept_link(&mut self) {
         let (Some(listener), Some(tls)) = (&self.listeners.far, &self.listeners.tls) else {
             return;
@@ -54,7 +56,8 @@ impl Broker {
         }
     }
 
-    /// Reads what a connection says first. One that says all at once needs no place.
+    /// Reads the first frame of a connection. If all of it has arrived, the
+    /// connection need not wait.
     fn greet(&mut self, guest: Guest) {
         let mut pending = Pending::new(guest, self.patience());
         match pending.advance() {
@@ -67,23 +70,24 @@ impl Broker {
         }
     }
 
-    /// Until when a connection that comes now must have said hello.
+    /// Deadline for the hello of a new connection.
     pub(super) fn patience(&self) -> Instant {
         Instant::now() + Duration::from_millis(self.host.limits.hello.into())
     }
 
-    /// How many strangers may wait.
+    /// Maximum number of connections without a hello.
     pub(super) fn places(&self) -> usize {
         usize::try_from(self.host.limits.pending).unwrap_or(usize::MAX)
     }
 
-    /// The system has no descriptors or memory left: what waits keeps waiting.
+    /// Stops accepting for a while, because the system has no descriptors or memory
+    /// left.
     pub(super) fn pause_accepting(&mut self, error: &std::io::Error) {
         tracing::warn!(%error, "a connection cannot be accepted");
         self.listeners.pause(Instant::now() + ACCEPT_PAUSE);
     }
 
-    /// Something of a first frame came.
+    /// Continues with a first frame of which more has arrived.
     pub(super) fn advance(&mut self, key: u64) {
         if self.arrivals.reception.queue(key) {
             return self.hand_out();
@@ -101,7 +105,7 @@ impl Broker {
         }
     }
 
-    /// Gives a connection that has named a session of this host a better place.
+    /// Gives priority to a connection that names a session of this host.
     pub(super) fn recognize(&mut self, key: u64) {
         let named = self
             .arrivals
@@ -116,7 +120,7 @@ impl Broker {
         }
     }
 
-    /// A first frame is complete, or will never be.
+    /// Handles a first frame that is complete or never will be.
     pub(super) fn first_said(&mut self, guest: Guest, progress: Progress) {
         match progress {
             Progress::More => {}
@@ -131,7 +135,7 @@ impl Broker {
         }
     }
 
-    /// Closes connections that did not say hello in time.
+    /// Closes connections whose hello did not arrive in time.
     pub(super) fn give_up_on_silent(&mut self, now: Instant) {
         for source in self.arrivals.reception.overdue(now) {
             tracing::info!(?source, "a connection did not say hello in time");
@@ -172,7 +176,7 @@ impl Broker {
             return;
         }
         let limit = u64::from(self.host.limits.sessions);
-        // One that moves between devices of this host is counted already.
+        // A session that moves between devices of this host is already counted.
         let arrives = asked.arrives.as_ref();
         let moves = arrives.is_some_and(|arrival| {
             let mut sessions = self.sessions.values();
@@ -224,17 +228,17 @@ impl Broker {
         });
     }
 
-    /// Hands a guest that connected again to the worker that has its session.
-    /// The owner of the token may: it is the session's secret, and the guest
-    /// may come over another communicator, from where it has another name.
+    /// Hands a reconnecting guest to the worker of its session. The token is the
+    /// authorization: it is the session's secret, and over another communicator the
+    /// guest may have another name.
     pub(super) fn resume(&mut self, guest: Guest, asked: &Asked) {
         let token = asked.hello.token;
         let named = self.sessions.values();
         let mut named = named.filter(|session| same(&session.token, &token));
         let vm = named.next().map(|session| session.facts.vm.clone());
         let device_count = self.devices_of(&vm.unwrap_or_default());
-        // While it moves between devices of this host two have its secret, and
-        // the older is the one that has its guest.
+        // During a move between devices of this host, two workers have its token;
+        // the older one has its guest.
         let found = self
             .sessions
             .values_mut()
@@ -247,12 +251,12 @@ impl Broker {
         }
         let Some(session) = found.filter(|found| found.facts.ordinal == asked.hello.device) else {
             let guest = match asked.channel {
-                // A device process passes nothing on.
+                // A device process passes on no descriptors.
                 Some(_) => Some(guest),
                 None => self.send_on(guest, &token),
             };
             let Some(guest) = guest else { return };
-            // A worker hears the daemon that started it, and no later one.
+            // A worker has no control socket to a later daemon.
             let orphaned = self.sessions.values().any(|session| {
                 let worker = self.workers.get(&session.worker);
                 session.facts.vm == asked.vm && worker.is_some_and(|it| it.control.is_none())
@@ -287,8 +291,7 @@ impl Broker {
             });
         match sent {
             Ok(()) => {}
-            // Its guest connects again and again: it finds this connection
-            // closed, and tries once more.
+            // Its guest retries: it finds this connection closed and reconnects.
             Err(ControlError::Full) => return,
             Err(_) => {
                 self.refuse(guest, "the session that the guest resumes is over");
@@ -300,7 +303,7 @@ impl Broker {
             vm = session.facts.vm,
             gpu = session.facts.device,
             communicator = asked.communicator,
-            "session goes on over another connection"
+            "session continues over another connection"
         );
         session.facts.communicator = asked.communicator.to_owned();
         if let Some(expires) = expiry(&guest.peer) {
@@ -311,8 +314,8 @@ impl Broker {
         self.followed(key, asked.communicator);
     }
 
-    /// How the guest of a session that comes reaches it here; `None` if it
-    /// need not know.
+    /// How the guest of an arriving session can reach it here; `None` if it need
+    /// not know.
     fn home(&self, guest: &Guest, asked: &Asked) -> Result<Option<Route>, String> {
         let Some(arrival) = &asked.arrives else {
             return Ok(None);
@@ -334,7 +337,7 @@ impl Broker {
         }
     }
 
-    /// Where guests of `vm` reach this daemon over a communicator.
+    /// The address at which guests of `vm` reach this daemon over a communicator.
     pub(super) fn address(
         &self,
         communicator: &str,
@@ -382,7 +385,7 @@ impl Broker {
         Some(address.to_string())
     }
 
-    /// How many sessions a VM, user or address has, those waiting included.
+    /// Number of sessions of a VM, user or address, including waiting guests.
     fn sessions_of(&self, vm: &str) -> u64 {
         let running = self.sessions.values().map(|session| &session.facts.vm);
         let waiting = self
@@ -393,15 +396,15 @@ impl Broker {
         running.chain(waiting).filter(|other| *other == vm).count() as u64
     }
 
-    /// The guest at this place of the queue is gone.
+    /// Removes a guest of the queue that is gone.
     pub(super) fn gave_up(&mut self, place: usize) {
         if let Some(waiting) = self.arrivals.waiting.remove(place) {
             tracing::debug!(vm = waiting.asked.vm, "a guest left before it had a worker");
         }
     }
 
-    /// Gives waiting guests workers, in their order; refuses those for whom
-    /// there will be none.
+    /// Assigns workers to waiting guests, in order. Refuses those that cannot get
+    /// one.
     pub(super) fn match_waiting(&mut self) {
         for mut waiting in std::mem::take(&mut self.arrivals.waiting) {
             if let Some(reason) = self.hopeless(&mut waiting) {
@@ -412,8 +415,8 @@ impl Broker {
         }
     }
 
-    /// Why the guest will never get a worker; `None` if it may. A guest whose GPU
-    /// cannot be opened is placed again if its limits allow.
+    /// Why the guest cannot get a worker; `None` if it may. A guest whose GPU
+    /// cannot be opened is placed on another if its limits allow.
     fn hopeless(&self, waiting: &mut Waiting) -> Option<String> {
         if let Some(problem) = self.devices.problem() {
             return Some(format!("the host has no GPU to give: {problem}"));
@@ -440,8 +443,8 @@ impl Broker {
         ))
     }
 
-    /// Hands a guest to an idle worker of its device; gives the guest back
-    /// if there is none.
+    /// Hands a guest to an idle worker of its device. Returns the guest if there is
+    /// none.
     fn assign(&mut self, waiting: Waiting) -> Option<Waiting> {
         let Some(Ok(place)) = waiting.placed else {
             return Some(waiting);
@@ -460,7 +463,7 @@ impl Broker {
         }
     }
 
-    /// A worker that waits for a session, on the GPU at this place.
+    /// An idle worker on the GPU with this index.
     pub(super) fn idle_on(&self, place: u32) -> Option<u64> {
         let idle = |worker: &Worker| worker.ordinal == place && worker.state == State::Idle;
         let mut found = self.workers.iter().filter(|(_, worker)| idle(worker));
@@ -502,22 +505,21 @@ impl Broker {
                 guest: described(guest, asked),
             },
         };
-        // Noted first, so that there is no moment at which a session runs
-        // that a daemon after this one would not find.
+        // Recorded first, so that a later daemon finds every running session.
         self.notes.write(&facts, worker.pid);
         let sent = worker.control.as_ref().is_some_and(|control| {
             let granted = self.tenants.grant(&self.host, &facts.vm, session, control);
             granted.is_ok() && control.try_send(&assign, &fds).is_ok()
         });
         if !sent {
-            // It just died, or is about to.
-            worker.dismiss(Instant::now() + super::GRACE);
+            // The worker just died, or is about to.
+            worker.dismiss(Instant::now() + GRACE);
             self.tenants.release(&facts.vm, session);
             self.notes.remove(session);
             return false;
         }
         worker.state = State::Serving(session);
-        // It may be back.
+        // The session may be back.
         self.travel.departed.remove(&token);
         tracing::info!(
             session,
@@ -554,7 +556,7 @@ impl Broker {
     }
 }
 
-/// When a guest's certificate ends.
+/// When a guest's certificate expires.
 fn expiry(peer: &Peer) -> Option<u64> {
     match peer {
         Peer::Certified(Certified { identity, .. }) => Some(identity.expires),
@@ -562,10 +564,11 @@ fn expiry(peer: &Peer) -> Option<u64> {
     }
 }
 
-/// May the guest at `peer`, counted as `vm`, continue with the session whose token
-/// it named? A certificate is good for the sessions of its VM. A session that
-/// began under one does not continue over a connection that shows none, unless it
-/// is of the same VM by this host's own knowledge, or of who may end it anyway.
+/// Checks that the guest at `peer`, counted as `vm`, may continue the session whose
+/// token it named. A certificate is valid for the sessions of its VM. A session
+/// that began under a certificate does not continue over a connection without one,
+/// unless this host itself knows that the connection is of the same VM, or its peer
+/// may end the session anyway.
 fn may_resume(facts: &Facts, peer: &Peer, vm: &str) -> Result<(), &'static str> {
     let own = rustix::process::geteuid().as_raw();
     let may = match peer {
@@ -584,14 +587,14 @@ fn may_resume(facts: &Facts, peer: &Peer, vm: &str) -> Result<(), &'static str> 
     }
 }
 
-/// The address at which the other side reached this one.
+/// The local address of the connection.
 fn own_address(socket: &OwnedFd) -> Option<std::net::SocketAddr> {
     rustix::net::getsockname(socket)
         .ok()
         .and_then(|own| std::net::SocketAddr::try_from(own).ok())
 }
 
-/// The message that gives a guest to a worker.
+/// The message that hands a guest to a worker.
 fn described(guest: &Guest, asked: &Asked) -> worker::Guest {
     worker::Guest {
         secured: guest.keys(),
@@ -624,7 +627,7 @@ fn terms(
         device_memory: limits.memory.0,
         host_memory: 0,
         window: shm.window.0,
-        // Without a secret nobody could come back.
+        // Without a token no guest could reconnect.
         reconnect: if token == [0; 16] {
             0
         } else {
@@ -634,32 +637,18 @@ fn terms(
     }
 }
 
-/// The descriptors that go with it.
+/// The descriptors for that message.
 fn descriptors<'a>(guest: &'a Guest, asked: &'a Asked) -> Vec<BorrowedFd<'a>> {
     let mut fds = Vec::new();
     if let Some(channel) = &asked.channel {
         fds.extend(channel.fds.iter().map(|fd| fd.as_fd()));
     }
-    // Of a PCI device's channel the fourth: the device process waits at its
-    // other end for the worker's end, and shuts it down when the guest is gone.
+    // For a channel of the PCI device it is the fourth. The device process holds
+    // the other end, waits there for the worker to exit, and shuts it down when the
+    // guest is gone.
     fds.push(guest.as_fd());
     if let Some(channel) = &asked.channel {
         fds.extend(channel.memory.iter().map(|fd| fd.as_fd()));
     }
     fds
-}
-
-/// Are two secrets the same? Takes as long for any two.
-fn same(one: &[u8; 16], other: &[u8; 16]) -> bool {
-    one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b)) == 0
-}
-
-/// A secret that nobody guesses; all zeros, which resumes nothing, where the
-/// system has no randomness.
-pub(super) fn token() -> [u8; 16] {
-    let mut token = [0; 16];
-    match rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty()) {
-        Ok(16) => token,
-        _ => [0; 16],
-    }
 }

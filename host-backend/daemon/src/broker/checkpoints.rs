@@ -1,38 +1,24 @@
 //! Periodic checkpoints.
 //!
-//! Each replaces the previous one when it is complete, so a good one always exists. The
-//! worker has the schedule too and continues it if the daemon dies. A later daemon only
-//! lists it.
+//! Each replaces the previous one when it is complete, so a complete one always
+//! exists. The worker also has the schedule, and continues it if the daemon dies. A
+//! later daemon only lists it.
 
 use std::time::{Duration, Instant};
 
 use paragpu_control::admin::{CheckpointInfo, Figures, Response};
-use paragpu_control::state::FILE;
 use paragpu_control::worker::{self, ToWorker};
 
 use super::Broker;
-use super::orders::Outcome;
-pub(super) use crate::notes::Again;
+use super::order::{NOBODY, Outcome, Periodic};
+use crate::notes::Again;
 
-/// Nobody's connection of the control socket.
-pub(super) const NOBODY: u64 = 0;
-/// How long a session that is being moved or written is left alone.
+/// Retry interval while a session is being moved or written.
 const BUSY: Duration = Duration::from_secs(1);
 
-/// A session that is written again and again.
-#[derive(Debug)]
-pub(super) struct Periodic {
-    again: Again,
-    /// `None` if its worker does it by itself.
-    next: Option<Instant>,
-    /// When the state that is there was written, by this daemon's order.
-    last: Option<Instant>,
-    /// Why it was not written since.
-    error: Option<String>,
-}
-
 impl Broker {
-    /// A state was written, or was not. The first one must have been.
+    /// Handles the end of a checkpoint. If the first one of a schedule fails, the
+    /// schedule ends.
     pub(super) fn checkpoint_over(
         &mut self,
         session: Option<u64>,
@@ -59,7 +45,7 @@ impl Broker {
                 tracing::warn!(
                     session,
                     error,
-                    "a session is not written; the last state stands"
+                    "a session could not be checkpointed; the previous checkpoint remains"
                 );
                 periodic.next = next;
                 periodic.error = Some(error.clone());
@@ -90,16 +76,15 @@ impl Broker {
         }
     }
 
-    /// Is a session written like this already?
+    /// Whether a session already has this schedule.
     fn is_known(&self, session: u64, again: &Again) -> bool {
         let periodic = self.travel.checkpoints.get(&session);
         periodic.is_some_and(|periodic| periodic.again == *again)
     }
 
-    /// Tells a session's worker, and a daemon after this one, how the session
-    /// is written.
+    /// Gives a session's schedule to its worker, and records it for a later daemon.
     ///
-    /// One that has its VM's user cannot write files by itself.
+    /// A worker with its VM's user cannot create files.
     fn tell_again(&self, session: u64, again: Option<&Again>) {
         let found = self.sessions.get(&session);
         let worker = found.and_then(|found| self.workers.get(&found.worker));
@@ -118,7 +103,7 @@ impl Broker {
         }
     }
 
-    /// A session that an earlier daemon left is written by its worker.
+    /// Adopts the schedule of a session of an earlier daemon; its worker keeps it.
     pub(super) fn adopt_checkpoints(&mut self, session: u64, again: Option<Again>) {
         if let Some(again) = again {
             let periodic = Periodic {
@@ -131,7 +116,7 @@ impl Broker {
         }
     }
 
-    /// Has the sessions written whose time has come.
+    /// Orders the checkpoints that are due.
     pub(super) fn write_checkpoints(&mut self, now: Instant) {
         if self.operation.signals.is_ending() {
             return;
@@ -147,7 +132,7 @@ impl Broker {
             let every = Some(again.every.as_secs());
             let ordered = self.order_checkpoint(NOBODY, session, &again.directory, false, every);
             if let Some(periodic) = self.travel.checkpoints.get_mut(&session) {
-                // Its end says when the next one is due.
+                // The end of this one determines when the next is due.
                 let soon = match ordered {
                     Ok(()) => again.every.max(BUSY),
                     Err(_) => BUSY,
@@ -165,7 +150,7 @@ impl Broker {
             .min()
     }
 
-    /// For a listing.
+    /// The schedule, for a listing.
     pub(super) fn checkpoint_info(&self, session: u64) -> Option<CheckpointInfo> {
         let periodic = self.travel.checkpoints.get(&session)?;
         Some(CheckpointInfo {
@@ -174,20 +159,5 @@ impl Broker {
             age: periodic.age().as_secs_f64(),
             error: periodic.error.clone(),
         })
-    }
-}
-
-impl Periodic {
-    /// Of the state that is there.
-    fn age(&self) -> Duration {
-        let file = self.again.directory.join(FILE);
-        match self.last {
-            Some(last) => last.elapsed(),
-            None => std::fs::metadata(file)
-                .and_then(|file| file.modified())
-                .ok()
-                .and_then(|written| written.elapsed().ok())
-                .unwrap_or_default(),
-        }
     }
 }

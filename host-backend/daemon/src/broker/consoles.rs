@@ -8,35 +8,18 @@ use paragpu_protocol::handshake::VERSION;
 use rustix::event::PollFlags;
 
 use super::Broker;
+use super::inquiries::{Audience, Listing};
 use super::turns::Wish;
 use crate::console::Console;
 use crate::listener::Peer;
 use crate::worker::State;
 
-/// How long a listing waits for workers that are busy.
+/// How long a listing waits for busy workers.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// Most connections of the control socket.
+/// Maximum number of connections of the control socket.
 const MOST: usize = 64;
-/// Most connections of the lease socket of one user.
+/// Maximum number of connections of the lease socket per user.
 const MOST_AGENTS: usize = 1024;
-
-/// Who waits for counters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Audience {
-    /// A connection of the control socket.
-    Console(u64),
-    /// A connection of the endpoint for metrics.
-    Scrape(u64),
-}
-
-/// A listing that waits for the workers' counters.
-#[derive(Debug)]
-pub(super) struct Listing {
-    pub(super) audience: Audience,
-    pub(super) deadline: Instant,
-    /// Workers that were asked.
-    asked: BTreeSet<u64>,
-}
 
 impl Broker {
     pub(super) fn accept_console(&mut self) {
@@ -53,13 +36,13 @@ impl Broker {
         }
     }
 
-    /// Connections of the control socket.
+    /// Number of connections of the control socket.
     fn commanders(&self) -> usize {
         let consoles = self.inquiries.consoles.values();
         consoles.filter(|console| console.agent.is_none()).count()
     }
 
-    /// An agent of a lease connects.
+    /// Accepts a connection of a lease's agent.
     pub(super) fn accept_agent(&mut self) {
         let Some(agents) = &self.listeners.agents else {
             return;
@@ -79,7 +62,7 @@ impl Broker {
         }
     }
 
-    /// A connection is over, and with it the lease that it held.
+    /// Closes a connection, and ends the lease that it held.
     fn close(&mut self, key: u64) {
         self.inquiries.consoles.remove(&key);
         self.end_lease(key);
@@ -219,7 +202,7 @@ impl Broker {
         });
     }
 
-    /// Answers the listings whose workers have all spoken, or were too slow.
+    /// Answers the listings whose workers have all answered or are too slow.
     pub(super) fn answer_listings(&mut self, now: Instant) {
         let workers = &self.workers;
         let (over, open) = std::mem::take(&mut self.inquiries.listings)

@@ -38,24 +38,24 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// A key for a worker, a connection or a console that no other has.
+    /// A unique key for a worker, a connection or a console.
     pub fn key(&mut self) -> u64 {
         self.last_key += 1;
         self.last_key
     }
 
-    /// The number of the session that begins next.
+    /// The number of the next session.
     pub fn next_session(&self) -> u64 {
         self.next_session
     }
 
-    /// The session of that number began.
+    /// Counts the session with that number.
     pub fn session_began(&mut self) {
         self.next_session += 1;
         self.begun += 1;
     }
 
-    /// A session of an earlier daemon has this number.
+    /// Skips the number of a session of an earlier daemon.
     pub fn session_found(&mut self, number: u64) {
         self.next_session = self.next_session.max(number + 1);
     }

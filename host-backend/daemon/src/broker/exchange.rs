@@ -6,11 +6,11 @@ use paragpu_control::exchange::{Ask, Offer};
 use paragpu_control::worker::ToWorker;
 
 use super::Broker;
-use super::admit::token;
+use super::token::token;
 use crate::worker::State;
 
 impl Broker {
-    /// A worker asks something of the other sessions of its VM.
+    /// Handles a worker's request about memory of its VM's other sessions.
     pub(super) fn exchange(&mut self, key: u64, request: u64, ask: Ask, fds: Vec<OwnedFd>) {
         let Some(worker) = self.workers.get(&key) else {
             return;
@@ -22,7 +22,7 @@ impl Broker {
         let offers = vm.and_then(|vm| self.tenants.offers(vm));
         let answer = |offer: Option<Offer>, memory: Option<BorrowedFd<'_>>| {
             let answer = ToWorker::Exchanged { request, offer };
-            // One that does not read its socket waits for nothing.
+            // A worker that does not read its socket is not waiting for a reply.
             let _ = control.try_send(&answer, memory.as_slice());
         };
         match (ask, offers) {

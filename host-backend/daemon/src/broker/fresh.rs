@@ -9,10 +9,9 @@ use std::path::{Path, PathBuf};
 use paragpu_control::state::FILE;
 use rustix::fs::{Mode, OFlags, open};
 
-use super::admit::token;
-use super::orders::Outcome;
+use super::token::token;
 
-/// A file without its name yet.
+/// A file that does not have its final name yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fresh {
     directory: PathBuf,
@@ -20,8 +19,8 @@ pub(super) struct Fresh {
 }
 
 impl Fresh {
-    /// Makes one in a directory, which is made if it does not exist. Its owner
-    /// only reads it: it will hold the token and the program's data.
+    /// Creates one in a directory, which is created if it does not exist. Only its
+    /// owner can read it: it will hold the token and the program's data.
     pub(super) fn make(directory: &Path) -> io::Result<(Self, File)> {
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o777).create(directory)?;
@@ -36,9 +35,8 @@ impl Fresh {
         Ok((fresh, file.into()))
     }
 
-    /// The worker is done with it: the state is there from here on, or the file
-    /// is gone.
-    pub(super) fn settle(&self, outcome: Outcome) -> Outcome {
+    /// Handles the end of the worker's work: names the file, or removes it.
+    pub(super) fn settle<T>(&self, outcome: Result<T, String>) -> Result<T, String> {
         if outcome.is_err() {
             self.remove();
             return outcome;
@@ -57,7 +55,7 @@ impl Fresh {
 
     /// Removes it.
     pub(super) fn remove(&self) {
-        // It may be gone with its directory.
+        // It may have been removed with its directory.
         let _ = std::fs::remove_file(&self.path);
     }
 }

@@ -11,30 +11,23 @@ use paragpu_control::lease::{Claim, Lease, MOST_GRACE, Name, PREFIX};
 use paragpu_control::turn::MOST_WEIGHT;
 
 use super::Broker;
-use super::checkpoints::NOBODY;
+use super::arrivals::Early;
+use super::order::NOBODY;
 use crate::handshake::{Asked, Guest};
 use crate::leases::{self, Grant, Hold, Leased, Verdict};
 use crate::session::now;
 
-/// How long agents have to find a daemon that was restarted.
+/// How long agents have to find a restarted daemon.
 const RETURN: Duration = Duration::from_secs(30);
-/// Most guests that wait for their leases' agents.
+/// Maximum number of guests that wait for their leases' agents.
 const MOST_EARLY: usize = 256;
-/// From a session that could not be written to the next attempt.
+/// Retry interval of a session that could not be checkpointed.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// A guest that came back before the agent of its lease.
-#[derive(Debug)]
-pub(super) struct Early {
-    vm: String,
-    guest: Guest,
-    asked: Box<Asked>,
-}
-
 impl Broker {
-    /// Is this the certificate of a lease that an agent may still claim again? A
-    /// daemon that was restarted has no lease before: its guests may be faster
-    /// than the agents.
+    /// Whether this is the certificate of a lease that an agent may still reclaim.
+    /// A restarted daemon has no leases at first, and guests may reconnect before
+    /// the agents.
     pub(super) fn expects(&self, identity: &Identity) -> bool {
         identity.lease != 0
             && self.leases.get(&identity.vm).is_none()
@@ -42,14 +35,15 @@ impl Broker {
             && Instant::now() < self.counts.started + RETURN
     }
 
-    /// Keeps a guest until the agent of its lease claims it, or nobody does.
+    /// Keeps a guest until the agent of its lease reclaims it, or the time for that
+    /// is over.
     pub(super) fn keep_for_agent(&mut self, vm: String, guest: Guest, asked: Box<Asked>) {
         tracing::info!(peer = %guest.peer, vm, "a guest waits for its lease's agent");
         self.arrivals.early.push(Early { vm, guest, asked });
     }
 
-    /// The lease of `vm` stands, or, without one, no agent comes any more: its
-    /// guests hear whether they may come in.
+    /// Admits or refuses the waiting guests of `vm`, whose lease exists now, or all
+    /// of them, because no more agents are expected.
     fn admit_early(&mut self, vm: Option<&str>) {
         let early = std::mem::take(&mut self.arrivals.early);
         let (heard, early): (Vec<_>, Vec<_>) = early
@@ -61,7 +55,8 @@ impl Broker {
         }
     }
 
-    /// May this connection ask that? An agent may hold its lease and no more.
+    /// Checks that this connection may make a request. An agent may only hold its
+    /// lease.
     pub(super) fn may(&self, key: u64, request: &Request) -> Result<(), String> {
         let is_agent = self
             .inquiries
@@ -86,7 +81,7 @@ impl Broker {
         }
     }
 
-    /// Somebody claims a lease. `None` while the engine is asked.
+    /// Handles a claim of a lease. `None` while the engine is asked.
     pub(super) fn claim(&mut self, key: u64, claim: Claim) -> Option<Response> {
         let refused = |error: &str| {
             Some(Response::Error {
@@ -126,7 +121,7 @@ impl Broker {
         }
     }
 
-    /// The engine has answered.
+    /// Handles the engine's answers.
     pub(super) fn verdicts(&mut self) {
         for verdict in self.leases.verdicts() {
             match verdict {
@@ -157,10 +152,10 @@ impl Broker {
             .get(&key)
             .and_then(|console| console.agent);
         let given = grant.and_then(|grant| {
-            // Users of the control socket may claim for others.
+            // Users of the control socket may claim leases for others.
             let may = uid.is_none_or(|uid| uid == grant.uid || uid == 0 || uid == own);
             if !may {
-                return Err("the job is another user's".into());
+                return Err("the job belongs to another user".into());
             }
             let weight = grant.weight;
             let (vm, leased) = self.leases.enter(key, claim, grant)?;
@@ -168,7 +163,7 @@ impl Broker {
             match (&given, &claim.again) {
                 (Ok(_), _) => {}
                 (Err(_), Some(_)) => self.end_lease(key),
-                // Nobody has it.
+                // No connection holds it.
                 (Err(_), None) => drop(self.leases.end(&vm)),
             }
             Ok((given?, weight))
@@ -232,7 +227,7 @@ impl Broker {
         })
     }
 
-    /// Where users of leases reach this host.
+    /// The address at which users of leases reach this host.
     fn lease_address(&self) -> Result<String, String> {
         if let Some(address) = &self.host.tcp.announce.0 {
             return Ok(address.clone());
@@ -240,14 +235,14 @@ impl Broker {
         let at = self
             .listeners
             .tcp()
-            .ok_or("the host takes no guests over tcp: set tcp.listen in host.toml")?;
+            .ok_or("the host does not accept guests over tcp: set tcp.listen in host.toml")?;
         match at.ip().is_unspecified() {
             true => Err("set tcp.announce in host.toml: other machines must know it".into()),
             false => Ok(at.to_string()),
         }
     }
 
-    /// Where the states of a lease's sessions are.
+    /// The directory of checkpoints of a lease's sessions.
     fn states_of(&self, vm: &str) -> Option<std::path::PathBuf> {
         let serial = self.leases.get(vm)?.serial;
         leases::directory(&self.host.lease.checkpoints, vm, serial)
@@ -288,14 +283,15 @@ impl Broker {
         }
     }
 
-    /// A connection is gone. The lease that it held is over, at once or later.
+    /// Handles the loss of a connection: the lease that it held ends, at once or
+    /// after its grace.
     pub(super) fn end_lease(&mut self, key: u64) {
         if let Some(vm) = self.leases.leave(key, Instant::now()) {
             self.lease_over(&vm);
         }
     }
 
-    /// The holder of a lease ends it.
+    /// Ends a lease at its holder's request.
     pub(super) fn release(&mut self, key: u64) -> Response {
         if let Some(vm) = self.leases.of(key).map(str::to_owned) {
             self.lease_over(&vm);
@@ -326,7 +322,7 @@ impl Broker {
         }
     }
 
-    /// Does what leases make due. When to look again.
+    /// Handles deadlines of leases. Returns the next one.
     pub(super) fn keep_leases(&mut self, now: Instant) -> Option<Instant> {
         let (over, next_over) = self.leases.unclaimed(now);
         for vm in over {
@@ -338,7 +334,7 @@ impl Broker {
         [looks, writes, ends, next_over].into_iter().flatten().min()
     }
 
-    /// Sessions of leases that no agent came for after this daemon's start.
+    /// Ends sessions of leases that no agent reclaimed after this daemon's start.
     fn end_unclaimed(&mut self, now: Instant) -> Option<Instant> {
         let until = self.counts.started + RETURN;
         if now >= until {
@@ -369,7 +365,7 @@ impl Broker {
         None
     }
 
-    /// Orders the checkpoints of leases that ask for them and have none yet.
+    /// Orders the checkpoints that leases require and do not have yet.
     fn write_leased(&mut self, now: Instant) -> Option<Instant> {
         let node = leases::node(&self.host.lease);
         let mut orders = Vec::new();
@@ -390,7 +386,7 @@ impl Broker {
             }
         }
         for (session, vm, directory, every) in orders {
-            // Only this host's user reads them.
+            // Only this host's user can read them.
             let made = directory.parent().map_or(Ok(()), make);
             let ordered = made.and_then(|()| {
                 self.order_checkpoint(NOBODY, session, &directory, false, Some(every))
@@ -415,7 +411,7 @@ fn make(directory: &Path) -> Result<(), String> {
     made.map_err(|error| format!("cannot make {}: {error}", directory.display()))
 }
 
-/// Is it HOST/SESSION in `own`?
+/// Whether it is HOST/SESSION in `own`.
 fn is_two_below(directory: &Path, own: &Path) -> bool {
     let Ok(rest) = directory.strip_prefix(own) else {
         return false;

@@ -1,18 +1,17 @@
-//! The listening sockets, and the certificates that peers are shown.
+//! The listening sockets, and the certificates shown to peers.
 
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use paragpu_communicator_secure::Credentials;
 use paragpu_config::host::{Host, Vsock};
 use paragpu_config::{Endpoint, VmSocket};
 use paragpu_protocol::handshake::device_socket;
 
-use super::patiently;
 use crate::listener::{Listener, group};
 use crate::{Error, tls};
 
-/// The sockets that the daemon listens at.
+/// The daemon's listening sockets.
 #[derive(Debug)]
 pub(super) struct Listeners {
     /// For guests.
@@ -27,14 +26,14 @@ pub(super) struct Listeners {
     pub far: Option<Listener>,
     /// The certificates for other hosts.
     pub tls: Option<Credentials>,
-    /// What guests at `tcp.listen` are shown.
+    /// The certificates for guests at `tcp.listen`.
     pub guest_tls: Option<Credentials>,
-    /// No connection is accepted until then.
+    /// No connection is accepted until this time.
     pause: Option<Instant>,
 }
 
 impl Listeners {
-    /// Listens wherever the configuration says.
+    /// Listens at the configured addresses.
     pub fn open(host: &Host) -> Result<Self, Error> {
         let control_group = group(&host.daemon.control_group)?;
         let guest_group = group(&host.daemon.group)?;
@@ -75,7 +74,7 @@ impl Listeners {
         })
     }
 
-    /// Listens nowhere any more.
+    /// Closes all sockets.
     pub fn close(&mut self) {
         self.guests.clear();
         self.commands = None;
@@ -84,41 +83,41 @@ impl Listeners {
         self.far = None;
     }
 
-    /// Where guests connect over TCP.
+    /// The address for guests over TCP.
     pub fn tcp(&self) -> Option<SocketAddr> {
         self.guests.iter().find_map(Listener::address)
     }
 
-    /// Where daemons of other hosts connect.
+    /// The address for daemons of other hosts.
     pub fn arrivals(&self) -> Option<SocketAddr> {
         self.far.as_ref().and_then(Listener::address)
     }
 
-    /// Accepts nothing until `end`, unless a pause lasts already.
+    /// Accepts nothing until `end`, unless there already is a pause.
     pub fn pause(&mut self, end: Instant) {
         self.pause.get_or_insert(end);
     }
 
-    /// Until when nothing is accepted. A pause that is over is forgotten.
+    /// The end of the current pause, if there is one.
     pub fn pause_at(&mut self, now: Instant) -> Option<Instant> {
         self.pause = self.pause.filter(|end| *end > now);
         self.pause
     }
 
-    /// Are connections accepted?
+    /// Whether connections are accepted.
     pub fn accepts(&self) -> bool {
         self.pause.is_none()
     }
 
-    /// Shows the certificates that are configured now. One that cannot be
-    /// read leaves the earlier one.
+    /// Rereads the configured certificates. If one cannot be read, the earlier one
+    /// stays.
     pub fn renew_certificates(&mut self, host: &Host) {
         match tls::among_hosts(&host.migration) {
             Ok(tls) => self.tls = tls,
             Err(error) => tracing::error!(%error, "the earlier certificate stays"),
         }
         match tls::for_guests(host) {
-            // What was promised to guests is not taken back under them.
+            // Guests that rely on TLS keep it.
             Ok(None) if self.guest_tls.is_some() => {
                 tracing::warn!("guests leave TLS with a restart only");
             }
@@ -127,8 +126,8 @@ impl Listeners {
         }
     }
 
-    /// Listens at the sockets of VMs that are configured now, and no longer at
-    /// others. Sessions continue.
+    /// Opens and closes sockets of VMs according to the configuration. Sessions
+    /// continue.
     pub fn follow_vm_sockets(&mut self, vsock: &Vsock) -> Result<(), Error> {
         let configured = &vsock.unix.0;
         let is = |listener: &Listener, socket: &VmSocket| {
@@ -150,4 +149,16 @@ impl Listeners {
         }
         failed
     }
+}
+
+/// Retries for a second while another daemon seems to run: a daemon that was
+/// killed between fork and exec of a worker keeps its locks until the exec.
+pub(super) fn patiently<T>(try_it: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+    for _ in 0..20 {
+        match try_it() {
+            Err(Error::Running(_)) => std::thread::sleep(Duration::from_millis(50)),
+            other => return other,
+        }
+    }
+    try_it()
 }

@@ -13,113 +13,19 @@ use paragpu_protocol::handshake::ANY_DEVICE;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::Broker;
-use super::orders::Outcome;
-use super::orders::{Kind, Ordered};
+use super::migration::{Departed, Member, Migration, Stage};
+use super::order::{Kind, Ordered, Outcome};
 use crate::handshake::Guest;
 use crate::link::Destination;
 use crate::listener::Peer;
 
-/// From the stop of the first of several sessions to the commit of all.
-const TOGETHER: Duration = Duration::from_secs(80);
-/// How long a guest may take to come over another communicator.
+/// How long a guest may take to reconnect over another communicator.
 const RELOCATES: Duration = Duration::from_secs(60);
 
-/// How long guests are sent on to a session that went elsewhere.
+/// How long guests are redirected to a session that moved away.
 const SENT_ON: Duration = Duration::from_secs(600);
 
-/// Where a session went.
-#[derive(Debug)]
-pub(super) struct Departed {
-    route: Route,
-    until: Instant,
-}
-
-/// A migration that is not over.
-#[derive(Debug)]
-pub(super) struct Migration {
-    console: u64,
-    /// It is about one session, which was named.
-    single: bool,
-    /// By key of the worker; those that are not over.
-    members: BTreeMap<u64, Member>,
-    stage: Stage,
-    over: Vec<Moved>,
-}
-
-#[derive(Debug)]
-struct Member {
-    session: u64,
-    vm: String,
-    /// Where it waits for the others; `None` while it does not.
-    step: Option<Step>,
-}
-
-/// How far sessions are that move together.
-///
-/// ```text
-///            all are Copied:           all are Complete:
-///            one byte to `stop`        one byte to `commit`
-///   Copying ─────────────────► Stopping ─────────────────► Committed
-///      │ one cannot move          │ one cannot move, or TOGETHER is over:
-///      │                          │ `commit` closes without a byte
-///      └────────► Staying ◄───────┘
-/// ```
-///
-/// A member whose program ended leaves the others alone. The migration is complete
-/// when no member is left, in whatever stage. If the daemon dies, its ends of
-/// the gates close, and all sessions stay.
-#[derive(Debug)]
-enum Stage {
-    /// Each moves on its own, and there are no gates.
-    Alone,
-    /// Memory is copied while the programs run.
-    Copying { stop: OwnedFd, commit: OwnedFd },
-    /// The programs stop, and the rest is sent.
-    Stopping { commit: OwnedFd, deadline: Instant },
-    /// The sessions are the destination's.
-    Committed,
-    /// The sessions stay here.
-    Staying,
-}
-
-impl Stage {
-    /// One of the sessions cannot move: before the commit none does.
-    fn give_up(&mut self) {
-        if let Self::Copying { .. } | Self::Stopping { .. } = self {
-            *self = Self::Staying;
-        }
-    }
-
-    /// The stage after this one, where all members have come to `step`.
-    fn advance(self, step: Option<Step>) -> Self {
-        // One byte always fits into an empty pipe.
-        let open = |gate: &OwnedFd| matches!(rustix::io::write(gate, &[1]), Ok(1));
-        match self {
-            Self::Copying { stop, commit } if step >= Some(Step::Copied) => match open(&stop) {
-                true => Self::Stopping {
-                    commit,
-                    deadline: Instant::now() + TOGETHER,
-                },
-                false => Self::Staying,
-            },
-            Self::Stopping { commit, .. } if step >= Some(Step::Complete) => match open(&commit) {
-                true => Self::Committed,
-                false => Self::Staying,
-            },
-            waits => waits,
-        }
-    }
-
-    /// Until when all must be complete.
-    fn deadline(&self) -> Option<Instant> {
-        match self {
-            Self::Stopping { deadline, .. } => Some(*deadline),
-            _ => None,
-        }
-    }
-}
-
-/// The sessions of an order, and where they go.
+/// The destination and options of an order.
 struct Goal {
     place: Destination,
     local: bool,
@@ -130,7 +36,7 @@ struct Goal {
 }
 
 impl Broker {
-    /// Does this connection of the control socket wait for a migration?
+    /// Whether this connection of the control socket waits for a migration.
     pub(super) fn migrates(&self, console: u64) -> bool {
         self.travel
             .migrations
@@ -205,7 +111,7 @@ impl Broker {
         Some(self.workers.get(&session.worker)?.ordinal)
     }
 
-    /// The sessions that an order is about; never none.
+    /// The sessions of an order, at least one.
     fn chosen(&self, migrate: &Migrate) -> Result<Vec<u64>, String> {
         let all = self.sessions.iter();
         match (migrate.session, &migrate.vm, migrate.gpu) {
@@ -243,7 +149,7 @@ impl Broker {
     ) -> Result<(), String> {
         let together = migrate.vm.is_some();
         if migrate.gpu.is_none() {
-            // Nothing has begun yet where one of them cannot.
+            // If one of them cannot move, nothing has begun yet.
             for session in sessions {
                 self.orderable(*session)?;
             }
@@ -289,7 +195,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Waits for what becomes of each member of a migration that has begun.
+    /// Records a migration that has begun, to wait for its members.
     fn await_members(&mut self, id: u64, migration: Migration) {
         self.travel.migrations.insert(id, migration);
         self.advance_migration(id);
@@ -304,8 +210,8 @@ impl Broker {
         }
     }
 
-    /// Asks guests to continue over another communicator, each on its own. Those of
-    /// a VM or GPU that go over it already are left alone.
+    /// Asks guests to continue over another communicator, independently of each
+    /// other. Those of a VM or GPU that already use it are left alone.
     fn begin_relocations(
         &mut self,
         console: u64,
@@ -344,7 +250,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Tells a session's worker to move it; the worker's key.
+    /// Orders a session's worker to move it. Returns the worker's key.
     fn depart(
         &mut self,
         console: u64,
@@ -356,7 +262,7 @@ impl Broker {
         let key = self.orderable(session)?;
         let has = self.sessions.get(&session);
         let has = has.map(|session| session.facts.communicator.as_str());
-        // The connection goes over as it is where it may.
+        // The connection is handed over if possible.
         let follows = match (goal.local, goal.communicator.as_str()) {
             (true, wanted) if has == Some(wanted) => "",
             (false, "") => "tcp",
@@ -381,7 +287,7 @@ impl Broker {
         Ok(key)
     }
 
-    /// A session waits for the others.
+    /// Notes that a session waits for the others.
     pub(super) fn held(&mut self, key: u64, step: Step) {
         let Some(Kind::Migration(id)) = self.travel.orders.get(&key).map(|ordered| &ordered.kind)
         else {
@@ -399,8 +305,8 @@ impl Broker {
         self.advance_migration(id);
     }
 
-    /// The program of a session that moves ended, as programs do: the others
-    /// need not wait for it.
+    /// Notes that the program of a moving session exited: the others need not wait
+    /// for it.
     pub(super) fn member_ended(&mut self, id: u64, key: u64) {
         let Some(migration) = self.travel.migrations.get_mut(&id) else {
             return;
@@ -411,14 +317,14 @@ impl Broker {
         }
     }
 
-    /// The move of a session is over, well or not.
+    /// Handles the end of a session's move.
     pub(super) fn member_over(&mut self, id: u64, key: u64, outcome: Outcome) {
         let Some(migration) = self.travel.migrations.get_mut(&id) else {
             return;
         };
         if let Some(member) = migration.members.remove(&key) {
             match &outcome {
-                // One that only took another communicator stopped nothing.
+                // A change of communicator has no downtime.
                 Ok(figures) if figures.total_ms > 0.0 => self.counts.moves.add(figures),
                 Ok(_) => {}
                 Err(_) => migration.stage.give_up(),
@@ -428,12 +334,13 @@ impl Broker {
         self.advance_migration(id);
     }
 
-    /// Opens the gates that can be opened, and answers when all is over.
+    /// Opens the gates that can be opened, and answers when the migration is
+    /// complete.
     fn advance_migration(&mut self, id: u64) {
         let Some(migration) = self.travel.migrations.get_mut(&id) else {
             return;
         };
-        // Of `None`, where nobody is left, nothing follows.
+        // Without members nothing follows.
         let slowest = migration.members.values().map(|member| member.step).min();
         let stage = std::mem::replace(&mut migration.stage, Stage::Staying);
         migration.stage = stage.advance(slowest.flatten());
@@ -468,7 +375,7 @@ impl Broker {
         self.requests(migration.console);
     }
 
-    /// Gives up migrations of which a part took too long.
+    /// Gives up migrations that took too long.
     pub(super) fn end_overdue_migrations(&mut self, now: Instant) {
         for migration in self.travel.migrations.values_mut() {
             if migration.stage.deadline().is_some_and(|end| end <= now) {
@@ -513,8 +420,8 @@ impl Broker {
         together.chain(relocations).min()
     }
 
-    /// Asks the guest of a session to continue over another communicator; the key
-    /// of its worker.
+    /// Asks the guest of a session to continue over another communicator. Returns
+    /// the key of its worker.
     fn relocate(
         &mut self,
         console: u64,
@@ -563,8 +470,8 @@ impl Broker {
         Ok(key)
     }
 
-    /// A session is another worker's: a guest that still looks for it here is
-    /// sent on.
+    /// Notes that a session moved away, so that its guest is redirected if it still
+    /// comes here.
     pub(super) fn departed(&mut self, key: u64, route: Route) {
         let now = Instant::now();
         self.travel
@@ -574,7 +481,7 @@ impl Broker {
         let Some(session) = of_worker.find(|session| session.worker == key) else {
             return;
         };
-        // Nobody continues with it here.
+        // No worker continues with it here.
         let token = std::mem::take(&mut session.token);
         if token == [0; 16] || route.communicator.is_empty() {
             return;
@@ -584,8 +491,7 @@ impl Broker {
         self.travel.departed.insert(token, departed);
     }
 
-    /// Sends a guest on whose session went elsewhere; gives it back where none
-    /// did.
+    /// Redirects a guest whose session moved away. Returns the guest if it did not.
     pub(super) fn send_on(&self, guest: Guest, token: &[u8; 16]) -> Option<Guest> {
         let departed = self.travel.departed.get(token);
         let Some(departed) = departed.filter(|departed| departed.until > Instant::now()) else {
@@ -599,7 +505,7 @@ impl Broker {
         None
     }
 
-    /// A guest has connected again, over this communicator.
+    /// Notes that a guest has reconnected over this communicator.
     pub(super) fn followed(&mut self, key: u64, communicator: &str) {
         let total_ms = match self.travel.orders.get(&key).map(|ordered| &ordered.kind) {
             Some(Kind::Relocation {
@@ -616,7 +522,7 @@ impl Broker {
         self.order_over(key, Ok(figures));
     }
 
-    /// A guest says that it could not follow the move.
+    /// Notes that a guest could not follow the move.
     pub(super) fn stayed(&mut self, key: u64, reason: &str) {
         tracing::info!(reason, "a guest stays over its communicator");
         let kind = self.travel.orders.get(&key).map(|ordered| &ordered.kind);
@@ -626,25 +532,8 @@ impl Broker {
     }
 }
 
-/// Can an address be one of this host for other machines?
+/// Whether other machines could reach this host at an address.
 fn reaches_others(address: &str) -> bool {
     let address = address.parse::<std::net::SocketAddr>();
     address.is_ok_and(|address| !address.ip().is_unspecified() && !address.ip().is_loopback())
-}
-
-impl Member {
-    /// The outcome.
-    fn over(self, outcome: Outcome) -> Moved {
-        let (figures, error) = match outcome {
-            Ok(figures) => (figures, None),
-            Err(error) => (Figures::default(), Some(error)),
-        };
-        Moved {
-            session: self.session,
-            vm: self.vm,
-            moved: error.is_none(),
-            error,
-            figures,
-        }
-    }
 }

@@ -5,74 +5,24 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use paragpu_control::admin::{Activity, Figures, Response};
+use paragpu_control::admin::{Activity, Response};
 use paragpu_control::socket::ControlError;
 use paragpu_control::state;
 use paragpu_control::worker::{Progress, Terms, ToWorker};
 
-use super::checkpoints::Again;
 use super::fresh::Fresh;
+use super::order::{Kind, Ordered, Outcome, Parked};
 use super::{Broker, GRACE};
 use crate::handshake::{Asked, Guest};
+use crate::notes::Again;
 use crate::session::{Facts, Session, now};
 use crate::worker::State;
 
-/// How long a guest whose session was put away is kept waiting.
+/// How long the guest of a checkpointed session is kept waiting.
 const KEPT: Duration = Duration::from_secs(600);
 
-/// How an order ended: what it took, or one sentence.
-pub(super) type Outcome = Result<Figures, String>;
-
-/// An order to a worker that is not over.
-#[derive(Debug)]
-pub(super) struct Ordered {
-    pub(super) console: u64,
-    pub(super) kind: Kind,
-}
-
-/// The order.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// A checkpoint, or a restore.
-    State {
-        /// The session is put away when it is done.
-        puts_away: bool,
-        /// When it is written again.
-        again: Option<Again>,
-        /// The file that it is written to, where the worker cannot make one.
-        fresh: Option<Fresh>,
-    },
-    /// To move, as a part of this migration.
-    Migration(u64),
-    /// To ask the guest to continue over this communicator, as a part of this
-    /// migration.
-    Relocation {
-        id: u64,
-        communicator: String,
-        began: Instant,
-    },
-}
-
-/// A session that was put away into a directory, and may come back.
-#[derive(Debug)]
-pub(super) struct Parked {
-    token: [u8; 16],
-    until: Instant,
-    guest: Option<(Guest, Box<Asked>)>,
-}
-
-impl Parked {
-    fn new(token: [u8; 16], left: Duration) -> Self {
-        Self {
-            token,
-            until: Instant::now() + left,
-            guest: None,
-        }
-    }
-}
-
 impl Broker {
-    /// Does this connection of the control socket wait for an order?
+    /// Whether this connection of the control socket waits for an order.
     pub(super) fn awaits_order(&self, console: u64) -> bool {
         self.travel
             .orders
@@ -81,7 +31,7 @@ impl Broker {
             || self.migrates(console)
     }
 
-    /// Activity of a session besides serving its program.
+    /// The activity of a session besides serving its program.
     pub(super) fn activity(&self, session: &Session) -> Activity {
         match self
             .travel
@@ -96,7 +46,7 @@ impl Broker {
         }
     }
 
-    /// The key of a session's worker, if that can take an order.
+    /// The key of a session's worker, if the worker can take an order.
     pub(super) fn orderable(&self, session: u64) -> Result<u64, String> {
         let found = self
             .sessions
@@ -122,7 +72,7 @@ impl Broker {
             })
     }
 
-    /// Gives an order to the worker `key`.
+    /// Sends an order to the worker `key`.
     pub(super) fn order(
         &mut self,
         key: u64,
@@ -182,7 +132,7 @@ impl Broker {
         ordered
     }
 
-    /// Gives the session of a directory to an idle worker.
+    /// Has an idle worker restore the session of a directory.
     pub(super) fn order_restore(&mut self, console: u64, directory: &Path) -> Result<(), String> {
         let path = absolute(directory)?;
         let (owner, file) = state::owner(directory).map_err(|error| error.to_string())?;
@@ -278,7 +228,7 @@ impl Broker {
         Ok(())
     }
 
-    /// A worker says how far it is.
+    /// Handles a worker's progress report.
     pub(super) fn order_progress(&mut self, key: u64, progress: Progress) {
         let Progress { phase, done, all } = progress;
         if let (Some(ordered), Some(session)) = (self.travel.orders.get(&key), self.session_of(key))
@@ -296,7 +246,7 @@ impl Broker {
         }
     }
 
-    /// The number of the session that a worker has.
+    /// The number of a worker's session.
     fn session_of(&self, key: u64) -> Option<u64> {
         match self.workers.get(&key)?.state {
             State::Serving(session) => Some(session),
@@ -304,7 +254,7 @@ impl Broker {
         }
     }
 
-    /// An order is over, well or not.
+    /// Handles the end of an order.
     pub(super) fn order_over(&mut self, key: u64, outcome: Outcome) {
         let Some(Ordered { console, kind }) = self.travel.orders.remove(&key) else {
             return;
@@ -329,8 +279,8 @@ impl Broker {
             Kind::State {
                 puts_away: true, ..
             } if outcome.is_ok() => {
-                // It exits, and the guest is to hear no goodbye of a daemon
-                // that ends meanwhile.
+                // The worker exits. If the daemon ends meanwhile, it must not say
+                // goodbye to the guest.
                 if let Some(worker) = self.workers.get_mut(&key) {
                     worker.told = true;
                     worker.deadline.get_or_insert(Instant::now() + GRACE);
@@ -358,7 +308,7 @@ impl Broker {
         self.requests(console);
     }
 
-    /// A worker has exited before its order was over.
+    /// Handles the exit of a worker with an unfinished order.
     pub(super) fn order_ended(&mut self, key: u64) {
         let Some(ordered) = self.travel.orders.get(&key) else {
             return;
@@ -376,7 +326,8 @@ impl Broker {
         self.order_over(key, Err(reason.into()));
     }
 
-    /// Takes up what an earlier daemon put away: the guests may come back.
+    /// Adopts sessions that an earlier daemon had checkpointed: their guests may
+    /// reconnect.
     pub(super) fn take_up_parked(&mut self) {
         let parked = self.notes.parked().into_iter();
         self.travel.parked = parked
@@ -384,8 +335,7 @@ impl Broker {
             .collect();
     }
 
-    /// A guest asks for a session that was put away: it waits.
-    /// Gives the guest back where it was not.
+    /// Keeps a guest whose session is checkpointed. Returns the guest if it is not.
     pub(super) fn park(&mut self, guest: Guest, asked: Box<Asked>) -> Option<(Guest, Box<Asked>)> {
         let now = Instant::now();
         let notes = &self.notes;
@@ -411,7 +361,7 @@ impl Broker {
         }
     }
 
-    /// Gives guests that waited the sessions that are back.
+    /// Hands waiting guests to their restored sessions.
     fn bring_back(&mut self) {
         let mut back = Vec::new();
         for mut parked in std::mem::take(&mut self.travel.parked) {
@@ -436,7 +386,7 @@ impl Broker {
     }
 }
 
-/// A path that a worker, in another directory, understands.
+/// An absolute path, for a worker in another directory.
 fn absolute(path: &Path) -> Result<PathBuf, String> {
     (path.is_absolute() && path.to_str().is_some())
         .then(|| path.to_owned())

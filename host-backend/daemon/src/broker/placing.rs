@@ -7,7 +7,7 @@ use crate::handshake::Asked;
 use crate::placement::{Assigned, Gpu, choose};
 
 impl Broker {
-    /// The places of the GPUs that a VM may have, in the order in which it sees
+    /// The indices of the GPUs that a VM may use, in the order in which it sees
     /// them.
     fn gpus_of(&self, vm: &str) -> Vec<u32> {
         if let Some(leased) = self.leases.get(vm) {
@@ -24,13 +24,13 @@ impl Broker {
         }
     }
 
-    /// How many devices a VM has; those still searched for not counted.
+    /// Number of a VM's devices, not counting those still being searched for.
     pub(super) fn devices_of(&self, vm: &str) -> u32 {
         u32::try_from(self.gpus_of(vm).len()).unwrap_or(u32::MAX)
     }
 
-    /// The place of the GPU for a guest: the one that it names, else what the
-    /// configured placement gives.
+    /// The index of the GPU for a guest: the one that it names, or that of the
+    /// configured placement.
     fn place(&self, asked: &Asked) -> Result<u32, String> {
         let gpus = self.gpus_of(&asked.vm);
         if let Some(index) = asked.gpu {
@@ -39,7 +39,7 @@ impl Broker {
         let ordinal = asked.hello.device;
         let all: Vec<Gpu> = gpus.iter().map(|place| self.gpu(*place)).collect();
         let policy = self.host.device.placement;
-        // What arrives may come from a host with more devices.
+        // An arriving session may come from a host with more devices.
         let beyond = asked.arrives.is_some() && ordinal as usize >= all.len();
         let chosen = if beyond {
             choose(Placement::LeastLoaded, 0, &all, &[], None)
@@ -68,7 +68,7 @@ impl Broker {
         })
     }
 
-    /// The place of a GPU that is asked for by its number on the host.
+    /// The index of a GPU that is requested by its number on the host.
     fn named(&self, vm: &str, gpus: &[u32], index: u32) -> Result<u32, String> {
         let kind = self.devices.kind();
         let place = self
@@ -84,7 +84,7 @@ impl Broker {
         }
     }
 
-    /// How loaded a GPU is.
+    /// The load of a GPU.
     fn gpu(&self, place: u32) -> Gpu {
         let label = self.devices.label(place);
         let on_it = self
@@ -111,8 +111,8 @@ impl Broker {
         }
     }
 
-    /// The devices that the guest's process has already. A session that moves
-    /// is not held where it was.
+    /// The devices that the guest's process already has. A moving session does not
+    /// count.
     fn held_by(&self, asked: &Asked) -> Vec<Assigned> {
         let own = |vm: &str, pid: u32, ordinal: u32| {
             vm == asked.vm
@@ -138,14 +138,14 @@ impl Broker {
         running.chain(waiting).collect()
     }
 
-    /// Can the guest be given another GPU than one that does not work?
+    /// Whether the guest can get a GPU other than one that does not work.
     pub(super) fn works_elsewhere(&self, asked: &Asked) -> bool {
         let fixed = self.host.device.placement == Placement::Fixed;
         let gpus = self.gpus_of(&asked.vm);
         !fixed && asked.gpu.is_none() && gpus.iter().any(|place| self.gpu(*place).works)
     }
 
-    /// Places the guests that wait and have no place yet.
+    /// Places the waiting guests that have no GPU yet.
     pub(super) fn place_waiting(&mut self) {
         if !self.devices.ready() {
             return;
@@ -167,8 +167,7 @@ impl Broker {
         }
     }
 
-    /// The guest's number of the device that a worker on this GPU will most
-    /// likely be given.
+    /// The guest's most likely ordinal of this GPU.
     pub(super) fn likely_ordinal(&self, place: u32) -> u32 {
         let waiting = self.arrivals.waiting.iter();
         let mut asked = waiting.filter(|waiting| waiting.placed == Some(Ok(place)));

@@ -3,34 +3,11 @@
 use paragpu_config::host::{Device, Host, Lease, Migration, Tcp, Vsock};
 
 use super::Broker;
-use super::signals::Signals;
-use crate::arguments::Arguments;
 use crate::logging;
 
-/// Where the configuration comes from, the log whose level it sets, and the
-/// signals that an operator sends.
-#[derive(Debug)]
-pub(super) struct Operation {
-    pub arguments: Arguments,
-    pub log: logging::Handle,
-    pub signals: Signals,
-}
-
-impl Operation {
-    /// The configuration as it is now; `None`, said in the log, where it is refused.
-    fn read(&self) -> Option<Host> {
-        match self.arguments.sources().load::<Host>() {
-            Ok(loaded) => Some(loaded.values),
-            Err(error) => {
-                tracing::error!(%error, "the configuration is refused; the old one stands");
-                None
-            }
-        }
-    }
-}
-
 impl Broker {
-    /// SIGHUP: limits, placement, pool, sockets of VMs, certificates and log level anew.
+    /// SIGHUP: applies changed limits, placement, pool, sockets of VMs,
+    /// certificates and log level.
     pub(super) fn reload(&mut self) {
         if !self.operation.signals.take_reload() {
             return;
@@ -59,7 +36,7 @@ impl Broker {
     }
 }
 
-/// `old` with what may change while the daemon runs as in `new`.
+/// `old`, with the settings of `new` that may change while the daemon runs.
 fn applied(old: &Host, new: &Host) -> Host {
     Host {
         limits: new.limits.clone(),

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 
 use super::Broker;
-use super::consoles::Audience;
+use super::inquiries::Audience;
 use crate::metrics::{Board, Report};
 use crate::scrape::{Scrape, Step};
 use crate::worker::State;
 
 /// How long a connection may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Most connections.
+/// Maximum number of connections.
 const MOST: usize = 16;
 
 impl Broker {
@@ -22,7 +22,7 @@ impl Broker {
         };
         match metrics.accept() {
             Ok(Some((socket, _))) => {
-                // Those that say nothing keep nobody out.
+                // Silent connections must not keep others out.
                 let oldest = self.inquiries.scrapes.keys().next().copied();
                 if let Some(oldest) = oldest.filter(|_| self.inquiries.scrapes.len() >= MOST) {
                     self.forget_scrape(oldest);
@@ -72,7 +72,7 @@ impl Broker {
         late.into_iter().for_each(|key| self.forget_scrape(key));
     }
 
-    /// The workers have counted.
+    /// Answers once the workers have reported their counters.
     pub(super) fn answer_scrape(&mut self, key: u64) {
         let text = self.report().encode();
         if let Some(scrape) = self.inquiries.scrapes.get_mut(&key) {

@@ -10,8 +10,7 @@ use crate::handshake::{Guest, Pending, Progress};
 use crate::listener::Peer;
 
 impl Broker {
-    /// Gives a place to a machine that shows a certificate before it says
-    /// anything. Threads read what it sends.
+    /// Queues a connection that begins with TLS. Threads do its handshake.
     pub(super) fn greet_under_tls(&mut self, socket: OwnedFd, peer: Peer, tls: Connection) {
         let guest = Guest::shaking(socket, peer, Handshake::new(tls));
         let pending = Pending::new(guest, self.patience());
@@ -20,7 +19,7 @@ impl Broker {
         self.arrivals.reception.enter(key, pending, places);
     }
 
-    /// Hands out as many handshakes as threads are idle.
+    /// Gives handshakes to idle threads.
     pub(super) fn hand_out(&mut self) {
         while self.arrivals.shaking.is_idle() {
             let Some((key, pending)) = self.arrivals.reception.next_to_shake() else {
@@ -30,7 +29,7 @@ impl Broker {
         }
     }
 
-    /// Threads have gone on with handshakes.
+    /// Collects handshakes that threads have advanced.
     pub(super) fn shaken(&mut self) {
         for (key, pending, progress) in self.arrivals.shaking.done() {
             if let Progress::More = progress {

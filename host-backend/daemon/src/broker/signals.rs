@@ -7,12 +7,12 @@ use rustix::process::Signal;
 
 use crate::Error;
 
-/// Signals that came, and whether the daemon ends.
+/// Received signals, and whether the daemon is ending.
 #[derive(Debug)]
 pub(super) struct Signals {
     terminate: UnixStream,
     reload: UnixStream,
-    /// The daemon was told to end.
+    /// The daemon is ending.
     ending: bool,
 }
 
@@ -26,34 +26,34 @@ impl Signals {
         })
     }
 
-    /// Readable once a signal to end came.
+    /// Readable once SIGTERM or SIGINT arrived.
     pub fn terminate(&self) -> BorrowedFd<'_> {
         self.terminate.as_fd()
     }
 
-    /// Readable once a signal to read the configuration came.
+    /// Readable once SIGHUP arrived.
     pub fn reload(&self) -> BorrowedFd<'_> {
         self.reload.as_fd()
     }
 
-    /// Takes a signal to end; whether it is the first.
+    /// Takes SIGTERM or SIGINT. Returns whether it is the first.
     pub fn take_terminate(&mut self) -> bool {
         let came = matches!(drain(&self.terminate), Ok(1..));
         came && !std::mem::replace(&mut self.ending, true)
     }
 
-    /// Takes a signal to read the configuration; whether there was one.
+    /// Takes SIGHUP. Returns whether there was one.
     pub fn take_reload(&self) -> bool {
         matches!(drain(&self.reload), Ok(1..))
     }
 
-    /// Was the daemon told to end?
+    /// Whether the daemon is ending.
     pub fn is_ending(&self) -> bool {
         self.ending
     }
 }
 
-/// A socket that is readable once one of `signals` came.
+/// A socket that becomes readable when one of `signals` arrives.
 fn receiver(signals: &[Signal]) -> Result<UnixStream, Error> {
     let failed = || "receive signals";
     let (read, write) = UnixStream::pair().map_err(Error::system(failed()))?;
@@ -67,7 +67,7 @@ fn receiver(signals: &[Signal]) -> Result<UnixStream, Error> {
     Ok(read)
 }
 
-/// Takes what a signal wrote.
+/// Reads what signals wrote.
 fn drain(mut socket: &UnixStream) -> std::io::Result<usize> {
     std::io::Read::read(&mut socket, &mut [0; 64])
 }

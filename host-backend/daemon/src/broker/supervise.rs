@@ -11,17 +11,18 @@ use paragpu_control::spawn::{Software, Spawn};
 use paragpu_control::worker::{FromWorker, Gpu, Report, ToWorker};
 
 use super::{Broker, GRACE};
+use crate::error::chain;
 use crate::session::Session;
 use crate::worker::{State, Worker};
 
-/// Most workers that open a device at the same time.
+/// Maximum number of workers that open a device at the same time.
 const STARTING: usize = 8;
 
-/// How often the clock is looked at for certificates that end.
+/// Interval of checks for expired certificates.
 const EXPIRY_LOOK: Duration = Duration::from_secs(60);
 
 impl Broker {
-    /// Takes up the sessions that an earlier daemon left.
+    /// Adopts the sessions of an earlier daemon.
     pub(super) fn adopt(&mut self) {
         for found in self.notes.find() {
             let session = found.facts.session;
@@ -30,7 +31,7 @@ impl Broker {
                 worker = found.pid,
                 vm = found.facts.vm,
                 gpu = found.facts.device,
-                "a session goes on that began under an earlier daemon"
+                "a session of an earlier daemon continues"
             );
             if let Ok(Some(users)) = &mut self.spawning.users {
                 users.adopt(&found.facts.vm, found.pid);
@@ -44,7 +45,7 @@ impl Broker {
                 session,
                 Session {
                     facts: found.facts,
-                    // Its control socket went with the earlier daemon.
+                    // Its control socket is gone with the earlier daemon.
                     token: [0; 16],
                     worker: key,
                     arrives: false,
@@ -54,7 +55,7 @@ impl Broker {
         }
     }
 
-    /// Starts the workers that are missing and dismisses those too many.
+    /// Starts missing workers and dismisses surplus ones.
     pub(super) fn refill(&mut self, now: Instant) {
         if self.operation.signals.is_ending() {
             return;
@@ -73,7 +74,7 @@ impl Broker {
                 .iter()
                 .filter(|waiting| waiting.placed == Some(Ok(ordinal)))
                 .count();
-            // A search needs its proof even where nothing is kept warm.
+            // The search for devices needs a worker even if none is kept warm.
             let wanted = if ready { warm + demand } else { 1 };
             let idle = self.count(ordinal, State::Idle);
             let starting = self.count(ordinal, State::Starting);
@@ -121,7 +122,7 @@ impl Broker {
             device: self.devices.kind().to_owned(),
             index: device.index,
             ordinal: self.likely_ordinal(ordinal),
-            // One with a user of its own is given a directory.
+            // A worker with its own user is given a directory.
             image_cache: images.filter(|_| !apart),
             image_cache_bytes: self.host.cache.size.0,
             calls: self.host.confine.cuda_calls.to_string(),
@@ -157,12 +158,12 @@ impl Broker {
         }
     }
 
-    /// Do workers that start now become users of their VMs' own?
+    /// Whether new workers get their VM's user.
     fn are_apart(&self) -> bool {
         self.shared_user().is_none()
     }
 
-    /// Why not.
+    /// Why not, if not.
     pub(super) fn shared_user(&self) -> Option<String> {
         let safe = self.devices.kind() == "software" || self.host.confine.cuda_users;
         match &self.spawning.users {
@@ -173,7 +174,7 @@ impl Broker {
         }
     }
 
-    /// Makes a worker that is about to get a session of `vm` its VM's user's.
+    /// Gives a worker the user of `vm` before it gets its session.
     pub(super) fn own(&mut self, key: u64, vm: &str) -> Result<(), String> {
         let worker = self.workers.get(&key).filter(|worker| worker.apart);
         let (Some(worker), Ok(Some(users))) = (worker, &mut self.spawning.users) else {
@@ -184,7 +185,7 @@ impl Broker {
         let images = self.host.cache_directory().filter(|path| usable(path));
         let (user, directory) = users.lend(vm, images.as_deref(), &live)?;
         let fds: Vec<_> = directory.iter().map(|fd| fd.as_fd()).collect();
-        // A worker that is lost is found by what is sent next.
+        // If the worker is lost, the next message detects it.
         if let Some(control) = &worker.control {
             let _ = control.try_send(&ToWorker::Own { user }, &fds);
         }
@@ -203,7 +204,7 @@ impl Broker {
         }
     }
 
-    /// A worker says something.
+    /// Handles a worker's messages.
     pub(super) fn hear(&mut self, key: u64) {
         loop {
             let Some(worker) = self.workers.get_mut(&key) else {
@@ -214,9 +215,16 @@ impl Broker {
             let (ordinal, pid) = (worker.ordinal, worker.pid);
             match news {
                 None => {
-                    if worker.control.is_none() {
-                        // It exits, or is made to.
-                        worker.deadline.get_or_insert(Instant::now() + GRACE);
+                    if worker.control.is_some() {
+                        return;
+                    }
+                    // The worker exits, or is killed.
+                    worker.deadline.get_or_insert(Instant::now() + GRACE);
+                    if worker.state == State::Starting
+                        && let Some(reason) = worker.last_word.clone()
+                    {
+                        worker.state = State::Leaving;
+                        self.start_failed(ordinal, pid, reason);
                     }
                     return;
                 }
@@ -279,9 +287,9 @@ impl Broker {
         }
     }
 
-    /// A worker has exited.
+    /// Handles the exit of a worker.
     pub(super) fn exited(&mut self, key: u64) {
-        // Its last words may still be in the socket.
+        // Its last messages may still be in the socket.
         self.hear(key);
         self.order_ended(key);
         let Some(mut worker) = self.workers.remove(&key) else {
@@ -343,7 +351,7 @@ impl Broker {
         }
     }
 
-    /// Ends a session; whether there is one of this number.
+    /// Ends a session. Returns whether it exists.
     pub(super) fn end_session(&mut self, session: u64) -> bool {
         let Some(key) = self.sessions.get(&session).map(|session| session.worker) else {
             return false;
@@ -356,7 +364,8 @@ impl Broker {
         true
     }
 
-    /// Ends sessions whose guests' certificates have ended. When to look again.
+    /// Ends sessions whose guests' certificates have expired. Returns the time of
+    /// the next check.
     pub(super) fn end_expired(&mut self, now: Instant) -> Option<Instant> {
         let clock = crate::session::now();
         let mut next = None;
@@ -371,7 +380,7 @@ impl Broker {
                 .get(&session.worker)
                 .is_none_or(|worker| worker.told);
             if left > 0 {
-                // The clock may be set meanwhile.
+                // The clock may be changed meanwhile.
                 let at = now + Duration::from_secs(left).min(EXPIRY_LOOK);
                 next = Some(next.map_or(at, |next: Instant| next.min(at)));
             } else if !told {
@@ -388,7 +397,7 @@ impl Broker {
         next
     }
 
-    /// Kills workers whose time is over.
+    /// Kills workers that have exceeded their grace period.
     pub(super) fn kill_overdue(&mut self, now: Instant) {
         for worker in self.workers.values_mut() {
             if worker.deadline.is_some_and(|deadline| deadline <= now) {
@@ -397,8 +406,8 @@ impl Broker {
                     "a worker did not end in time and is killed"
                 );
                 worker.kill();
-                // Until the kernel has let go of it, which may take while a
-                // driver call cannot be interrupted.
+                // Repeated until the process is gone, which can take while a driver
+                // call is uninterruptible.
                 worker.deadline = Some(now + GRACE);
             }
         }
@@ -425,19 +434,8 @@ fn ending(status: Option<ExitStatus>) -> String {
     }
 }
 
-/// An error and what caused it.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        text += &format!(": {source}");
-        cause = source.source();
-    }
-    text
-}
-
-/// Makes the folder for program images where it is missing. Without one each
-/// worker keeps the images of its own session in memory.
+/// Creates the directory for images if it is missing. Without it, each worker keeps
+/// its session's images in memory.
 fn usable(directory: &Path) -> bool {
     let made = std::fs::DirBuilder::new()
         .recursive(true)

@@ -18,7 +18,7 @@ pub(super) struct Wish {
 }
 
 impl Broker {
-    /// A session begins.
+    /// Adds a session.
     pub(super) fn join_turns(&mut self, session: u64) {
         if let Some(begun) = self.sessions.get(&session) {
             self.shares
@@ -27,19 +27,19 @@ impl Broker {
         }
     }
 
-    /// A session is over.
+    /// Removes a session.
     pub(super) fn leave_turns(&mut self, session: u64) {
         self.shares.leave(session);
         self.follow_shares();
     }
 
-    /// Sessions, shares or the configuration changed.
+    /// Applies changes of sessions, shares or the configuration.
     pub(super) fn follow_shares(&mut self) {
         let words = self.shares.follow(&self.host, Instant::now());
         self.tell_turns(words);
     }
 
-    /// A worker says something of its session's turn.
+    /// Handles a worker's message about its session's turn.
     pub(super) fn plea(&mut self, key: u64, plea: Plea) {
         let worker = self.workers.get(&key);
         if let Some(State::Serving(session)) = worker.map(|worker| worker.state) {
@@ -47,7 +47,7 @@ impl Broker {
         }
     }
 
-    /// Begins and ends turns; when to come again.
+    /// Begins and ends turns. Returns the time of the next change.
     pub(super) fn take_turns(&mut self, now: Instant) -> Option<Instant> {
         let (words, next) = self.shares.settle(now);
         self.tell_turns(words);
@@ -61,7 +61,7 @@ impl Broker {
             let control = worker.and_then(|worker| worker.control.as_ref());
             let told = control.map(|control| control.try_send(&ToWorker::Turn(turn), &[]));
             if !matches!(told, Some(Ok(()))) {
-                // One that does not read, or is gone, takes no part.
+                // A worker that does not read, or is gone, does not take part.
                 self.shares.leave(session);
             }
         }

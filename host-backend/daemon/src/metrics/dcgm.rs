@@ -7,9 +7,9 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
-use super::{escaped, gauge};
+use super::encode::{escaped, gauge};
 
-/// A GPU in dcgm-exporter's words.
+/// A GPU, for dcgm-exporter's metrics.
 #[derive(Debug, Clone, Default)]
 pub struct Board {
     /// Its number on this host.
@@ -22,15 +22,15 @@ pub struct Board {
     pub host: String,
     /// Bytes of its memory.
     pub memory: u64,
-    /// Bytes that sessions have of it.
+    /// Bytes used by sessions.
     pub used: u64,
 }
 
 /// Reads a gauge of a GPU.
 type Reading = fn(&Board) -> u64;
 
-/// Names and labels that dashboards made for dcgm-exporter know. Only what this
-/// daemon knows itself: memory, of the sessions here.
+/// Metrics with dcgm-exporter's names and labels. Only those that this daemon
+/// knows: memory of its sessions.
 #[derive(Debug)]
 pub(super) struct Dcgm(pub(super) BTreeMap<String, Board>);
 

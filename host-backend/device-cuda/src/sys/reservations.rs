@@ -99,7 +99,7 @@ fn reserve(length: usize, flags: c_int) -> Option<*mut c_void> {
     None
 }
 
-/// Does the driver get to the functions above?
+/// Whether the driver calls the functions above.
 pub fn are_placed() -> bool {
     // SAFETY: a C string; the answer is only compared.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"mmap".as_ptr()) };

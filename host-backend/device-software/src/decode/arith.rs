@@ -338,18 +338,7 @@ impl<'m> Decoder<'m> {
             if ty != Type::S32 {
                 return self.unsupported("saturation of this type");
             }
-            // In 64 bits, clamped to the range of 32.
-            let (x, y) = (self.f.temp64(), self.f.temp64());
-            self.emit(Op::Sext32, x, a, 0, 0, 0);
-            self.emit(Op::Sext32, y, b, 0, 0, 0);
-            self.emit(if add { Op::Add64 } else { Op::Sub64 }, x, x, y, 0, 0);
-            let (low, high) = (
-                self.f.const64(i64::from(i32::MIN) as u64),
-                self.f.const64(i64::from(i32::MAX) as u64),
-            );
-            self.emit(Op::MaxS64, x, x, low, 0, 0);
-            self.emit(Op::MinS64, x, x, high, 0, 0);
-            self.emit(Op::Low64, d, x, 0, 0, 0);
+            self.saturating(add, d, a, b);
             return Ok(true);
         }
         let op = match (ty.size() == 8, add) {
@@ -360,6 +349,21 @@ impl<'m> Decoder<'m> {
         };
         self.narrowed(op, ty, d, [a, b, 0], 0);
         Ok(true)
+    }
+
+    /// A signed sum or difference of 32 bits: in 64 bits, then clamped to the range of 32.
+    fn saturating(&mut self, add: bool, d: u32, a: u32, b: u32) {
+        let (x, y) = (self.f.temp64(), self.f.temp64());
+        self.emit(Op::Sext32, x, a, 0, 0, 0);
+        self.emit(Op::Sext32, y, b, 0, 0, 0);
+        self.emit(if add { Op::Add64 } else { Op::Sub64 }, x, x, y, 0, 0);
+        let (low, high) = (
+            self.f.const64(i64::from(i32::MIN) as u64),
+            self.f.const64(i64::from(i32::MAX) as u64),
+        );
+        self.emit(Op::MaxS64, x, x, low, 0, 0);
+        self.emit(Op::MinS64, x, x, high, 0, 0);
+        self.emit(Op::Low64, d, x, 0, 0, 0);
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -391,7 +395,11 @@ impl<'m> Decoder<'m> {
         ty: Type,
         operands: &[Operand<'m>],
     ) -> Result<bool> {
-        self.only(mods, &["lo", "hi", "wide", "cc"])?;
+        self.only(mods, &["lo", "hi", "wide", "cc", "sat"])?;
+        let saturate = mods.contains(&"sat");
+        if saturate && (base != "mad" || mods != ["hi", "sat", "s32"]) {
+            return self.unsupported("saturation of this type");
+        }
         let carry_out = mods.contains(&"cc");
         let carry_in = base == "madc";
         let mode = mods.first().copied().unwrap_or_default();
@@ -450,6 +458,7 @@ impl<'m> Decoder<'m> {
             Some(c) if carry_in || carry_out => {
                 self.carry_op(true, carry_in, carry_out, ty, d, product, c)
             }
+            Some(c) if saturate => self.saturating(true, d, product, c),
             Some(c) => self.narrowed(
                 if wide64 { Op::Add64 } else { Op::Add32 },
                 ty,

@@ -1,6 +1,6 @@
 //! Branches, calls, barriers of the block (PTX ISA 9.7.12, 9.7.13).
 
-use super::scope::Storage;
+use super::function_state::Storage;
 use super::{Decoder, Result, Symbol};
 use crate::program::{BarReduce, Call, CallTarget, Ext, Func, Reg, RuntimeCall};
 use crate::ptx::ast::{Operand, Type};
@@ -34,7 +34,7 @@ impl<'m> Decoder<'m> {
                 self.ext(Ext::BrxIdx { index, targets });
             }
             "call" => self.call(operands)?,
-            "ret" => self.ext(Ext::Ret),
+            "ret" => self.ret(),
             "exit" => self.ext(Ext::Exit),
             "trap" => self.ext(Ext::Trap),
             "brkpt" | "pmevent" => self.ext(Ext::Nop),

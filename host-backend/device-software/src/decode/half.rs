@@ -1,4 +1,4 @@
-//! How 16-bit floating operations are written into an instruction.
+//! How operations on 16-bit and 8-bit floats are encoded in an instruction.
 
 /// Operations on 16-bit floats, one lane half at a time; packed into the immediate with the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,3 +51,12 @@ pub const HALF_BFLOAT: u64 = 1 << 8;
 pub const HALF_FTZ: u64 = 1 << 9;
 /// Clamp to [0, 1].
 pub const HALF_SAT: u64 = 1 << 10;
+
+/// Immediate flag of [`Op::F32ToFp8`] and [`Op::Fp8ToF32`]: e5m2 instead of e4m3.
+pub const FP8_E5M2: u64 = 1;
+/// Likewise: ue8m0, an exponent alone.
+pub const FP8_UE8M0: u64 = 2;
+/// To ue8m0: up instead of towards zero.
+pub const FP8_UP: u64 = 4;
+/// To ue8m0: the greatest value instead of NaN where it is too large.
+pub const FP8_FINITE: u64 = 8;

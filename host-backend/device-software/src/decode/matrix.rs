@@ -8,11 +8,7 @@ use crate::exec::fragment::{
 };
 use crate::program::{Ext, Reg};
 use crate::ptx::ast::{Operand, Type};
-use std::collections::HashMap;
 use std::sync::Arc;
-
-/// Layouts that this module uses.
-pub(super) type Places = HashMap<(Layout, Shape, Role, Element, usize), Arc<[u16]>>;
 
 /// Most rows or columns of a matrix.
 const MOST: u32 = 256;
@@ -50,6 +46,10 @@ impl<'m> Decoder<'m> {
         match (base, mods) {
             ("mma", ["sync", rest @ ..]) => self.mma(Layout::Documented, rest, operands),
             ("wmma", ["mma", "sync", rest @ ..]) => self.mma(Layout::Rows, rest, operands),
+            // Of single bits, how they are combined comes first.
+            ("wmma", ["mma", combine @ ("and" | "xor"), "popc", "sync", rest @ ..]) => {
+                self.mma(Layout::Rows, &[&[*combine], rest].concat(), operands)
+            }
             ("wmma", ["load", role @ ("a" | "b" | "c"), "sync", rest @ ..]) => {
                 self.wmma_transfer(role, false, rest, operands)
             }

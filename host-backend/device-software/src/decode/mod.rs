@@ -8,6 +8,7 @@ mod compare;
 mod control;
 mod convert;
 mod float;
+mod function_state;
 pub mod half;
 mod matrix;
 mod memory;
@@ -17,15 +18,19 @@ mod operand;
 mod order;
 mod packed;
 mod scope;
+mod stack;
 mod texture;
+mod video;
 mod warp;
 
 use crate::error::PtxError;
+use crate::exec::fragment::{Element, Layout, Role, Shape};
 use crate::program::{Ext, FUNCTION_BASE, FUNCTION_STRIDE, Func, Inst, Op, Program, RuntimeCall};
 use crate::ptx::ast::{Function, Init, Instruction, Module, Operand, Space, Statement, Var};
-pub use narrow::{FP8_E5M2, FP8_FINITE, FP8_UE8M0, FP8_UP};
-use scope::{FuncState, Scope};
+use function_state::{FuncState, Scope, Storage};
+pub use half::{FP8_E5M2, FP8_FINITE, FP8_UE8M0, FP8_UP};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 type Result<T> = std::result::Result<T, PtxError>;
 
@@ -60,6 +65,9 @@ pub enum Symbol {
 /// Sets the value of a graph's condition.
 const SET_CONDITIONAL: &str = "cudaGraphSetConditional";
 
+/// Positions of the elements of matrix fragments.
+type Places = HashMap<(Layout, Shape, Role, Element, usize), Arc<[u16]>>;
+
 pub(crate) struct Decoder<'m> {
     program: Program,
     symbols: HashMap<&'m str, Symbol>,
@@ -70,7 +78,7 @@ pub(crate) struct Decoder<'m> {
     /// Bytes of shared memory of the module and of the functions so far.
     shared: u32,
     /// Where the elements of matrix fragments lie, shared by the instructions of a shape.
-    places: matrix::Places,
+    places: Places,
 }
 
 fn align_up(value: u32, align: u64) -> Option<u32> {
@@ -279,23 +287,29 @@ impl<'m> Decoder<'m> {
         let mut scope = Scope::default();
         for (var, &(offset, size)) in function.params.iter().zip(&func.params) {
             let place = if function.entry {
-                scope::Storage::Param(offset)
+                Storage::Param(offset)
             } else {
-                scope::Storage::Frame(offset)
+                Storage::Frame(offset)
             };
             scope.places.insert(var.name, place);
             scope.sizes.insert(var.name, size);
         }
         for (var, &(offset, size)) in function.returns.iter().zip(&func.returns) {
-            scope.places.insert(var.name, scope::Storage::Frame(offset));
+            scope.places.insert(var.name, Storage::Frame(offset));
             scope.sizes.insert(var.name, size);
         }
         self.f.scopes.push(scope);
         let start = self.position();
-        self.statements(function.body.as_deref().unwrap_or_default())?;
+        let body = function.body.as_deref().unwrap_or_default();
+        self.begin_stack(body);
+        self.statements(body)?;
         self.line = function.line;
         self.guard = 0;
-        self.ext(if function.entry { Ext::Exit } else { Ext::Ret });
+        if function.entry {
+            self.ext(Ext::Exit);
+        } else {
+            self.ret();
+        }
         self.patch_branches(start)?;
         order::arrange(&mut self.program, start);
         let end = self.position();
@@ -400,7 +414,9 @@ impl<'m> Decoder<'m> {
             || self.matrix(base, &mods, &i.operands)?
             || self.control(base, &mods, &i.operands)?
             || self.warp(base, &mods, &i.operands)?
-            || self.texture(base, &mods, &i.operands)?;
+            || self.texture(base, &mods, &i.operands)?
+            || self.video(base, &mods, &i.operands)?
+            || self.stack(base, &mods, &i.operands)?;
         if done {
             Ok(())
         } else {

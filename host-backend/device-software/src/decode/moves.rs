@@ -165,6 +165,14 @@ impl<'m> Decoder<'m> {
                 }
                 self.emit(Op::Pack16, d, rows[0], rows[2], 0, 0);
             }
+            (2, [lo, hi]) => {
+                let (lo, hi) = (self.s32(lo, Type::B8)?, self.s32(hi, Type::B8)?);
+                let (eight, t, d) = (self.f.const32(8), self.f.temp32(), self.d32(d)?);
+                self.emit(Op::Shl32, t, hi, eight, 0, 0);
+                self.emit(Op::Zext8, d, lo, 0, 0, 0);
+                self.emit(Op::Or32, d, d, t, 0, 0);
+                self.emit(Op::Zext16, d, d, 0, 0, 0);
+            }
             _ => return self.unsupported("packing of this shape"),
         }
         Ok(true)
@@ -204,6 +212,14 @@ impl<'m> Decoder<'m> {
                     );
                     self.emit(Op::BfeU32, part, held, k, len, 0);
                 }
+            }
+            (2, [lo, hi]) => {
+                let a = self.s32(source, Type::B16)?;
+                let (eight, held) = (self.f.const32(8), self.f.temp32());
+                self.emit(Op::Zext16, held, a, 0, 0, 0);
+                let (lo, hi) = (self.d32(lo)?, self.d32(hi)?);
+                self.emit(Op::Zext8, lo, held, 0, 0, 0);
+                self.emit(Op::ShrU32, hi, held, eight, 0, 0);
             }
             _ => return self.unsupported("unpacking of this shape"),
         }

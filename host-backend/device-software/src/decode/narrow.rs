@@ -1,19 +1,11 @@
 //! Conversions to and from 8-bit floats and to tf32 (PTX ISA 9.7.9, `cvt`).
 
 use super::float::rounding;
+use super::half::{FP8_E5M2, FP8_FINITE, FP8_UE8M0, FP8_UP};
 use super::{Decoder, Result};
 use crate::exec::soft::{Conversion, Format, From as SourceType, Rounding};
 use crate::program::Op;
 use crate::ptx::ast::{Operand, Type};
-
-/// Immediate flag of [`Op::F32ToFp8`] and [`Op::Fp8ToF32`]: e5m2 instead of e4m3.
-pub const FP8_E5M2: u64 = 1;
-/// Likewise: ue8m0, an exponent alone.
-pub const FP8_UE8M0: u64 = 2;
-/// To ue8m0: up instead of towards zero.
-pub const FP8_UP: u64 = 4;
-/// To ue8m0: the greatest value instead of NaN where it is too large.
-pub const FP8_FINITE: u64 = 8;
 
 impl<'m> Decoder<'m> {
     /// `cvt` with a type that registers do not have.

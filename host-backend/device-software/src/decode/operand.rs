@@ -1,6 +1,6 @@
 //! Operands: names and literals become rows.
 
-use super::scope::Storage;
+use super::function_state::Storage;
 use super::{Decoder, Result, Symbol};
 use crate::program::{Ext, FUNCTION_BASE, FUNCTION_STRIDE, Op, Reg, Special};
 use crate::ptx::ast::{Operand, Type};

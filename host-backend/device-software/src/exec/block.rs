@@ -300,13 +300,14 @@ impl Block {
         waiting.any(|f| f.state == State::Cluster)
     }
 
-    /// Have all threads that have not exited arrived at the cluster's barrier?
+    /// Whether all threads that have not exited have arrived at the cluster's
+    /// barrier.
     #[must_use]
     pub fn cluster_reached(&self) -> bool {
         self.warps.iter().all(Warp::cluster_reached)
     }
 
-    /// Has any?
+    /// Whether any has arrived.
     #[must_use]
     pub fn cluster_any(&self) -> bool {
         self.warps.iter().any(Warp::cluster_any)

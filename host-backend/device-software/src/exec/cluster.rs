@@ -98,7 +98,7 @@ impl Env<'_> {
         Some((bytes, address & !RANK))
     }
 
-    /// Does a generic address lie in the shared memory of this block?
+    /// Whether a generic address lies in the shared memory of this block.
     pub(super) fn is_own(&self, address: u64) -> bool {
         let rank = (address & ((1 << WINDOW_SHIFT) - 1)) >> RANK_SHIFT;
         rank == 0 || rank == self.rank() as u64 + 1
@@ -152,12 +152,12 @@ impl Warp {
         Flow::Switch
     }
 
-    /// Have all lanes that have not exited arrived?
+    /// Whether all lanes that have not exited have arrived.
     pub(super) fn cluster_reached(&self) -> bool {
         self.live & !self.cluster.arrived == 0
     }
 
-    /// Has any?
+    /// Whether any has arrived.
     pub(super) fn cluster_any(&self) -> bool {
         self.live & self.cluster.arrived != 0
     }

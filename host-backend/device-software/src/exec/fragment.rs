@@ -63,7 +63,7 @@ impl Element {
         (32 / self.bits()).max(1)
     }
 
-    /// Do matrices of it multiply as floats of single precision?
+    /// Whether matrices of it are multiplied in single precision.
     #[must_use]
     pub fn single(self) -> bool {
         matches!(

@@ -19,7 +19,9 @@ mod runtime_call;
 mod shuffle;
 pub mod soft;
 mod space;
+mod stack;
 mod texture;
 #[allow(unsafe_code)]
 pub mod variants_unsafe;
+pub mod video;
 pub mod warp;

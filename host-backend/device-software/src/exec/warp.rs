@@ -15,7 +15,7 @@ use super::cluster::Arrivals;
 use super::frame::Frame;
 use super::reach::Reach;
 use crate::error::Fault;
-use crate::program::{BarReduce, Ext, Func, Program, Row32, Row64};
+use crate::program::{BarReduce, Ext, Func, Program, Reg, Row32, Row64};
 use std::sync::atomic::{Ordering, fence};
 
 /// Instructions after which another fragment gets its turn.
@@ -121,6 +121,13 @@ struct Turns {
     clock: u64,
 }
 
+/// What a block starts with: its kernel, and the lanes that it has.
+#[derive(Debug, Clone, Copy)]
+struct Start {
+    func: u32,
+    mask: u32,
+}
+
 /// A warp's state.
 #[derive(Debug)]
 pub struct Warp {
@@ -131,8 +138,9 @@ pub struct Warp {
     /// Local memory: word `n` of lane `l` at `32 * n + l`.
     pub(super) local: Vec<u64>,
     pub(super) tid: [[u32; 32]; 3],
-    func: u32,
-    start_mask: u32,
+    start: Start,
+    /// Where the lowest `alloca` of each lane lies in local memory.
+    pub(super) dynamic: [u32; 32],
     /// Lanes that have not exited.
     pub(super) live: u32,
     pub(super) run: Fragment,
@@ -152,7 +160,7 @@ impl Warp {
         let threads = block[0] * block[1] * block[2];
         let first = index * 32;
         let lanes = threads.saturating_sub(first).min(32);
-        let start_mask = if lanes == 32 {
+        let mask = if lanes == 32 {
             u32::MAX
         } else {
             (1 << lanes) - 1
@@ -183,8 +191,11 @@ impl Warp {
             p: Vec::new(),
             local: Vec::new(),
             tid,
-            func: func as u32,
-            start_mask,
+            start: Start {
+                func: func as u32,
+                mask,
+            },
+            dynamic: [u32::MAX; 32],
             live: 0,
             run,
             others: Vec::new(),
@@ -208,14 +219,15 @@ impl Warp {
 
     /// Back to the start, for the next block.
     pub fn restart(&mut self, start: u32) {
-        self.live = self.start_mask;
+        self.live = self.start.mask;
+        self.dynamic = [u32::MAX; 32];
         self.others.clear();
         self.run.stack.clear();
         self.run = Fragment {
             pc: start,
-            mask: self.start_mask,
+            mask: self.start.mask,
             bases: Bases {
-                func: self.func,
+                func: self.start.func,
                 ..Bases::default()
             },
             stack: std::mem::take(&mut self.run.stack),
@@ -304,6 +316,7 @@ impl Warp {
             p: caller.p + from.preds,
             local: caller.local + from.local.next_multiple_of(16),
         };
+        let limit = limit.min(self.lowest_dynamic());
         self.enter(to, bases, self.run.mask, limit)?;
         self.run.stack.push(Return {
             pc: self.run.pc + 1,
@@ -616,6 +629,18 @@ impl Warp {
                 self.rank_of(env, *d, *a, active);
                 Ok(Flow::Next)
             }
+            Ext::Alloca { d, size, align } => {
+                self.alloca(env, *d, *size, *align, active)?;
+                Ok(Flow::Next)
+            }
+            Ext::StackSave { d } => {
+                self.write(*d, &self.dynamic.map(u64::from), active);
+                Ok(Flow::Next)
+            }
+            Ext::StackRestore { a } => {
+                self.stack_restore(*a, active);
+                Ok(Flow::Next)
+            }
             Ext::ClusterArrive => Ok(self.cluster_arrive(active)),
             Ext::ClusterWait => Ok(self.cluster_wait(active)),
             Ext::Shfl { .. }
@@ -624,12 +649,16 @@ impl Warp {
             | Ext::Redux { .. }
             | Ext::Elect { .. }
             | Ext::BarWarp { .. } => Ok(self.exchange(ext, active)),
+            Ext::Video { d, sources, video } => {
+                let [a, b, c] = sources.map(|row| self.read(Reg::R32(row)));
+                let values = std::array::from_fn(|l| {
+                    u64::from(video.run(a[l] as u32, b[l] as u32, c[l] as u32))
+                });
+                self.write(Reg::R32(*d), &values, active);
+                Ok(Flow::Next)
+            }
             Ext::ActiveMask { d } => {
-                self.write(
-                    crate::program::Reg::R32(*d),
-                    &[u64::from(active); 32],
-                    active,
-                );
+                self.write(Reg::R32(*d), &[u64::from(active); 32], active);
                 Ok(Flow::Next)
             }
             _ => self.control(env, ext, index, active),

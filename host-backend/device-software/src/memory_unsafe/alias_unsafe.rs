@@ -35,7 +35,8 @@ pub struct Twice {
 }
 
 impl Table {
-    /// Does the range touch an alias, or one whose work is not over?
+    /// Whether the range overlaps an alias, including ended ones with work in
+    /// flight.
     pub(super) fn touches_alias(&self, address: u64, size: u64) -> bool {
         let mut before = self.aliases.range(..address.saturating_add(size));
         let last = before.next_back();
@@ -44,13 +45,13 @@ impl Table {
 }
 
 impl Memory {
-    /// Is the range free of aliases whose work is not over?
+    /// Whether the range has no ended aliases with work in flight.
     #[must_use]
     pub fn is_free_of_aliases(&self, address: u64, size: u64) -> bool {
         !self.table.lock().touches_alias(address, size)
     }
 
-    /// Is anything of the range backed, though it may be unmapped?
+    /// Whether any part of the range is backed, even if it is unmapped.
     #[must_use]
     pub fn is_backed_in(&self, address: u64, size: u64) -> bool {
         let is_backed = |chunk: usize| self.chunks[chunk].load(Ordering::Relaxed) != NONE;
@@ -58,7 +59,8 @@ impl Memory {
         chunks.any(is_backed)
     }
 
-    /// Can the mapping that starts at `address` be mapped twice as it is?
+    /// Whether the mapping that starts at `address` can be mapped a second time
+    /// without a change.
     #[must_use]
     pub fn is_shared(&self, address: u64) -> bool {
         let table = self.table.lock();
@@ -97,7 +99,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Is the mapping that starts at `address` memory that other processes can have?
+    /// Whether the mapping that starts at `address` can be shared with other
+    /// processes.
     #[must_use]
     pub fn is_handed_out(&self, address: u64) -> bool {
         self.table.lock().shared.contains_key(&address)

@@ -258,7 +258,8 @@ impl SharedLanes<'_> {
     shared_elements!(load32, store32, u32);
     shared_elements!(load64, store64, u64);
 
-    /// Is `shared` what the places were found in, or the like of it?
+    /// Whether `shared` is the memory in which the places were found, or an
+    /// equivalent one.
     #[inline(always)]
     fn check(&self, shared: &[u8], step: u64, width: u64) {
         let inside = self.length <= shared.len();

@@ -5,18 +5,18 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// What code that prints calls. A failed assert prints, too: that is looked
-/// for once the device has failed.
+/// The functions that printing code calls. A failed assert prints as well; that
+/// output is read when the device has failed.
 const PRINTING: [&str; 1] = ["vprintf"];
-/// Maximum number of bytes of decompressed code that are searched; a larger module is taken
-/// to print.
+/// Maximum number of bytes of decompressed code to search; a larger module counts
+/// as printing.
 const MOST_BYTES: u64 = 16 << 20;
-/// Bytes of an image that are searched without a thread.
+/// Images up to this size are searched without a thread.
 const SHORT: usize = 16 << 10;
-/// Most searches under way: each keeps an image in memory.
+/// Maximum number of concurrent searches: each keeps an image in memory.
 const MOST_SEARCHES: usize = 4;
 
-/// Searches under way.
+/// Searches in progress.
 static SEARCHES: AtomicUsize = AtomicUsize::new(0);
 
 /// The findings about a module's code.
@@ -24,8 +24,8 @@ static SEARCHES: AtomicUsize = AtomicUsize::new(0);
 pub(crate) struct CodeSearch(OnceLock<bool>);
 
 impl CodeSearch {
-    /// Begins to look through an image that a device of compute capability
-    /// `arch`, times ten, has loaded.
+    /// Begins to search an image that a device of compute capability `arch`, times
+    /// ten, has loaded.
     pub(crate) fn begin(image: Arc<Vec<u8>>, arch: Option<u32>) -> Arc<Self> {
         let search = Arc::new(Self::default());
         let by_thread = image.len() > SHORT
@@ -56,13 +56,13 @@ impl CodeSearch {
         let _ = self.0.set(prints);
     }
 
-    /// Waits until it is known.
+    /// Waits for the result.
     fn wait(&self) -> bool {
         *self.0.wait()
     }
 }
 
-/// May a kernel print?
+/// Whether a kernel may print.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Prints {
     /// It cannot.
@@ -70,7 +70,7 @@ pub(crate) enum Prints {
     No,
     /// It may.
     Yes,
-    /// That is looked for.
+    /// The search is in progress.
     Sought(Arc<CodeSearch>),
 }
 
@@ -84,7 +84,7 @@ impl Prints {
         }
     }
 
-    /// The same, later.
+    /// The current knowledge.
     pub(crate) fn now(&self) -> Self {
         match self {
             Self::Sought(search) => Self::of(search),
@@ -92,7 +92,7 @@ impl Prints {
         }
     }
 
-    /// Waits until it is known.
+    /// Waits for the result.
     pub(crate) fn wait(&self) -> bool {
         match self {
             Self::No => false,

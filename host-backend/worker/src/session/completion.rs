@@ -18,30 +18,30 @@ use super::stream::StreamWait;
 use crate::error::SessionEnd;
 use crate::statistics::Statistics;
 
-/// Maximum number of calls of a session that wait at once: more than a process has threads.
+/// Maximum number of pending calls of a session: more than a process has threads.
 const MOST_PENDING: usize = 16 * 1024;
 
-/// The goal of a waiting call.
+/// The goal of a pending call.
 #[derive(Debug)]
 pub(crate) enum Goal {
-    /// An event of the guest's.
+    /// An event of the guest.
     Event(EventId),
-    /// Work that was under way.
+    /// Work that was in flight.
     Fence(Fence),
     /// A bulk token's transfer.
     Token(u32),
-    /// A copy whose bytes go to the guest.
+    /// A copy to the guest.
     CopyOut(Box<CopyOut>),
-    /// A copy from memory of the guest that the host reaches.
+    /// A copy from guest memory that the host can reach.
     PagesIn(Box<PagesIn>),
-    /// All that a stream had been given.
+    /// All work that a stream had.
     Stream(StreamWait),
-    /// Nothing: the reply only waits its turn.
+    /// None: the reply waits for earlier ones of its slot.
     Ready(Vec<u8>),
 }
 
 impl Goal {
-    /// The stream that comes to the goal, where it is one.
+    /// The stream whose work leads to the goal, if it is one stream.
     fn stream(&self) -> Option<StreamId> {
         match self {
             Self::Fence(fence) => fence.stream(),
@@ -52,7 +52,8 @@ impl Goal {
         }
     }
 
-    /// Memory of the guest that a copy names may soon be another process's.
+    /// Releases guest memory that a copy names: it may soon belong to another
+    /// process.
     fn leave_guest_memory(&mut self) {
         match self {
             Self::PagesIn(copy) => copy.leave(),
@@ -65,26 +66,28 @@ impl Goal {
 /// The rest of a call, to run when the goal is reached.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Then {
-    /// Only the reply.
+    /// Nothing but the reply.
     Reply,
-    /// Tell the thread that waits with this token.
+    /// Signal the thread that waits for this token.
     Signal(u32),
     /// Unregister the pinned memory at this offset of the window.
     HostUnmap(u64),
     /// Drop the shadow at this address.
     ShadowDestroy(u64),
+    /// Unmap the file at this address.
+    FileUnmap(u64),
 }
 
 /// The outcome of a call that may have to wait.
 #[derive(Debug)]
 pub(crate) enum Progress {
-    /// It is done.
+    /// The call is complete.
     Now,
-    /// It is done once the goal is reached and the rest executed.
+    /// The call is complete once the goal is reached and the rest has run.
     Later(Goal, Then),
 }
 
-/// A call that waits.
+/// A pending call.
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub(crate) at: At,
@@ -92,16 +95,16 @@ pub(crate) struct Pending {
     pub(crate) then: Then,
 }
 
-/// The calls of a session that wait.
+/// The pending calls of a session.
 #[derive(Debug)]
 pub(crate) struct Completion {
-    /// In the order in which they came.
+    /// In call order.
     pending: Vec<Pending>,
-    /// Replies now are those of calls whose turn has come: they do not queue
-    /// behind later calls of their slot.
+    /// A pending call is being answered: its reply does not queue behind later
+    /// calls of its slot.
     answering: bool,
     pacer: Pacer,
-    /// The last call whose wait the device itself ends.
+    /// Sequence number of the last call whose wait the device ends by itself.
     left: Option<u64>,
     statistics: Arc<Statistics>,
 }
@@ -117,17 +120,17 @@ impl Completion {
         }
     }
 
-    /// Does no call wait?
+    /// Whether no call is pending.
     pub(crate) fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }
 
-    /// How many wait.
+    /// The number of pending calls.
     pub(crate) fn len(&self) -> usize {
         self.pending.len()
     }
 
-    /// Lets a call wait.
+    /// Adds a pending call.
     pub(crate) fn push(&mut self, pending: Pending) -> Result<(), SessionEnd> {
         if self.pending.len() >= MOST_PENDING {
             return Err(SessionEnd::TooMuch("calls that wait"));
@@ -137,14 +140,14 @@ impl Completion {
         Ok(())
     }
 
-    /// Must a reply to this slot wait for an earlier call's?
+    /// Whether a reply to this slot must wait for an earlier call's reply.
     pub(crate) fn is_behind(&self, slot: u16) -> bool {
         let waits = |pending: &Pending| pending.at.slot == slot;
         !self.answering && self.pending.iter().any(waits)
     }
 
-    /// Takes the first call from `index` on that waits for no other of its
-    /// slot, and moves `index` there.
+    /// Takes the first call at or after `index` that has no earlier pending call in
+    /// its slot, and advances `index` to its position.
     pub(crate) fn take_from(&mut self, index: &mut usize) -> Option<Pending> {
         while let Some(this) = self.pending.get(*index) {
             let slot = this.at.slot;
@@ -157,62 +160,62 @@ impl Completion {
         None
     }
 
-    /// Its goal is not reached: it goes back to where it was, and `index` behind
-    /// it.
+    /// Puts a call back whose goal is not reached, and advances `index` past it.
     pub(crate) fn put_back(&mut self, index: &mut usize, pending: Pending) {
         self.pending.insert(*index, pending);
         *index += 1;
     }
 
-    /// The turn of a call has come, or is over.
+    /// Marks the start or the end of answering a pending call.
     pub(crate) fn set_answering(&mut self, answering: bool) {
         self.answering = answering;
     }
 
-    /// Tells who looks at the session from outside how many calls wait.
+    /// Publishes the number of pending calls in the session's counters.
     pub(crate) fn count(&self) {
         self.statistics.waiting.set(self.pending.len() as u64);
     }
 
-    /// A stream that a call waits for.
+    /// A stream that a pending call waits for.
     pub(crate) fn stream(&self) -> Option<StreamId> {
         self.pending
             .iter()
             .find_map(|pending| pending.goal.stream())
     }
 
-    /// The channel whose page lists are named may soon be another process's:
-    /// copies that are under way end.
+    /// Ends copies in progress from and to guest memory: the channel of their page
+    /// lists may soon belong to another process.
     pub(crate) fn leave_guest_memory(&mut self) {
         for pending in &mut self.pending {
             pending.goal.leave_guest_memory();
         }
     }
 
-    /// How to wait before looking at the device again, which may compute on
-    /// this host.
+    /// How to wait before the next poll of the device, which may compute on this
+    /// host.
     pub(crate) fn pace(&mut self, computes_on_host: bool) -> Pace {
         self.pacer.pace(computes_on_host)
     }
 
-    /// The device itself ends the wait that call `sequence` announced.
+    /// Notes that the device itself ends the wait that began with call `sequence`.
     pub(crate) fn leave_to_device(&mut self, sequence: u64) {
         self.left = Some(sequence);
     }
 
-    /// Is the guest's next call to be polled for, where `executed` is the last? It
-    /// comes when the device has ended a wait, of which this thread hears nothing:
-    /// asleep, it would begin the next work late.
+    /// Whether to poll for the guest's next call instead of sleeping; `executed` is
+    /// the last call executed. After a wait that the device ends by itself, this
+    /// thread is not told when the wait ends. If it slept, the next call would
+    /// begin late.
     pub(crate) fn expects_call(&mut self, executed: u64) -> bool {
         self.left == Some(executed) && self.pacer.pace(false) == Pace::Guest(Wait::Poll)
     }
 
-    /// Something moved: no wait is long any more.
+    /// Something completed, so the current wait is a new one.
     pub(crate) fn moved(&mut self) {
         self.pacer.reset();
     }
 
-    /// Has the wait been so long that a kernel that still runs may have printed?
+    /// Whether the wait is long enough to check for output of running kernels.
     pub(crate) fn is_slow(&self) -> bool {
         self.pacer.is_slow()
     }

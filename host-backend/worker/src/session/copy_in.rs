@@ -18,19 +18,19 @@ use crate::statistics::Statistics;
 /// The copy.
 #[derive(Debug)]
 pub(crate) struct PagesIn {
-    /// Given back before the reply.
+    /// Released before the reply.
     list: Option<List>,
     destination: u64,
     stream: StreamId,
     total: u64,
-    /// Bytes that the device was given.
+    /// Bytes submitted to the device.
     issued: u64,
     /// Marks the end of the last copy.
     end: Option<EventId>,
 }
 
 impl PagesIn {
-    /// A copy of as many bytes as the list names.
+    /// A copy of all bytes that the list names.
     pub(crate) fn new(list: List, destination: u64, stream: StreamId) -> Box<Self> {
         Box::new(Self {
             total: list.length(),
@@ -42,18 +42,18 @@ impl PagesIn {
         })
     }
 
-    /// In whose order it copies.
+    /// The stream in whose order it copies.
     pub(crate) fn stream(&self) -> StreamId {
         self.stream
     }
 
-    /// Gives the pages back.
+    /// Releases the pages.
     pub(crate) fn leave(&mut self) {
         self.list = None;
     }
 
-    /// Gives the device as much as there is staging memory for; true at the
-    /// end of the whole copy.
+    /// Submits as much as staging memory allows. Returns true when the whole copy
+    /// is complete.
     pub(crate) fn step(
         &mut self,
         gpu: &mut Gpu,
@@ -79,7 +79,7 @@ impl PagesIn {
             self.issued += length;
             statistics.bytes_to_device.add(length);
         }
-        // All its bytes are taken: the guest's kernel may have the pages back.
+        // All bytes are staged, so the guest's kernel can have its pages back.
         self.list = None;
         let end = match self.end {
             Some(end) => end,
@@ -97,7 +97,7 @@ impl PagesIn {
         Ok(true)
     }
 
-    /// Gives back what a copy holds that will not be finished.
+    /// Frees what an unfinished copy holds.
     pub(crate) fn abandon(self, gpu: &mut Gpu) {
         if let Some(end) = self.end {
             gpu.free_mark(end);

@@ -17,14 +17,14 @@ use crate::rect::{piece, shifted};
 use crate::staging::{Lent, OUTBOUND, OutSlot, Outbound, SLOT};
 use crate::sys::device_bytes::DeviceBytes;
 
-/// Bytes of a data frame to the guest: whole pages, and an offset before.
+/// Bytes of a data frame to the guest: whole pages after an offset.
 const CHUNK: u64 = (MAX_PAYLOAD as u64 - 8) / 4096 * 4096;
 const _: () = assert!(CHUNK <= SLOT);
 const _: () = assert!(ACKNOWLEDGE_EVERY as u64 / LENT + 1 + DEPTH as u64 <= OUTBOUND);
-/// Chunks of one copy under way at once.
+/// Maximum number of chunks in flight per copy.
 const DEPTH: usize = 4;
 
-/// Where a copy's bytes come from.
+/// The source of a copy.
 #[derive(Debug)]
 pub(crate) enum CopySource {
     /// An address.
@@ -33,14 +33,14 @@ pub(crate) enum CopySource {
     Rect(CopyEnd, [u64; 3]),
 }
 
-/// Where they go.
+/// The destination of a copy.
 #[derive(Debug)]
 enum Target {
-    /// Into frames.
+    /// Frames.
     Frames,
-    /// Into memory that the host reaches; given back before the reply.
+    /// Guest memory that the host can reach; released before the reply.
     Pages(List),
-    /// Nowhere any more.
+    /// None any more.
     Left,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct CopyOut {
     source: CopySource,
     stream: StreamId,
     total: u64,
-    /// Bytes that the device was asked for.
+    /// Bytes requested from the device.
     issued: u64,
     under_way: VecDeque<Chunk>,
     to: Target,
@@ -69,7 +69,7 @@ impl CopyOut {
         Self::new(source, total, stream, Target::Frames)
     }
 
-    /// A copy of as many bytes as a page list names, into those pages.
+    /// A copy into the pages that a list names.
     pub(crate) fn into_pages(source: u64, list: List, stream: StreamId) -> Box<Self> {
         let (source, total) = (CopySource::Linear(source), list.length());
         Self::new(source, total, stream, Target::Pages(list))
@@ -86,20 +86,20 @@ impl CopyOut {
         })
     }
 
-    /// In whose order it copies.
+    /// The stream in whose order it copies.
     pub(crate) fn stream(&self) -> StreamId {
         self.stream
     }
 
-    /// Gives pages back.
+    /// Releases the pages.
     pub(crate) fn leave(&mut self) {
         if matches!(self.to, Target::Pages(_)) {
             self.to = Target::Left;
         }
     }
 
-    /// Asks the device for as many chunks as may be under way; for none where
-    /// the next bytes, which it returns, can be sent from where they are.
+    /// Requests as many chunks from the device as may be in flight. If the next
+    /// bytes can be sent from where they are, it requests none and returns them.
     pub(crate) fn issue(
         &mut self,
         gpu: &mut Gpu,
@@ -122,8 +122,7 @@ impl CopyOut {
         Ok(None)
     }
 
-    /// The next bytes where the device has them, if they can be sent from
-    /// there.
+    /// The next bytes in device memory, if they can be sent from there.
     fn in_place(&self, gpu: &mut Gpu) -> Option<DeviceBytes> {
         let (CopySource::Linear(base), Target::Frames) = (&self.source, &self.to) else {
             return None;
@@ -136,7 +135,7 @@ impl CopyOut {
         DeviceBytes::of(gpu.device(), address, length, self.stream)
     }
 
-    /// Gives the device the next bytes to copy to `address`: how many.
+    /// Submits the copy of the next bytes to `address`. Returns their number.
     fn issue_chunk(&self, gpu: &mut Gpu, address: u64) -> Outcome<u64> {
         match self.source {
             CopySource::Linear(base) => {
@@ -162,7 +161,8 @@ impl CopyOut {
         }
     }
 
-    /// Sends the chunks that have come and asks for more; true at the end.
+    /// Sends the chunks that are complete and requests more. Returns true at the
+    /// end.
     pub(crate) fn step(
         &mut self,
         at: At,
@@ -173,8 +173,8 @@ impl CopyOut {
     ) -> Outcome<bool> {
         loop {
             let in_place = self.issue(gpu, outbound)?;
-            // A guest that does not say what it received must not make frames
-            // pile up here.
+            // Frames must not pile up here for a guest that does not acknowledge
+            // them.
             if matches!(self.to, Target::Frames) && link.sender().is_behind() {
                 return Ok(false);
             }
@@ -201,7 +201,7 @@ impl CopyOut {
             };
             gpu.free_mark(chunk.mark);
             match &self.to {
-                // Nobody waits for them.
+                // No reader is left.
                 Target::Frames if at.slot == 0 => link.read(chunk.slot.as_ref().len()),
                 Target::Frames => link.send_data(at, chunk.offset, Lent::Slot(chunk.slot))?,
                 Target::Pages(list) => {
@@ -214,11 +214,11 @@ impl CopyOut {
         }
     }
 
-    /// Gives back what a copy holds that will not be finished.
+    /// Frees what an unfinished copy holds.
     pub(crate) fn abandon(self, gpu: &mut Gpu) {
         for chunk in self.under_way {
-            // After an error the device writes there no more; else the mark
-            // says so, and a slot that is still written is not reused.
+            // After an error the device no longer writes to the slot. Otherwise its
+            // mark shows whether it does, and a slot in use is not reused.
             if matches!(gpu.event_query(chunk.mark), Ok(false)) {
                 std::mem::forget(chunk.slot);
             } else {

@@ -7,7 +7,7 @@
 use paragpu_device::Error;
 use paragpu_protocol::status::Status;
 
-/// An error that waits for a call to be reported by.
+/// An error to be reported by a later call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Deferred {
     pub(crate) status: Status,
@@ -29,14 +29,14 @@ impl Deferred {
 /// A session's errors.
 #[derive(Debug, Default)]
 pub(crate) struct Errors {
-    /// First error of a posted call that is not reported yet.
+    /// The first unreported error of a posted call.
     deferred: Option<Deferred>,
     /// The error that made the context unusable.
     sticky: Option<Deferred>,
 }
 
 impl Errors {
-    /// Notes an error that the device reported: a sticky one stays.
+    /// Notes an error that the device reported. A sticky one stays.
     pub(crate) fn note(&mut self, call: u16, error: &Error) {
         if error.status.is_sticky() && self.sticky.is_none() {
             tracing::info!(%error, call, "the session's context is lost");
@@ -44,7 +44,7 @@ impl Errors {
         }
     }
 
-    /// Keeps the error of a posted call: the first is reported.
+    /// Keeps the error of a posted call. Only the first is reported.
     pub(crate) fn defer(&mut self, call: u16, error: &Error) {
         self.note(call, error);
         if self.deferred.is_none() {
@@ -57,23 +57,23 @@ impl Errors {
         self.sticky.as_ref()
     }
 
-    /// The error to report now: the lasting one, else the first deferred one.
+    /// Takes the error to report: the sticky one, or else the deferred one.
     pub(crate) fn take(&mut self) -> Option<Deferred> {
         let deferred = self.deferred.take();
         self.sticky.clone().or(deferred)
     }
 
-    /// The error of a posted call that is not reported yet.
+    /// The unreported error of a posted call.
     pub(crate) fn deferred(&self) -> Option<&Deferred> {
         self.deferred.as_ref()
     }
 
-    /// Puts another in its place, and gives back which it was.
+    /// Replaces the deferred error and returns the previous one.
     pub(crate) fn replace_deferred(&mut self, error: Option<Deferred>) -> Option<Deferred> {
         std::mem::replace(&mut self.deferred, error)
     }
 
-    /// The error was reported by another way.
+    /// Notes that the error was reported some other way.
     pub(crate) fn reported(&mut self, error: &Deferred) {
         if self.deferred.as_ref() == Some(error) {
             self.deferred = None;

@@ -6,23 +6,23 @@ use std::collections::BTreeMap;
 use paragpu_device::{EventId, Result, StreamId};
 use paragpu_protocol::handle::EventHandle;
 use paragpu_protocol::status::Status;
+use paragpu_protocol::table::{EventCreate, EventDestroy, EventElapsedTime};
 
 use super::gpu::Gpu;
 use crate::error::Outcome;
 use crate::handles::Table;
 
-/// When events were reached that were recorded before the session came to this
-/// device.
+/// Times of events that were recorded before the session moved to this device.
 #[derive(Debug, Default)]
 struct Past {
     /// Milliseconds before `epoch`, by the guest's handle.
     before: BTreeMap<u64, f32>,
-    /// An event of this device that was reached when the session came.
+    /// An event of this device, reached when the session arrived.
     epoch: Option<EventId>,
 }
 
 impl Past {
-    /// The event is recorded anew, or gone.
+    /// Forgets an event that is recorded again or destroyed.
     fn forget(&mut self, event: EventHandle) {
         if !self.before.is_empty() {
             self.before.remove(&event.0);
@@ -45,36 +45,36 @@ impl Events {
         }
     }
 
-    /// The device's name of an event.
+    /// The device's identifier of an event.
     pub(crate) fn id(&self, event: EventHandle) -> Outcome<EventId> {
         Ok(*self.table.get(event.0)?)
     }
 
-    pub(crate) fn create(&mut self, gpu: &mut Gpu, event: EventHandle, flags: u32) -> Outcome<()> {
-        self.table.check_free(event.0)?;
-        let id = gpu.event_create(flags)?;
-        self.table.insert(event.0, id);
+    pub(crate) fn event_create(&mut self, gpu: &mut Gpu, call: &EventCreate) -> Outcome<()> {
+        self.table.check_free(call.event.0)?;
+        let id = gpu.event_create(call.flags)?;
+        self.table.insert(call.event.0, id);
         Ok(())
     }
 
-    pub(crate) fn destroy(&mut self, gpu: &mut Gpu, event: EventHandle) -> Outcome<()> {
-        let id = self.table.remove(event.0)?;
-        self.past.forget(event);
+    pub(crate) fn event_destroy(&mut self, gpu: &mut Gpu, call: &EventDestroy) -> Outcome<()> {
+        let id = self.table.remove(call.event.0)?;
+        self.past.forget(call.event);
         Ok(gpu.event_destroy(id)?)
     }
 
-    /// The event was recorded on this device.
+    /// Notes that the event was recorded on this device.
     pub(crate) fn recorded(&mut self, event: EventHandle) {
         self.past.forget(event);
     }
 
     /// Milliseconds between two events.
-    pub(crate) fn elapsed(
+    pub(crate) fn event_elapsed_time(
         &self,
         gpu: &mut Gpu,
-        start: EventHandle,
-        end: EventHandle,
+        call: &EventElapsedTime,
     ) -> Outcome<f32> {
+        let EventElapsedTime { start, end } = *call;
         if !self.past.before.is_empty() {
             return Ok(self.position(gpu, end)? - self.position(gpu, start)?);
         }
@@ -82,8 +82,8 @@ impl Events {
         Ok(gpu.event_elapsed_time(start, end)?)
     }
 
-    /// Milliseconds from this device's epoch to the event, wherever it was
-    /// reached.
+    /// Milliseconds from this device's epoch to the event, on whichever device it
+    /// was reached.
     fn position(&self, gpu: &mut Gpu, event: EventHandle) -> Outcome<f32> {
         if let Some(before) = self.past.before.get(&event.0) {
             return Ok(-before);
@@ -94,9 +94,8 @@ impl Events {
         Ok(gpu.event_elapsed_time(epoch, self.id(event)?)?)
     }
 
-    /// How many milliseconds before now each of `handles` was reached. Events
-    /// without a time, and those never recorded, are left out. No work is under
-    /// way.
+    /// The age in milliseconds of each event in `handles`. Events without a time
+    /// and those never recorded are left out. No work may be in flight.
     pub(crate) fn ages(
         &self,
         gpu: &mut Gpu,
@@ -126,7 +125,7 @@ impl Events {
         Ok(ages)
     }
 
-    /// The session comes, and its events have these ages.
+    /// Takes over the ages of the events of a session that arrives.
     pub(crate) fn adopt(&mut self, gpu: &mut Gpu, ages: BTreeMap<u64, f32>) -> Result<()> {
         self.past = Past {
             before: ages,
@@ -136,7 +135,7 @@ impl Events {
     }
 }
 
-/// An event behind all work.
+/// An event behind all submitted work.
 fn reached_now(gpu: &mut Gpu) -> Result<EventId> {
     let event = gpu.event_create(0)?;
     gpu.event_record(event, StreamId::LEGACY)?;

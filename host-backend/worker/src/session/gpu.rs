@@ -20,12 +20,12 @@ const COMPUTE_CAPABILITY_MINOR: u32 = 76;
 
 /// The GPU that the session was opened on.
 ///
-/// Whatever is asked of the device itself comes behind the work in the
-/// [lanes](super::lanes); the methods here are those that need not.
+/// Calls of the device itself first wait for the work in the [lanes](super::lanes).
+/// The methods here are those that need not wait.
 pub(crate) struct Gpu {
     device: Box<dyn Device>,
     lanes: Lanes,
-    /// Events that mark nothing at the moment.
+    /// Unused events.
     free_marks: Vec<EventId>,
     /// The encoded reply to SnapshotDevice.
     snapshot: Vec<u8>,
@@ -63,39 +63,46 @@ impl Gpu {
         &self.snapshot
     }
 
-    /// The guest's number of it.
+    /// The guest's ordinal of it.
     pub(crate) fn ordinal(&self) -> u32 {
         self.ordinal
     }
 
-    /// Where the guest's addresses of it lie.
+    /// Identifies the device that holds the session's memory.
+    pub(crate) fn domain(&self) -> [u8; 16] {
+        let ordinal = u128::from(self.ordinal);
+        self.memory_domain().unwrap_or(ordinal.to_le_bytes())
+    }
+
+    /// The guest's address ranges for it.
     pub(crate) fn regions(&self) -> Regions {
         self.regions
     }
 
-    /// The device behind it.
+    /// The device, once all lanes are empty.
     pub(crate) fn device(&mut self) -> &mut dyn Device {
         self.settled()
     }
 
-    /// The same, with nothing in the lanes.
+    /// Waits until the lanes are empty.
     fn settled(&mut self) -> &mut (dyn Device + 'static) {
         self.lanes.settle();
         self.device.as_mut()
     }
 
-    /// All launches go to `count` lanes.
+    /// Sends all launches to `count` lanes.
     #[cfg(test)]
     pub(crate) fn always_use_lanes(&mut self, count: usize) {
         self.lanes = Lanes::always(count);
     }
 
-    /// Another call had come before the one that is executed now was, or none.
+    /// Notes whether more calls had arrived before the current one was executed.
     pub(crate) fn set_pressed(&mut self, is_pressed: bool) {
         self.lanes.set_pressed(is_pressed);
     }
 
-    /// Gives a launch, or a record of an event, to a stream, maybe by its lane.
+    /// Submits a launch or the record of an event to a stream, possibly through a
+    /// lane.
     pub(crate) fn submit_by_lane(&mut self, work: &Work<'_>, stream: StreamId) -> Result<()> {
         if self.lanes.take(stream)
             && let Some(deferred) = self.device.defer(work, stream)?
@@ -115,8 +122,7 @@ impl Gpu {
         self.settled().submit(work, stream)
     }
 
-    /// The first error, since the last question, of work that was given by a
-    /// lane.
+    /// Takes the first error of work that a lane submitted.
     pub(crate) fn take_failure(&mut self) -> Option<Error> {
         self.lanes.take_failure()
     }
@@ -142,7 +148,7 @@ impl Gpu {
         self.device.event_query(event)
     }
 
-    /// Marks the work given to `stream` so far.
+    /// Records an event behind the work submitted to `stream` so far.
     pub(crate) fn mark(&mut self, stream: StreamId) -> Result<EventId> {
         let event = match self.free_marks.pop() {
             Some(event) => event,
@@ -162,13 +168,13 @@ impl Gpu {
         }
     }
 
-    /// The mark is not needed any more.
+    /// Returns a mark to the pool.
     pub(crate) fn free_mark(&mut self, mark: EventId) {
         self.free_marks.push(mark);
     }
 }
 
-/// What the daemon tells of a GPU.
+/// The properties of a GPU that the daemon shows.
 pub(crate) fn facts(snapshot: &Snapshot) -> worker::Gpu {
     let uuid: String = snapshot
         .uuid
@@ -222,27 +228,27 @@ impl DerefMut for Gpu {
     }
 }
 
-/// Passed once everything that was under way when it was made is over.
+/// Is passed once all work that was in flight at its creation is complete.
 #[derive(Debug, Default)]
 pub(crate) struct Fence {
     marks: Vec<(EventId, StreamId)>,
 }
 
 impl Fence {
-    /// Behind a mark in a stream, too.
+    /// Adds a mark in a stream.
     pub(crate) fn add(&mut self, mark: EventId, stream: StreamId) {
         self.marks.push((mark, stream));
     }
 
-    /// A stream whose mark is not passed.
+    /// A stream whose mark is not reached.
     pub(crate) fn stream(&self) -> Option<StreamId> {
         self.marks.last().map(|(_, stream)| *stream)
     }
 
-    /// Is it passed?
+    /// Polls the fence.
     ///
     /// # Errors
-    /// Of work that failed.
+    /// The error of failed work.
     pub(crate) fn passed(&mut self, gpu: &mut Gpu) -> Result<bool> {
         while let Some(&(event, _)) = self.marks.last() {
             if !gpu.event_query(event)? {
@@ -254,7 +260,7 @@ impl Fence {
         Ok(true)
     }
 
-    /// Gives its events back unpassed.
+    /// Returns its events to the pool.
     pub(crate) fn abandon(self, gpu: &mut Gpu) {
         for (event, _) in self.marks {
             gpu.free_mark(event);
@@ -272,7 +278,7 @@ fn encode_snapshot(snapshot: &Snapshot) -> Vec<u8> {
     encode_all(&wire_snapshot(snapshot, &attributes))
 }
 
-/// The snapshot as it travels; `attributes` are its attributes, encoded.
+/// The snapshot on the wire; `attributes` are its encoded attributes.
 pub(crate) fn wire_snapshot<'a>(
     snapshot: &'a Snapshot,
     attributes: &'a [u8],

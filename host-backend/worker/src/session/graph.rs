@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use paragpu_device::{Error, GraphId, GraphNode, Work};
 use paragpu_protocol::status::Status;
+use paragpu_protocol::table::{GraphBegin, GraphDestroy, GraphInstantiate, GraphNodeEnable};
 
 use super::code_search::Prints;
 use super::gpu::Gpu;
@@ -11,27 +12,27 @@ use super::host_account::{Charge, HostAccount};
 use crate::error::{Fault, Outcome, fail};
 use crate::handles::{HandleMap, Table};
 
-/// Most nodes of a graph.
+/// Maximum number of nodes of a graph.
 const MOST_NODES: usize = 1 << 20;
-/// Bytes of the host's memory that a node takes beside those that it came in: what
-/// the device keeps of it, and of its launch.
+/// Host memory charged per node, in addition to its encoded size: the device's data
+/// for it and for its launch.
 const NODE: u64 = 256;
-/// How often the bytes are kept that a node came in: in the device, and to recreate it.
+/// Copies kept of a node's encoded bytes: one in the device, one to recreate it.
 const COPIES: u64 = 2;
 
 /// A graph of the guest.
 #[derive(Debug)]
 struct Graph {
     state: State,
-    /// How many nodes it has.
+    /// Number of nodes.
     nodes: u32,
-    /// Memory of the host that it is taken to need.
+    /// The host memory charged for it.
     held: Charge,
-    /// Bytes that it counts for because of an update, by node.
+    /// Bytes charged for updates, by node.
     updated: HandleMap<u32, u64>,
-    /// Kernels in it.
+    /// Number of kernels.
     kernels: u64,
-    /// Some of them may print.
+    /// Some kernels may print.
     prints: bool,
     /// Some of its nodes are host functions.
     calls_host: bool,
@@ -41,7 +42,7 @@ struct Graph {
 
 #[derive(Debug)]
 enum State {
-    /// Nodes still come.
+    /// The guest is still sending nodes.
     Building(Vec<GraphNode>),
     /// It can be launched.
     Ready(GraphId),
@@ -65,7 +66,7 @@ pub(crate) struct NodeWork<'a> {
 }
 
 impl NodeWork<'_> {
-    /// The same, for a graph to keep.
+    /// Copies borrowed parameters.
     pub(crate) fn into_owned(self) -> NodeWork<'static> {
         NodeWork {
             work: self.work.into_owned(),
@@ -81,15 +82,15 @@ impl<'a> From<Work<'a>> for NodeWork<'a> {
     }
 }
 
-/// The outcome of a graph launch.
+/// The facts that a launch of a graph needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Launchable {
     pub(crate) id: GraphId,
-    /// Nodes in it.
+    /// Number of nodes.
     pub(crate) nodes: u32,
-    /// Kernels in it.
+    /// Number of kernels.
     pub(crate) kernels: u64,
-    /// Some of them may print.
+    /// Some kernels may print.
     pub(crate) prints: bool,
     /// It has host functions.
     pub(crate) calls_host: bool,
@@ -102,19 +103,19 @@ pub(crate) struct Graphs {
     account: Arc<HostAccount>,
 }
 
-/// Other work for a node.
+/// New work for a node.
 #[derive(Debug)]
 pub(crate) struct Update {
     pub(crate) node: u32,
     pub(crate) work: Work<'static>,
     /// It may print.
     pub(crate) prints: bool,
-    /// Bytes that it came in.
+    /// Its encoded size.
     pub(crate) bytes: usize,
 }
 
 impl Graphs {
-    /// Their host memory counts in `account`.
+    /// Charges host memory to `account`.
     pub(crate) fn new(account: Arc<HostAccount>) -> Self {
         Self {
             table: Table::new("graph"),
@@ -122,7 +123,8 @@ impl Graphs {
         }
     }
 
-    pub(crate) fn begin(&mut self, graph: u64) -> Outcome<()> {
+    pub(crate) fn graph_begin(&mut self, _: &mut Gpu, call: &GraphBegin) -> Outcome<()> {
+        let graph = call.graph.0;
         self.table.check_free(graph)?;
         let new = Graph {
             state: State::Building(Vec::new()),
@@ -138,16 +140,16 @@ impl Graphs {
         Ok(())
     }
 
-    /// Checks that nodes may come.
+    /// Checks that the graph accepts nodes.
     pub(crate) fn check(&self, graph: u64) -> Outcome<()> {
         match &self.table.get(graph)?.failure {
-            // Once some cannot be, there is no use for more.
+            // After one invalid node, the others are useless.
             Some(error) => Err(Fault::Call(error.clone())),
             None => Ok(()),
         }
     }
 
-    /// Adds nodes that came in so many bytes, the first with number `first`.
+    /// Adds nodes with an encoded size of `bytes`. The first has number `first`.
     pub(crate) fn append(
         &mut self,
         graph: u64,
@@ -177,15 +179,20 @@ impl Graphs {
         Ok(())
     }
 
-    /// A node of the graph cannot be, which is told when it is instantiated.
+    /// Notes that a node is invalid. Instantiating the graph reports it.
     pub(crate) fn fail(&mut self, graph: u64, error: Error) -> Outcome<()> {
         self.table.get_mut(graph)?.failure.get_or_insert(error);
         Ok(())
     }
 
-    /// Makes the graph, which has so many nodes.
-    pub(crate) fn instantiate(&mut self, gpu: &mut Gpu, graph: u64, count: u32) -> Outcome<()> {
-        let graph = self.table.get_mut(graph)?;
+    /// Creates the device's graph. `call.nodes` is the number of nodes that the guest
+    /// sent.
+    pub(crate) fn graph_instantiate(
+        &mut self,
+        gpu: &mut Gpu,
+        call: &GraphInstantiate,
+    ) -> Outcome<()> {
+        let (graph, count) = (self.table.get_mut(call.graph.0)?, call.nodes);
         if let Some(error) = graph.failure.take() {
             return Err(Fault::Call(error));
         }
@@ -196,7 +203,7 @@ impl Graphs {
             let came = nodes.len();
             return fail(
                 Status::INVALID_VALUE,
-                format!("{came} nodes came of {count}"),
+                format!("{came} of {count} nodes arrived"),
             );
         }
         let id = gpu.graph_create(std::mem::take(nodes))?;
@@ -216,7 +223,7 @@ impl Graphs {
         })
     }
 
-    /// Gives a node other work.
+    /// Replaces the work of a node.
     pub(crate) fn update(&mut self, gpu: &mut Gpu, graph: u64, update: Update) -> Outcome<()> {
         let graph = self.table.get_mut(graph)?;
         let id = graph.id()?;
@@ -231,8 +238,17 @@ impl Graphs {
         Ok(())
     }
 
-    pub(crate) fn destroy(&mut self, gpu: &mut Gpu, graph: u64) -> Outcome<()> {
-        let graph = self.table.remove(graph)?;
+    pub(crate) fn graph_node_enable(
+        &mut self,
+        gpu: &mut Gpu,
+        call: &GraphNodeEnable,
+    ) -> Outcome<()> {
+        let id = self.launchable(call.graph.0)?.id;
+        Ok(gpu.graph_enable(id, call.node, call.enabled)?)
+    }
+
+    pub(crate) fn graph_destroy(&mut self, gpu: &mut Gpu, call: &GraphDestroy) -> Outcome<()> {
+        let graph = self.table.remove(call.graph.0)?;
         match graph.state {
             State::Ready(id) => Ok(gpu.graph_destroy(id)?),
             State::Building(_) => Ok(()),

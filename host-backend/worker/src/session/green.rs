@@ -1,23 +1,47 @@
 //! The guest's green contexts.
 
 use paragpu_device::GreenId;
+use paragpu_protocol::codec::Reader;
 use paragpu_protocol::handle::GreenHandle;
 use paragpu_protocol::status::Status;
+use paragpu_protocol::table::GreenCreate;
 use paragpu_protocol::types::{SmResource, SmSplit};
 
 use super::gpu::Gpu;
 use crate::error::{Outcome, fail};
 use crate::handles::Table;
 
-/// Most steps of all ways together: the device makes a green context for each,
-/// in memory that no limit counts.
+/// Maximum number of splits of all green contexts together: the device creates a
+/// green context for each, in memory that no limit covers.
 const MOST: usize = 256;
+
+/// Maximum number of splits between the whole device and a green context.
+const MOST_STEPS: usize = 8;
+
+/// Decodes the splits that lead from the whole device to a green context.
+fn steps(way: &[u8]) -> Outcome<Vec<SmSplit>> {
+    let mut reader = Reader::new(way);
+    let mut steps = Vec::new();
+    while reader.remaining() > 0 {
+        let Ok(step) = reader.field() else {
+            return fail(Status::INVALID_VALUE, "a step is cut short");
+        };
+        if steps.len() == MOST_STEPS {
+            return fail(
+                Status::INVALID_VALUE,
+                format!("more than {MOST_STEPS} steps"),
+            );
+        }
+        steps.push(step);
+    }
+    Ok(steps)
+}
 
 /// A green context.
 #[derive(Debug)]
 struct Green {
     id: GreenId,
-    /// Those that the device made for it.
+    /// Green contexts that the device created for it.
     made: usize,
 }
 
@@ -25,7 +49,7 @@ struct Green {
 #[derive(Debug)]
 pub(crate) struct Greens {
     table: Table<Green>,
-    /// Those that the device made for all.
+    /// Green contexts that the device created in total.
     made: usize,
 }
 
@@ -37,18 +61,18 @@ impl Greens {
         }
     }
 
-    /// The device's name of it.
+    /// The device's identifier of it.
     pub(crate) fn id(&self, green: GreenHandle) -> Outcome<GreenId> {
         Ok(self.table.get(green.0)?.id)
     }
 
-    pub(crate) fn create(
+    pub(crate) fn green_create(
         &mut self,
         gpu: &mut Gpu,
-        green: GreenHandle,
-        way: &[SmSplit],
-        count: u32,
+        call: &GreenCreate<'_>,
     ) -> Outcome<SmResource> {
+        let (green, count) = (call.green, call.count);
+        let way = steps(call.way.0)?;
         if green == GreenHandle::default() {
             return fail(Status::INVALID_HANDLE, "0 names no green context");
         }
@@ -58,7 +82,7 @@ impl Greens {
             let why = format!("the session's green contexts have {MOST} steps");
             return fail(Status::OUT_OF_MEMORY, why);
         }
-        let made = gpu.green_create(way, count).map_err(|mut error| {
+        let made = gpu.green_create(&way, count).map_err(|mut error| {
             if error.detail.is_empty() {
                 error.detail = format!("a green context of {count} multiprocessors");
             }

@@ -9,20 +9,20 @@ use crate::error::{Outcome, fail};
 use crate::statistics::Statistics;
 use paragpu_control::account::Share;
 
-/// Host memory of a session where nothing else is assigned.
+/// Default limit of a session's host memory.
 const MOST: u64 = 32 << 30;
 
-/// The session's account.
+/// The account of a session.
 #[derive(Debug)]
 pub(crate) struct HostAccount {
-    /// Maximum number of bytes of the session.
+    /// The session's limit in bytes.
     limit: u64,
     statistics: Arc<Statistics>,
-    /// The VM's account, once it is known.
+    /// The VM's account, once known.
     share: OnceLock<Share>,
 }
 
-/// Bytes that are counted for as long as this lives.
+/// A charge of bytes, returned when dropped.
 #[derive(Debug)]
 pub(crate) struct Charge {
     account: Arc<HostAccount>,
@@ -30,7 +30,7 @@ pub(crate) struct Charge {
 }
 
 impl HostAccount {
-    /// Of a session that may hold `limit` bytes; 0 for 32 GiB.
+    /// For a session with a limit of `limit` bytes; 0 for 32 GiB.
     pub(crate) fn new(limit: u64, statistics: Arc<Statistics>) -> Arc<Self> {
         let limit = if limit == 0 { MOST } else { limit };
         Arc::new(Self {
@@ -40,16 +40,16 @@ impl HostAccount {
         })
     }
 
-    /// The session's memory counts for its VM as well.
+    /// Also charges the session's VM.
     pub(crate) fn count_for(&self, share: Share) {
-        // Only once, before the session holds anything.
+        // Called once, before the session holds anything.
         let _ = self.share.set(share);
     }
 
-    /// Counts bytes.
+    /// Charges bytes.
     ///
     /// # Errors
-    /// `OUT_OF_MEMORY` where session or VM would have more than they may.
+    /// `OUT_OF_MEMORY` if it would exceed the limit of the session or of the VM.
     pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Outcome<Charge> {
         self.add(bytes)?;
         Ok(Charge {
@@ -58,7 +58,7 @@ impl HostAccount {
         })
     }
 
-    /// Bytes that the session holds.
+    /// Bytes charged to the session.
     #[cfg(test)]
     pub(crate) fn held(&self) -> u64 {
         self.statistics.host_memory.get()
@@ -88,7 +88,7 @@ impl HostAccount {
 }
 
 impl Charge {
-    /// Counts more.
+    /// Charges more.
     ///
     /// # Errors
     /// As [`HostAccount::take`].

@@ -15,15 +15,15 @@ use paragpu_protocol::status::Status;
 
 use crate::error::{Outcome, fail};
 
-/// Most host functions of a session that wait in streams at once.
+/// Maximum number of host functions of a session that are queued in streams.
 const MOST: usize = 64 * 1024;
 
-/// Where a host function is.
+/// The state of a host function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Its stream has not come to it.
+    /// Its stream has not reached it.
     Queued,
-    /// The guest was asked to run it and has not said that it did.
+    /// The guest was asked to run it and has not reported completion.
     Running,
 }
 
@@ -34,7 +34,7 @@ struct Table {
 }
 
 impl Table {
-    /// Is the guest still to say that it ran the function?
+    /// Whether the guest must still report completion.
     fn waits_for(&self, id: u64) -> bool {
         !self.closed && self.functions.get(&id) == Some(&State::Running)
     }
@@ -44,10 +44,9 @@ impl Table {
 pub(crate) struct HostFunctions {
     table: Mutex<Table>,
     changed: Condvar,
-    /// How many the guest was asked to run and has not; changed under the
-    /// table's lock.
+    /// Number of functions in state `Running`; changed under the table's lock.
     running: AtomicUsize,
-    /// How often a wait may have ended.
+    /// Counts the events that may end a wait.
     changes: AtomicU64,
     sender: Arc<dyn Sender>,
     executed: Arc<AtomicU64>,
@@ -69,23 +68,23 @@ impl HostFunctions {
         self.table.lock()
     }
 
-    /// Has the guest been asked to run functions that it has not finished?
+    /// Whether the guest is running any.
     pub(crate) fn are_running(&self) -> bool {
         self.running.load(Ordering::Acquire) > 0
     }
 
-    /// Is none launched that has not ended?
+    /// Whether none is queued or running.
     pub(crate) fn is_empty(&self) -> bool {
         self.lock().functions.is_empty()
     }
 
-    /// Is it launched and has not ended?
+    /// Whether it is queued or running.
     pub(crate) fn has(&self, id: u64) -> bool {
         let table = self.lock();
         !table.closed && table.functions.contains_key(&id)
     }
 
-    /// Notes a function that is about to be given to a stream.
+    /// Notes a function that is about to be submitted.
     pub(crate) fn queue(&self, id: u64) -> Outcome<()> {
         let mut table = self.lock();
         if table.functions.contains_key(&id) {
@@ -101,7 +100,7 @@ impl HostFunctions {
         Ok(())
     }
 
-    /// Forgets a function that no stream comes to.
+    /// Forgets a function that no stream will reach.
     pub(crate) fn remove(&self, id: u64) {
         let mut table = self.lock();
         if table.functions.remove(&id) == Some(State::Running) {
@@ -109,7 +108,7 @@ impl HostFunctions {
         }
     }
 
-    /// Runs on a thread of the device: has the guest run the function.
+    /// Has the guest run the function. Runs on a thread of the device.
     pub(crate) fn run(&self, id: u64) {
         {
             let mut table = self.lock();
@@ -129,14 +128,14 @@ impl HostFunctions {
                 &[&id.to_le_bytes()],
             )
             .map(drop);
-        // A lost connection does not lose the frame: the next one brings it.
+        // If the connection is lost, the frame is resent over the next one.
         let _ = self.sender.flush();
         if asked.is_err() {
-            // The session's own thread finds out and ends it.
+            // The session's thread detects the failure and ends the session.
             self.remove(id);
             return;
         }
-        // Most are short, and being woken takes longer than they do.
+        // Most functions are shorter than a wake-up.
         let mut spin = Spin::new(Polling::default().spin, None);
         let mut seen = 0;
         while spin.again() {
@@ -154,13 +153,13 @@ impl HostFunctions {
         }
     }
 
-    /// A wait may have ended.
+    /// Wakes the waits to check their conditions.
     fn change(&self) {
         self.changes.fetch_add(1, Ordering::Release);
         self.changed.notify_all();
     }
 
-    /// The guest has run the function.
+    /// The guest reports completion.
     pub(crate) fn done(&self, id: u64) -> Outcome<()> {
         let mut table = self.lock();
         match table.functions.get(&id) {
@@ -178,7 +177,7 @@ impl HostFunctions {
         }
     }
 
-    /// Ends every wait, now and later.
+    /// Ends all current and future waits.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.change();

@@ -1,45 +1,48 @@
-//! Guest memory that the device can reach: pinned memory in the window, and
-//! shadows, which are copies of memory outside any window.
+//! Guest memory that the device can reach: pinned memory in the window, files that the
+//! guest passed, and shadows, which are copies of other memory.
 //!
-//! If a session moves to where its window cannot follow, to another host or into a
-//! checkpoint, its pinned memory becomes shadows at the same addresses. The guest
-//! has the contents at the very moment it switches to the new connection. It sends
-//! them first, and nothing executes before. So they do not pass through any daemon,
-//! and no write of the program is lost.
+//! If a session moves to a place that its window cannot reach, such as another host
+//! or a checkpoint, its pinned memory becomes shadows at the same addresses. The
+//! guest has the contents at the moment it switches to the new connection, and
+//! sends them before any call is executed. So they pass through no daemon, and no
+//! write of the program is lost.
 
 use std::collections::BTreeMap;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use paragpu_communicator::Window;
 use paragpu_protocol::layout::{BULK_TOKEN_BYTES, DEVICE_STRIDE, Regions};
 use paragpu_protocol::status::Status;
+use paragpu_protocol::table::{HostMap, ShadowCreate};
 
 use super::gpu::Gpu;
 use super::host_account::HostAccount;
 use super::pages::GuestPages;
 use super::shadow::{COPIES, PAGE, Shadow};
+use super::shared_file::SharedFile;
 use crate::error::{Outcome, fail};
 use crate::statistics::Statistics;
 use crate::transfer::state::StateError;
 
-/// Where the contents of pinned memory at a window's addresses are.
+/// The location of pinned memory at a window's addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Pinned {
-    /// In the window, which guest and worker share; or there is neither.
+    /// In the window, which guest and worker share, or there is none.
     #[default]
     Window = 0,
-    /// With the guest, which is to send them; here are zeros.
+    /// In the guest, which will send the contents; here are zeros.
     Guest = 1,
-    /// Here, and the guest has a copy.
+    /// Here; the guest has a copy.
     Here = 2,
 }
 
 impl Pinned {
-    /// By its number in a state.
+    /// Decodes its number in a session state.
     ///
     /// # Errors
-    /// [`StateError::Order`] for a number that is none.
+    /// [`StateError::Order`] for an unknown number.
     pub fn of(number: u8) -> Result<Self, StateError> {
         Ok(match number {
             0 => Self::Window,
@@ -50,16 +53,16 @@ impl Pinned {
     }
 }
 
-/// What a guest that connects again finds at its window's addresses.
+/// What a reconnecting guest finds at its window's addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
     /// Nothing.
     Nothing,
-    /// The window that it has.
+    /// Its window.
     Window,
-    /// Memory of the host's own that lacks what the guest has there.
+    /// Memory of the host that lacks the guest's contents.
     Wanting,
-    /// Memory of the host's own.
+    /// Memory of the host.
     Copies,
 }
 
@@ -70,9 +73,11 @@ pub(crate) struct HostMemory {
     window: Option<Arc<Window>>,
     /// Pinned ranges of the window: offset and size.
     pins: BTreeMap<u64, u64>,
-    /// Where pinned memory at the window's addresses is.
+    /// The location of pinned memory at the window's addresses.
     pinned: Pinned,
     shadows: BTreeMap<u64, Shadow>,
+    /// In the same region as the shadows.
+    files: BTreeMap<u64, SharedFile>,
     account: Arc<HostAccount>,
     /// The VM's memory and the page lists of the session's channel.
     pages: GuestPages,
@@ -80,7 +85,7 @@ pub(crate) struct HostMemory {
 }
 
 impl HostMemory {
-    /// Memory of shadows counts in `account`.
+    /// Charges shadows to `account`.
     pub(crate) fn new(
         regions: Regions,
         window: Option<Arc<Window>>,
@@ -93,23 +98,24 @@ impl HostMemory {
             pins: BTreeMap::new(),
             pinned: Pinned::default(),
             shadows: BTreeMap::new(),
+            files: BTreeMap::new(),
             account,
             pages: GuestPages::default(),
             statistics,
         }
     }
 
-    /// The account of the host's memory.
+    /// The account of host memory.
     pub(crate) fn account(&self) -> &HostAccount {
         &self.account
     }
 
-    /// Memory of the VM that the host reaches.
+    /// VM memory that the host can reach.
     pub(crate) fn pages(&mut self) -> &mut GuestPages {
         &mut self.pages
     }
 
-    /// Is it an address of host memory?
+    /// Whether it is an address of host memory.
     pub(crate) fn holds(&self, address: u64) -> bool {
         Regions::holds(self.regions.shadow, address, 0)
             || Regions::holds(self.regions.window, address, 0)
@@ -122,17 +128,17 @@ impl HostMemory {
         self.window.as_ref()
     }
 
-    /// The session has this window from now on.
+    /// Adopts a window.
     pub(crate) fn adopt_window(&mut self, window: &Arc<Window>) {
         self.window = Some(Arc::clone(window));
     }
 
-    /// Could the session use a window that comes with another connection?
+    /// Whether the session could use a window that comes with a new connection.
     pub(crate) fn lacks_window(&self) -> bool {
         self.window.is_none() && self.pinned == Pinned::Window
     }
 
-    /// Where pinned memory is.
+    /// The location of pinned memory.
     pub(crate) fn pinned(&self) -> Pinned {
         self.pinned
     }
@@ -151,7 +157,7 @@ impl HostMemory {
         }
     }
 
-    /// Where pinned memory will be once the session has left its window.
+    /// The location of pinned memory once the session has left its window.
     pub(crate) fn pinned_without_window(&self) -> Pinned {
         match self.pinned {
             Pinned::Window if self.window.is_some() => Pinned::Guest,
@@ -159,22 +165,23 @@ impl HostMemory {
         }
     }
 
-    /// Can memory at a window's addresses be pinned?
+    /// Whether memory at a window's addresses can be pinned.
     pub(crate) fn can_pin(&self) -> bool {
         self.window.is_some() || self.pinned != Pinned::Window
     }
 
-    /// Pinned memory has no place in a window: the shadow that stands for what
-    /// is pinned at `offset`.
+    /// The shadow that replaces memory pinned at `offset`, if pinned memory is
+    /// outside the window.
     pub(crate) fn shadow_of_pin(&self, offset: u64) -> Option<u64> {
         (self.pinned != Pinned::Window).then(|| self.regions.window.saturating_add(offset))
     }
 
-    /// Pins a range of the window, or of the memory in its place.
-    pub(crate) fn pin(&mut self, gpu: &mut Gpu, offset: u64, size: u64) -> Outcome<()> {
+    /// Pins a range of the window, or of the memory that replaces it.
+    pub(crate) fn host_map(&mut self, gpu: &mut Gpu, call: &HostMap) -> Outcome<()> {
+        let (offset, size) = (call.offset.0, call.size);
         let (base, length) = match &self.window {
             Some(window) => (window.address(), window.len()),
-            // Copies, wherever the window's end was.
+            // Copies are not limited to the size of the window.
             None if self.pinned != Pinned::Window => (self.regions.window, DEVICE_STRIDE),
             None => (0, 0),
         };
@@ -201,17 +208,17 @@ impl HostMemory {
         Ok(())
     }
 
-    /// Is memory of the window pinned that starts at `offset`?
+    /// Whether pinned memory of the window starts at `offset`.
     pub(crate) fn is_pinned(&self, offset: u64) -> bool {
         self.pins.contains_key(&offset)
     }
 
-    /// The range is pinned no more; the device still has it.
+    /// Forgets a pinned range, which the device keeps for now.
     pub(crate) fn forget_pin(&mut self, offset: u64) {
         self.pins.remove(&offset);
     }
 
-    /// The device gives up what was pinned at `offset`; no work uses it any more.
+    /// Unregisters the range pinned at `offset`, which no work in flight uses.
     pub(crate) fn unpin(&self, gpu: &mut Gpu, offset: u64) -> Outcome<()> {
         let base = self.window.as_ref().map_or(0, |window| window.address());
         Ok(gpu.host_unregister(base + offset)?)
@@ -224,8 +231,15 @@ impl HostMemory {
 
     // Shadows.
 
-    /// Makes a shadow that the guest asks for.
-    pub(crate) fn create_shadow(&mut self, gpu: &mut Gpu, address: u64, size: u64) -> Outcome<()> {
+    /// Creates a shadow at the guest's request.
+    pub(crate) fn shadow_create(&mut self, gpu: &mut Gpu, call: &ShadowCreate) -> Outcome<()> {
+        let (address, size) = (call.address.0, call.size);
+        self.check_place(address, size)?;
+        self.make_shadow(gpu, address, size)
+    }
+
+    /// Checks that a range consists of pages of the shadow region.
+    fn check_place(&self, address: u64, size: u64) -> Outcome<()> {
         let inside = Regions::holds(self.regions.shadow, address, size);
         if size == 0 || !(address | size).is_multiple_of(PAGE) || !inside {
             return fail(
@@ -233,18 +247,27 @@ impl HostMemory {
                 format!("{size} bytes at {address:#x} are not pages of the shadow region"),
             );
         }
-        self.make_shadow(gpu, address, size)
+        Ok(())
     }
 
-    /// A shadow at pages of the shadow region or of the window's.
-    fn make_shadow(&mut self, gpu: &mut Gpu, address: u64, size: u64) -> Outcome<()> {
-        let before = self.shadows.range(..address + size).next_back();
-        if before.is_some_and(|(_, shadow)| shadow.end() > address) {
+    /// Checks that neither a shadow nor a file overlaps a range.
+    fn check_free(&self, address: u64, size: u64) -> Outcome<()> {
+        let end = address + size;
+        let shadow = self.shadows.range(..end).next_back();
+        let file = self.files.range(..end).next_back();
+        let shadow = shadow.is_some_and(|(_, shadow)| shadow.end() > address);
+        if shadow || file.is_some_and(|(_, file)| file.end() > address) {
             return fail(
                 Status::HOST_MEMORY_ALREADY_REGISTERED,
-                format!("{size} bytes at {address:#x} overlap another shadow"),
+                format!("{size} bytes at {address:#x} overlap other registered memory"),
             );
         }
+        Ok(())
+    }
+
+    /// Creates a shadow in the shadow region or at the window's addresses.
+    fn make_shadow(&mut self, gpu: &mut Gpu, address: u64, size: u64) -> Outcome<()> {
+        self.check_free(address, size)?;
         let held = self.account.take(size.saturating_mul(COPIES))?;
         let shadow = match Shadow::at(address, size, held) {
             Ok(shadow) => shadow,
@@ -257,6 +280,7 @@ impl HostMemory {
         };
         gpu.host_register(address, size)?;
         self.shadows.insert(address, shadow);
+        self.statistics.shadow_memory.add(size);
         Ok(())
     }
 
@@ -271,13 +295,68 @@ impl HostMemory {
         }
     }
 
-    /// Drops a shadow; no work uses it any more. If the device keeps it, it
-    /// stays mapped.
+    /// Drops a shadow that no work in flight uses. If the device fails to
+    /// unregister it, it stays mapped.
     pub(crate) fn drop_shadow(&mut self, gpu: &mut Gpu, address: u64) -> Outcome<()> {
         self.check_shadow(address)?;
         gpu.host_unregister(address)?;
-        self.shadows.remove(&address);
+        if let Some(shadow) = self.shadows.remove(&address) {
+            let rest = self.statistics.shadow_memory.get();
+            let rest = rest.saturating_sub(shadow.len());
+            self.statistics.shadow_memory.set(rest);
+        }
         Ok(())
+    }
+
+    // Files.
+
+    /// Maps `size` bytes of a file from `offset`, and registers them.
+    pub(crate) fn map_file(
+        &mut self,
+        gpu: &mut Gpu,
+        address: u64,
+        size: u64,
+        file: impl AsFd,
+        offset: u64,
+    ) -> Outcome<()> {
+        self.check_place(address, size)?;
+        self.check_free(address, size)?;
+        let held = self.account.take(size)?;
+        let mapped = SharedFile::map(address, size, file, offset, held)?;
+        gpu.host_register(address, size)?;
+        self.files.insert(address, mapped);
+        Ok(())
+    }
+
+    /// Checks that a file is mapped from `address` on.
+    pub(crate) fn check_file(&self, address: u64) -> Outcome<()> {
+        match self.files.contains_key(&address) {
+            true => Ok(()),
+            false => fail(
+                Status::HOST_MEMORY_NOT_REGISTERED,
+                format!("no file is mapped at {address:#x}"),
+            ),
+        }
+    }
+
+    /// Unmaps a file; no work uses it any more. If the device keeps it, it stays
+    /// mapped.
+    pub(crate) fn unmap_file(&mut self, gpu: &mut Gpu, address: u64) -> Outcome<()> {
+        self.check_file(address)?;
+        gpu.host_unregister(address)?;
+        self.files.remove(&address);
+        Ok(())
+    }
+
+    /// Why the session cannot move, in a sentence.
+    pub(crate) fn hindrance(&self) -> Option<String> {
+        let count = self.files.len();
+        (count != 0).then(|| {
+            format!(
+                "the session shares {count} registered ranges of mapped files with its program: \
+                 it can move once they are unregistered"
+            )
+        })
     }
 
     /// The shadows: address and size.
@@ -302,7 +381,7 @@ impl HostMemory {
         }
     }
 
-    /// Writes a run of the guest's bytes.
+    /// Writes bytes of the guest.
     pub(crate) fn write_shadow(&self, address: u64, bytes: &[u8]) -> Outcome<()> {
         let (shadow, offset) = self.shadow_of(address, bytes.len() as u64)?;
         let written = shadow.write(offset, bytes);
@@ -313,8 +392,8 @@ impl HostMemory {
         }
     }
 
-    /// Shows runs of the pages that the device changed since both sides agreed:
-    /// offset in the range and bytes.
+    /// Calls a function with each run of pages that the device changed since both
+    /// sides last agreed: offset in the range, and bytes.
     pub(crate) fn read_shadow<E>(
         &self,
         address: u64,
@@ -331,7 +410,7 @@ impl HostMemory {
         Ok(shadow.refresh(from, size, |offset, bytes| changed(offset - from, bytes))?)
     }
 
-    /// Bytes of a shadow that both sides agreed on last, for a session that moves.
+    /// The last agreed bytes of a shadow, for a session that moves.
     pub(crate) fn agreed(&self, address: u64, offset: u64, size: u64) -> Result<&[u8], StateError> {
         let shadow = self.shadows.get(&address);
         let size = usize::try_from(size).unwrap_or(usize::MAX);
@@ -341,7 +420,7 @@ impl HostMemory {
             .ok_or(StateError::Order("contents of a shadow that is not there"))
     }
 
-    /// The same of a session that came.
+    /// Sets the last agreed bytes of a shadow, for a session that arrived.
     pub(crate) fn set_agreed(
         &mut self,
         address: u64,

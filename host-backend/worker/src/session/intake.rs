@@ -1,5 +1,5 @@
-//! The position in the guest's call sequence, and the calls that were taken in but
-//! not executed.
+//! The position in the guest's call sequence, and the queue of calls that were
+//! received but not executed.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -8,41 +8,42 @@ use paragpu_protocol::frame::{ACKNOWLEDGE_EVERY, FrameHeader, HEADER_LEN};
 
 use crate::error::SessionEnd;
 
-/// Bytes that a call takes while it waits, beside its payload.
-const WAITING: usize = 96;
-/// Bytes of calls taken in while one waits for staging memory.
+/// Overhead of a queued call in bytes.
+const OVERHEAD: usize = 96;
+/// Maximum bytes in the queue while a call waits for staging memory.
 const BACKLOG: usize = 16 << 20;
-/// The same while the guest runs host functions, whose end may be among them.
+/// Maximum bytes in the queue while the guest runs host functions, whose completion
+/// may be behind them.
 const MOST_BACKLOG: usize = 256 << 20;
-/// Bytes, and calls, taken in early while host functions run.
+/// Limits of the queue while host functions run and calls could also be executed.
 const EARLY_BYTES: usize = 64 << 10;
 const EARLY_CALLS: usize = 256;
-/// How often a guest that is not listened to is asked whether it lives.
+/// Interval of probes of a guest from which nothing is received.
 const PROBE: Duration = Duration::from_secs(1);
 
-/// A call that was taken in and not executed.
-pub(crate) struct Waiting {
+/// A queued call.
+pub(crate) struct QueuedCall {
     pub(crate) header: FrameHeader,
     pub(crate) payload: Vec<u8>,
-    /// Executed out of order already.
+    /// It was executed out of order.
     pub(crate) executed: bool,
 }
 
-/// The calls taken in.
+/// The session's position in the call sequence, and its queue.
 pub(crate) struct Intake {
-    /// Number of the last call taken in.
+    /// Sequence number of the last call received.
     received: u64,
-    /// Bytes of calls taken in that the guest was not told of.
-    untold: usize,
-    /// Another worker has the state: the guest is not told of calls taken in
-    /// since, which that worker must get as well.
+    /// Bytes of calls received and not acknowledged.
+    unacknowledged: usize,
+    /// Another worker has the state. Calls received since are not acknowledged,
+    /// because that worker must receive them too.
     is_copied: bool,
-    /// In order; executed before anything that comes later.
-    backlog: VecDeque<Waiting>,
+    /// The queue, in call order.
+    backlog: VecDeque<QueuedCall>,
     backlog_bytes: usize,
-    /// When the guest was last asked whether it lives.
+    /// The time of the last probe.
     probed: Instant,
-    /// Since when there has been no room in staging memory.
+    /// Since when staging memory has been full.
     crowded: Option<Instant>,
 }
 
@@ -50,7 +51,7 @@ impl Intake {
     pub(crate) fn new() -> Self {
         Self {
             received: 0,
-            untold: 0,
+            unacknowledged: 0,
             is_copied: false,
             backlog: VecDeque::new(),
             backlog_bytes: 0,
@@ -59,17 +60,17 @@ impl Intake {
         }
     }
 
-    /// Number of the last call taken in.
+    /// Sequence number of the last call received.
     pub(crate) fn received(&self) -> u64 {
         self.received
     }
 
-    /// The same of a session that came.
+    /// Sets it, for a session that arrived.
     pub(crate) fn set_received(&mut self, received: u64) {
         self.received = received;
     }
 
-    /// Checks a call's place in the sequence.
+    /// Checks a call's sequence number.
     pub(crate) fn admit(&mut self, sequence: u64) -> Result<(), SessionEnd> {
         let expected = self.received + 1;
         if sequence != expected {
@@ -82,45 +83,45 @@ impl Intake {
         Ok(())
     }
 
-    /// A call of so many bytes was dealt with or queued. `Some` when
-    /// an acknowledgement is due: the guest keeps the calls behind it for
-    /// another connection.
+    /// Notes that a call of `length` bytes was executed or queued. Returns `Some`
+    /// when an acknowledgement is due. The guest keeps unacknowledged calls for the
+    /// next connection.
     pub(crate) fn taken_in(&mut self, length: usize, durable: bool) -> Option<u64> {
-        self.untold += HEADER_LEN + length;
-        if self.untold < ACKNOWLEDGE_EVERY || !durable || self.is_copied {
+        self.unacknowledged += HEADER_LEN + length;
+        if self.unacknowledged < ACKNOWLEDGE_EVERY || !durable || self.is_copied {
             return None;
         }
-        self.untold = 0;
+        self.unacknowledged = 0;
         Some(self.received)
     }
 
-    /// Another connection stands, with which the guest was told everything.
+    /// Notes that a new connection's handshake acknowledged all calls.
     pub(crate) fn told(&mut self) {
-        self.untold = 0;
+        self.unacknowledged = 0;
     }
 
-    /// Another worker has the state, or has it no longer.
+    /// Notes whether another worker has the state.
     pub(crate) fn set_copied(&mut self, is_copied: bool) {
         self.is_copied = is_copied;
     }
 
-    /// Does no call wait?
+    /// Whether the queue is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.backlog.is_empty()
     }
 
-    /// Puts a call by.
-    pub(crate) fn put_by(
+    /// Queues a call.
+    pub(crate) fn queue(
         &mut self,
         header: FrameHeader,
         payload: &[u8],
         executed: bool,
     ) -> Result<(), SessionEnd> {
-        self.backlog_bytes += WAITING + payload.len();
+        self.backlog_bytes += OVERHEAD + payload.len();
         if self.backlog_bytes > MOST_BACKLOG {
             return Err(SessionEnd::TooMuch("bytes to copy behind a host function"));
         }
-        self.backlog.push_back(Waiting {
+        self.backlog.push_back(QueuedCall {
             header,
             payload: payload.to_vec(),
             executed,
@@ -128,25 +129,25 @@ impl Intake {
         Ok(())
     }
 
-    /// Takes the first of the calls that wait.
-    pub(crate) fn next(&mut self) -> Option<Waiting> {
+    /// Takes the first queued call.
+    pub(crate) fn next(&mut self) -> Option<QueuedCall> {
         let next = self.backlog.pop_front()?;
-        self.backlog_bytes -= WAITING + next.payload.len();
+        self.backlog_bytes -= OVERHEAD + next.payload.len();
         Some(next)
     }
 
-    /// It waits on.
-    pub(crate) fn put_back(&mut self, call: Waiting) {
-        self.backlog_bytes += WAITING + call.payload.len();
+    /// Puts it back.
+    pub(crate) fn put_back(&mut self, call: QueuedCall) {
+        self.backlog_bytes += OVERHEAD + call.payload.len();
         self.backlog.push_front(call);
     }
 
-    /// The calls that wait, in order.
-    pub(crate) fn waiting(&self) -> impl Iterator<Item = &Waiting> {
+    /// The queued calls, in order.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = &QueuedCall> {
         self.backlog.iter()
     }
 
-    /// Is there room for more calls that wait, while host functions run or not?
+    /// Whether more calls may be queued.
     pub(crate) fn takes_more(&self, host_functions_run: bool) -> bool {
         let most = match host_functions_run {
             true => MOST_BACKLOG,
@@ -155,12 +156,12 @@ impl Intake {
         self.backlog_bytes < most
     }
 
-    /// Is there room for more calls that are taken in early?
+    /// Whether more calls may be received early.
     pub(crate) fn takes_early(&self) -> bool {
         self.backlog_bytes < EARLY_BYTES && self.backlog.len() < EARLY_CALLS
     }
 
-    /// Is it time to ask the guest whether it lives?
+    /// Whether a probe of the guest is due.
     pub(crate) fn is_probe_due(&mut self) -> bool {
         let due = self.probed.elapsed() > PROBE;
         if due {
@@ -169,12 +170,12 @@ impl Intake {
         due
     }
 
-    /// There is no room in staging memory: for how long there has been none.
+    /// Notes that staging memory is full. Returns for how long.
     pub(crate) fn crowded(&mut self) -> Duration {
         self.crowded.get_or_insert_with(Instant::now).elapsed()
     }
 
-    /// There is room.
+    /// Notes that staging memory has room.
     pub(crate) fn has_room(&mut self) {
         self.crowded = None;
     }

@@ -1,17 +1,17 @@
-//! Threads that give launches to the driver while the session's own takes in
+//! Threads that submit launches to the driver while the session's thread receives
 //! the next calls.
 //!
-//! A launch takes the driver some microseconds in whatever thread, and a program
-//! whose threads launch on streams of their own has natively as many of them at
-//! once. So where calls wait to be taken in, and go to one stream after another,
-//! launches and records of events go to *lanes*: a thread each, which gives its
-//! work to the driver in order. A stream stays with its lane while work of it is
-//! there. Streams have no order among themselves but what other calls make, and
-//! before any of those the lanes are empty ([`Lanes::settle`]). Only the questions
-//! that waits ask go past them: a stream with work in its lane is not over, nor is
-//! an event whose record is there.
+//! The driver takes some microseconds per launch, on any thread. A native program
+//! whose threads launch on their own streams overlaps these. So when calls queue up
+//! and alternate between streams, launches and event records go to *lanes*: threads
+//! that each submit their work to the driver in order. A stream stays with its lane
+//! while the lane has work of it. Streams are ordered among themselves only by
+//! other calls, and before each of those the lanes are emptied ([`Lanes::settle`]).
+//! Only the polls of pending calls bypass the lanes: a stream with work in its lane
+//! is not complete, nor is an event whose record is there.
 //!
-//! A program with one thread, or with room in the connection, never gets there.
+//! A program with one thread, or one that does not fill the connection, does not
+//! use lanes.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -23,62 +23,62 @@ use paragpu_device::{Deferred, Error, EventId, StreamId};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-/// Most lanes: two to eight launched equally fast on an H100, whose driver has a
-/// lock.
+/// Maximum number of lanes. Two to eight launched equally fast on an H100, whose
+/// driver has a lock.
 const MOST_LANES: usize = 4;
-/// Processors for every lane: the program's threads and other sessions need some.
+/// Processors per lane: the program's threads and other sessions need some.
 const PROCESSORS: usize = 4;
-/// Work that waits in a lane at most; then the call that brings more waits.
+/// Maximum work queued in a lane. Beyond that, the call that adds more waits.
 const DEPTH: usize = 128;
-/// Launches between two looks at whether lanes are worth it, and how many of them
-/// must go to another stream than the one before, and must have had calls waiting
-/// behind them.
+/// Launches per measurement of whether lanes are worthwhile, and how many of them
+/// must switch streams and have calls queued behind them.
 const WINDOW: u32 = 64;
 const SWITCHED: u32 = 16;
 const PRESSED: u32 = 32;
-/// How long a lane looks for work before it sleeps: waking it costs the session's
+/// How long a lane polls for work before it sleeps: waking it costs the session's
 /// thread as much as a launch.
 const LOOKS: Duration = Duration::from_micros(50);
-/// Looks at lanes that are to be empty before the thread naps, and its nap.
+/// How often the thread polls the lanes before it naps while it waits for them to
+/// empty, and the nap.
 const SPINS: u32 = 20_000;
 const NAP: Duration = Duration::from_micros(20);
-/// Records of events in lanes that are remembered.
+/// Maximum number of remembered event records.
 const MOST_RECORDS: usize = 1024;
-/// Streams whose lane is remembered.
+/// Maximum number of streams with a remembered lane.
 const MOST_STREAMS: usize = 1024;
 
-/// What a lane tells the session's thread.
+/// What a lane reports to the session's thread.
 #[derive(Debug, Default)]
-struct Told {
-    /// Pieces of work that the driver has.
+struct LaneProgress {
+    /// Work items submitted to the driver.
     done: AtomicU64,
 }
 
-/// A thread and its work.
+/// A thread and its queue.
 #[derive(Debug)]
 struct Lane {
     work: SyncSender<Deferred>,
-    /// Pieces of work that it was given.
+    /// Work items queued so far.
     given: u64,
-    told: Arc<Told>,
+    progress: Arc<LaneProgress>,
 }
 
 impl Lane {
     fn new(number: usize, failed: &Arc<Mutex<Option<Error>>>) -> std::io::Result<Self> {
         let (work, taken) = sync_channel(DEPTH);
-        let told = Arc::new(Told::default());
-        let (telling, failing) = (Arc::clone(&told), Arc::clone(failed));
+        let progress = Arc::new(LaneProgress::default());
+        let (telling, failing) = (Arc::clone(&progress), Arc::clone(failed));
         std::thread::Builder::new()
             .name(format!("lane-{number}"))
             .spawn(move || give(&taken, &telling, &failing))?;
         Ok(Self {
             work,
             given: 0,
-            told,
+            progress,
         })
     }
 
-    /// Gives it work; back where its thread is gone.
+    /// Queues work. Returns the work if the thread is gone.
     fn push(&mut self, mut work: Deferred) -> Result<(), Deferred> {
         for _ in 0..SPINS {
             work = match self.work.try_send(work) {
@@ -91,34 +91,34 @@ impl Lane {
             };
             std::hint::spin_loop();
         }
-        // The driver takes no more launches of this stream until some are over.
+        // The driver accepts no more launches of this stream until some complete.
         self.work.send(work).map_err(|unsent| unsent.0)?;
         self.given += 1;
         Ok(())
     }
 
-    /// Has the driver all its work?
+    /// Whether all its work is submitted.
     fn is_empty(&self) -> bool {
         self.has_given(self.given)
     }
 
-    /// Has the driver the first `count` pieces of its work?
+    /// Whether its first `count` work items are submitted.
     fn has_given(&self, count: u64) -> bool {
-        self.told.done.load(Ordering::Acquire) >= count
+        self.progress.done.load(Ordering::Acquire) >= count
     }
 }
 
-/// A lane's thread: ends when the session drops its lane.
-fn give(work: &Receiver<Deferred>, told: &Told, failed: &Mutex<Option<Error>>) {
+/// A lane's thread. Ends when the session drops the lane.
+fn give(work: &Receiver<Deferred>, progress: &LaneProgress, failed: &Mutex<Option<Error>>) {
     while let Some(next) = next(work) {
         if let Err(error) = next() {
             failed.lock().get_or_insert(error);
         }
-        told.done.fetch_add(1, Ordering::Release);
+        progress.done.fetch_add(1, Ordering::Release);
     }
 }
 
-/// The next piece of work; looks for it for a while before it sleeps.
+/// The next work item. Polls for a while before it sleeps.
 fn next(work: &Receiver<Deferred>) -> Option<Deferred> {
     let began = Instant::now();
     loop {
@@ -131,7 +131,7 @@ fn next(work: &Receiver<Deferred>) -> Option<Deferred> {
     }
 }
 
-/// Is work in any of them? Where they `may_be_busy` not, they are not.
+/// Whether any lane has work. `may_be_busy` is a hint that saves the check.
 fn is_busy(lanes: &[Lane], may_be_busy: &Cell<bool>) -> bool {
     if may_be_busy.get() && lanes.iter().all(Lane::is_empty) {
         may_be_busy.set(false);
@@ -139,31 +139,31 @@ fn is_busy(lanes: &[Lane], may_be_busy: &Cell<bool>) -> bool {
     may_be_busy.get()
 }
 
-/// A record of an event that is in a lane, or was.
+/// An event record in a lane.
 #[derive(Debug)]
 struct Record {
     event: EventId,
     lane: usize,
-    /// Its place among the lane's work, from 1.
+    /// Its position in the lane's work, from 1.
     place: u64,
 }
 
-/// Whether calls come as they do from a program whose threads launch at once.
+/// Measures whether calls look like those of a program whose threads launch
+/// concurrently.
 #[derive(Debug, Default)]
 struct Traffic {
-    /// Another call had come before the one that is executed was.
+    /// Another call was received before the current one was executed.
     is_pressed: bool,
     last: Option<StreamId>,
     launches: u32,
     switched: u32,
     pressed: u32,
-    /// What the last window came to.
+    /// The result of the last measurement.
     is_wide: bool,
 }
 
 impl Traffic {
-    /// Work goes to `stream`; true where the last window says that lanes are
-    /// worth it.
+    /// Counts work for `stream`. Returns whether lanes are worthwhile.
     fn count(&mut self, stream: StreamId, lanes_are_busy: impl FnOnce() -> bool) -> bool {
         self.launches += 1;
         self.switched += u32::from(self.last.replace(stream) != Some(stream));
@@ -179,12 +179,12 @@ impl Traffic {
 /// The session's lanes.
 #[derive(Debug)]
 pub(super) struct Lanes {
-    /// How many there may be.
+    /// The maximum number of lanes.
     most: usize,
     lanes: Vec<Lane>,
     of: FxHashMap<StreamId, usize>,
     records: Vec<Record>,
-    /// Work may be there.
+    /// The lanes may have work.
     may_be_busy: Cell<bool>,
     traffic: Traffic,
     /// The first error of a lane's work.
@@ -210,33 +210,33 @@ impl Lanes {
         }
     }
 
-    /// All launches go to `count` lanes.
+    /// Sends all launches to `count` lanes.
     #[cfg(test)]
     pub(super) fn always(count: usize) -> Self {
         let mut lanes = Self::new(count);
         lanes.traffic.is_wide = true;
-        // No window ever ends.
+        // No measurement ever ends.
         lanes.traffic.launches = WINDOW;
         lanes
     }
 
-    /// Another call had come before the one that is executed now was, or none.
+    /// Notes whether another call was received before the current one was executed.
     pub(super) fn set_pressed(&mut self, is_pressed: bool) {
         self.traffic.is_pressed = is_pressed;
     }
 
-    /// Should the stream's next work go to a lane?
+    /// Whether the stream's next work should go to a lane.
     pub(super) fn take(&mut self, stream: StreamId) -> bool {
         let (lanes, may_be_busy) = (&self.lanes, &self.may_be_busy);
         self.most > 0 && self.traffic.count(stream, || is_busy(lanes, may_be_busy))
     }
 
-    /// Is work there?
+    /// Whether any lane has work.
     pub(super) fn is_busy(&self) -> bool {
         is_busy(&self.lanes, &self.may_be_busy)
     }
 
-    /// Is work of the stream there?
+    /// Whether a lane has work of the stream.
     pub(super) fn has(&self, stream: StreamId) -> bool {
         if !self.may_be_busy.get() {
             return false;
@@ -248,7 +248,7 @@ impl Lanes {
         lane.is_some_and(|lane| !lane.is_empty())
     }
 
-    /// Is a record of the event there?
+    /// Whether a lane has a record of the event.
     pub(super) fn has_record(&mut self, event: EventId) -> bool {
         let last = self.records.iter().rfind(|record| record.event == event);
         let Some(last) = last else {
@@ -262,8 +262,8 @@ impl Lanes {
         false
     }
 
-    /// Gives work of `stream` to its lane; `event` is what it records, if that is
-    /// what it does. Gives it back where there is no lane.
+    /// Queues work of `stream` in its lane. `event` is the event that it records,
+    /// if any. Returns the work if there is no lane.
     pub(super) fn give(
         &mut self,
         stream: StreamId,
@@ -293,7 +293,8 @@ impl Lanes {
         Ok(())
     }
 
-    /// A lane for a stream; a number without one where none can be had.
+    /// The index of a stream's lane. No lane exists at that index if no thread
+    /// could be created.
     fn assign(&mut self, stream: StreamId) -> usize {
         let number = self.of.len() % self.most.max(1);
         if number == self.lanes.len() {
@@ -309,7 +310,7 @@ impl Lanes {
         number
     }
 
-    /// Waits until the driver has all that the lanes were given.
+    /// Waits until all queued work is submitted.
     pub(super) fn settle(&mut self) {
         if !self.may_be_busy.get() {
             return;
@@ -319,14 +320,14 @@ impl Lanes {
             spins += 1;
             match spins < SPINS {
                 true => std::hint::spin_loop(),
-                // The driver takes no more launches until some are over.
+                // The driver accepts no more launches until some complete.
                 false => std::thread::sleep(NAP),
             }
         }
         self.records.clear();
     }
 
-    /// The first error since the last question.
+    /// Takes the first error.
     pub(super) fn take_failure(&mut self) -> Option<Error> {
         if self.lanes.is_empty() {
             return None;

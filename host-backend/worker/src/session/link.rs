@@ -16,51 +16,51 @@ use crate::error::SessionEnd;
 use crate::staging::Lent;
 use crate::statistics::Statistics;
 
-/// Data of this size on stays in its slot until the guest has it. The guest
-/// says so every [`ACKNOWLEDGE_EVERY`](paragpu_protocol::frame::ACKNOWLEDGE_EVERY)
-/// bytes, so that there are always slots to come back.
+/// Data of at least this size stays in its slot until the guest has received it.
+/// The guest acknowledges every
+/// [`ACKNOWLEDGE_EVERY`](paragpu_protocol::frame::ACKNOWLEDGE_EVERY) bytes, so
+/// slots keep coming back.
 pub(crate) const LENT: u64 = 64 * 1024;
 
-/// Whom a call's reply is for.
+/// The addressee of a call's reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct At {
-    /// 0: nobody waits.
+    /// The guest thread's slot; 0 if the call is posted.
     pub(crate) slot: u16,
     /// The call's number.
     pub(crate) call: u16,
 }
 
-/// Gives a session another connection.
+/// Provides a session with new connections.
 pub trait Reconnect: Send {
-    /// Waits for the guest to connect again after its connection was `lost`,
-    /// and welcomes it: the host has taken in calls up to `taken`. `None`
-    /// where the guest is gone.
+    /// Waits for the guest to reconnect after its connection was `lost`, and sends
+    /// the welcome. `taken` is the last call received. `None` if the guest is gone.
     fn next(&mut self, lost: &TravelError, taken: u64, sharing: Sharing) -> Option<Reconnected>;
 }
 
-/// A connection that takes the place of a lost one.
+/// A connection that replaces a lost one.
 #[derive(Debug)]
 pub struct Reconnected {
-    /// The connection; its guest has the welcome.
+    /// The connection, after the welcome.
     pub connection: Connection,
     /// Counted frames of the session that the guest has received.
     pub received: u64,
-    /// How calls travel over it.
+    /// Its communicator.
     pub communicator: &'static str,
 }
 
-/// How long calls take, where that is counted.
+/// Latencies of calls, if they are measured.
 struct Latencies {
     counted: bool,
-    /// By slot: when the call that its thread waits for was taken in.
+    /// By slot: when its current call was received.
     began: Vec<Option<Instant>>,
 }
 
-/// The guest's connection, whichever stands.
+/// The connection to the guest, across reconnects.
 pub(crate) struct Link {
     sender: Arc<DurableSender>,
     reconnect: Option<Box<dyn Reconnect>>,
-    /// How calls travel, for listings.
+    /// Its communicator, for listings.
     communicator: String,
     /// The highest call executed, which every frame acknowledges. Threads of
     /// host functions send frames, too.
@@ -68,7 +68,7 @@ pub(crate) struct Link {
     /// Replies are encoded here.
     buffer: Vec<u8>,
     unflushed: bool,
-    /// Frames that are kept may name memory of the device.
+    /// Kept frames may refer to device memory.
     lends_device_memory: bool,
     latencies: Latencies,
     statistics: Arc<Statistics>,
@@ -103,7 +103,7 @@ impl Link {
         &self.sender
     }
 
-    /// How calls travel.
+    /// Its communicator.
     pub(crate) fn communicator(&self) -> &str {
         &self.communicator
     }
@@ -112,12 +112,12 @@ impl Link {
         self.communicator = communicator.into();
     }
 
-    /// Where other connections come from.
+    /// Sets the source of further connections.
     pub(crate) fn set_reconnect(&mut self, reconnect: Option<Box<dyn Reconnect>>) {
         self.reconnect = reconnect;
     }
 
-    /// May the session outlive its connection?
+    /// Whether the session can outlive its connection.
     pub(crate) fn is_durable(&self) -> bool {
         self.reconnect.is_some()
     }
@@ -141,7 +141,7 @@ impl Link {
         self.executed.store(sequence, Ordering::Relaxed);
     }
 
-    /// The same number, for threads that send.
+    /// The counter itself, for threads that send.
     pub(crate) fn executed_cell(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.executed)
     }
@@ -170,9 +170,9 @@ impl Link {
         Ok(())
     }
 
-    /// Sends a frame as well as it goes, without waiting for room.
+    /// Sends a frame if there is room, without waiting.
     pub(crate) fn try_send(&self, kind: u16, payload: &[&[u8]]) {
-        // The guest may be gone: nobody is left to tell.
+        // If the guest is gone, the frame is useless.
         let _ = self
             .sender
             .try_send(kind, 0, Some(self.executed()), payload);
@@ -192,8 +192,8 @@ impl Link {
         }
     }
 
-    /// Sends bytes that a call asked for, `offset` bytes from their begin.
-    /// Many stay where they are until the guest has them.
+    /// Sends data that a call requested, at `offset` of the request. Large data
+    /// stays in place until the guest has received it.
     pub(crate) fn send_data(&mut self, at: At, offset: u64, bytes: Lent) -> Result<(), SessionEnd> {
         let offset = offset.to_le_bytes();
         let length = bytes.as_ref().len();
@@ -209,21 +209,20 @@ impl Link {
         Ok(())
     }
 
-    /// So many bytes came from the device for the guest.
+    /// Counts bytes from the device to the guest.
     pub(crate) fn read(&mut self, length: usize) {
         self.unflushed = true;
         self.statistics.bytes_from_device.add(length as u64);
     }
 
-    /// Memory of the device is about to be unmapped: copies what kept frames
-    /// name of it.
+    /// Copies the device memory that kept frames refer to, before it is unmapped.
     pub(crate) fn own_lent(&mut self) {
         if std::mem::take(&mut self.lends_device_memory) {
             self.sender.own();
         }
     }
 
-    /// Sends what was gathered.
+    /// Flushes gathered frames.
     pub(crate) fn flush(&mut self) -> Result<(), SessionEnd> {
         if self.unflushed {
             self.unflushed = false;
@@ -232,7 +231,7 @@ impl Link {
         Ok(())
     }
 
-    /// A call was taken in; somebody waits for it unless its slot is 0.
+    /// Notes that a call was received. Slot 0 means that no thread waits for it.
     pub(crate) fn begins(&mut self, slot: u16) {
         let Latencies { counted, began } = &mut self.latencies;
         if slot == 0 || !*counted {
@@ -247,7 +246,7 @@ impl Link {
         }
     }
 
-    /// The call of this slot is answered.
+    /// Notes that the call of this slot is answered.
     fn ends(&mut self, slot: u16) {
         if !self.latencies.counted {
             return;

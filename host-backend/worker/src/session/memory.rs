@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use paragpu_device::Access;
 use paragpu_protocol::status::Status;
+use paragpu_protocol::table::MemGetInfo;
 use paragpu_protocol::types::MemoryInfo;
 
 use super::gpu::{Fence, Gpu};
@@ -15,10 +16,10 @@ use crate::error::{Fault, Outcome, fail};
 use crate::statistics::Statistics;
 use paragpu_control::account::Share;
 
-/// Maximum number of bytes of device memory that stay mapped though the guest freed them.
+/// Maximum bytes of freed device memory that stay mapped for reuse.
 const IDLE_MEMORY: u64 = 1 << 30;
 
-/// The mapped ranges of the arena, and the bytes that count for its limit.
+/// The mapped ranges of the arena, and the bytes charged to its limit.
 #[derive(Debug)]
 pub(crate) struct DeviceMemory {
     arena: Arena<Fence>,
@@ -27,8 +28,8 @@ pub(crate) struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Mappings from `base` on, of at most `limit` bytes (0 for all there is) on
-    /// a device of `total`.
+    /// An arena at `base`, with a limit of `limit` bytes (0 for none) on a device
+    /// with `total` bytes.
     pub(crate) fn new(base: u64, limit: u64, total: u64, statistics: Arc<Statistics>) -> Self {
         let limit = match limit {
             0 => total,
@@ -41,37 +42,38 @@ impl DeviceMemory {
         }
     }
 
-    /// Memory mapped from now on counts for the session's VM.
+    /// Also charges the session's VM from now on.
     pub(crate) fn count_for(&mut self, share: Share) {
         self.arena.count_for(share);
     }
 
-    /// The part in the VM's account.
+    /// The session's share of the VM's account.
     pub(crate) fn share(&self) -> &Share {
         self.arena.share()
     }
 
-    /// Maximum number of bytes that the guest may have.
+    /// The limit of the guest in bytes.
     pub(crate) fn limit(&self) -> u64 {
         self.arena.limit()
     }
 
-    /// Bytes that the guest has.
+    /// Bytes that the guest holds.
     pub(crate) fn live(&self) -> u64 {
         self.arena.live()
     }
 
-    /// Which mapping starts at `address`: another number is other memory.
+    /// The number of the mapping that starts at `address`. A different number means
+    /// different memory.
     pub(crate) fn mapping(&self, address: u64) -> Option<u64> {
         self.arena.mapping(address)
     }
 
-    /// Does a mapping of the guest's start at `address`?
+    /// Whether a mapping of the guest starts at `address`.
     pub(crate) fn is_live(&self, address: u64) -> bool {
         self.arena.is_live(address)
     }
 
-    /// Counts memory of the device that lies elsewhere.
+    /// Charges device memory outside the arena.
     pub(crate) fn charge(&mut self, bytes: u64) -> Outcome<()> {
         match self.arena.charge(bytes) {
             Ok(()) => Ok(()),
@@ -79,22 +81,23 @@ impl DeviceMemory {
         }
     }
 
-    /// Counts it no longer.
+    /// Returns such a charge.
     pub(crate) fn discharge(&mut self, bytes: u64) {
         self.arena.discharge(bytes);
     }
 
-    /// Tells who looks at the session from outside how much the guest has.
+    /// Publishes the guest's memory in the session's counters.
     pub(crate) fn count(&self) {
         self.statistics.device_memory.set(self.arena.live());
     }
 
-    /// Would so many bytes more pass the limit together with what the guest gave up and
-    /// work in flight still holds? A device that computes on the host keeps that in the
-    /// host's memory, where an endless kernel would keep it for good. A stall, then.
+    /// Stalls the call if `size` more bytes would exceed the limit, counting freed
+    /// memory that work in flight still holds. A device that computes on the host
+    /// keeps that memory in host memory, where an endless kernel would hold it
+    /// forever.
     pub(crate) fn admit(&self, gpu: &mut Gpu, size: u64) -> Outcome<()> {
         if !gpu.computes_on_host() || self.arena.live().saturating_add(size) > self.arena.limit() {
-            // A GPU's driver, or the limit itself, says more.
+            // A GPU's driver, or the limit itself, gives a better error.
             return Ok(());
         }
         let device = gpu.memory_info()?;
@@ -131,7 +134,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Past a limit, as on a full device.
+    /// The error for exceeding a limit, as on a full device.
     fn no_room<T>(&self, refused: &Refused) -> Outcome<T> {
         let limit = self.arena.limit();
         let who = match refused {
@@ -144,8 +147,8 @@ impl DeviceMemory {
         )
     }
 
-    /// Maps a range. If it is mapped already, the fence after which it may
-    /// be used; the caller [counts](Self::count) then.
+    /// Maps a range. If it is still mapped from before, returns the fence after
+    /// which it may be used; the caller then calls [`count`](Self::count).
     pub(crate) fn map(
         &mut self,
         gpu: &mut Gpu,
@@ -180,7 +183,7 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Lets the first bytes of a mapping appear at a second address.
+    /// Maps the first bytes of a mapping at a second address.
     pub(crate) fn alias(
         &mut self,
         gpu: &mut Gpu,
@@ -205,7 +208,7 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Ends an alias once the work that may use it is over.
+    /// Unmaps an alias once the work that may use it is complete.
     pub(crate) fn end_alias(
         &mut self,
         gpu: &mut Gpu,
@@ -226,9 +229,9 @@ impl DeviceMemory {
         self.aliases.of(memory)
     }
 
-    /// Maps memory that another worker hands over, in the place of what is
-    /// mapped at `address`. If the device does not take it, or nothing is
-    /// handed over, memory of its own is mapped: false.
+    /// Maps memory that another worker hands over, replacing the mapping at
+    /// `address`. Returns false if the device does not accept it, or nothing is
+    /// handed over; then the session's own memory is mapped.
     pub(crate) fn import(
         &mut self,
         gpu: &mut Gpu,
@@ -270,7 +273,7 @@ impl DeviceMemory {
             fence.abandon(gpu);
         }
         if !ranges.is_empty() {
-            // The guest may still lack what frames name of this memory.
+            // The guest may not have received all data in this memory.
             link.own_lent();
         }
         for address in ranges {
@@ -279,8 +282,8 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Takes the mapping that starts at `address` away; it stays mapped for a
-    /// while, and may be used again once the fence is passed.
+    /// Frees the mapping that starts at `address`. It stays mapped for a while and
+    /// may be reused once the fence is passed.
     pub(crate) fn unmap(
         &mut self,
         gpu: &mut Gpu,
@@ -293,7 +296,7 @@ impl DeviceMemory {
         self.unmap_all(gpu, link, surplus)
     }
 
-    /// First address and bytes of the guest's mapping around an address.
+    /// Start and size of the guest's mapping that contains an address.
     pub(crate) fn around(&self, address: u64) -> Option<(u64, u64)> {
         self.arena.around(address)
     }
@@ -323,7 +326,7 @@ impl DeviceMemory {
         taken
     }
 
-    /// Takes a mapping away that others have, too: it is not used again.
+    /// Unmaps memory that other sessions share; it is not reused.
     pub(crate) fn drop_shared(
         &mut self,
         gpu: &mut Gpu,
@@ -336,7 +339,7 @@ impl DeviceMemory {
     }
 
     /// Free and total bytes, as the guest sees them.
-    pub(crate) fn info(&self, gpu: &mut Gpu) -> Outcome<MemoryInfo> {
+    pub(crate) fn mem_get_info(&self, gpu: &mut Gpu, _: &MemGetInfo) -> Outcome<MemoryInfo> {
         let device = gpu.memory_info()?;
         let limit = self.arena.limit();
         let free = device.free.saturating_add(self.arena.idle());

@@ -5,8 +5,10 @@ use std::time::Instant;
 
 use paragpu_device::{Function, FunctionId, ModuleId};
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{FunctionGet, ImageLink, ModuleLoad};
-use paragpu_protocol::types::{LinkInput, pairs};
+use paragpu_protocol::table::{
+    FunctionGet, GlobalGet, ImageLink, ImageQuery, ImageWrite, ManagedGet, ModuleLoad,
+};
+use paragpu_protocol::types::{GlobalInfo, LinkInput, pairs};
 
 use super::code_search::{CodeSearch, Prints};
 use super::gpu::Gpu;
@@ -16,7 +18,7 @@ use crate::error::{Outcome, fail};
 use crate::handles::Table;
 use crate::images::{ImageStore, Images, Stored};
 
-/// Maximum number of bytes of a loader's log that are sent.
+/// Maximum bytes of a loader's log to send.
 const MOST_LOG: usize = 64 * 1024;
 
 /// A module of the guest.
@@ -25,14 +27,13 @@ struct Module {
     id: ModuleId,
     /// Whether its kernels may print.
     search: Arc<CodeSearch>,
-    /// Bytes of its variables that count as device memory.
+    /// Bytes of its variables, charged as device memory.
     variables: u64,
-    /// Memory of the host that it is taken to need.
+    /// The host memory charged for it.
     _held: Charge,
 }
 
-/// Bytes of the device's memory that a module's variables and its heap take. A GPU
-/// does not tell.
+/// Device memory of a module's variables and heap. GPUs do not report it.
 fn variables(gpu: &mut Gpu, module: ModuleId) -> u64 {
     if !gpu.computes_on_host() {
         return 0;
@@ -42,19 +43,18 @@ fn variables(gpu: &mut Gpu, module: ModuleId) -> u64 {
     sizes.fold(0, u64::saturating_add)
 }
 
-/// Bytes of the host's memory for each byte of PTX: the text in parts, and the
-/// program that is made of it.
+/// Host memory charged per byte of PTX: the parsed text and the program compiled
+/// from it.
 const TEXT: u64 = 40;
-/// The same for each byte of an image that may be machine code, which a driver
-/// keeps as it is.
+/// Host memory charged per byte of machine code, which a driver keeps unchanged.
 const BINARY: u64 = 2;
 
-/// Bytes of the host's memory that an image is taken to need which a device
-/// loads: the image, and what it unpacks and compiles of it. A driver compiles
-/// text where it has no machine code.
+/// Host memory charged for an image that a device loads: the image, and what the
+/// device unpacks and compiles from it. A driver compiles PTX only if there is no
+/// machine code.
 fn weight(image: &[u8], gpu: &Gpu) -> u64 {
     let whole = image.len() as u64;
-    // One whose headers do not hold is refused.
+    // An image with invalid headers is refused.
     let unpacked = paragpu_fatbin::unpacked(image, gpu.architecture()).unwrap_or_default();
     let compiles = unpacked.binary == 0 || gpu.computes_on_host();
     let text = if compiles { unpacked.text } else { 0 };
@@ -63,7 +63,7 @@ fn weight(image: &[u8], gpu: &Gpu) -> u64 {
         .saturating_add(text.saturating_mul(TEXT))
 }
 
-/// Cuts a log to what is sent.
+/// Cuts a log to its maximum length.
 fn cut(log: &mut String) {
     let mut end = log.len().min(MOST_LOG);
     while !log.is_char_boundary(end) {
@@ -72,23 +72,23 @@ fn cut(log: &mut String) {
     log.truncate(end);
 }
 
-/// A kernel of the guest, as it is launched.
+/// A kernel of the guest.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     pub(crate) id: FunctionId,
     /// Whether it may print.
     search: Arc<CodeSearch>,
-    /// Handle of the module it is in.
+    /// Handle of its module.
     module: u64,
-    /// Memory of the host that its name and its handle take.
+    /// The host memory charged for its name and handle.
     _held: Charge,
 }
 
-/// Bytes of the host's memory that a kernel's handle takes beside its name.
+/// Host memory charged for a kernel's handle, in addition to its name.
 const KERNEL: u64 = 256;
 
 impl Kernel {
-    /// May it print?
+    /// Whether it may print.
     pub(crate) fn prints(&self) -> Prints {
         Prints::of(&self.search)
     }
@@ -104,7 +104,7 @@ pub(crate) struct Modules {
 }
 
 impl Modules {
-    /// Their host memory counts in `account`.
+    /// Charges host memory to `account`.
     pub(crate) fn new(images: ImageStore, account: Arc<HostAccount>) -> Self {
         Self {
             modules: Table::new("module"),
@@ -114,28 +114,49 @@ impl Modules {
         }
     }
 
-    /// Where host memory counts.
+    /// The account of host memory.
     pub(crate) fn account(&self) -> &Arc<HostAccount> {
         &self.account
     }
 
-    /// The images that are kept for this session and for others.
+    pub(crate) fn image_query(&self, _: &mut Gpu, call: &ImageQuery) -> Outcome<bool> {
+        Ok(self.images.holds(&call.hash, call.size))
+    }
+
+    pub(crate) fn image_write(&mut self, _: &mut Gpu, call: &ImageWrite<'_>) -> Outcome<()> {
+        self.images
+            .write(&call.hash, call.size, call.offset, call.data.0)
+    }
+
+    /// The image store, shared with other sessions.
     pub(crate) fn images(&mut self) -> &mut Images {
         &mut self.images
     }
 
-    /// Where an image is that a module of the session was loaded from.
+    /// An image from which a module of the session was loaded.
     pub(crate) fn image(&self, hash: &[u8; 32]) -> Outcome<Stored> {
         self.images.find(hash)
     }
 
-    /// The device's name of a module.
+    /// The device's identifier of a module.
     pub(crate) fn id(&self, module: u64) -> Outcome<ModuleId> {
         Ok(self.modules.get(module)?.id)
     }
 
     pub(crate) fn kernel(&self, function: u64) -> Outcome<&Kernel> {
         self.kernels.get(function)
+    }
+
+    pub(crate) fn global_get(&self, gpu: &mut Gpu, call: &GlobalGet<'_>) -> Outcome<GlobalInfo> {
+        let module = self.id(call.module.0)?;
+        let (address, size) = gpu.module_global(module, call.name.0)?;
+        Ok(GlobalInfo { address, size })
+    }
+
+    pub(crate) fn managed_get(&self, gpu: &mut Gpu, call: &ManagedGet<'_>) -> Outcome<GlobalInfo> {
+        let module = self.id(call.module.0)?;
+        let (address, size) = gpu.module_managed(module, call.name.0)?;
+        Ok(GlobalInfo { address, size })
     }
 
     /// Loads a module; returns the loader's log.

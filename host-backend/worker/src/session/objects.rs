@@ -20,9 +20,9 @@ pub(crate) struct Objects {
     pub(crate) textures: Textures,
     pub(crate) graphs: Graphs,
     pub(crate) greens: Greens,
-    /// Threads of the device use them, too.
+    /// Shared with threads of the device.
     pub(crate) host_functions: Arc<HostFunctions>,
-    /// Limits of the context that the guest set.
+    /// Context limits that the guest set.
     limits: BTreeMap<u32, u64>,
     /// The calls that recreate all of them.
     pub(crate) live: Live,
@@ -44,17 +44,17 @@ impl Objects {
         }
     }
 
-    /// The guest set a limit of its context.
+    /// Notes a context limit that the guest set.
     pub(crate) fn set_limit(&mut self, limit: u32, value: u64) {
         self.limits.insert(limit, value);
     }
 
-    /// The limit that the guest set, if it did.
+    /// The context limit, if the guest set it.
     pub(crate) fn limit(&self, limit: u32) -> Option<u64> {
         self.limits.get(&limit).copied()
     }
 
-    /// The limits that it set.
+    /// The context limits that the guest set.
     pub(crate) fn limits(&self) -> impl Iterator<Item = (u32, u64)> {
         self.limits.iter().map(|(limit, value)| (*limit, *value))
     }

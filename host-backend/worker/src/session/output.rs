@@ -15,26 +15,26 @@ use crate::error::SessionEnd;
 
 /// Bytes of one frame.
 const PART: usize = 64 * 1024;
-/// Maximum number of bytes that wait in the file; what is older is left out.
+/// Maximum unread bytes in the file; older output is dropped.
 const MOST: u64 = 64 << 20;
-/// Most launches of kernels that are still looked through.
+/// Maximum number of launches of kernels whose code is still being searched.
 const MOST_SOUGHT: usize = 256;
-/// Bytes after which the file's memory is given back.
+/// Bytes after which the file's memory is freed.
 const SWEEP: u64 = 1 << 20;
 
 /// The captured standard output.
 #[derive(Debug)]
 pub struct Output {
     file: OwnedFd,
-    /// Bytes that were read.
+    /// Bytes read.
     read: u64,
-    /// Bytes whose memory was given back.
+    /// Bytes whose memory was freed.
     swept: u64,
     part: Vec<u8>,
 }
 
 impl Output {
-    /// Points this process's standard output at a memory file.
+    /// Redirects this process's standard output to a memory file.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -82,12 +82,12 @@ pub(crate) struct Printing {
     output: Option<Output>,
     /// A kernel that may print was launched, so there may be output.
     may_print: bool,
-    /// Kernels that were launched before it was known whether they may.
+    /// Launched kernels whose code is still being searched.
     sought: Vec<Prints>,
 }
 
 impl Printing {
-    /// `None` where what kernels print stays where it goes.
+    /// `None` leaves kernel output alone.
     pub(crate) fn new(output: Option<Output>) -> Self {
         Self {
             output,
@@ -96,7 +96,7 @@ impl Printing {
         }
     }
 
-    /// A kernel was launched.
+    /// Notes the launch of a kernel.
     pub(crate) fn note(&mut self, prints: Prints) {
         match prints {
             Prints::No => {}
@@ -106,7 +106,7 @@ impl Printing {
         }
     }
 
-    /// May there be output?
+    /// Whether there may be output.
     pub(crate) fn may_print(&mut self) -> bool {
         for prints in std::mem::take(&mut self.sought) {
             self.note(prints.now());
@@ -114,7 +114,7 @@ impl Printing {
         self.may_print || !self.sought.is_empty()
     }
 
-    /// Sends what kernels printed since.
+    /// Sends new output.
     pub(crate) fn forward(&mut self, gpu: &mut Gpu, link: &mut Link) -> Result<(), SessionEnd> {
         if !self.may_print() {
             return Ok(());
@@ -122,12 +122,12 @@ impl Printing {
         self.forward_all(gpu, link)
     }
 
-    /// Sends what was printed, by a failed assert for example.
+    /// Sends all output, including that of a failed assert.
     pub(crate) fn forward_all(&mut self, gpu: &mut Gpu, link: &mut Link) -> Result<(), SessionEnd> {
         let Some(output) = &mut self.output else {
             return Ok(());
         };
-        // An error here is the device's, which the call itself will meet.
+        // The device failed; the call itself reports that.
         let _ = gpu.flush_output();
         loop {
             let bytes = match output.next() {

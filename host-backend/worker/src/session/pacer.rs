@@ -4,48 +4,48 @@ use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Spin, Wait};
 
-/// How to wait for the device and the guest at once.
+/// How to wait for the device and the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pace {
-    /// For the guest, so long at most.
+    /// For the guest, up to this time.
     Guest(Wait),
-    /// For the device, so long at most: it needs this processor.
+    /// For the device, up to this time: it needs this processor.
     Device(Duration),
 }
 
-/// Polls at first, then sleeps a part of the time already waited: a long
-/// kernel costs little processor time, a short one little delay. Where others
-/// want the processor it gives way: to a device that computes on this host,
-/// most likely, and else to the guest, or to a thread that waits for it.
+/// Polls at first, then sleeps for a fraction of the time already waited, so a long
+/// kernel costs little processor time and a short one little delay. If other
+/// threads need the processor, it yields: to a device that computes on this host,
+/// or otherwise to the guest or to a thread that waits for it.
 #[derive(Debug, Default)]
 pub(crate) struct Pacer {
     began: Option<Instant>,
     spin: Option<Spin>,
     /// The polling is over.
     polled: bool,
-    /// It was ended by others who want the processor.
+    /// It ended because other threads need the processor.
     crowded: bool,
 }
 
-/// Longest polling: short kernels and graphs end within it, and a nap costs
-/// them more than it saves.
+/// Maximum time of polling. Short kernels and graphs complete within it, and a nap
+/// would cost them more than it saves.
 const POLLING: Duration = Duration::from_micros(200);
-/// Shortest and longest sleep.
+/// Minimum and maximum sleep.
 const NAP: (Duration, Duration) = (Duration::from_micros(10), Duration::from_millis(1));
-/// A sleep is this part of the time waited, so that what it adds to a wait
-/// stays under 1 %. A wait of a second then makes some 2500 sleeps.
+/// A sleep is this fraction of the time waited, so it adds less than 1 % to a wait.
+/// A wait of a second has some 2500 sleeps.
 const NAP_PART: u32 = 256;
-/// Longest wait for the device alone.
+/// Maximum wait for the device alone.
 const DOZE: Duration = Duration::from_micros(200);
 
 impl Pacer {
-    /// Something moved: poll again.
+    /// Something completed: poll again.
     pub(crate) fn reset(&mut self) {
         *self = Self::default();
     }
 
-    /// How to wait before looking at the device again, which may compute on
-    /// this host.
+    /// How to wait before the next poll of the device, which may compute on this
+    /// host.
     pub(crate) fn pace(&mut self, computes_on_host: bool) -> Pace {
         let began = *self.began.get_or_insert_with(Instant::now);
         if !self.polled {
@@ -54,7 +54,7 @@ impl Pacer {
                 return Pace::Guest(Wait::Poll);
             }
             self.polled = true;
-            // It ends early where the processor is wanted.
+            // Polling ends early if other threads need the processor.
             self.crowded = began.elapsed() < POLLING;
         }
         if self.crowded && computes_on_host {
@@ -65,7 +65,7 @@ impl Pacer {
         Pace::Guest(Wait::Until(now + (waited / NAP_PART).clamp(NAP.0, NAP.1)))
     }
 
-    /// Is it worth looking for output of a kernel that still runs?
+    /// Whether it is worth checking for output of running kernels.
     pub(crate) fn is_slow(&self) -> bool {
         self.began.is_some_and(|began| began.elapsed() > NAP.1)
     }

@@ -6,8 +6,8 @@ use paragpu_protocol::status::Status;
 
 use crate::error::{Fault, Outcome, fail};
 
-/// With this the guest lets the bytes go another way. No other call ends so,
-/// which could be reported in place of a copy's own end.
+/// Tells the guest to send the bytes some other way. No other failure of a copy has
+/// this status.
 const UNREACHED: Status = Status::MAP_FAILED;
 
 fn refused(error: &ListError) -> Fault {
@@ -18,22 +18,22 @@ fn refused(error: &ListError) -> Fault {
     Fault::Call(paragpu_device::Error::new(status, error.to_string()))
 }
 
-/// The guest's memory is not within reach.
+/// The error if guest memory is out of reach.
 pub(crate) fn unreached<T>() -> Outcome<T> {
     fail(UNREACHED, "this worker does not reach the guest's memory")
 }
 
-/// The VM's memory, where the host reaches it.
+/// The VM's memory, if the host can reach it.
 #[derive(Debug, Default)]
 pub(crate) struct GuestPages(Option<GuestMemory>);
 
 impl GuestPages {
-    /// The session's channel is of a VM with this memory.
+    /// Sets the memory of the VM that owns the session's channel.
     pub(crate) fn adopt(&mut self, memory: Option<GuestMemory>) {
         self.0 = memory;
     }
 
-    /// Takes a page list that names `size` bytes.
+    /// Claims a page list that names `size` bytes.
     pub(crate) fn take(&self, number: u32, size: u64) -> Outcome<List> {
         let Some(memory) = &self.0 else {
             return unreached();

@@ -12,30 +12,29 @@ use paragpu_device::{EventId, Result, StreamId};
 use super::gpu::Gpu;
 use super::host_function::HostFunctions;
 
-/// Work between two marks.
+/// Work items between two marks.
 const STEP: u32 = 256;
-/// Pieces of work that may wait. A piece that is more than that, a graph's launch,
-/// may wait behind two others all the same.
+/// Maximum number of queued work items. A graph launch that counts for more may
+/// still queue behind two others.
 const MOST: u64 = 8192;
 
-/// The work that was given to one stream.
+/// The work queued in one stream.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    /// Each stands behind so many pieces of work, [`STEP`] or one that is more; the
-    /// oldest first.
+    /// Marks with the number of work items before each, oldest first: [`STEP`], or
+    /// one larger item.
     marks: VecDeque<(EventId, u32)>,
-    /// Work before the marks.
+    /// Work items before the marks.
     marked: u64,
-    /// Work since the last mark.
+    /// Work items since the last mark.
     since: u32,
 }
 
 impl Queue {
-    /// Counts work that is about to be given, of so many pieces; false if it must
-    /// wait.
+    /// Counts work items that are about to be submitted. False if they must wait.
     ///
     /// # Errors
-    /// The device's answer about a mark.
+    /// The error of a mark.
     pub(super) fn admit(&mut self, gpu: &mut Gpu, stream: StreamId, pieces: u32) -> Result<bool> {
         let since = self.since.saturating_add(pieces);
         if since <= STEP {
@@ -43,7 +42,7 @@ impl Queue {
             return Ok(true);
         }
         while let Some(&(mark, before)) = self.marks.front() {
-            // After an error nothing waits any more.
+            // After an error nothing is queued.
             if let Ok(false) = gpu.event_query(mark) {
                 break;
             }
@@ -63,7 +62,7 @@ impl Queue {
         Ok(true)
     }
 
-    /// The stream is no more.
+    /// Frees the marks of a destroyed stream.
     pub(super) fn abandon(&mut self, gpu: &mut Gpu) {
         for (mark, _) in self.marks.drain(..) {
             gpu.free_mark(mark);
@@ -71,27 +70,27 @@ impl Queue {
     }
 }
 
-/// Work of all streams that may be given behind a host function that has not
-/// ended. NVIDIA's driver takes about a thousand launches and then blocks in the
-/// call that brings another. The end of the function comes to the thread that
-/// would block there, so it must never bring so many.
+/// Maximum work of all streams behind an unfinished host function. NVIDIA's driver
+/// accepts about a thousand launches and then blocks in the next call. The worker's
+/// thread that would block is the one that receives the function's completion, so
+/// it must never submit that many.
 const BEHIND: u64 = 256;
 
-/// What does not end before the guest has run a function.
+/// Work that completes only after the guest has run a function.
 #[derive(Debug)]
 pub(crate) enum Blocker {
     /// The host function itself.
     Function(u64),
-    /// The launch of a graph with host functions: a mark behind it.
+    /// The launch of a graph with host functions, and a mark behind it.
     Graph(EventId),
 }
 
-/// Limits how much work is given behind host functions.
+/// Limits the work submitted behind host functions.
 pub(super) struct Blockers {
     functions: Arc<HostFunctions>,
-    /// Pieces of work given to all streams.
+    /// Work items submitted to all streams.
     given: u64,
-    /// With how many pieces had been given before each; the oldest first.
+    /// Each with the number of work items submitted before it, oldest first.
     waiting: VecDeque<(Blocker, u64)>,
 }
 
@@ -114,10 +113,10 @@ impl Blockers {
         }
     }
 
-    /// Has so much been given behind one that more must wait?
+    /// Whether the limit behind the oldest is reached.
     pub(super) fn are_full(&mut self, gpu: &mut Gpu) -> bool {
         while let Some((blocker, before)) = self.waiting.front() {
-            // What was given before the oldest needs no function to end.
+            // Work before the oldest does not depend on a function.
             if self.given - before < BEHIND {
                 return false;
             }
@@ -129,12 +128,12 @@ impl Blockers {
         false
     }
 
-    /// A piece of work is given.
+    /// Counts a work item.
     pub(super) fn count(&mut self) {
         self.given += 1;
     }
 
-    /// The last piece was one of these.
+    /// Notes that the last work item was a blocker.
     pub(super) fn add(&mut self, gpu: &mut Gpu, blocker: Blocker) {
         self.waiting.push_back((blocker, self.given));
         while let Some((first, _)) = self.waiting.front()
@@ -144,7 +143,7 @@ impl Blockers {
         }
     }
 
-    /// After an error nothing waits any more.
+    /// After an error nothing is queued.
     fn has_ended(&self, gpu: &mut Gpu, blocker: &Blocker) -> bool {
         match blocker {
             Blocker::Function(id) => !self.functions.has(*id),

@@ -1,4 +1,4 @@
-//! Sends frames, over one connection after another.
+//! Sends frames across reconnects.
 //!
 //! Frames that belong to the session are kept until the guest acknowledges them, so
 //! that the next connection can resend what the last one lost. Sending never fails
@@ -6,6 +6,7 @@
 //! session calls between calls, never inside one.
 
 use parking_lot::{Mutex, MutexGuard};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -15,18 +16,18 @@ use paragpu_protocol::frame::{FrameHeader, is_counted};
 
 use crate::staging::Lent;
 
-/// Bytes kept for a guest that does not say what it received, after which its
-/// session ends.
+/// Maximum bytes kept for a guest that acknowledges nothing; beyond it the session
+/// ends.
 const MOST_KEPT: usize = 256 << 20;
-/// Bytes kept from which on copies to the guest wait.
+/// If more bytes are kept, copies to the guest wait.
 const MUCH_KEPT: usize = 4 << 20;
 
 /// The sending half of a session.
 pub(crate) struct DurableSender {
     state: Mutex<State>,
-    /// The connection, to be closed while a thread waits in it.
+    /// The connection, so that it can be closed while a thread waits in it.
     current: Mutex<Arc<dyn Sender>>,
-    /// Frames are kept: the session may outlive its connection.
+    /// Frames are kept, because the session can outlive its connection.
     durable: bool,
     /// The connection is lost.
     down: AtomicBool,
@@ -37,11 +38,11 @@ pub(crate) struct DurableSender {
 struct State {
     sender: Arc<dyn Sender>,
     kept: Retained<Lent>,
-    /// Counted frames that the guest is known to have received.
+    /// Counted frames that the guest has acknowledged.
     received: u64,
     /// Counted frames sent.
     sent: u64,
-    /// Questions to the guest for the next connection.
+    /// Questions to the guest, to be sent over the next connection.
     asked: Option<(u16, Vec<u8>)>,
 }
 
@@ -67,7 +68,7 @@ impl DurableSender {
         }
     }
 
-    /// The guest has received so many counted frames. False if it cannot.
+    /// Notes the guest's acknowledgement. False if the number is impossible.
     pub(crate) fn received(&self, count: u64) -> bool {
         let mut state = locked(&self.state);
         if count > state.sent {
@@ -77,26 +78,25 @@ impl DurableSender {
         true
     }
 
-    /// Continues over a connection that stands already, with another process's
-    /// end of it: nothing is sent again.
+    /// Takes over an existing connection from another process. Nothing is resent.
     pub(crate) fn take_over(&self, sender: Arc<dyn Sender>) {
         let mut state = locked(&self.state);
         self.goes_over(&mut state, sender);
     }
 
-    /// Counted frames that the guest has received, counted frames sent.
+    /// Counted frames acknowledged and sent.
     pub(crate) fn counts(&self) -> (u64, u64) {
         let state = locked(&self.state);
         (state.received, state.sent)
     }
 
-    /// The same of a session that came.
+    /// Sets the counts of a session that arrived.
     pub(crate) fn set_counts(&self, received: u64, sent: u64) {
         let mut state = locked(&self.state);
         (state.received, state.sent) = (received, sent);
     }
 
-    /// Visits the frames that are kept, in order, until one fails.
+    /// Calls a function with each kept frame, in order, until it fails.
     pub(crate) fn each_kept<E>(
         &self,
         visit: impl FnMut(FrameHeader, [&[u8]; 2]) -> Result<(), E>,
@@ -104,7 +104,7 @@ impl DurableSender {
         locked(&self.state).kept.each(visit)
     }
 
-    /// Copies what was lent: its memory is about to go.
+    /// Copies lent data, whose memory is about to be freed.
     pub(crate) fn own(&self) {
         locked(&self.state).kept.own();
     }
@@ -114,23 +114,24 @@ impl DurableSender {
         locked(&self.state).kept.push(header, &[payload]);
     }
 
-    /// Is so much kept that the guest should first say what it received?
+    /// Whether so much is kept that the guest should acknowledge first.
     pub(crate) fn is_behind(&self) -> bool {
         self.durable && locked(&self.state).kept.len() >= MUCH_KEPT
     }
 
-    /// Says something that belongs to the connection, as well as it goes,
-    /// without waiting for a thread that sends.
+    /// Sends a frame that belongs to the connection, if there is room, without
+    /// waiting for a thread that sends.
     pub(crate) fn say(&self, kind: u16, payload: &[&[u8]]) {
         let sender = Arc::clone(&*locked(&self.current));
         let _ = sender.try_send(kind, 0, Some(0), payload);
         let _ = sender.flush();
     }
 
-    /// [`say`](Self::say) on the next connection where this one is closed.
+    /// Like [`say`](Self::say), but repeated on the next connection if this one is
+    /// closed.
     pub(crate) fn ask(&self, kind: u16, payload: &[u8]) {
-        // First without the lock of `state`, which a thread may hold for as long as the
-        // connection has no room.
+        // First without the lock of `state`: a thread may hold it for as long as
+        // the connection is full.
         let said = self.connection().try_send(kind, 0, Some(0), &[payload]);
         if said.is_ok() {
             let _ = self.connection().flush();
@@ -143,26 +144,25 @@ impl DurableSender {
         }
     }
 
-    /// The connection that stands now.
+    /// The current connection.
     pub(crate) fn connection(&self) -> Arc<dyn Sender> {
         Arc::clone(&*locked(&self.current))
     }
 
-    /// Ends the connection that stands now, if any; the session continues.
+    /// Closes the current connection; the session continues.
     pub(crate) fn cut(&self) {
-        // Not by `state`: a thread that waits for room in the connection holds its lock,
-        // and the close is what ends that wait.
+        // Not through `state`: a thread that waits for room in the connection holds
+        // its lock, and only closing the connection ends that wait.
         locked(&self.current).close();
     }
 
-    /// Continues over another connection, whose guest has received `received`
-    /// counted frames: sends the others again. False if the guest's number
-    /// is impossible. A connection that breaks again is found by the next
-    /// flush.
+    /// Continues over a new connection. The guest has received `received` counted
+    /// frames, and the others are resent. False if the number is impossible. If the
+    /// connection breaks again, the next flush reports it.
     pub(crate) fn resume(&self, sender: Arc<dyn Sender>, received: u64) -> bool {
         let mut state = locked(&self.state);
-        // Frames before `state.received` are kept no longer. Only a connection that set
-        // out before the last one asks for them.
+        // Frames before `state.received` are no longer kept. Only a connection that
+        // was opened before the last one can ask for them.
         if received > state.sent || received < state.received {
             return false;
         }
@@ -189,7 +189,7 @@ impl DurableSender {
         *locked(&self.current) = sender;
     }
 
-    /// Notes a connection that is lost.
+    /// Notes the loss of the connection.
     fn note<T>(&self, outcome: &Result<T, Error>) {
         if outcome.is_err() {
             self.down.store(true, Ordering::Relaxed);
@@ -202,8 +202,7 @@ impl DurableSender {
 }
 
 impl DurableSender {
-    /// Sends a frame whose payload is in `what` by `send` over the connection
-    /// that stands, and keeps it by `keep`.
+    /// Sends a frame by `send` over the current connection, and keeps it by `keep`.
     fn pass<T>(
         &self,
         kind: u16,
@@ -211,8 +210,8 @@ impl DurableSender {
         send: impl FnOnce(&dyn Sender, &T) -> Result<u64, Error>,
         keep: impl FnOnce(&mut Retained<Lent>, T),
     ) -> Result<(), Error> {
-        // One lock for sending and keeping: the next connection repeats the frames in the
-        // order in which they are kept, which must be that of the first time.
+        // One lock covers sending and keeping: the next connection resends frames
+        // in the order in which they were kept, which must be the order of sending.
         let mut state = locked(&self.state);
         let outcome = if self.is_down() {
             Err(Error::Closed)
@@ -221,8 +220,9 @@ impl DurableSender {
         };
         match outcome {
             Ok(_) => {}
-            // The frame is kept, so the caller has nothing to undo. `flush` reports the
-            // loss between two calls, where the session can take up another connection.
+            // The frame is kept, so the caller has nothing to undo. `flush` reports
+            // the loss between two calls, where the session can switch to a new
+            // connection.
             Err(error) if error.is_loss() => self.note::<()>(&Err(error)),
             Err(error) => return Err(error),
         }
@@ -238,9 +238,9 @@ impl DurableSender {
         Ok(())
     }
 
-    /// Sends a frame of this kind, slot and sequence number, whose payload is
-    /// `start` and then what is in `end`, as long as it takes. The bytes stay
-    /// there until the guest has them.
+    /// Sends a frame of this kind, slot and sequence number. Its payload is `start`
+    /// followed by the bytes of `end`, which stay there until the guest has
+    /// acknowledged them.
     pub(crate) fn send_lent(
         &self,
         (kind, slot, sequence): (u16, u16, u64),
@@ -350,9 +350,13 @@ impl Sender for DurableSender {
         sender.settle(deadline)
     }
 
-    /// Ends the session's last connection.
+    /// Closes the session's last connection.
     fn close(&self) {
         self.cut();
+    }
+
+    fn take_file(&self, number: u64) -> Result<Option<OwnedFd>, Error> {
+        self.connection().take_file(number)
     }
 
     fn last_sequence(&self) -> u64 {
@@ -413,7 +417,7 @@ mod tests {
         for value in 0..5_u8 {
             sender.send(1 | REPLY, 1, Some(1), &[&[value]]).unwrap();
         }
-        // Belongs to the connection: not kept.
+        // It belongs to the connection, so it is not kept.
         sender
             .send(Control::Taken.kind(), 0, Some(0), &[&[0; 8]])
             .unwrap();

@@ -25,15 +25,15 @@ pub(super) struct Shadow {
     memory: Mapping,
     /// The state that both sides last agreed on.
     agreed: Mapping,
-    /// Both count, but for a shadow of no session.
+    /// The charge for both copies; none for a shadow without a session.
     _held: Option<Charge>,
 }
 
-/// How often a shadow's bytes are held.
+/// Number of copies.
 pub(super) const COPIES: u64 = 2;
 
 impl Shadow {
-    /// Zeros, at the device's address of them, which count as `held`.
+    /// A shadow of zeros at `address`, charged as `held`.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -59,18 +59,18 @@ impl Shadow {
         self.agreed.bytes(offset, size)
     }
 
-    /// Sets what both sides agreed on; false past the end.
+    /// Sets the agreed state. False past the end.
     pub(super) fn set_agreed(&self, offset: u64, bytes: &[u8]) -> bool {
         self.agreed.copy_in(offset, bytes)
     }
 
-    /// Takes bytes of the guest's in; false past the end.
+    /// Writes bytes of the guest. False past the end.
     pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> bool {
         self.memory.copy_in(offset, bytes) && self.agreed.copy_in(offset, bytes)
     }
 
-    /// Brings the changed pages of a range to the agreed copy and calls
-    /// `changed` with runs of them: offset in the shadow and bytes.
+    /// Updates the agreed copy with the changed pages of a range, and calls
+    /// `changed` with each run of them: offset in the shadow, and bytes.
     pub(super) fn refresh<E>(
         &self,
         from: u64,
@@ -80,8 +80,8 @@ impl Shadow {
         let mut page = [0; PAGE as usize];
         let (mut run, mut length) = (0, 0);
         for offset in (from..from + size).step_by(PAGE as usize) {
-            // Compared by way of a copy: the device may write the page
-            // meanwhile, and what is sent and what is agreed must be the same.
+            // Compares a copy of the page: the device may write the page meanwhile,
+            // and the bytes sent must be the bytes agreed on.
             let differs = self.memory.copy_out(offset, &mut page)
                 && self.agreed.bytes(offset, page.len()) != page;
             if length > 0 && (!differs || length + page.len() > MOST) {

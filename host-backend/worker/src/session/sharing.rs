@@ -1,4 +1,4 @@
-//! Memory that the session shares with others of its VM.
+//! Memory shared with other sessions of the VM.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,39 +7,39 @@ use paragpu_control::exchange::{Ask, Token};
 
 use crate::exchange::Exchange;
 
-/// What a session shares. While it shares anything it does not move: the others
-/// would continue with the memory that it left.
+/// The memory that a session shares. While it shares any, the session cannot move:
+/// the others would continue with memory that it left behind.
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
     pub(crate) exchange: Arc<Exchange>,
-    /// First address of a mapping to the name under which it is offered.
+    /// Offered mappings: address to token.
     offered: BTreeMap<u64, Token>,
-    /// First addresses of what was taken from others.
+    /// Addresses of mappings that other sessions offer.
     taken: BTreeSet<u64>,
 }
 
 impl Sharing {
-    /// The name under which a mapping is offered.
+    /// The token of an offered mapping.
     pub(crate) fn token(&self, base: u64) -> Option<Token> {
         self.offered.get(&base).copied()
     }
 
-    /// Is that a name of the session's own memory?
+    /// Whether the token is for the session's own memory.
     pub(crate) fn is_own(&self, token: &Token) -> bool {
         self.offered.values().any(|own| own == token)
     }
 
-    /// Does memory of another session lie there?
+    /// Whether memory of another session is mapped there.
     pub(crate) fn is_taken(&self, base: u64) -> bool {
         self.taken.contains(&base)
     }
 
-    /// A mapping is offered.
+    /// Notes that a mapping is offered.
     pub(crate) fn offer(&mut self, base: u64, token: Token) {
         self.offered.insert(base, token);
     }
 
-    /// A mapping ends: was it offered?
+    /// Notes the end of a mapping. Returns whether it was offered.
     pub(crate) fn withdraw(&mut self, base: u64) -> bool {
         let Some(token) = self.offered.remove(&base) else {
             return false;
@@ -48,17 +48,17 @@ impl Sharing {
         true
     }
 
-    /// Memory of another session lies at an address from now on.
+    /// Notes that memory of another session is mapped at an address.
     pub(crate) fn take(&mut self, base: u64) {
         self.taken.insert(base);
     }
 
-    /// It does not lie there any more; false if it did not.
+    /// Notes that it is unmapped. False if it was not mapped.
     pub(crate) fn leave(&mut self, base: u64) -> bool {
         self.taken.remove(&base)
     }
 
-    /// Why the session cannot move, in a sentence.
+    /// One sentence that says why the session cannot move, if it cannot.
     pub(crate) fn hindrance(&self) -> Option<String> {
         match (self.offered.len(), self.taken.len()) {
             (0, 0) => None,

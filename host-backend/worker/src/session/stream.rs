@@ -5,6 +5,7 @@ use std::sync::Arc;
 use paragpu_device::{EventId, Result, StreamId};
 use paragpu_protocol::handle::{GreenHandle, StreamHandle};
 use paragpu_protocol::status::Status;
+use paragpu_protocol::table::{StreamCreate, StreamDestroy};
 
 use super::gpu::{Fence, Gpu};
 use super::host_function::HostFunctions;
@@ -12,10 +13,11 @@ use super::queue::{Blocker, Blockers, Queue};
 use crate::error::{Fault, Outcome, fail};
 use crate::handles::Table;
 
-/// Destroyed streams that may wait for their work before all are looked at.
+/// Number of destroyed streams with unfinished work after which all of them are
+/// polled.
 const MANY_DYING: usize = 64;
 
-/// A wait for all that a stream had been given when it began.
+/// A wait for all work that a stream had when the wait began.
 #[derive(Debug)]
 pub(crate) struct StreamWait {
     stream: StreamHandle,
@@ -24,18 +26,18 @@ pub(crate) struct StreamWait {
 }
 
 impl StreamWait {
-    /// The device's name of the stream.
+    /// The device's identifier of the stream.
     pub(crate) fn id(&self) -> StreamId {
         self.id
     }
 }
 
-/// Waits for a stream that more work was given to since.
+/// Waits for a stream that has received more work since.
 #[derive(Debug)]
 struct Passed {
-    /// In which the waits began.
+    /// The period in which the waits began.
     period: u64,
-    /// Stands before that work.
+    /// The mark before that work.
     mark: EventId,
     waits: u32,
 }
@@ -44,16 +46,16 @@ struct Passed {
 #[derive(Debug)]
 struct Stream {
     id: StreamId,
-    /// Where its kernels run; 0 for the whole device.
+    /// The green context of its kernels; 0 for the whole device.
     green: GreenHandle,
-    /// Work was given to it since it was last found empty.
+    /// It received work since it was last seen idle.
     busy: bool,
     queue: Queue,
-    /// Ends whenever a stream that somebody waits for is given work.
+    /// Advances when the stream receives work while a call waits for it.
     period: u64,
-    /// Waits that began in this period: they end when the stream is empty.
+    /// Number of waits that began in this period; they end when the stream is idle.
     waits: u32,
-    /// Those of earlier periods.
+    /// Waits of earlier periods.
     passed: Vec<Passed>,
 }
 
@@ -70,9 +72,9 @@ impl Stream {
         }
     }
 
-    /// The stream is about to get work that those who wait for it do not wait
-    /// for. Only then is a mark made: asking whether a stream is empty costs the
-    /// device nothing, while a mark behind a graph was seen to take it 20 µs.
+    /// Separates current waits from work that is about to be submitted. Only then
+    /// is a mark recorded: polling a stream costs the device nothing, while a mark
+    /// behind a graph took it 20 µs.
     fn set_apart(&mut self, gpu: &mut Gpu) -> Outcome<()> {
         if self.waits > 0 {
             let mark = gpu.mark(self.id)?;
@@ -93,8 +95,8 @@ impl Stream {
 pub(crate) struct Streams {
     table: Table<Stream>,
     legacy: Stream,
-    /// Streams that the guest destroyed and whose work is not over. The device's
-    /// streams live until it is, so that fences can count on it.
+    /// Streams that the guest destroyed and whose work is not complete. The
+    /// device's streams live until it is, because fences depend on it.
     dying: Vec<StreamId>,
     blockers: Blockers,
 }
@@ -116,7 +118,7 @@ impl Streams {
         self.table.get_mut(handle.0)
     }
 
-    /// The device's name of a stream.
+    /// The device's identifier of a stream.
     pub(crate) fn id(&self, handle: StreamHandle) -> Outcome<StreamId> {
         match handle {
             StreamHandle::LEGACY => Ok(self.legacy.id),
@@ -124,13 +126,13 @@ impl Streams {
         }
     }
 
-    /// The stream that work is about to be given to; a stall where so much
-    /// waits in it, or behind a host function, that more must wait.
+    /// The stream for a submission of work. Stalls the call if the stream, or the
+    /// work behind a host function, is at its limit.
     pub(crate) fn for_work(&mut self, gpu: &mut Gpu, handle: StreamHandle) -> Outcome<StreamId> {
         self.for_pieces(gpu, handle, 1)
     }
 
-    /// The same for work that counts as so many pieces.
+    /// [`for_work`](Self::for_work) for work that counts as several items.
     pub(crate) fn for_pieces(
         &mut self,
         gpu: &mut Gpu,
@@ -140,7 +142,7 @@ impl Streams {
         if self.blockers.are_full(gpu) {
             return Err(Fault::Stall);
         }
-        // A wait for the legacy stream is one for the others' work, too.
+        // A wait for the legacy stream includes the work of the others.
         self.legacy.set_apart(gpu)?;
         let stream = self.get(handle)?;
         stream.set_apart(gpu)?;
@@ -153,13 +155,13 @@ impl Streams {
         Ok(id)
     }
 
-    /// The work that was just given to a stream ends when the guest has run its
-    /// host function, and so does what comes behind it.
+    /// Notes that the work just submitted completes only after the guest has run a
+    /// host function, as does everything behind it.
     pub(crate) fn follow(&mut self, gpu: &mut Gpu, blocker: Blocker) {
         self.blockers.add(gpu, blocker);
     }
 
-    /// A fence behind all work given so far.
+    /// A fence behind all work submitted so far.
     pub(crate) fn fence(&mut self, gpu: &mut Gpu) -> Outcome<Fence> {
         self.bury(gpu)?;
         let mut fence = Fence::default();
@@ -179,7 +181,7 @@ impl Streams {
         Ok(fence)
     }
 
-    /// Destroys the streams that were only waiting for their work.
+    /// Destroys dying streams whose work is complete.
     fn bury(&mut self, gpu: &mut Gpu) -> Outcome<()> {
         let mut index = 0;
         while let Some(&stream) = self.dying.get(index) {
@@ -193,20 +195,14 @@ impl Streams {
         Ok(())
     }
 
-    pub(crate) fn create(
-        &mut self,
-        gpu: &mut Gpu,
-        handle: StreamHandle,
-        flags: u32,
-        priority: i32,
-    ) -> Outcome<()> {
-        self.check_new(handle)?;
-        let id = gpu.stream_create(flags, priority)?;
-        self.insert(handle, id, GreenHandle::default());
+    pub(crate) fn stream_create(&mut self, gpu: &mut Gpu, call: &StreamCreate) -> Outcome<()> {
+        self.check_new(call.stream)?;
+        let id = gpu.stream_create(call.flags, call.priority)?;
+        self.insert(call.stream, id, GreenHandle::default());
         Ok(())
     }
 
-    /// Can a new stream have this handle?
+    /// Checks that a new stream can have this handle.
     pub(crate) fn check_new(&self, handle: StreamHandle) -> Outcome<()> {
         if handle < StreamHandle::FIRST {
             return fail(
@@ -217,19 +213,19 @@ impl Streams {
         self.table.check_free(handle.0)
     }
 
-    /// Names a stream; [`check_new`](Self::check_new) came before.
+    /// Adds a stream, after [`check_new`](Self::check_new).
     pub(crate) fn insert(&mut self, handle: StreamHandle, id: StreamId, green: GreenHandle) {
         self.table.insert(handle.0, Stream::new(id, green));
     }
 
-    /// Is there a stream of this green context?
+    /// Whether this green context has streams.
     pub(crate) fn are_in(&mut self, green: GreenHandle) -> bool {
         self.table.values_mut().any(|stream| stream.green == green)
     }
 
-    /// The stream's work may still run.
-    pub(crate) fn destroy(&mut self, gpu: &mut Gpu, handle: StreamHandle) -> Outcome<()> {
-        let mut stream = self.table.remove(handle.0)?;
+    /// Destroys a stream, whose work may still run.
+    pub(crate) fn stream_destroy(&mut self, gpu: &mut Gpu, call: &StreamDestroy) -> Outcome<()> {
+        let mut stream = self.table.remove(call.stream.0)?;
         stream.queue.abandon(gpu);
         for passed in stream.passed.drain(..) {
             gpu.free_mark(passed.mark);
@@ -244,12 +240,12 @@ impl Streams {
         Ok(gpu.stream_destroy(stream.id)?)
     }
 
-    /// Does work in the stream hold up no other stream's?
+    /// Whether no other stream has work that could delay this stream's.
     pub(crate) fn is_alone(&self, handle: StreamHandle) -> bool {
         handle != StreamHandle::LEGACY || self.table.is_empty()
     }
 
-    /// Begins a wait for all that the stream has been given.
+    /// Begins a wait for all work of the stream.
     pub(crate) fn begin_wait(&mut self, handle: StreamHandle) -> Outcome<StreamWait> {
         let stream = self.get(handle)?;
         stream.waits += 1;
@@ -260,13 +256,14 @@ impl Streams {
         })
     }
 
-    /// Is it over?
+    /// Whether the wait is over.
     ///
     /// # Errors
-    /// Of work that failed.
+    /// The error of failed work.
     pub(crate) fn passed(&mut self, gpu: &mut Gpu, wait: &StreamWait) -> Result<bool> {
         let Ok(stream) = self.get(wait.stream) else {
-            // Destroyed: it gets no more work, and lives until it has none.
+            // The stream was destroyed: it receives no more work and lives until it
+            // is idle.
             let dying = self.dying.contains(&wait.id);
             return match dying {
                 true => gpu.stream_query(wait.id),
@@ -284,7 +281,7 @@ impl Streams {
         }
     }
 
-    /// The wait ends, or nobody waits any more.
+    /// Ends a wait that is over or abandoned.
     pub(crate) fn end_wait(&mut self, gpu: &mut Gpu, wait: &StreamWait) {
         let Ok(stream) = self.get(wait.stream) else {
             return;
@@ -306,7 +303,7 @@ impl Streams {
         }
     }
 
-    /// Is the stream's work over?
+    /// Whether the stream's work is complete.
     pub(crate) fn is_over(&mut self, gpu: &mut Gpu, handle: StreamHandle) -> Outcome<bool> {
         let stream = self.get(handle)?;
         let over = gpu.stream_query(stream.id)?;

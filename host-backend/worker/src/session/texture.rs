@@ -1,7 +1,7 @@
 //! The guest's arrays, texture objects and surface objects.
 
 use paragpu_device::{ArrayId, CopyEnd, SurfaceId, TextureId, TextureResource};
-use paragpu_protocol::table::{SurfaceCreate, TextureCreate};
+use paragpu_protocol::table::{SurfaceCreate, SurfaceDestroy, TextureCreate, TextureDestroy};
 use paragpu_protocol::types::{ArrayShape, CopyEnd as WireEnd, TextureResource as WireResource};
 
 use super::gpu::Gpu;
@@ -12,7 +12,7 @@ use crate::handles::Table;
 #[derive(Debug)]
 struct Array {
     id: ArrayId,
-    /// Bytes it counts for.
+    /// Bytes charged for it.
     bytes: u64,
 }
 
@@ -33,7 +33,7 @@ impl Textures {
         }
     }
 
-    /// The device's name of an array.
+    /// The device's identifier of an array.
     pub(crate) fn array(&self, array: u64) -> Outcome<ArrayId> {
         Ok(self.arrays.get(array)?.id)
     }
@@ -64,13 +64,12 @@ impl Textures {
         })
     }
 
-    /// Checks that an array may be created under this name.
+    /// Checks that a new array can have this handle.
     pub(crate) fn check_free(&self, array: u64) -> Outcome<()> {
         self.arrays.check_free(array)
     }
 
-    /// Creates an array that counts for `bytes`;
-    /// [`check_free`](Self::check_free) came before.
+    /// Creates an array of `bytes`, after [`check_free`](Self::check_free).
     pub(crate) fn create_array(
         &mut self,
         gpu: &mut Gpu,
@@ -83,14 +82,14 @@ impl Textures {
         Ok(())
     }
 
-    /// Takes an array's name away: what the device calls it, and the bytes that
-    /// it counted for.
+    /// Removes an array from the table. Returns the device's identifier, and the
+    /// bytes charged.
     pub(crate) fn remove_array(&mut self, array: u64) -> Outcome<(ArrayId, u64)> {
         let array = self.arrays.remove(array)?;
         Ok((array.id, array.bytes))
     }
 
-    pub(crate) fn create_texture(&mut self, gpu: &mut Gpu, call: &TextureCreate) -> Outcome<u64> {
+    pub(crate) fn texture_create(&mut self, gpu: &mut Gpu, call: &TextureCreate) -> Outcome<u64> {
         self.textures.check_free(call.texture.0)?;
         let resource = match call.spec.resource {
             WireResource::Array(array) => TextureResource::Array(self.array(array.0)?),
@@ -103,12 +102,12 @@ impl Textures {
         Ok(texture.0)
     }
 
-    pub(crate) fn destroy_texture(&mut self, gpu: &mut Gpu, texture: u64) -> Outcome<()> {
-        let texture = self.textures.remove(texture)?;
+    pub(crate) fn texture_destroy(&mut self, gpu: &mut Gpu, call: &TextureDestroy) -> Outcome<()> {
+        let texture = self.textures.remove(call.texture.0)?;
         Ok(gpu.texture_destroy(texture)?)
     }
 
-    pub(crate) fn create_surface(&mut self, gpu: &mut Gpu, call: &SurfaceCreate) -> Outcome<u64> {
+    pub(crate) fn surface_create(&mut self, gpu: &mut Gpu, call: &SurfaceCreate) -> Outcome<u64> {
         self.surfaces.check_free(call.surface.0)?;
         let array = self.array(call.array.0)?;
         let surface = gpu.surface_create(array)?;
@@ -116,8 +115,8 @@ impl Textures {
         Ok(surface.0)
     }
 
-    pub(crate) fn destroy_surface(&mut self, gpu: &mut Gpu, surface: u64) -> Outcome<()> {
-        let surface = self.surfaces.remove(surface)?;
+    pub(crate) fn surface_destroy(&mut self, gpu: &mut Gpu, call: &SurfaceDestroy) -> Outcome<()> {
+        let surface = self.surfaces.remove(call.surface.0)?;
         Ok(gpu.surface_destroy(surface)?)
     }
 }

@@ -1,8 +1,8 @@
 //! Paces launches on a GPU with shares.
 //!
 //! A turn has to end soon after its time, so the number of launches in flight is
-//! limited. Marks behind the launches measure how long kernels take, and so how many
-//! may be queued in the GPU. Without shares there are no marks.
+//! limited. Marks behind the launches measure how long kernels take, and thereby
+//! how many may be queued in the GPU. Without shares there are no marks.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,36 +12,35 @@ use paragpu_device::{EventId, Result, StreamId};
 
 use super::gpu::Gpu;
 use crate::error::{Fault, Outcome};
-use crate::turns::{Stand, Turns};
+use crate::turns::{TurnState, Turns};
 
-/// How much work may wait in the GPU: enough to keep it busy.
+/// Target amount of queued work in the GPU: enough to keep it busy.
 const AHEAD: Duration = Duration::from_millis(1);
-/// Launches that may always wait there: one runs, and one follows.
+/// Launches that may always be queued: one runs, and one follows.
 const FEW: usize = 2;
-/// Launches that wait there at most, so that long kernels behind short ones do
-/// not overrun the turn by much.
+/// Maximum number of queued launches, so that long kernels behind short ones do not
+/// overrun the turn by much.
 const MOST: usize = 64;
-/// A session without work keeps its turn for so long, and for so long where
-/// others wait: many programs wait a moment between two kernels.
+/// How long an idle session keeps its turn, without and with other sessions
+/// waiting: many programs pause briefly between two kernels.
 const IDLE: Duration = Duration::from_millis(1);
 const IDLE_WANTED: Duration = Duration::from_micros(200);
-/// A session without a turn is woken when it gets one; it looks so often for
-/// the rest.
+/// Poll interval of a session without a turn. It is woken when it gets one.
 const AWAY: Duration = Duration::from_millis(10);
-/// Least and longest time between two looks at a GPU that has enough work.
+/// Minimum and maximum time between two polls of a GPU that has enough work.
 const LOOKS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(500));
-/// Looks at the GPU are so far apart while a turn ends.
+/// Poll interval of the GPU while a turn ends.
 const ENDING: Duration = Duration::from_micros(50);
 
-/// The session's launches in its turn.
+/// Paces the session's launches.
 #[derive(Debug, Default)]
 pub(crate) struct Pacing {
     turns: Arc<Turns>,
-    /// Behind each launch that is not over, and when it was launched.
+    /// A mark behind each launch in flight, and the launch time.
     marks: VecDeque<(EventId, Instant)>,
-    /// When a launch was last found over.
+    /// When a launch was last seen to complete.
     over: Option<Instant>,
-    /// How long a launch takes, about.
+    /// Estimated duration of a launch.
     mean: Duration,
 }
 
@@ -50,7 +49,7 @@ impl Pacing {
         self.turns = turns;
     }
 
-    /// May something be launched now? A stall where it must wait.
+    /// Stalls the call if it must not launch now.
     pub(crate) fn admit(&mut self, gpu: &mut Gpu) -> Outcome<()> {
         if !self.turns.is_paced() || self.may_launch(gpu) {
             return Ok(());
@@ -62,20 +61,20 @@ impl Pacing {
         self.look(gpu);
         let waiting = u32::try_from(self.marks.len()).unwrap_or(u32::MAX);
         let ahead = self.mean.saturating_mul(waiting);
-        // The first tell how long a launch takes.
+        // The first launches give the estimate.
         let known = !self.mean.is_zero() && self.marks.len() < MOST;
         let room = self.marks.len() < FEW || known && ahead < AHEAD;
-        match self.turns.stand() {
-            Stand::Ours => room,
-            Stand::Ends(end) => room && Instant::now() + ahead < end,
-            Stand::Away | Stand::Wanted | Stand::Left => {
+        match self.turns.state() {
+            TurnState::Ours => room,
+            TurnState::Ends(end) => room && Instant::now() + ahead < end,
+            TurnState::Away | TurnState::Wanted | TurnState::Left => {
                 self.turns.want();
                 false
             }
         }
     }
 
-    /// Something was launched.
+    /// Notes a launch.
     pub(crate) fn launched(&mut self, gpu: &mut Gpu, stream: StreamId) -> Result<()> {
         if self.turns.is_paced() {
             self.marks.push_back((gpu.mark(stream)?, Instant::now()));
@@ -83,7 +82,7 @@ impl Pacing {
         Ok(())
     }
 
-    /// Finds launches that are over. After an error none is waited for.
+    /// Finds completed launches. After an error it forgets all.
     fn look(&mut self, gpu: &mut Gpu) {
         let mut over = 0;
         let first = self.marks.front().map(|(_, launched)| *launched);
@@ -101,26 +100,26 @@ impl Pacing {
             let took = now.saturating_duration_since(began) / over;
             self.mean = match self.mean.is_zero() {
                 true => took,
-                // One that grew is believed at once: a turn that is too long costs
-                // others more than a GPU that waits for a moment.
+                // An increase takes effect at once: a turn that is too long costs
+                // other sessions more than a brief idle time of the GPU.
                 false => took.max((self.mean * 7 + took) / 8),
             };
             self.over = Some(now);
         }
     }
 
-    /// Nothing is launched for a while: others need not wait.
+    /// Gives up the turn: nothing will be launched for a while.
     pub(crate) fn leave(&self) {
         self.turns.leave();
     }
 
-    /// Ends the turn where its time is over, or the session has no work.
+    /// Ends the turn if its time is over or the session is idle.
     pub(crate) fn tend(&mut self, gpu: &mut Gpu) {
         if !self.turns.is_paced() {
             return;
         }
-        let stand = self.turns.stand();
-        if matches!(stand, Stand::Away | Stand::Wanted | Stand::Left) {
+        let stand = self.turns.state();
+        if matches!(stand, TurnState::Away | TurnState::Wanted | TurnState::Left) {
             return;
         }
         self.look(gpu);
@@ -130,7 +129,7 @@ impl Pacing {
         let now = Instant::now();
         let idle = now.saturating_duration_since(*self.over.get_or_insert(now));
         let over = match stand {
-            Stand::Ends(end) => end <= now || idle >= IDLE_WANTED,
+            TurnState::Ends(end) => end <= now || idle >= IDLE_WANTED,
             _ => idle >= IDLE,
         };
         if over {
@@ -139,39 +138,39 @@ impl Pacing {
         }
     }
 
-    /// How long a launch that stalls may rest, while other calls wait for the
-    /// device or not; `None` if it does not wait for this.
+    /// How long a stalled launch can sleep, with or without other pending calls.
+    /// `None` if it does not wait for a turn.
     pub(crate) fn rest(&self, others_wait: bool) -> Option<Duration> {
         if !self.turns.is_paced() {
             return None;
         }
-        Some(match self.turns.stand() {
-            Stand::Away | Stand::Wanted | Stand::Left if others_wait => LOOKS.1,
-            Stand::Away | Stand::Wanted | Stand::Left => AWAY,
-            Stand::Ours => (self.mean / 2).clamp(LOOKS.0, LOOKS.1),
-            Stand::Ends(_) => ENDING,
+        Some(match self.turns.state() {
+            TurnState::Away | TurnState::Wanted | TurnState::Left if others_wait => LOOKS.1,
+            TurnState::Away | TurnState::Wanted | TurnState::Left => AWAY,
+            TurnState::Ours => (self.mean / 2).clamp(LOOKS.0, LOOKS.1),
+            TurnState::Ends(_) => ENDING,
         })
     }
 
-    /// Do launches wait for a turn?
+    /// Whether launches wait for a turn.
     pub(crate) fn awaits_turn(&self) -> bool {
-        self.turns.is_paced() && self.turns.stand() == Stand::Wanted
+        self.turns.is_paced() && self.turns.state() == TurnState::Wanted
     }
 
-    /// Waits for one, until then at most.
+    /// Waits for a turn, until a deadline.
     pub(crate) fn await_turn(&self, until: Instant) {
         self.turns.wait(until);
     }
 
-    /// How long at most calls are waited for.
+    /// Maximum wait for calls.
     pub(crate) fn longest_wait(&self) -> Option<Duration> {
         if !self.turns.is_paced() {
             return None;
         }
-        match self.turns.stand() {
-            Stand::Ends(_) => Some(ENDING),
-            Stand::Ours => Some(IDLE),
-            Stand::Away | Stand::Wanted | Stand::Left => None,
+        match self.turns.state() {
+            TurnState::Ends(_) => Some(ENDING),
+            TurnState::Ours => Some(IDLE),
+            TurnState::Away | TurnState::Wanted | TurnState::Left => None,
         }
     }
 }

@@ -1,9 +1,12 @@
-//! Anonymous memory of this process that the device reads and writes.
+//! Memory of this process that the device reads and writes.
 
+use std::os::fd::AsFd;
 use std::ptr::NonNull;
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+use super::lost_pages;
 
 /// Private anonymous memory, zero at first; taken as it is touched.
 #[derive(Debug)]
@@ -138,6 +141,66 @@ impl Drop for Mapping {
     }
 }
 
+/// Pages of a file, shared with whoever maps them too. Only the device uses them.
+#[derive(Debug)]
+pub struct FilePages {
+    base: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: nothing here reads or writes the memory.
+unsafe impl Send for FilePages {}
+// SAFETY: as above.
+unsafe impl Sync for FilePages {}
+
+impl FilePages {
+    /// `length` bytes from `offset` of `file`, at exactly `address`; all multiples of
+    /// 4096.
+    ///
+    /// # Errors
+    /// `EXIST` where something is mapped there already; `ACCESS` for a file that is
+    /// not open for reading and writing.
+    pub fn at(address: u64, length: u64, file: impl AsFd, offset: u64) -> Result<Self, Errno> {
+        let length = usize::try_from(length).map_err(|_| Errno::NOMEM)?;
+        let place = usize::try_from(address).map_err(|_| Errno::NOMEM)?;
+        let end = place.checked_add(length).ok_or(Errno::NOMEM)?;
+        // Whoever owns the file may truncate it.
+        lost_pages::hold(place, end).map_err(|_| Errno::NOSYS)?;
+        // SAFETY: FIXED_NOREPLACE never replaces a mapping.
+        let base = unsafe {
+            mmap(
+                place as *mut _,
+                length,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::FIXED_NOREPLACE,
+                file,
+                offset,
+            )?
+        };
+        let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
+        let pages = Self { base, length };
+        // Kernels before 4.17 take the address for a hint.
+        match pages.base.as_ptr() as usize == place {
+            true => Ok(pages),
+            false => Err(Errno::EXIST),
+        }
+    }
+
+    /// The address after its last byte.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.base.as_ptr() as u64 + self.length as u64
+    }
+}
+
+impl Drop for FilePages {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and nothing borrows from it.
+        let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,6 +216,27 @@ mod tests {
         let mut out = [0; 3];
         assert!(mapping.copy_out(8189, &mut out));
         assert_eq!(out, [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_truncated_file_is_zeros_from_there() {
+        let file = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, 8192).unwrap();
+        let address = paragpu_protocol::layout::Regions::of(0).unwrap().shadow + (1 << 38);
+        let pages = FilePages::at(address, 8192, &file, 0).unwrap();
+        assert_eq!(pages.end(), address + 8192);
+        let at = |offset: usize| (address as usize + offset) as *mut u8;
+        // SAFETY: mapped above, used by this thread only.
+        let read = |offset| unsafe { at(offset).read_volatile() };
+        // SAFETY: as above.
+        let write = |offset, value| unsafe { at(offset).write_volatile(value) };
+        write(0, 1);
+        write(4096, 2);
+        rustix::fs::ftruncate(&file, 4096).unwrap();
+        assert_eq!((read(0), read(4096)), (1, 0));
+        write(8191, 3);
+        assert_eq!(read(8191), 3);
+        assert!(FilePages::at(address, 4096, &file, 0).is_err(), "taken");
     }
 
     #[test]

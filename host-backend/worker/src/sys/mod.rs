@@ -3,6 +3,7 @@
 
 pub(crate) mod code_cache;
 pub(crate) mod device_bytes;
+pub(crate) mod lost_pages;
 pub mod mapping;
 pub mod process;
 pub(crate) mod refused;

@@ -1,5 +1,10 @@
-//! Device memory, pinned memory, shadows.
+//! Device memory, pinned memory, shadows, files.
 
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt as _;
+
+use paragpu_communicator::Sender as _;
 use paragpu_protocol::codec::Bytes;
 use paragpu_protocol::handle::{
     AliasAddress, DeviceAddress, ShadowAddress, StreamHandle, WindowOffset,
@@ -339,5 +344,96 @@ fn shadows_agree_page_by_page() {
     guest.fails(&destroy(shadow), Status::HOST_MEMORY_NOT_REGISTERED);
     assert_eq!(guest.counters().host_memory, 0);
     guest.call(&create(shadow, 1 << 20)).unwrap();
+    guest.goodbye();
+}
+
+#[test]
+fn a_file_is_shared() {
+    const PAGE: u64 = 4096;
+    let mut guest = Guest::with_window();
+    let shadow = guest.regions.shadow;
+    let memory = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let file = File::from(memory);
+    file.set_len(4 * PAGE - 7).unwrap();
+    let map = |address, size, offset, file| FileMap {
+        address,
+        size,
+        offset,
+        file,
+    };
+    let mut number = 0;
+    let mut pass = |guest: &Guest, file: &dyn AsFd| {
+        number += 1;
+        guest
+            .connection
+            .sender
+            .pass_file(number, file.as_fd())
+            .unwrap();
+        number
+    };
+    guest.fails(&map(shadow, PAGE, 0, 1), Status::NOT_SUPPORTED);
+    let first = pass(&guest, &file);
+    guest.call(&map(shadow, 2 * PAGE, PAGE, first)).unwrap();
+    assert_eq!(guest.device.count("host_register"), 1);
+    // What the device writes is in the file, and the last page of it is whole.
+    let last = pass(&guest, &file);
+    guest
+        .call(&map(shadow + 2 * PAGE, PAGE, 3 * PAGE, last))
+        .unwrap();
+    for (at, value) in [(shadow + PAGE, 7), (shadow + 2 * PAGE, 8)] {
+        guest.post(&super::fill(at, value, 16));
+    }
+    guest.call(&ContextSynchronize {}).unwrap();
+    for (at, value) in [(2 * PAGE, 7), (3 * PAGE, 8)] {
+        let mut bytes = [0; 17];
+        file.read_exact_at(&mut bytes, at).unwrap();
+        assert_eq!(bytes[..16], [value; 16]);
+        assert_eq!(bytes[16], 0);
+    }
+    // Places and ranges that are none.
+    let free = shadow + (1 << 30);
+    for (address, size, offset) in [
+        (free, 0, 0),
+        (free, PAGE + 1, 0),
+        (free, PAGE, 1),
+        (free, PAGE, 4 * PAGE),
+        (free, PAGE, u64::MAX - PAGE + 1),
+        (free + 1, PAGE, 0),
+        (shadow - PAGE, PAGE, 0),
+        (u64::MAX - PAGE + 1, PAGE, 0),
+    ] {
+        let passed = pass(&guest, &file);
+        guest.fails(&map(address, size, offset, passed), Status::INVALID_VALUE);
+    }
+    // Overlaps, in either order.
+    let passed = pass(&guest, &file);
+    let taken = Status::HOST_MEMORY_ALREADY_REGISTERED;
+    guest.fails(&map(shadow + PAGE, PAGE, 0, passed), taken);
+    let create = |address| ShadowCreate {
+        address: ShadowAddress(address),
+        size: PAGE,
+    };
+    guest.fails(&create(shadow + PAGE), taken);
+    guest.call(&create(free)).unwrap();
+    let passed = pass(&guest, &file);
+    guest.fails(&map(free, PAGE, 0, passed), taken);
+    // What is no file, and one that cannot be written.
+    let (pipe, _writer) = std::io::pipe().unwrap();
+    let passed = pass(&guest, &pipe);
+    guest.fails(&map(free + PAGE, PAGE, 0, passed), Status::INVALID_VALUE);
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+    let passed = pass(&guest, &File::open(path).unwrap());
+    guest.fails(&map(free + PAGE, PAGE, 0, passed), Status::OUT_OF_MEMORY);
+    // It is unmapped behind the work that uses it, and once.
+    let unmap = FileUnmap { address: shadow };
+    guest.device.hold(0, true);
+    guest.post(&super::fill(shadow, 9, 16));
+    guest.send(7, &unmap);
+    guest.call(&Ping { value: 1 }).unwrap();
+    assert_eq!(guest.device.count("host_unregister"), 0);
+    guest.device.hold(0, false);
+    guest.reply(7).unwrap();
+    assert_eq!(guest.device.count("host_unregister"), 1);
+    guest.fails(&unmap, Status::HOST_MEMORY_NOT_REGISTERED);
     guest.goodbye();
 }

@@ -553,7 +553,7 @@ fn a_session_that_left_the_memory_ends_its_copies_and_refuses_others() {
         },
     );
     while !direct.session.completion.is_empty() {
-        direct.session.look().unwrap();
+        direct.session.answer_completed().unwrap();
     }
     assert_eq!(direct.vm.state(2), list::READY);
     assert!(direct.vm.bytes(list::PIN_MAX, PAGE as usize) == before);

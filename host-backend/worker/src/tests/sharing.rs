@@ -124,7 +124,9 @@ fn what_one_session_writes_another_reads() {
         size: 2 * CHUNK,
     };
     one.mem_map(&map).unwrap();
-    one.memset(&fill(mine + CHUNK, 7, 16)).unwrap();
+    one.objects
+        .memset(&mut one.gpu, &fill(mine + CHUNK, 7, 16))
+        .unwrap();
     let offer = one.mem_offer(&MemOffer {
         address: mine + CHUNK + 5,
     });
@@ -146,7 +148,10 @@ fn what_one_session_writes_another_reads() {
     }
     other.mem_take(&take(size, token)).unwrap();
     assert_eq!(bytes(theirs + CHUNK), [7; 16]);
-    other.memset(&fill(theirs, 8, 16)).unwrap();
+    other
+        .objects
+        .memset(&mut other.gpu, &fill(theirs, 8, 16))
+        .unwrap();
     settle(&mut other);
     assert_eq!(bytes(mine), [8; 16]);
     // It counts for both.

@@ -1,9 +1,9 @@
-//! When a session stops, and for how long.
+//! Attempts to stop a session.
 //!
 //! A session stops so that its state can be read, for a move or a checkpoint. Its
 //! work may run long, or depend on a later call of its program. So the worker waits
-//! for it with a patience that doubles, and between two attempts it serves the
-//! session for as long as the last attempt took.
+//! with a timeout that doubles with each attempt, and between two attempts it
+//! serves the session for as long as the last attempt took.
 //!
 //! ```text
 //!              begin                    succeed
@@ -16,21 +16,21 @@
 
 use std::time::{Duration, Instant};
 
-/// How long the work that a session has on its device is waited for at first.
+/// First timeout for the session's work in flight.
 const SHORTEST: Duration = Duration::from_millis(250);
-/// And at last.
+/// Last timeout.
 const LONGEST: Duration = Duration::from_secs(32);
 
-/// Where a session is on its way to a stop.
+/// The state of an attempt to stop a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// It executes calls, at least until this moment.
+    /// The session executes calls, at least until this time.
     Serving { until: Instant },
-    /// It executes none, and its device has work left.
+    /// It executes no calls, and its device still has work.
     Draining { since: Instant },
     /// Nothing is in flight; its state can be read.
     Stopped { since: Instant },
-    /// It was not stopped and continues.
+    /// The attempts failed; the session continues.
     GivenUp,
 }
 
@@ -46,14 +46,14 @@ pub(crate) struct Attempts {
 /// The next step after a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failed {
-    /// The session is served for a while, then it is tried again.
+    /// Serve the session for a while, then try again.
     Again(Duration),
-    /// That was the last; the longest patience.
+    /// That was the last attempt; its timeout.
     Last(Duration),
 }
 
 impl Attempts {
-    /// The first one is due at once.
+    /// The first attempt is due immediately.
     pub(crate) fn new() -> Self {
         Self {
             phase: Phase::Serving {
@@ -64,12 +64,13 @@ impl Attempts {
         }
     }
 
-    /// Is it time for the next one?
+    /// Whether the next attempt is due.
     pub(crate) fn is_due(&self) -> bool {
         matches!(self.phase, Phase::Serving { until } if Instant::now() >= until)
     }
 
-    /// The session stops executing calls; how long its work is waited for.
+    /// Begins an attempt: the session stops executing calls. Returns the timeout
+    /// for its work.
     pub(crate) fn begin(&mut self) -> Duration {
         self.phase = Phase::Draining {
             since: Instant::now(),
@@ -77,14 +78,14 @@ impl Attempts {
         self.patience
     }
 
-    /// Its work is complete.
+    /// Ends the attempt: the session's work is complete.
     pub(crate) fn succeed(&mut self) {
         if let Phase::Draining { since } = self.phase {
             self.phase = Phase::Stopped { since };
         }
     }
 
-    /// Its work was not over in time.
+    /// Ends the attempt: the session's work was not complete in time.
     pub(crate) fn fail(&mut self) -> Failed {
         let patience = self.patience;
         self.paused += self.standing();
@@ -99,7 +100,7 @@ impl Attempts {
         Failed::Again(patience)
     }
 
-    /// For how long the session has executed no calls since this attempt began.
+    /// How long the session has executed no calls in this attempt.
     pub(crate) fn standing(&self) -> Duration {
         match self.phase {
             Phase::Draining { since } | Phase::Stopped { since } => since.elapsed(),
@@ -107,7 +108,7 @@ impl Attempts {
         }
     }
 
-    /// For how long it has executed none in all attempts: the downtime.
+    /// How long it has executed no calls in all attempts: the downtime.
     pub(crate) fn downtime(&self) -> Duration {
         self.paused + self.standing()
     }

@@ -12,33 +12,33 @@ use crate::session::code_search::Prints;
 use crate::session::errors::Deferred;
 
 paragpu_protocol::record! {
-    /// Numbers of a session.
+    /// The counters of a session.
     Numbers {
-        /// Calls taken in.
+        /// Calls received.
         received: u64,
         /// Calls executed.
         executed: u64,
-        /// Counted frames that the guest is known to have received.
+        /// Counted frames that the guest has acknowledged.
         arrived: u64,
         /// Counted frames sent.
         sent: u64,
-        /// 1 where kernels may have printed.
+        /// 1 if kernels may have printed.
         may_print: u8,
     }
 
-    /// An error that waits for a call to report it.
+    /// An unreported error.
     Waiting<'a> {
-        /// 0: of a posted call; else the bulk token whose transfer failed.
+        /// 0 for a posted call, otherwise the bulk token whose transfer failed.
         token: u32,
         /// CUresult.
         status: Status,
         /// Number of the call that failed.
         call: u16,
-        /// A sentence.
+        /// One sentence.
         detail: Text<'a>,
     }
 
-    /// How long before the stop an event was reached.
+    /// The age of an event at the stop.
     Reached {
         /// The event.
         event: u64,
@@ -54,7 +54,7 @@ paragpu_protocol::record! {
         value: u64,
     }
 
-    /// Lists, each [`Bytes`] of records.
+    /// Lists of records, each encoded as [`Bytes`].
     Lists<'a> {
         /// [`Numbers`].
         numbers: Numbers,
@@ -122,7 +122,7 @@ impl Session {
         Ok(paragpu_protocol::codec::encode_all(&lists))
     }
 
-    /// Takes the record over; the objects are there.
+    /// Applies the record, after the objects were recreated.
     pub(crate) fn take_bookkeeping(&mut self, payload: &[u8]) -> Result<(), StateError> {
         let lists: Lists<'_> = paragpu_protocol::codec::decode_all(payload)?;
         let limits: Vec<Limit> = all(lists.limits)?;

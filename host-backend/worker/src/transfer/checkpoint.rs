@@ -17,11 +17,11 @@ use super::stop::{Filling, Unstopped};
 use crate::error::SessionEnd;
 use crate::session::{Session, Task};
 
-/// A checkpoint that is under way.
+/// A checkpoint in progress.
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
     target: CheckpointTarget,
-    /// The session ends when it is written.
+    /// End the session once it is written.
     end: bool,
     began: Instant,
     attempts: Attempts,
@@ -39,7 +39,7 @@ impl Checkpoint {
 }
 
 impl Task for Checkpoint {
-    /// [`SessionEnd::PutAway`] where the session was to end with it.
+    /// [`SessionEnd::PutAway`] if the session ends with it.
     fn step(
         mut self: Box<Self>,
         session: &mut Session,
@@ -86,13 +86,13 @@ impl Task for Checkpoint {
 }
 
 impl Session {
-    /// Writes the file, and makes it and its name last.
+    /// Writes the file durably, including its name.
     pub(crate) fn write_file(&mut self, directory: &Path) -> Result<u64, StateError> {
         std::fs::create_dir_all(directory)?;
-        // Its owner only: it holds the token and the program's data.
+        // For its owner only: it contains the token and the program's data.
         let file = tempfile::Builder::new()
             .prefix(".session-")
-            // Not to be read: a confined worker reads nothing there.
+            // Write-only: a confined worker cannot read there.
             .make_in(directory, |path| {
                 let mut new = OpenOptions::new();
                 new.write(true).create_new(true).mode(0o600).open(path)
@@ -104,7 +104,7 @@ impl Session {
         Ok(bytes)
     }
 
-    /// Writes the state into a file, and makes it last.
+    /// Writes the state to a file durably.
     fn write_into(&mut self, file: &File) -> Result<u64, StateError> {
         let mut writer = Writer::new(BufWriter::with_capacity(1 << 20, file));
         let head = self.head();
@@ -122,10 +122,10 @@ impl Session {
         Ok(writer.bytes)
     }
 
-    /// A fresh session becomes the one of a file.
+    /// Restores the session of a file into a new session.
     ///
     /// # Errors
-    /// [`StateError`]: the session is of no use then.
+    /// [`StateError`]; the session is then unusable.
     pub fn read_file(&mut self, file: File) -> Result<(), StateError> {
         self.read_whole(Scanner::new(BufReader::with_capacity(1 << 20, file)))
     }
@@ -138,7 +138,7 @@ impl Session {
             (Kind::Head, payload) => self.take_identity(Identity::decode(payload)?)?,
             _ => return Err(StateError::Order("it does not begin with its head")),
         }
-        // Nobody hands the window over.
+        // The window is not handed over.
         self.leave_window(self.transfer.identity().pinned);
         let mut filling = Filling::default();
         loop {
@@ -152,7 +152,8 @@ impl Session {
         }
     }
 
-    /// The record that says whose session it is, once it has left its window.
+    /// The head record, with the owner of the session, for a session that has left
+    /// its window.
     pub(crate) fn head(&self) -> Vec<u8> {
         let pinned = self.host.pinned_without_window();
         let identity = self.transfer.identity();

@@ -1,4 +1,4 @@
-//! Measures by how much a move delays the program's calls.
+//! Measures how much a move delays the program's calls.
 //!
 //! The thread that serves a session also runs the steps of its move. A call that
 //! arrives during a step is delayed by the step's whole length. If calls still wait
@@ -7,31 +7,30 @@
 
 use std::time::{Duration, Instant};
 
-/// The serving of calls between two steps takes so many times as long as the
-/// step, where calls wait.
+/// If calls wait, they are served for this many times the length of a step before
+/// the next one.
 const SHARE: u32 = 4;
 
 /// The delay that the steps of a move cause.
 #[derive(Debug, Default)]
 pub(crate) struct Delay {
-    /// When the step that is under way began.
+    /// When the current step began.
     since: Option<Instant>,
-    /// When the last one ended, and how long it took.
+    /// When the last step ended, and how long it took.
     last: Option<(Instant, Duration)>,
-    /// Steps since a moment at which no call waited.
+    /// Total length of the steps since no call was waiting.
     sum: Duration,
-    /// The longest that a call can have been delayed, but for the step that is
-    /// under way.
+    /// Maximum delay of a call, without the current step.
     longest: Duration,
 }
 
 impl Delay {
-    /// A move begins.
+    /// Resets the measurement for a new move.
     pub(crate) fn start(&mut self) {
         *self = Self::default();
     }
 
-    /// May a step begin? Where calls wait they come first for a while.
+    /// Whether a step may begin. If calls wait, they come first for a while.
     pub(crate) fn is_due(&self) -> bool {
         self.sum.is_zero()
             || self
@@ -39,12 +38,12 @@ impl Delay {
                 .is_none_or(|(end, took)| end.elapsed() >= took * SHARE)
     }
 
-    /// A step begins.
+    /// Notes the start of a step.
     pub(crate) fn begin(&mut self) {
         self.since = Some(Instant::now());
     }
 
-    /// The step is over.
+    /// Notes the end of a step.
     pub(crate) fn end(&mut self) {
         if let Some(since) = self.since.take() {
             let took = since.elapsed();
@@ -54,12 +53,12 @@ impl Delay {
         }
     }
 
-    /// No call waits.
+    /// Notes that no call is waiting.
     pub(crate) fn caught_up(&mut self) {
         self.sum = Duration::ZERO;
     }
 
-    /// The longest that a call can have been delayed so far.
+    /// Maximum delay of a call so far.
     pub(crate) fn longest(&self) -> Duration {
         let step = self.since.map_or(Duration::ZERO, |since| since.elapsed());
         self.longest.max(self.sum + step)

@@ -24,21 +24,24 @@ use super::regions::{Chunk, named};
 use super::shared::{Mapping, Peers, mappings};
 use super::state::{ImagePart, Kind, Scanner, StateError, Writer};
 use super::stop::Filling;
-use crate::connect::{Life, attach_pci, guest_memory};
+use crate::connect::{attach_pci, guest_memory};
+use crate::life::Life;
 use crate::reconnect::Waiting;
 use crate::session::Session;
 use crate::session::host_memory::Pinned;
 use paragpu_control::worker::Channel;
 
-/// Longest silence of the source. It may wait for a program's long kernel.
+/// Maximum silence of the source, which may be waiting for a long kernel.
 const SILENCE: Duration = Duration::from_secs(90);
 
-/// Where the guest of a session is that has arrived.
+/// How the guest of an arrived session is connected.
 pub(crate) enum Arrived {
-    /// At its connection, which came too; and what tells that the guest is gone.
+    /// By its connection, which was handed over; and how to detect that the guest
+    /// is gone.
     Connected(Box<dyn Receiver>, Life),
-    /// Here, to be welcomed. The end of the link then tells the source that the
-    /// guest has left the memory that it shared with the source's host.
+    /// By a new connection that waits for its welcome. Closing the link then tells
+    /// the source that the guest no longer uses the memory that it shared with the
+    /// source's host.
     Waiting(UnixStream),
 }
 
@@ -50,7 +53,7 @@ pub(crate) struct Destination {
     missing: Vec<u8>,
     connection: Option<Connection>,
     life: Option<Life>,
-    /// Came with the connection.
+    /// The token that came with the connection.
     token: Option<Token>,
     /// The access of the two devices to each other's memory.
     sharing: Option<Sharing>,
@@ -60,18 +63,18 @@ pub(crate) struct Destination {
 /// How this device uses the source's memory.
 #[derive(Debug, Clone, Copy)]
 enum Sharing {
-    /// It is the same device: it maps it.
+    /// Same device: it maps the memory.
     Memory,
-    /// It copies from it, as far as it can.
+    /// Another device: it copies from the memory, as far as it can.
     Copies,
 }
 
 impl Destination {
-    /// Takes the link, says that it listens, and how the guest reaches the
-    /// session here.
+    /// Takes the link, and tells the source that this worker is ready and how the
+    /// guest reaches it.
     pub(crate) fn new(link: OwnedFd, home: &Move<'_>) -> Result<Self, StateError> {
         let socket = UnixStream::from(link);
-        // The daemon read its first frame without waiting.
+        // The daemon has already read its first frame.
         socket.set_nonblocking(false)?;
         socket.set_read_timeout(Some(SILENCE))?;
         socket.set_write_timeout(Some(SILENCE))?;
@@ -92,9 +95,9 @@ impl Destination {
         })
     }
 
-    /// Fills `session` until it is this worker's; a guest that connects by itself
-    /// waits in `waiting`. On an error the source goes
-    /// on with it, and this process must end without touching the guest's
+    /// Restores the session into `session` until this worker owns it. A guest that
+    /// reconnects by itself waits in `waiting`. After an error the source continues
+    /// with the session, and this process must exit without touching the guest's
     /// connection.
     pub(crate) fn fill(
         mut self,
@@ -116,7 +119,7 @@ impl Destination {
             std::mem::forget(self.connection);
             return Err(error);
         }
-        // A source that is gone need not hear it.
+        // If the source is gone, it need not know.
         let _ = self.writer.put(Kind::Ready, &[]);
         let _ = self.writer.flush();
         Ok(match (self.connection, self.life) {
@@ -129,13 +132,14 @@ impl Destination {
         loop {
             let (kind, payload) = match self.scanner.record() {
                 Ok(record) => record,
-                // The source may have given the session away all the same.
+                // The source may have handed over the session nevertheless.
                 Err(error) => return self.take_session().map_err(|_| error),
             };
             match kind {
                 Kind::Head => {
                     let identity = Identity::decode(payload)?;
-                    // What the guest has comes with its window, or by itself.
+                    // The guest's contents come with its window, or the guest sends
+                    // them.
                     if identity.pinned == Pinned::Here {
                         session.leave_window(Pinned::Here);
                     }
@@ -153,7 +157,7 @@ impl Destination {
                             self.missing.extend_from_slice(&part.hash);
                         }
                     } else {
-                        session.take_image(payload)?;
+                        session.objects.take_image(payload)?;
                     }
                 }
                 Kind::ImageNames => {
@@ -181,7 +185,7 @@ impl Destination {
                 }
                 Kind::ObjectsEnd => {
                     session.take_record(&mut self.filling, kind, payload)?;
-                    // Staging memory takes a driver a while to pin.
+                    // The driver needs a while to pin staging memory.
                     Mover::new(session)?.keep(session);
                     self.answer(Kind::Ready, &[])?;
                 }
@@ -231,7 +235,7 @@ impl Destination {
         }
     }
 
-    /// The session is this worker's, or an error.
+    /// Takes ownership of the session.
     fn take_session(&self) -> Result<(), StateError> {
         match &self.token {
             Some(token) if token.take() => Ok(()),
@@ -245,7 +249,7 @@ impl Destination {
         loop {
             match waiting.received() {
                 Some(received) if received <= session.link.sender().counts().1 => break,
-                // It has heard more from the source, which continued.
+                // It has received more from the source, which continued.
                 Some(_) => return Err(StateError::Order("a guest that went on elsewhere")),
                 None => {}
             }
@@ -271,9 +275,9 @@ impl Destination {
         self.answer(Kind::Here, &[])
     }
 
-    /// Waits for the source's word. The guest waits for its welcome meanwhile,
-    /// and listens to nobody else: a session that moves `alone` may be taken
-    /// where the link breaks.
+    /// Waits for the source's commit. Meanwhile the guest waits for its welcome and
+    /// for nothing else, so a session that moves `alone` may be taken over if the
+    /// link breaks.
     fn await_commit(&mut self, alone: bool) -> Result<(), StateError> {
         loop {
             match self.scanner.record() {
@@ -318,7 +322,7 @@ impl Destination {
         session.take_shared(&self.filling.items, mappings, descriptors, peers)
     }
 
-    /// Copies what the source names from its device to this one.
+    /// Copies the memory that the source names from its device to this one.
     fn fetch(&mut self, session: &mut Session, chunks: &[Chunk]) -> Result<(), StateError> {
         session.settle(&mut self.filling)?;
         let mut mover = Mover::new(session)?;
@@ -327,7 +331,7 @@ impl Destination {
         fetched
     }
 
-    /// The frame with descriptors that a record announced.
+    /// Receives the frame with descriptors that a record announced.
     fn receive_descriptors(&self) -> Result<Vec<OwnedFd>, StateError> {
         let deadline = Some(Instant::now() + SILENCE);
         let came =
@@ -391,7 +395,7 @@ impl Destination {
         }
         self.connection = Some(connection);
         self.token = token;
-        // What lies in the window waited for it.
+        // Objects in the window had to wait for it.
         session.make_pinned(&self.filling)
     }
 }
@@ -401,8 +405,8 @@ fn called_off(reason: &[u8]) -> StateError {
     StateError::Impossible(format!("the source keeps the session: {reason}"))
 }
 
-/// The address of a port of this host, as a guest with the connection `socket`
-/// reaches it, where the daemon listens at all addresses.
+/// The address of this host that a guest with connection `socket` can reach, if the
+/// daemon listens on all addresses.
 pub(crate) fn reachable(address: &str, socket: Option<BorrowedFd<'_>>) -> String {
     let Ok(mut address) = address.parse::<SocketAddr>() else {
         return address.to_owned();

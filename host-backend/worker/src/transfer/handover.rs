@@ -12,13 +12,13 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::watch::Liveness;
 use paragpu_control::worker::Channel;
 
-/// A connection that stands, by its descriptors.
+/// An open connection, as descriptors.
 #[derive(Debug)]
 pub(crate) struct Handover {
     pub(crate) transport: Transport,
-    /// `Stream`: the socket. `Shm`: memory, host's bell, guest's bell, socket.
-    /// `Pci`: window, doorbell, interrupt, liveness; where the host reaches the
-    /// VM's memory, its table and its files.
+    /// `Stream`: the socket. `Shm`: memory, host's doorbell, guest's doorbell,
+    /// socket. `Pci`: window, doorbell, interrupt, liveness, and if the host can
+    /// reach the VM's memory, its table and its files.
     pub(crate) fds: Vec<OwnedFd>,
     /// Of `Pci`.
     pub(crate) channel: Channel,
@@ -33,34 +33,34 @@ impl Handover {
     }
 }
 
-/// Decides which of two workers continues with a session, whatever becomes of
-/// the link between them: an event descriptor that both hold. The source gives
-/// its one count away at the commit; its reader owns the session.
+/// Decides which of two workers continues with a session, even if the link between
+/// them breaks. It is an eventfd that both hold. At the commit the source writes a
+/// count of one; the worker that reads it owns the session.
 #[derive(Debug)]
 pub(crate) struct Token(OwnedFd);
 
 impl Token {
-    /// One that nobody can take yet.
+    /// A token that cannot be taken yet.
     pub(crate) fn new() -> std::io::Result<Self> {
         let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
         Ok(Self(eventfd(0, flags)?))
     }
 
-    /// The other worker's.
+    /// The other worker's token.
     pub(crate) fn of(fd: OwnedFd) -> Self {
         Self(fd)
     }
 
-    /// From here on one of the two can take it.
+    /// Allows one of the two to take it.
     pub(crate) fn give(&self) -> std::io::Result<()> {
         rustix::io::write(&self.0, &1_u64.to_ne_bytes())?;
         Ok(())
     }
 
-    /// True for one taker, once, after it was given.
+    /// Takes it. True once, for one of the two, after [`give`](Self::give).
     pub(crate) fn take(&self) -> bool {
-        // The kernel gives the whole count to one reader. The other gets EAGAIN, also
-        // where both read at once and in different processes.
+        // The kernel gives the whole count to one reader. The other gets EAGAIN,
+        // even if both read at once and in different processes.
         let mut count = [0; 8];
         matches!(rustix::io::read(&self.0, &mut count), Ok(8))
     }
@@ -75,13 +75,13 @@ impl AsFd for Token {
 /// A process serves one session, which has one connection at a time.
 static CURRENT: Mutex<Option<Handover>> = Mutex::new(None);
 
-/// The connection that stands.
+/// The current connection.
 pub(crate) fn current() -> MutexGuard<'static, Option<Handover>> {
     CURRENT.lock()
 }
 
 paragpu_protocol::record! {
-    /// The guest's connection; its descriptors follow in a frame of their own.
+    /// The guest's connection. Its descriptors follow in a separate frame.
     ConnectionRecord<'a> {
         /// A [`paragpu_protocol::handshake::Transport`].
         transport: u8,
@@ -96,7 +96,7 @@ paragpu_protocol::record! {
         /// If TLS protects the connection, how another worker continues with
         /// it; else empty.
         secured: Bytes<'a>,
-        /// Bytes of a frame whose rest is in the connection.
+        /// Bytes received of a frame whose rest is still in the connection.
         unfinished: Bytes<'a>,
     }
 }

@@ -10,22 +10,22 @@ use crate::session::host_memory::Pinned;
 pub struct Identity {
     /// The guest's ordinal of the device.
     pub ordinal: u32,
-    /// Secret with which the guest resumes the session.
+    /// The secret that lets the guest resume the session.
     pub token: [u8; 16],
-    /// How many devices the guest has.
+    /// Number of the guest's devices.
     pub device_count: u32,
-    /// The guest's process, as the guest counts.
+    /// The guest's process ID, in the guest's namespace.
     pub guest_pid: u32,
     /// The VM, user or address.
     pub vm: String,
-    /// Name of the GPU it comes from.
+    /// Name of the GPU from which it comes.
     pub device: String,
-    /// Where the contents of the session's pinned memory are.
+    /// The location of the session's pinned memory.
     pub pinned: Pinned,
 }
 
 impl Identity {
-    /// Of a session that nobody named, on the guest's device `ordinal`.
+    /// For an unidentified session on the guest's device `ordinal`.
     pub(crate) fn unknown(ordinal: u32, device: String) -> Self {
         Self {
             ordinal,

@@ -1,7 +1,7 @@
 //! Moves a session to another worker, or to a checkpoint and back.
 //!
 //! [`state`] is the format. `replay.rs` recreates objects, `regions.rs` lists
-//! memory, `mover.rs` reads and writes it, and `bookkeeping.rs` is the rest of the
+//! memory, `mover.rs` reads and writes it, and `bookkeeping.rs` has the rest of the
 //! state. `stop.rs` stops the session so that its state can be read, as often as
 //! `attempts.rs` allows; `delay.rs` measures how much that delays the program.
 //! `precopy.rs` decides which memory to pre-copy, `shared.rs` hands over memory by

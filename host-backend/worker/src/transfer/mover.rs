@@ -15,9 +15,9 @@ use super::state::{StateError, device};
 use crate::session::Session;
 use crate::sys::mapping::Mapping;
 
-/// Bytes of a hash.
+/// Size of a hash.
 const HASH: u64 = 32;
-/// Chunks in a slot, and where in it each begins.
+/// Chunks in a slot, with their offsets.
 #[derive(Debug)]
 struct Load {
     slot: u64,
@@ -25,14 +25,14 @@ struct Load {
     filled: u64,
 }
 
-/// A slot that the device fills or reads.
+/// A slot that the device is filling or reading.
 #[derive(Debug)]
 struct UnderWay {
     load: Load,
     mark: EventId,
 }
 
-/// Chunks that were read.
+/// A slot of chunks that were read.
 #[derive(Debug)]
 pub(crate) struct Batch<'a> {
     load: Load,
@@ -50,22 +50,22 @@ impl Batch<'_> {
     }
 }
 
-/// Staging memory and a stream of its own, several slots at a time.
+/// Copies through staging memory with a stream of its own, several slots in flight.
 #[derive(Debug)]
 pub(crate) struct Mover {
     ring: StagingRing,
     under_way: VecDeque<UnderWay>,
-    /// The slot that writes go to.
+    /// The slot that collects writes.
     open: Option<Load>,
     next: u64,
 }
 
 impl Mover {
-    /// Takes staging memory and a stream, or those that the session kept.
+    /// Allocates staging memory and a stream, or takes those that the session kept.
     pub(crate) fn new(session: &mut Session) -> Result<Self, StateError> {
         let ring = match session.transfer.take_ring() {
             Some(kept) => {
-                // A move that failed may have left copies under way.
+                // A failed move may have left copies in flight.
                 device(kept.drain(&mut session.gpu))?;
                 kept
             }
@@ -79,23 +79,23 @@ impl Mover {
         })
     }
 
-    /// Keeps everything for the session's next move. Giving it back would
-    /// wait for whatever runs, and a kernel may run forever.
+    /// Keeps everything for the session's next move. Freeing it would wait for
+    /// running work, and a kernel may run forever.
     pub(crate) fn keep(self, session: &mut Session) {
         session.transfer.keep_ring(self.ring);
     }
 
-    /// Gives everything back; nothing of the program's runs.
+    /// Frees everything. No work of the program may be running.
     pub(crate) fn release(self, session: &mut Session) {
         self.ring.release(&mut session.gpu);
     }
 
-    /// Is there a slot to read into?
+    /// Whether a slot is free to read into.
     pub(crate) fn has_room(&self) -> bool {
         (self.under_way.len() as u64) < SLOTS
     }
 
-    /// Is nothing under way?
+    /// Whether no copy is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.under_way.is_empty() && self.open.is_none()
     }
@@ -110,8 +110,8 @@ impl Mover {
         }
     }
 
-    /// Begins to bring chunks into a slot, as many of `chunks` as fit; there
-    /// is room. What cannot be read, for `lost` to judge, is left out.
+    /// Begins to read as many of `chunks` as fit into a free slot. Chunks that
+    /// cannot be read are left out if `lost` allows it.
     pub(crate) fn begin_read(
         &mut self,
         session: &mut Session,
@@ -141,7 +141,7 @@ impl Mover {
         chunk: &Chunk,
         offset: u64,
     ) -> Result<(), StateError> {
-        // Not the device's to copy.
+        // The device does not copy this.
         if chunk.kind == MemoryKind::Agreed {
             let bytes = session.host.agreed(chunk.name, chunk.offset, chunk.size)?;
             if !self.ring.memory().copy_in(offset, bytes) {
@@ -154,7 +154,7 @@ impl Mover {
         self.copy(session, to, source, extent)
     }
 
-    /// The device is to say when it is through with a slot.
+    /// Marks the end of the device's use of a slot.
     fn mark(&mut self, session: &mut Session, load: Load) -> Result<(), StateError> {
         let Some(mark) = self.ring.mark(load.slot) else {
             return Err(StateError::Order("a slot that is not there"));
@@ -179,7 +179,7 @@ impl Mover {
         device(session.gpu.copy_rect(to, from, extent, self.ring.stream()))
     }
 
-    /// The next chunks that were read, if they are there; `wait` for them.
+    /// The next chunks that were read, if complete, or after a `wait`.
     pub(crate) fn finish_read(
         &mut self,
         session: &mut Session,
@@ -201,7 +201,7 @@ impl Mover {
             .map(|UnderWay { load, .. }| Batch { load, staging }))
     }
 
-    /// Reads all `chunks` and shows them, in order.
+    /// Reads all `chunks` and passes them on, in order.
     pub(crate) fn read_batches(
         &mut self,
         session: &mut Session,
@@ -222,7 +222,7 @@ impl Mover {
         }
     }
 
-    /// The same, one chunk at a time.
+    /// [`read_batches`](Self::read_batches), one chunk at a time.
     pub(crate) fn read_all(
         &mut self,
         session: &mut Session,
@@ -236,8 +236,8 @@ impl Mover {
         })
     }
 
-    /// The BLAKE3 of each of `chunks`: by the device if it can and they
-    /// have addresses, else of the bytes that it copies out.
+    /// The BLAKE3 hash of each of `chunks`. The device computes it if it can and
+    /// the chunks have addresses; otherwise the chunks are read.
     pub(crate) fn hash_all(
         &mut self,
         session: &mut Session,
@@ -249,7 +249,7 @@ impl Mover {
             .iter()
             .enumerate()
             .partition(|(_, chunk)| chunk.address().is_some());
-        // A slot holds the hashes of so many.
+        // A slot has room for this many hashes.
         for some in there.chunks((CHUNK / HASH) as usize) {
             if !self.hash_there(session, some, &mut hashes)? {
                 copied.extend(some.iter().copied());
@@ -270,7 +270,7 @@ impl Mover {
         Ok(hashes)
     }
 
-    /// False if the device does not hash.
+    /// Hashes on the device. False if it cannot.
     fn hash_there(
         &mut self,
         session: &mut Session,
@@ -299,7 +299,7 @@ impl Mover {
         Ok(true)
     }
 
-    /// Begins to write a chunk, waiting for a slot.
+    /// Begins to write a chunk. Waits for a slot.
     pub(crate) fn write(
         &mut self,
         session: &mut Session,
@@ -329,7 +329,7 @@ impl Mover {
             return Err(StateError::Order("a chunk too large"));
         }
         load.filled += chunk.size;
-        // The slot is under way from here on, whatever the device says.
+        // From here on the slot is in flight, even if the device reports an error.
         self.open = Some(load);
         let (destination, extent) = session.end(&chunk)?;
         let from = linear(self.ring.memory().address() + offset, extent);
@@ -355,7 +355,7 @@ impl Mover {
         device(self.ring.drain(&mut session.gpu))
     }
 
-    /// Waits until all that was begun is over.
+    /// Waits until all copies are complete.
     pub(crate) fn settle(&mut self, session: &mut Session) -> Result<(), StateError> {
         if let Some(load) = self.open.take() {
             self.mark(session, load)?;

@@ -16,7 +16,7 @@ pub use paragpu_control::worker::{Figures, Phase, Progress, Report, Route, Step}
 pub enum Order {
     /// Write the session's state.
     Checkpoint {
-        /// Where to.
+        /// The target.
         target: CheckpointTarget,
         /// End the session when it is written.
         end: bool,
@@ -25,12 +25,12 @@ pub enum Order {
     Migrate(Departure),
 }
 
-/// Where a session's state is written.
+/// The target of a checkpoint.
 #[derive(Debug)]
 pub enum CheckpointTarget {
-    /// Into a file of this directory, which is made if it does not exist.
+    /// A file in this directory, which is created if it does not exist.
     Directory(PathBuf),
-    /// Into this file, which the daemon gives its name.
+    /// This file, which the daemon names.
     File(File),
 }
 
@@ -39,18 +39,19 @@ pub enum CheckpointTarget {
 pub struct Departure {
     /// Leads to the destination's daemon.
     pub link: OwnedFd,
-    /// Descriptors pass the link.
+    /// The link can carry descriptors.
     pub local: bool,
-    /// Which of the destination's devices.
+    /// The requested device of the destination.
     pub wanted: u32,
     /// The communicator over which the guest continues there; empty for its
     /// connection as it is.
     pub follows: String,
-    /// Of sessions that move together: pipes that let it stop, and commit.
+    /// For sessions that move together: the pipes that allow the stop and the
+    /// commit.
     pub gates: Option<[OwnedFd; 2]>,
-    /// Copy memory while the program runs.
+    /// Pre-copy memory.
     pub precopy: bool,
-    /// Hand device memory over where both ends are on one GPU.
+    /// Hand over device memory if both ends are on one GPU.
     pub hand_over: bool,
 }
 
@@ -88,7 +89,7 @@ impl Orders {
         }
     }
 
-    /// Leaves an order; false where another one waits.
+    /// Queues an order. False if another one is queued.
     pub fn give(&self, order: Order) -> bool {
         let mut place = locked(&self.order);
         if place.is_some() {
@@ -101,14 +102,14 @@ impl Orders {
         true
     }
 
-    /// Ends the session's wait for calls.
+    /// Interrupts the session's wait for calls.
     pub(crate) fn wake(&self) {
         if let Some(wake) = &*locked(&self.wake) {
             wake.wake();
         }
     }
 
-    /// Takes the order that waits.
+    /// Takes the queued order.
     pub(crate) fn take(&self) -> Option<Order> {
         if !self.waiting.load(Ordering::Relaxed) {
             return None;
@@ -118,7 +119,7 @@ impl Orders {
         order
     }
 
-    /// Interrupts the session's wait for calls.
+    /// Sets what interrupts the session's wait for calls.
     pub(crate) fn wakes(&self, wake: Arc<dyn Wake>) {
         *locked(&self.wake) = Some(wake);
     }

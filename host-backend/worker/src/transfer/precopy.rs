@@ -1,10 +1,10 @@
-//! Pre-copy: memory that is copied while the program runs.
+//! Pre-copy: copying memory while the program runs.
 //!
 //! With dirty tracking, the device reports exactly which pages of a copy are stale,
 //! and only those are sent after the stop. Pre-copy runs in rounds, each with the
-//! pages dirtied since the previous round, as long as the rounds shrink. Pages that
+//! pages dirtied since the previous one, as long as the rounds shrink. Pages that
 //! are written all the time are left for the stop, and a program that writes
-//! everything is detected before much was copied needlessly.
+//! everything is detected before much is copied in vain.
 //!
 //! Without dirty tracking, memory is copied once, and both ends compare hashes after
 //! the stop. A few probe chunks are copied first and reread later: if nearly all of
@@ -24,20 +24,21 @@ use crate::session::Session;
 const ROUNDS: u32 = 6;
 /// Pre-copy may waste 1/`VAIN` of all contents on pages that become dirty again.
 const VAIN: u64 = 10;
-/// Less than 1/`LITTLE` of all contents is left for the stop, without another round.
+/// If less than 1/`LITTLE` of all contents is dirty, it is left for the stop,
+/// without another round.
 const LITTLE: u64 = 64;
 /// The waste is measured after each 1/`LOOK` of all contents.
 const LOOK: u64 = 32;
 /// A chunk is hot, and left for later, while more than 1/`HOT` of it is dirty.
 const HOT: u64 = 4;
 
-/// Samples are one chunk of so many, and between these numbers.
+/// One chunk in this many is a sample, within these limits.
 const SAMPLED: usize = 32;
 const FEWEST_SAMPLES: usize = 4;
 const MOST_SAMPLES: usize = 32;
-/// Sessions of fewer chunks are copied before much could be seen.
+/// Sessions with fewer chunks are copied before samples could show anything.
 const SMALL: usize = 16;
-/// The samples are read again after one over each of these of all contents.
+/// The samples are reread after 1/32, 1/8 and 1/2 of all contents.
 const PROBES: [u64; 3] = [32, 8, 2];
 
 /// Memory to copy.
@@ -45,23 +46,22 @@ const PROBES: [u64; 3] = [32, 8, 2];
 enum Todo {
     /// A chunk that the destination does not hold.
     First(Chunk),
-    /// A part of one that it holds, written since.
+    /// A part of one that it holds, which was written since.
     Again(Chunk),
 }
 
-/// Some chunks, of which it is seen whether the program continues writing them.
+/// Some chunks that are reread to see whether the program keeps writing them.
 #[derive(Debug, Default)]
 pub(crate) struct Samples {
-    /// Hashes as they were copied, once they were; `None` from when they were
-    /// found changed.
+    /// The hashes of copied samples; `None` once found changed.
     all: BTreeMap<Chunk, Option<blake3::Hash>>,
-    /// Those that were copied.
+    /// Number of copied samples.
     copied: usize,
-    /// Of these, those that were found changed.
+    /// Number of those found changed.
     changed: usize,
-    /// How often they were asked for again.
+    /// Number of probes.
     probes: usize,
-    /// Of those asked for, how many were not seen yet.
+    /// Samples of the current probe that are still to be read.
     awaited: usize,
 }
 
@@ -73,7 +73,7 @@ impl Samples {
             return Self::default();
         }
         let count = (fit.len() / SAMPLED).clamp(FEWEST_SAMPLES, MOST_SAMPLES);
-        // Not at the begin of each part: programs write at begins.
+        // Not at the start of each part: programs tend to write there.
         let places = (0..count).map(|at| (2 * at + 1) * fit.len() / (2 * count));
         let chosen = places.filter_map(|at| fit.get(at));
         Self {
@@ -86,8 +86,8 @@ impl Samples {
         self.all.contains_key(chunk)
     }
 
-    /// Looks at a chunk that was read. True if it was read to be looked at,
-    /// and need not travel.
+    /// Examines a chunk that was read. True if it was read only for a probe and
+    /// need not be sent.
     pub(crate) fn look(&mut self, chunk: &Chunk, bytes: &[u8]) -> bool {
         let Some(sample) = self.all.get_mut(chunk) else {
             return false;
@@ -105,7 +105,7 @@ impl Samples {
         true
     }
 
-    /// Nearly all that were copied have changed since.
+    /// Whether nearly all copied samples have changed.
     fn are_changed(&self) -> bool {
         self.copied >= FEWEST_SAMPLES && self.changed > self.copied / 4 * 3
     }
@@ -125,8 +125,8 @@ impl Samples {
         again
     }
 
-    /// Would more than `begun` bytes of `all` be copied before the waste was first
-    /// measured?
+    /// Whether more than `begun` bytes of `all` would be copied before waste is
+    /// first measured.
     fn hold_back(&self, begun: u64, all: u64) -> bool {
         match self.probes {
             0 => {
@@ -144,19 +144,18 @@ impl Samples {
 #[derive(Debug)]
 pub(crate) struct PreCopy {
     pub(crate) mover: Mover,
-    /// Of a device that notes no writes.
+    /// The samples, for a device without dirty tracking.
     pub(crate) samples: Samples,
     /// The device tracks writes.
     watched: bool,
-    /// To be copied in this round.
+    /// Memory to copy in this round.
     queue: VecDeque<Todo>,
-    /// Chunks that are written too much to be copied.
+    /// Chunks that are written too often to copy now.
     hot: Vec<Chunk>,
-    /// Chunks of which the destination has a copy: where writes are noted,
-    /// true but for what was written since the device forgot them; of others
-    /// nothing is known.
+    /// Chunks of which the destination has a copy. With dirty tracking, the copy is
+    /// correct except for pages dirtied since; without, nothing is known about it.
     held: HashSet<Chunk>,
-    /// The creating calls of the objects that the destination has.
+    /// The creating calls of the destination's objects.
     owners: Owners,
     /// Bytes of all contents.
     pub(crate) all: u64,
@@ -167,22 +166,22 @@ pub(crate) struct PreCopy {
     /// Bytes that had been copied when the waste was last measured.
     looked: u64,
     round: u32,
-    /// Bytes that were to be copied in this round.
+    /// Bytes to copy in this round.
     round_bytes: u64,
 }
 
 /// The chunks to send after the stop.
 #[derive(Debug, Default)]
 pub(crate) struct Rest {
-    /// Whatever they hold.
+    /// To send in any case.
     pub(crate) send: Vec<Chunk>,
-    /// The destination has zeros there.
+    /// To send unless zero: the destination has zeros there.
     pub(crate) fresh: Vec<Chunk>,
-    /// The destination may have the same.
+    /// To compare: the destination may have the same contents.
     pub(crate) compare: Vec<Chunk>,
 }
 
-/// The parts of a chunk with an address that were written.
+/// The dirty parts of a chunk with an address.
 fn written(session: &mut Session, chunk: &Chunk, forget: bool) -> Result<Vec<Chunk>, StateError> {
     let Some(address) = chunk.address() else {
         return Ok(Vec::new());
@@ -203,7 +202,7 @@ fn bytes(chunks: &[Chunk]) -> u64 {
 /// The creating call of each object of a session.
 pub(crate) type Owners = BTreeMap<Name, Recorded>;
 
-/// The creating call of each of the session's objects now.
+/// The creating call of each of the session's current objects.
 pub(crate) fn owners(session: &Session) -> Owners {
     let created = session
         .objects
@@ -215,7 +214,7 @@ pub(crate) fn owners(session: &Session) -> Owners {
         .collect()
 }
 
-/// Tells of chunks whether what they are part of is the same now and then.
+/// Returns a test whether a chunk's object is the same now and then.
 fn same<'a>(now: &'a Owners, then: &'a Owners) -> impl Fn(&Chunk) -> bool + 'a {
     let modules =
         |owners: &'a Owners| owners.range((ObjectKind::Module, 0)..=(ObjectKind::Module, u64::MAX));
@@ -227,23 +226,23 @@ fn same<'a>(now: &'a Owners, then: &'a Owners) -> impl Fn(&Chunk) -> bool + 'a {
 }
 
 impl PreCopy {
-    /// Begins: the destination has the objects of `sent` and nothing in
-    /// `chunks`, of which those of these objects are copied. `watched`
-    /// where the session's device tracks writes.
+    /// Begins pre-copy. The destination has the objects in `sent` and no contents.
+    /// The chunks of these objects are copied. `watched` says whether the session's
+    /// device tracks writes.
     pub(crate) fn new(
         session: &mut Session,
         sent: Owners,
         mut chunks: Vec<Chunk>,
         watched: bool,
     ) -> Result<Self, StateError> {
-        // The program may have made others since.
+        // The program may have created others since.
         chunks.retain(same(&owners(session), &sent));
         let all = bytes(&chunks);
         let samples = match watched {
             true => Samples::default(),
             false => Samples::of(&chunks),
         };
-        // The samples first, so that they are soon seen again.
+        // The samples come first, so that they can be reread soon.
         let (first, then): (Vec<_>, Vec<_>) =
             chunks.into_iter().partition(|chunk| samples.holds(chunk));
         Ok(Self {
@@ -263,15 +262,15 @@ impl PreCopy {
         })
     }
 
-    /// Continues: the destination has the objects of `sent` now, and `chunks` are
-    /// theirs.
+    /// Continues with more objects: the destination now has those in `sent`, with
+    /// these `chunks`.
     pub(crate) fn renew(&mut self, session: &Session, sent: Owners, mut chunks: Vec<Chunk>) {
-        // The program may have made others since.
+        // The program may have created others since.
         chunks.retain(same(&owners(session), &sent));
         self.all = bytes(&chunks);
         let there: HashSet<Chunk> = chunks.iter().copied().collect();
         let stands = same(&sent, &self.owners);
-        // What was recreated there holds nothing of what was copied.
+        // Recreated objects have lost the contents that were copied.
         self.held
             .retain(|chunk| there.contains(chunk) && stands(chunk));
         drop(stands);
@@ -292,20 +291,20 @@ impl PreCopy {
         self.round = ROUNDS;
     }
 
-    /// Are copies that were begun all there?
+    /// Whether no copy is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.mover.is_idle()
     }
 
-    /// Must zeros travel, too?
+    /// Whether zeros must be sent as well.
     pub(crate) fn sends_zeros(&self) -> bool {
         self.round > 1
     }
 
-    /// Starts reads of memory to copy, as far as there is room.
+    /// Starts reads of memory to copy, as long as there is room.
     pub(crate) fn read(&mut self, session: &mut Session) -> Result<(), StateError> {
         while self.mover.has_room() {
-            // Where nothing is under way there is nothing to wait for.
+            // If nothing is in flight, there is nothing to wait for.
             let held_back =
                 !self.mover.is_idle() && self.samples.hold_back(self.held_bytes, self.all);
             match self.queue.front() {
@@ -330,8 +329,8 @@ impl PreCopy {
                         _ => return Ok(None),
                     };
                     queue.pop_front();
-                    // Forgotten before it is read, so that what is written
-                    // from now on is found.
+                    // Dirty tracking is reset before the read, so that later writes
+                    // are detected.
                     let noted = if *watched {
                         bytes(&written(session, &chunk, true)?)
                     } else {
@@ -348,15 +347,14 @@ impl PreCopy {
                     return Ok(Some(chunk));
                 }
             };
-            // Memory that was taken away meanwhile needs no copy: what may
-            // be mapped there later is noted as written.
+            // Memory that was unmapped meanwhile needs no copy: memory mapped there
+            // later counts as dirty.
             mover.begin_read(session, next, |_| Ok(()))?;
         }
         Ok(())
     }
 
-    /// The queue is empty: is it time for the stop, or is there another
-    /// round?
+    /// Decides, when the queue is empty, whether to stop or to run another round.
     pub(crate) fn is_over(&mut self, session: &mut Session) -> Result<bool, StateError> {
         if !self.watched || self.round >= ROUNDS {
             return Ok(self.queue.is_empty());
@@ -374,7 +372,7 @@ impl PreCopy {
         Ok(false)
     }
 
-    /// Ends pre-copy if it wasted too much, or would.
+    /// Ends pre-copy if it wastes too much.
     pub(crate) fn judge(&mut self, session: &mut Session) -> Result<(), StateError> {
         if !self.watched {
             if self.samples.are_changed() {
@@ -413,7 +411,7 @@ impl PreCopy {
         Ok(stale)
     }
 
-    /// What of `chunks`, all the contents that the stopped session has, the
+    /// The part of `chunks`, all contents of the stopped session, that the
     /// destination lacks.
     pub(crate) fn rest(&self, session: &mut Session, chunks: &[Chunk]) -> Result<Rest, StateError> {
         let now = owners(session);
@@ -421,7 +419,7 @@ impl PreCopy {
         let mut rest = Rest::default();
         for chunk in chunks {
             if !same(chunk) {
-                // The destination may have had something else there.
+                // The destination may have other contents there.
                 rest.send.push(*chunk);
             } else if !self.held.contains(chunk) {
                 rest.fresh.push(*chunk);

@@ -1,4 +1,4 @@
-//! The contents of a session's memory, in chunks, on any device.
+//! The contents of a session's memory as chunks, independent of the device.
 //!
 //! Both sides list the chunks of the same objects in the same order, so the n-th
 //! hash of one side is about the same bytes as the n-th of the other.
@@ -15,6 +15,7 @@ use super::state::{StateError, device};
 use crate::live::Name;
 use crate::rect::{Piece, piece};
 use crate::session::Session;
+use crate::session::objects::Objects;
 
 /// The object that a chunk belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -36,28 +37,28 @@ pub(crate) enum MemoryKind {
     Window,
 }
 
-/// Some bytes of a session's memory: a piece of at most [`CHUNK`] bytes.
+/// A piece of a session's memory, of at most [`CHUNK`] bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Chunk {
     pub(super) kind: MemoryKind,
-    /// Address, handle or offset of the whole.
+    /// Address, handle or offset of the object.
     pub(super) name: u64,
-    /// Bytes from its begin, packed.
+    /// Packed offset in the object.
     pub(super) offset: u64,
-    /// Bytes, at most [`CHUNK`].
+    /// Size, at most [`CHUNK`].
     pub(super) size: u64,
 }
 
 paragpu_protocol::record! {
-    /// Bytes of a chunk, as they travel; several make a record.
+    /// A chunk with its bytes, on the wire; a record contains several.
     Part<'a> {
         /// 1 linear, 2 array, 3 shadow, 4 agreed copy of a shadow, 5 window, 6 variable.
         place: u8,
         /// Of an array.
         level: u32,
-        /// Address, handle or offset of the whole.
+        /// Address, handle or offset of the object.
         name: u64,
-        /// Bytes from its begin, packed.
+        /// Packed offset in the object.
         offset: u64,
         /// The bytes.
         data: Bytes<'a>,
@@ -65,17 +66,17 @@ paragpu_protocol::record! {
 }
 
 paragpu_protocol::record! {
-    /// A chunk without its bytes; several make a record.
+    /// A chunk without its bytes; a record contains several.
     Span {
         /// As of a [`Part`].
         place: u8,
         /// Of an array.
         level: u32,
-        /// Address, handle or offset of the whole.
+        /// Address, handle or offset of the object.
         name: u64,
-        /// Bytes from its begin, packed.
+        /// Packed offset in the object.
         offset: u64,
-        /// Bytes.
+        /// Size.
         size: u64,
     }
 }
@@ -93,29 +94,29 @@ fn kind(number: u8, level: u32) -> Result<MemoryKind, StateError> {
 }
 
 impl Chunk {
-    /// May it have begun with other bytes than zeros?
+    /// Whether its initial contents may be other than zero.
     pub(crate) fn is_variable(&self) -> bool {
         self.kind == MemoryKind::Variable
     }
 
-    /// Is it device memory, mapped by itself?
+    /// Whether it is mapped device memory.
     pub(crate) fn is_memory(&self) -> bool {
         self.kind == MemoryKind::Linear
     }
 
-    /// Its bytes.
+    /// Its size.
     pub(crate) fn size(&self) -> u64 {
         self.size
     }
 
-    /// Where it begins, of a chunk of device memory or of a variable: what a
-    /// device tracks writes to.
+    /// The address of a chunk of device memory or of a variable, to which a device
+    /// tracks writes.
     pub(crate) fn address(&self) -> Option<u64> {
         matches!(self.kind, MemoryKind::Linear | MemoryKind::Variable)
             .then(|| self.name.wrapping_add(self.offset))
     }
 
-    /// The `size` bytes at `address` of it; it has an address.
+    /// A part of a chunk that has an address.
     pub(crate) fn part(&self, address: u64, size: u64) -> Self {
         Self {
             offset: address.wrapping_sub(self.name),
@@ -124,7 +125,7 @@ impl Chunk {
         }
     }
 
-    /// The object that it belongs to; a variable's is any module.
+    /// Its object; for a variable, some module.
     pub(crate) fn owner(&self) -> Name {
         let kind = match self.kind {
             MemoryKind::Linear => ObjectKind::Memory,
@@ -223,8 +224,8 @@ fn cut(kind: MemoryKind, name: u64, size: u64, out: &mut Vec<Chunk>) {
     }
 }
 
-/// Bytes of a row, rows and slices of a level of an array; `None` for formats
-/// whose layout is not known here.
+/// The extent of a level of an array: bytes per row, rows, slices. `None` for
+/// formats of unknown layout.
 fn extent(shape: &ArrayShape, level: u32) -> Option<[u64; 3]> {
     const LAYERED: u32 = 1;
     const CUBEMAP: u32 = 4;
@@ -245,10 +246,10 @@ fn extent(shape: &ArrayShape, level: u32) -> Option<[u64; 3]> {
     Some([row, half(shape.height), depth])
 }
 
-impl Session {
+impl Objects {
     fn shape(&self, array: u64) -> Result<ArrayShape, StateError> {
         let lost = StateError::Order("contents of an array that is not there");
-        let Some(recorded) = self.objects.live.created((ObjectKind::Array, array)) else {
+        let Some(recorded) = self.live.created((ObjectKind::Array, array)) else {
             return Err(lost);
         };
         match recorded.number == ArrayCreate::INFO.number {
@@ -256,9 +257,11 @@ impl Session {
             false => Err(lost),
         }
     }
+}
 
-    /// All chunks of the session's memory, in order; that of the window only
-    /// where `window`.
+impl Session {
+    /// All chunks of the session's memory, in order, with those of the window if
+    /// `window`.
     pub(crate) fn chunks(&mut self, window: bool) -> Result<Vec<Chunk>, StateError> {
         let mut chunks = Vec::new();
         for name in self.objects.live.names(ObjectKind::Memory) {
@@ -285,7 +288,7 @@ impl Session {
         }
         let arrays: Vec<u64> = self.objects.live.names(ObjectKind::Array).collect();
         for name in arrays {
-            let shape = self.shape(name)?;
+            let shape = self.objects.shape(name)?;
             for level in 0..shape.levels.max(1) {
                 let Some(extent) = extent(&shape, level) else {
                     return Err(StateError::Impossible(format!(
@@ -319,11 +322,11 @@ impl Session {
         Ok(chunks)
     }
 
-    /// Where a chunk lies, for the device.
+    /// The location of a chunk, for a copy by the device.
     pub(super) fn end(&self, chunk: &Chunk) -> Result<(CopyEnd, [u64; 3]), StateError> {
         Ok(match chunk.kind {
             MemoryKind::Array { level } => {
-                let shape = self.shape(chunk.name)?;
+                let shape = self.objects.shape(chunk.name)?;
                 let Some(whole) = extent(&shape, level) else {
                     return Err(StateError::Order("contents of an array"));
                 };

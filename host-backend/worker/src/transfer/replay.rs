@@ -1,4 +1,4 @@
-//! Recreates objects on another device from the calls that [`crate::live`] keeps.
+//! Recreates objects on another device from the calls that [`crate::live`] records.
 
 use std::os::fd::OwnedFd;
 
@@ -18,17 +18,19 @@ use crate::error::{Fault, Outcome};
 use crate::handles::HandleMap;
 use crate::live::{Change, Name, Recorded};
 use crate::session::Session;
+use crate::session::gpu::Gpu;
 use crate::session::link::At;
+use crate::session::objects::Objects;
 
 paragpu_protocol::record! {
-    /// A call that creates or changes an object, and what must come of it.
+    /// A call that creates or changes an object, and the required result.
     Entry<'a> {
         /// The call's number.
         number: u16,
-        /// Of a texture or surface object its value; of a module the first
-        /// address of its variables; else 0.
+        /// The value of a texture or surface object, the lowest address of a
+        /// module's variables, or 0.
         value: u64,
-        /// Of a module: digest of its variables' names, addresses and sizes.
+        /// For a module: a digest of its variables' names, addresses and sizes.
         digest: u64,
         /// The call's payload.
         payload: Bytes<'a>,
@@ -43,7 +45,7 @@ pub struct Item {
     digest: u64,
 }
 
-/// Fewer descriptors than mappings.
+/// There are fewer descriptors than mappings.
 const TOO_FEW: StateError = StateError::Order("a descriptor of a mapping is missing");
 
 /// Bytes of entries after which a record is full.
@@ -100,7 +102,7 @@ pub(super) fn refused<T>(outcome: Outcome<T>) -> Result<T, StateError> {
     })
 }
 
-/// Must an object of this kind have the same value everywhere?
+/// Whether an object of this kind must have the same value on every device.
 fn is_placed(kind: ObjectKind) -> bool {
     matches!(
         kind,
@@ -108,7 +110,7 @@ fn is_placed(kind: ObjectKind) -> bool {
     )
 }
 
-/// May what the call makes or changes name pinned memory, or is it such?
+/// Whether the object of a call is pinned memory or may refer to it.
 fn may_need_window(change: Option<&Change>) -> bool {
     let Some(Effect::Creates(kind, _) | Effect::Changes(kind, _)) = change.map(|c| c.effect) else {
         return false;
@@ -119,7 +121,7 @@ fn may_need_window(change: Option<&Change>) -> bool {
     )
 }
 
-/// The name that a creating call gives.
+/// The object that a call creates.
 fn created(change: Option<&Change>) -> Option<Name> {
     match change?.effect {
         Effect::Creates(kind, handle) => Some((kind, handle)),
@@ -127,15 +129,15 @@ fn created(change: Option<&Change>) -> Option<Name> {
     }
 }
 
-impl Session {
-    /// A value that must be equal at the destination: value and digest.
-    fn placement(&mut self, (kind, handle): Name) -> Outcome<(u64, u64)> {
+impl Objects {
+    /// The value and digest that must be equal at the destination.
+    fn placement(&self, gpu: &mut Gpu, (kind, handle): Name) -> Outcome<(u64, u64)> {
         Ok(match kind {
-            ObjectKind::Texture => (self.objects.textures.texture(handle)?, 0),
-            ObjectKind::Surface => (self.objects.textures.surface(handle)?, 0),
+            ObjectKind::Texture => (self.textures.texture(handle)?, 0),
+            ObjectKind::Surface => (self.textures.surface(handle)?, 0),
             ObjectKind::Module => {
-                let module = self.objects.modules.id(handle)?;
-                let mut variables = self.gpu.module_variables(module)?;
+                let module = self.modules.id(handle)?;
+                let mut variables = gpu.module_variables(module)?;
                 variables.sort_unstable();
                 let mut hasher = blake3::Hasher::new();
                 for variable in &variables {
@@ -152,13 +154,33 @@ impl Session {
         })
     }
 
+    /// Checks that an object has the same value as at the source.
+    fn check_place(&self, gpu: &mut Gpu, name: Name, item: &Item) -> Result<(), StateError> {
+        let (value, digest) = refused(self.placement(gpu, name))?;
+        if (value, digest) == (item.value, item.digest) {
+            return Ok(());
+        }
+        Err(StateError::Impossible(format!(
+            "{} {:#x} of the session is at {value:#x} here and at {:#x} at the source",
+            match name.0 {
+                ObjectKind::Module => "module",
+                ObjectKind::Texture => "texture object",
+                _ => "surface object",
+            },
+            name.1,
+            item.value
+        )))
+    }
+}
+
+impl Session {
     /// The session's objects, to be recreated elsewhere.
     ///
     /// # Errors
-    /// [`StateError::Impossible`] where the device cannot say where a module's
-    /// variables are.
+    /// [`StateError::Impossible`] if the device cannot locate a module's variables.
     pub fn items(&mut self) -> Result<Vec<Item>, StateError> {
-        if let Some(hindrance) = self.sharing.hindrance() {
+        let hindrance = self.sharing.hindrance();
+        if let Some(hindrance) = hindrance.or_else(|| self.host.hindrance()) {
             return Err(StateError::Impossible(hindrance));
         }
         let mut items = Vec::with_capacity(self.objects.live.len());
@@ -170,7 +192,7 @@ impl Session {
             items.push(Item::new(call.clone()));
         }
         for (at, name) in placed {
-            let (value, digest) = refused(self.placement(name))?;
+            let (value, digest) = refused(self.objects.placement(&mut self.gpu, name))?;
             if let Some(item) = items.get_mut(at) {
                 (item.value, item.digest) = (value, digest);
             }
@@ -178,18 +200,18 @@ impl Session {
         Ok(items)
     }
 
-    /// Makes the session's objects those of `items`: destroys what is not
-    /// among them, creates what is missing, in order. Where there is pinned
-    /// memory and no window yet, false: pinned memory waits for the window, and
-    /// so do graphs, whose nodes may copy from and to it, and textures and
-    /// surfaces, whose values follow from their order.
+    /// Makes the session's objects equal to `items`: destroys those that are not in
+    /// it and creates the missing ones, in order. Returns false if there is pinned
+    /// memory and no window yet. Pinned memory then waits for the window, as do
+    /// graphs, whose nodes may copy from and to it, and textures and surfaces,
+    /// whose values depend on their order.
     ///
     /// # Errors
-    /// [`StateError::Impossible`] with a sentence where the device cannot, or
-    /// where a value or an address differs.
-    pub fn become_items(&mut self, items: &[Item]) -> Result<bool, StateError> {
+    /// [`StateError::Impossible`] with one sentence if the device fails, or a value
+    /// or an address differs.
+    pub fn replace_objects(&mut self, items: &[Item]) -> Result<bool, StateError> {
         if !self.objects.live.is_empty() {
-            self.unmake_others(items)?;
+            self.destroy_surplus(items)?;
         }
         let calls = items
             .iter()
@@ -208,23 +230,22 @@ impl Session {
             if let Some(name @ (ObjectKind::Module, _)) = made {
                 modules.push((name, *item));
             } else if let Some(name) = made.filter(|name| is_placed(name.0)) {
-                self.check_place(name, item)?;
+                self.objects.check_place(&mut self.gpu, name, item)?;
             }
         }
         let handles: Vec<u64> = modules.iter().map(|((_, handle), _)| *handle).collect();
-        survey::run(self.surveys(&handles));
+        survey::run(self.objects.surveys(&mut self.gpu, &handles));
         modules
             .into_iter()
-            .try_for_each(|(name, item)| self.check_place(name, item))?;
+            .try_for_each(|(name, item)| self.objects.check_place(&mut self.gpu, name, item))?;
         Ok(!waits)
     }
 
-    /// Takes what the other end hands over of the memory among `items`: mapped,
-    /// or to be copied from if there are `peers`. Of each mapping what is
-    /// done with it.
+    /// Takes the memory among `items` that the source hands over: maps it, or with
+    /// `peers` opens it to copy from. Returns the delivery of each mapping.
     ///
     /// # Errors
-    /// [`StateError::Order`] for memory that is not among them, or another
+    /// [`StateError::Order`] for memory that is not among `items`, or a wrong
     /// number of descriptors; [`StateError::Impossible`].
     pub(super) fn take_shared(
         &mut self,
@@ -234,10 +255,10 @@ impl Session {
         mut peers: Option<&mut Peers>,
     ) -> Result<Vec<u8>, StateError> {
         match peers {
-            // Another device's memory takes addresses of the driver's. Modules come
-            // before it, as they did where the session comes from.
-            Some(_) => drop(self.become_items(items)?),
-            None => self.unmake_others(items)?,
+            // Memory of another device takes addresses that the driver chooses.
+            // Modules are loaded first, as they were at the source.
+            Some(_) => drop(self.replace_objects(items)?),
+            None => self.destroy_surplus(items)?,
         }
         let mut maps = HandleMap::default();
         for item in items {
@@ -257,7 +278,7 @@ impl Session {
                 0 => None,
                 _ => Some(descriptors.next().ok_or(TOO_FEW)?),
             };
-            // Memory of its own is made with the other objects.
+            // The session's own memory is created with the other objects.
             if let Some(peers) = &mut peers {
                 let delivery = match peers.open(self, address, size, descriptor)? {
                     true => Delivery::Fetched,
@@ -266,7 +287,7 @@ impl Session {
                 taken.push(delivery as u8);
                 continue;
             }
-            // They are made again with the other objects.
+            // They are recreated with the other objects.
             refused(self.end_aliases_of(address))?;
             let mapped = refused(self.memory.import(
                 &mut self.gpu,
@@ -278,7 +299,7 @@ impl Session {
             let mapped = mapped.map_err(|error| {
                 let name = MemMap::INFO.name;
                 StateError::Impossible(format!(
-                    "this GPU does not do {name} for the session: {error}"
+                    "this GPU cannot execute {name} for the session: {error}"
                 ))
             })?;
             let delivery = if mapped {
@@ -297,8 +318,8 @@ impl Session {
         Ok(taken)
     }
 
-    /// Destroys what is not among `items`, or is another of that name.
-    fn unmake_others(&mut self, items: &[Item]) -> Result<(), StateError> {
+    /// Destroys objects that are not in `items`, or were created differently.
+    fn destroy_surplus(&mut self, items: &[Item]) -> Result<(), StateError> {
         let mut wanted: HandleMap<Name, &Recorded> = HandleMap::default();
         for item in items {
             let change = item.call.change()?;
@@ -322,19 +343,20 @@ impl Session {
     fn unmake(&mut self, name: Name) -> Result<(), StateError> {
         match destroying(name) {
             Some(call) => self.perform(&call),
-            // It goes with the object that it lives in.
+            // It is destroyed with its parent.
             None => Ok(()),
         }
     }
 
-    /// Executes the call, if that was not done; the object that it created.
+    /// Executes the call unless it is already recorded. Returns the object that it
+    /// created.
     fn make(&mut self, item: &Item, change: Option<&Change>) -> Result<Option<Name>, StateError> {
         let live = &mut self.objects.live;
         if change.is_some_and(|change| live.knows(change, &item.call)) {
             return Ok(None);
         }
         if item.call.number == EventRecord::INFO.number {
-            // What it stands for is over, and its stream may be gone.
+            // The recorded work is complete, and its stream may be gone.
             let record: EventRecord = decode_all(&item.call.payload)?;
             let event = refused(self.objects.events.id(record.event))?;
             device(self.gpu.event_record(event, StreamId::LEGACY))?;
@@ -349,25 +371,7 @@ impl Session {
         Ok(made)
     }
 
-    /// An object must have the value that it has where it comes from.
-    fn check_place(&mut self, name: Name, item: &Item) -> Result<(), StateError> {
-        let (value, digest) = refused(self.placement(name))?;
-        if (value, digest) == (item.value, item.digest) {
-            return Ok(());
-        }
-        Err(StateError::Impossible(format!(
-            "{} {:#x} of the session lies at {value:#x} here and at {:#x} where it comes from",
-            match name.0 {
-                ObjectKind::Module => "module",
-                ObjectKind::Texture => "texture object",
-                _ => "surface object",
-            },
-            name.1,
-            item.value
-        )))
-    }
-
-    /// Executes a call that nobody waits for, now.
+    /// Executes a call for which no guest thread waits.
     pub(crate) fn perform(&mut self, call: &Recorded) -> Result<(), StateError> {
         let number = call.number;
         let Some(handler) = calls::handler(number) else {
@@ -387,7 +391,7 @@ impl Session {
                     format!(": {} {}", failed.status, failed.detail)
                 });
                 Err(StateError::Impossible(format!(
-                    "this GPU does not do {} for the session{detail}",
+                    "this GPU cannot execute {} for the session{detail}",
                     handler.info.name
                 )))
             }

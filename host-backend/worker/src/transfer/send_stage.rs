@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use super::state::{Kind, StateError, Writer};
 
-/// Records that wait to be written.
+/// Maximum number of queued records.
 const WAITING: usize = 4;
 
 /// The thread's work with the writer.
@@ -20,12 +20,12 @@ enum Job<W> {
     Work(Work<W>),
 }
 
-/// A writer that is away on its thread.
+/// A writer on a separate thread.
 #[derive(Debug)]
 pub(crate) struct SendStage<W> {
-    /// `None` once nothing more comes.
+    /// `None` after the last job.
     queue: Option<SyncSender<Job<W>>>,
-    /// Payloads that were written, to be filled again.
+    /// Written payload buffers, for reuse.
     spare: Receiver<Vec<u8>>,
     thread: JoinHandle<Result<Box<Writer<W>>, StateError>>,
     /// A payload for which the queue had no room.
@@ -33,7 +33,7 @@ pub(crate) struct SendStage<W> {
 }
 
 impl<W: Write + Send + 'static> SendStage<W> {
-    /// Takes the writer to a thread.
+    /// Moves the writer to a new thread.
     pub(crate) fn new(mut writer: Box<Writer<W>>) -> Self {
         let (queue, waiting) = sync_channel::<Job<W>>(WAITING);
         let (empty, spare) = channel();
@@ -59,14 +59,14 @@ impl<W: Write + Send + 'static> SendStage<W> {
         }
     }
 
-    /// Room for a payload.
+    /// A buffer for a payload.
     pub(crate) fn payload(&self) -> Vec<u8> {
         self.spare.try_recv().unwrap_or_default()
     }
 
-    /// Gives a payload to the thread, or holds it where the queue is full; none
-    /// is [held](Self::holds). Where the link is lost it takes everything:
-    /// [`finish`](Self::finish) says so.
+    /// Queues a payload, or holds it if the queue is full. None may be
+    /// [held](Self::holds). After the link is lost it accepts everything;
+    /// [`finish`](Self::finish) reports the loss.
     pub(crate) fn offer(&mut self, payload: Vec<u8>) {
         let Some(queue) = &self.queue else { return };
         self.held = match queue.try_send(Job::Contents(payload)) {
@@ -75,25 +75,25 @@ impl<W: Write + Send + 'static> SendStage<W> {
         };
     }
 
-    /// Offers the payload again that is held.
+    /// Tries to queue the held payload.
     pub(crate) fn retry(&mut self) {
         if let Some(payload) = self.held.take() {
             self.offer(payload);
         }
     }
 
-    /// Is the queue behind, so that a payload is held?
+    /// Whether a payload is held because the queue is full.
     pub(crate) fn holds(&self) -> bool {
         self.held.is_some()
     }
 
-    /// Gives a payload to the thread, waiting for room.
+    /// Queues a payload. Waits for room.
     pub(crate) fn give(&self, payload: Vec<u8>) {
         self.put(Job::Contents(payload));
     }
 
-    /// Lets the thread do something with the writer, behind what it was given
-    /// before; few are given at once, so that this does not wait.
+    /// Queues other work with the writer. There is never much of it, so this does
+    /// not block.
     pub(crate) fn run(
         &self,
         work: impl FnOnce(&mut Writer<W>) -> Result<(), StateError> + Send + 'static,
@@ -103,22 +103,22 @@ impl<W: Write + Send + 'static> SendStage<W> {
 
     fn put(&self, job: Job<W>) {
         if let Some(queue) = &self.queue {
-            // A thread that is gone says why at the end.
+            // If the thread has ended, `finish` says why.
             let _ = queue.send(job);
         }
     }
 
-    /// Nothing more comes: the thread ends once it has written everything.
+    /// Closes the queue. The thread ends once it has written everything.
     pub(crate) fn close(&mut self) {
         self.queue = None;
     }
 
-    /// Has the thread ended?
+    /// Whether the thread has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// Waits until everything is written; the writer is back.
+    /// Waits until everything is written, and returns the writer.
     pub(crate) fn finish(mut self) -> Result<Box<Writer<W>>, StateError> {
         self.close();
         let ended = self.thread.join();

@@ -24,15 +24,15 @@ use super::state::{StateError, device};
 use crate::session::Session;
 
 paragpu_protocol::record! {
-    /// A mapping of device memory; several make a record, and the descriptors
-    /// of those that have one follow in a frame.
+    /// A mapping of device memory. A record contains several; the descriptors of
+    /// those that have one follow in a frame.
     Mapping {
         /// First address.
         address: u64,
         /// Bytes.
         size: u64,
-        /// 1: a descriptor comes. 0: the memory is another one than was handed
-        /// over, and what it holds is copied.
+        /// 1: a descriptor follows. 0: the memory was replaced since it was handed
+        /// over, and its contents are copied.
         handed: u8,
     }
 }
@@ -61,11 +61,11 @@ pub(super) struct Batch {
 /// How the destination gets a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Delivery {
-    /// It has memory of its own, and what that is to hold is sent.
+    /// It has its own memory, and the contents are sent.
     Sent = 0,
     /// It has the same memory.
     Taken = 1,
-    /// It has memory of its own, and copies from this.
+    /// It has its own memory, and copies from this.
     Fetched = 2,
 }
 
@@ -80,14 +80,14 @@ impl Delivery {
 
 #[derive(Debug, Clone, Copy)]
 struct Known {
-    /// Which mapping of the arena it is.
+    /// The number of the mapping in the arena.
     mapping: u64,
     size: u64,
     delivery: Delivery,
 }
 
 impl Known {
-    /// Is it still what is mapped at `address`?
+    /// Whether it is still the mapping at `address`.
     fn stands(&self, session: &Session, address: u64) -> bool {
         session.memory.mapping(address) == Some(self.mapping)
     }
@@ -100,7 +100,7 @@ pub(super) struct Shared {
     domain: Option<[u8; 16]>,
     agreed: bool,
     known: BTreeMap<u64, Known>,
-    /// Handed over once, and replaced since, so it must be copied.
+    /// Mappings that were replaced after they were handed over, and must be copied.
     replaced: BTreeSet<u64>,
     queue: VecDeque<(u64, Known)>,
     /// Requests that the destination has not answered.
@@ -120,7 +120,7 @@ impl Shared {
         self.domain
     }
 
-    /// The destination says what its device is; nothing if it takes no
+    /// Notes the domain of the destination's device; empty if it accepts no
     /// descriptors.
     pub(super) fn agree(&mut self, theirs: &[u8]) {
         self.agreed = self.domain.is_some() && !theirs.is_empty();
@@ -152,18 +152,19 @@ impl Shared {
         Ok(unknown)
     }
 
-    /// Is there memory that was mapped since?
+    /// Whether memory was mapped since.
     pub(super) fn is_behind(&self, session: &Session) -> Result<bool, StateError> {
         Ok(!self.unknown(session)?.is_empty())
     }
 
-    /// The session's objects were sent: what is theirs can be handed over.
+    /// Begins a round: the session's objects were sent, so their memory can be
+    /// handed over.
     pub(super) fn begin(&mut self, session: &Session) -> Result<(), StateError> {
         self.queue = self.unknown(session)?;
         Ok(())
     }
 
-    /// The next mappings to hand over; `None` if that is all.
+    /// The next mappings to hand over; `None` at the end.
     pub(super) fn next(&mut self, session: &mut Session) -> Option<Batch> {
         let mut batch = Batch {
             payload: Vec::new(),
@@ -172,7 +173,8 @@ impl Shared {
         while self.asked.len() < MAX_FDS
             && let Some((address, found)) = self.queue.pop_front()
         {
-            // The program may have unmapped it meanwhile: the stop shows.
+            // The program may have unmapped it meanwhile; that is checked after the
+            // stop.
             if !found.stands(session, address) {
                 continue;
             }
@@ -197,7 +199,7 @@ impl Shared {
         (!self.asked.is_empty()).then_some(batch)
     }
 
-    /// The destination says which of them it has.
+    /// Notes which of them the destination took.
     pub(super) fn answered(&mut self, taken: &[u8]) -> Result<(), StateError> {
         if taken.len() != self.asked.len() {
             return Err(StateError::Order("an answer about other mappings"));
@@ -217,7 +219,7 @@ impl Shared {
         known.map_or(Delivery::Sent, |known| known.delivery)
     }
 
-    /// How the chunk's contents get there.
+    /// How the destination gets the chunk's contents.
     pub(super) fn delivery_of(&self, chunk: &Chunk) -> Delivery {
         match chunk.kind {
             MemoryKind::Linear => self.delivery(chunk.name),
@@ -225,18 +227,18 @@ impl Shared {
         }
     }
 
-    /// Is the chunk's memory still what the destination was told of?
+    /// Whether the chunk's memory is still the mapping that was handed over.
     pub(super) fn is_current(&self, session: &Session, chunk: &Chunk) -> bool {
         let known = self.known.get(&chunk.name);
         known.is_some_and(|known| known.stands(session, chunk.name))
     }
 
-    /// Must all of the chunk be copied, whatever the destination had there?
+    /// Whether all of the chunk must be copied, whatever the destination has there.
     pub(super) fn replaced(&self, chunk: &Chunk) -> bool {
         chunk.kind == MemoryKind::Linear && self.replaced.contains(&chunk.name)
     }
 
-    /// Bytes of the stopped session that get there in this way.
+    /// Bytes of the stopped session that are delivered this way.
     pub(super) fn bytes(&self, session: &Session, delivery: Delivery) -> u64 {
         let here = self.known.iter().filter(|(address, known)| {
             known.delivery == delivery && known.stands(session, **address)
@@ -245,14 +247,14 @@ impl Shared {
     }
 }
 
-/// Memory of the source's device that this worker's copies from, by address of
-/// the session's: what the source maps there.
+/// Memory of the source's device from which this worker's device copies, by address
+/// in the session.
 #[derive(Debug, Default)]
 pub(super) struct Peers(BTreeMap<u64, PeerId>);
 
 impl Peers {
-    /// Opens a mapping in the place of what was at its address before; false
-    /// where the device cannot copy from it.
+    /// Opens a mapping, replacing an earlier one at its address. False if the
+    /// device cannot copy from it.
     pub(super) fn open(
         &mut self,
         session: &mut Session,
@@ -279,7 +281,7 @@ impl Peers {
         }
     }
 
-    /// Where a chunk's contents are: a peer, and bytes from its begin.
+    /// The location of a chunk's contents: a peer, and an offset.
     pub(super) fn of(&self, chunk: &Chunk) -> Result<(PeerId, u64), StateError> {
         match self.0.get(&chunk.name) {
             Some(peer) if chunk.kind == MemoryKind::Linear => Ok((*peer, chunk.offset)),
@@ -287,7 +289,7 @@ impl Peers {
         }
     }
 
-    /// Gives all of it up; no copy is under way.
+    /// Closes all mappings. No copy may be in flight.
     pub(super) fn close(&mut self, session: &mut Session) {
         while let Some((address, peer)) = self.0.pop_first() {
             if let Err(error) = session.gpu.peer_close(peer) {

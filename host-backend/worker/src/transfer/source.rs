@@ -38,23 +38,23 @@ use super::stop::Unstopped;
 use crate::error::SessionEnd;
 use crate::session::{Session, Task};
 
-/// Longest silence of the other end.
+/// Maximum silence of the destination.
 pub(super) const SILENCE: Duration = Duration::from_secs(20);
-/// How long a guest may take to send a destination what it has pinned.
+/// How long a guest may take to send its pinned memory to a destination.
 const GUEST_LEAVES: Duration = Duration::from_secs(300);
-/// Longest time for copies between two looks at what the program asks for: a link
-/// that keeps up would keep the program waiting until all is copied.
+/// Maximum time for copies before calls are served: with a fast link, copying would
+/// otherwise delay calls until the end.
 const SLICE: Duration = Duration::from_micros(500);
 /// Chunks that the destination copies before it answers, so that it is not
 /// silent for long: 8 GiB.
 const FETCHES: usize = 4096;
 
-/// The source's step, and the answer that it waits for.
+/// The stage of the source, with the answer that it waits for.
 ///
 /// Up to `Copied` the program runs, and each step is short. Then the session is
-/// stopped, and one call of [`finish`](Source::finish) continues to `Moved`, or
-/// returns to serving the session here. Until the commit nothing is lost: after
-/// any failure the session continues here.
+/// stopped, and one call of [`finish`](Source::finish) continues to `Moved`, or the
+/// session is served here again. Before the commit nothing is lost: after any
+/// failure the session continues here.
 ///
 /// ```text
 ///  The program runs:
@@ -86,64 +86,64 @@ const FETCHES: usize = 4096;
 /// session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The destination's daemon picks a worker.
+    /// The destination's daemon chooses a worker.
     Welcome,
-    /// The destination says which images it lacks.
+    /// The destination answers which images it lacks.
     Missing,
-    /// It is sent them, and names of variables are looked for in the code.
+    /// Sending them, and searching the code for names of variables.
     SendingImages,
-    /// The device says where variables are.
+    /// The device locates variables.
     Placing,
-    /// The destination is sent the objects.
+    /// Sending the objects.
     SendingObjects,
-    /// It takes descriptors of memory.
+    /// The destination takes descriptors of memory.
     HandingOver,
-    /// It recreates the objects.
+    /// The destination recreates the objects.
     Recreated,
     /// The destination copies what it can from this session's device.
     Fetching,
-    /// Memory is copied while the program runs.
+    /// Pre-copy.
     Copying,
-    /// The last of it is on its way.
+    /// The last of pre-copy is in transit.
     Flushing,
-    /// All was copied once; the sessions that move with this one were not.
+    /// Pre-copy is complete; other sessions that move with this one are not as far.
     Copied,
-    /// The session executes nothing more, and its device runs dry.
+    /// The session executes no calls, and its device drains.
     Stopping,
     /// Sending what the destination lacks.
     StopAndCopy,
     /// The guest connects to the destination; sessions that move together meet.
     Switchover,
-    /// The session is given away.
+    /// Handing over the session.
     Committing,
 }
 
-/// The memory that the destination copies by itself.
+/// Memory that the destination copies by itself.
 #[derive(Debug, Default)]
 struct Fetches {
-    /// It was not told of these yet.
+    /// Chunks not announced to it yet.
     queue: Vec<Chunk>,
-    /// It was told of these.
+    /// Chunks announced to it.
     told: HashSet<Chunk>,
 }
 
-/// A migration that is under way.
+/// A migration in progress.
 #[derive(Debug)]
 pub(crate) struct Source {
     peer: Peer,
-    /// The guest's connection goes over.
+    /// The guest's connection can be handed over.
     local: bool,
-    /// The destination has not said yet what its device is.
+    /// The destination has not announced its device yet.
     asked_domain: bool,
     gates: Option<Gates>,
     attempts: Attempts,
-    /// Communicator and address of the session there.
+    /// Communicator and address of the session at the destination.
     home: (String, String),
     stage: Stage,
     began: Instant,
-    /// Memory is copied while the program runs.
+    /// Pre-copy.
     copies_before: bool,
-    /// The device notes what is written.
+    /// The device tracks writes.
     watched: bool,
     recreated: Recreated,
     shared: Shared,
@@ -162,7 +162,7 @@ fn carried(error: paragpu_communicator::Error) -> StateError {
 }
 
 impl Source {
-    /// Says to the destination's daemon who comes.
+    /// Announces the session to the destination's daemon.
     fn open(session: &mut Session, departure: Departure) -> Result<Self, StateError> {
         let Departure {
             link,
@@ -174,8 +174,8 @@ impl Source {
             hand_over,
         } = departure;
         let same_host = local;
-        // A session keeps its window when its calls come another way. It leaves
-        // the window as it does for another host, and its program follows.
+        // The session keeps a window although its calls use another connection. It
+        // leaves the window, as for another host, and its program reconnects.
         let local = same_host && !has_foreign_window(session);
         let follows = match same_host && !local && follows.is_empty() {
             true => session.link.communicator().to_owned(),
@@ -223,9 +223,9 @@ impl Source {
         })
     }
 
-    /// Waits until the destination ends the link: the guest, which is its own, has
-    /// then left the window that it shared with this host, and the operator who ordered the
-    /// move may take a VM's device away.
+    /// Waits until the destination closes the link. By then the guest no longer
+    /// uses the window that it shared with this host, and the operator may remove
+    /// the VM's device.
     fn await_guest_left(&self) {
         let deadline = Instant::now() + GUEST_LEAVES;
         let mut fds = [PollFd::from_borrowed_fd(self.peer.socket(), PollFlags::IN)];
@@ -238,16 +238,14 @@ impl Source {
         }
     }
 
-    /// All that the stopped or running session has and that gets there in this
-    /// way.
+    /// All chunks of the session that are delivered this way.
     fn chunks(&self, session: &mut Session, delivery: Delivery) -> Result<Vec<Chunk>, StateError> {
         let mut chunks = session.chunks(false)?;
         chunks.retain(|chunk| self.shared.delivery_of(chunk) == delivery);
         Ok(chunks)
     }
 
-    /// Lets the destination copy some of what it is to; true if an answer to
-    /// that comes.
+    /// Has the destination copy some of its chunks. True if an answer will follow.
     fn fetch(&mut self) -> Result<bool, StateError> {
         let queue = &mut self.fetches.queue;
         let some = queue.len().min(FETCHES);
@@ -287,8 +285,8 @@ impl Source {
         Ok(())
     }
 
-    /// Does what can be done without making the program wait for the other
-    /// end; true when it is time for the stop.
+    /// Does what is possible without delaying the program for the other end.
+    /// Returns true when the session can stop.
     fn advance(&mut self, session: &mut Session) -> Result<bool, StateError> {
         match self.stage {
             Stage::Copying => {
@@ -352,7 +350,7 @@ impl Source {
         Ok(false)
     }
 
-    /// What a thread was to send is written.
+    /// Continues after the thread has written everything.
     fn sent(&mut self, session: &mut Session) -> Result<(), StateError> {
         match self.stage {
             Stage::SendingImages => self.stage = Stage::Placing,
@@ -363,7 +361,7 @@ impl Source {
         Ok(())
     }
 
-    /// Copies as far as the link takes it; true if all was copied.
+    /// Copies as much as the link accepts. True when all is copied.
     fn copy_before(&mut self, session: &mut Session) -> Result<bool, StateError> {
         let Some(precopy) = &mut self.precopy else {
             return Err(StateError::Order("nothing to copy"));
@@ -404,7 +402,7 @@ impl Source {
         Ok(precopy.is_idle() && !stage.holds() && precopy.is_over(session)?)
     }
 
-    /// Begins a migration, where that can be.
+    /// Begins a migration, if the session can move.
     pub(crate) fn begin(session: &mut Session, departure: Departure) -> Option<Box<dyn Task>> {
         match Self::open(session, departure) {
             Ok(source) => Some(Box::new(source)),
@@ -416,8 +414,8 @@ impl Source {
         }
     }
 
-    /// Stops the session and gives it away. The migration, where the session is
-    /// served a while before it is stopped again.
+    /// Stops the session and hands it over. Returns the migration if the session
+    /// must be served for a while before the next attempt to stop it.
     fn finish(
         mut self: Box<Self>,
         session: &mut Session,
@@ -480,13 +478,13 @@ impl Source {
         Err(SessionEnd::Moved)
     }
 
-    /// Gives the session away; an error if it stays here after all.
+    /// Hands over the session. An error if it stays here after all.
     ///
-    /// Once the token is handed over, its reader owns the session, so
-    /// that no call is executed twice: where the link breaks, exactly one of the
-    /// two ends takes the token, whatever the other heard. A guest that connects
-    /// by itself decides instead of the token. It has only one connection: one
-    /// that the destination took in has none here any more.
+    /// Once the token is handed over, its reader owns the session, so no call is
+    /// executed twice: if the link breaks, exactly one of the two ends takes the
+    /// token, whatever the other received. For a guest that reconnects by itself,
+    /// the guest decides instead of the token. It has only one connection: if the
+    /// destination accepted it, there is none here any more.
     fn commit(&mut self) -> Result<(), StateError> {
         if self.local {
             self.token.give().map_err(io)?;
@@ -506,7 +504,7 @@ impl Source {
         Ok(())
     }
 
-    /// The session ended, or its connection did.
+    /// Ends the migration because the session or its connection ended.
     fn broken_off(mut self: Box<Self>, session: &mut Session, end: SessionEnd) -> SessionEnd {
         let reason = format!("the session did not wait for its move: {end}");
         self.peer.call_off(&reason);
@@ -514,7 +512,7 @@ impl Source {
         end
     }
 
-    /// The migration failed: the session continues here.
+    /// Ends a failed migration: the session continues here.
     fn stay(
         self: Box<Self>,
         session: &mut Session,
@@ -535,7 +533,7 @@ impl Source {
 }
 
 impl Task for Source {
-    /// [`SessionEnd::Moved`] when the session is another worker's.
+    /// [`SessionEnd::Moved`] when another worker owns the session.
     fn step(
         mut self: Box<Self>,
         session: &mut Session,
@@ -556,7 +554,7 @@ impl Task for Source {
     }
 }
 
-/// Does the session's window belong to another connection than its calls?
+/// Whether the session's window belongs to a different connection than its calls.
 fn has_foreign_window(session: &Session) -> bool {
     let current = handover::current();
     let own = current.as_ref().is_none_or(|current| current.own_window);

@@ -11,17 +11,17 @@ use super::state::{StateError, device};
 use crate::session::gpu::Gpu;
 use crate::sys::mapping::Mapping;
 
-/// CU_STREAM_NON_BLOCKING: waits for nobody's work.
+/// CU_STREAM_NON_BLOCKING: does not synchronize with other streams.
 const NON_BLOCKING: u32 = 1;
 /// CU_EVENT_DISABLE_TIMING.
 const UNTIMED: u32 = 2;
-/// Slots of staging memory, of [`CHUNK`] bytes each.
+/// Number of slots, of [`CHUNK`] bytes each.
 pub(crate) const SLOTS: u64 = 8;
-/// Longest sleep before looking whether the device is there.
+/// Maximum sleep between two polls of the device.
 const DOZE: Duration = Duration::from_micros(200);
 
-/// Memory that the device reads and writes: it stays mapped, whatever fails,
-/// until [`unmap`](Self::unmap) is told that no copy is under way.
+/// Memory that the device reads and writes. It stays mapped, even after errors,
+/// until [`unmap`](Self::unmap) is called with no copy in flight.
 #[derive(Debug)]
 struct Staging(ManuallyDrop<Mapping>);
 
@@ -48,7 +48,7 @@ pub(crate) struct StagingRing {
 }
 
 impl StagingRing {
-    /// Takes staging memory and a stream.
+    /// Allocates staging memory and a stream.
     pub(crate) fn new(gpu: &mut Gpu) -> std::result::Result<Self, StateError> {
         let staging = Mapping::anywhere(SLOTS * CHUNK)
             .map_err(|errno| StateError::Impossible(format!("no staging memory: {errno}")))?;
@@ -71,7 +71,7 @@ impl StagingRing {
         &self.staging
     }
 
-    /// In whose order the copies run.
+    /// The stream of the copies.
     pub(crate) fn stream(&self) -> StreamId {
         self.stream
     }
@@ -86,7 +86,7 @@ impl StagingRing {
         gpu.stream_doze(self.stream, DOZE)
     }
 
-    /// Waits until the stream has nothing to do.
+    /// Waits until the stream is idle.
     pub(crate) fn drain(&self, gpu: &mut Gpu) -> Result<()> {
         while !gpu.stream_query(self.stream)? {
             self.doze(gpu)?;
@@ -94,10 +94,10 @@ impl StagingRing {
         Ok(())
     }
 
-    /// Gives everything back, as far as the device takes it; nothing of the
-    /// program's runs.
+    /// Frees everything, as far as the device allows. No work of the program may be
+    /// running.
     pub(crate) fn release(self, gpu: &mut Gpu) {
-        // The device may write forever: the memory stays then.
+        // The device may still write there, so the memory stays mapped.
         if self.drain(gpu).is_err() {
             return;
         }

@@ -2,7 +2,7 @@
 
 pub use paragpu_control::state::*;
 
-/// What a device refuses makes the session impossible to carry.
+/// An error of the device means that the session cannot move.
 pub(crate) fn device<T>(result: paragpu_device::Result<T>) -> Result<T, StateError> {
     result.map_err(|error| StateError::Impossible(error.to_string()))
 }

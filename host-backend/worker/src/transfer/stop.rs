@@ -16,8 +16,11 @@ use crate::error::{Fault, SessionEnd};
 use crate::images::Stored;
 use crate::live::Recorded;
 use crate::session::Session;
+use crate::session::intake::Intake;
+use crate::session::link::Link;
+use crate::session::objects::Objects;
 
-/// Bytes of an image in one record.
+/// Maximum bytes of an image in one record.
 const PART: usize = 1 << 20;
 
 /// Why a session was not stopped.
@@ -35,8 +38,91 @@ impl From<SessionEnd> for Unstopped {
     }
 }
 
+impl Objects {
+    /// The hashes of the images of the session's modules.
+    pub(crate) fn image_hashes(&self) -> Result<Vec<[u8; 32]>, StateError> {
+        let mut hashes = Vec::new();
+        for (_, creates, call) in self.live.in_order() {
+            if creates && let Some(hash) = image_of(call)? {
+                hashes.push(hash);
+            }
+        }
+        hashes.sort_unstable();
+        hashes.dedup();
+        Ok(hashes)
+    }
+
+    /// The image of one of the session's modules.
+    pub(crate) fn image(&self, hash: &[u8; 32]) -> Result<Stored, StateError> {
+        self.modules.image(hash).map_err(|_| forgotten())
+    }
+
+    /// Stores a part of an image.
+    pub(crate) fn take_image(&mut self, payload: &[u8]) -> Result<(), StateError> {
+        let part: ImagePart<'_> = decode_all(payload)?;
+        let images = self.modules.images();
+        if part.offset == 0 && images.holds(&part.hash, part.size) {
+            return Ok(());
+        }
+        let taken = images.write(&part.hash, part.size, part.offset, part.data.0);
+        match taken {
+            // Later parts of an image that was already here.
+            Err(_) if images.holds(&part.hash, part.size) => Ok(()),
+            Err(Fault::Call(error)) => Err(StateError::Impossible(error.to_string())),
+            Err(_) => Err(StateError::Order("an image")),
+            Ok(()) => Ok(()),
+        }
+    }
+}
+
+impl Intake {
+    /// The queued calls, as payloads of records.
+    pub(crate) fn queued_calls(&self) -> impl Iterator<Item = ([u8; HEADER_LEN + 1], &[u8])> {
+        self.waiting().map(|waiting| {
+            let mut head = [0; HEADER_LEN + 1];
+            let (header, executed) = head.split_at_mut(HEADER_LEN);
+            header.copy_from_slice(&waiting.header.to_bytes());
+            executed.fill(u8::from(waiting.executed));
+            (head, waiting.payload.as_slice())
+        })
+    }
+
+    /// Queues a call that another worker had queued.
+    pub(crate) fn queue_encoded(&mut self, record: &[u8]) -> Result<(), StateError> {
+        let Some((header, rest)) = record.split_first_chunk::<HEADER_LEN>() else {
+            return Err(StateError::Order("a call without a header"));
+        };
+        let Some((executed, payload)) = rest.split_first() else {
+            return Err(StateError::Order("a call without a header"));
+        };
+        let header = FrameHeader::from_bytes(header)
+            .map_err(|_| StateError::Order("a call without a header"))?;
+        self.queue(header, payload, *executed != 0)
+            .map_err(|end| StateError::Impossible(end.to_string()))
+    }
+}
+
+impl Link {
+    /// Keeps frames that another worker had sent.
+    pub(crate) fn keep_frames(&self, mut record: &[u8]) -> Result<(), StateError> {
+        const RUBBISH: StateError = StateError::Order("a frame without a header");
+        while let Some((header, rest)) = record.split_first_chunk::<HEADER_LEN>() {
+            let header = FrameHeader::from_bytes(header).map_err(|_| RUBBISH)?;
+            let Some((payload, next)) = rest.split_at_checked(header.payload_len()) else {
+                return Err(RUBBISH);
+            };
+            self.sender().keep(header, payload);
+            record = next;
+        }
+        match record {
+            [] => Ok(()),
+            _ => Err(RUBBISH),
+        }
+    }
+}
+
 impl Session {
-    /// [Stops](Self::stop) the session; false if it continues for now.
+    /// Tries to [stop](Self::stop) the session. False if it continues for now.
     pub(crate) fn attempt_to_stop(
         &mut self,
         receiver: &mut dyn Receiver,
@@ -49,22 +135,25 @@ impl Session {
         }
         match attempts.fail() {
             Failed::Again(patience) => {
-                tracing::info!(?patience, "the session's work is not over, so it goes on");
+                tracing::info!(
+                    ?patience,
+                    "the session's work is not complete, so it continues"
+                );
                 Ok(false)
             }
             Failed::Last(patience) => Err(Unstopped::Goes(format!(
-                "its GPU still had work of it when that was waited for, {} s at last: a kernel \
-                 may run for long or wait for its program, so try again later",
+                "its GPU was still busy after a wait of {} s: a kernel may run for long or wait \
+                 for its program, so try again later",
                 patience.as_secs()
             ))),
         }
     }
 
-    /// Executes no more calls, and waits until the device has none left and
-    /// everybody who waited for one has the reply; false if that took longer
-    /// than `patience`. Calls that come meanwhile are queued; what host functions
-    /// need to end is executed. The session continues with
-    /// [`serve`](Session::serve) as if nothing had been.
+    /// Stops executing calls, and waits until the device is idle and all pending
+    /// calls are answered. False if that took longer than `patience`. Calls that
+    /// arrive meanwhile are queued, except those that host functions need to
+    /// complete. Afterwards the session can continue with [`serve`](Session::serve)
+    /// as before.
     pub(crate) fn stop(
         &mut self,
         receiver: &mut dyn Receiver,
@@ -73,17 +162,17 @@ impl Session {
         self.recall(receiver);
         let deadline = Instant::now() + patience;
         loop {
-            // Calls are taken in although none is executed. A guest that could not
-            // send would not report the end of its host functions, and the device
-            // would wait for that report forever.
+            // Calls are received although none is executed. Otherwise a blocked
+            // guest could not report completion of its host functions, and the
+            // device would wait forever.
             while self.takes_more()
                 && let Some(frame) = receiver.receive(Wait::Poll).map_err(SessionEnd::from)?
             {
-                self.take_behind(frame.header, frame.payload)?;
+                self.queue_or_execute(frame.header, frame.payload)?;
             }
-            self.look()?;
+            self.answer_completed()?;
             self.link.flush()?;
-            // After a sticky error the driver lets nobody read the memory.
+            // After a sticky error the driver does not allow reading memory.
             if let Some(lost) = self.errors.sticky() {
                 return Err(Unstopped::Goes(format!(
                     "the session's context is lost ({}): there is nothing to move",
@@ -100,50 +189,40 @@ impl Session {
                 && self.copies.tokens.is_empty()
                 && self.objects.host_functions.is_empty()
             {
-                // Work may have ended since the look above. Its replies and output must
-                // be out before the state is read, or they would be lost with this
-                // worker.
-                self.look()?;
+                // Work may have completed since the poll above. Its replies and
+                // output must be sent before the state is read, or they would be
+                // lost with this worker.
+                self.answer_completed()?;
                 self.forward_output()?;
                 self.link.flush()?;
-                // Until the session continues, here or elsewhere, the GPU is others'.
+                // Until the session continues, here or elsewhere, other sessions
+                // can use the GPU.
                 self.pacing.leave();
                 return Ok(true);
             }
-            // A kernel may wait for a word that its program writes after a call that
-            // is queued here. Only serving on lets such a kernel end.
+            // A kernel may wait for a word that its program writes after a call
+            // that is queued here. Such a kernel ends only if the session is
+            // served.
             if Instant::now() >= deadline {
                 return Ok(false);
             }
             if let Wait::Until(end) = self.pace()
                 && !over
             {
-                // Never the whole nap: the end of a host function is a frame, which wakes
-                // nobody here.
+                // Not the whole nap: the completion of a host function arrives as a
+                // frame, which does not wake this thread.
                 let left = end.saturating_duration_since(Instant::now());
                 std::thread::sleep(left.min(Duration::from_millis(1)));
             }
         }
     }
 
-    /// The calls that were queued, as records' payloads.
-    pub(crate) fn waiting_calls(&self) -> impl Iterator<Item = ([u8; HEADER_LEN + 1], &[u8])> {
-        self.intake.waiting().map(|waiting| {
-            let mut head = [0; HEADER_LEN + 1];
-            let (header, executed) = head.split_at_mut(HEADER_LEN);
-            header.copy_from_slice(&waiting.header.to_bytes());
-            executed.fill(u8::from(waiting.executed));
-            (head, waiting.payload.as_slice())
-        })
-    }
-
-    /// Writes the calls that were queued, and the frames that are kept for the
-    /// guest.
+    /// Writes the queued calls and the frames kept for the guest.
     pub(crate) fn write_frames<W: std::io::Write>(
         &self,
         to: &mut Writer<W>,
     ) -> Result<(), StateError> {
-        for (head, payload) in self.waiting_calls() {
+        for (head, payload) in self.intake.queued_calls() {
             to.put(Kind::Waiting, &[&head, payload])?;
         }
         let mut payload = Vec::new();
@@ -159,82 +238,15 @@ impl Session {
         put_gathered(to, Kind::Kept, &mut payload, 1)
     }
 
-    /// Keeps the frames that another worker sent.
-    fn keep_frames(&self, mut record: &[u8]) -> Result<(), StateError> {
-        const RUBBISH: StateError = StateError::Order("a frame without a header");
-        while let Some((header, rest)) = record.split_first_chunk::<HEADER_LEN>() {
-            let header = FrameHeader::from_bytes(header).map_err(|_| RUBBISH)?;
-            let Some((payload, next)) = rest.split_at_checked(header.payload_len()) else {
-                return Err(RUBBISH);
-            };
-            self.link.sender().keep(header, payload);
-            record = next;
-        }
-        match record {
-            [] => Ok(()),
-            _ => Err(RUBBISH),
-        }
-    }
-
-    /// Puts a call by that another session had queued.
-    pub(crate) fn put_waiting(&mut self, record: &[u8]) -> Result<(), StateError> {
-        let Some((header, rest)) = record.split_first_chunk::<HEADER_LEN>() else {
-            return Err(StateError::Order("a call without a header"));
-        };
-        let Some((executed, payload)) = rest.split_first() else {
-            return Err(StateError::Order("a call without a header"));
-        };
-        let header = FrameHeader::from_bytes(header)
-            .map_err(|_| StateError::Order("a call without a header"))?;
-        self.intake
-            .put_by(header, payload, *executed != 0)
-            .map_err(|end| StateError::Impossible(end.to_string()))
-    }
-
-    /// The images that the session's modules are of.
-    pub(crate) fn image_hashes(&self) -> Result<Vec<[u8; 32]>, StateError> {
-        let mut hashes = Vec::new();
-        for (_, creates, call) in self.objects.live.in_order() {
-            if creates && let Some(hash) = image_of(call)? {
-                hashes.push(hash);
-            }
-        }
-        hashes.sort_unstable();
-        hashes.dedup();
-        Ok(hashes)
-    }
-
-    /// An image that one of the session's modules is of.
-    pub(crate) fn image(&self, hash: &[u8; 32]) -> Result<Stored, StateError> {
-        self.objects.modules.image(hash).map_err(|_| forgotten())
-    }
-
-    /// Takes a part of an image in.
-    pub(crate) fn take_image(&mut self, payload: &[u8]) -> Result<(), StateError> {
-        let part: ImagePart<'_> = decode_all(payload)?;
-        let images = self.objects.modules.images();
-        if part.offset == 0 && images.holds(&part.hash, part.size) {
-            return Ok(());
-        }
-        let taken = images.write(&part.hash, part.size, part.offset, part.data.0);
-        match taken {
-            // Parts after the first of an image that was here already.
-            Err(_) if images.holds(&part.hash, part.size) => Ok(()),
-            Err(Fault::Call(error)) => Err(StateError::Impossible(error.to_string())),
-            Err(_) => Err(StateError::Order("an image")),
-            Ok(()) => Ok(()),
-        }
-    }
-
-    /// Writes all that follows the head of a whole state; the session is
-    /// stopped. `progress` is told bytes of memory written, and all.
+    /// Writes everything after the head of a state. The session is stopped.
+    /// `progress` receives bytes of memory written and total.
     pub(crate) fn write_whole<W: std::io::Write>(
         &mut self,
         to: &mut Writer<W>,
         mut progress: impl FnMut(u64, u64),
     ) -> Result<(), StateError> {
-        for hash in self.image_hashes()? {
-            write_image(&self.image(&hash)?, to)?;
+        for hash in self.objects.image_hashes()? {
+            write_image(&self.objects.image(&hash)?, to)?;
         }
         write_items(&self.items()?, to)?;
         to.put(Kind::ObjectsEnd, &[])?;
@@ -245,7 +257,7 @@ impl Session {
         let written = mover.read_all(self, &chunks, |chunk, bytes| {
             done += chunk.size();
             progress(done, all);
-            // Memory is zero if nothing else is said.
+            // Memory is zero by default.
             if bytes.iter().all(|byte| *byte == 0) && !chunk.is_variable() {
                 return Ok(());
             }
@@ -261,8 +273,7 @@ impl Session {
         to.end()
     }
 
-    /// Takes the records of a state in, up to its end or until `more` is
-    /// false; a fresh session becomes the one that was written.
+    /// Applies a record of a state to a new session.
     pub(crate) fn take_record(
         &mut self,
         filling: &mut Filling,
@@ -270,12 +281,12 @@ impl Session {
         payload: &[u8],
     ) -> Result<(), StateError> {
         match kind {
-            Kind::Image => self.take_image(payload),
+            Kind::Image => self.objects.take_image(payload),
             Kind::Objects => Item::take(payload, &mut filling.items),
             Kind::ObjectsEnd => {
                 self.settle(filling)?;
                 filling.made = std::mem::take(&mut filling.items);
-                self.become_items(&filling.made).map(drop)
+                self.replace_objects(&filling.made).map(drop)
             }
             Kind::Contents => {
                 let mut mover = match filling.mover.take() {
@@ -291,21 +302,21 @@ impl Session {
                 written
             }
             Kind::Bookkeeping => self.take_bookkeeping(payload),
-            Kind::Waiting => self.put_waiting(payload),
-            Kind::Kept => self.keep_frames(payload),
+            Kind::Waiting => self.intake.queue_encoded(payload),
+            Kind::Kept => self.link.keep_frames(payload),
             _ => Err(StateError::Order("a record of another place")),
         }
     }
 
-    /// Makes what waited for the window, or for there to be none.
+    /// Creates the objects that waited for the window, or for its absence.
     pub(crate) fn make_pinned(&mut self, filling: &Filling) -> Result<(), StateError> {
-        match self.become_items(&filling.made)? {
+        match self.replace_objects(&filling.made)? {
             true => Ok(()),
             false => Err(StateError::Order("pinned memory without a window")),
         }
     }
 
-    /// Waits for what [`take_record`](Self::take_record) began.
+    /// Waits for copies that [`take_record`](Self::take_record) began.
     pub(crate) fn settle(&mut self, filling: &mut Filling) -> Result<(), StateError> {
         if let Some(mut mover) = filling.mover.take() {
             let settled = mover.settle(self);
@@ -342,7 +353,7 @@ pub(crate) fn write_image<W: std::io::Write>(
     Ok(())
 }
 
-/// Writes the live objects; [`Kind::ObjectsEnd`] is to follow.
+/// Writes the live objects; the caller then writes [`Kind::ObjectsEnd`].
 pub(crate) fn write_items<W: std::io::Write>(
     items: &[Item],
     to: &mut Writer<W>,
@@ -355,7 +366,7 @@ pub(crate) fn write_items<W: std::io::Write>(
     put_gathered(to, Kind::Objects, &mut payload, 1)
 }
 
-/// Writes what was gathered as one record where it is `least` bytes and more.
+/// Writes the gathered bytes as one record if they are at least `least` bytes.
 fn put_gathered<W: std::io::Write>(
     to: &mut Writer<W>,
     kind: Kind,
@@ -372,7 +383,7 @@ fn put_gathered<W: std::io::Write>(
 /// State that is being restored into a session.
 #[derive(Debug, Default)]
 pub(crate) struct Filling {
-    /// Objects that came, to be made when they are complete.
+    /// Objects received, to be created when all have arrived.
     pub(super) items: Vec<Item>,
     made: Vec<Item>,
     mover: Option<Mover>,

@@ -4,26 +4,26 @@ use parking_lot::Mutex;
 
 use paragpu_device::Survey;
 
-use crate::session::Session;
+use crate::session::gpu::Gpu;
+use crate::session::objects::Objects;
 
-/// Most threads: the program needs processors, too.
+/// Maximum number of threads: the program needs processors, too.
 const THREADS: usize = 8;
 
-impl Session {
-    /// What the device looks for in the code of these modules before it says
-    /// where their variables are.
-    pub(crate) fn surveys(&mut self, modules: &[u64]) -> Vec<Survey> {
+impl Objects {
+    /// The searches that the device needs to locate the variables of these modules.
+    pub(crate) fn surveys(&self, gpu: &mut Gpu, modules: &[u64]) -> Vec<Survey> {
         let ids = modules
             .iter()
-            .filter_map(|module| self.objects.modules.id(*module).ok());
+            .filter_map(|module| self.modules.id(*module).ok());
         let ids: Vec<_> = ids.collect();
         ids.into_iter()
-            .filter_map(|module| self.gpu.module_survey(module))
+            .filter_map(|module| gpu.module_survey(module))
             .collect()
     }
 }
 
-/// Does all of them.
+/// Runs all searches.
 pub(crate) fn run(surveys: Vec<Survey>) {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = surveys.len().min(cores).min(THREADS);
@@ -39,7 +39,7 @@ pub(crate) fn run(surveys: Vec<Survey>) {
     };
     std::thread::scope(|scope| {
         for _ in 1..threads {
-            // If there are no more threads the others do it.
+            // If no thread can be created, the others do the work.
             let _ = std::thread::Builder::new().spawn_scoped(scope, work);
         }
         work();

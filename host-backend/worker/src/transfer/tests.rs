@@ -294,7 +294,12 @@ impl Program {
                 module: ModuleHandle(module),
                 name: Text("counter"),
             };
-            self.session.global_get(&global).unwrap().address
+            let session = &mut self.session;
+            let modules = &session.objects.modules;
+            modules
+                .global_get(&mut session.gpu, &global)
+                .unwrap()
+                .address
         });
         for destination in memory.into_iter().chain(variable) {
             apply(
@@ -535,9 +540,9 @@ proptest! {
         drop(early.session);
         let mut other = session(1, 1 << 30);
         store(&mut other, PTX);
-        other.become_items(&first).unwrap();
+        other.replace_objects(&first).unwrap();
         settle(&mut other);
-        other.become_items(&last).unwrap();
+        other.replace_objects(&last).unwrap();
         let got: std::collections::BTreeSet<_> =
             live(&other).into_iter().map(|(name, creates, _)| (name, creates)).collect();
         prop_assert_eq!(got, wanted);
@@ -602,7 +607,11 @@ fn times_between_events_stay() {
     }
     let elapsed = |session: &mut Session, start: u64, end: u64| {
         let events = &session.objects.events;
-        events.elapsed(&mut session.gpu, EventHandle(start), EventHandle(end))
+        let call = EventElapsedTime {
+            start: EventHandle(start),
+            end: EventHandle(end),
+        };
+        events.event_elapsed_time(&mut session.gpu, &call)
     };
     let before = elapsed(&mut first.session, 200, 201).unwrap();
     let state = write(&mut first.session);

@@ -1,7 +1,7 @@
 //! Sends objects while the program runs: images, the layout of modules, the calls
 //! that recreate objects, and memory that is handed over.
 //!
-//! Other threads do what takes long: reading images, searching code for names,
+//! Other threads do the long work: reading images, searching code for names,
 //! writing to the link. The thread that serves the session does the rest in slices.
 //! Objects that the program creates in the meantime are sent in further rounds, so
 //! that little is left for the stop.
@@ -23,7 +23,7 @@ use crate::transfer::state::{ImagePart, Kind, StateError};
 use crate::transfer::stop::{write_image, write_items};
 use crate::transfer::survey;
 
-/// Most rounds in which objects travel while the program runs.
+/// Maximum number of rounds that send objects while the program runs.
 const ROUNDS: u32 = 4;
 
 /// The objects that exist at the destination.
@@ -35,9 +35,9 @@ pub(super) struct Recreated {
     items: Arc<Vec<Item>>,
     /// The calls that created them.
     pub(super) owners: Owners,
-    /// Modules of which the device has not said yet where their variables are.
+    /// Modules whose variables the device has not located yet.
     unplaced: Vec<u64>,
-    /// Rounds that were begun.
+    /// Rounds begun.
     rounds: u32,
 }
 
@@ -50,8 +50,8 @@ impl Source {
         Ok(())
     }
 
-    /// Has the program made or unmade what takes long to recreate, and is another
-    /// round due?
+    /// Whether another round is due because the program created or destroyed
+    /// objects that take long to recreate.
     pub(super) fn is_behind(&self, session: &Session) -> bool {
         let heavy = |owners: Owners| -> Owners {
             let mut heavy = owners;
@@ -67,13 +67,13 @@ impl Source {
     /// asked before.
     fn ask_images(&mut self, session: &Session) -> Result<(), StateError> {
         let writer = self.peer.writer()?;
-        for hash in session.image_hashes()? {
+        for hash in session.objects.image_hashes()? {
             if !self.recreated.images.insert(hash) {
                 continue;
             }
             let name = ImagePart {
                 hash,
-                size: session.image(&hash)?.size,
+                size: session.objects.image(&hash)?.size,
                 offset: 0,
                 data: Bytes(&[]),
             };
@@ -83,19 +83,19 @@ impl Source {
         writer.flush()
     }
 
-    /// The images that the destination said it lacks.
+    /// Receives the list of images that the destination lacks.
     fn missing(&mut self, session: &Session) -> Result<Vec<Stored>, StateError> {
         let missing = self.peer.expect(Kind::Missing)?;
         let hashes = missing.as_chunks::<32>().0.iter();
-        hashes.map(|hash| session.image(hash)).collect()
+        hashes.map(|hash| session.objects.image(hash)).collect()
     }
 
-    /// The destination has said what it lacks: sends that, and looks through
-    /// the code of modules for the names of their variables.
+    /// Sends the images that the destination lacks, and searches the code of
+    /// modules for the names of their variables.
     pub(super) fn send_images(&mut self, session: &mut Session) -> Result<(), StateError> {
         let images = self.missing(session)?;
         let modules: Vec<u64> = session.objects.live.names(ObjectKind::Module).collect();
-        let surveys = session.surveys(&modules);
+        let surveys = session.objects.surveys(&mut session.gpu, &modules);
         self.recreated.unplaced = modules;
         self.peer.send_off();
         self.peer.stage()?.run(move |writer| {
@@ -110,12 +110,12 @@ impl Source {
         Ok(())
     }
 
-    /// Lets the device say where variables are, in slices; then the objects go.
+    /// Has the device locate variables, in slices, and then sends the objects.
     pub(super) fn place(&mut self, session: &mut Session) -> Result<(), StateError> {
         let began = Instant::now();
         while let Some(module) = self.recreated.unplaced.pop() {
-            // One that the device does not tell of is refused with the objects;
-            // one that was unloaded meanwhile is not among them.
+            // If the device cannot locate a module's variables, sending the objects
+            // fails. A module that was unloaded meanwhile is not among them.
             if let Ok(module) = session.objects.modules.id(module) {
                 let _ = session.gpu.module_variables(module);
             }
@@ -123,19 +123,19 @@ impl Source {
                 return Ok(());
             }
         }
-        let images = session.image_hashes()?;
+        let images = session.objects.image_hashes()?;
         if !images
             .iter()
             .all(|hash| self.recreated.images.contains(hash))
         {
-            // The program has loaded another one meanwhile.
+            // The program has loaded another module meanwhile.
             self.ask_images(session)?;
             self.stage = Stage::Missing;
             return Ok(());
         }
         self.recreated.owners = owners(session);
         self.recreated.items = Arc::new(session.items()?);
-        // Of these alone: the program may map more while they are sent.
+        // Only of these: the program may map more while they are sent.
         self.shared.begin(session)?;
         let items = Arc::clone(&self.recreated.items);
         self.peer.send_off();
@@ -146,8 +146,8 @@ impl Source {
         Ok(())
     }
 
-    /// Hands some of the objects' memory over; true if an answer to that
-    /// comes. If there is nothing more, tells the destination to recreate them.
+    /// Hands over some of the objects' memory. True if an answer will follow. At
+    /// the end, tells the destination to recreate the objects.
     fn hand_over(&mut self, session: &mut Session) -> Result<bool, StateError> {
         let Some(batch) = self.shared.next(session) else {
             let writer = self.peer.writer()?;
@@ -176,8 +176,8 @@ impl Source {
         Ok(())
     }
 
-    /// Has the destination recreate what the stopped session has made since it
-    /// was last sent objects.
+    /// Has the destination recreate the objects that the stopped session has
+    /// created since the last round.
     pub(super) fn catch_up(&mut self, session: &mut Session) -> Result<(), StateError> {
         let items = session.items()?;
         if items == *self.recreated.items && !self.shared.is_behind(session)? {

@@ -15,37 +15,37 @@ use super::{SILENCE, carried};
 use crate::transfer::send_stage::SendStage;
 use crate::transfer::state::{Kind, Scanner, StateError, Writer};
 
-/// Maximum number of bytes of the answer to the first frame.
+/// Maximum size of the answer to the first frame.
 const MOST_ANSWER: usize = 64 * 1024;
-/// How often the destination is told that this end waits.
+/// Interval of messages that this end is waiting.
 const STILL: Duration = Duration::from_secs(5);
 
 type PeerWriter = BufWriter<UnixStream>;
 
-/// Who writes to the link.
+/// The writer of the link.
 #[derive(Debug)]
 enum Out {
     /// The session's thread.
     Here(Box<Writer<PeerWriter>>),
-    /// A thread of its own, which hashes as well.
+    /// A separate thread, which also hashes.
     Away(SendStage<PeerWriter>),
     /// Nobody: the link is lost.
     Lost,
 }
 
-/// The other end.
+/// The destination.
 #[derive(Debug)]
 pub(super) struct Peer {
     out: Out,
     scanner: Scanner<UnixStream>,
-    /// When it last said something.
+    /// When it last sent something.
     heard: Instant,
-    /// When it was last told that this end waits.
+    /// When it was last told that this end is waiting.
     told: Instant,
 }
 
 impl Peer {
-    /// Over a socket; it was told who comes.
+    /// A destination that knows which session will come.
     pub(super) fn new(socket: UnixStream) -> std::io::Result<Self> {
         let other = socket.try_clone()?;
         let writer = BufWriter::with_capacity(1 << 20, socket);
@@ -72,7 +72,7 @@ impl Peer {
         }
     }
 
-    /// Lets a thread write contents.
+    /// Moves the writer to a thread.
     pub(super) fn send_off(&mut self) {
         self.out = match std::mem::replace(&mut self.out, Out::Lost) {
             Out::Here(writer) => Out::Away(SendStage::new(writer)),
@@ -88,7 +88,7 @@ impl Peer {
         }
     }
 
-    /// Has that thread written everything? Nothing more is given to it.
+    /// Whether that thread has written everything. Nothing more is queued for it.
     pub(super) fn is_back(&mut self) -> Result<bool, StateError> {
         if let Out::Away(stage) = &mut self.out {
             stage.close();
@@ -114,7 +114,8 @@ impl Peer {
         self.scanner.get_ref().as_fd()
     }
 
-    /// Has the other end said something? An error if it is silent too long.
+    /// Whether the destination sent something. An error if it is silent for too
+    /// long.
     pub(super) fn has_answer(&mut self) -> Result<bool, StateError> {
         let fd = self.socket();
         let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
@@ -133,8 +134,7 @@ impl Peer {
         Ok(there)
     }
 
-    /// The sentence of the other end where it gave up, instead of an error of
-    /// the link.
+    /// Replaces an error of the link with the destination's reason, if it gave up.
     pub(super) fn why(&mut self, error: StateError) -> StateError {
         if !matches!(error, StateError::Io(_) | StateError::Incomplete) {
             return error;
@@ -163,8 +163,8 @@ impl Peer {
         }
     }
 
-    /// The answer to the first frame: communicator and address of the session
-    /// there.
+    /// Receives the answer to the first frame: communicator and address of the
+    /// session at the destination.
     pub(super) fn welcome(&mut self) -> Result<(String, String), StateError> {
         let deadline = Some(Instant::now() + SILENCE);
         let (header, payload) =
@@ -178,13 +178,13 @@ impl Peer {
         Err(StateError::Impossible(refusal.reason.0.to_owned()))
     }
 
-    /// The frame that a record announced.
+    /// Sends the frame that a record announced.
     pub(super) fn send_descriptors(&self, fds: &[BorrowedFd<'_>]) -> Result<(), StateError> {
         let deadline = Some(Instant::now() + SILENCE);
         handshake::send_with_fds(self.socket(), ARRIVE, 0, 0, &[], fds, deadline).map_err(carried)
     }
 
-    /// Tells the destination from time to time that this end waits.
+    /// Tells the destination periodically that this end is waiting.
     pub(super) fn still(&mut self) -> Result<(), StateError> {
         if self.told.elapsed() >= STILL {
             self.told = Instant::now();
@@ -195,9 +195,9 @@ impl Peer {
         Ok(())
     }
 
-    /// Tells the destination that the session stays.
+    /// Tells the destination that the session stays here.
     pub(super) fn call_off(&mut self, reason: &str) {
-        // A link that is lost says it as well.
+        // Losing the link says the same.
         let _ = self.writer().and_then(|writer| {
             writer.put(Kind::Refused, &[reason.as_bytes()])?;
             writer.flush()

@@ -18,9 +18,9 @@ use crate::transfer::regions::Chunk;
 use crate::transfer::shared::Delivery;
 use crate::transfer::state::{Kind, StateError};
 
-/// So many bytes are sent sooner than compared.
+/// Up to this size, sending is faster than comparing.
 const LITTLE: u64 = CHUNK;
-/// Chunks whose hashes are asked for at once.
+/// Chunks per request for hashes.
 const HASHES: usize = 65_536;
 
 impl Source {
@@ -40,7 +40,7 @@ impl Source {
         sent?;
         self.reached("all contents were sent");
         let bookkeeping = session.bookkeeping()?;
-        // What a guest that connects again has not received is sent again.
+        // A reconnecting guest gets the frames that it has not received.
         let settled = !self.local
             || matches!(
                 session.link.sender().settle(Instant::now() + SILENCE),
@@ -64,7 +64,7 @@ impl Source {
         Ok(())
     }
 
-    /// For the question where the downtime goes.
+    /// Logs the progress, to analyze the downtime.
     pub(super) fn reached(&self, what: &str) {
         let micros = self.attempts.standing().as_micros();
         tracing::debug!(micros, "{what}");
@@ -104,8 +104,8 @@ impl Source {
         self.peer.call_back()?;
         sent?;
         if cfg!(debug_assertions) {
-            // What the device noted is the proof; here it is proved. Of what
-            // was handed over, too: it is the same memory.
+            // Verifies dirty tracking, including handed-over memory, which is the
+            // same memory.
             let chunks = session.chunks(false)?;
             let different = self.different(session, precopy, &chunks)?;
             if !different.is_empty() {
@@ -120,7 +120,7 @@ impl Source {
         Ok(())
     }
 
-    /// Those of `chunks` that hash differently at the two ends.
+    /// The chunks whose hashes differ between the two ends.
     fn different(
         &mut self,
         session: &mut Session,
@@ -152,8 +152,8 @@ impl Source {
         Ok(different)
     }
 
-    /// Sends contents, zeros too where `zeros`; `progress` is bytes sent and
-    /// all. Bytes sent then.
+    /// Sends contents, including zeros if `zeros`. `progress` counts bytes sent and
+    /// total. Returns the bytes sent.
     fn send_chunks(
         &mut self,
         session: &mut Session,
@@ -185,7 +185,7 @@ impl Source {
         Ok(done)
     }
 
-    /// Passes the stopped session's connection on.
+    /// Passes on the stopped session's connection.
     fn pass_connection(
         &mut self,
         session: &Session,

@@ -1,5 +1,5 @@
-//! What the source waits for between the last copy and the switch: a guest that has
-//! to reconnect to the destination by itself, and the sessions that move together
+//! The waits between the last copy and the switch: for a guest that has to
+//! reconnect to the destination by itself, and for the sessions that move together
 //! with this one.
 //!
 //! If the link between the hosts breaks during the switch, the guest decides: it has
@@ -22,20 +22,20 @@ use crate::transfer::orders::{Report, Step};
 use crate::transfer::state::{Kind, StateError};
 use crate::transfer::stop::Unstopped;
 
-/// How long a guest may take to connect to the destination. It hears of it
-/// within a second, if it runs.
+/// How long a guest may take to connect to the destination. A running guest is
+/// notified within a second.
 const FOLLOWS: Duration = Duration::from_secs(60);
-/// Longest time between two looks at the guest's connection.
+/// Maximum time between two polls of the guest's connection.
 const GLANCE: Duration = Duration::from_micros(200);
 
-/// Pipes with one writer, the daemon, and a reader in each session that moves
-/// together with others. Nobody reads: a byte stays for all to see, and so
-/// does an end without one.
+/// Pipes with one writer, the daemon, and a reader in each of the sessions that
+/// move together. The byte is never read, so every session sees it. So is the end
+/// of file without a byte.
 #[derive(Debug)]
 pub(super) struct Gates {
     stop: OwnedFd,
     commit: OwnedFd,
-    /// The daemon was told that this session waits to be stopped.
+    /// The daemon knows that this session is ready to stop.
     told: bool,
 }
 
@@ -49,7 +49,7 @@ impl Gates {
     }
 }
 
-/// Is the gate open? An error if it never will be.
+/// Whether the gate is open. An error if it never will be.
 fn is_open(gate: BorrowedFd<'_>) -> Result<bool, StateError> {
     let flags = ready(gate, Duration::ZERO);
     if flags.contains(PollFlags::IN) {
@@ -81,7 +81,7 @@ impl From<StateError> for Unstopped {
 }
 
 impl Source {
-    /// Everything was copied once: may the session stop?
+    /// Asks to stop after pre-copy. Returns whether the session may stop.
     pub(super) fn may_stop(&mut self, session: &Session) -> Result<bool, StateError> {
         self.peer.still()?;
         if !self.attempts.is_due() {
@@ -97,14 +97,14 @@ impl Source {
         is_open(gates.stop.as_fd())
     }
 
-    /// The destination has everything but the guest.
+    /// Tells the destination that it has everything except the guest.
     pub(super) fn leave_alone(&mut self) -> Result<(), StateError> {
         let alone = [u8::from(self.gates.is_none())];
         self.peer.writer()?.put(Kind::Await, &[&alone])?;
         self.peer.expect(Kind::Ready).map(drop)
     }
 
-    /// Sends the guest to the destination and waits until it is there.
+    /// Sends the guest to the destination and waits until it has arrived.
     pub(super) fn await_guest(
         &mut self,
         session: &mut Session,
@@ -127,7 +127,7 @@ impl Source {
                 self.peer.expect(Kind::Here)?;
                 return Ok(());
             }
-            if let Some(reason) = put_by(session, receiver)? {
+            if let Some(reason) = queue_late_calls(session, receiver)? {
                 return Err(Unstopped::Goes(format!(
                     "its program cannot follow to {place}: {reason}"
                 )));
@@ -142,7 +142,7 @@ impl Source {
         }
     }
 
-    /// Waits until the sessions that move with this one are as far.
+    /// Waits until the sessions that move with this one are also complete.
     pub(super) fn await_others(
         &mut self,
         session: &mut Session,
@@ -158,20 +158,20 @@ impl Source {
         while let Some(gates) = &self.gates
             && !is_open(gates.commit.as_fd())?
         {
-            // Nothing comes from there unless it gives up.
+            // The destination sends something only if it gives up.
             if !ready(self.peer.socket(), Duration::from_millis(1)).is_empty() {
                 self.peer.expect(Kind::Still)?;
             }
             self.peer.still()?;
             if !self.local {
-                put_by(session, receiver)?;
+                queue_late_calls(session, receiver)?;
             }
         }
         Ok(())
     }
 }
 
-/// Can the session leave at all?
+/// Checks that the session can move.
 pub(super) fn may_leave(session: &Session, local: bool, follows: &str) -> Result<(), StateError> {
     let unnamed = session.transfer.identity().token == [0; 16];
     let reason = if (!local || !follows.is_empty()) && unnamed {
@@ -183,17 +183,20 @@ pub(super) fn may_leave(session: &Session, local: bool, follows: &str) -> Result
     Err(StateError::Impossible(reason.into()))
 }
 
-/// Puts calls by that come after the state was copied. The guest is not told:
-/// it sends them to the destination again, or they are executed here where it
-/// stays. Some: the guest cannot follow, and why.
-fn put_by(session: &mut Session, receiver: &mut dyn Receiver) -> Result<Option<String>, Unstopped> {
+/// Queues calls that arrive after the state was copied. They are not acknowledged:
+/// the guest resends them to the destination, or they are executed here if the
+/// session stays. Returns the reason if the guest cannot follow.
+fn queue_late_calls(
+    session: &mut Session,
+    receiver: &mut dyn Receiver,
+) -> Result<Option<String>, Unstopped> {
     while session.takes_more()
         && let Some(frame) = receiver.receive(Wait::Poll).map_err(SessionEnd::from)?
     {
         if frame.header.kind == Control::Stays.kind() {
             return Ok(Some(why_it_stays(frame.payload)?));
         }
-        session.take_behind(frame.header, frame.payload)?;
+        session.queue_or_execute(frame.header, frame.payload)?;
     }
     Ok(None)
 }

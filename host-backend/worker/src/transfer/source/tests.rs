@@ -22,7 +22,7 @@ use crate::session::Session;
 use crate::transfer::orders::Departure;
 use crate::transfer::state::{ImagePart, Kind, Scanner, Writer};
 use crate::transfer::tests::{PTX, alone, apply, shareable, store};
-use crate::turns::{Stand, Turns};
+use crate::turns::{TurnState, Turns};
 
 /// Loads a module of `image`; its hash.
 fn load(session: &mut Session, module: u64, image: &[u8]) -> [u8; 32] {
@@ -94,7 +94,9 @@ impl Begun {
                 let (kind, payload) = self.scanner.record().unwrap();
                 return (kind, payload.to_vec());
             }
-            self.session.go_on_moving(self.receiver.as_mut()).unwrap();
+            self.session
+                .continue_migration(self.receiver.as_mut())
+                .unwrap();
             assert!(Instant::now() < deadline, "the source says nothing");
         }
     }
@@ -163,7 +165,10 @@ fn images_are_sent_while_calls_are_served() {
     begun.answer(Kind::Missing, &hash);
     // Nobody reads, and no step waits for that.
     for _ in 0..1000 {
-        begun.session.go_on_moving(begun.receiver.as_mut()).unwrap();
+        begun
+            .session
+            .continue_migration(begun.receiver.as_mut())
+            .unwrap();
     }
     let mut got = 0;
     while got < large.len() {
@@ -209,5 +214,5 @@ fn a_session_that_stops_leaves_the_gpu_to_others() {
     turns.want();
     turns.hear(Turn::Yours);
     assert_eq!(said(), [Plea::Wanted]);
-    assert_eq!(turns.stand(), Stand::Ours);
+    assert_eq!(turns.state(), TurnState::Ours);
 }

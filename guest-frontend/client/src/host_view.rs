@@ -1,0 +1,138 @@
+//! Memory that a program creates in the host (cuMemCreate) and maps where it has access
+//! itself.
+//!
+//! Such memory is the session's device memory, so it counts, moves and is checkpointed
+//! like all of it. While the program has access, it has pages of its own at the map's
+//! address: a *view*, synchronized like a shadow ([`crate::shadow`]), by copies in a
+//! separate stream as for [`crate::managed_variable`]. A view is coherent at launches, at
+//! copies of its range and after waits, but not inside host functions.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use paragpu_protocol::status::Status;
+use parking_lot::{Mutex, RwLock};
+
+use crate::error::Result;
+use crate::objects::stream::{NON_BLOCKING, Stream};
+use crate::progress::Progress;
+use crate::shadow::{Region, Shadows};
+use crate::stream::Streams;
+use crate::sys::memory::{Pages, Reservation};
+
+/// The views of all sessions: first address to bytes.
+static SEEN: RwLock<BTreeMap<u64, u64>> = RwLock::new(BTreeMap::new());
+
+/// Does the program have a view at an address of device memory?
+#[must_use]
+pub fn is_seen(address: u64) -> bool {
+    let seen = SEEN.read();
+    let found = seen.range(..=address).next_back();
+    found.is_some_and(|(start, size)| address - start < *size)
+}
+
+/// The views of a session.
+#[derive(Debug)]
+pub(crate) struct HostViews {
+    streams: Arc<Streams>,
+    shadows: Arc<Shadows>,
+    /// The addresses of the session's reservations.
+    arena: Arc<Reservation>,
+    /// In which bytes travel, once there is a view.
+    stream: Mutex<Option<Arc<Stream>>>,
+    views: RwLock<BTreeMap<u64, View>>,
+}
+
+/// Pages of the program at the address of a map.
+#[derive(Debug)]
+struct View {
+    region: Arc<Region>,
+    pages: Pages,
+}
+
+impl HostViews {
+    pub(crate) fn new(
+        streams: Arc<Streams>,
+        shadows: Arc<Shadows>,
+        arena: Arc<Reservation>,
+    ) -> Self {
+        Self {
+            streams,
+            shadows,
+            arena,
+            stream: Mutex::new(None),
+            views: RwLock::default(),
+        }
+    }
+
+    /// The view that an address lies in: its first address and bytes.
+    pub(crate) fn find(&self, address: u64) -> Option<(u64, u64)> {
+        let views = self.views.read();
+        let (_, view) = views.range(..=address).next_back()?;
+        let (start, size) = view.region.on_wire();
+        (address - start < size).then_some((start, size))
+    }
+
+    /// Gives the program pages at the address of a map of the device, with the bytes
+    /// that the memory has.
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY` where the program can have no pages there; of the copy.
+    pub(crate) fn begin(&self, address: u64, size: u64) -> Result<()> {
+        let stream = {
+            let mut stream = self.stream.lock();
+            match &*stream {
+                Some(stream) => Arc::clone(stream),
+                None => Arc::clone(stream.insert(self.streams.create(NON_BLOCKING, 0)?)),
+            }
+        };
+        // What was posted so far may write the memory by its earlier addresses.
+        self.streams.synchronize_all()?;
+        let pages = Pages::within(&self.arena, address, size);
+        let pages = pages.map_err(|_| Status::OUT_OF_MEMORY)?;
+        let region = Region::of_map(pages.bytes(), stream.handle());
+        region.show();
+        // What the device has comes with the pull.
+        region.add_writer(&Arc::<Progress>::default(), 0);
+        self.shadows.add(Arc::clone(&region));
+        let view = View { region, pages };
+        self.views.write().insert(address, view);
+        SEEN.write().insert(address, size);
+        let pulled = self.shadows.pull();
+        if pulled.is_err() {
+            self.drop_view(address);
+        }
+        pulled
+    }
+
+    /// The program's pages at an address go, and what it wrote stays with the device;
+    /// nothing happens where there are none.
+    ///
+    /// # Errors
+    /// Of work that failed; the pages are gone nevertheless.
+    pub(crate) fn end(&self, address: u64) -> Result<()> {
+        let found = {
+            let views = self.views.read();
+            views.get(&address).map(|view| Arc::clone(&view.region))
+        };
+        let Some(region) = found else {
+            return Ok(());
+        };
+        let (start, size) = region.on_wire();
+        let kept = self
+            .streams
+            .synchronize_all()
+            .and_then(|()| self.shadows.push(&region, start, size));
+        self.drop_view(address);
+        kept
+    }
+
+    fn drop_view(&self, address: u64) {
+        let view = self.views.write().remove(&address);
+        SEEN.write().remove(&address);
+        if let Some(View { region, pages }) = view {
+            self.shadows.remove(&region);
+            drop(pages);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Memory that was freed in a stream's order and is kept for the next allocation of its
+//! size (CUDA Driver API, Stream Ordered Memory Allocator).
+//!
+//! A block is given out again in the stream that freed it, whose order keeps its old work
+//! from the new, or in any stream once all work posted before it was freed is known to be
+//! complete. Neither crosses.
+
+use std::collections::BTreeSet;
+
+use paragpu_protocol::handle::StreamHandle;
+
+/// A block that was freed and is kept.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Block {
+    /// First address.
+    pub(crate) address: u64,
+    /// Bytes as they were taken from where they go back to.
+    pub(crate) length: u64,
+    /// The pool that it belongs to.
+    pub(crate) owner: usize,
+    /// The stream that freed it.
+    pub(crate) stream: StreamHandle,
+    /// The last call posted by then.
+    pub(crate) posted: u64,
+}
+
+/// The allocation that a block is wanted for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    pub(crate) length: u64,
+    pub(crate) owner: usize,
+    pub(crate) stream: StreamHandle,
+    /// All work up to here is known to be complete.
+    pub(crate) complete: u64,
+}
+
+/// The blocks that are kept, the oldest first.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    blocks: Vec<Block>,
+    bytes: u64,
+    most_bytes: u64,
+    most_blocks: usize,
+}
+
+impl Kept {
+    /// None, and no more than so many bytes and blocks later.
+    pub(crate) fn new(most_bytes: u64, most_blocks: usize) -> Self {
+        Self {
+            blocks: Vec::new(),
+            bytes: 0,
+            most_bytes,
+            most_blocks,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn bytes_of(&self, owner: usize) -> u64 {
+        let own = self.blocks.iter().filter(|block| block.owner == owner);
+        own.map(|block| block.length).sum()
+    }
+
+    pub(crate) fn add(&mut self, block: Block) {
+        self.bytes += block.length;
+        self.blocks.push(block);
+    }
+
+    fn take(&mut self, wanted: impl FnMut(&Block) -> bool) -> Option<Block> {
+        let place = self.blocks.iter().position(wanted)?;
+        let block = self.blocks.remove(place);
+        self.bytes -= block.length;
+        Some(block)
+    }
+
+    /// The newest block that will do.
+    pub(crate) fn take_for(&mut self, wanted: Wanted) -> Option<u64> {
+        let fits = |block: &Block| {
+            block.length == wanted.length
+                && block.owner == wanted.owner
+                && (block.stream == wanted.stream || block.posted <= wanted.complete)
+        };
+        let place = self.blocks.iter().rposition(fits)?;
+        let block = self.blocks.remove(place);
+        self.bytes -= block.length;
+        Some(block.address)
+    }
+
+    /// Is there more than may be kept?
+    pub(crate) fn is_large(&self) -> bool {
+        self.bytes > self.most_bytes || self.blocks.len() > self.most_blocks
+    }
+
+    /// The oldest block, where there are more than half of what may be kept.
+    pub(crate) fn take_surplus(&mut self) -> Option<Block> {
+        let much = self.bytes > self.most_bytes / 2 || self.blocks.len() > self.most_blocks / 2;
+        much.then(|| self.take(|_| true)).flatten()
+    }
+
+    /// The oldest block whose work is complete, where more than `keep` bytes are kept, or
+    /// too many blocks.
+    pub(crate) fn take_complete(&mut self, keep: u64, complete: u64) -> Option<Block> {
+        let much = self.bytes > keep || self.blocks.len() > self.most_blocks / 2;
+        much.then(|| self.take(|block| block.posted <= complete))
+            .flatten()
+    }
+
+    /// All blocks, which are kept no longer.
+    pub(crate) fn take_all(&mut self) -> Vec<Block> {
+        self.bytes = 0;
+        std::mem::take(&mut self.blocks)
+    }
+
+    /// The blocks whose work is complete of owners that keep more than they may.
+    pub(crate) fn take_over(&mut self, complete: u64, may: impl Fn(usize) -> u64) -> Vec<Block> {
+        let owners: BTreeSet<usize> = self.blocks.iter().map(|block| block.owner).collect();
+        let mut taken = Vec::new();
+        for owner in owners {
+            let mut spare = self.bytes_of(owner).saturating_sub(may(owner));
+            while spare > 0 {
+                let is_over = |block: &Block| block.owner == owner && block.posted <= complete;
+                let Some(block) = self.take(is_over) else {
+                    break;
+                };
+                spare = spare.saturating_sub(block.length);
+                taken.push(block);
+            }
+        }
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(address: u64, stream: u64, posted: u64) -> Block {
+        Block {
+            address,
+            length: 4096,
+            owner: 1,
+            stream: StreamHandle(stream),
+            posted,
+        }
+    }
+
+    fn wanted(stream: u64, complete: u64) -> Wanted {
+        Wanted {
+            length: 4096,
+            owner: 1,
+            stream: StreamHandle(stream),
+            complete,
+        }
+    }
+
+    #[test]
+    fn a_block_returns_in_its_stream_or_once_its_work_is_over() {
+        let mut kept = Kept::new(1 << 20, 100);
+        kept.add(block(1, 7, 10));
+        kept.add(block(2, 8, 20));
+        let other = |owner, length| Wanted {
+            owner,
+            length,
+            ..wanted(7, 99)
+        };
+        assert_eq!(kept.take_for(other(1, 8192)), None);
+        assert_eq!(kept.take_for(other(2, 4096)), None);
+        assert_eq!(kept.take_for(wanted(9, 9)), None);
+        assert_eq!(kept.take_for(wanted(9, 10)), Some(1));
+        assert_eq!(kept.take_for(wanted(7, 10)), None);
+        assert_eq!(kept.take_for(wanted(8, 10)), Some(2));
+        assert!(kept.is_empty() && kept.bytes() == 0);
+    }
+
+    #[test]
+    fn the_newest_block_returns_first() {
+        let mut kept = Kept::new(1 << 20, 100);
+        for address in 1..4 {
+            kept.add(block(address, 7, address));
+        }
+        assert_eq!(kept.take_for(wanted(7, 0)), Some(3));
+        assert_eq!(kept.take_for(wanted(8, 1)), Some(1));
+        assert_eq!(kept.bytes(), 4096);
+    }
+
+    #[test]
+    fn surplus_and_what_owners_may_not_keep_go_oldest_first() {
+        let mut kept = Kept::new(3 * 4096, 100);
+        for address in 1..5 {
+            kept.add(block(address, 7, address));
+        }
+        assert!(kept.is_large());
+        let surplus = std::iter::from_fn(|| kept.take_surplus().map(|one| one.address));
+        assert_eq!(surplus.collect::<Vec<_>>(), [1, 2, 3]);
+        kept.add(block(5, 7, 5));
+        kept.add(Block {
+            owner: 2,
+            ..block(6, 7, 6)
+        });
+        let over = kept.take_over(5, |owner| if owner == 1 { 4096 } else { 0 });
+        assert_eq!(over.iter().map(|one| one.address).collect::<Vec<_>>(), [4]);
+        assert!(kept.take_over(6, |_| u64::MAX).is_empty());
+        assert_eq!(kept.take_complete(0, 5).map(|one| one.address), Some(5));
+        assert!(kept.take_complete(0, 5).is_none());
+        assert_eq!(kept.take_all().len(), 1);
+        assert_eq!(kept.bytes(), 0);
+    }
+}

@@ -1,0 +1,83 @@
+//! Registered memory that is a shared mapping of a file, as several processes use to
+//! talk to each other. The host maps the same file: program, device, and other
+//! processes see the same bytes at any time, also while a kernel runs. Only
+//! communicators between processes of one machine can pass the file.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use paragpu_protocol::table::FileMap;
+use parking_lot::{Mutex, RwLock};
+
+use crate::connection::Link;
+use crate::sys::shared_file;
+
+/// The registered ranges that are files.
+#[derive(Debug, Default)]
+pub(crate) struct SharedFiles {
+    /// By the program's address: bytes, and the device's address.
+    ranges: RwLock<BTreeMap<u64, (u64, u64)>>,
+    /// How many there are; looked at before every lock.
+    count: AtomicUsize,
+    /// Number of the file passed last. Held from there to the end of its call, because
+    /// the host takes files in the order of their numbers.
+    passed: Mutex<u64>,
+}
+
+impl SharedFiles {
+    /// Where the device has a range, by the program's address or the device's own.
+    pub(crate) fn place_of(&self, address: u64, size: u64) -> Option<u64> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let inside = |base: u64, length: u64| {
+            let offset = address.checked_sub(base)?;
+            (offset.checked_add(size)? <= length).then_some(offset)
+        };
+        let ranges = self.ranges.read();
+        if let Some((base, (length, device))) = ranges.range(..=address).next_back()
+            && let Some(offset) = inside(*base, *length)
+        {
+            return Some(device + offset);
+        }
+        let mut all = ranges.values();
+        all.any(|(length, device)| inside(*device, *length).is_some())
+            .then_some(address)
+    }
+
+    /// Finds a range from now on.
+    pub(crate) fn add(&self, address: u64, size: u64, device: u64) {
+        let mut ranges = self.ranges.write();
+        ranges.insert(address, (size, device));
+        self.count.store(ranges.len(), Ordering::Release);
+    }
+
+    /// Finds it no more.
+    pub(crate) fn remove(&self, address: u64) {
+        let mut ranges = self.ranges.write();
+        ranges.remove(&address);
+        self.count.store(ranges.len(), Ordering::Release);
+    }
+
+    /// Has the host map `length` bytes at `address` of the program, in whole pages, at
+    /// `device`. False if they are no shared mapping of a file, or if the host cannot
+    /// map it.
+    pub(crate) fn share(&self, link: &Link, address: u64, length: u64, device: u64) -> bool {
+        let Some(pages) = shared_file::find(address, length) else {
+            return false;
+        };
+        let mut passed = self.passed.lock();
+        *passed += 1;
+        if link.pass_file(*passed, pages.file.as_fd()).is_err() {
+            return false;
+        }
+        let map = FileMap {
+            address: device,
+            size: length,
+            offset: pages.offset,
+            file: *passed,
+        };
+        link.call(&map).is_ok()
+    }
+}

@@ -1,0 +1,119 @@
+//! The process's mappings, from /proc/self/maps.
+
+/// One mapping, or the part of one that has a line of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Mapped {
+    /// First address.
+    pub(super) from: u64,
+    /// The address after the last byte.
+    pub(super) to: u64,
+    /// "rw-p", for one: readable, writable, not executable, private.
+    pub(super) protection: String,
+    /// Where it begins in its file.
+    pub(super) offset: u64,
+    /// Major and minor number of the file's device.
+    pub(super) device: (u32, u32),
+    /// The file's inode; 0 for anonymous memory.
+    pub(super) inode: u64,
+    /// The file's path as far as the kernel knows it, or a name in brackets.
+    pub(super) name: String,
+}
+
+impl Mapped {
+    /// Of a line.
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.splitn(6, ' ');
+        let (from, to) = words.next()?.split_once('-')?;
+        let protection = words.next()?.to_owned();
+        let offset = words.next()?;
+        let (major, minor) = words.next()?.split_once(':')?;
+        let inode = words.next()?.parse().ok()?;
+        // Padded with blanks; the path may have some of its own.
+        let name = words.next().unwrap_or_default().trim_start_matches(' ');
+        Some(Self {
+            from: u64::from_str_radix(from, 16).ok()?,
+            to: u64::from_str_radix(to, 16).ok()?,
+            protection,
+            offset: u64::from_str_radix(offset, 16).ok()?,
+            device: (
+                u32::from_str_radix(major, 16).ok()?,
+                u32::from_str_radix(minor, 16).ok()?,
+            ),
+            inode,
+            name: name.to_owned(),
+        })
+    }
+
+    /// Do both show the same file?
+    pub(super) fn is_same_file(&self, other: &Self) -> bool {
+        (self.device, self.inode) == (other.device, other.inode)
+    }
+
+    /// Where an address inside it is in its file.
+    pub(super) fn offset_of(&self, address: u64) -> u64 {
+        self.offset.wrapping_add(address.wrapping_sub(self.from))
+    }
+}
+
+/// The mappings that overlap a range, in order.
+pub(super) fn overlapping(address: u64, length: u64) -> Option<Vec<Mapped>> {
+    let end = address.checked_add(length)?;
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let parsed = maps.lines().filter_map(Mapped::parse);
+    Some(
+        parsed
+            .filter(|mapped| mapped.from < end && mapped.to > address)
+            .collect(),
+    )
+}
+
+/// Do mappings cover the range without a gap?
+pub(super) fn cover(mappings: &[Mapped], address: u64, length: u64) -> bool {
+    let mut next = address;
+    for mapped in mappings {
+        if mapped.from > next {
+            return false;
+        }
+        next = mapped.to;
+    }
+    next >= address + length
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_as_the_kernel_writes_them() {
+        let line = "7f00a000-7f00c000 rw-s 00003000 fe:01 1234      /dev/shm/a name (deleted)";
+        let mapped = Mapped::parse(line).unwrap();
+        assert_eq!((mapped.from, mapped.to), (0x7f00_a000, 0x7f00_c000));
+        assert_eq!(mapped.protection, "rw-s");
+        assert_eq!(mapped.device, (0xfe, 1));
+        assert_eq!(mapped.inode, 1234);
+        assert_eq!(mapped.name, "/dev/shm/a name (deleted)");
+        assert_eq!(mapped.offset_of(0x7f00_b000), 0x4000);
+        let bare = Mapped::parse("1000-2000 rw-p 00000000 00:00 0 ").unwrap();
+        assert_eq!((bare.inode, bare.name.as_str()), (0, ""));
+        for bad in [
+            "",
+            "1000 rw-p 0 00:00 0",
+            "1000-2000 rw-p",
+            "x-y rw-p 0 00:00 0",
+        ] {
+            assert_eq!(Mapped::parse(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_gap_is_seen() {
+        let part = |from, to| Mapped {
+            from,
+            ..Mapped::parse(&format!("0-{to:x} rw-p 0 00:00 0")).unwrap()
+        };
+        assert!(cover(&[part(0, 8192), part(8192, 12288)], 4096, 8192));
+        assert!(!cover(&[part(0, 8192), part(9000, 12288)], 4096, 8192));
+        assert!(!cover(&[part(0, 8192)], 4096, 8192));
+        assert!(!cover(&[], 4096, 1));
+    }
+}

@@ -1,0 +1,174 @@
+//! Finds the file behind a shared mapping of the program.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+
+use rustix::fs::OFlags;
+
+use super::maps::{self, Mapped};
+
+/// Descriptors of the process that are looked at, at most.
+const MOST_DESCRIPTORS: usize = 4096;
+
+/// Pages of a file that the program maps shared, readable and writable.
+#[derive(Debug)]
+pub(crate) struct SharedPages {
+    /// The file, open for reading and writing.
+    pub(crate) file: OwnedFd,
+    /// Where they begin in it.
+    pub(crate) offset: u64,
+}
+
+/// The file of which the program maps a range of `length` bytes, in whole pages;
+/// `None` if it is no such mapping, or if the file cannot be opened.
+pub(crate) fn find(address: u64, length: u64) -> Option<SharedPages> {
+    let mappings = maps::overlapping(address, length)?;
+    let first = mappings.first()?;
+    let offset = first.offset_of(address);
+    let one_file = mappings.iter().all(|mapped| {
+        mapped.protection.starts_with("rw")
+            && mapped.protection.ends_with('s')
+            && mapped.is_same_file(first)
+            && mapped.offset == offset.wrapping_add(mapped.from.wrapping_sub(address))
+    });
+    if first.inode == 0 || !one_file || !maps::cover(&mappings, address, length) {
+        return None;
+    }
+    let file = by_mapping(first)
+        .or_else(|| by_path(first))
+        .or_else(|| by_descriptor(first))?;
+    Some(SharedPages { file, offset })
+}
+
+/// Does metadata describe the file of a mapping?
+fn is_of(metadata: &std::fs::Metadata, mapped: &Mapped) -> bool {
+    let device = (
+        rustix::fs::major(metadata.dev()),
+        rustix::fs::minor(metadata.dev()),
+    );
+    metadata.is_file() && (device, metadata.ino()) == (mapped.device, mapped.inode)
+}
+
+fn open(path: &str, mapped: &Mapped) -> Option<OwnedFd> {
+    // First a look: to open a device or a FIFO may do something.
+    if !is_of(&std::fs::metadata(path).ok()?, mapped) {
+        return None;
+    }
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_CLOEXEC | libc::O_NONBLOCK)
+        .open(path)
+        .ok()?;
+    is_of(&file.metadata().ok()?, mapped).then(|| file.into())
+}
+
+/// Through the mapping itself, which only privileged processes may. Finds files that
+/// have no name any more, and anonymous shared memory.
+fn by_mapping(mapped: &Mapped) -> Option<OwnedFd> {
+    let path = format!("/proc/self/map_files/{:x}-{:x}", mapped.from, mapped.to);
+    open(&path, mapped)
+}
+
+/// By its name, if that still leads there.
+fn by_path(mapped: &Mapped) -> Option<OwnedFd> {
+    mapped.name.starts_with('/').then_some(())?;
+    open(&mapped.name, mapped)
+}
+
+/// Through a descriptor that the program has open, such as that of a memfd.
+fn by_descriptor(mapped: &Mapped) -> Option<OwnedFd> {
+    let open = std::fs::read_dir("/proc/self/fd").ok()?;
+    open.take(MOST_DESCRIPTORS).find_map(|entry| {
+        let entry = entry.ok()?;
+        if !is_of(&std::fs::metadata(entry.path()).ok()?, mapped) {
+            return None;
+        }
+        let number: i32 = entry.file_name().to_str()?.parse().ok()?;
+        // SAFETY: it was open just now. If another thread closed it, or put another file
+        // in its place, the copy fails, or is of a file that is refused below.
+        let copy = unsafe { BorrowedFd::borrow_raw(number) };
+        let copy = copy.try_clone_to_owned().ok()?;
+        let mode = rustix::fs::fcntl_getfl(&copy).ok()? & OFlags::RWMODE;
+        let copy = File::from(copy);
+        let same = is_of(&copy.metadata().ok()?, mapped);
+        (same && mode == OFlags::RDWR).then(|| copy.into())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
+    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mprotect, munmap};
+
+    use super::*;
+    use crate::sys::memory::PAGE;
+
+    const LENGTH: usize = 8 * PAGE;
+
+    fn map(file: impl AsFd, flags: MapFlags) -> u64 {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, where the kernel likes.
+        let base = unsafe { mmap(std::ptr::null_mut(), LENGTH, protection, flags, file, 0) };
+        base.unwrap() as u64
+    }
+
+    fn inode(file: impl AsFd) -> u64 {
+        fstat(file).unwrap().st_ino
+    }
+
+    #[test]
+    fn a_memfd_is_found_through_its_descriptor() {
+        let file = memfd_create("shared", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, LENGTH as u64).unwrap();
+        let base = map(&file, MapFlags::SHARED);
+        let page = PAGE as u64;
+        let found = find(base + page, 2 * page).unwrap();
+        assert_eq!(found.offset, page);
+        assert_eq!(inode(&found.file), inode(&file));
+        assert!(find(base + 7 * page, 2 * page).is_none(), "past its end");
+        let private = map(&file, MapFlags::PRIVATE);
+        assert!(find(private, page).is_none());
+        // SAFETY: mapped above, used by nobody.
+        unsafe {
+            mprotect(base as *mut _, PAGE, MprotectFlags::READ).unwrap();
+            assert!(find(base, page).is_none(), "it cannot be written");
+            munmap(base as *mut _, LENGTH).unwrap();
+            munmap(private as *mut _, LENGTH).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_named_file_is_found_though_nobody_has_it_open() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a name with blanks");
+        let file = File::create_new(&path).unwrap();
+        file.set_len(LENGTH as u64).unwrap();
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .unwrap();
+        let wanted = inode(&file);
+        let base = map(&file, MapFlags::SHARED);
+        drop(file);
+        // Some file systems have other numbers for mappings than for files.
+        if let Some(found) = find(base, LENGTH as u64) {
+            assert_eq!(inode(&found.file), wanted);
+        }
+        // Another file of that name is not taken for it.
+        std::fs::remove_file(&path).unwrap();
+        File::create_new(&path)
+            .unwrap()
+            .set_len(LENGTH as u64)
+            .unwrap();
+        if let Some(found) = find(base, LENGTH as u64) {
+            assert_eq!(inode(&found.file), wanted);
+        }
+        // SAFETY: mapped above, used by nobody.
+        unsafe { munmap(base as *mut _, LENGTH).unwrap() };
+    }
+}

@@ -1,0 +1,31 @@
+//! Values of arguments that clap does not parse.
+
+use paragpu_config::{Setting as _, Size};
+
+/// Parses `30s`, `10m`, `2h` into seconds, and `off` into 0.
+pub(crate) fn interval(text: &str) -> Result<u64, String> {
+    let advice = || "give a time as 30s, 10m or 2h, or off".to_owned();
+    if text == "off" {
+        return Ok(0);
+    }
+    let split = text
+        .find(|c: char| !c.is_ascii_digit())
+        .ok_or_else(advice)?;
+    let (count, unit) = text.split_at(split);
+    let unit = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err(advice()),
+    };
+    let count: u64 = count.parse().map_err(|_| advice())?;
+    match count.checked_mul(unit) {
+        Some(seconds @ 1..=31_536_000) => Ok(seconds),
+        _ => Err("give at least 1s and at most a year".into()),
+    }
+}
+
+/// Parses a size into bytes.
+pub(crate) fn size(text: &str) -> Result<Size, String> {
+    Size::from_text(text)
+}

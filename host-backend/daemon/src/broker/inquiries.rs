@@ -1,0 +1,33 @@
+//! Connections that query the daemon.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use crate::console::Console;
+use crate::scrape::Scrape;
+
+/// The receiver of counters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Audience {
+    /// A connection of the control socket.
+    Console(u64),
+    /// A connection of the endpoint for metrics.
+    Scrape(u64),
+}
+
+/// A listing that waits for the workers' counters.
+#[derive(Debug)]
+pub(super) struct Listing {
+    pub(super) audience: Audience,
+    pub(super) deadline: Instant,
+    /// Workers that were asked.
+    pub(super) asked: BTreeSet<u64>,
+}
+
+/// Connections that query the daemon, and their pending answers.
+#[derive(Debug, Default)]
+pub(super) struct Inquiries {
+    pub(super) consoles: BTreeMap<u64, Console>,
+    pub(super) scrapes: BTreeMap<u64, Scrape>,
+    pub(super) listings: Vec<Listing>,
+}

@@ -1,0 +1,122 @@
+//! The state of a migration.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use paragpu_control::admin::{Figures, Moved};
+use paragpu_control::worker::{Route, Step};
+
+use super::order::Outcome;
+
+/// Time limit from the stop of the first of several sessions to the commit of all.
+const TOGETHER: Duration = Duration::from_secs(80);
+
+/// The destination of a session that left.
+#[derive(Debug)]
+pub(super) struct Departed {
+    pub(super) route: Route,
+    pub(super) until: Instant,
+}
+
+/// A migration in progress.
+#[derive(Debug)]
+pub(super) struct Migration {
+    pub(super) console: u64,
+    /// The operator named this one session.
+    pub(super) single: bool,
+    /// Those still in progress, by key of the worker.
+    pub(super) members: BTreeMap<u64, Member>,
+    pub(super) stage: Stage,
+    pub(super) over: Vec<Moved>,
+}
+
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) session: u64,
+    pub(super) vm: String,
+    /// The gate at which it waits for the others, if it does.
+    pub(super) step: Option<Step>,
+}
+
+/// The progress of sessions that move together.
+///
+/// ```text
+///            all are Copied:           all are Complete:
+///            one byte to `stop`        one byte to `commit`
+///   Copying ─────────────────► Stopping ─────────────────► Committed
+///      │ one cannot move          │ one cannot move, or TOGETHER is over:
+///      │                          │ `commit` closes without a byte
+///      └────────► Staying ◄───────┘
+/// ```
+///
+/// If a member's program ends, the others continue. The migration is complete when
+/// no member is left, in any stage. If the daemon dies, its ends of the gates
+/// close, and all sessions stay.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// Each moves on its own, and there are no gates.
+    Alone,
+    /// Memory is copied while the programs run.
+    Copying { stop: OwnedFd, commit: OwnedFd },
+    /// The programs are stopped, and the rest is sent.
+    Stopping { commit: OwnedFd, deadline: Instant },
+    /// The destination owns the sessions.
+    Committed,
+    /// The sessions stay here.
+    Staying,
+}
+
+impl Stage {
+    /// Gives up because a session cannot move. Before the commit, then none moves.
+    pub(super) fn give_up(&mut self) {
+        if let Self::Copying { .. } | Self::Stopping { .. } = self {
+            *self = Self::Staying;
+        }
+    }
+
+    /// The next stage, if all members have reached `step`.
+    pub(super) fn advance(self, step: Option<Step>) -> Self {
+        // One byte always fits into an empty pipe.
+        let open = |gate: &OwnedFd| matches!(rustix::io::write(gate, &[1]), Ok(1));
+        match self {
+            Self::Copying { stop, commit } if step >= Some(Step::Copied) => match open(&stop) {
+                true => Self::Stopping {
+                    commit,
+                    deadline: Instant::now() + TOGETHER,
+                },
+                false => Self::Staying,
+            },
+            Self::Stopping { commit, .. } if step >= Some(Step::Complete) => match open(&commit) {
+                true => Self::Committed,
+                false => Self::Staying,
+            },
+            waits => waits,
+        }
+    }
+
+    /// The deadline for all to be complete.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match self {
+            Self::Stopping { deadline, .. } => Some(*deadline),
+            _ => None,
+        }
+    }
+}
+
+impl Member {
+    /// What the operator is told.
+    pub(super) fn over(self, outcome: Outcome) -> Moved {
+        let (figures, error) = match outcome {
+            Ok(figures) => (figures, None),
+            Err(error) => (Figures::default(), Some(error)),
+        };
+        Moved {
+            session: self.session,
+            vm: self.vm,
+            moved: error.is_none(),
+            error,
+            figures,
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Orders that workers carry out, and their state.
+
+use std::time::{Duration, Instant};
+
+use paragpu_control::admin::Figures;
+use paragpu_control::state::FILE;
+
+use super::fresh::Fresh;
+use crate::handshake::{Asked, Guest};
+use crate::notes::Again;
+
+/// A console key that no connection has: the daemon itself gave the order.
+pub(super) const NOBODY: u64 = 0;
+
+/// The outcome of an order: its figures, or one sentence that says why it failed.
+pub(super) type Outcome = Result<Figures, String>;
+
+/// An order that a worker has not completed.
+#[derive(Debug)]
+pub(super) struct Ordered {
+    pub(super) console: u64,
+    pub(super) kind: Kind,
+}
+
+/// The order.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A checkpoint, or a restore.
+    State {
+        /// End the session when it is done.
+        puts_away: bool,
+        /// The schedule of further checkpoints.
+        again: Option<Again>,
+        /// The file to write, if the worker cannot create one.
+        fresh: Option<Fresh>,
+    },
+    /// A move, as part of this migration.
+    Migration(u64),
+    /// A change of communicator, as part of this migration.
+    Relocation {
+        id: u64,
+        communicator: String,
+        began: Instant,
+    },
+}
+
+/// A session that was checkpointed with `--end` and may be restored.
+#[derive(Debug)]
+pub(super) struct Parked {
+    pub(super) token: [u8; 16],
+    pub(super) until: Instant,
+    pub(super) guest: Option<(Guest, Box<Asked>)>,
+}
+
+impl Parked {
+    pub(super) fn new(token: [u8; 16], left: Duration) -> Self {
+        Self {
+            token,
+            until: Instant::now() + left,
+            guest: None,
+        }
+    }
+}
+
+/// The schedule of a session's periodic checkpoints.
+#[derive(Debug)]
+pub(super) struct Periodic {
+    pub(super) again: Again,
+    /// `None` if its worker keeps the schedule.
+    pub(super) next: Option<Instant>,
+    /// When this daemon last had it written.
+    pub(super) last: Option<Instant>,
+    /// Why the last attempt failed.
+    pub(super) error: Option<String>,
+}
+
+impl Periodic {
+    /// The age of the last complete checkpoint.
+    pub(super) fn age(&self) -> Duration {
+        let file = self.again.directory.join(FILE);
+        match self.last {
+            Some(last) => last.elapsed(),
+            None => std::fs::metadata(file)
+                .and_then(|file| file.modified())
+                .ok()
+                .and_then(|written| written.elapsed().ok())
+                .unwrap_or_default(),
+        }
+    }
+}

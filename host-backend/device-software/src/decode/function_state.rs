@@ -1,0 +1,140 @@
+//! The registers, variables and labels of the function being decoded.
+
+use crate::program::Reg;
+use crate::ptx::ast::Type;
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// Where a variable of a function lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Storage {
+    /// Offset in the kernel's parameters.
+    Param(u32),
+    /// Offset in the frame's local memory.
+    Frame(u32),
+    /// Offset in static shared memory.
+    Shared(u32),
+    /// Dynamic shared memory.
+    DynamicShared,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Scope<'m> {
+    pub registers: HashMap<&'m str, (Type, Option<Reg>)>,
+    pub families: HashMap<&'m str, (Type, u32)>,
+    pub places: HashMap<&'m str, Storage>,
+    /// Bytes of each variable.
+    pub sizes: HashMap<&'m str, u32>,
+    pub labels: HashMap<&'m str, u32>,
+    pub targets: HashMap<&'m str, Vec<u32>>,
+    pub prototypes: HashSet<&'m str>,
+}
+
+/// The state of the function being decoded.
+#[derive(Debug, Default)]
+pub(crate) struct FuncState<'m> {
+    pub scopes: Vec<Scope<'m>>,
+    pub rows32: u32,
+    pub rows64: u32,
+    pub preds: u32,
+    pub consts32: BTreeMap<u32, u32>,
+    pub consts64: BTreeMap<u64, u32>,
+    pub local: u32,
+    pub shared: u32,
+    /// Position of each label, once placed.
+    pub positions: Vec<Option<u32>>,
+    temps32: Vec<u32>,
+    temps64: Vec<u32>,
+    temps_pred: Vec<u32>,
+    used: [usize; 3],
+    carry: Option<u32>,
+    /// Holds the end of the stack at the function's start, in functions with `alloca`.
+    saved_stack: Option<u32>,
+}
+
+fn take(list: &mut Vec<u32>, used: &mut usize, rows: &mut u32) -> u32 {
+    let row = match list.get(*used) {
+        Some(&row) => row,
+        None => {
+            let row = *rows;
+            *rows += 1;
+            list.push(row);
+            row
+        }
+    };
+    *used += 1;
+    row
+}
+
+impl FuncState<'_> {
+    /// A 32-bit row that lives until the end of this instruction.
+    pub fn temp32(&mut self) -> u32 {
+        take(&mut self.temps32, &mut self.used[0], &mut self.rows32)
+    }
+
+    /// A 64-bit row that lives until the end of this instruction.
+    pub fn temp64(&mut self) -> u32 {
+        take(&mut self.temps64, &mut self.used[1], &mut self.rows64)
+    }
+
+    /// A predicate that lives until the end of this instruction.
+    pub fn temp_pred(&mut self) -> u32 {
+        take(&mut self.temps_pred, &mut self.used[2], &mut self.preds)
+    }
+
+    /// The carry flag.
+    pub fn carry(&mut self) -> u32 {
+        match self.carry {
+            Some(p) => p,
+            None => {
+                let p = self.preds;
+                self.preds += 1;
+                self.carry = Some(p);
+                p
+            }
+        }
+    }
+
+    pub fn const32(&mut self, value: u32) -> u32 {
+        let rows = &mut self.rows32;
+        *self.consts32.entry(value).or_insert_with(|| {
+            *rows += 1;
+            *rows - 1
+        })
+    }
+
+    pub fn const64(&mut self, value: u64) -> u32 {
+        let rows = &mut self.rows64;
+        *self.consts64.entry(value).or_insert_with(|| {
+            *rows += 1;
+            *rows - 1
+        })
+    }
+
+    /// The row of `saved_stack`, if the function has one.
+    pub fn saved_stack(&self) -> Option<u32> {
+        self.saved_stack
+    }
+
+    /// A row for the end of the stack.
+    pub fn save_stack(&mut self) -> u32 {
+        let row = self.rows32;
+        self.rows32 += 1;
+        self.saved_stack = Some(row);
+        row
+    }
+
+    pub fn end_instruction(&mut self) {
+        self.used = [0; 3];
+    }
+
+    pub fn new_reg(&mut self, ty: Type) -> Option<Reg> {
+        let (count, wrap): (&mut u32, fn(u32) -> Reg) = match ty {
+            Type::Pred => (&mut self.preds, Reg::P),
+            Type::B128 => return None,
+            _ if ty.size() == 8 => (&mut self.rows64, Reg::R64),
+            _ => (&mut self.rows32, Reg::R32),
+        };
+        *count += 1;
+        Some(wrap(*count - 1))
+    }
+}

@@ -1,0 +1,54 @@
+//! Memory of `alloca`: the end of local memory, downwards, as frames grow upwards from its start.
+
+use super::block::Env;
+use super::warp::Warp;
+use crate::error::Fault;
+use crate::program::Reg;
+
+impl Warp {
+    /// Frames of the running lanes must end below.
+    pub(super) fn lowest_dynamic(&self) -> u32 {
+        (0..32)
+            .filter(|l| self.run.mask >> l & 1 != 0)
+            .fold(u32::MAX, |lowest, l| lowest.min(self.dynamic[l]))
+    }
+
+    pub(super) fn alloca(
+        &mut self,
+        env: &Env<'_>,
+        d: Reg,
+        size: Reg,
+        align: u32,
+        mask: u32,
+    ) -> Result<(), (Fault, u32)> {
+        let sizes = self.read(size);
+        let func = env.program.funcs.get(self.run.bases.func as usize);
+        let frame_end = self.run.bases.local + func.map_or(0, |f| f.local);
+        let mut addresses = [0; 32];
+        for lane in (0..32).filter(|l| mask >> l & 1 != 0) {
+            let top = self.dynamic[lane].min(env.stack_limit);
+            let address = u32::try_from(sizes[lane])
+                .ok()
+                .and_then(|size| top.checked_sub(size))
+                .map(|address| address / align * align)
+                .filter(|&address| address >= frame_end)
+                .ok_or((Fault::StackOverflow, lane as u32))?;
+            self.dynamic[lane] = address;
+            addresses[lane] = u64::from(address);
+        }
+        let words = (env.stack_limit as usize).div_ceil(8) * 32;
+        if self.local.len() < words {
+            self.local.resize(words, 0);
+        }
+        self.write(d, &addresses, mask);
+        Ok(())
+    }
+
+    pub(super) fn stack_restore(&mut self, a: Reg, mask: u32) {
+        let saved = self.read(a);
+        for lane in (0..32).filter(|l| mask >> l & 1 != 0) {
+            // A value that `stacksave` did not give can free memory, as in PTX, but nothing outside it.
+            self.dynamic[lane] = u32::try_from(saved[lane]).unwrap_or(u32::MAX);
+        }
+    }
+}

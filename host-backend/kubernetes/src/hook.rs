@@ -1,0 +1,175 @@
+//! KubeVirt's gRPC for hooks: virt-launcher calls it before it defines the VM's
+//! domain, and when the VM has ended.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::watch;
+use tonic::transport::Server;
+use tonic::{Request, Response, Status};
+
+use crate::Error;
+use crate::plugin::{LEISURE, listen};
+use crate::vm::{Options, Vm};
+
+/// The hook's socket, in the directory that virt-launcher searches.
+pub const SOCKET: &str = "paragpu.sock";
+
+/// Who is there.
+#[allow(missing_docs, reason = "generated")]
+pub mod info {
+    tonic::include_proto!("kubevirt.hooks.info");
+}
+
+use info::info_server::{self, InfoServer};
+
+/// The hook, for each version of the interface.
+#[derive(Debug, Clone)]
+struct Hook {
+    vm: Arc<Mutex<Vm>>,
+    /// The VM has ended.
+    ended: watch::Sender<bool>,
+}
+
+impl Hook {
+    /// The domain with the VM's way to its claim.
+    async fn define(&self, domain: Vec<u8>) -> Result<Vec<u8>, Status> {
+        let vm = Arc::clone(&self.vm);
+        // It waits for a process.
+        let defined = tokio::task::spawn_blocking(move || match vm.lock() {
+            Ok(mut vm) => vm.define(&domain),
+            Err(_) => Err(Error::Vm("an earlier call failed".into())),
+        });
+        let defined = defined.await;
+        match defined.map_err(|error| Status::internal(error.to_string()))? {
+            Ok(domain) => {
+                tracing::info!("the VM reaches its claim over vsock");
+                Ok(domain.into_bytes())
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the VM does not start");
+                Err(Status::failed_precondition(format!("paragpu: {error}")))
+            }
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl info_server::Info for Hook {
+    async fn info(
+        &self,
+        _: Request<info::InfoParams>,
+    ) -> Result<Response<info::InfoResult>, Status> {
+        let point = |name: &str| info::HookPoint {
+            name: name.into(),
+            priority: 0,
+        };
+        Ok(Response::new(info::InfoResult {
+            name: "paragpu".into(),
+            hook_points: vec![point("OnDefineDomain"), point("Shutdown")],
+            versions: ["v1alpha3", "v1alpha2", "v1alpha1"].map(Into::into).into(),
+        }))
+    }
+}
+
+/// A version of the interface. All define domains alike.
+macro_rules! version {
+    ($version:ident, $package:literal, $($shutdown:tt)*) => {
+        /// A version of the calls.
+        #[allow(missing_docs, reason = "generated")]
+        pub mod $version {
+            tonic::include_proto!($package);
+        }
+
+        #[tonic::async_trait]
+        impl $version::callbacks_server::Callbacks for Hook {
+            async fn on_define_domain(
+                &self,
+                request: Request<$version::OnDefineDomainParams>,
+            ) -> Result<Response<$version::OnDefineDomainResult>, Status> {
+                let domain_xml = self.define(request.into_inner().domain_xml).await?;
+                Ok(Response::new($version::OnDefineDomainResult { domain_xml }))
+            }
+
+            $($shutdown)*
+        }
+    };
+}
+
+version!(v1alpha1, "kubevirt.hooks.v1alpha1",);
+version!(v1alpha2, "kubevirt.hooks.v1alpha2",);
+version!(
+    v1alpha3,
+    "kubevirt.hooks.v1alpha3",
+    async fn shutdown(
+        &self,
+        _: Request<v1alpha3::ShutdownParams>,
+    ) -> Result<Response<v1alpha3::ShutdownResult>, Status> {
+        self.ended.send_replace(true);
+        Ok(Response::new(v1alpha3::ShutdownResult {}))
+    }
+);
+
+/// Serves virt-launcher until the VM has ended, or until `end`.
+///
+/// # Errors
+/// [`Error::File`], [`Error::Sockets`].
+pub fn serve(options: Options, end: impl Future<Output = ()>) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::Sockets(error.to_string()))?;
+    let socket = options.directory.join(SOCKET);
+    let done = runtime.block_on(serve_until(options, socket.clone(), end));
+    let _ = std::fs::remove_file(&socket);
+    runtime.shutdown_background();
+    done
+}
+
+async fn serve_until(
+    options: Options,
+    socket: PathBuf,
+    end: impl Future<Output = ()>,
+) -> Result<(), Error> {
+    let (ended, over) = watch::channel(false);
+    let hook = Hook {
+        vm: Arc::new(Mutex::new(Vm::new(options))),
+        ended: ended.clone(),
+    };
+    let incoming = listen(&socket)?;
+    // virt-launcher may be another user of the Pod's.
+    let open = std::fs::Permissions::from_mode(0o660);
+    std::fs::set_permissions(&socket, open).map_err(Error::file(&socket))?;
+    let is_over = |mut over: watch::Receiver<bool>| async move {
+        drop(over.wait_for(|over| *over).await);
+    };
+    let first = is_over(over.clone());
+    let stop = async move {
+        tokio::select! {
+            () = first => {}
+            () = end => {}
+        }
+        ended.send_replace(true);
+    };
+    // A client that keeps its connection must not keep the Pod.
+    let late = async move {
+        is_over(over).await;
+        tokio::time::sleep(LEISURE).await;
+    };
+    let served = Server::builder()
+        .add_service(InfoServer::new(hook.clone()))
+        .add_service(v1alpha1::callbacks_server::CallbacksServer::new(
+            hook.clone(),
+        ))
+        .add_service(v1alpha2::callbacks_server::CallbacksServer::new(
+            hook.clone(),
+        ))
+        .add_service(v1alpha3::callbacks_server::CallbacksServer::new(hook))
+        .serve_with_incoming_shutdown(incoming, stop);
+    let done = tokio::select! {
+        done = served => done,
+        () = late => Ok(()),
+    };
+    done.map_err(|error| Error::Sockets(error.to_string()))
+}

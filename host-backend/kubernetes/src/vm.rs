@@ -1,0 +1,173 @@
+//! The way from a KubeVirt VM to its claim: the VM's vsock, the daemon that
+//! serves it, and the door that leads from there to the claim's lease.
+//!
+//! ```text
+//!  VM                     compute container    hook's container            GPU host
+//!  program ── vsock ──▶ QEMU ── vhost-user ──▶ vhost-device-vsock
+//!                                                  │ unix socket
+//!                                                  ▼
+//!                                              door: TLS under the ───────▶ paragpud
+//!                                              claim's key
+//! ```
+//!
+//! The key stays in the hook's container. The VM needs no network.
+
+use std::fs::{self, DirBuilder};
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use paragpu_communicator_secure::{Credentials, Files, Wear};
+use paragpu_config::guest::{Guest, Tcp};
+use paragpu_libvirt::vhost_vsock;
+use paragpu_pool::door::{Door, Entry};
+
+use crate::Error;
+
+/// How long the vsock's daemon may take to listen.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two looks at its socket.
+const LOOK: Duration = Duration::from_millis(10);
+/// The VM's context identifier. Nobody else is behind this daemon.
+const CID: u32 = 3;
+/// The directory of the sockets, in the one that the containers share. It is made
+/// for the VM's start only: virt-launcher takes any socket that it finds before
+/// for a hook's.
+const OWN: &str = "paragpu";
+
+/// The places and programs of a VM.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The directory that this container shares with the VM's.
+    pub directory: PathBuf,
+    /// The same directory, as the VM's container sees it.
+    pub compute: PathBuf,
+    /// The vhost-user daemon that serves the vsock.
+    pub vsock: PathBuf,
+    /// The port of the vsock that leads to the claim.
+    pub port: u32,
+}
+
+/// The way of one VM, once it is to start.
+#[derive(Debug)]
+pub struct Vm {
+    options: Options,
+    way: Option<Way>,
+}
+
+/// What serves the VM. It ends with this value.
+#[derive(Debug)]
+struct Way {
+    daemon: Child,
+    _door: Door,
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        let _ = self.daemon.kill();
+        let _ = self.daemon.wait();
+    }
+}
+
+impl Vm {
+    /// Not yet started.
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        let way = None;
+        Self { options, way }
+    }
+
+    /// The VM's domain with its way to the claim, which is there when this returns.
+    ///
+    /// # Errors
+    /// [`Error`]: the domain cannot have it, this container has no claim, or the
+    /// vsock's daemon does not start.
+    pub fn define(&mut self, domain: &[u8]) -> Result<String, Error> {
+        let domain = std::str::from_utf8(domain)
+            .map_err(|_| Error::Vm("the domain's XML is not UTF-8".into()))?;
+        let socket = self.options.compute.join(OWN).join("vhost");
+        let socket = socket
+            .to_str()
+            .ok_or_else(|| Error::Vm(format!("{} is not UTF-8", socket.display())))?;
+        let domain = vhost_vsock::add(domain, socket)?;
+        self.open()?;
+        Ok(domain)
+    }
+
+    fn open(&mut self) -> Result<(), Error> {
+        let serves = |way: &mut Way| matches!(way.daemon.try_wait(), Ok(None));
+        if self.way.as_mut().is_some_and(serves) {
+            return Ok(());
+        }
+        self.way = None;
+        let guest = Guest::load().map_err(|error| Error::Configuration(error.to_string()))?;
+        let (address, credentials) = claim(&guest.tcp)?;
+        let own = self.options.directory.join(OWN);
+        match fs::remove_dir_all(&own) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(Error::file(&own)(error));
+            }
+            _ => {}
+        }
+        let made = DirBuilder::new().mode(0o700).create(&own);
+        made.map_err(Error::file(&own))?;
+        let end = own.join("vsock");
+        // vhost-device-vsock maps a port to the socket with this name.
+        let name = format!("vsock_{}", self.options.port);
+        let door = Door::open(&Entry::Unix(own.join(name)))?;
+        door.lead_to(address, credentials);
+        let socket = own.join("vhost");
+        let mut daemon = Command::new(&self.options.vsock)
+            .arg(format!("--guest-cid={CID}"))
+            .arg(option("--socket=", &socket))
+            .arg(option("--uds-path=", &end))
+            .stdin(Stdio::null())
+            .spawn()
+            .map_err(Error::file(&self.options.vsock))?;
+        let deadline = Instant::now() + PATIENCE;
+        // Connecting would be taken for QEMU.
+        while !socket.exists() {
+            let ended = daemon.try_wait().map_err(Error::file(&socket))?;
+            if ended.is_some() || Instant::now() > deadline {
+                let _ = daemon.kill();
+                let _ = daemon.wait();
+                let how = ended.map_or("does not listen".into(), |how| format!("ended ({how})"));
+                let program = self.options.vsock.display();
+                return Err(Error::Vm(format!(
+                    "{program}, which serves the vsock, {how}"
+                )));
+            }
+            std::thread::sleep(LOOK);
+        }
+        let _door = door;
+        self.way = Some(Way { daemon, _door });
+        Ok(())
+    }
+}
+
+fn option(name: &str, path: &std::path::Path) -> std::ffi::OsString {
+    let mut option = std::ffi::OsString::from(name);
+    option.push(path);
+    option
+}
+
+/// Where the claim's lease is, and what opens it.
+fn claim(tcp: &Tcp) -> Result<(&str, Credentials), Error> {
+    let Some(address) = tcp.address.0.as_deref() else {
+        let advice = "this container has no claim: its resources.claims must name one, whose \
+                      driver sets PARAGPU_CONFIG";
+        return Err(Error::Vm(advice.into()));
+    };
+    let files = Files {
+        section: "tcp",
+        ca: &tcp.ca,
+        certificate: &tcp.certificate,
+        key: &tcp.key,
+        key_shared: tcp.key_shared,
+    };
+    let credentials = Credentials::load(files, Wear::Lasting)
+        .map_err(|error| Error::Configuration(error.to_string()))?;
+    Ok((address, credentials))
+}

@@ -1,0 +1,15 @@
+#!/bin/sh
+# Slurm's Epilog on a GPU host (Epilog= in slurm.conf): after the job of a lease
+# no session of the lease is left here.
+#
+# Nothing needs it while paragpud works: a lease ends with its agent.
+PATH=$PATH:/usr/sbin:/usr/bin:/sbin:/bin
+
+timeout 5 paragpu list 2>/dev/null |
+	awk -v name="lease-$SLURM_JOB_UID-$SLURM_JOB_ID" '$2 == name { print $1 }' |
+	while read -r session; do
+		echo "session $session outlived job $SLURM_JOB_ID: ended" >&2
+		timeout 5 paragpu end "$session" >/dev/null 2>&1
+	done
+# A failure would drain the node.
+exit 0

@@ -1,0 +1,79 @@
+//! Pages of files that guest and worker both map: host memory that needs no copy.
+//!
+//! The guest passes the descriptor, so the file may be of any kind, and its owner may
+//! truncate it at any time. Only files in memory (tmpfs, memfd) are mapped: a page fault
+//! in a FUSE or network file waits for a server, which may be the guest's. Pages that a
+//! file loses become zeros of the worker's own ([`crate::sys::lost_pages`]).
+
+use std::os::fd::AsFd;
+
+use paragpu_protocol::status::Status;
+use rustix::fs::{FileType, fstat, fstatfs};
+
+use super::host_account::Charge;
+use super::shadow::PAGE;
+use crate::error::{Outcome, fail};
+use crate::sys::mapping::FilePages;
+
+/// TMPFS_MAGIC of linux/magic.h.
+const TMPFS: u64 = 0x0102_1994;
+
+/// A range of a file, mapped where the device sees it.
+#[derive(Debug)]
+pub(super) struct SharedFile {
+    pages: FilePages,
+    /// The pages count as if the session held them: it keeps them in memory.
+    _held: Charge,
+}
+
+impl SharedFile {
+    /// Maps `size` bytes of `file` from `offset` at exactly `address`.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for what is no range of pages of a regular file,
+    /// `OUT_OF_MEMORY` where the system refuses.
+    pub(super) fn map(
+        address: u64,
+        size: u64,
+        file: impl AsFd,
+        offset: u64,
+        held: Charge,
+    ) -> Outcome<Self> {
+        let status = match fstat(&file) {
+            Ok(status) => status,
+            Err(errno) => {
+                let why = format!("the file cannot be inspected: {errno}");
+                return fail(Status::INVALID_VALUE, why);
+            }
+        };
+        let in_memory =
+            fstatfs(&file).is_ok_and(|system| u64::try_from(system.f_type) == Ok(TMPFS));
+        if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile || !in_memory {
+            return fail(
+                Status::INVALID_VALUE,
+                "only regular files in memory are shared",
+            );
+        }
+        let length = u64::try_from(status.st_size).unwrap_or(0);
+        let length = length.checked_next_multiple_of(PAGE).unwrap_or(0);
+        let end = offset.checked_add(size);
+        if !offset.is_multiple_of(PAGE) || end.is_none_or(|end| end > length) {
+            return fail(
+                Status::INVALID_VALUE,
+                format!("{size} bytes at {offset:#x} are not pages of the file"),
+            );
+        }
+        match FilePages::at(address, size, file, offset) {
+            Ok(pages) => Ok(Self { pages, _held: held }),
+            Err(errno) => fail(
+                Status::OUT_OF_MEMORY,
+                format!("the file cannot be mapped at {address:#x}: {errno}"),
+            ),
+        }
+    }
+
+    /// The address after its last byte.
+    pub(super) fn end(&self) -> u64 {
+        self.pages.end()
+    }
+}

@@ -1,0 +1,362 @@
+// hostMemory: pools of pinned and managed memory, and memory in the host that the
+// program maps itself.
+//
+// Program and kernels take turns on memory from such pools; memory freed in a stream
+// is given out again in its order; accounts, limits, accesses and current pools. Memory
+// created in the host keeps its contents over its maps and accesses. And what is refused.
+
+#include "common/driver.h"
+
+#include <cstdint>
+#include <vector>
+
+__global__ void add(unsigned *values, unsigned more, size_t count) {
+    size_t at = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (at < count) {
+        values[at] += more + static_cast<unsigned>(at);
+    }
+}
+
+static void launch(unsigned *values, unsigned more, size_t count, cudaStream_t stream = nullptr) {
+    add<<<static_cast<unsigned>((count + 255) / 256), 256, 0, stream>>>(values, more, count);
+    LAUNCH_CHECK();
+}
+
+static int attribute(CUdevice_attribute which) {
+    int device = 0, value = 0;
+    CUDA_CHECK(cudaGetDevice(&device));
+    DRIVER_CHECK(cuDeviceGetAttribute, &value, which, device);
+    return value;
+}
+
+static cudaMemLocation location(cudaMemLocationType type, int id = 0) {
+    cudaMemLocation location = {};
+    location.type = type;
+    location.id = id;
+    return location;
+}
+
+static cudaMemLocation device() {
+    int number = 0;
+    CUDA_CHECK(cudaGetDevice(&number));
+    return location(cudaMemLocationTypeDevice, number);
+}
+
+static cudaMemPoolProps properties(cudaMemAllocationType type, cudaMemLocation where, size_t most = 0) {
+    cudaMemPoolProps props = {};
+    props.allocType = type;
+    props.location = where;
+    props.maxSize = most;
+    return props;
+}
+
+static void allow(cudaMemPool_t pool) {
+    cudaMemAccessDesc desc = {};
+    desc.location = device();
+    desc.flags = cudaMemAccessFlagsProtReadWrite;
+    CUDA_CHECK(cudaMemPoolSetAccess(pool, &desc, 1));
+}
+
+static uint64_t level(cudaMemPool_t pool, cudaMemPoolAttr which) {
+    uint64_t value = 0;
+    CUDA_CHECK(cudaMemPoolGetAttribute(pool, which, &value));
+    return value;
+}
+
+// Program and kernel take turns on the same addresses.
+static void take_turns(Program &program, const char *what, unsigned *values, size_t count, cudaStream_t stream,
+                       Random &random) {
+    std::vector<unsigned> want(count);
+    for (int turn = 0; turn < 3; ++turn) {
+        for (size_t at = 0; at < count; ++at) {
+            want[at] = values[at] = static_cast<unsigned>(random.next());
+        }
+        unsigned more = random.below(1000);
+        launch(values, more, count, stream);
+        CUDA_CHECK(cudaStreamSynchronize(stream));
+        for (size_t at = 0; at < count; ++at) {
+            want[at] += more + static_cast<unsigned>(at);
+        }
+        program.expect_equal(what, values, want.data(), count);
+    }
+    // By copies, in both directions.
+    std::vector<unsigned> got(count);
+    CUDA_CHECK(cudaMemcpyAsync(got.data(), values, count * sizeof(unsigned), cudaMemcpyDefault, stream));
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    program.expect_equal(what, got.data(), want.data(), count);
+    for (unsigned &value : got) {
+        value = ~value;
+    }
+    CUDA_CHECK(cudaMemcpyAsync(values, got.data(), count * sizeof(unsigned), cudaMemcpyDefault, stream));
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    program.expect_equal(what, values, got.data(), count);
+    program.digest(values, count * sizeof(unsigned));
+}
+
+static void run_pool(Program &program, const char *what, const cudaMemPoolProps &props, size_t count, Random &random) {
+    size_t bytes = count * sizeof(unsigned);
+    bool is_managed = props.allocType == cudaMemAllocationTypeManaged;
+    cudaMemPool_t pool = nullptr;
+    cudaStream_t stream = nullptr;
+    CUDA_CHECK(cudaMemPoolCreate(&pool, &props));
+    CUDA_CHECK(cudaStreamCreate(&stream));
+    cudaMemLocation where = device();
+    cudaMemAccessFlags flags = cudaMemAccessFlagsProtNone;
+    if (!is_managed) {
+        CUDA_CHECK(cudaMemPoolGetAccess(&flags, pool, &where));
+        program.expect_equal("a device's access before it is given", static_cast<int>(flags), 0);
+        allow(pool);
+        CUDA_CHECK(cudaMemPoolGetAccess(&flags, pool, &where));
+        program.expect_equal("a device's access", static_cast<int>(flags), 3);
+    }
+    unsigned *values = nullptr;
+    CUDA_CHECK(cudaMallocFromPoolAsync(reinterpret_cast<void **>(&values), bytes, pool, stream));
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    take_turns(program, what, values, count, stream, random);
+
+    cudaPointerAttributes attributes = {};
+    CUDA_CHECK(cudaPointerGetAttributes(&attributes, values + 1));
+    program.expect_equal("the type of a pool's memory", static_cast<int>(attributes.type),
+                         static_cast<int>(is_managed ? cudaMemoryTypeManaged : cudaMemoryTypeHost));
+    CUmemoryPool from = nullptr;
+    DRIVER_CHECK(cuPointerGetAttribute, &from, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
+                 reinterpret_cast<CUdeviceptr>(values));
+    program.expect(from == reinterpret_cast<CUmemoryPool>(pool), "memory knows its pool");
+    program.expect_equal<uint64_t>("bytes in use", level(pool, cudaMemPoolAttrUsedMemCurrent), bytes);
+
+    // Freed and taken again in a stream, without a wait: each kernel sees what the
+    // copy before it wrote, whatever block it got.
+    std::vector<unsigned> want(count), got(count);
+    CUDA_CHECK(cudaFreeAsync(values, stream));
+    for (unsigned turn = 0; turn < 20; ++turn) {
+        for (size_t at = 0; at < count; ++at) {
+            want[at] = static_cast<unsigned>(random.next());
+        }
+        CUDA_CHECK(cudaMallocFromPoolAsync(reinterpret_cast<void **>(&values), bytes, pool, stream));
+        CUDA_CHECK(cudaMemcpyAsync(values, want.data(), bytes, cudaMemcpyDefault, stream));
+        launch(values, turn, count, stream);
+        CUDA_CHECK(cudaMemcpyAsync(got.data(), values, bytes, cudaMemcpyDefault, stream));
+        CUDA_CHECK(cudaFreeAsync(values, stream));
+        CUDA_CHECK(cudaStreamSynchronize(stream));
+        for (size_t at = 0; at < count; ++at) {
+            want[at] += turn + static_cast<unsigned>(at);
+        }
+        program.expect_equal("memory that was freed and taken again", got.data(), want.data(), count);
+    }
+    program.expect_equal<uint64_t>("bytes in use after all were freed", level(pool, cudaMemPoolAttrUsedMemCurrent), 0);
+    program.expect_equal<uint64_t>("most bytes in use", level(pool, cudaMemPoolAttrUsedMemHigh), bytes);
+    CUDA_CHECK(cudaMemPoolTrimTo(pool, 0));
+
+    // By a plain free, too; and twice is once too often.
+    CUDA_CHECK(cudaMallocFromPoolAsync(reinterpret_cast<void **>(&values), bytes, pool, stream));
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    CUDA_CHECK(cudaFree(values));
+    program.expect(cudaFree(values) != cudaSuccess, "memory is not freed twice");
+    cudaGetLastError();
+    CUDA_CHECK(cudaMemPoolDestroy(pool));
+    CUDA_CHECK(cudaStreamDestroy(stream));
+}
+
+// Pools of places, and which of them allocations come from.
+static void run_places(Program &program, const cudaMemPoolProps &props) {
+    cudaMemLocation where = props.location;
+    cudaMemPool_t first = nullptr, now = nullptr, own = nullptr;
+    CUDA_CHECK(cudaMemGetDefaultMemPool(&first, &where, props.allocType));
+    CUDA_CHECK(cudaMemGetMemPool(&now, &where, props.allocType));
+    program.expect(first && first == now, "the default pool is current");
+    CUDA_CHECK(cudaMemPoolCreate(&own, &props));
+    CUDA_CHECK(cudaMemSetMemPool(&where, props.allocType, own));
+    CUDA_CHECK(cudaMemGetMemPool(&now, &where, props.allocType));
+    program.expect(now == own, "another pool is current");
+    // One of another place.
+    int number = 0;
+    cudaMemPool_t other = nullptr;
+    CUDA_CHECK(cudaGetDevice(&number));
+    CUDA_CHECK(cudaDeviceGetDefaultMemPool(&other, number));
+    program.expect(cudaMemSetMemPool(&where, props.allocType, other) == cudaErrorInvalidValue,
+                   "a device's pool is not the host's");
+    program.expect(cudaDeviceSetMemPool(number, own) == cudaErrorInvalidValue, "the host's pool is not a device's");
+    CUDA_CHECK(cudaMemPoolDestroy(own));
+    CUDA_CHECK(cudaMemGetMemPool(&now, &where, props.allocType));
+    program.expect(now == first, "the default pool is current after the other's end");
+    program.expect(cudaMemPoolDestroy(first) != cudaSuccess, "a default pool does not end");
+    cudaGetLastError();
+}
+
+// A pool's limit; locations and handles that pools in the host do not have.
+static void run_pool_refusals(Program &program) {
+    cudaMemPool_t pool = nullptr;
+    void *memory = nullptr, *more = nullptr;
+    cudaMemPoolProps props = properties(cudaMemAllocationTypePinned, location(cudaMemLocationTypeHost), 4 << 20);
+    CUDA_CHECK(cudaMemPoolCreate(&pool, &props));
+    CUDA_CHECK(cudaMallocFromPoolAsync(&memory, 3 << 20, pool, nullptr));
+    program.expect(cudaMallocFromPoolAsync(&more, 64 << 20, pool, nullptr) == cudaErrorMemoryAllocation,
+                   "a pool keeps its limit");
+    program.expect(cudaFreeHost(memory) != cudaSuccess, "memory of a pool is not cudaMallocHost's");
+    program.expect(cudaHostUnregister(memory) != cudaSuccess, "memory of a pool is not registered");
+    CUDA_CHECK(cudaFreeAsync(memory, nullptr));
+    program.expect(cudaFreeAsync(memory, nullptr) != cudaSuccess, "memory is not freed twice in a stream");
+    CUDA_CHECK(cudaDeviceSynchronize());
+    CUDA_CHECK(cudaMemPoolDestroy(pool));
+    props.handleTypes = cudaMemHandleTypePosixFileDescriptor;
+    program.expect(cudaMemPoolCreate(&pool, &props) == cudaErrorInvalidValue, "the host's pools have no handles");
+    props.handleTypes = cudaMemHandleTypeNone;
+    props.location = location(cudaMemLocationTypeHostNumaCurrent);
+    program.expect(cudaMemPoolCreate(&pool, &props) == cudaErrorInvalidValue, "no pool is of the current node");
+    props.location = location(cudaMemLocationTypeDevice, 99);
+    program.expect(cudaMemPoolCreate(&pool, &props) != cudaSuccess, "no pool is of a device that is not there");
+    cudaGetLastError();
+}
+
+static CUmemAllocationProp created_in(CUmemLocationType type, int id = 0) {
+    CUmemAllocationProp prop = {};
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location.type = type;
+    prop.location.id = id;
+    return prop;
+}
+
+static CUresult set_access(CUdeviceptr address, size_t bytes, CUmemLocationType type, CUmemAccess_flags flags) {
+    CUmemAccessDesc desc = {};
+    desc.location.type = type;
+    desc.location.id = type == CU_MEM_LOCATION_TYPE_DEVICE ? device().id : 0;
+    desc.flags = flags;
+    return DRIVER(cuMemSetAccess)(address, bytes, &desc, 1);
+}
+
+static void check_access(Program &program, CUdeviceptr address, CUmemLocationType type, unsigned long long want) {
+    CUmemLocation where = {};
+    where.type = type;
+    where.id = type == CU_MEM_LOCATION_TYPE_DEVICE ? device().id : 0;
+    unsigned long long flags = 99;
+    DRIVER_CHECK(cuMemGetAccess, &flags, &where, address);
+    program.expect_equal("an access", flags, want);
+}
+
+// Memory of the host, mapped by the program: contents stay over maps and accesses.
+static void run_maps(Program &program, CUmemAllocationProp prop, size_t pieces, Random &random) {
+    const CUmemAccess_flags both = CU_MEM_ACCESS_FLAGS_PROT_READWRITE, none = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    CUmemLocationType host = CU_MEM_LOCATION_TYPE_HOST, gpu = CU_MEM_LOCATION_TYPE_DEVICE;
+    size_t grain = 0;
+    DRIVER_CHECK(cuMemGetAllocationGranularity, &grain, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    size_t bytes = grain * pieces, count = bytes / sizeof(unsigned);
+    CUdeviceptr base = 0;
+    CUmemGenericAllocationHandle handle = 0;
+    DRIVER_CHECK(cuMemAddressReserve, &base, 2 * bytes, 0, 0, 0);
+    DRIVER_CHECK(cuMemCreate, &handle, bytes, &prop, 0);
+    CUmemAllocationProp found = {};
+    DRIVER_CHECK(cuMemGetAllocationPropertiesFromHandle, &found, handle);
+    program.expect(found.location.type == prop.location.type && found.type == prop.type, "properties are kept");
+    DRIVER_CHECK(cuMemMap, base, bytes, 0, handle, 0);
+    auto *values = reinterpret_cast<unsigned *>(base);
+    program.expect_equal("access before it is given", set_access(base, bytes, host, both), CUDA_SUCCESS);
+    check_access(program, base, host, 3);
+    check_access(program, base, gpu, 0);
+    std::vector<unsigned> want(count), got(count);
+    for (size_t at = 0; at < count; ++at) {
+        want[at] = values[at] = static_cast<unsigned>(random.next());
+    }
+    program.expect_equal("access of the device", set_access(base, bytes, gpu, both), CUDA_SUCCESS);
+    check_access(program, base, gpu, 3);
+    cudaPointerAttributes attributes = {};
+    CUDA_CHECK(cudaPointerGetAttributes(&attributes, values + 3));
+    program.expect_equal("the type of the host's memory", static_cast<int>(attributes.type),
+                         static_cast<int>(cudaMemoryTypeHost));
+    for (unsigned turn = 0; turn < 3; ++turn) {
+        launch(values, turn, count);
+        CUDA_CHECK(cudaDeviceSynchronize());
+        for (size_t at = 0; at < count; ++at) {
+            want[at] += turn + static_cast<unsigned>(at);
+        }
+        program.expect_equal("memory of the host after a kernel", values, want.data(), count);
+        values[count / 2] = want[count / 2] = turn;
+    }
+    // The device alone, which finds what the program wrote last.
+    program.expect_equal("the host's access ends", set_access(base, bytes, host, none), CUDA_SUCCESS);
+    check_access(program, base, host, 0);
+    launch(values, 5, count);
+    CUDA_CHECK(cudaMemcpy(got.data(), values, bytes, cudaMemcpyDeviceToHost));
+    for (size_t at = 0; at < count; ++at) {
+        want[at] += 5 + static_cast<unsigned>(at);
+    }
+    program.expect_equal("memory of the host for the device alone", got.data(), want.data(), count);
+    // At another address, for the program again.
+    DRIVER_CHECK(cuMemUnmap, base, bytes);
+    DRIVER_CHECK(cuMemMap, base + bytes, bytes, 0, handle, 0);
+    DRIVER_CHECK(cuMemRelease, handle);
+    values = reinterpret_cast<unsigned *>(base + bytes);
+    CUmemAccessDesc descs[2] = {};
+    descs[0].location.type = host;
+    descs[1].location.type = gpu;
+    descs[1].location.id = device().id;
+    descs[0].flags = descs[1].flags = both;
+    DRIVER_CHECK(cuMemSetAccess, base + bytes, bytes, descs, 2);
+    program.expect_equal("memory of the host at another address", values, want.data(), count);
+    take_turns(program, "memory of the host and copies", values, count, nullptr, random);
+    DRIVER_CHECK(cuMemUnmap, base + bytes, bytes);
+    DRIVER_CHECK(cuMemAddressFree, base, 2 * bytes);
+}
+
+static void run_map_refusals(Program &program) {
+    CUmemAllocationProp prop = created_in(CU_MEM_LOCATION_TYPE_HOST);
+    size_t grain = 0;
+    DRIVER_CHECK(cuMemGetAllocationGranularity, &grain, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    CUmemGenericAllocationHandle handle = 0;
+    DRIVER_FAILS(CUDA_ERROR_INVALID_VALUE, cuMemCreate, &handle, 0, &prop, 0);
+    DRIVER_FAILS(CUDA_ERROR_INVALID_VALUE, cuMemCreate, &handle, grain + 1, &prop, 0);
+    prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    DRIVER_FAILS(CUDA_ERROR_INVALID_VALUE, cuMemCreate, &handle, grain, &prop, 0);
+    prop = created_in(CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT);
+    DRIVER_FAILS(CUDA_ERROR_INVALID_VALUE, cuMemCreate, &handle, grain, &prop, 0);
+    prop = created_in(CU_MEM_LOCATION_TYPE_HOST);
+    DRIVER_CHECK(cuMemCreate, &handle, grain, &prop, 0);
+    CUdeviceptr base = 0;
+    DRIVER_CHECK(cuMemAddressReserve, &base, 2 * grain, 0, 0, 0);
+    DRIVER_CHECK(cuMemMap, base, grain, 0, handle, 0);
+    // Over itself, and over a half that is not mapped.
+    DRIVER_FAILS(CUDA_ERROR_INVALID_VALUE, cuMemMap, base + 1, grain, 0, handle, 0);
+    program.expect(set_access(base, 2 * grain, CU_MEM_LOCATION_TYPE_HOST, CU_MEM_ACCESS_FLAGS_PROT_READWRITE) ==
+                       CUDA_ERROR_INVALID_VALUE,
+                   "a half that is not mapped has no access");
+    program.expect(set_access(base, grain, CU_MEM_LOCATION_TYPE_HOST_NUMA, CU_MEM_ACCESS_FLAGS_PROT_READWRITE) ==
+                       CUDA_ERROR_INVALID_VALUE,
+                   "a node has no access to memory of the whole host");
+    DRIVER_CHECK(cuMemRelease, handle);
+    DRIVER_FAILS(CUDA_ERROR_INVALID_VALUE, cuMemRelease, handle);
+    DRIVER_CHECK(cuMemUnmap, base, grain);
+    DRIVER_CHECK(cuMemAddressFree, base, 2 * grain);
+}
+
+int main(int argc, char **argv) {
+    Program program("hostMemory", "takes memory in the host from pools and maps it", "thousands of words", 8, 1, 256);
+    program.parse(argc, argv);
+    CUDA_CHECK(cudaFree(nullptr));
+    size_t count = static_cast<size_t>(program.size()) * 1024 + 7;
+    bool has_pools = attribute(CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED);
+    bool has_node_pools = attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_MEMORY_POOLS_SUPPORTED);
+    bool has_maps = attribute(CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
+    while (program.next_round()) {
+        Random random(program.seed());
+        if (has_pools) {
+            cudaMemPoolProps props = properties(cudaMemAllocationTypePinned, location(cudaMemLocationTypeHost));
+            run_pool(program, "pinned memory of a pool", props, count, random);
+            run_places(program, props);
+            run_pool_refusals(program);
+        }
+        if (has_node_pools) {
+            cudaMemPoolProps props = properties(cudaMemAllocationTypePinned, location(cudaMemLocationTypeHostNuma));
+            run_pool(program, "pinned memory of a node's pool", props, count, random);
+        }
+        for (cudaMemLocation where : {location(cudaMemLocationTypeNone), device()}) {
+            cudaMemPoolProps props = properties(cudaMemAllocationTypeManaged, where);
+            run_pool(program, "managed memory of a pool", props, count, random);
+            run_places(program, props);
+        }
+        if (has_maps) {
+            run_maps(program, created_in(CU_MEM_LOCATION_TYPE_HOST), 1, random);
+            run_maps(program, created_in(CU_MEM_LOCATION_TYPE_HOST_NUMA), 2, random);
+            run_map_refusals(program);
+        }
+    }
+    return program.finish();
+}
