@@ -11,6 +11,7 @@ PACKAGES_BUILD := gcc g++ libc6-dev python3 python3-venv ca-certificates
 PACKAGES_DEMO := $(PACKAGES_BUILD) qemu-system-x86 busybox-static cpio kmod \
 	xz-utils zstd pahole
 PACKAGES_TEST := $(PACKAGES_DEMO) mmdebstrap
+PACKAGES_KERNEL := $(PACKAGES_TEST) flex bison bc libelf-dev
 PACKAGES_LINT := shellcheck git
 PACKAGES_DEBIAN := $(PACKAGES_BUILD) debhelper dh-dkms dpkg-dev fakeroot lintian mmdebstrap
 PACKAGES_IMAGES := mmdebstrap mtools fdisk dosfstools qemu-utils e2fsprogs dpkg-dev
@@ -168,6 +169,11 @@ soak-reconnect: ## cut connections under load 10,000 times at random bytes; PARA
 soak-module: packages-test build programs ## 1,000 killed users of the kernel module, unplugging and sleep under load, leaks
 	tests/vm/soak.sh
 	python3 -m unittest -v tests/vm/test_replug.py
+
+.PHONY: test-module-debug
+test-module-debug: ## the kernel module in VMs whose kernel has KASAN, lockdep and kmemleak; fetches and builds that kernel once, in a quarter of an hour
+	@tests/tools/install-packages.sh $(PACKAGES_KERNEL)
+	tests/vm/debug.sh
 
 .PHONY: bench
 bench: build bench-programs ## the promises of SPECIFICATION.md as ratios, into out/bench.json

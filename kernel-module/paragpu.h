@@ -53,6 +53,8 @@ struct paragpu_pin;
  * @index: number of the channel
  * @taken: an open file has it; changed under @owner->lock
  * @user: who opened it; under @owner->lock
+ * @memcg: whose memory what is kept of it counts as: the opener's; under
+ *	@owner->lock
  * @mapping: page cache of the open file's inode, through which its user
  *	mappings are found at removal; NULL while free; under @owner->lock
  * @rung: the host rang since the last acknowledgement
@@ -60,7 +62,7 @@ struct paragpu_pin;
  * @fade: bytes from the channel's begin on that fade, see %PARAGPU_IOC_FADE
  * @touched: which blocks of %PARAGPU_BLOCK bytes its opener has touched
  * @kept: by page, what the opener had beyond @fade when the device went
- * @lost: that is not known, or not all of it
+ * @lost: that is not known
  * @faded: pages that stand for what faded: the channel's header, all the rest;
  *	NULL until wanted. Of the last opener alone: a device that is gone has
  *	no other.
@@ -73,6 +75,7 @@ struct paragpu_channel {
 	u32 index;
 	bool taken;
 	kuid_t user;
+	struct mem_cgroup *memcg;
 	struct address_space *mapping;
 	atomic_t rung;
 	wait_queue_head_t wait;
@@ -155,6 +158,7 @@ u32 paragpu_state(struct paragpu_device *paragpu, u32 channel);
 u32 paragpu_blocks(const struct paragpu_layout *layout);
 bool paragpu_take(struct paragpu_device *paragpu, u32 channel);
 void paragpu_give_back(struct paragpu_device *paragpu, u32 channel);
+void paragpu_forget(struct paragpu_channel *channel);
 
 long paragpu_ioc_pin(struct paragpu_channel *channel,
 		     struct paragpu_pin_request __user *user);

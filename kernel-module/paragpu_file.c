@@ -6,6 +6,7 @@
  */
 #include <linux/capability.h>
 #include <linux/cred.h>
+#include <linux/memcontrol.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/pagemap.h>
@@ -97,6 +98,7 @@ static int paragpu_find(struct paragpu_device *paragpu, struct file *file)
 		paragpu_reap_pins(channel);
 		channel->taken = true;
 		channel->user = current_euid();
+		channel->memcg = get_mem_cgroup_from_mm(current->mm);
 		channel->mapping = file->f_mapping;
 		WRITE_ONCE(channel->fade, 0);
 		bitmap_zero(channel->touched, paragpu_blocks(&paragpu->layout));
@@ -143,8 +145,7 @@ static int paragpu_release(struct inode *inode, struct file *file)
 {
 	struct paragpu_channel *channel = file->private_data;
 	struct paragpu_device *paragpu = channel->owner;
-	unsigned long place;
-	struct page *page;
+	struct mem_cgroup *memcg;
 	int index;
 
 	/*
@@ -159,11 +160,12 @@ static int paragpu_release(struct inode *inode, struct file *file)
 	}
 	channel->taken = false;
 	channel->mapping = NULL;
+	memcg = channel->memcg;
+	channel->memcg = NULL;
 	mutex_unlock(&paragpu->lock);
+	mem_cgroup_put(memcg);
 	/* Nobody has it mapped any more: mappings hold the file. */
-	xa_for_each(&channel->kept, place, page)
-		__free_page(page);
-	xa_destroy(&channel->kept);
+	paragpu_forget(channel);
 	return 0;
 }
 
@@ -206,8 +208,9 @@ static vm_fault_t paragpu_kept(struct paragpu_channel *channel,
  * paragpu_fault_faded - map what stands for a device that is gone
  * @vmf: the fault
  *
- * Zeros where the channel fades, elsewhere what it held. Not before all of the device's pages are unmapped, and forgotten by every
- * processor: a process that reads zeros here finds no magic when it looks next.
+ * Zeros where the channel fades, elsewhere what it held. Not before all of the
+ * device's pages are unmapped, and forgotten by every processor: a process that
+ * reads zeros here finds no magic when it looks next.
  *
  * Context: Page fault; sleeps.
  * Return: VM_FAULT_NOPAGE, VM_FAULT_OOM, or VM_FAULT_SIGBUS for what nobody
@@ -276,6 +279,7 @@ static vm_fault_t paragpu_fault(struct vm_fault *vmf)
 
 	base = PHYS_PFN(paragpu->window + paragpu->layout.channel_offset +
 			channel->index * paragpu->layout.channel_size);
+	set_bit(vmf->pgoff / (PARAGPU_BLOCK / PAGE_SIZE), channel->touched);
 	result = vmf_insert_pfn(vma, vmf->address, base + vmf->pgoff);
 
 	first = max(vma->vm_start, ALIGN_DOWN(vmf->address, PARAGPU_BLOCK));

@@ -10,9 +10,11 @@
 #include <linux/idr.h>
 #include <linux/interrupt.h>
 #include <linux/io.h>
+#include <linux/memcontrol.h>
 #include <linux/module.h>
 #include <linux/overflow.h>
 #include <linux/pm.h>
+#include <linux/sched/mm.h>
 #include <linux/slab.h>
 
 #include "paragpu.h"
@@ -529,11 +531,30 @@ u32 paragpu_blocks(const struct paragpu_layout *layout)
 }
 
 /**
+ * paragpu_forget - let go of what a process keeps of its channel
+ * @channel: the process's, which nobody has mapped
+ *
+ * Context: Process context.
+ */
+void paragpu_forget(struct paragpu_channel *channel)
+{
+	unsigned long place;
+	struct page *page;
+
+	xa_for_each(&channel->kept, place, page)
+		__free_page(page);
+	xa_destroy(&channel->kept);
+}
+
+/**
  * paragpu_keep - copy what a process has in its channel beyond what fades
  * @paragpu: the device, which is about to go, and which nobody has mapped
  * @channel: the process's
  *
- * Memory that a program pinned is its own memory to the program: it stays.
+ * Memory that a program pinned is its own memory to the program: it stays, and
+ * counts as the opener's. Where its cgroup has no room it is lost, all of it, or
+ * the next page that the process needs would have it killed. Nobody is killed
+ * to make room: who dies waits for the device's lock, which the caller holds.
  *
  * Context: Process context, under the device's lock; sleeps.
  */
@@ -541,12 +562,16 @@ static void paragpu_keep(struct paragpu_device *paragpu,
 			 struct paragpu_channel *channel)
 {
 	const unsigned long pages = PARAGPU_BLOCK / PAGE_SIZE;
+	const gfp_t flags = GFP_KERNEL_ACCOUNT | __GFP_RETRY_MAYFAIL |
+			    __GFP_NOWARN;
 	const struct paragpu_layout *layout = &paragpu->layout;
 	unsigned long fade = READ_ONCE(channel->fade) >> PAGE_SHIFT;
 	unsigned long block, place, end;
+	struct mem_cgroup *before;
 	struct page *page;
 	void *from, *own;
 
+	before = set_active_memcg(channel->memcg);
 	own = (void *)paragpu->header + layout->channel_offset +
 	      channel->index * layout->channel_size;
 	for_each_set_bit(block, channel->touched, paragpu_blocks(layout)) {
@@ -558,20 +583,22 @@ static void paragpu_keep(struct paragpu_device *paragpu,
 			/* What is not kept is zero. */
 			if (!memchr_inv(from, 0, PAGE_SIZE))
 				continue;
-			/* Not accounted: the process is another one. */
-			page = alloc_page(GFP_KERNEL);
+			page = alloc_page(flags);
 			if (!page)
 				goto lost;
 			copy_page(page_address(page), from);
 			if (xa_err(xa_store(&channel->kept, place, page,
-					    GFP_KERNEL))) {
+					    flags))) {
 				__free_page(page);
 				goto lost;
 			}
 		}
 	}
+	set_active_memcg(before);
 	return;
 lost:
+	set_active_memcg(before);
+	paragpu_forget(channel);
 	channel->lost = true;
 	dev_warn(&paragpu->dev,
 		 "no memory for what a program has pinned in the device\n");
@@ -605,7 +632,8 @@ static void paragpu_disconnect(struct paragpu_device *paragpu, bool there)
 	}
 	for (i = 0; i < paragpu->layout.channel_count; i++) {
 		channel = &paragpu->channels[i];
-		if (channel->taken && there)
+		/* Lost before: another device has come in its place. */
+		if (channel->taken && there && !channel->lost)
 			paragpu_keep(paragpu, channel);
 		channel->lost |= !there;
 	}

@@ -78,6 +78,24 @@ static void paragpu_unpin(struct device *dev, struct paragpu_pin *pin)
 	paragpu_unpin_pages(pin);
 }
 
+/*
+ * May the host write to these pages? A page of a file has to be locked to become
+ * dirty, and a file system in user space can hold that lock for ever: with it,
+ * whoever lets the page go. Nor do file systems know of such writes.
+ */
+static bool paragpu_may_be_written(struct page **pages, unsigned long count)
+{
+	unsigned long i;
+
+	for (i = 0; i < count; i++) {
+		struct folio *folio = page_folio(pages[i]);
+
+		if (!folio_test_swapbacked(folio) && !folio_test_hugetlb(folio))
+			return false;
+	}
+	return true;
+}
+
 /**
  * paragpu_pin_pages - pin a range of the caller's memory
  * @address: first byte
@@ -120,6 +138,11 @@ paragpu_pin_pages(unsigned long address, size_t length,
 				     pin->pages);
 	if (pinned != pin->count) {
 		error = pinned < 0 ? pinned : -EFAULT;
+		goto unpin;
+	}
+	if (direction == DMA_FROM_DEVICE &&
+	    !paragpu_may_be_written(pin->pages, pin->count)) {
+		error = -EFAULT;
 		goto unpin;
 	}
 	error = sg_alloc_table_from_pages_segment(&pin->table, pin->pages,

@@ -10,6 +10,7 @@
 #   --libraries DIR    its shared libraries go where ld.so looks first
 #   --config FILE      goes to /etc/paragpu/guest.toml
 #   --file SRC=DEST    any file; may be repeated
+#   --drivers LIST     instead of all modules that run-vm.sh's devices need
 # Shared libraries that programs and libraries need come from this machine.
 # Needs: busybox-static cpio kmod xz-utils.
 set -euo pipefail
@@ -38,6 +39,7 @@ while [ $# -gt 0 ]; do
 	--libraries) libraries+=("$2") ;;
 	--config) config=$2 ;;
 	--file) files+=("$2") ;;
+	--drivers) read -ra modules <<<"$2" ;;
 	*) fail "unknown option $1" ;;
 	esac
 	shift 2

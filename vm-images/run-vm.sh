@@ -102,6 +102,8 @@ assemble() {
 
 # start ACCEL OUT QEMU-OPTION...: starts QEMU; its process id is in $pid.
 start() {
+	# Without no_timer_check a kernel panics where the host is so busy that the
+	# first ticks of an emulated clock come late.
 	# With more address bits the firmware of QEMU 10 places windows where the
 	# guest's kernel does not look for room for a device that is plugged in.
 	local accel=$1 to=$2 cpu=max,phys-bits=39
@@ -113,7 +115,7 @@ start() {
 	setpriv --pdeathsig KILL "$qemu" -accel "$accel" -M q35 -cpu "$cpu" -smp "$cpus" -m "$memory" \
 		-nodefaults -no-user-config -display none -no-reboot \
 		-kernel "$kernel/vmlinuz" -initrd "$work/initrd" \
-		-append "console=ttyS0 panic=-1 quiet loglevel=5 $append" \
+		-append "console=ttyS0 panic=-1 quiet loglevel=5 no_timer_check $append" \
 		-serial "file:$to/console.log" -serial "file:$to/output.log" \
 		"$@" >"$to/qemu.log" 2>&1 </dev/null &
 	pid=$!

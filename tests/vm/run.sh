@@ -8,12 +8,15 @@
 # PROTOCOL=vfio-user runs it all over vfio-user-pci: PARAGPU_QEMU has to name a
 # QEMU that has it (tests/tools/fetch-qemu.sh brings one).
 # KERNEL=RELEASE runs another kernel than this Debian's: it has to stand in
-# .cache/kernel/RELEASE, its module in .cache/module/RELEASE.
+# .cache/kernel/RELEASE, its module in .cache/module/RELEASE; DRIVERS says which
+# of its modules the VM's devices need.
+# FILES='SRC=DEST ...' adds to the VM's files, MEMORY=SIZE is the VM's memory.
 set -euo pipefail
 
 top=$(cd "$(dirname "$0")/../.." && pwd)
 out=${1:-$top/out/vm-test}
 protocol=${PROTOCOL:-ivshmem}
+memory=${MEMORY:-1G}
 cache=$top/.cache
 cd "$top"
 mkdir -p "$out"
@@ -51,15 +54,20 @@ mkdir "$work/programs"
 # The kernel's exporter of headers drops the uapi/ of their names; so here.
 mkdir -p "$work/include/linux"
 cp kernel-module/include/uapi/linux/paragpu.h "$work/include/linux/"
-for program in guest-test guest-soak; do
+for program in guest-test guest-soak guest-debug; do
 	cc -static -O2 -Wall -Wextra -Werror -I"$work/include" \
 		-o "$work/programs/$program" "tests/vm/$program.c"
 done
 cp "$target/examples/ring_ping" "$work/programs/"
 
+files=()
+for file in ${FILES:-}; do
+	files+=(--file "$file")
+done
 vm-images/make-initramfs.sh --kernel "$cache/kernel/$release" \
 	--output "$work/initramfs" --module "$module/paragpu.ko" \
-	--programs "$work/programs"
+	--programs "$work/programs" --file tests/vm/splats=paragpu/splats \
+	${DRIVERS+--drivers "$DRIVERS"} "${files[@]}"
 
 "$target/examples/echo_daemon" "$work/daemon.devices" 2>"$out/daemon.log" &
 pids+=($!)
@@ -84,14 +92,15 @@ ivshmem)
 		-device 'ivshmem-doorbell,id=device,bus=plug,chardev=paragpu,vectors=1')
 	;;
 vfio-user)
-	device=(-object 'memory-backend-memfd,id=ram,size=1G,share=on' -machine memory-backend=ram
+	device=(-object "memory-backend-memfd,id=ram,size=$memory,share=on" -machine memory-backend=ram
 		-device "{\"driver\":\"vfio-user-pci\",\"id\":\"device\",\"bus\":\"plug\",\"socket\":{\"type\":\"unix\",\"path\":\"$work/device.sock\"}}")
 	;;
 esac
 status=0
 vm-images/run-vm.sh --kernel "$cache/kernel/$release" \
 	--initramfs "$work/initramfs" --commands "${COMMANDS:-tests/vm/commands}" \
-	--out "$out" --timeout "${TIMEOUT:-900}" --append "${APPEND:-}" -- \
+	--out "$out" --memory "$memory" \
+	--timeout "${TIMEOUT:-900}" --append "${APPEND:-}" -- \
 	-qmp "unix:$work/qmp.sock,server=on,wait=off" \
 	-device pcie-root-port,id=plug,slot=1,pref64-reserve=2G "${device[@]}" \
 	-object memory-backend-ram,id=foreign,size=1M,share=on \

@@ -354,7 +354,8 @@ struct paragpu_pin_request {
  * count against the limit of locked memory (RLIMIT_MEMLOCK). EOPNOTSUPP: the
  * host cannot reach the guest's memory. EBUSY: all lists are taken. ENOMEM: the
  * limit is reached. E2BIG: the memory lies in too many places. EFAULT: it is
- * not ordinary memory of the caller, or may not be written. ENODEV.
+ * not ordinary memory of the caller, or may not be written, which memory of a
+ * file on a disk never may. ENODEV.
  */
 #define PARAGPU_IOC_PIN		_IOWR('P', 0x05, struct paragpu_pin_request)
 /*
