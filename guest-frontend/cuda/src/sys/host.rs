@@ -10,7 +10,7 @@ use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
-use super::{Result, capture, device, memory, put};
+use super::{Result, capture, device, memory, pointer, put};
 use crate::{current, managed};
 
 /// The session that pinned an address of the program, and what it pinned.
@@ -59,6 +59,7 @@ pub(crate) fn cuMemFreeHost(address: *mut c_void) -> Result {
         return Err(Status::INVALID_VALUE);
     }
     capture::permit_unsafe()?;
+    pointer::forget(found.address);
     session.host().free(address as u64)
 }
 
@@ -96,8 +97,13 @@ pub(crate) unsafe fn cuMemHostRegister_v2(
 pub(crate) fn cuMemHostUnregister(address: *mut c_void) -> Result {
     super::present(address)?;
     current::current()?;
-    let (session, _) = pinned(address as u64).ok_or(Status::HOST_MEMORY_NOT_REGISTERED)?;
+    let (session, found) = pinned(address as u64).ok_or(Status::HOST_MEMORY_NOT_REGISTERED)?;
+    if found.address != address as u64 {
+        // Within a registered range, but not its beginning.
+        return Err(Status::INVALID_VALUE);
+    }
     capture::permit_unsafe()?;
+    pointer::forget(found.address);
     session.host().unregister(address as u64)
 }
 

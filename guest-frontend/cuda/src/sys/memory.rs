@@ -10,7 +10,7 @@ use paragpu_protocol::layout::{ARENA_BASE, DEVICE_STRIDE, MAX_DEVICES, SHADOW_BA
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
-use super::{Result, capture, device, put, put_if};
+use super::{Result, capture, device, pointer, put, put_if};
 use crate::objects::pool;
 use crate::{current, managed};
 
@@ -112,6 +112,7 @@ pub(crate) fn cuMemFree_v2(address: CUdeviceptr) -> Result {
 
 /// Frees device memory or managed memory.
 pub fn release(session: &Session, address: u64) -> Result {
+    pointer::forget(address);
     if managed::remove(address) {
         return session.host().free(address);
     }
