@@ -310,6 +310,50 @@ static void check_proc_address(Program &program) {
     program.expect(found == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, "cuGetProcAddress found what is not there");
 }
 
+// A memset of memory with this attribute is complete when it returns, and so is all
+// that its stream did before.
+static void check_synchronous_memory(Program &program) {
+    const size_t bytes = 8 << 20;
+    CUdeviceptr first = 0, second = 0;
+    CUevent event = nullptr;
+    unsigned set = 1;
+    CU(cuMemAlloc, &first, bytes);
+    CU(cuMemAlloc, &second, bytes);
+    CU(cuEventCreate, &event, CU_EVENT_DISABLE_TIMING);
+    CU(cuPointerGetAttribute, &set, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, first);
+    program.expect_equal("whether new memory is synchronous", set, 0u);
+    for (unsigned want : {1u, 0u, 1u}) {
+        CU(cuPointerSetAttribute, &want, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, first + bytes / 2);
+        CU(cuPointerGetAttribute, &set, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, first);
+        program.expect_equal("whether memory is synchronous", set, want);
+    }
+    CU(cuPointerGetAttribute, &set, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, second);
+    program.expect_equal("whether other memory is synchronous", set, 0u);
+    for (int way = 0; way < 3; ++way) {
+        for (int at = 0; at < 16; ++at) {
+            CU(cuMemsetD8Async, second, static_cast<unsigned char>(at), bytes, nullptr);
+        }
+        CU(cuEventRecord, event, nullptr);
+        switch (way) {
+        case 0: CU(cuMemsetD32, first, 7, 16); break;
+        case 1: CU(cuMemcpyDtoD, first, second, 16); break;
+        default: CU(cuMemcpyHtoD, first, &set, sizeof set);
+        }
+        expect_status(program, "an event before a synchronous operation", DRIVER(cuEventQuery)(event), CUDA_SUCCESS);
+    }
+    CU(cuMemFree, first);
+    set = 1;
+    expect_status(program, "an attribute of freed memory",
+                  DRIVER(cuPointerSetAttribute)(&set, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, first), CUDA_ERROR_INVALID_VALUE);
+    // What lies there next is other memory.
+    CU(cuMemAlloc, &first, bytes);
+    CU(cuPointerGetAttribute, &set, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, first);
+    program.expect_equal("whether memory in the same place is synchronous", set, 0u);
+    CU(cuEventDestroy, event);
+    CU(cuMemFree, second);
+    CU(cuMemFree, first);
+}
+
 // A thread without a current context frees memory, asks what an address is and
 // uses streams.
 static void check_without_context(Program &program, CUcontext context) {
@@ -367,6 +411,7 @@ int main(int argc, char **argv) {
         run_shape(program, module, stream);
         check_refusals(program, module);
         check_proc_address(program);
+        check_synchronous_memory(program);
         CU(cuStreamDestroy, stream);
         CU(cuCtxSynchronize);
         CU(cuModuleUnload, module);

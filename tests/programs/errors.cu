@@ -135,6 +135,8 @@ static void check_memory(int *device) {
     expect_last("registering twice",
                 cudaHostRegister(pageable.data(), pageable.size() * sizeof(int), cudaHostRegisterDefault),
                 cudaErrorHostMemoryAlreadyRegistered);
+    expect_last("unregistering inside a registered range", cudaHostUnregister(pageable.data() + 16),
+                cudaErrorInvalidValue);
     CUDA_CHECK(cudaHostUnregister(pageable.data()));
     expect_last("cudaFreeHost of malloc's memory", cudaFreeHost(pageable.data()), cudaErrorInvalidValue);
 }

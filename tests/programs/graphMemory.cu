@@ -59,6 +59,36 @@ static void run_capture(Program &program, size_t count, cudaStream_t stream) {
     CUDA_CHECK(cudaFree(sums));
 }
 
+static unsigned long long of_graphs(int device, cudaGraphMemAttributeType which) {
+    unsigned long long bytes = 0;
+    CUDA_CHECK(cudaDeviceGetGraphMemAttribute(device, which, &bytes));
+    return bytes;
+}
+
+// The device has as many bytes for graphs as one has allocated, and more where it
+// takes whole pages.
+static void check_usage(Program &program, int device, size_t bytes) {
+    program.expect(of_graphs(device, cudaGraphMemAttrUsedMemCurrent) >= bytes, "graphs use less than they have");
+    program.expect(of_graphs(device, cudaGraphMemAttrReservedMemCurrent) >= bytes, "graphs reserve less than they have");
+    program.expect(of_graphs(device, cudaGraphMemAttrUsedMemHigh) >= of_graphs(device, cudaGraphMemAttrUsedMemCurrent),
+                   "graphs never used what they use");
+    program.expect(of_graphs(device, cudaGraphMemAttrReservedMemHigh) >= bytes, "graphs never reserved what they have");
+}
+
+static void check_trim(Program &program, int device, size_t bytes) {
+    CUDA_CHECK(cudaDeviceGraphMemTrim(device));
+    program.expect(of_graphs(device, cudaGraphMemAttrUsedMemHigh) >= bytes, "a trim forgets the most that graphs used");
+    unsigned long long zero = 0, one = 1;
+    CUDA_CHECK(cudaDeviceSetGraphMemAttribute(device, cudaGraphMemAttrUsedMemHigh, &zero));
+    CUDA_CHECK(cudaDeviceSetGraphMemAttribute(device, cudaGraphMemAttrReservedMemHigh, &zero));
+    program.expect(cudaDeviceSetGraphMemAttribute(device, cudaGraphMemAttrUsedMemHigh, &one) == cudaErrorInvalidValue,
+                   "the most that graphs used became a number");
+    program.expect(cudaDeviceSetGraphMemAttribute(device, cudaGraphMemAttrUsedMemCurrent, &zero) ==
+                       cudaErrorInvalidValue,
+                   "what graphs use was set");
+    (void)cudaGetLastError();
+}
+
 // The graph allocates; the program reads and frees.
 static void run_nodes(Program &program, size_t count, cudaStream_t stream) {
     int device = 0;
@@ -98,11 +128,15 @@ static void run_nodes(Program &program, size_t count, cudaStream_t stream) {
         }
         CUDA_CHECK(cudaMemcpy(got.data(), values, count * sizeof(unsigned), cudaMemcpyDeviceToHost));
         program.expect_equal("memory that a graph left", got.data(), want.data(), count);
+        check_usage(program, device, params.bytesize);
         // It is allocated already.
         program.expect(cudaGraphLaunch(exec, stream) == cudaErrorInvalidValue, "memory was allocated twice");
         (void)cudaGetLastError();
         CUDA_CHECK(cudaFreeAsync(values, stream));
         CUDA_CHECK(cudaStreamSynchronize(stream));
+        // It is the graph's again.
+        check_usage(program, device, params.bytesize);
+        check_trim(program, device, params.bytesize);
     }
     CUDA_CHECK(cudaGraphExecDestroy(exec));
     CUDA_CHECK(cudaGraphDestroy(graph));

@@ -147,19 +147,47 @@ fn record<T: Pod + Copy, R: Raw>(raw: &R, position: u64) -> Option<T> {
     from_bytes::<T>(bytes).ok().map(|(record, _)| *record)
 }
 
+/// A section of a file by its number.
+fn section<R: Raw>(
+    raw: &R,
+    header: &FileHeader64<Little>,
+    index: u64,
+) -> Option<SectionHeader64<Little>> {
+    let offset = index.checked_mul(size_of::<SectionHeader64<Little>>() as u64)?;
+    record(raw, header.e_shoff.get(Little).checked_add(offset)?)
+}
+
+/// All sections of a file but the first, which is none.
+fn sections<R: Raw>(
+    raw: &R,
+    header: &FileHeader64<Little>,
+) -> impl Iterator<Item = SectionHeader64<Little>> {
+    let count = header.e_shnum.get(Little).min(MOST_SECTIONS);
+    (1..u64::from(count)).map_while(|index| section(raw, header, index))
+}
+
+/// Where a section of this name is in a file: its offset and size.
+pub fn section_named<R: Raw>(raw: &R, name: &[u8]) -> Option<(u64, u64)> {
+    let header: FileHeader64<Little> = record(raw, 0)?;
+    let names = section(raw, &header, u64::from(header.e_shstrndx.get(Little).0))?;
+    let mut buffer = [0; 32];
+    let buffer = buffer.get_mut(..name.len() + 1)?;
+    let found = sections(raw, &header).find(|section| {
+        let at = names.sh_offset.get(Little);
+        at.checked_add(u64::from(section.sh_name.get(Little)))
+            .is_some_and(|at| raw.read(at, buffer))
+            && buffer.strip_suffix(&[0]) == Some(name)
+    })?;
+    Some((found.sh_offset.get(Little), found.sh_size.get(Little)))
+}
+
 impl Table {
     /// The symbol table of a file, unless it was stripped.
     pub fn of_file<R: Raw>(raw: &R) -> Option<Self> {
         let header: FileHeader64<Little> = record(raw, 0)?;
-        let section = |index: u64| -> Option<SectionHeader64<Little>> {
-            let offset = index.checked_mul(size_of::<SectionHeader64<Little>>() as u64)?;
-            record(raw, header.e_shoff.get(Little).checked_add(offset)?)
-        };
-        let count = header.e_shnum.get(Little).min(MOST_SECTIONS);
-        let symbols = (1..u64::from(count))
-            .map_while(section)
-            .find(|section| section.sh_type.get(Little) == SHT_SYMTAB)?;
-        let strings = section(u64::from(symbols.sh_link.get(Little)))?;
+        let symbols =
+            sections(raw, &header).find(|section| section.sh_type.get(Little) == SHT_SYMTAB)?;
+        let strings = section(raw, &header, u64::from(symbols.sh_link.get(Little)))?;
         Some(Self {
             symbols: symbols.sh_offset.get(Little),
             count: symbols.sh_size.get(Little) / size_of::<Sym64<Little>>() as u64,

@@ -1,22 +1,25 @@
 //! `paragpu run` and `paragpu doctor PROGRAM`: programs that carry NVIDIA's
 //! runtime inside.
 
+mod carried;
+mod packages;
 mod switch;
 
+use carried::{Carried, OnDisk};
+use packages::Package;
 pub use switch::redirected;
 use switch::{NotRedirected, REDIRECTOR};
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::{env, fs};
 
 use paragpu_redirect::facts::{Facts, TEXT};
-use paragpu_redirect::image::{Image, Raw};
+use paragpu_redirect::image::Image;
 use paragpu_redirect::symbols::{Shared, Table, shared};
 use paragpu_redirect::{Interface, find};
 use serde::Serialize;
@@ -76,21 +79,6 @@ pub fn command(
     Ok(command)
 }
 
-/// A runtime inside an object.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-struct Carried {
-    object: PathBuf,
-    /// "static", or "shared" for NVIDIA's library.
-    kind: &'static str,
-    /// Releases of the build; empty if it is not known.
-    releases: Vec<String>,
-    /// The library of paragpu's that serves it; nothing if none does.
-    served_by: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    build_id: Option<String>,
-    detail: String,
-}
-
 /// What was found.
 #[derive(Debug, Serialize)]
 struct Report {
@@ -98,6 +86,8 @@ struct Report {
     ok: bool,
     objects: usize,
     runtimes: Vec<Carried>,
+    /// Python packages that use CUDA.
+    packages: Vec<Package>,
     /// Why programs that start here, as they are, are not redirected.
     #[serde(skip_serializing_if = "Option::is_none")]
     not_redirected: Option<String>,
@@ -107,10 +97,11 @@ struct Report {
 /// Fails where one is not served.
 pub fn examine(paths: &[PathBuf], output: Output) -> Result<ExitCode, Error> {
     let facts = Facts::parse(TEXT).map_err(Error::Facts)?;
-    let mut objects = BTreeSet::new();
+    let mut found = Found::default();
     for path in paths {
-        collect(path, &mut objects)?;
+        collect(path, &mut found)?;
     }
+    let Found { objects, packages } = found;
     let runtimes: Vec<Carried> = objects
         .iter()
         .flat_map(|object| inside(object, &facts))
@@ -122,6 +113,7 @@ pub fn examine(paths: &[PathBuf], output: Output) -> Result<ExitCode, Error> {
         version: 1,
         ok: runtimes.iter().all(served),
         objects: objects.len(),
+        packages: packages::using_cuda(&packages, &objects, &runtimes),
         runtimes,
         not_redirected: missing.map(|missing| missing.to_string()),
     };
@@ -136,9 +128,17 @@ pub fn examine(paths: &[PathBuf], output: Output) -> Result<ExitCode, Error> {
     })
 }
 
+/// What is in the paths that are to be examined.
+#[derive(Debug, Default)]
+struct Found {
+    objects: BTreeSet<PathBuf>,
+    /// Folders that describe Python packages.
+    packages: BTreeSet<PathBuf>,
+}
+
 /// The objects of a path: a folder's files; a program and what it loads at its
 /// start.
-fn collect(path: &Path, objects: &mut BTreeSet<PathBuf>) -> Result<(), Error> {
+fn collect(path: &Path, into: &mut Found) -> Result<(), Error> {
     let read = |source| Error::Read {
         path: path.into(),
         source,
@@ -147,13 +147,16 @@ fn collect(path: &Path, objects: &mut BTreeSet<PathBuf>) -> Result<(), Error> {
         .or_else(|error| in_search_path(path).ok_or(error))
         .map_err(read)?;
     if found.is_dir() {
+        if packages::describes_package(&found) {
+            into.packages.insert(found.clone());
+        }
         for entry in fs::read_dir(&found).map_err(read)? {
             let entry = entry.map_err(read)?;
             let kind = entry.file_type().map_err(read)?;
             if kind.is_dir() {
-                collect(&entry.path(), objects)?;
+                collect(&entry.path(), into)?;
             } else if kind.is_file() && is_object(&entry.path()) {
-                objects.insert(entry.path());
+                into.objects.insert(entry.path());
             }
         }
         return Ok(());
@@ -172,10 +175,10 @@ fn collect(path: &Path, objects: &mut BTreeSet<PathBuf>) -> Result<(), Error> {
             && let Some((library, _)) = place.rsplit_once(" (")
             && let Ok(library) = fs::canonicalize(library)
         {
-            objects.insert(library);
+            into.objects.insert(library);
         }
     }
-    objects.insert(found);
+    into.objects.insert(found);
     Ok(())
 }
 
@@ -187,15 +190,6 @@ fn in_search_path(name: &Path) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?)
         .map(|folder| folder.join(name))
         .find_map(|candidate| fs::canonicalize(candidate).ok())
-}
-
-/// An object in a file, read where it is needed: libraries are large.
-struct OnDisk(File);
-
-impl Raw for OnDisk {
-    fn read(&self, position: u64, into: &mut [u8]) -> bool {
-        self.0.read_exact_at(into, position).is_ok()
-    }
 }
 
 fn open(path: &Path) -> Option<Image<OnDisk>> {
@@ -285,6 +279,10 @@ fn text(report: &Report) -> String {
             let _ = writeln!(text, "    build-id {id}");
         }
     }
+    text.push_str(&packages::text(
+        &report.packages,
+        report.not_redirected.is_none(),
+    ));
     let servable = |carried: &Carried| carried.served_by.is_some();
     if let Some(reason) = &report.not_redirected
         && report.runtimes.iter().any(servable)
@@ -310,8 +308,9 @@ mod tests {
 
     #[test]
     fn a_program_without_cuda_carries_none() {
-        let mut objects = BTreeSet::new();
-        collect(Path::new("sh"), &mut objects).expect("every system has it");
+        let mut found = Found::default();
+        collect(Path::new("sh"), &mut found).expect("every system has it");
+        let objects = found.objects;
         assert!(
             objects.len() > 1,
             "the C library belongs to it: {objects:?}"
@@ -332,11 +331,11 @@ mod tests {
         fs::copy(own, folder.path().join("inner/program")).expect("a copy");
         let script = folder.path().join("script");
         fs::write(&script, "#!/bin/sh\n").expect("it is written");
-        let mut objects = BTreeSet::new();
-        collect(folder.path(), &mut objects).expect("a folder");
-        assert_eq!(objects.len(), 1, "{objects:?}");
+        let mut found = Found::default();
+        collect(folder.path(), &mut found).expect("a folder");
+        assert_eq!(found.objects.len(), 1, "{found:?}");
         assert!(matches!(
-            collect(&script, &mut objects),
+            collect(&script, &mut found),
             Err(Error::NoObject { .. })
         ));
     }

@@ -61,6 +61,11 @@ pub const SHARED_OPTIN: u32 = 227 << 10;
 pub const SHARED_SM: u32 = 228 << 10;
 /// Shared memory the system takes of each block.
 pub const SHARED_RESERVED: u32 = 1 << 10;
+/// Domain of its PCI address, in which no machine has devices: NCCL looks up the address in the guest's sysfs, and
+/// domain 0 has other devices, above all a host bridge at 0000:00:00.0.
+pub const PCI_DOMAIN: u32 = 0x7067;
+/// Bits.
+pub const MEMORY_BUS_WIDTH: u32 = 64;
 /// Most threads of a multiprocessor.
 pub const THREADS_SM: u32 = 2048;
 /// Most blocks of a multiprocessor.
@@ -92,7 +97,7 @@ impl Options {
             total_memory: self.memory,
             uuid,
             name: "paragpu software GPU".to_owned(),
-            pci_bus_id: format!("0000:{index:02X}:00.0"),
+            pci_bus_id: format!("{PCI_DOMAIN:04X}:{index:02X}:00.0"),
             attributes: self.attributes(index),
         })
     }
@@ -129,13 +134,13 @@ impl Options {
             at(34, 0),
             at(35, 0),
             at(36, 1_000_000),
-            at(37, 64),
+            at(37, MEMORY_BUS_WIDTH),
             at(38, 1 << 20),
             at(39, THREADS_SM),
             at(40, 1),
             at(41, 1),
             at(44, 1),
-            at(50, 0),
+            at(50, PCI_DOMAIN),
             at(51, 32),
             at(75, self.compute_capability.0),
             at(76, self.compute_capability.1),

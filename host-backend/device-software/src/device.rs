@@ -147,6 +147,11 @@ impl SoftwareDevice {
             .cancel(Error::new(Status::LAUNCH_TIMEOUT, "cancelled"));
     }
 
+    /// Compute capability times ten.
+    pub(crate) fn arch(&self) -> u32 {
+        self.options.arch()
+    }
+
     /// Processors that its kernels run on.
     pub(crate) fn cores(&self) -> u32 {
         self.options.cores

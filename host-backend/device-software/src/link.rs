@@ -44,7 +44,7 @@ const HEADER: [&str; 3] = [".version", ".target", ".address_size"];
 ///
 /// # Errors
 /// `NOT_SUPPORTED` for inputs that are not PTX and for names that two inputs
-/// have for themselves, `INVALID_PTX`, or that something is missing.
+/// define for all, `INVALID_PTX`, or that something is missing.
 pub fn link(inputs: &[LinkInput<'_>], arch: u32) -> Result<String> {
     let texts = inputs.iter().map(|input| Ok((*input, text(input, arch)?)));
     let mut texts: Vec<(LinkInput<'_>, String)> = texts.collect::<Result<_>>()?;
@@ -54,14 +54,14 @@ pub fn link(inputs: &[LinkInput<'_>], arch: u32) -> Result<String> {
         runtimes += usize::from(text == DEVICE_RUNTIME_TEXT);
         text != DEVICE_RUNTIME_TEXT || runtimes == 1
     });
-    let (inputs, texts): (Vec<LinkInput<'_>>, Vec<String>) = texts.into_iter().unzip();
-    let mut texts = without_copies(texts)?;
+    let (inputs, mut texts): (Vec<LinkInput<'_>>, Vec<String>) = texts.into_iter().unzip();
     if runtimes > 0 {
         let more = device_runtime::errors(&texts);
         if let Some(text) = texts.iter_mut().find(|text| *text == DEVICE_RUNTIME_TEXT) {
             text.push_str(&more);
         }
     }
+    let texts = without_copies(with_names_apart(texts)?)?;
     let modules = texts.iter().map(|text| parser::parse(text));
     let modules: Vec<Module<'_>> = modules
         .collect::<std::result::Result<_, _>>()
@@ -125,9 +125,65 @@ fn without_copies(mut texts: Vec<String>) -> Result<Vec<String>> {
     Ok(texts)
 }
 
+/// Renames definitions that are private to one text (neither `.visible` nor `.weak`)
+/// if other texts define the same name: every text that prints has a `$str`.
+fn with_names_apart(mut texts: Vec<String>) -> Result<Vec<String>> {
+    if texts.len() < 2 {
+        return Ok(texts);
+    }
+    let mut definitions: HashMap<String, u32> = HashMap::new();
+    let mut own: Vec<Vec<String>> = Vec::new();
+    for text in &texts {
+        let module = parser::parse(text).map_err(|error| ptx_error(&error))?;
+        for name in defined(&module) {
+            *definitions.entry(name).or_default() += 1;
+        }
+        own.push(module.own.iter().copied().map(str::to_owned).collect());
+    }
+    for (number, (text, own)) in texts.iter_mut().zip(own).enumerate() {
+        let shared = own
+            .into_iter()
+            .filter(|name| definitions.get(name).is_some_and(|count| *count > 1));
+        let renamed: HashMap<String, String> = shared
+            .map(|name| {
+                let mut other = format!("{name}$of{number}");
+                while definitions.contains_key(&other) {
+                    other.push('_');
+                }
+                (name, other)
+            })
+            .collect();
+        if !renamed.is_empty() {
+            *text = with_other_names(text, &renamed);
+        }
+    }
+    Ok(texts)
+}
+
+/// A text with some of its names replaced wherever they stand.
+fn with_other_names(text: &str, renamed: &HashMap<String, String>) -> String {
+    let mut made = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(start) = rest.find(is_of_name) {
+        let (before, from) = rest.split_at(start);
+        let end = from.find(|c| !is_of_name(c)).unwrap_or(from.len());
+        let (word, after) = from.split_at(end);
+        made.push_str(before);
+        made.push_str(renamed.get(word).map_or(word, String::as_str));
+        rest = after;
+    }
+    made.push_str(rest);
+    made
+}
+
 /// Names that a text defines.
 fn names(text: &str) -> Result<HashSet<String>> {
     let module = parser::parse(text).map_err(|error| ptx_error(&error))?;
+    Ok(defined(&module))
+}
+
+/// Names that a module defines.
+fn defined(module: &Module<'_>) -> HashSet<String> {
     let functions = module.functions.iter();
     let functions = functions.filter(|function| function.body.is_some());
     let variables = module
@@ -136,7 +192,7 @@ fn names(text: &str) -> Result<HashSet<String>> {
         .filter(|variable| !variable.external);
     let names = functions.map(|function| function.name);
     let names = names.chain(variables.map(|variable| variable.name));
-    Ok(names.map(str::to_owned).collect())
+    names.map(str::to_owned).collect()
 }
 
 /// The `.weak` and `.common` definitions of a text, in order: name and bytes.
@@ -350,6 +406,45 @@ mod tests {
             assert_eq!((bodies, module.variables.len()), (1, 2), "{linked}");
             assert_eq!(linked.contains(".visible"), texts.contains(&strong));
         }
+    }
+
+    #[test]
+    fn what_an_input_has_for_itself_stays_its_own() {
+        let of = |value: u32| {
+            format!(
+                ".global .align 4 .u32 $str = {value};\n.shared .b8 part[4];\n\
+                .func (.param .b32 r) own(.param .b32 x) {{ ret; }}\n\
+                .visible .entry run{value}() {{ .reg .b32 %r; .param .b32 in; .param .b32 out;\n\
+                ld.global.u32 %r, [$str]; // $str\n\
+                st.shared.u32 [part], %r; call (out), own, (in); ret; }}\n"
+            )
+        };
+        let third = ".visible .global .u32 $str = 9;\n.visible .global .u32 $str$of1 = 8;\n";
+        let texts = with_head(&[&of(1), &of(2), third]);
+        let linked = link(&inputs(&texts), 121).unwrap();
+        let module = parser::parse(&linked).unwrap();
+        let mut names: Vec<&str> = module.variables.iter().map(|v| v.name).collect();
+        names.extend(module.functions.iter().map(|function| function.name));
+        let expected = [
+            "$str$of0",
+            "part$of0",
+            "$str$of1_",
+            "part$of1",
+            "$str",
+            "$str$of1",
+            "own$of0",
+            "run1",
+            "own$of1",
+            "run2",
+        ];
+        assert_eq!(names, expected);
+        for (number, kernel) in [("$of0", "run1"), ("$of1_", "run2")] {
+            let body = linked.split(kernel).nth(1).unwrap();
+            assert!(body.contains(&format!("[$str{number}]")), "{linked}");
+        }
+        // Alone it keeps its names.
+        let alone = link(&inputs(&texts[..1]), 121).unwrap();
+        assert_eq!(alone, texts[0]);
     }
 
     #[test]

@@ -7,7 +7,23 @@ pub const INVALID_ARGUMENT: u32 = 2;
 /// NVML_ERROR_NOT_SUPPORTED.
 pub const NOT_SUPPORTED: u32 = 3;
 
-/// Number of nvmlDeviceGetUtilizationRates as a figure.
+/// Number of nvmlDeviceGetBrand as a figure.
+pub const BRAND: u32 = 1;
+/// Number of nvmlDeviceGetArchitecture.
+pub const ARCHITECTURE: u32 = 2;
+/// Number of nvmlDeviceGetMemoryBusWidth.
+pub const MEMORY_BUS_WIDTH: u32 = 4;
+/// Number of nvmlDeviceGetMultiGpuBoard.
+pub const MULTI_GPU_BOARD: u32 = 6;
+/// Number of nvmlDeviceGetDisplayMode.
+pub const DISPLAY_MODE: u32 = 7;
+/// Number of nvmlDeviceGetDisplayActive.
+pub const DISPLAY_ACTIVE: u32 = 8;
+/// Number of nvmlDeviceGetPersistenceMode.
+pub const PERSISTENCE_MODE: u32 = 9;
+/// Number of nvmlDeviceGetComputeMode.
+pub const COMPUTE_MODE: u32 = 10;
+/// Number of nvmlDeviceGetUtilizationRates.
 pub const UTILIZATION: u32 = 80;
 /// Number of nvmlSystemGetDriverVersion.
 pub const DRIVER_VERSION: u32 = 75;
@@ -33,6 +49,15 @@ impl Answer {
             code,
             values: [0; VALUES],
             text: String::new(),
+        }
+    }
+
+    /// One number.
+    #[must_use]
+    pub fn number(value: u64) -> Self {
+        Self {
+            values: [value, 0, 0, 0, 0],
+            ..Self::refused(0)
         }
     }
 

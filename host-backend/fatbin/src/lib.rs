@@ -19,9 +19,11 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod forms;
 mod variables;
 
 pub use error::ImageError;
+pub use forms::{Form, Forms, forms};
 pub use variables::variables;
 
 use std::borrow::Cow;
@@ -87,6 +89,39 @@ fn size(value: u64) -> Result<usize, ImageError> {
     usize::try_from(value).map_err(|_| ImageError::Truncated)
 }
 
+/// What stands in front of an entry's payload.
+struct EntryHeader {
+    kind: u16,
+    /// Its own size.
+    header: u64,
+    /// Size of the payload as it lies in the container.
+    padded: u64,
+    /// Size of the payload where it is compressed.
+    compressed: u32,
+    sm: u32,
+    flags: u64,
+    uncompressed: u64,
+}
+
+impl EntryHeader {
+    /// From at least [`ENTRY_HEADER`] bytes.
+    fn read(data: &[u8]) -> Result<Self, ImageError> {
+        let header = u64::from(u32_at(data, 4)?);
+        if header < ENTRY_HEADER as u64 {
+            return Err(ImageError::Truncated);
+        }
+        Ok(Self {
+            kind: u16_at(data, 0)?,
+            header,
+            padded: u64_at(data, 8)?,
+            compressed: u32_at(data, 16)?,
+            sm: u32_at(data, 28)?,
+            flags: u64_at(data, 40)?,
+            uncompressed: u64_at(data, 56)?,
+        })
+    }
+}
+
 /// Lists the entries of the containers that start at `data`.
 ///
 /// # Errors
@@ -111,27 +146,23 @@ pub fn entries(data: &[u8]) -> Result<Vec<Entry<'_>>, ImageError> {
         let end = header.checked_add(body).ok_or(ImageError::Truncated)?;
         let mut body = rest.get(header..end).ok_or(ImageError::Truncated)?;
         while body.len() >= ENTRY_HEADER {
-            let entry_header = size(u64::from(u32_at(body, 4)?))?;
-            let padded = size(u64_at(body, 8)?)?;
-            if entry_header < ENTRY_HEADER {
-                return Err(ImageError::Truncated);
-            }
-            let end = entry_header
-                .checked_add(padded)
+            let entry = EntryHeader::read(body)?;
+            let begin = size(entry.header)?;
+            let end = begin
+                .checked_add(size(entry.padded)?)
                 .ok_or(ImageError::Truncated)?;
-            let payload = body.get(entry_header..end).ok_or(ImageError::Truncated)?;
-            let flags = u64_at(body, 40)?;
-            let compressed = size(u64::from(u32_at(body, 16)?))?;
-            let payload = if flags & (FLAG_LZ4 | FLAG_ZSTD) != 0 {
+            let payload = body.get(begin..end).ok_or(ImageError::Truncated)?;
+            let payload = if entry.flags & (FLAG_LZ4 | FLAG_ZSTD) != 0 {
+                let compressed = size(u64::from(entry.compressed))?;
                 payload.get(..compressed).ok_or(ImageError::Truncated)?
             } else {
                 payload
             };
             found.push(Entry {
-                kind: u16_at(body, 0)?,
-                sm: u32_at(body, 28)?,
-                flags,
-                uncompressed: u64_at(body, 56)?,
+                kind: entry.kind,
+                sm: entry.sm,
+                flags: entry.flags,
+                uncompressed: entry.uncompressed,
                 payload,
             });
             body = body.get(end..).ok_or(ImageError::Truncated)?;

@@ -54,13 +54,13 @@ fn cuMemcpyDtoHAsync_v2(
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
-#[through(on_device(destination, source, size, stream))]
+#[through(on_device(destination, source, size, stream, true))]
 fn cuMemcpyDtoD_v2(destination: CUdeviceptr, source: CUdeviceptr, size: usize);
 
 /// On the device in a stream's order.
 #[since(3020)]
 #[per_thread(ptsz)]
-#[through(on_device(destination, source, size, stream))]
+#[through(on_device(destination, source, size, stream, false))]
 fn cuMemcpyDtoDAsync_v2(
     destination: CUdeviceptr,
     source: CUdeviceptr,

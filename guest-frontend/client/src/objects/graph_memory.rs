@@ -9,9 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use paragpu_protocol::status::Status;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::error::Result;
+
+/// By device of the guest.
+static USAGE: Mutex<BTreeMap<u32, Usage>> = Mutex::new(BTreeMap::new());
 
 /// By first address.
 static ALL: RwLock<BTreeMap<u64, Weak<GraphMemory>>> = RwLock::new(BTreeMap::new());
@@ -22,6 +25,36 @@ pub(crate) trait Backing: std::fmt::Debug + Send + Sync {
     fn allocate(&self, size: u64) -> Result<u64>;
     /// Takes them back.
     fn free(&self, address: u64) -> Result<()>;
+}
+
+/// How much memory the graphs of a device have, in bytes (cuDeviceGetGraphMemAttribute).
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// What launches allocated; it counts after it was freed as well, until a trim.
+    pub used: u64,
+    /// The most of that at a time.
+    pub used_high: u64,
+    /// What graphs may allocate.
+    pub reserved: u64,
+    /// The most of that at a time.
+    pub reserved_high: u64,
+}
+
+impl Usage {
+    /// Of a device's graphs.
+    #[must_use]
+    pub fn of(ordinal: u32) -> Self {
+        USAGE.lock().get(&ordinal).copied().unwrap_or_default()
+    }
+
+    /// Changes a device's numbers; what was highest follows.
+    pub fn change(ordinal: u32, change: impl FnOnce(&mut Self)) {
+        let mut all = USAGE.lock();
+        let usage = all.entry(ordinal).or_default();
+        change(usage);
+        usage.used_high = usage.used_high.max(usage.used);
+        usage.reserved_high = usage.reserved_high.max(usage.reserved);
+    }
 }
 
 /// Memory of a graph's nodes.
@@ -36,6 +69,8 @@ pub struct GraphMemory {
     backing: Arc<dyn Backing>,
     /// Allocated by a launch, and not freed since.
     allocated: AtomicBool,
+    /// Counted as used.
+    used: AtomicBool,
 }
 
 impl GraphMemory {
@@ -47,7 +82,9 @@ impl GraphMemory {
             size,
             backing,
             allocated: AtomicBool::new(false),
+            used: AtomicBool::new(false),
         });
+        Usage::change(ordinal, |usage| usage.reserved += size);
         ALL.write().insert(address, Arc::downgrade(&made));
         Ok(made)
     }
@@ -71,6 +108,26 @@ impl GraphMemory {
     /// A launch allocates it, or frees it.
     pub(crate) fn set_allocated(&self, allocated: bool) {
         self.allocated.store(allocated, Ordering::Release);
+        if allocated && !self.used.swap(true, Ordering::Relaxed) {
+            Usage::change(self.ordinal, |usage| usage.used += self.size);
+        }
+    }
+
+    /// cuDeviceGraphMemTrim: what no launch has allocated now does not count as used.
+    /// It stays reserved, because its nodes say its address.
+    pub fn trim(ordinal: u32) {
+        let all: Vec<_> = ALL.read().values().filter_map(Weak::upgrade).collect();
+        for memory in all {
+            if memory.ordinal == ordinal && !memory.is_allocated() {
+                memory.forget_use();
+            }
+        }
+    }
+
+    fn forget_use(&self) {
+        if self.used.swap(false, Ordering::Relaxed) {
+            Usage::change(self.ordinal, |usage| usage.used -= self.size);
+        }
     }
 
     /// The program frees it.
@@ -88,6 +145,8 @@ impl GraphMemory {
 impl Drop for GraphMemory {
     fn drop(&mut self) {
         ALL.write().remove(&self.address);
+        self.forget_use();
+        Usage::change(self.ordinal, |usage| usage.reserved -= self.size);
         if !self.is_allocated() {
             // A session that is over has nothing to be given back to.
             let _ = self.backing.free(self.address);

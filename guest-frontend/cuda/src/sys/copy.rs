@@ -11,14 +11,14 @@ use paragpu_client::virtual_memory::is_seen;
 use paragpu_protocol::status::Status;
 
 use super::address::is_device_only;
-use super::{Result, device, host, memory};
+use super::{Result, device, host, memory, pointer as attributes};
 use crate::current;
 use crate::named_stream;
 
 /// The kind of memory at an address, for unified addressing (cuMemcpy).
 enum Kind {
     /// Memory of a device.
-    Device(&'static Session),
+    Device,
     /// The program's memory, pinned or not.
     Host,
 }
@@ -30,7 +30,7 @@ fn kind(address: u64) -> Result<Kind> {
     let session = memory::owner(address)?;
     Ok(
         if session.memory().is_device(address) || session.host().find_by_device(address).is_some() {
-            Kind::Device(session)
+            Kind::Device
         } else {
             Kind::Host
         },
@@ -67,17 +67,20 @@ pub(super) unsafe fn to_device(
         return unsafe { unified(destination, source.addr() as u64, size, stream, wait) };
     }
     let named = named_stream::named(stream)?;
-    let (session, stream) = named.both()?;
+    let (session, found) = named.both()?;
     session.copies().to_device(
         destination,
         // SAFETY: the caller promises what `HostSlice::new` asks for.
         unsafe { HostSlice::new(source, size) },
-        stream,
+        found,
         wait,
     )?;
-    // The program may look at once.
-    match wait && memory::is_programs(destination) && !stream.is_capturing() {
-        true => session.streams().synchronize(stream),
+    match wait {
+        // The program may look at once.
+        true if memory::is_programs(destination) && !found.is_capturing() => {
+            session.streams().synchronize(found)
+        }
+        true => attributes::finish(&[destination], stream),
         false => Ok(()),
     }
 }
@@ -163,23 +166,15 @@ pub unsafe fn unified(
         return Err(Status::INVALID_VALUE);
     }
     match (kind(destination)?, kind(source)?) {
-        (Kind::Device(_), Kind::Host) => {
+        (Kind::Device, Kind::Host) => {
             // SAFETY: the caller promises what `to_device` asks for.
             unsafe { to_device(destination, pointer(source), size, stream, wait) }
         }
-        (Kind::Host, Kind::Device(_)) => {
+        (Kind::Host, Kind::Device) => {
             // SAFETY: the caller promises what `from_device` asks for.
             unsafe { from_device(pointer(destination), source, size, stream, wait) }
         }
-        (Kind::Device(to), Kind::Device(from)) => {
-            let named = named_stream::named(stream)?;
-            if std::ptr::eq(to, from) {
-                return to
-                    .copies()
-                    .on_device(destination, source, size as u64, named.stream()?);
-            }
-            between(destination, to, source, from, size, &named)
-        }
+        (Kind::Device, Kind::Device) => on_device(destination, source, size, stream, wait),
         // SAFETY: the caller promises what `host_to_host` asks for.
         (Kind::Host, Kind::Host) => unsafe {
             host_to_host(destination, source, size, stream, wait)
@@ -233,19 +228,29 @@ unsafe fn host_to_host(
     Ok(())
 }
 
-pub(super) fn on_device(destination: u64, source: u64, size: usize, stream: CUstream) -> Result {
+/// Without `wait` in the stream's order; with it the copy may still run when the call
+/// returns, as the API says, unless its memory has SYNC_MEMOPS.
+pub(super) fn on_device(
+    destination: u64,
+    source: u64,
+    size: usize,
+    stream: CUstream,
+    wait: bool,
+) -> Result {
     if size > 0 && (destination == 0 || source == 0) {
         return Err(Status::INVALID_VALUE);
     }
     let named = named_stream::named(stream)?;
-    let (session, stream) = named.both()?;
     let (to, from) = (memory::owner(destination)?, memory::owner(source)?);
-    if std::ptr::eq(to, from) {
-        return session
-            .copies()
-            .on_device(destination, source, size as u64, stream);
+    if !std::ptr::eq(to, from) {
+        return between(destination, to, source, from, size, &named);
     }
-    between(destination, to, source, from, size, &named)
+    to.copies()
+        .on_device(destination, source, size as u64, default_of(to, &named)?)?;
+    match wait {
+        true => attributes::finish(&[destination, source], stream),
+        false => Ok(()),
+    }
 }
 
 /// Between the devices of two contexts.

@@ -15,7 +15,7 @@ use paragpu_protocol::status::Status;
 use std::sync::Arc;
 
 use super::address::is_device_only;
-use super::{Result, array, copy, get};
+use super::{Result, array, copy, get, pointer};
 use crate::current;
 use crate::named_stream;
 
@@ -36,6 +36,17 @@ enum Looked {
     Device(u64),
     Host(*mut c_void),
     Array(Arc<ArrayLevel>),
+}
+
+impl Looked {
+    /// 0 where it is an array.
+    fn address(&self) -> u64 {
+        match self {
+            Self::Device(address) => *address,
+            Self::Host(address) => address.addr() as u64,
+            Self::Array(_) => 0,
+        }
+    }
 }
 
 impl Side {
@@ -99,7 +110,7 @@ impl Side {
 /// copy is complete (cuMemcpy2D, cuMemcpy3D).
 unsafe fn run(to: &Side, from: &Side, extent: [usize; 3], stream: CUstream, wait: bool) -> Result {
     let named = named_stream::named(stream)?;
-    let (session, stream) = named.both()?;
+    let (session, found) = named.both()?;
     if extent.contains(&0) {
         return session.check();
     }
@@ -110,9 +121,13 @@ unsafe fn run(to: &Side, from: &Side, extent: [usize; 3], stream: CUstream, wait
             to.end(&to_looked, extent)?,
             from.end(&from_looked, extent)?,
             extent.map(|n| n as u64),
-            stream,
+            found,
             wait,
         )
+    }?;
+    match wait {
+        true => pointer::finish(&[to_looked.address(), from_looked.address()], stream),
+        false => Ok(()),
     }
 }
 

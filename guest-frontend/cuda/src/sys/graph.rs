@@ -7,6 +7,7 @@ use std::sync::Arc;
 use paragpu_abi::{CUdevice, CUgraph, CUgraphNode, cudaGraphEdgeData};
 use paragpu_client::objects::edge::{Dependency, Edge};
 use paragpu_client::objects::graph::{Graph, NodeName, Work};
+use paragpu_client::objects::graph_memory::{GraphMemory, Usage};
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
@@ -17,6 +18,12 @@ use crate::objects::{self, Object};
 /// [`objects`]. Below it are 28 bits of the graph and 24 of the node.
 const NODES: u64 = 0x708 << 52;
 const NUMBER_BITS: u32 = 24;
+
+/// CUgraphMem_attribute.
+const USED_MEM_CURRENT: c_int = 0;
+const USED_MEM_HIGH: c_int = 1;
+const RESERVED_MEM_CURRENT: c_int = 2;
+const RESERVED_MEM_HIGH: c_int = 3;
 
 /// The graph with this handle.
 pub fn find(graph: CUgraph) -> Result<Arc<Graph>> {
@@ -426,7 +433,8 @@ pub(crate) fn cuGraphDestroyNode(node: CUgraphNode) -> Result {
 }
 
 pub(crate) fn cuDeviceGraphMemTrim(number: CUdevice) -> Result {
-    device::ordinal(number).map(|_| ())
+    GraphMemory::trim(device::ordinal(number)?);
+    Ok(())
 }
 
 /// # Safety
@@ -436,12 +444,16 @@ pub(crate) unsafe fn cuDeviceGetGraphMemAttribute(
     attribute: c_int,
     value: *mut c_void,
 ) -> Result {
-    device::ordinal(number)?;
-    if !(0..=3).contains(&attribute) {
-        return Err(Status::INVALID_VALUE);
-    }
+    let usage = Usage::of(device::ordinal(number)?);
+    let bytes = match attribute {
+        USED_MEM_CURRENT => usage.used,
+        USED_MEM_HIGH => usage.used_high,
+        RESERVED_MEM_CURRENT => usage.reserved,
+        RESERVED_MEM_HIGH => usage.reserved_high,
+        _ => return Err(Status::INVALID_VALUE),
+    };
     // SAFETY: `value` is null or writable, as the caller promises.
-    unsafe { put(value.cast::<u64>(), 0) }
+    unsafe { put(value.cast::<u64>(), bytes) }
 }
 
 /// # Safety
@@ -451,15 +463,20 @@ pub(crate) unsafe fn cuDeviceSetGraphMemAttribute(
     attribute: c_int,
     value: *mut c_void,
 ) -> Result {
-    device::ordinal(number)?;
+    let ordinal = device::ordinal(number)?;
     // Only the highest values can be set, to zero.
-    if !matches!(attribute, 1 | 3) {
+    if !matches!(attribute, USED_MEM_HIGH | RESERVED_MEM_HIGH) {
         return Err(Status::INVALID_VALUE);
     }
     // SAFETY: `value` is null or readable, as the caller promises.
     if *unsafe { super::get(value.cast::<u64>().cast_const()) }? != 0 {
         return Err(Status::INVALID_VALUE);
     }
+    // They become what there is now.
+    Usage::change(ordinal, |usage| match attribute {
+        USED_MEM_HIGH => usage.used_high = 0,
+        _ => usage.reserved_high = 0,
+    });
     Ok(())
 }
 

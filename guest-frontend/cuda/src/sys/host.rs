@@ -10,7 +10,7 @@ use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
-use super::{Result, address, capture, device, put};
+use super::{Result, address, capture, device, pointer, put};
 use crate::objects::pool;
 use crate::{current, managed};
 
@@ -61,6 +61,7 @@ pub(crate) fn cuMemFreeHost(address: *mut c_void) -> Result {
         return Err(Status::INVALID_VALUE);
     }
     capture::permit_unsafe()?;
+    pointer::forget(found.address);
     session.host().free(address as u64)
 }
 
@@ -99,8 +100,13 @@ pub(crate) unsafe fn cuMemHostRegister_v2(
 pub(crate) fn cuMemHostUnregister(address: *mut c_void) -> Result {
     super::present(address)?;
     current::current()?;
-    let (session, _) = pinned(address as u64).ok_or(Status::HOST_MEMORY_NOT_REGISTERED)?;
+    let (session, found) = pinned(address as u64).ok_or(Status::HOST_MEMORY_NOT_REGISTERED)?;
+    if found.address != address as u64 {
+        // Within a registered range, but not its beginning.
+        return Err(Status::INVALID_VALUE);
+    }
     capture::permit_unsafe()?;
+    pointer::forget(found.address);
     session.host().unregister(address as u64)
 }
 

@@ -4,7 +4,7 @@
 
 use paragpu_abi::CUstream;
 
-use super::{Result, memory};
+use super::{Result, memory, pointer};
 use crate::named_stream;
 
 pub(super) fn set(
@@ -28,7 +28,8 @@ pub(super) fn set(
     )
 }
 
-/// As [`set`], and waits where the host reads the memory.
+/// As [`set`], and waits where the host reads the memory or the program asked for it
+/// (cuPointerSetAttribute).
 pub(super) fn set_in_order(
     destination: u64,
     pitch: usize,
@@ -39,7 +40,7 @@ pub(super) fn set_in_order(
 ) -> Result {
     set(destination, pitch, value, element, extent, stream)?;
     if !memory::is_programs(destination) {
-        return Ok(());
+        return pointer::finish(&[destination], stream);
     }
     let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;

@@ -1,14 +1,17 @@
 //! What an address is (CUDA Driver API, Unified Addressing).
 
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use paragpu_abi::CUdeviceptr;
+use paragpu_abi::{CUdeviceptr, CUstream};
 use paragpu_client::Session;
 use paragpu_protocol::status::Status;
+use parking_lot::RwLock;
 
-use super::{Result, context, device, host, memory};
+use super::{Result, context, device, get, host, memory};
 use crate::objects::pool;
-use crate::{current, managed};
+use crate::{current, managed, named_stream};
 
 const CONTEXT: c_int = 1;
 const MEMORY_TYPE: c_int = 2;
@@ -38,6 +41,13 @@ const DEVICE: c_uint = 2;
 /// CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE.
 const READ_WRITE: c_uint = 3;
 
+/// Memory with SYNC_MEMOPS: its number (BUFFER_ID), by first address. Device memory
+/// that comes to lie at the same address has another number; of other memory the
+/// entry goes with it ([`forget`]).
+static SYNCHRONIZING: RwLock<BTreeMap<u64, u64>> = RwLock::new(BTreeMap::new());
+/// Whether [`SYNCHRONIZING`] ever had an entry: most programs never ask for it.
+static ANY_SYNCHRONIZES: AtomicBool = AtomicBool::new(false);
+
 /// The facts about an address.
 struct Known {
     session: &'static Session,
@@ -48,6 +58,38 @@ struct Known {
     device: u64,
     host: Option<u64>,
     managed: bool,
+}
+
+impl Known {
+    fn synchronizes(&self) -> bool {
+        ANY_SYNCHRONIZES.load(Ordering::Relaxed)
+            && SYNCHRONIZING.read().get(&self.start) == Some(&self.id)
+    }
+}
+
+/// Ends a copy or memset without `Async` in its name: it waits for its work where
+/// memory that it uses has SYNC_MEMOPS, and otherwise as the API says for it.
+pub(super) fn finish(used: &[u64], stream: CUstream) -> Result {
+    if !ANY_SYNCHRONIZES.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let mut waits = false;
+    for address in used {
+        waits |= known(*address)?.is_some_and(|known| known.synchronizes());
+    }
+    let named = named_stream::named(stream)?;
+    let (session, stream) = named.both()?;
+    match waits && !stream.is_capturing() {
+        true => session.streams().synchronize(stream),
+        false => Ok(()),
+    }
+}
+
+/// Memory that begins here is no more.
+pub(super) fn forget(start: u64) {
+    if ANY_SYNCHRONIZES.load(Ordering::Relaxed) {
+        SYNCHRONIZING.write().remove(&start);
+    }
 }
 
 fn known(address: u64) -> Result<Option<Known>> {
@@ -137,7 +179,10 @@ unsafe fn attribute(place: *mut c_void, which: c_int, known: &Known) -> Result {
                 .write(known.host.ok_or(Status::INVALID_VALUE)?),
             P2P_TOKENS => return Err(super::unsupported_use!("CU_POINTER_ATTRIBUTE_P2P_TOKENS")),
             IS_MANAGED => place.cast::<c_int>().write(c_int::from(known.managed)),
-            SYNC_MEMOPS | IS_HW_DECOMPRESS_CAPABLE => place.cast::<c_int>().write(0),
+            SYNC_MEMOPS => place
+                .cast::<c_int>()
+                .write(c_int::from(known.synchronizes())),
+            IS_HW_DECOMPRESS_CAPABLE => place.cast::<c_int>().write(0),
             // A byte in C.
             IS_LEGACY_CUDA_IPC_CAPABLE | IS_GPU_DIRECT_RDMA_CAPABLE => place.cast::<u8>().write(0),
             BUFFER_ID | MEMORY_BLOCK_ID => place.cast::<u64>().write(known.id),
@@ -230,7 +275,9 @@ pub(crate) unsafe fn cuPointerGetAttributes(
     Ok(())
 }
 
-pub(crate) fn cuPointerSetAttribute(
+/// # Safety
+/// As CUDA's manual says for cuPointerSetAttribute.
+pub(crate) unsafe fn cuPointerSetAttribute(
     value: *const c_void,
     which: c_int,
     address: CUdeviceptr,
@@ -238,6 +285,18 @@ pub(crate) fn cuPointerSetAttribute(
     if value.is_null() || which != SYNC_MEMOPS {
         return Err(Status::INVALID_VALUE);
     }
-    known(address)?.ok_or(Status::INVALID_VALUE)?;
-    Err(super::unsupported_use!("CU_POINTER_ATTRIBUTE_SYNC_MEMOPS"))
+    // SAFETY: the attribute is a c_uint, which is readable, as the caller promises.
+    let set = *unsafe { get(value.cast::<c_uint>()) }? != 0;
+    let known = known(address)?.ok_or(Status::INVALID_VALUE)?;
+    let mut synchronizing = SYNCHRONIZING.write();
+    match set {
+        true => {
+            synchronizing.insert(known.start, known.id);
+            ANY_SYNCHRONIZES.store(true, Ordering::Relaxed);
+        }
+        false => {
+            synchronizing.remove(&known.start);
+        }
+    }
+    Ok(())
 }

@@ -244,6 +244,8 @@ pub struct Module<'a> {
     pub variables: Vec<Var<'a>>,
     /// Functions in order.
     pub functions: Vec<Function<'a>>,
+    /// Names of functions and variables that other modules do not see.
+    pub own: Vec<&'a str>,
     /// `.alias`: further names of functions.
     pub aliases: Vec<(&'a str, &'a str)>,
 }

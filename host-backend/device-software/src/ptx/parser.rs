@@ -44,6 +44,8 @@ struct TypePart {
 #[derive(Default, Clone, Copy)]
 struct Linkage {
     external: bool,
+    /// Other modules see it.
+    seen: bool,
 }
 
 impl<'a> Parser<'a> {
@@ -172,7 +174,10 @@ impl<'a> Parser<'a> {
                     self.at += 1;
                     linkage.external = true;
                 }
-                ".visible" | ".weak" | ".common" => self.at += 1,
+                ".visible" | ".weak" | ".common" => {
+                    self.at += 1;
+                    linkage.seen = true;
+                }
                 ".file" => {
                     self.at += 1;
                     self.integer()?;
@@ -190,6 +195,10 @@ impl<'a> Parser<'a> {
                 ".func" | ".entry" => {
                     self.at += 1;
                     let function = self.function(word == ".entry")?;
+                    let is_own = !linkage.seen && !linkage.external && !function.entry;
+                    if is_own && function.body.is_some() {
+                        module.own.push(function.name);
+                    }
                     module.functions.push(function);
                     linkage = Linkage::default();
                 }
@@ -200,7 +209,12 @@ impl<'a> Parser<'a> {
                         ".const" => Space::Const,
                         _ => Space::Shared,
                     };
+                    let first = module.variables.len();
                     self.variables(space, linkage, &mut module.variables)?;
+                    if !linkage.seen && !linkage.external {
+                        let made = module.variables.iter().skip(first);
+                        module.own.extend(made.map(|variable| variable.name));
+                    }
                     linkage = Linkage::default();
                 }
                 ".alias" => {
