@@ -4,7 +4,6 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt as _;
 
-use paragpu_communicator::Sender as _;
 use paragpu_protocol::codec::Bytes;
 use paragpu_protocol::handle::{
     AliasAddress, DeviceAddress, ShadowAddress, StreamHandle, WindowOffset,
