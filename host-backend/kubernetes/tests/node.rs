@@ -315,7 +315,7 @@ fn a_claim_that_cannot_be_served_says_why() {
     assert_eq!(plugin.unprepare("unknown", UID), "");
 
     server.put("mine", &allocated("mine", UID));
-    assert!(error("mine", "other-uid").contains("another one"));
+    assert!(error("mine", "other-uid").contains("a different one"));
     for uid in ["..", "a/b", ""] {
         assert!(error("mine", uid).contains("is none"), "{uid}");
     }

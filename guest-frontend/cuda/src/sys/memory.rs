@@ -19,12 +19,14 @@ use crate::{current, managed};
 /// Rows of pitched memory begin at a multiple of this; CUDA's own value.
 const PITCH: usize = 512;
 
-/// Does the program itself reach memory that a device reaches at an address?
+/// Whether the program itself can access the memory that a device has at an address.
 pub fn is_programs(address: u64) -> bool {
-    match is_in_arena(address) {
-        true => is_seen(address),
-        false => host::pinned(address).is_some() || managed::contains(address),
-    }
+    // `__managed__` variables lie in the arena.
+    managed::contains(address)
+        || match is_in_arena(address) {
+            true => is_seen(address),
+            false => host::pinned(address).is_some(),
+        }
 }
 
 /// The session whose device memory an address is, with its place: that of the
