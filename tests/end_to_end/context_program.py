@@ -87,12 +87,40 @@ class Objects:
         return {name: call(*arguments) for name, arguments in self.calls().items()}
 
 
+def kept_when_another_context_ends():
+    """Memory of one context at the address of memory that another one freed: whether it
+    outlives the other, and whether what the other did not free goes with it."""
+    device, number, host = ctypes.c_int(0), ctypes.c_uint32(), ctypes.c_size_t(4)
+    primary, other = ctypes.c_void_p(), ctypes.c_void_p()
+    freed, left, again = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_uint64()
+    size = ctypes.c_size_t(4 << 20)
+    must("cuDevicePrimaryCtxRetain", byref(primary), device)
+    must("cuCtxCreate_v2", byref(other), 0, device)
+    must("cuMemAlloc_v2", byref(left), size)
+    must("cuMemAlloc_v2", byref(freed), size)
+    must("cuMemFree_v2", freed)
+    must("cuCtxSetCurrent", primary)
+    must("cuMemAlloc_v2", byref(again), size)
+    must("cuMemsetD32_v2", again, 7, ctypes.c_size_t(1))
+    must("cuCtxDestroy_v2", other)
+    status = call("cuMemcpyDtoH_v2", byref(number), again, host)
+    must("cuMemFree_v2", again)
+    told = {
+        "same address": again.value == freed.value,
+        "kept": status == 0 and number.value == 7,
+        "free what went with its context": call("cuMemFree_v2", left),
+    }
+    must("cuCtxPopCurrent_v2", byref(other))
+    must("cuDevicePrimaryCtxRelease_v2", device)
+    return told
+
+
 def main():
     """Without a current context, and after the context's end."""
     context = ctypes.c_void_p()
     must("cuInit", 0)
     must("cuDevicePrimaryCtxRetain", byref(context), 0)
-    told = {}
+    told = {"another context": kept_when_another_context_ends()}
     for when in ("without", "after"):
         must("cuCtxPushCurrent_v2", context)
         objects = Objects()

@@ -69,6 +69,10 @@ class Contexts(unittest.TestCase):
                 self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
                 told = json.loads(done.stdout)
                 self.assertEqual(told["wait for the ended context"], CONTEXT_IS_DESTROYED)
+                self.assertEqual(
+                    told["another context"],
+                    {"same address": True, "kept": True, "free what went with its context": INVALID_VALUE},
+                )
                 for when, expected in (("without", by_name(WITHOUT)), ("after", by_name(WITHOUT) | by_name(AFTER))):
                     self.assertEqual({name: status for name, status in told[when].items() if status}, expected, when)
 

@@ -1,8 +1,8 @@
 //! A context: all contexts of a device share its session.
 
-use std::collections::HashSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use paragpu_abi::CUcontext;
 use paragpu_client::Session;
@@ -46,9 +46,23 @@ pub struct Context {
     cache_config: AtomicI32,
     /// Attributes of its core dumps.
     pub coredump: Mutex<Attributes>,
-    /// Device memory allocated in it; not kept for primary contexts, which
-    /// end with all of the session's.
-    memory: Mutex<HashSet<u64>>,
+}
+
+/// Memory allocated in contexts that are not primary, by address: the context's handle.
+/// A primary context ends with all of the session's memory. One table for all contexts,
+/// because memory may be freed while another one is current.
+static MEMORY: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
+/// How much there is; read before every lock.
+static MEMORY_COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Memory is about to be freed: no context frees it any more. Its address may soon be
+/// that of other memory.
+pub fn forget_memory(address: u64) {
+    if MEMORY_COUNT.load(Ordering::Acquire) != 0 {
+        let mut memory = MEMORY.lock();
+        memory.remove(&address);
+        MEMORY_COUNT.store(memory.len(), Ordering::Release);
+    }
 }
 
 impl Context {
@@ -74,7 +88,6 @@ impl Context {
             id: IDS.fetch_add(1, Ordering::Relaxed),
             cache_config: AtomicI32::new(0),
             coredump: Mutex::new(Attributes::of_new_context()),
-            memory: Mutex::new(HashSet::new()),
         }
     }
 
@@ -89,16 +102,28 @@ impl Context {
         }
     }
 
-    /// Notes device memory allocated in it.
+    /// Notes memory allocated in it.
     pub fn keep_memory(&self, address: u64) {
         if !self.primary {
-            self.memory.lock().insert(address);
+            let mut memory = MEMORY.lock();
+            memory.insert(address, self.handle);
+            MEMORY_COUNT.store(memory.len(), Ordering::Release);
         }
     }
 
-    /// Takes the device memory allocated in it.
-    pub fn take_memory(&self) -> HashSet<u64> {
-        std::mem::take(&mut *self.memory.lock())
+    /// Takes the addresses of the memory allocated in it.
+    pub fn take_memory(&self) -> Vec<u64> {
+        let mut memory = MEMORY.lock();
+        let mut own = Vec::new();
+        memory.retain(|address, context| {
+            let is_own = *context == self.handle;
+            if is_own {
+                own.push(*address);
+            }
+            !is_own
+        });
+        MEMORY_COUNT.store(memory.len(), Ordering::Release);
+        own
     }
 
     /// Its handle as the program has it.

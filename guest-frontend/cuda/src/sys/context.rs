@@ -272,7 +272,7 @@ pub(crate) fn cuCtxDestroy(context: CUcontext) -> Result {
     end_objects(&ended);
     let memory = ended.take_memory();
     for address in memory {
-        // The program has freed it already, perhaps in another context.
+        // Another thread may free it at the same time.
         let _ = memory::release(ended.session, address);
     }
     waited

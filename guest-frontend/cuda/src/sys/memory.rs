@@ -13,6 +13,7 @@ use paragpu_protocol::status::Status;
 use super::address::{is_in_arena, ordinal_of};
 use super::boundary::Out;
 use super::{Result, capture, device, host, pointer, put, put_if};
+use crate::objects::context::forget_memory;
 use crate::objects::pool;
 use crate::{current, managed};
 
@@ -108,6 +109,7 @@ pub(crate) fn cuMemFree_v2(address: CUdeviceptr) -> Result {
 /// Frees device memory, managed memory or memory of a pool in the host.
 pub fn release(session: &Session, address: u64) -> Result {
     pointer::forget(address);
+    forget_memory(address);
     let is_pooled = || !is_in_arena(address) && pool::of(address) != 0;
     if managed::remove(address) || is_pooled() {
         return pool::freeing(address, || session.host().free(address));

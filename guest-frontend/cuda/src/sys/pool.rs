@@ -29,6 +29,7 @@ use super::location::{DEVICE, HOST, HOST_NUMA, HOST_NUMA_CURRENT, device_of};
 use super::location::{place, pool_place};
 use super::{Result, device, get, graph_memory, host, memory, present, put, unsupported_use};
 use crate::named_stream::{self, Named};
+use crate::objects::context::forget_memory;
 use crate::objects::pool::{Place, Pool};
 use crate::objects::{self, Object, pool};
 use crate::{current, managed};
@@ -211,6 +212,7 @@ pub(crate) unsafe fn cuMemAllocFromPoolAsync(
 fn free_in_host(address: u64, named: &Named) -> Result {
     let (session, _) = host::pinned(address).ok_or(Status::INVALID_VALUE)?;
     let (own, stream) = named.both()?;
+    forget_memory(address);
     let _ = managed::remove(address);
     pool::freeing(address, || {
         if std::ptr::eq(session, own) {
@@ -242,7 +244,10 @@ pub(crate) fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> Result {
     let owner = account.and_then(|account| account.owner());
     let own = named.session()?;
     match owner.filter(|_| std::ptr::eq(session, own)) {
-        Some(owner) => pool::freeing(address, || session.memory().free_in(address, owner, stream)),
+        Some(owner) => {
+            forget_memory(address);
+            pool::freeing(address, || session.memory().free_in(address, owner, stream))
+        }
         None => memory::release(session, address),
     }
 }
