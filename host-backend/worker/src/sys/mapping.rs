@@ -141,7 +141,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Pages of a file, shared with whoever maps them too. Only the device uses them.
+/// Pages of a file that other processes map as well. Only the device uses them here.
 #[derive(Debug)]
 pub struct FilePages {
     base: NonNull<u8>,
@@ -164,7 +164,7 @@ impl FilePages {
         let length = usize::try_from(length).map_err(|_| Errno::NOMEM)?;
         let place = usize::try_from(address).map_err(|_| Errno::NOMEM)?;
         let end = place.checked_add(length).ok_or(Errno::NOMEM)?;
-        // Whoever owns the file may truncate it.
+        // The owner of the file may truncate it.
         lost_pages::hold(place, end).map_err(|_| Errno::NOSYS)?;
         // SAFETY: FIXED_NOREPLACE never replaces a mapping.
         let base = unsafe {
