@@ -79,21 +79,10 @@ class Peer:
         self.thread.join(PATIENCE)
 
 
-def exactly(connection, count):
-    """So many bytes."""
-    data = b""
-    while len(data) < count:
-        part = connection.recv(count - len(data))
-        if not part:
-            raise ConnectionError("the connection ended")
-        data += part
-    return data
-
-
 def read_frame(connection):
     """A frame's kind and payload."""
-    length, kind, _, _ = wire.HEADER.unpack(exactly(connection, wire.HEADER.size))
-    return kind, exactly(connection, length)
+    length, kind, _, _ = wire.HEADER.unpack(wire.exactly(connection, wire.HEADER.size))
+    return kind, wire.exactly(connection, length)
 
 
 def frame(kind, payload):

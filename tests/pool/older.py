@@ -50,8 +50,8 @@ def arrivals(listener, context):
         plain, _ = listener.accept()
         try:
             with context.wrap_socket(plain, server_side=True) as connection:
-                length, _, _, _ = wire.HEADER.unpack(exactly(connection, wire.HEADER.size))
-                payload = exactly(connection, length)
+                length, _, _, _ = wire.HEADER.unpack(wire.exactly(connection, wire.HEADER.size))
+                payload = wire.exactly(connection, length)
                 theirs = struct.unpack("<HHH", payload[8:14])
                 if payload[:8] != wire.MAGIC:
                     raise ValueError("no hello")
@@ -64,17 +64,6 @@ def arrivals(listener, context):
                     pass
         except (OSError, ValueError) as error:
             print(f"lost: {error}", flush=True)
-
-
-def exactly(connection, count):
-    """So many bytes."""
-    data = b""
-    while len(data) < count:
-        part = connection.recv(count - len(data))
-        if not part:
-            raise ConnectionError("the connection ended")
-        data += part
-    return data
 
 
 def main():

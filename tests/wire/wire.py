@@ -274,6 +274,17 @@ RECORDS = {
 ALTERNATIVES = {"CopyEnd": ["LinearEnd", "ArrayEnd"]}
 
 
+def exactly(connection, count):
+    """So many bytes of a socket."""
+    data = b""
+    while len(data) < count:
+        part = connection.recv(count - len(data))
+        if not part:
+            raise ConnectionError("the connection ended")
+        data += part
+    return data
+
+
 class WireError(Exception):
     """The bytes are not what the page says."""
 

@@ -128,7 +128,7 @@ pub fn examine(paths: &[PathBuf], output: Output) -> Result<ExitCode, Error> {
     })
 }
 
-/// What is in the paths that are to be examined.
+/// The objects in the given paths.
 #[derive(Debug, Default)]
 struct Found {
     objects: BTreeSet<PathBuf>,
