@@ -162,7 +162,7 @@ def move(report, stations, name, communicator, may_stay=False):
                 return {}
             order = ("migrate", "--session", str(sessions[0]["id"]), "--to", f"unix://{to.socket}", "-o", "json")
             code, output, refused = ask(at, *order)
-            if not report.check(code == 0 or (may_stay and " lies at " in refused), f"{where}: {refused}") or code:
+            if not report.check(code == 0 or (may_stay and " of the session is at " in refused), f"{where}: {refused}") or code:
                 took.append({"refused": refused})
                 break
             took.append(json.loads(output))

@@ -26,8 +26,12 @@ use rustc_hash::FxHashMap;
 /// Maximum number of lanes. Two to eight launched equally fast on an H100, whose
 /// driver has a lock.
 const MOST_LANES: usize = 4;
-/// Processors per lane: the program's threads and other sessions need some.
-const PROCESSORS: usize = 4;
+/// Processors per lane. No host has so many: lanes are off. On an H100 a program with
+/// one thread whose launches alternate between streams was taken for one with many,
+/// and its launches reached the driver in another order across streams than natively.
+/// A kernel that waits for one of another stream then waited in vain. A launch has to
+/// name its thread before lanes can be used again.
+const PROCESSORS: usize = 1 << 20;
 /// Maximum work queued in a lane. Beyond that, the call that adds more waits.
 const DEPTH: usize = 128;
 /// Launches per measurement of whether lanes are worthwhile, and how many of them
