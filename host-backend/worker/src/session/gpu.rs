@@ -44,7 +44,7 @@ impl Gpu {
     ) -> Self {
         Self {
             device,
-            lanes: Lanes::of_host(),
+            lanes: Lanes::none(),
             free_marks: Vec::new(),
             snapshot: encode_snapshot(snapshot),
             ordinal,

@@ -10,8 +10,14 @@
 //! Only the polls of pending calls bypass the lanes: a stream with work in its lane
 //! is not complete, nor is an event whose record is there.
 //!
-//! A program with one thread, or one that does not fill the connection, does not
-//! use lanes.
+//! A program that does not fill the connection does not use lanes.
+//!
+//! Sessions have no lanes for now ([`Lanes::none`]), because a program with one thread
+//! whose launches alternate between streams is taken for one with many. On an H100 its
+//! launches reached the driver in another order across streams than natively, and a
+//! kernel that waited for one of another stream waited in vain. A launch has to name
+//! its thread first. Two to eight lanes launched equally fast there, because the driver
+//! has a lock; each needs a few processors of its own.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -23,15 +29,6 @@ use paragpu_device::{Deferred, Error, EventId, StreamId};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-/// Maximum number of lanes. Two to eight launched equally fast on an H100, whose
-/// driver has a lock.
-const MOST_LANES: usize = 4;
-/// Processors per lane. No host has so many: lanes are off. On an H100 a program with
-/// one thread whose launches alternate between streams was taken for one with many,
-/// and its launches reached the driver in another order across streams than natively.
-/// A kernel that waits for one of another stream then waited in vain. A launch has to
-/// name its thread before lanes can be used again.
-const PROCESSORS: usize = 1 << 20;
 /// Maximum work queued in a lane. Beyond that, the call that adds more waits.
 const DEPTH: usize = 128;
 /// Launches per measurement of whether lanes are worthwhile, and how many of them
@@ -196,10 +193,9 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    /// As many as this host's processors are worth; none on small hosts.
-    pub(super) fn of_host() -> Self {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Self::new((processors / PROCESSORS).min(MOST_LANES))
+    /// All work is submitted by the session's thread.
+    pub(super) fn none() -> Self {
+        Self::new(0)
     }
 
     fn new(most: usize) -> Self {
