@@ -151,9 +151,17 @@ impl PinnedWindow {
 
     /// A shadow of part of it.
     pub(crate) fn region(&self, offset: u64, length: u64) -> Option<Arc<Region>> {
-        let memory = self.memory.as_ref()?;
-        let source = HostSlice::of_window(memory, offset, length)?;
+        let source = self.part(offset, length)?;
         let address = source.address();
         Some(Region::new(source, address, address, length))
+    }
+
+    /// The shadow of its staging slots.
+    pub(crate) fn region_of_slots(&self, offset: u64, length: u64) -> Option<Arc<Region>> {
+        self.part(offset, length).map(Region::of_slots)
+    }
+
+    fn part(&self, offset: u64, length: u64) -> Option<HostSlice> {
+        HostSlice::of_window(self.memory.as_ref()?, offset, length)
     }
 }

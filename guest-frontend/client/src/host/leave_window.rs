@@ -64,7 +64,7 @@ impl PinnedMemory for HostMemory {
         }
         if let Some(staging) = &self.staging {
             let length = staging.end() - BULK_TOKEN_BYTES;
-            let region = self.window.region(BULK_TOKEN_BYTES, length);
+            let region = self.window.region_of_slots(BULK_TOKEN_BYTES, length);
             // Slots that the host was not told of were not used.
             regions.extend(region.map(|region| (region, staging.is_registered())));
         }

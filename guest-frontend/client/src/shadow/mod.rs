@@ -196,7 +196,8 @@ impl Shadows {
         if !visible.is_apart && self.window.is_left() {
             // The window was left between the look at it and the launch, so
             // the kernel may write to anything that was pinned in it.
-            for region in self.all() {
+            let regions = self.all();
+            for region in regions.iter().filter(|region| region.is_for_kernels()) {
                 region.add_writer(stream, position);
             }
         }

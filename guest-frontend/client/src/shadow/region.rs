@@ -31,6 +31,9 @@ const WRITE: usize = 240 << 10;
 enum Other {
     /// A copy that the host keeps.
     Shadow,
+    /// The same, of the staging slots: copies write there, but kernels have no address
+    /// in them, and the host need not have been told of them.
+    Slots,
     /// A variable, by copies in this stream.
     Variable(StreamHandle),
     /// Memory of the device, by the same. Not while a host function runs: the copies
@@ -42,7 +45,7 @@ impl Other {
     /// The stream of the copies.
     fn stream(self) -> Option<StreamHandle> {
         match self {
-            Self::Shadow => None,
+            Self::Shadow | Self::Slots => None,
             Self::Variable(stream) | Self::View(stream) => Some(stream),
         }
     }
@@ -91,6 +94,12 @@ impl Region {
         Self::make(host, device, (base, length), Other::Shadow)
     }
 
+    /// The staging slots, in place.
+    pub(crate) fn of_slots(host: HostSlice) -> Arc<Self> {
+        let (device, length) = (host.address(), host.len() as u64);
+        Self::make(host, device, (device, length), Other::Slots)
+    }
+
     /// Memory of the program, which becomes zeros, at the address of a variable
     /// of the device.
     pub(crate) fn of_variable(host: HostSlice, stream: StreamHandle) -> Arc<Self> {
@@ -103,6 +112,11 @@ impl Region {
     pub(crate) fn of_map(host: HostSlice, stream: StreamHandle) -> Arc<Self> {
         let (device, length) = (host.address(), host.len() as u64);
         Self::make(host, device, (device, length), Other::View(stream))
+    }
+
+    /// Can kernels have addresses in it?
+    pub(super) fn is_for_kernels(&self) -> bool {
+        !matches!(self.other, Other::Slots)
     }
 
     /// May it be synchronized while a host function runs?
