@@ -101,12 +101,8 @@ static bool split(Program &program, CUdevice device, Part *parts, CUdevResource 
     program.expect(splits(&none, &groups, &parts[0].resource, nullptr, 0, least) != CUDA_SUCCESS,
                    "a group is split again");
     auto describes = DRIVER(cuDevResourceGenerateDesc);
-    CUdevResource mixed[] = {whole, parts[0].resource};
-    expect_status(program, "a description of no resources", describes(&description, &whole, 0),
-                  CUDA_ERROR_INVALID_VALUE);
     expect_status(program, "a description without a place", describes(nullptr, &whole, 1), CUDA_ERROR_INVALID_VALUE);
-    expect_status(program, "a description of two splits", describes(&description, mixed, 2),
-                  CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
+    expect_status(program, "a description of no list", describes(&description, nullptr, 1), CUDA_ERROR_INVALID_VALUE);
     expect_status(program, "a resource of no kind", DRIVER(cuDeviceGetDevResource)(device, &none, CU_DEV_RESOURCE_TYPE_INVALID),
                   CUDA_ERROR_INVALID_RESOURCE_TYPE);
     expect_status(program, "a resource of no device", DRIVER(cuDeviceGetDevResource)(4711, &none, CU_DEV_RESOURCE_TYPE_SM),

@@ -69,7 +69,7 @@ impl Launches {
                 grid: shape.grid,
                 block: shape.block,
                 dynamic_shared: shape.dynamic_shared,
-                flags: u32::from(shape.cooperative),
+                flags: self.flags(shape)?,
                 cluster: shape.cluster,
                 parameters: Bytes(parameters),
             },
@@ -77,6 +77,18 @@ impl Launches {
         self.shadows
             .after_launch(visible, stream.progress(), position);
         Ok(())
+    }
+
+    /// The flags of a call.
+    fn flags(&self, shape: &Shape) -> Result<u32> {
+        let mut flags = 0;
+        if shape.cooperative {
+            flags |= Launch::COOPERATIVE;
+        }
+        if shape.programmatic && self.device.limits()?.programmatic {
+            flags |= Launch::PROGRAMMATIC;
+        }
+        Ok(flags)
     }
 
     /// A launch in a stream that captures.

@@ -45,6 +45,9 @@ pub struct Limits {
     pub warp: u32,
     /// Whether kernels may be launched cooperatively.
     pub cooperative: bool,
+    /// Whether a kernel may begin before the end of the one before it: compute
+    /// capability 9.0 and newer.
+    pub programmatic: bool,
 }
 
 /// Device attributes that the guest answers otherwise than the device itself
@@ -147,6 +150,7 @@ impl Snapshot {
             threads_of_multiprocessor: get(39, 1024),
             warp: get(10, 32).max(1),
             cooperative: get(95, 0) != 0,
+            programmatic: get(75, 0) >= 9,
         };
         Self {
             driver_version: wire.driver_version,

@@ -120,22 +120,11 @@ pub(crate) struct OpenStream {
     green: Option<Arc<OpenGreen>>,
 }
 
-/// What deferred launches of one kernel into one stream name.
-struct Named {
-    context: Arc<Context>,
-    kernel: Arc<Kernel>,
-    stream: Arc<OpenStream>,
-}
-
 /// What is named elsewhere than where it lives.
 #[derive(Default)]
 pub(crate) struct Names {
     /// Counts destructions of what graphs may name.
     pub(crate) gone: u64,
-    /// What deferred launches name, by stream and kernel: a count for other threads
-    /// to change, which only that stream's changes. Empty whenever one of them
-    /// goes.
-    deferred: BTreeMap<(u64, u64), Arc<Named>>,
     /// Green contexts, which streams name.
     greens: Table<Arc<OpenGreen>>,
 }
@@ -150,10 +139,10 @@ struct Bound {
 /// [`Device`] on NVIDIA's driver.
 pub struct CudaDevice {
     pub(crate) memory: Memory,
-    pub(crate) streams: Table<Arc<OpenStream>>,
-    pub(crate) events: Table<Arc<Event>>,
+    pub(crate) streams: Table<OpenStream>,
+    pub(crate) events: Table<Event>,
     pub(crate) modules: Table<LoadedModule>,
-    pub(crate) functions: Table<Arc<Kernel>>,
+    pub(crate) functions: Table<Kernel>,
     pub(crate) arrays: Table<Array>,
     graphs: Table<OpenGraph>,
     pub(crate) names: Names,
@@ -168,7 +157,7 @@ pub struct CudaDevice {
     /// The hash kernel; none on GPUs that it is too new for.
     hasher: Option<(Module, Function)>,
     /// Last, so that it goes after all that lives in it.
-    pub(crate) context: Arc<Context>,
+    pub(crate) context: Context,
 }
 
 /// The kernel that hashes memory, loaded now: later a driver may wait with
@@ -187,7 +176,7 @@ impl CudaDevice {
         let hasher = hasher(&context).ok();
         Ok(Self {
             quiet: context.stream_create(NON_BLOCKING, 0)?,
-            context: Arc::new(context),
+            context,
             memory: Memory::new(regions),
             streams: Table::default(),
             events: Table::default(),
@@ -258,17 +247,11 @@ impl CudaDevice {
 }
 
 /// The stream with this id.
-pub(crate) fn stream(streams: &Table<Arc<OpenStream>>, id: StreamId) -> Result<&Stream> {
+pub(crate) fn stream(streams: &Table<OpenStream>, id: StreamId) -> Result<&Stream> {
     if id == StreamId::LEGACY {
         return Ok(&Stream::LEGACY);
     }
     Ok(&find(streams, id.0)?.stream)
-}
-
-/// What no deferred work names any more, as [`WorkDevice::defer`] demands.
-fn unused<T>(shared: Arc<T>) -> Result<T> {
-    let in_use = || Error::new(Status::NOT_READY, "deferred work names it");
-    Arc::into_inner(shared).ok_or_else(in_use)
 }
 
 /// The object with this id.

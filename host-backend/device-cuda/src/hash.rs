@@ -155,6 +155,7 @@ mod tests {
                     block: [THREADS, 1, 1],
                     dynamic_shared: 0,
                     cooperative: false,
+                    programmatic: false,
                     cluster: [0; 3],
                     parameters: parameters.into(),
                 },

@@ -130,6 +130,7 @@ impl Family {
                     block,
                     dynamic_shared: shared,
                     cooperative: false,
+                    programmatic: false,
                     cluster: [0; 3],
                     parameters: parameters.into(),
                 };

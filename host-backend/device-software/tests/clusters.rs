@@ -23,6 +23,7 @@ fn launch(gpu: &mut Gpu, f: &Function, grid: [u32; 3], cluster: [u32; 3]) -> Res
         block: [32, 1, 1],
         dynamic_shared: 0,
         cooperative: false,
+        programmatic: false,
         cluster,
         parameters: pack(f, &[Arg::P(gpu.arena)]).into(),
     };

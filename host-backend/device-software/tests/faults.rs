@@ -169,6 +169,7 @@ fn cancelling_fails_the_session() {
         block: [32, 1, 1],
         dynamic_shared: 0,
         cooperative: false,
+        programmatic: false,
         cluster: [0; 3],
         parameters: [0; 8].as_slice().into(),
     };

@@ -534,6 +534,7 @@ ret; }",
             block: [1; 3],
             dynamic_shared: 0,
             cooperative: false,
+            programmatic: false,
             cluster: [0; 3],
             parameters: parameters.into(),
         })

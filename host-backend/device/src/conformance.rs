@@ -1,12 +1,10 @@
 //! The conformance suite that every device passes.
 
-mod deferred;
 mod sharing;
 mod writes;
 
 use std::time::{Duration, Instant};
 
-pub use self::deferred::deferred;
 pub use self::sharing::{handing_over, peers};
 use self::writes::STORES;
 pub use self::writes::writes;

@@ -47,6 +47,9 @@ pub struct Launch<'a> {
     pub dynamic_shared: u32,
     /// All blocks run at once and may synchronize with each other.
     pub cooperative: bool,
+    /// The kernel may begin before the end of the one before it in its stream, which
+    /// permits that (programmatic dependent launch). Nodes of a graph have edges for it.
+    pub programmatic: bool,
     /// Blocks of a cluster; zeros for none.
     pub cluster: [u32; 3],
     /// Parameter bytes, laid out as [`Function::parameters`](crate::Function)
@@ -293,6 +296,7 @@ impl fmt::Debug for Work<'_> {
                 .field("block", &launch.block)
                 .field("dynamic_shared", &launch.dynamic_shared)
                 .field("cooperative", &launch.cooperative)
+                .field("programmatic", &launch.programmatic)
                 .field("cluster", &launch.cluster)
                 .field("parameter_bytes", &launch.parameters.len())
                 .finish(),
@@ -333,9 +337,6 @@ impl fmt::Debug for Work<'_> {
     }
 }
 
-/// Work that was looked up: run once, it is given to its stream.
-pub type Deferred = Box<dyn FnOnce() -> Result<()> + Send>;
-
 /// Gives a device work.
 pub trait WorkDevice {
     /// Gives work to `stream`.
@@ -345,17 +346,6 @@ pub trait WorkDevice {
     /// `INVALID_VALUE` where memory is not wholly reachable or a value is
     /// wrong; `LAUNCH_OUT_OF_RESOURCES`, `COOPERATIVE_LAUNCH_TOO_LARGE`, …
     fn submit(&mut self, work: &Work<'_>, stream: StreamId) -> Result<()>;
-
-    /// Looks work up that another thread will give to `stream`, while this one
-    /// gives work to other streams and asks whether these are over. Before the
-    /// device is asked for anything else, all such work has been given or
-    /// dropped. `None` where the device takes such work of this thread only.
-    ///
-    /// # Errors
-    /// [`submit`](Self::submit); what its driver says comes from the work.
-    fn defer(&mut self, _work: &Work<'_>, _stream: StreamId) -> Result<Option<Deferred>> {
-        Ok(None)
-    }
 
     /// Launches a kernel.
     ///

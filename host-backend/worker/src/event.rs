@@ -15,7 +15,7 @@ impl Objects {
     pub(crate) fn event_record(&mut self, gpu: &mut Gpu, call: &EventRecord) -> Outcome<()> {
         let NodeWork { work, .. } = self.event_record_work(call)?;
         let stream = self.streams.for_work(gpu, call.stream)?;
-        gpu.submit_by_lane(&work, stream)?;
+        gpu.submit(&work, stream)?;
         self.events.recorded(call.event);
         Ok(())
     }

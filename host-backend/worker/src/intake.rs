@@ -213,9 +213,7 @@ impl Session {
             slot: header.slot,
             call: header.kind,
         };
-        let executed = execute(self, at);
-        self.gather_failure();
-        match executed {
+        match execute(self, at) {
             Ok(_) => {}
             Err(Fault::Stall) => return Ok(false),
             Err(Fault::End(end)) => return Err(end),

@@ -8,9 +8,6 @@ use crate::session::Session;
 use crate::session::graph::NodeWork;
 use crate::session::objects::Objects;
 
-/// Bit of [`Launch::flags`]: all blocks run at once.
-const COOPERATIVE: u32 = 1;
-
 impl Objects {
     pub(crate) fn launch_work<'a>(&self, call: &Launch<'a>) -> Outcome<NodeWork<'a>> {
         let kernel = self.modules.kernel(call.function.0)?;
@@ -19,7 +16,8 @@ impl Objects {
             grid: call.grid,
             block: call.block,
             dynamic_shared: call.dynamic_shared,
-            cooperative: call.flags & COOPERATIVE != 0,
+            cooperative: call.flags & Launch::COOPERATIVE != 0,
+            programmatic: call.flags & Launch::PROGRAMMATIC != 0,
             cluster: call.cluster,
             parameters: call.parameters.0.into(),
         });
@@ -34,7 +32,7 @@ impl Session {
         self.pacing.admit(&mut self.gpu)?;
         let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
         self.printing.note(prints);
-        self.gpu.submit_by_lane(&work, stream)?;
+        self.gpu.submit(&work, stream)?;
         self.pacing.launched(&mut self.gpu, stream)?;
         self.statistics.launches.add(1);
         Ok(())

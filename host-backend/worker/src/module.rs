@@ -68,6 +68,7 @@ impl Objects {
             block: [0; 3],
             dynamic_shared: 0,
             cooperative: false,
+            programmatic: false,
             cluster: [0; 3],
             parameters: (&[]).into(),
         })

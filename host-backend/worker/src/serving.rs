@@ -248,11 +248,10 @@ impl Session {
                 Wait::Poll => Wait::Poll,
             };
         }
-        for taken in 0..BATCH {
+        for _ in 0..BATCH {
             if self.is_staging_full() {
                 break;
             }
-            self.gpu.set_pressed(taken > 0);
             if !self.take_next(receiver, wait)? {
                 self.transfer.delay.caught_up();
                 break;

@@ -34,7 +34,6 @@ pub(crate) mod host_account;
 pub(crate) mod host_function;
 pub mod host_memory;
 pub(crate) mod intake;
-mod lanes;
 pub(crate) mod link;
 pub(crate) mod memory;
 pub(crate) mod module;

@@ -13,7 +13,7 @@ fn Launch(
     block: [u32; 3],
     /// Bytes of dynamic shared memory.
     dynamic_shared: u32,
-    /// Bit 0: cooperative.
+    /// `Launch::COOPERATIVE` and, outside of graphs, `Launch::PROGRAMMATIC`.
     flags: u32,
     /// Thread blocks of a cluster; zeros for none.
     cluster: [u32; 3],

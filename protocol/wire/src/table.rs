@@ -25,6 +25,15 @@ use crate::types::{
 
 include!(concat!(env!("OUT_DIR"), "/table.rs"));
 
+impl Launch<'_> {
+    /// In [`flags`](Self::flags): all blocks run at once and may synchronize with
+    /// each other.
+    pub const COOPERATIVE: u32 = 1;
+    /// In [`flags`](Self::flags): the kernel may begin before the end of the one before
+    /// it in its stream, which permits that (CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION).
+    pub const PROGRAMMATIC: u32 = 2;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -47,7 +47,11 @@ fn launch_call(kernel: &Kernel) -> (u16, Vec<u8>) {
         grid: kernel.shape.grid,
         block: kernel.shape.block,
         dynamic_shared: kernel.shape.dynamic_shared,
-        flags: u32::from(kernel.shape.cooperative),
+        // The edges say which nodes begin early.
+        flags: match kernel.shape.cooperative {
+            true => Launch::COOPERATIVE,
+            false => 0,
+        },
         cluster: kernel.shape.cluster,
         parameters: Bytes(&kernel.parameters),
     })

@@ -308,8 +308,6 @@ unsafe fn attributes(
                 let cluster = unsafe { attribute.val.clusterDim };
                 shape.cluster = [cluster.x, cluster.y, cluster.z];
             }
-            // Starting after the predecessor's end is always right; a capture
-            // tells of it.
             PROGRAMMATIC_SERIALIZATION => {
                 // SAFETY: every field of the union is numbers; `id` says which is set.
                 shape.programmatic = unsafe { attribute.val.syncPolicy } != 0;

@@ -178,6 +178,7 @@ impl Machine {
             block: [THREADS as u32, 1, 1],
             dynamic_shared: 0,
             cooperative: false,
+            programmatic: false,
             cluster: [0; 3],
             parameters: parameters.into(),
         };

@@ -1,9 +1,8 @@
 //! Events.
 
-use super::{CudaDevice, EVENT_FLAGS, find, unused};
+use super::{CudaDevice, EVENT_FLAGS, find};
 use paragpu_device::{Error, EventDevice, EventId, Result};
 use paragpu_protocol::status::Status;
-use std::sync::Arc;
 
 impl EventDevice for CudaDevice {
     fn event_create(&mut self, flags: u32) -> Result<EventId> {
@@ -14,15 +13,14 @@ impl EventDevice for CudaDevice {
             ));
         }
         Ok(EventId(
-            self.events
-                .insert(Arc::new(self.context.event_create(flags)?))?,
+            self.events.insert(self.context.event_create(flags)?)?,
         ))
     }
 
     fn event_destroy(&mut self, event: EventId) -> Result<()> {
         self.names.gone += 1;
         let event = self.events.remove(event.0).ok_or(Status::INVALID_HANDLE)?;
-        self.context.event_destroy(unused(event)?)
+        self.context.event_destroy(event)
     }
 
     fn event_query(&mut self, event: EventId) -> Result<bool> {

@@ -9,13 +9,10 @@ use paragpu_protocol::layout::{CHUNK, Regions};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::types::MemoryInfo;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 
 impl MemoryDevice for CudaDevice {
     fn rehome(&mut self, regions: Regions) -> Result<bool> {
-        self.names.deferred.clear();
-        let context = Arc::get_mut(&mut self.context).ok_or(Status::NOT_READY)?;
-        context.reserve_arena(regions.arena)?;
+        self.context.reserve_arena(regions.arena)?;
         self.memory = Memory::new(regions);
         Ok(true)
     }
@@ -145,6 +142,7 @@ impl MemoryDevice for CudaDevice {
                 block: [hash::THREADS, 1, 1],
                 dynamic_shared: 0,
                 cooperative: false,
+                programmatic: false,
                 cluster: [0; 3],
                 parameters: [first, each, out].map(u64::to_le_bytes).concat().into(),
             };

@@ -1,6 +1,6 @@
 //! Modules, kernels and variables.
 
-use super::{Code, CudaDevice, Kernel, LoadedModule, c_name, find, unused};
+use super::{Code, CudaDevice, Kernel, LoadedModule, c_name, find};
 use crate::retired::Leaving;
 use paragpu_device::{
     Error, FunctionId, Launch, LinkInput, ModuleDevice, ModuleId, Result, Survey, Variable,
@@ -32,13 +32,12 @@ impl ModuleDevice for CudaDevice {
 
     fn module_unload(&mut self, module: ModuleId) -> Result<()> {
         self.names.gone += 1;
-        self.names.deferred.clear();
         let loaded = self
             .modules
             .remove(module.0)
             .ok_or(Status::INVALID_HANDLE)?;
         for function in loaded.functions {
-            self.functions.remove(function).map(unused).transpose()?;
+            self.functions.remove(function);
         }
         for global in loaded.globals {
             self.memory.remove_global(global);
@@ -70,10 +69,10 @@ impl ModuleDevice for CudaDevice {
             .map(|&(offset, size)| offset as usize + size as usize)
             .max()
             .unwrap_or(0);
-        let id = self.functions.insert(Arc::new(Kernel {
+        let id = self.functions.insert(Kernel {
             function,
             parameter_bytes,
-        }))?;
+        })?;
         if let Some(loaded) = self.modules.get_mut(module.0) {
             loaded.functions.push(id);
         }

@@ -1,30 +1,27 @@
 //! Streams.
 
 use super::green::let_go;
-use super::{CudaDevice, NAP, NON_BLOCKING, OpenStream, stream, unused};
+use super::{CudaDevice, NAP, NON_BLOCKING, OpenStream, stream};
 use paragpu_device::{Result, StreamDevice, StreamId};
 use paragpu_protocol::status::Status;
-use std::sync::Arc;
 use std::time::Duration;
 
 impl StreamDevice for CudaDevice {
     fn stream_create(&mut self, flags: u32, priority: i32) -> Result<StreamId> {
         let stream = self.context.stream_create(flags & NON_BLOCKING, priority)?;
         let blocking = flags & NON_BLOCKING == 0;
-        Ok(StreamId(self.streams.insert(Arc::new(OpenStream {
+        Ok(StreamId(self.streams.insert(OpenStream {
             stream,
             blocking,
             green: None,
-        }))?))
+        })?))
     }
 
     fn stream_destroy(&mut self, stream: StreamId) -> Result<()> {
-        self.names.deferred.clear();
         let open = self
             .streams
             .remove(stream.0)
             .ok_or(Status::INVALID_HANDLE)?;
-        let open = unused(open)?;
         self.context.stream_destroy(open.stream)?;
         match open.green {
             Some(green) => let_go(&self.context, green),

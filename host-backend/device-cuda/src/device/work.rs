@@ -1,18 +1,11 @@
 //! Work: what it names is looked up, then it goes to the driver.
 
-use paragpu_device::{
-    CopyEnd, Deferred, FunctionId, Launch, MemoryOperation, Memset, Result, StreamId, Work,
-    WorkDevice,
-};
+use paragpu_device::{CopyEnd, MemoryOperation, Memset, Result, StreamId, Work, WorkDevice};
 use paragpu_protocol::status::Status;
 
-use super::{CudaDevice, Named, find, stream};
+use super::{CudaDevice, find, stream};
 use crate::memory::rect_bytes;
 use crate::sys::{Found, RectEnd};
-use std::sync::Arc;
-
-/// Kernels and streams of deferred launches that are remembered.
-const MOST_NAMED: usize = 1024;
 
 impl WorkDevice for CudaDevice {
     fn submit(&mut self, work: &Work<'_>, order: StreamId) -> Result<()> {
@@ -20,63 +13,9 @@ impl WorkDevice for CudaDevice {
         let order = stream(&self.streams, order)?;
         self.context.submit(work, &found, order)
     }
-
-    fn defer(&mut self, work: &Work<'_>, order: StreamId) -> Result<Option<Deferred>> {
-        // The legacy stream's order is that in which streams were given work.
-        if order == StreamId::LEGACY {
-            return Ok(None);
-        }
-        Ok(Some(match work {
-            Work::Launch(launch) => {
-                let named = self.named(order, launch.function)?;
-                named.kernel.check_parameters(&launch.parameters)?;
-                let launch = Launch {
-                    parameters: launch.parameters.to_vec().into(),
-                    ..launch.clone()
-                };
-                Box::new(move || {
-                    let Named {
-                        context,
-                        kernel,
-                        stream,
-                    } = named.as_ref();
-                    context.make_current()?;
-                    context.launch(&launch, &kernel.function, &stream.stream)
-                })
-            }
-            Work::EventRecord(event) => {
-                let context = Arc::clone(&self.context);
-                let stream = Arc::clone(find(&self.streams, order.0)?);
-                let event = Arc::clone(find(&self.events, event.0)?);
-                Box::new(move || {
-                    context.make_current()?;
-                    context.event_record(&event, &stream.stream)
-                })
-            }
-            _ => return Ok(None),
-        }))
-    }
 }
 
 impl CudaDevice {
-    /// What a deferred launch names.
-    fn named(&mut self, stream: StreamId, function: FunctionId) -> Result<Arc<Named>> {
-        let key = (stream.0, function.0);
-        if let Some(named) = self.names.deferred.get(&key) {
-            return Ok(Arc::clone(named));
-        }
-        let named = Arc::new(Named {
-            context: Arc::clone(&self.context),
-            kernel: Arc::clone(find(&self.functions, function.0)?),
-            stream: Arc::clone(find(&self.streams, stream.0)?),
-        });
-        if self.names.deferred.len() >= MOST_NAMED {
-            self.names.deferred.clear();
-        }
-        self.names.deferred.insert(key, Arc::clone(&named));
-        Ok(named)
-    }
-
     /// Checks that the work refers to live objects and to the session's memory.
     pub(crate) fn look_up(&self, work: &Work<'_>) -> Result<Found<'_>> {
         Ok(match work {

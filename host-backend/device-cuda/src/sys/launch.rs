@@ -84,17 +84,22 @@ impl Context {
 }
 
 /// Room for the attributes of a launch.
-const NO_ATTRIBUTES: [cudaLaunchAttribute; 2] =
-    [attribute(2, cudaLaunchAttributeValue { cooperative: 1 }); 2];
+const NO_ATTRIBUTES: [cudaLaunchAttribute; 3] =
+    [attribute(2, cudaLaunchAttributeValue { cooperative: 1 }); 3];
 
 /// A launch as the driver takes it. The record names `attributes`, which must
 /// stay where they are while it is used.
 fn configuration(
     launch: &Launch<'_>,
-    attributes: &mut [cudaLaunchAttribute; 2],
+    attributes: &mut [cudaLaunchAttribute; 3],
     stream: CUstream,
 ) -> CUlaunchConfig {
     let mut count = usize::from(launch.cooperative);
+    if launch.programmatic {
+        let value = cudaLaunchAttributeValue { syncPolicy: 1 };
+        attributes[count] = attribute(6, value);
+        count += 1;
+    }
     if launch.cluster != [0; 3] {
         let [x, y, z] = launch.cluster;
         let value = cudaLaunchAttributeValue {

@@ -65,6 +65,7 @@ pub fn rate(cores: u32, ordinal: u32, rounds: u32) -> f64 {
             block: [THREADS, 1, 1],
             dynamic_shared: 0,
             cooperative: false,
+            programmatic: false,
             cluster: [0; 3],
             parameters: parameters.as_slice().into(),
         };

@@ -129,6 +129,7 @@ impl Gpu {
             block,
             dynamic_shared,
             cooperative,
+            programmatic: false,
             cluster: [0; 3],
             parameters: parameters.into(),
         };

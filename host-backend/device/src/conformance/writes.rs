@@ -112,6 +112,7 @@ pub fn writes(platform: &dyn Platform) {
                 block: [64, 1, 1],
                 dynamic_shared: 0,
                 cooperative: false,
+                programmatic: false,
                 cluster: [0; 3],
                 parameters: a.to_le_bytes().to_vec().into(),
             },

@@ -2,15 +2,12 @@
 //! work is complete.
 
 use std::ops::{Deref, DerefMut};
-use std::time::Duration;
 
 use paragpu_control::worker;
-use paragpu_device::{Device, Error, EventId, Result, Snapshot, StreamId, Work};
+use paragpu_device::{Device, EventId, Result, Snapshot, StreamId, Work};
 use paragpu_protocol::codec::{Bytes, Text, encode_all};
 use paragpu_protocol::layout::Regions;
 use paragpu_protocol::types::{DeviceSnapshot, encode_pairs};
-
-use super::lanes::Lanes;
 
 /// CU_EVENT_DISABLE_TIMING: the cheapest event.
 const UNTIMED: u32 = 2;
@@ -19,12 +16,8 @@ const COMPUTE_CAPABILITY_MAJOR: u32 = 75;
 const COMPUTE_CAPABILITY_MINOR: u32 = 76;
 
 /// The GPU that the session was opened on.
-///
-/// Calls of the device itself first wait for the work in the [lanes](super::lanes).
-/// The methods here are those that need not wait.
 pub(crate) struct Gpu {
     device: Box<dyn Device>,
-    lanes: Lanes,
     /// Unused events.
     free_marks: Vec<EventId>,
     /// The encoded reply to SnapshotDevice.
@@ -44,7 +37,6 @@ impl Gpu {
     ) -> Self {
         Self {
             device,
-            lanes: Lanes::none(),
             free_marks: Vec::new(),
             snapshot: encode_snapshot(snapshot),
             ordinal,
@@ -79,73 +71,9 @@ impl Gpu {
         self.regions
     }
 
-    /// The device, once all lanes are empty.
+    /// The device.
     pub(crate) fn device(&mut self) -> &mut dyn Device {
-        self.settled()
-    }
-
-    /// Waits until the lanes are empty.
-    fn settled(&mut self) -> &mut (dyn Device + 'static) {
-        self.lanes.settle();
         self.device.as_mut()
-    }
-
-    /// Sends all launches to `count` lanes.
-    #[cfg(test)]
-    pub(crate) fn always_use_lanes(&mut self, count: usize) {
-        self.lanes = Lanes::always(count);
-    }
-
-    /// Notes whether more calls had arrived before the current one was executed.
-    pub(crate) fn set_pressed(&mut self, is_pressed: bool) {
-        self.lanes.set_pressed(is_pressed);
-    }
-
-    /// Submits a launch or the record of an event to a stream, possibly through a
-    /// lane.
-    pub(crate) fn submit_by_lane(&mut self, work: &Work<'_>, stream: StreamId) -> Result<()> {
-        if self.lanes.take(stream)
-            && let Some(deferred) = self.device.defer(work, stream)?
-        {
-            let event = match work {
-                Work::EventRecord(event) => Some(*event),
-                _ => None,
-            };
-            return match self.lanes.give(stream, event, deferred) {
-                Ok(()) => Ok(()),
-                Err(deferred) => {
-                    self.lanes.settle();
-                    deferred()
-                }
-            };
-        }
-        self.settled().submit(work, stream)
-    }
-
-    /// Takes the first error of work that a lane submitted.
-    pub(crate) fn take_failure(&mut self) -> Option<Error> {
-        self.lanes.take_failure()
-    }
-
-    /// [`StreamDevice::stream_query`](paragpu_device::StreamDevice).
-    pub(crate) fn stream_query(&mut self, stream: StreamId) -> Result<bool> {
-        if self.lanes.has(stream) {
-            return Ok(false);
-        }
-        self.device.stream_query(stream)
-    }
-
-    /// [`StreamDevice::stream_doze`](paragpu_device::StreamDevice).
-    pub(crate) fn stream_doze(&mut self, stream: StreamId, timeout: Duration) -> Result<()> {
-        self.device.stream_doze(stream, timeout)
-    }
-
-    /// [`EventDevice::event_query`](paragpu_device::EventDevice).
-    pub(crate) fn event_query(&mut self, event: EventId) -> Result<bool> {
-        if self.lanes.has_record(event) {
-            return Ok(false);
-        }
-        self.device.event_query(event)
     }
 
     /// Records an event behind the work submitted to `stream` so far.
@@ -154,12 +82,7 @@ impl Gpu {
             Some(event) => event,
             None => self.device.event_create(UNTIMED)?,
         };
-        let record = Work::EventRecord(event);
-        let recorded = match self.lanes.has(stream) {
-            true => self.submit_by_lane(&record, stream),
-            false => self.device.submit(&record, stream),
-        };
-        match recorded {
+        match self.device.submit(&Work::EventRecord(event), stream) {
             Ok(()) => Ok(event),
             Err(error) => {
                 self.free_marks.push(event);
@@ -224,7 +147,7 @@ impl Deref for Gpu {
 
 impl DerefMut for Gpu {
     fn deref_mut(&mut self) -> &mut (dyn Device + 'static) {
-        self.settled()
+        self.device.as_mut()
     }
 }
 

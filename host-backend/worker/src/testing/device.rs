@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use paragpu_device::{
-    ArrayId, ContextDevice, CopyEnd, Deferred, Error, EventDevice, EventId, Function, FunctionId,
+    ArrayId, ContextDevice, CopyEnd, Error, EventDevice, EventId, Function, FunctionId,
     GraphDevice, GraphId, GraphNode, HostFunction, Launch, MemoryOperation, Memset, ModuleDevice,
     ModuleId, NativeDevice, Result, Snapshot, StreamDevice, StreamId, SurfaceId, TextureDevice,
     TextureId, TextureResource, Work, WorkDevice,
@@ -64,8 +64,6 @@ pub struct State {
     pub is_apart: bool,
     /// Methods called, in order.
     pub log: Vec<&'static str>,
-    /// Locked by a test that holds back deferred work.
-    pub lanes_held: Arc<Mutex<()>>,
     /// Errors of the next call of a method.
     pub fail: HashMap<&'static str, Status>,
 }
@@ -85,12 +83,6 @@ impl TestDevice {
     #[cfg(test)]
     pub fn hold(&self, stream: u64, held: bool) {
         self.state().streams.entry(stream).or_default().held = held;
-    }
-
-    /// What is in its memory.
-    #[cfg(test)]
-    pub fn bytes(&self, address: u64, size: u64) -> Vec<u8> {
-        self.state().memory.read(address, size)
     }
 
     /// Counts the calls of a method.
@@ -256,19 +248,6 @@ impl WorkDevice for TestDevice {
             Work::EventWait(event) => self.waits(stream, *event),
         }
     }
-
-    fn defer(&mut self, work: &Work<'_>, stream: StreamId) -> Result<Option<Deferred>> {
-        if stream == StreamId::LEGACY {
-            return Ok(None);
-        }
-        self.state().has_stream(stream)?;
-        let (mut device, work) = (self.clone(), work.clone().into_owned());
-        Ok(Some(Box::new(move || {
-            let held = device.state().lanes_held.clone();
-            drop(held.lock());
-            device.submit(&work, stream)
-        })))
-    }
 }
 
 impl TestDevice {
@@ -355,7 +334,10 @@ impl TestDevice {
     }
 
     fn launches(&mut self, launch: &Launch<'_>, stream: StreamId) -> Result<()> {
-        let mut state = self.enter("launch")?;
+        let mut state = self.enter(match launch.programmatic {
+            true => "programmatic_launch",
+            false => "launch",
+        })?;
         let name = state.functions.get(&launch.function);
         let work = match name.map(String::as_str) {
             Some("noop") => return state.has_stream(stream),

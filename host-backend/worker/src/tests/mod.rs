@@ -4,7 +4,6 @@ mod copies;
 mod errors;
 mod graphs;
 mod green;
-mod lanes;
 mod memory;
 mod objects;
 mod pages;

@@ -157,6 +157,13 @@ fn modules_and_kernels() {
     assert_eq!(decode::<i32>(&guest.call(&blocks(function)).unwrap()), 8);
     assert_eq!(decode::<u64>(&guest.call(&shared(function)).unwrap()), 4096);
     guest.call(&launch(function, stream, &[])).unwrap();
+    let early = Launch {
+        flags: Launch::PROGRAMMATIC,
+        ..launch(function, stream, &[])
+    };
+    guest.call(&early).unwrap();
+    let counts = ["launch", "programmatic_launch"].map(|name| guest.device.count(name));
+    assert_eq!(counts, [1, 1]);
     let check_unknown = |guest: &mut Guest, function| {
         guest.fails(&attribute(function), Status::INVALID_HANDLE);
         guest.fails(&config(function), Status::INVALID_HANDLE);

@@ -183,7 +183,6 @@ impl Session {
                 .gpu
                 .context_query()
                 .map_err(|error| Unstopped::Goes(format!("the session's work failed: {error}")))?;
-            self.gather_failure();
             if over
                 && self.completion.is_empty()
                 && self.copies.tokens.is_empty()
