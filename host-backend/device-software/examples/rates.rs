@@ -5,8 +5,9 @@
 //! cargo run --release -p paragpu-device-software --example rates -- rates.ptx [ROUNDS]
 //! ```
 //!
-//! For each kernel of `rates.cu` it prints the median milliseconds of a launch on one core and a digest of the
-//! result. Run the example of two revisions in turns to compare them: their digests must be the same.
+//! For each kernel of `rates.cu` it prints the median milliseconds of a launch on one core
+//! and a digest of the result. Run the example of two revisions in turns to compare them:
+//! their digests must be the same.
 
 use std::process::ExitCode;
 use std::time::Instant;

@@ -517,7 +517,8 @@ fn single_precision_bit_for_bit() {
 
 #[test]
 fn approximations_within_their_bounds() {
-    // Relative to the exact value, as PTX documents: at most 2^-20 or so; here the host's own functions.
+    // Relative to the exact value, as PTX documents: at most 2^-20 or so; here the host's
+    // own functions.
     let near = |x: u32, y: u32| {
         let (x, y) = (f(x), f(y));
         x == y || x.is_nan() && y.is_nan() || ((x - y) / y).abs() < 2e-6 || (x - y).abs() < 1e-37

@@ -1,4 +1,5 @@
-//! Asynchronous copies, barrier objects, the heap of kernels, votes without `.sync`, atomics on vectors.
+//! Asynchronous copies, barrier objects, the heap of kernels, votes without `.sync`,
+//! atomics on vectors.
 
 mod common;
 
@@ -115,8 +116,9 @@ st.global.v4.u32 [%rd0], {%r2,%r3,%r4,%r5}; st.global.v2.u32 [%rd0+16], {%r6,%r7
         1,
     )
     .unwrap();
-    // Three are pending before the first arrival; one is not enough; three are; after a drop two are enough;
-    // bytes that completed early keep the phase open until they are expected.
+    // Three are pending before the first arrival; one is not enough; three are; after a
+    // drop two are enough; bytes that completed early keep the phase open until they are
+    // expected.
     assert_eq!(gpu.get32(0x100000, 6), [3, 0, 1, 1, 0, 1]);
 }
 
@@ -167,7 +169,8 @@ LOOP: st.u32 [%rd5], %r0; add.u64 %rd5, %rd5, 4; sub.u32 %r1, %r1, 1; setp.ne.u3
 fn an_exhausted_heap_gives_null_and_serves_again_after_a_free() {
     let mut gpu = Gpu::new();
     gpu.device.ctx_set_limit(heap::LIMIT, 1 << 16).unwrap();
-    // Blocks of 1024 bytes until there are no more; then every other one is freed, then all; then one of 60000.
+    // Blocks of 1024 bytes until there are no more; then every other one is freed, then
+    // all; then one of 60000.
     let body = format!(
         "mov.u64 %rd2, 1024; mov.u32 %r1, 0; mov.u64 %rd6, %rd0;
 FILL: {ALLOCATE} st.global.u64 [%rd6], %rd3; add.u64 %rd6, %rd6, 8; add.u32 %r1, %r1, 1; setp.ne.u64 %p1, %rd3, 0; @%p1 bra FILL;

@@ -4,8 +4,9 @@ mod common;
 
 use common::{Arg, Gpu, module};
 
-/// What nvcc declares, and kernels: `count` adds its parameter to a word; `parent` launches `count` or itself as the
-/// words at `data` say, and writes the status; `body` comes before the launch, with the buffer in %buffer.
+/// What nvcc declares, and kernels: `count` adds its parameter to a word; `parent` launches
+/// `count` or itself as the words at `data` say, and writes the status; `body` comes before
+/// the launch, with the buffer in %buffer.
 fn program(body: &str) -> String {
     module(&format!(
         ".extern .func (.param .b64 r) __cudaCDP2GetParameterBufferV2(.param .b64 f,
@@ -100,7 +101,8 @@ fn what_a_kernel_wrote_into_its_buffer_is_checked() {
     }
 }
 
-/// A kernel that fills rows and copies rows from there, writing both statuses, beside one that calls what is refused.
+/// A kernel that fills rows and copies rows from there, writing both statuses, beside one
+/// that calls what is refused.
 fn rows([pitch, width, rows]: [u64; 3]) -> String {
     module(&format!(
         ".extern .func (.param .b32 r) __cudaCDP2Memset2DAsync_ptsz(.param .b64 to, .param .b64 pitch,
@@ -145,7 +147,8 @@ fn rows_are_filled_and_copied() {
     assert_eq!(words[..2], [0, 0]);
     assert_eq!(words[2..8], [SEVENS, 99, 99, 99, SEVENS, 99]);
     assert_eq!(words[10..], [SEVENS, SEVENS]);
-    // Nothing, however often; rows longer than what is between them; rows without end: cudaErrorInvalidValue.
+    // Nothing, however often; rows longer than what is between them; rows without end:
+    // cudaErrorInvalidValue.
     assert_eq!(run([16, 0, 1 << 60])[..2], [0, 0]);
     assert_eq!(run([2, 4, 2])[..2], [1, 1]);
     assert_eq!(run([16, 4, 1 << 60])[..2], [1, 0]);

@@ -1,4 +1,5 @@
-//! Packed integers and singles, narrow floats, and the newer modifiers, against references written differently.
+//! Packed integers and singles, narrow floats, and the newer modifiers, against references
+//! written differently.
 
 mod common;
 

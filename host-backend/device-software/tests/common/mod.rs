@@ -1,4 +1,5 @@
-//! What the tests of this crate share: a device of their own, PTX written for it, memory in and out.
+//! What the tests of this crate share: a device of their own, PTX written for it, memory in
+//! and out.
 #![allow(dead_code)]
 
 pub mod table;
@@ -224,8 +225,9 @@ pub fn module(body: &str) -> String {
     format!(".version 9.0\n.target sm_75\n.address_size 64\n{body}\n")
 }
 
-/// A kernel `k(out, in...)` of one thread per element: `body` computes from `%rdin` (this thread's row of the
-/// inputs, `inputs` words of `width` bytes) into `%rdout` (its row of the results, `outputs` words).
+/// A kernel `k(out, in...)` of one thread per element: `body` computes from `%rdin` (this
+/// thread's row of the inputs, `inputs` words of `width` bytes) into `%rdout` (its row of
+/// the results, `outputs` words).
 pub fn elementwise(width: u32, inputs: u32, outputs: u32, body: &str) -> String {
     module(&format!(
         ".visible .entry k(.param .u64 o, .param .u64 i, .param .u32 n) {{
