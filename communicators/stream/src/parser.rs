@@ -17,7 +17,7 @@ const READ: usize = 64 << 10;
 
 /// Bytes read at once if a large frame is likely to follow: its header, and little of the
 /// payload that lands elsewhere.
-const SIP: usize = 128;
+const SMALL_READ: usize = 128;
 
 const CAPACITY: usize = 2 * (HEADER_LEN + MAX_PAYLOAD);
 
@@ -103,9 +103,9 @@ impl Parser {
     }
 
     /// A small space to read into, for a frame that may be received elsewhere.
-    pub(crate) fn sip(&mut self) -> Result<&mut [u8], Error> {
+    pub(crate) fn small_space(&mut self) -> Result<&mut [u8], Error> {
         let space = self.space()?;
-        let most = space.len().min(SIP);
+        let most = space.len().min(SMALL_READ);
         Ok(space.get_mut(..most).unwrap_or(&mut []))
     }
 

@@ -117,7 +117,7 @@ impl StreamReceiver {
             return Err(Error::protocol("a frame that lands was not recalled"));
         }
         let space = if self.landed && landing.is_some() {
-            self.parser.sip()?
+            self.parser.small_space()?
         } else {
             self.parser.space()?
         };
@@ -212,7 +212,7 @@ impl StreamReceiver {
         }
         let (socket, parser) = (&self.link.socket, &mut self.parser);
         let opener = &mut self.opener;
-        let mut next = parser.sip()?;
+        let mut next = parser.small_space()?;
         let mut outcome = Ok(0);
         let mut room = 0;
         let given = landing.land(&landed.header, landed.head(), at, &mut |memory| {

@@ -29,9 +29,9 @@ pub struct Spawner {
 
 /// The message that carries a control socket.
 #[derive(Debug, Serialize, Deserialize)]
-struct Comes {}
+struct SocketFollows {}
 
-impl Message for Comes {
+impl Message for SocketFollows {
     const MOST: usize = 16;
 }
 
@@ -91,7 +91,7 @@ impl Spawner {
 fn serve(ordered: &Receiver<Spawn>, told: &Sender<Result<Child, ControlError>>, gate: &Control) {
     for spawn in ordered {
         let outcome = spawn.start().and_then(|(mut child, control)| {
-            if let Err(error) = gate.send(&Comes {}, &[control.as_fd()]) {
+            if let Err(error) = gate.send(&SocketFollows {}, &[control.as_fd()]) {
                 // Without its control socket, the worker could not be told to end.
                 let _ = child.kill();
                 let _ = child.wait();

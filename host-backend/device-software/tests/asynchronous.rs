@@ -9,7 +9,8 @@ use paragpu_device::conformance::settle;
 use paragpu_device_software::heap;
 use paragpu_protocol::status::Status;
 
-/// A kernel `k(out, in)` of which `%r0` is the thread, `%rd0` and `%rd1` the parameters.
+/// A kernel `k(out, in)` in which `%r0` is the thread index, and `%rd0` and `%rd1` are the
+/// parameters.
 fn kernel(body: &str) -> String {
     module(&format!(
         ".extern .func (.param .b64 r) malloc (.param .b64 size);
@@ -70,7 +71,8 @@ ld.shared.v4.u32 {%r4,%r5,%r6,%r7}, [%r1]; mad.wide.u32 %rd3, %r0, 16, %rd0; st.
     assert_eq!(error.unwrap_err().status, Status::MISALIGNED_ADDRESS);
 }
 
-/// Two warps hand a buffer to each other through barrier objects, as pipelines of CUTLASS do.
+/// Two warps pass a buffer to each other through barrier objects, as pipelines of CUTLASS
+/// do.
 #[test]
 fn barrier_objects_hand_over_phase_by_phase() {
     let mut gpu = Gpu::new();
@@ -153,7 +155,7 @@ LOOP: st.u32 [%rd5], %r0; add.u64 %rd5, %rd5, 4; sub.u32 %r1, %r1, 1; setp.ne.u3
     }
     blocks.sort_unstable();
     assert!(blocks.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0));
-    // The heap is a variable of its module, so a session that moves takes it along.
+    // The heap is a variable of its module, so it migrates with a session.
     let module = gpu.load(&text).unwrap();
     let (_, size) = gpu.device.module_global(module, heap::NAME).unwrap();
     assert_eq!(size, 1 << 16);
@@ -184,7 +186,7 @@ mov.u64 %rd2, 0xffffffffffffffff; {ALLOCATE} st.global.u64 [%rd1+32], %rd3;"
     );
     run(&mut gpu, &body, 1).unwrap();
     let got = gpu.get64(0, 5);
-    // 64 KiB hold 63 blocks of 1024 bytes with their headers; the 64th call gives null.
+    // 64 KiB hold 63 blocks of 1024 bytes with their headers; the 64th call returns null.
     assert_eq!(got[0] as u32, 64);
     assert_eq!(got[1], 0, "a full heap");
     assert_eq!(got[2], 0, "free blocks of 1024 bytes apart from each other");

@@ -1,4 +1,5 @@
-//! Clusters of blocks: ranks, each other's shared memory, the barrier, and what is refused.
+//! Clusters of blocks: ranks, shared memory of other blocks, the barrier, and refused
+//! launches.
 
 mod common;
 
@@ -203,7 +204,7 @@ fn sizes_that_do_not_fit_are_refused() {
     assert_eq!(refused.unwrap_err().status, INVALID_CLUSTER_SIZE);
     gpu.device.func_set_attribute(f.id, 14, 1).unwrap();
     launch(&mut gpu, &f, [16, 1, 1], [16, 1, 1]).unwrap();
-    // A required size stands for a launch that names none, and excludes others.
+    // A required size applies to a launch without one, and excludes others.
     for (attribute, value) in [(11, 4), (12, 1), (13, 1)] {
         gpu.device
             .func_set_attribute(f.id, attribute, value)

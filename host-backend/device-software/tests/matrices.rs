@@ -178,7 +178,7 @@ fn c_8(lane: usize, i: usize) -> (usize, usize) {
     (group(lane), thread(lane) * 2 + i)
 }
 
-/// What a code of a type stands for.
+/// The value of a code of a type.
 fn value(ty: &str, code: u32) -> f64 {
     match ty {
         "f16" => {
@@ -233,7 +233,7 @@ fn bits(ty: &str) -> usize {
     }
 }
 
-/// Registers of all lanes: element `i` of a lane from its place in the matrix.
+/// The registers of all lanes, filled from the matrix.
 fn fill(ty: &str, elements: usize, place: ElementAt, columns: usize, matrix: &[u32]) -> Vec<u32> {
     let packed = 32 / bits(ty);
     let mut out = vec![0; 32 * elements / packed];
@@ -453,8 +453,8 @@ fn mma_adds_products_at_the_width_of_an_h100() {
     let mut a = vec![0u32; 16 * 8];
     let mut b = vec![0u32; 8 * 8];
     gpu.put32(0x20000, &[0; 128]);
-    // Two bits behind a single's last stay beside the largest term, of either sign; what is
-    // lower is cut.
+    // Two bits behind a single's last stay beside the largest term, of either sign; lower
+    // bits are truncated.
     for (terms, sum) in [
         ([16_777_216f32, 1.0, 1.0, -16_777_216.0], 2.0f32),
         ([134_217_728.0, 3.0, 3.0, -134_217_728.0], 0.0),

@@ -23,8 +23,7 @@ use crate::files::Files;
 use crate::message::{self, FromAgent, ToAgent};
 use crate::{Error, Pool, Want, event, slurm};
 
-/// Silence of the agent after which the host is probed. It is lost if its daemon is gone as
-/// well.
+/// Silence of the agent after which the host is probed. It is lost if its daemon is gone as well.
 const SUSPECT: Duration = Duration::from_secs(5);
 /// Silence after which a host is lost. It is shorter than the 30 seconds for which programs
 /// look for their host.
@@ -218,8 +217,7 @@ impl<'a> Holder<'a> {
         Ok(())
     }
 
-    /// Relays new connections to the host of another agent while sessions move there, or
-    /// back.
+    /// Relays new connections to the host of another agent while sessions move there, or back.
     fn turn_door(&self, to: u64) {
         let held = self.agents.get(&to).and_then(|held| held.lease.as_ref());
         if let (Some(door), Some((lease, _))) = (&self.door, held) {
@@ -231,8 +229,7 @@ impl<'a> Holder<'a> {
         self.agents.get(&self.current)?.lease.as_ref()
     }
 
-    /// Writes the current host of the lease for programs that start or have lost their
-    /// host.
+    /// Writes the current host of the lease for programs that start or have lost their host.
     fn lead(&self) -> Result<(), Error> {
         let Some((lease, host)) = self.lease() else {
             return Ok(());
@@ -417,9 +414,8 @@ impl<'a> Holder<'a> {
             }
             Some(FromAgent::Over { reason }) => self.failed(agent, reason),
             Some(_) => {}
-            // An agent that is told to end reports so before. This one did not, so its host
-            // may be lost, or only unreachable for a while. In that case its programs may
-            // continue.
+            // An agent that is told to end reports so before. This one did not, so its host may be
+            // lost, or only unreachable for a while. In that case its programs may continue.
             None if self.may_be_lost(agent) => {
                 if let Some(held) = self.agents.get_mut(&agent) {
                     held.ended = true;
@@ -648,8 +644,7 @@ impl<'a> Holder<'a> {
         self.tell(agent, &ToAgent::Release {});
         if let Some(mut held) = self.agents.remove(&agent) {
             held.words = None;
-            // In a thread, because an engine that cannot reach the host waits for it for a
-            // while.
+            // In a thread, because an engine that cannot reach the host waits for it for a while.
             std::thread::spawn(move || {
                 if ends_within(&mut held.agent, 2 * BEAT) {
                     return;
@@ -677,8 +672,7 @@ impl<'a> Holder<'a> {
         for held in self.agents.values_mut() {
             while let Ok(None) = held.agent.try_wait() {
                 if Instant::now() > patience {
-                    // Not TERM: srun would forward it to the host, which may be lost, and
-                    // wait.
+                    // Not TERM: srun would forward it to the host, which may be lost, and wait.
                     let _ = held.agent.kill();
                     let _ = held.agent.wait();
                     break;

@@ -66,17 +66,17 @@ pub fn keep_only(kept: BorrowedFd<'_>) -> io::Result<()> {
 
 /// A timer that interrupts system calls of its thread, as far as a signal can.
 #[derive(Debug)]
-pub struct Impatience {
+pub struct Interrupter {
     timer: libc::timer_t,
 }
 
 /// The running timer: it sends a signal every 0.1 ms until it is dropped.
 #[derive(Debug)]
-pub struct Ticks<'a>(&'a Impatience);
+pub struct Ticks<'a>(&'a Interrupter);
 
 extern "C" fn nothing(_signal: libc::c_int) {}
 
-impl Impatience {
+impl Interrupter {
     /// Creates a timer for the calling thread. Its ticks have no effect on calls of other
     /// threads.
     ///
@@ -135,7 +135,7 @@ impl Drop for Ticks<'_> {
     }
 }
 
-impl Drop for Impatience {
+impl Drop for Interrupter {
     fn drop(&mut self) {
         // SAFETY: this value owns the timer, and nothing uses it any more.
         unsafe { libc::timer_delete(self.timer) };

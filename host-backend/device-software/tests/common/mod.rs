@@ -1,5 +1,4 @@
-//! What the tests of this crate share: a device of their own, PTX written for it, memory in
-//! and out.
+//! Shared code of this crate's tests: a device, PTX for it, and copies of its memory.
 #![allow(dead_code)]
 
 pub mod table;
@@ -46,7 +45,7 @@ impl Drop for DeviceSlot {
 pub struct Gpu {
     pub device: Box<dyn Device>,
     pub arena: u64,
-    // Last: given back when the device is gone.
+    // Declared last, so that it is released after the device.
     pub place: DeviceSlot,
 }
 
@@ -204,7 +203,7 @@ pub enum Arg {
     W(u32),
 }
 
-/// Lays arguments out as the kernel's parameters say.
+/// Packs arguments by the layout of the kernel's parameters.
 pub fn pack(f: &Function, args: &[Arg]) -> Vec<u8> {
     assert_eq!(f.parameters.len(), args.len());
     let size = f.parameters.last().map_or(0, |&(o, s)| o + s) as usize;
