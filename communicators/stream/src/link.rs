@@ -83,7 +83,7 @@ pub(crate) struct Outgoing {
 /// written the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Socket {
-    /// Nobody writes.
+    /// No thread is writing.
     Free,
     /// One thread writes without the lock. It checks for further work when it is done.
     Writing,

@@ -59,7 +59,7 @@ impl HostSlice {
     /// A whole buffer, which must outlive the use of this value.
     #[cfg(test)]
     pub(crate) fn of(buffer: &mut [u8]) -> Self {
-        // SAFETY: the buffer is readable and borrowed by nobody else.
+        // SAFETY: the buffer is readable, and borrowed exclusively.
         unsafe { Self::new(buffer.as_mut_ptr().cast(), buffer.len()) }
     }
 
@@ -181,7 +181,7 @@ impl HostRows {
         noted.resize(buffer.len().div_ceil(PAGE), 0);
         Self {
             noted: noted.as_mut_ptr(),
-            // SAFETY: the buffer is writable and borrowed by nobody else.
+            // SAFETY: the buffer is writable, and borrowed exclusively.
             ..unsafe { Self::new(buffer.as_mut_ptr().cast(), buffer.len()) }
         }
     }

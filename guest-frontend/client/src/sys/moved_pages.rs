@@ -38,7 +38,7 @@ unsafe impl Send for Second {}
 unsafe impl Sync for Second {}
 // SAFETY: as above.
 unsafe impl Send for MovedPages {}
-// SAFETY: as above.
+// SAFETY: `give_back`, which changes the mapping, holds the lock of the registry.
 unsafe impl Sync for MovedPages {}
 
 fn at(address: u64) -> Option<NonNull<c_void>> {
@@ -608,7 +608,7 @@ mod tests {
         assert!(refused(window.address() + LENGTH as u64));
         let words = program(2 * PAGE);
         let address = words.as_ptr() as u64;
-        // SAFETY: mapped by `program`, read by nobody.
+        // SAFETY: mapped by `program`, and not read any more.
         unsafe {
             libc::mprotect(words.as_ptr().cast_mut().cast(), PAGE, libc::PROT_READ);
             libc::munmap(

@@ -133,7 +133,7 @@ mod tests {
         assert!(find(base + 7 * page, 2 * page).is_none(), "past its end");
         let private = map(&file, MapFlags::PRIVATE);
         assert!(find(private, page).is_none());
-        // SAFETY: mapped above, used by nobody.
+        // SAFETY: mapped above, and not used any more.
         unsafe {
             mprotect(base as *mut _, PAGE, MprotectFlags::READ).unwrap();
             assert!(find(base, page).is_none(), "it cannot be written");
@@ -169,7 +169,7 @@ mod tests {
         if let Some(found) = find(base, LENGTH as u64) {
             assert_eq!(inode(&found.file), wanted);
         }
-        // SAFETY: mapped above, used by nobody.
+        // SAFETY: mapped above, and not used any more.
         unsafe { munmap(base as *mut _, LENGTH).unwrap() };
     }
 }

@@ -143,13 +143,13 @@ pub unsafe fn general(given: *const cudaGraphNodeParams, had: Option<&Work>) -> 
         // SAFETY: the caller upholds the contract of `kernel`.
         paragpu_abi::cudaGraphNodeTypeKernel => unsafe { kernel(inside.cast(), had) },
         paragpu_abi::cudaGraphNodeTypeMemcpy => {
-            // SAFETY: the record's type says so, and it is what the caller promises.
+            // SAFETY: the record's type selects this field, as the caller promises.
             let record = unsafe { &*inside.cast::<CUDA_MEMCPY_NODE_PARAMS>() };
             // SAFETY: the caller upholds the contract of `copy`.
             unsafe { copy(&raw const record.copyParams, record.copyCtx) }
         }
         paragpu_abi::cudaGraphNodeTypeMemset => {
-            // SAFETY: the record's type says so, and it is what the caller promises.
+            // SAFETY: the record's type selects this field, as the caller promises.
             let record = unsafe { &*inside.cast::<CUDA_MEMSET_NODE_PARAMS_v2>() };
             // SAFETY: the caller upholds the contract of `fill`.
             unsafe { fill(inside.cast(), record.ctx) }

@@ -245,7 +245,7 @@ pub(super) unsafe fn shape_of(config: &CUlaunchConfig) -> Result<Shape> {
 unsafe fn events_of(config: &CUlaunchConfig) -> Result<Vec<(CUevent, Edge)>> {
     let mut events = Vec::new();
     for index in 0..config.numAttrs as usize {
-        // SAFETY: the list has so many records, as the caller promises.
+        // SAFETY: the list has `numAttrs` records, as the caller promises.
         let attribute = unsafe { &*config.attrs.add(index) };
         if !matches!(attribute.id, PROGRAMMATIC_EVENT | COMPLETION_EVENT) {
             continue;
