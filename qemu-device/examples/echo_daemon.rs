@@ -1,5 +1,5 @@
-//! A daemon for the VM test: takes channels from `paragpu-qemu-device` and
-//! serves each as its hello's device number says.
+//! A daemon for the VM test. It takes channels from `paragpu-qemu-device` and serves each
+//! as the device number in its hello requests.
 //!
 //! usage: `echo_daemon SOCKET`
 
@@ -17,13 +17,13 @@ use paragpu_protocol::frame::{Control, FrameHeader, HEADER_LEN, REPLY};
 use paragpu_protocol::handshake::{ATTACH, ATTACH_FDS, Attach, Hello, Refusal, VERSION};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
-/// Says welcome, then answers each frame with its own payload.
+/// Sends a welcome, then answers each frame with its own payload.
 const ECHO: u32 = 0;
-/// Goes away at once.
+/// Exits at once.
 const LEAVE: u32 = 1;
-/// Refuses over the socket, as a daemon without a free worker does.
+/// Sends a refusal over the socket, as a daemon without a free worker does.
 const REFUSE: u32 = 2;
-/// Says nothing, until the guest is gone.
+/// Sends nothing until the guest is gone.
 const HOLD: u32 = 3;
 
 fn main() {
@@ -58,7 +58,7 @@ fn receive(stream: &UnixStream) -> (Vec<u8>, Vec<OwnedFd>) {
 
 fn serve(stream: UnixStream) {
     let (bytes, mut descriptors) = receive(&stream);
-    // What follows is the VM's memory, for a worker that copies.
+    // Further descriptors are for copies to and from the VM's memory.
     descriptors.truncate(3);
     let (header, payload) = bytes.split_first_chunk::<HEADER_LEN>().expect("a frame");
     let header = FrameHeader::from_bytes(header).expect("a header");
@@ -92,7 +92,7 @@ fn serve(stream: UnixStream) {
     };
     let mut connection = match attach_host(host, Options::default()) {
         Ok(connection) => connection,
-        // The test fills channels with rubbish, too.
+        // The test also fills channels with invalid data.
         Err(error) => {
             eprintln!("echo_daemon: channel {}: {error}", attach.channel);
             return;
@@ -101,7 +101,7 @@ fn serve(stream: UnixStream) {
     if mode == ECHO {
         let kind = Control::Welcome.kind();
         match connection.sender.send(kind, 0, Some(0), &[]) {
-            // The test kills guests at any moment.
+            // The test kills guests at any time.
             Ok(_) | Err(Error::Closed) => {}
             Err(error) => panic!("welcome: {error}"),
         }

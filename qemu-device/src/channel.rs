@@ -1,4 +1,4 @@
-//! The life of one channel, as this process sees it.
+//! The life cycle of a channel in this process.
 //!
 //! ```text
 //! Free ─ guest opens → Greeting ─ hello → Offering ─ daemon takes it → Serving
@@ -8,8 +8,8 @@
 //!   └──────────────────────── scrub ←────────────────┴──── Ending ←──────────┘
 //! ```
 //!
-//! The guest can release a channel in each of these states. The state word
-//! that it writes is a request: what a channel really is stands here.
+//! The guest can release a channel in each of these states. The state word that it writes
+//! is only a request; the real state is kept here.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -28,23 +28,23 @@ use crate::rings;
 use crate::vfio_user::guest_memory::GuestMemory;
 use crate::window::Window;
 
-/// How long a daemon may be too busy to take a channel.
+/// How long to retry with a daemon that is too busy to take a channel.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Shared by all channels of a device.
+/// State that all channels of a device share.
 #[derive(Debug)]
 pub struct Shared {
     /// The window.
     pub window: Window,
-    /// Raises the guest's interrupt.
+    /// The eventfd that raises the guest's interrupt.
     pub interrupt: EventFd,
-    /// The VM's memory, where the hypervisor tells of it.
+    /// The VM's memory, if the hypervisor reports it.
     pub guest_memory: Option<Arc<Mutex<GuestMemory>>>,
 }
 
 impl Shared {
-    /// Where a channel's page lists are, and the memory that they may name;
-    /// nothing if the host does not reach the VM's memory.
+    /// The offset of a channel's page lists, and descriptors of the memory that they may
+    /// name. 0 and none if the host cannot access the VM's memory.
     fn reach(&self, channel: u16) -> (u64, Vec<OwnedFd>) {
         let lists = self.window.layout().lists_of(channel);
         let (Some(lists), Some(memory)) = (lists, &self.guest_memory) else {
@@ -55,14 +55,14 @@ impl Shared {
             Ok(descriptors) if !descriptors.is_empty() => (lists, descriptors),
             Ok(_) => (0, Vec::new()),
             Err(error) => {
-                tracing::warn!(%error, "the VM's memory cannot be handed on");
+                tracing::warn!(%error, "the VM's memory cannot be passed to workers");
                 (0, Vec::new())
             }
         }
     }
 }
 
-/// To whom channels are handed.
+/// The daemon to which channels are handed over.
 #[derive(Debug, Clone, Copy)]
 pub struct Target<'a> {
     /// The VM's name.
@@ -71,27 +71,27 @@ pub struct Target<'a> {
     pub daemon: &'a Path,
 }
 
-/// The properties of a channel.
+/// The state of a channel.
 #[derive(Debug)]
 pub enum Phase {
-    /// Scrubbed; nobody has it.
+    /// Scrubbed, and not in use.
     Free,
-    /// Opened; the guest has not said hello.
+    /// Opened by a guest process, which has not sent its hello.
     Greeting,
-    /// The guest said hello; the daemon has yet to take the channel.
+    /// The guest has sent its hello, and the daemon has not taken the channel yet.
     Offering {
         /// The guest's message.
         hello: Vec<u8>,
-        /// When the daemon has to have taken it.
+        /// When to give up.
         until: Instant,
     },
     /// A worker serves it.
     Serving(Connection),
-    /// The host's side ended; the guest's process still has it.
+    /// The host's side has ended; a guest process still has it open.
     Closed,
-    /// The guest's side ended; a worker still uses it.
+    /// The guest's side has ended; a worker still uses it.
     Ending(Connection),
-    /// It could not be scrubbed: nobody gets it any more.
+    /// It could not be scrubbed, and is never used again.
     Lost,
 }
 
@@ -105,7 +105,7 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// A free channel of a fresh window.
+    /// A free channel of a new window.
     ///
     /// # Errors
     /// [`Error::System`].
@@ -120,20 +120,20 @@ impl Channel {
         })
     }
 
-    /// Its facts.
+    /// Its state.
     #[must_use]
     pub fn phase(&self) -> &Phase {
         &self.phase
     }
 
-    /// What the guest rings. This process listens only in [`Phase::Greeting`];
+    /// The eventfd that the guest rings. This process polls it only in [`Phase::Greeting`];
     /// afterwards the process that serves the channel does.
     #[must_use]
     pub fn doorbell(&self) -> &EventFd {
         &self.doorbell
     }
 
-    /// Looks at what the guest wrote into the channel's state word.
+    /// Handles a change of the state word by the guest.
     pub fn guest_changed(&mut self, shared: &Shared, target: Target<'_>, now: Instant) {
         let word = self.memory.state();
         match (&self.phase, word) {
@@ -148,7 +148,7 @@ impl Channel {
         }
     }
 
-    /// In [`Phase::Greeting`]: takes the guest's hello, if it is there.
+    /// In [`Phase::Greeting`]: takes the guest's hello, if it has arrived.
     pub fn greet(&mut self, shared: &Shared, target: Target<'_>, now: Instant) {
         if !matches!(self.phase, Phase::Greeting) {
             return;
@@ -162,8 +162,9 @@ impl Channel {
                 self.offer(shared, target, now);
             }
             Err(error) => {
-                tracing::debug!(channel = self.number, %error, "no hello came");
-                self.refuse(shared, "this program did not greet the device as it should");
+                let channel = self.number;
+                tracing::debug!(channel, %error, "the first frame is not a valid hello");
+                self.refuse(shared, "this program did not send a valid hello");
             }
         }
     }
@@ -200,7 +201,7 @@ impl Channel {
             }
             Err(error) => {
                 let daemon = target.daemon.display();
-                tracing::warn!(%daemon, %error, "no daemon takes the channel");
+                tracing::warn!(%daemon, %error, "the daemon cannot be reached");
                 let reason =
                     format!("no paragpu daemon runs on the host of this VM ({daemon}: {error})");
                 self.refuse(shared, &reason);
@@ -208,7 +209,7 @@ impl Channel {
         }
     }
 
-    /// Hears what the daemon or the worker says, in the phases that have one.
+    /// Handles an answer of the daemon, or the end of the worker.
     pub fn host_spoke(&mut self, shared: &Shared) {
         let answer = match &mut self.phase {
             Phase::Serving(connection) | Phase::Ending(connection) => connection.hear(),
@@ -222,7 +223,7 @@ impl Channel {
         }
     }
 
-    /// The whole VM is gone, or another one came.
+    /// Gives up the channel, because the VM is gone or replaced by another one.
     pub fn abandon(&mut self, shared: &Shared) {
         if let Phase::Serving(connection) = &self.phase {
             self.tell_worker(shared);
@@ -233,7 +234,8 @@ impl Channel {
 
     fn tell_worker(&self, shared: &Shared) {
         if let Err(error) = shared.window.set_closed_by_guest(self.number) {
-            tracing::error!(channel = self.number, %error, "a flag could not be set");
+            let channel = self.number;
+            tracing::error!(channel, %error, "the worker cannot be told that the guest is gone");
         }
         self.doorbell.ring();
     }
@@ -249,7 +251,7 @@ impl Channel {
         }
     }
 
-    /// Tells the guest why nobody serves it, then closes the channel.
+    /// Sends a refusal to the guest, then closes the channel.
     fn refuse(&mut self, shared: &Shared, reason: &str) {
         tracing::debug!(channel = self.number, reason, "refused");
         let place = shared.window.place(self.number);
@@ -261,7 +263,7 @@ impl Channel {
             reason,
         );
         if let Err(error) = sent {
-            tracing::debug!(channel = self.number, %error, "the refusal did not fit");
+            tracing::debug!(channel = self.number, %error, "the refusal could not be sent");
         }
         self.close(shared);
     }
@@ -271,7 +273,8 @@ impl Channel {
         if let Err(error) = self.memory.end(&shared.interrupt) {
             tracing::error!(channel = self.number, %error, "the guest cannot be told");
         }
-        // It may have released the channel before it was closed.
+        // The guest may have released the channel just before, without seeing that it was
+        // closed.
         if self.memory.state() == state::RELEASED {
             self.recycle(shared);
         }

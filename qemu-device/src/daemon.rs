@@ -1,4 +1,4 @@
-//! Handing a channel over to the host's daemon.
+//! Hands over channels to the host's daemon.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -16,7 +16,7 @@ use rustix::net::{
     SocketFlags, SocketType, connect, sendmsg, shutdown, socket_with,
 };
 
-/// Maximum number of bytes that a daemon may say on a connection handed over: a refusal.
+/// Maximum number of bytes of a refusal by the daemon.
 const MAX_ANSWER: usize = 4096;
 
 /// The message to the daemon about a channel.
@@ -26,11 +26,11 @@ pub struct Offer<'a> {
     pub vm: &'a str,
     /// Number of the channel.
     pub channel: u16,
-    /// Where the channel begins in the window.
+    /// The offset of the channel in the window.
     pub offset: u64,
-    /// Bytes of the channel.
+    /// The size of the channel in bytes.
     pub size: u64,
-    /// Where the channel's page lists begin in the window; 0 for none.
+    /// The offset of the channel's page lists in the window; 0 for none.
     pub lists: u64,
     /// The guest's hello.
     pub hello: &'a [u8],
@@ -41,7 +41,8 @@ pub struct Offer<'a> {
     pub memory: &'a [OwnedFd],
 }
 
-/// A channel handed over. Lives as long as the process that serves the channel.
+/// The connection over which a channel was handed over. It stays open as long as a process
+/// serves the channel.
 #[derive(Debug)]
 pub struct Connection {
     socket: OwnedFd,
@@ -53,9 +54,9 @@ pub struct Connection {
 pub enum Answer {
     /// Nothing complete yet.
     Nothing,
-    /// The daemon does not want the channel, for this reason.
+    /// The daemon refuses the channel, for this reason.
     Refused(String),
-    /// Nobody serves the channel any more.
+    /// No process serves the channel any more.
     Gone,
 }
 
@@ -64,8 +65,8 @@ impl Connection {
     /// without waiting.
     ///
     /// # Errors
-    /// [`Errno::AGAIN`] where so many wait for the daemon that this would
-    /// have to: try again later. Any other: there is no daemon.
+    /// [`Errno::AGAIN`] if the daemon's backlog is full; retry later. Any other error:
+    /// there is no daemon.
     pub fn offer(path: &Path, offer: &Offer<'_>) -> Result<Self, Errno> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -95,7 +96,7 @@ impl Connection {
             &mut control,
             SendFlags::NOSIGNAL,
         )?;
-        // A fresh socket has room for far more.
+        // A new socket has room for far more.
         if sent < HEADER_LEN + payload.len() {
             return Err(Errno::MSGSIZE);
         }
@@ -105,7 +106,7 @@ impl Connection {
         })
     }
 
-    /// Reads what came, without waiting.
+    /// Reads an answer, without waiting.
     pub fn hear(&mut self) -> Answer {
         let mut bytes = [0; 1024];
         loop {
@@ -145,7 +146,7 @@ impl Connection {
 
     /// Tells the process that serves the channel that the guest is gone.
     pub fn end(&self) {
-        // Fails only where the other end is gone already.
+        // Fails only if the other end is already gone.
         let _ = shutdown(&self.socket, Shutdown::Write);
     }
 }

@@ -1,4 +1,4 @@
-//! One life of a device: from a hypervisor's connection to its end.
+//! One instance of a device, from a hypervisor's connection to its end.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -25,7 +25,7 @@ const OFFER_INTERVAL: Duration = Duration::from_millis(20);
 /// The owner of a polled descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Polled {
-    /// The signal to end.
+    /// The signal to terminate.
     Stop,
     /// The socket at which hypervisors connect.
     Listener,
@@ -39,8 +39,8 @@ pub enum Polled {
     Server(usize),
 }
 
-/// The device of a running VM. Memory and eventfds are recreated for each, so
-/// that a worker of an earlier VM can reach nothing of a later one.
+/// The device of a running VM. Memory and eventfds are created anew for each VM, so that a
+/// worker of an earlier VM has no access to a later one.
 #[derive(Debug)]
 pub struct Device {
     hypervisor: Link,
@@ -58,7 +58,7 @@ enum Link {
 }
 
 impl Device {
-    /// Makes a device for the hypervisor that connected.
+    /// Creates a device for a hypervisor that has connected.
     ///
     /// # Errors
     /// [`Error::System`].
@@ -107,7 +107,7 @@ impl Device {
         })
     }
 
-    /// Adds to `list` all that this device waits for.
+    /// Adds to `list` all descriptors that this device waits for.
     pub fn polled<'a>(&'a self, now: Instant, list: &mut Vec<(Polled, PollFd<'a>)>) {
         let hypervisor = match &self.hypervisor {
             Link::Ivshmem(hypervisor) if hypervisor.wants_to_send() => {
@@ -136,7 +136,7 @@ impl Device {
         }
     }
 
-    /// How long to wait for that at most; `None` for as long as it takes.
+    /// Maximum time to wait for them; `None` for no limit.
     #[must_use]
     pub fn patience(&self, now: Instant) -> Option<Duration> {
         let offering = self
@@ -151,7 +151,7 @@ impl Device {
         }
     }
 
-    /// Does what has to be done for one descriptor that is ready.
+    /// Handles one descriptor that is ready.
     ///
     /// Returns whether the hypervisor is still there.
     pub fn handle(&mut self, source: Polled, target: Target<'_>, now: Instant) -> bool {
@@ -199,7 +199,7 @@ impl Device {
         }
     }
 
-    /// Offers again the channels that a busy daemon could not take.
+    /// Retries to offer the channels that a busy daemon could not take.
     pub fn offer_again(&mut self, target: Target<'_>, now: Instant) {
         for channel in &mut self.channels {
             channel.offer(&self.shared, target, now);

@@ -1,4 +1,4 @@
-//! What can go wrong in the device process.
+//! Errors of the device process.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum Error {
     /// The window's size is not one that a BAR can have.
-    #[error("a window of {0} bytes: the size has to be a power of two, at most 256 GiB")]
+    #[error("a window of {0} bytes: the size must be a power of two, at most 256 GiB")]
     WindowSize(u64),
     /// Too many or too few channels.
     #[error("{0} channels: a window has 1 to 512")]
@@ -22,19 +22,19 @@ pub enum Error {
     ChannelSize {
         /// Bytes of the window.
         window_size: u64,
-        /// Channels wanted.
+        /// Number of channels requested.
         channel_count: u16,
     },
     /// The VM's name cannot be used in logs and listings.
     #[error("{0:?} cannot be the name of a VM: 1 to 64 printable characters without spaces")]
     VmName(String),
-    /// Somebody listens at the socket's path.
+    /// Another process listens at the socket's path.
     #[error("another process serves {}", .0.display())]
     SocketInUse(PathBuf),
-    /// Something else is at the socket's path.
+    /// The socket's path exists and is something else.
     #[error("{} exists and is not a socket of this user", .0.display())]
     SocketForeign(PathBuf),
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     #[error("cannot listen at {}", path.display())]
     Listen {
         /// The socket's path.
@@ -43,14 +43,14 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// The signals to end cannot be received.
+    /// Signal handlers cannot be installed.
     #[error("cannot receive signals")]
     Signals {
         /// The system error.
         #[source]
         source: std::io::Error,
     },
-    /// The system refused something that must not fail.
+    /// A system call failed that must not fail.
     #[error("cannot {action}")]
     System {
         /// The operation that failed.

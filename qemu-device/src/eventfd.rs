@@ -12,17 +12,17 @@ use crate::Error;
 pub struct EventFd(OwnedFd);
 
 impl EventFd {
-    /// A new one, not rung.
+    /// Creates one that is not rung.
     ///
     /// # Errors
     /// [`Error::System`].
     pub fn new() -> Result<Self, Error> {
         eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
             .map(Self)
-            .map_err(Error::system("make an eventfd"))
+            .map_err(Error::system("create an eventfd"))
     }
 
-    /// Another descriptor of the same counter.
+    /// Creates another descriptor of the same counter.
     ///
     /// # Errors
     /// [`Error::System`].
@@ -32,18 +32,18 @@ impl EventFd {
             .map_err(Error::system("duplicate an eventfd"))
     }
 
-    /// Wakes the other end. If the counter is full, it is awake already.
+    /// Wakes the other end. Fails only if the counter is full, and so already set.
     pub fn ring(&self) {
         let _ = write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Forgets that it was rung.
+    /// Resets it to not rung.
     pub fn clear(&self) {
         let _ = read(&self.0, &mut [0; 8]);
     }
 }
 
-/// One that somebody else made.
+/// An eventfd that another process created.
 impl From<OwnedFd> for EventFd {
     fn from(descriptor: OwnedFd) -> Self {
         Self(descriptor)

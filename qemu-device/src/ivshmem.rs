@@ -1,10 +1,10 @@
-//! What a hypervisor is told over the socket: version 0 of the protocol of
-//! ivshmem servers (`docs/specs/ivshmem-spec` in QEMU's sources).
+//! The messages to a hypervisor: version 0 of the protocol of ivshmem servers
+//! (`docs/specs/ivshmem-spec` in QEMU's sources).
 //!
-//! Each message is an `i64`, some with a file descriptor: the version, the
-//! client's own number, -1 with the memory, each other peer's number with its
-//! eventfd, and at last the client's own number again with the eventfd that
-//! raises its interrupt. The client never says anything.
+//! Each message is an `i64`, some with a file descriptor: the version, the client's own
+//! number, -1 with the memory, each other peer's number with its eventfd, and at last the
+//! client's own number again with the eventfd that raises its interrupt. The client never
+//! sends anything.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -53,12 +53,12 @@ enum Message {
 pub struct Hypervisor {
     socket: UnixStream,
     queue: VecDeque<Message>,
-    /// Bytes of the first message in the queue that were sent already.
+    /// Bytes of the first queued message that have been sent.
     sent: usize,
 }
 
 impl Hypervisor {
-    /// Takes a connection, which must not block.
+    /// Takes an accepted connection, which must be nonblocking.
     #[must_use]
     pub fn new(socket: UnixStream, channel_count: u16) -> Self {
         let queue = [Message::Version, Message::Number, Message::Memory]
@@ -73,16 +73,16 @@ impl Hypervisor {
         }
     }
 
-    /// Whether there is something left to send.
+    /// Whether there are messages left to send.
     #[must_use]
     pub fn wants_to_send(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// Sends what the socket takes now.
+    /// Sends as much as the socket accepts.
     ///
     /// # Errors
-    /// The connection is over.
+    /// The connection has ended.
     pub fn send(&mut self, descriptors: &dyn Descriptors) -> Result<(), Errno> {
         while let Some(message) = self.queue.front().copied() {
             match self.send_one(message, descriptors) {
@@ -128,8 +128,8 @@ impl Hypervisor {
         )
     }
 
-    /// After the socket became readable: is the hypervisor still there? One
-    /// that talks, which the protocol has no words for, is not.
+    /// Whether the hypervisor is still connected, after the socket became readable. One
+    /// that sends bytes violates the protocol, and counts as gone.
     #[must_use]
     pub fn is_there(&self) -> bool {
         matches!(

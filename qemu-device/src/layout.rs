@@ -1,6 +1,6 @@
-//! The window of the PCI device, as `kernel-module/include/uapi/linux/paragpu.h`
-//! specifies it; a test compares the two. Offsets and sizes are in bytes.
-//! What the sides of a channel know of it is in the ring crate's `layout`.
+//! The window of the PCI device, as `kernel-module/include/uapi/linux/paragpu.h` specifies
+//! it; a test compares the two. Offsets and sizes are in bytes. The parts that both sides
+//! of a channel use are in the ring crate's `layout`.
 
 use paragpu_communicator_ring::layout::{VERSION_VALUE, device, list};
 
@@ -18,44 +18,43 @@ pub fn peer_of_channel(channel: u16) -> u16 {
     channel + 1
 }
 
-/// The peer that hears of every change of a state word.
+/// The control peer, which is told about every change of a state word.
 #[must_use]
 pub fn peer_of_control(channel_count: u16) -> u16 {
     channel_count + 1
 }
 
-/// State words of a channel.
+/// Values of a channel's state word.
 pub mod state {
-    /// Scrubbed, its header written; nobody has it.
+    /// Scrubbed, with a header, and not in use.
     pub const FREE: u32 = 0;
-    /// A guest process has it.
+    /// A guest process has it open.
     pub const OPEN: u32 = 1;
-    /// The host ended it; a guest process still has it.
+    /// The host has ended it; a guest process still has it open.
     pub const HOST_CLOSED: u32 = 2;
-    /// No guest process has it any more; the host has yet to scrub it.
+    /// No guest process has it open any more, and the host has not scrubbed it yet.
     pub const RELEASED: u32 = 3;
 }
 
-/// Channels begin and end at multiples of this, so that guests with pages of
-/// up to 64 KiB can map them.
+/// Alignment in bytes of channels, so that guests with pages of up to 64 KiB can map them.
 const CHANNEL_ALIGNMENT: u64 = 64 * 1024;
 
-/// Least bytes of a channel: its rings, and as much again for bulk bytes.
+/// Minimum size of a channel in bytes: its rings, and as much again for bulk data.
 pub const MIN_CHANNEL_SIZE: u64 = 4 << 20;
 
-/// Largest window; beyond it, firmware finds no address for a BAR.
+/// Maximum size of a window in bytes. Firmware finds no address for a larger BAR.
 pub const MAX_WINDOW_SIZE: u64 = 1 << 38;
 
-/// Where the channels of a window lie.
+/// The division of a window into channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
-    /// Size of the window, a power of two.
+    /// Size of the window in bytes, a power of two.
     pub window_size: u64,
-    /// Channels in it, 1 to [`device::MAX_CHANNELS`].
+    /// Number of channels, 1 to [`device::MAX_CHANNELS`].
     pub channel_count: u16,
     /// Offset of channel 0.
     pub channel_offset: u64,
-    /// Size of each channel, and distance from one to the next.
+    /// Size in bytes of each channel, and the distance from one to the next.
     pub channel_size: u64,
     /// Offset of the page lists; 0 if there are none.
     pub list_offset: u64,
@@ -73,7 +72,8 @@ impl Layout {
         Self::divide(window_size, channel_count, 0)
     }
 
-    /// The same with page lists, for a host that reaches the guest's memory.
+    /// As [`new`](Self::new), with page lists, for a host that can access the guest's
+    /// memory.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -124,7 +124,7 @@ impl Layout {
         self.channel_offset + u64::from(channel) * self.channel_size
     }
 
-    /// The window's header as it stands before a guest sees it.
+    /// The initial header of the window.
     #[must_use]
     #[expect(clippy::indexing_slicing, reason = "the fields lie inside the header")]
     pub fn header(&self, generation: u32) -> [u8; HEADER_SIZE] {

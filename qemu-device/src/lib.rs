@@ -1,18 +1,17 @@
 //! The PCI device of paragpu, on stock QEMU: the process behind one VM's
 //! `ivshmem-doorbell` or `vfio-user-pci` device.
 //!
-//! The process owns the memory that the guest sees as BAR 2 ([`window`]) and
-//! the eventfds behind doorbells and interrupt. A hypervisor that connects
-//! gets them ([`ivshmem`]), or has its accesses turned into them
-//! ([`vfio_user`]); a channel that a guest process opens is handed to
-//! the host's daemon after its first frame ([`channel`], [`daemon`]), and
-//! scrubbed before anybody else gets it. The process never calls CUDA, never
-//! sees a guest's calls, and waits for nothing but its descriptors
-//! ([`service`]): the hypervisor never waits for a GPU.
+//! The process owns the memory that the guest sees as BAR 2 ([`window`]) and the eventfds
+//! behind doorbells and interrupt. It passes them to a hypervisor that connects
+//! ([`ivshmem`]), or translates the hypervisor's register accesses to them ([`vfio_user`]).
+//! A channel that a guest process opens is handed over to the host's daemon after its first
+//! frame ([`channel`], [`daemon`]), and scrubbed before its next use. The process never
+//! calls CUDA, never sees a guest's calls, and waits only for its descriptors
+//! ([`service`]), so the hypervisor never waits for a GPU.
 //!
 //! `kernel-module/include/uapi/linux/paragpu.h` specifies the device.
 
-// What others send is read here, so nothing may panic.
+// This crate reads data from peers, so it must not panic.
 #![cfg_attr(
     not(test),
     warn(

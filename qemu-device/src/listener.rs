@@ -1,4 +1,4 @@
-//! The socket at which the hypervisor connects.
+//! The socket to which the hypervisor connects.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -15,10 +15,10 @@ use rustix::process::geteuid;
 
 use crate::Error;
 
-/// Connections that may wait: one hypervisor is all that is served.
+/// Maximum number of waiting connections. Only one hypervisor is served.
 const BACKLOG: i32 = 4;
 
-/// A listening socket with a path, which goes away with it.
+/// A listening socket with a path. Dropping it removes the path.
 #[derive(Debug)]
 pub struct Listener {
     socket: UnixListener,
@@ -26,8 +26,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `path`, with access `mode` from the first moment on. A socket
-    /// that a dead process of this user left there is replaced.
+    /// Listens at `path`, with access `mode` from the start. Replaces a socket that a dead
+    /// process of this user left there.
     ///
     /// # Errors
     /// [`Error::SocketInUse`], [`Error::SocketForeign`], [`Error::Listen`].
@@ -57,7 +57,7 @@ impl Listener {
         })
     }
 
-    /// The next connection that waits, not blocking; `None` where none does.
+    /// Accepts the next connection, without blocking; `None` if there is none.
     pub fn accept(&self) -> Option<UnixStream> {
         match self.socket.accept() {
             Ok((stream, _)) => stream.set_nonblocking(true).is_ok().then_some(stream),
@@ -71,8 +71,8 @@ impl Listener {
     }
 }
 
-/// A socket bound and listening at `path`. The mode is set twice: on Linux the
-/// file gets that of the socket, less the umask.
+/// A socket bound and listening at `path`. The mode is set twice: on Linux, the file first
+/// gets that of the socket, minus the umask.
 fn bind_with_mode(path: &Path, mode: Mode) -> std::io::Result<UnixListener> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        // The journal shows a line with colours as a blob.
+        // journalctl shows a line with colour codes as a blob.
         .with_ansi(std::io::stderr().is_terminal())
         .init();
     match Settings::try_from(arguments).and_then(|settings| service::run(&settings)) {
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         Err(error) => {
             let why = chain(&error);
             eprintln!("paragpu-qemu-device: {why}");
-            // So that systemd reports it to the operator.
+            // Lets `systemctl status` show the reason.
             let _ = sd_notify::notify(&[sd_notify::NotifyState::Status(&why)]);
             ExitCode::FAILURE
         }
@@ -46,7 +46,7 @@ fn manual() -> ExitCode {
     }
 }
 
-/// The error and what caused it, in one line.
+/// The error and its causes, in one line.
 fn chain(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

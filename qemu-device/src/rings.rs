@@ -1,5 +1,5 @@
-//! The little that this process does with a channel's rings: it makes them,
-//! takes the guest's hello out of them, and refuses where nobody serves it.
+//! The few operations of this process on a channel's rings: it initializes them, takes the
+//! guest's hello, and sends a refusal if no daemon takes the channel.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -12,27 +12,27 @@ use paragpu_protocol::frame::Control;
 use paragpu_protocol::handshake::{HELLO_LEN, Refusal, VERSION};
 use rustix::io::Errno;
 
-/// Bytes of each ring where the channel is large.
+/// Bytes of each ring of a large channel.
 const LARGE_RING_SIZE: u64 = 4 * MIN_RING_SIZE;
 
 /// Channels from this size on, in bytes, have large rings.
 const LARGE_CHANNEL_SIZE: u64 = 8 * LARGE_RING_SIZE + PAGE;
 
-/// Where a channel lies in a window.
+/// The place of a channel in a window.
 #[derive(Debug, Clone, Copy)]
 pub struct ChannelExtent {
     /// Its number.
     pub channel: u16,
-    /// Where it begins, in bytes.
+    /// Its offset in bytes.
     pub offset: u64,
-    /// Its bytes.
+    /// Its size in bytes.
     pub size: u64,
 }
 
-/// A descriptor of our own for the same file.
+/// Duplicates a descriptor.
 ///
 /// # Errors
-/// If there are too many.
+/// If the process has too many.
 pub fn duplicate(descriptor: BorrowedFd<'_>) -> Result<OwnedFd, communicator::Error> {
     descriptor
         .try_clone_to_owned()
@@ -42,10 +42,10 @@ pub fn duplicate(descriptor: BorrowedFd<'_>) -> Result<OwnedFd, communicator::Er
         })
 }
 
-/// Writes the header of a channel: two empty rings, the rest bulk area.
+/// Writes the header of a channel: two empty rings; the rest is bulk area.
 ///
 /// # Errors
-/// If the channel is too small, which its layout rules out.
+/// If the channel is too small, which the layout of the window rules out.
 pub fn initialise(channel: &IdleChannel, place: ChannelExtent) -> Result<(), communicator::Error> {
     let ring_size = if place.size >= LARGE_CHANNEL_SIZE {
         LARGE_RING_SIZE
@@ -55,11 +55,11 @@ pub fn initialise(channel: &IdleChannel, place: ChannelExtent) -> Result<(), com
     channel.initialise(ring_size).map(drop)
 }
 
-/// Takes the hello out of a channel, as the guest sent it; `None` if it has
-/// sent nothing yet, and rings when it does.
+/// Takes the guest's hello from a channel. `None` if the guest has sent nothing yet; it
+/// then rings when it does.
 ///
 /// # Errors
-/// If the first frame is no hello, or the channel's words make no sense.
+/// If the first frame is not a hello, or the channel's header or indices are invalid.
 pub fn take_hello(channel: &IdleChannel) -> Result<Option<Vec<u8>>, communicator::Error> {
     let Some((header, payload)) = channel.take_frame()? else {
         return Ok(None);
@@ -75,7 +75,7 @@ pub fn take_hello(channel: &IdleChannel) -> Result<Option<Vec<u8>>, communicator
 /// Sends a refusal to the guest and closes the channel from this side.
 ///
 /// # Errors
-/// If the channel's words make no sense, so that nothing can be sent.
+/// If the channel's header or indices are invalid, so that nothing can be sent.
 pub fn refuse(
     memory: BorrowedFd<'_>,
     doorbell: impl AsFd,

@@ -1,4 +1,4 @@
-//! The loop of the process: it waits for descriptors and never for anybody.
+//! The event loop of the process. It blocks only in poll.
 
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -13,16 +13,17 @@ use crate::device::{Device, Polled};
 use crate::listener::Listener;
 use crate::settings::Settings;
 
-/// How long a hypervisor that connects waits for the one before to be gone:
-/// one that unplugs a device and plugs it again may connect before it closes.
+/// How long a hypervisor that connects waits for the previous connection to end: one that
+/// unplugs the device and plugs it in again may connect before it closes the old
+/// connection.
 const SUCCESSION: Duration = Duration::from_secs(1);
 
 /// Serves the device of one VM at a time, one VM after the other, until a
 /// signal asks it to end.
 ///
 /// # Errors
-/// If it cannot start, or the system refuses what must not fail. What
-/// hypervisor, guest or daemon do is no error.
+/// If it cannot start, or a system call fails that must not fail. Nothing that the
+/// hypervisor, the guest or the daemon do is an error.
 pub fn run(settings: &Settings) -> Result<(), Error> {
     raise_descriptor_limit();
     let listener = Listener::bind(&settings.socket, settings.socket_mode)?;
@@ -40,20 +41,20 @@ pub fn run(settings: &Settings) -> Result<(), Error> {
         channels = settings.layout.channel_count,
         "ready for the hypervisor"
     );
-    // There may be no service manager to tell.
+    // Fails without a service manager.
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     while service.step()? {}
-    tracing::info!(vm = settings.vm, "ends, as asked");
+    tracing::info!(vm = settings.vm, "terminated by a signal");
     Ok(())
 }
 
 struct Service<'a> {
     settings: &'a Settings,
     listener: Listener,
-    /// Readable once the process is to end.
+    /// Readable once the process must end.
     stop: UnixStream,
     device: Option<Device>,
-    /// Connected while there is a device, and until when it waits.
+    /// A hypervisor that connected while there is a device, and until when it may wait.
     successor: Option<(UnixStream, Instant)>,
     generation: u32,
 }
@@ -80,7 +81,7 @@ impl Service<'_> {
                 continue;
             };
             if !device.handle(source, target, now) {
-                tracing::info!(vm = self.settings.vm, "the hypervisor is gone");
+                tracing::info!(vm = self.settings.vm, "the hypervisor has disconnected");
                 self.device = None;
             }
         }
@@ -142,7 +143,7 @@ impl Service<'_> {
         );
     }
 
-    /// Makes a device for a hypervisor that connected.
+    /// Creates a device for a hypervisor that has connected.
     fn begin(&mut self, socket: UnixStream) -> Result<(), Error> {
         tracing::info!(vm = self.settings.vm, "a hypervisor connected");
         self.generation = self.generation.wrapping_add(1);
@@ -164,21 +165,21 @@ impl Service<'_> {
 }
 
 fn timeout(patience: Duration) -> Timespec {
-    // Rounded up, so that the loop does not spin through the last fraction.
+    // Rounded up, so that the loop does not spin shortly before a deadline.
     Timespec::try_from(patience + Duration::from_micros(100)).unwrap_or(Timespec {
         tv_sec: 1,
         tv_nsec: 0,
     })
 }
 
-/// A number that an earlier process will not have used for its last devices.
+/// A number that an earlier process is unlikely to have used for its last devices.
 fn first_generation() -> u32 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let seconds = since.map(|time| time.as_secs()).unwrap_or_default();
     u32::try_from(seconds & 0x00ff_ffff).unwrap_or_default() << 8
 }
 
-/// A socket that is readable once the process is asked to end.
+/// A socket that becomes readable on a signal to terminate.
 fn stop_signal() -> Result<UnixStream, Error> {
     let failed = |source| Error::Signals { source };
     let (read, write) = UnixStream::pair().map_err(failed)?;
@@ -189,7 +190,8 @@ fn stop_signal() -> Result<UnixStream, Error> {
     Ok(read)
 }
 
-/// A channel takes two descriptors and more while it is refused.
+/// Raises the limit to the maximum: a channel needs two descriptors, and more while it is
+/// refused.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -197,6 +199,6 @@ fn raise_descriptor_limit() {
         maximum: limit.maximum,
     };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::debug!(%error, "the limit of descriptors stays");
+        tracing::debug!(%error, "the limit of descriptors cannot be raised");
     }
 }

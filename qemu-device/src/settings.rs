@@ -1,4 +1,4 @@
-//! What the command line says, checked.
+//! The command line, and the settings checked from it.
 
 use std::path::PathBuf;
 
@@ -59,7 +59,7 @@ pub enum Protocol {
     VfioUser,
 }
 
-/// How the process is to run.
+/// The checked settings of the process.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// See [`Arguments::socket`].
@@ -76,7 +76,7 @@ pub struct Settings {
     pub socket_mode: u32,
 }
 
-/// Longest name of a VM, in bytes.
+/// Maximum number of bytes of a VM's name.
 const MAX_VM_NAME: usize = 64;
 
 impl TryFrom<Arguments> for Settings {
@@ -120,7 +120,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
 fn parse_mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o777 => Ok(mode),
-        _ => Err("an octal access mode, as 600 or 660".to_owned()),
+        _ => Err("an octal access mode, such as 600 or 660".to_owned()),
     }
 }
 

@@ -1,9 +1,9 @@
-//! A limit to how often a guest can wake this process.
+//! Limits how often a guest can wake this process.
 
 use std::time::{Duration, Instant};
 
-/// Wake-ups allowed in one [`PERIOD`]: far more than opening and closing
-/// channels takes, far less than fills a core.
+/// Maximum number of wake-ups per [`PERIOD`]: far more than opening and closing channels
+/// needs, far less than would keep a core busy.
 const LIMIT: u32 = 32;
 
 /// The time over which wake-ups are counted.
@@ -17,7 +17,7 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// Nothing counted yet.
+    /// Starts with no wake-ups.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
@@ -34,8 +34,8 @@ impl Throttle {
         self.count += 1;
     }
 
-    /// How long to ignore the guest's doorbells; `None` if it
-    /// behaves. They are heard afterwards: nothing is lost.
+    /// How long to ignore the guest's doorbells; `None` if it is below the limit. Eventfds
+    /// keep rings meanwhile, so none is lost.
     #[must_use]
     pub fn pause(&self, now: Instant) -> Option<Duration> {
         let passed = now.duration_since(self.since);

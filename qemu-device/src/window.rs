@@ -1,7 +1,7 @@
 //! The window: one memfd, which the guest sees as BAR 2.
 //!
-//! What this process writes there goes through the descriptor; the words that
-//! guest and host change at the same time are [`IdleChannel`]'s.
+//! This process writes to it through the descriptor. Words that guest and host change
+//! concurrently are accessed through [`IdleChannel`].
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -24,7 +24,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// A zeroed window whose channels have no headers yet.
+    /// Creates a zeroed window whose channels have no headers yet.
     ///
     /// # Errors
     /// [`Error::System`].
@@ -33,7 +33,7 @@ impl Window {
             "paragpu-window",
             MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
         )
-        .map_err(Error::system("make the window"))?;
+        .map_err(Error::system("create the window"))?;
         ftruncate(&memory, layout.window_size).map_err(Error::system("size the window"))?;
         fcntl_add_seals(
             &memory,
@@ -44,13 +44,13 @@ impl Window {
         Ok(Self { memory, layout })
     }
 
-    /// Where its channels lie.
+    /// Its division into channels.
     #[must_use]
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// Where a channel lies.
+    /// The place of a channel.
     #[must_use]
     pub fn place(&self, channel: u16) -> ChannelExtent {
         ChannelExtent {
@@ -60,7 +60,7 @@ impl Window {
         }
     }
 
-    /// One of its channels, in this process's hands.
+    /// One of its channels, for this process to handle.
     ///
     /// # Errors
     /// [`Error::System`].
@@ -71,8 +71,8 @@ impl Window {
         Ok(IdleChannel::new(memory, number, place.offset, place.size)?)
     }
 
-    /// Takes away all that was in a channel, its header and page lists too, so that its next
-    /// opener finds zeros. Nobody on the host may use it any more.
+    /// Removes the contents of a channel, including its header and page lists, so that the
+    /// next user finds zeros. No process on the host may still use it.
     ///
     /// # Errors
     /// [`Error::System`].
@@ -88,7 +88,7 @@ impl Window {
         }
     }
 
-    /// Sets the flag that tells the worker that the guest side is gone.
+    /// Sets the flag that tells the worker that the guest's side is gone.
     ///
     /// # Errors
     /// [`Error::System`].
@@ -104,7 +104,7 @@ impl AsFd for Window {
     }
 }
 
-/// Writes to the window through the memfd: the mappings of others see it.
+/// Writes to the window through the memfd, which is coherent with all mappings of it.
 fn write_all(memory: BorrowedFd<'_>, mut bytes: &[u8], mut offset: u64) -> Result<(), Error> {
     let failed = Error::system("write to the window");
     while !bytes.is_empty() {

@@ -1,5 +1,5 @@
-//! The Rust mirrors of the device's layout against the header that specifies
-//! it, as a C compiler reads it.
+//! Compares the Rust mirrors of the device's layout with the header that specifies it, as
+//! read by a C compiler.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -63,7 +63,7 @@ fn header_says() -> HashMap<String, u64> {
     let source = folder.path().join("reader.c");
     let program = folder.path().join("reader");
     std::fs::write(&source, READER).unwrap();
-    // As installed: without uapi/ in its name.
+    // As installed, without uapi/ in its path.
     let include = folder.path().join("linux");
     std::fs::create_dir(&include).unwrap();
     let header =

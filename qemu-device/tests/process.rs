@@ -20,7 +20,7 @@ fn refusal_of(guest: &Guest, channel: u16) -> String {
     refusal.reason.0.to_owned()
 }
 
-/// Takes the channel that the process offers; its connection, and what it said.
+/// Takes a channel that the process offers, and checks the offer. Returns the connection.
 fn take_offer(daemon: &UnixListener, channel: u16, guest: &Guest) -> UnixStream {
     assert!(is_ready(daemon, LONG), "no offer");
     let (connection, _) = daemon.accept().unwrap();
@@ -35,8 +35,8 @@ fn take_offer(daemon: &UnixListener, channel: u16, guest: &Guest) -> UnixStream 
     assert_eq!(attach.channel_size, guest.long(device::CHANNEL_SIZE as u64));
     assert_eq!(attach.hello.0, Guest::hello());
 
-    // They are what they should be: the window, what the guest rings, what
-    // interrupts the guest.
+    // Checks the descriptors: the window, the eventfd that the guest rings, the eventfd
+    // that interrupts the guest.
     let [window, doorbell, interrupt] = <[_; 3]>::try_from(descriptors).unwrap();
     let mut magic = [0; 4];
     std::fs::File::from(window)
@@ -73,7 +73,7 @@ fn a_fresh_device_is_as_specified() {
         let place = guest.place(channel);
         assert_eq!(guest.word(place), rings::MAGIC_VALUE);
     }
-    // Nobody can take memory away that others have mapped.
+    // No process can shrink memory that others have mapped.
     assert!(guest.window.set_len(4096).is_err());
     let mode = std::fs::metadata(process.socket()).unwrap().permissions();
     assert_eq!(mode.mode() & 0o777, 0o600);
@@ -86,7 +86,7 @@ fn a_channel_is_handed_over_ended_and_scrubbed() {
     let guest = Guest::connect(&process);
     guest.open_and_greet(1);
     let worker = take_offer(&daemon, 1, &guest);
-    assert_eq!(consumed(&guest, 1), 64, "the hello is not for the worker");
+    assert_eq!(consumed(&guest, 1), 64, "the hello has been consumed");
 
     let secret = guest.place(1) + guest.long(guest.place(1) + rings::BULK_OFFSET as u64);
     guest.set_word(secret, 0x5ec7e7);
@@ -98,7 +98,7 @@ fn a_channel_is_handed_over_ended_and_scrubbed() {
         guest.word(guest.place(1) + rings::CLOSED_BY_GUEST as u64),
         1
     );
-    // As long as it uses the channel, nobody else gets it.
+    // The channel is not reused as long as the worker uses it.
     guest.set_state(1, RELEASED);
     guest.open_and_greet(2);
     let other = take_offer(&daemon, 2, &guest);
@@ -185,7 +185,7 @@ fn a_busy_daemon_is_asked_again() {
     }
     let guest = Guest::connect(&process);
     guest.open_and_greet(0);
-    // The hello was taken, so the offer was tried; now make room.
+    // The hello was taken, so the offer has been tried. Now make room.
     while consumed(&guest, 0) == 0 {
         std::thread::yield_now();
     }
@@ -209,7 +209,7 @@ fn what_is_no_hello_is_refused() {
         guest.set_state(0, OPEN);
         guest.send_first(0, kind, payload);
         guest.until(0, HOST_CLOSED);
-        assert!(refusal_of(&guest, 0).contains("did not greet"));
+        assert!(refusal_of(&guest, 0).contains("did not send a valid hello"));
         guest.set_state(0, RELEASED);
         guest.until(0, FREE);
     }
@@ -276,7 +276,7 @@ fn a_new_vm_shares_nothing_with_the_one_before() {
     let worker = take_offer(&daemon, 0, &guest);
     let Guest { socket, window, .. } = guest;
     drop(socket);
-    // The worker hears that the VM is gone.
+    // The worker is told that the VM is gone.
     assert!(is_ready(&worker, LONG));
     assert_eq!(receive(&worker, 1).0.len(), 0);
 
@@ -297,11 +297,11 @@ fn a_hypervisor_that_talks_or_leaves_early_is_dropped() {
     let mut talker = UnixStream::connect(process.socket()).unwrap();
     talker.set_read_timeout(Some(LONG)).unwrap();
     talker.write_all(&[0xff; 64]).unwrap();
-    // It ends in order or by a reset, as what it said was never read.
+    // The connection ends properly or by a reset, because its data was never read.
     while matches!(talker.read(&mut [0; 64]), Ok(1..)) {}
     assert!(process.is_alive());
-    // Those that left may still have the device and the place behind it, and a
-    // hypervisor that comes then is turned away.
+    // The previous connections may not have ended yet, and a hypervisor that connects
+    // meanwhile is refused.
     let mut version = [0; 8];
     let comes = || UnixStream::connect(process.socket()).unwrap();
     while comes().read_exact(&mut version).is_err() {}

@@ -1,5 +1,4 @@
-//! The device process over vfio-user, with a hypervisor, a guest kernel and a
-//! daemon played by the test.
+//! The device process over vfio-user. The test acts as hypervisor, guest kernel and daemon.
 
 mod common;
 
@@ -19,7 +18,7 @@ const GET_REGION_INFO: u16 = 5;
 const SET_IRQS: u16 = 8;
 const REGION_WRITE: u16 = 10;
 
-/// A client, which writes the protocol's words by hand.
+/// A client that encodes messages by hand.
 struct Client(UnixStream);
 
 fn words(numbers: &[u32]) -> Vec<u8> {
@@ -53,7 +52,7 @@ impl Client {
         sendmsg(&self.0, &bytes, &mut control, SendFlags::NOSIGNAL).unwrap();
         let (mut answer, descriptors) = receive(&self.0, 4096);
         let rest = answer.split_off(16);
-        assert_eq!(answer[..4], message[..4], "the answer to another question");
+        assert_eq!(answer[..4], message[..4], "the reply to another command");
         assert_eq!(answer[8..16], [1, 0, 0, 0, 0, 0, 0, 0], "an error");
         (rest, descriptors)
     }
@@ -64,7 +63,7 @@ impl Client {
         self.ask(REGION_WRITE, &payload, None);
     }
 
-    /// The window, as the guest would have it mapped.
+    /// The window that the guest would map.
     fn window(&self) -> std::fs::File {
         let question = words(&[64, 0, 2, 0, 0, 0, 0, 0]);
         let (_, mut descriptors) = self.ask(GET_REGION_INFO, &question, None);
@@ -79,8 +78,7 @@ impl Client {
     }
 }
 
-/// The guest's view of the device. Its doorbells go nowhere: they are rung by
-/// the register.
+/// The guest's view of the device. Its doorbells are unused, because the register rings.
 fn guest(client: &Client) -> Guest {
     let nobody = || eventfd(0, EventfdFlags::NONBLOCK).unwrap();
     Guest {
@@ -138,7 +136,7 @@ fn a_channels_doorbell_reaches_who_serves_it() {
     common::ring(&interrupt);
     assert!(is_ready(&guest.interrupt, LONG));
     assert_eq!(guest.state(2), OPEN);
-    // The VM's end is the session's.
+    // The end of the VM ends the session.
     drop((client, guest));
     assert!(is_ready(&worker, LONG));
     assert_eq!(receive(&worker, 1).0.len(), 0);
@@ -169,11 +167,11 @@ fn clients_that_talk_rubbish_are_dropped_and_followed() {
     ];
     for bytes in &rubbish {
         let mut talker = UnixStream::connect(process.socket()).unwrap();
-        // It may be dropped before all is written.
+        // The process may disconnect it before everything is written.
         let _ = talker.write_all(bytes);
         assert!(is_ready(&talker, LONG), "not dropped: {bytes:x?}");
     }
-    // Commands whose answers nobody reads.
+    // A client that does not read the replies.
     let mut silent = UnixStream::connect(process.socket()).unwrap();
     silent
         .set_write_timeout(Some(std::time::Duration::from_millis(200)))

@@ -34,19 +34,19 @@ services
 virsh version | tail -n 2
 check "an unknown domain is named" refused "there is no domain nobody at qemu:///system" \
 	paragpu attach nobody
-check "another hypervisor is refused" refused "is no QEMU on this machine" \
+check "another hypervisor is refused" refused "is not QEMU on this machine" \
 	paragpu attach -c test:///default test
 
 echo "== define, attach"
 check "the domain is defined" virsh define --validate /packages/domain.xml
-check "attach --live needs it to run" refused "the domain web-1 does not run" \
+check "attach --live needs it to run" refused "the domain web-1 is not running" \
 	paragpu attach web-1 --live
 check "attach" bash -c 'paragpu attach web-1 -o json >/tmp/attached'
 check "attach says what it did" grep -q '"config": true' /tmp/attached
 check "the configuration has the device" has_device web-1
 check "libvirt's schema accepts it" validates web-1
 check "nothing runs for it yet" test ! -e /run/paragpu-libvirt
-check "attach twice is refused" refused "has the device already" paragpu attach web-1
+check "attach twice is refused" refused "already has the device" paragpu attach web-1
 sed 's/web-1/other/' /packages/domain.xml >/tmp/other.xml
 check "a second domain is defined" virsh define /tmp/other.xml
 paragpu attach other --print-xml >/tmp/element.xml
@@ -101,7 +101,7 @@ check "both have the device" has_device web-1
 check "both have the device" has_device web-1 --inactive
 check "libvirt's schema accepts it" validates web-1
 check "a program runs in the guest" waits_for "@test run 2 ended with 0"
-check "attach twice is refused" refused "has the device already" paragpu attach web-1
+check "attach twice is refused" refused "already has the device" paragpu attach web-1
 
 echo "== virsh edit"
 cat >/tmp/editor <<'END'

@@ -2,20 +2,20 @@
 
 use thiserror::Error;
 
-/// Why a frame could not travel.
+/// Why a frame could not be sent or received.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// The peer closed the connection, died, or the device was removed; or
-    /// this side closed it.
+    /// The connection has ended: either side closed it, the peer died, or the device was
+    /// removed.
     #[error("the peer is gone")]
     Closed,
-    /// No room for the frame right now; nothing was sent.
-    #[error("no room for the frame right now")]
+    /// There is no room for the frame; nothing was sent.
+    #[error("no room for the frame")]
     Full,
-    /// The peer broke the protocol; the connection cannot continue.
-    #[error("the peer broke the protocol: {0}")]
+    /// The peer violated the protocol; the connection cannot continue.
+    #[error("the peer violated the protocol: {0}")]
     Protocol(String),
-    /// The operating system refused.
+    /// A system call failed.
     #[error("{context}")]
     Io {
         /// The operation that failed.
@@ -27,7 +27,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// An [`Error::Io`] for what was being done.
+    /// An [`Error::Io`] for the failed operation.
     pub fn io(context: &'static str, source: impl Into<std::io::Error>) -> Self {
         Self::Io {
             context,
@@ -51,7 +51,7 @@ impl Error {
         )
     }
 
-    /// The two sides share no socket that carries descriptors.
+    /// The communicator cannot pass descriptors.
     #[must_use]
     pub fn passes_no_files() -> Self {
         Self::io(

@@ -2,19 +2,19 @@
 
 use paragpu_protocol::frame::FrameHeader;
 
-/// Who knows where the payloads of large frames go.
+/// Knows the destination of the payloads of large frames.
 ///
-/// A receiver asks it while a frame is still on its way, so what it is told of
-/// the frame is all that is known: the frame may never become whole.
+/// A receiver asks while the frame is still arriving, so only the given parts of the frame
+/// are known, and the rest may never arrive.
 pub trait Landing {
-    /// How many of the payload's first bytes say where the others go; `None`
-    /// where the frame goes to no memory that is known.
+    /// The number of bytes at the start of the payload, its head, that determine the
+    /// destination of the rest. `None` if the frame has no known destination.
     fn head(&self, header: &FrameHeader) -> Option<usize>;
 
-    /// Has `read` fill memory where the frame's bytes go from the `at`-th
-    /// after the head on. `read` may fill less than it is given, and says how
-    /// much. False if there is no such memory: before the first byte the
-    /// frame is received like any other, later its bytes are dropped.
+    /// Calls `read` with the destination of the bytes from offset `at` after the head.
+    /// `read` may fill only part of it, and returns the number of bytes. Returns false
+    /// without a destination: the frame is then received like any other if `at` is 0, else
+    /// its further bytes are dropped.
     fn land(
         &mut self,
         header: &FrameHeader,
@@ -23,6 +23,6 @@ pub trait Landing {
         read: &mut dyn FnMut(&mut [u8]) -> usize,
     ) -> bool;
 
-    /// The first `count` bytes that landed of the frame that is on its way.
+    /// The first `count` bytes that have landed of the frame that is still arriving.
     fn landed(&self, count: usize) -> &[u8];
 }

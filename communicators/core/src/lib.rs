@@ -1,11 +1,12 @@
-//! Transport of frames between a guest process and its worker. Nothing here knows of CUDA.
+//! Transport of frames between a guest process and its worker. Nothing here depends on
+//! CUDA.
 //!
 //! A communicator gives each side a [`Connection`]: a [`Sender`] that all threads share, a
 //! [`Receiver`] that one thread reads at a time, and, if both sides can map the same memory,
 //! a shared [`Window`] for bulk data. All implementations pass the same conformance suite
 //! (module `conformance`, behind the feature of that name).
 
-// What others send is read here, so nothing may panic.
+// This crate reads data from peers, so it must not panic.
 #![cfg_attr(
     not(test),
     warn(
@@ -51,7 +52,7 @@ pub struct Connection {
     pub sender: Arc<dyn Sender>,
     /// The receiving half, for one thread at a time.
     pub receiver: Box<dyn Receiver>,
-    /// Memory that both sides see, for bulk bytes; `None` on streams.
+    /// Memory that both sides map, for bulk data; `None` on streams.
     pub window: Option<Arc<Window>>,
     /// Guest side: lets the host copy this process's memory itself; `None`
     /// if it cannot.

@@ -2,8 +2,8 @@
 
 use crate::{Error, Sender};
 
-/// The [`Sender`] of a session that has no connection yet: every frame ends
-/// with [`Error::Closed`].
+/// The [`Sender`] of a session that has no connection yet. All calls return
+/// [`Error::Closed`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Nowhere;
 

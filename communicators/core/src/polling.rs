@@ -3,23 +3,23 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// How a receiver waits: it polls for `spin`, then sleeps in the kernel.
+/// How a receiver waits for a frame: it polls for `spin`, then sleeps in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Polling {
-    /// Longest time spent polling before a sleep. Zero: sleep at once.
+    /// Maximum time spent polling before a sleep. Zero: sleep at once.
     pub spin: Duration,
 }
 
 impl Polling {
-    /// Sleeps at once: no CPU time spent on waiting.
+    /// Sleeps at once, without spending processor time on waiting.
     pub const NONE: Self = Self {
         spin: Duration::ZERO,
     };
 }
 
 impl Default for Polling {
-    /// 50 µs: longer than a round trip whose other end polls, shorter than a
-    /// time slice.
+    /// 50 µs: longer than a round trip to a polling peer, shorter than a scheduler's time
+    /// slice.
     fn default() -> Self {
         Self {
             spin: Duration::from_micros(50),
@@ -27,24 +27,25 @@ impl Default for Polling {
     }
 }
 
-/// Adapts the time spent polling to what the peer does.
+/// Adapts the polling time to the peer's behaviour.
 ///
-/// Full polling while it finds the frames; half as long after each wait that
-/// was much longer, down to 1/16; and little for a while where frames come as
-/// soon as this side sleeps, which is how a peer looks that the polling keeps
-/// from a processor, or where another process had this one meanwhile. Full polling is tried again after 1, 3, 7, … 255 such waits.
+/// It polls in full while that finds frames, and half as long after each wait that was
+/// longer than the limit, down to 1/16. If frames arrive as soon as this side sleeps, or if
+/// another process ran on this processor meanwhile, polling probably keeps the peer from
+/// running. It then polls for 1/16 of the time in the next 1, 3, 7, … 255 waits before it
+/// tries the full time again.
 #[derive(Debug)]
 pub struct Adaptive {
     limit: Duration,
     budget: Duration,
-    /// Waits without full polling after it next fails.
+    /// The last penalty, in waits. The next one is longer.
     penalty: u32,
-    /// Waits left of the last penalty.
+    /// Waits left of that penalty.
     left: u32,
 }
 
 impl Adaptive {
-    /// Starts with the full budget.
+    /// Starts with the full polling time.
     #[must_use]
     pub fn new(polling: Polling) -> Self {
         Self {
@@ -55,13 +56,13 @@ impl Adaptive {
         }
     }
 
-    /// Time to poll in the wait that begins now.
+    /// The polling time of the next wait.
     #[must_use]
     pub fn budget(&self) -> Duration {
         self.budget
     }
 
-    /// The polling itself found a frame.
+    /// Records that polling found a frame.
     pub fn found(&mut self, spin: &Spin) {
         if spin.crowded {
             self.hindered();
@@ -73,7 +74,8 @@ impl Adaptive {
         self.budget = self.limit;
     }
 
-    /// The polling found nothing, and a frame came after a sleep of `slept`.
+    /// Records that polling found nothing, and that a frame arrived after a sleep of
+    /// `slept`.
     pub fn slept(&mut self, spin: &Spin, slept: Duration) {
         if spin.crowded {
             self.hindered();
@@ -95,20 +97,20 @@ impl Adaptive {
     }
 }
 
-/// Looks of the first, busy part of a [`Spin`]: about 1-2 µs in shared memory,
-/// a round trip between two running processors.
+/// Checks in the first, busy part of a [`Spin`]: about 1-2 µs in shared memory, a round
+/// trip between two running processors.
 const BUSY_LOOKS: u32 = 64;
 
-/// Looks of the busy part between two looks at the clock.
+/// Checks of the busy part for each reading of the clock.
 const LOOKS_PER_CLOCK: u32 = 8;
 
-/// A processor given away for longer than this was wanted by somebody.
+/// If yielding the processor took longer than this, another thread ran meanwhile.
 const CROWDED: Duration = Duration::from_micros(5);
 
-/// One polling phase: first busy with `pause`, then giving the processor to
-/// other threads between two looks, so that a peer on the same core runs.
-/// Where somebody does want it the phase ends: a sleeper is woken with more
-/// right to a processor than one who gave it away.
+/// One polling phase. First it is busy with `pause`. Then it yields the processor between
+/// two checks, so that a peer on the same core can run. If another thread did run, the
+/// phase ends, because the scheduler favours a thread that wakes from a sleep over one that
+/// yields.
 #[derive(Debug)]
 pub struct Spin {
     end: Option<Instant>,
@@ -119,7 +121,8 @@ pub struct Spin {
 }
 
 impl Spin {
-    /// A phase of at most `budget`, not past `deadline`.
+    /// Starts a phase of at most `budget`, which ends by `deadline`. The time counts from
+    /// the first reading of the clock.
     #[must_use]
     pub fn new(budget: Duration, deadline: Option<Instant>) -> Self {
         Self {
@@ -131,7 +134,7 @@ impl Spin {
         }
     }
 
-    /// Pauses a little; false once the phase is over.
+    /// Pauses for a moment. Returns false once the phase is over.
     pub fn again(&mut self) -> bool {
         if self.budget.is_zero() || self.crowded {
             return false;

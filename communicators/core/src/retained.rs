@@ -1,22 +1,22 @@
-//! Frames that were sent and may have to be resent.
+//! Sent frames that may have to be resent.
 
 use std::collections::VecDeque;
 
 use paragpu_protocol::frame::{FrameHeader, HEADER_LEN};
 
-/// Frames in the order they were sent. What is small stands as on the wire,
-/// back to back in one piece of memory that is used again and again; large
-/// payloads can stay where they are, in memory `L` that was lent.
+/// Frames in the order in which they were sent. Small ones are stored as on the wire, back
+/// to back in one reused buffer. Large payloads can stay where they are, in borrowed memory
+/// `L`.
 #[derive(Debug)]
 pub struct Retained<L> {
-    /// Frames, behind those that were dropped and lie there still.
+    /// The frames, after dropped ones that have not been removed yet.
     bytes: Vec<u8>,
-    /// Where in `bytes` the first frame begins.
+    /// The offset of the first frame in `bytes`.
     start: usize,
-    /// How many bytes were ever removed from the start of `bytes`.
+    /// Total number of bytes removed from the start of `bytes`.
     removed: u64,
-    /// The ends of payloads that are not in `bytes`, by the position at which
-    /// their frames begin, counted with those removed.
+    /// The borrowed ends of payloads, with the position of their frames, counted from the
+    /// first byte ever stored.
     lent: VecDeque<(u64, L)>,
     lent_bytes: usize,
 }
@@ -28,7 +28,7 @@ impl<L> Default for Retained<L> {
 }
 
 impl<L> Retained<L> {
-    /// With memory for so many bytes.
+    /// Creates a buffer with this capacity in bytes.
     #[must_use]
     pub fn with_capacity(bytes: usize) -> Self {
         Self {
@@ -40,7 +40,7 @@ impl<L> Retained<L> {
         }
     }
 
-    /// Keeps a frame.
+    /// Adds a frame.
     #[inline]
     pub fn push(&mut self, header: FrameHeader, payload: &[&[u8]]) {
         self.bytes.extend_from_slice(&header.to_bytes());
@@ -49,19 +49,19 @@ impl<L> Retained<L> {
         }
     }
 
-    /// Bytes kept, headers included, and those that were lent.
+    /// Number of bytes of all frames, including headers and borrowed ends.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len() - self.start + self.lent_bytes
     }
 
-    /// Whether nothing is kept.
+    /// Whether there are no frames.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.start == self.bytes.len()
     }
 
-    /// Drops everything.
+    /// Drops all frames.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.start = 0;
@@ -74,8 +74,8 @@ impl<L> Retained<L> {
         FrameHeader::from_bytes(header).ok()
     }
 
-    /// Moves what is kept to the start of the memory, once that is no more
-    /// than what is dropped: so each byte is moved once, on average.
+    /// Moves the frames to the start of the buffer once they take no more space than the
+    /// dropped ones. So each byte is moved once on average.
     fn compact(&mut self) {
         let kept = self.bytes.len() - self.start;
         if kept <= self.start {
@@ -88,7 +88,7 @@ impl<L> Retained<L> {
 }
 
 impl<L: AsRef<[u8]>> Retained<L> {
-    /// Keeps a frame whose payload is `start`, and then what was lent.
+    /// Adds a frame whose payload is `start`, followed by borrowed memory.
     pub fn push_lent(&mut self, header: FrameHeader, start: &[u8], end: L) {
         let place = self.removed + self.bytes.len() as u64;
         self.push(header, &[start]);
@@ -96,7 +96,7 @@ impl<L: AsRef<[u8]>> Retained<L> {
         self.lent.push_back((place, end));
     }
 
-    /// Copies what was lent: it is given back.
+    /// Copies all borrowed memory, and drops the borrows.
     pub fn own(&mut self) {
         if self.lent.is_empty() {
             return;
@@ -110,7 +110,7 @@ impl<L: AsRef<[u8]>> Retained<L> {
         *self = owned;
     }
 
-    /// Drops frames from the first on for as long as `arrived` says.
+    /// Drops frames, oldest first, as long as `arrived` returns true for their headers.
     pub fn trim(&mut self, mut arrived: impl FnMut(&FrameHeader) -> bool) {
         while let Some(header) = self.header_at(self.start) {
             if !arrived(&header) {
@@ -129,8 +129,8 @@ impl<L: AsRef<[u8]>> Retained<L> {
         self.compact();
     }
 
-    /// Visits every frame in order, its payload in two parts, until one
-    /// fails.
+    /// Calls `visit` for each frame in order, with its payload in two parts, until it
+    /// returns an error.
     ///
     /// # Errors
     /// As `visit`.

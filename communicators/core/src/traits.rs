@@ -11,42 +11,41 @@ use crate::{Error, Landing};
 /// How long [`Receiver::receive`] may wait for a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// Not at all. Finds a peer that closed the connection; a peer that died
-    /// without a word may be noticed only after many calls.
+    /// Not at all. Detects a peer that closed the connection. A peer that died may be
+    /// detected only after many calls.
     Poll,
-    /// Until this moment.
+    /// Until this time.
     Until(Instant),
     /// Until a frame, the end of the connection, or a [`Wake`].
     Forever,
 }
 
-/// One received frame. The payload is the receiver's private memory: the peer
-/// can no longer change it.
+/// One received frame. The payload is in private memory of the receiver, so the peer cannot
+/// change it any more.
 #[derive(Debug)]
 pub struct Frame<'a> {
     /// The header, its length already checked.
     pub header: FrameHeader,
-    /// `header.length` bytes, less those that landed elsewhere.
+    /// `header.length` bytes, without those that landed elsewhere.
     pub payload: &'a [u8],
-    /// Bytes after `payload` that [`Receiver::receive_into`] let land.
+    /// Number of bytes after `payload` that [`Receiver::receive_into`] wrote to their
+    /// destination.
     pub landed: usize,
 }
 
-/// The sending half; one for all threads of a process.
+/// The sending half, which all threads of a process share.
 pub trait Sender: Send + Sync {
-    /// Appends one frame, its payload gathered from `payload`, and returns the
-    /// sequence number it carries: `sequence` where given (a host's
-    /// acknowledgement), else the next of this session, counted from 1. Frames
-    /// leave in the order of these numbers. Never waits for the peer. May
-    /// buffer: a frame with `slot` 0 leaves by itself soon after; one with
-    /// another slot is only sure to leave with the next
-    /// [`flush`](Self::flush).
+    /// Appends one frame, its payload gathered from `payload`, and returns the sequence
+    /// number it carries: `sequence` if given (a host's acknowledgement), else the next one
+    /// of this session, counted from 1. Frames leave in the order of these numbers. Never
+    /// waits for the peer. May buffer: a frame with `slot` 0 is transmitted soon after by
+    /// itself; one with another slot possibly only with the next [`flush`](Self::flush).
     ///
     /// # Errors
-    /// [`Error::Full`] where the frame would have to wait for the peer
-    /// (nothing was sent: [`wait_for_room`](Self::wait_for_room), then again),
-    /// [`Error::Closed`], [`Error::Protocol`] for an oversized payload or the
-    /// reserved kind 0xffff, [`Error::Io`].
+    /// [`Error::Full`] if the frame would have to wait for the peer (nothing was sent; call
+    /// [`wait_for_room`](Self::wait_for_room) and retry), [`Error::Closed`],
+    /// [`Error::Protocol`] for an oversized payload or the reserved kind 0xffff,
+    /// [`Error::Io`].
     fn try_send(
         &self,
         kind: u16,
@@ -62,22 +61,21 @@ pub trait Sender: Send + Sync {
     /// [`Error::Closed`], [`Error::Protocol`], [`Error::Io`].
     fn wait_for_room(&self, length: usize) -> Result<(), Error>;
 
-    /// Whether frames wait here for [`flush`](Self::flush). Otherwise each is
+    /// Whether frames are buffered until [`flush`](Self::flush). Otherwise each is
     /// transmitted when it is sent.
     fn gathers(&self) -> bool {
         true
     }
 
-    /// Makes sure that everything sent so far reaches the peer without a
-    /// further call. Never waits for the peer.
+    /// Ensures that all frames sent so far reach the peer without a further call. Never
+    /// waits for the peer.
     ///
     /// # Errors
     /// [`Error::Closed`], [`Error::Io`].
     fn flush(&self) -> Result<(), Error>;
 
-    /// Waits until the system has taken everything that was sent, so that
-    /// another process can continue writing where this one stopped; false where
-    /// the peer did not take enough of it in time.
+    /// Waits until the system has accepted all frames, so that another process can continue
+    /// writing after them. Returns false if `deadline` passed first.
     ///
     /// # Errors
     /// [`Error::Closed`], [`Error::Io`].
@@ -85,17 +83,16 @@ pub trait Sender: Send + Sync {
         Ok(true)
     }
 
-    /// Ends the connection both ways: this side's waiting calls return
-    /// [`Error::Closed`]; the peer receives what was flushed before, then
+    /// Ends the connection in both directions. This side's waiting calls return
+    /// [`Error::Closed`]; the peer receives the frames flushed before, then
     /// [`Error::Closed`].
     fn close(&self);
 
-    /// [`try_send`](Self::try_send), waiting for room as long as it takes.
-    /// The way to send bulk data: streams write large payloads from the
-    /// caller's memory without a copy of their own.
+    /// As [`try_send`](Self::try_send), but waits for room as long as it takes. For bulk
+    /// data: streams write large payloads directly from the caller's memory.
     ///
-    /// Both peers blocked here with nobody receiving wait for each other: a
-    /// side that sends bulk data must have a thread that receives.
+    /// A side that sends bulk data must have a thread that receives. Otherwise two peers
+    /// that are blocked here deadlock.
     ///
     /// # Errors
     /// As `try_send`, without [`Error::Full`].
@@ -116,18 +113,18 @@ pub trait Sender: Send + Sync {
         }
     }
 
-    /// Passes an open file to the peer's [`take_file`](Self::take_file), beside the
-    /// frames and without waiting. `number` names it; numbers must rise.
+    /// Passes an open file to the peer's [`take_file`](Self::take_file), outside the frames
+    /// and without waiting. `number` identifies it; numbers must increase.
     ///
     /// # Errors
-    /// [`Error::Io`] with `Unsupported` where the two sides share no socket that
-    /// carries descriptors, and where the socket is full.
+    /// [`Error::Io`]: `Unsupported` if the communicator cannot pass descriptors; also if
+    /// the socket is full.
     fn pass_file(&self, _number: u64, _file: BorrowedFd<'_>) -> Result<(), Error> {
         Err(Error::passes_no_files())
     }
 
     /// Takes the file that the peer passed as `number`, and closes those with lower
-    /// numbers. `None` if it has not been passed. Never waits.
+    /// numbers. Returns `None` if it has not arrived. Never waits.
     ///
     /// # Errors
     /// [`Error::Protocol`], [`Error::Io`].
@@ -135,27 +132,22 @@ pub trait Sender: Send + Sync {
         Ok(None)
     }
 
-    /// The sequence number that the last frame without a given one carried; 0
-    /// before the first.
+    /// The last sequence number that this side assigned itself; 0 before the first.
     fn last_sequence(&self) -> u64;
 }
 
-/// The receiving half; one thread at a time. Dropping it ends the connection
-/// for the peer's senders.
+/// The receiving half, for one thread at a time. Dropping it ends the connection.
 pub trait Receiver: Send {
-    /// The next frame in order, or `None` when `wait` is over or a
-    /// [`Wake`] came.
+    /// Returns the next frame, or `None` if `wait` is over or a [`Wake`] arrived.
     ///
     /// # Errors
-    /// [`Error::Closed`] once every frame sent before the end was received,
-    /// [`Error::Protocol`], [`Error::Io`]. After an error every further call
-    /// fails.
+    /// [`Error::Closed`] after the last frame sent before the end, [`Error::Protocol`],
+    /// [`Error::Io`]. After an error every further call fails.
     fn receive(&mut self, wait: Wait) -> Result<Option<Frame<'_>>, Error>;
 
-    /// As [`receive`](Self::receive); large payloads go where `landing` says,
-    /// where the communicator would else copy them once more. Between two
-    /// calls a frame may be half landed: with another landing, or none, only
-    /// after [`recall`](Self::recall).
+    /// As [`receive`](Self::receive), but receives large payloads directly at their
+    /// destination if that saves a copy. A frame may have landed in part between two calls.
+    /// Before a call with another `landing`, or with none, call [`recall`](Self::recall).
     ///
     /// # Errors
     /// As `receive`.
@@ -167,37 +159,36 @@ pub trait Receiver: Send {
         self.receive(wait)
     }
 
-    /// Takes back what has landed of a frame that is not whole.
+    /// Moves the landed part of an incomplete frame back into the receiver's buffer.
     fn recall(&mut self, _landing: &dyn Landing) {}
 
-    /// The bytes of a frame that were taken from the connection and do not
-    /// make a whole frame yet: the next receiver begins with them.
+    /// Bytes of an incomplete frame that were already read from the connection. A receiver
+    /// that takes over the connection begins with them.
     fn unfinished(&self) -> Vec<u8> {
         Vec::new()
     }
 
-    /// If TLS protects the connection, how another process continues with it
-    /// once its sender has settled. It holds the connection's keys.
+    /// If TLS protects the connection, the state with which another process continues it
+    /// once this sender has settled. It contains the connection's keys.
     fn secured(&self) -> Option<Vec<u8>> {
         None
     }
 
-    /// Ends a [`receive`](Self::receive) that waits in another thread.
+    /// Returns a handle that ends a [`receive`](Self::receive) waiting in another thread.
     fn waker(&self) -> Arc<dyn Wake>;
 }
 
-/// Names memory of this process to the host, which copies it by itself then.
+/// Names memory of this process to the host, which then copies it directly.
 pub trait Pinner: Send + Sync {
-    /// Maximum number of bytes of one piece.
+    /// Maximum number of bytes per call of [`pin`](Self::pin).
     fn most(&self) -> u64;
 
-    /// Pins `length` bytes at `address`, for the host to read, or to write if
-    /// `writable`. The number by which a call can name them until
-    /// [`unpin`](Self::unpin); `None` if they cannot be pinned: go another
-    /// way.
+    /// Pins `length` bytes at `address` for the host to read, and to write if `writable`.
+    /// Returns the number by which a call names them until [`unpin`](Self::unpin). `None`
+    /// if they cannot be pinned; the caller must then copy differently.
     fn pin(&self, address: u64, length: u64, writable: bool) -> Option<u32>;
 
-    /// Lets memory go that no call uses any more.
+    /// Unpins memory. No call may use it any more.
     fn unpin(&self, list: u32);
 }
 

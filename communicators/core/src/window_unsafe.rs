@@ -1,7 +1,7 @@
 //! The shared window: memory that both sides of a connection map.
 //!
-//! The peer may change it at any time, so no reference to it is ever given out. Data is
-//! copied in and out, and the progress counter is atomic.
+//! The peer may change it at any time, so there are no references to it. Data is copied in
+//! and out, and the progress counter is atomic.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -10,27 +10,27 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::Error;
 
-/// A place outside the window.
+/// A range outside the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{length} bytes at offset {offset} are not inside the window of {window} bytes")]
 pub struct WindowError {
-    /// First byte asked for, from the window's begin.
+    /// The requested offset from the start of the window.
     pub offset: u64,
-    /// Bytes asked for.
+    /// The requested length in bytes.
     pub length: u64,
-    /// The window's length.
+    /// The length of the window in bytes.
     pub window: u64,
 }
 
 /// The callback of [`Window::keep`].
 pub type Keeper = Box<dyn Fn() -> Result<(), Error> + Send + Sync>;
 
-/// A mapped region of memory shared with the peer, for bulk bytes.
+/// A mapped region of memory shared with the peer, for bulk data.
 pub struct Window {
     base: NonNull<u8>,
     length: usize,
     progress: NonNull<AtomicU64>,
-    /// A word that stands as long as the memory does, and its value.
+    /// A word that changes when the memory is taken away, and its value until then.
     mark: Option<(NonNull<AtomicU32>, u32)>,
     keeper: Option<Keeper>,
     kept: AtomicBool,
@@ -38,8 +38,8 @@ pub struct Window {
     _owner: Box<dyn Any + Send + Sync>,
 }
 
-// SAFETY: the memory is shared with another process anyway; this type reads
-// and writes it only by copies through raw pointers and atomics.
+// SAFETY: the memory is shared with another process in any case. This type accesses it only
+// through atomics and copies with raw pointers.
 unsafe impl Send for Window {}
 // SAFETY: as above.
 unsafe impl Sync for Window {}
@@ -55,7 +55,7 @@ impl std::fmt::Debug for Window {
 
 impl Window {
     #[must_use]
-    /// A window of `length` bytes at `base`, with the channel's counter of
+    /// Creates a window of `length` bytes at `base`, with the channel's counter of
     /// completed bulk transfers at `progress`.
     ///
     /// # Safety
@@ -79,32 +79,31 @@ impl Window {
         }
     }
 
-    /// The window of memory that may be taken away, as a guest's is with its
-    /// device; `mark` is a word beside it that changes then.
+    /// Marks the memory as one that may be taken away, as a guest's is when its device is
+    /// removed. `mark` is a word beside it whose value changes then.
     ///
     /// # Safety
     /// `mark` must be mapped and aligned to 4 bytes as long as the owner lives.
     #[must_use]
     pub unsafe fn with_mark(mut self, mark: NonNull<AtomicU32>) -> Self {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller promises that it is mapped and aligned.
         let value = unsafe { mark.as_ref() }.load(Ordering::Relaxed);
         self.mark = Some((mark, value));
         self
     }
 
-    /// The window of memory that may be taken away, and what asks for its bytes
-    /// to stay then.
+    /// Sets the callback that asks for the contents to stay when the memory is taken away.
     #[must_use]
     pub fn with_keeper(mut self, keeper: Keeper) -> Self {
         self.keeper = Some(keeper);
         self
     }
 
-    /// Has all bytes of the window stay when its memory is taken away, as memory
-    /// of this process alone. Until then the peer still sees them.
+    /// Ensures that the contents of the window stay, as private memory of this process,
+    /// when its memory is taken away. Until then it remains shared.
     ///
     /// # Errors
-    /// [`Error::Closed`] where it was taken away already; as the system says.
+    /// [`Error::Closed`] if it has already been taken away; errors of the callback.
     pub fn keep(&self) -> Result<(), Error> {
         let Some(keep) = &self.keeper else {
             return Ok(());
@@ -117,7 +116,8 @@ impl Window {
         Ok(())
     }
 
-    /// Whether what was copied out until now stood in the window.
+    /// Whether all data copied out so far came from the window, and not from replacement
+    /// pages.
     #[must_use]
     pub fn is_there(&self) -> bool {
         fence(Ordering::Acquire);
@@ -127,16 +127,14 @@ impl Window {
         }) || self.kept.load(Ordering::Acquire)
     }
 
-    /// First address. The same on both sides where a fixed address was asked
-    /// for on both.
+    /// The first address. It is the same on both sides if both requested a fixed address.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.base.as_ptr() as u64
     }
 
-    /// First byte, for registering the window with a device or building
-    /// pointers into it. The peer may write these bytes at any moment: make no
-    /// references to them.
+    /// The first byte, for registering the window with a device and for pointers into it.
+    /// The peer may write at any time, so no references may be made.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.base.as_ptr()
@@ -157,11 +155,11 @@ impl Window {
     /// Copies `bytes` into the window at `offset`.
     ///
     /// # Errors
-    /// [`WindowError`] where they do not fit; nothing is written then.
+    /// [`WindowError`] if they do not fit; nothing is written then.
     pub fn copy_in(&self, offset: u64, bytes: &[u8]) -> Result<(), WindowError> {
         let at = self.place(offset, bytes.len() as u64)?;
-        // SAFETY: `place` checked that the bytes lie inside the mapping, which
-        // lives as long as self; a private slice cannot overlap it.
+        // SAFETY: `place` checked that the bytes are inside the mapping, which lives as
+        // long as self. A private slice cannot overlap it.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len()) };
         Ok(())
     }
@@ -169,20 +167,20 @@ impl Window {
     /// Fills `bytes` from the window at `offset`.
     ///
     /// # Errors
-    /// [`WindowError`] where the window has not as many; nothing is read then.
+    /// [`WindowError`] if the range is not inside the window; nothing is read then.
     pub fn copy_out(&self, offset: u64, bytes: &mut [u8]) -> Result<(), WindowError> {
         let at = self.place(offset, bytes.len() as u64)?;
-        // SAFETY: as in copy_in. The peer may write at the same time: the
-        // bytes may then be a mixture, which is the peer's own loss.
+        // SAFETY: as in copy_in. If the peer writes at the same time, the copy may be torn,
+        // which harms only the peer's own session.
         unsafe { std::ptr::copy_nonoverlapping(at, bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }
 
-    /// The bytes at `offset..offset + length`, as a checked pointer. Valid
-    /// while the window lives.
+    /// Returns a pointer to the checked range `offset..offset + length`. It is valid while
+    /// the window lives.
     ///
     /// # Errors
-    /// [`WindowError`] where they are not inside the window.
+    /// [`WindowError`] if the range is not inside the window.
     pub fn place(&self, offset: u64, length: u64) -> Result<*mut u8, WindowError> {
         let window = self.length as u64;
         match offset.checked_add(length) {
@@ -196,7 +194,7 @@ impl Window {
         }
     }
 
-    /// The offset of an address inside the window.
+    /// The offset of an address in the window; `None` outside.
     #[must_use]
     pub fn offset_of(&self, address: u64) -> Option<u64> {
         address
@@ -204,15 +202,15 @@ impl Window {
             .filter(|offset| *offset < self.length as u64)
     }
 
-    /// Count of bulk transfers completed by the host in this channel. What
-    /// the host wrote into the window before its
-    /// [`set_progress`](Self::set_progress) is visible after this.
+    /// The number of bulk transfers that the host has completed in this channel. All that
+    /// the host wrote to the window before [`set_progress`](Self::set_progress) is visible
+    /// afterwards.
     #[must_use]
     pub fn progress(&self) -> u64 {
         self.counter().load(Ordering::Acquire)
     }
 
-    /// Host only: publishes the count of completed bulk transfers.
+    /// Host only: publishes the number of completed bulk transfers.
     pub fn set_progress(&self, completed: u64) {
         self.counter().store(completed, Ordering::Release);
     }

@@ -30,7 +30,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Runs `once` several times; the median of what it returns.
+/// Runs `once` several times and returns the median of its results.
 fn repeat(mut once: impl FnMut() -> f64) -> f64 {
     median((0..5).map(|_| once()).collect())
 }
@@ -176,7 +176,7 @@ fn main() {
     let spin = Polling::default().spin;
     println!("post 100 bytes, consumer polls  {:8.1} ns", post(100));
     println!("post   0 bytes, consumer polls  {:8.1} ns", post(0));
-    // Side by side, because other work on the machine comes and goes.
+    // Alternating, because the load of the machine varies.
     let pairs: Vec<_> = (0..7)
         .map(|_| (bare_ping_pong(spin), ping_pong(spin)))
         .collect();

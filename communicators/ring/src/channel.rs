@@ -23,23 +23,23 @@ pub(crate) enum Side {
     Host,
 }
 
-/// A channel region's memory as one side uses it.
+/// The memory of a channel region, as seen by one side.
 pub(crate) trait Region: Send + Sync {
     type Ring: Ring;
     /// The ring that this side produces into.
     fn outgoing(&self) -> &Self::Ring;
     /// The ring that this side consumes.
     fn incoming(&self) -> &Self::Ring;
-    /// 1 once this side closed the connection.
+    /// 1 once this side has closed the connection.
     fn closed_here(&self) -> &AtomicU32;
-    /// 1 once the peer did.
+    /// 1 once the peer has closed it.
     fn closed_there(&self) -> &AtomicU32;
-    /// Whether what was read until now stood in the region, whose memory a
-    /// guest's device takes away with it.
+    /// Whether all data read so far came from the region. When a guest's device is removed,
+    /// other memory takes its place.
     fn is_there(&self) -> bool;
 }
 
-/// Alone in its cache lines (two: the processor fetches pairs).
+/// A value alone in its cache lines: two, because processors prefetch pairs.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Apart<T>(T);
@@ -49,14 +49,15 @@ struct Channel<R: Region> {
     region: R,
     bell: Box<dyn Doorbell>,
     polling: Polling,
-    /// The process that connected: a forked child's copy ends nothing.
+    /// The process that connected. Dropping a forked child's copy must not end the
+    /// connection.
     process: u32,
     waiting: Waiting,
-    /// This side closed the connection, or found it broken.
+    /// This side has closed the connection, or found an error.
     closed: AtomicBool,
-    /// The doorbell reported the peer gone.
+    /// The doorbell has reported that the peer is gone.
     gone: AtomicBool,
-    /// [`Wake::wake`] was called and no receive has seen it.
+    /// [`Wake::wake`] was called, and no receive has consumed it.
     woken: AtomicBool,
     producer: Apart<Mutex<Outgoing>>,
 }
@@ -67,16 +68,16 @@ struct Outgoing {
     sequence: u64,
 }
 
-/// Empty polls between two questions to the system whether the peer lives.
+/// Empty polls between two system calls that check whether the peer lives.
 const POLLS_BETWEEN_CHECKS: u32 = 1024;
 
-/// Posted frames in a row after which more are likely to come.
+/// Number of consecutive posted frames after which more are likely to follow.
 const BURST: u32 = 8;
-/// Pauses in which a few of these gather: a fraction of a microsecond.
+/// Pauses during which a few more gather: a fraction of a microsecond.
 const GATHERING: u32 = 12;
 
-/// Bytes that come free before a producer that sleeps is woken, while there is
-/// more to read. In the model never, so that the drained ring must do it.
+/// Free bytes after which a sleeping producer is woken while there are more records to
+/// read. The model never does so, and thus checks that draining the ring wakes it.
 fn worth_waking(ring: &impl Ring) -> u64 {
     if cfg!(loom) {
         u64::MAX
@@ -88,7 +89,8 @@ fn worth_waking(ring: &impl Ring) -> u64 {
 /// The sending and the receiving half of one side.
 pub(crate) type Halves = (Arc<dyn Sender>, Box<dyn Receiver>);
 
-/// The two halves of one side of a channel, from where its rings stand.
+/// Creates the two halves of one side of a channel, which continue at the current ring
+/// indices.
 pub(crate) fn connect<R: Region + 'static>(
     region: R,
     bell: Box<dyn Doorbell>,
@@ -121,13 +123,13 @@ pub(crate) fn connect<R: Region + 'static>(
     Ok((Arc::new(RingSender { channel }), Box::new(receiver)))
 }
 
-/// Takes one frame without connecting, and asks for a doorbell for the next.
+/// Takes one frame without connecting, and requests a doorbell for the next.
 #[cfg_attr(loom, allow(dead_code))]
 pub(crate) fn take_frame(region: &impl Region) -> Result<Option<(FrameHeader, Vec<u8>)>, Error> {
     let ring = region.incoming();
     let mut consumer = Consumer::attach(ring)?;
     let mut payload = vec![0; MAX_PAYLOAD];
-    // Before the look: a frame that comes after it rings.
+    // Requested before the check, so that a frame that arrives after it rings.
     request(ring.consumer_waits());
     let header = consumer.pop(ring, &mut payload)?;
     consumer.leave(ring);
@@ -138,7 +140,7 @@ pub(crate) fn take_frame(region: &impl Region) -> Result<Option<(FrameHeader, Ve
 }
 
 impl<R: Region> Channel<R> {
-    /// Whether no frame can be sent any more.
+    /// Whether the connection has ended, so that no frame can be sent.
     fn ended(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
             || self.gone.load(Ordering::Relaxed)
@@ -146,19 +148,19 @@ impl<R: Region> Channel<R> {
     }
 
     fn close(&self) {
-        // A process that was forked has the same rings. It must not close the
-        // connection of its parent.
+        // A forked child maps the same rings, and must not close its parent's connection.
         if self.closed.swap(true, Ordering::SeqCst) || std::process::id() != self.process {
             return;
         }
         self.region.closed_here().store(1, Ordering::SeqCst);
         self.bell.leave();
-        // The peer may be gone already, and then needs no doorbell.
+        // An error means that the peer is gone and needs no doorbell.
         let _ = self.bell.ring();
         self.waiting.interrupt(&*self.bell);
     }
 
-    /// Sleeps, having asked for a doorbell; remembers a peer that is gone.
+    /// Sleeps until the doorbell rings; the caller has requested it. Records a peer that is
+    /// gone.
     fn sleep(&self, epoch: u64, deadline: Option<Instant>) -> Result<Event, Error> {
         let event = self.waiting.wait(&*self.bell, epoch, deadline)?;
         if event == Event::Gone {
@@ -167,8 +169,9 @@ impl<R: Region> Channel<R> {
         Ok(event)
     }
 
-    /// Passes a result on; a broken protocol or a failed system call ends the
-    /// connection, and a region that is gone is a loss, whatever it looked like.
+    /// Passes a result on. A protocol violation or a failed system call ends the
+    /// connection. If the region is gone, any error becomes [`Error::Closed`]: it may come
+    /// from reading other memory.
     #[inline]
     fn checked<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
         result.map_err(|error| self.failed(error))
@@ -194,7 +197,7 @@ struct RingSender<R: Region> {
 
 impl<R: Region> Drop for RingSender<R> {
     fn drop(&mut self) {
-        // The receiver may continue; only both halves gone end the connection.
+        // The receiver may continue. Only dropping both halves ends the connection.
         if Arc::strong_count(&self.channel) == 1 {
             self.channel.close();
         }
@@ -243,8 +246,8 @@ impl<R: Region> Sender for RingSender<R> {
         if !channel.checked(pushed)? {
             return Err(Error::Full);
         }
-        // Behind the push and outside the lock: the bell is a system call, and other
-        // threads may push meanwhile.
+        // After the push, so that the peer finds the record; without the lock, because
+        // ringing is a system call and other threads can push meanwhile.
         if take_request(ring.consumer_waits()) {
             channel.checked(channel.bell.ring())?;
         }
@@ -269,8 +272,9 @@ impl<R: Region> Sender for RingSender<R> {
             if spin.again() {
                 continue;
             }
-            // In this order: room that comes after the second look finds the request
-            // and rings; a ring after the epoch was taken ends the sleep at once.
+            // The order matters. If room appears after the second check, the consumer finds
+            // the request and rings. If it rings after the epoch was read, the sleep ends
+            // at once.
             let epoch = channel.waiting.epoch();
             request(channel.region.outgoing().producer_waits());
             if self.has_room(length)? {
@@ -322,7 +326,7 @@ struct RingReceiver<R: Region> {
     channel: Arc<Channel<R>>,
     consumer: Consumer,
     adaptive: Adaptive,
-    /// Posted frames in a row, of a producer that continues.
+    /// Number of consecutive posted frames.
     burst: u32,
     empty_polls: u32,
     buffer: Box<[u8]>,
@@ -335,16 +339,18 @@ impl<R: Region> Drop for RingReceiver<R> {
 }
 
 impl<R: Region> RingReceiver<R> {
-    /// The next frame's header, its payload in `buffer`.
+    /// Copies the next frame's payload to `buffer` and returns its header.
     fn pop(&mut self) -> Result<Option<FrameHeader>, Error> {
         let ring = self.channel.region.incoming();
         let popped = self.consumer.pop(ring, &mut self.buffer);
         let header = self.channel.checked(popped)?;
-        // Memory of a device that was pulled reads as anything, also as a frame.
+        // After the device is removed, the memory may read as anything, including a valid
+        // frame.
         if header.is_some() && !self.channel.region.is_there() {
             return self.channel.checked(Err(Error::Closed));
         }
-        // A producer that sleeps is woken for much, or when there is nothing to read.
+        // A sleeping producer is woken when much is free, or when there is nothing left to
+        // read.
         let least = match header {
             Some(_) => worth_waking(ring),
             None => 0,
@@ -355,9 +361,9 @@ impl<R: Region> RingReceiver<R> {
         Ok(header)
     }
 
-    /// In a burst of posted frames, lets the producer put some before looking
-    /// again: each look takes the line of the ring's tail from its processor,
-    /// which the next frame then waits for.
+    /// In a burst of posted frames, lets some gather before the next check. Each check
+    /// takes the cache line of the ring's tail from the producer's processor, and delays
+    /// its next frame.
     fn gather(&mut self) -> Result<(), Error> {
         if self.burst < BURST || self.consumer.knows_record() {
             return Ok(());
@@ -371,14 +377,14 @@ impl<R: Region> RingReceiver<R> {
         Ok(())
     }
 
-    /// Whether a record is waiting.
+    /// Whether there is a record.
     #[inline]
     fn look(&mut self) -> Result<bool, Error> {
         let found = self.consumer.has_record(self.channel.region.incoming());
         self.channel.checked(found)
     }
 
-    /// The last frames of a connection that ended, then the end.
+    /// Returns the remaining frames of a connection that has ended, then the end.
     fn drain(&mut self) -> Result<Option<FrameHeader>, Error> {
         match self.pop()? {
             Some(header) => Ok(Some(header)),
@@ -425,10 +431,11 @@ impl<R: Region> RingReceiver<R> {
         Ok(header)
     }
 
-    /// Sleeps until there is something to return.
+    /// Sleeps until there is a frame, the end, a wake or the deadline.
     fn slept(&mut self, deadline: Option<Instant>) -> Result<Option<FrameHeader>, Error> {
         loop {
             let epoch = self.channel.waiting.epoch();
+            // In this order, as in `wait_for_room`: epoch, request, second check, sleep.
             request(self.channel.region.incoming().consumer_waits());
             if let Some(header) = self.pop()? {
                 self.stop_waiting();
@@ -449,7 +456,8 @@ impl<R: Region> RingReceiver<R> {
         }
     }
 
-    /// Nothing was there for a receive that does not wait.
+    /// Ends a receive that does not wait and found nothing. Checks now and then whether the
+    /// peer lives.
     fn polled(&mut self) -> Result<Option<FrameHeader>, Error> {
         self.empty_polls = self.empty_polls.wrapping_add(1);
         if self.empty_polls.is_multiple_of(POLLS_BETWEEN_CHECKS) && !self.channel.bell.peer_lives()
@@ -497,7 +505,7 @@ impl<R: Region + 'static> Receiver for RingReceiver<R> {
     }
 }
 
-/// Ends a waiting receive; does not keep the connection open.
+/// Ends a waiting receive. Does not keep the connection open.
 struct RingWaker<R: Region> {
     channel: std::sync::Weak<Channel<R>>,
 }

@@ -1,9 +1,9 @@
-//! Files that the two processes of `shm` pass each other beside their frames.
+//! Files that the two processes of `shm` pass to each other outside the frames.
 //!
-//! The unix socket by whose end each side notices the other's death carries them: a
-//! message of eight bytes, the file's number, with one descriptor. A call names the
-//! number. The socket is a stream, but the kernel never joins two messages that carry
-//! descriptors, so one read takes one message.
+//! They travel over the unix socket whose end tells each side that the other has died. A
+//! message consists of eight bytes, the file's number, and one descriptor. The call that
+//! needs the file names the number. The socket is a stream, but the kernel never merges two
+//! messages that carry descriptors, so one read returns one message.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -24,7 +24,7 @@ pub(crate) fn pass(socket: BorrowedFd<'_>, number: u64, file: BorrowedFd<'_>) ->
     let files = [file];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    // There is space for one.
+    // The buffer has space for one descriptor.
     ancillary.push(SendAncillaryMessage::ScmRights(&files));
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     loop {
@@ -55,7 +55,7 @@ pub(crate) fn take(socket: BorrowedFd<'_>, number: u64) -> Result<Option<OwnedFd
             Err(errno) => return Err(Error::io("cannot take a file", errno)),
         };
         let file = ancillary.drain().find_map(|message| match message {
-            // The kernel closes what there is no space for.
+            // The kernel closes descriptors that do not fit.
             RecvAncillaryMessage::ScmRights(mut files) => files.next(),
             _ => None,
         });
@@ -70,11 +70,11 @@ pub(crate) fn take(socket: BorrowedFd<'_>, number: u64) -> Result<Option<OwnedFd
             }
         };
         match u64::from_le_bytes(bytes).cmp(&number) {
-            // Its call was never sent.
+            // A file whose call was never sent: dropped, and so closed.
             std::cmp::Ordering::Less => {}
             std::cmp::Ordering::Equal => return Ok(Some(file)),
             std::cmp::Ordering::Greater => {
-                return Err(Error::protocol("a file was passed before its turn"));
+                return Err(Error::protocol("a file was passed out of order"));
             }
         }
     }

@@ -92,7 +92,7 @@ impl Input<'_> {
         u64::from(self.u32()) | u64::from(self.u32()) << 32
     }
 
-    /// Any number, but often one that an index might have.
+    /// Any number, but often a plausible index.
     fn index(&mut self, size: u64) -> u64 {
         match self.u8() % 4 {
             0 => self.u64(),
@@ -103,9 +103,8 @@ impl Input<'_> {
     }
 }
 
-/// Consumes, produces, and checks a layout, from arbitrary memory that also
-/// changes between the steps. Panics where anything outside the ring would be
-/// touched, or a consumer would run forever.
+/// Consumes, produces, and checks a layout, on arbitrary memory that also changes between
+/// the steps. Panics on an access outside the ring, and if a consumer does not terminate.
 pub fn fuzz_ring(data: &[u8]) {
     let mut input = Input(data);
     let size = 64 << (input.u8() % 6);
@@ -119,7 +118,7 @@ fn consume(ring: &Scribbled, input: &mut Input<'_>) -> Result<(), Error> {
     let mut consumer = Consumer::attach(ring)?;
     let mut buffer = vec![0; MAX_PAYLOAD];
     for _ in 0..200 {
-        // As many records as fit, each at least a header: then it must end.
+        // No more records fit than this, because each has at least a header.
         let mut most = ring.size() / HEADER_LEN as u64 + 1;
         while let Some(header) = consumer.pop(ring, &mut buffer)? {
             assert!(header.payload_len() as u64 + HEADER_LEN as u64 <= ring.size());
@@ -156,7 +155,7 @@ fn produce(ring: &Scribbled, input: &mut Input<'_>) -> Result<(), Error> {
             let tail = ring.tail.load(Ordering::Relaxed);
             ring.head.store(tail, Ordering::Relaxed);
         }
-        // The consumer may scribble over the producer's own index.
+        // The consumer may overwrite the producer's own index.
         ring.tail.store(input.u64(), Ordering::Relaxed);
     }
     Ok(())

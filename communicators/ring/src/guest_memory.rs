@@ -1,12 +1,12 @@
 //! VM memory that the host can copy directly: over vfio-user, with shareable memory.
 //!
-//! Three parties are involved. The guest's kernel names the pages of a process in a page list
-//! ([`crate::layout::list`]) that no process can write. The hypervisor says which memory the VM
-//! has, and the device process keeps that in a table ([`write_table`]) that a worker can only
-//! read. The worker trusts a list only within the table: it refuses memory that is not the
-//! VM's or that was unmapped since. It also refuses a file until guest and host have each seen
-//! what the other writes there, because a hypervisor may pass on a file of which it uses a
-//! private copy, as QEMU does with `share=off`.
+//! Three parties are involved. The guest's kernel names the pages of a process in a page
+//! list ([`crate::layout::list`]) that no process can write. The hypervisor reports the
+//! VM's memory, which the device process keeps in a table ([`write_table`]) that a worker
+//! can only read. The worker trusts a list only within the table: it refuses memory that is
+//! not the VM's or has been unmapped since. It also refuses a file until guest and host
+//! have each seen what the other wrote there, because a hypervisor may pass a file of which
+//! it uses a private copy, as QEMU does with `share=off`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -22,26 +22,26 @@ use crate::sys::guest_memory_unsafe::Ram;
 use crate::sys::mapping_unsafe::Mapping;
 use crate::sys::region_unsafe::Base;
 
-/// Most files that hold a VM's memory.
+/// Maximum number of files that contain a VM's memory.
 pub const MAX_FILES: usize = 4;
-/// Bytes that [`GuestMemory::check`] needs.
+/// Bytes of memory that [`GuestMemory::check`] needs.
 pub const CHECKED: u64 = 16;
-/// Most ranges of a table.
+/// Maximum number of ranges in a table.
 pub const MAX_RANGES: usize = 1024;
 
 paragpu_protocol::record! {
     /// Memory of the VM: `size` bytes at `address` are those at `offset` of a
     /// file.
     Range {
-        /// First address, as the device sees it.
+        /// The first address, as the device sees it.
         address: u64,
         /// Bytes.
         size: u64,
-        /// Where they begin in the file.
+        /// The offset of the range in the file.
         offset: u64,
         /// Number of the file, less than [`MAX_FILES`].
         file: u32,
-        /// 1 where the device may write.
+        /// 1 if the device may write.
         writable: u32,
     }
 
@@ -49,7 +49,7 @@ paragpu_protocol::record! {
     TableHead {
         /// Odd while the table is being written.
         sequence: u64,
-        /// Ranges.
+        /// The number of ranges.
         count: u64,
     }
 }
@@ -62,23 +62,23 @@ pub const TABLE_SIZE: u64 = (HEAD_SIZE + MAX_RANGES * RANGE_SIZE) as u64;
 /// Why a list cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ThisError)]
 pub enum ListError {
-    /// It names nothing, or is used already.
+    /// It names no memory, or is already in use.
     #[error("page list {0} names nothing")]
     NotReady(u32),
-    /// Its contents are impossible.
-    #[error("page list {0} makes no sense")]
+    /// Its contents are invalid.
+    #[error("page list {0} is malformed")]
     Malformed(u32),
-    /// Bytes beyond what it names.
-    #[error("the page list names fewer bytes")]
+    /// The access exceeds the bytes that it names.
+    #[error("the access exceeds the page list")]
     Short,
-    /// It refers to memory that the VM does not share.
-    #[error("address {0:#x} is not memory of the VM that can be shared")]
+    /// It refers to memory that the VM does not share with the host.
+    #[error("address {0:#x} is not shareable memory of the VM")]
     NotMapped(u64),
-    /// It was not seen that the guest and the host have the same bytes there.
-    #[error("the memory at {0:#x} is not known to be shared")]
+    /// It has not been verified that guest and host see the same bytes there.
+    #[error("the memory at {0:#x} has not been verified to be shared")]
     NotShared(u64),
-    /// The guest does not let the host write there.
-    #[error("the memory at {0:#x} is not to be written")]
+    /// The guest does not allow the host to write there.
+    #[error("the memory at {0:#x} is read-only for the host")]
     ReadOnly(u64),
 }
 
@@ -105,16 +105,17 @@ pub fn write_table(
     put(*sequence, ranges.len())
 }
 
-/// The page lists of a channel, mapped.
+/// The mapped page lists of a channel.
 #[derive(Debug)]
 struct Lists {
     base: Base,
-    /// The channel's next user writes into the same lists, and whose pages a
-    /// list names are let go when the channel is free: not while it is mapped.
+    /// Keeps the channel in use. Its next user writes the same lists, and the pages that
+    /// they name are unpinned when the channel is freed. Neither may happen while the lists
+    /// are mapped.
     _tenure: OwnedFd,
 }
 
-/// A VM's memory and the page lists of one channel, in a worker's hands.
+/// A worker's view of a VM's memory and of the page lists of one channel.
 #[derive(Debug)]
 pub struct GuestMemory {
     lists: Arc<Lists>,
@@ -124,16 +125,15 @@ pub struct GuestMemory {
     ranges: Vec<Range>,
 }
 
-/// A file of the VM's memory.
+/// A file that contains memory of the VM.
 #[derive(Debug)]
 struct File {
     ram: Ram,
-    /// Each side sees the other's writes.
+    /// Guest and host have been seen to share it.
     is_shared: bool,
 }
 
-/// A page list that the host uses; given back to the guest's kernel when it
-/// is dropped.
+/// A page list that the host uses. Dropping it returns it to the guest's kernel.
 #[derive(Debug)]
 pub struct List {
     lists: Arc<Lists>,
@@ -145,9 +145,9 @@ pub struct List {
 }
 
 impl GuestMemory {
-    /// The page lists at `offset` of a device's `window`, and the VM's memory
-    /// that `table` tells of, in `files`. `tenure` stays open as long as the
-    /// lists or one of them are in use, and keeps the channel so long:
+    /// Maps the page lists at `offset` of a device's `window`, and the VM's memory in
+    /// `files`, which `table` describes. `tenure` stays open as long as any list is in use,
+    /// and keeps the channel: see
     /// [`HostChannel::liveness`](crate::pci::HostChannel::liveness).
     ///
     /// # Errors
@@ -184,7 +184,7 @@ impl GuestMemory {
         })
     }
 
-    /// Takes a page list from the guest's kernel, and what it says.
+    /// Takes a page list from the guest's kernel, and copies its contents.
     ///
     /// # Errors
     /// [`ListError::NotReady`], [`ListError::Malformed`].
@@ -205,7 +205,7 @@ impl GuestMemory {
             .map(|index| long(list::ENTRY + 8 * index))
             .map(|entry| (entry & !0xfff, ((entry & 0xfff) + 1) << 12))
             .collect();
-        // From here on its end gives it back.
+        // From here on, dropping it returns the list.
         let list = List {
             lists: Arc::clone(&self.lists),
             number,
@@ -221,13 +221,12 @@ impl GuestMemory {
         }
     }
 
-    /// Reads the first 8 bytes that a list of [`CHECKED`] names; where they are
-    /// `value` the guest's memory is what is seen here, and the others get its
-    /// complement for the guest to see.
+    /// Verifies that guest and host share the file behind a list of [`CHECKED`] bytes. The
+    /// first 8 bytes must be `value`, written by the guest. The other 8 are set to its
+    /// complement, for the guest to verify.
     ///
     /// # Errors
-    /// [`ListError::NotShared`] where they are something else; as
-    /// [`write`](Self::write).
+    /// [`ListError::NotShared`] if they are not; as [`write`](Self::write).
     pub fn check(&mut self, list: &List, value: u64) -> Result<(), ListError> {
         self.refresh();
         let parts = list.parts(0, CHECKED as usize)?;
@@ -255,7 +254,7 @@ impl GuestMemory {
         }
     }
 
-    /// Fills `to` with the bytes at `at` of what the list names.
+    /// Reads bytes at offset `at` of the memory that the list names.
     ///
     /// # Errors
     /// [`ListError`]; some bytes may have been read.
@@ -273,7 +272,7 @@ impl GuestMemory {
         Ok(())
     }
 
-    /// Writes `from` to the bytes at `at` of what the list names.
+    /// Writes bytes at offset `at` of the memory that the list names.
     ///
     /// # Errors
     /// [`ListError`]; some bytes may have been written.
@@ -294,7 +293,7 @@ impl GuestMemory {
         Ok(())
     }
 
-    /// A file for bytes at `address`.
+    /// The file with this number, if it is known to be shared. `address` is for the error.
     fn shared(&self, number: usize, address: u64) -> Result<&Ram, ListError> {
         let file = self.files.get(number);
         let file = file.ok_or(ListError::NotMapped(address))?;
@@ -304,8 +303,8 @@ impl GuestMemory {
         }
     }
 
-    /// Where memory of the VM is, in one piece: the file's number, and where
-    /// in it.
+    /// Finds a contiguous range of the VM's memory: the number of its file and its offset
+    /// there.
     fn find(&self, address: u64, size: usize, write: bool) -> Result<(usize, u64), ListError> {
         let missing = ListError::NotMapped(address);
         let after = self
@@ -316,8 +315,8 @@ impl GuestMemory {
             .and_then(|index| self.ranges.get(index))
             .ok_or(missing)?;
         let into = address - range.address;
-        // A run that reaches over the end of a range is not one of pages that
-        // a kernel found in its memory.
+        // A run that crosses the end of a range is not one of pages that a kernel found in
+        // its memory.
         if into
             .checked_add(size as u64)
             .is_none_or(|end| end > range.size)
@@ -331,8 +330,8 @@ impl GuestMemory {
         Ok((range.file as usize, offset))
     }
 
-    /// Reads the table again where it changed. While it is being written, and
-    /// if it cannot be read, the VM has no memory.
+    /// Rereads the table if it has changed. If it stays inconsistent or cannot be read, the
+    /// VM has no memory.
     fn refresh(&mut self) {
         if self
             .head()
@@ -340,7 +339,7 @@ impl GuestMemory {
         {
             return;
         }
-        // The writer needs microseconds.
+        // The writer takes microseconds.
         for _ in 0..1000 {
             if let Some((sequence, ranges)) = self.read_table() {
                 (self.sequence, self.ranges) = (sequence, ranges);
@@ -373,13 +372,13 @@ impl GuestMemory {
 }
 
 impl List {
-    /// Bytes that it names.
+    /// The number of bytes that it names.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// Where `size` bytes at `at` lie: addresses and sizes.
+    /// Addresses and sizes of the runs that contain `size` bytes at offset `at`.
     fn parts(&self, at: u64, size: usize) -> Result<Vec<(u64, usize)>, ListError> {
         let end = at.checked_add(size as u64).ok_or(ListError::Short)?;
         if end > self.length {
@@ -410,7 +409,7 @@ impl Drop for List {
     fn drop(&mut self) {
         let offset = self.number as usize * list::SIZE as usize + list::STATE;
         let (ready, busy) = (list::READY.to_le(), list::BUSY.to_le());
-        // Another value is the guest's own mischief.
+        // Fails only if the guest has tampered with the state, which harms only the guest.
         let _ = self.lists.base.u32(offset).compare_exchange(
             busy,
             ready,

@@ -1,19 +1,19 @@
-//! Where everything is in the shared window, version 1.1: the Rust mirror of
-//! the device's specification (the kernel module's `linux/paragpu.h`).
+//! The layout of the shared window, version 1.1: the Rust mirror of the device's
+//! specification (the kernel module's `linux/paragpu.h`).
 //!
-//! All integers are little-endian. A *channel region* serves one session; with
-//! `shm` the memory file is one region, with `pci` the device window (BAR2)
-//! holds a device header page and then `channel_count` regions.
+//! All integers are little-endian. A *channel region* serves one session; with `shm`, the
+//! memory file is one region; with `pci`, the device window (BAR2) contains a device header
+//! page and then `channel_count` regions.
 //!
-//! Ring indices count bytes and only grow; they are used modulo the ring's
-//! size. A record is a frame header and its payload, padded to 16 bytes. A
-//! record never wraps: where it would, a pad record (kind [`PAD_KIND`],
-//! length up to the ring's end) fills the end.
+//! Ring indices count bytes and only increase; offsets are indices modulo the ring's size.
+//! A record is a frame header and its payload, padded to 16 bytes. A record never wraps. If
+//! it would, a pad record (kind [`PAD_KIND`], length up to the ring's end) fills the rest
+//! of the ring.
 
 use paragpu_communicator::Error;
 use paragpu_protocol::frame::{HEADER_LEN, MAX_PAYLOAD};
 
-/// The device window (`pci` only): offsets from the begin of BAR2.
+/// The device window (`pci` only): offsets from the start of BAR2.
 pub mod device {
     /// u32: [`MAGIC`](self::MAGIC_VALUE).
     pub const MAGIC: usize = 0x000;
@@ -29,17 +29,17 @@ pub mod device {
     pub const CHANNEL_SIZE: usize = 0x018;
     /// u64: bytes of the whole window.
     pub const WINDOW_SIZE: usize = 0x020;
-    /// u64: offset of the page lists ([`super::list`]), behind the channels;
-    /// 0 if the host cannot reach the guest's memory.
+    /// u64: offset of the page lists ([`super::list`]), after the channels; 0 if the host
+    /// cannot access the guest's memory.
     pub const LIST_OFFSET: usize = 0x028;
-    /// u64[8]: bit c is set by the host before it fires the vector for
-    /// channel c's guest; the guest's interrupt handler takes the words.
+    /// u64[8]: the host sets bit c before it fires the vector for channel c's guest; the
+    /// guest's interrupt handler takes and clears the words.
     pub const PENDING: usize = 0x080;
-    /// u32[512]: who has channel c, see the `STATE_` values.
+    /// u32[512]: the state of channel c, one of the `STATE_` values.
     pub const STATE: usize = 0x100;
     /// "PGPU".
     pub const MAGIC_VALUE: u32 = 0x5550_4750;
-    /// Most channels of a device.
+    /// Maximum number of channels of a device.
     pub const MAX_CHANNELS: u32 = 512;
     /// Bytes of the header page.
     pub const HEADER_SIZE: u64 = 4096;
@@ -73,55 +73,57 @@ pub const BULK_SIZE: usize = 0x038;
 pub const TO_HOST: usize = 0x080;
 /// The indices of the ring host → guest ([`index`]).
 pub const TO_GUEST: usize = 0x180;
-/// u64, host writes: count of bulk transfers completed.
+/// u64, host writes: number of completed bulk transfers.
 pub const BULK_DONE: usize = 0x280;
-/// u32, guest writes: 1 once it closed the connection.
+/// u32, guest writes: 1 once it has closed the connection.
 pub const CLOSED_BY_GUEST: usize = 0x2c0;
-/// u32, host writes: 1 once it closed the connection.
+/// u32, host writes: 1 once it has closed the connection.
 pub const CLOSED_BY_HOST: usize = 0x300;
 
-/// The indices of one ring, from [`TO_HOST`] or [`TO_GUEST`]: each in a
-/// cache line of its own.
+/// The indices of one ring, as offsets from [`TO_HOST`] or [`TO_GUEST`], each in its own
+/// cache line.
 pub mod index {
     /// u64, producer writes: bytes ever produced.
     pub const TAIL: usize = 0x00;
     /// u64, consumer writes: bytes ever consumed.
     pub const HEAD: usize = 0x40;
-    /// u32: consumer sets 1 before it sleeps; producer sets 0 and rings.
+    /// u32: the consumer sets it to 1 before it sleeps; the producer sets it to 0 and
+    /// rings.
     pub const CONSUMER_WAITS: usize = 0x80;
-    /// u32: producer sets 1 before it sleeps; consumer sets 0 and rings.
+    /// u32: the producer sets it to 1 before it sleeps; the consumer sets it to 0 and
+    /// rings.
     pub const PRODUCER_WAITS: usize = 0xc0;
 }
 
-/// A page list: memory of the guest that the host copies itself. Each channel
-/// has [`COUNT`](list::COUNT) of them, outside of what a process can map.
+/// A page list: memory of the guest that the host copies directly. Each channel has
+/// [`COUNT`](list::COUNT) of them, outside the part that a process can map.
 pub mod list {
     /// u32: [`FREE`], [`READY`] or [`BUSY`].
     pub const STATE: usize = 0x00;
-    /// u32: entries.
+    /// u32: number of entries.
     pub const COUNT_OF: usize = 0x04;
-    /// u32: where in the first entry's memory the bytes begin.
+    /// u32: offset of the first byte in the first entry's memory.
     pub const OFFSET: usize = 0x08;
     /// u32: 0 or [`WRITABLE`].
     pub const FLAGS: usize = 0x0c;
-    /// u64: bytes named.
+    /// u64: number of bytes that the list names.
     pub const LENGTH: usize = 0x10;
-    /// u64[[`ENTRIES`]]: address, a multiple of 4096, plus how many more 4096
-    /// bytes follow.
+    /// u64[[`ENTRIES`]]: address, a multiple of 4096, plus the number of further pages of
+    /// 4096 bytes.
     pub const ENTRY: usize = 0x40;
-    /// Names nothing; the guest's kernel may write it.
+    /// The list names no memory; the guest's kernel may write it.
     pub const FREE: u32 = 0;
-    /// Names pinned pages.
+    /// The list names pinned pages.
     pub const READY: u32 = 1;
-    /// The host reads or writes the pages.
+    /// The host is reading or writing the pages.
     pub const BUSY: u32 = 2;
     /// Flag: the host may write to the pages.
     pub const WRITABLE: u32 = 1;
     /// Bytes of a list.
     pub const SIZE: u64 = 16384;
-    /// Most entries.
+    /// Maximum number of entries.
     pub const ENTRIES: usize = 2040;
-    /// Lists of a channel.
+    /// Number of lists of a channel.
     pub const COUNT: u32 = 4;
     /// Maximum number of bytes of memory that one list names.
     pub const PIN_MAX: u64 = 4 << 20;
@@ -131,35 +133,36 @@ pub mod list {
 pub const MAGIC_VALUE: u32 = 0x4843_4750;
 /// 1.1.
 pub const VERSION_VALUE: u32 = 0x0001_0001;
-/// Bytes before the rings.
+/// Bytes of the header before the rings.
 pub const HEADER_SIZE: u64 = 4096;
-/// Rings and the bulk area begin on a multiple of this.
+/// Alignment in bytes of the rings and the bulk area.
 pub const PAGE: u64 = 4096;
-/// Kind of the record that fills a ring's end; no frame has it.
+/// Kind of the pad record at a ring's end. No frame has it.
 pub const PAD_KIND: u16 = 0xffff;
-/// Records begin on a multiple of this.
+/// Alignment in bytes of records.
 pub const RECORD_ALIGN: u64 = 16;
-/// Smallest ring: the largest record and the padding before it fit twice.
+/// Minimum size of a ring in bytes: the largest record and the padding before it fit twice.
 pub const MIN_RING_SIZE: u64 = 1 << 20;
-/// Largest ring.
+/// Maximum size of a ring in bytes.
 pub const MAX_RING_SIZE: u64 = 1 << 30;
 
-/// Bytes that a frame of `length` payload bytes takes in a ring.
+/// Bytes that a frame with `length` payload bytes takes in a ring, without padding before
+/// it.
 #[must_use]
 pub fn record_size(length: usize) -> u64 {
     (HEADER_LEN as u64 + length as u64).next_multiple_of(RECORD_ALIGN)
 }
 
-/// Where a ring lies in its region.
+/// The place of a ring or the bulk area in its region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// First byte, from the region's begin.
+    /// Offset from the start of the region.
     pub offset: u64,
     /// Bytes.
     pub size: u64,
 }
 
-/// A region's layout, checked.
+/// The checked layout of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// Bytes of the region.
@@ -168,15 +171,15 @@ pub struct Layout {
     pub to_host: Extent,
     /// The ring host → guest.
     pub to_guest: Extent,
-    /// The bulk area, from after the rings.
+    /// The bulk area, after the rings.
     pub bulk: Extent,
 }
 
 impl Layout {
-    /// Two rings of `ring_size` bytes each, all the rest bulk area.
+    /// Two rings of `ring_size` bytes each; the rest is bulk area.
     ///
     /// # Errors
-    /// [`Error::Protocol`] where the sizes are out of range or do not fit.
+    /// [`Error::Protocol`] if the sizes are out of range or do not fit.
     pub fn new(region_size: u64, ring_size: u64) -> Result<Self, Error> {
         let region_size = region_size - region_size % PAGE;
         let rings = ring_size
@@ -205,11 +208,11 @@ impl Layout {
         .checked(region_size)
     }
 
-    /// The layout, if every part lies inside `mapped` bytes, after the header
-    /// and apart from the others.
+    /// Checks that every part is inside `mapped` bytes, after the header, and does not
+    /// overlap another.
     ///
     /// # Errors
-    /// [`Error::Protocol`] saying what is wrong.
+    /// [`Error::Protocol`] with the reason.
     pub fn checked(self, mapped: u64) -> Result<Self, Error> {
         if self.region_size > mapped || self.region_size < HEADER_SIZE {
             return Err(Error::protocol(format!(
@@ -246,7 +249,7 @@ impl Layout {
         Ok(self)
     }
 
-    /// Bytes from the region's begin that the rings and the header need.
+    /// Bytes from the start of the region to the end of the rings.
     #[must_use]
     pub fn framing_size(&self) -> u64 {
         let end = |place: Extent| place.offset + place.size;

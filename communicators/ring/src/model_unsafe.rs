@@ -18,7 +18,7 @@ use crate::channel::{Halves, Region, Side, connect};
 use crate::doorbell::{Doorbell, Event};
 use crate::ring::{Consumer, Producer, Ring};
 
-/// The unit that one side at a time may touch.
+/// Bytes of a unit that only one side at a time may access.
 const UNIT: usize = 16;
 
 struct ModelRing {
@@ -29,7 +29,7 @@ struct ModelRing {
     producer_waits: AtomicU32,
 }
 
-// SAFETY: loom's cells panic when two threads touch one without order.
+// SAFETY: loom's cells panic on unordered accesses of two threads.
 unsafe impl Send for ModelRing {}
 // SAFETY: as above.
 unsafe impl Sync for ModelRing {}
@@ -73,7 +73,7 @@ impl Ring for ModelRing {
         for (index, byte) in bytes.iter().enumerate() {
             let at = offset as usize + index;
             self.units[at / UNIT].with_mut(|unit| {
-                // SAFETY: loom panics where another thread may touch the unit.
+                // SAFETY: loom panics if another thread may access the unit.
                 unsafe { (*unit)[at % UNIT] = *byte }
             });
         }
@@ -217,8 +217,8 @@ fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// Records arrive whole and in order, around the ring's end too, and no byte
-/// is written while it is read.
+/// Records arrive whole and in order, also across the ring's end, and no byte is written
+/// while it is read.
 #[test]
 fn model_indices() {
     check(3, || {
@@ -253,8 +253,7 @@ fn model_indices() {
     });
 }
 
-/// A consumer that goes to sleep is woken by every frame: else loom finds the
-/// deadlock.
+/// Every frame wakes a consumer that goes to sleep. Otherwise loom finds the deadlock.
 #[test]
 fn model_no_frame_is_slept_through() {
     check(3, || {
@@ -295,14 +294,14 @@ fn sleep_for_room(size: usize, frames: u64) {
     });
 }
 
-/// The ring has room for one frame.
+/// No wake-up is lost in a ring with room for one frame.
 #[test]
 fn model_no_room_is_slept_through() {
     sleep_for_room(32, 3);
 }
 
-/// The ring has room for two: room is given back several times before anybody
-/// asks whether the producer sleeps.
+/// No wake-up is lost in a ring with room for two frames, where room is published several
+/// times between two checks whether the producer sleeps.
 #[test]
 fn model_no_step_is_slept_through() {
     sleep_for_room(64, 4);

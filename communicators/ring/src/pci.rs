@@ -17,8 +17,8 @@ use crate::sys::mapping_unsafe::Mapping;
 use crate::sys::node_unsafe::{NodeDoorbell, NodePinner, fade, info};
 use crate::sys::region_unsafe::Base;
 
-/// What the host side needs of a channel; all of it comes from the device
-/// process, never from the guest.
+/// A channel as the host side needs it. All values come from the device process, never from
+/// the guest.
 #[derive(Debug)]
 pub struct HostChannel {
     /// The device's memory file.
@@ -27,21 +27,21 @@ pub struct HostChannel {
     pub doorbell: OwnedFd,
     /// Eventfd that fires the device's interrupt vector in the guest.
     pub interrupt: OwnedFd,
-    /// Reports a hang-up (POLLHUP) when the virtual machine or the device
-    /// process is gone: a pipe or unix socket whose other end they hold. It is
-    /// open as long as anything of the channel is mapped here: the device
-    /// process gives the channel to no other program before.
+    /// Reports a hang-up (POLLHUP) when the virtual machine or the device process is gone:
+    /// a pipe or unix socket whose other end they hold. It stays open as long as any part
+    /// of the channel is mapped here. Until it closes, the device process does not give the
+    /// channel to another program.
     pub liveness: Option<OwnedFd>,
     /// The channel's number.
     pub channel: u32,
-    /// Where it begins in the memory file, bytes.
+    /// Its offset in the memory file, in bytes.
     pub offset: u64,
-    /// Its bytes.
+    /// Its size in bytes.
     pub size: u64,
 }
 
-/// A channel in the hands of the device process: while nobody has it open,
-/// until its first frame was read, and again after its session.
+/// A channel that the device process handles: until its first frame has been read, and
+/// again after its session.
 #[derive(Debug)]
 pub struct IdleChannel {
     slot: DeviceSlot,
@@ -52,11 +52,10 @@ pub struct IdleChannel {
 }
 
 impl IdleChannel {
-    /// The channel number `channel`, `size` bytes at `offset` of the device's
-    /// memory.
+    /// Channel `channel`, which is `size` bytes at `offset` of the device's memory.
     ///
     /// # Errors
-    /// [`Error::Protocol`] for a place that cannot be, [`Error::Io`].
+    /// [`Error::Protocol`] for an invalid range, [`Error::Io`].
     pub fn new(memory: OwnedFd, channel: u32, offset: u64, size: u64) -> Result<Self, Error> {
         let header = Mapping::new(memory.as_fd(), offset, layout::HEADER_SIZE, None)?;
         Ok(Self {
@@ -68,12 +67,11 @@ impl IdleChannel {
         })
     }
 
-    /// Writes a fresh header: empty rings of `ring_size` bytes each, the rest
-    /// bulk area. Only while no guest has the channel open and no worker
-    /// serves it.
+    /// Writes a new header: empty rings of `ring_size` bytes each; the rest is bulk area.
+    /// Call only while no guest has the channel open and no worker serves it.
     ///
     /// # Errors
-    /// [`Error::Protocol`] for impossible sizes.
+    /// [`Error::Protocol`] for invalid sizes.
     pub fn initialise(&self, ring_size: u64) -> Result<Layout, Error> {
         let layout = Layout::new(self.size, ring_size)?;
         self.header.initialise(&layout);
@@ -91,8 +89,8 @@ impl IdleChannel {
         self.slot.state().store(state.to_le(), Ordering::Release);
     }
 
-    /// Ends the session whose worker is gone, so that the guest's poll
-    /// reports a hang-up; `interrupt` fires the device's vector.
+    /// Ends a session whose worker is gone, so that the guest's poll reports a hang-up.
+    /// `interrupt` fires the device's vector.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -105,13 +103,12 @@ impl IdleChannel {
         signal(interrupt.as_fd())
     }
 
-    /// Takes the first frame that the guest sent, if it is there; the rest
-    /// stays for [`attach_host`]. A guest that sends one later rings the
-    /// channel's doorbell.
+    /// Takes the guest's first frame if it has arrived; further ones remain for
+    /// [`attach_host`]. A frame that arrives later rings the channel's doorbell.
     ///
     /// # Errors
-    /// [`Error::Protocol`] where the header, the indices or the frame are not
-    /// possible, [`Error::Io`].
+    /// [`Error::Protocol`] if the header, the indices or the frame are invalid,
+    /// [`Error::Io`].
     pub fn take_frame(&self) -> Result<Option<(FrameHeader, Vec<u8>)>, Error> {
         let layout = read_layout(self.memory.as_fd(), self.offset, self.size)?;
         let mapping = map_framing(self.memory.as_fd(), self.offset, &layout)?;
@@ -120,12 +117,11 @@ impl IdleChannel {
     }
 }
 
-/// Host side: connects to a channel where its rings stand, after
+/// Host side: connects to a channel at its current ring indices, after
 /// [`IdleChannel::take_frame`].
 ///
 /// # Errors
-/// [`Error::Protocol`] where the channel's header or indices are not possible,
-/// [`Error::Io`].
+/// [`Error::Protocol`] if the channel's header or indices are invalid, [`Error::Io`].
 pub fn attach_host(host: HostChannel, options: Options) -> Result<Connection, Error> {
     let slot = DeviceSlot::new(host.memory.as_fd(), host.channel)?;
     let layout = read_layout(host.memory.as_fd(), host.offset, host.size)?;
@@ -149,15 +145,15 @@ pub fn attach_host(host: HostChannel, options: Options) -> Result<Connection, Er
     parts.connect(Box::new(bell), options)
 }
 
-/// Guest side: opens the device node, which gives this process a channel of
-/// its own, and connects. `staging` says how many bytes at the begin of a
-/// window of that length are this side's own business: once the device is gone
-/// they and the rings only hold nothing, while the rest stays. After
-/// [`Window::keep`](paragpu_communicator::Window::keep) all of the window does.
+/// Guest side: opens the device node, which gives this process a channel of its own, and
+/// connects. `staging` returns, for the length of the window, how many bytes at its start
+/// are staging. If the device goes away, the rings and these bytes are lost, while the rest
+/// of the window stays. After [`Window::keep`](paragpu_communicator::Window::keep), all of
+/// it stays.
 ///
 /// # Errors
-/// [`Error::Io`] where the device does not open or map, [`Error::Protocol`]
-/// where what it maps is no channel.
+/// [`Error::Io`] if the device cannot be opened or mapped, [`Error::Protocol`] if its
+/// memory is not a valid channel.
 pub fn attach_guest(
     node: &Path,
     options: Options,
@@ -175,13 +171,13 @@ pub fn attach_guest(
             layout::VERSION_VALUE >> 16
         )));
     }
-    // Before the first look at the channel.
+    // Before anything is read from the channel, so that a later device removal is detected.
     fade(&node, layout::HEADER_SIZE)?;
     let layout = read_layout(node.as_fd(), 0, info.channel_size)?;
     let staged = staging(layout.bulk.size).min(layout.bulk.size);
     fade(&node, layout.bulk.offset + staged)?;
-    // One mapping of the whole channel, so that its bulk area lands on the
-    // address asked for.
+    // One mapping of the whole channel, placed so that its bulk area is at the requested
+    // address.
     let address = match options.window_address {
         None => None,
         Some(window) => Some(
@@ -241,7 +237,7 @@ impl DeviceSlot {
         u32::from_le(self.state().load(Ordering::Acquire)) == device::STATE_OPEN
     }
 
-    /// Tells the guest's interrupt handler whom the interrupt is for.
+    /// Tells the guest's interrupt handler which channel the interrupt is for.
     pub(crate) fn set_pending(&self) {
         let word = device::PENDING + 8 * (self.channel as usize / 64);
         let bit = 1_u64 << (self.channel % 64);

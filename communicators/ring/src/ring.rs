@@ -1,4 +1,4 @@
-//! The index protocol of one ring: one producer, one consumer. Neither trusts what the other
+//! The index protocol of one ring: one producer, one consumer. Neither trusts the other's
 //! writes.
 
 use paragpu_communicator::Error;
@@ -7,13 +7,13 @@ use paragpu_protocol::frame::{FrameHeader, HEADER_LEN};
 use crate::layout::{PAD_KIND, RECORD_ALIGN, record_size};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, full_fence};
 
-/// Memory of one ring, as both sides see it.
+/// The shared memory of one ring.
 pub(crate) trait Ring: Send + Sync {
     /// Bytes of the ring, a power of two.
     fn size(&self) -> u64;
-    /// Bytes ever produced.
+    /// Total bytes produced.
     fn tail(&self) -> &AtomicU64;
-    /// Bytes ever consumed.
+    /// Total bytes consumed.
     fn head(&self) -> &AtomicU64;
     /// 1 while the consumer needs a doorbell for new records.
     fn consumer_waits(&self) -> &AtomicU32;
@@ -23,35 +23,35 @@ pub(crate) trait Ring: Send + Sync {
     fn write(&self, offset: u64, bytes: &[u8]);
     /// Copies from `offset` (both inside the ring, not wrapping).
     fn read(&self, offset: u64, bytes: &mut [u8]);
-    /// Says that what is at `offset` will be written soon.
+    /// Hints that the memory at `offset` will be written soon.
     fn prepare(&self, _offset: u64) {}
 }
 
-/// Says that the caller is about to sleep until the peer sets something, and
-/// must look at it once more after this.
+/// Announces that the caller is about to sleep until the peer publishes something. The
+/// caller must check for it once more after this.
 ///
-/// Pairs with [`take_request`]: the one stores its flag, fences, loads the
-/// index; the other stores the index, fences, loads the flag. One of the two
-/// sees the other's store, so no wake-up is lost. (Every change of a flag is a
-/// swap: loom orders the changes of two threads only then.)
+/// Pairs with [`take_request`]: one side stores the flag, fences, and loads the index; the
+/// other stores the index, fences, and loads the flag. At least one of them sees the
+/// other's store, so no wake-up is lost. (All changes of a flag are swaps, because loom
+/// orders the changes of two threads only then.)
 pub(crate) fn request(flag: &AtomicU32) {
     flag.swap(1, Ordering::Relaxed);
     full_fence();
 }
 
-/// Takes the caller's own request back: it does not sleep after all.
+/// Withdraws the caller's own request, because it does not sleep after all.
 pub(crate) fn withdraw(flag: &AtomicU32) {
     flag.swap(0, Ordering::Relaxed);
 }
 
-/// Whether the peer asked for a doorbell after what the caller has just
-/// published; takes the request, so that only one doorbell answers it.
+/// Whether the peer has requested a doorbell for what the caller has just published.
+/// Consumes the request, so that it is answered by one doorbell only.
 pub(crate) fn take_request(flag: &AtomicU32) -> bool {
     full_fence();
     flag.load(Ordering::Relaxed) != 0 && flag.swap(0, Ordering::Relaxed) != 0
 }
 
-/// `tail - head`, if these can be the indices of a ring of `size` bytes.
+/// `tail - head`, if these are valid indices of a ring of `size` bytes.
 fn used(tail: u64, head: u64, size: u64) -> Result<u64, Error> {
     let used = tail.wrapping_sub(head);
     if used > size || !(tail | head).is_multiple_of(RECORD_ALIGN) {
@@ -66,12 +66,12 @@ fn used(tail: u64, head: u64, size: u64) -> Result<u64, Error> {
 #[derive(Debug)]
 pub(crate) struct Producer {
     tail: u64,
-    /// The consumer's head when last looked at.
+    /// The consumer's head as last read.
     head: u64,
 }
 
 impl Producer {
-    /// Continues where the ring stands.
+    /// Continues at the current indices of the ring.
     pub(crate) fn attach(ring: &impl Ring) -> Result<Self, Error> {
         let tail = ring.tail().load(Ordering::Acquire);
         let head = ring.head().load(Ordering::Acquire);
@@ -79,13 +79,13 @@ impl Producer {
         Ok(Self { tail, head })
     }
 
-    /// Bytes from the current position that a record of `length` payload
-    /// bytes takes, the padding before it included.
+    /// Bytes from the current position that a record with `length` payload bytes takes,
+    /// including padding before it.
     fn need(&self, ring: &impl Ring, length: usize) -> u64 {
         let record = record_size(length);
         let to_end = ring.size() - (self.tail & (ring.size() - 1));
-        // A record never wraps, so that each side copies it in one piece. What is
-        // left before the ring's end becomes padding.
+        // A record never wraps, so that each side copies it in one piece. The rest before
+        // the ring's end becomes padding.
         if record > to_end {
             to_end + record
         } else {
@@ -96,24 +96,24 @@ impl Producer {
     /// Whether a frame of `length` payload bytes fits now.
     pub(crate) fn has_room(&mut self, ring: &impl Ring, length: usize) -> Result<bool, Error> {
         let need = self.need(ring, length);
-        // The head as last known can only be too low. While that is enough, the
-        // consumer's cache line stays where it is.
+        // The last known head can only be too low. While it leaves enough room, the
+        // consumer's cache line is not touched.
         if self.tail.wrapping_sub(self.head) + need <= ring.size() {
             return Ok(true);
         }
-        // Acquire: the consumer has copied out what is overwritten from here on.
+        // Acquire: the consumer has copied out the bytes that are overwritten from here on.
         let head = ring.head().load(Ordering::Acquire);
         let now_used = used(self.tail, head, ring.size())?;
-        // Room that was there cannot vanish: a peer that takes it back is broken.
+        // Room cannot shrink. A peer that takes it back violates the protocol.
         if now_used > self.tail.wrapping_sub(self.head) {
-            return Err(Error::protocol("the ring's head went back"));
+            return Err(Error::protocol("the ring's head moved backwards"));
         }
         self.head = head;
         Ok(now_used + need <= ring.size())
     }
 
-    /// Appends a frame; false if there is no room. `header.length` is the
-    /// length of all parts together.
+    /// Appends a frame. Returns false if there is no room. `header.length` is the total
+    /// length of all parts.
     pub(crate) fn push(
         &mut self,
         ring: &impl Ring,
@@ -144,32 +144,34 @@ impl Producer {
             at += part.len() as u64;
         }
         self.tail = self.tail.wrapping_add(record);
-        // Release: a consumer that sees this tail sees the record, padding included.
+        // Release: a consumer that sees this tail sees the record, including padding.
         ring.tail().store(self.tail, Ordering::Release);
-        // The consumer's processor has these lines from when it read them last.
+        // The next lines are still in the cache of the consumer's processor, which read
+        // them last.
         ring.prepare(self.tail & mask);
         Ok(true)
     }
 }
 
-/// Bytes after whose consumption a producer that looks finds room.
-/// Less than a thread looks before it sleeps, at some microseconds a launch.
+/// The consumer publishes its head after this many bytes. They are a few launches of some
+/// microseconds each, so that a producer that polls for room finds it before it would
+/// sleep.
 const STEP: u64 = if cfg!(loom) { 16 } else { 256 };
 
 /// The consuming side's private state.
 #[derive(Debug)]
 pub(crate) struct Consumer {
     head: u64,
-    /// The producer's copy of `head`.
+    /// The head as last published to the producer.
     published: u64,
-    /// How far it was when the producer's request was last looked at.
+    /// The published head when the producer's request was last checked.
     asked: u64,
-    /// The producer's tail when last looked at.
+    /// The producer's tail as last read.
     tail: u64,
 }
 
 impl Consumer {
-    /// Continues where the ring stands.
+    /// Continues at the current indices of the ring.
     pub(crate) fn attach(ring: &impl Ring) -> Result<Self, Error> {
         let head = ring.head().load(Ordering::Acquire);
         let tail = ring.tail().load(Ordering::Acquire);
@@ -182,12 +184,12 @@ impl Consumer {
         })
     }
 
-    /// Whether a record waits to be read, as far as is known without a look.
+    /// Whether a record is known to be available, without reading the ring's tail.
     pub(crate) fn knows_record(&self) -> bool {
         self.tail != self.head
     }
 
-    /// Whether a record waits to be read.
+    /// Whether a record is available.
     pub(crate) fn has_record(&mut self, ring: &impl Ring) -> Result<bool, Error> {
         if self.knows_record() {
             return Ok(true);
@@ -198,8 +200,8 @@ impl Consumer {
         Ok(tail != self.head)
     }
 
-    /// Copies the payload of the next frame to the begin of `buffer` and
-    /// returns its header; `None` if the ring is empty.
+    /// Copies the payload of the next frame to the start of `buffer` and returns its
+    /// header; `None` if the ring is empty.
     pub(crate) fn pop(
         &mut self,
         ring: &impl Ring,
@@ -224,10 +226,10 @@ impl Consumer {
                 "record of {length} bytes where {available} are left"
             )));
         };
-        // A producer pads only up to the ring's begin. A second padding would let a
-        // peer keep this side busy without sending anything.
+        // After padding comes the start of the ring, where a producer never pads. Accepting
+        // more padding would let a peer keep this side busy without sending anything.
         if header.kind == PAD_KIND {
-            return Err(Error::protocol("a padding at the ring's begin"));
+            return Err(Error::protocol("padding at the start of the ring"));
         }
         let offset = self.head & (ring.size() - 1);
         ring.read(offset + HEADER_LEN as u64, payload);
@@ -235,13 +237,13 @@ impl Consumer {
         Ok(Some(header))
     }
 
-    /// Bytes that may be read from `head` on without wrapping.
+    /// Bytes that can be read from `head` without wrapping.
     fn available(&self, ring: &impl Ring) -> u64 {
         let to_end = ring.size() - (self.head & (ring.size() - 1));
         self.tail.wrapping_sub(self.head).min(to_end)
     }
 
-    /// A private copy of the header at `head`: 16 bytes are there, because
+    /// A private copy of the header at `head`. Its 16 bytes are inside the ring, because
     /// indices are multiples of 16. Its length is not checked yet.
     fn header(&self, ring: &impl Ring) -> FrameHeader {
         let mut bytes = [0; HEADER_LEN];
@@ -268,12 +270,12 @@ impl Consumer {
         Ok(())
     }
 
-    /// Lets the producer reuse what was consumed; returns whether it must be
-    /// rung because it sleeps, which is asked once `least` bytes came free.
+    /// Lets the producer reuse consumed bytes. Returns whether it sleeps and must be rung,
+    /// which is checked once `least` bytes have become free.
     ///
-    /// A producer that looks for room finds it after [`STEP`] bytes: with the
-    /// steps in which sleepers are woken, threads that launch waited for
-    /// thousands of launches at a time.
+    /// A producer that polls for room finds it after [`STEP`] bytes. With the larger steps
+    /// in which sleepers are woken, launching threads waited for thousands of launches at a
+    /// time.
     pub(crate) fn publish(&mut self, ring: &impl Ring, least: u64) -> bool {
         let consumed = self.head.wrapping_sub(self.published);
         if consumed != 0 && consumed >= least.min(STEP) {
@@ -281,8 +283,8 @@ impl Consumer {
             // Release: everything up to here is copied out before it is overwritten.
             ring.head().store(self.head, Ordering::Release);
         }
-        // Also what was stored without a look at the request: the producer may
-        // have begun to sleep in between.
+        // Also counts bytes published without a check of the request, because the producer
+        // may have gone to sleep in between.
         let unasked = self.published.wrapping_sub(self.asked);
         if unasked == 0 || unasked < least {
             return false;
@@ -291,9 +293,9 @@ impl Consumer {
         take_request(ring.producer_waits())
     }
 
-    /// Stores where another consumer continues. A producer that waits for room
-    /// keeps waiting: that consumer's first [`publish`](Self::publish) finds
-    /// its request.
+    /// Publishes the position at which another consumer continues. A producer that waits
+    /// for room keeps waiting: that consumer's first [`publish`](Self::publish) finds its
+    /// request.
     pub(crate) fn leave(self, ring: &impl Ring) {
         ring.head().store(self.head, Ordering::Release);
     }

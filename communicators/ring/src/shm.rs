@@ -1,8 +1,7 @@
 //! The communicator `shm`: rings in a memfd between two processes of one host.
 //!
-//! The host creates the region and its doorbells and passes [`GuestEnds`] over the guest's unix
-//! socket. Both sides keep the socket open; its end is how each notices that the other is
-//! gone.
+//! The host creates the region and its doorbells and passes [`GuestEnds`] over the guest's
+//! unix socket. Both sides keep the socket open. Its end tells each that the other is gone.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -17,14 +16,13 @@ use crate::sys::eventfd::{EventDoorbell, new_eventfd};
 use crate::sys::mapping_unsafe::Mapping;
 use crate::sys::region_unsafe::Base;
 
-/// How one side takes part.
+/// The options of one side.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
     /// How long receivers poll before they sleep.
     pub polling: Polling,
-    /// Where the bulk area is mapped: the same address on both sides makes
-    /// host pointers mean the same on both. Must be page-aligned and free.
-    /// `None`: anywhere.
+    /// The address at which the bulk area is mapped; must be page-aligned and free. With
+    /// the same address on both sides, host pointers are valid on both. `None`: anywhere.
     pub window_address: Option<u64>,
 }
 
@@ -40,7 +38,7 @@ pub struct GuestEnds {
 }
 
 impl GuestEnds {
-    /// How many descriptors there are.
+    /// The number of descriptors.
     pub const COUNT: usize = 3;
 
     /// The descriptors to pass, in order.
@@ -53,10 +51,10 @@ impl GuestEnds {
         ]
     }
 
-    /// The descriptors as they were passed.
+    /// Takes the descriptors as they were passed.
     ///
     /// # Errors
-    /// [`Error::Protocol`] where their number is wrong.
+    /// [`Error::Protocol`] if their number is wrong.
     pub fn from_fds(fds: Vec<OwnedFd>) -> Result<Self, Error> {
         let fds = <[OwnedFd; Self::COUNT]>::try_from(fds).map_err(|fds: Vec<OwnedFd>| {
             Error::protocol(format!(
@@ -74,12 +72,12 @@ impl GuestEnds {
     }
 }
 
-/// Host side: creates a region of `region_size` bytes with two rings of
-/// `ring_size` bytes, the rest being bulk area, and connects to it. The memory
-/// is taken as it is touched. `liveness` is the guest's unix socket.
+/// Host side: creates a region of `region_size` bytes with two rings of `ring_size` bytes,
+/// the rest being bulk area, and connects to it. Memory is allocated on first access.
+/// `liveness` is the guest's unix socket.
 ///
 /// # Errors
-/// [`Error::Protocol`] for impossible sizes, [`Error::Io`].
+/// [`Error::Protocol`] for invalid sizes, [`Error::Io`].
 pub fn create(
     region_size: u64,
     ring_size: u64,
@@ -92,7 +90,7 @@ pub fn create(
         .map_err(|errno| Error::io("cannot create the shared memory", errno))?;
     rustix::fs::ftruncate(&memory, layout.region_size)
         .map_err(|errno| Error::io("cannot size the shared memory", errno))?;
-    // A guest that shrank the file would make the host fault.
+    // If a guest shrank the file, the host would take SIGBUS.
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&memory, seals)
         .map_err(|errno| Error::io("cannot seal the shared memory", errno))?;
@@ -123,16 +121,17 @@ pub fn create(
     Ok((parts.connect(Box::new(bell), options)?, ends))
 }
 
-/// Guest side: connects to the region that the host created. `liveness` is
-/// the unix socket to the host.
+/// Guest side: connects to a region that the host created. `liveness` is the unix socket to
+/// the host.
 ///
 /// # Errors
-/// [`Error::Protocol`] where the region is not one, [`Error::Io`].
+/// [`Error::Protocol`] if the memory is not a valid region, [`Error::Io`].
 pub fn attach(ends: GuestEnds, liveness: OwnedFd, options: Options) -> Result<Connection, Error> {
     connect(ends, liveness, options, Side::Guest)
 }
 
-/// Host side: continues with a region where another process stopped serving it.
+/// Host side: continues with a region at the point where another process stopped serving
+/// it.
 ///
 /// # Errors
 /// As [`attach`].
@@ -178,7 +177,7 @@ fn connect(
     parts.connect(Box::new(bell), options)
 }
 
-/// The layout of the region at `offset` of a file, which has `size` bytes.
+/// Reads the layout of the region of `size` bytes at `offset` of a file.
 pub(crate) fn read_layout(memory: BorrowedFd<'_>, offset: u64, size: u64) -> Result<Layout, Error> {
     if size < layout::HEADER_SIZE {
         return Err(Error::protocol(format!("a region of {size} bytes")));
@@ -211,7 +210,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) base: Base,
     pub(crate) layout: Layout,
     pub(crate) memory: BorrowedFd<'a>,
-    /// Where the region begins in the file.
+    /// The offset of the region in the file.
     pub(crate) file_offset: u64,
     pub(crate) side: Side,
     /// Open as long as the window is mapped.

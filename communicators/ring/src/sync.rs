@@ -20,7 +20,7 @@ pub(crate) fn full_fence() {
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// Locks.
+/// Locks a mutex.
 #[cfg(not(loom))]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock()
@@ -40,7 +40,7 @@ pub(crate) fn wait<'a, T>(
     guard
 }
 
-/// Locks. A model ends with the first panic, so that no lock is poisoned.
+/// Locks a mutex. A model ends with the first panic, so no lock is ever poisoned.
 #[cfg(loom)]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex

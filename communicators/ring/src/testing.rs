@@ -1,6 +1,6 @@
-//! A VM whose memory the host reaches, for tests: its pages, the page lists of
-//! a channel as its kernel may write them, and the table of its memory as its
-//! device process writes it.
+//! A VM whose memory the host can copy, for tests: its pages, the page lists of a channel
+//! as its kernel may write them, and the table of its memory as its device process writes
+//! it.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -18,12 +18,12 @@ use crate::layout::list;
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
-/// Pages of the VM's memory, unless a test asks for more.
+/// Pages of the VM's memory, unless a test needs more.
 pub const PAGES: u64 = 16;
-/// The memory's first address.
+/// The first address of the memory.
 pub const BASE: u64 = 0x10_0000;
 
-/// The guest's and the device process's side of it.
+/// The guest's and the device process's side.
 #[derive(Debug)]
 pub struct Vm {
     /// The page lists of two channels, one after the other.
@@ -32,9 +32,9 @@ pub struct Vm {
     pub table: OwnedFd,
     /// The VM's memory.
     pub ram: OwnedFd,
-    /// What [`write_table`] counts.
+    /// The sequence number of the table.
     pub sequence: u64,
-    /// Hung up when nobody uses the first channel's lists any more.
+    /// Reports a hang-up once the first channel's lists are unused.
     pub tenure: OwnedFd,
     size: u64,
 }
@@ -52,14 +52,14 @@ pub fn page(number: u64) -> u64 {
 }
 
 impl Vm {
-    /// One of [`PAGES`] pages.
+    /// A VM with [`PAGES`] pages.
     #[must_use]
     pub fn new() -> (Self, GuestMemory) {
         Self::with_pages(PAGES)
     }
 
-    /// One whose page `n` holds the byte `n % 256`, and what a worker has of
-    /// its first channel, after the check that it is the VM's.
+    /// A VM whose page `n` is filled with the byte `n % 256`, and a worker's view of its
+    /// first channel, after the check that the memory is shared.
     #[must_use]
     pub fn with_pages(pages: u64) -> (Self, GuestMemory) {
         let (vm, mut memory) = Self::unchecked(pages);
@@ -73,7 +73,7 @@ impl Vm {
         (vm, memory)
     }
 
-    /// The same before that check.
+    /// The same without that check.
     #[must_use]
     pub fn unchecked(pages: u64) -> (Self, GuestMemory) {
         let (tenure, kept) = pipe().unwrap();
@@ -95,7 +95,7 @@ impl Vm {
         (vm, memory)
     }
 
-    /// All its memory.
+    /// The range of all its memory.
     #[must_use]
     pub fn all(&self, writable: u32) -> Range {
         Range {
@@ -107,12 +107,12 @@ impl Vm {
         }
     }
 
-    /// The hypervisor's messages about its memory.
+    /// Sets the table of its memory, as after messages of the hypervisor.
     pub fn map(&mut self, ranges: &[Range]) {
         write_table(self.table.as_fd(), &mut self.sequence, ranges).unwrap();
     }
 
-    /// What the guest's kernel writes, the state last.
+    /// Writes a page list as the guest's kernel does, the state last.
     pub fn name(&self, number: u64, entries: &[u64], offset: u32, length: u64, flags: u32) {
         let base = number * list::SIZE;
         let put = |at: usize, bytes: &[u8]| {
@@ -149,13 +149,13 @@ impl Vm {
         bytes
     }
 
-    /// One of them.
+    /// One of these bytes.
     #[must_use]
     pub fn byte(&self, offset: u64) -> u8 {
         self.bytes(offset, 1)[0]
     }
 
-    /// Writes into its memory, as a program in it does.
+    /// Writes to its memory, as a program in the VM does.
     pub fn write(&self, offset: u64, bytes: &[u8]) {
         pwrite(&self.ram, bytes, offset).unwrap();
     }

@@ -7,8 +7,8 @@ use paragpu_communicator::Error;
 use crate::doorbell::{Doorbell, Event};
 use crate::sync::{Condvar, Mutex, lock, wait};
 
-/// Lets any number of threads wait for the doorbell: one of them sleeps in
-/// the kernel, the others behind it, and all look again when it rang.
+/// Lets any number of threads wait for the doorbell. One of them sleeps in the kernel, the
+/// others on a condition variable, and all check again when it rings.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     state: Mutex<State>,
@@ -19,7 +19,7 @@ pub(crate) struct Waiting {
 struct State {
     /// Counts rings and interruptions.
     epoch: u64,
-    /// A thread sleeps in [`Doorbell::wait`].
+    /// Whether a thread is in [`Doorbell::wait`].
     polling: bool,
 }
 
@@ -34,14 +34,14 @@ impl Waiting {
         }
     }
 
-    /// What to give to [`wait`](Self::wait): take it first, then look whether
-    /// there is something to wait for.
+    /// The epoch to pass to [`wait`](Self::wait). Read it first, then check whether there
+    /// is something to wait for.
     pub(crate) fn epoch(&self) -> u64 {
         lock(&self.state).epoch
     }
 
-    /// Sleeps until the doorbell rang or [`interrupt`](Self::interrupt) was
-    /// called since `epoch` was taken, or the deadline passed.
+    /// Sleeps until the doorbell rings or [`interrupt`](Self::interrupt) is called, also if
+    /// that was since `epoch` was read, or until the deadline.
     pub(crate) fn wait(
         &self,
         bell: &dyn Doorbell,
@@ -50,25 +50,25 @@ impl Waiting {
     ) -> Result<Event, Error> {
         let mut state = lock(&self.state);
         loop {
-            // The bell rang after the caller took the epoch. What it looked at since
-            // may be out of date, so it must look again instead of sleeping.
+            // The bell rang after the caller read the epoch. What it has checked since may
+            // be out of date, so it must check again instead of sleeping.
             if state.epoch != epoch {
                 return Ok(Event::Rang);
             }
             if !state.polling {
                 state.polling = true;
                 drop(state);
-                // Not under the lock: other threads must be able to queue up behind this
-                // one, and `interrupt` to reach it.
+                // Without the lock, so that other threads can queue behind this one, and
+                // `interrupt` can reach it.
                 let event = bell.wait(deadline);
                 state = lock(&self.state);
                 state.polling = false;
-                // This thread's deadline concerns no other; every other event does.
+                // Only this thread's deadline does not concern the others.
                 if !matches!(event, Ok(Event::Deadline)) {
                     state.epoch += 1;
                 }
                 drop(state);
-                // Also after a deadline: one of the others must take over the bell.
+                // Also after a deadline, because one of the others must take over the bell.
                 self.changed.notify_all();
                 return event;
             }
@@ -80,11 +80,11 @@ impl Waiting {
         }
     }
 
-    /// Makes every thread that waits look again.
+    /// Makes all waiting threads check again.
     pub(crate) fn interrupt(&self, bell: &dyn Doorbell) {
         let mut state = lock(&self.state);
-        // The epoch first: a thread that is not asleep yet sees it. The bell next:
-        // a thread that sleeps in the kernel hears nothing else.
+        // The epoch first, for a thread that is about to sleep. The bell next, because a
+        // thread that sleeps in the kernel notices nothing else.
         state.epoch += 1;
         let polling = state.polling;
         drop(state);

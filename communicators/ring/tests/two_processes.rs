@@ -12,12 +12,12 @@ use paragpu_communicator_ring::shm::{self, GuestEnds, Options};
 use paragpu_communicator_stream::handshake::{receive_with_fds, send_with_fds};
 
 const SOCKET: &str = "PARAGPU_TEST_SOCKET";
-/// A window address of this test alone, far from what the system maps.
+/// A window address that only this test uses, far from the system's mappings.
 const WINDOW: u64 = 0x4000_0000_0000;
 const REGION: u64 = 32 << 20;
 const ECHOES: u64 = 2000;
 
-/// One test at a time can have the address.
+/// Only one test at a time can use the address.
 fn options(role: &str) -> Options {
     Options {
         window_address: (role == "echoing_guest").then_some(WINDOW),
@@ -64,7 +64,7 @@ fn echoing_guest() {
     loop {
         match guest.receiver.receive(Wait::Until(soon().unwrap())) {
             Ok(Some(frame)) => {
-                // What the host wrote before it sent the frame is there.
+                // Bytes that the host wrote before it sent the frame are visible.
                 let mut bulk = vec![0; 4096];
                 window.copy_out(4096, &mut bulk).unwrap();
                 assert!(bulk.iter().all(|byte| *byte == 0xab));
@@ -114,7 +114,7 @@ fn mute_guest() {
     }
 }
 
-/// A killed guest is found by a receiver and by a sender without room.
+/// A receiver and a sender without room both detect a killed guest.
 #[test]
 fn a_killed_process_is_found() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Checks certificate chains, which must be short so that the check is cheap.
+//! Limits the length of certificate chains, so that checking them is cheap.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, SignatureScheme,
 };
 
-/// Most certificates between a peer's and its authority's.
+/// Maximum number of certificates between a peer's and its authority's.
 const MOST: usize = 4;
 
-/// A peer shows more certificates than are looked at.
+/// A peer shows too many certificates.
 #[derive(Debug, thiserror::Error)]
-#[error("the peer shows {shown} certificates beside its own, of at most {most}")]
+#[error("the peer shows {shown} certificates besides its own; at most {most} are allowed")]
 struct TooManyCertificates {
     shown: usize,
     most: usize,
 }
 
-/// Checks who connects. Every order of the certificates that a stranger shows
-/// may be a way to an authority, and webpki tries up to 200,000 ways: a tenth
-/// of a second for 150 certificates.
+/// Checks the certificates of connecting peers. Any order of a stranger's certificates
+/// might lead to an authority, and webpki tries up to 200,000 paths: a tenth of a second
+/// for 150 certificates.
 #[derive(Debug)]
 pub struct ShortChains(pub Arc<dyn ClientCertVerifier>);
 

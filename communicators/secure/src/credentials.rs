@@ -17,35 +17,34 @@ use rustls::{
 use crate::CertificateError;
 use crate::chain::ShortChains;
 
-/// The three files of one side, as its configuration names them.
+/// The three files in the configuration of one side.
 #[derive(Debug, Clone, Copy)]
 pub struct Files<'a> {
-    /// The settings' section, for messages: `tcp`.
+    /// The section of the settings, for messages, such as `tcp`.
     pub section: &'a str,
-    /// Certificates of the authorities that the other side must be of.
+    /// Certificates of the authorities that may have issued the other side's certificate.
     pub ca: &'a Path,
-    /// This side's certificate, and what leads from it to an authority.
+    /// This side's certificate, and those between it and an authority.
     pub certificate: &'a Path,
     /// Its private key.
     pub key: &'a Path,
-    /// Others may read the private key, too: something else keeps it.
+    /// Whether other users may read the private key, because it is protected otherwise.
     pub key_shared: bool,
 }
 
-/// Which ciphers a connection may use.
+/// The ciphers that a connection may use, by how long their keys last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wear {
-    /// The fastest. A connection ends after 2^24 records in one direction, and
-    /// its session continues over another one.
+    /// The fastest ciphers. A connection ends after 2^24 records in one direction, and its
+    /// session continues over another one.
     Replaceable,
-    /// Those whose keys are never used up, for a connection that no other can
-    /// replace.
+    /// Ciphers whose keys never wear out, for a connection that cannot be replaced.
     Lasting,
 }
 
-/// Both roles of one side: it shows its certificate, and believes those of its
-/// authorities only. TLS 1.3 and nothing before it; each connection shows the
-/// certificates anew.
+/// The credentials of one side, as client or server. It shows its certificate, and trusts
+/// only those of its authorities. It speaks TLS 1.3 only, without resumption: each
+/// connection checks the certificates again.
 #[derive(Debug, Clone)]
 pub struct Credentials {
     client: Arc<ClientConfig>,
@@ -91,7 +90,7 @@ impl Credentials {
         })
     }
 
-    /// The end that connected, to a machine of this name or address.
+    /// The client's end of a connection to a machine with this name or address.
     ///
     /// # Errors
     /// One sentence.
@@ -103,7 +102,7 @@ impl Credentials {
             .map_err(|error| error.to_string())
     }
 
-    /// The end that was connected to.
+    /// The server's end of a connection.
     ///
     /// # Errors
     /// One sentence.
@@ -115,7 +114,7 @@ impl Credentials {
 }
 
 fn provider(wear: Wear) -> CryptoProvider {
-    // Both have keys of 32 bytes, as `Secured` expects.
+    // Both have keys of 32 bytes, as `Secured` requires.
     let lasting = cipher_suite::TLS13_CHACHA20_POLY1305_SHA256;
     CryptoProvider {
         cipher_suites: match wear {
@@ -144,7 +143,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|error| error.to_string())?;
     if list.is_empty() {
-        return Err("it holds no certificate in PEM form".into());
+        return Err("it contains no certificate in PEM format".into());
     }
     Ok(list)
 }
@@ -162,7 +161,7 @@ fn private_key(files: &Files<'_>) -> Result<PrivateKeyDer<'static>, CertificateE
     let failed = refused(files, "key", files.key);
     let file = std::fs::metadata(files.key).map_err(|error| failed(&error))?;
     if file.mode() & 0o077 != 0 && !files.key_shared {
-        return Err(failed(&"others may read it: chmod 600"));
+        return Err(failed(&"other users may read it: run chmod 600"));
     }
     PrivateKeyDer::from_pem_file(files.key).map_err(|error| failed(&error))
 }

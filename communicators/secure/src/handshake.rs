@@ -12,24 +12,24 @@ use crate::Error;
 use crate::record::{CIPHER, HEADER, Secured};
 use crate::secrets::Key;
 
-/// Maximum number of bytes that a peer may have sent before [`Handshake::read`] gives the
-/// first: its certificates, with what leads from them to an authority.
+/// Maximum number of bytes that a peer may send before [`Handshake::read`] returns the
+/// first byte of data: mainly its certificates.
 pub const READ_MOST: usize = 64 << 10;
 
-/// A connection whose two sides get to know each other. It reads records one
-/// by one, and not a byte further.
+/// A connection during its handshake. It reads records one by one and nothing beyond, so
+/// that `Secured` finds the rest in the socket.
 #[derive(Debug)]
 pub struct Handshake {
     connection: Connection,
-    /// The available part of the next record.
+    /// The part of the next record that has arrived.
     record: Vec<u8>,
-    /// Bytes read before the first one was given.
+    /// Bytes read before the first byte of data was returned.
     read: usize,
 }
 
 impl Handshake {
-    /// One side of it: [`Credentials::client`](crate::Credentials::client) or
-    /// [`Credentials::server`](crate::Credentials::server).
+    /// Begins one side of a handshake: [`Credentials::client`](crate::Credentials::client)
+    /// or [`Credentials::server`](crate::Credentials::server).
     #[must_use]
     pub fn new(connection: Connection) -> Self {
         Self {
@@ -57,8 +57,8 @@ impl Handshake {
         self.connection.peer_certificates()?.first()
     }
 
-    /// Sends these bytes, behind the handshake; [`Errno::AGAIN`] where the
-    /// socket takes no more: [`flush`](Self::flush) then.
+    /// Sends data after the handshake. On [`Errno::AGAIN`] the socket is full; call
+    /// [`flush`](Self::flush) later.
     ///
     /// # Errors
     /// [`Error`].
@@ -70,10 +70,10 @@ impl Handshake {
         self.flush(socket)
     }
 
-    /// Sends what waits.
+    /// Sends pending bytes.
     ///
     /// # Errors
-    /// [`Error`]; [`Errno::AGAIN`] where the socket takes no more.
+    /// [`Error`]; [`Errno::AGAIN`] if the socket is full.
     pub fn flush(&mut self, socket: impl AsFd) -> Result<(), Error> {
         let mut to = Out(socket.as_fd());
         while self.connection.wants_write() {
@@ -84,12 +84,12 @@ impl Handshake {
         Ok(())
     }
 
-    /// Appends up to `most` bytes that the peer sent behind the handshake, and
-    /// takes the handshake as far as it goes.
+    /// Continues the handshake as far as possible without waiting, and appends up to `most`
+    /// bytes of data that the peer sent after it.
     ///
     /// # Errors
-    /// [`Error`]; [`Errno::AGAIN`] where nothing is there; [`Error::Ended`] at
-    /// the connection's end.
+    /// [`Error`]; [`Errno::AGAIN`] if nothing has arrived; [`Error::Ended`] at the end of
+    /// the connection.
     pub fn read(
         &mut self,
         socket: impl AsFd,
@@ -104,7 +104,7 @@ impl Handshake {
             let read = self.connection.reader().read(room);
             bytes.truncate(start + read.as_ref().map_or(0, |count| *count));
             match read {
-                // An end in order.
+                // The peer ended the connection properly.
                 Ok(0) if most > 0 => return Err(Error::Ended),
                 Ok(count) => return Ok(count),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -112,20 +112,20 @@ impl Handshake {
             }
             self.receive(socket)?;
             let came = self.connection.process_new_packets();
-            // An answer, or why there is none.
+            // Sends an answer, or the alert if the handshake failed.
             let sent = self.flush(socket);
             came?;
             sent?;
         }
     }
 
-    /// Receives the rest of one record, and gives it to rustls.
+    /// Receives the rest of one record, and passes it to rustls.
     fn receive(&mut self, socket: BorrowedFd<'_>) -> Result<(), Error> {
         loop {
             let wanted = match self.record.first_chunk::<HEADER>() {
                 None => HEADER,
                 Some([kind, major, _, high, low]) => {
-                    // change_cipher_spec to application_data.
+                    // Record types from change_cipher_spec to application_data.
                     if !(20..=23).contains(kind) || *major != 3 {
                         return Err(Error::Plain);
                     }
@@ -163,8 +163,8 @@ impl Handshake {
         Ok(())
     }
 
-    /// The connection, once the handshake is complete and all is sent. What the
-    /// peer sent and nobody read comes first.
+    /// Returns the connection, once the handshake is complete and everything is sent. Data
+    /// that the peer sent and that was not read yet comes first.
     ///
     /// # Errors
     /// [`Error`].
@@ -173,7 +173,7 @@ impl Handshake {
             return Err(Error::State);
         }
         let mut plain = Vec::new();
-        // Ends as soon as nothing is there.
+        // Stops when nothing is left.
         let _ = self.connection.reader().read_to_end(&mut plain);
         let (seal, open) = Key::pair(self.connection.dangerous_extract_secrets()?)?;
         Secured::new(seal, open, &plain)

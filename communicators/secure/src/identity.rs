@@ -1,9 +1,9 @@
-//! Which VM a guest's certificate is for, and what it may use.
+//! The VM of a guest's certificate, and its limits.
 //!
-//! A certificate says so in one name of the kind URI:
-//! `paragpu:vm/NAME?memory=BYTES&sessions=COUNT`. What is left out is not
-//! limited by the certificate. Whatever else such a URI names is an error: a
-//! limit that this release does not know must not be passed over.
+//! They are encoded in a subject alternative name of type URI:
+//! `paragpu:vm/NAME?memory=BYTES&sessions=COUNT`. Omitted values are not limited by the
+//! certificate. An unknown parameter is an error, because ignoring a limit that a later
+//! release added would grant too much.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,15 +17,15 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 /// The contents of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Described {
-    /// The hosts that it names: names and addresses.
+    /// The names and addresses of hosts that it names.
     pub names: Vec<String>,
     /// The VM that it names.
     pub identity: Option<Identity>,
-    /// When it ends, in seconds since 1970.
+    /// When it expires, in seconds since 1970.
     pub expires: u64,
 }
 
-/// The contents of a file's first certificate.
+/// Reads the first certificate of a file.
 ///
 /// # Errors
 /// One clause.
@@ -64,19 +64,20 @@ const MOST_NAME: usize = 64;
 pub struct Identity {
     /// The VM's name.
     pub vm: String,
-    /// Device memory of all its sessions together, in bytes; 0 for no limit.
+    /// Maximum device memory of all its sessions together, in bytes; 0 for no limit.
     pub memory: u64,
-    /// Sessions at once; 0 for no limit.
+    /// Maximum number of concurrent sessions; 0 for no limit.
     pub sessions: u32,
-    /// The serial number of the lease that it is for; 0 for none. It is good
-    /// while the host has that lease.
+    /// The serial number of its lease; 0 for none. The certificate is valid only while the
+    /// host has that lease.
     pub lease: u64,
-    /// When it ends, in seconds since 1970; 0 for never.
+    /// When it expires, in seconds since 1970; 0 for never.
     pub expires: u64,
 }
 
 impl Identity {
-    /// That of a certificate; `None` for one that is no guest's.
+    /// Reads the identity in a certificate; `None` for a certificate without one, which is
+    /// not for a guest.
     ///
     /// # Errors
     /// One clause.
@@ -133,11 +134,11 @@ impl Identity {
         Ok(identity)
     }
 
-    /// The name by which a certificate says this; [`expires`](Self::expires) is
-    /// the certificate's own.
+    /// The URI that encodes this identity, without [`expires`](Self::expires), which a
+    /// certificate states itself.
     ///
     /// # Errors
-    /// One clause: the VM's name does not fit.
+    /// One clause: the VM's name is invalid.
     pub fn uri(&self) -> Result<String, String> {
         check_name(&self.vm)?;
         let limits = [
@@ -155,11 +156,11 @@ impl Identity {
     }
 }
 
-/// A VM's name as a certificate may have it.
+/// Checks a VM's name for use in a certificate.
 fn check_name(vm: &str) -> Result<(), String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-~".contains(&byte);
     let fits = (1..=MOST_NAME).contains(&vm.len()) && vm.bytes().all(plain);
-    // A name such as 10.0.0.2 would be an address's.
+    // A name such as 10.0.0.2 would be mistaken for an address, whose limits then apply.
     if !fits || vm.parse::<IpAddr>().is_ok() {
         let start: String = vm.chars().take(MOST_NAME).collect();
         return Err(format!(

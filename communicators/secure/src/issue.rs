@@ -15,25 +15,25 @@ use rcgen::{
 use crate::Identity;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long an authority is good.
+/// How long an authority's certificate is valid.
 const AUTHORITY: Duration = Duration::from_secs(20 * 365 * 24 * 60 * 60);
 
-/// Why there is no certificate.
+/// Why a certificate could not be issued.
 #[derive(Debug, thiserror::Error)]
 pub enum IssueError {
     /// A file or directory cannot be used.
     #[error("cannot use {}", path.display())]
     File {
-        /// Which.
+        /// The path.
         path: PathBuf,
         /// The system error.
         #[source]
         source: std::io::Error,
     },
-    /// A key or a name does not fit.
+    /// A key or a name is unusable.
     #[error("{}: {reason}", path.display())]
     Unusable {
-        /// The file that it was of, or was to become.
+        /// The file that contains it, or that would be named after it.
         path: PathBuf,
         /// One clause.
         reason: String,
@@ -47,19 +47,19 @@ pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// A certificate and its key.
+/// The files of an issued certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Issued {
     /// The authority's certificate.
     pub ca: PathBuf,
     /// The certificate.
     pub certificate: PathBuf,
-    /// Its key, readable by its owner alone.
+    /// Its private key, readable by its owner only.
     pub key: PathBuf,
 }
 
 impl Authority {
-    /// The one in `directory`, which is made if it does not exist.
+    /// Opens the authority in `directory`, and creates it if it does not exist.
     ///
     /// # Errors
     /// [`IssueError`].
@@ -82,7 +82,7 @@ impl Authority {
         Self::load(&directory)
     }
 
-    /// The one that is in `directory`.
+    /// Opens the authority in `directory`, which must exist.
     ///
     /// # Errors
     /// [`IssueError`].
@@ -96,8 +96,9 @@ impl Authority {
         Ok(Self { directory, issuer })
     }
 
-    /// A host's certificate, for these names and addresses: it takes guests and
-    /// sessions, and sends sessions. The files are named after the first.
+    /// Issues a certificate for a host with these names and addresses. It lets the host
+    /// accept guests and migrations, and send migrations. The files are named after the
+    /// first name.
     ///
     /// # Errors
     /// [`IssueError`].
@@ -111,9 +112,9 @@ impl Authority {
         self.issue(name, params, &usages, until)
     }
 
-    /// A guest's certificate. It proves which VM a guest is of, and no more: no
-    /// host takes a session from its holder, and no guest takes its holder for a
-    /// host. The files are named after the VM.
+    /// Issues a certificate for a guest. It proves only which VM the guest belongs to: no
+    /// host accepts a migration from its holder, and no guest accepts its holder as a host.
+    /// The files are named after the VM.
     ///
     /// # Errors
     /// [`IssueError`].
@@ -122,8 +123,8 @@ impl Authority {
         self.issue(&identity.vm, params, &GUEST, until)
     }
 
-    /// A guest's certificate (PEM) for the owner of a public key (PEM). No
-    /// files are written, and the private key stays where it is.
+    /// Issues a guest's certificate (PEM) for a public key (PEM). Writes no files; the
+    /// private key stays with its owner.
     ///
     /// # Errors
     /// [`IssueError`].
@@ -179,7 +180,7 @@ impl Authority {
         key: &impl PublicKeyData,
     ) -> Result<rcgen::Certificate, IssueError> {
         params.distinguished_name = called(name);
-        // Some programs that check certificates insist on it (RFC 5280, 4.2.1.1).
+        // Some programs that check certificates require it (RFC 5280, 4.2.1.1).
         params.use_authority_key_identifier_extension = true;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = usages.to_vec();
@@ -207,7 +208,7 @@ fn of_guest(identity: &Identity) -> Result<(CertificateParams, SystemTime), Issu
     Ok((params, until))
 }
 
-/// A new private key and its public half (PEM).
+/// Creates a private key and its public key (PEM).
 ///
 /// # Errors
 /// [`IssueError`]: the system has no randomness.
@@ -230,13 +231,13 @@ fn called(name: &str) -> DistinguishedName {
     called
 }
 
-/// From a day ago, for clocks that differ.
+/// The validity begins a day ago, because clocks differ.
 fn span<T: From<SystemTime>>(until: SystemTime) -> (T, T) {
     let from = SystemTime::now().min(until) - DAY;
     (from.into(), until.into())
 }
 
-/// Writes a new file; one that is there stays, and is an error.
+/// Writes a new file. An existing one is kept, and is an error.
 fn write(path: &Path, text: &str, mode: u32) -> Result<(), IssueError> {
     OpenOptions::new()
         .write(true)

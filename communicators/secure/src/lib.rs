@@ -9,14 +9,13 @@
 //!   finish ── Secured
 //! ```
 //!
-//! rustls shakes hands and checks certificates. Then each side takes the
-//! connection's keys out of it, so that the daemon can hand the connection to a
-//! worker, and a worker to another one: [`Secured`] protects records with
-//! rustls's ciphers and these keys. Nothing renegotiates afterwards. A
-//! connection that has used up its keys ends, and its session continues over the
-//! next one.
+//! rustls does the handshake and checks certificates. Then each side extracts the
+//! connection's keys, so that the daemon can hand over the connection to a worker, and a
+//! worker to another one. [`Secured`] protects records with rustls's ciphers and these
+//! keys. There is no renegotiation: a connection whose keys are used up ends, and its
+//! session continues over another one.
 
-// What others send is read here, so nothing may panic.
+// This crate reads data from peers, so it must not panic.
 #![cfg_attr(
     not(test),
     warn(

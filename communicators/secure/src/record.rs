@@ -1,4 +1,4 @@
-//! TLS records, which protect data after the handshake.
+//! TLS records, which carry data after the handshake.
 
 use rustls::crypto::cipher::{
     InboundOpaqueMessage, MessageDecrypter, MessageEncrypter, OutboundChunks, OutboundPlainMessage,
@@ -14,19 +14,19 @@ pub(crate) const HEADER: usize = 5;
 const PLAIN: usize = 1 << 14;
 /// Maximum number of bytes of a record behind its header (RFC 8446, 5.2).
 pub(crate) const CIPHER: usize = PLAIN + 256;
-/// Bytes of ciphertext that are taken from the socket ahead.
+/// Bytes of ciphertext that are read ahead from the socket.
 const AHEAD: usize = 16 * (HEADER + CIPHER);
-/// Records without a byte in them that a peer may send in a row.
+/// Maximum number of consecutive empty records, which cost time and carry nothing.
 const EMPTY: u32 = 32;
-/// Bytes that the largest alert has.
+/// The alert with which a peer ends a connection properly.
 const CLOSE_NOTIFY: u8 = 0;
 
 /// Both directions of a connection.
 #[derive(Debug)]
 pub struct Secured {
-    /// For what is sent.
+    /// Protects outgoing data.
     pub sealer: Sealer,
-    /// For what is received.
+    /// Opens incoming data.
     pub opener: Opener,
 }
 
@@ -38,13 +38,13 @@ impl Secured {
         })
     }
 
-    /// How another process continues with the connection. It holds the keys.
+    /// The state with which another process continues the connection. It contains the keys.
     #[must_use]
     pub fn state(&self) -> Vec<u8> {
         state(&self.sealer, &self.opener)
     }
 
-    /// Continues where [`state`] says.
+    /// Continues a connection from its [`state`].
     ///
     /// # Errors
     /// [`Error::State`].
@@ -74,7 +74,7 @@ pub fn state(sealer: &Sealer, opener: &Opener) -> Vec<u8> {
     state
 }
 
-/// Protects what is sent.
+/// Protects outgoing data.
 pub struct Sealer {
     key: Key,
     limit: u64,
@@ -97,10 +97,10 @@ impl Sealer {
         })
     }
 
-    /// Appends the records that hold these bytes.
+    /// Appends records that contain these bytes.
     ///
     /// # Errors
-    /// [`Error::Exhausted`]; nothing can be sent any more then.
+    /// [`Error::Exhausted`]: nothing more can be sent.
     pub fn seal(&mut self, bytes: &[&[u8]], records: &mut Vec<u8>) -> Result<(), Error> {
         let mut left = OutboundChunks::new(bytes);
         while !left.is_empty() {
@@ -124,15 +124,15 @@ impl Sealer {
     }
 }
 
-/// Opens what is received.
+/// Opens incoming records.
 pub struct Opener {
     key: Key,
     limit: u64,
     decrypter: Box<dyn MessageDecrypter>,
     buffer: Box<[u8]>,
-    /// Plaintext that nobody took.
+    /// Plaintext in `buffer` that has not been read.
     plain: std::ops::Range<usize>,
-    /// Records that are not opened, the last not whole.
+    /// Records in `buffer` that have not been opened; the last may be incomplete.
     sealed: std::ops::Range<usize>,
     empty: u32,
     over: bool,
@@ -175,8 +175,8 @@ impl Opener {
         self.buffer.get(self.sealed.clone()).unwrap_or(&[])
     }
 
-    /// Plaintext into `memory`, as recv(2) gives bytes: at least one, 0 at the
-    /// end of the connection. `receive` gives ciphertext in the same way, and
+    /// Reads plaintext into `memory`. Returns the number of bytes as recv(2) does: at least
+    /// one, or 0 at the end of the connection. `receive` reads ciphertext in the same way;
     /// its errors are passed on.
     ///
     /// # Errors
@@ -219,7 +219,7 @@ impl Opener {
         count
     }
 
-    /// Opens the next record, if all of it is there.
+    /// Opens the next record, if it is complete.
     fn open(&mut self) -> Result<bool, Error> {
         if self.over {
             return Ok(false);
@@ -265,7 +265,7 @@ impl Opener {
         Ok(!self.over)
     }
 
-    /// Where ciphertext is received to, when all plaintext is taken.
+    /// The space for further ciphertext, once all plaintext has been read.
     fn room(&mut self) -> &mut [u8] {
         if self.sealed.is_empty() {
             self.sealed = 0..0;

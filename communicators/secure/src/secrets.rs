@@ -9,7 +9,7 @@ use crate::Error;
 const KEY: usize = 32;
 const IV: usize = 12;
 
-/// How a connection's records are protected.
+/// The cipher suite of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Suite {
     Aes256Gcm = 1,
@@ -34,7 +34,7 @@ impl Suite {
     }
 }
 
-/// The key of one direction, and its next record's number.
+/// The key of one direction, and the number of its next record.
 #[derive(Clone)]
 pub(crate) struct Key {
     pub(crate) suite: Suite,
@@ -43,7 +43,7 @@ pub(crate) struct Key {
     pub(crate) sequence: u64,
 }
 
-/// Without the key.
+/// Does not print the key.
 impl std::fmt::Debug for Key {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let suite = self.suite;
@@ -52,7 +52,7 @@ impl std::fmt::Debug for Key {
 }
 
 impl Key {
-    /// Bytes of [`to_bytes`](Self::to_bytes).
+    /// Length in bytes of [`to_bytes`](Self::to_bytes).
     pub(crate) const LENGTH: usize = 1 + KEY + IV + 8;
 
     fn of((sequence, secrets): (u64, ConnectionTrafficSecrets)) -> Result<Self, Error> {
@@ -97,7 +97,7 @@ impl Key {
         bytes
     }
 
-    /// The key at the start of `bytes`, which continues behind it.
+    /// Takes the key at the start of `bytes`.
     pub(crate) fn take(bytes: &mut &[u8]) -> Result<Self, Error> {
         let [suite] = chunk(bytes)?;
         Ok(Self {
@@ -109,7 +109,7 @@ impl Key {
     }
 }
 
-/// The next bytes.
+/// Takes the next `N` bytes.
 pub(crate) fn chunk<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], Error> {
     let (first, rest) = bytes.split_first_chunk::<N>().ok_or(Error::State)?;
     *bytes = rest;

@@ -1,6 +1,6 @@
 //! Secured connections for tests and benchmarks.
 
-// Nothing here reads what strangers send.
+// Nothing here reads data from strangers.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! Two sides that trust each other, and all kinds that do not.
+//! Connections of sides that trust each other, and of sides that do not.
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -66,7 +66,7 @@ fn patiently(socket: &OwnedFd) {
     assert_eq!(poll(&mut fds, Some(&limit)), Ok(1), "the peer is silent");
 }
 
-/// Sends `said`, and reads as many bytes.
+/// Does the handshake, sends `said`, and reads as many bytes.
 fn shake(connection: Connection, socket: &OwnedFd, said: &[u8]) -> Result<Handshake, Error> {
     let mut handshake = Handshake::new(connection);
     handshake.write(socket, said)?;
@@ -84,7 +84,7 @@ fn shake(connection: Connection, socket: &OwnedFd, said: &[u8]) -> Result<Handsh
 
 type Ends = (Result<Handshake, Error>, Result<Handshake, Error>);
 
-/// What comes of a guest and a host.
+/// The result of a connection between a guest and a host.
 fn meet(guest: &Credentials, host: &Credentials, name: &str) -> (Ends, (OwnedFd, OwnedFd)) {
     let (near, far) = pair();
     let (client, server) = (guest.client(name).unwrap(), host.server().unwrap());
@@ -181,7 +181,7 @@ fn what_was_read_ahead_goes_along() {
     for piece in [b"abc".as_slice(), b"defgh", b"ij"] {
         one.sealer.seal(&[piece], &mut records).unwrap();
     }
-    // All but the last byte came at once.
+    // All but the last byte arrived at once.
     let (there, last) = records.split_at(records.len() - 1);
     let mut letter = [0; 1];
     let mut came = Some(there);
@@ -241,7 +241,7 @@ fn a_changed_record_is_refused() {
     for place in 0..good.len() {
         let mut changed = good.clone();
         changed[place] ^= 0x40;
-        // The end of the connection, where it claims more bytes than come.
+        // An end of the connection, if the record claims more bytes than arrive.
         let outcome = opened(&changed);
         let came = outcome.as_ref().map(Vec::len).unwrap_or(0);
         // The header's last version byte is ignored, as RFC 8446 (5.1) asks.
@@ -254,7 +254,7 @@ fn malformed_states_are_refused() {
     assert!(Secured::from_state(&[]).is_err());
     assert!(Secured::from_state(&[0; 200]).is_err());
     let mut state = vec![1; 300];
-    // Sealed bytes that are not there.
+    // More sealed bytes than the state contains.
     state[106..110].copy_from_slice(&u32::MAX.to_le_bytes());
     assert!(Secured::from_state(&state).is_err());
 }

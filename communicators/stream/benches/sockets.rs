@@ -197,8 +197,8 @@ fn bare_tls_bulk() -> f64 {
     })
 }
 
-/// GB/s of a bare socket, written and read in pieces of the same size into
-/// memory of the whole transfer's size.
+/// GB/s of a bare socket, written and read in pieces of the same size, into memory for the
+/// whole transfer.
 fn bare_bulk(kind: Kind) -> f64 {
     if let Kind::Tls = kind {
         return bare_tls_bulk();
@@ -226,7 +226,7 @@ fn bare_bulk(kind: Kind) -> f64 {
     })
 }
 
-/// GB/s of frames of the largest size, copied to where they belong.
+/// GB/s of frames of the largest size, copied to their destination.
 fn bulk(kind: Kind) -> f64 {
     let (guest, mut host) = pair(kind, Polling::default());
     let source = vec![1_u8; 64 << 20];
@@ -283,7 +283,7 @@ fn main() {
                 ours / bare
             );
         }
-        // Side by side, because other work on the machine comes and goes.
+        // Alternating, because the load of the machine varies.
         let pairs: Vec<_> = (0..9).map(|_| (bare_bulk(kind), bulk(kind))).collect();
         let bare = median(pairs.iter().map(|pair| pair.0).collect());
         let ours = median(pairs.iter().map(|pair| pair.1).collect());

@@ -1,5 +1,5 @@
-//! The background writer: writes posted frames that nobody flushes, and what a full socket
-//! did not accept.
+//! The background writer: writes posted frames that no thread flushes, and bytes that a
+//! full socket did not accept.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use paragpu_communicator::Error;
 
 use crate::link::{Link, Patience};
 
-/// How soon the writer looks again after it wrote something: posting costs no
-/// system call meanwhile.
+/// Time between two checks of the writer while there is traffic. Posting then costs no
+/// system call, because the writer needs no notification.
 const TICK: Duration = Duration::from_micros(50);
 
-/// Looks without work after which it sleeps until told.
+/// Checks without work after which it sleeps until notified.
 const IDLE_TICKS: u32 = 20;
 
 /// Starts the writer of a link; it ends with the link.
@@ -30,7 +30,8 @@ fn run(link: &Link) {
     let mut idle = IDLE_TICKS;
     loop {
         if link.is_closed() {
-            // Another thread may be in the middle of a frame. Two writers would mix theirs.
+            // Another thread may be in the middle of a frame, and two writers would
+            // interleave theirs.
             outgoing = link.await_writer(outgoing);
             if outgoing.is_due() {
                 outgoing = link.drain(outgoing, Patience::Linger, u32::MAX);
@@ -43,7 +44,8 @@ fn run(link: &Link) {
             outgoing = link.drain(outgoing, Patience::Linger, u32::MAX);
             idle = 0;
         } else if idle < IDLE_TICKS {
-            // Not parked yet: a thread that posts finds `Awake` and makes no system call.
+            // Not parked yet, so a thread that posts finds `Awake` and makes no system
+            // call.
             idle += 1;
             outgoing = link.await_work(outgoing, Some(TICK));
         } else {

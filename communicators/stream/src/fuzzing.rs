@@ -15,8 +15,8 @@ struct Meaning {
     inside_frame: bool,
 }
 
-/// Parses `data`, whose first bytes say where to cut the rest, and compares
-/// with what the whole means. Panics where they differ.
+/// Parses `data`, cut at places that its first bytes select, and compares the result with
+/// that of the whole. Panics if they differ.
 pub fn fuzz_stream(data: &[u8]) {
     let (cuts, bytes) = data.split_at(data.len().min(8));
     let expected = meaning(bytes);
@@ -28,7 +28,7 @@ pub fn fuzz_stream(data: &[u8]) {
     }
 }
 
-/// The frames in `bytes`, read in the plainest way.
+/// The frames in `bytes`, by a straightforward reference parser.
 fn meaning(mut bytes: &[u8]) -> Meaning {
     let mut frames = Vec::new();
     let mut broken = false;

@@ -17,7 +17,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// Most descriptors that travel with one frame.
+/// Maximum number of descriptors with one frame.
 pub const MAX_FDS: usize = 16;
 
 /// A frame with its payload, and the descriptors that came with it.
@@ -31,7 +31,7 @@ pub struct Received {
     pub fds: Vec<OwnedFd>,
 }
 
-/// Writes one frame, waiting until `deadline` at most.
+/// Writes one frame, and waits at most until `deadline`.
 ///
 /// # Errors
 /// [`Error::Closed`], [`Error::Protocol`] for an oversized payload,
@@ -47,8 +47,8 @@ pub fn send_frame(
     send_with_fds(socket, kind, slot, sequence, payload, &[], deadline)
 }
 
-/// Writes one frame with descriptors (unix sockets only), waiting until
-/// `deadline` at most.
+/// Writes one frame with descriptors (unix sockets only), and waits at most until
+/// `deadline`.
 ///
 /// # Errors
 /// As [`send_frame`]; [`Error::Protocol`] for more than [`MAX_FDS`].
@@ -86,7 +86,7 @@ pub fn send_with_fds(
         match sendmsg(&socket, &slices, &mut ancillary, flags) {
             Ok(more) => {
                 written += more;
-                // The descriptors went with the first byte.
+                // The descriptors were sent with the first byte.
                 ancillary.clear();
             }
             Err(Errno::INTR) => {}
@@ -98,13 +98,13 @@ pub fn send_with_fds(
     Ok(())
 }
 
-/// Reads exactly one frame of at most `max` payload bytes, waiting until
-/// `deadline` at most. Descriptors that come with it are closed.
+/// Reads exactly one frame of at most `max` payload bytes, and waits at most until
+/// `deadline`. Descriptors sent with it are closed.
 ///
 /// # Errors
-/// [`Error::Closed`] where the peer ended before the frame,
-/// [`Error::Protocol`] where it ended inside it or the frame is too large,
-/// [`Error::Io`]; `TimedOut` past the deadline.
+/// [`Error::Closed`] if the connection ends before the frame, [`Error::Protocol`] if it
+/// ends inside the frame or the frame is too large, [`Error::Io`]; `TimedOut` past the
+/// deadline.
 pub fn receive_exact_frame(
     socket: impl AsFd,
     max: usize,
@@ -114,11 +114,10 @@ pub fn receive_exact_frame(
     Ok((received.header, received.payload))
 }
 
-/// [`receive_exact_frame`], with the descriptors.
+/// As [`receive_exact_frame`], but keeps the descriptors.
 ///
 /// # Errors
-/// As [`receive_exact_frame`]; [`Error::Protocol`] where more than [`MAX_FDS`]
-/// descriptors came.
+/// As [`receive_exact_frame`]; [`Error::Protocol`] for more than [`MAX_FDS`] descriptors.
 pub fn receive_with_fds(
     socket: impl AsFd,
     max: usize,

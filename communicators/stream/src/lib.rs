@@ -6,7 +6,7 @@
 //! write. [`sockets`] connects and listens. [`handshake`] transfers single frames with file
 //! descriptors before the socket becomes a connection.
 
-// What others send is read here, so nothing may panic.
+// This crate reads data from peers, so it must not panic.
 #![cfg_attr(
     not(test),
     warn(
@@ -49,15 +49,14 @@ use link::{Life, Link};
 pub struct Options {
     /// How long the receiver polls before it sleeps.
     pub polling: Polling,
-    /// Bytes that may wait to be written, from one frame of the largest size
-    /// up. Allocated twice, once.
+    /// Maximum number of bytes that wait to be written; at least a frame of the largest
+    /// size. Two buffers of this size are allocated when the connection begins.
     pub buffer: usize,
-    /// Maximum number of bytes in one write; on a vsock at most
-    /// [`LARGEST_VSOCK_WRITE`](sockets::LARGEST_VSOCK_WRITE), whatever is said
-    /// here.
+    /// Maximum number of bytes in one write; on a vsock,
+    /// [`LARGEST_VSOCK_WRITE`](sockets::LARGEST_VSOCK_WRITE) is the limit in any case.
     pub largest_write: usize,
-    /// How long nothing is written before a frame is that says nothing, so that
-    /// a peer that is gone is noticed; `None` for what the socket needs.
+    /// Time without writes after which a heartbeat frame is written, so that a lost peer is
+    /// detected. `None`: the default of the socket's family.
     pub heartbeat: Option<Duration>,
 }
 
@@ -72,16 +71,15 @@ impl Default for Options {
     }
 }
 
-/// A connection over a connected stream socket. TCP sockets are set to send
-/// at once (`TCP_NODELAY`).
+/// Creates a connection over a connected stream socket. Sets `TCP_NODELAY` on TCP sockets.
 ///
 /// # Errors
-/// [`Error::Io`] where the socket or the system refuses.
+/// [`Error::Io`] if a system call fails.
 pub fn over(socket: impl Into<OwnedFd>, options: Options) -> Result<Connection, Error> {
     take_over(socket, options, &[], None)
 }
 
-/// The same for a socket whose bytes TLS protects.
+/// As [`over`], for a socket that TLS protects.
 ///
 /// # Errors
 /// As [`over`].
@@ -93,9 +91,9 @@ pub fn over_secured(
     take_over(socket, options, &[], Some(secured))
 }
 
-/// The same for a socket that another process stopped serving: its sender had
-/// settled, and its receiver left the bytes `unfinished` and, where TLS
-/// protects the connection, its [state](paragpu_communicator::Receiver::secured).
+/// As [`over`], for a socket that another process has stopped serving. Its sender must have
+/// settled. Its receiver left the bytes `unfinished` and, if TLS protects the connection,
+/// its [state](paragpu_communicator::Receiver::secured).
 ///
 /// # Errors
 /// As [`over`]; [`Error::Protocol`] for more unfinished bytes than a frame has.

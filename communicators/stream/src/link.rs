@@ -1,5 +1,5 @@
-//! State shared by sender, receiver and background writer: the socket, the batch that
-//! accumulates, and the batch being written.
+//! State shared by sender, receiver and background writer: the socket, the batch being
+//! filled, and the batch being written.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,12 +19,11 @@ use crate::Options;
 use crate::parser::HEARTBEAT;
 use crate::seal::{PARTS, Sealing};
 
-/// How long a closed connection may take to write what was flushed, while the
-/// peer takes nothing.
+/// How long a closed connection waits for a peer that accepts none of the flushed bytes.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Batches that one flushing thread writes for others before it leaves the
-/// rest to the background writer.
+/// Maximum number of batches that one flushing thread writes for others. The background
+/// writer writes the rest.
 const BATCHES_PER_FLUSH: u32 = 16;
 
 /// One end of the connection.
@@ -33,22 +32,23 @@ pub(crate) struct Link {
     pub(crate) socket: OwnedFd,
     pub(crate) options: Options,
     pub(crate) closed: AtomicBool,
-    /// [`paragpu_communicator::Wake::wake`] was called and not yet seen.
+    /// [`paragpu_communicator::Wake::wake`] was called, and no receive has consumed it.
     pub(crate) woken: AtomicBool,
     /// Ends the receiver's sleep.
     pub(crate) interrupt: OwnedFd,
-    /// The process that connected: a forked child's copy ends nothing.
+    /// The process that connected. Dropping a forked child's copy must not end the
+    /// connection.
     process: u32,
-    /// Where TLS protects the connection. The thread that writes holds it.
+    /// `None` without TLS. The writing thread locks it.
     sealing: Option<Mutex<Sealing>>,
     outgoing: Apart<Mutex<Outgoing>>,
-    /// Something was written, or the connection ended.
+    /// Notified when bytes were written or the connection ended.
     progress: Condvar,
-    /// There is work for the background writer.
+    /// Notified when there is work for the background writer.
     work: Condvar,
 }
 
-/// Alone in its cache lines.
+/// A value alone in its cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Apart<T>(T);
@@ -57,7 +57,7 @@ struct Apart<T>(T);
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     filling: Vec<u8>,
-    /// Empty (and without memory) while a thread writes it.
+    /// Taken out, and so empty, while a thread writes it.
     batch: Vec<u8>,
     written: usize,
     socket: Socket,
@@ -78,39 +78,39 @@ pub(crate) struct Outgoing {
 ///    │                                             Failed
 /// ```
 ///
-/// [`Link::close`] ends the connection in any of them: `Free` shuts the socket
-/// down at once if nothing is pending; else the background writer does, when it
-/// has written the rest.
+/// [`Link::close`] ends the connection in any state. In `Free` without pending bytes, it
+/// shuts down the socket at once. Otherwise the background writer does so, after it has
+/// written the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Socket {
-    /// Nobody writes.
+    /// No thread is writing.
     Free,
-    /// One thread writes without the lock. It looks here again after.
+    /// One thread writes without the lock. It checks for further work when it is done.
     Writing,
-    /// It takes nothing any more.
+    /// A write failed. Nothing more is written.
     Failed,
 }
 
-/// What the background writer does. [`run`](crate::background) sleeps in ticks
-/// while there is traffic, so that posting costs no system call, and is
-/// `Parked` after some ticks without work. A thread that finds it so and leaves work
-/// behind makes it `Awake`, and notifies it.
+/// The state of the background writer. [`run`](crate::background) sleeps in ticks while
+/// there is traffic, so that posting costs no system call, and is `Parked` after some ticks
+/// without work. A thread that leaves work behind sets it to `Awake`, and notifies it if it
+/// was `Parked`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Background {
-    /// It looks for work by itself.
+    /// It checks for work periodically.
     Awake,
     /// It sleeps until notified.
     Parked,
 }
 
-/// The behaviour of a writer when the socket is full.
+/// How long a writer waits when the socket is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// Leaves the rest to the background writer.
+    /// Does not wait; leaves the rest to the background writer.
     None,
-    /// Waits for the peer as long as it takes.
+    /// Waits without limit.
     Endless,
-    /// Waits, but not for a peer that takes nothing for [`LINGER`].
+    /// Waits, but gives up on a peer that accepts nothing for [`LINGER`].
     Linger,
 }
 
@@ -119,12 +119,12 @@ impl Outgoing {
         self.written < self.batch.len() || !self.filling.is_empty()
     }
 
-    /// Something is there to write, and nobody writes.
+    /// Whether there is something to write and no thread is writing.
     pub(crate) fn is_due(&self) -> bool {
         self.socket == Socket::Free && self.pending()
     }
 
-    /// Wakes the background writer; true if it must be notified.
+    /// Sets the background writer to `Awake`. Returns true if it must be notified.
     fn rouse(&mut self) -> bool {
         std::mem::replace(&mut self.background, Background::Awake) == Background::Parked
     }
@@ -147,7 +147,7 @@ impl Outgoing {
         true
     }
 
-    /// A frame that says nothing.
+    /// Appends a heartbeat frame.
     fn beat(&mut self) {
         if let Ok(header) = FrameHeader::new(HEARTBEAT, 0, 0, 0) {
             self.filling.extend_from_slice(&header.to_bytes());
@@ -210,7 +210,7 @@ impl Link {
         self.lock().sequence
     }
 
-    /// Appends a frame to the batch that gathers; `None` if it is full.
+    /// Appends a frame to the batch being filled; `None` if it is full.
     pub(crate) fn append(
         &self,
         mut header: FrameHeader,
@@ -220,12 +220,13 @@ impl Link {
         let mut outgoing = self.lock();
         self.check(&outgoing)?;
         let fits = outgoing.append(&mut header, sequence, payload, self.options.buffer);
-        // A full batch that nobody was asked to write would never make room.
+        // If the batch is full, the background writer must make room, because no thread may
+        // be about to flush.
         let wanted = header.slot == 0 || !fits;
-        // While a thread writes, it looks for work again before it stops, under this lock:
-        // the frame cannot be missed, and nobody has to be woken.
+        // A thread that is writing checks for work under this lock before it stops. It
+        // cannot miss the frame, and no thread must be woken.
         let rouse = wanted && outgoing.socket == Socket::Free && outgoing.rouse();
-        // Notified without the lock, which the woken thread takes first.
+        // Notified without the lock, which the woken thread takes at once.
         drop(outgoing);
         if rouse {
             self.work.notify_one();
@@ -245,10 +246,10 @@ impl Link {
         }
     }
 
-    /// Makes or awaits progress of the writing.
+    /// Writes a batch, or waits for another thread to make progress.
     fn progress<'a>(&'a self, mut outgoing: MutexGuard<'a, Outgoing>) -> MutexGuard<'a, Outgoing> {
-        // A thread that needs room writes itself if nobody does, instead of waking the
-        // background writer and waiting for it.
+        // If no thread is writing, a thread that needs room writes itself, instead of
+        // waking the background writer and waiting for it.
         if outgoing.socket != Socket::Writing {
             return self.drain(outgoing, Patience::Endless, 1);
         }
@@ -256,20 +257,22 @@ impl Link {
         outgoing
     }
 
-    /// Writes what is there, without waiting for the peer.
+    /// Writes all pending bytes that fit into the socket, without waiting for the peer.
     pub(crate) fn flush(&self) -> Result<(), Error> {
         let outgoing = self.lock();
         self.check(&outgoing)?;
-        // If another thread writes, it takes this one's frames along.
+        // If another thread is writing, it also writes this thread's frames.
         if !outgoing.is_due() {
             return Ok(());
         }
-        // Bounded: while other threads post, this one would write for them forever.
+        // Bounded, because this thread would otherwise write for others as long as they
+        // post.
         let outgoing = self.drain(outgoing, Patience::None, BATCHES_PER_FLUSH);
         self.check(&outgoing)
     }
 
-    /// Waits until the socket has taken all there is; false past `deadline`.
+    /// Waits until the socket has accepted all bytes. Returns false if `deadline` passes
+    /// first.
     pub(crate) fn settle(&self, deadline: Instant) -> Result<bool, Error> {
         const GLANCE: Duration = Duration::from_millis(10);
         let mut outgoing = self.lock();
@@ -289,8 +292,8 @@ impl Link {
         }
     }
 
-    /// Writes batches, at most `batches` of them, while others append. Called
-    /// while nobody writes. What is left is the background writer's.
+    /// Writes up to `batches` batches while other threads append. Called while no thread is
+    /// writing. Leaves the rest to the background writer.
     pub(crate) fn drain<'a>(
         &'a self,
         mut outgoing: MutexGuard<'a, Outgoing>,
@@ -305,8 +308,8 @@ impl Link {
         let mut has_failed = false;
         while !has_failed && outgoing.pending() && left > 0 {
             left -= 1;
-            // The rest of a batch goes first: frames may not be reordered, and a frame
-            // may be half written.
+            // The rest of a batch goes first: frames must not be reordered, and one may be
+            // partly written.
             if outgoing.written == outgoing.batch.len() {
                 outgoing.batch.clear();
                 outgoing.written = 0;
@@ -318,8 +321,8 @@ impl Link {
             }
             let batch = std::mem::take(&mut outgoing.batch);
             let mut written = outgoing.written;
-            // Written without the lock, so that others append meanwhile. `Writing` keeps
-            // them from the socket.
+            // Written without the lock, so that others can append meanwhile. `Writing`
+            // keeps them from using the socket.
             drop(outgoing);
             let end = self.write(&[IoSlice::new(&batch)], &mut written, patience);
             outgoing = self.lock();
@@ -335,7 +338,7 @@ impl Link {
         outgoing
     }
 
-    /// `Writing` ends. What is left is the background writer's.
+    /// Ends `Writing`, and leaves the rest to the background writer.
     fn stop_writing(&self, outgoing: &mut Outgoing, has_failed: bool) {
         outgoing.socket = match has_failed {
             true => Socket::Failed,
@@ -347,8 +350,8 @@ impl Link {
         }
     }
 
-    /// Sends one frame of less than [`PARTS`] parts from the caller's memory, after all that is pending,
-    /// waiting for the peer as long as it takes.
+    /// Sends one frame of fewer than [`PARTS`] parts directly from the caller's memory,
+    /// after all pending bytes. Waits for the peer without limit.
     pub(crate) fn send_directly(
         &self,
         mut header: FrameHeader,
@@ -364,8 +367,8 @@ impl Link {
             outgoing = self.progress(outgoing);
         }
         outgoing.socket = Socket::Writing;
-        // Numbered in the same critical section in which the socket is taken, so that
-        // frames get their numbers in the order in which they are written.
+        // Numbered under the same lock under which the socket is taken, so that frames are
+        // numbered in the order in which they are written.
         header.sequence = outgoing.number(sequence);
         drop(outgoing);
         let bytes = header.to_bytes();
@@ -385,8 +388,8 @@ impl Link {
         ended.map(|_| header.sequence)
     }
 
-    /// Writes `slices` from `written` bytes on; true when all is written,
-    /// false if the peer takes no more and patience is over.
+    /// Writes `slices`, of which `written` bytes have been written before. Returns true
+    /// when all is written, false if the socket is full and `patience` has run out.
     fn write(
         &self,
         slices: &[IoSlice<'_>],
@@ -398,8 +401,8 @@ impl Link {
         };
         let mut sealing = sealing.lock();
         loop {
-            // Records that were sealed and not sent completely go first, as they are: their
-            // numbers are used up, and sealing the same bytes again would use others.
+            // Sealed records that are not sent completely go first, unchanged. Their record
+            // numbers are used; sealing the same bytes again would use other numbers.
             let (records, sent) = sealing.records();
             if !self.write_bytes(&[IoSlice::new(records)], sent, patience)? {
                 return Ok(false);
@@ -411,12 +414,13 @@ impl Link {
         }
     }
 
-    /// What is sent once all was written, and may not be before.
+    /// The state of encryption, if TLS protects the connection. Final once all bytes are
+    /// written.
     pub(crate) fn sealing(&self) -> Option<MutexGuard<'_, Sealing>> {
         self.sealing.as_ref().map(Mutex::lock)
     }
 
-    /// [`write`](Self::write), as the bytes are.
+    /// As [`write`](Self::write), without encryption.
     fn write_bytes(
         &self,
         slices: &[IoSlice<'_>],
@@ -469,7 +473,7 @@ impl Link {
         sendmsg(&self.socket, chosen, &mut nothing, flags)
     }
 
-    /// Waits until the socket takes bytes; false when patience is over.
+    /// Waits until the socket accepts bytes. Returns false if `patience` has run out.
     fn await_writable(&self, patience: Patience) -> Result<bool, Error> {
         let patience_ends = (patience == Patience::Linger).then(|| Instant::now() + LINGER);
         loop {
@@ -485,7 +489,7 @@ impl Link {
                 Ok(0) => return Ok(false),
                 Ok(_) => {
                     let [socket] = fds;
-                    // A peer that ended its sending ended its receiving too.
+                    // A peer that has ended its sending direction does not receive either.
                     return if socket.revents() == PollFlags::OUT {
                         Ok(true)
                     } else {
@@ -498,7 +502,8 @@ impl Link {
         }
     }
 
-    /// For the background writer: sleeps until told, or for `at_most`.
+    /// For the background writer: sleeps until notified, or for `at_most`. Without a limit,
+    /// appends a heartbeat frame after a silence.
     pub(crate) fn await_work<'a>(
         &'a self,
         mut outgoing: MutexGuard<'a, Outgoing>,
@@ -526,8 +531,8 @@ impl Link {
         outgoing
     }
 
-    /// For the background writer of a closed connection: lets another thread's
-    /// write end, but not for long.
+    /// For the background writer of a closed connection: waits for another thread's write
+    /// to end, for at most [`LINGER`].
     pub(crate) fn await_writer<'a>(
         &'a self,
         mut outgoing: MutexGuard<'a, Outgoing>,
@@ -538,19 +543,19 @@ impl Link {
         outgoing
     }
 
-    /// Ends the connection; the background writer writes the rest and shuts
-    /// the socket down.
+    /// Ends the connection. If bytes are pending, the background writer writes them and
+    /// then shuts down the socket.
     pub(crate) fn close(&self) {
-        // A forked child closes its copy only: shutdown(2) would end the parent's
-        // connection. It must not take the lock either, which another thread of the
-        // parent may have held at the fork.
+        // A forked child only marks its copy: shutdown(2) would end the parent's
+        // connection. It must not take the lock either, which another thread of the parent
+        // may have held at the fork.
         if self.closed.swap(true, Ordering::AcqRel) || std::process::id() != self.process {
             return;
         }
         let mut outgoing = self.lock();
         match outgoing.socket {
-            // What was flushed still has to reach the peer, such as a goodbye. The background
-            // writer sends it and shuts the socket down.
+            // Flushed frames, such as a goodbye, must still reach the peer. The background
+            // writer sends them and shuts down the socket.
             Socket::Free if outgoing.pending() => {}
             Socket::Writing => {}
             Socket::Free | Socket::Failed => self.shut_down(),
@@ -562,19 +567,19 @@ impl Link {
         self.interrupt_receiver();
     }
 
-    /// Both ways, so that writers and the peer stop.
+    /// Shuts down both directions, so that writers and the peer stop.
     pub(crate) fn shut_down(&self) {
-        // A socket that is no longer connected is what is wanted.
+        // Fails only if the socket is not connected any more.
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
     pub(crate) fn interrupt_receiver(&self) {
-        // An eventfd of our own cannot fail but by being full.
+        // Writing to an own eventfd fails only if it is full, and so already set.
         let _ = rustix::io::write(self.interrupt.as_fd(), &1_u64.to_ne_bytes());
     }
 }
 
-/// Held by both halves: closes the link when both are gone.
+/// Held by both halves. Closes the link when both are dropped.
 #[derive(Debug)]
 pub(crate) struct Life {
     link: Arc<Link>,

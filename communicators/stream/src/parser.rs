@@ -5,19 +5,19 @@ use std::ops::Range;
 use paragpu_communicator::Error;
 use paragpu_protocol::frame::{FrameHeader, HEADER_LEN, MAX_PAYLOAD};
 
-/// The kind that no frame may have: rings mark padding with it.
+/// A kind that no frame may have, because rings mark padding with it.
 pub(crate) const RESERVED_KIND: u16 = 0xffff;
 
-/// The kind of a frame that says nothing and has no payload: the sender's system
-/// finds out with it whether the receiver's still knows of the connection.
+/// The kind of a heartbeat frame, which has no payload. Sending it lets the sender's kernel
+/// find out whether the peer's still has the connection.
 pub(crate) const HEARTBEAT: u16 = 0xfffe;
 
-/// Bytes read at once where the frame to come is small or unknown.
+/// Bytes read at once if the next frame is small or unknown.
 const READ: usize = 64 << 10;
 
-/// Bytes read at once where a large frame is likely to follow: its header, and
-/// little of what goes elsewhere.
-const SIP: usize = 128;
+/// Bytes read at once if a large frame is likely to follow: its header, and little of the
+/// payload that lands elsewhere.
+const SMALL_READ: usize = 128;
 
 const CAPACITY: usize = 2 * (HEADER_LEN + MAX_PAYLOAD);
 
@@ -26,7 +26,7 @@ const CAPACITY: usize = 2 * (HEADER_LEN + MAX_PAYLOAD);
 #[derive(Debug)]
 pub(crate) struct Parser {
     buffer: Box<[u8]>,
-    /// The bytes read but not consumed.
+    /// The offset of the first byte that is not consumed.
     start: usize,
     end: usize,
 }
@@ -40,7 +40,7 @@ impl Parser {
         }
     }
 
-    /// Whether bytes of an unfinished frame are there.
+    /// Whether the buffer contains a part of a frame.
     pub(crate) fn is_inside_frame(&self) -> bool {
         self.start != self.end
     }
@@ -60,7 +60,7 @@ impl Parser {
         self.buffer.get(self.start..self.end).unwrap_or(&[])
     }
 
-    /// The next frame, if all of it is there; `place` gives its payload.
+    /// Returns the next frame, if it is complete; `place` returns its payload.
     pub(crate) fn next(&mut self) -> Result<Option<(FrameHeader, Range<usize>)>, Error> {
         let Some(header) = self.header()? else {
             return Ok(None);
@@ -86,31 +86,31 @@ impl Parser {
         Ok(Some(header))
     }
 
-    /// The payload of the frame that `next` gave last, until more is read.
+    /// The payload of the frame that `next` returned last. Valid until more is read.
     pub(crate) fn place(&self, payload: Range<usize>) -> &[u8] {
         self.buffer.get(payload).unwrap_or(&[])
     }
 
-    /// The header and the rest of what is there of a frame that is not whole.
+    /// The header of an incomplete frame, and the part of its payload that has arrived.
     pub(crate) fn begun(&self) -> Result<Option<(FrameHeader, &[u8])>, Error> {
         let payload = self.unread().get(HEADER_LEN..).unwrap_or(&[]);
         Ok(self.header()?.map(|header| (header, payload)))
     }
 
-    /// Forgets what is there of a frame whose rest is received elsewhere.
+    /// Drops the part of a frame whose rest is received elsewhere.
     pub(crate) fn clear(&mut self) {
         (self.start, self.end) = (0, 0);
     }
 
-    /// Where to read a little to, for a frame that may be received elsewhere.
-    pub(crate) fn sip(&mut self) -> Result<&mut [u8], Error> {
+    /// A small space to read into, for a frame that may be received elsewhere.
+    pub(crate) fn small_space(&mut self) -> Result<&mut [u8], Error> {
         let space = self.space()?;
-        let most = space.len().min(SIP);
+        let most = space.len().min(SMALL_READ);
         Ok(space.get_mut(..most).unwrap_or(&mut []))
     }
 
-    /// Where to read to; never empty while no whole frame is there. Moves an
-    /// unfinished frame to the buffer's begin where its rest would not fit.
+    /// The space to read into; not empty unless a complete frame is available. Moves an
+    /// incomplete frame to the start of the buffer if its rest would not fit.
     pub(crate) fn space(&mut self) -> Result<&mut [u8], Error> {
         if self.start == self.end {
             self.start = 0;
@@ -121,7 +121,7 @@ impl Parser {
             Some(header) => HEADER_LEN + header.payload_len(),
             None => HEADER_LEN,
         };
-        // Little more than the frame, so that little is moved later.
+        // Little more than the frame, so that few bytes must be moved later.
         let wanted = need.max(have) + READ;
         if self.start + wanted > self.buffer.len() {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -132,7 +132,7 @@ impl Parser {
         Ok(self.buffer.get_mut(self.end..limit).unwrap_or(&mut []))
     }
 
-    /// `count` bytes were read into `space`.
+    /// Records that `count` bytes were read into `space`.
     pub(crate) fn filled(&mut self, count: usize) {
         self.end = (self.end + count).min(self.buffer.len());
     }

@@ -24,11 +24,11 @@ pub(crate) struct StreamReceiver {
     link: Arc<Link>,
     _life: Arc<Life>,
     parser: Parser,
-    /// Where TLS protects the connection.
+    /// `None` without TLS.
     opener: Option<Opener>,
-    /// The frame that lands.
+    /// The frame that is landing.
     landing: Option<Landed>,
-    /// The last frame landed: the next is likely to.
+    /// Whether the last frame landed. If so, the next is likely to.
     landed: bool,
     /// The head of the frame that landed last.
     head: [u8; MOST_HEAD],
@@ -36,14 +36,14 @@ pub(crate) struct StreamReceiver {
     failed: bool,
 }
 
-/// A frame whose payload is received into memory that others gave.
+/// A frame whose payload is received directly at its destination.
 #[derive(Debug)]
 struct Landed {
     header: FrameHeader,
     /// The payload's first bytes, which do not land.
     head: [u8; MOST_HEAD],
     head_len: usize,
-    /// Bytes that landed, of `rest`.
+    /// Number of bytes, of `rest`, that have landed.
     at: usize,
     rest: usize,
 }
@@ -54,9 +54,10 @@ impl Landed {
     }
 }
 
-/// Smaller payloads are copied out of the buffer: a system call costs more.
+/// Payloads from this size on may land. Copying smaller ones out of the buffer costs less
+/// than a system call.
 const LARGE: usize = 32 << 10;
-/// Maximum number of bytes that say where a payload goes.
+/// Maximum number of bytes of a head.
 const MOST_HEAD: usize = 64;
 
 /// A received frame.
@@ -65,7 +66,7 @@ enum Came {
     Landed(Landed),
 }
 
-/// Outcome of one look at the socket.
+/// The outcome of one read from the socket.
 #[derive(Debug, PartialEq, Eq)]
 enum Look {
     Bytes,
@@ -99,13 +100,13 @@ impl StreamReceiver {
         }
     }
 
-    /// Begins with bytes that another receiver has read; false if they are
-    /// more than a frame.
+    /// Begins with bytes that another receiver has read. Returns false if they are more
+    /// than a frame.
     pub(crate) fn begin_with(&mut self, bytes: &[u8]) -> bool {
         self.parser.begin_with(bytes)
     }
 
-    /// Reads what is there, without waiting.
+    /// Reads available bytes, without waiting.
     fn look(&mut self, landing: &mut Option<&mut dyn Landing>) -> Result<Look, Error> {
         if let Some(landing) = landing {
             self.begin_landing(&mut **landing)?;
@@ -116,7 +117,7 @@ impl StreamReceiver {
             return Err(Error::protocol("a frame that lands was not recalled"));
         }
         let space = if self.landed && landing.is_some() {
-            self.parser.sip()?
+            self.parser.small_space()?
         } else {
             self.parser.space()?
         };
@@ -124,7 +125,7 @@ impl StreamReceiver {
         self.took(read, |parser, count| parser.filled(count))
     }
 
-    /// The outcome of a read from the socket.
+    /// Handles the outcome of a read from the socket.
     fn took(
         &mut self,
         read: Result<usize, Fault>,
@@ -144,7 +145,7 @@ impl StreamReceiver {
         }
     }
 
-    /// Lets the frame that has begun land, if it is large and has a place.
+    /// Begins the landing of an incomplete frame, if it is large and has a destination.
     fn begin_landing(&mut self, landing: &mut dyn Landing) -> Result<(), Error> {
         if self.landing.is_some() {
             return Ok(());
@@ -184,7 +185,7 @@ impl StreamReceiver {
                 copied
             });
             if !given && landed.at == 0 {
-                // Until there is memory it is received like any other.
+                // Received like any other frame until it gets a destination.
                 self.landed = false;
                 return Ok(());
             }
@@ -199,8 +200,8 @@ impl StreamReceiver {
         Ok(())
     }
 
-    /// Reads into the memory where the frame lands; with its last bytes, a
-    /// little of the next.
+    /// Reads into the destination of the landing frame and, with its last bytes, a little
+    /// of the next frame. Without a destination, reads bytes and drops them.
     fn look_landing(&mut self, landing: &mut dyn Landing) -> Result<Look, Error> {
         let Some(landed) = &mut self.landing else {
             return Ok(Look::Nothing);
@@ -211,7 +212,7 @@ impl StreamReceiver {
         }
         let (socket, parser) = (&self.link.socket, &mut self.parser);
         let opener = &mut self.opener;
-        let mut next = parser.sip()?;
+        let mut next = parser.small_space()?;
         let mut outcome = Ok(0);
         let mut room = 0;
         let given = landing.land(&landed.header, landed.head(), at, &mut |memory| {
@@ -260,7 +261,7 @@ impl StreamReceiver {
                 if header.kind != HEARTBEAT {
                     return Ok(Some(Came::Frame(header, payload)));
                 }
-                // However many come, they hold nobody up.
+                // However many heartbeats arrive, they do not extend the wait.
                 let late = matches!(wait, Wait::Until(end) if end <= Instant::now());
                 if late || wait == Wait::Poll || self.take_wake() {
                     return Ok(None);
@@ -335,7 +336,8 @@ impl StreamReceiver {
             let [socket, interrupt] = fds.each_ref().map(PollFd::revents);
             if interrupt.contains(PollFlags::IN) {
                 let mut count = [0; 8];
-                // Only this half reads it, and a failed read leaves it set.
+                // Only this half reads it. A failed read leaves it set, and the next sleep
+                // returns at once.
                 let _ = rustix::io::read(&self.link.interrupt, &mut count);
             }
             if !socket.is_empty() {
@@ -349,7 +351,7 @@ impl StreamReceiver {
     }
 }
 
-/// Why nothing is read.
+/// Why a read failed.
 #[derive(Debug)]
 enum Fault {
     Io(Errno),
@@ -362,7 +364,7 @@ impl From<SecureError> for Fault {
     }
 }
 
-/// Reads what is there of the connection; 0 at its end.
+/// Reads available bytes; 0 at the end of the connection.
 fn read(socket: &OwnedFd, opener: &mut Option<Opener>, memory: &mut [u8]) -> Result<usize, Fault> {
     let plain = |memory: &mut [u8]| read_bytes(socket, memory).map_err(Fault::Io);
     match opener {
@@ -381,7 +383,7 @@ fn read_bytes(socket: &OwnedFd, memory: &mut [u8]) -> Result<usize, Errno> {
     }
 }
 
-/// The same, into one memory and then another.
+/// As [`read`], into one buffer and then another.
 fn read_two(
     socket: &OwnedFd,
     opener: &mut Option<Opener>,
@@ -389,7 +391,7 @@ fn read_two(
     then: &mut [u8],
 ) -> Result<usize, Fault> {
     if opener.is_some() {
-        // What follows is taken ahead as records are.
+        // With TLS, the opener reads ahead itself.
         return read(socket, opener, first);
     }
     loop {
@@ -460,7 +462,7 @@ impl Receiver for StreamReceiver {
             let mut bytes = landed.header.to_bytes().to_vec();
             bytes.extend_from_slice(landed.head());
             bytes.extend_from_slice(landing.landed(landed.at));
-            // Nothing else is there while a frame is on its way.
+            // The buffer contains nothing else while a frame is landing.
             self.failed |= !self.parser.begin_with(&bytes);
         }
     }
@@ -484,12 +486,12 @@ impl Receiver for StreamReceiver {
 
 impl Drop for StreamReceiver {
     fn drop(&mut self) {
-        // The peer's senders shall stop; what this side sent still arrives.
+        // Stops the peer's senders. Frames that this side has sent still arrive.
         self.link.close();
     }
 }
 
-/// Ends a waiting receive; does not keep the connection open.
+/// Ends a waiting receive. Does not keep the connection open.
 #[derive(Debug)]
 struct StreamWaker {
     link: Weak<Link>,

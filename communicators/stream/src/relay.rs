@@ -1,5 +1,5 @@
-//! Relays between TLS to another host and a local socket: a worker has no network access,
-//! and a VM may have neither network nor key.
+//! Relays between a TLS connection to another host and a local socket, because a worker has
+//! no network access, and a VM may have neither network nor key.
 
 use std::io::{Error as IoError, ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
@@ -13,36 +13,36 @@ use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 
 use crate::sockets::largest_write;
 
-/// Bytes carried at once.
+/// Bytes relayed at once.
 const PIECE: usize = 256 << 10;
-/// How long the two sides may take to trust each other.
+/// Maximum duration of the TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long bytes may wait for a host that does not answer, and how long a
-/// silent one is believed to live.
+/// How long bytes may wait for a host that does not answer, and how long a silent host
+/// counts as alive.
 const DEAD: Duration = Duration::from_secs(30);
 
-/// Why a relay ended before either side wanted it.
+/// Why a relay failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Broken {
-    /// The two sides do not trust each other, or one breaks the protocol.
+    /// The two sides do not trust each other, or one violates TLS.
     #[error("{0}")]
     Tls(#[from] rustls::Error),
-    /// It showed the certificate of a guest.
-    #[error("it showed a guest's certificate, which is good for tcp.listen and no more")]
+    /// The other host showed a guest's certificate.
+    #[error("it showed a guest's certificate, which is valid only for tcp.listen")]
     Guest,
     /// The handshake took too long.
     #[error("no answer came within {} s", HANDSHAKE.as_secs())]
     Silent,
-    /// The system refused.
+    /// A system call failed.
     #[error("{0}")]
     Io(#[from] IoError),
 }
 
-/// Carries bytes both ways until one side ends, and passes its end on.
-/// `heard` becomes true with the first byte for `local`.
+/// Relays bytes in both directions until one side ends, and passes the end on. Sets `heard`
+/// with the first byte for `local`.
 ///
 /// # Errors
-/// [`Broken`]; close both sockets then.
+/// [`Broken`]. Both sockets must then be closed.
 pub fn relay(
     mut tls: Connection,
     tcp: &TcpStream,
@@ -86,6 +86,7 @@ pub fn relay(
             tls_over |= read_tls(&mut tls, tcp, &mut inward)?;
             if !known && !tls.is_handshaking() {
                 known = true;
+                // Checked before the first byte is passed to `local`.
                 is_host(&tls)?;
             }
             *heard |= !inward.is_empty();
@@ -113,7 +114,7 @@ pub fn relay(
     }
 }
 
-/// A guest's certificate may be of the same authority.
+/// Refuses a guest's certificate, which the same authority may have issued.
 fn is_host(tls: &Connection) -> Result<(), Broken> {
     let shown = tls.peer_certificates().and_then(<[_]>::first);
     match shown.map(Identity::of) {
@@ -126,7 +127,7 @@ fn prepare(tcp: &TcpStream, local: BorrowedFd<'_>) -> Result<(), Broken> {
     tcp.set_nonblocking(true)?;
     rustix::io::ioctl_fionbio(local, true).map_err(IoError::from)?;
     tcp.set_nodelay(true)?;
-    // A host that vanishes says nothing.
+    // A host that loses power or network does not close its connection.
     sockopt::set_socket_keepalive(tcp, true).map_err(IoError::from)?;
     sockopt::set_tcp_keepidle(tcp, DEAD / 3).map_err(IoError::from)?;
     sockopt::set_tcp_keepintvl(tcp, DEAD / 6).map_err(IoError::from)?;
@@ -135,8 +136,8 @@ fn prepare(tcp: &TcpStream, local: BorrowedFd<'_>) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Waits for what is wanted of the two; one of which nothing is wanted is not
-/// waited for.
+/// Waits for the given events of the two sockets. A socket without events is left out of
+/// the poll.
 fn wait(
     (tcp, of_tcp): (&TcpStream, PollFlags),
     (local, of_local): (BorrowedFd<'_>, PollFlags),
@@ -160,16 +161,16 @@ fn wait(
     }))
 }
 
-/// Takes what the other host sent; true at its end.
+/// Reads from the other host. Returns true at the end of the connection.
 fn read_tls(tls: &mut Connection, tcp: &TcpStream, inward: &mut Vec<u8>) -> Result<bool, Broken> {
     let over = again(tls.read_tls(&mut &*tcp))? == Some(0);
     if let Err(error) = tls.process_new_packets() {
-        // Tells the other side why, as well as it goes.
+        // Sends the alert, if the socket accepts it.
         let _ = tls.write_tls(&mut &*tcp);
         return Err(error.into());
     }
     match tls.reader().read_to_end(inward) {
-        // All there is, and an end in order.
+        // All data, and a proper end.
         Ok(_) => Ok(true),
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(over),
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(true),
@@ -177,7 +178,7 @@ fn read_tls(tls: &mut Connection, tcp: &TcpStream, inward: &mut Vec<u8>) -> Resu
     }
 }
 
-/// Result of a system call; `None` if the caller must retry.
+/// The result of a system call; `None` if the caller must retry.
 fn again(result: Result<usize, IoError>) -> Result<Option<usize>, Broken> {
     match result {
         Ok(count) => Ok(Some(count)),

@@ -1,4 +1,4 @@
-//! Encrypts what is written, if TLS protects the connection.
+//! Encrypts outgoing bytes, if TLS protects the connection.
 
 use std::io::IoSlice;
 
@@ -7,18 +7,18 @@ use paragpu_communicator_secure::{Error as SecureError, Sealer};
 
 /// Maximum number of buffers in one write.
 pub(crate) const PARTS: usize = 16;
-/// Bytes that are protected before they are written: the peer opens records
-/// while the next are made.
+/// Bytes that are encrypted before they are written. The peer decrypts them while the next
+/// are encrypted.
 const PIECE: usize = 64 << 10;
 
-/// Records on their way.
+/// Records that are being sent.
 #[derive(Debug)]
 pub(crate) struct Sealing {
     sealer: Sealer,
     records: Vec<u8>,
-    /// Of `records`.
+    /// Number of bytes of `records` that were sent.
     sent: usize,
-    /// Bytes that are in `records`.
+    /// Number of bytes of plaintext in `records`.
     holds: usize,
 }
 
@@ -32,19 +32,20 @@ impl Sealing {
         }
     }
 
-    /// Sealed bytes for the socket, and how many of them it took.
+    /// The records, and the number of their bytes that the socket has accepted.
     pub(crate) fn records(&mut self) -> (&[u8], &mut usize) {
         (&self.records, &mut self.sent)
     }
 
-    /// All of it was written: how many bytes it held.
+    /// Clears the records, which were sent, and returns the number of bytes of plaintext in
+    /// them.
     pub(crate) fn sent(&mut self) -> usize {
         self.records.clear();
         self.sent = 0;
         std::mem::take(&mut self.holds)
     }
 
-    /// Protects a piece of `slices`, from the byte `from` on; false at its end.
+    /// Encrypts a piece of `slices` from the byte `from`. Returns false at the end.
     pub(crate) fn seal(&mut self, slices: &[IoSlice<'_>], mut from: usize) -> Result<bool, Error> {
         let mut chosen: [&[u8]; PARTS] = [&[]; PARTS];
         for (place, slice) in chosen.iter_mut().zip(slices) {
@@ -66,8 +67,8 @@ impl Sealing {
     }
 }
 
-/// Why TLS ended a connection. What was damaged may come whole over another
-/// connection, so it is a loss like any other.
+/// Converts an error of TLS. Damaged data may arrive intact over another connection, so it
+/// counts as a loss of the connection.
 pub(crate) fn broken(error: SecureError) -> Error {
     match error {
         SecureError::Alert(_) | SecureError::Ended => Error::Closed,

@@ -13,10 +13,10 @@ use rustix::net::{SendFlags, send};
 use crate::handshake::await_ready;
 use crate::seal::broken;
 
-/// Why a guest and its host did not meet.
+/// Why a guest did not reach its host.
 #[derive(Debug)]
 pub enum Unmet {
-    /// They do not trust each other, or one does not speak TLS.
+    /// They do not trust each other, or one does not use TLS.
     Secure(SecureError),
     /// The connection failed.
     Lost(Error),
@@ -32,7 +32,7 @@ fn unmet(error: SecureError) -> Unmet {
     }
 }
 
-/// Writes one frame, waiting until `deadline` at most.
+/// Writes one frame, and waits at most until `deadline`.
 ///
 /// # Errors
 /// As [`send_frame`](crate::handshake::send_frame).
@@ -68,8 +68,8 @@ fn header(kind: u16, payload: &[u8]) -> Result<[u8; HEADER_LEN], Error> {
         .map_err(|error| Error::protocol(error.to_string()))
 }
 
-/// Shakes hands, sends one frame, and receives the answer, waiting until
-/// `deadline` at most.
+/// Does the handshake, sends one frame, and receives the answer. Waits at most until
+/// `deadline`.
 ///
 /// # Errors
 /// [`Unmet`].

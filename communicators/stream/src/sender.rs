@@ -10,7 +10,7 @@ use crate::link::{Life, Link};
 use crate::parser::{HEARTBEAT, RESERVED_KIND};
 use crate::seal::PARTS;
 
-/// From this payload size on, [`Sender::send`] writes from the caller's memory.
+/// From this payload size on, [`Sender::send`] writes directly from the caller's memory.
 const DIRECT: usize = 32 << 10;
 
 /// Sends over a stream socket.

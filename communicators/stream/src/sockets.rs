@@ -12,18 +12,18 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, sockopt};
 use vsock::{VMADDR_CID_ANY, VsockListener, VsockStream};
 
-/// Maximum number of bytes of one write to a vsock. A guest's kernel from Linux 6.12 on
-/// puts a larger write into several descriptors, over which vhost-user devices
-/// of the rust-vmm project stall.
+/// Maximum number of bytes of one write to a vsock. A guest kernel from Linux 6.12 on
+/// splits a larger write into several descriptors, on which vhost-user devices of the
+/// rust-vmm project stall.
 pub const LARGEST_VSOCK_WRITE: usize = 28 << 10;
 
-/// How often the kernel probes the peer of a silent TCP connection, and how many
-/// probes without an answer end the connection.
+/// The interval at which the kernel probes the peer of a silent TCP connection, and the
+/// number of unanswered probes that end it.
 const KEEPALIVE: Duration = Duration::from_secs(1);
 const SILENT: u32 = 10;
 
-/// The same at the end that was connected to: a guest may be stopped for a
-/// while, by its hypervisor or a debugger.
+/// The interval on the accepting side. It is longer, because a hypervisor or a debugger may
+/// stop a guest for a while.
 const HOSTS_KEEPALIVE: Duration = Duration::from_secs(15);
 const HOSTS_SILENT: u32 = 8;
 
@@ -36,11 +36,11 @@ pub fn connect_unix(path: &Path) -> Result<UnixStream, Error> {
         .map_err(|source| Error::io("cannot connect to the unix socket", source))
 }
 
-/// Listens on a unix socket with these permission bits. A socket file that
-/// nobody listens on any more is replaced.
+/// Listens on a unix socket with these permission bits. Replaces a stale socket file, which
+/// no process listens on.
 ///
 /// # Errors
-/// [`Error::Io`]; `AddrInUse` where somebody listens already.
+/// [`Error::Io`]; `AddrInUse` if another process listens there.
 pub fn listen_unix(path: &Path, mode: u32) -> Result<UnixListener, Error> {
     let context = "cannot listen on the unix socket";
     let listener = match UnixListener::bind(path) {
@@ -61,7 +61,7 @@ fn is_stale(path: &Path) -> bool {
         if error.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
-/// Connects over TCP, trying each address of the name for `patience` at most.
+/// Connects over TCP. Tries each address of the name for at most `patience`.
 ///
 /// # Errors
 /// [`Error::Io`] of the last address tried.
@@ -82,15 +82,14 @@ pub fn connect_tcp(address: impl ToSocketAddrs, patience: Duration) -> Result<Tc
     Err(Error::io("cannot connect over TCP", last))
 }
 
-/// Has the system look whether the other end is still there, so that who waits
-/// for an answer hears soon of a host that is gone, or of a machine that came to
-/// another network where nobody knows of the connection.
+/// Enables keepalive, so that a thread that waits for an answer soon notices that the host
+/// is gone, or that this machine has moved to a network where the connection does not
+/// exist.
 fn notice_loss(stream: &TcpStream) -> Result<(), Error> {
     look_for(stream, KEEPALIVE, SILENT)
 }
 
-/// Has the system look whether a machine that connected over TCP is still
-/// there, where it is not looked for already.
+/// Enables keepalive on an accepted TCP connection, unless it is already on.
 pub(crate) fn notice_loss_of_guest(socket: impl AsFd) -> Result<(), Error> {
     let failed = |errno: Errno| Error::io("cannot ask for the socket's family", errno);
     let domain = sockopt::socket_domain(&socket).map_err(failed)?;
@@ -119,12 +118,12 @@ pub fn listen_tcp(address: SocketAddr) -> Result<std::net::TcpListener, Error> {
     std::net::TcpListener::bind(address).map_err(|source| Error::io("cannot listen on TCP", source))
 }
 
-/// Connects over vsock to the machine with this context identifier: 2 is a
-/// guest's host, 1 the machine itself. Takes 2 s at most.
+/// Connects over vsock to the machine with this context identifier: 2 is a guest's host, 1
+/// the machine itself. Takes at most 2 s.
 ///
 /// # Errors
-/// [`Error::Io`]: `ConnectionReset` where nobody listens, `ENODEV` where the
-/// machine has no such device.
+/// [`Error::Io`]: `ConnectionReset` if no process listens there, `ENODEV` if the machine
+/// has no vsock device.
 pub fn connect_vsock(cid: u32, port: u32) -> Result<VsockStream, Error> {
     loop {
         match VsockStream::connect_with_cid_port(cid, port) {
@@ -136,16 +135,16 @@ pub fn connect_vsock(cid: u32, port: u32) -> Result<VsockStream, Error> {
     }
 }
 
-/// Listens at a vsock port, to every machine that can reach this one.
+/// Listens on a vsock port, for all machines that can reach this one.
 ///
 /// # Errors
-/// [`Error::Io`]; `AddrInUse` where somebody listens already.
+/// [`Error::Io`]; `AddrInUse` if another process listens there.
 pub fn listen_vsock(port: u32) -> Result<VsockListener, Error> {
     VsockListener::bind_with_cid_port(VMADDR_CID_ANY, port)
         .map_err(|source| Error::io("cannot listen on vsock", source))
 }
 
-/// Maximum number of bytes that one write to this socket should have.
+/// Maximum number of bytes of one write to this socket.
 pub(crate) fn largest_write(socket: impl AsFd) -> Result<usize, Error> {
     match sockopt::socket_domain(socket) {
         Ok(AddressFamily::VSOCK) => Ok(LARGEST_VSOCK_WRITE),
@@ -154,9 +153,8 @@ pub(crate) fn largest_write(socket: impl AsFd) -> Result<usize, Error> {
     }
 }
 
-/// How often a silent connection is looked at by sending something. A vsock has
-/// no keepalive: a guest whose system began anew does not say so before it is
-/// asked.
+/// The default interval of heartbeat frames. A vsock has no keepalive: the kernel of a
+/// guest that has rebooted resets the connection only when it receives something.
 pub(crate) fn heartbeat(socket: impl AsFd) -> Result<Option<Duration>, Error> {
     const SILENCE: Duration = Duration::from_secs(10);
     let domain = sockopt::socket_domain(socket)
@@ -164,8 +162,8 @@ pub(crate) fn heartbeat(socket: impl AsFd) -> Result<Option<Duration>, Error> {
     Ok((domain == AddressFamily::VSOCK).then_some(SILENCE))
 }
 
-/// Asks for room for several frames of a bulk copy in a unix socket, so that both
-/// ends copy at once; gets what the system allows. TCP finds its own size.
+/// Enlarges the buffer of a unix socket, as far as the system allows, to several frames of
+/// a bulk copy, so that both ends copy at the same time. TCP sizes its buffers itself.
 pub(crate) fn widen(socket: impl AsFd) -> Result<(), Error> {
     const ROOM: usize = 4 << 20;
     let failed = |errno: Errno| Error::io("cannot set the socket's buffer", errno);
@@ -175,7 +173,7 @@ pub(crate) fn widen(socket: impl AsFd) -> Result<(), Error> {
     Ok(())
 }
 
-/// Sets `TCP_NODELAY`; other stream sockets have no such delay.
+/// Sets `TCP_NODELAY`. Other stream sockets have no such delay.
 pub(crate) fn send_at_once(socket: impl AsFd) -> Result<(), Error> {
     match sockopt::set_tcp_nodelay(socket, true) {
         Ok(()) | Err(Errno::NOPROTOOPT | Errno::OPNOTSUPP | Errno::INVAL) => Ok(()),

@@ -1,10 +1,10 @@
-//! Virtual memory management: addresses that the program reserves, and memory that it
-//! maps there (CUDA Driver API, Virtual Memory Management).
+//! Virtual memory management: reserved addresses, and memory that the program maps there
+//! (CUDA Driver API, Virtual Memory Management).
 //!
-//! Reservations and handles exist only in the guest. Memory is created at an address of
-//! the session; the host maps it at the program's address once a device or the program
-//! has access there. Memory in the host is device memory, too, of which the program has a
-//! view where it has access ([`crate::host_view`]).
+//! Reservations and handles exist only in the guest. Memory is created at an address of the
+//! session's arena. The host maps it at the program's address as soon as the device or the
+//! program gets access there. Memory with a location in the host is device memory, too; the
+//! program accesses it through a view ([`crate::host_view`]).
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use crate::virtual_space::{Access, Change, VirtualSpace};
 pub use crate::host_view::is_seen;
 pub use crate::virtual_space::{Place, Properties, Side};
 
-/// Sizes and addresses are multiples of this.
+/// Sizes and addresses must be multiples of this many bytes.
 pub const GRANULARITY: u64 = CHUNK;
 
 /// The virtual memory of a session.
@@ -33,11 +33,12 @@ pub const GRANULARITY: u64 = CHUNK;
 pub struct VirtualMemory {
     link: Arc<Link>,
     memory: Arc<DeviceMemory>,
-    /// Memory of other processes.
+    /// Memory shared with other processes.
     shared: SharedMemory,
-    /// Where the program has access to memory in the host.
+    /// The views through which the program accesses memory in the host.
     views: HostViews,
-    /// Held while the host is told: what one thread unmaps another may map.
+    /// Locked until the host has been told, because another thread may map memory at
+    /// addresses that one thread unmaps.
     space: Mutex<VirtualSpace>,
 }
 
@@ -52,7 +53,7 @@ impl VirtualMemory {
         }
     }
 
-    /// cuMemAddressReserve; at `hint` where that is free.
+    /// cuMemAddressReserve; at `hint` if that is free.
     ///
     /// # Errors
     /// `INVALID_VALUE`, `OUT_OF_MEMORY`.
@@ -71,7 +72,7 @@ impl VirtualMemory {
     /// cuMemAddressFree, of a whole reservation.
     ///
     /// # Errors
-    /// `INVALID_VALUE`, also where something is mapped in it.
+    /// `INVALID_VALUE`, also if memory is mapped in it.
     pub fn unreserve(&self, address: u64, size: u64) -> Result<()> {
         let mut space = self.space.lock();
         space.unreserve(address, size)?;
@@ -79,7 +80,7 @@ impl VirtualMemory {
         Ok(())
     }
 
-    /// cuMemCreate: the allocation's number in this session.
+    /// cuMemCreate. Returns the allocation's handle in this session.
     ///
     /// # Errors
     /// `INVALID_VALUE`, `OUT_OF_MEMORY`.
@@ -91,7 +92,7 @@ impl VirtualMemory {
         Ok(self.space.lock().created(memory, size, properties))
     }
 
-    /// Holds an allocation once more, for a program that may come to it otherwise.
+    /// Adds a reference to the handle of an allocation.
     ///
     /// # Errors
     /// `INVALID_VALUE`.
@@ -99,7 +100,7 @@ impl VirtualMemory {
         self.space.lock().hold(handle)
     }
 
-    /// cuMemRelease.
+    /// cuMemRelease. Frees the memory if nothing refers to it any more.
     ///
     /// # Errors
     /// `INVALID_VALUE`.
@@ -110,13 +111,13 @@ impl VirtualMemory {
         }
     }
 
-    /// Memory of other processes.
+    /// Memory shared with other processes.
     #[must_use]
     pub fn shared(&self) -> &SharedMemory {
         &self.shared
     }
 
-    /// An allocation's memory goes back to whom it is of.
+    /// Frees the memory of an allocation, or closes it if another process shared it.
     fn free(&self, memory: u64) -> Result<()> {
         match self.shared.kind(memory) {
             Some(_) => self.shared.close(memory),
@@ -124,7 +125,8 @@ impl VirtualMemory {
         }
     }
 
-    /// cuMemExportToShareableHandle: what another process imports it by.
+    /// cuMemExportToShareableHandle. Returns the name under which another process imports
+    /// it.
     ///
     /// # Errors
     /// `INVALID_VALUE`, `NOT_SUPPORTED`.
@@ -133,7 +135,7 @@ impl VirtualMemory {
         self.shared.offer(memory, Kind::Allocation, 0)
     }
 
-    /// cuMemImportFromShareableHandle: the allocation's number in this session.
+    /// cuMemImportFromShareableHandle. Returns the allocation's handle in this session.
     ///
     /// # Errors
     /// As [`SharedMemory::open`].
@@ -145,7 +147,7 @@ impl VirtualMemory {
     /// cuMemRetainAllocationHandle.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where nothing is mapped.
+    /// `INVALID_VALUE` if nothing is mapped there.
     pub fn retain(&self, address: u64) -> Result<u64> {
         self.space.lock().retain(address)
     }
@@ -158,17 +160,17 @@ impl VirtualMemory {
         self.space.lock().properties(handle)
     }
 
-    /// cuMemMap; nobody may use the memory there yet.
+    /// cuMemMap. Neither side has access to the memory there yet.
     ///
     /// # Errors
-    /// `INVALID_VALUE`, `NOT_SUPPORTED` for more than the allocation has, and for memory
-    /// in the host that is mapped already.
+    /// `INVALID_VALUE`; `NOT_SUPPORTED` for a size larger than the allocation, and for
+    /// memory in the host that is already mapped elsewhere.
     pub fn map(&self, address: u64, size: u64, handle: u64) -> Result<()> {
         self.link.check()?;
         self.space.lock().map(address, size, handle)
     }
 
-    /// Is memory in the host that is mapped somewhere?
+    /// Whether this is memory in the host and mapped somewhere.
     ///
     /// # Errors
     /// `INVALID_VALUE`.
@@ -183,8 +185,8 @@ impl VirtualMemory {
     pub fn unmap(&self, address: u64, size: u64) -> Result<()> {
         self.link.check()?;
         let mut space = self.space.lock();
-        // What the program wrote goes to the device before the map does. The maps end
-        // whatever comes of that.
+        // The program's writes are sent to the device before the mapping ends. If that
+        // fails, the mapping still ends, and the error is returned.
         let mut kept = Ok(());
         for map in space.inside(address, size)? {
             kept = kept.and(self.views.end(map));
@@ -197,8 +199,8 @@ impl VirtualMemory {
         kept
     }
 
-    /// cuMemSetAccess of a device or the program, of whole maps: 0 for none, 1 to read,
-    /// 3 to read and write.
+    /// cuMemSetAccess of one side, for whole mappings. `access` is 0 for none, 1 for
+    /// reading, 3 for reading and writing.
     ///
     /// # Errors
     /// `INVALID_VALUE`, `OUT_OF_MEMORY`, `NOT_SUPPORTED`.
@@ -232,7 +234,8 @@ impl VirtualMemory {
                     access: alias,
                 })?;
                 self.memory.add_map(address, size);
-                // The program has no view yet.
+                // The program's view begins below. Until then, an error leaves the mapping
+                // without it.
                 space.changed(address, Access { host: 0, ..after });
             }
             if after.host != 0
@@ -249,7 +252,7 @@ impl VirtualMemory {
         Ok(())
     }
 
-    /// Does an address lie where the program itself has access?
+    /// Whether the program has access to memory in the host at an address.
     #[must_use]
     pub fn is_seen(&self, address: u64) -> bool {
         self.views.find(address).is_some()
@@ -258,7 +261,7 @@ impl VirtualMemory {
     /// cuMemGetAccess.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where nothing is mapped.
+    /// `INVALID_VALUE` if nothing is mapped there.
     pub fn access(&self, address: u64, side: Side) -> Result<u32> {
         self.space
             .lock()
@@ -266,26 +269,26 @@ impl VirtualMemory {
             .map(|access| access.of(side))
     }
 
-    /// Where the memory lies that is mapped in a range, map by map.
+    /// The location of the memory of each mapping in a range.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where something is not mapped.
+    /// `INVALID_VALUE` if part of the range is not mapped.
     pub fn places(&self, address: u64, size: u64) -> Result<Vec<Place>> {
         self.space.lock().places(address, size)
     }
 
-    /// Ends every allocation that is none of these and no graph's
+    /// Frees all of the session's allocations except those made here and those of graphs
     /// (cuDevicePrimaryCtxReset).
     ///
     /// # Errors
-    /// Of work that failed.
+    /// Errors of earlier work.
     pub fn clear_others(&self) -> Result<()> {
         let space = self.space.lock();
         let kept = space.memory().chain(GraphMemory::addresses());
         self.memory.clear(&kept.collect())
     }
 
-    /// The memory is at the address no longer.
+    /// Has the host unmap memory from an address.
     fn end(&self, address: u64) -> Result<()> {
         self.memory.remove_map(address);
         self.link

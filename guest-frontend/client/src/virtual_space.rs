@@ -1,8 +1,8 @@
 //! The state of a session's virtual memory: reserved addresses, physical allocations, and
-//! mappings (CUDA Driver API, Virtual Memory Management). Nothing here crosses.
+//! mappings (CUDA Driver API, Virtual Memory Management). Nothing here talks to the host.
 //!
-//! An allocation is session memory at an address that the program never learns. A mapping
-//! gives it another address, once the program has access there.
+//! An allocation is memory at an address of the session's arena, which the program never
+//! learns. A mapping gives it an address in a reservation.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,18 +11,18 @@ use paragpu_protocol::status::Status;
 
 use crate::error::Result;
 
-/// Where a program wants memory to lie.
+/// The location of an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// On the session's device.
     Device,
     /// In the host.
     Host,
-    /// In this NUMA node of the host.
+    /// In the host, on this NUMA node.
     HostNode(i32),
 }
 
-/// Who has access to memory.
+/// A side that may have access to memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// The session's device.
@@ -36,22 +36,22 @@ pub enum Side {
 pub struct Properties {
     /// CUmemAllocationProp::location.
     pub place: Place,
-    /// CUmemAllocationHandleType, several as a mask.
+    /// A mask of CUmemAllocationHandleType.
     pub handle_types: i32,
     /// CUmemAllocationProp::allocFlags::usage.
     pub usage: u16,
 }
 
-/// The access that each side has: CUmemAccess_flags, 0 none, 1 read, 3 read and written.
+/// The access of each side, as CUmemAccess_flags: 0 none, 1 read, 3 read and write.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Access {
     pub(crate) device: u32,
-    /// Only memory in the host is the program's.
+    /// Not 0 only for memory in the host.
     pub(crate) host: u32,
 }
 
 impl Access {
-    /// One side's.
+    /// The access of one side.
     pub(crate) fn of(self, side: Side) -> u32 {
         match side {
             Side::Device => self.device,
@@ -72,8 +72,9 @@ impl Access {
         }
     }
 
-    /// How the device maps the memory. What the program has access to is copied from
-    /// and to there, so the device maps it whether kernels may use it or not.
+    /// The access with which the device maps the memory. If the program has access, its
+    /// view is synchronized with the device's mapping, which must then exist even if
+    /// kernels have no access.
     pub(crate) fn on_device(self) -> u32 {
         match self.host {
             0 => self.device,
@@ -85,17 +86,17 @@ impl Access {
 /// A physical allocation.
 #[derive(Debug)]
 struct Allocation {
-    /// Where the session has it.
+    /// Its address in the session's arena.
     memory: u64,
     size: u64,
     properties: Properties,
-    /// How often the program holds its handle.
+    /// The program's references to its handle.
     handles: u64,
-    /// How often it is mapped.
+    /// The number of its mappings.
     maps: u64,
 }
 
-/// An allocation at an address.
+/// A mapping of an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Map {
     size: u64,
@@ -103,18 +104,18 @@ struct Map {
     access: Access,
 }
 
-/// The host's work for a change of access.
+/// A mapping whose access changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Change {
-    /// The map's first address.
+    /// The first address of the mapping.
     pub(crate) address: u64,
-    /// Its bytes.
+    /// Its length in bytes.
     pub(crate) size: u64,
-    /// Where the session has its memory.
+    /// The address of its memory in the session's arena.
     pub(crate) memory: u64,
-    /// The access that there was.
+    /// The access before the change.
     pub(crate) before: Access,
-    /// The access that there is then.
+    /// The access after it.
     pub(crate) after: Access,
 }
 
@@ -132,12 +133,12 @@ fn is_chunks(values: &[u64]) -> bool {
 }
 
 impl VirtualSpace {
-    /// A range of addresses is the program's.
+    /// Records a reservation.
     pub(crate) fn reserved(&mut self, address: u64, size: u64) {
         self.reservations.insert(address, size);
     }
 
-    /// It is given back, whole and with nothing mapped in it.
+    /// Removes a reservation, which must be named whole and without mappings.
     pub(crate) fn unreserve(&mut self, address: u64, size: u64) -> Result<()> {
         if self.reservations.get(&address) != Some(&size) || self.is_mapped(address, size) {
             return Err(Status::INVALID_VALUE);
@@ -146,7 +147,7 @@ impl VirtualSpace {
         Ok(())
     }
 
-    /// An allocation was made: its handle.
+    /// Records an allocation and returns its handle.
     pub(crate) fn created(&mut self, memory: u64, size: u64, properties: Properties) -> u64 {
         self.next += 1;
         let allocation = Allocation {
@@ -167,7 +168,7 @@ impl VirtualSpace {
             .ok_or(Status::INVALID_VALUE)
     }
 
-    /// The program has a handle once more.
+    /// Adds a reference to a handle.
     pub(crate) fn hold(&mut self, handle: u64) -> Result<()> {
         self.held(handle)?.handles += 1;
         Ok(())
@@ -178,18 +179,20 @@ impl VirtualSpace {
         self.held(handle).map(|allocation| allocation.properties)
     }
 
-    /// Where the session has an allocation's memory.
+    /// The address of an allocation's memory in the session's arena.
     pub(crate) fn memory_of(&mut self, handle: u64) -> Result<u64> {
         self.held(handle).map(|allocation| allocation.memory)
     }
 
-    /// The program gives a handle up; the memory to free, if it was the last.
+    /// Drops a reference to a handle. Returns the memory to free if nothing refers to it
+    /// any more.
     pub(crate) fn release(&mut self, handle: u64) -> Result<Option<u64>> {
         self.held(handle)?.handles -= 1;
         Ok(self.unused(handle))
     }
 
-    /// The program has the handle of what is mapped at an address once more.
+    /// Adds a reference to the allocation that is mapped at an address, and returns its
+    /// handle.
     pub(crate) fn retain(&mut self, address: u64) -> Result<u64> {
         let (_, map) = self.find(address).ok_or(Status::INVALID_VALUE)?;
         let allocation = self.allocations.get_mut(&map.allocation);
@@ -197,17 +200,19 @@ impl VirtualSpace {
         Ok(map.allocation)
     }
 
-    /// An allocation lies in a reservation from now on.
+    /// Maps an allocation in a reservation, without access.
     pub(crate) fn map(&mut self, address: u64, size: u64, handle: u64) -> Result<()> {
         let fits = size > 0 && is_chunks(&[address, size]) && self.is_reserved(address, size);
         if !fits || self.is_mapped(address, size) {
             return Err(Status::INVALID_VALUE);
         }
         let allocation = self.held(handle)?;
-        // A view of the program's would not see what is written by way of another map.
+        // Memory in the host has one mapping at a time: the views of two would not see each
+        // other's writes.
         let is_second = allocation.properties.place != Place::Device && allocation.maps > 0;
         if size > allocation.size || is_second {
-            // NVIDIA's driver answers the first, and no invalid value.
+            // NVIDIA's driver returns this, not INVALID_VALUE, for a size larger than the
+            // allocation.
             return Err(Status::NOT_SUPPORTED);
         }
         allocation.maps += 1;
@@ -220,13 +225,13 @@ impl VirtualSpace {
         Ok(())
     }
 
-    /// Is memory in the host that is mapped somewhere?
+    /// Whether this is memory in the host and mapped somewhere.
     pub(crate) fn is_mapped_in_host(&mut self, handle: u64) -> Result<bool> {
         let allocation = self.held(handle)?;
         Ok(allocation.properties.place != Place::Device && allocation.maps > 0)
     }
 
-    /// Where the memory lies that is mapped in a range, map by map.
+    /// The location of the memory of each mapping in a range.
     pub(crate) fn places(&self, address: u64, size: u64) -> Result<Vec<Place>> {
         let maps = self.whole(address, size)?;
         let allocations = maps.iter().filter_map(|at| {
@@ -236,7 +241,7 @@ impl VirtualSpace {
         Ok(allocations.map(|one| one.properties.place).collect())
     }
 
-    /// The maps that make up a range, whole and without a gap.
+    /// The addresses of the mappings that make up exactly this range, without a gap.
     fn whole(&self, address: u64, size: u64) -> Result<Vec<u64>> {
         let end = address.checked_add(size).ok_or(Status::INVALID_VALUE)?;
         let (mut at, mut found) = (address, Vec::new());
@@ -251,7 +256,8 @@ impl VirtualSpace {
         }
     }
 
-    /// The maps in a range of a reservation, none of which reaches out of it.
+    /// The addresses of the mappings in a range of a reservation. An error if one reaches
+    /// out of the range.
     pub(crate) fn inside(&self, address: u64, size: u64) -> Result<Vec<u64>> {
         if size == 0 || !is_chunks(&[address, size]) || !self.is_reserved(address, size) {
             return Err(Status::INVALID_VALUE);
@@ -269,7 +275,7 @@ impl VirtualSpace {
         before.is_some_and(|(start, length)| size <= *length && address - start <= length - size)
     }
 
-    /// The maps of a range whose access changes.
+    /// The mappings of a range whose access would change.
     pub(crate) fn changes(
         &self,
         address: u64,
@@ -295,22 +301,22 @@ impl VirtualSpace {
         Ok(changes)
     }
 
-    /// The access of the map that starts at `address` is another one now.
+    /// Records the new access of the mapping that starts at `address`.
     pub(crate) fn changed(&mut self, address: u64, access: Access) {
         if let Some(map) = self.maps.get_mut(&address) {
             map.access = access;
         }
     }
 
-    /// The access permitted at an address.
+    /// The access at an address.
     pub(crate) fn access(&self, address: u64) -> Result<Access> {
         let found = self.find(address).ok_or(Status::INVALID_VALUE)?;
         Ok(found.1.access)
     }
 
-    /// Takes the maps of a range away: those that the host knows of, and memory
-    /// that nobody holds any more. Nothing need be mapped there, but what is ends
-    /// whole, as natively.
+    /// Removes the mappings of a range. Returns the addresses of those that the host must
+    /// unmap, and the memory to free. As natively, the range may have gaps, but mappings
+    /// end only as a whole.
     pub(crate) fn unmap(&mut self, address: u64, size: u64) -> Result<(Vec<u64>, Vec<u64>)> {
         let (mut ends, mut frees) = (Vec::new(), Vec::new());
         for at in self.inside(address, size)? {
@@ -328,14 +334,14 @@ impl VirtualSpace {
         Ok((ends, frees))
     }
 
-    /// Is memory of the session one of the allocations?
+    /// The addresses of all allocations in the session's arena.
     pub(crate) fn memory(&self) -> impl Iterator<Item = u64> {
         self.allocations
             .values()
             .map(|allocation| allocation.memory)
     }
 
-    /// The memory of an allocation that nobody holds any more, forgotten.
+    /// Removes an allocation without handles and mappings. Returns its memory.
     fn unused(&mut self, handle: u64) -> Option<u64> {
         let allocation = self.allocations.get(&handle)?;
         if allocation.handles > 0 || allocation.maps > 0 {
@@ -440,7 +446,8 @@ mod tests {
     }
 
     proptest! {
-        /// Maps lie in the reservation and apart, and all memory comes back.
+        /// Mappings lie in the reservation and do not overlap, and all memory is freed in
+        /// the end.
         #[test]
         fn maps_are_apart(steps in prop::collection::vec((0_u8..5, 0_u64..18, 0_u64..4), 1..200)) {
             let mut space = space();

@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 
-use crate::sys::Impatience;
+use crate::sys::Interrupter;
 
 /// The sender of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,9 +73,9 @@ impl Closer {
     fn start(&'static self) -> Option<Sender<OwnedFd>> {
         let (sender, receiver) = channel::<OwnedFd>();
         let run = move || {
-            let impatience = Impatience::new();
+            let interrupter = Interrupter::new();
             for fd in receiver {
-                let ticks = impatience.as_ref().ok().map(Impatience::ticks);
+                let ticks = interrupter.as_ref().ok().map(Interrupter::ticks);
                 drop(fd);
                 drop(ticks);
                 self.waiting.fetch_sub(1, Ordering::Relaxed);

@@ -16,7 +16,7 @@ use crate::Error;
 use crate::session::{Facts, now};
 use crate::worker::pidfd;
 
-/// The directory of notes, used by one daemon at a time.
+/// The directory of records. A lock in it keeps other daemons out.
 #[derive(Debug)]
 pub struct Notes {
     directory: PathBuf,
@@ -24,25 +24,25 @@ pub struct Notes {
     _lock: std::fs::File,
 }
 
-/// A session found.
+/// A session of an earlier daemon whose worker still runs.
 #[derive(Debug)]
 pub struct Found {
-    /// Its constant facts.
+    /// The constant facts about the session.
     pub facts: Facts,
-    /// Its worker's process.
+    /// The process ID of its worker.
     pub pid: u32,
-    /// Its descriptor.
+    /// A pidfd of that process.
     pub pidfd: OwnedFd,
-    /// Its schedule of checkpoints.
+    /// Its schedule of checkpoints, if it has one.
     pub again: Option<Again>,
 }
 
 /// A schedule of checkpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Again {
-    /// An absolute path.
+    /// Where the checkpoint is written; an absolute path.
     pub directory: PathBuf,
-    /// The interval.
+    /// The time between two checkpoints.
     pub every: Duration,
 }
 
@@ -50,14 +50,14 @@ pub struct Again {
 struct Note {
     facts: Facts,
     pid: u32,
-    /// Clock ticks from boot to the worker's start. Together with the boot ID and
-    /// the process ID, they identify a process forever.
+    /// Clock ticks from boot to the worker's start. Together with the boot ID and the
+    /// process ID, they identify a process uniquely.
     started: u64,
     boot: String,
     again: Option<Again>,
 }
 
-/// Extension of the notes of checkpointed sessions.
+/// File name extension of the records of checkpointed sessions.
 const PARKED: &str = "parked";
 
 #[derive(Serialize, Deserialize)]
@@ -68,10 +68,11 @@ struct ParkedNote {
 }
 
 impl Notes {
-    /// Opens the directory, which is created if it does not exist.
+    /// Opens the directory, and creates it if needed.
     ///
     /// # Errors
-    /// [`Error::Running`] where another daemon has it, [`Error::System`].
+    /// [`Error::Running`] if another daemon uses it, [`Error::NotAllowed`],
+    /// [`Error::System`].
     pub fn open(directory: &Path) -> Result<Self, Error> {
         let failed = || format!("use the state directory {}", directory.display());
         let lock = lock(directory).map_err(|source| match source.kind() {
@@ -84,7 +85,7 @@ impl Notes {
             Err(errno) => return Err(Error::system(failed())(errno)),
         }
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
-            .map_err(Error::system("read the boot's id"))?;
+            .map_err(Error::system("read the boot ID"))?;
         Ok(Self {
             directory: directory.to_owned(),
             boot: boot.trim().to_owned(),
@@ -92,10 +93,11 @@ impl Notes {
         })
     }
 
-    /// Writes the note of a session whose worker is process `pid`.
+    /// Records a session whose worker is process `pid`. A failure is logged: the session is
+    /// served all the same.
     pub fn write(&self, facts: &Facts, pid: u32) {
         let Some(started) = start_time(pid) else {
-            return; // It has exited: there is nothing to find later.
+            return; // It has exited. There is nothing for a later daemon to find.
         };
         let note = Note {
             facts: facts.clone(),
@@ -107,7 +109,7 @@ impl Notes {
         self.put(facts.session, &note);
     }
 
-    /// Records a session's schedule of checkpoints, if it has one.
+    /// Records the schedule of checkpoints of a session, or that it has none.
     pub fn write_again(&self, session: u64, again: Option<Again>) {
         let note = std::fs::read(self.path(session)).ok();
         let note = note.and_then(|text| serde_json::from_slice::<Note>(&text).ok());
@@ -116,7 +118,7 @@ impl Notes {
         }
     }
 
-    /// Records changes of a session.
+    /// Updates the facts of a recorded session.
     pub fn renew(&self, facts: &Facts) {
         let note = std::fs::read(self.path(facts.session)).ok();
         let note = note.and_then(|text| serde_json::from_slice::<Note>(&text).ok());
@@ -134,22 +136,22 @@ impl Notes {
         if let Err(error) = written {
             tracing::warn!(
                 session, %error,
-                "the session is not noted: a daemon after this one would not know it"
+                "the session cannot be recorded: after a restart the daemon would not know it"
             );
         }
     }
 
-    /// Removes the note of a session.
+    /// Removes the record of a session.
     pub fn remove(&self, session: u64) {
         match std::fs::remove_file(self.path(session)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                tracing::warn!(session, %error, "the note of a session that is over stays");
+                tracing::warn!(session, %error, "the record of an ended session cannot be removed");
             }
             _ => {}
         }
     }
 
-    /// The sessions that still run; notes of others are removed.
+    /// Returns the sessions whose workers still run, by number. Removes all other records.
     #[must_use]
     pub fn find(&self) -> Vec<Found> {
         let entries = std::fs::read_dir(&self.directory).into_iter().flatten();
@@ -170,8 +172,8 @@ impl Notes {
         found
     }
 
-    /// Notes the secret of a session that was put away, so that its guest is
-    /// waited for by the next daemon as well.
+    /// Records the token of a checkpointed session that has ended, so that a later daemon
+    /// also lets its guest wait. `left` is how long.
     pub fn park(&self, token: [u8; 16], left: Duration) {
         let note = ParkedNote {
             token,
@@ -181,18 +183,21 @@ impl Notes {
             .map_err(std::io::Error::from)
             .and_then(|text| std::fs::write(self.parked_path(&token), text));
         if let Err(error) = written {
-            tracing::warn!(%error, "a session that was put away is not noted");
+            tracing::warn!(
+                %error,
+                "a checkpointed session cannot be recorded: after a restart its guest is refused"
+            );
         }
     }
 
-    /// The session is back, or nobody waits for it any more.
+    /// Removes the record of a session that has been restored or is no longer expected.
     pub fn unpark(&self, token: &[u8; 16]) {
-        // It may not have been noted.
+        // There is no file if the record could not be written.
         let _ = std::fs::remove_file(self.parked_path(token));
     }
 
-    /// Secrets of the sessions that were put away, and how long their guests
-    /// are still waited for.
+    /// Returns the tokens of the checkpointed sessions, and how long their guests may still
+    /// wait. Removes expired records.
     #[must_use]
     pub fn parked(&self) -> Vec<([u8; 16], Duration)> {
         let entries = std::fs::read_dir(&self.directory).into_iter().flatten();
@@ -212,7 +217,8 @@ impl Notes {
         found
     }
 
-    /// Named by a hash: a listing of names tells nobody a secret.
+    /// The name is a hash, because file names leak more easily than contents and the token
+    /// is a secret.
     fn parked_path(&self, token: &[u8; 16]) -> PathBuf {
         let name = blake3::hash(token).to_hex();
         self.directory.join(name.as_str()).with_extension(PARKED)
@@ -220,7 +226,8 @@ impl Notes {
 
     fn alive(&self, note: Note) -> Option<Found> {
         let pidfd = pidfd(note.pid).ok()?;
-        // After the pidfd is open the number cannot pass to another process.
+        // Compared after the pidfd is open: from then on the process ID cannot be reused
+        // unnoticed.
         let same = note.boot == self.boot && start_time(note.pid) == Some(note.started);
         same.then_some(Found {
             facts: note.facts,
@@ -235,8 +242,8 @@ impl Notes {
     }
 }
 
-/// Makes the directory its owner's alone, and opens the lock in it: neither at
-/// the end of a link, nor somebody else's.
+/// Makes the directory accessible to its owner only, and opens the lock file in it. Refuses
+/// symbolic links and files of other users, which could redirect what is written here.
 fn lock(directory: &Path) -> std::io::Result<std::fs::File> {
     if let Some(parent) = directory.parent() {
         std::fs::create_dir_all(parent)?;
@@ -257,19 +264,20 @@ fn lock(directory: &Path) -> std::io::Result<std::fs::File> {
     own_regular(lock.into(), "lock")
 }
 
-/// An error of opening with `NOFOLLOW`.
+/// Explains the error of an open with `NOFOLLOW`.
 fn no_link(errno: Errno) -> std::io::Error {
     match errno {
-        Errno::LOOP => std::io::Error::other("there is a link in its place"),
+        Errno::LOOP => std::io::Error::other("it is a symbolic link"),
         other => other.into(),
     }
 }
 
-/// Clock ticks from boot to the start of a process that runs (proc(5), stat
-/// field 22); `None` for one that is gone or has exited.
+/// The start time of a running process, in clock ticks since boot (proc(5), stat field 22).
+/// `None` if it has exited, even if it has not been reaped.
 fn start_time(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field, a name in parentheses, may hold anything.
+    // The second field is a name in parentheses, which may itself contain blanks and
+    // parentheses.
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
     let state = fields.next()?;

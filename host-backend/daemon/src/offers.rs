@@ -1,4 +1,4 @@
-//! Memory that sessions of one VM share: one descriptor for each offer.
+//! Memory that the sessions of one VM share. The daemon holds one descriptor per offer.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -6,24 +6,25 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use paragpu_control::exchange::{Offer, Token};
 
-/// Most offers of one VM: each holds a descriptor of the daemon's.
+/// Maximum number of offers of a VM. Each uses a descriptor of the daemon.
 const MOST: usize = if cfg!(test) { 8 } else { 4096 };
 
-/// One of them.
+/// An offer and its memory.
 #[derive(Debug)]
 struct Offered {
-    /// Whose memory it is.
+    /// The session that made the offer.
     session: u64,
     offer: Offer,
     memory: OwnedFd,
 }
 
-/// The offers among a VM's sessions.
+/// The offers of a VM's sessions, by token.
 #[derive(Debug, Default)]
 pub struct Offers(BTreeMap<Token, Offered>);
 
 impl Offers {
-    /// A session offers memory; `None` if there are too many offers.
+    /// Adds an offer of `session`. Returns `None` if the VM has too many, or the token is
+    /// already in use.
     pub fn add(&mut self, session: u64, offer: Offer, memory: OwnedFd) -> Option<Offer> {
         if self.0.len() >= MOST || self.0.contains_key(&offer.token) {
             return None;
@@ -37,7 +38,7 @@ impl Offers {
         Some(offer)
     }
 
-    /// A session offers it no longer. It takes back nothing of others.
+    /// Removes an offer of `session`. Does nothing if another session made it.
     pub fn withdraw(&mut self, session: u64, token: &Token) {
         if self
             .0
@@ -48,14 +49,14 @@ impl Offers {
         }
     }
 
-    /// The offer behind a token, if any.
+    /// Finds an offer by its token.
     #[must_use]
     pub fn find(&self, token: &Token) -> Option<(Offer, BorrowedFd<'_>)> {
         let held = self.0.get(token)?;
         Some((held.offer, held.memory.as_fd()))
     }
 
-    /// A session is over, and what it offered with it.
+    /// Removes all offers of a session that has ended.
     pub fn release(&mut self, session: u64) {
         self.0.retain(|_, held| held.session != session);
     }

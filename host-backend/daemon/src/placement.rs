@@ -8,31 +8,32 @@
 
 use paragpu_config::host::Placement;
 
-/// A GPU that the guest may have.
+/// A GPU that may serve the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gpu {
-    /// Its place among the daemon's devices.
+    /// Its index among the daemon's devices.
     pub place: u32,
-    /// Sessions on it, those included that wait for their worker.
+    /// Number of its sessions, including those that wait for a worker.
     pub sessions: u64,
-    /// Bytes of device memory that they have, as far as their workers said.
+    /// Bytes of device memory that they hold, as last reported by their workers.
     pub memory: u64,
-    /// Whether a worker could open it when last tried.
+    /// Whether the last worker that tried could open it.
     pub works: bool,
 }
 
-/// A device that the process has already.
+/// A device that the guest process already uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Assigned {
-    /// The guest's number of it.
+    /// Its number in the guest.
     pub ordinal: u32,
-    /// Its place among the daemon's devices.
+    /// Its index among the daemon's devices.
     pub place: u32,
 }
 
-/// The place of the guest's device `ordinal`, among `gpus` in the order in
-/// which the guest sees them; `last` is the place that the session before got.
-/// `None` if the guest has no device of that number.
+/// Chooses the GPU for the guest's device `ordinal` and returns its place. `gpus` is in the
+/// order in which the guest sees them, `held` lists the devices that the process already
+/// uses, and `last` is the place of the previous session. `None` if the guest has no such
+/// device.
 #[must_use]
 pub fn choose(
     policy: Placement,

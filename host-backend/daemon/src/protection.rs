@@ -8,19 +8,20 @@ use std::sync::Arc;
 use paragpu_communicator_secure::{Error, Handshake, Identity, Secured};
 use rustix::net::{SendFlags, send};
 
-/// How a connection's bytes are protected.
+/// The protection of a connection.
 #[derive(Debug)]
 pub enum Protection {
-    /// By the kernel, which says who sends them.
+    /// None needed: the kernel identifies the sender.
     Plain,
-    /// The two sides get to know each other.
+    /// A TLS handshake is in progress.
     Shaking(Box<Handshake>),
-    /// By TLS.
+    /// TLS, after the handshake.
     Secured(Box<Secured>),
 }
 
 impl Protection {
-    /// Ends the handshake. Who is at the other end, or a sentence for them.
+    /// Completes the handshake. Returns the identity of the peer, `None` for a connection
+    /// without TLS, or one sentence for the peer that says why its certificate is refused.
     ///
     /// # Errors
     /// As [`Handshake::finish`].
@@ -34,23 +35,25 @@ impl Protection {
         };
         let identity = match handshake.peer().map(Identity::of) {
             Some(Ok(Some(identity))) => Ok(Some(identity)),
-            Some(Ok(None)) => Err("is no guest's".to_owned()),
+            Some(Ok(None)) => Err("is not for a guest".to_owned()),
             Some(Err(problem)) => Err(problem),
             None => Err("is missing".to_owned()),
         };
         *self = Self::Secured(Box::new(handshake.finish()?));
         Ok(identity.map_err(|problem| {
             format!(
-                "the certificate that tcp.certificate names in guest.toml {problem}: `paragpu \
-                 certificate DIRECTORY --vm NAME` makes one for a VM"
+                "the certificate of tcp.certificate in guest.toml {problem}: create one with \
+                 `paragpu certificate DIRECTORY --vm NAME`"
             )
         }))
     }
 
-    /// Sends these bytes, as well as it goes without waiting.
+    /// Sends a last message without blocking. Bytes that do not fit into the socket's
+    /// buffer are dropped.
     pub fn send(&mut self, socket: impl AsFd, bytes: &[u8]) {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        // The peer may be gone already.
+        // Errors are ignored: the connection is about to be closed, and the peer may be
+        // gone.
         match self {
             Self::Plain => {
                 let _ = send(&socket, bytes, flags);
@@ -68,11 +71,11 @@ impl Protection {
     }
 }
 
-/// A guest that a certificate names.
+/// A guest with a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certified {
-    /// From where it connected.
+    /// Its address.
     pub from: SocketAddr,
-    /// Which VM it is of.
+    /// The VM and the limits in the certificate.
     pub identity: Arc<Identity>,
 }

@@ -17,8 +17,8 @@ use std::time::Instant;
 use crate::handshake::Pending;
 use crate::listener::Peer;
 
-/// Who is counted as one: what a peer has only one of, or gets many of at no
-/// price.
+/// The source to which a connection is counted. Sources are chosen so that a peer cannot
+/// obtain many of them for free.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PeerIdentity {
     /// A user of this host.
@@ -34,7 +34,7 @@ pub enum PeerIdentity {
 }
 
 impl PeerIdentity {
-    /// The source of a connection.
+    /// Returns the source of a connection.
     #[must_use]
     pub fn of(peer: &Peer) -> Self {
         match peer {
@@ -58,7 +58,7 @@ impl PeerIdentity {
     }
 }
 
-/// A number of places, and who has them.
+/// Slots, and the connections that hold them.
 #[derive(Debug, Default)]
 struct Places {
     /// Keys by source, the oldest first. No entry is empty.
@@ -67,9 +67,9 @@ struct Places {
 }
 
 impl Places {
-    /// Gives `key` a place. If there are more than `most`, returns the key
-    /// that loses its own: with n sources, one of a source that has more than
-    /// `most / n`.
+    /// Gives `key` a slot. If more than `most` are then taken, returns the key that loses
+    /// its slot: the oldest of the source with the most. With n sources, that source has
+    /// more than `most / n`, so a source within its fair share loses none.
     fn enter(&mut self, source: PeerIdentity, key: u64, most: usize) -> Option<u64> {
         self.taken.entry(source).or_default().push_back(key);
         self.count += 1;
@@ -99,23 +99,23 @@ impl Places {
     }
 }
 
-/// Which places a connection may take.
+/// The kind of slot that a connection takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
-    /// Of which nothing is known.
+    /// A peer of which nothing is known yet.
     Stranger,
-    /// It named the token of a session.
+    /// A guest that named the token of a session.
     Returning,
     /// A device process.
     Device,
 }
 
-/// Sources that take turns.
+/// Queued connections, whose sources take turns.
 #[derive(Debug, Default)]
 struct Turns {
     /// No entry is empty.
     queues: BTreeMap<PeerIdentity, VecDeque<u64>>,
-    /// Each source of `queues` once: the next first.
+    /// Each source of `queues` once, the next in front.
     order: VecDeque<PeerIdentity>,
 }
 
@@ -151,24 +151,24 @@ impl Turns {
     }
 }
 
-/// Where a connection that has a place is.
+/// The state of a connection that has a slot.
 ///
 /// ```text
-///   Listening ── something came ──► Queued ── its turn ──► Away
+///   Listening ── data arrived ────► Queued ── its turn ──► Away
 ///       ▲                                                   │
 ///       └────────────────── needs more ─────────────────────┘
 /// ```
 #[derive(Debug)]
 enum Seat {
-    /// The loop waits for what it says.
+    /// The event loop waits for data.
     Listening(Pending),
-    /// It said something under TLS, and waits for its turn.
+    /// It has sent data of a TLS handshake, and waits for its turn.
     Queued(Pending),
-    /// A thread shakes hands with it.
+    /// A thread has it, for one step of its handshake.
     Away,
 }
 
-/// A connection that has a place.
+/// A connection that has a slot.
 #[derive(Debug)]
 struct Entry {
     seat: Seat,
@@ -188,9 +188,9 @@ pub struct Reception {
 }
 
 impl Reception {
-    /// Takes in a connection. `most` is how many strangers have places; those
-    /// who return have a quarter as many more, and so have device processes.
-    /// The connection that loses its place is closed.
+    /// Adds a connection. There are `most` slots for strangers, and a quarter as many each
+    /// for returning guests and for device processes. Closes the connection that loses its
+    /// slot.
     pub fn enter(&mut self, key: u64, pending: Pending, most: usize) {
         let source = PeerIdentity::of(&pending.guest.peer);
         let (class, most) = match source {
@@ -209,7 +209,8 @@ impl Reception {
         }
     }
 
-    /// A connection named a session that there is. As [`enter`](Self::enter).
+    /// Moves a connection that named an existing session to the slots of returning guests.
+    /// Closes the connection that loses its slot.
     pub fn recognize(&mut self, key: u64, most: usize) {
         let Some(entry) = self.waiting.get_mut(&key) else {
             return;
@@ -227,11 +228,15 @@ impl Reception {
 
     fn displace(&mut self, key: u64) {
         if let Some(loser) = self.forget(key) {
-            tracing::debug!(source = ?loser.source, "a silent connection makes room");
+            let source = loser.source;
+            tracing::debug!(
+                ?source,
+                "a connection without a hello is closed to make room"
+            );
         }
     }
 
-    /// The connection with this key, if the loop listens to it.
+    /// The connection with this key, if it is listening.
     pub fn get_mut(&mut self, key: u64) -> Option<&mut Pending> {
         match &mut self.waiting.get_mut(&key)?.seat {
             Seat::Listening(pending) => Some(pending),
@@ -239,7 +244,7 @@ impl Reception {
         }
     }
 
-    /// Lets a connection go to which the loop listens.
+    /// Removes a connection and returns it, unless a thread has it.
     pub fn remove(&mut self, key: u64) -> Option<Pending> {
         match self.forget(key)?.seat {
             Seat::Listening(pending) | Seat::Queued(pending) => Some(pending),
@@ -247,8 +252,9 @@ impl Reception {
         }
     }
 
-    /// Queues a connection that said something, if a thread must shake hands
-    /// with it first.
+    /// Handles data from a connection. If it is in its handshake, queues it for a thread.
+    /// Returns whether the caller must leave it alone, because it is queued or a thread has
+    /// it.
     pub fn queue(&mut self, key: u64) -> bool {
         let Some(entry) = self.waiting.get_mut(&key) else {
             return false;
@@ -263,7 +269,7 @@ impl Reception {
         !matches!(entry.seat, Seat::Listening(_))
     }
 
-    /// Hands out the connection whose turn it is.
+    /// Hands out the next connection, for one step of its handshake.
     pub fn next_to_shake(&mut self) -> Option<(u64, Pending)> {
         let key = self.turns.next()?;
         let entry = self.waiting.get_mut(&key)?;
@@ -273,16 +279,16 @@ impl Reception {
         }
     }
 
-    /// Takes back a connection that was handed out, to hear more of it. It is
-    /// closed if it has lost its place.
+    /// Takes back a connection that needs more data. It is closed if it has lost its slot
+    /// meanwhile.
     pub fn take_back(&mut self, key: u64, pending: Pending) {
         if let Some(entry) = self.waiting.get_mut(&key) {
             entry.seat = Seat::Listening(pending);
         }
     }
 
-    /// Ends the stay of a connection that was handed out; false if it has lost
-    /// its place.
+    /// Releases the slot of a connection that was handed out. Returns false if it has lost
+    /// the slot meanwhile.
     pub fn check_out(&mut self, key: u64) -> bool {
         self.forget(key).is_some()
     }
@@ -302,7 +308,7 @@ impl Reception {
         }
     }
 
-    /// Closes the connections whose patience is over. Says of each who it was.
+    /// Closes the connections whose deadline has passed, and returns their sources.
     pub fn overdue(&mut self, now: Instant) -> Vec<PeerIdentity> {
         let overdue = self.waiting.iter();
         let overdue = overdue.filter(|(_, entry)| entry.deadline <= now);
@@ -311,12 +317,12 @@ impl Reception {
         forgotten.map(|entry| entry.source).collect()
     }
 
-    /// When the next one's patience is over.
+    /// The earliest deadline.
     pub fn deadline(&self) -> Option<Instant> {
         self.waiting.values().map(|entry| entry.deadline).min()
     }
 
-    /// Those to which the loop listens.
+    /// The listening connections.
     pub fn listening(&self) -> impl Iterator<Item = (u64, &Pending)> {
         let seats = self.waiting.iter().map(|(key, entry)| (*key, &entry.seat));
         seats.filter_map(|(key, seat)| match seat {
@@ -325,19 +331,19 @@ impl Reception {
         })
     }
 
-    /// How many there are.
+    /// Number of connections.
     #[must_use]
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Closes all.
+    /// Closes all connections.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
@@ -358,7 +364,7 @@ mod tests {
         assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
     }
 
-    /// Connections that come (of a source) and go (the how-manieth).
+    /// Arrivals (of a source) and departures (of the connection with this index).
     fn events() -> impl Strategy<Value = Vec<(bool, u32)>> {
         prop::collection::vec((any::<bool>(), 0..6_u32), 0..300)
     }
@@ -368,8 +374,8 @@ mod tests {
         fn a_source_waits_for_one_of_each_other(events in events()) {
             let mut turns = Turns::default();
             let mut model: Vec<(u32, u64)> = Vec::new();
-            // How many of others had their turn since a source's last, or since
-            // it came.
+            // The sources that had a turn since this source's last turn, or since it
+            // arrived.
             let mut waits: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
             for (key, (comes, number)) in (0..).zip(events) {
                 if comes {
@@ -387,7 +393,8 @@ mod tests {
                     let Some(next) = next else { continue };
                     let at = model.iter().position(|(_, key)| *key == next).unwrap();
                     let (source, _) = model.remove(at);
-                    // The oldest of its source, and nobody went twice meanwhile.
+                    // It is the oldest of its source, and no source had two turns while
+                    // another waited.
                     prop_assert!(model[..at].iter().all(|one| one.0 != source));
                     for (other, gone) in &mut waits {
                         if *other != source && model.iter().any(|one| one.0 == *other) {
@@ -420,7 +427,8 @@ mod tests {
                     let mut sources: Vec<u32> = model.iter().map(|one| one.0).collect();
                     sources.sort_unstable();
                     sources.dedup();
-                    // More than its share, no fewer than anybody, and its oldest.
+                    // The loser had more than its share and at least as many as any other
+                    // source, and loses its oldest.
                     prop_assert!(has(loser) * sources.len() > most);
                     prop_assert!(sources.iter().all(|other| has(*other) <= has(loser)));
                     prop_assert!(model[..at].iter().all(|one| one.0 != loser));

@@ -11,35 +11,35 @@ use crate::metrics::CONTENT_TYPE;
 
 /// Maximum number of bytes of a request.
 const MOST: usize = 8192;
-/// Most headers of a request.
+/// Maximum number of headers of a request.
 const HEADERS: usize = 64;
 
 /// A connection.
 #[derive(Debug)]
 pub struct Scrape {
     socket: OwnedFd,
-    /// When patience ends.
+    /// When the daemon closes it.
     pub deadline: Instant,
     input: Vec<u8>,
     output: Vec<u8>,
     asked: bool,
 }
 
-/// How far a connection is.
+/// The progress of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// More bytes follow.
+    /// It waits for more bytes, or for room to write.
     More,
-    /// The metrics are asked for.
+    /// The client requested the metrics.
     Asked,
-    /// There is an answer to write.
+    /// An error response is ready to be written.
     Answering,
-    /// It is over.
+    /// The connection can be closed.
     Over,
 }
 
 impl Scrape {
-    /// A connection that has until `deadline`.
+    /// Takes an accepted connection.
     #[must_use]
     pub fn new(socket: OwnedFd, deadline: Instant) -> Self {
         Self {
@@ -51,19 +51,19 @@ impl Scrape {
         }
     }
 
-    /// Whether it waits to be written to.
+    /// Whether there are bytes to write.
     #[must_use]
     pub fn writing(&self) -> bool {
         !self.output.is_empty()
     }
 
-    /// Whether it is listened to: not while its answer is on the way.
+    /// Whether to read from it: only until it has sent a request.
     #[must_use]
     pub fn reading(&self) -> bool {
         !self.asked
     }
 
-    /// Reads what is there.
+    /// Reads available bytes, without blocking.
     pub fn read(&mut self) -> Step {
         let mut bytes = [0; 1024];
         match rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::DONTWAIT) {
@@ -98,7 +98,7 @@ impl Scrape {
         Step::Answering
     }
 
-    /// Answers with the metrics.
+    /// Queues the metrics as the response.
     pub fn answer(&mut self, metrics: &str) {
         self.respond("200 OK", CONTENT_TYPE, metrics);
     }
@@ -112,7 +112,8 @@ impl Scrape {
         .into_bytes();
     }
 
-    /// Writes what the client takes; [`Step::Over`] when that was all.
+    /// Writes as much as fits, without blocking. Returns [`Step::Over`] after the last byte
+    /// or an error.
     pub fn write(&mut self) -> Step {
         while !self.output.is_empty() {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;

@@ -12,20 +12,20 @@ use serde::{Deserialize, Serialize};
 pub struct Facts {
     /// Its number on this host.
     pub session: u64,
-    /// The VM, user or address.
+    /// The tenant: a VM, `uid N`, `cid N` or an address.
     pub vm: String,
-    /// The guest's process, as the guest counts.
+    /// The guest's process ID, in the guest's numbering.
     pub guest_pid: u32,
-    /// The guest's number of the device.
+    /// The device's number in the guest.
     pub ordinal: u32,
-    /// `cuda:0`.
+    /// The label of the GPU, such as `cuda:0`.
     pub device: String,
     /// `unix`, `tcp`, `vsock`, `shm` or `pci`.
     pub communicator: String,
-    /// Seconds since 1970 at its begin.
+    /// When it began, in seconds since 1970.
     pub begun: u64,
-    /// When the certificate ends under which its guest came, in seconds since
-    /// 1970; `None` if it showed none.
+    /// When the guest's certificate expires, in seconds since 1970; `None` if it showed
+    /// none.
     #[serde(default)]
     pub expires: Option<u64>,
 }
@@ -35,11 +35,11 @@ pub struct Facts {
 pub struct Session {
     /// The constant facts.
     pub facts: Facts,
-    /// The secret that its guest resumes it with; zeros where nobody can.
+    /// The secret with which its guest resumes it; zeros if it cannot be resumed.
     pub token: [u8; 16],
     /// Key of its worker.
     pub worker: u64,
-    /// It comes from elsewhere and is not whole yet.
+    /// It is arriving from another worker, and not complete.
     pub arrives: bool,
     /// Its last reported counters.
     pub counters: Option<Counters>,
@@ -58,7 +58,7 @@ fn since_1970() -> Duration {
 }
 
 impl Session {
-    /// For a listing.
+    /// The session as listings show it.
     #[must_use]
     pub fn info(
         &self,

@@ -17,10 +17,10 @@ use parking_lot::Mutex;
 use crate::handshake::{Pending, Progress};
 use crate::sys;
 
-/// Most threads.
+/// Maximum number of threads.
 const MOST: usize = 4;
 
-/// A connection by its key, and how far it has come.
+/// A connection with its key, and the result of a step.
 type Step = (u64, Pending, Progress);
 
 /// The daemon's side of the threads.
@@ -28,14 +28,14 @@ type Step = (u64, Pending, Progress);
 pub struct Shaking {
     orders: Sender<(u64, Pending)>,
     done: Receiver<Step>,
-    /// A byte for each step that is done.
+    /// Receives a byte for each completed step.
     woken: UnixStream,
-    /// Threads without an order.
+    /// Number of idle threads.
     idle: usize,
 }
 
 impl Shaking {
-    /// Starts the threads: one for two processors.
+    /// Starts one thread per two processors, at least one and at most [`MOST`].
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -51,7 +51,7 @@ impl Shaking {
             let (ordered, told) = (Arc::clone(&ordered), told.clone());
             let wake = wake.try_clone()?;
             let run = move || {
-                // The signals' handlers tell the loop, which is another thread.
+                // Signals are for the event loop's thread.
                 let _ = sys::block_signals();
                 serve(&ordered, &told, &wake);
             };
@@ -72,7 +72,7 @@ impl Shaking {
         self.idle > 0
     }
 
-    /// Has a thread continue with a connection's handshake.
+    /// Has a thread do the next step of a connection's handshake.
     pub fn go_on(&mut self, key: u64, pending: Pending) {
         match self.orders.send((key, pending)) {
             Ok(()) => self.idle = self.idle.saturating_sub(1),
@@ -80,13 +80,13 @@ impl Shaking {
         }
     }
 
-    /// Readable when steps are done.
+    /// A descriptor that is readable when steps are complete.
     #[must_use]
     pub fn woken(&self) -> &UnixStream {
         &self.woken
     }
 
-    /// The threads' results.
+    /// Returns the completed steps.
     pub fn done(&mut self) -> Vec<Step> {
         let mut bytes = [0; 64];
         while matches!((&self.woken).read(&mut bytes), Ok(count) if count > 0) {}
@@ -104,7 +104,7 @@ fn serve(ordered: &Mutex<Receiver<(u64, Pending)>>, told: &Sender<Step>, mut wak
         if told.send((key, pending, progress)).is_err() {
             return;
         }
-        // Fewer bytes wait than there are threads: it takes this one.
+        // Does not block: at most one byte per thread is unread.
         let _ = wake.write(&[1]);
     }
 }

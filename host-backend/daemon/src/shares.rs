@@ -17,24 +17,26 @@ use paragpu_config::host::Host;
 use paragpu_control::admin::TurnsInfo;
 use paragpu_control::turn::{MOST_WEIGHT, Plea, TimeShare, Turn};
 
-/// By how much a turn may exceed fairness, so that there are not too many turns.
+/// GPU time by which a turn may exceed its owner's fair share. It bounds how often turns
+/// change.
 const QUANTUM: Duration = Duration::from_millis(5);
-/// How much GPU time is owed at most to an owner that comes back: programs
-/// pause between batches, and others' turns in their pauses must not cost them
-/// their share. One that was away for long has no more before it than this.
+/// Maximum GPU time that a returning owner may catch up. Programs pause between batches,
+/// and other owners' turns in these pauses should not cost them their share. The limit
+/// keeps an owner that was idle for long from holding the GPU until it has caught up.
 const CREDIT: Duration = Duration::from_millis(100);
-/// A turn's end is told no earlier: until then it follows what others want.
+/// How long before the end of a turn its worker is told. Until then, the end moves as
+/// others start and stop waiting.
 const NOTICE: Duration = Duration::from_millis(10);
-/// Seconds: no turn's end is looked for further away.
+/// Upper limit, in seconds, for the computed rest of a turn.
 const FAR: f64 = 60.0;
-/// A turn that is over for so long, and a kernel still runs: others launch
-/// beside it, as without shares.
+/// If a kernel still runs this long after the end of the turn, other sessions launch beside
+/// it, as without shares.
 const OVERRUN: Duration = Duration::from_secs(1);
 
-/// Whose time is counted together.
+/// Sessions whose GPU time is counted together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Owner {
-    /// All sessions of a VM, user or address that have no share of their own.
+    /// All sessions of a tenant that have no share of their own.
     Vm(String),
     /// One session.
     Session(u64),
@@ -43,41 +45,41 @@ pub enum Owner {
 /// The shares of all GPUs.
 #[derive(Debug, Default)]
 pub struct Shares {
-    /// Given over the control socket.
+    /// Shares set over the control socket; they override the configuration.
     given: BTreeMap<Owner, TimeShare>,
-    /// The weight of each lease.
+    /// The weight of each lease, by the tenant that it belongs to.
     leases: BTreeMap<String, Weight>,
-    /// By label of the GPU.
+    /// The GPUs with sessions, by label.
     gpus: BTreeMap<String, Gpu>,
 }
 
-/// Of a lease.
+/// The weight of a lease.
 #[derive(Debug, Clone, Copy)]
 enum Weight {
-    /// Its GiB, which count where `lease.share_time` says so.
+    /// GiB of device memory in the lease. They are the weight if `lease.share_time` is set.
     Gib(u32),
-    /// It was claimed with this weight.
+    /// The weight that the claim gave.
     Own(u32),
 }
 
 #[derive(Debug, Default)]
 struct Gpu {
-    /// Its sessions take turns.
+    /// Whether its sessions take turns.
     paced: bool,
     runners: BTreeMap<u64, Runner>,
     clocks: BTreeMap<Owner, Clock>,
-    /// The least time of owners that have work; it never goes back. An owner that
-    /// comes back is at most [`CREDIT`] behind it.
+    /// The least [`Clock::time`] of the owners with work; it never decreases. A returning
+    /// owner starts at most [`CREDIT`] behind it.
     floor: f64,
 }
 
-/// A session.
+/// A session on a GPU.
 #[derive(Debug)]
 struct Runner {
     vm: String,
     owner: Owner,
     state: State,
-    /// Its worker knows that it takes turns.
+    /// Whether its worker has been told that it takes turns.
     told: bool,
     used: Duration,
 }
@@ -101,13 +103,13 @@ enum State {
     },
 }
 
-/// An owner's time.
+/// The time account of an owner on a GPU.
 #[derive(Debug)]
 struct Clock {
     share: TimeShare,
-    /// Seconds used, divided by the weight.
+    /// GPU seconds used, divided by the weight.
     time: f64,
-    /// Seconds that the cap leaves.
+    /// GPU seconds that the cap still allows; at most two [`QUANTUM`]s accumulate.
     budget: f64,
     filled: Instant,
 }
@@ -135,7 +137,7 @@ impl Clock {
         self.budget -= seconds;
     }
 
-    /// The owner has work again.
+    /// Limits the time that an owner with work again may catch up.
     fn return_to(&mut self, floor: f64) {
         let credit = CREDIT.as_secs_f64() / f64::from(self.share.weight);
         self.time = self.time.max(floor - credit);
@@ -145,7 +147,7 @@ impl Clock {
         self.share.cap < 100
     }
 
-    /// How long until the cap allows another turn.
+    /// How long until the cap allows a whole [`QUANTUM`]; zero if it does now.
     fn wait(&self) -> Duration {
         let lacks = QUANTUM.as_secs_f64() - self.budget;
         if !self.is_capped() || lacks <= 0.0 {
@@ -155,11 +157,11 @@ impl Clock {
     }
 }
 
-/// A message for a session.
+/// A message for the worker of a session.
 pub type Notice = (u64, Turn);
 
 impl Shares {
-    /// A session begins on a GPU.
+    /// Adds a session on a GPU.
     pub fn join(&mut self, session: u64, vm: &str, gpu: &str) {
         let runner = Runner {
             vm: vm.to_owned(),
@@ -172,7 +174,7 @@ impl Shares {
         gpu.runners.insert(session, runner);
     }
 
-    /// A session is over.
+    /// Removes a session that has ended.
     pub fn leave(&mut self, session: u64) {
         for gpu in self.gpus.values_mut() {
             gpu.runners.remove(&session);
@@ -188,8 +190,8 @@ impl Shares {
         });
     }
 
-    /// A lease begins, with so many bytes of device memory, and a weight of its
-    /// own if that is not 0.
+    /// Adds the lease of a tenant, with its bytes of device memory. `weight` is 0 if the
+    /// claim gave none.
     pub fn lease(&mut self, vm: &str, memory: u64, weight: u32) {
         let gib = u32::try_from(memory >> 30).unwrap_or(MOST_WEIGHT);
         let weight = match weight {
@@ -199,17 +201,17 @@ impl Shares {
         self.leases.insert(vm.to_owned(), weight);
     }
 
-    /// A lease is over.
+    /// Removes a lease that has ended.
     pub fn end_lease(&mut self, vm: &str) {
         self.leases.remove(vm);
     }
 
-    /// Gives an owner a share until it ends.
+    /// Sets the share of an owner until its sessions have ended.
     pub fn give(&mut self, owner: Owner, share: TimeShare) {
         self.given.insert(owner, share);
     }
 
-    /// The share of an owner; of a session without its own, of its VM.
+    /// The share of an owner. A session without its own has that of its VM.
     #[must_use]
     pub fn share_of(&self, host: &Host, owner: &Owner) -> TimeShare {
         let vm = match owner {
@@ -240,8 +242,8 @@ impl Shares {
         given.or_else(|| configured(host, vm)).or_else(leased)
     }
 
-    /// Sessions, shares or the configuration changed: whose sessions take turns
-    /// now, and what they are told.
+    /// Applies changes of sessions, shares or the configuration. Returns messages for the
+    /// sessions that start or stop taking turns.
     pub fn follow(&mut self, host: &Host, now: Instant) -> Vec<Notice> {
         let mut words = Vec::new();
         let mut gpus = std::mem::take(&mut self.gpus);
@@ -280,7 +282,7 @@ impl Shares {
         words
     }
 
-    /// A session says something of its turn.
+    /// Handles a worker's message about its turn.
     pub fn hear(&mut self, session: u64, plea: Plea, now: Instant) {
         for gpu in self.gpus.values_mut() {
             if gpu.paced && gpu.runners.contains_key(&session) {
@@ -289,7 +291,7 @@ impl Shares {
         }
     }
 
-    /// Begins and ends turns. What to tell whom, and when to come again.
+    /// Begins and ends turns. Returns the messages to send, and when to call again.
     pub fn settle(&mut self, now: Instant) -> (Vec<Notice>, Option<Instant>) {
         let mut words = Vec::new();
         let paced = self.gpus.values_mut().filter(|gpu| gpu.paced);
@@ -297,7 +299,7 @@ impl Shares {
         (words, next)
     }
 
-    /// For a listing.
+    /// The share and the used GPU time of a session that takes turns, for a listing.
     #[must_use]
     pub fn info(&self, session: u64) -> Option<TurnsInfo> {
         let mut paced = self.gpus.values().filter(|gpu| gpu.paced);
@@ -330,7 +332,7 @@ impl Gpu {
         active.map(|runner| runner.owner.clone()).collect()
     }
 
-    /// Counts the turns up to now.
+    /// Charges owners for the turns in progress, up to now.
     fn charge(&mut self, now: Instant) {
         for runner in self.runners.values_mut() {
             let (State::Running { charged, .. } | State::Late { charged }) = &mut runner.state
@@ -374,7 +376,7 @@ impl Gpu {
             (Plea::Over, State::Running { .. } | State::Late { .. }) => {
                 runner.state = State::Away;
             }
-            // What crossed a word of the daemon's.
+            // The message crossed one from the daemon. Its state is out of date.
             (Plea::Wanted | Plea::Over, _) => {}
         }
     }
@@ -417,7 +419,7 @@ impl Gpu {
         deadlines.chain(revisit).min()
     }
 
-    /// Of the sessions that wait and may run, the one whose turn is next.
+    /// The session whose turn is next, of those that wait and whose cap allows a turn.
     fn next(&self) -> Option<u64> {
         let waits = self.runners.iter().filter_map(|(session, runner)| {
             let clock = self.clocks.get(&runner.owner)?;
@@ -433,8 +435,8 @@ impl Gpu {
         first.map(|(session, ..)| *session)
     }
 
-    /// Ends the turn that runs, where others wait or its cap says so. When to come
-    /// again where that is far away.
+    /// Announces the end of the current turn, if others wait or its cap is reached within
+    /// [`NOTICE`]. If that is later, returns when to call again.
     fn end_turn(&mut self, now: Instant, words: &mut Vec<Notice>) -> Option<Instant> {
         let holder = self
             .runners
@@ -458,7 +460,7 @@ impl Gpu {
         let capped = own.is_capped().then_some(own.budget.max(0.0));
         let within = [fair, capped].into_iter().flatten().min_by(f64::total_cmp);
         let within = Duration::from_secs_f64(within?);
-        // A turn that ends already ends sooner only for a higher priority.
+        // Once announced, an end is moved forward only if the turn must end at once.
         if until.is_some_and(|until| !within.is_zero() || until <= now) {
             return None;
         }

@@ -22,20 +22,22 @@ use crate::sys;
 pub struct Spawner {
     orders: Sender<Spawn>,
     started: Receiver<Result<Child, ControlError>>,
-    /// Brings the daemon's ends of control sockets.
+    /// Receives the daemon's ends of control sockets. They cannot pass through the channel:
+    /// the thread has its own descriptor table.
     gate: Control,
 }
 
-/// Announces a control socket.
+/// The message that carries a control socket.
 #[derive(Debug, Serialize, Deserialize)]
-struct Comes {}
+struct SocketFollows {}
 
-impl Message for Comes {
+impl Message for SocketFollows {
     const MOST: usize = 16;
 }
 
 impl Spawner {
-    /// Starts the thread. It closes, in its own table, what the daemon has open now.
+    /// Starts the thread. It closes all descriptors of the daemon in its own table, and
+    /// returns when that is done.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -46,11 +48,12 @@ impl Spawner {
         let (told, started) = channel();
         let (apart, is_apart) = channel();
         let run = move || {
-            // The handlers write to a descriptor that this thread closes: a
-            // signal that came here would be lost.
+            // Signal handlers write to a descriptor that this thread closes, so a signal
+            // handled here would be lost.
             let kept = sys::block_signals().and_then(|()| sys::keep_only(theirs.as_fd()));
             let works = kept.is_ok();
-            // The thread that starts this one waits for it.
+            // `start` waits for this, so that no connection exists before the table is
+            // unshared.
             let _ = apart.send(kept);
             if works {
                 serve(&ordered, &told, &theirs);
@@ -72,7 +75,7 @@ impl Spawner {
     /// Starts a worker.
     ///
     /// # Errors
-    /// As [`Spawn::start`].
+    /// As [`Spawn::start`]; [`ControlError::Closed`] if the thread has ended.
     pub fn spawn(&self, spawn: &Spawn) -> Result<(Child, Control), ControlError> {
         if self.orders.send(spawn.clone()).is_err() {
             return Err(ControlError::Closed);
@@ -88,8 +91,8 @@ impl Spawner {
 fn serve(ordered: &Receiver<Spawn>, told: &Sender<Result<Child, ControlError>>, gate: &Control) {
     for spawn in ordered {
         let outcome = spawn.start().and_then(|(mut child, control)| {
-            if let Err(error) = gate.send(&Comes {}, &[control.as_fd()]) {
-                // Without its socket nobody could end this worker.
+            if let Err(error) = gate.send(&SocketFollows {}, &[control.as_fd()]) {
+                // Without its control socket, the worker could not be told to end.
                 let _ = child.kill();
                 let _ = child.wait();
                 return Err(error);

@@ -3,10 +3,10 @@
 
 use rustix::process::geteuid;
 
-/// The first range that both lists have for this user: first and last.
+/// Returns the first and last user of the first range that both files grant to this user.
 ///
 /// # Errors
-/// A sentence.
+/// One sentence: a file cannot be read, or there is no such range.
 pub fn range() -> Result<(u32, u32), String> {
     let read = |path: &str| {
         std::fs::read_to_string(path).map_err(|error| format!("{path} cannot be read: {error}"))
@@ -16,13 +16,14 @@ pub fn range() -> Result<(u32, u32), String> {
     let name = name(&accounts, number).unwrap_or_default();
     common(&read("/etc/subuid")?, &read("/etc/subgid")?, name, number).ok_or_else(|| {
         format!(
-            "/etc/subuid and /etc/subgid have no range in common for user {number} ({name}), whom \
-             confine.users = \"subordinate\" names: see usermod(8), --add-subuids and --add-subgids"
+            "/etc/subuid and /etc/subgid have no range in common for user {number} ({name}), \
+             which confine.users = \"subordinate\" needs: add one with usermod(8), --add-subuids \
+             and --add-subgids"
         )
     })
 }
 
-/// The name of a user, of the text of /etc/passwd.
+/// Finds the name of a user in the text of /etc/passwd.
 fn name(accounts: &str, number: u32) -> Option<&str> {
     accounts.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -31,7 +32,8 @@ fn name(accounts: &str, number: u32) -> Option<&str> {
     })
 }
 
-/// The first range of at least two numbers that both texts give a user.
+/// Finds the first range of at least two users that both texts grant to a user, by name or
+/// number.
 fn common(users: &str, groups: &str, name: &str, number: u32) -> Option<(u32, u32)> {
     let groups: Vec<_> = ranges(groups, name, number).collect();
     ranges(users, name, number).find(|range| groups.contains(range))
@@ -46,7 +48,7 @@ fn ranges(text: &str, name: &str, number: u32) -> impl Iterator<Item = (u32, u32
         }
         let (first, count): (u32, u32) = (first.parse().ok()?, count.trim().parse().ok()?);
         let last = first.checked_add(count.checked_sub(1)?)?;
-        // The last two numbers are nobody's.
+        // The last two numbers are not valid users.
         (first >= 1 && first < last && last < u32::MAX - 1).then_some((first, last))
     })
 }

@@ -1,5 +1,5 @@
-//! The VMs, users and addresses that have sessions: their device memory, and the process
-//! that serves each VM's device.
+//! Tenants (VMs, users and addresses) with sessions: their accounts of memory, and the
+//! process that serves each VM's device.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -18,23 +18,23 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::offers::Offers;
 use crate::worker::pidfd;
 
-/// All of them, by name.
+/// All tenants.
 #[derive(Debug, Default)]
 pub struct Tenants {
     accounts: BTreeMap<String, Tenant>,
-    /// By VM: the process that serves its PCI device.
+    /// The process that serves a VM's PCI device, by VM.
     processes: BTreeMap<String, Process>,
-    /// By VM: what the last certificate that it showed says.
+    /// The certificate that a VM showed last, by VM.
     certified: BTreeMap<String, Arc<Identity>>,
-    /// By VM: device memory of its lease.
+    /// Bytes of device memory of a VM's lease, by VM.
     leased: BTreeMap<String, u64>,
 }
 
-/// One with sessions.
+/// A tenant with sessions.
 #[derive(Debug)]
 struct Tenant {
     account: Account,
-    /// Slot and session of each.
+    /// Its sessions, by their slot in the account.
     slots: BTreeMap<u32, u64>,
     offers: Offers,
 }
@@ -46,11 +46,12 @@ struct Process {
 }
 
 impl Tenants {
-    /// Gives the worker at the other end of `control` the account of the VM
-    /// whose session it is about to get.
+    /// Gives the worker at the other end of `control` a slot in the account of `vm`, before
+    /// it gets the session. Workers count their memory in it directly, without a message to
+    /// the daemon.
     ///
     /// # Errors
-    /// A sentence.
+    /// One sentence.
     pub fn grant(
         &mut self,
         host: &Host,
@@ -74,16 +75,16 @@ impl Tenants {
         };
         let slot = (0..SLOTS)
             .find(|slot| !tenant.slots.contains_key(slot))
-            .ok_or_else(|| format!("{vm} has {SLOTS} sessions, the most that can be counted"))?;
+            .ok_or_else(|| format!("{vm} has {SLOTS} sessions, the maximum"))?;
         tenant.account.clear(slot);
         control
             .send(&ToWorker::Quota { slot }, &[tenant.account.as_fd()])
-            .map_err(|error| format!("the worker is lost: {error}"))?;
+            .map_err(|error| format!("the worker cannot be reached: {error}"))?;
         tenant.slots.insert(slot, session);
         Ok(())
     }
 
-    /// A session's worker is gone: what it had is nobody's.
+    /// Removes a session whose worker has exited, and what it had counted in the account.
     pub fn release(&mut self, vm: &str, session: u64) {
         let Some(tenant) = self.accounts.get_mut(vm) else {
             return;
@@ -101,12 +102,12 @@ impl Tenants {
         }
     }
 
-    /// The offers among a VM's sessions.
+    /// The offers of a VM's sessions.
     pub fn offers(&mut self, vm: &str) -> Option<&mut Offers> {
         self.accounts.get_mut(vm).map(|tenant| &mut tenant.offers)
     }
 
-    /// A guest showed a certificate. What it says holds for the VM from here on.
+    /// Applies the limits of a certificate that a guest of the VM showed.
     pub fn certify(&mut self, identity: &Arc<Identity>, host: &Host) {
         let vm = &identity.vm;
         self.certified.insert(vm.clone(), Arc::clone(identity));
@@ -115,7 +116,7 @@ impl Tenants {
         }
     }
 
-    /// A lease stands: its memory is the limit, whatever a certificate says.
+    /// Adds a lease. Its memory is then the limit, instead of that of a certificate.
     pub fn lease(&mut self, vm: &str, memory: u64, host: &Host) {
         self.leased.insert(vm.to_owned(), memory);
         if let Some(tenant) = self.accounts.get(vm) {
@@ -123,7 +124,7 @@ impl Tenants {
         }
     }
 
-    /// A lease is over.
+    /// Removes a lease. The limit of the running sessions stays until it is next computed.
     pub fn end_lease(&mut self, vm: &str) {
         self.leased.remove(vm);
     }
@@ -135,14 +136,15 @@ impl Tenants {
         memory(host, vm, self.certified_memory(vm))
     }
 
-    /// Device memory that a VM may have by its lease or its certificate; 0 for
-    /// no limit.
+    /// Bytes of device memory that a VM's lease or, without one, its certificate allows; 0
+    /// for no limit.
     fn certified_memory(&self, vm: &str) -> u64 {
         let certified = || self.certified.get(vm).map_or(0, |it| it.memory);
         self.leased.get(vm).copied().unwrap_or_else(certified)
     }
 
-    /// Most sessions at once that a VM's certificate allows; 0 for any number.
+    /// Maximum number of concurrent sessions that a VM's certificate allows; 0 for no
+    /// limit.
     #[must_use]
     pub fn certified_sessions(&self, vm: &str) -> u32 {
         self.certified
@@ -150,14 +152,14 @@ impl Tenants {
             .map_or(0, |identity| identity.sessions)
     }
 
-    /// The limits are others now.
+    /// Applies changed limits of the configuration.
     pub fn limit(&self, host: &Host) {
         for (vm, tenant) in &self.accounts {
             limit(&tenant.account, host, vm, self.certified_memory(vm));
         }
     }
 
-    /// Bytes of device memory that the sessions of a VM have together.
+    /// Bytes of device memory that the sessions of a VM hold together.
     #[must_use]
     pub fn memory(&self, vm: &str) -> u64 {
         self.accounts
@@ -165,8 +167,8 @@ impl Tenants {
             .map_or(0, |tenant| tenant.account.used(Book::Device))
     }
 
-    /// Process `pid` says that it serves the device of this VM. It is the only
-    /// one while it lives, and serves no other.
+    /// Records that process `pid` serves the device of this VM. While it lives, no other
+    /// process may serve that VM, and it may serve no other VM.
     ///
     /// # Errors
     /// One sentence.
@@ -193,7 +195,8 @@ impl Tenants {
                 process.pid
             )),
             None => {
-                // One of another namespace cannot be watched: nothing is said of it.
+                // A process of another PID namespace cannot be watched, so its claim is not
+                // recorded.
                 if let Some(pidfd) = u32::try_from(pid).ok().and_then(|pid| pidfd(pid).ok()) {
                     self.processes.insert(vm.to_owned(), Process { pid, pidfd });
                 }
@@ -203,8 +206,8 @@ impl Tenants {
     }
 }
 
-/// Maximum number of bytes of device memory of a VM that may have `certified` by its lease or
-/// certificate; 0 for no limit.
+/// Maximum number of bytes of device memory of a VM whose lease or certificate allows
+/// `certified`; 0 for no limit.
 fn memory(host: &Host, vm: &str, certified: u64) -> u64 {
     match (host.memory_of(vm), certified) {
         (0, one) | (one, 0) => one,
@@ -230,14 +233,15 @@ fn lives(pidfd: &OwnedFd) -> bool {
 /// Maximum number of bytes of a VM's name.
 const MOST_NAME: usize = 64;
 
-/// Checks that a name cannot be that of a user, address or context identifier. A
-/// device process is trusted to name its VM, and nothing more.
+/// Checks that a name cannot be mistaken for that of a user, address or context identifier,
+/// whose limits would then apply. A device process is trusted to name its VM, and nothing
+/// more.
 fn check_name(vm: &str) -> Result<(), String> {
     let printable = vm.bytes().all(|byte| byte.is_ascii_graphic());
     if vm.is_empty() || vm.len() > MOST_NAME || !printable || vm.parse::<IpAddr>().is_ok() {
         return Err(format!(
-            "{:?} is no name of a VM: it has 1 to {MOST_NAME} ASCII characters without blanks, \
-             and is no address",
+            "{:?} is not a valid VM name: use 1 to {MOST_NAME} printable ASCII characters, no \
+             blanks, and not an IP address",
             vm.chars().take(MOST_NAME).collect::<String>()
         ));
     }
@@ -283,7 +287,7 @@ mod tests {
         host.limits.per_vm_memory.0 = 11;
         tenants.limit(&host);
         assert!(two.take(3));
-        // The first died with what it had, and a third takes its slot.
+        // The first worker exits without freeing its 8 bytes, and a third takes its slot.
         tenants.release("a", 1);
         let three = share(&mut tenants, &host, "a", 4);
         assert!(three.take(8));

@@ -6,7 +6,7 @@ use paragpu_config::host::{Host, Migration};
 
 use crate::Error;
 
-/// What other hosts are shown; `None` where `migration` names no files.
+/// Loads the certificate for daemons of other hosts; `None` if `migration.ca` is not set.
 ///
 /// # Errors
 /// [`Error::Certificate`].
@@ -24,7 +24,7 @@ pub fn among_hosts(migration: &Migration) -> Result<Option<Credentials>, Error> 
     Ok(Some(Credentials::load(files, Wear::Replaceable)?))
 }
 
-/// What guests at `tcp.listen` are shown; `None` if they come without TLS.
+/// Loads the certificate for guests at `tcp.listen`; `None` if they connect without TLS.
 ///
 /// # Errors
 /// [`Error::Certificate`].
@@ -39,7 +39,8 @@ pub fn for_guests(host: &Host) -> Result<Option<Credentials>, Error> {
         key: &host.tcp.key,
         key_shared: false,
     };
-    // A session that cannot continue over another connection must not lose its own.
+    // Keys of the fastest ciphers wear out, which ends the connection. A session that
+    // cannot reconnect needs one that lasts.
     let wear = match host.limits.reconnect {
         0 => Wear::Lasting,
         _ => Wear::Replaceable,

@@ -18,28 +18,28 @@ use rustix::fs::{Mode, OFlags, open};
 use crate::apart::{self, Apart};
 use crate::subordinate;
 
-/// Most VMs whose images are kept.
+/// Maximum number of VMs whose images are kept.
 const MOST_VMS: usize = 256;
-/// In the directory for images: those of VMs with users of their own.
+/// The directory for VMs with their own users, in the directory for images.
 const FOLDER: &str = "own";
 
-/// The users of VMs.
+/// The users of VMs. User 0 of the range belongs to no VM.
 #[derive(Debug)]
 pub struct Users {
-    /// Starts their workers.
+    /// The process that starts workers as these users.
     pub apart: Apart,
     first: u32,
     by_vm: BTreeMap<String, u32>,
 }
 
-/// Starts the spawner where the configuration gives users; why there is none.
-/// This process gives up the privileges that it has for it.
+/// Starts the spawner if the configuration assigns users, and drops this process's
+/// privileges for it in any case. `None` if the configuration assigns none.
 ///
 /// # Errors
-/// A sentence.
+/// One sentence.
 pub fn begin(host: &Host) -> Result<Option<Users>, String> {
     let begun = start(host);
-    apart::drop_privileges().map_err(|error| format!("privileges stay: {error}"))?;
+    apart::drop_privileges().map_err(|error| format!("privileges cannot be dropped: {error}"))?;
     begun
 }
 
@@ -53,7 +53,7 @@ fn start(host: &Host) -> Result<Option<Users>, String> {
     Ok(Some(Users::new(apart, first)))
 }
 
-/// The worker program: as configured, else beside this one.
+/// The worker program: the configured one, or that in this program's directory.
 #[must_use]
 pub fn worker_program(host: &Host) -> PathBuf {
     if !host.daemon.worker.as_os_str().is_empty() {
@@ -63,7 +63,7 @@ pub fn worker_program(host: &Host) -> PathBuf {
     std::env::current_exe().map_or_else(|_| name.into(), |own| own.with_file_name(name))
 }
 
-/// A directory of a VM's.
+/// The image directory of a VM.
 #[derive(Debug)]
 struct Owned {
     path: PathBuf,
@@ -71,7 +71,7 @@ struct Owned {
 }
 
 impl Users {
-    /// Of the range that begins with `first`.
+    /// Assigns users of the range that begins with `first`.
     #[must_use]
     pub fn new(apart: Apart, first: u32) -> Self {
         Self {
@@ -81,7 +81,7 @@ impl Users {
         }
     }
 
-    /// A session of `vm` runs that an earlier daemon began.
+    /// Records the user of a worker that an earlier daemon started for `vm`.
     pub fn adopt(&mut self, vm: &str, pid: u32) {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
         let user = status.ok().and_then(|status| {
@@ -94,11 +94,12 @@ impl Users {
         }
     }
 
-    /// The user of a VM, and its directory for images in `images`. `live` are
-    /// the VMs that have sessions.
+    /// Returns the user of a VM, in the numbering of the range, and the VM's directory in
+    /// `images`. Without a directory, images are not kept. `live` are the VMs that have
+    /// sessions.
     ///
     /// # Errors
-    /// A sentence for the guest.
+    /// One sentence for the guest.
     pub fn lend(
         &mut self,
         vm: &str,
@@ -121,7 +122,8 @@ impl Users {
         let recorded = path.as_deref().and_then(|path| self.owner(path));
         let user = match (self.by_vm.get(vm), recorded) {
             (Some(user), _) => *user,
-            // Not of one that has it by now: its directory is recreated.
+            // Unless another VM has that user by now: then `directory` recreates the
+            // directory.
             (None, Some(user)) if !self.by_vm.values().any(|other| *other == user) => user,
             (None, _) => self.choose(folder, live)?,
         };
@@ -138,7 +140,8 @@ impl Users {
         }
     }
 
-    /// A user that nobody has.
+    /// Chooses a free user. If there is none, frees the users of VMs without sessions, then
+    /// that of the least recently used directory.
     fn choose(&mut self, folder: Option<&Path>, live: &BTreeSet<&str>) -> Result<u32, String> {
         loop {
             let owned = self.owned(folder);
@@ -147,11 +150,11 @@ impl Users {
                 return Ok(free);
             }
             let before = self.by_vm.len();
-            // Their workers have ended.
+            // VMs without sessions have no workers any more.
             self.by_vm.retain(|vm, _| live.contains(vm.as_str()));
             if !self.forget(&owned) && self.by_vm.len() == before {
                 return Err(
-                    "every user that confine.users gives is another VM's: end sessions, or give \
+                    "all users of confine.users belong to other VMs: end sessions, or configure \
                      more users in the host's host.toml"
                         .into(),
                 );
@@ -159,8 +162,8 @@ impl Users {
         }
     }
 
-    /// Removes the directory of the VM that was here longest ago, of those
-    /// without sessions. Whether there was one.
+    /// Removes the least recently used directory whose user no VM has. Returns whether one
+    /// was removed.
     fn forget(&self, owned: &BTreeMap<u32, Owned>) -> bool {
         let idle = owned
             .iter()
@@ -170,7 +173,8 @@ impl Users {
         };
         self.remove(&oldest.path, *user)
             .map_err(|error| {
-                tracing::warn!(directory = %oldest.path.display(), error, "images stay");
+                let directory = oldest.path.display();
+                tracing::warn!(%directory, error, "unused images cannot be removed");
             })
             .is_ok()
     }
@@ -181,7 +185,8 @@ impl Users {
         std::fs::remove_dir(path).map_err(|error| error.to_string())
     }
 
-    /// A VM's directory, which is made if it does not exist.
+    /// Opens a VM's directory. Recreates it if it belongs to another user, and creates it
+    /// if it does not exist.
     fn directory(
         &mut self,
         folder: &Path,
@@ -213,7 +218,7 @@ impl Users {
         Ok(directory)
     }
 
-    /// The directories of VMs, by user.
+    /// The directories of VMs, by owner.
     fn owned(&self, folder: Option<&Path>) -> BTreeMap<u32, Owned> {
         let entries = folder.and_then(|folder| std::fs::read_dir(folder).ok());
         let entries = entries.into_iter().flatten().flatten();
@@ -227,7 +232,7 @@ impl Users {
             .collect()
     }
 
-    /// The user whose directory this is.
+    /// The user of the range that owns this directory, if any.
     fn owner(&self, path: &Path) -> Option<u32> {
         let meta = std::fs::symlink_metadata(path).ok()?;
         let user = meta.uid().checked_sub(self.first)?;
@@ -240,7 +245,7 @@ fn make(folder: &Path) -> std::io::Result<()> {
     builder.recursive(true).mode(0o700).create(folder)
 }
 
-/// What is there, to be opened by its user.
+/// Opens a directory as a path (`O_PATH`): only its user may read it.
 fn open_path(path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     open(path, flags, Mode::empty())

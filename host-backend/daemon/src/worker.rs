@@ -20,43 +20,43 @@ use crate::spawner::Spawner;
 /// The state of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Opens its device.
+    /// It is opening its device.
     Starting,
-    /// Waits for a session.
+    /// It waits for a session.
     Idle,
-    /// Has the session of this number.
+    /// It serves the session with this number.
     Serving(u64),
-    /// Is about to exit without ever having had a session.
+    /// It was dismissed before it had a session, and is about to exit.
     Leaving,
 }
 
 /// One worker process.
 #[derive(Debug)]
 pub struct Worker {
-    /// Its process.
+    /// Its process ID.
     pub pid: u32,
-    /// Place of its device among the daemon's.
+    /// The index of its device among the daemon's.
     pub ordinal: u32,
-    /// Its work.
+    /// Its state.
     pub state: State,
-    /// Readable when it has exited.
+    /// Its pidfd, which is readable once it has exited.
     pub pidfd: OwnedFd,
     /// Its control socket; `None` once that is closed, and for a worker that
     /// an earlier daemon started.
     pub control: Option<Control>,
-    /// Its last sentence: why it failed, or how the session ended.
+    /// Why it failed or how the session ended, in its own words.
     pub last_word: Option<String>,
-    /// Whether it said that its session is over.
+    /// Whether it has reported the end of its session.
     pub finished: bool,
-    /// Whether it has been asked for counters and has not answered.
+    /// Whether a request for counters is unanswered.
     pub asked: bool,
     /// Whether it was told to end its session.
     pub told: bool,
-    /// When it is killed.
+    /// When it is killed if it has not exited.
     pub deadline: Option<Instant>,
-    /// It is a child of this process.
+    /// Whether it is a child of this process, which must reap it.
     child: bool,
-    /// It is to become its VM's user.
+    /// Whether it becomes its VM's user.
     pub apart: bool,
 }
 
@@ -64,7 +64,7 @@ impl Worker {
     /// Starts a worker for the device at place `ordinal`.
     ///
     /// # Errors
-    /// As [`Spawner::spawn`], and where the system gives no pidfd.
+    /// As [`Spawner::spawn`], and errors of pidfd_open(2).
     pub fn start(spawner: &Spawner, spawn: &Spawn, ordinal: u32) -> Result<Self, ControlError> {
         let (mut child, control) = spawner.spawn(spawn)?;
         let pid = child.id();
@@ -85,10 +85,10 @@ impl Worker {
         })
     }
 
-    /// Starts one that becomes its VM's user.
+    /// Starts a worker that becomes its VM's user.
     ///
     /// # Errors
-    /// A sentence.
+    /// One sentence.
     pub fn start_apart(apart: &Apart, spawn: &Spawn, ordinal: u32) -> Result<Self, String> {
         let (pid, pidfd, control) = apart.spawn(spawn)?;
         Ok(Self {
@@ -122,8 +122,8 @@ impl Worker {
         }
     }
 
-    /// What it says; `None` when there is no more. A closed or garbled control
-    /// socket is dropped.
+    /// Returns its next message; `None` if there are no more. Drops a control socket that
+    /// is closed or sends garbage.
     pub fn hear(&mut self, inbox: &mut Inbox) -> Option<FromWorker> {
         let control = self.control.as_ref()?;
         let message = match control.receive(inbox, false) {
@@ -147,7 +147,11 @@ impl Worker {
             Err(error) => {
                 if !matches!(error, ControlError::Closed) {
                     let reason = not_understood(&error);
-                    tracing::warn!(worker = self.pid, reason, "a worker is not understood");
+                    tracing::warn!(
+                        worker = self.pid,
+                        reason,
+                        "a worker sent an invalid message"
+                    );
                     self.last_word.get_or_insert(reason);
                 }
                 self.control = None;
@@ -156,8 +160,8 @@ impl Worker {
         }
     }
 
-    /// Asks for counters unless an answer is still awaited, so that a worker
-    /// that does not read cannot fill the socket and hold the daemon up.
+    /// Requests counters, unless a request is unanswered: a worker that does not read must
+    /// not fill its socket and so block the daemon.
     pub fn ask(&mut self) {
         if !self.asked
             && let Some(control) = &self.control
@@ -166,8 +170,8 @@ impl Worker {
         }
     }
 
-    /// Tells it to end its session, and sets when it is killed if it does not.
-    /// Only the first time counts.
+    /// Tells it to end its session, and sets when it is killed if it does not. Only the
+    /// first call has an effect.
     pub fn end(&mut self, deadline: Instant) {
         if self.told {
             return;
@@ -177,26 +181,26 @@ impl Worker {
         match &self.control {
             // A worker that cannot be told is killed at the deadline.
             Some(control) => drop(control.try_send(&ToWorker::End, &[])),
-            // Another signal, the first process of a namespace need not heed.
+            // SIGKILL, because the first process of a PID namespace ignores signals that it
+            // does not handle.
             None => self.kill(),
         }
     }
 
-    /// Lets an idle or starting worker go: the closed socket tells it.
+    /// Dismisses an idle or starting worker by closing its control socket.
     pub fn dismiss(&mut self, deadline: Instant) {
         self.state = State::Leaving;
         self.control = None;
         self.deadline.get_or_insert(deadline);
     }
 
-    /// Kills it.
+    /// Kills its process.
     pub fn kill(&self) {
         // It may have exited meanwhile.
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
-    /// Takes the exit status of a process that has exited; `None` where
-    /// another daemon was its parent.
+    /// Reaps an exited process. `None` if an earlier daemon was its parent.
     pub fn reap(&mut self) -> Option<ExitStatus> {
         if !self.child {
             return None;
@@ -207,17 +211,17 @@ impl Worker {
     }
 }
 
-/// Why a worker is of no use, for the operator. An upgrade replaces the worker's
-/// program under a daemon that runs on.
+/// Tells the operator the likeliest cause of an invalid message: an upgrade replaced the
+/// worker program while the daemon kept running.
 fn not_understood(error: &ControlError) -> String {
     format!(
-        "paragpu-worker is not understood ({}): it and paragpud must be of the same release; after \
-         an upgrade restart paragpud",
+        "paragpu-worker sent an invalid message ({}): it and paragpud must be of the same \
+         release; after an upgrade restart paragpud",
         chain(error)
     )
 }
 
-/// A pidfd of a process.
+/// Opens a pidfd of a process.
 ///
 /// # Errors
 /// As pidfd_open(2).

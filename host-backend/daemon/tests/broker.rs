@@ -66,8 +66,8 @@ fn workers_start_with_random_addresses_and_nothing_else() {
     {
         assert_eq!(blocked.trim(), "0000000000000000", "signals are blocked");
     }
-    // What the daemon has open is the daemon's alone, once it has closed its copy of the
-    // connection that it handed over.
+    // No descriptor of the daemon may leak, once it has closed its copy of the connection
+    // that it handed over.
     assert!(!sockets(daemon.pid()).is_empty());
     daemon.until("apart", |_| {
         let workers = sockets(worker.as_raw_pid().cast_unsigned());
@@ -103,7 +103,7 @@ fn tcp_serves_too() {
     let daemon = Daemon::start(&[]);
     let mut stream = TcpStream::connect(daemon.tcp.as_ref().unwrap()).unwrap();
     let hello = Hello::new(Transport::Stream, 0, 1);
-    // Byte by byte, and more than the hello: the rest is the worker's.
+    // Byte by byte, and more than the hello. The worker gets the rest.
     for byte in frame(Frame::Hello.kind(), &encode_all(&hello)) {
         stream.write_all(&[byte]).unwrap();
     }
@@ -220,7 +220,7 @@ fn a_hello_that_makes_no_sense_is_answered() {
         .write_all(&frame(Frame::Hello.kind(), &longer))
         .unwrap();
     assert!(refusal(&stream).contains("install the same release"));
-    // One that differs in the last digit is welcome.
+    // A version that differs only in the last digit is accepted.
     let patch = paragpu_protocol::handshake::Version {
         patch: VERSION.patch + 1,
         ..VERSION
@@ -243,7 +243,7 @@ fn slow_hellos_are_closed_and_hold_nobody_up() {
     let slow: Vec<UnixStream> = (0..4).map(|_| daemon.connect()).collect();
     (&slow[0]).write_all(&[1]).unwrap_or_default();
     daemon.until("full", |stats| stats.pending >= 3);
-    // A fifth may or may not find room; if it does not it is told.
+    // A fifth may or may not find room. If it does not, it gets a refusal.
     let mut stream = daemon.connect();
     let hello = encode_all(&Hello::new(Transport::Stream, 0, 1));
     let _ = stream.write_all(&frame(Frame::Hello.kind(), &hello));
@@ -341,7 +341,7 @@ fn a_worker_that_fails_is_reported_with_its_status() {
     let daemon = Daemon::start(&[]);
     let guest = daemon.guest();
     let reason = "session ends: its worker failed with status 98";
-    // The signal of a system call that the kernel refuses to the worker.
+    // The signal for a system call that the worker's filter refuses.
     worker_crashes(&daemon, guest, Signal::SYS, 0, reason);
 }
 
@@ -401,8 +401,8 @@ fn nothing_is_left_of_200_guests_that_die() {
         }
     }
     drop(kept);
-    // The last connections may not have been accepted yet. Descriptors: the
-    // consoles of two questions may be open. Notes: the lock's file stays.
+    // The last connections may not have been accepted yet. Descriptors: the consoles of two
+    // requests may be open. Records: the lock file stays.
     let notes = || std::fs::read_dir(daemon.path("state")).unwrap().count();
     daemon.until("as before", |stats| {
         let quiet = stats.sessions + stats.waiting + stats.pending == 0;
@@ -483,7 +483,7 @@ fn a_device_that_cannot_be_opened_is_tried_again() {
     let directory = tempfile::tempdir().unwrap();
     let broken = directory.path().join("broken");
     std::fs::write(&broken, "").unwrap();
-    // The host has one device: there is no tenth.
+    // The host has one device, and no tenth.
     let first = format!(
         "[ -e '{}' ] && set -- $(echo \"$*\" | sed 's/--index 0/--index 9/')",
         broken.display()
@@ -518,7 +518,7 @@ fn the_control_socket_refuses_what_it_does_not_know() {
     assert!(matches!(answer(), Some(Response::Error { .. })));
     assert!(matches!(answer(), Some(Response::Error { .. })));
 
-    // A line without end ends the connection.
+    // An endless line ends the connection.
     let mut endless = UnixStream::connect(daemon.path("control")).unwrap();
     let _ = endless.write_all(&vec![b' '; 1 << 20]);
     let mut rest = Vec::new();

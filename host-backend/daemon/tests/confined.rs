@@ -1,19 +1,19 @@
-//! What a daemon that is not root does without: this program again, confined as
-//! the daemon is.
+//! The confinement of a daemon that is not root. This program runs itself with the same
+//! confinement.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Command;
 
 use paragpu_daemon::confine;
 
-/// Status of a process that was refused something.
+/// Exit status of a process whose system call was refused.
 const REFUSED: i32 = 50;
-/// Status of a process that was not.
+/// Exit status of a process whose system call was allowed.
 const ALLOWED: i32 = 51;
-/// Somebody who is not root.
+/// A user other than root.
 const USER: libc::uid_t = 65_000;
 
-/// System calls that make namespaces and mounts, and their arguments.
+/// System calls that create namespaces and mounts, with their arguments.
 fn calls() -> Vec<(&'static str, libc::c_long, [usize; 6])> {
     let unshare = |flag: libc::c_int| (libc::SYS_unshare, [flag as usize, 0, 0, 0, 0, 0]);
     let clone = |flag: libc::c_int| {
@@ -58,18 +58,18 @@ fn misbehave() {
     let Ok(way) = std::env::var("PARAGPU_TEST_WAY") else {
         return;
     };
-    // SAFETY: it touches no memory; where this is root, it is not any more.
+    // SAFETY: it touches no memory. If this process is root, it becomes another user.
     if unsafe { libc::geteuid() == 0 && libc::setresuid(USER, USER, USER) != 0 } {
         std::process::exit(1);
     }
-    // As the unit does.
+    // As the systemd unit does.
     rustix::thread::set_no_new_privs(true).unwrap();
     assert_eq!(confine::no_namespaces(), Ok(true));
     if let Some((_, number, [a, b, c, d, e, f])) =
         calls().into_iter().find(|(name, ..)| *name == way)
     {
-        // SAFETY: refused before it does anything; were it not, this process
-        // ends here, and so does one that it made.
+        // SAFETY: refused before it has an effect. Otherwise this process ends here, and so
+        // does one that it created.
         let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
         let refused = std::io::Error::last_os_error().raw_os_error() == Some(libc::EPERM);
         std::process::exit(if result == -1 && refused {

@@ -1,4 +1,4 @@
-//! Peers that mean harm, and those who are served beside them.
+//! Hostile peers, and the peers that must be served meanwhile.
 
 mod common;
 
@@ -25,11 +25,11 @@ fn hello(token: [u8; 16]) -> Vec<u8> {
     frame(Frame::Hello.kind(), &encode_all(&Hello { token, ..hello }))
 }
 
-/// Connections that say one byte and no more.
+/// Connections that send one byte and no more.
 fn silent(daemon: &Daemon, count: usize) -> Vec<UnixStream> {
     let one = |_| {
         let mut stream = daemon.connect();
-        // Closed already where its place went to a later one.
+        // It is already closed if a later one took its slot.
         let _ = stream.write_all(&[0x70]);
         stream
     };
@@ -42,7 +42,7 @@ fn silent_connections_cost_their_own_source_its_places() {
     daemon.until_quiet(1);
     let _before = silent(&daemon, 20);
     daemon.until("full", |stats| stats.pending == 8);
-    // Another source, slowly: the flood continues between its first byte and its last.
+    // Another source sends its hello slowly, while the flood continues.
     let mut slow = TcpStream::connect(daemon.tcp.as_ref().unwrap()).unwrap();
     let hello = hello([0; 16]);
     let (first, rest) = hello.split_at(20);
@@ -51,7 +51,7 @@ fn silent_connections_cost_their_own_source_its_places() {
     daemon.until("full", |stats| stats.pending == 8);
     slow.write_all(rest).unwrap();
     assert_eq!(read_frame(&slow).unwrap().0, Frame::Welcome.kind());
-    // The flood's own source has sessions too, where it says hello at once.
+    // The flood's own source can have sessions, too, if it sends its hello at once.
     daemon.guest();
 }
 
@@ -65,7 +65,7 @@ fn who_names_a_session_waits_in_a_place_of_its_own() {
     let mut back = daemon.connect();
     back.write_all(first).unwrap();
     daemon.until("there", |stats| stats.pending == 1);
-    // Of the very same user.
+    // From the same user.
     let _flood = silent(&daemon, 30);
     daemon.until("full", |stats| stats.pending == 9);
     back.write_all(rest).unwrap();
@@ -77,8 +77,8 @@ fn who_names_a_session_waits_in_a_place_of_its_own() {
     );
 }
 
-/// Sockets whose last close waits for longer than any test has patience: nobody
-/// reads at their other end.
+/// Sockets whose last close blocks longer than any test waits, because the other end does
+/// not read.
 fn lingering() -> (Vec<TcpStream>, Vec<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let pair = |_| {
@@ -111,13 +111,13 @@ fn descriptors_that_linger_hold_nobody_up() {
     let before = daemon.descriptors();
     let hello = hello([0; 16]);
     let mut far = Vec::new();
-    // So that the daemon is the last to close them.
+    // Makes the daemon the last to close them.
     daemon.signal(Signal::STOP);
     for first in [&hello[..5], &hello[..]] {
         far.extend(send_lingering(daemon.connect(), first));
         far.extend(send_lingering(daemon.connect_device(), first));
     }
-    // Behind a hello that is refused: nobody reads these at all.
+    // After a refused hello, these are never read.
     let refused = daemon.connect();
     let mut wrong = hello.clone();
     wrong[20] ^= 0xff;
@@ -125,10 +125,10 @@ fn descriptors_that_linger_hold_nobody_up() {
     far.extend(send_lingering(refused, b"more"));
     daemon.signal(Signal::CONT);
     let begin = Instant::now();
-    // The worker that is started in its place may be held up: see SECURITY.md.
+    // The worker that replaces it may be delayed: see SECURITY.md.
     drop(daemon.guest());
     daemon.until("over", |stats| stats.sessions + stats.pending == 0);
-    // A daemon that one of them holds up exceeds this limit.
+    // If one of them blocks the daemon, this limit is exceeded.
     while daemon.descriptors() > before {
         assert!(
             begin.elapsed() < Duration::from_secs(60),
@@ -138,7 +138,7 @@ fn descriptors_that_linger_hold_nobody_up() {
     }
 }
 
-/// Does a daemon start with this state directory?
+/// Whether a daemon starts with this state directory.
 fn starts_with(state: &Path) -> bool {
     let directory = tempfile::tempdir().unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_paragpud"))

@@ -1,4 +1,4 @@
-//! The daemon's own end: in order, and not.
+//! The end of the daemon: a normal exit, and a crash.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn sessions_survive_a_daemon_that_is_killed() {
     let mut second = daemon.guest();
     daemon.until("warm again", |stats| stats.devices[0].idle == 2);
     let directory = daemon.crash();
-    // Those without a session go with it, those with one stay.
+    // Workers without a session end with it; those with one stay.
     until_workers(directory.path(), 2);
     first.ping();
 

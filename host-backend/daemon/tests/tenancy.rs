@@ -1,5 +1,4 @@
-//! Several VMs on several GPUs: placement, limits, names, and what Prometheus is
-//! told.
+//! Several VMs on several GPUs: placement, limits, names, and metrics.
 
 mod common;
 
@@ -71,9 +70,9 @@ fn round_robin_spreads_and_a_process_keeps_its_devices_apart() {
         placed[..4],
         expected(&[(1, 0, 0), (2, 0, 1), (3, 0, 2), (4, 0, 0)])
     );
-    // Process 2 has the second GPU: its others are neither that nor the same.
+    // Process 2 uses the second GPU, so its other devices get different ones.
     assert_eq!(placed[4..6], expected(&[(2, 1, 2), (2, 2, 0)]));
-    // While it holds one of its devices, another that it opens again is elsewhere still.
+    // While it holds one device, another one that it reopens is still on a different GPU.
     let mut guests = guests.into_iter();
     let (_one, two) = (guests.next(), guests.next());
     drop(two);
@@ -110,7 +109,7 @@ fn a_vm_has_the_devices_that_it_is_given() {
     assert!(reason.contains("gives 2 devices to this guest"), "{reason}");
 }
 
-/// A device process's word that a guest of `vm` opened a channel.
+/// A device process's message that a guest of `vm` has opened a channel.
 fn attach(daemon: &Daemon, vm: &str) -> (UnixStream, Channel) {
     let stream = daemon.connect_device();
     let channel = send_attach(&stream, vm);
@@ -145,7 +144,7 @@ fn limits_of_sessions_are_each_vms_own() {
     // A process has one VM.
     let reason = refusal(&attach(&daemon, "third").0);
     assert!(reason.contains("of VM \"large\" already"), "{reason}");
-    // Every other VM is as before.
+    // Other VMs are not affected.
     assert_eq!(daemon.guest().welcome.device_count, 1);
     let vms = daemon.stats().vms;
     let vms: Vec<_> = vms
@@ -158,7 +157,7 @@ fn limits_of_sessions_are_each_vms_own() {
 #[test]
 fn two_device_processes_with_one_name_get_a_sentence() {
     let daemon = daemon(1, &[]);
-    // Another process that lives on: one that only this test ends.
+    // Another process, which runs until this test ends it.
     let other = Other::attach(&daemon, "twin");
     let reason = refusal(&attach(&daemon, "twin").0);
     assert!(
@@ -201,13 +200,13 @@ impl Other {
         other
     }
 
-    /// The next line with a word.
+    /// The next line that contains a word.
     fn line(&mut self, word: &str) -> String {
         let mut lines = self.lines.by_ref().map(Result::unwrap);
         lines.find(|line| line.contains(word)).unwrap()
     }
 
-    /// Why it cannot once more.
+    /// Tries to attach again, and returns the refusal.
     fn attach_again(&mut self) -> String {
         let mut stdin = self.child.stdin.as_ref().unwrap();
         stdin.write_all(b"\n").unwrap();
@@ -239,7 +238,7 @@ fn another_device_process() {
     }
 }
 
-/// One request to the endpoint for metrics, sent in two parts; the answer.
+/// Sends a request to the metrics endpoint in two parts, and returns the answer.
 fn request(stream: &mut (impl std::io::Read + std::io::Write), head: &str) -> String {
     let (first, second) = head.split_at(head.len() / 2);
     stream.write_all(first.as_bytes()).unwrap();
@@ -308,7 +307,7 @@ fn metrics_are_served_where_configured() {
     if stream.read_to_string(&mut answer).is_ok() {
         assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
     }
-    // Silent connections keep nobody from being answered.
+    // Silent connections do not delay other answers.
     let silent: Vec<_> = (0..40)
         .map(|_| UnixStream::connect(&path).unwrap())
         .collect();

@@ -1,5 +1,5 @@
-//! Guests whose vsock connections come out at a unix socket of their VM;
-//! and the host's own vsock, where there is one.
+//! Guests whose vsock connections arrive at a unix socket of their VM, and the host's own
+//! vsock, if it has one.
 
 mod common;
 
@@ -108,7 +108,7 @@ fn a_reload_follows_the_sockets_of_vms() {
     UnixStream::connect(&beta).unwrap();
     assert_eq!(daemon.sessions()[0].vm, "alpha", "sessions go on");
 
-    // One that cannot be listened at keeps no other from being so.
+    // A socket that cannot be listened on does not affect the others.
     std::fs::write(path("file"), "").unwrap();
     write(&format!("['{}', '{alpha}', '{beta}']", path("file")), 12);
     daemon.signal(rustix::process::Signal::HUP);
@@ -118,7 +118,7 @@ fn a_reload_follows_the_sockets_of_vms() {
     assert!(daemon.log().contains("exists and is not a socket"));
 }
 
-/// What a daemon that cannot start says.
+/// The error of a daemon that cannot start.
 fn failure(arguments: &[&str]) -> String {
     let directory = tempfile::tempdir().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_paragpud"))

@@ -1,4 +1,4 @@
-//! Thread-instructions a second and core on an arithmetic kernel. Goal: at least 1 G.
+//! Thread-instructions per second and core on an arithmetic kernel. Goal: at least 1 G.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Two cores beside one, alternating. Goal: at least 1.7.
+//! Two cores compared with one, alternating. Goal: at least 1.7.
 
 mod common;
 

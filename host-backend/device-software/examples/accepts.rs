@@ -1,13 +1,14 @@
-//! Which PTX of the files given does the software GPU accept?
+//! Reports which PTX in the given files the software GPU accepts.
 //!
-//! ```text
-//! cargo run --release -p paragpu-device-software --example accepts -- [--capability 12.1] [--opcodes] FILE...
+//! ```text cargo run --release -p paragpu-device-software --example accepts --
+//! [--capability 12.1] [--opcodes] FILE...
 //! ```
 //!
-//! A file is PTX text, a fat binary, or anything that carries fat binaries (a shared library, a program, a wheel's
-//! unpacked content). Of each container the entry counts that a device of that compute capability would load. For
-//! each file it prints how many modules and kernels are accepted, then the reasons for refusals, by kernel. With
-//! `--opcodes` it prints instead how often each opcode occurs.
+//! A file is PTX text, a fat binary, or anything that carries fat binaries (a shared
+//! library, a program, a wheel's unpacked content). In each container, the entry is used
+//! that a device of that compute capability would load. For each file it prints how many
+//! modules and kernels are accepted, then the reasons for refusals, by kernel. With
+//! `--opcodes`, it prints the number of occurrences of each opcode instead.
 
 use paragpu_device_software::error::PtxError;
 use paragpu_device_software::{decode, ptx::ast::Statement, ptx::parser};
@@ -24,7 +25,7 @@ struct Count {
     whole: usize,
     kernels: usize,
     accepted: usize,
-    /// Kernels by reason, and one place where it shows.
+    /// The number of kernels refused for each reason, with an example.
     reasons: BTreeMap<String, (usize, String)>,
 }
 

@@ -1,12 +1,13 @@
-//! How fast are the kernels of frameworks on the software GPU, and what do they compute?
+//! Measures kernels of frameworks on the software GPU, and digests their results.
 //!
 //! ```text
 //! nvcc -ptx -arch=compute_80 -o rates.ptx host-backend/device-software/examples/rates.cu
 //! cargo run --release -p paragpu-device-software --example rates -- rates.ptx [ROUNDS]
 //! ```
 //!
-//! For each kernel of `rates.cu` it prints the median milliseconds of a launch on one core and a digest of the
-//! result. Run the example of two revisions in turns to compare them: their digests must be the same.
+//! For each kernel of `rates.cu` it prints the median milliseconds of a launch on one core
+//! and a digest of the result. To compare two revisions, run their examples alternately;
+//! the digests must be equal.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -26,7 +27,7 @@ struct Case {
     kernel: &'static str,
     grid: [u32; 3],
     block: [u32; 3],
-    /// Where its result is, in operands, and words of it.
+    /// The operand that is its result, and the number of words.
     result: (u64, usize),
     arguments: fn(u64) -> Vec<Arg>,
 }

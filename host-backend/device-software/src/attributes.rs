@@ -1,4 +1,4 @@
-//! How the software GPU describes itself: device attributes, limits, occupancy.
+//! The properties of the software GPU: device attributes, limits, occupancy.
 
 use paragpu_device::{Error, Snapshot};
 use paragpu_protocol::status::Status;
@@ -6,25 +6,26 @@ use paragpu_protocol::status::Status;
 /// Settings of a software GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// How many devices this platform has.
+    /// Number of devices of this platform.
     pub devices: u32,
-    /// Bytes of device memory of each.
+    /// Device memory of each, in bytes.
     pub memory: u64,
     /// Compute capability, major and minor.
     pub compute_capability: (u32, u32),
-    /// Multiprocessors: threads that run blocks.
+    /// Number of multiprocessors, which are threads that run blocks.
     pub cores: u32,
-    /// Mapped memory can be handed over to another process. It is shared memory then, which the kernel gives huge
-    /// pages only where `/sys/kernel/mm/transparent_hugepage/shmem_enabled` says so: without them random access is
-    /// slower.
+    /// Whether mapped memory can be handed over to another process. It is then shared
+    /// memory, which gets huge pages only if
+    /// `/sys/kernel/mm/transparent_hugepage/shmem_enabled` allows it. Without them, random
+    /// access is slower.
     pub shareable: bool,
-    /// Threads start with the first work, and not when the device is opened.
+    /// Whether threads start with the first work, instead of when the device is opened.
     pub lazy: bool,
 }
 
 impl Default for Options {
-    /// One device of compute capability 12.1 with a thread for each core and 4 GiB, or half of the host's memory
-    /// where that is less.
+    /// One device of compute capability 12.1, with a thread for each core and 4 GiB of
+    /// memory, or half of the host's memory if that is less.
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
         let half = host_memory().map_or(u64::MAX, |bytes| bytes / 2);
@@ -51,28 +52,29 @@ fn host_memory() -> Option<u64> {
         .map(|kib| kib << 10)
 }
 
-/// Most threads of a block.
+/// Maximum number of threads of a block.
 pub const MAX_THREADS: u32 = 1024;
-/// Shared memory of a block without asking for more.
+/// Maximum bytes of shared memory of a block by default.
 pub const SHARED: u32 = 48 << 10;
-/// Shared memory a block may ask for.
+/// Maximum bytes of shared memory that a block may request.
 pub const SHARED_OPTIN: u32 = 227 << 10;
-/// Shared memory of a multiprocessor.
+/// Bytes of shared memory of a multiprocessor.
 pub const SHARED_SM: u32 = 228 << 10;
-/// Shared memory the system takes of each block.
+/// Bytes of shared memory that the system reserves in each block.
 pub const SHARED_RESERVED: u32 = 1 << 10;
-/// Domain of its PCI address, in which no machine has devices: NCCL looks up the address in the guest's sysfs, and
-/// domain 0 has other devices, above all a host bridge at 0000:00:00.0.
+/// Domain of its PCI address. It is one in which no machine has devices, because NCCL looks
+/// up the address in the guest's sysfs, and domain 0 has a host bridge at 0000:00:00.0.
 pub const PCI_DOMAIN: u32 = 0x7067;
-/// Bits.
+/// Width of the memory bus in bits.
 pub const MEMORY_BUS_WIDTH: u32 = 64;
-/// Most threads of a multiprocessor.
+/// Maximum number of threads of a multiprocessor.
 pub const THREADS_SM: u32 = 2048;
-/// Most blocks of a multiprocessor.
+/// Maximum number of blocks of a multiprocessor.
 pub const BLOCKS_SM: u32 = 32;
-/// Registers of a thread that every kernel reports; any number is as true on this device.
+/// Number of registers of a thread that every kernel reports. It has no meaning on this
+/// device.
 pub const REGISTERS: u32 = 32;
-/// Driver version that this device answers with: CUDA 13.0.
+/// Driver version that this device reports: CUDA 13.0.
 pub const DRIVER_VERSION: i32 = 13_000;
 
 impl Options {
@@ -85,7 +87,7 @@ impl Options {
     /// The facts about device `index`.
     ///
     /// # Errors
-    /// `INVALID_DEVICE` past the count.
+    /// `INVALID_DEVICE` for an index out of range.
     pub fn snapshot(&self, index: u32) -> Result<Snapshot, Error> {
         if index >= self.devices {
             return Err(Status::INVALID_DEVICE.into());
@@ -194,7 +196,7 @@ impl Options {
         ]);
         // Launches of clusters.
         list.push(at(120, u32::from(self.arch() >= 90)));
-        // Everything else is absent: streams' memory operations, virtual memory, pools, …
+        // All other features are absent.
         for n in 1..=147 {
             if !list.iter().any(|&(m, _)| m == n) {
                 list.push((n, 0));
@@ -205,7 +207,8 @@ impl Options {
     }
 }
 
-/// Blocks of `threads` threads and `shared` bytes that fit a multiprocessor.
+/// The number of blocks with `threads` threads and `shared` bytes that fit on a
+/// multiprocessor.
 #[must_use]
 pub fn occupancy(threads: u32, shared: u64) -> u32 {
     if threads == 0 || threads > MAX_THREADS {
@@ -217,8 +220,8 @@ pub fn occupancy(threads: u32, shared: u64) -> u32 {
     BLOCKS_SM.min(THREADS_SM / 32 / warps).min(by_shared as u32)
 }
 
-/// Bytes of shared memory that each of `blocks` blocks of `threads` threads has where a multiprocessor runs them
-/// all; 0 if it does not.
+/// Bytes of shared memory for each of `blocks` blocks of `threads` threads if a
+/// multiprocessor runs all of them; 0 if it cannot.
 #[must_use]
 pub fn shared_of_each(blocks: u32, threads: u32) -> u32 {
     if blocks == 0 || occupancy(threads, 0) < blocks {

@@ -1,9 +1,10 @@
 //! Launches from kernels (CUDA C++ Programming Guide, "CUDA Dynamic Parallelism").
 //!
-//! CUDA promises that a block's launches into one stream run in order, that a grid is over when all that it launched
-//! is, and nothing about when a child begins. Here what a grid launched begins when the grid's own blocks are over;
-//! the launches of one block run one after the other, those of several blocks at the same time. A launch into the
-//! stream for tail launches waits for all others of its grid.
+//! CUDA promises that a block's launches into one stream run in order, and that a grid is
+//! complete when all grids that it launched are; it does not say when a child begins. Here
+//! children begin when the blocks of their parent are complete. The launches of one block
+//! run one after another, those of several blocks concurrently. A launch into the stream
+//! for tail launches waits for all others of its grid.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,34 +18,34 @@ use crate::launch::{Context, Kernel};
 use crate::launched::{Child, Launched, Rows};
 use crate::scheduler::{Unfold, Work};
 
-/// Most children that run at the same time.
+/// Maximum number of children that run concurrently.
 const MOST_AT_ONCE: usize = 64;
 
-/// Launches of one block, or into one grid's stream for tail launches, and how many grids are above them.
+/// The launches of one block, or into one grid's stream for tail launches, and their depth.
 struct Queue {
     children: VecDeque<Child>,
     depth: u32,
 }
 
-/// Launches that wait: of each queue one runs at a time, the tails after the queues.
+/// Waiting launches. One of each queue runs at a time, and the tails run after the queues.
 struct Level {
     queues: VecDeque<Queue>,
     tails: VecDeque<Queue>,
 }
 
-/// A kernel of the program's with all that it launches.
+/// A kernel that the program launched, with all its descendants.
 struct Family {
     kernel: Kernel,
     context: Context,
     pending: Arc<AtomicUsize>,
-    /// The work of the first grid, until it is given out.
+    /// The work of the first grid, until it is submitted.
     first: Option<Work>,
-    /// Grids that run, or are over since the last look.
+    /// Grids that are running or have completed since the last call.
     running: Vec<Arc<Grid>>,
     levels: Vec<Level>,
 }
 
-/// Makes a kernel's work one that is over when all that it launches is.
+/// Wraps a kernel's work so that it is complete when all its descendants are.
 pub fn with_children(kernel: &Kernel, context: &Context, grid: &Arc<Grid>, work: Work) -> Work {
     let mut family = Family {
         kernel: kernel.clone(),
@@ -59,7 +60,7 @@ pub fn with_children(kernel: &Kernel, context: &Context, grid: &Arc<Grid>, work:
 }
 
 impl Family {
-    /// The next to run: everything before it is complete.
+    /// Returns the next operations, when all earlier ones are complete.
     fn next(&mut self) -> Option<Vec<(Vec<usize>, Work)>> {
         if let Some(first) = self.first.take() {
             return Some(vec![(Vec::new(), first)]);
@@ -74,7 +75,8 @@ impl Family {
         Some(works.collect())
     }
 
-    /// What the grids launched that are over comes before what waits.
+    /// Adds the launches of completed grids as a new level, which runs before the waiting
+    /// ones.
     fn descend(&mut self) {
         let (mut queues, mut tails) = (VecDeque::new(), VecDeque::new());
         for grid in self.running.drain(..) {
@@ -90,7 +92,7 @@ impl Family {
         self.levels.push(Level { queues, tails });
     }
 
-    /// The first children of the deepest level's queues.
+    /// The first child of each queue of the deepest level.
     fn batch(&mut self) -> Option<Vec<(Child, u32)>> {
         loop {
             let level = self.levels.last_mut()?;
@@ -113,7 +115,7 @@ impl Family {
         }
     }
 
-    /// A child's work; what cannot be done fails when it is got to.
+    /// The work of a child. An invalid launch becomes work that fails.
     fn work(&mut self, child: Child, depth: u32) -> Work {
         let memory = Arc::clone(&self.context.device.memory);
         let made: Result<Work> = match child {

@@ -1,4 +1,5 @@
-//! Conditional nodes of graphs: bodies that become operations of the scheduler as a value says.
+//! Conditional nodes of graphs, whose bodies become operations of the scheduler depending
+//! on a value.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,9 +9,9 @@ use paragpu_device::Conditional;
 use crate::conditions::Value;
 use crate::scheduler::{Unfold, Work};
 
-/// Makes a node's operation anew for each time that its body runs.
+/// Creates a node's operation for each run of its body.
 pub type Make = Arc<dyn Fn() -> Work + Send + Sync>;
-/// A body: its nodes, with the numbers of those of them that each comes after.
+/// A body: its nodes, each with the numbers of the nodes on which it depends.
 pub type Body = Vec<(Vec<usize>, Make)>;
 
 /// The operation of a conditional node.

@@ -1,4 +1,4 @@
-//! What kernels set, and conditional nodes of graphs follow.
+//! The values that kernels set and that control conditional nodes of graphs.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,10 +6,10 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-/// A value that kernels set.
+/// A condition's value.
 pub type Value = Arc<AtomicU32>;
 
-/// The values of a device's graphs, by what kernels call them.
+/// The values of a device's graphs, by the handle that kernels use.
 #[derive(Debug, Default)]
 pub struct Conditions {
     values: Mutex<Values>,
@@ -18,16 +18,17 @@ pub struct Conditions {
 #[derive(Debug, Default)]
 struct Values {
     all: HashMap<u64, Weak<AtomicU32>>,
-    /// With so many, those that nobody holds are looked for. Twice as many as were held the last time, so that a
-    /// graph with a million values does not look at all of them for each.
+    /// The number of entries at which unused ones are removed. It is twice the number that
+    /// was left the last time, so that creating a million values takes linear time.
     crowd: usize,
 }
 
-/// Values that are never looked through.
+/// Below this number of entries, none are removed.
 const FEW: usize = 64;
 
 impl Conditions {
-    /// The value, as long as somebody holds it; a new one is `first`.
+    /// Returns the value of a condition; a new one is `first`. It is kept as long as it is
+    /// referenced.
     #[must_use]
     pub fn value(&self, condition: u64, first: u32) -> Value {
         let mut values = self.values.lock();
@@ -43,7 +44,7 @@ impl Conditions {
         value
     }
 
-    /// A kernel sets a value; one that no graph has is no value.
+    /// Sets a value for a kernel. Ignores handles that no graph has.
     pub fn set(&self, condition: u64, value: u32) {
         let found = self
             .values

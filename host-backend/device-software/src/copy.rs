@@ -1,4 +1,4 @@
-//! Copies and fills, checked when they are given and carried out as stream work.
+//! Copies and fills, checked when they are submitted and executed as stream work.
 
 use crate::memory_unsafe::Memory;
 use crate::shared::Peer;
@@ -21,7 +21,7 @@ fn invalid(what: &str) -> Error {
     Error::new(Status::INVALID_VALUE, what)
 }
 
-/// What a copy that was checked meets when its memory was taken away meanwhile.
+/// The error of a copy whose memory was unmapped after the check.
 fn gone() -> Error {
     Error::new(
         Status::ILLEGAL_ADDRESS,
@@ -30,7 +30,7 @@ fn gone() -> Error {
 }
 
 impl RectEnd {
-    /// Checks that this end holds the extent.
+    /// Checks that the extent is inside this end.
     ///
     /// # Errors
     /// `INVALID_VALUE`.
@@ -55,7 +55,7 @@ impl RectEnd {
                     .and_then(|s| s.checked_add(width));
                 match span {
                     Some(span) if memory.reachable(*address, span) => Ok(()),
-                    _ => Err(invalid("the copy leaves the memory it starts in")),
+                    _ => Err(invalid("the copy exceeds the memory in which it starts")),
                 }
             }
             Self::Array(array, level, [x, y, z]) => {
@@ -63,7 +63,7 @@ impl RectEnd {
                 let inside = last(*y, rows).zip(last(*z, slices));
                 match inside.and_then(|(y, z)| array.offset(*level, *x, y, z, width)) {
                     Some(_) => Ok(()),
-                    None => Err(invalid("the copy leaves the array")),
+                    None => Err(invalid("the copy exceeds the array")),
                 }
             }
         }
@@ -107,7 +107,7 @@ impl RectEnd {
 /// Copies `extent` from `source` to `destination`.
 ///
 /// # Errors
-/// `ILLEGAL_ADDRESS` where memory went away since the check.
+/// `ILLEGAL_ADDRESS` if memory was unmapped since the check.
 pub fn rectangle(
     memory: &Memory,
     destination: &RectEnd,
@@ -139,7 +139,7 @@ pub fn rectangle(
 /// Copies `size` bytes.
 ///
 /// # Errors
-/// `ILLEGAL_ADDRESS` where memory went away since the check.
+/// `ILLEGAL_ADDRESS` if memory was unmapped since the check.
 pub fn linear(memory: &Memory, destination: u64, source: u64, size: u64) -> Result<(), Error> {
     if memory.copy(destination, source, size) {
         Ok(())
@@ -148,10 +148,10 @@ pub fn linear(memory: &Memory, destination: u64, source: u64, size: u64) -> Resu
     }
 }
 
-/// Copies `size` bytes of another GPU, which may write them meanwhile.
+/// Copies `size` bytes from another GPU, which may write them concurrently.
 ///
 /// # Errors
-/// `ILLEGAL_ADDRESS` where memory went away since the check, `OPERATING_SYSTEM`.
+/// `ILLEGAL_ADDRESS` if memory was unmapped since the check, `OPERATING_SYSTEM`.
 pub fn from_peer(
     memory: &Memory,
     destination: u64,
@@ -174,10 +174,10 @@ pub fn from_peer(
     Ok(())
 }
 
-/// Writes the BLAKE3 of each range, address and bytes, to `out`.
+/// Writes the BLAKE3 hash of each range (address, bytes) to `out`.
 ///
 /// # Errors
-/// `ILLEGAL_ADDRESS` where memory went away since the check.
+/// `ILLEGAL_ADDRESS` if memory was unmapped since the check.
 pub fn hash(memory: &Memory, ranges: &[(u64, u64)], out: u64) -> Result<(), Error> {
     let mut bytes = vec![0; 128 << 10];
     for (at, &(address, size)) in (0..).step_by(32).zip(ranges) {
@@ -202,7 +202,7 @@ pub fn hash(memory: &Memory, ranges: &[(u64, u64)], out: u64) -> Result<(), Erro
 /// Fills `height` rows of `width` elements.
 ///
 /// # Errors
-/// `ILLEGAL_ADDRESS` where memory went away since the check.
+/// `ILLEGAL_ADDRESS` if memory was unmapped since the check.
 pub fn fill(
     memory: &Memory,
     at: u64,
@@ -220,15 +220,15 @@ pub fn fill(
     Ok(())
 }
 
-/// Does an operation on memory; false if it waits.
+/// Executes an operation on memory. Returns false if it must wait.
 ///
 /// # Errors
-/// `ILLEGAL_ADDRESS` where the memory was unmapped meanwhile.
+/// `ILLEGAL_ADDRESS` if the memory was unmapped meanwhile.
 pub fn operate(memory: &Memory, operation: &MemoryOperation) -> Result<bool, Error> {
     let lost = || {
         Error::new(
             Status::ILLEGAL_ADDRESS,
-            "a word of a stream's is not mapped",
+            "a word of a stream operation is not mapped",
         )
     };
     match *operation {

@@ -41,7 +41,7 @@ pub struct SoftwareDevice {
     ordinal: u32,
     /// Memory of other GPUs.
     peers: HashMap<u64, Arc<Peer>>,
-    // First, so that its threads end before what they use.
+    // Declared before the state that its threads use, so that they end first.
     pub(crate) scheduler: Scheduler,
     memory: Arc<Memory>,
     objects: Objects,
@@ -50,7 +50,7 @@ pub struct SoftwareDevice {
     next: u64,
     events: HashMap<u64, Event>,
     graphs: HashMap<u64, Graph>,
-    /// Threads of each green context.
+    /// The number of threads of each green context.
     greens: HashMap<u64, u32>,
     limits: BTreeMap<u32, u64>,
 }
@@ -58,11 +58,11 @@ pub struct SoftwareDevice {
 /// State shared by launches.
 pub(crate) struct Launching {
     output: Arc<Output>,
-    /// The values of graphs.
+    /// The conditions of graphs.
     pub conditions: Arc<Conditions>,
     workspaces: Arc<Workspaces>,
     heaps: Arc<Heaps>,
-    /// How many there were.
+    /// Number of launches so far.
     launches: u64,
 }
 
@@ -70,11 +70,11 @@ pub(crate) struct Launching {
 struct Code {
     modules: HashMap<u64, Module>,
     functions: HashMap<u64, Kernel>,
-    /// Kernels that were asked for: by module and index.
+    /// Kernels that the session has requested, by module and index.
     by_name: HashMap<(u64, usize), u64>,
-    /// Ranges that modules occupy: start and bytes.
+    /// Ranges that modules occupy, as start and bytes.
     placed: BTreeMap<u64, u64>,
-    /// Where the variables of the next module should begin.
+    /// Preferred address of the next module's variables.
     preferred: Option<u64>,
 }
 
@@ -87,10 +87,10 @@ pub(crate) fn invalid(what: &str) -> Error {
 }
 
 impl SoftwareDevice {
-    /// Opens device `ordinal` with `options`, whose addresses lie in `regions`.
+    /// Opens device `ordinal` with `options` and addresses in `regions`.
     ///
     /// # Errors
-    /// `OPERATING_SYSTEM` where the arena's place is taken or threads cannot be had.
+    /// `OPERATING_SYSTEM` if the arena's addresses are in use or threads cannot be started.
     pub fn open(options: &Options, ordinal: u32, regions: Regions) -> Result<Self> {
         let memory = Memory::new(regions.arena, options.memory).map_err(|e| memory_error(&e))?;
         let memory = Arc::new(memory);
@@ -141,7 +141,7 @@ impl SoftwareDevice {
         })
     }
 
-    /// Ends whatever runs: kernels stop at their next turn and the session is failed.
+    /// Ends all work: kernels stop at their next turn, and the session fails.
     pub fn cancel(&self) {
         self.scheduler
             .cancel(Error::new(Status::LAUNCH_TIMEOUT, "cancelled"));
@@ -172,19 +172,19 @@ impl SoftwareDevice {
         Ok(event.record.as_ref().map(|(ticket, _)| *ticket))
     }
 
-    /// A record of an event was given as `ticket`.
+    /// Notes that a record of an event was submitted as `ticket`.
     pub(crate) fn record(&mut self, event: EventId, ticket: Ticket, stamp: Stamp) {
         if let Some(event) = self.events.get_mut(&event.0) {
             event.record = Some((ticket, stamp));
         }
     }
 
-    /// Bytes of device memory that nothing occupies.
+    /// Bytes of free device memory.
     fn free(&self) -> u64 {
         self.memory.info().0.saturating_sub(self.objects.bytes())
     }
 
-    /// Waits for the work that uses aliases which were unmapped in the range.
+    /// Waits for work that uses aliases in the range which have been unmapped.
     fn wait_for_aliases(&self, address: u64, size: u64) {
         if !self.memory.is_free_of_aliases(address, size) {
             self.scheduler.settle();

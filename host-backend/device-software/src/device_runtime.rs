@@ -1,13 +1,13 @@
-//! What this device has of CUDA's device runtime as PTX.
+//! The parts of CUDA's device runtime that are implemented in PTX.
 
 use std::ffi::CStr;
 use std::fmt::Write as _;
 
 use paragpu_abi::error::{ERRORS, ErrorEntry};
 
-/// What every program is linked with that names the device runtime.
+/// PTX with which programs that use the device runtime are linked.
 pub const DEVICE_RUNTIME_TEXT: &str = include_str!("devrt.ptx");
-/// The name and the sentence of a code that is none.
+/// The name and the text of an unknown code.
 const UNKNOWN: &CStr = c"unrecognized error code";
 
 /// `cudaGetErrorName` and `cudaGetErrorString`, as far as `texts` call them.
@@ -37,7 +37,8 @@ fn list(numbers: impl Iterator<Item = u32>) -> String {
     numbers.map(|n| n.to_string()).collect::<Vec<_>>().join(",")
 }
 
-/// A function that looks its argument up among the codes; the words follow each other, [`UNKNOWN`] first.
+/// Writes a function that looks up its argument among the codes. The texts are stored one
+/// after another, [`UNKNOWN`] first.
 fn write_function(out: &mut String, function: &str, words: &[(i32, &CStr)]) {
     let mut bytes = UNKNOWN.to_bytes_with_nul().to_vec();
     let mut codes = Vec::new();

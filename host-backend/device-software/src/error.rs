@@ -8,15 +8,15 @@ pub enum PtxError {
     /// The text does not follow the PTX grammar, or names something undeclared.
     #[error("PTX line {line}: {what}")]
     Invalid {
-        /// Line, from 1.
+        /// The line, counted from 1.
         line: u32,
         /// The error.
         what: String,
     },
-    /// The text is well-formed but asks for something this device does not do.
+    /// The text is well-formed but needs something that this device does not support.
     #[error("PTX line {line}: not supported by the software GPU: {what}")]
     Unsupported {
-        /// Line, from 1.
+        /// The line, counted from 1.
         line: u32,
         /// The instruction or directive.
         what: String,
@@ -24,9 +24,9 @@ pub enum PtxError {
     /// An external function or variable that nothing defines.
     #[error("PTX line {line}: unresolved external {name}")]
     Unresolved {
-        /// Line, from 1.
+        /// The line, counted from 1.
         line: u32,
-        /// Symbol.
+        /// The name of the symbol.
         name: String,
     },
 }
@@ -82,19 +82,19 @@ pub enum Fault {
     /// The call stack or local memory is exhausted.
     #[error("stack overflow")]
     StackOverflow,
-    /// An indirect call or branch to something that is no function.
+    /// An indirect call or branch to something that is not a function.
     #[error("invalid program counter {0:#x}")]
     InvalidTarget(u64),
-    /// `free` of what `malloc` did not return, or returned and took back.
+    /// `free` of an address that `malloc` did not return, or that was already freed.
     #[error("free of {0:#x}, which malloc did not return")]
     Free(u64),
-    /// An indirect call of a function that holds something not supported.
+    /// An indirect call of a function with something unsupported.
     #[error("{0}")]
     Refused(PtxError),
     /// Cancelled from outside.
     #[error("cancelled")]
     Cancelled,
-    /// The texture or surface handle names nothing, or does not fit the instruction.
+    /// The texture or surface handle is unknown, or does not fit the instruction.
     #[error("invalid texture or surface access: {0}")]
     Texture(String),
 }

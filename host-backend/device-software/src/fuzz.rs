@@ -1,10 +1,10 @@
-//! Entry points of the fuzz targets: whatever the bytes are, these return.
+//! Entry points of the fuzz targets, which return for any input.
 
 use crate::{decode, ptx::parser};
 use paragpu_fatbin as fatbin;
 use std::collections::HashMap;
 
-/// Walks a fat binary, unpacks and decodes the PTX it may hold.
+/// Walks a fat binary, and unpacks and decodes the PTX in it.
 pub fn fuzz_fatbin(data: &[u8]) {
     let _ = fatbin::entries(data);
     let _ = fatbin::may_name(data, &["vprintf"], Some(90), 1 << 20);

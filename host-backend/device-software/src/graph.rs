@@ -1,8 +1,8 @@
 //! Graphs: nodes that become operations of the scheduler at each launch.
 //!
-//! The first operation of a launch waits for what is before it in its stream
-//! and for the graph's launch before; the last one waits for every node and is
-//! what the stream continues from. Between them only the graph's own order holds.
+//! The first operation of a launch waits for the earlier work of its stream and for the
+//! previous launch of the graph. The last one waits for every node, and the stream
+//! continues after it. Between them, only the graph's own order applies.
 
 use crate::conditional::{Body, Make, unfold};
 use crate::conditions::Value;
@@ -19,9 +19,9 @@ use std::sync::atomic::Ordering;
 pub struct Graph {
     nodes: Vec<Node>,
     bodies: Bodies,
-    /// The values of its conditional nodes, by node.
+    /// The condition of each conditional node, by node.
     values: HashMap<usize, Value>,
-    /// The end of its last launch.
+    /// The last operation of its last launch.
     last: Ticket,
 }
 
@@ -29,7 +29,7 @@ pub struct Graph {
 struct Node {
     work: DeviceWork<'static>,
     after: Vec<u32>,
-    /// Some node comes after it.
+    /// Whether a node depends on it.
     followed: bool,
     enabled: bool,
 }
@@ -39,7 +39,7 @@ fn no_node() -> Error {
 }
 
 impl Graph {
-    /// From now on node `number` does `work`.
+    /// Replaces the work of node `number`.
     ///
     /// # Errors
     /// `INVALID_VALUE`, `GRAPH_EXEC_UPDATE_FAILURE`.
@@ -63,7 +63,7 @@ impl Graph {
         Ok(())
     }
 
-    /// Switches node `number` on or off.
+    /// Enables or disables node `number`.
     ///
     /// # Errors
     /// `INVALID_VALUE`.
@@ -82,7 +82,7 @@ impl Graph {
         self.bodies.of.get(number).is_some_and(Option::is_some)
     }
 
-    /// The initial values of a launch.
+    /// The operation that begins a launch and sets initial values.
     fn begin(&self) -> Work {
         let assigned = self.values.iter().filter_map(|(number, value)| {
             match self.nodes.get(*number).map(|node| &node.work) {
@@ -157,7 +157,7 @@ impl SoftwareDevice {
         Ok(made)
     }
 
-    /// An executable graph of `nodes`, checked.
+    /// Creates an executable graph of `nodes`, after checking them.
     pub(crate) fn graph(&mut self, nodes: Vec<GraphNode>) -> Result<Graph> {
         let bodies = Bodies::of(&nodes)?;
         let mut made: Vec<Node> = Vec::with_capacity(nodes.len());
@@ -203,7 +203,8 @@ impl SoftwareDevice {
         if matches!(work, DeviceWork::Conditional(_)) {
             return Ok(());
         }
-        // Prepared and dropped: a cooperative launch gives back what it took.
+        // The work is only prepared and then dropped, so a cooperative launch must return
+        // its workspace.
         if let Work::Kernel(_, _, finish) = self.stream_work(work)? {
             finish();
         }
@@ -216,8 +217,8 @@ impl SoftwareDevice {
             let submitted = device.scheduler.submit(stream.0, also, work);
             submitted.ok_or_else(|| Error::from(Status::INVALID_HANDLE))
         };
-        // All of it is made before any of it is given, so that a node that
-        // cannot run leaves nothing behind.
+        // All work is created before any is submitted, so that a node that cannot run has
+        // no effect.
         let mut works = Vec::with_capacity(graph.nodes.len());
         for (number, node) in graph.nodes.iter().enumerate() {
             let work = if graph.is_in_body(number) {
@@ -252,7 +253,7 @@ impl SoftwareDevice {
         let mut works = works.into_iter();
         for (number, node) in graph.nodes.iter().enumerate() {
             if graph.is_in_body(number) {
-                // No node outside comes after it.
+                // No node outside the body depends on it.
                 tickets.push(start);
                 continue;
             }

@@ -1,9 +1,10 @@
 //! `malloc` and `free` of kernels.
 //!
-//! Each module that calls them has a heap of its own, of the size that the context's limit says when it is loaded.
-//! Everything that describes a heap lies in it, in device memory, and the heap counts as a variable of its module:
-//! so it moves with the session. A block begins with its size in bytes, header and padding included, and whether
-//! it is used; a size of 0 begins the part that was never used.
+//! Each module that calls them has its own heap, with the size of the context's limit at
+//! load time. All state of a heap is inside it, in device memory, and the heap counts as a
+//! variable of its module, so it migrates with the session. A block begins with its size in
+//! bytes, including header and padding, and a mark that says whether it is used. A size of
+//! 0 marks the start of the part that was never used.
 
 use crate::memory_unsafe::Memory;
 use parking_lot::{Mutex, RwLock};
@@ -24,12 +25,12 @@ const USED: u64 = 0x7573_6564_626c_6f63;
 pub struct Heap {
     start: u64,
     end: u64,
-    /// Where the search begins: any block, or the start.
+    /// The block at which searches begin.
     cursor: Mutex<u64>,
 }
 
 impl Heap {
-    /// A heap in `bytes` bytes at `start`, which is a multiple of 16.
+    /// Creates a heap in `bytes` bytes at `start`, a multiple of 16.
     #[must_use]
     pub fn new(start: u64, bytes: u64) -> Self {
         Self {
@@ -43,8 +44,8 @@ impl Heap {
         (self.start..self.end).contains(&address)
     }
 
-    /// Size of the block at `at`, joined with the free ones behind it, and whether it is used. `None` if a
-    /// kernel has overwritten a header.
+    /// The size of the block at `at`, merged with following free ones, and whether it is
+    /// used. `None` if a kernel has overwritten a header.
     fn block(&self, memory: &Memory, at: u64) -> Option<(u64, bool)> {
         let read = |at: u64| {
             let size = match memory.load(at, 8)? {
@@ -64,7 +65,8 @@ impl Heap {
         Some((size, used))
     }
 
-    /// The address of `bytes` bytes; `None` if no free block is that large.
+    /// Allocates `bytes` bytes and returns their address; `None` if no free block is large
+    /// enough.
     #[must_use]
     pub fn take(&self, memory: &Memory, bytes: u64) -> Option<u64> {
         let need = bytes
@@ -80,7 +82,8 @@ impl Heap {
                     continue;
                 }
                 let next = at + need;
-                // What is left of the block is free, and known to be so before the block ends there.
+                // The rest of the block gets its own header first, so that the headers are
+                // valid at any time.
                 let rest = size - need;
                 let done = (rest == 0
                     || memory.store(next + 8, 8, 0) && memory.store(next, 8, rest))
@@ -93,7 +96,7 @@ impl Heap {
         None
     }
 
-    /// Gives a block back; false if [`Self::take`] did not return `address`.
+    /// Frees a block. Returns false if [`Self::take`] did not return `address`.
     fn give_back(&self, memory: &Memory, address: u64) -> bool {
         let mut cursor = self.cursor.lock();
         let at = address.wrapping_sub(HEADER);
@@ -103,7 +106,7 @@ impl Heap {
         if !used || !memory.store(at + 8, 8, 0) {
             return false;
         }
-        // The cursor stays at a block: this one and those behind it may become one.
+        // The cursor must stay at a block: this one may be merged with later ones.
         *cursor = at;
         true
     }
@@ -116,17 +119,17 @@ pub struct Heaps {
 }
 
 impl Heaps {
-    /// A module with a heap was loaded.
+    /// Adds the heap of a loaded module.
     pub fn add(&self, heap: Arc<Heap>) {
         self.list.write().push(heap);
     }
 
-    /// Its module is unloaded.
+    /// Removes the heap of an unloaded module.
     pub fn remove(&self, heap: &Arc<Heap>) {
         self.list.write().retain(|other| !Arc::ptr_eq(heap, other));
     }
 
-    /// `free(address)`; false if no heap gave it out.
+    /// `free(address)`. Returns false if no heap allocated it.
     #[must_use]
     pub fn give_back(&self, memory: &Memory, address: u64) -> bool {
         let list = self.list.read();

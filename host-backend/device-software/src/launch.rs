@@ -1,4 +1,4 @@
-//! Kernels: what is constant about them, and the checks and preparation of a launch.
+//! Kernels: their constant properties, and the checks and preparation of a launch.
 
 use crate::attributes::{self, MAX_THREADS, REGISTERS, SHARED, SHARED_OPTIN};
 use crate::children;
@@ -19,12 +19,12 @@ use std::sync::atomic::AtomicBool;
 
 /// Maximum number of bytes of local memory of a thread.
 pub const MAX_LOCAL: u32 = 512 << 10;
-/// Stack that calls get beyond the kernel's own frame, at least.
+/// Minimum bytes of stack for calls, beyond the kernel's own frame.
 const STACK: u64 = 64 << 10;
 /// Bytes of a cooperative launch's workspace.
 const WORKSPACE: u64 = 256;
 
-/// Maximum number of bytes of host memory that the blocks of a cooperative launch take together.
+/// Maximum number of bytes of host memory for all blocks of a cooperative launch.
 const MAX_RESIDENT: u64 = 2 << 30;
 
 const MAX_DYNAMIC_SHARED: u32 = 8;
@@ -33,16 +33,17 @@ const CARVEOUT: u32 = 9;
 pub const INVALID_CLUSTER_SIZE: Status = Status(912);
 
 const CLUSTER_MUST_BE_SET: u32 = 10;
-/// Width; height and depth follow.
+/// The width; height and depth follow.
 const REQUIRED_CLUSTER: u32 = 11;
 const NON_PORTABLE_CLUSTER: u32 = 14;
 const CLUSTER_SCHEDULING: u32 = 15;
 
-/// Most blocks of a cluster of any kernel, and of one that allows what other devices may not run.
+/// Maximum number of blocks of a cluster: of any kernel, and of one that allows sizes that
+/// not all devices support.
 const PORTABLE_CLUSTER: u32 = 8;
 const MOST_CLUSTER: u32 = 16;
 
-/// Workspaces of cooperative launches: zeroed memory in which the grid's barrier counts.
+/// Workspaces of cooperative launches: zeroed memory for the counter of the grid's barrier.
 #[derive(Debug)]
 pub struct Workspaces {
     free: Mutex<Vec<u64>>,
@@ -103,7 +104,7 @@ pub struct Context {
     pub workspaces: Arc<Workspaces>,
     /// Number of the launch.
     pub id: u64,
-    /// Limit of the stack.
+    /// Maximum bytes of stack.
     pub stack: u64,
 }
 
@@ -112,7 +113,7 @@ fn invalid(what: impl Into<String>) -> Error {
 }
 
 impl Kernel {
-    /// Kernel `func` of `module`, whose id is `id`.
+    /// Kernel `func` of `module`, which has the ID `id`.
     #[must_use]
     pub fn new(id: u64, module: &Module, func: usize) -> Self {
         Self {
@@ -141,7 +142,7 @@ impl Kernel {
         self.program.funcs.get(self.func).map_or(0, |f| f.shared)
     }
 
-    /// Maximum number of bytes of dynamic shared memory now.
+    /// Current maximum number of bytes of dynamic shared memory.
     #[must_use]
     pub fn max_dynamic(&self) -> u32 {
         self.max_dynamic
@@ -193,8 +194,8 @@ impl Kernel {
     /// cuFuncSetAttribute.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for a value out of range or an attribute that cannot be set; `NOT_PERMITTED` for a size of
-    /// clusters that the kernel's code says.
+    /// `INVALID_VALUE` for a value out of range or an attribute that cannot be set;
+    /// `NOT_PERMITTED` for a cluster size if the kernel's code specifies one.
     pub fn set_attribute(&mut self, attribute: u32, value: i32) -> Result<()> {
         match attribute {
             MAX_DYNAMIC_SHARED => {
@@ -230,7 +231,7 @@ impl Kernel {
         }
     }
 
-    /// Kernel `func` of the same module, as kernels launch it.
+    /// Kernel `func` of the same module, for launches from kernels.
     #[must_use]
     pub fn sibling(&self, func: usize) -> Self {
         let static_shared = self.program.funcs.get(func).map_or(0, |f| f.shared);
@@ -249,7 +250,7 @@ impl Kernel {
             .unwrap_or_default()
     }
 
-    /// Most blocks of a cluster.
+    /// Maximum number of blocks of a cluster.
     #[must_use]
     pub fn max_cluster(&self) -> u32 {
         let most = match self.cluster.non_portable {
@@ -259,10 +260,12 @@ impl Kernel {
         self.bounds().max_cluster.map_or(most, |m| m.min(most))
     }
 
-    /// How the blocks of a launch with clusters of `asked` blocks (zeros if it does not say) form clusters.
+    /// The clusters of a launch that requests clusters of `asked` blocks (zeros if it does
+    /// not specify any).
     ///
     /// # Errors
-    /// `INVALID_CLUSTER_SIZE`: the kernel requires another size or that there is one, or it is too large.
+    /// `INVALID_CLUSTER_SIZE`: the kernel requires another size or an explicit one, or the
+    /// size is too large.
     pub fn cluster(&self, asked: [u32; 3]) -> Result<Shape> {
         let wrong = |what: &str| Err(Error::new(INVALID_CLUSTER_SIZE, what));
         let bounds = self.bounds();
@@ -291,10 +294,11 @@ impl Kernel {
         })
     }
 
-    /// Checks a launch and makes it stream work.
+    /// Checks a launch and converts it to stream work.
     ///
     /// # Errors
-    /// `INVALID_VALUE`, `LAUNCH_OUT_OF_RESOURCES`, `COOPERATIVE_LAUNCH_TOO_LARGE`, `INVALID_CLUSTER_SIZE`.
+    /// `INVALID_VALUE`, `LAUNCH_OUT_OF_RESOURCES`, `COOPERATIVE_LAUNCH_TOO_LARGE`,
+    /// `INVALID_CLUSTER_SIZE`.
     pub fn prepare(&self, launch: &Launch<'_>, context: &Context) -> Result<Work> {
         let grid = self.grid(launch, context, Launched::default())?;
         let (workspace, workspaces) = (grid.workspace, Arc::clone(&context.workspaces));
@@ -310,7 +314,7 @@ impl Kernel {
         })
     }
 
-    /// The grid of a launch, whose kernel may launch into `launched`.
+    /// The grid of a launch. Its kernel adds its own launches to `launched`.
     ///
     /// # Errors
     /// As [`prepare`](Self::prepare).
@@ -326,7 +330,7 @@ impl Kernel {
         let cluster = self.cluster(launch.cluster)?;
         let mut sides = launch.grid.iter().zip(&cluster.blocks);
         if !sides.all(|(grid, cluster)| grid.is_multiple_of(*cluster)) {
-            let why = "the grid is no multiple of the cluster";
+            let why = "the grid is not a multiple of the cluster";
             return Err(Error::new(INVALID_CLUSTER_SIZE, why));
         }
         if launch.dynamic_shared > self.max_dynamic() || func.shared > SHARED_OPTIN {

@@ -1,4 +1,4 @@
-//! What the blocks of a grid launched, before it begins.
+//! Launches of a grid's blocks that have not begun.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-/// Maximum number of bytes of launches of one kernel of the program's, and of all its descendants, that have not begun.
+/// Maximum number of bytes of pending launches of a kernel that the program launched, and
+/// of all its descendants.
 const MOST_PENDING: usize = 64 << 20;
-/// Bytes of a launch beside its parameters.
+/// Bytes of a launch without its parameters.
 const LAUNCH: usize = 256;
-/// Most grids between a launch of the program's and a child, itself included.
+/// Maximum depth of a child below the kernel that the program launched.
 const MOST_DEPTH: u32 = 24;
 /// cudaErrorInvalidValue.
 pub const INVALID_VALUE: u32 = 1;
@@ -28,7 +29,7 @@ pub const INVALID_FUNCTION: u32 = 98;
 /// Something that a kernel launched.
 #[derive(Debug)]
 pub enum Child {
-    /// Kernel by index, of the same module; its parameters are of the right size.
+    /// A kernel of the same module, whose parameters have the right size.
     Kernel {
         /// Index of the kernel.
         func: usize,
@@ -41,37 +42,38 @@ pub enum Child {
         /// Its parameters.
         parameters: Vec<u8>,
     },
-    /// A copy between addresses that the device reaches.
+    /// A copy between device addresses.
     Copy {
-        /// Where to.
+        /// The destination.
         destination: Rows,
-        /// Where from.
+        /// The source.
         source: Rows,
-        /// Bytes of a row, and rows.
+        /// Bytes of a row, and number of rows.
         extent: [u64; 2],
     },
     /// A memset.
     Fill {
-        /// Where to.
+        /// The destination.
         destination: Rows,
         /// The byte.
         value: u8,
-        /// Bytes of a row, and rows.
+        /// Bytes of a row, and number of rows.
         extent: [u64; 2],
     },
 }
 
-/// Where rows begin, and bytes from one to the next.
+/// The address of rows, and the distance between them.
 #[derive(Debug, Clone, Copy)]
 pub struct Rows {
-    /// Of the first.
+    /// The address of the first row.
     pub address: u64,
-    /// Between them.
+    /// Bytes from one row to the next.
     pub pitch: u64,
 }
 
 impl Rows {
-    /// Bytes from the first row's begin to the last one's end; none if a row is longer than what is between two.
+    /// Bytes from the start of the first row to the end of the last; `None` if a row is
+    /// longer than the pitch.
     #[must_use]
     pub fn span(self, [width, rows]: [u64; 2]) -> Option<u64> {
         let more = rows.saturating_sub(1);
@@ -86,7 +88,7 @@ impl Rows {
 }
 
 impl Child {
-    /// Bytes that it takes until it begins.
+    /// Bytes that it uses until it begins.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Kernel { parameters, .. } => LAUNCH + parameters.len(),
@@ -99,15 +101,15 @@ impl Child {
 #[derive(Debug, Default)]
 pub struct Launched {
     state: Mutex<State>,
-    /// Grids above this one.
+    /// Number of ancestors of this grid.
     pub(crate) depth: u32,
-    /// Bytes of the whole family's launches.
+    /// Bytes of all pending launches of the family.
     pub(crate) pending: Arc<AtomicUsize>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// By number of the block.
+    /// The launches of each block, by its number.
     blocks: BTreeMap<u64, VecDeque<Child>>,
     tails: VecDeque<Child>,
     /// cudaError of the last launch that failed.
@@ -115,7 +117,7 @@ struct State {
 }
 
 impl Launched {
-    /// Of a grid with so many above it.
+    /// Creates the launches of a grid with `depth` ancestors.
     pub(crate) fn new(depth: u32, pending: Arc<AtomicUsize>) -> Self {
         Self {
             state: Mutex::default(),
@@ -124,7 +126,7 @@ impl Launched {
         }
     }
 
-    /// Takes a launch of a block; the cudaError of it.
+    /// Adds a launch of a block. Returns its cudaError.
     pub fn add(&self, block: u64, tail: bool, child: Child) -> u32 {
         if self.depth + 1 >= MOST_DEPTH {
             return DEPTH_EXCEEDED;
@@ -142,14 +144,14 @@ impl Launched {
         0
     }
 
-    /// Notes the cudaError of a call, where it is one.
+    /// Records the cudaError of a call, if it is one.
     pub fn note(&self, error: u32) {
         if error != 0 {
             self.state.lock().error = error;
         }
     }
 
-    /// The last error of the grid, which knows one for all its threads.
+    /// The last error of the grid. There is one for all its threads.
     pub fn last_error(&self, forget: bool) -> u32 {
         let mut state = self.state.lock();
         let error = state.error;
@@ -159,7 +161,7 @@ impl Launched {
         error
     }
 
-    /// Its launches, which it forgets: each block's, and the tail launches.
+    /// Takes its launches: those of each block, and the tail launches.
     pub(crate) fn take(&self) -> (Vec<VecDeque<Child>>, VecDeque<Child>) {
         let state = std::mem::take(&mut *self.state.lock());
         (state.blocks.into_values().collect(), state.tails)

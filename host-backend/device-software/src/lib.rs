@@ -1,17 +1,20 @@
 //! A GPU in software: executes PTX on the CPU.
 //!
-//! [`paragpu_fatbin`] finds the PTX in what a program carries, [`ptx`] parses it, [`decode`] turns it into a
-//! [`program::Program`] whose operands are resolved, and [`exec`] runs that: blocks on all cores, each as warps of
-//! 32 lanes in lockstep. [`scheduler`] keeps streams in order; [`device`] puts it all behind
-//! [`paragpu_device::Device`].
+//! [`paragpu_fatbin`] finds the PTX in a program's images, [`ptx`] parses it, [`decode`]
+//! turns it into a [`program::Program`] whose operands are resolved, and [`exec`] runs
+//! that: blocks on all cores, each as warps of 32 lanes in lockstep. [`scheduler`] keeps
+//! streams in order; [`device`] puts it all behind [`paragpu_device::Device`].
 //!
-//! It is a reference: bit-exact where IEEE 754 defines the result. [`exec::matrix`] says how matrices multiply.
+//! It is a reference: bit-exact where IEEE 754 defines the result. [`exec::matrix`]
+//! describes the arithmetic of matrices.
 //!
-//! A function that holds something that it does not do is refused by name and line, with every kernel that calls
-//! it, when the program asks for that kernel; the module's other kernels run. Refused are: tensor
-//! copies (`cp.async.bulk.tensor`), `clusterlaunchcontrol`, `wgmma`, `tcgen05`, `mma` of sparse or block-scaled
-//! matrices and of Volta's m8n8k4, 4- and 6-bit floats, 128-bit registers, texture references, gradients of cubes,
-//! `txq`, `red.async`, `cp.reduce`, and launches of graphs from kernels. `examples/accepts.rs` counts what a library needs of these.
+//! A function with an unsupported instruction is refused by name and line, with every
+//! kernel that calls it, when the program requests that kernel. The module's other kernels
+//! run. Not supported are: tensor copies (`cp.async.bulk.tensor`), `clusterlaunchcontrol`,
+//! `wgmma`, `tcgen05`, `mma` of sparse or block-scaled matrices and of Volta's m8n8k4, 4-
+//! and 6-bit floats, 128-bit registers, texture references, gradients of cubes, `txq`,
+//! `red.async`, `cp.reduce`, and launches of graphs from kernels. `examples/accepts.rs`
+//! counts what a library needs of these.
 #![deny(unsafe_code)]
 
 pub mod attributes;

@@ -1,5 +1,5 @@
-//! Linking of PTX: the texts become one module, in which what one declares
-//! `.extern` is what another defines.
+//! Links PTX texts into one module, in which `.extern` declarations of one text refer to
+//! definitions of another.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -16,18 +16,18 @@ use crate::ptx::parser;
 const KINDS: [u32; 3] = [0, 1, 2];
 /// CUjitInputType of a library of objects.
 const LIBRARY: u32 = 4;
-/// A part of the name of CUDA's device runtime, a library of machine code...
+/// A part of the file name of CUDA's device runtime, a library of machine code...
 const DEVICE_RUNTIME: &str = "cudadevrt";
-/// The version of PTX of a module that needs none in particular: 7.0.
+/// The PTX version of a module that needs no particular one: 7.0.
 const LEAST_VERSION: u32 = 70;
-/// CUDA_ERROR_UNKNOWN, which the linker's own failures are.
+/// CUDA_ERROR_UNKNOWN, for failures of the linker.
 const LINKER: Status = Status(999);
-/// How the names of the device runtime begin that nvcc emits. Those that this device lacks are refused with the
-/// kernels that call them, so that the module's other kernels run.
+/// Prefix of the device runtime's functions in nvcc's output. Those that this device lacks
+/// are refused with the kernels that call them, so that the module's other kernels run.
 const RUNTIME_CALL: &str = "__cudaCDP2";
-/// A function that tells CUDA's device runtime from other code.
+/// A function that identifies CUDA's device runtime.
 const LAUNCH: &str = "__cudaCDP2LaunchDeviceV2";
-/// Names that modules have without a definition.
+/// Names that need no definition.
 const BUILT_IN: [&str; 5] = [
     "vprintf",
     "__assertfail",
@@ -35,20 +35,20 @@ const BUILT_IN: [&str; 5] = [
     "free",
     "cudaGraphSetConditional",
 ];
-/// Before a definition that others may have as well.
+/// Directives of definitions that other texts may repeat.
 const WEAK: [&str; 2] = [".weak", ".common"];
-/// What begins a text and may be there once.
+/// Directives at the start of a text, of which a module has one each.
 const HEADER: [&str; 3] = [".version", ".target", ".address_size"];
 
 /// Links the texts of the inputs.
 ///
 /// # Errors
-/// `NOT_SUPPORTED` for inputs that are not PTX and for names that two inputs
-/// define for all, `INVALID_PTX`, or that something is missing.
+/// `NOT_SUPPORTED` for inputs that are not PTX, and for names that two inputs define
+/// globally; `INVALID_PTX`; [`LINKER`] for undefined references.
 pub fn link(inputs: &[LinkInput<'_>], arch: u32) -> Result<String> {
     let texts = inputs.iter().map(|input| Ok((*input, text(input, arch)?)));
     let mut texts: Vec<(LinkInput<'_>, String)> = texts.collect::<Result<_>>()?;
-    // The device runtime may be among the inputs of a program and again in a library.
+    // The device runtime may be among the inputs and also in a library.
     let mut runtimes = 0;
     texts.retain(|(_, text)| {
         runtimes += usize::from(text == DEVICE_RUNTIME_TEXT);
@@ -70,7 +70,7 @@ pub fn link(inputs: &[LinkInput<'_>], arch: u32) -> Result<String> {
     if let [only] = texts.as_slice() {
         return Ok(only.clone());
     }
-    // Of nothing an empty module is linked, as natively.
+    // As natively, linking no inputs gives an empty module.
     let version = modules.iter().map(|module| module.version).max();
     let version = version.unwrap_or(LEAST_VERSION);
     let target = modules.iter().map(|module| module.target).max();
@@ -85,13 +85,13 @@ pub fn link(inputs: &[LinkInput<'_>], arch: u32) -> Result<String> {
         linked.push_str(line);
         linked.push('\n');
     }
-    // What it means must not hang on how its lines were cut.
+    // Parsed as a check, because the text was edited line by line.
     parser::parse(&linked).map_err(|error| ptx_error(&error))?;
     Ok(linked)
 }
 
-/// The texts without `.weak` and `.common` definitions that another text has as well: of several one stays, the one
-/// that is not weak where there is one.
+/// Removes duplicate `.weak` and `.common` definitions. One definition of each name stays,
+/// if possible one that is not weak.
 fn without_copies(mut texts: Vec<String>) -> Result<Vec<String>> {
     let mut weak = Vec::new();
     let mut kept: HashSet<String> = HashSet::new();
@@ -111,7 +111,7 @@ fn without_copies(mut texts: Vec<String>) -> Result<Vec<String>> {
         weak.push(found);
     }
     for (text, weak) in texts.iter_mut().zip(weak) {
-        // From the end, so that what is before keeps its place.
+        // From the end, so that earlier positions stay valid.
         let mut copies: Vec<Range<usize>> = Vec::new();
         for (name, range) in weak {
             if !kept.insert(name) {
@@ -125,8 +125,9 @@ fn without_copies(mut texts: Vec<String>) -> Result<Vec<String>> {
     Ok(texts)
 }
 
-/// Renames definitions that are private to one text (neither `.visible` nor `.weak`)
-/// if other texts define the same name: every text that prints has a `$str`.
+/// Renames definitions that are private to one text (neither `.visible` nor `.weak`) if
+/// other texts define the same name. For example, every text that calls `printf` has a
+/// `$str`.
 fn with_names_apart(mut texts: Vec<String>) -> Result<Vec<String>> {
     if texts.len() < 2 {
         return Ok(texts);
@@ -160,7 +161,7 @@ fn with_names_apart(mut texts: Vec<String>) -> Result<Vec<String>> {
     Ok(texts)
 }
 
-/// A text with some of its names replaced wherever they stand.
+/// Replaces all occurrences of some names in a text.
 fn with_other_names(text: &str, renamed: &HashMap<String, String>) -> String {
     let mut made = String::with_capacity(text.len());
     let mut rest = text;
@@ -176,13 +177,13 @@ fn with_other_names(text: &str, renamed: &HashMap<String, String>) -> String {
     made
 }
 
-/// Names that a text defines.
+/// The names that a text defines.
 fn names(text: &str) -> Result<HashSet<String>> {
     let module = parser::parse(text).map_err(|error| ptx_error(&error))?;
     Ok(defined(&module))
 }
 
-/// Names that a module defines.
+/// The names that a module defines.
 fn defined(module: &Module<'_>) -> HashSet<String> {
     let functions = module.functions.iter();
     let functions = functions.filter(|function| function.body.is_some());
@@ -195,7 +196,7 @@ fn defined(module: &Module<'_>) -> HashSet<String> {
     names.map(str::to_owned).collect()
 }
 
-/// The `.weak` and `.common` definitions of a text, in order: name and bytes.
+/// The `.weak` and `.common` definitions of a text, in order: name and byte range.
 fn weak_definitions(text: &str, names: &HashSet<String>) -> Vec<(String, Range<usize>)> {
     let mut found = Vec::new();
     let mut places: Vec<(usize, &str)> = WEAK
@@ -256,7 +257,7 @@ fn weak_definitions(text: &str, names: &HashSet<String>) -> Vec<(String, Range<u
         let name = head
             .split(|c| !is_of_name(c))
             .find(|word| names.contains(*word));
-        // A prototype alone defines nothing.
+        // A prototype is not a definition.
         let prototype = !function && (head.contains(".func") || head.contains(".entry"));
         if let Some(name) = name.filter(|_| !prototype) {
             found.push((name.to_owned(), at..at + end));
@@ -265,7 +266,7 @@ fn weak_definitions(text: &str, names: &HashSet<String>) -> Vec<(String, Range<u
     found
 }
 
-/// Whether it may be part of the name of a function or variable.
+/// Whether it can be part of the name of a function or variable.
 fn is_of_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '$' | '%')
 }
@@ -287,7 +288,7 @@ fn text(input: &LinkInput<'_>, arch: u32) -> Result<String> {
         );
         return Err(Error::new(Status::NOT_SUPPORTED, why));
     }
-    // Of the device runtime's own PTX the newest, which may be for a newer device.
+    // For the device runtime, the newest PTX is used, which may be for a newer device.
     let newest = paragpu_fatbin::ptx_of(input.image, u32::MAX);
     if newest.is_ok_and(|text| defines(&text, LAUNCH)) {
         return Ok(DEVICE_RUNTIME_TEXT.to_owned());
@@ -305,14 +306,15 @@ fn defines(text: &str, name: &str) -> bool {
     })
 }
 
-/// How often a name stands in a text.
+/// The number of occurrences of a name in a text.
 fn count(text: &str, name: &str) -> usize {
     text.split(|c| !is_of_name(c))
         .filter(|word| *word == name)
         .count()
 }
 
-/// Each name has one definition, and each that is declared and used has one.
+/// Checks that each name has at most one definition, and that each name that is used has
+/// one.
 fn check(inputs: &[LinkInput<'_>], texts: &[String], modules: &[Module<'_>]) -> Result<()> {
     let mut defined: HashMap<&str, &str> = HashMap::new();
     for (input, module) in inputs.iter().zip(modules) {
@@ -442,7 +444,7 @@ mod tests {
             let body = linked.split(kernel).nth(1).unwrap();
             assert!(body.contains(&format!("[$str{number}]")), "{linked}");
         }
-        // Alone it keeps its names.
+        // Linked alone, it keeps its names.
         let alone = link(&inputs(&texts[..1]), 121).unwrap();
         assert_eq!(alone, texts[0]);
     }
@@ -485,7 +487,7 @@ mod tests {
         assert_eq!(missing.status, LINKER);
         assert!(missing.to_string().contains("twice"), "{missing}");
         let unused = link(&inputs(&with_head(&[".extern .func nobody();\n"])), 121);
-        assert!(unused.is_ok(), "a declaration alone asks for nothing");
+        assert!(unused.is_ok(), "an unused declaration needs no definition");
         let twice = link(&inputs(&with_head(&[CALLED, CALLED])), 121).unwrap_err();
         assert_eq!(twice.status, Status::NOT_SUPPORTED);
         let broken = link(&inputs(&with_head(&[".entry {"])), 121).unwrap_err();

@@ -1,6 +1,5 @@
-//! What NVML asks of the software GPU: it has neither sensors nor a driver of
-//! NVIDIA's, and says which paragpu it is instead of versions. What CUDA says of the
-//! device as well, NVML says alike.
+//! The software GPU's answers to NVML. It has neither sensors nor an NVIDIA driver, and
+//! reports paragpu's version instead. Properties that CUDA also reports are the same here.
 
 use paragpu_device::management::{
     ARCHITECTURE, Answer, BRAND, COMPUTE_MODE, DISPLAY_ACTIVE, DISPLAY_MODE, DRIVER_VERSION,
@@ -26,8 +25,8 @@ fn answer(arch: u32, figure: u32) -> Answer {
         DRIVER_VERSION | NVML_VERSION => Answer::text(env!("CARGO_PKG_VERSION")),
         ARCHITECTURE => Answer::number(architecture(arch)),
         MEMORY_BUS_WIDTH => Answer::number(BUS_WIDTH.into()),
-        // NVML_BRAND_UNKNOWN, one GPU on its board, no display, the default compute
-        // mode; and nothing keeps a driver loaded.
+        // NVML_BRAND_UNKNOWN, one GPU on its board, no display, the default compute mode,
+        // no persistence mode.
         BRAND | MULTI_GPU_BOARD | DISPLAY_MODE | DISPLAY_ACTIVE | COMPUTE_MODE
         | PERSISTENCE_MODE => Answer::number(0),
         _ => Answer::refused(NOT_SUPPORTED),
@@ -46,7 +45,7 @@ fn architecture(arch: u32) -> u64 {
         80..89 => 7,
         89..90 => 8,
         90..100 => 9,
-        // Blackwell, of data centres and of desktops.
+        // Blackwell, for data centers and for desktops.
         100..130 => 10,
         _ => UNKNOWN,
     }

@@ -1,9 +1,9 @@
 //! The device's address space: an arena reserved at a fixed address, and registered host memory.
 //!
-//! This is the only place where device addresses become pointers. Every access is checked against a map of one
-//! byte for each 2 MiB chunk (or the list of registered ranges) first. Kernels race with each other and with
-//! copies, as on a GPU: single accesses are relaxed atomics; bulk copies are the C library's, on memory that no
-//! Rust reference ever covers.
+//! Only here do device addresses become pointers. Every access is first checked against a
+//! map with one byte for each 2 MiB chunk, or the list of registered ranges. Kernels race
+//! with each other and with copies, as on a GPU: single accesses are relaxed atomics, and
+//! bulk copies use the C library on memory to which no Rust reference exists.
 
 mod alias_unsafe;
 pub mod lanes_unsafe;
@@ -23,32 +23,32 @@ use parking_lot::{Mutex, RwLock};
 const CHUNK_SHIFT: u32 = CHUNK.trailing_zeros();
 const NONE: u8 = 0;
 const MAPPED: u8 = 1;
-/// Most mappings of shared memory: each keeps a descriptor.
+/// Maximum number of mappings of shared memory. Each keeps a descriptor open.
 const MOST_SHARED: usize = 256;
 
-/// Why memory could not be had or given back.
+/// Why memory could not be mapped, unmapped or shared.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// The arena's place in this process is taken.
+    /// The arena's addresses are in use in this process.
     #[error("address {0:#x} is not free in this process: {1}")]
     Reserved(u64, String),
-    /// Not chunks of the arena, or over another mapping.
+    /// Not whole chunks of the arena, or overlapping another mapping.
     #[error("range {0:#x}+{1:#x} is not free or not in the arena")]
     Range(u64, u64),
-    /// The configured size is used up, or the host has no more.
+    /// The configured size is used up, or the host is out of memory.
     #[error("out of memory")]
     OutOfMemory,
     /// Not shared memory.
-    #[error("the memory at {0:#x} is this process's own")]
+    #[error("the memory at {0:#x} is private to this process")]
     Private(u64),
-    /// Not memory that can be handed over, or of another size.
-    #[error("the descriptor does not stand for {0} bytes of a software GPU's memory: {1}")]
+    /// The descriptor is not memory of another software GPU, or has another size.
+    #[error("the descriptor is not {0} bytes of a software GPU's memory: {1}")]
     Descriptor(u64, std::io::Error),
-    /// Nothing starts there.
+    /// No mapping or registration starts there.
     #[error("nothing is mapped or registered at {0:#x}")]
     NotMapped(u64),
     /// Overlaps a registration.
-    #[error("range {0:#x}+{1:#x} is registered already")]
+    #[error("range {0:#x}+{1:#x} is already registered")]
     Registered(u64, u64),
 }
 
@@ -56,15 +56,15 @@ pub enum MemoryError {
 struct Table {
     /// Size of each live mapping.
     live: BTreeMap<u64, u64>,
-    /// Those of them that are shared memory.
+    /// The mappings that are shared memory.
     shared: BTreeMap<u64, OwnedFd>,
-    /// Those of them that are shared within this process.
+    /// The mappings that are shared within this process.
     doubled: BTreeSet<u64>,
-    /// Second addresses, until the work that may use them is over.
+    /// Second addresses, until the work that may use them is complete.
     aliases: BTreeMap<u64, Alias>,
-    /// Bytes that are backed, live or dying.
+    /// Bytes backed by memory, live or dying.
     used: u64,
-    /// Mappings taken away whose work is not over: address, size, generation.
+    /// Unmapped mappings whose work is not complete: size and generation, by address.
     dying: BTreeMap<u64, (u64, u64)>,
     generation: u64,
 }
@@ -93,8 +93,9 @@ fn map_shared(address: u64, size: u64, memory: &OwnedFd) -> std::io::Result<()> 
 }
 
 fn map_fixed(address: u64, size: u64, access: i32, flags: i32, fd: i32) -> std::io::Result<()> {
-    // SAFETY: the range is either not mapped at all (NOREPLACE) or lies in the arena this file reserved, in which
-    // no Rust object lives. Shared memory cannot shrink (`shared`), so all of it stays there.
+    // SAFETY: the range is either not mapped at all (NOREPLACE) or is in the arena that
+    // this file reserved, which contains no Rust objects. Shared memory cannot shrink
+    // (`shared`), so all of it stays mapped.
     let got = unsafe {
         libc::mmap(
             pointer_mut(address as usize),
@@ -109,14 +110,15 @@ fn map_fixed(address: u64, size: u64, access: i32, flags: i32, fd: i32) -> std::
         return Err(std::io::Error::last_os_error());
     }
     if got.expose_provenance() as u64 != address {
-        // SAFETY: `got` is the fresh mapping of that size (a kernel that ignores the placement flag).
+        // SAFETY: `got` is the fresh mapping of that size (a kernel that ignores the
+        // placement flag).
         unsafe { libc::munmap(got, size as usize) };
         return Err(std::io::Error::from_raw_os_error(libc::EEXIST));
     }
     Ok(())
 }
 
-/// Memory that can be mapped twice, wherever the system has room.
+/// Maps memory that can be mapped a second time, at an address that the kernel chooses.
 fn map_anywhere(size: u64) -> std::io::Result<usize> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -129,7 +131,7 @@ fn map_anywhere(size: u64) -> std::io::Result<usize> {
 }
 
 impl Memory {
-    /// Reserves the arena at `base`; `total` bytes may be mapped in it.
+    /// Reserves the arena at `base`, in which `total` bytes may be mapped.
     ///
     /// # Errors
     /// [`MemoryError::Reserved`].
@@ -154,12 +156,12 @@ impl Memory {
         })
     }
 
-    /// The writes to the arena.
+    /// The record of writes to the arena.
     pub fn written(&self) -> &Written {
         &self.written
     }
 
-    /// To be called after a write: see [`Written`].
+    /// Records a write. Must be called after it: see [`Written`].
     #[inline]
     pub fn wrote(&self, address: u64, size: u64) {
         self.written.note(address.wrapping_sub(self.base), size);
@@ -188,7 +190,7 @@ impl Memory {
             .then_some((start >> CHUNK_SHIFT) as usize..(end >> CHUNK_SHIFT) as usize)
     }
 
-    /// Which chunks a new mapping covers; it may lie over retired ones.
+    /// Checks a new mapping and returns its chunks. It may cover retired ones.
     fn check_map(
         &self,
         table: &Table,
@@ -207,8 +209,8 @@ impl Memory {
         }
     }
 
-    /// Backs a range of whole chunks with memory that reads as zero (or, where a mapping of the same session was
-    /// taken away and its work is not over, with what was there).
+    /// Backs a range of whole chunks with zeroed memory. Chunks of an unmapped mapping of
+    /// this session whose work is not complete keep their contents.
     ///
     /// # Errors
     /// [`MemoryError::Range`], [`MemoryError::OutOfMemory`].
@@ -222,7 +224,7 @@ impl Memory {
         if table.used + bytes > self.total {
             return Err(MemoryError::OutOfMemory);
         }
-        // Runs of neighbouring chunks in one mapping.
+        // Adjacent chunks are mapped together.
         let mut at = 0;
         while at < fresh.len() {
             let mut n = 1;
@@ -245,8 +247,8 @@ impl Memory {
         Ok(())
     }
 
-    /// The same with shared memory, so that [`Self::export`] can hand it over, where the system has some and nothing
-    /// of the range is backed.
+    /// As [`Self::map`], with shared memory that [`Self::export`] can hand over, if the
+    /// system has some and no part of the range is backed.
     ///
     /// # Errors
     /// As [`Self::map`].
@@ -261,7 +263,7 @@ impl Memory {
         }
     }
 
-    /// Shared memory that stands for the mapping that starts at `address`, where it is such.
+    /// Returns the shared memory of the mapping that starts at `address`.
     ///
     /// # Errors
     /// [`MemoryError::NotMapped`], [`MemoryError::Private`], [`MemoryError::Descriptor`].
@@ -278,7 +280,8 @@ impl Memory {
             .map_err(|error| MemoryError::Descriptor(size, error))
     }
 
-    /// Backs a range of whole chunks, of which none is backed, with shared memory and what it holds.
+    /// Backs a range of whole chunks, of which none is backed, with shared memory and its
+    /// contents.
     ///
     /// # Errors
     /// [`MemoryError::Range`], [`MemoryError::OutOfMemory`], [`MemoryError::Descriptor`].
@@ -299,9 +302,9 @@ impl Memory {
         Ok(())
     }
 
-    /// Chunks that were just mapped may be used.
+    /// Makes newly mapped chunks accessible.
     fn backed_now(&self, table: &mut Table, start: u64, length: u64) {
-        // SAFETY: advice on the mapping just made; changes no contents.
+        // SAFETY: advice for a new mapping, which does not change contents.
         unsafe {
             libc::madvise(
                 pointer_mut(start as usize),
@@ -312,13 +315,14 @@ impl Memory {
         for chunk in self.chunk_range(start, length).into_iter().flatten() {
             self.chunks[chunk].store(MAPPED, Ordering::Release);
         }
-        // Something else took the place of what may have been there before.
+        // The contents of the range have been replaced.
         self.wrote(start, length);
         table.used += length;
     }
 
-    /// Takes the mapping at `address` out of the table; the memory stays until [`Self::release`] is given the
-    /// generation returned, when all work that may use it is over.
+    /// Removes the mapping at `address` from the table. The memory stays until
+    /// [`Self::release`] is called with the returned generation, once all work that may use
+    /// it is complete.
     ///
     /// # Errors
     /// [`MemoryError::NotMapped`].
@@ -328,7 +332,7 @@ impl Memory {
             .live
             .remove(&address)
             .ok_or(MemoryError::NotMapped(address))?;
-        // What is mapped stays until the release.
+        // The pages stay mapped until the release.
         table.shared.remove(&address);
         table.doubled.remove(&address);
         table.generation += 1;
@@ -337,7 +341,8 @@ impl Memory {
         Ok(generation)
     }
 
-    /// Unbacks a retired mapping, save for chunks that were mapped again or that a later retirement covers.
+    /// Releases the memory of a retired mapping, except chunks that were mapped again or
+    /// retired again later.
     pub fn release(&self, generation: u64) {
         let mut table = self.table.lock();
         let Some((address, size)) = table.dying.remove(&generation) else {
@@ -365,7 +370,7 @@ impl Memory {
             if !is_alias {
                 table.used -= CHUNK;
             }
-            // Failure leaves the memory in place, out of reach of every checked access.
+            // On failure the memory stays mapped, but no checked access can reach it.
             let _ = protect(start, CHUNK, libc::PROT_NONE, libc::MAP_FIXED);
         }
     }
@@ -409,8 +414,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether every byte of the range belongs to live mappings or one
-    /// registration. For ranges given by the host.
+    /// Whether every byte of the range belongs to live mappings or one registration. For
+    /// ranges of host operations.
     #[must_use]
     pub fn reachable(&self, address: u64, size: u64) -> bool {
         let Some(end) = address.checked_add(size) else {
@@ -443,8 +448,8 @@ impl Memory {
         true
     }
 
-    /// Whether a kernel may access these bytes. They cross no chunk border if
-    /// aligned.
+    /// Whether a kernel may access these bytes. Aligned accesses do not cross a chunk
+    /// boundary.
     #[inline]
     fn check(&self, address: u64, size: u64) -> bool {
         let offset = address.wrapping_sub(self.base);
@@ -472,7 +477,8 @@ impl Memory {
             .any(|&(a, e)| address >= a && end <= e)
     }
 
-    /// Loads one aligned element of 1, 2, 4 or 8 bytes; `None` outside memory.
+    /// Loads one aligned element of 1, 2, 4 or 8 bytes. Returns `None` outside mapped
+    /// memory.
     #[inline]
     #[must_use]
     pub fn load(&self, address: u64, width: u8) -> Option<u64> {
@@ -480,8 +486,9 @@ impl Memory {
             return None;
         }
         let at = address as usize;
-        // SAFETY: checked above to be aligned and inside mapped memory, which is only unmapped when no work runs;
-        // others may write it at the same time, so it is read as an atomic.
+        // SAFETY: checked above to be aligned and inside mapped memory, which is only
+        // unmapped while no work uses it. Other threads may write it concurrently, so it is
+        // read as an atomic.
         unsafe {
             Some(match width {
                 1 => u64::from((*pointer::<AtomicU8>(at)).load(Ordering::Relaxed)),
@@ -492,7 +499,7 @@ impl Memory {
         }
     }
 
-    /// Stores one aligned element; false outside memory.
+    /// Stores one aligned element. Returns false outside mapped memory.
     #[inline]
     #[must_use]
     pub fn store(&self, address: u64, width: u8, value: u64) -> bool {
@@ -513,7 +520,8 @@ impl Memory {
         true
     }
 
-    /// Loads 32 consecutive words; false if not all in memory or not aligned.
+    /// Loads 32 consecutive words. Returns false if they are not all mapped, or not
+    /// aligned.
     #[inline]
     #[must_use]
     pub fn load_words(&self, address: u64, out: &mut [u32; 32]) -> bool {
@@ -529,7 +537,8 @@ impl Memory {
         true
     }
 
-    /// Stores 32 consecutive words; false if not all in memory or not aligned.
+    /// Stores 32 consecutive words. Returns false if they are not all mapped, or not
+    /// aligned.
     #[inline]
     #[must_use]
     pub fn store_words(&self, address: u64, words: &[u32; 32]) -> bool {
@@ -546,7 +555,8 @@ impl Memory {
         true
     }
 
-    /// Replaces an aligned element of 2, 4 or 8 bytes by `f` of it in one step; the old value.
+    /// Atomically replaces an aligned element of 2, 4 or 8 bytes by `f` of it. Returns the
+    /// old value.
     #[inline]
     pub fn update(&self, address: u64, width: u8, mut f: impl FnMut(u64) -> u64) -> Option<u64> {
         if !address.is_multiple_of(u64::from(width)) || !self.check(address, u64::from(width)) {
@@ -588,7 +598,8 @@ impl Memory {
         self.host_check(address, size)
     }
 
-    /// Copies; the ranges may overlap. False if not all in memory.
+    /// Copies bytes; the ranges may overlap. Returns false if they are not completely
+    /// mapped.
     #[must_use]
     pub fn copy(&self, destination: u64, source: u64, size: u64) -> bool {
         if size == 0 {
@@ -597,8 +608,8 @@ impl Memory {
         if !self.backed(destination, size) || !self.backed(source, size) {
             return false;
         }
-        // SAFETY: both ranges were checked to be mapped; no Rust reference covers either. Kernels may access them
-        // meanwhile, which is the guest's own race on its own data.
+        // SAFETY: both ranges were checked to be mapped; no Rust reference covers either.
+        // Concurrent accesses of kernels are races of the guest on its own data.
         unsafe {
             libc::memmove(
                 pointer_mut(destination as usize),
@@ -610,7 +621,7 @@ impl Memory {
         true
     }
 
-    /// Copies out into `out`; false if not all in memory.
+    /// Copies memory to `out`. Returns false if the range is not completely mapped.
     #[must_use]
     pub fn read(&self, address: u64, out: &mut [u8]) -> bool {
         if out.is_empty() {
@@ -630,7 +641,7 @@ impl Memory {
         true
     }
 
-    /// Copies `bytes` in; false if not all in memory.
+    /// Copies `bytes` to memory. Returns false if the range is not completely mapped.
     #[must_use]
     pub fn write(&self, address: u64, bytes: &[u8]) -> bool {
         if bytes.is_empty() {
@@ -651,7 +662,8 @@ impl Memory {
         true
     }
 
-    /// Fills with elements of 1, 2 or 4 bytes; false if not all in memory or not aligned.
+    /// Fills a range with elements of 1, 2 or 4 bytes. Returns false if it is not
+    /// completely mapped, or not aligned.
     #[must_use]
     pub fn fill(&self, address: u64, value: u32, element: u8, count: u64) -> bool {
         let Some(size) = count.checked_mul(u64::from(element)) else {
@@ -694,7 +706,8 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the reservation this object made; all who could access it are gone with the last reference.
+        // SAFETY: this object made the reservation, and no reference to it is left through
+        // which it could be accessed.
         unsafe { libc::munmap(pointer_mut(self.base as usize), DEVICE_STRIDE as usize) };
     }
 }

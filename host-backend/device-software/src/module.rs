@@ -1,4 +1,5 @@
-//! Loading: image to PTX to program, with the module's variables placed in device memory.
+//! Loads modules: from image to PTX to program, and places their variables in device
+//! memory.
 
 use crate::decode;
 use crate::error::PtxError;
@@ -13,11 +14,12 @@ use paragpu_protocol::status::Status;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-/// Variables of modules live in the last eighth of the arena, which the guest does not use.
+/// Offset of the variables of modules: the last eighth of the arena, which the guest does
+/// not use.
 pub const GLOBALS_OFFSET: u64 = DEVICE_STRIDE / 8 * 7;
 
-/// Maximum number of bytes of PTX. Its parts take about 20 times as much memory, 40 times at worst. The largest module of
-/// NVIDIA's libraries for CUDA 13.0 (in cuDNN) has 38 MiB.
+/// Maximum number of bytes of PTX. Decoding takes about 20 times as much memory, 40 times
+/// at worst. The largest module of NVIDIA's libraries for CUDA 13.0 (in cuDNN) has 38 MiB.
 const MOST_TEXT: usize = 48 << 20;
 
 /// A loaded module.
@@ -27,11 +29,11 @@ pub struct Module {
     pub program: Arc<Program>,
     /// Address and bytes of each variable.
     pub globals: HashMap<String, (u64, u64)>,
-    /// Names of those in managed memory.
+    /// Names of the variables in managed memory.
     pub managed: HashSet<String>,
-    /// Where its kernels' `malloc` takes memory, if they call it.
+    /// The heap of its kernels' `malloc`, if they call it.
     pub heap: Option<Arc<Heap>>,
-    /// Where its variables are mapped, if it has any.
+    /// Address at which its variables are mapped, if it has any.
     pub mapping: Option<u64>,
     /// Bytes of constant memory.
     pub constant_bytes: u64,
@@ -48,14 +50,14 @@ pub fn image_error(error: &paragpu_fatbin::ImageError) -> Error {
     Error::new(status, error.to_string())
 }
 
-/// What an image holds, where PTX was looked for in it.
+/// Describes the contents of an image without suitable PTX.
 fn held(image: &[u8]) -> String {
-    /// Of the wrapper that may stand before a fat binary.
+    /// Bytes of the wrapper that may precede a fat binary.
     const WRAPPER: usize = 24;
     let inner = image.get(WRAPPER..).unwrap_or_default();
     let Ok(entries) = paragpu_fatbin::entries(image).or_else(|_| paragpu_fatbin::entries(inner))
     else {
-        return "machine code alone".to_owned();
+        return "only machine code".to_owned();
     };
     let forms: BTreeSet<(u16, u32)> = entries.iter().map(|e| (e.kind, e.sm)).collect();
     let name = |&(kind, sm): &(u16, u32)| match kind {
@@ -103,7 +105,7 @@ pub fn place(memory: &Memory, used: &[(u64, u64)], size: u64) -> Result<(u64, u6
     place_at(memory, used, size, None)
 }
 
-/// As [`place`], but at `preferred` where that is a free place of the region.
+/// As [`place`], but at `preferred` if that is free and in the region.
 ///
 /// # Errors
 /// As [`place`].
@@ -148,10 +150,11 @@ impl Module {
         self.program.funcs.iter().filter_map(refused).collect()
     }
 
-    /// Refuses kernel `func` if it holds something that this device does not do.
+    /// Refuses kernel `func` if it contains something unsupported.
     ///
     /// # Errors
-    /// `NOT_SUPPORTED`, or `INVALID_PTX` for an unresolved external; both name the kernel, the line and the reason.
+    /// `NOT_SUPPORTED`, or `INVALID_PTX` for an unresolved external; both name the kernel,
+    /// the line and the reason.
     pub fn runs(&self, func: usize) -> Result<(), Error> {
         let Some(func) = self.program.funcs.get(func) else {
             return Err(Status::NOT_FOUND.into());
@@ -169,9 +172,9 @@ impl Module {
         }
     }
 
-    /// Loads `image` for a device of compute capability `arch` (times ten). `used` are the ranges that other
-    /// modules occupy; its variables begin at `preferred` where that is free. If its kernels call `malloc`, it has
-    /// a heap of `heap_bytes` behind them.
+    /// Loads `image` for a device of compute capability `arch` (times ten). `used` are the
+    /// ranges that other modules occupy. Its variables begin at `preferred` if that is
+    /// free. If its kernels call `malloc`, a heap of `heap_bytes` follows them.
     ///
     /// # Errors
     /// `INVALID_IMAGE`, `NO_BINARY_FOR_GPU`, `INVALID_PTX`, `NOT_SUPPORTED`, `OUT_OF_MEMORY`.
@@ -186,7 +189,7 @@ impl Module {
         let text = paragpu_fatbin::ptx_of(image, arch).map_err(|e| match e {
             paragpu_fatbin::ImageError::NoBinary => {
                 let why = format!(
-                    "{e}: it holds {}. The software GPU runs PTX, which nvcc adds with \
+                    "{e}: it contains {}. The software GPU runs PTX, which nvcc adds with \
                      -gencode arch=compute_XY,code=compute_XY",
                     held(image)
                 );
@@ -198,7 +201,7 @@ impl Module {
             return Err(Error::new(
                 Status::OUT_OF_MEMORY,
                 format!(
-                    "a module of {} bytes of PTX: the software GPU takes {MOST_TEXT}",
+                    "a module with {} bytes of PTX: the software GPU accepts at most {MOST_TEXT}",
                     text.len()
                 ),
             ));
@@ -224,7 +227,8 @@ impl Module {
         let mut offsets = Vec::new();
         let (mut end, mut constant_bytes) = (0u64, 0u64);
         for var in syntax.variables.iter().filter(in_memory) {
-            // Apart from what is declared, variables keep clear of each other, as a linker places them.
+            // Aligned to at least 16 bytes, regardless of the declaration, as a linker
+            // places variables.
             let offset = end.next_multiple_of(var.align.max(16));
             end = offset
                 .checked_add(var.size().max(1))

@@ -9,13 +9,13 @@ use paragpu_protocol::types::{ArrayShape, LinearResource, Sampling};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Those of one session.
+/// The objects of one session.
 pub(crate) struct Objects {
     arrays: HashMap<u64, Arc<Array>>,
     bytes: u64,
     /// The handle of the next texture or surface.
     next: u64,
-    /// The kernels' view.
+    /// The textures and surfaces, as kernels access them.
     textures: Arc<Textures>,
 }
 
@@ -30,7 +30,7 @@ impl Default for Objects {
     }
 }
 
-/// Checks that a texture can use this memory, and that all of it is reachable.
+/// Checks that a texture can use this memory, and that all of it is mapped.
 fn check_linear(linear: &LinearResource, format: Format, memory: &Memory) -> Result<()> {
     let element = u64::from(format.size() * linear.channels);
     let bytes = if linear.height == 0 {
@@ -51,17 +51,17 @@ fn check_linear(linear: &LinearResource, format: Format, memory: &Memory) -> Res
 }
 
 impl Objects {
-    /// Bytes of all arrays.
+    /// Total bytes of all arrays.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The kernels' view.
+    /// The textures and surfaces, as kernels access them.
     pub(crate) fn textures(&self) -> &Arc<Textures> {
         &self.textures
     }
 
-    /// The next texture or surface is known as `place`.
+    /// Sets the handle of the next texture or surface.
     pub(crate) fn prefer(&mut self, place: u64) {
         self.next = place.max(1);
     }
@@ -76,7 +76,7 @@ impl Objects {
         handle(self.arrays.get(&array.0)).map(Arc::clone)
     }
 
-    /// Makes an array known as `id` in `free` bytes of memory.
+    /// Creates array `id`, of at most `free` bytes.
     pub(crate) fn create_array(
         &mut self,
         id: ArrayId,
@@ -96,7 +96,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Work that uses the array holds it; so do textures and surfaces.
+    /// Removes an array. Work, textures and surfaces that use it keep it alive.
     pub(crate) fn remove_array(&mut self, array: ArrayId) -> Result<Arc<Array>> {
         let array = handle(self.arrays.remove(&array.0))?;
         self.bytes -= array.bytes();
@@ -125,7 +125,7 @@ impl Objects {
         Ok(TextureId(id))
     }
 
-    /// Checks that the texture is there; what is returned removes it.
+    /// Checks that the texture exists. The returned function removes it.
     pub(crate) fn remove_texture(
         &self,
         texture: TextureId,
@@ -147,7 +147,7 @@ impl Objects {
         Ok(SurfaceId(id))
     }
 
-    /// Checks that the surface is there; what is returned removes it.
+    /// Checks that the surface exists. The returned function removes it.
     pub(crate) fn remove_surface(
         &self,
         surface: SurfaceId,

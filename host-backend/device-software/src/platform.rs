@@ -19,7 +19,7 @@ impl SoftwarePlatform {
         Self::default()
     }
 
-    /// Devices as `options` say.
+    /// Devices with these `options`.
     #[must_use]
     pub fn with_options(options: Options) -> Self {
         Self { options }

@@ -1,8 +1,9 @@
 //! A module after decoding: one flat instruction array with operands resolved to register rows.
 //!
-//! A register is a row of 32 lanes. There are three files of rows: 32-bit (which also hold 8- and 16-bit
-//! registers, zero-extended), 64-bit, and predicates (one bit a lane). Constants are rows as well, filled when a
-//! frame is entered, so that every operand of every instruction is a row number.
+//! A register is a row of 32 lanes. There are three files of rows: 32-bit (which also hold
+//! 8- and 16-bit registers, zero-extended), 64-bit, and predicates (one bit a lane).
+//! Constants are rows as well, filled when a frame is entered, so that every operand of
+//! every instruction is a row number.
 
 use crate::attributes::MAX_THREADS;
 use crate::error::PtxError;
@@ -22,8 +23,8 @@ pub struct Row64(pub [u64; 32]);
 
 /// Arithmetic operations: read rows, write one row, never fault. Everything else is [`Op::Ext`].
 ///
-/// Suffixes: U unsigned, S signed, Z flushes subnormals; F is single, D double precision; Soft takes a
-/// [`crate::exec::soft::Recipe`] packed into the immediate.
+/// Suffixes: U unsigned, S signed, Z flushes subnormals; F is single, D double precision;
+/// Soft takes a [`crate::exec::soft::Recipe`] packed into the immediate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 #[allow(missing_docs)]
@@ -96,7 +97,7 @@ pub enum Extend {
 /// State space of an access after decoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemSpace {
-    /// Decided by the address.
+    /// Determined by the address.
     Generic,
     /// Device memory (global and constant).
     Global,
@@ -117,7 +118,7 @@ pub struct Address {
     pub base: Option<Reg>,
     /// Bytes added.
     pub offset: i64,
-    /// The offset counts from the frame's base in local memory.
+    /// Whether the offset is relative to the frame's base in local memory.
     pub frame: bool,
 }
 
@@ -134,12 +135,12 @@ pub struct Access {
     pub narrow: u8,
     /// Element registers; `None` for `_`.
     pub regs: Vec<Option<Reg>>,
-    /// Volatile, relaxed, acquire or release: a sign of waiting.
+    /// Whether it is volatile, relaxed, acquire or release, which is a sign of waiting.
     pub ordered: bool,
 }
 
 impl Access {
-    /// The row, of an access of one whole 32-bit register.
+    /// The row, if the access is of one whole 32-bit register.
     #[inline(always)]
     #[must_use]
     pub fn word(&self) -> Option<u32> {
@@ -265,7 +266,7 @@ pub enum ReduxOp {
     Xor,
 }
 
-/// What a block barrier computes besides.
+/// The reduction of a block barrier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum BarReduce {
@@ -296,8 +297,8 @@ pub enum CallTarget {
     Runtime(RuntimeCall),
 }
 
-/// What kernels call of CUDA's device runtime (cuda_device_runtime_api.h), where the names begin with
-/// `__cudaCDP2`.
+/// The functions of CUDA's device runtime (cuda_device_runtime_api.h), whose names begin
+/// with `__cudaCDP2`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RuntimeCall {
     /// `GetParameterBufferV2(kernel, grid, block, shared)`.
@@ -326,12 +327,13 @@ pub enum RuntimeCall {
     GetDeviceCount,
     /// `StreamCreateWithFlags(stream, flags)`, `EventCreateWithFlags(event, flags)`.
     Create,
-    /// What streams and events do otherwise: a block's launches run one after the other, whatever the stream.
+    /// Other functions of streams and events, which do nothing: a block's launches run one
+    /// after another, whatever the stream.
     Nothing,
 }
 
 impl RuntimeCall {
-    /// The function of this name, with the sizes of its arguments and of what it returns.
+    /// The function with this name, with the sizes of its arguments and results.
     #[must_use]
     pub fn of(name: &str) -> Option<(Self, &'static [u32], &'static [u32])> {
         let name = name.strip_prefix("__cudaCDP2")?;
@@ -441,7 +443,8 @@ pub struct SurfAccess {
     pub regs: Vec<Reg>,
 }
 
-/// A copy that PTX lets run asynchronously (`cp.async`); it is complete when the instruction is over.
+/// A copy that PTX allows to be asynchronous (`cp.async`). It completes with the
+/// instruction.
 #[derive(Debug, Clone)]
 pub struct CopyAsync {
     /// To where.
@@ -450,7 +453,7 @@ pub struct CopyAsync {
     pub from: Address,
     /// Bytes written.
     pub size: CopySize,
-    /// Bytes read where fewer (a row); the rest is zero.
+    /// Bytes to read if fewer (a row); the rest is filled with zeros.
     pub source: Option<u32>,
     /// Predicate: read nothing.
     pub ignore: Option<u32>,
@@ -495,9 +498,9 @@ pub enum BarrierOp {
     Test,
     /// Tests whether the phase of a parity is complete.
     TestParity,
-    /// As [`Self::Test`]; the warp's turn ends where it is not.
+    /// As [`Self::Test`]; if it is not, the warp's turn ends.
     Try,
-    /// As [`Self::TestParity`]; the warp's turn ends where it is not.
+    /// As [`Self::TestParity`]; if it is not, the warp's turn ends.
     TryParity,
 }
 
@@ -578,7 +581,7 @@ pub enum Ext {
         d: Reg,
         offset: u32,
     },
-    /// Room in local memory until the function returns.
+    /// Allocates local memory until the function returns.
     Alloca {
         d: Reg,
         size: Reg,
@@ -594,7 +597,7 @@ pub enum Ext {
         p: u32,
         a: u32,
         space: MemSpace,
-        /// Also in the other blocks of the cluster.
+        /// Whether it also applies to the other blocks of the cluster.
         cluster: bool,
     },
     /// The shared address of the block with another rank.
@@ -604,7 +607,7 @@ pub enum Ext {
         rank: u32,
         generic: bool,
     },
-    /// The rank of the block in whose shared memory an address lies.
+    /// The rank of the block whose shared memory contains an address.
     RankOf {
         d: u32,
         a: Reg,
@@ -623,7 +626,7 @@ pub enum Ext {
     },
 }
 
-/// Rows of a frame and the constants that they hold.
+/// Rows of a frame and the constants in them.
 #[derive(Debug, Clone, Default)]
 pub struct Constants {
     /// Of 32 bits.
@@ -635,13 +638,13 @@ pub struct Constants {
 /// The limits of a kernel's launches.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Bounds {
-    /// `.maxntid` or `.reqntid`: most threads of a block.
+    /// `.maxntid` or `.reqntid`: maximum number of threads of a block.
     pub max_threads: Option<u32>,
     /// `.reqnctapercluster`: blocks of a cluster.
     pub cluster: Option<[u32; 3]>,
-    /// `.explicitcluster`: the kernel or its launch must name the size of clusters.
+    /// `.explicitcluster`: whether the kernel or its launch must specify the cluster size.
     pub explicit_cluster: bool,
-    /// `.maxclusterrank`: most blocks of a cluster.
+    /// `.maxclusterrank`: maximum number of blocks of a cluster.
     pub max_cluster: Option<u32>,
 }
 
@@ -668,7 +671,8 @@ pub struct Func {
     pub local: u32,
     /// Bytes of static shared memory (kernels).
     pub shared: u32,
-    /// Offset and size of each parameter: in the parameter buffer (kernels) or in the frame (functions).
+    /// Offset and size of each parameter: in the parameter buffer (kernels) or in the frame
+    /// (functions).
     pub params: Vec<(u32, u32)>,
     /// Offset and size of each returned value in the frame.
     pub returns: Vec<(u32, u32)>,
@@ -676,12 +680,12 @@ pub struct Func {
     pub param_bytes: u32,
     /// The limits of its launches.
     pub bounds: Bounds,
-    /// Why it cannot run, where it or a function that it calls is refused.
+    /// Why it cannot run, if it or a function that it calls is refused.
     pub refused: Option<PtxError>,
 }
 
 impl Func {
-    /// Threads of a block, where a kernel can be launched with such blocks.
+    /// The number of threads of a block, if the kernel can be launched with such a grid.
     #[must_use]
     pub fn threads(&self, grid: [u32; 3], block: [u32; 3]) -> Option<u32> {
         let [gx, gy, gz] = grid;
@@ -708,7 +712,7 @@ pub const SHARED_WINDOW: u64 = 0x0001_0000_0000_0000;
 pub const LOCAL_WINDOW: u64 = 0x0002_0000_0000_0000;
 /// Generic addresses of kernel parameters.
 pub const PARAM_WINDOW: u64 = 0x0003_0000_0000_0000;
-/// Which window an address lies in.
+/// The lowest bit of the window in a generic address.
 pub const WINDOW_SHIFT: u32 = 48;
 
 /// A decoded module.

@@ -1,10 +1,11 @@
-//! Order and overlap: a graph of operations, and the threads that carry them out.
+//! Orders and overlaps work: a graph of operations, and the threads that execute them.
 //!
-//! Every operation waits for the operations before it: the last one of its stream; for the legacy default stream
-//! the last of every blocking stream, and the other way round (CUDA Runtime API, "Stream synchronization
-//! behavior"); for a wait, the event's record. What waits for nothing is ready. Pool threads, one a core, take
-//! ready copies and the blocks of all running kernels in turn; a further thread takes copies only, so that they
-//! overlap with kernels on any machine; host functions have a thread of their own.
+//! Every operation waits for its predecessors: the last operation of its stream; for the
+//! legacy default stream, the last of every blocking stream, and vice versa (CUDA Runtime
+//! API, "Stream synchronization behavior"); for a wait, the event's record. An operation
+//! without pending predecessors is ready. Pool threads, one per core, take ready copies and
+//! the blocks of all running kernels in turn. A further thread takes only copies, so that
+//! they overlap with kernels on any machine. Host functions have their own thread.
 
 mod threads;
 
@@ -22,47 +23,52 @@ use std::time::{Duration, Instant};
 
 /// Number of an operation, in the order of submission.
 pub type Ticket = u64;
-/// Blocks in flight for each pool thread, so that blocks that wait for others find them running.
+/// Maximum number of blocks in flight per pool thread. There are several, so that blocks
+/// that wait for others find them running.
 const RESIDENT: usize = 32;
-/// Most blocks a thread takes at a time.
+/// Maximum number of blocks that a thread takes at once.
 const BATCH: u64 = 64;
 
-/// Time after which a thread takes no further block of its share without looking for other work.
+/// Time after which a thread checks for other work before it takes the next block of its
+/// share.
 const TURN: Duration = Duration::from_millis(4);
-/// Maximum number of bytes of blocks in flight of one kernel, beyond one block for each thread.
+/// Maximum number of bytes of a kernel's blocks in flight, beyond one block per thread.
 const RESIDENT_BYTES: u64 = 1 << 30;
 
 /// A copy or fill.
 pub type Task = Box<dyn FnOnce() -> Result<(), Error> + Send>;
-/// Something that is tried until it is over: `Ok(true)`. Short.
+/// Short work that is repeated until it returns `Ok(true)`.
 pub type Attempt = Box<dyn FnMut() -> Result<bool, Error> + Send>;
-/// How often an attempt is made again.
+/// The interval between attempts.
 const AGAIN: Duration = Duration::from_micros(50);
-/// Makes further operations, each with the numbers of those of them that it waits for; `None` when there are none left.
+/// Creates further operations, each with the indices of those on which it depends; `None`
+/// at the end.
 pub type Unfold = Box<dyn FnMut() -> Option<Vec<(Vec<usize>, Work)>> + Send>;
-/// When an event was reached.
+/// The time at which an event was reached.
 pub type Stamp = Arc<Mutex<Option<Instant>>>;
 
 /// The work of an operation.
 pub enum Work {
     /// Nothing: a point in the order.
     Marker,
-    /// Notes the time.
+    /// Records the time.
     Record(Stamp),
-    /// Runs at once on whichever thread finds it ready; short.
+    /// Short work that runs on the thread that finds it ready.
     Inline(Box<dyn FnOnce() + Send>),
     /// A copy or fill.
     Task(Task),
-    /// One so short that it is over sooner than another thread takes it: where it waits for nothing, the thread that gives
-    /// it carries it out, in whose processor's caches the bytes may be.
+    /// A copy or fill that takes less time than passing it to another thread. If it is
+    /// ready, the submitting thread executes it, whose processor may have the bytes in its
+    /// caches.
     Short(Task),
     /// Waits for memory to change. The program itself may change it.
     Attempt(Attempt),
-    /// Becomes other operations, and again when they are over.
+    /// Expands to other operations, repeatedly, each time the previous ones are complete.
     Unfold(Unfold),
     /// A host function.
     Host(HostFunction),
-    /// A kernel; whether all blocks must be resident, and what to do at its end.
+    /// A kernel, whether all its blocks must be resident, and a function to call at its
+    /// end.
     Kernel(Arc<Grid>, bool, Box<dyn FnOnce() + Send>),
 }
 
@@ -73,7 +79,7 @@ struct Operation {
     host: bool,
 }
 
-/// A stream's place in the order.
+/// The state of a stream.
 #[derive(Debug, Clone, Copy)]
 struct Stream {
     last: Ticket,
@@ -87,11 +93,11 @@ struct Active {
     fresh: VecDeque<Range<u64>>,
     parked: VecDeque<Cluster>,
     spare: Vec<Cluster>,
-    /// Blocks in the hands of threads, counted in turns handed out.
+    /// Number of turns of blocks in progress.
     running: usize,
     failed: bool,
     prefer_fresh: bool,
-    /// Most blocks in flight.
+    /// Maximum number of blocks in flight.
     resident: usize,
     finish: Option<Box<dyn FnOnce() + Send>>,
 }
@@ -105,7 +111,7 @@ impl Active {
 #[derive(Default)]
 struct State {
     next: Ticket,
-    /// The last operation that waits for all before it.
+    /// The last operation that waits for all earlier ones.
     last_all: Ticket,
     operations: HashMap<Ticket, Operation>,
     streams: HashMap<u64, Stream>,
@@ -116,11 +122,11 @@ struct State {
     attempts: Vec<(Ticket, Attempt)>,
     active: VecDeque<Active>,
     error: Option<Error>,
-    /// Host functions and attempts that are not over.
+    /// Number of pending host functions and attempts.
     host_pending: usize,
-    /// A pool thread completes an operation, and looks for tasks after.
+    /// Whether a pool thread is completing an operation, after which it checks for tasks.
     completing: bool,
-    /// Number of the next turn of a thread, and those that run.
+    /// Number of the next turn of a thread.
     turn: u64,
     in_flight: BTreeSet<u64>,
     stop: bool,
@@ -128,11 +134,11 @@ struct State {
 
 struct Inner {
     state: Mutex<State>,
-    /// For pool and copy threads.
+    /// Notifies pool and copy threads.
     work: Condvar,
-    /// For the host-function thread.
+    /// Notifies the thread of host functions.
     host: Condvar,
-    /// For those who doze.
+    /// Notifies threads that wait for completion.
     done: Condvar,
     threads: usize,
 }
@@ -140,7 +146,7 @@ struct Inner {
 /// The scheduler of one device.
 pub struct Scheduler {
     inner: Arc<Inner>,
-    /// Once they are started.
+    /// The threads, once they are started.
     threads: OnceLock<Vec<JoinHandle<()>>>,
 }
 
@@ -148,7 +154,8 @@ pub struct Scheduler {
 pub const LEGACY: u64 = 0;
 
 impl Scheduler {
-    /// Has `threads` pool threads and the two others, which start at once, or with the first work.
+    /// Creates a scheduler with `threads` pool threads and the two others, which start at
+    /// once or with the first work.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -182,7 +189,7 @@ impl Scheduler {
         })
     }
 
-    /// Starts the threads if they are not there yet. Without them the device has failed.
+    /// Starts the threads if they are not running. If that fails, so does the device.
     fn need_threads(&self) {
         self.threads.get_or_init(|| {
             self.inner.start_threads().unwrap_or_else(|error| {
@@ -196,7 +203,7 @@ impl Scheduler {
         });
     }
 
-    /// Pool threads.
+    /// Number of pool threads.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.inner.threads
@@ -210,7 +217,7 @@ impl Scheduler {
         self.inner.state.lock().error.clone().map_or(Ok(()), Err)
     }
 
-    /// A new stream.
+    /// Creates a stream.
     #[must_use]
     pub fn create_stream(&self, blocking: bool) -> u64 {
         let mut state = self.inner.state.lock();
@@ -220,13 +227,14 @@ impl Scheduler {
         id
     }
 
-    /// Forgets a stream; its work still runs.
+    /// Removes a stream. Its work still runs.
     #[must_use]
     pub fn destroy_stream(&self, id: u64) -> bool {
         id != LEGACY && self.inner.state.lock().streams.remove(&id).is_some()
     }
 
-    /// Gives `work` to a stream; it waits for all of `also`, too. `None` if there is no such stream.
+    /// Submits `work` to a stream. It also waits for all of `also`. `None` if there is no
+    /// such stream.
     #[must_use]
     pub fn submit(&self, stream: u64, also: &[Ticket], work: Work) -> Option<Ticket> {
         self.need_threads();
@@ -249,7 +257,7 @@ impl Scheduler {
         Some(ticket)
     }
 
-    /// Gives work that waits for `before` and for no stream.
+    /// Submits work that waits only for `before`.
     #[must_use]
     pub fn submit_after(&self, before: &[Ticket], work: Work) -> Ticket {
         self.need_threads();
@@ -257,7 +265,7 @@ impl Scheduler {
         self.inner.add(&mut state, before, work)
     }
 
-    /// Does `work` when everything given so far is over; nothing waits for it.
+    /// Executes `work` when everything submitted so far is complete. Nothing waits for it.
     pub fn after_all(&self, work: Box<dyn FnOnce() + Send>) {
         let mut state = self.inner.state.lock();
         let before = state.since_all();
@@ -276,7 +284,7 @@ impl Scheduler {
         self.inner.state.lock().idle(stream)
     }
 
-    /// Would work of this stream wait for nothing? Not after an error.
+    /// Whether work of this stream would be ready at once. False after an error.
     #[must_use]
     pub fn is_ready(&self, stream: u64) -> bool {
         let state = self.inner.state.lock();
@@ -290,7 +298,7 @@ impl Scheduler {
         self.inner.state.lock().operations.is_empty()
     }
 
-    /// Waits until a stream is idle, at most `timeout`.
+    /// Waits until a stream is idle, for at most `timeout`.
     pub fn doze(&self, stream: u64, timeout: Duration) {
         let end = Instant::now() + timeout;
         let mut state = self.inner.state.lock();
@@ -301,8 +309,8 @@ impl Scheduler {
         }
     }
 
-    /// Waits until everything given so far is over; not while host functions are waited for, since they may need
-    /// the thread that waits here.
+    /// Waits until everything submitted so far is complete. Returns early while host
+    /// functions are pending, because they may need the calling thread.
     pub fn settle(&self) {
         let mut state = self.inner.state.lock();
         let last = state.next;
@@ -311,7 +319,8 @@ impl Scheduler {
         }
     }
 
-    /// Waits until every copy and every turn of a block that runs now has ended: milliseconds.
+    /// Waits until all copies and turns of blocks that are running now have ended, which
+    /// takes milliseconds.
     pub fn quiesce(&self) {
         let mut state = self.inner.state.lock();
         let now = state.turn;
@@ -320,7 +329,7 @@ impl Scheduler {
         }
     }
 
-    /// Stops every kernel that runs and forgets all that waits; the error sticks.
+    /// Stops all running kernels and drops all waiting work. The error is sticky.
     pub fn cancel(&self, error: Error) {
         let mut state = self.inner.state.lock();
         self.inner.fail(&mut state, error);
@@ -343,7 +352,7 @@ impl Drop for Scheduler {
         for thread in self.threads.take().unwrap_or_default() {
             let _ = thread.join();
         }
-        // Work that never ran holds memory and modules.
+        // Dropped here, because work that never ran holds memory and modules.
         let mut state = self.inner.state.lock();
         state.operations.clear();
         state.tasks.clear();
@@ -353,8 +362,9 @@ impl Drop for Scheduler {
 }
 
 impl State {
-    /// Whoever comes after these comes after everything: the last operation that waits for all before it, and those
-    /// since. So a thousand such operations behind a kernel do not each name all others.
+    /// Operations such that waiting for them means waiting for everything: the last one
+    /// that waits for all earlier ones, and all later ones. So a thousand such operations
+    /// after a kernel do not each depend on all others.
     fn since_all(&self) -> Vec<Ticket> {
         let pending = |ticket: &Ticket| self.operations.contains_key(ticket);
         let many = self.next - self.last_all > self.operations.len() as u64;
@@ -370,7 +380,8 @@ impl State {
         self.next - 1
     }
 
-    /// What the next work of a stream waits for. `None` if there is no such stream.
+    /// The operations that the next work of a stream waits for. `None` if there is no such
+    /// stream.
     fn before(&self, stream: u64) -> Option<Vec<Ticket>> {
         let own = self.streams.get(&stream)?;
         let mut before = vec![own.last];
@@ -427,7 +438,8 @@ impl Inner {
         state.host_pending += usize::from(host);
         let mut waits_for = 0;
         for b in before {
-            // One that is named twice has this operation as its last follower.
+            // A predecessor that is listed twice already has this operation as its last
+            // follower.
             if let Some(operation) = state.operations.get_mut(b)
                 && operation.followers.last() != Some(&ticket)
             {
@@ -450,7 +462,7 @@ impl Inner {
         ticket
     }
 
-    /// Starts a ready operation, and whatever becomes ready by it.
+    /// Starts a ready operation, and those that thereby become ready.
     fn start(&self, state: &mut State, ticket: Ticket) {
         let mut ready = VecDeque::from([ticket]);
         while let Some(ticket) = ready.pop_front() {
@@ -481,7 +493,7 @@ impl Inner {
                 }
                 Work::Task(task) | Work::Short(task) => {
                     state.tasks.push_back((ticket, task));
-                    // The first is that thread's own.
+                    // That thread takes the first one.
                     if !state.completing || state.tasks.len() > 1 {
                         self.work.notify_one();
                     }
@@ -527,7 +539,7 @@ impl Inner {
         }
     }
 
-    /// Gives the next operations of an unfolding one, which waits for them.
+    /// Submits the next operations of an unfolding one, which waits for them.
     fn unfold(
         &self,
         state: &mut State,
@@ -538,7 +550,7 @@ impl Inner {
         let Some(operations) = unfold() else {
             return self.finished(state, ticket, ready);
         };
-        // Begins on another thread, so that nothing continues forever under the lock.
+        // Begins on another thread, so that endless expansion does not hold the lock.
         let begun = self.add(state, &[], Work::Task(Box::new(|| Ok(()))));
         let mut tickets: Vec<Ticket> = Vec::with_capacity(operations.len());
         for (after, work) in operations {
@@ -590,7 +602,8 @@ impl Inner {
         }
     }
 
-    /// The first error stays; running kernels stop, waiting work is dropped as it becomes ready.
+    /// Records the first error. Running kernels stop, and waiting work is dropped as it
+    /// becomes ready.
     fn fail(&self, state: &mut State, error: Error) {
         if state.error.is_none() {
             tracing::error!(%error, "the session's device failed");

@@ -1,5 +1,5 @@
-//! Shared memory that processes hand to each other: memfds that can neither grow nor shrink, so that nobody can take
-//! the memory away under the other.
+//! Shared memory that processes hand over to each other: memfds that can neither grow nor
+//! shrink, so that neither side can remove memory that the other has mapped.
 
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::OwnedFd;
@@ -9,12 +9,12 @@ use rustix::fs::{
 };
 use rustix::io::pread;
 
-/// The seals.
+/// The required seals.
 const SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::SEAL);
 
-/// `size` bytes that read as zero.
+/// Creates `size` zeroed bytes.
 ///
 /// # Errors
 /// Errors of the operating system.
@@ -26,7 +26,7 @@ pub fn make(size: u64) -> Result<OwnedFd> {
     Ok(memory)
 }
 
-/// Such memory of another GPU, of which this process only reads.
+/// Shared memory of another GPU, which this process only reads.
 #[derive(Debug)]
 pub struct Peer {
     memory: OwnedFd,
@@ -41,16 +41,16 @@ impl Peer {
         Ok(Self { memory, size })
     }
 
-    /// Whether these bytes are all of it.
+    /// Whether all of these bytes are inside.
     #[must_use]
     pub fn holds(&self, offset: u64, size: u64) -> bool {
         offset.checked_add(size).is_some_and(|end| end <= self.size)
     }
 
-    /// Fills `out` with what it holds from `offset` on.
+    /// Fills `out` with the bytes from `offset`.
     ///
     /// # Errors
-    /// Errors of the operating system; `UnexpectedEof` past its end.
+    /// Errors of the operating system; `UnexpectedEof` at its end.
     pub fn read(&self, mut offset: u64, mut out: &mut [u8]) -> Result<()> {
         while !out.is_empty() {
             let read = pread(&self.memory, &mut *out, offset)?;
@@ -64,10 +64,10 @@ impl Peer {
     }
 }
 
-/// Refuses what another process sent if it is not such memory of `size` bytes.
+/// Checks that a descriptor from another process is such memory of `size` bytes.
 ///
 /// # Errors
-/// `InvalidData`, or what the system says of a descriptor that is no memfd.
+/// `InvalidData`, or the system's error for a descriptor that is not a memfd.
 pub fn check(memory: &OwnedFd, size: u64) -> Result<()> {
     if !fcntl_get_seals(memory)?.contains(SEALS) {
         return Err(Error::new(ErrorKind::InvalidData, "it is not sealed"));

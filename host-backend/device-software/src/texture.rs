@@ -1,5 +1,5 @@
-//! CUDA arrays, texture and surface objects, and how textures are sampled (CUDA C++ Programming Guide, appendix
-//! "Texture Fetching").
+//! CUDA arrays, texture and surface objects, and how textures are sampled (CUDA C++
+//! Programming Guide, appendix "Texture Fetching").
 
 use crate::memory_unsafe::Memory;
 use paragpu_protocol::types::{ArrayShape, LinearResource, Sampling};
@@ -98,7 +98,8 @@ pub struct Level {
     pub extent: [u64; 3],
 }
 
-/// A CUDA array: rows without padding, in words that kernels and copies may access at the same time.
+/// A CUDA array: rows without padding, in words that kernels and copies may access
+/// concurrently.
 #[derive(Debug)]
 pub struct Array {
     /// As created.
@@ -111,7 +112,8 @@ pub struct Array {
 }
 
 impl Array {
-    /// Bytes an array of this shape takes, and its levels; `None` if it cannot exist.
+    /// The format, levels and total bytes of an array with this shape; `None` if the shape
+    /// is invalid.
     #[must_use]
     pub fn plan(shape: &ArrayShape) -> Option<(Format, Vec<Level>, u64)> {
         let format = Format::parse(shape.format)?;
@@ -277,7 +279,7 @@ pub struct Textures {
     pub surfaces: RwLock<HashMap<u64, Arc<Array>>>,
 }
 
-/// Where a texel lies after the address mode.
+/// The index of a texel after applying the address mode; `None` outside.
 fn place(index: i64, size: u64, mode: u32) -> Option<u64> {
     let n = size as i64;
     let inside = (0..n).contains(&index);
@@ -293,20 +295,20 @@ fn place(index: i64, size: u64, mode: u32) -> Option<u64> {
     } as u64)
 }
 
-/// Where a texture is read.
+/// The point at which a texture is sampled.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
     /// Coordinates.
     pub coords: [f32; 3],
-    /// How many of them count.
+    /// Number of coordinates in use.
     pub dimensions: usize,
     /// Layer of an array.
     pub layer: Option<u32>,
-    /// The address mode is to clamp, whatever the texture says.
+    /// Whether to clamp, regardless of the texture's address mode.
     pub clamped: bool,
 }
 
-/// The four channels of a texel, as bit patterns of what the texture returns.
+/// The four channels of a texel, as bit patterns of the texture's result type.
 pub type Texel = [u32; 4];
 
 impl Texture {
@@ -341,7 +343,7 @@ impl Texture {
         format.float() || self.sampling.flags & READ_AS_INTEGER == 0 && format.size() < 4
     }
 
-    /// One texel as stored; `None` if device memory does not hold it.
+    /// One texel as stored; `None` if its device memory is not mapped.
     fn fetch(&self, memory: &Memory, level: u32, at: [Option<u64>; 3]) -> Option<Texel> {
         let (format, channels) = self.format();
         let [Some(x), Some(y), Some(z)] = at else {
@@ -391,7 +393,8 @@ impl Texture {
         Some(out)
     }
 
-    /// Reads at integer coordinates: no filtering, zero outside (PTX ISA, tex with `.s32` coordinates).
+    /// Reads at integer coordinates: no filtering, zero outside (PTX ISA, tex with `.s32`
+    /// coordinates).
     #[must_use]
     pub fn at(&self, memory: &Memory, coords: [i64; 3]) -> Option<Texel> {
         let extent = self.extent(0);
@@ -405,8 +408,9 @@ impl Texture {
         self.fetch(memory, 0, at)
     }
 
-    /// The point that a direction names on a cube, or on cube `layer` of an array: a face, and a place on it
-    /// (CUDA programming guide, cubemap textures). Filtering stays within the face.
+    /// The point of a direction on a cube, or on cube `layer` of an array: a face, and a
+    /// position on it (CUDA programming guide, cubemap textures). Filtering stays within
+    /// the face.
     #[must_use]
     pub fn on_cube(&self, [x, y, z]: [f32; 3], layer: Option<u32>) -> Point {
         let [ax, ay, az] = [x, y, z].map(f32::abs);
@@ -511,7 +515,8 @@ impl Texture {
         let extent = self.extent(level);
         let mut at = [Some(0); 3];
         if let Some(layer) = layer {
-            // Layers follow the dimensions of one: rows of a 1D array's layers are slices here as well.
+            // Layers follow the dimensions of one: rows of a 1D array's layers are slices
+            // here as well.
             let layers = extent[2].max(1);
             at[2] = Some(u64::from(layer).min(layers - 1));
         }
@@ -551,7 +556,8 @@ impl Texture {
         Some(sum.map(f32::to_bits))
     }
 
-    /// The four texels a linear 2D sample would use, one `component` each, in the order of `tld4`.
+    /// The `component` of each of the four texels that a linear 2D sample would use, in the
+    /// order of `tld4`.
     #[must_use]
     pub fn gather(&self, memory: &Memory, coords: [f32; 3], component: u8) -> Option<Texel> {
         let extent = self.extent(0);

@@ -1,24 +1,23 @@
-//! Which pages of the arena were written, for a session that moves.
+//! Tracks which pages of the arena were written, for a session that migrates.
 //!
-//! A writer notes it *after* the write, behind a fence; a reader that forgets
-//! puts a fence between forgetting and reading the memory. So either the
-//! reader sees the write, or the note comes after the forgetting and is found
-//! next time.
+//! A writer sets the note *after* the write, with a fence in between. A reader that clears
+//! notes puts a fence between clearing them and reading the memory. So either the reader
+//! sees the write, or the note is set after the clearing and found next time.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
 
 use paragpu_protocol::layout::DEVICE_STRIDE;
 
-/// Pages of 4 KiB.
+/// Notes are for pages of 4 KiB.
 const PAGE_SHIFT: u32 = 12;
-/// Notes are taken from the system for 1 GiB at a time.
+/// Notes are allocated for 1 GiB at a time.
 const BLOCK_SHIFT: u32 = 30 - PAGE_SHIFT;
 
-/// One note for each page of a gibibyte: 1 where it was written.
+/// One note for each page of a GiB: 1 if it was written.
 type Block = OnceLock<Box<[AtomicU8]>>;
 
-/// Notes of what was written. Offsets are from the arena's start.
+/// The notes about written pages. Offsets are relative to the arena's start.
 #[derive(Debug)]
 pub struct Written {
     watching: AtomicBool,
@@ -36,8 +35,8 @@ impl Default for Written {
 }
 
 impl Written {
-    /// Begins with nothing noted, or ends. Writes that run meanwhile may be
-    /// missed: wait for them before reading memory.
+    /// Starts tracking, without notes, or stops it. Concurrent writes may be missed, so
+    /// wait for them before reading memory.
     pub fn watch(&self, on: bool) {
         self.watching.store(false, Ordering::SeqCst);
         for notes in self.blocks.iter().filter_map(OnceLock::get) {
@@ -53,7 +52,7 @@ impl Written {
         self.watching.load(Ordering::Relaxed)
     }
 
-    /// Notes a write that was done. Memory outside the arena has no notes.
+    /// Records a completed write. Memory outside the arena is not tracked.
     #[inline]
     pub fn note(&self, offset: u64, size: u64) {
         if self.is_watching() {
@@ -83,9 +82,9 @@ impl Written {
         }
     }
 
-    /// Calls `found` with the ranges of `[offset, offset + size)` that were
-    /// written: offset and bytes, ascending, apart. `forget` forgets the pages
-    /// that lie wholly in the range: of the others somebody else may ask.
+    /// Calls `found` with the written ranges of `[offset, offset + size)`: offset and
+    /// bytes, ascending, not adjacent. `forget` clears the notes of pages completely inside
+    /// the range; another caller may ask for the other pages.
     pub fn each(&self, offset: u64, size: u64, forget: bool, mut found: impl FnMut(u64, u64)) {
         let end = offset.saturating_add(size).min(DEVICE_STRIDE);
         let (mut run, mut length) = (0, 0);
@@ -93,7 +92,7 @@ impl Written {
         while page << PAGE_SHIFT < end {
             let block = self.blocks.get((page >> BLOCK_SHIFT) as usize);
             let Some(notes) = block.and_then(OnceLock::get) else {
-                // A gibibyte in which nothing was written.
+                // Skips a GiB without writes.
                 page = ((page >> BLOCK_SHIFT) + 1) << BLOCK_SHIFT;
                 continue;
             };
@@ -152,7 +151,7 @@ mod tests {
             ranges(&written, 0, 1 << 20, false),
             [(0, 8192), (16384, 4096)]
         );
-        // Its neighbours on the page are not forgotten.
+        // Notes of the rest of the page are kept.
         assert_eq!(ranges(&written, 100, 200, true), [(100, 200)]);
         assert_eq!(ranges(&written, 0, 4096, true), [(0, 4096)]);
         assert_eq!(
@@ -170,7 +169,7 @@ mod tests {
         assert!(ranges(&written, 0, DEVICE_STRIDE, false).is_empty());
     }
 
-    /// Whatever a reader did not see of a counter, it is told of.
+    /// If a reader did not see a change of a counter, the notes report it later.
     #[test]
     fn no_write_is_lost_between_reader_and_notes() {
         use std::sync::atomic::AtomicU64;

@@ -485,7 +485,7 @@ fn single_precision_bit_for_bit() {
             }),
             (
                 "cvt.f64.f32 %fd0,%f1; cvt.rn.f32.f64 %f0,%fd0; mov.b32 %r0,%f0;",
-                // A NaN keeps what it carries.
+                // A NaN keeps its payload.
                 |x, _, _| if f(x).is_nan() { x | 0x40_0000 } else { x },
             ),
             ("min.f32 %f0,%f1,%f2; mov.b32 %r0,%f0;", |x, y, _| {
@@ -517,7 +517,8 @@ fn single_precision_bit_for_bit() {
 
 #[test]
 fn approximations_within_their_bounds() {
-    // Relative to the exact value, as PTX documents: at most 2^-20 or so; here the host's own functions.
+    // Relative to the exact value, as PTX documents: at most 2^-20 or so; here the host's
+    // own functions.
     let near = |x: u32, y: u32| {
         let (x, y) = (f(x), f(y));
         x == y || x.is_nan() && y.is_nan() || ((x - y) / y).abs() < 2e-6 || (x - y).abs() < 1e-37
@@ -556,7 +557,7 @@ fn approximations_within_their_bounds() {
     );
 }
 
-/// The angle with its turns counted as an H100 does: in single precision, towards zero.
+/// The angle in turns as an H100 computes it: in single precision, towards zero.
 fn as_turns(x: u32) -> f64 {
     let exact = f64::from(f(x)) * f64::from(0.159_154_94_f32);
     let near = exact as f32;
@@ -634,7 +635,7 @@ fn double_precision_bit_for_bit() {
             (
                 "cvt.rn.f32.f64 %f0,%fd1; mov.b32 %r0,%f0; cvt.u64.u32 %rd0,%r0;",
                 |x, _, _| match d(x) {
-                    // What it carries is cut, as on an H100.
+                    // The payload is truncated, as on an H100.
                     nan if nan.is_nan() => x >> 63 << 31 | 0x7fc0_0000 | x >> 29 & 0x3f_ffff,
                     number => b(number as f32) as u64,
                 },

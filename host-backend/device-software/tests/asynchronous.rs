@@ -1,4 +1,5 @@
-//! Asynchronous copies, barrier objects, the heap of kernels, votes without `.sync`, atomics on vectors.
+//! Asynchronous copies, barrier objects, the heap of kernels, votes without `.sync`,
+//! atomics on vectors.
 
 mod common;
 
@@ -8,7 +9,8 @@ use paragpu_device::conformance::settle;
 use paragpu_device_software::heap;
 use paragpu_protocol::status::Status;
 
-/// A kernel `k(out, in)` of which `%r0` is the thread, `%rd0` and `%rd1` the parameters.
+/// A kernel `k(out, in)` in which `%r0` is the thread index, and `%rd0` and `%rd1` are the
+/// parameters.
 fn kernel(body: &str) -> String {
     module(&format!(
         ".extern .func (.param .b64 r) malloc (.param .b64 size);
@@ -69,7 +71,8 @@ ld.shared.v4.u32 {%r4,%r5,%r6,%r7}, [%r1]; mad.wide.u32 %rd3, %r0, 16, %rd0; st.
     assert_eq!(error.unwrap_err().status, Status::MISALIGNED_ADDRESS);
 }
 
-/// Two warps hand a buffer to each other through barrier objects, as pipelines of CUTLASS do.
+/// Two warps pass a buffer to each other through barrier objects, as pipelines of CUTLASS
+/// do.
 #[test]
 fn barrier_objects_hand_over_phase_by_phase() {
     let mut gpu = Gpu::new();
@@ -115,8 +118,9 @@ st.global.v4.u32 [%rd0], {%r2,%r3,%r4,%r5}; st.global.v2.u32 [%rd0+16], {%r6,%r7
         1,
     )
     .unwrap();
-    // Three are pending before the first arrival; one is not enough; three are; after a drop two are enough;
-    // bytes that completed early keep the phase open until they are expected.
+    // Three are pending before the first arrival; one is not enough; three are; after a
+    // drop two are enough; bytes that completed early keep the phase open until they are
+    // expected.
     assert_eq!(gpu.get32(0x100000, 6), [3, 0, 1, 1, 0, 1]);
 }
 
@@ -151,7 +155,7 @@ LOOP: st.u32 [%rd5], %r0; add.u64 %rd5, %rd5, 4; sub.u32 %r1, %r1, 1; setp.ne.u3
     }
     blocks.sort_unstable();
     assert!(blocks.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0));
-    // The heap is a variable of its module, so a session that moves takes it along.
+    // The heap is a variable of its module, so it migrates with a session.
     let module = gpu.load(&text).unwrap();
     let (_, size) = gpu.device.module_global(module, heap::NAME).unwrap();
     assert_eq!(size, 1 << 16);
@@ -167,7 +171,8 @@ LOOP: st.u32 [%rd5], %r0; add.u64 %rd5, %rd5, 4; sub.u32 %r1, %r1, 1; setp.ne.u3
 fn an_exhausted_heap_gives_null_and_serves_again_after_a_free() {
     let mut gpu = Gpu::new();
     gpu.device.ctx_set_limit(heap::LIMIT, 1 << 16).unwrap();
-    // Blocks of 1024 bytes until there are no more; then every other one is freed, then all; then one of 60000.
+    // Blocks of 1024 bytes until there are no more; then every other one is freed, then
+    // all; then one of 60000.
     let body = format!(
         "mov.u64 %rd2, 1024; mov.u32 %r1, 0; mov.u64 %rd6, %rd0;
 FILL: {ALLOCATE} st.global.u64 [%rd6], %rd3; add.u64 %rd6, %rd6, 8; add.u32 %r1, %r1, 1; setp.ne.u64 %p1, %rd3, 0; @%p1 bra FILL;
@@ -181,7 +186,7 @@ mov.u64 %rd2, 0xffffffffffffffff; {ALLOCATE} st.global.u64 [%rd1+32], %rd3;"
     );
     run(&mut gpu, &body, 1).unwrap();
     let got = gpu.get64(0, 5);
-    // 64 KiB hold 63 blocks of 1024 bytes with their headers; the 64th call gives null.
+    // 64 KiB hold 63 blocks of 1024 bytes with their headers; the 64th call returns null.
     assert_eq!(got[0] as u32, 64);
     assert_eq!(got[1], 0, "a full heap");
     assert_eq!(got[2], 0, "free blocks of 1024 bytes apart from each other");

@@ -1,11 +1,12 @@
-//! Kernels that launch kernels, and launches that a kernel forged.
+//! Kernels that launch kernels, and forged launches.
 
 mod common;
 
 use common::{Arg, Gpu, module};
 
-/// What nvcc declares, and kernels: `count` adds its parameter to a word; `parent` launches `count` or itself as the
-/// words at `data` say, and writes the status; `body` comes before the launch, with the buffer in %buffer.
+/// What nvcc declares, and kernels: `count` adds its parameter to a word; `parent` launches
+/// `count` or itself, depending on the words at `data`, and writes the status. `body`
+/// precedes the launch, with the buffer in %buffer.
 fn program(body: &str) -> String {
     module(&format!(
         ".extern .func (.param .b64 r) __cudaCDP2GetParameterBufferV2(.param .b64 f,
@@ -36,7 +37,8 @@ fn program(body: &str) -> String {
     ))
 }
 
-/// Runs `parent`, with blocks of `threads` for its child: the words of its memory.
+/// Runs `parent`, whose child has blocks of `threads` threads. Returns the words of its
+/// memory.
 fn run(body: &str, threads: u32, itself: u32) -> Vec<u32> {
     let mut gpu = Gpu::new();
     let f = gpu.kernel(&program(body), "parent");
@@ -55,14 +57,14 @@ fn a_child_runs_before_its_parent_is_over() {
 
 #[test]
 fn a_family_has_a_last_generation() {
-    // Each of two blocks of one thread launches two again.
+    // Each of two blocks with one thread launches two more.
     let words = run(
         "ld.global.u32 %r4, [%data+24]; setp.gt.u32 %p, %r4, 3000; @%p ret;",
         1,
         1,
     );
     assert!(words[6] > 3000, "{words:?}");
-    // One launches one, without end.
+    // Each launches one more, without end.
     let one = "mov.u32 %r4, 1; st.global.u32 [%buffer-40], %r4;";
     let words = run(one, 1, 1);
     // cudaErrorLaunchMaxDepthExceeded.
@@ -100,7 +102,8 @@ fn what_a_kernel_wrote_into_its_buffer_is_checked() {
     }
 }
 
-/// A kernel that fills rows and copies rows from there, writing both statuses, beside one that calls what is refused.
+/// A kernel that fills rows and copies rows from there, writing both statuses, besides one
+/// that calls an unsupported function.
 fn rows([pitch, width, rows]: [u64; 3]) -> String {
     module(&format!(
         ".extern .func (.param .b32 r) __cudaCDP2Memset2DAsync_ptsz(.param .b64 to, .param .b64 pitch,
@@ -145,7 +148,8 @@ fn rows_are_filled_and_copied() {
     assert_eq!(words[..2], [0, 0]);
     assert_eq!(words[2..8], [SEVENS, 99, 99, 99, SEVENS, 99]);
     assert_eq!(words[10..], [SEVENS, SEVENS]);
-    // Nothing, however often; rows longer than what is between them; rows without end: cudaErrorInvalidValue.
+    // Empty rows, however many; rows longer than the pitch; too many rows:
+    // cudaErrorInvalidValue.
     assert_eq!(run([16, 0, 1 << 60])[..2], [0, 0]);
     assert_eq!(run([2, 4, 2])[..2], [1, 1]);
     assert_eq!(run([16, 4, 1 << 60])[..2], [1, 0]);

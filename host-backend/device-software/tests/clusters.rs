@@ -1,4 +1,5 @@
-//! Clusters of blocks: ranks, each other's shared memory, the barrier, and what is refused.
+//! Clusters of blocks: ranks, shared memory of other blocks, the barrier, and refused
+//! launches.
 
 mod common;
 
@@ -64,7 +65,8 @@ const SYNC: &str = "barrier.cluster.arrive.release.aligned; barrier.cluster.wait
 
 #[test]
 fn blocks_reach_each_other_by_both_kinds_of_address() {
-    // Each block writes its index; reads its neighbour's by a shared and by a generic address; adds to it.
+    // Each block writes its index; reads its neighbour's by a shared and by a generic
+    // address; adds to it.
     let body = format!(
         "{NEXT} mad.lo.u32 %r6, %r1, 100, %r0; mad.lo.u32 %r7, %r0, 4, %r5; st.shared.u32 [%r7], %r6; {SYNC}
 mapa.shared::cluster.u32 %r8, %r7, %r4; ld.shared::cluster.u32 %r9, [%r8];
@@ -105,7 +107,8 @@ st.global.v4.u32 [%rd3], {{%r9,%r10,%r11,%r12}}; st.global.v4.u32 [%rd3+16], {{%
 
 #[test]
 fn barrier_objects_of_another_block_count_arrivals_and_bytes() {
-    // Every block tells block 0 that it has written there: by st.async, a bulk copy, red.async and a plain arrival.
+    // Every block tells block 0 that it has written there: by st.async, a bulk copy,
+    // red.async and a plain arrival.
     let body = format!(
         "mov.u32 %r5, s; mov.u32 %r6, b; setp.ne.u32 %p0, %r0, 0; setp.ne.u32 %p1, %r2, 0;
 @!%p0 mbarrier.init.shared.b64 [%r6], 4; @!%p0 st.shared.u32 [%r5+128], %r1; @!%p0 st.shared.u32 [%r5+132], 0; @!%p0 st.shared.v2.u32 [%r5+136], {{%r1,%r1}};
@@ -202,7 +205,7 @@ fn sizes_that_do_not_fit_are_refused() {
     assert_eq!(refused.unwrap_err().status, INVALID_CLUSTER_SIZE);
     gpu.device.func_set_attribute(f.id, 14, 1).unwrap();
     launch(&mut gpu, &f, [16, 1, 1], [16, 1, 1]).unwrap();
-    // A required size stands for a launch that names none, and excludes others.
+    // A required size applies to a launch without one, and excludes others.
     for (attribute, value) in [(11, 4), (12, 1), (13, 1)] {
         gpu.device
             .func_set_attribute(f.id, attribute, value)

@@ -1,4 +1,5 @@
-//! The suite every device passes; it takes ordinal 0 of this process, so it is alone here.
+//! The suite that every device passes. It uses ordinal 0 of this process, so it is the only
+//! test here.
 
 use paragpu_device::conformance;
 use paragpu_device_software::{Options, SoftwarePlatform};

@@ -6,7 +6,8 @@ use common::{Arg, Gpu, STREAM, module};
 use paragpu_device::conformance::settle;
 use paragpu_device_software::Options;
 
-/// A kernel `k(data)` with this body; `%tid` holds the thread's number, `%rd1` its word's address, `%rd0` the base.
+/// A kernel `k(data)` with this body; `%tid` holds the thread's number, `%rd1` its word's
+/// address, `%rd0` the base.
 fn kernel(body: &str) -> String {
     around("", body)
 }
@@ -35,7 +36,8 @@ fn run(text: &str, grid: u32, block: u32, words: usize) -> Vec<u32> {
 
 #[test]
 fn loops_of_different_length_per_lane() {
-    // Collatz steps: every lane leaves the loop at another time; odd and even lanes take different branches.
+    // Collatz steps: every lane leaves the loop at a different time; odd and even lanes
+    // take different branches.
     let text = kernel(
         "add.u32 %r1, %tid, 1; mov.u32 %r2, 0;
 LOOP: setp.eq.u32 %p1, %r1, 1; @%p1 bra OUT;
@@ -56,9 +58,10 @@ OUT: st.global.u32 [%rd1], %r2; ret;",
 
 #[test]
 fn lanes_meet_behind_a_loop_whose_end_lies_before_it() {
-    // An odd-even sort of 32 words by one warp without `.sync`: each step reads what other lanes wrote in the
-    // step before. The step's end lies above its middle, as compilers place it, and lanes take the step's loop
-    // three times or not at all. Enough steps for many leases.
+    // An odd-even sort of 32 words by one warp without `.sync`: each step reads what other
+    // lanes wrote in the previous step. The end of a step is placed before its middle, as
+    // compilers do, and lanes run the step's loop three times or not at all. There are
+    // enough steps for many leases.
     let text = kernel(
         "sub.u32 %r1, 31, %tid; st.global.u32 [%rd1], %r1; mov.u32 %r2, 0; bra STEP;
 END: add.u32 %r2, %r2, 1; setp.ge.u32 %p1, %r2, 640; @%p1 bra OUT;
@@ -72,7 +75,8 @@ OUT: ret;",
     let sorted: Vec<u32> = (0..32).collect();
     assert_eq!(run(&text, 1, 32, 32), sorted);
 
-    // The same steps, counted: after so many the order is not whole yet, for lanes that run ahead or not.
+    // Fewer steps: the words are then not completely sorted, whether lanes run ahead or
+    // not.
     let few = text.replace("640", "31");
     let mut expected: Vec<u32> = (0..32).rev().collect();
     for step in 0..31 {
@@ -121,7 +125,8 @@ END: st.global.u32 [%rd1], %r9; ret;",
 
 #[test]
 fn every_lane_of_a_warp_takes_the_same_lock() {
-    // Lanes spin for each other inside one warp: needs progress of each lane on its own.
+    // Lanes spin for each other inside one warp: requires independent progress of each
+    // lane.
     let text = around(
         ".global .align 4 .u32 lock;",
         "mov.u64 %rd2, lock;
@@ -238,7 +243,8 @@ st.global.v4.u32 [%rd2+32], {%r12, %r13, %r14, %r20}; st.global.v4.u32 [%rd2+48]
 
 #[test]
 fn a_shuffle_waits_for_all_lanes_it_names() {
-    // Odd lanes come late; the tiles of even width shuffle among themselves in different branches as well.
+    // Odd lanes come late; the tiles of even width shuffle among themselves in different
+    // branches as well.
     let text = kernel(
         "mov.u32 %r1, %laneid; and.b32 %r2, %r1, 1; setp.eq.u32 %p1, %r2, 0; mov.u32 %r3, 100; @%p1 bra JOIN;
 mov.u32 %r4, 0; DELAY: add.u32 %r4, %r4, 1; setp.lt.u32 %p2, %r4, 3000; @%p2 bra DELAY; mov.u32 %r3, 200;
@@ -337,7 +343,8 @@ atom.global.dec.u32 %r6, [%rd0+40], 6; ret;",
 
 #[test]
 fn the_grid_barrier_of_a_cooperative_launch() {
-    // As cooperative groups' grid.sync() is compiled: a counter in the workspace, whose top bit flips.
+    // As cooperative groups' grid.sync() is compiled: a counter in the workspace, whose top
+    // bit flips.
     let text = kernel(
         "mov.u32 %r1, %envreg2; mov.u32 %r2, %envreg1; mov.b64 %rd2, {%r1, %r2}; mov.u32 %r3, %tid.x;
 st.global.u32 [%rd1], %tid; mov.u32 %r20, 0;
@@ -362,7 +369,7 @@ mad.wide.u32 %rd3, %r13, 4, %rd0; ld.global.u32 %r14, [%rd3]; st.global.u32 [%rd
 
 #[test]
 fn blocks_that_wait_for_earlier_blocks_of_a_plain_launch() {
-    // A chain through all blocks, as single-pass scans have it; far more blocks than cores.
+    // A chain through all blocks, as in single-pass scans, with far more blocks than cores.
     let text = kernel(
         "mov.u32 %r1, %ctaid.x; mov.u32 %r9, 0; setp.eq.u32 %p1, %r1, 0; @%p1 bra GO;
 mad.wide.u32 %rd2, %r1, 4, %rd0;

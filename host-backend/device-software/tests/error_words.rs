@@ -1,11 +1,11 @@
-//! Kernels that ask the device runtime for the words of an error.
+//! Kernels that ask the device runtime for the text of an error.
 
 mod common;
 
 use common::{Arg, Gpu, module};
 use paragpu_device::LinkInput;
 
-/// Copies 64 bytes of the name and of the sentence of the error `code`.
+/// Copies 64 bytes of the name and of the description of the error `code`.
 const TEXT: &str = "
 .extern .func (.param .b64 word) __cudaCDP2GetErrorName(.param .b32 code);
 .extern .func (.param .b64 word) __cudaCDP2GetErrorString(.param .b32 code);

@@ -1,4 +1,4 @@
-//! What kernels and images do wrong, and what it is called.
+//! Faults of kernels and images, and their errors.
 
 mod common;
 
@@ -137,7 +137,7 @@ fn a_kernel_that_never_ends_can_be_cancelled() {
         gpu.start(&f, [blocks, 1, 1], [threads, 1, 1], 0, false, &[Arg::P(0)])
             .unwrap();
         assert!(!gpu.device.stream_query(STREAM).unwrap());
-        // Dropping the device must stop the kernel: otherwise this test never ends.
+        // Dropping the device must stop the kernel. Otherwise this test never ends.
     }
 }
 
@@ -268,7 +268,7 @@ fn what_is_not_served_is_refused_by_name_and_line() {
     );
 }
 
-/// A module of one kernel that runs and others that cannot.
+/// A module with one kernel that runs and others that cannot.
 const MIXED: &str = ".func helper() { tcgen05.fence::before_thread_sync; ret; }
 .visible .entry good(.param .u64 p) { .reg .b64 %rd<2>; ld.param.u64 %rd1, [p]; st.global.u32 [%rd1], 7; ret; }
 .visible .entry direct() { frobnicate.u32 1; ret; }

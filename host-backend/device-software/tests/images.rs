@@ -1,4 +1,4 @@
-//! Fat binaries: every packing, every way to be corrupt.
+//! Fat binaries: all compressions, and all kinds of corruption.
 
 mod common;
 
@@ -73,7 +73,7 @@ fn code_that_may_print_is_told_from_code_that_cannot() {
             "too large to tell"
         );
         assert!(fatbin::may_name(&image[..40], &["vprintf"], None, 1 << 20));
-        // A second entry is looked at too.
+        // A second entry is checked, too.
         let elf = entry(2, 90, 0, b"\x7fELF vprintf", 0);
         assert!(fatbin::may_name(
             &container(&[packed(75, flags), elf]),
@@ -94,7 +94,7 @@ fn code_that_may_print_is_told_from_code_that_cannot() {
         None,
         1 << 20
     ));
-    // Code that the device cannot run is not looked at.
+    // Code that the device cannot run is skipped.
     let both = container(&[packed(75, LZ4), entry(2, 90, 0, b"\x7fELF vprintf", 0)]);
     for (arch, may) in [(75, false), (86, false), (90, true), (100, false)] {
         assert_eq!(
@@ -219,7 +219,7 @@ fn what_cannot_be_loaded_is_called_as_cuda_calls_it() {
     );
 }
 
-/// Decodes whatever parses; only returning matters.
+/// Decodes the text if it parses. It must only return.
 fn swallow(text: &str) {
     let Ok(module) = parser::parse(text) else {
         return;

@@ -1,4 +1,5 @@
-//! Matrix operations of a warp against plain multiplication; fragments laid out as the PTX manual's tables say.
+//! Matrix operations of a warp against plain multiplication; fragments laid out as the PTX
+//! manual's tables say.
 
 mod common;
 
@@ -177,7 +178,7 @@ fn c_8(lane: usize, i: usize) -> (usize, usize) {
     (group(lane), thread(lane) * 2 + i)
 }
 
-/// What a code of a type stands for.
+/// The value of a code of a type.
 fn value(ty: &str, code: u32) -> f64 {
     match ty {
         "f16" => {
@@ -232,7 +233,7 @@ fn bits(ty: &str) -> usize {
     }
 }
 
-/// Registers of all lanes: element `i` of a lane from its place in the matrix.
+/// The registers of all lanes, filled from the matrix.
 fn fill(ty: &str, elements: usize, place: ElementAt, columns: usize, matrix: &[u32]) -> Vec<u32> {
     let packed = 32 / bits(ty);
     let mut out = vec![0; 32 * elements / packed];
@@ -452,7 +453,8 @@ fn mma_adds_products_at_the_width_of_an_h100() {
     let mut a = vec![0u32; 16 * 8];
     let mut b = vec![0u32; 8 * 8];
     gpu.put32(0x20000, &[0; 128]);
-    // Two bits behind a single's last stay beside the largest term, of either sign; what is lower is cut.
+    // Two bits behind a single's last stay beside the largest term, of either sign; lower
+    // bits are truncated.
     for (terms, sum) in [
         ([16_777_216f32, 1.0, 1.0, -16_777_216.0], 2.0f32),
         ([134_217_728.0, 3.0, 3.0, -134_217_728.0], 0.0),
@@ -624,7 +626,8 @@ ret; }}",
 
 #[test]
 fn rows_of_matrices_move_between_shared_memory_and_registers() {
-    // Four 8×8 matrices of 16-bit elements in rows of 48 bytes; element = 100 * matrix + 10 * row + column.
+    // Four 8×8 matrices of 16-bit elements in rows of 48 bytes; element = 100 * matrix + 10
+    // * row + column.
     let text = module(
         ".visible .entry k(.param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3) {
 .reg .b32 %r<16>; .reg .b64 %rd<6>; .shared .align 16 .b8 tile[1536]; .shared .align 16 .b8 back[1536];

@@ -1,4 +1,5 @@
-//! Packed integers and singles, narrow floats, and the newer modifiers, against references written differently.
+//! Packed integers and singles, narrow floats, and the newer modifiers, against independent
+//! references.
 
 mod common;
 
@@ -119,7 +120,7 @@ fn singles_with_newer_modifiers() {
                 },
             ),
         ],
-        // The sign of zero and of a NaN's sign bit are the reference's freedom.
+        // The signs of zero and of NaN may differ.
         |a, b| a == b || (f(a) == 0.0 && f(b) == 0.0) || (f(a).is_nan() && f(b).is_nan()),
     );
 }
@@ -172,14 +173,14 @@ fn value(code: u8, exponent_bits: u32, mantissa_bits: u32, e4m3: bool) -> Option
     Some(if code & 0x80 != 0 { -size } else { size })
 }
 
-/// The nearest code by search over all of them; ties to the even one.
+/// The nearest code, found by searching all of them; ties to the even one.
 fn nearest(v: f32, e4m3: bool) -> u8 {
     if v.is_nan() {
         return 0x7f;
     }
     let (e, m) = if e4m3 { (4, 3) } else { (5, 2) };
     let sign = u8::from(v.is_sign_negative()) << 7;
-    // Past every code all are equally far: distances stay exact below this.
+    // Beyond this, distances would not be exact; it is larger than all codes.
     let magnitude = f64::from(v.abs()).min(1e6);
     let mut best: Option<(f64, u8)> = None;
     for code in 0..0x7f {

@@ -1,4 +1,4 @@
-//! Kernels as nvcc compiles them; runs where the programs of this repository were built.
+//! Kernels as nvcc compiles them. Runs if the programs of this repository are built.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use common::{Arg, Gpu};
 
-/// Text of each program; none, said aloud, where they were not built.
+/// The text of each program; `None`, with a message, if they are not built.
 fn programs() -> Option<Vec<(PathBuf, String)>> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../out/programs/ptx");
     let Ok(folder) = std::fs::read_dir(path) else {

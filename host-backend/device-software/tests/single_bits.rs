@@ -1,4 +1,4 @@
-//! `wmma` of single bits, where the opcode says first how they are combined.
+//! `wmma` of single bits, whose opcode begins with the combining operation.
 
 mod common;
 

@@ -40,7 +40,7 @@ proptest! {
 
     #[test]
     fn nearest_is_the_hosts_for_neighbours(a in any::<u64>(), near in -3i64..3, shift in 0u32..60, c in any::<u64>()) {
-        // Operands of like exponent cancel.
+        // Operands with similar exponents cancel.
         let b = a.wrapping_add_signed(near << shift) ^ 1 << 63;
         let (x, y, z) = (f64::from_bits(a), f64::from_bits(b), f64::from_bits(c));
         let run = |kind, b, c| recipe(kind, Format::F64, Rounding::Nearest).run(a, b, c);

@@ -1,4 +1,4 @@
-//! Memory of `alloca`: per lane, aligned, given back where a function returns.
+//! Memory of `alloca`: per lane, aligned, and freed when a function returns.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Order and overlap of streams, events, memory; textures; what printf writes.
+//! Order and overlap of streams, events and memory; textures; output of printf.
 
 mod common;
 
@@ -40,7 +40,7 @@ fn blocking_streams_and_the_legacy_stream_wait_for_each_other() {
     drop(gate);
     settle(gpu.device.as_mut(), STREAM).unwrap();
     assert_eq!(gpu.get32(0, 2), [7, 8]);
-    // And the other way round.
+    // And vice versa.
     let gate = hold(gpu.device.as_mut(), STREAM);
     gpu.device.memset(base, 0, 9, 4, 1, 1, blocking).unwrap();
     assert!(!gpu.device.stream_query(blocking).unwrap());
@@ -149,7 +149,7 @@ fn memory_is_limited_zeroed_and_taken_away_after_its_work() {
     let gate = hold(gpu.device.as_mut(), STREAM);
     gpu.device.copy(base, at, 16, STREAM).unwrap();
     gpu.device.memory_unmap(at).unwrap();
-    // New work cannot name it; the copy before still sees it.
+    // New work cannot use it; the earlier copy still can.
     assert_eq!(
         gpu.device.copy(base, at, 16, STREAM).unwrap_err().status,
         Status::INVALID_VALUE
@@ -473,7 +473,7 @@ fn the_device_describes_itself() {
     );
 }
 
-/// A graph whose one loop has so many nodes without work.
+/// A graph with a loop of this many empty nodes.
 fn endless(gpu: &mut Gpu, nodes: u32) -> paragpu_device::GraphId {
     let repeat = Conditional {
         condition: 7,
@@ -550,7 +550,7 @@ ret; }",
         work,
         after: after.to_vec(),
     };
-    // A value of no graph is set to no effect.
+    // Setting a value that no graph has, has no effect.
     let nodes = vec![
         node(launch(0x99), &[]),
         node(Work::Conditional(repeat), &[0]),

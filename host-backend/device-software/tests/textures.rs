@@ -1,4 +1,4 @@
-//! Cube maps, gradients, levels, and surfaces of every shape, in the form in which nvcc writes them.
+//! Cube maps, gradients, levels, and surfaces of every shape, in PTX as nvcc writes it.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn shape(extent: [u64; 3], flags: u32, levels: u32) -> ArrayShape {
 
 fn sampling(filter: u32, levels: f32) -> Sampling {
     Sampling {
-        // Wrapping, which a cube's faces must not do.
+        // Wrapping, which must not apply to the faces of a cube.
         address_modes: [0; 3],
         filter,
         flags: NORMALIZED,
@@ -59,7 +59,8 @@ fn fill(gpu: &mut Gpu, array: ArrayId, level: u32, extent: [u64; 3], texels: &[f
     settle(gpu.device.as_mut(), STREAM).unwrap();
 }
 
-/// Runs `read`, which makes `%f0` of `%f1` to `%f8` and the texture `%rd1`, for each row of `points`.
+/// Runs `read`, which computes `%f0` from `%f1` to `%f8` and the texture `%rd1`, for each
+/// row of `points`.
 fn read(gpu: &mut Gpu, texture: u64, read: &str, points: &[[f32; 8]]) -> Vec<f32> {
     let text = module(&format!(
         ".visible .entry k(.param .u64 tex, .param .u64 in, .param .u64 out) {{ .reg .b32 %r<8>; .reg .b64 %rd<8>; .reg .f32 %f<16>;
@@ -110,7 +111,8 @@ fn cube_maps_are_read_by_direction() {
     let acube = "tex.acube.v4.f32.f32 {%f0, %f9, %f10, %f11}, [%rd1, {%r2, %f1, %f2, %f3}];";
     let h = 0.5;
     let directions = [
-        // Each face's axis with both other coordinates positive; the table of the programming guide says where.
+        // The axis of each face, with both other coordinates positive, as in the
+        // programming guide's table.
         (point(1.0, h, h, 0.0), 0.0),
         (point(-1.0, h, h, 0.0), 11.0),
         (point(h, 1.0, h, 0.0), 23.0),
@@ -123,7 +125,8 @@ fn cube_maps_are_read_by_direction() {
     let points: Vec<[f32; 8]> = directions.iter().map(|d| d.0).collect();
     let want: Vec<f32> = directions.iter().map(|d| d.1).collect();
     assert_eq!(read(&mut gpu, texture.0, acube, &points), want);
-    // A single cube, with filtering: the middle of a face is the mean of its texels, an edge stays within it.
+    // A single cube, with filtering: the middle of a face is the mean of its texels, an
+    // edge stays within it.
     let extent = [2, 2, 6];
     let array = gpu.device.array_create(&shape(extent, CUBEMAP, 0)).unwrap();
     fill(&mut gpu, array, 0, extent, &texels[..24]);
@@ -139,7 +142,7 @@ fn cube_maps_are_read_by_direction() {
         point(1.0, 0.0, 1.0, 0.0),
     ];
     assert_eq!(read(&mut gpu, texture.0, cube, &points), [1.5, 51.5, 1.0]);
-    // Faces that are no squares, or not six.
+    // Faces that are not square, or not six faces.
     for extent in [[2, 4, 6], [2, 2, 5], [2, 2, 12]] {
         let error = gpu.device.array_create(&shape(extent, CUBEMAP, 0));
         assert_eq!(error.unwrap_err().status, Status::INVALID_VALUE);

@@ -1,4 +1,4 @@
-//! The arithmetic loop gives the same bits whatever vector extension it is compiled for.
+//! The arithmetic loop returns the same bits with every vector extension.
 
 use paragpu_device_software::exec::frame::Frame;
 use paragpu_device_software::exec::variants_unsafe::available;
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 const ROWS: usize = 4;
 
-/// Operations whose rows are all of the files below; the immediate is 0.
+/// Operations whose rows are all in the register files below; the immediate is 0.
 const OPS: &[Op] = &[
     Op::Add32,
     Op::MulHiS32,

@@ -1,6 +1,6 @@
-//! Calls a driver's plugin as the kubelet does, for tests: `kubelet SOCKET info`,
-//! or `kubelet SOCKET prepare|unprepare NAMESPACE NAME UID`. Prints CDI devices,
-//! and the plugin's error on standard error.
+//! Calls a driver's plugin as the kubelet does, for tests: `kubelet SOCKET info`, or
+//! `kubelet SOCKET prepare|unprepare NAMESPACE NAME UID`. Prints CDI devices on standard
+//! output, and the plugin's error on standard error.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
 }
 
 async fn call(arguments: &[String]) -> Result<(), Failure> {
-    let (socket, rest) = arguments.split_first().ok_or("name a socket")?;
+    let (socket, rest) = arguments.split_first().ok_or("give a socket")?;
     let socket = PathBuf::from(socket);
     let connect = tower::service_fn(move |_: Uri| {
         let socket = socket.clone();
@@ -50,7 +50,7 @@ async fn call(arguments: &[String]) -> Result<(), Failure> {
         return Ok(());
     }
     let [verb, namespace, name, uid] = rest else {
-        return Err("say what to call, and for which claim".into());
+        return Err("give a call and a claim".into());
     };
     let claims = vec![Claim {
         namespace: namespace.clone(),

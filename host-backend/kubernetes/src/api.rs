@@ -1,4 +1,4 @@
-//! The few requests that the driver has for the API server.
+//! The few requests that the driver sends to the API server.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::ops::ControlFlow;
@@ -12,32 +12,32 @@ use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
 use crate::Error;
 
-/// Longest wait for an answer.
+/// How long to wait for a response.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Most bytes of an answer: a list of claims.
+/// Maximum number of bytes of a response, such as a list of claims.
 const MOST: u64 = 256 << 20;
-/// Most bytes of one event of a watch.
+/// Maximum number of bytes of an event of a watch.
 const MOST_EVENT: u64 = 4 << 20;
-/// What a service account finds in its Pod.
+/// The directory with a service account's credentials in a Pod.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// HTTP's code for a version that is too old to be followed.
+/// The HTTP status for a version that is too old to be watched.
 pub(crate) const GONE: u16 = 410;
 
-/// Where claims are.
+/// The path of claims.
 pub const CLAIMS: &str = "/apis/resource.k8s.io/v1/resourceclaims";
-/// Where slices are.
+/// The path of slices.
 pub const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 
-/// Where the API server is, and who asks.
+/// The address of the API server, and the client's credentials.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Its address, `https://HOST:PORT`; empty: that of the Pod's cluster.
+    /// Its address, `https://HOST:PORT`; empty for that of the Pod's cluster.
     pub server: String,
-    /// Its authority's certificates (PEM).
+    /// The certificates of its authority (PEM).
     pub ca: Option<PathBuf>,
-    /// A file with the token. It is read again for each request: tokens of
-    /// service accounts are replaced.
+    /// A file with the token. It is read again for each request, because tokens of service
+    /// accounts are replaced.
     pub token: Option<PathBuf>,
 }
 
@@ -54,16 +54,16 @@ pub struct Api {
 pub struct Event {
     /// `ADDED`, `MODIFIED`, `DELETED`, `BOOKMARK`, `ERROR`.
     pub kind: String,
-    /// Of what.
+    /// The object.
     pub object: Value,
 }
 
 impl Api {
-    /// Ready to ask.
+    /// Creates a client.
     ///
     /// # Errors
-    /// [`Error`]: no server is named, its certificates cannot be read, or it is
-    /// to be asked without proof of what it is.
+    /// [`Error`]: no server is configured, the certificates cannot be read, or the server
+    /// could not be authenticated.
     pub fn new(options: Options) -> Result<Self, Error> {
         let mut options = options;
         if options.server.is_empty() {
@@ -81,11 +81,12 @@ impl Api {
         }
         let secure = options.server.starts_with("https://");
         if secure != options.ca.is_some() {
-            let advice = "an https:// server is known by --ca, and no other server has one";
+            let advice = "use --ca with an https:// server, and only with one";
             return Err(Error::Configuration(advice.into()));
         }
         if options.token.is_some() && !secure {
-            let advice = "--token is for https:// servers: others would read it on the way";
+            let advice =
+                "use --token only with an https:// server: otherwise it would be sent in the clear";
             return Err(Error::Configuration(advice.into()));
         }
         let mut config = Agent::config_builder()
@@ -136,7 +137,7 @@ impl Api {
         answer(request.call().map_err(unreachable)?)
     }
 
-    /// Makes an object in a collection.
+    /// Creates an object in a collection.
     ///
     /// # Errors
     /// [`Error`].
@@ -144,7 +145,7 @@ impl Api {
         self.send(self.agent.post(self.url(path)), object)
     }
 
-    /// Replaces an object, if it is still the one that was read.
+    /// Replaces an object, if it has not changed since it was read.
     ///
     /// # Errors
     /// [`Error`]; [`Error::is_conflict`] if it changed.
@@ -165,8 +166,8 @@ impl Api {
         answer(request.send(text.as_str()).map_err(unreachable)?)
     }
 
-    /// Follows a collection from a version on, until `seen` breaks, the server
-    /// ends the watch, or so much time has passed.
+    /// Watches a collection from a version on, until `seen` breaks, the server ends the
+    /// watch, or the time is over.
     ///
     /// # Errors
     /// [`Error`].
@@ -200,7 +201,7 @@ impl Api {
             line.clear();
             let mut bounded = (&mut lines).take(MOST_EVENT);
             let count = bounded.read_until(b'\n', &mut line).unwrap_or(0);
-            // The server ended the watch, or the time is over.
+            // The server has ended the watch, or the time is over.
             if count == 0 || line.last() != Some(&b'\n') {
                 return Ok(None);
             }
@@ -243,7 +244,7 @@ fn refusal(code: u16, status: &Value) -> Error {
     let message = status.get("message").and_then(Value::as_str);
     Error::Refused {
         code,
-        message: message.unwrap_or("no reason is given").to_owned(),
+        message: message.unwrap_or("no reason was given").to_owned(),
     }
 }
 
@@ -254,7 +255,7 @@ pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     found.unwrap_or("")
 }
 
-/// Where one claim is.
+/// The path of a claim.
 #[must_use]
 pub fn claim_path(namespace: &str, name: &str) -> String {
     format!("/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}")

@@ -1,4 +1,4 @@
-//! A ResourceClaim: what of it is this driver's.
+//! The parts of a ResourceClaim that concern this driver.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -6,25 +6,25 @@ use serde_json::{Map, Value, json};
 use crate::api::text;
 use crate::{DRIVER, quantity};
 
-/// A device that a claim was given a share of.
+/// A share of a device that is allocated to a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Share {
-    /// The request of the claim that it answers.
+    /// The request of the claim that it satisfies.
     pub request: String,
-    /// The GPU host.
+    /// The GPU host, which is the pool's name.
     pub pool: String,
     /// The GPU.
     pub device: String,
-    /// Which share of the device.
+    /// The ID of the share.
     pub id: Option<String>,
-    /// Bytes of device memory; 0 where the claim has none.
+    /// Bytes of device memory; 0 if the claim has none.
     pub memory: u64,
-    /// Thousandths of the GPU's time; 0 where the claim has none.
+    /// Thousandths of the GPU's time; 0 if the claim has none.
     pub time: u32,
 }
 
-/// What both roles say to each other, in `status.devices[].data` of the claim.
-/// All of it is public.
+/// The messages of both roles to each other, in `status.devices[].data` of the claim. All
+/// of it is public.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Data {
@@ -34,13 +34,13 @@ pub struct Data {
     /// The public key of that node for this claim (PEM).
     #[serde(skip_serializing_if = "String::is_empty")]
     pub key: String,
-    /// Where the GPU host takes guests: `HOST:PORT`.
+    /// Where the GPU host accepts guests: `HOST:PORT`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub endpoint: String,
-    /// What proves the host (PEM).
+    /// The certificate of the authority that proves the host (PEM).
     #[serde(skip_serializing_if = "String::is_empty")]
     pub authority: String,
-    /// What proves the holder of the key (PEM).
+    /// The certificate for the node's key (PEM).
     #[serde(skip_serializing_if = "String::is_empty")]
     pub certificate: String,
     /// Why there is no lease.
@@ -48,7 +48,7 @@ pub struct Data {
     pub error: String,
 }
 
-/// The shares of this driver's devices that a claim has.
+/// The shares of this driver's devices that are allocated to a claim.
 #[must_use]
 pub fn shares(claim: &Value) -> Vec<Share> {
     let results = claim.pointer("/status/allocation/devices/results");
@@ -100,7 +100,7 @@ fn is_of(entry: &Value, share: &Share) -> bool {
         && entry.get("shareID").and_then(Value::as_str) == share.id.as_deref()
 }
 
-/// What the roles said of a share.
+/// Reads the roles' messages about a share.
 #[must_use]
 pub fn data(claim: &Value, share: &Share) -> Data {
     let devices = claim.pointer("/status/devices").and_then(Value::as_array);
@@ -111,7 +111,7 @@ pub fn data(claim: &Value, share: &Share) -> Data {
         .unwrap_or_default()
 }
 
-/// Replaces what the roles said of a share; empty data removes it.
+/// Replaces the roles' messages about a share. Empty data removes them.
 pub fn set_data(claim: &mut Value, share: &Share, data: &Data) {
     let Some(status) = claim.get_mut("status").and_then(Value::as_object_mut) else {
         return;
@@ -134,8 +134,7 @@ pub fn set_data(claim: &mut Value, share: &Share, data: &Data) {
     }
 }
 
-/// Whether this may be part of a path, as Kubernetes' uids, names and namespaces
-/// may.
+/// Whether this can be part of a path, like Kubernetes' uids, names and namespaces.
 #[must_use]
 pub fn is_plain(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';

@@ -1,9 +1,9 @@
-//! What a container of a claim finds: configuration, certificates and key, and
-//! the CDI file that leads it there.
+//! The files for containers of a claim: configuration, certificates and key, and the CDI
+//! file that mounts them.
 //!
-//! The directory of all claims is root's alone. That of one claim, and its
-//! files, are readable by every user: a container's user is not known before it
-//! runs, the container sees this directory only, and nobody else reaches it.
+//! Only root can access the directory of all claims. That of one claim, and its files, are
+//! readable by every user, because a container's user is not known before it runs. The
+//! container sees only this directory, and no other user of the host can reach it.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{ErrorKind, Write as _};
@@ -16,14 +16,14 @@ use serde_json::{Value, json};
 use crate::claim::Data;
 use crate::{DRIVER, Error};
 
-/// Where claims' files are.
+/// The directories for claims' files.
 #[derive(Debug, Clone)]
 pub struct Places {
-    /// A directory for each claim is in this one.
+    /// Contains a directory for each claim.
     pub claims: PathBuf,
-    /// The container runtime reads CDI files here.
+    /// The container runtime reads CDI files from here.
     pub cdi: PathBuf,
-    /// The guest's libraries on this node, for containers whose images have none.
+    /// The guest's libraries on this node, for containers whose images lack them.
     pub libraries: Option<PathBuf>,
 }
 
@@ -36,7 +36,7 @@ pub struct Files<'a> {
 }
 
 impl<'a> Files<'a> {
-    /// Of the claim with this uid, which must be [plain](crate::claim::is_plain).
+    /// The files of the claim with this uid, which must be [plain](crate::claim::is_plain).
     #[must_use]
     pub fn new(places: &'a Places, uid: &'a str) -> Self {
         let directory = places.claims.join(uid);
@@ -47,7 +47,7 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// The public key (PEM). Makes a key where there is none.
+    /// Returns the public key (PEM). Creates a key if there is none.
     ///
     /// # Errors
     /// [`Error`].
@@ -65,19 +65,19 @@ impl<'a> Files<'a> {
         }
         let (private, key) = issue::key()?;
         self.write("lease.key", &private)?;
-        // Last: with it the pair is whole.
+        // Written last: if it exists, the pair is complete.
         self.write("lease.pub", &key)?;
         Ok(key)
     }
 
-    /// The way to the lease.
+    /// Writes the address and the certificates of the lease, and the CDI file.
     ///
     /// # Errors
     /// [`Error`].
     pub fn lead_to(&self, data: &Data) -> Result<(), Error> {
         self.write("ca.pem", &data.authority)?;
         self.write("lease.pem", &data.certificate)?;
-        // JSON's strings are TOML's, too.
+        // JSON's strings are valid in TOML, too.
         let path = |name| json!(text_of(&self.directory.join(name)));
         let text = format!(
             "communicator = \"tcp\"\n\n[tcp]\naddress = {}\nca = {}\ncertificate = {}\nkey = {}\n\
@@ -129,7 +129,7 @@ impl<'a> Files<'a> {
         })
     }
 
-    /// Removes all of it.
+    /// Removes all files of the claim.
     ///
     /// # Errors
     /// [`Error`].
@@ -151,12 +151,12 @@ fn gone(removed: std::io::Result<()>) -> std::io::Result<()> {
     }
 }
 
-/// As JSON holds it: UTF-8.
+/// A path as UTF-8, for JSON.
 fn text_of(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// Replaces a file at once: nobody reads half of it, also after a crash.
+/// Replaces a file atomically, so that it is never incomplete, even after a crash.
 pub(crate) fn replace(path: &Path, text: &str) -> Result<(), Error> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let new = path.with_file_name(format!(".{name}.new"));

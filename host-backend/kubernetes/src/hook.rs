@@ -16,7 +16,7 @@ use crate::vm::{Options, Vm};
 /// The hook's socket, in the directory that virt-launcher searches.
 pub const SOCKET: &str = "paragpu.sock";
 
-/// Who is there.
+/// The interface with which virt-launcher identifies hooks.
 #[allow(missing_docs, reason = "generated")]
 pub mod info {
     tonic::include_proto!("kubevirt.hooks.info");
@@ -24,19 +24,19 @@ pub mod info {
 
 use info::info_server::{self, InfoServer};
 
-/// The hook, for each version of the interface.
+/// The hook. It implements each version of the interface.
 #[derive(Debug, Clone)]
 struct Hook {
     vm: Arc<Mutex<Vm>>,
-    /// The VM has ended.
+    /// Becomes true when the VM has ended.
     ended: watch::Sender<bool>,
 }
 
 impl Hook {
-    /// The domain with the VM's way to its claim.
+    /// Adds the VM's connection to its claim to the domain.
     async fn define(&self, domain: Vec<u8>) -> Result<Vec<u8>, Status> {
         let vm = Arc::clone(&self.vm);
-        // It waits for a process.
+        // In a blocking thread, because it waits for a process.
         let defined = tokio::task::spawn_blocking(move || match vm.lock() {
             Ok(mut vm) => vm.define(&domain),
             Err(_) => Err(Error::Vm("an earlier call failed".into())),
@@ -44,11 +44,11 @@ impl Hook {
         let defined = defined.await;
         match defined.map_err(|error| Status::internal(error.to_string()))? {
             Ok(domain) => {
-                tracing::info!("the VM reaches its claim over vsock");
+                tracing::info!("the VM can reach its claim over vsock");
                 Ok(domain.into_bytes())
             }
             Err(error) => {
-                tracing::warn!(%error, "the VM does not start");
+                tracing::warn!(%error, "the VM cannot be defined");
                 Err(Status::failed_precondition(format!("paragpu: {error}")))
             }
         }
@@ -73,7 +73,7 @@ impl info_server::Info for Hook {
     }
 }
 
-/// A version of the interface. All define domains alike.
+/// Implements a version of the interface. All versions define domains alike.
 macro_rules! version {
     ($version:ident, $package:literal, $($shutdown:tt)*) => {
         /// A version of the calls.
@@ -138,7 +138,7 @@ async fn serve_until(
         ended: ended.clone(),
     };
     let incoming = listen(&socket)?;
-    // virt-launcher may be another user of the Pod's.
+    // virt-launcher may run as another user of the Pod.
     let open = std::fs::Permissions::from_mode(0o660);
     std::fs::set_permissions(&socket, open).map_err(Error::file(&socket))?;
     let is_over = |mut over: watch::Receiver<bool>| async move {
@@ -152,7 +152,7 @@ async fn serve_until(
         }
         ended.send_replace(true);
     };
-    // A client that keeps its connection must not keep the Pod.
+    // A client that keeps its connection open must not keep the Pod alive.
     let late = async move {
         is_over(over).await;
         tokio::time::sleep(LEISURE).await;

@@ -1,5 +1,5 @@
-//! The role on a GPU host: publishes its GPUs, and opens leases for the claims
-//! that have shares of them.
+//! The role on a GPU host: publishes its GPUs, and claims leases of paragpud for the
+//! ResourceClaims that have shares of them.
 //!
 //! ```text
 //!            key in the claim                       certificate in the claim
@@ -8,9 +8,9 @@
 //!      Release to paragpud ◀──── deallocated, deleted, or no key any more ────┘
 //! ```
 //!
-//! Connections close when this process ends. The daemon keeps the leases for
-//! [`GRACE`] seconds, and the next process claims them again by the serial
-//! numbers that it finds in its own directory.
+//! Connections close when this process ends. The daemon keeps the leases for [`GRACE`]
+//! seconds. The next process claims them again by the serial numbers in its state
+//! directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -31,29 +31,29 @@ use crate::{Error, files, slice};
 
 /// How long a restart of this role may take before its leases end, in seconds.
 pub const GRACE: u32 = 60;
-/// How often everything is looked at again.
+/// How often all claims are checked again.
 const LOOK: Duration = Duration::from_secs(30);
-/// From something that failed to the next attempt.
+/// Time from a failure to the next attempt.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Attempts to write into a claim that others write, too.
+/// Maximum number of attempts to update a claim that others update, too.
 const ATTEMPTS: usize = 10;
 
-/// What the role is started with.
+/// The options of the role.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The host's name: that of its pool.
+    /// The host's name, which is that of its pool of devices.
     pub name: String,
     /// The daemon's control socket.
     pub control: PathBuf,
     /// The daemon's lease socket.
     pub lease: PathBuf,
-    /// Where the leases' serial numbers are kept.
+    /// The directory for the leases' serial numbers.
     pub state: PathBuf,
-    /// The GPUs are tainted: Pods that use them are evicted.
+    /// Whether to taint the GPUs, so that Pods that use them are evicted.
     pub drains: bool,
 }
 
-/// A lease that is kept in a file.
+/// The record of a lease, in a file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Kept {
     vm: String,
@@ -64,34 +64,35 @@ struct Kept {
 /// A lease.
 #[derive(Debug)]
 struct Leased {
-    /// `None` while the daemon is gone.
+    /// `None` while the daemon is not running.
     held: Option<Held>,
     kept: Kept,
     share: Share,
     said: Data,
-    /// Of its connection.
+    /// The number of its connection.
     number: u64,
 }
 
 enum News {
     /// All claims, from a list.
     All(Vec<Value>),
-    /// One changed.
+    /// A changed claim.
     Changed(Box<Value>),
-    /// One is gone.
+    /// The uid of a deleted claim.
     Gone(String),
-    /// A connection that holds a lease closed.
+    /// A connection that holds a lease was closed.
     Lost { uid: String, number: u64 },
-    /// The process is to end.
+    /// The process must end.
     End,
 }
 
-/// What fails, by what it is. Each failure is told once.
+/// Current failures, by what fails. Each is logged once.
 #[derive(Debug, Default)]
 struct Failures(BTreeMap<String, String>);
 
 impl Failures {
-    /// Tells of an outcome that is another than the last one. Is it good?
+    /// Logs a failure that differs from the last one. Returns whether the outcome is a
+    /// success.
     fn note(&mut self, what: &str, outcome: Result<(), Error>) -> bool {
         let Err(error) = outcome else {
             self.0.remove(what);
@@ -99,7 +100,7 @@ impl Failures {
         };
         let error = error.to_string();
         if self.0.get(what) != Some(&error) {
-            tracing::warn!(what, error, "it fails, and is tried again");
+            tracing::warn!(what, error, "this fails, and will be retried");
             self.0.insert(what.to_owned(), error);
         }
         false
@@ -115,17 +116,17 @@ struct Host {
     /// Claims with shares of this host, by uid.
     claims: BTreeMap<String, Value>,
     leases: BTreeMap<String, Leased>,
-    /// Connections so far.
+    /// Number of connections so far.
     number: u64,
-    /// Claims to look at.
+    /// Uids of claims to check.
     due: BTreeSet<String>,
     failures: Failures,
 }
 
-/// Serves until `end` returns. The leases then have their grace.
+/// Serves until `end` returns. The daemon keeps the leases for [`GRACE`] seconds.
 ///
 /// # Errors
-/// [`Error`]: nothing can be served from the beginning.
+/// [`Error`]: the role cannot start.
 pub fn run(api: &Api, options: Options, end: impl FnOnce() + Send + 'static) -> Result<(), Error> {
     std::fs::create_dir_all(&options.state).map_err(Error::file(&options.state))?;
     let (sender, news) = channel();
@@ -150,21 +151,21 @@ pub fn run(api: &Api, options: Options, end: impl FnOnce() + Send + 'static) -> 
     Ok(())
 }
 
-/// Tells of claims, for ever.
+/// Reports claims until the receiver is gone.
 fn follow(api: &Api, to: &Sender<News>) {
     loop {
         match follow_once(api, to) {
             Ok(ControlFlow::Continue(())) => {}
             Ok(ControlFlow::Break(())) => return,
             Err(error) => {
-                tracing::warn!(%error, "claims are not seen");
+                tracing::warn!(%error, "claims cannot be watched");
                 thread::sleep(AGAIN);
             }
         }
     }
 }
 
-/// Lists the claims, and follows them for a while. Breaks when nobody listens.
+/// Lists the claims, and watches them for a while. Breaks when the receiver is gone.
 fn follow_once(api: &Api, to: &Sender<News>) -> Result<ControlFlow<()>, Error> {
     let mut list = api.get(CLAIMS)?;
     let version = text(&list, "/metadata/resourceVersion").to_owned();
@@ -261,7 +262,7 @@ impl Host {
         ControlFlow::Continue(())
     }
 
-    /// Notes a claim, if it is this host's.
+    /// Records a changed claim. Only claims of this host are kept.
     fn changed(&mut self, claim: Value) {
         let uid = text(&claim, "/metadata/uid").to_owned();
         let own = |share: &Share| share.pool == self.options.name;
@@ -277,7 +278,7 @@ impl Host {
         }
     }
 
-    /// Removes what is kept of claims that ended while nobody looked.
+    /// Removes the records of claims that ended while this role was not running.
     fn forget(&self) {
         let entries = std::fs::read_dir(&self.options.state);
         for entry in entries.into_iter().flatten().flatten() {
@@ -289,7 +290,8 @@ impl Host {
         }
     }
 
-    /// Makes a claim's lease what the claim says.
+    /// Claims, replaces or releases a lease as its claim requires, and writes the result
+    /// into the claim.
     fn settle(&mut self, uid: &str) -> Result<(), Error> {
         let Some(claim) = self.claims.get(uid).cloned() else {
             self.release(uid);
@@ -308,7 +310,7 @@ impl Host {
         if self.leases.get(uid).is_none_or(|it| it.held.is_none()) {
             match self.lease(uid, &share, &data) {
                 Ok(()) => {}
-                // The daemon is there, and says why not.
+                // The daemon refuses the lease; the claim gets the reason.
                 Err(Error::Lease(error)) => {
                     self.say(&claim, &share, &data.key, |data| Data {
                         error: error.clone(),
@@ -329,7 +331,7 @@ impl Host {
         })
     }
 
-    /// Opens a lease, or claims it again.
+    /// Claims a lease. If there is a record of it, claims that lease again.
     fn lease(&mut self, uid: &str, share: &Share, data: &Data) -> Result<(), Error> {
         let path = self.kept(uid);
         let kept = std::fs::read(&path).ok();
@@ -361,7 +363,7 @@ impl Host {
         };
         let written = serde_json::to_string(&kept).unwrap_or_default();
         if let Err(error) = files::replace(&path, &written) {
-            // It is held, and ends with this process.
+            // The lease is valid, but ends with this process.
             tracing::warn!(claim = uid, %error, "a lease will not outlive a restart");
         }
         tracing::info!(claim = uid, vm = kept.vm, "a lease begins");
@@ -398,7 +400,7 @@ impl Host {
         }
     }
 
-    /// Writes into the claim, while it still asks for this key.
+    /// Writes a message into the claim, if its key is still the same.
     fn say(
         &self,
         claim: &Value,
@@ -412,7 +414,7 @@ impl Host {
         for _ in 0..ATTEMPTS {
             let there = claim::data(&claim, share);
             if there.key != key || claim::share(&claim).ok().as_ref() != Some(share) {
-                // The change is on its way here.
+                // The watch will report the change.
                 return Ok(());
             }
             let said = what(&there);
@@ -427,11 +429,13 @@ impl Host {
                 Err(error) => return Err(error),
             }
         }
-        Err(Error::Server("the claim changes all the time".into()))
+        Err(Error::Server(
+            "the claim changes too often to be updated".into(),
+        ))
     }
 }
 
-/// What the node said.
+/// The node's part of the messages.
 fn asked(data: &Data) -> Data {
     Data {
         node: data.node.clone(),

@@ -13,10 +13,11 @@ use paragpu_control::lease::{Claim, Lease};
 
 use crate::Error;
 
-/// Longest wait for the daemon's answer.
+/// How long to wait for the daemon's answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The connection that holds a lease. Closed, the lease has its grace.
+/// The connection that holds a lease. When it closes, the daemon keeps the lease for its
+/// grace period.
 #[derive(Debug)]
 pub(crate) struct Held {
     daemon: UnixStream,
@@ -57,9 +58,9 @@ impl Held {
         Ok((Self { daemon }, lease))
     }
 
-    /// Ends the lease. The connection stays until the daemon has said so.
+    /// Ends the lease. The connection stays open until the daemon has confirmed.
     pub(crate) fn release(self) {
-        // A daemon that is gone has ended it, or lets it lapse.
+        // A daemon that is gone has ended the lease, or will let it expire.
         let _ = json_lines::write(&self.daemon, &Request::Release {});
     }
 }

@@ -8,11 +8,11 @@
 //!  container ═════════════ CUDA over mutual TLS ═════════════════════════▶ session
 //! ```
 //!
-//! The API server is the only channel between both roles. What crosses it is
-//! public: a key's public half, certificates, an address.
+//! The API server is the only channel between the two roles. Everything sent through it is
+//! public: a public key, certificates, an address.
 //!
-//! A [`hook`] in the Pod of a KubeVirt VM gives the [VM](vm) a vsock that leads
-//! to the Pod's claim.
+//! A [`hook`] in the Pod of a KubeVirt VM gives the [VM](vm) a vsock that is connected to
+//! the Pod's claim.
 #![forbid(unsafe_code)]
 
 pub mod api;
@@ -34,27 +34,27 @@ use thiserror::Error;
 /// The driver's name, in classes, slices, claims and sockets.
 pub const DRIVER: &str = "gpu.paragpu.dev";
 
-/// Why something is not done.
+/// Errors of the driver.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// The API server cannot be asked.
+    /// The API server cannot be reached.
     #[error("the API server does not answer: {0}")]
     Server(String),
-    /// It refuses.
+    /// The API server refuses a request.
     #[error("the API server refuses ({code}): {message}")]
     Refused {
-        /// HTTP's code.
+        /// The HTTP status.
         code: u16,
-        /// What it says.
+        /// Its message.
         message: String,
     },
-    /// Its answer is not what Kubernetes says.
-    #[error("the API server's answer is not understood: {0}")]
+    /// Its response violates Kubernetes' API.
+    #[error("the API server sent an invalid response: {0}")]
     Answer(String),
     /// The claim cannot be served.
     #[error("{0}")]
     Claim(String),
-    /// The host's daemon cannot be asked.
+    /// The host's daemon cannot be reached.
     #[error("paragpud does not answer: {0}")]
     Daemon(String),
     /// The daemon refuses the lease.
@@ -63,40 +63,40 @@ pub enum Error {
     /// A file cannot be used.
     #[error("cannot use {}: {source}", path.display())]
     File {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// What the system said.
+        /// The system error.
         #[source]
         source: std::io::Error,
     },
     /// The configuration cannot be read.
     #[error("{0}")]
     Configuration(String),
-    /// There is no key.
+    /// A key could not be created.
     #[error(transparent)]
     Key(#[from] paragpu_communicator_secure::issue::IssueError),
     /// The plugin's sockets fail.
     #[error("the plugin's sockets fail: {0}")]
     Sockets(String),
-    /// A VM has no way to its claim.
+    /// A VM cannot be connected to its claim.
     #[error("{0}")]
     Vm(String),
-    /// A VM's domain cannot have one.
+    /// A VM's domain cannot have a vsock.
     #[error(transparent)]
     Domain(#[from] paragpu_libvirt::Error),
-    /// A VM's programs cannot come in.
+    /// The door for a VM's programs cannot be opened.
     #[error(transparent)]
     Door(#[from] paragpu_pool::Error),
 }
 
 impl Error {
-    /// The object changed since it was read.
+    /// Whether the object has changed since it was read.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Refused { code: 409, .. })
     }
 
-    /// There is no such object.
+    /// Whether there is no such object.
     #[must_use]
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Refused { code: 404, .. })

@@ -27,13 +27,13 @@ struct Arguments {
 
 #[derive(Debug, Args)]
 struct Server {
-    /// The API server's address; that of the Pod's cluster if not given.
+    /// The API server's address; if empty, that of the Pod's cluster
     #[arg(long, global = true, default_value = "")]
     server: String,
-    /// The certificates of its authority (PEM).
+    /// The certificates of its authority (PEM)
     #[arg(long, global = true, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// A file with the token.
+    /// A file with the token
     #[arg(long, global = true, value_name = "FILE")]
     token: Option<PathBuf>,
 }
@@ -42,49 +42,50 @@ struct Server {
 enum Role {
     /// On a GPU host: publishes its GPUs, and opens leases for claims.
     Host {
-        /// The host's name, which its pool of devices has.
+        /// The host's name, also that of its pool of devices
         #[arg(long, env = "NODE_NAME")]
         name: String,
-        /// Where the leases' serial numbers are kept.
+        /// The directory for the leases' serial numbers
         #[arg(long, default_value = "/var/lib/paragpu-kubernetes/leases")]
         state: PathBuf,
-        /// Taint the GPUs: Kubernetes evicts the Pods that use them.
+        /// Taint the GPUs, so that Kubernetes evicts the Pods that use them
         #[arg(long)]
         drain: bool,
     },
-    /// On a node of Pods: the kubelet's plugin.
+    /// On a node with Pods: serves as the kubelet's plugin.
     Node {
-        /// The node's name.
+        /// The node's name
         #[arg(long, env = "NODE_NAME")]
         name: String,
-        /// A directory for claims' files, at the same path for container runtime and plugin.
+        /// A directory for claims' files, at the same path for the container runtime and
+        /// the plugin
         #[arg(long, default_value = "/var/lib/paragpu-kubernetes/claims")]
         claims: PathBuf,
-        /// Where the container runtime reads CDI files.
+        /// The directory from which the container runtime reads CDI files
         #[arg(long, default_value = "/var/run/cdi")]
         cdi: PathBuf,
-        /// The guest's libraries on the node, to mount into containers and set
-        /// as LD_LIBRARY_PATH. Without it images bring them along.
+        /// The guest's libraries on the node, to mount into containers and set as
+        /// LD_LIBRARY_PATH. Without this option, images must contain them
         #[arg(long, value_name = "DIRECTORY")]
         libraries: Option<PathBuf>,
-        /// The kubelet's directory.
+        /// The kubelet's directory
         #[arg(long, default_value = "/var/lib/kubelet")]
         kubelet: PathBuf,
     },
-    /// Beside a KubeVirt VM: a hook sidecar that leads the VM's vsock to the claim
-    /// of this container.
+    /// Beside a KubeVirt VM: serves as a hook sidecar that connects the VM's vsock to this
+    /// container's claim.
     Hook {
-        /// The directory that KubeVirt shares between hook and VM.
+        /// The directory that KubeVirt shares between hook and VM
         #[arg(long, default_value = "/var/run/kubevirt-hooks")]
         directory: PathBuf,
-        /// The same directory in the VM's container. KubeVirt names it by the
-        /// hook's place in the VMI's annotation: hook-sidecar-1 for the second.
+        /// The same directory in the VM's container. KubeVirt names it by the hook's
+        /// position in the VMI's annotation, such as hook-sidecar-1 for the second hook
         #[arg(long, default_value = "/var/run/kubevirt-hooks/hook-sidecar-0")]
         compute: PathBuf,
-        /// vhost-device-vsock of rust-vmm, which serves the vsock.
+        /// The program vhost-device-vsock of rust-vmm, which serves the vsock
         #[arg(long, value_name = "PROGRAM", default_value = "vhost-device-vsock")]
         vsock: PathBuf,
-        /// The port of the vsock that leads to the claim.
+        /// The port of the vsock that is connected to the claim
         #[arg(long, default_value_t = 7014)]
         port: u32,
     },
@@ -134,7 +135,7 @@ fn run(arguments: Arguments) -> Result<(), Error> {
             libraries,
             kubelet,
         } => {
-            // Containers' users read the files.
+            // Users of containers must be able to read the files.
             rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
             let places = Places {
                 claims,
@@ -161,13 +162,13 @@ fn run(arguments: Arguments) -> Result<(), Error> {
     }
 }
 
-/// Ends with SIGTERM or SIGINT.
+/// Waits for SIGTERM or SIGINT.
 async fn end() {
     let (Ok(mut term), Ok(mut int)) = (
         signal(SignalKind::terminate()),
         signal(SignalKind::interrupt()),
     ) else {
-        tracing::error!("SIGTERM and SIGINT cannot be waited for");
+        tracing::error!("cannot handle SIGTERM and SIGINT");
         return;
     };
     tokio::select! {

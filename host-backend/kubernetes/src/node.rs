@@ -1,8 +1,7 @@
-//! The role on a node of Pods: asks for a claim's lease, and makes the files
-//! that lead its containers there.
+//! The role on a node with Pods: requests a claim's lease, and writes the files with which
+//! its containers connect to it.
 //!
-//! Everything that outlives a call is in files, so this role may restart at
-//! any time.
+//! All state that outlives a call is in files, so this role may restart at any time.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -17,10 +16,10 @@ use crate::api::{Api, GONE, claim_path, text};
 use crate::claim::{self, Data, Share};
 use crate::files::{Files, Places};
 
-/// Longest wait for a lease; the kubelet asks again.
+/// How long a call waits for a lease. The kubelet retries.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Which claim the kubelet means.
+/// The claim that the kubelet names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named {
     /// Its namespace.
@@ -31,12 +30,12 @@ pub struct Named {
     pub uid: String,
 }
 
-/// What is ready for a claim's containers.
+/// A claim that is ready for its containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prepared {
     /// The share.
     pub share: Share,
-    /// The CDI device.
+    /// The name of the CDI device.
     pub device: String,
 }
 
@@ -46,21 +45,21 @@ pub struct Node {
     api: Api,
     name: String,
     places: Places,
-    /// Uids of claims that a call works on.
+    /// Uids of claims that a call is working on.
     busy: Mutex<BTreeSet<String>>,
 }
 
-/// What a claim says so far.
+/// The progress of a claim's lease.
 enum Progress {
     /// There is a lease.
     Ready(Data),
-    /// Not yet, at this version.
+    /// There is no lease yet, as of this version of the claim.
     Waits(String),
-    /// Another wrote it meanwhile.
+    /// The claim was changed by another writer.
     Changed,
 }
 
-/// A claim that one call works on.
+/// Marks a claim as being worked on, until it is dropped.
 struct Busy<'a> {
     node: &'a Node,
     uid: &'a str,
@@ -75,10 +74,10 @@ impl Drop for Busy<'_> {
 }
 
 impl Node {
-    /// On the node of this name.
+    /// Creates the role for the node with this name.
     ///
     /// # Errors
-    /// [`Error`]: the directory for claims cannot be made root's alone.
+    /// [`Error`]: the directory for claims cannot be created, or not restricted to root.
     pub fn new(api: Api, name: String, places: Places) -> Result<Self, Error> {
         let claims = &places.claims;
         std::fs::create_dir_all(claims).map_err(Error::file(claims))?;
@@ -92,11 +91,11 @@ impl Node {
         })
     }
 
-    /// Checks the kubelet's words, and keeps other calls away from the claim.
+    /// Checks the names that the kubelet gave, and keeps other calls from the claim.
     fn begin<'a>(&'a self, named: &'a Named) -> Result<Busy<'a>, Error> {
         let parts = [&named.namespace, &named.name, &named.uid];
         if !parts.iter().all(|part| claim::is_plain(part)) {
-            return Err(Error::Claim("the claim's name or uid is none".into()));
+            return Err(Error::Claim("the claim's name or uid is invalid".into()));
         }
         let busy = self.busy.lock();
         let mut busy = busy.map_err(|_| Error::Claim("another call failed".into()))?;
@@ -105,7 +104,7 @@ impl Node {
                 node: self,
                 uid: &named.uid,
             }),
-            false => Err(Error::Claim("another call works on this claim".into())),
+            false => Err(Error::Claim("another call is working on this claim".into())),
         }
     }
 
@@ -138,7 +137,7 @@ impl Node {
         })
     }
 
-    /// Asks for the lease, or reads it.
+    /// Requests the lease, or reads the answer.
     fn progress(
         &self,
         path: &str,
@@ -159,7 +158,7 @@ impl Node {
         }
         if !data.node.is_empty() && data.node != self.name {
             return Err(Error::Claim(format!(
-                "the claim is used on node {}, and on one at a time only",
+                "the claim is in use on node {}; it can be used on one node at a time",
                 data.node
             )));
         }
@@ -177,12 +176,12 @@ impl Node {
         }
     }
 
-    /// Waits until the claim is another than at `version`.
+    /// Waits until the claim has changed since `version`.
     fn wait(&self, named: &Named, version: &str, deadline: Instant) -> Result<(), Error> {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(Error::Lease(
-                "the GPU host does not answer the claim".into(),
+                "the GPU host has not answered the claim".into(),
             ));
         }
         let path = format!(
@@ -197,13 +196,14 @@ impl Node {
             });
         match seen {
             Ok(_) => Ok(()),
-            // What is asked for is too old to be followed, and is read anew.
+            // The version is too old to be watched. The caller reads the claim again.
             Err(Error::Refused { code: GONE, .. }) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Removes what [`Node::prepare`] made. The GPU host ends the lease.
+    /// Removes the files and the request of [`Node::prepare`]. The GPU host then ends the
+    /// lease.
     ///
     /// # Errors
     /// [`Error`].

@@ -17,16 +17,16 @@ use tonic::{Request, Response, Status};
 use crate::node::{Named, Node};
 use crate::{DRIVER, Error};
 
-/// How long calls in flight may take when the process is to end.
+/// How long calls in flight may take after the process was told to end.
 pub(crate) const LEISURE: Duration = Duration::from_secs(5);
 
-/// What the kubelet asks a driver.
+/// The kubelet's interface of drivers.
 #[allow(missing_docs, reason = "generated")]
 pub mod dra {
     tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
 }
 
-/// What the kubelet asks a plugin that it finds.
+/// The kubelet's interface of plugin registration.
 #[allow(missing_docs, reason = "generated")]
 pub mod registration {
     tonic::include_proto!("pluginregistration");
@@ -35,17 +35,17 @@ pub mod registration {
 use dra::dra_plugin_server::{DraPlugin, DraPluginServer};
 use registration::registration_server::{Registration, RegistrationServer};
 
-/// The sockets.
+/// The sockets of the plugin.
 #[derive(Debug, Clone)]
 pub struct Sockets {
-    /// Of the driver.
+    /// The driver's socket.
     pub driver: PathBuf,
-    /// Where the kubelet looks for plugins.
+    /// The registration socket, in the directory that the kubelet searches for plugins.
     pub registration: PathBuf,
 }
 
 impl Sockets {
-    /// Where the kubelet of this directory looks.
+    /// The sockets for a kubelet with this directory.
     #[must_use]
     pub fn of(kubelet: &Path) -> Self {
         Self {
@@ -63,8 +63,8 @@ struct Driver {
 }
 
 impl Driver {
-    /// Works on a request's claims, each beside the sockets and the others: it
-    /// waits for the API server. What came of each, by uid.
+    /// Works on the claims of a request, each in a blocking thread, because it waits for
+    /// the API server. Returns the outcomes by uid.
     async fn each<T: Send + 'static>(
         &self,
         claims: Vec<dra::Claim>,
@@ -117,7 +117,7 @@ impl DraPlugin for Driver {
                     error: String::new(),
                 },
                 Err(error) => {
-                    tracing::warn!(claim = uid, %error, "a claim is not prepared");
+                    tracing::warn!(claim = uid, %error, "a claim cannot be prepared");
                     dra::NodePrepareResourceResponse {
                         devices: Vec::new(),
                         error: error.to_string(),
@@ -172,14 +172,14 @@ impl Registration for Registrar {
     ) -> Result<Response<registration::RegistrationStatusResponse>, Status> {
         let status = request.into_inner();
         match status.plugin_registered {
-            true => tracing::info!("the kubelet knows the driver"),
+            true => tracing::info!("the kubelet has registered the driver"),
             false => tracing::error!(error = status.error, "the kubelet refuses the driver"),
         }
         Ok(Response::new(registration::RegistrationStatusResponse {}))
     }
 }
 
-/// A socket in place of that of an earlier process.
+/// Listens on a socket. Replaces that of an earlier process.
 pub(crate) fn listen(path: &Path) -> Result<UnixListenerStream, Error> {
     if let Some(parent) = path.parent() {
         let mut builder = std::fs::DirBuilder::new();
@@ -196,9 +196,9 @@ pub(crate) fn listen(path: &Path) -> Result<UnixListenerStream, Error> {
     Ok(UnixListenerStream::new(listener))
 }
 
-/// Serves the kubelet until `end`. The registration's socket comes last and
-/// goes first, because the kubelet calls the driver as soon as it is there.
-/// Calls in flight at the end may take [`LEISURE`]; the kubelet repeats them.
+/// Serves the kubelet until `end`. The registration socket is created last and removed
+/// first, because the kubelet calls the driver while it exists. Calls in flight at the end
+/// may take [`LEISURE`]; the kubelet repeats those that are cut off.
 ///
 /// # Errors
 /// [`Error`].
@@ -208,7 +208,7 @@ pub fn serve(node: Node, sockets: &Sockets, end: impl Future<Output = ()>) -> Re
         .build()
         .map_err(|error| Error::Sockets(error.to_string()))?;
     let done = runtime.block_on(serve_until(node, sockets, end));
-    // Calls that took longer end with the process.
+    // Calls that take longer end with the process.
     runtime.shutdown_background();
     done
 }

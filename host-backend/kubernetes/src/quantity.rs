@@ -1,7 +1,7 @@
 //! Kubernetes' quantities: `20Gi`, `1500M`, `250`, `500m`, `2e9`.
 
-/// A quantity as a whole number, rounded up; `None` for what is none, is
-/// negative or does not fit.
+/// Parses a quantity and rounds it up to an integer. `None` if it is malformed, negative or
+/// too large.
 #[must_use]
 pub fn parse(text: &str) -> Option<u64> {
     let end = text

@@ -7,16 +7,16 @@ use crate::DRIVER;
 use crate::Error;
 use crate::api::{Api, SLICES, text};
 
-/// A whole GPU's time.
+/// The time of a whole GPU, in thousandths.
 pub const TIME: u32 = 1000;
-/// What a claim has that does not ask for time, in thousandths.
+/// The time of a claim that requests none, in thousandths.
 const LITTLE: u32 = 10;
-/// The least memory that is given, and what memory is given in steps of.
+/// The minimum and the granularity of memory, in bytes.
 const STEP: u64 = 1 << 20;
-/// What a claim has that does not ask for memory.
+/// The memory of a claim that requests none, in bytes.
 const SOME: u64 = 1 << 30;
 
-/// A device of the slice for each GPU.
+/// The slice, with a device for each GPU.
 #[must_use]
 pub fn spec(host: &str, gpus: &[DeviceInfo], drains: bool) -> Value {
     let devices: Vec<Value> = gpus
@@ -64,10 +64,10 @@ fn device(gpu: &DeviceInfo, drains: bool) -> Value {
     device
 }
 
-/// What requests may select by; the names are those of NVIDIA's own driver where
-/// it has them.
+/// The attributes by which requests can select. The names are those of NVIDIA's own driver
+/// if it has them.
 fn attributes(gpu: &DeviceInfo) -> Value {
-    // An attribute's text has 64 bytes at most.
+    // The text of an attribute has at most 64 bytes.
     let name: String = gpu.name.chars().filter(char::is_ascii).take(64).collect();
     let kind = gpu.device.split(':').next().unwrap_or("");
     let texts = [
@@ -84,7 +84,7 @@ fn attributes(gpu: &DeviceInfo) -> Value {
         let whole = format!("{version}.0");
         (key, version.as_str(), json!({"version": whole}))
     });
-    // A daemon of an earlier release does not tell all.
+    // A daemon of an earlier release does not report all of them.
     let told = texts
         .into_iter()
         .chain(versions)
@@ -99,19 +99,19 @@ fn attributes(gpu: &DeviceInfo) -> Value {
     attributes.into()
 }
 
-/// The device of a GPU.
+/// The name of a GPU's device.
 #[must_use]
 pub fn name_of(gpu: u32) -> String {
     format!("gpu-{gpu}")
 }
 
-/// The GPU of a device.
+/// The GPU of a device with this name.
 #[must_use]
 pub fn gpu_of(device: &str) -> Option<u32> {
     device.strip_prefix("gpu-")?.parse().ok()
 }
 
-/// Publishes the slice, if it is not published as it is.
+/// Publishes the slice, unless it is published unchanged.
 ///
 /// # Errors
 /// [`Error`].
@@ -134,7 +134,7 @@ pub fn publish(api: &Api, host: &str, spec: &Value) -> Result<(), Error> {
     let generation = slice.pointer("/spec/pool/generation");
     let generation = generation.and_then(Value::as_u64).unwrap_or(0);
     if text(&slice, "/spec/driver") != DRIVER || text(&slice, "/spec/pool/name") != host {
-        let whose = format!("the slice {name} is not this host's");
+        let whose = format!("the slice {name} belongs to another host");
         return Err(Error::Configuration(whose));
     }
     let mut wanted = spec.clone();
@@ -154,8 +154,8 @@ pub fn publish(api: &Api, host: &str, spec: &Value) -> Result<(), Error> {
     api.replace(&path, &slice).map(drop)
 }
 
-/// Whether an object on the server is equal to the wanted one. The server adds
-/// fields and times, and rewrites quantities.
+/// Whether an object on the server is equal to the wanted one. The server adds fields and
+/// times, and normalizes quantities.
 fn same(wanted: &Value, there: &Value) -> bool {
     match (wanted, there) {
         (Value::Object(wanted), Value::Object(there)) => {

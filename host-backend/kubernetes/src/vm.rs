@@ -1,5 +1,5 @@
-//! The way from a KubeVirt VM to its claim: the VM's vsock, the daemon that
-//! serves it, and the door that leads from there to the claim's lease.
+//! The connection from a KubeVirt VM to its claim: the VM's vsock, the daemon that serves
+//! it, and the door that relays from there to the claim's lease.
 //!
 //! ```text
 //!  VM                     compute container    hook's container            GPU host
@@ -26,18 +26,18 @@ use paragpu_pool::door::{Door, Entry};
 
 use crate::Error;
 
-/// How long the vsock's daemon may take to listen.
+/// How long the vsock's daemon may take to start listening.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two looks at its socket.
+/// Interval between two checks of its socket.
 const LOOK: Duration = Duration::from_millis(10);
-/// The VM's context identifier. Nobody else is behind this daemon.
+/// The VM's context identifier. This daemon serves no other VM.
 const CID: u32 = 3;
-/// The directory of the sockets, in the one that the containers share. It is made
-/// for the VM's start only: virt-launcher takes any socket that it finds before
-/// for a hook's.
+/// The directory of the sockets, inside the one that the containers share. It is created
+/// only when the VM starts, because virt-launcher takes any socket that it finds before
+/// that for a hook's.
 const OWN: &str = "paragpu";
 
-/// The places and programs of a VM.
+/// The paths and programs of a VM.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The directory that this container shares with the VM's.
@@ -46,18 +46,18 @@ pub struct Options {
     pub compute: PathBuf,
     /// The vhost-user daemon that serves the vsock.
     pub vsock: PathBuf,
-    /// The port of the vsock that leads to the claim.
+    /// The port of the vsock that is connected to the claim.
     pub port: u32,
 }
 
-/// The way of one VM, once it is to start.
+/// The connection of one VM, which is created when the VM starts.
 #[derive(Debug)]
 pub struct Vm {
     options: Options,
     way: Option<Way>,
 }
 
-/// What serves the VM. It ends with this value.
+/// The processes and sockets that serve the VM. Dropping it ends them.
 #[derive(Debug)]
 struct Way {
     daemon: Child,
@@ -72,18 +72,18 @@ impl Drop for Way {
 }
 
 impl Vm {
-    /// Not yet started.
+    /// Starts nothing yet.
     #[must_use]
     pub fn new(options: Options) -> Self {
         let way = None;
         Self { options, way }
     }
 
-    /// The VM's domain with its way to the claim, which is there when this returns.
+    /// Adds a vsock to the VM's domain, and starts what connects it to the claim.
     ///
     /// # Errors
-    /// [`Error`]: the domain cannot have it, this container has no claim, or the
-    /// vsock's daemon does not start.
+    /// [`Error`]: the domain cannot have a vsock, this container has no claim, or the
+    /// vsock's daemon cannot be started.
     pub fn define(&mut self, domain: &[u8]) -> Result<String, Error> {
         let domain = std::str::from_utf8(domain)
             .map_err(|_| Error::Vm("the domain's XML is not UTF-8".into()))?;
@@ -127,7 +127,8 @@ impl Vm {
             .spawn()
             .map_err(Error::file(&self.options.vsock))?;
         let deadline = Instant::now() + PATIENCE;
-        // Connecting would be taken for QEMU.
+        // Not checked by connecting, because the daemon would take that connection for
+        // QEMU's.
         while !socket.exists() {
             let ended = daemon.try_wait().map_err(Error::file(&socket))?;
             if ended.is_some() || Instant::now() > deadline {
@@ -153,7 +154,7 @@ fn option(name: &str, path: &std::path::Path) -> std::ffi::OsString {
     option
 }
 
-/// Where the claim's lease is, and what opens it.
+/// The address and the credentials of the claim's lease.
 fn claim(tcp: &Tcp) -> Result<(&str, Credentials), Error> {
     let Some(address) = tcp.address.0.as_deref() else {
         let advice = "this container has no claim: its resources.claims must name one, whose \

@@ -1,5 +1,5 @@
-//! The node's role as the kubelet sees it: gRPC over its two sockets. The API
-//! server is a stand-in, and the test plays the GPU host.
+//! The node's role as the kubelet sees it: gRPC over its two sockets. The API server is a
+//! stand-in, and the test acts as the GPU host.
 
 mod common;
 
@@ -58,7 +58,7 @@ impl Plugin {
         let server = std::thread::spawn(move || {
             plugin::serve(node, &own, async { drop(ended.await) }).unwrap();
         });
-        // The registration's socket is the last to listen.
+        // The registration socket is created last.
         while std::os::unix::net::UnixStream::connect(&ready).is_err() {
             std::thread::yield_now();
         }
@@ -111,7 +111,7 @@ impl Plugin {
 
     fn stop(self) {
         drop(self.end);
-        // With its connections, which it would have to work on to see the end.
+        // Closes its connections, which the plugin would otherwise serve until its end.
         drop(self.kubelet);
         self.server.join().unwrap();
         for socket in [&self.sockets.registration, &self.sockets.driver] {
@@ -138,7 +138,7 @@ fn allocated(name: &str, uid: &str) -> Value {
     })
 }
 
-/// What a GPU host says once it has the node's key.
+/// Answers like a GPU host once the claim has the node's key.
 fn host(server: &Server, name: &'static str, said: Data) -> JoinHandle<String> {
     let server = server.clone();
     std::thread::spawn(move || {
@@ -235,7 +235,7 @@ fn a_claim_is_prepared_once_and_unprepared() {
     let tcp = guest.values.tcp;
     assert_eq!(tcp.address.0.as_deref(), Some("gpu1.example:7474"));
     assert_eq!((&tcp.key, tcp.key_shared), (&own.join("lease.key"), true));
-    // The host's users stay outside, and a container's user, inside, reads all.
+    // Users of the host have no access; a container's user, inside, can read everything.
     assert_eq!((mode(&plugin.places.claims), mode(&own)), (0o700, 0o755));
     assert_eq!(mode(&tcp.key), 0o644);
 
@@ -253,7 +253,7 @@ fn a_claim_is_prepared_once_and_unprepared() {
         edits["mounts"][0]["containerPath"]
     );
 
-    // The plugin restarts; the kubelet asks again, and nothing changes.
+    // The plugin restarts. The kubelet calls again, and nothing changes.
     let (key, version) = (read("lease.key"), server.get("mine"));
     plugin.stop();
     let plugin = Plugin::start(&server, directory.path(), "node1");
@@ -317,7 +317,7 @@ fn a_claim_that_cannot_be_served_says_why() {
     server.put("mine", &allocated("mine", UID));
     assert!(error("mine", "other-uid").contains("a different one"));
     for uid in ["..", "a/b", ""] {
-        assert!(error("mine", uid).contains("is none"), "{uid}");
+        assert!(error("mine", uid).contains("is invalid"), "{uid}");
     }
     server.put(
         "waits",
@@ -327,7 +327,7 @@ fn a_claim_that_cannot_be_served_says_why() {
     );
     assert!(error("waits", "w").contains("no device"));
 
-    // A host that refuses.
+    // A host that refuses the lease.
     let refused = Data {
         error: "this host gives no GPU 0".into(),
         ..Data::default()
@@ -336,7 +336,7 @@ fn a_claim_that_cannot_be_served_says_why() {
     assert!(error("mine", UID).contains("this host gives no GPU 0"));
     host.join().unwrap();
 
-    // Another node has the claim.
+    // Another node uses the claim.
     let mut claim = allocated("theirs", "t");
     let share = claim::share(&claim).unwrap();
     let theirs = Data {

@@ -1,5 +1,5 @@
-//! The body of a lease's job: claims the lease of the host's daemon and holds
-//! it until its user, its engine or its daemon ends it.
+//! The agent, which is the program of a lease's job. It claims the lease from the host's
+//! daemon and holds it until the holder, the engine or the daemon ends it.
 
 use std::io::{Write, stdin, stdout};
 use std::os::unix::net::UnixStream;
@@ -17,12 +17,12 @@ use crate::event;
 use crate::message::{self, FromAgent, ToAgent};
 use crate::slurm;
 
-/// How often each side says that it is there.
+/// How often each side sends a sign of life.
 pub(crate) const BEAT: Duration = Duration::from_secs(1);
-/// From the user's last word to the end of the lease. Longer than the holder
-/// waits for a host before it goes elsewhere.
+/// The lease ends after this silence of its holder. It is longer than the holder waits for
+/// a host before it moves the lease.
 const SILENCE: Duration = Duration::from_secs(45);
-/// How long a daemon is waited for that is being restarted.
+/// How long to wait for a daemon that is being restarted.
 const RESTART: Duration = Duration::from_secs(25);
 
 /// The command line of an agent.
@@ -30,11 +30,11 @@ const RESTART: Duration = Duration::from_secs(25);
 pub struct Options {
     /// The daemon's lease socket.
     pub socket: PathBuf,
-    /// The engine's job, by its number.
+    /// The number of the engine's job, if there is one.
     pub job: Option<u64>,
-    /// The host's name in the engine.
+    /// The name of the host in the engine.
     pub host: String,
-    /// The GPU, if there is no job.
+    /// The GPU of the lease, if there is no job.
     pub gpu: u32,
 }
 
@@ -42,7 +42,7 @@ enum Event {
     User(Option<ToAgent>),
     Daemon(Option<Response>),
     Signal(i32),
-    /// The pool is rebalanced; where to, if the engine says.
+    /// The pool is rebalanced. The destination, if the engine knows one.
     Rebalanced(Option<String>),
 }
 
@@ -52,13 +52,13 @@ struct Agent {
     daemon: UnixStream,
     events: Receiver<Event>,
     sender: Sender<Event>,
-    /// The lease stands under this name.
+    /// The name of the lease, once it exists.
     name: Option<Name>,
     asked: Option<Asked>,
     heard: Instant,
 }
 
-/// How the search for a daemon ended.
+/// The outcome of waiting for a daemon.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Back,
@@ -75,7 +75,7 @@ enum Asked {
 /// Holds a lease. Returns when it is over.
 ///
 /// # Errors
-/// [`Error`]: there was none, or it ended before its user ended it.
+/// [`Error`]: there was no lease, or it ended before its holder released it.
 pub fn run(options: Options) -> Result<(), Error> {
     let (sender, events) = channel();
     event::lines(stdin(), sender.clone(), Event::User);
@@ -89,7 +89,7 @@ pub fn run(options: Options) -> Result<(), Error> {
         checkpoint,
     }) = claim_of(&events)?
     else {
-        return Err(Error::NoLease("its user said nothing".into()));
+        return Err(Error::NoLease("its holder sent no claim".into()));
     };
     let claim = Claim {
         job: options.job,
@@ -124,7 +124,7 @@ pub fn run(options: Options) -> Result<(), Error> {
     outcome
 }
 
-/// What follows the user's hello.
+/// Receives the message after the holder's hello.
 fn claim_of(events: &Receiver<Event>) -> Result<Option<ToAgent>, Error> {
     let refused = |reason: String| {
         let _ = say(&FromAgent::Over {
@@ -160,7 +160,7 @@ fn connect(socket: &Path, claim: &Claim, sender: &Sender<Event>) -> Result<UnixS
     Ok(daemon)
 }
 
-/// Tells the user. Where nobody listens the lease has no user.
+/// Sends a message to the holder. An error means that the holder is gone.
 fn say(message: &FromAgent) -> Result<(), Error> {
     let text = json_lines::encode(message).map_err(|error| Error::NoLease(error.to_string()))?;
     let mut out = stdout().lock();
@@ -202,8 +202,8 @@ impl Agent {
         }
     }
 
-    /// Asks the engine for the destination of the lease. A controller that is down lets
-    /// nobody wait for this: the lease's user hears the agent all the time.
+    /// Asks the engine for the destination of the lease, in a thread: a controller that is
+    /// down must not delay the signs of life to the holder.
     fn look_where_to(&self) {
         let (job, sender) = (self.options.job, self.sender.clone());
         std::thread::spawn(move || {
@@ -222,7 +222,7 @@ impl Agent {
             ToAgent::Restore { directory } => (Request::Restore { directory }, Asked::Restore),
         };
         self.asked = Some(asked);
-        // One that is gone is found so by its reader.
+        // The reader of the connection notices if the daemon is gone.
         let _ = json_lines::write(&self.daemon, &request);
         Ok(())
     }
@@ -257,12 +257,13 @@ impl Agent {
                 None => Ok(()),
             },
             _ => Err(Error::NoLease(
-                "the daemon's answer is not understood".into(),
+                "the daemon sent an unexpected answer".into(),
             )),
         }
     }
 
-    /// The daemon is gone. The next one gets the same claim.
+    /// Waits for the next daemon after the connection was lost, and claims the same lease
+    /// again.
     fn come_back(&mut self) -> Result<Outcome, Error> {
         let Some(name) = self.name.clone() else {
             return Err(Error::NoLease("the host's daemon ended".into()));

@@ -1,5 +1,5 @@
-//! The way from a VM to its lease: a socket of the VM's host that leads to the lease's
-//! host, wherever that is. The VM needs neither network nor key.
+//! The connection from a VM to its lease: a socket on the VM's host whose connections are
+//! relayed to the lease's host, wherever that is. The VM needs neither network nor key.
 //!
 //! ```text
 //!  VM                         VM's host                        GPU host
@@ -23,55 +23,55 @@ use paragpu_protocol::handshake::{Refusal, VERSION};
 
 use crate::Error;
 
-/// Most connections of a VM at once. Each has a thread.
+/// Maximum number of concurrent connections of a VM. Each has a thread.
 const MOST: usize = 128;
-/// How long each address of the lease's host may take to answer.
+/// How long each address of the lease's host may take to accept a connection.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a program whose lease is over may take to say hello.
+/// How long a program whose lease is over may take to send its hello.
 const GREETING: Duration = Duration::from_secs(2);
-/// Longest hello of a program.
+/// Maximum number of bytes of a program's hello.
 const HELLO: usize = 4096;
-/// Pause after a failure to accept, such as too many open files.
+/// Pause after a failed accept, such as for too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Where a VM's programs come in.
+/// Where a VM's programs connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
     /// A unix socket, to which a hypervisor maps a port of the VM's vsock.
     Unix(PathBuf),
-    /// A port of this host's vsock, for the VM with this context identifier alone.
+    /// A port of this host's vsock, only for the VM with this context identifier.
     Vsock {
-        /// The VM's.
+        /// The context identifier of the VM.
         cid: u32,
         /// The port.
         port: u32,
     },
 }
 
-/// Where the lease is.
+/// Where connections are relayed to.
 #[derive(Debug)]
 enum Way {
-    /// It is there.
+    /// To the host of the lease.
     Open {
         address: String,
         credentials: Credentials,
     },
-    /// It is not there yet, or over.
+    /// Nowhere: there is no lease yet, or it is over. The reason for programs.
     Closed(String),
 }
 
 #[derive(Debug)]
 struct Shared {
     way: Way,
-    /// The connections to lease hosts, with their numbers and addresses.
+    /// The open connections to hosts, each with a number and an address.
     open: Vec<(u64, String, TcpStream)>,
-    /// Connections so far.
+    /// Number of connections so far.
     count: u64,
-    /// Those that threads carry.
+    /// Number of connections that threads are relaying.
     carried: usize,
 }
 
-/// A listening door. It closes with this value.
+/// A listening door. Dropping it closes the door and its connections.
 #[derive(Debug)]
 pub struct Door {
     shared: Arc<Mutex<Shared>>,
@@ -79,7 +79,7 @@ pub struct Door {
 }
 
 impl Door {
-    /// Listens; nobody comes in yet.
+    /// Listens. Connections are refused until there is a lease.
     ///
     /// # Errors
     /// [`Error::Door`].
@@ -94,7 +94,7 @@ impl Door {
         let own = Arc::clone(&shared);
         let socket = match entry {
             Entry::Unix(path) => {
-                // The hypervisor's group may connect, if the directory lets it.
+                // The hypervisor's group may connect, if it may search the directory.
                 let listener = sockets::listen_unix(path, 0o660).map_err(failed)?;
                 serve(own, move || Ok(Some(listener.accept()?.0.into())));
                 Some(path.clone())
@@ -111,7 +111,8 @@ impl Door {
         Ok(Self { shared, socket })
     }
 
-    /// The lease is there. Connections to other hosts end: their programs come again.
+    /// Relays new connections to the host of the lease. Ends connections to other hosts,
+    /// whose programs then reconnect.
     pub fn lead_to(&self, address: &str, credentials: Credentials) {
         let mut shared = lock(&self.shared);
         shared.way = Way::Open {
@@ -125,21 +126,21 @@ impl Door {
         }
     }
 
-    /// Whoever comes from now on is led there, under the same certificate; connections
-    /// stay.
+    /// Relays new connections to another host, with the same certificate. Existing
+    /// connections stay.
     pub(crate) fn turn_to(&self, there: &str) {
         if let Way::Open { address, .. } = &mut lock(&self.shared).way {
             there.clone_into(address);
         }
     }
 
-    /// The lease is over: programs that come are told why. The others hear it from their
-    /// host.
+    /// Refuses new connections, because the lease is over. Connected programs are told by
+    /// their host.
     pub(crate) fn close(&self, why: &str) {
         lock(&self.shared).way = Way::Closed(format!("the lease is over: {why}"));
     }
 
-    /// Ends the connections, whose host is lost or which nobody carries any more.
+    /// Ends all connections, because their host is lost or the door closes.
     pub(crate) fn cut(&self) {
         for (_, _, connection) in lock(&self.shared).open.drain(..) {
             let _ = connection.shutdown(Shutdown::Both);
@@ -157,12 +158,12 @@ impl Drop for Door {
     }
 }
 
-/// What a thread that failed left is as good as before.
+/// Locks the state. A thread that panicked cannot have left it inconsistent.
 fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes connections in as long as this process lives.
+/// Accepts connections as long as this process lives.
 fn serve(
     shared: Arc<Mutex<Shared>>,
     mut accept: impl FnMut() -> Result<Option<OwnedFd>, IoError> + Send + 'static,
@@ -171,7 +172,7 @@ fn serve(
         loop {
             match accept() {
                 Ok(Some(guest)) => take_in(&shared, guest),
-                // Another VM's.
+                // The connection is from another VM.
                 Ok(None) => {}
                 Err(_) => std::thread::sleep(PAUSE),
             }
@@ -194,7 +195,7 @@ fn take_in(shared: &Arc<Mutex<Shared>>, guest: OwnedFd) {
     });
 }
 
-/// Carries one connection to its end.
+/// Relays one connection until it ends.
 fn carry(shared: &Mutex<Shared>, guest: &OwnedFd) {
     let way = match &lock(shared).way {
         Way::Open {
@@ -207,16 +208,16 @@ fn carry(shared: &Mutex<Shared>, guest: &OwnedFd) {
         Ok(way) => way,
         Err(why) => return refuse(guest, &why),
     };
-    // A program that finds its connection closed comes again: its host may be lost, and
-    // the lease soon elsewhere.
+    // On failure the connection is closed without a refusal, so that the program
+    // reconnects: the host may be lost, and the lease soon be elsewhere.
     let name = machine(&address);
     let Ok(tls) = credentials.client(name) else {
-        return refuse(guest, &format!("{name} is no host's name"));
+        return refuse(guest, &format!("{name} is not a valid host name"));
     };
     let tcp = match sockets::connect_tcp(&address, PATIENCE) {
         Ok(tcp) => tcp,
         Err(error) => {
-            eprintln!("paragpu: a program of the VM does not reach {address}: {error}");
+            eprintln!("paragpu: a program of the VM cannot reach {address}: {error}");
             return;
         }
     };
@@ -229,12 +230,12 @@ fn carry(shared: &Mutex<Shared>, guest: &OwnedFd) {
         number
     };
     if let Err(error) = relay(tls, &tcp, guest.as_fd(), &mut false) {
-        eprintln!("paragpu: a connection of the VM to {address} broke: {error}");
+        eprintln!("paragpu: a connection of the VM to {address} failed: {error}");
     }
     lock(shared).open.retain(|(other, _, _)| *other != number);
 }
 
-/// The machine of an address, as its certificate names it.
+/// The host part of an address, as its certificate names it.
 fn machine(address: &str) -> &str {
     let machine = address.rsplit_once(':').map_or(address, |(name, _)| name);
     let inner = machine
@@ -246,7 +247,7 @@ fn machine(address: &str) -> &str {
 /// Tells a program why it gets no session.
 fn refuse(guest: &OwnedFd, why: &str) {
     let deadline = Some(Instant::now() + GREETING);
-    // One that closes before it has read loses what it was sent.
+    // Reads the hello first: closing a socket with unread data would discard the refusal.
     if receive_exact_frame(guest, HELLO, deadline).is_ok() {
         let refusal = encode_all(&Refusal {
             version: VERSION,
@@ -289,8 +290,8 @@ mod tests {
         let (far, _) = listener.accept().unwrap();
         let (near, mut end) = UnixStream::pair().unwrap();
         let tls = host.server().unwrap();
-        // The door is a guest to this host: the relay of hosts refuses it, after bytes that
-        // it must not pass on.
+        // The other end is a guest for the relay between hosts, which must refuse it before
+        // it passes on any bytes.
         let refused = relay(tls, &far, near.as_fd(), &mut false);
         assert!(refused.is_err(), "{refused:?}");
         drop((near, far));

@@ -1,4 +1,4 @@
-//! What agent and holder wait for, as one queue.
+//! One queue for all events that agent and holder wait for.
 
 use std::io::{BufReader, Read};
 use std::sync::mpsc::Sender;
@@ -8,7 +8,7 @@ use paragpu_control::frame::Message;
 use paragpu_control::json_lines;
 use signal_hook::iterator::Signals;
 
-/// Passes on the lines of `from`, then `None`.
+/// Sends the messages of `from` to the queue, then `None`.
 pub(crate) fn lines<M: Message + Send + 'static, E: Send + 'static>(
     from: impl Read + Send + 'static,
     to: Sender<E>,
@@ -16,7 +16,7 @@ pub(crate) fn lines<M: Message + Send + 'static, E: Send + 'static>(
 ) {
     thread::spawn(move || {
         let mut from = BufReader::new(from);
-        // What is not understood ends it as well: the peer is of another release.
+        // A malformed message also ends it: the peer is probably of another release.
         while let Ok(Some(message)) = json_lines::read::<M>(&mut from) {
             if to.send(as_event(Some(message))).is_err() {
                 return;
@@ -26,7 +26,7 @@ pub(crate) fn lines<M: Message + Send + 'static, E: Send + 'static>(
     });
 }
 
-/// Passes on signals.
+/// Sends signals to the queue.
 pub(crate) fn signals<E: Send + 'static>(
     numbers: &[i32],
     to: Sender<E>,

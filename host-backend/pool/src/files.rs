@@ -1,4 +1,4 @@
-//! What a lease's programs read: their configuration, certificates and key.
+//! The files that a lease's programs read: their configuration, certificates and key.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -10,27 +10,27 @@ use paragpu_control::lease::Lease;
 
 use crate::Error;
 
-/// The files of a lease, in a directory of its own.
+/// The files of a lease, in their own directory.
 #[derive(Debug)]
 pub(crate) struct Files {
     directory: PathBuf,
 }
 
 impl Files {
-    /// In `directory`, with the private key.
+    /// Creates `directory` and writes the private key.
     pub(crate) fn new(directory: PathBuf, key: &str) -> Result<Self, Error> {
         let files = Self { directory };
         files.write("lease.key", key)?;
         Ok(files)
     }
 
-    /// The configuration for `PARAGPU_CONFIG`.
+    /// The path of the configuration, for `PARAGPU_CONFIG`.
     pub(crate) fn configuration(&self) -> PathBuf {
         self.directory.join("guest.toml")
     }
 
-    /// The way to a lease. Programs that start from now on go there, and those
-    /// that have lost their host.
+    /// Writes the address and the certificates of a lease. New programs, and those that
+    /// have lost their host, connect there.
     pub(crate) fn lead_to(&self, lease: &Lease) -> Result<(), Error> {
         self.write("ca.pem", &lease.authority)?;
         self.write("lease.pem", &lease.certificate)?;
@@ -46,7 +46,7 @@ impl Files {
         self.write("guest.toml", &text)
     }
 
-    /// The files that [`lead_to`](Self::lead_to) wrote, as a guest shows them.
+    /// Loads the credentials that [`lead_to`](Self::lead_to) wrote.
     pub(crate) fn credentials(&self) -> Result<Credentials, Error> {
         let path = |name| self.directory.join(name);
         let files = paragpu_communicator_secure::Files {
@@ -56,11 +56,12 @@ impl Files {
             key: &path("lease.key"),
             key_shared: false,
         };
-        // The far end replaces no keys.
+        // The daemon at the other end does not support TLS key updates, which rustls sends
+        // when keys wear out.
         Ok(Credentials::load(files, Wear::Lasting)?)
     }
 
-    /// The lease is over: programs that look for their host hear why.
+    /// Writes why the lease is over, for programs that look for their host.
     pub(crate) fn end(&self, lease: &Lease, why: &str) -> Result<(), Error> {
         let plain = |letter: char| if letter.is_control() { ' ' } else { letter };
         let why: String = why.chars().map(plain).collect();
@@ -72,7 +73,7 @@ impl Files {
         self.write("guest.toml", &text)
     }
 
-    /// Replaces a file at once, so that no program reads half of it.
+    /// Replaces a file atomically, so that no program reads half of it.
     fn write(&self, name: &str, text: &str) -> Result<(), Error> {
         let path = self.directory.join(name);
         let new = self.directory.join(format!(".{name}.new"));
@@ -125,7 +126,7 @@ mod tests {
         files.lead_to(&lease).unwrap();
         assert_eq!(read().address.0.as_deref(), Some("gpu1:7474"));
         assert_eq!(read().over, "");
-        // The engine's words are not ours.
+        // The engine's message may contain any characters.
         files.end(&lease, "\"gpu1\" is\nlost\\ \u{1b}é").unwrap();
         assert_eq!(read().over, "the lease is over: \"gpu1\" is lost\\  é");
     }

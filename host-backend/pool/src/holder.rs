@@ -1,6 +1,6 @@
-//! Holds a lease for a program, or for a VM: asks the pool for it, writes the
-//! files that lead to it, moves it when its host drains, and takes it up
-//! elsewhere when its host is lost.
+//! Holds a lease for a program or a VM: requests it from the pool, writes the files with
+//! which programs connect to it, moves it when its host drains, and restores it elsewhere
+//! when its host is lost.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -23,33 +23,32 @@ use crate::files::Files;
 use crate::message::{self, FromAgent, ToAgent};
 use crate::{Error, Pool, Want, event, slurm};
 
-/// Silence after which a host is looked at: one whose daemon is gone as well is
-/// lost.
+/// Silence of the agent after which the host is probed. It is lost if its daemon is gone as well.
 const SUSPECT: Duration = Duration::from_secs(5);
-/// Silence after which a host is lost. Programs look for it for 30 seconds.
+/// Silence after which a host is lost. It is shorter than the 30 seconds for which programs
+/// look for their host.
 const LOST: Duration = Duration::from_secs(24);
-/// So many probes in a row must fail then.
+/// The number of consecutive probes that must also fail.
 const UNANSWERED: u32 = 3;
 /// How long a host may take to accept a connection.
 const PROBE: Duration = Duration::from_millis(500);
-/// A lease that takes longer is queued by the engine; its user hears that.
+/// A lease that takes longer is queued by the engine. The user is then told.
 const UNEXPLAINED: Duration = Duration::from_secs(3);
-/// From a move that failed to the next attempt.
+/// Time from a failed move to the next attempt.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// The requested state.
+/// The requested lease.
 #[derive(Debug)]
 pub struct Options {
     /// The resources that the lease requests.
     pub want: Want,
-    /// This very program.
+    /// The path of this program, which is also the agent.
     pub paragpu: PathBuf,
-    /// Seconds after which the state of its sessions is written, again and
-    /// again; 0 for never.
+    /// Interval in seconds between checkpoints of its sessions; 0 for none.
     pub checkpoint: u64,
-    /// Where the files are that lead to it.
+    /// The directory of the files with which programs connect to it.
     pub directory: PathBuf,
-    /// Where a VM's programs come in, if it is for a VM.
+    /// Where the VM's programs connect, if it is for a VM.
     pub entry: Option<Entry>,
 }
 
@@ -59,18 +58,18 @@ enum Event {
     Program(std::io::Result<ExitStatus>),
 }
 
-/// An agent, and the lease that it holds.
+/// A running agent, and the lease and host that it has, if any.
 struct RunningAgent {
     agent: Child,
-    /// Closed, the agent ends.
+    /// Its input. The agent ends when it is closed.
     words: Option<ChildStdin>,
     lease: Option<(Lease, String)>,
-    /// It said its version, which is ours.
+    /// It has sent a version that this side supports.
     greeted: bool,
     heard: Instant,
-    /// It is gone, and its host may be.
+    /// It has ended, and its host may be lost.
     ended: bool,
-    /// Probes of its silent host, one a beat, that failed.
+    /// Number of consecutive failed probes of its silent host, one per [`BEAT`].
     unanswered: u32,
 }
 
@@ -83,15 +82,15 @@ struct RunningAgent {
 ///     └────────────► Losing(new) ───► Restoring(new) ───────────► Standing
 /// ```
 enum State {
-    /// It is where it is.
+    /// It stays on its host.
     Standing,
-    /// An agent elsewhere claims it.
+    /// It is to move, and another agent claims it on another host.
     Leaving(u64),
-    /// Its sessions move to that agent's host.
+    /// Its sessions are moving to that agent's host.
     Carrying(u64),
-    /// An agent elsewhere claims it, and its host is lost.
+    /// Its host is lost, and another agent claims it on another host.
     Losing(u64),
-    /// Its sessions are restored there; these directories are left.
+    /// Its sessions are being restored on the new host, from these directories.
     Restoring(Vec<PathBuf>),
 }
 
@@ -106,21 +105,21 @@ struct Holder<'a> {
     sender: Sender<Event>,
     agents: BTreeMap<u64, RunningAgent>,
     next: u64,
-    /// The agent that holds it.
+    /// The number of the agent that holds the lease.
     current: u64,
     state: State,
-    /// Where it should go, while that is tried.
+    /// The requested destination, while a move there is tried.
     toward: Option<String>,
-    /// It should leave its host, from then on.
+    /// When to try to leave the host, if it should.
     leave: Option<Instant>,
-    /// Why it is over.
+    /// Why the lease is over.
     over: Option<String>,
 }
 
-/// Runs `program` with a lease; ends as the program does.
+/// Runs `program` with a lease. Returns the program's exit status.
 ///
 /// # Errors
-/// [`Error`]: there is no lease, or the program does not start.
+/// [`Error`]: there is no lease, or the program cannot be started.
 pub fn run(pool: &dyn Pool, options: Options, program: Command) -> Result<u8, Error> {
     let mut holder = Holder::new(pool, options)?;
     let name = program.get_program().to_string_lossy().into_owned();
@@ -139,7 +138,7 @@ pub fn run(pool: &dyn Pool, options: Options, program: Command) -> Result<u8, Er
     Ok(u8::try_from(code).unwrap_or(1))
 }
 
-/// Holds a lease until a signal ends it, or the VM that it is for: `lives` is asked
+/// Holds a lease until a signal arrives, or the VM that it is for ends: `lives` is called
 /// about once a second.
 ///
 /// # Errors
@@ -159,7 +158,7 @@ pub fn hold(
 }
 
 impl<'a> Holder<'a> {
-    /// Waits for the lease.
+    /// Requests a lease and waits for it.
     fn new(pool: &'a dyn Pool, options: Options) -> Result<Self, Error> {
         let (sender, events) = channel();
         let signals = [SIGTERM, SIGINT, SIGHUP];
@@ -210,7 +209,7 @@ impl<'a> Holder<'a> {
         Ok(holder)
     }
 
-    /// A VM's programs find the lease where it is now.
+    /// Relays a VM's new connections to the current host of the lease.
     fn open_door(&self) -> Result<(), Error> {
         if let (Some(door), Some((lease, _))) = (&self.door, self.lease()) {
             door.lead_to(&lease.address, self.files.credentials()?);
@@ -218,7 +217,7 @@ impl<'a> Holder<'a> {
         Ok(())
     }
 
-    /// While its sessions move, programs are led to the new host, or back.
+    /// Relays new connections to the host of another agent while sessions move there, or back.
     fn turn_door(&self, to: u64) {
         let held = self.agents.get(&to).and_then(|held| held.lease.as_ref());
         if let (Some(door), Some((lease, _))) = (&self.door, held) {
@@ -230,7 +229,7 @@ impl<'a> Holder<'a> {
         self.agents.get(&self.current)?.lease.as_ref()
     }
 
-    /// Programs find the lease where it is now.
+    /// Writes the current host of the lease for programs that start or have lost their host.
     fn lead(&self) -> Result<(), Error> {
         let Some((lease, host)) = self.lease() else {
             return Ok(());
@@ -245,7 +244,8 @@ impl<'a> Holder<'a> {
         Ok(())
     }
 
-    /// Claims the lease, or one that stands already on a host: elsewhere then.
+    /// Starts an agent that claims the lease. `again` names an existing lease, and `off`
+    /// the host that it must leave.
     fn start_agent(&mut self, again: Option<Name>, off: Option<String>) -> Result<u64, Error> {
         let want = Want {
             on: self.toward.clone(),
@@ -289,7 +289,8 @@ impl<'a> Holder<'a> {
         Ok(number)
     }
 
-    /// An agent that does not listen is found by its silence.
+    /// Sends a message to an agent. Errors are ignored: an agent that is gone is detected
+    /// by its silence.
     fn tell(&self, agent: u64, message: &ToAgent) {
         let words = self.agents.get(&agent).and_then(|held| held.words.as_ref());
         if let Some(words) = words {
@@ -319,8 +320,8 @@ impl<'a> Holder<'a> {
         Ok(pid)
     }
 
-    /// Until the program ends; without one, until a signal comes or the lease
-    /// is over. How the program ended.
+    /// Runs until the program ends; without one, until a signal arrives or the lease is
+    /// over. Returns the program's exit status.
     fn hold(
         &mut self,
         program: Option<Pid>,
@@ -353,7 +354,7 @@ impl<'a> Holder<'a> {
         }
     }
 
-    /// Says that it is there, and looks whether the host is.
+    /// Sends signs of life, and checks whether the host is alive.
     fn beat(&mut self) -> Result<(), Error> {
         for agent in self.agents.keys() {
             self.tell(*agent, &ToAgent::Alive {});
@@ -413,8 +414,8 @@ impl<'a> Holder<'a> {
             }
             Some(FromAgent::Over { reason }) => self.failed(agent, reason),
             Some(_) => {}
-            // An agent that is ended says so first. Its host may be lost, or cut off
-            // for a while: then its programs may continue.
+            // An agent that is told to end reports so before. This one did not, so its host may be
+            // lost, or only unreachable for a while. In that case its programs may continue.
             None if self.may_be_lost(agent) => {
                 if let Some(held) = self.agents.get_mut(&agent) {
                     held.ended = true;
@@ -424,8 +425,8 @@ impl<'a> Holder<'a> {
             None => {
                 let had = self.agents.get(&agent);
                 let reason = match had.and_then(|held| held.lease.as_ref()) {
-                    Some(_) => "its agent ended",
-                    None => "the engine runs no agent for it",
+                    Some(_) => "its agent ended unexpectedly",
+                    None => "the engine did not run an agent for it",
                 };
                 self.failed(agent, reason.into());
             }
@@ -433,7 +434,7 @@ impl<'a> Holder<'a> {
         Ok(())
     }
 
-    /// An agent has its lease.
+    /// Continues a move or a restore once the new agent has the lease.
     fn claimed(&mut self, agent: u64) -> Result<(), Error> {
         match self.state {
             State::Leaving(new) if new == agent => {
@@ -442,7 +443,7 @@ impl<'a> Holder<'a> {
                     lease.arrivals.clone()
                 });
                 let Some(to) = arrivals else {
-                    self.failed(agent, "its host takes no sessions of others".into());
+                    self.failed(agent, "its host accepts no migrations".into());
                     return Ok(());
                 };
                 self.turn_door(agent);
@@ -453,7 +454,7 @@ impl<'a> Holder<'a> {
                 self.drop_agent(self.current);
                 self.current = agent;
                 let written = self.lease().map(|(lease, _)| lease.written.clone());
-                // The newest last, where it is taken from.
+                // Reversed, because `restore` takes directories from the end.
                 let left = written.unwrap_or_default().into_iter().rev().collect();
                 self.state = State::Restoring(left);
                 self.lead()?;
@@ -464,7 +465,7 @@ impl<'a> Holder<'a> {
         Ok(())
     }
 
-    /// Looks for another host.
+    /// Starts to look for another host.
     fn leave(&mut self) {
         let Some((lease, host)) = self.lease() else {
             return;
@@ -476,7 +477,7 @@ impl<'a> Holder<'a> {
         }
     }
 
-    /// The sessions are at the new host, or stayed.
+    /// Handles the end of a move: the sessions have moved, or all stayed.
     fn carried(&mut self, pause: f64, error: Option<String>) -> Result<(), Error> {
         let State::Carrying(new) = self.state else {
             return Ok(());
@@ -500,7 +501,7 @@ impl<'a> Holder<'a> {
 
     fn stays(&mut self, why: &str) {
         if let Some(host) = self.toward.take() {
-            eprintln!("paragpu: the lease does not go to {host}: {why}");
+            eprintln!("paragpu: the lease cannot move to {host}: {why}");
             self.state = State::Standing;
             return self.leave();
         }
@@ -528,15 +529,16 @@ impl<'a> Holder<'a> {
         match Presence::of(&lease.address) {
             Presence::Gone => self.lose(),
             Presence::There if ended => {
-                self.failed(self.current, "its agent ended".into());
+                self.failed(self.current, "its agent ended unexpectedly".into());
                 Ok(())
             }
-            // After a cut srun's own connection may take longer to recover than the host.
+            // The host is alive. After a network failure, srun's own connection may recover
+            // later than the host's.
             Presence::There => {
                 held.unanswered = 0;
                 Ok(())
             }
-            // The engine ended the job of a host that nobody reaches.
+            // The engine has ended the job, and the host does not answer either.
             Presence::Silent if ended && self.options.checkpoint > 0 => self.lose(),
             Presence::Silent => {
                 held.unanswered += u32::from(silence > LOST);
@@ -554,7 +556,7 @@ impl<'a> Holder<'a> {
         };
         eprintln!("paragpu: {host} is lost");
         if self.options.checkpoint == 0 {
-            let reason = format!("{host} is lost, and its sessions were not written");
+            let reason = format!("{host} is lost, and its sessions were not checkpointed");
             self.end(reason);
             return Ok(());
         }
@@ -567,8 +569,8 @@ impl<'a> Holder<'a> {
         Ok(())
     }
 
-    /// The lease is over. Its programs read why: else they look for their host
-    /// as long as their patience lasts.
+    /// Ends the lease, and writes the reason for its programs. Otherwise they would look
+    /// for their host until their time limit.
     fn end(&mut self, reason: String) {
         if self.over.is_some() {
             return;
@@ -576,7 +578,7 @@ impl<'a> Holder<'a> {
         if let Some((lease, _)) = self.lease()
             && let Err(error) = self.files.end(lease, &reason)
         {
-            eprintln!("paragpu: programs do not hear that the lease is over: {error}");
+            eprintln!("paragpu: programs cannot be told that the lease is over: {error}");
         }
         if let Some(door) = &self.door {
             door.close(&reason);
@@ -585,7 +587,7 @@ impl<'a> Holder<'a> {
         self.over = Some(reason);
     }
 
-    /// Takes up the next session that was written.
+    /// Restores the next checkpointed session.
     fn restore(&mut self) -> Result<(), Error> {
         let State::Restoring(left) = &mut self.state else {
             return Ok(());
@@ -594,7 +596,8 @@ impl<'a> Holder<'a> {
             Some(directory) => self.tell(self.current, &ToAgent::Restore { directory }),
             None => {
                 self.state = State::Standing;
-                // Not before: a program that comes first finds its session over.
+                // Not earlier, because a program that reconnects before its session is
+                // restored would be told that it is over.
                 self.open_door()?;
             }
         }
@@ -603,12 +606,12 @@ impl<'a> Holder<'a> {
 
     fn restored(&mut self, error: Option<String>) -> Result<(), Error> {
         if let Some(error) = error {
-            eprintln!("paragpu: a session is not restored: {error}");
+            eprintln!("paragpu: a session cannot be restored: {error}");
         }
         self.restore()
     }
 
-    /// An agent has no lease any more.
+    /// Handles an agent that has no lease, or has lost it.
     fn failed(&mut self, agent: u64, reason: String) {
         match self.state {
             State::Leaving(new) | State::Carrying(new) if new == agent => {
@@ -625,7 +628,7 @@ impl<'a> Holder<'a> {
                 if had && self.over.is_none() {
                     eprintln!("paragpu: the lease is over: {reason}");
                 }
-                // Its programs hear from their host, if it still is.
+                // Connected programs are told by their host, if it is still alive.
                 if let Some(door) = &self.door {
                     door.close(&reason);
                 }
@@ -641,12 +644,12 @@ impl<'a> Holder<'a> {
         self.tell(agent, &ToAgent::Release {});
         if let Some(mut held) = self.agents.remove(&agent) {
             held.words = None;
-            // An engine that cannot reach the host waits for it for a while.
+            // In a thread, because an engine that cannot reach the host waits for it for a while.
             std::thread::spawn(move || {
                 if ends_within(&mut held.agent, 2 * BEAT) {
                     return;
                 }
-                // srun takes back what it still waits for; killed, it would leave it.
+                // On TERM, srun cancels a pending job. SIGKILL would leave the job queued.
                 let _ = kill_process(Pid::from_child(&held.agent), Signal::TERM);
                 if ends_within(&mut held.agent, 2 * BEAT) {
                     return;
@@ -669,7 +672,7 @@ impl<'a> Holder<'a> {
         for held in self.agents.values_mut() {
             while let Ok(None) = held.agent.try_wait() {
                 if Instant::now() > patience {
-                    // srun passes TERM on to a host that may be lost, and waits.
+                    // Not TERM: srun would forward it to the host, which may be lost, and wait.
                     let _ = held.agent.kill();
                     let _ = held.agent.wait();
                     break;
@@ -696,16 +699,16 @@ fn ends_within(process: &mut Child, patience: Duration) -> bool {
 /// The outcome of a connection to a host's daemon.
 #[derive(Debug, PartialEq, Eq)]
 enum Presence {
-    /// A daemon accepts it.
+    /// A daemon accepts the connection.
     There,
-    /// Each of the machine's addresses answers that nobody listens.
+    /// All addresses of the machine refuse the connection.
     Gone,
-    /// No answer came.
+    /// There was no answer.
     Silent,
 }
 
 impl Presence {
-    /// Asks each address of `address` once, until one accepts.
+    /// Tries each address of `address` once, until one accepts.
     fn of(address: &str) -> Self {
         let mut gone = false;
         for (at, address) in address.to_socket_addrs().into_iter().flatten().enumerate() {
@@ -726,7 +729,7 @@ mod tests {
 
     use super::*;
 
-    /// An agent that says what it is told to, until its input ends.
+    /// An agent that sends the given text and waits for the end of its input.
     #[derive(Debug)]
     struct Says(String);
 

@@ -1,4 +1,4 @@
-//! Leases of GPUs: who places them, and what holds them.
+//! Leases of GPUs: the engines that place them, and the processes that hold them.
 //!
 //! ```text
 //!  requester's node                      GPU host
@@ -7,11 +7,11 @@
 //!    program ══ CUDA over mutual TLS ═════════════════════════════▶ session
 //! ```
 //!
-//! A [`Pool`] starts agents: [`Static`] on this host, [`Slurm`](slurm::Slurm) as
-//! jobs. The [`agent`] claims the lease of the daemon and holds it. The [`holder`]
-//! gives a program the way to it, and moves the lease when its host drains or is
-//! lost. A VM's programs come in through a [`door`]. The lease's private key stays with the holder; what crosses the engine
-//! is its public half and a certificate.
+//! A [`Pool`] starts agents: [`Static`] on this host, [`Slurm`](slurm::Slurm) as jobs. The
+//! [`agent`] claims the lease from the daemon and holds it. The [`holder`] tells a program
+//! how to connect to it, and moves the lease when its host drains or is lost. A VM's
+//! programs connect through a [`door`]. The lease's private key stays with the holder; only
+//! the public key and a certificate pass through the engine.
 #![forbid(unsafe_code)]
 
 pub mod agent;
@@ -31,28 +31,28 @@ use thiserror::Error;
 /// Why there is no lease.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// A program of the engine's cannot be started.
-    #[error("cannot start {program}: this asks Slurm, whose programs must be installed here")]
+    /// A program of the engine cannot be started.
+    #[error("cannot start {program}: Slurm's programs must be installed on this machine")]
     Start {
-        /// Which.
+        /// Its name or path.
         program: &'static str,
         /// The system error.
         #[source]
         source: std::io::Error,
     },
-    /// The engine refuses.
+    /// The engine refuses the request.
     #[error("{0}")]
     Engine(String),
-    /// The lease is not given, or is over.
+    /// The lease was refused, or is over.
     #[error("no lease: {0}")]
     NoLease(String),
-    /// The user of a lease is gone.
-    #[error("the lease's user is gone")]
+    /// The holder of the lease is gone.
+    #[error("the lease's holder is gone")]
     Alone,
     /// A file cannot be written or read.
     #[error("cannot use {}", path.display())]
     File {
-        /// Which.
+        /// Its name or path.
         path: PathBuf,
         /// The system error.
         #[source]
@@ -61,22 +61,22 @@ pub enum Error {
     /// The program cannot be run.
     #[error("cannot run {program}")]
     Run {
-        /// Which.
+        /// Its name or path.
         program: String,
         /// The system error.
         #[source]
         source: std::io::Error,
     },
-    /// There is no key.
+    /// The key could not be created.
     #[error(transparent)]
     Key(#[from] paragpu_communicator_secure::issue::IssueError),
-    /// A VM cannot come in.
-    #[error("cannot take in the VM's programs")]
+    /// The door for a VM cannot listen.
+    #[error("cannot listen for the VM's programs")]
     Door(#[source] Box<paragpu_communicator::Error>),
-    /// The lease's certificate is of no use.
+    /// The lease's certificate cannot be used.
     #[error(transparent)]
     Certificate(#[from] paragpu_communicator_secure::CertificateError),
-    /// The system refuses.
+    /// Signal handlers cannot be installed.
     #[error("cannot receive signals")]
     Signals(#[source] std::io::Error),
 }
@@ -86,32 +86,32 @@ pub enum Error {
 pub struct Want {
     /// Bytes of device memory.
     pub memory: u64,
-    /// The only host that serves; the claim fails where it has no room at once.
+    /// The only acceptable host. The claim fails if it has no room soon.
     pub on: Option<String>,
     /// Hosts that it must not be on.
     pub not_on: Vec<String>,
-    /// More options for the engine's command.
+    /// Further options for the engine's command.
     pub engine: Vec<String>,
 }
 
 /// An engine that places leases.
 pub trait Pool: std::fmt::Debug {
-    /// The command that runs an agent where such a lease has its place, with
-    /// this end's standard input and output. It ends with its input.
+    /// Returns a command that runs an agent on a host with room for such a lease, connected
+    /// to this process by standard input and output. It ends with its input.
     ///
     /// # Errors
-    /// [`Error::Engine`]: there is no such place.
+    /// [`Error::Engine`]: there is no such host.
     fn agent(&self, want: &Want, paragpu: &Path) -> Result<Command, Error>;
 }
 
-/// No engine: this host alone.
+/// A pool without an engine, which consists of this host.
 #[derive(Debug, Default)]
 pub struct Static;
 
 impl Pool for Static {
     fn agent(&self, want: &Want, paragpu: &Path) -> Result<Command, Error> {
         if want.on.is_some() || !want.not_on.is_empty() {
-            let only = "the pool has this host alone, and the lease cannot go elsewhere";
+            let only = "the pool consists of this host only, so the lease cannot move";
             return Err(Error::Engine(only.into()));
         }
         let mut agent = Command::new(paragpu);

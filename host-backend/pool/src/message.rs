@@ -1,4 +1,4 @@
-//! What holder and agent say to each other: lines of JSON.
+//! The messages between holder and agent: lines of JSON.
 
 use std::path::PathBuf;
 
@@ -6,19 +6,19 @@ use paragpu_control::frame::Message;
 use paragpu_control::lease::{Lease, Name};
 use serde::{Deserialize, Serialize};
 
-/// Version of these messages. It grows with every change that an earlier release would
-/// misunderstand. Both sides say theirs first, in a `hello` that never changes.
+/// The version of these messages. It increases with every change that an earlier release
+/// would misunderstand. Both sides first send theirs in a `hello`, which never changes.
 pub(crate) const VERSION: u32 = 1;
 
-/// Can this side talk to a peer of that version and release?
+/// Checks that this side supports a peer of this version and release.
 ///
 /// # Errors
-/// One sentence, which calls the peer `who`.
+/// One sentence, in which the peer is `who`.
 pub(crate) fn check(who: &str, version: u32, release: &str) -> Result<(), String> {
     if version == VERSION {
         return Ok(());
     }
-    // The peer's words go to a terminal.
+    // The peer's text is printed on a terminal, so it must not contain control characters.
     let release: String = release
         .chars()
         .filter(|c| !c.is_control())
@@ -37,7 +37,7 @@ pub(crate) const RELEASE: &str = env!("CARGO_PKG_VERSION");
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "lowercase", deny_unknown_fields)]
 pub(crate) enum ToAgent {
-    /// First: who it is.
+    /// First: the version and release of this side.
     Hello { version: u32, release: String },
     /// Second: the claim. See [`paragpu_control::lease::Claim`].
     Claim {
@@ -46,13 +46,13 @@ pub(crate) enum ToAgent {
         again: Option<Name>,
         checkpoint: u64,
     },
-    /// The holder is there.
+    /// The holder's sign of life.
     Alive {},
-    /// The lease is at another host, too: the sessions are to go there.
+    /// The lease also exists on another host. The sessions shall move there.
     Carry { to: String },
-    /// The lease is not needed any more.
+    /// The holder no longer needs the lease.
     Release {},
-    /// Takes up the session that was written there.
+    /// Restores the session that is checkpointed in this directory.
     Restore { directory: PathBuf },
 }
 
@@ -60,29 +60,29 @@ pub(crate) enum ToAgent {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "lowercase")]
 pub(crate) enum FromAgent {
-    /// First: who it is.
+    /// First: the version and release of this side.
     Hello { version: u32, release: String },
-    /// The lease stands.
+    /// The lease exists.
     Lease { lease: Box<Lease>, host: String },
-    /// The agent is there.
+    /// The agent's sign of life.
     Alive {},
-    /// The lease should go elsewhere, to one host if somebody chose it.
+    /// The lease should move to another host, to a given one if the engine named it.
     Leave {
         reason: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         to: Option<String>,
     },
-    /// The sessions are elsewhere, and were stopped for so many milliseconds at
-    /// most; or they are not.
+    /// The sessions have moved, and were delayed for at most `pause` milliseconds; or the
+    /// reason why they have not.
     Carried { pause: f64, error: Option<String> },
-    /// The session is back; or it is not.
+    /// The session is restored, or the reason why not.
     Restored { error: Option<String> },
-    /// The lease is over, by order.
+    /// The lease is over.
     Over { reason: String },
 }
 
 impl ToAgent {
-    /// This side's first words.
+    /// The first message of this side.
     pub(crate) fn hello() -> Self {
         let release = RELEASE.into();
         Self::Hello {
@@ -93,7 +93,7 @@ impl ToAgent {
 }
 
 impl FromAgent {
-    /// This side's first words.
+    /// The first message of this side.
     pub(crate) fn hello() -> Self {
         let release = RELEASE.into();
         Self::Hello {
@@ -104,12 +104,13 @@ impl FromAgent {
 }
 
 impl Message for ToAgent {
-    // A key and a path.
+    // Enough for a key and a path.
     const MOST: usize = 16 << 10;
 }
 
 impl Message for FromAgent {
-    // Two certificates, and the paths of as many sessions as a lease may have.
+    // Enough for two certificates, and for the paths of as many sessions as a lease may
+    // have.
     const MOST: usize = 1 << 20;
 }
 

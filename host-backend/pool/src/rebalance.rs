@@ -1,5 +1,5 @@
-//! Which leases move, so that the nodes of a pool are loaded evenly, or so that
-//! as many as possible are empty.
+//! Chooses leases to move, so that the nodes of a pool are loaded evenly, or as many as
+//! possible are empty.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use crate::slurm::{Node, Running};
 /// The goal of rebalancing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Goal {
-    /// All nodes are loaded alike.
+    /// All nodes are evenly loaded.
     Spread,
     /// As few nodes as possible have leases.
     Pack,
 }
 
-/// The leases among `jobs` that are to leave their nodes, `most` at most, and the node where
-/// each should go.
+/// The leases among `jobs` that should leave their nodes, at most `most`, each with its
+/// destination.
 #[must_use]
 pub fn plan(
     goal: Goal,
@@ -48,10 +48,10 @@ pub fn plan(
     leaving
 }
 
-/// The largest lease of the fullest node that leaves it fuller than the
-/// emptiest one becomes.
+/// The largest lease of the fullest node with which the emptiest node has room and becomes
+/// less full than the fullest node is now.
 fn spread(nodes: &BTreeMap<String, Node>, leases: &[&Running]) -> Option<(Running, String)> {
-    // Shares are compared as whole numbers.
+    // Loads are compared as integers, in units of 2^-20.
     let load = |node: &Node, used: u64| used.saturating_mul(1 << 20) / node.shards;
     let (from, fullest) = nodes.iter().max_by_key(|(_, node)| load(node, node.used))?;
     let (to, emptiest) = nodes.iter().min_by_key(|(_, node)| load(node, node.used))?;
@@ -67,8 +67,8 @@ fn spread(nodes: &BTreeMap<String, Node>, leases: &[&Running]) -> Option<(Runnin
     Some(((**lease).clone(), to.clone()))
 }
 
-/// A lease of the emptiest node that has any, if the others have room for all
-/// of that node.
+/// A lease of the emptiest node with leases, if the other nodes have room for all of that
+/// node's.
 fn pack(nodes: &BTreeMap<String, Node>, leases: &[&Running]) -> Option<(Running, String)> {
     let used = nodes.iter().filter(|(_, node)| node.used > 0);
     let (from, emptiest) = used.min_by_key(|(_, node)| node.used)?;

@@ -1,9 +1,8 @@
-//! Slurm, through its commands: what a job may have, which nodes drain, and how
-//! a lease is asked for.
+//! Slurm, through its commands: the resources of a job, the draining nodes, and the request
+//! for a lease.
 //!
-//! A lease is a job with shards (`gres/shard`, one a GiB), and its body is the
-//! agent. The commands' text is read and not their JSON, whose schema changes
-//! by release.
+//! A lease is a job with shards (`gres/shard`, one per GiB) that runs the agent. The
+//! commands' text is parsed instead of their JSON, whose schema changes between releases.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,14 +16,13 @@ use crate::{Error, Pool, Want};
 /// The name of leases' jobs.
 const NAME: &str = "paragpu";
 
-/// Longest wait for room on the one host that a claim names.
+/// How long to wait for room on the only host that a claim names.
 const NOW: Duration = Duration::from_secs(10);
-/// What stands in a job's field before the host that its lease is asked to move
-/// to. The field is AdminComment: operators alone write it, and a user's own
-/// comment stays.
+/// The prefix, in a job's field AdminComment, of the host to which its lease should move.
+/// Only operators can write that field, and the user's own comment is kept.
 const TOWARD: &str = "paragpu-to:";
 
-/// Bytes of a shard.
+/// Bytes of device memory of a shard.
 pub const SHARD: u64 = 1 << 30;
 
 /// The resources of a lease's job on one node.
@@ -38,10 +36,10 @@ pub struct Job {
     pub gpu: u32,
 }
 
-/// The resources that Slurm grants to job `number` on `node`.
+/// Returns the resources that Slurm has granted to job `number` on `node`.
 ///
 /// # Errors
-/// [`Error`]: it does not run there, or has no shards of one GPU.
+/// [`Error`]: it is not running there, or does not have shards of exactly one GPU.
 pub fn job(number: u64, node: &str) -> Result<Job, Error> {
     let number = number.to_string();
     read_job(
@@ -59,7 +57,7 @@ pub fn drains(node: &str) -> Result<bool, Error> {
     Ok(field(&text, "State").is_some_and(|state| state.contains("DRAIN")))
 }
 
-/// Runs a command of Slurm's to its end.
+/// Runs a command of Slurm and returns its output.
 fn ask(program: &'static str, arguments: &[&str]) -> Result<String, Error> {
     let output = Command::new(program)
         .args(arguments)
@@ -88,13 +86,13 @@ fn fields(text: &str) -> impl Iterator<Item = (&str, &str)> {
 fn read_job(text: &str, node: &str) -> Result<Job, Error> {
     let unfit = |what: &str| Error::Engine(format!("the job {what}"));
     if field(text, "JobState") != Some("RUNNING") {
-        return Err(unfit("does not run"));
+        return Err(unfit("is not running"));
     }
-    // root(0)
+    // Such as `root(0)`.
     let uid = field(text, "UserId")
         .and_then(|user| user.rsplit_once('(')?.1.strip_suffix(')')?.parse().ok())
         .ok_or_else(|| unfit("has no user"))?;
-    // The part of each node: `Nodes=gpua CPU_IDs=0 Mem=10 GRES=shard:20(IDX:1)`.
+    // The part of each node, such as `Nodes=gpua CPU_IDs=0 Mem=10 GRES=shard:20(IDX:1)`.
     let mut parts = fields(text).skip_while(|part| *part != ("Nodes", node));
     let here = parts.next().is_some();
     let gres = parts.find(|(name, _)| *name == "GRES");
@@ -109,7 +107,8 @@ fn read_job(text: &str, node: &str) -> Result<Job, Error> {
     })
 }
 
-/// How many of `gpu:h200:1(IDX:0),shard:h200:20(IDX:1)` are shards, and whose.
+/// The number of shards in a text such as `gpu:h200:1(IDX:0),shard:h200:20(IDX:1)`, and
+/// their GPU.
 fn shards(gres: &str) -> Option<(u64, u32)> {
     let (_, shard) = gres.split_once("shard:")?;
     let (count, rest) = shard.split_once("(IDX:")?;
@@ -123,7 +122,7 @@ fn shards(gres: &str) -> Option<(u64, u32)> {
 pub struct Slurm;
 
 impl Slurm {
-    /// Whether this process is in a job that has shards of this host.
+    /// Whether this process runs in a job that has shards of this host.
     fn inside() -> bool {
         std::env::var_os("SLURM_SHARDS_ON_NODE").is_some()
             && std::env::var_os("SLURM_JOB_ID").is_some()
@@ -136,7 +135,7 @@ impl Pool for Slurm {
             Command::new(paragpu)
         } else {
             let mut srun = Command::new("srun");
-            // A lease is a job of its own, also where it is asked for in one.
+            // A lease is a separate job, also if it is requested inside a job.
             for (name, _) in std::env::vars_os() {
                 let text = name.to_string_lossy();
                 if text.starts_with("SLURM_") && text != "SLURM_CONF" {
@@ -158,7 +157,7 @@ impl Pool for Slurm {
             if !want.engine.is_empty() {
                 srun.args(&want.engine);
             }
-            // What the client's node has in its environment is not the agent's.
+            // The agent must not inherit the environment of the client's node.
             srun.arg("--export=NONE").arg(paragpu);
             srun
         };
@@ -170,11 +169,11 @@ impl Pool for Slurm {
 /// A node that has shards.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Node {
-    /// Shards that it has.
+    /// Number of its shards.
     pub shards: u64,
-    /// Shards of jobs.
+    /// Number of its shards that jobs use.
     pub used: u64,
-    /// It takes jobs.
+    /// Whether it accepts jobs.
     pub takes: bool,
 }
 
@@ -185,7 +184,7 @@ pub struct Node {
 pub fn nodes() -> Result<BTreeMap<String, Node>, Error> {
     let text = ask("scontrol", &["-o", "show", "node"])?;
     let mut nodes: BTreeMap<String, Node> = text.lines().filter_map(read_node).collect();
-    // Slurm 22.05 counts shards in use wrongly there (GresUsed).
+    // GresUsed is not used: Slurm 22.05 counts shards in use incorrectly there.
     for job in jobs()? {
         if let Some(node) = nodes.get_mut(&job.node) {
             node.used = node.used.saturating_add(job.shards);
@@ -194,8 +193,8 @@ pub fn nodes() -> Result<BTreeMap<String, Node>, Error> {
     Ok(nodes)
 }
 
-/// Settings of slurm.conf with which Slurm gives no shards: what they are, and
-/// what they should be.
+/// The settings of slurm.conf that keep Slurm from granting shards, each with the value
+/// that it should have.
 ///
 /// # Errors
 /// [`Error`].
@@ -203,8 +202,8 @@ pub fn unfit_settings() -> Result<Vec<(String, &'static str)>, Error> {
     Ok(unfit(&ask("scontrol", &["show", "config"])?))
 }
 
-/// The scripts that Slurm runs on each node before a job and after it: `Prolog` or
-/// `Epilog`, and its path.
+/// The scripts that Slurm runs on each node before and after a job: `Prolog` or `Epilog`,
+/// and the path.
 ///
 /// # Errors
 /// As [`nodes`].
@@ -215,13 +214,13 @@ pub fn scripts() -> Result<Vec<(&'static str, PathBuf)>, Error> {
 fn scripts_of(config: &str) -> Vec<(&'static str, PathBuf)> {
     let of = |key| values(config, key).into_iter().map(move |path| (key, path));
     let all = of("Prolog").chain(of("Epilog"));
-    // One line may name several, which may be patterns: those are not looked at.
+    // A line may name several scripts or a pattern. Those are skipped.
     all.filter(|(_, path)| path.starts_with('/') && !path.contains(['*', '?', '[', ',']))
         .map(|(key, path)| (key, path.into()))
         .collect()
 }
 
-/// The values of a setting: newer releases number those that may be several.
+/// The values of a setting. Newer releases number settings that may have several values.
 fn values(config: &str, key: &str) -> Vec<String> {
     let lines = config.lines().filter_map(|line| line.split_once('='));
     let own = |name: &str| name.split('[').next().unwrap_or_default().trim() == key;
@@ -266,7 +265,7 @@ fn read_node(line: &str) -> Option<(String, Node)> {
     Some((name, node))
 }
 
-/// How many shards there are in `gpu:h200:2(S:0),shard:h200:282(S:0)`.
+/// The number of shards in a text such as `gpu:h200:2(S:0),shard:h200:282(S:0)`.
 fn count(gres: &str) -> Option<u64> {
     let (_, shard) = gres.split_once("shard:")?;
     let end = shard.find(['(', ',']).unwrap_or(shard.len());
@@ -280,13 +279,13 @@ pub struct Running {
     pub job: u64,
     /// Its node.
     pub node: String,
-    /// Its shards.
+    /// Number of its shards.
     pub shards: u64,
-    /// It is a lease.
+    /// Whether it is a lease.
     pub lease: bool,
-    /// Whose.
+    /// Its user.
     pub user: String,
-    /// How long it has run, in Slurm's words: days-hours:minutes:seconds.
+    /// How long it has run, in Slurm's format days-hours:minutes:seconds.
     pub since: String,
 }
 
@@ -317,8 +316,7 @@ fn running(line: &str) -> Option<Running> {
     })
 }
 
-/// Ends a job whose srun is gone: a job that srun began stays when only its
-/// step ends.
+/// Ends a job whose srun is gone. A job that srun started does not end with its step.
 ///
 /// # Errors
 /// [`Error`].
@@ -326,8 +324,8 @@ pub fn end(job: u64) -> Result<(), Error> {
     ask("scancel", &["--quiet", &job.to_string()]).map(drop)
 }
 
-/// Asks the user of a lease to move it to `node`, by a field of its job and a
-/// signal to its agent.
+/// Asks the holder of a lease to move it to `node`, with a field of its job and a signal to
+/// its agent.
 ///
 /// # Errors
 /// [`Error`].
@@ -339,7 +337,7 @@ pub fn ask_to_leave(job: u64, node: &str) -> Result<(), Error> {
     ask("scancel", &["-s", "USR1", &job]).map(drop)
 }
 
-/// Where the lease of a job is asked to move to; `None` if nobody says.
+/// The node to which the lease of a job should move; `None` if no node is named.
 #[must_use]
 pub fn destination(job: u64) -> Option<String> {
     destination_of(&ask("scontrol", &["-o", "show", "job", &job.to_string()]).ok()?)

@@ -1,4 +1,4 @@
-//! Attaching the device to a domain, and detaching it.
+//! Attaches the device to a domain, and detaches it.
 
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
@@ -9,58 +9,59 @@ use crate::host::{Host, Owner};
 use crate::xml::{self, Description, Device, NewPort, Port};
 use crate::{Error, VmName};
 
-/// Which parts of the domain change. Neither: those that exist.
+/// The parts of the domain to change. Neither: those that exist.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// The domain as it runs.
+    /// The running domain.
     pub live: bool,
-    /// What it starts with.
+    /// The configuration with which it starts.
     pub config: bool,
 }
 
 /// A device to attach, and its domain.
 #[derive(Debug, Clone, Copy)]
 pub struct Attach<'a> {
-    /// Number, UUID or name.
+    /// The domain's number, UUID or name.
     pub domain: &'a str,
-    /// What of it.
+    /// The parts of the domain.
     pub asked: Asked,
-    /// The VM's name for daemon and device process, if not the domain's.
+    /// The VM's name for daemon and device process, if it is not the domain's.
     pub vm: Option<&'a VmName>,
-    /// The socket of a device process that somebody else looks after.
+    /// The socket of a device process that is managed otherwise.
     pub socket: Option<&'a Path>,
 }
 
 /// A device to detach.
 #[derive(Debug, Clone, Copy)]
 pub struct Detach<'a> {
-    /// Number, UUID or name.
+    /// The domain's number, UUID or name.
     pub domain: &'a str,
-    /// What of it.
+    /// The parts of the domain.
     pub asked: Asked,
-    /// How long the guest may take to let go.
+    /// How long the guest may take to release the device.
     pub patience: Duration,
 }
 
-/// The change.
+/// The change that was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// The domain's name.
     pub domain: String,
     /// Its UUID.
     pub uuid: String,
-    /// Whether the running domain was.
+    /// Whether the running domain was changed.
     pub live: bool,
-    /// Whether what it starts with was.
+    /// Whether its configuration was changed.
     pub config: bool,
     /// The socket of the device process.
     pub socket: PathBuf,
 }
 
-/// Attaches the device. If it is partly attached, the rest is done.
+/// Attaches the device. If one part of the domain already has it, only the other is
+/// changed.
 ///
 /// # Errors
-/// With the domain as it was and no process left behind.
+/// The domain is then unchanged, and no device process is left behind.
 pub fn attach(host: &Host, connection: &Connection, attach: Attach<'_>) -> Result<Change, Error> {
     let domain = connection.domain(attach.domain)?;
     let state = State::of(&domain)?;
@@ -113,7 +114,8 @@ fn attach_live(
     if machine.has_pcie && machine.free_ports.is_empty() {
         return Err(Error::NoPort(state.name.clone()));
     }
-    // Where firmware made room for the device, if it was there at the start.
+    // The port in the configuration, for which firmware reserved addresses if the domain
+    // started with it.
     let free = |port: &Port| machine.free_ports.contains(port);
     let port = configured
         .filter(free)
@@ -134,16 +136,15 @@ fn attach_live(
     };
     host.start(&vm, owner)?;
     domain.attach(Scope::Live, &element).inspect_err(|_| {
-        // libvirt's word matters more than another failure.
+        // libvirt's error matters more than a failure to stop.
         let _ = host.stop(&vm);
     })
 }
 
-/// Detaches the device. If it is only partly attached, that part is detached.
+/// Detaches the device from those parts of the domain that have it.
 ///
 /// # Errors
-/// As libvirt says, or [`Error::Held`]; then the domain's configuration is as
-/// it was.
+/// libvirt's errors, or [`Error::Held`]. The domain's configuration is then unchanged.
 pub fn detach(host: &Host, connection: &Connection, detach: Detach<'_>) -> Result<Change, Error> {
     let domain = connection.domain(detach.domain)?;
     let state = State::of(&domain)?;
@@ -171,7 +172,8 @@ pub fn detach(host: &Host, connection: &Connection, detach: Detach<'_>) -> Resul
     Ok(state.changed(todo, socket))
 }
 
-/// libvirt asks the guest and does not wait for long.
+/// Waits until the guest has released the device, because libvirt itself does not wait for
+/// long.
 fn wait_until_gone(domain: &Domain<'_>, name: &str, patience: Duration) -> Result<(), Error> {
     let begin = Instant::now();
     while domain.is_active()? {
@@ -192,11 +194,11 @@ fn wait_until_gone(domain: &Domain<'_>, name: &str, patience: Duration) -> Resul
     Ok(())
 }
 
-/// Two VMs behind one device process would be one VM to the daemon, and QEMU
-/// would not start the second.
+/// Refuses a socket that another domain uses. Two VMs of one device process would be one VM
+/// for the daemon, and QEMU would not start the second.
 fn check_alone(connection: &Connection, uuid: &str, socket: &Path) -> Result<(), Error> {
     for other in connection.domains()? {
-        // It may go away meanwhile.
+        // The domain may end meanwhile.
         let Ok(state) = State::of(&other) else {
             continue;
         };
@@ -212,11 +214,11 @@ fn check_alone(connection: &Connection, uuid: &str, socket: &Path) -> Result<(),
     Ok(())
 }
 
-/// The device in a configuration, as far as it was added.
+/// The changes of a configuration.
 struct Config {
     device: String,
     port: Option<Port>,
-    /// The port that was added for it.
+    /// The port that was added for the device, if any.
     new_port: Option<NewPort>,
 }
 
@@ -247,7 +249,8 @@ impl Config {
         }
     }
 
-    /// After a failure that matters more than one of these.
+    /// Undoes the changes after a failure. Errors are ignored, because that failure matters
+    /// more.
     fn undo(&self, domain: &Domain<'_>) {
         let _ = domain.detach(Scope::Config, &self.device);
         self.remove_port(domain);
@@ -260,17 +263,17 @@ impl Config {
     }
 }
 
-/// A domain as it was found.
+/// The state of a domain before the change.
 struct State {
     name: String,
     uuid: String,
-    /// As it runs, if it does.
+    /// The running domain, if it runs.
     live: Option<Description>,
-    /// What it starts with, if it is persistent.
+    /// The configuration with which it starts, if it is persistent.
     config: Option<Description>,
 }
 
-/// Some of the two.
+/// A selection of the two parts of a domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Places {
     live: bool,
@@ -289,7 +292,7 @@ impl Places {
         !self.live && !self.config
     }
 
-    /// For sentences.
+    /// The selection in words, for messages.
     fn word(self) -> &'static str {
         match (self.live, self.config) {
             (true, true) => "running and in its configuration",
@@ -376,7 +379,7 @@ mod tests {
             assert_eq!((places.live, places.config), (active, persistent));
         }
         let said = |state: State| state.places(both).unwrap_err().to_string();
-        assert!(said(state(false, true)).contains("does not run"));
+        assert!(said(state(false, true)).contains("is not running"));
         assert!(said(state(true, false)).contains("is transient"));
         let only = Asked {
             live: false,

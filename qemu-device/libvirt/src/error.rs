@@ -1,22 +1,22 @@
-//! Why a domain was not changed.
+//! Errors of changing a domain.
 
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Why a domain was not changed, or its device process not started.
+/// Why a domain was not changed, or its device process was not started.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// The name cannot be part of a path and a unit.
+    /// The name cannot be part of a path and of a unit's name.
     #[error(
         "{0:?} cannot be the name of a VM (letters, digits, dots, dashes and underscores, at most \
          64); give the device a name with --vm"
     )]
     VmName(String),
     /// There is no libvirt on this machine.
-    #[error("libvirt's library cannot be used; on Debian the package libvirt0 has it")]
+    #[error("libvirt's library cannot be loaded; on Debian it is in the package libvirt0")]
     Library(#[source] libloading::Error),
-    /// Nobody answers.
+    /// libvirt's daemon does not answer.
     #[error(
         "libvirt does not answer ({message}); is its daemon running (systemctl status libvirtd), \
          and may this user use it?"
@@ -26,7 +26,7 @@ pub enum Error {
         message: String,
     },
     /// Another hypervisor than QEMU.
-    #[error("{uri} is no QEMU on this machine: the device's process and its VM share memory")]
+    #[error("{uri} is not QEMU on this machine, but the device process shares memory with its VM")]
     Elsewhere {
         /// The connection, as libvirt names it.
         uri: String,
@@ -34,12 +34,12 @@ pub enum Error {
     /// No such domain.
     #[error("there is no domain {domain} at {uri}; `virsh -c {uri} list --all` shows all")]
     NoDomain {
-        /// As it was given.
+        /// The domain as it was given.
         domain: String,
         /// The connection, as libvirt names it.
         uri: String,
     },
-    /// libvirt did not do something.
+    /// A call of libvirt failed.
     #[error("libvirt did not {action}: {message}")]
     Libvirt {
         /// Completes "did not …".
@@ -47,32 +47,32 @@ pub enum Error {
         /// libvirt's error.
         message: String,
     },
-    /// The running domain was to change, but it does not run.
-    #[error("the domain {0} does not run; --config changes what it will start with")]
+    /// The running domain should change, but it is not running.
+    #[error("the domain {0} is not running; use --config to change its configuration")]
     NotRunning(String),
-    /// It comes from another host.
+    /// The domain is migrating from another host.
     #[error("the domain {0} has not arrived yet: its migration is still in progress")]
     OnItsWay(String),
-    /// The configuration was to change, but there is none.
-    #[error("the domain {0} is transient: it has no configuration, only --live can change it")]
+    /// The configuration should change, but there is none.
+    #[error("the domain {0} is transient: it has no configuration; use --live")]
     Transient(String),
-    /// It is there already.
-    #[error("the domain {domain} has the device already ({place})")]
+    /// The domain already has the device.
+    #[error("the domain {domain} already has the device ({place})")]
     Attached {
-        /// Its name.
+        /// The name of the domain.
         domain: String,
-        /// Where it was looked for.
+        /// The parts of the domain that were searched.
         place: &'static str,
     },
-    /// It does not exist.
+    /// The domain does not have the device.
     #[error("the domain {domain} does not have the device ({place})")]
     NotAttached {
-        /// Its name.
+        /// The name of the domain.
         domain: String,
-        /// Where it was looked for.
+        /// The parts of the domain that were searched.
         place: &'static str,
     },
-    /// The running domain has no place for the device.
+    /// The running domain has no free port for the device.
     #[error(
         "the domain {0} has no free PCIe port to plug the device into while it runs; \
          `paragpu attach {0} --config` adds it for the next start"
@@ -80,7 +80,7 @@ pub enum Error {
     NoPort(String),
     /// Another domain uses the socket.
     #[error(
-        "{} is the device of the domain {domain}; another name for this one's is given with --vm",
+        "{} is the device of the domain {domain}; give this one another VM name with --vm",
         socket.display()
     )]
     SocketOfOther {
@@ -89,10 +89,10 @@ pub enum Error {
         /// The other domain's name or number.
         domain: String,
     },
-    /// A device process of the user's own has no socket there.
+    /// There is no socket of a device process at the path that the user gave.
     #[error("{} is not the socket of a device process: start paragpu-qemu-device there first", .0.display())]
     NoSocket(PathBuf),
-    /// The guest holds on to the device.
+    /// The guest has not released the device.
     #[error(
         "the guest of {domain} has not let go of the device within {seconds} s; nothing else was \
          changed, and libvirt takes it away when the guest does (a guest that has not booted \
@@ -101,10 +101,10 @@ pub enum Error {
     Held {
         /// The domain's name.
         domain: String,
-        /// How long it was waited for.
+        /// How long the command waited.
         seconds: u64,
     },
-    /// The device process does not start.
+    /// The device process cannot be started.
     #[error("the device process of {vm} does not start: {reason}")]
     Process {
         /// The VM.
@@ -112,7 +112,7 @@ pub enum Error {
         /// One sentence.
         reason: String,
     },
-    /// `paragpu arrive` does not start.
+    /// `paragpu arrive` cannot be started.
     #[error("paragpu arrive, which would give {domain} its device here, does not start: {reason}")]
     Arrival {
         /// The domain's UUID.
@@ -120,7 +120,7 @@ pub enum Error {
         /// One sentence.
         reason: String,
     },
-    /// Nothing that could start a device process.
+    /// There is no supervisor that could start a device process.
     #[error(
         "this host has neither systemd nor start-stop-daemon, which start device processes; start \
          paragpu-qemu-device yourself and give its --socket"
@@ -131,13 +131,13 @@ pub enum Error {
     System {
         /// Completes "cannot …".
         action: &'static str,
-        /// What.
+        /// The path of the file or program.
         path: PathBuf,
         /// The system error.
         #[source]
         source: std::io::Error,
     },
-    /// libvirt's description of a domain is not what it should be.
+    /// libvirt's description of a domain is invalid.
     #[error("the domain's XML cannot be read: {0}")]
     Xml(String),
 }

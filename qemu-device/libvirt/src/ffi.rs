@@ -1,10 +1,9 @@
-//! libvirt's C library, found at run time, and thin wrappers whose arguments
-//! cannot be wrong. The types are those of libvirt's public headers,
-//! `libvirt-host.h`, `libvirt-domain.h` and `virterror.h`, whose functions keep
-//! their names and types forever.
+//! libvirt's C library, loaded at run time, and thin safe wrappers. The types are those of
+//! libvirt's public headers, `libvirt-host.h`, `libvirt-domain.h` and `virterror.h`, whose
+//! functions have a stable ABI.
 //!
-//! Not a binding crate: those link against the library, so that a host or guest
-//! without libvirt could neither build nor start the command.
+//! Binding crates are not used because they link against the library: without libvirt, the
+//! command could then neither be built nor started.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString};
@@ -14,7 +13,7 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 
 use crate::{Error, xml};
 
-/// The library's name; its number has never changed.
+/// The library's name. Its version number has never changed.
 const LIBRARY: &str = "libvirt.so.0";
 
 /// `VIR_ERR_NO_DOMAIN`.
@@ -25,7 +24,7 @@ const XML_INACTIVE: c_uint = 1 << 1;
 const AFFECT_LIVE: c_uint = 1 << 0;
 /// `VIR_DOMAIN_AFFECT_CONFIG`.
 const AFFECT_CONFIG: c_uint = 1 << 1;
-/// `VIR_DOMAIN_PAUSED`, and why: `VIR_DOMAIN_PAUSED_MIGRATION`.
+/// `VIR_DOMAIN_PAUSED` with the reason `VIR_DOMAIN_PAUSED_MIGRATION`.
 const PAUSED_MIGRATION: (c_int, c_int) = (3, 2);
 /// `VIR_DOMAIN_METADATA_ELEMENT`.
 const METADATA_ELEMENT: c_int = 2;
@@ -39,7 +38,7 @@ type ErrorFunction = unsafe extern "C" fn(*mut c_void, *mut c_void);
 
 macro_rules! libvirt {
     ($( $field:ident = $symbol:literal ( $($type:ty),* ) $(-> $result:ty)?; )*) => {
-        /// The functions that are used.
+        /// The functions of the library that are used.
         struct Functions {
             $( $field: unsafe extern "C" fn($($type),*) $(-> $result)?, )*
             _library: libloading::Library,
@@ -47,7 +46,7 @@ macro_rules! libvirt {
 
         impl Functions {
             fn load(name: &str) -> Result<Self, libloading::Error> {
-                // SAFETY: libvirt's library may be loaded by any process.
+                // SAFETY: loading libvirt's library has no preconditions.
                 let library = unsafe { libloading::Library::new(name) }?;
                 Ok(Self {
                     $(
@@ -90,21 +89,21 @@ libvirt! {
     detach_device = "virDomainDetachDeviceFlags"(Handle, *const c_char, c_uint) -> c_int;
 }
 
-/// Whether this machine has libvirt's library, and a usable one.
+/// Whether this machine has a usable libvirt library.
 #[must_use]
 pub fn is_installed() -> bool {
     Functions::load(LIBRARY).is_ok()
 }
 
-/// libvirt prints every error by itself unless told otherwise.
+/// Replaces libvirt's default handler, which prints every error.
 unsafe extern "C" fn print_nothing(_user: *mut c_void, _error: *mut c_void) {}
 
 /// The part of a domain that a function applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// The domain as it runs.
+    /// The running domain.
     Live,
-    /// What it starts with the next time.
+    /// The configuration with which it starts the next time.
     Config,
 }
 
@@ -124,8 +123,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects as virsh does: `uri`, or without one what libvirt's own
-    /// configuration and environment say.
+    /// Connects as virsh does: to `uri` or, without one, as libvirt's configuration and
+    /// environment say.
     ///
     /// # Errors
     /// [`Error::Library`], [`Error::Connect`], or [`Error::Elsewhere`] for
@@ -138,8 +137,8 @@ impl Connection {
         let functions = Functions::load(library).map_err(Error::Library)?;
         let uri = uri.map(text).transpose()?;
         let pointer = uri.as_ref().map_or(std::ptr::null(), |uri| uri.as_ptr());
-        // SAFETY: a function that lives as long as the process; the call that
-        // has to come first; a string that outlives the call, or null.
+        // SAFETY: the function lives as long as the process, initialization is the first
+        // call, and the string is null or outlives the call.
         let handle = unsafe {
             (functions.set_error_function)(null_mut(), Some(print_nothing));
             match (functions.initialize)() {
@@ -156,9 +155,10 @@ impl Connection {
         Ok(connection)
     }
 
-    /// The device process and QEMU share memory and a socket's path.
+    /// Refuses other machines and hypervisors: the device process and QEMU share memory and
+    /// the path of a socket.
     fn check_local(&self) -> Result<(), Error> {
-        // SAFETY: the connection is open; the string is libvirt's own and static.
+        // SAFETY: the connection is open, and the string is static in libvirt.
         let kind = unsafe { borrowed((self.functions.connection_type)(self.raw())) };
         let uri = self.uri();
         let host = uri.split_once("://").map_or("", |(_, rest)| rest);
@@ -169,14 +169,14 @@ impl Connection {
         }
     }
 
-    /// Where it leads, as `qemu:///system`.
+    /// Its URI, such as `qemu:///system`.
     #[must_use]
     pub fn uri(&self) -> String {
-        // SAFETY: the connection is open; the string is then ours.
+        // SAFETY: the connection is open; this code then owns the string.
         unsafe { taken((self.functions.uri)(self.raw())) }.unwrap_or_default()
     }
 
-    /// The domain that virsh would mean: by number, UUID or name.
+    /// Finds a domain as virsh does: by number, UUID or name.
     pub(crate) fn domain(&self, named: &str) -> Result<Domain<'_>, Error> {
         let name = text(named)?;
         let found = |handle| {
@@ -211,7 +211,7 @@ impl Connection {
         }
     }
 
-    /// Every domain, running or not.
+    /// All domains, running or not.
     pub(crate) fn domains(&self) -> Result<Vec<Domain<'_>>, Error> {
         let mut list: *mut Handle = null_mut();
         // SAFETY: the connection is open, `list` outlives the call.
@@ -222,14 +222,15 @@ impl Connection {
         let mut domains = Vec::with_capacity(count);
         if !list.is_null() {
             for index in 0..count {
-                // SAFETY: libvirt says that the list has `count` domains, which are ours.
+                // SAFETY: libvirt says that the list has `count` domains, which this code
+                // now owns.
                 let handle = unsafe { *list.add(index) };
                 domains.extend(NonNull::new(handle).map(|handle| Domain {
                     connection: self,
                     handle,
                 }));
             }
-            // SAFETY: the list itself is ours, from malloc.
+            // SAFETY: this code owns the list, which is from malloc.
             unsafe { libc::free(list.cast()) };
         }
         Ok(domains)
@@ -247,7 +248,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // SAFETY: the connection is open, and its domains borrowed it.
+        // SAFETY: the connection is open, and its domains, which borrow it, are gone.
         unsafe { (self.functions.close)(self.raw()) };
     }
 }
@@ -261,22 +262,22 @@ pub struct Domain<'connection> {
 impl Domain<'_> {
     /// Its name.
     pub fn name(&self) -> String {
-        // SAFETY: the domain lives; the string is its own, and copied.
+        // SAFETY: the domain lives, and its string is copied.
         unsafe { borrowed((self.functions().domain_name)(self.raw())) }.unwrap_or_default()
     }
 
     /// Its UUID in the usual form.
     pub fn uuid(&self) -> Result<String, Error> {
         let mut buffer = [0; UUID_LENGTH];
-        // SAFETY: the domain lives; the buffer has the length that headers ask for.
+        // SAFETY: the domain lives, and the buffer has the length that the header requires.
         match unsafe { (self.functions().domain_uuid)(self.raw(), buffer.as_mut_ptr()) } {
             // SAFETY: libvirt wrote a string into the buffer.
             0 => Ok(unsafe { borrowed(buffer.as_ptr()) }.unwrap_or_default()),
-            _ => Err(self.connection.failure("say the domain's UUID")),
+            _ => Err(self.connection.failure("return the domain's UUID")),
         }
     }
 
-    /// Whether it runs.
+    /// Whether it is running.
     pub fn is_active(&self) -> Result<bool, Error> {
         self.truth(self.functions().domain_is_active)
     }
@@ -290,11 +291,11 @@ impl Domain<'_> {
         };
         match known {
             0 => Ok((state, reason) == PAUSED_MIGRATION),
-            _ => Err(self.connection.failure("say how the domain is")),
+            _ => Err(self.connection.failure("return the domain's state")),
         }
     }
 
-    /// Whether it outlives its run.
+    /// Whether it has a configuration, which stays when it ends.
     pub fn is_persistent(&self) -> Result<bool, Error> {
         self.truth(self.functions().domain_is_persistent)
     }
@@ -304,17 +305,17 @@ impl Domain<'_> {
         match unsafe { question(self.raw()) } {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(self.connection.failure("say how the domain is")),
+            _ => Err(self.connection.failure("return the domain's state")),
         }
     }
 
-    /// Its description: as it runs, or as it starts.
+    /// Its XML description: of the running domain, or of its configuration.
     pub fn xml(&self, place: Scope) -> Result<String, Error> {
         let flags = match place {
             Scope::Live => 0,
             Scope::Config => XML_INACTIVE,
         };
-        // SAFETY: the domain lives; the string is then ours.
+        // SAFETY: the domain lives; this code then owns the string.
         unsafe { taken((self.functions().domain_xml)(self.raw(), flags)) }
             .ok_or_else(|| self.connection.failure("describe the domain"))
     }
@@ -325,7 +326,7 @@ impl Domain<'_> {
         self.change(function, place, device, "attach the device")
     }
 
-    /// Sets the running domain's mark, or takes it away.
+    /// Sets the running domain's mark, or removes it.
     pub fn mark(&self, mark: Option<&str>) -> Result<(), Error> {
         let mark = mark.map(text).transpose()?;
         let (prefix, namespace) = (text(xml::PREFIX)?, text(xml::NAMESPACE)?);
@@ -347,7 +348,7 @@ impl Domain<'_> {
         }
     }
 
-    /// Removes a device; of a running domain, asks its guest to let go of it.
+    /// Removes a device. For a running domain, asks the guest to release it.
     pub fn detach(&self, place: Scope, device: &str) -> Result<(), Error> {
         let function = self.functions().detach_device;
         self.change(function, place, device, "detach the device")
@@ -379,22 +380,22 @@ impl Domain<'_> {
 
 impl Drop for Domain<'_> {
     fn drop(&mut self) {
-        // SAFETY: the handle is ours, and its connection still open.
+        // SAFETY: this value owns the handle, and the connection is still open.
         unsafe { (self.functions().domain_free)(self.raw()) };
     }
 }
 
-/// A string for libvirt.
+/// Converts text to a string for libvirt.
 fn text(text: &str) -> Result<CString, Error> {
     CString::new(text).map_err(|_| Error::Libvirt {
-        action: "take the text",
+        action: "accept the text",
         message: format!("{text:?} has a zero byte"),
     })
 }
 
-/// The code and the words of this thread's last error.
+/// The code and the message of this thread's last error.
 fn last_error(functions: &Functions) -> (c_int, String) {
-    // SAFETY: both ask for the thread's own error; the string is libvirt's and copied.
+    // SAFETY: both calls return the thread's own error, and the string is copied.
     unsafe {
         let message = borrowed((functions.last_error_message)());
         ((functions.last_error_code)(), message.unwrap_or_default())
@@ -404,22 +405,23 @@ fn last_error(functions: &Functions) -> (c_int, String) {
 /// A copy of a string; `None` for null.
 ///
 /// # Safety
-/// `string` is null, or a string with its zero byte.
+/// `string` is null or a C string.
 unsafe fn borrowed(string: *const c_char) -> Option<String> {
     if string.is_null() {
         return None;
     }
-    // SAFETY: as the caller says.
+    // SAFETY: the caller promises it.
     let string = unsafe { CStr::from_ptr(string) };
     Some(string.to_string_lossy().into_owned())
 }
 
-/// A copy of a string that libvirt made for us, which is freed; `None` for null.
+/// A copy of a string that libvirt allocated for the caller. Frees the original; `None` for
+/// null.
 ///
 /// # Safety
-/// `string` is null, or a string with its zero byte, from malloc, and nobody else's.
+/// `string` is null, or a C string from malloc that this call may free.
 unsafe fn taken(string: *mut c_char) -> Option<String> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller promises it.
     unsafe {
         let copy = borrowed(string);
         libc::free(string.cast());

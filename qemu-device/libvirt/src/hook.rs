@@ -1,9 +1,9 @@
-//! What libvirt's hook does when QEMU is about to start, and when it has ended.
+//! The actions of libvirt's hook when QEMU is about to start, and when it has ended.
 //!
-//! libvirt calls `/etc/libvirt/hooks/qemu.d/paragpu DOMAIN OPERATION …` with the
-//! domain's XML as input, and waits for its end: nothing here may ask libvirt.
-//! If it fails before the start, the domain does not start, and the user who
-//! wanted that is shown what it said.
+//! libvirt calls `/etc/libvirt/hooks/qemu.d/paragpu DOMAIN OPERATION …` with the domain's
+//! XML as input, and waits for its end, so calling libvirt here would deadlock. If it fails
+//! before the start, the domain does not start, and libvirt shows the hook's message to the
+//! user.
 
 use std::io::Read;
 use std::path::Path;
@@ -12,13 +12,13 @@ use crate::Error;
 use crate::host::{Host, Owner};
 use crate::xml::Description;
 
-/// Where libvirt looks for it.
+/// The path at which libvirt looks for the hook.
 pub const PLACE: &str = "/etc/libvirt/hooks/qemu.d/paragpu";
 
-/// Largest description of a domain that is read, in bytes.
+/// Maximum number of bytes of a domain's description.
 const LARGEST: u64 = 16 << 20;
 
-/// Does what `operation` on the domain `name` asks for, with its XML from `input`.
+/// Handles `operation` on the domain `name`, whose XML is in `input`.
 ///
 /// # Errors
 /// [`Error::Xml`], and those of [`Host::start`] and [`Host::stop`]. After an
@@ -30,7 +30,7 @@ pub fn run(host: &Host, name: &str, operation: &str, input: impl Read) -> Result
             let uuid = &machine.uuid;
             let owner = Owner { uuid, name };
             for device in &machine.devices {
-                // The socket of somebody else's device process is theirs to provide.
+                // Another socket's device process is managed otherwise.
                 let Some(vm) = host.vm_of(&device.socket) else {
                     continue;
                 };
@@ -41,8 +41,8 @@ pub fn run(host: &Host, name: &str, operation: &str, input: impl Read) -> Result
             }
             Ok(())
         }
-        // It comes from another host, where its virtual GPUs were sent ahead.
-        // Its device can be plugged in when libvirt is done with the migration.
+        // The domain may have migrated from another host, after its virtual GPUs had moved.
+        // Its device can be attached only when libvirt has completed the migration.
         "started" => {
             let machine = read(input)?;
             match machine.gpus_moved_of {
@@ -63,7 +63,7 @@ fn read(input: impl Read) -> Result<Description, Error> {
         .map_err(Error::system("read", Path::new("the domain's XML")))?;
     let machine = Description::parse(&xml)?;
     if machine.uuid.is_empty() {
-        return Err(Error::Xml("it names no UUID".into()));
+        return Err(Error::Xml("it has no UUID".into()));
     }
     Ok(machine)
 }

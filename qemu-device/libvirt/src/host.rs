@@ -1,12 +1,12 @@
 //! The device processes of this host's domains.
 //!
-//! systemd runs them where it runs the host (`paragpu-device@VM.service`), else
-//! Debian's start-stop-daemon: both make them in the right user and group, wait
-//! until they listen, and know them again later.
+//! systemd runs them if it runs the host (`paragpu-device@VM.service`), otherwise Debian's
+//! start-stop-daemon. Both start them with the right user and group, wait until they
+//! listen, and can find them later.
 //!
-//! A note in [`Host::state`] says which domain has a device process, so that it
-//! ends with its domain whatever happened in between, and that two domains with
-//! one socket are found out before QEMU is.
+//! A record in [`Host::state`] says to which domain a device process belongs. So it is
+//! stopped when its domain ends, whatever happened in between, and two domains with one
+//! socket are detected before QEMU starts.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{ErrorKind, Write as _};
@@ -16,47 +16,47 @@ use std::process::{Command, Output, Stdio};
 
 use crate::{Error, VmName};
 
-/// Who starts and stops device processes.
+/// The program that starts and stops device processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Supervisor {
     /// The template unit `paragpu-device@`.
     Systemd,
-    /// Debian's, for hosts without systemd.
+    /// Debian's start-stop-daemon, for hosts without systemd.
     StartStopDaemon,
 }
 
-/// The places and programs of a host.
+/// The paths and programs of a host.
 #[derive(Debug, Clone)]
 pub struct Host {
-    /// The sockets of device processes; hypervisors may enter.
+    /// The directory of device processes' sockets, which hypervisors may access.
     pub sockets: PathBuf,
-    /// Notes about them, for root alone. Not beside the sockets: their folder
-    /// belongs to the processes that guests talk to.
+    /// The directory of records about them, for root only. It is not the directory of the
+    /// sockets, which belongs to the user of processes that guests talk to.
     pub state: PathBuf,
-    /// Who runs them; `None` if there is nobody.
+    /// The supervisor; `None` if the host has neither.
     pub supervisor: Option<Supervisor>,
-    /// Where programs are looked for, as in `PATH`.
+    /// Where programs are searched, as in `PATH`.
     pub programs: String,
 }
 
 /// The domain that a device process is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner<'a> {
-    /// Its UUID, by which it is known.
+    /// Its UUID, which identifies it.
     pub uuid: &'a str,
-    /// Its name, for sentences.
+    /// Its name, for messages.
     pub name: &'a str,
 }
 
 impl<'a> Owner<'a> {
-    /// From a note.
+    /// Parses a record.
     fn read(note: &'a str) -> Self {
         let (uuid, name) = note.trim_end().split_once(' ').unwrap_or((note, note));
         Self { uuid, name }
     }
 }
 
-/// The user and group of device processes: hypervisors are in the group.
+/// The user and group of device processes. Hypervisors are in the group.
 const USER: &str = "paragpu";
 const GROUP: &str = "kvm";
 
@@ -82,25 +82,25 @@ impl Host {
         }
     }
 
-    /// Where the VM's device process listens.
+    /// The path at which the VM's device process listens.
     #[must_use]
     pub fn socket(&self, vm: &VmName) -> PathBuf {
         self.sockets.join(format!("{vm}.sock"))
     }
 
-    /// The VM whose device process we start and stop for this socket; `None` for
-    /// a socket that somebody else looks after.
+    /// The VM whose device process is started and stopped for this socket; `None` for a
+    /// socket that is managed otherwise.
     #[must_use]
     pub fn vm_of(&self, socket: &Path) -> Option<VmName> {
         let name = socket.strip_prefix(&self.sockets).ok()?.to_str()?;
         name.strip_suffix(".sock")?.parse().ok()
     }
 
-    /// Starts the VM's device process for a domain, and returns when QEMU can
-    /// connect. One that runs already serves, if it is not another domain's.
+    /// Starts the VM's device process for a domain, and returns when QEMU can connect. A
+    /// process that is already running is used, unless it belongs to another domain.
     ///
     /// # Errors
-    /// With nothing left behind: [`Error::SocketOfOther`], [`Error::Process`],
+    /// Nothing is left behind: [`Error::SocketOfOther`], [`Error::Process`],
     /// [`Error::NoSupervisor`], [`Error::System`].
     pub fn start(&self, vm: &VmName, owner: Owner<'_>) -> Result<(), Error> {
         let supervisor = self.supervisor.ok_or(Error::NoSupervisor)?;
@@ -110,7 +110,7 @@ impl Host {
             Supervisor::StartStopDaemon => self.start_daemon(vm),
         };
         if started.is_err() {
-            // What it began; and why it failed matters more than another failure.
+            // Stops what was started. The first error matters more than another one here.
             let _ = self.stop(vm);
         }
         started
@@ -126,7 +126,7 @@ impl Host {
                 let unit = unit(vm);
                 let stopped = self.run("systemctl", &["stop", &unit])?;
                 let _ = self.run("systemctl", &["reset-failed", &unit])?;
-                // A unit that is not installed does not run.
+                // 5: the unit is not installed, and so not running.
                 if !stopped.status.success() && stopped.status.code() != Some(5) {
                     return Err(process(vm, &stopped.stderr));
                 }
@@ -148,11 +148,11 @@ impl Host {
         remove(self.note(vm, "domain").as_ref())
     }
 
-    /// Stops every device process of a domain that has ended, and forgets how it
-    /// came here.
+    /// Stops all device processes of a domain that has ended, and removes the files of its
+    /// arrival.
     ///
     /// # Errors
-    /// As [`Self::stop`], of the first that did not stop.
+    /// As [`Self::stop`], for the first that could not be stopped.
     pub fn stop_all(&self, uuid: &str) -> Result<(), Error> {
         let entries = match fs::read_dir(&self.state) {
             Ok(entries) => entries,
@@ -173,7 +173,7 @@ impl Host {
         result
     }
 
-    /// Starts `paragpu arrive` for a domain, and does not wait for it.
+    /// Starts `paragpu arrive` for a domain, without waiting for it.
     ///
     /// # Errors
     /// [`Error::Arrival`], [`Error::NoSupervisor`], [`Error::System`].
@@ -208,7 +208,7 @@ impl Host {
         })
     }
 
-    /// Notes that the VM's device process is this domain's.
+    /// Records that the VM's device process belongs to this domain.
     fn claim(&self, vm: &VmName, owner: Owner<'_>) -> Result<(), Error> {
         self.make_state()?;
         let note = PathBuf::from(self.note(vm, "domain"));
@@ -232,7 +232,7 @@ impl Host {
         }
     }
 
-    /// The folder of what is noted of domains.
+    /// Creates the directory of records.
     fn make_state(&self) -> Result<(), Error> {
         match DirBuilder::new().mode(0o700).create(&self.state) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => {
@@ -248,13 +248,13 @@ impl Host {
         if started.status.success() {
             return Ok(());
         }
-        // Its own words, where it came to speak.
+        // The process's own message, if it got that far.
         let asked = ["show", "--property=StatusText", "--value", &unit];
         let said = self.run("systemctl", &asked)?.stdout;
         if !said.trim_ascii().is_empty() {
             return Err(process(vm, &said));
         }
-        // Two lines: that it failed, and where to read why.
+        // systemctl prints two lines: that it failed, and where to read why.
         let said = String::from_utf8_lossy(&started.stderr);
         let lines: Vec<&str> = said.lines().map(str::trim).collect();
         Err(process(vm, lines.join(" ").as_bytes()))
@@ -293,7 +293,7 @@ impl Host {
         Err(process(vm, if own { &log } else { &started.stderr }))
     }
 
-    /// The sockets' folder, as tmpfiles make it where systemd runs.
+    /// Creates the directory of sockets, as systemd-tmpfiles does on hosts with systemd.
     fn make_folder(&self) -> Result<(), Error> {
         if self.sockets.exists() {
             return Ok(());
@@ -310,12 +310,12 @@ impl Host {
         )))
     }
 
-    /// Path of the device process's program.
+    /// The path of the device process's program.
     fn program(&self) -> String {
         self.path_of("paragpu-qemu-device", "/usr/sbin")
     }
 
-    /// Path of a program, which packages put into `folder`.
+    /// The path of a program that packages install in `folder`.
     fn path_of(&self, name: &str, folder: &str) -> String {
         let found = self
             .programs
@@ -332,8 +332,8 @@ impl Host {
             .to_string()
     }
 
-    /// Number and words of `paragpu arrive` for a domain, without systemd; no VM
-    /// has a name with a colon.
+    /// The files for the process ID and the output of `paragpu arrive` for a domain,
+    /// without systemd. They cannot collide with a VM's, because VM names have no colon.
     fn arrival(&self, uuid: &str) -> [PathBuf; 2] {
         ["pid", "log"].map(|kind| self.state.join(format!("arrive:{uuid}.{kind}")))
     }
@@ -367,7 +367,7 @@ fn remove(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// The last message of a process, which says why it exited.
+/// The error with the last message of a process, which says why it exited.
 fn process(vm: &VmName, said: &[u8]) -> Error {
     Error::Process {
         vm: vm.to_string(),
@@ -378,7 +378,7 @@ fn process(vm: &VmName, said: &[u8]) -> Error {
 fn last_line(said: &[u8]) -> String {
     let said = String::from_utf8_lossy(said);
     let line = said.lines().map(str::trim).rfind(|line| !line.is_empty());
-    let line = line.unwrap_or("it does not say why");
+    let line = line.unwrap_or("it gave no reason");
     line.strip_prefix("paragpu-qemu-device: ")
         .unwrap_or(line)
         .to_owned()

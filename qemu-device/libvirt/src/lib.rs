@@ -1,15 +1,14 @@
 //! The PCI device of paragpu in libvirt's domains.
 //!
-//! [`attach()`] and [`detach()`] change a domain through libvirt's C library,
-//! which is loaded when they need it ([`ffi`]): the same command serves hosts
-//! and guests without libvirt. [`xml`] writes the device's element and reads
-//! domains. The VM's device process has to run before QEMU connects to it:
-//! [`host`] starts and stops it, for [`attach()`] while the domain runs, and for
-//! [`hook`] when libvirt starts a domain or has ended one. The hook asks
-//! libvirt nothing: libvirt waits for it. [`travel`] is what happens around a
-//! domain's migration. [`Life`] tells how long a domain runs.
+//! [`attach()`] and [`detach()`] change a domain through libvirt's C library, which is
+//! loaded when they need it ([`ffi`]): the same command serves hosts and guests without
+//! libvirt. [`xml`] writes the device's element and reads domains. The VM's device process
+//! must run before QEMU connects to it: [`host`] starts and stops it, for [`attach()`]
+//! while the domain runs, and for [`hook`] when libvirt starts a domain or has ended one.
+//! The hook must not call libvirt, which waits for it. [`travel`] handles the migration of
+//! a domain. [`Life`] tells how long a domain runs.
 
-// What others send is read here, so nothing may panic.
+// This crate reads data from others, so it must not panic.
 #![cfg_attr(
     not(test),
     warn(

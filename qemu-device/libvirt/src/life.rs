@@ -1,4 +1,4 @@
-//! How long a domain runs.
+//! Tells whether a domain is still running since its last start.
 
 use crate::Error;
 use crate::ffi::{Connection, Scope};
@@ -16,10 +16,10 @@ pub struct Life {
 }
 
 impl Life {
-    /// That of a domain that runs.
+    /// The life of a running domain.
     ///
     /// # Errors
-    /// [`Error::NotRunning`]; as libvirt says.
+    /// [`Error::NotRunning`]; libvirt's errors.
     pub fn of(connection: &Connection, domain: &str) -> Result<Self, Error> {
         let domain = connection.domain(domain)?;
         if !domain.is_active()? {
@@ -34,13 +34,13 @@ impl Life {
         })
     }
 
-    /// Whether it is persistent.
+    /// Whether the domain is still running.
     ///
     /// # Errors
-    /// As libvirt says, which may be restarting.
+    /// libvirt's errors; it may be restarting.
     pub fn lasts(&self, connection: &Connection) -> Result<bool, Error> {
         match Self::of(connection, &self.uuid) {
-            // One that was started again has another number.
+            // A domain that was started again has another number.
             Ok(now) => Ok(now.number == self.number),
             Err(Error::NotRunning(_) | Error::NoDomain { .. }) => Ok(false),
             Err(error) => Err(error),

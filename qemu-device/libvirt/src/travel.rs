@@ -1,9 +1,9 @@
-//! Domains that migrate to another host: their device stays behind, and they get
-//! one there.
+//! Domains that migrate to another host. Their device is detached before, and they get a
+//! new one there.
 //!
-//! The VM's virtual GPUs went ahead, over the network. The running domain carries
-//! a mark with the VM's name, which migrates with it (libvirt's metadata); the
-//! hook of the other host sees it and has the domain arrive there.
+//! The VM's virtual GPUs move first, over the network. The running domain has a mark with
+//! the VM's name in libvirt's metadata, which migrates with it. The hook of the other host
+//! finds the mark and starts the arrival there.
 
 use std::path::Path;
 
@@ -13,11 +13,11 @@ use crate::host::Host;
 use crate::xml::{self, Description};
 use crate::{Error, VmName};
 
-/// The name of the VM that a running domain's device is of.
+/// The VM name of a running domain's device.
 ///
 /// # Errors
-/// [`Error::NotRunning`], [`Error::NotAttached`]; [`Error::NoSupervisor`] where
-/// the device's process is somebody else's.
+/// [`Error::NotRunning`], [`Error::NotAttached`]; [`Error::NoSupervisor`] if the device
+/// process is managed otherwise.
 pub fn vm_of(host: &Host, connection: &Connection, domain: &str) -> Result<VmName, Error> {
     let domain = connection.domain(domain)?;
     if !domain.is_active()? {
@@ -33,18 +33,18 @@ pub fn vm_of(host: &Host, connection: &Connection, domain: &str) -> Result<VmNam
     host.vm_of(&device.socket).ok_or(Error::NoSupervisor)
 }
 
-/// Marks a running domain: its virtual GPUs went ahead.
+/// Marks a running domain whose virtual GPUs have moved.
 ///
 /// # Errors
-/// As libvirt says.
+/// libvirt's errors.
 pub fn mark(connection: &Connection, domain: &str, vm: &VmName) -> Result<(), Error> {
     connection
         .domain(domain)?
         .mark(Some(&xml::gpus_moved(vm.as_str())?))
 }
 
-/// Gives a domain that came from another host the device, if it runs, and takes
-/// its mark away: its name, and the VM's.
+/// Attaches the device to a running domain that has migrated from another host, and removes
+/// its mark. Returns the domain's name and the VM's.
 ///
 /// # Errors
 /// [`Error::NotRunning`]; [`Error::OnItsWay`]; as [`attach`].

@@ -1,11 +1,11 @@
 //! A vsock that a vhost-user daemon serves, added to a domain's XML.
 //!
-//! libvirt has no element for it, so QEMU's own options go through libvirt's
-//! namespace for them. A vhost-user daemon maps the guest's memory, so the
-//! memory must be shared.
+//! libvirt has no element for it, so QEMU's own options are passed through libvirt's
+//! namespace for them. A vhost-user daemon maps the guest's memory, so the memory must be
+//! shared.
 //!
-//! The text outside the edits stays as it is, byte for byte: a hook must not
-//! change what it does not know.
+//! Text outside the edits is preserved byte for byte, because a hook must not change what
+//! it does not know.
 
 use std::ops::Range;
 
@@ -20,18 +20,18 @@ use crate::Error;
 const QEMU: &str = "http://libvirt.org/schemas/domain/qemu/1.0";
 /// QEMU's name of the connection to the daemon.
 const CHARDEV: &str = "paragpu-vsock";
-/// The device, by which a domain that has it is known. It takes a place that is free:
-/// QEMU makes devices that are JSON, as libvirt's with their places are, in their
-/// order, and all others before them.
+/// The device, which also identifies a domain that has been edited. It takes a free
+/// address: QEMU creates devices given as JSON, such as libvirt's with their addresses, in
+/// order, and all other devices before them.
 const DEVICE: &str =
     r#"{"driver":"vhost-user-vsock-pci","chardev":"paragpu-vsock","id":"paragpu-vsock0"}"#;
 
-/// The domain with a vsock whose daemon listens at `socket`, as QEMU finds it. A
-/// domain that has it already stays as it is.
+/// Adds a vsock to a domain. Its daemon listens at `socket`, a path as QEMU sees it. A
+/// domain that already has it is returned unchanged.
 ///
 /// # Errors
-/// [`Error::Xml`]: it is no domain of QEMU's, or has a vsock already, or parts of
-/// it contradict each other.
+/// [`Error::Xml`]: it is not a domain of QEMU, it already has another vsock, or parts of it
+/// contradict each other.
 pub fn add(xml: &str, socket: &str) -> Result<String, Error> {
     let found = Found::read(xml)?;
     if found.has_ours {
@@ -39,7 +39,7 @@ pub fn add(xml: &str, socket: &str) -> Result<String, Error> {
     }
     let mut edits = found.memory_edits()?;
     edits.push(found.options(socket)?);
-    // No edit lies within another one.
+    // Edits do not overlap.
     edits.sort_by_key(|(range, _)| range.start);
     let mut edited = String::with_capacity(xml.len() + 1024);
     let mut at = 0;
@@ -61,22 +61,22 @@ fn wrong(error: impl std::fmt::Display) -> Error {
     Error::Xml(error.to_string())
 }
 
-/// A place in the text, and what is written there.
+/// A range of the text, and its replacement.
 type Edit = (Range<usize>, String);
 
-/// An element, and where it stands.
+/// An element, and its position.
 #[derive(Debug, Default, Clone)]
 struct Element {
-    /// As it is written, with its prefix.
+    /// Its name as written, with the prefix.
     name: String,
-    /// Its start tag, or all of an element without one.
+    /// The range of its start tag, or of the whole element if it is empty.
     start: Range<usize>,
-    /// Where its end tag begins; `None` for `<element/>`.
+    /// The start of its end tag; `None` for `<element/>`.
     end: Option<usize>,
 }
 
 impl Element {
-    /// Puts text in as the element's last child.
+    /// Inserts text as the element's last child.
     fn append(&self, xml: &str) -> Edit {
         match self.end {
             Some(end) => (end..end, xml.to_owned()),
@@ -89,14 +89,14 @@ impl Element {
     }
 }
 
-/// An element's one attribute that matters, and where the element stands.
+/// The relevant attribute of an element, and the element's position.
 #[derive(Debug, Clone)]
 struct Setting {
     value: Option<String>,
     place: Range<usize>,
 }
 
-/// The parts of a domain that a vsock concerns.
+/// The parts of a domain that are relevant for a vsock.
 #[derive(Debug, Default)]
 struct Found {
     domain: Element,
@@ -127,7 +127,9 @@ impl Found {
                 }
                 Event::End(_) => walk.close(Some(place)),
                 Event::DocType(_) => {
-                    return Err(wrong("it has a document type, which libvirt's have not"));
+                    return Err(wrong(
+                        "it has a document type, unlike libvirt's descriptions",
+                    ));
                 }
                 Event::Decl(declaration) => check_encoding(&declaration)?,
                 Event::Eof => return walk.end(),
@@ -136,7 +138,7 @@ impl Found {
         }
     }
 
-    /// What makes the guest's memory shared.
+    /// The edits that make the guest's memory shared.
     fn memory_edits(&self) -> Result<Vec<Edit>, Error> {
         const SOURCE: &str = r#"<source type="memfd"/>"#;
         const ACCESS: &str = r#"<access mode="shared"/>"#;
@@ -154,7 +156,7 @@ impl Found {
                     return Err(wrong(format!("its memory comes from {other:?}")));
                 }
             },
-            // Huge pages have a file without a source.
+            // Huge pages are backed by files without a source.
             None if self.has_huge_pages => {}
             None => more.push_str(SOURCE),
         }
@@ -169,12 +171,12 @@ impl Found {
         Ok(edits)
     }
 
-    /// QEMU's options.
+    /// The edit that adds QEMU's options.
     fn options(&self, socket: &str) -> Result<Edit, Error> {
         if socket.contains(|letter: char| letter.is_control()) {
             return Err(wrong("the socket's path has control characters"));
         }
-        // A comma ends an option's value, two are one.
+        // A comma ends an option's value; two stand for one.
         let socket = socket.replace(',', ",,");
         let chardev = format!("socket,id={CHARDEV},path={socket}");
         let values = ["-chardev", &chardev, "-device", DEVICE];
@@ -216,12 +218,12 @@ fn check_encoding(declaration: &quick_xml::events::BytesDecl<'_>) -> Result<(), 
     }
 }
 
-/// The way through a domain.
+/// The state of reading a domain.
 #[derive(Debug, Default)]
 struct Walk {
     found: Found,
-    /// Names of the open elements. One of QEMU's namespace is known by `qemu:`,
-    /// whatever its prefix.
+    /// Names of the open elements. Elements of QEMU's namespace have the prefix `qemu:`
+    /// here, whatever it is in the text.
     path: Vec<String>,
     is_over: bool,
 }
@@ -237,14 +239,14 @@ impl Walk {
         let name = start.name().as_ref().to_owned();
         let known = match is_qemu {
             true => format!("qemu:{}", start.local_name().as_ref()),
-            // Not taken for one of that namespace.
+            // Must not be mistaken for one of that namespace.
             false => name.replace("qemu:", "other:"),
         };
         self.path.push(known);
         if self.is_over {
-            return Err(wrong("it has something behind the domain"));
+            return Err(wrong("it continues after the domain"));
         }
-        // The search for one attribute sees no second one of its name.
+        // All attributes are checked, because a search for one would miss a duplicate.
         for attribute in start.attributes() {
             attribute.map_err(wrong)?;
         }
@@ -265,11 +267,11 @@ impl Walk {
             ["domain"] => {
                 match value("type")?.as_deref() {
                     Some("kvm" | "qemu") => {}
-                    _ => return Err(wrong("it is no domain of QEMU's")),
+                    _ => return Err(wrong("it is not a domain of QEMU")),
                 }
                 found.domain = element;
             }
-            [_] => return Err(wrong("it is no domain")),
+            [_] => return Err(wrong("it is not a domain")),
             ["domain", "os", "type"] if value("arch")?.as_deref() == Some("s390x") => {
                 return Err(wrong("s390x has no PCI device of this kind"));
             }
@@ -284,7 +286,7 @@ impl Walk {
             }
             ["domain", "devices", "vsock"] => {
                 return Err(wrong(
-                    "it has a vsock, and a guest has one: leave out autoattachVSOCK",
+                    "it has a vsock, and a guest has only one: leave out autoattachVSOCK",
                 ));
             }
             ["domain", "qemu:commandline"] => once(&mut found.options, element)?,
@@ -300,7 +302,7 @@ impl Walk {
         Ok(())
     }
 
-    /// `end`: the end tag's place, if there is one.
+    /// Closes an element. `end` is the range of its end tag, if there is one.
     fn close(&mut self, end: Option<Range<usize>>) {
         let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
         let found = &mut self.found;
@@ -318,7 +320,7 @@ impl Walk {
             ["domain", "memoryBacking", "access"] => found.access.as_mut(),
             _ => None,
         };
-        // `<access mode="…"></access>`, as Go writes it: all of it is replaced.
+        // For `<access mode="…"></access>`, as Go writes it, all of it is replaced.
         if let (Some(setting), Some(end)) = (setting, end) {
             setting.place.end = end.end;
         }
@@ -329,12 +331,12 @@ impl Walk {
     fn end(self) -> Result<Found, Error> {
         match self.is_over && self.path.is_empty() {
             true => Ok(self.found),
-            false => Err(wrong("it has no end")),
+            false => Err(wrong("it is incomplete")),
         }
     }
 }
 
-/// Keeps the first, and refuses a second one: libvirt would take either.
+/// Stores a setting and refuses a second one, of which libvirt might use either.
 fn once<T>(place: &mut Option<T>, new: T) -> Result<(), Error> {
     match place.replace(new) {
         None => Ok(()),
@@ -359,7 +361,7 @@ mod tests {
 
     const SOCKET: &str = "/var/run/kubevirt-hooks/hook-sidecar-0/paragpu/vhost";
 
-    /// A domain as virt-launcher hands it over: Go writes no `<empty/>`.
+    /// A domain as virt-launcher passes it. Go writes no `<empty/>` elements.
     fn domain(inner: &str) -> String {
         format!(
             "<domain type=\"kvm\" xmlns:qemu=\"{QEMU}\">\n\t<name>default_vm</name>\n\t\
@@ -400,7 +402,7 @@ mod tests {
             after,
             before.replace("</domain>", &format!("{new}</domain>"))
         );
-        // The hook may be asked again about what it wrote.
+        // The hook may be called again with its own output.
         assert_eq!(add(&after, SOCKET).unwrap(), after);
     }
 
@@ -439,7 +441,7 @@ mod tests {
         let own = OPTIONS.replace("qemu:", "q:");
         let whole = format!("<q:commandline xmlns:q='{QEMU}'>{own}</q:commandline>");
         assert!(after.contains(&whole), "{after}");
-        // Of another namespace: not QEMU's options.
+        // Elements of another namespace are not QEMU's options.
         let other =
             "<qemu:commandline xmlns:qemu='urn:other'><qemu:arg value='x'/></qemu:commandline>";
         let after = added(other);
@@ -485,12 +487,12 @@ mod tests {
     fn what_is_no_domain_is_refused() {
         let good = domain("");
         for (xml, reason) in [
-            (String::new(), "no end"),
-            ("<domain type='kvm'>".into(), "no end"),
+            (String::new(), "incomplete"),
+            ("<domain type='kvm'>".into(), "incomplete"),
             (good.replace("</devices>", ""), "cannot be read"),
-            (good.replace("\"kvm\"", "\"xen\""), "no domain of QEMU's"),
-            (good.replace("domain", "network"), "is no domain"),
-            (format!("{good}{good}"), "behind the domain"),
+            (good.replace("\"kvm\"", "\"xen\""), "not a domain of QEMU"),
+            (good.replace("domain", "network"), "is not a domain"),
+            (format!("{good}{good}"), "after the domain"),
             (
                 format!("<!DOCTYPE d [<!ENTITY a \"b\">]>{good}"),
                 "document type",
@@ -511,7 +513,7 @@ mod tests {
             let said = refusal(&xml);
             assert!(said.contains(reason), "{xml}: {said}");
         }
-        // Comments and CDATA are nothing but text.
+        // Comments and CDATA are only text.
         let odd =
             "<!-- <vsock/> </domain> --><description><![CDATA[</domain><vsock>]]></description>";
         assert!(added(odd).contains(odd));
@@ -522,7 +524,7 @@ mod tests {
         fn any_text_is_edited_or_refused(text in "[<>/='&;:a-z \\PC]{0,200}") {
             let _ = add(&text, SOCKET);
             if let Ok(after) = add(&domain(&text), SOCKET) {
-                // What was written reads as it was meant.
+                // The output is read as intended.
                 prop_assert_eq!(add(&after, SOCKET).unwrap(), after);
             }
         }

@@ -5,11 +5,11 @@ use std::str::FromStr;
 
 use crate::Error;
 
-/// Longest name of a VM, in bytes: that of the device process.
+/// Maximum number of bytes of a VM's name, as in the device process.
 const MAX: usize = 64;
 
-/// A name by which the daemon, the device process and its unit know a VM. It is
-/// part of the socket's path and of the unit's name, and the same in both.
+/// The name of a VM for the daemon, the device process and its unit. It is part of the
+/// socket's path and of the unit's name, unchanged in both.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VmName(String);
 
@@ -26,7 +26,8 @@ impl FromStr for VmName {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-        // A unit's instance may begin with anything, a command's argument not.
+        // A unit's instance name may begin with any character, but an argument of a command
+        // must not begin with a dash.
         let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric());
         if begins && text.len() <= MAX && text.chars().all(good) {
             Ok(Self(text.to_owned()))

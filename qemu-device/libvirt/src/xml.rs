@@ -1,4 +1,4 @@
-//! The device's element, written, and libvirt's descriptions of domains, read.
+//! Writes the device's element, and reads libvirt's descriptions of domains.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,26 +8,26 @@ use quick_xml::{Reader, Writer, XmlVersion};
 
 use crate::Error;
 
-/// The `name` of the element: it tells our device from other shared memory.
+/// The `name` of the element, which distinguishes this device from other shared memory.
 pub const NAME: &str = "paragpu";
 
-/// The model that our device is of.
+/// The model of the device.
 const MODEL: &str = "ivshmem-doorbell";
 
-/// The model of controllers that have a place for one PCIe device.
+/// The model of controllers with a slot for one PCIe device.
 const PORT: &str = "pcie-root-port";
 
-/// Where a device is plugged in: a bus of its own, behind a PCIe port.
+/// The place of a device: the number of the bus behind a PCIe port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Port(pub u8);
 
-/// The device's element: libvirt's `<shmem>`, whose memory and interrupts come
-/// from the process at `socket`. Without a port libvirt chooses the place.
+/// The device's element: libvirt's `<shmem>`, whose memory and interrupts come from the
+/// process at `socket`. Without a port, libvirt chooses the place.
 ///
-/// The domain needs no `<memoryBacking>`: the device brings its memory along.
+/// The domain needs no `<memoryBacking>`, because the device process provides the memory.
 ///
 /// # Errors
-/// [`Error::Xml`] where the path is no text.
+/// [`Error::Xml`] if the path is not UTF-8.
 pub fn device(socket: &Path, port: Option<Port>) -> Result<String, Error> {
     let socket = socket
         .to_str()
@@ -74,8 +74,8 @@ pub const PREFIX: &str = "paragpu";
 /// The mark's name in a domain's XML.
 const AHEAD: &str = "paragpu:ahead";
 
-/// The mark of a domain whose virtual GPUs went to another host before it, as
-/// libvirt takes it: without the prefix.
+/// The mark of a domain whose virtual GPUs have moved to another host, without the prefix,
+/// as libvirt requires.
 ///
 /// # Errors
 /// [`Error::Xml`].
@@ -92,20 +92,20 @@ pub fn gpus_moved(vm: &str) -> Result<String, Error> {
 /// A PCIe port that a configuration does not have yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewPort {
-    /// What is plugged into it then says.
+    /// The place of a device that is plugged into it.
     pub port: Port,
     /// The controller's element.
     pub element: String,
 }
 
-/// Our device in a domain.
+/// This device in a domain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
     /// The socket of its device process.
     pub socket: PathBuf,
-    /// The element as it stands there.
+    /// The element as written there.
     pub element: String,
-    /// The bus that it is on, where libvirt has chosen one.
+    /// Its bus, if libvirt has chosen one.
     pub port: Option<Port>,
 }
 
@@ -114,24 +114,24 @@ pub struct Device {
 pub struct Description {
     /// The domain's UUID.
     pub uuid: String,
-    /// Its number while it runs: another one after each start.
+    /// Its number while it is running. It differs after each start.
     pub number: Option<u32>,
     /// The context identifier of its vsock.
     pub cid: Option<u32>,
-    /// The VM's name, where its virtual GPUs went to another host before it.
+    /// The VM's name, if the domain has the mark that its virtual GPUs have moved.
     pub gpus_moved_of: Option<String>,
-    /// Our devices: one, where nobody wrote the second by hand.
+    /// Devices of this kind: more than one only in XML written by hand.
     pub devices: Vec<Device>,
-    /// Whether it is a PCIe machine, whose slots for hot-plugging are ports.
+    /// Whether it is a PCIe machine, on which devices are plugged into ports.
     pub has_pcie: bool,
-    /// Ports that have no device, in the order of their buses.
+    /// Ports without a device, in the order of their buses.
     pub free_ports: Vec<Port>,
-    /// Largest numbers of PCI controllers: index, chassis, port.
+    /// The largest numbers of PCI controllers: index, chassis, port.
     largest: [u8; 3],
 }
 
 impl Description {
-    /// Reads a domain's XML, as libvirt gives it.
+    /// Reads a domain's XML from libvirt.
     ///
     /// # Errors
     /// [`Error::Xml`].
@@ -162,14 +162,16 @@ impl Description {
 }
 
 impl Description {
-    /// A port beside those that there are.
+    /// A new port besides the existing ones.
     ///
     /// # Errors
     /// [`Error::Xml`] if there is no number left.
     pub fn new_port(&self) -> Result<NewPort, Error> {
         let [index, chassis, port] = self.largest.map(|number| number.checked_add(1));
         let (Some(index), Some(chassis), Some(port)) = (index, chassis, port) else {
-            return Err(Error::Xml("its PCI controllers have no number left".into()));
+            return Err(Error::Xml(
+                "there is no free number for a PCI controller".into(),
+            ));
         };
         let mut writer = Writer::new(Vec::new());
         writer
@@ -217,7 +219,7 @@ struct Shmem {
 #[derive(Default)]
 struct Parser {
     machine: Description,
-    /// Names of the elements that are open.
+    /// Names of the open elements.
     path: Vec<String>,
     shmem: Option<Shmem>,
     ports: BTreeSet<u8>,
@@ -267,7 +269,8 @@ impl Parser {
                 self.count(1, value("chassis")?.as_deref().and_then(number));
                 self.count(2, value("port")?.as_deref().and_then(number));
             }
-            // Of the device itself: a passed-through device has its host's deeper within.
+            // The device's own address. A passed-through device also has its host address,
+            // in a nested element.
             ["domain", "devices", _, "address"] if value("type")?.as_deref() == Some("pci") => {
                 let bus = value("bus")?.as_deref().and_then(number);
                 self.taken.extend(bus);
@@ -349,7 +352,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A domain as libvirt 9.0 describes it, in what matters here.
+    /// The relevant parts of a domain as libvirt 9.0 describes it.
     fn domain(devices: &str) -> String {
         format!(
             "<domain type='kvm' id='3'>
@@ -438,7 +441,7 @@ mod tests {
             "<domain x=1/>",
             "<domain><!",
         ] {
-            // Elements that stay open lose nothing but themselves.
+            // Unclosed elements affect only themselves.
             if let Ok(machine) = Description::parse(text) {
                 assert_eq!(machine.devices, [], "{text}");
             }
@@ -457,7 +460,7 @@ mod tests {
         let read = |cid| Description::parse(&xml(cid)).unwrap();
         let machine = read("<cid auto='yes' address='3'/>");
         assert_eq!((machine.number, machine.cid), (Some(12), Some(3)));
-        // One that does not run has none yet.
+        // A domain that is not running has none yet.
         assert_eq!(read("<cid auto='yes'/>").cid, None);
     }
 

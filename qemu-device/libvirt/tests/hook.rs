@@ -1,4 +1,4 @@
-//! libvirt's hook, with a service manager that this test plays.
+//! libvirt's hook, with a stand-in for systemctl.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -18,7 +18,7 @@ struct Test {
 impl Test {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        // It works in the folder where it is called.
+        // It works in the current directory.
         let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/systemctl");
         for name in ["systemctl", "systemd-run"] {
             symlink(program, folder.path().join(name)).unwrap();
@@ -43,7 +43,7 @@ impl Test {
         hook::run(&self.host, name, operation, domain.as_bytes())
     }
 
-    /// What systemctl was asked since the last time.
+    /// The calls of systemctl since the last time.
     fn asked(&self) -> Vec<String> {
         let path = self.folder.path().join("asked");
         let text = fs::read_to_string(&path).unwrap_or_default();
@@ -82,7 +82,7 @@ fn the_device_process_lives_as_long_as_its_domain() {
 #[test]
 fn a_domain_whose_gpus_went_ahead_arrives() {
     let test = Test::new();
-    // As libvirt gives it back.
+    // As libvirt returns it.
     let mark = xml::gpus_moved("web-1").unwrap().replacen(
         "<ahead",
         &format!("<{0}:ahead xmlns:{0}=\"{1}\"", xml::PREFIX, xml::NAMESPACE),
@@ -129,11 +129,11 @@ fn two_domains_with_one_socket_are_refused() {
         .unwrap_err()
         .to_string();
     assert!(said.contains("is the device of the domain web"), "{said}");
-    // What libvirt calls after a start that failed.
+    // As libvirt calls it after a failed start.
     test.hook("clone", OTHER, "release", &[socket]).unwrap();
     assert_eq!(test.asked(), ["start paragpu-device@web.service"]);
     assert_eq!(test.notes(), 1);
-    // libvirt's daemon was started again, and so was the domain.
+    // libvirt's daemon was restarted, and then the domain.
     test.hook("web", WEB, "prepare", &[socket]).unwrap();
     test.hook("web", WEB, "release", &[socket]).unwrap();
     test.hook("clone", OTHER, "prepare", &[socket]).unwrap();
@@ -163,7 +163,7 @@ fn a_process_that_does_not_start_leaves_nothing() {
         "{asked:?}"
     );
     assert_eq!(test.notes(), 0);
-    // Without a word of its own, what systemctl said.
+    // Without a message of the process, that of systemctl.
     fs::write(test.folder.path().join("refused"), "\n").unwrap();
     let said = test
         .hook("web", WEB, "prepare", &[socket])

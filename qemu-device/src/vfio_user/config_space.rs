@@ -1,5 +1,5 @@
-//! The device's configuration space: what a PCI device is asked first, and the
-//! few bits of it that can be written (PCI Local Bus Specification 3.0).
+//! The device's PCI configuration space, and the few bits of it that can be written (PCI
+//! Local Bus Specification 3.0).
 
 use super::wire::MAX_ACCESS;
 
@@ -9,10 +9,10 @@ pub const SIZE: u64 = 256;
 /// Bytes of BAR 0.
 pub const REGISTERS_SIZE: u64 = 4096;
 
-/// Where MSI's capability lies.
+/// Offset of the MSI capability.
 const MSI: usize = 0x40;
 
-/// The configuration space of one life of a device.
+/// The configuration space of one instance of a device.
 #[derive(Debug)]
 pub struct ConfigSpace {
     bytes: [u8; SIZE as usize],
@@ -22,7 +22,8 @@ pub struct ConfigSpace {
 }
 
 impl ConfigSpace {
-    /// As after power-on; the window has `window_size` bytes, a power of two.
+    /// Creates it in the state after power-on. The window has `window_size` bytes, a power
+    /// of two.
     #[must_use]
     pub fn new(window_size: u64) -> Self {
         let mut new = Self {
@@ -34,20 +35,19 @@ impl ConfigSpace {
         new
     }
 
-    /// Back to the state after power-on.
+    /// Resets it to the state after power-on.
     pub fn reset(&mut self) {
         self.bytes.fill(0);
         self.writable.fill(0);
-        // The identity of an ivshmem device, which the guest's driver takes
-        // for one: vendor, device; status with capabilities; revision and
-        // class (memory controller); subsystem.
+        // The identity of an ivshmem device, as the guest's driver expects: vendor, device;
+        // status with capabilities; revision and class (memory controller); subsystem.
         self.set(0x00, &0x1af4_u16.to_le_bytes(), &[]);
         self.set(0x02, &0x1110_u16.to_le_bytes(), &[]);
         // Command: memory, bus master, interrupt off.
         self.set(0x04, &[0; 2], &0x0406_u16.to_le_bytes());
         self.set(0x06, &0x0010_u16.to_le_bytes(), &[]);
         self.set(0x08, &[1, 0, 0, 0x05], &[]);
-        // Cache line size and latency, which mean nothing here.
+        // Cache line size and latency, which have no effect.
         self.set(0x0c, &[0; 2], &[0xff; 2]);
         // BAR 0: 32 bits. BAR 2: 64 bits, prefetchable.
         let low = |size: u64| !(size - 1);
@@ -60,7 +60,7 @@ impl ConfigSpace {
         self.set(0x2c, &0x1af4_u16.to_le_bytes(), &[]);
         self.set(0x2e, &0x1100_u16.to_le_bytes(), &[]);
         self.set(0x34, &[MSI as u8], &[]);
-        // Interrupt line: a note of the firmware's. No pin: MSI is all there is.
+        // Interrupt line: a note for the firmware. No pin: the device has only MSI.
         self.set(0x3c, &[0], &[0xff]);
         // MSI: one vector, 64 bits, no mask; enable, address, data.
         self.set(MSI, &[0x05, 0x00], &[]);
@@ -82,7 +82,7 @@ impl ConfigSpace {
         }
     }
 
-    /// The `count` bytes at `offset`; zeros if there are none.
+    /// Reads `count` bytes at `offset`; zeros outside the space.
     #[must_use]
     pub fn read(&self, offset: u64, count: usize) -> Vec<u8> {
         let mut read = vec![0; count.min(MAX_ACCESS)];
@@ -93,7 +93,7 @@ impl ConfigSpace {
         read
     }
 
-    /// Writes what can be written of `bytes` at `offset`.
+    /// Writes the writable bits of `bytes` at `offset`.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
         let from = usize::try_from(offset).unwrap_or(usize::MAX);
         let places = self.bytes.iter_mut().zip(&self.writable).skip(from);

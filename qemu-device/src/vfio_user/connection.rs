@@ -1,4 +1,4 @@
-//! Messages over a socket: whole ones in, answers out.
+//! Receives whole messages from a socket, and sends answers.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -14,19 +14,19 @@ use rustix::net::{
 
 use super::wire::{HEADER_SIZE, Header, MAX_FDS, MAX_MESSAGE, header_flags};
 
-/// Why a connection is over.
+/// Why a connection has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectionEnd {
-    /// The client closed it, or is gone.
+    /// The client has closed it, or is gone.
     #[error("the connection was closed")]
     Closed,
-    /// The client does not speak the protocol.
+    /// The client violates the protocol.
     #[error("{0}")]
     Broken(&'static str),
 }
 
-/// A client's connection. It reads without waiting; an answer waits for a
-/// client that does not read, which only that client feels.
+/// A client's connection. It reads without waiting. Sending an answer blocks on a client
+/// that does not read, which delays only that client.
 #[derive(Debug)]
 pub struct Connection {
     socket: UnixStream,
@@ -36,14 +36,14 @@ pub struct Connection {
     out: Vec<u8>,
 }
 
-/// A command as it came.
+/// A received command.
 #[derive(Debug)]
 pub struct Command<'a> {
     /// Its header.
     pub header: Header,
     /// The bytes after the header.
     pub payload: &'a [u8],
-    /// Descriptors that came with it.
+    /// Descriptors received with it.
     pub descriptors: Vec<OwnedFd>,
 }
 
@@ -57,7 +57,7 @@ pub struct Reply<'a> {
 }
 
 impl Connection {
-    /// Takes a connection, which blocks.
+    /// Takes a blocking socket.
     #[must_use]
     pub fn new(socket: UnixStream) -> Self {
         Self {
@@ -69,7 +69,7 @@ impl Connection {
         }
     }
 
-    /// The next command, if all of it is there.
+    /// The next command, if it has arrived completely.
     ///
     /// # Errors
     /// [`ConnectionEnd`].
@@ -85,7 +85,7 @@ impl Connection {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(None),
                 Err(Errno::MSGSIZE) => {
-                    return Err(ConnectionEnd::Broken("too many descriptors came"));
+                    return Err(ConnectionEnd::Broken("too many descriptors"));
                 }
                 Err(_) => return Err(ConnectionEnd::Closed),
             }
@@ -94,9 +94,7 @@ impl Connection {
         self.filled = 0;
         let (header, payload) = split(all)?;
         if header.flags & header_flags::TYPE != header_flags::COMMAND {
-            return Err(ConnectionEnd::Broken(
-                "an answer came to a question never asked",
-            ));
+            return Err(ConnectionEnd::Broken("a reply without a command"));
         }
         Ok(Some(Command {
             header,
@@ -105,7 +103,7 @@ impl Connection {
         }))
     }
 
-    /// Bytes of the message that is coming, once its header is there.
+    /// Size of the message being received, once its header has arrived.
     fn size(&self) -> Result<Option<usize>, ConnectionEnd> {
         if self.filled < HEADER_SIZE {
             return Ok(None);
@@ -113,7 +111,7 @@ impl Connection {
         let (header, _) = split(self.bytes.get(..self.filled).unwrap_or_default())?;
         match usize::try_from(header.size) {
             Ok(size @ HEADER_SIZE..=MAX_MESSAGE) => Ok(Some(size)),
-            _ => Err(ConnectionEnd::Broken("a message has an impossible length")),
+            _ => Err(ConnectionEnd::Broken("a message with an invalid length")),
         }
     }
 
@@ -139,7 +137,7 @@ impl Connection {
         Ok(received.bytes)
     }
 
-    /// Answers a command, unless its sender asked for none.
+    /// Answers a command, unless the client wants no reply.
     ///
     /// # Errors
     /// [`ConnectionEnd::Closed`].
@@ -196,9 +194,8 @@ impl Connection {
 fn split(message: &[u8]) -> Result<(Header, &[u8]), ConnectionEnd> {
     let (header, payload) = message
         .split_first_chunk::<HEADER_SIZE>()
-        .ok_or(ConnectionEnd::Broken("a message has no header"))?;
-    let header =
-        decode_all(header).map_err(|_| ConnectionEnd::Broken("a header cannot be read"))?;
+        .ok_or(ConnectionEnd::Broken("a message without a header"))?;
+    let header = decode_all(header).map_err(|_| ConnectionEnd::Broken("an invalid header"))?;
     Ok((header, payload))
 }
 

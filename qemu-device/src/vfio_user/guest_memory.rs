@@ -1,5 +1,5 @@
-//! The VM's memory, as the hypervisor maps it for the device: kept in a table
-//! that workers read. This process never looks into that memory.
+//! The VM's memory, as the hypervisor maps it for the device, in a table that workers read.
+//! This process never reads that memory.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,29 +15,29 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use super::wire::{DmaMap, DmaUnmap, MAX_MAPPINGS, UNMAP_ALL, dma_flags};
 use crate::Error;
 
-/// Shared ranges begin and end at multiples of this.
+/// Alignment in bytes of shared ranges.
 const PAGE: u64 = 4096;
 
-/// The mapped memory, and the table of it for workers.
+/// The mapped memory, and its table for workers.
 #[derive(Debug)]
 pub struct GuestMemory {
     ranges: BTreeMap<u64, Mapped>,
     files: Vec<File>,
     table: OwnedFd,
     sequence: u64,
-    /// It was said that memory is not shared.
+    /// Whether it has been logged that memory is not shared.
     said: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Mapped {
     size: u64,
-    /// Where workers find it: offset, number of the file, writable.
+    /// How workers access it: offset, number of the file, whether it is writable.
     shared: Option<(u64, u32, bool)>,
 }
 
-/// A file that holds memory. Its number is never given to another, as workers
-/// keep what they were handed.
+/// A file that contains memory. Its number is never reused, because workers keep the files
+/// that they were given.
 #[derive(Debug)]
 struct File {
     identity: (u64, u64),
@@ -45,7 +45,7 @@ struct File {
 }
 
 impl GuestMemory {
-    /// A VM that has no memory yet.
+    /// Creates the table of a VM without memory.
     ///
     /// # Errors
     /// [`Error::System`].
@@ -63,11 +63,11 @@ impl GuestMemory {
         })
     }
 
-    /// Notes memory, which `file` holds if one came.
+    /// Adds memory, which is in `file` if the hypervisor passed one.
     ///
     /// # Errors
-    /// What the hypervisor is answered: [`Errno::EXIST`] for an overlap,
-    /// [`Errno::INVAL`] for what cannot be, [`Errno::NOSPC`].
+    /// The reply to the hypervisor: [`Errno::EXIST`] for an overlap, [`Errno::INVAL`] for
+    /// an invalid range, [`Errno::NOSPC`].
     pub fn map(&mut self, map: &DmaMap, file: Option<OwnedFd>) -> Result<(), Errno> {
         let known = dma_flags::READ | dma_flags::WRITE;
         let last = map.size.checked_sub(1).ok_or(Errno::INVAL)?;
@@ -91,17 +91,17 @@ impl GuestMemory {
         self.publish()
     }
 
-    /// How workers find the memory; `None` if they cannot.
+    /// How workers access the memory; `None` if they cannot.
     fn share(&mut self, map: &DmaMap, file: OwnedFd) -> Result<Option<(u64, u32, bool)>, Errno> {
         let found = fstat(&file)?;
         let length = u64::try_from(found.st_size).unwrap_or(0);
         let end = map.offset.checked_add(map.size).ok_or(Errno::INVAL)?;
         let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
         if is_file && end > length {
-            // It claims memory that does not exist.
+            // The range exceeds the file.
             return Err(Errno::INVAL);
         }
-        // A file that can shrink could kill a process that maps it.
+        // If the file could shrink, an access could kill a process that maps it.
         let sealed = fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
         let aligned = (map.address | map.size | map.offset).is_multiple_of(PAGE);
         if !is_file || !sealed || !aligned || map.flags & dma_flags::READ == 0 {
@@ -126,12 +126,12 @@ impl GuestMemory {
         Ok(Some((map.offset, number, writable)))
     }
 
-    /// Forgets memory: whole ranges of those that were mapped. Workers begin
-    /// no copy there any more; one that has begun ends within milliseconds.
+    /// Removes memory, in whole mapped ranges. Workers begin no new copies there; one in
+    /// progress ends within milliseconds.
     ///
     /// # Errors
-    /// [`Errno::NOENT`] where nothing is mapped, [`Errno::INVAL`] where a
-    /// range would be cut.
+    /// [`Errno::NOENT`] if nothing is mapped there, [`Errno::INVAL`] if a range would be
+    /// cut.
     pub fn unmap(&mut self, unmap: &DmaUnmap) -> Result<(), Errno> {
         if unmap.flags == UNMAP_ALL {
             self.ranges.clear();
@@ -180,8 +180,8 @@ impl GuestMemory {
         write_table(self.table.as_fd(), &mut self.sequence, &ranges)
     }
 
-    /// The descriptors for a worker: the table, read-only, and the files.
-    /// Nothing, if there is no memory to share, which is said once.
+    /// The descriptors for a worker: the table, read-only, and the files. None if no memory
+    /// is shared, which is logged once.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -189,7 +189,7 @@ impl GuestMemory {
         if self.files.is_empty() {
             if !std::mem::replace(&mut self.said, true) {
                 tracing::warn!(
-                    "the VM's memory is not shared, so that all bytes cross through the window: \
+                    "the VM's memory is not shared, so all data is copied through the window: \
                      QEMU's memory-backend-memfd with share=on lets the host copy them"
                 );
             }

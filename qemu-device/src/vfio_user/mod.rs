@@ -1,12 +1,11 @@
 //! The device over vfio-user, for QEMU 10.1 and later (`vfio-user-pci`) and
 //! Cloud Hypervisor (`--user-device`).
 //!
-//! A client that has the device's descriptors, as one of ivshmem, rings
-//! eventfds by itself. One of vfio-user sends each access to a register as a
-//! message and waits for the answer, with its virtual processor and what else
-//! its lock covers. So a thread does nothing but answer: [`server`] turns
-//! accesses into the eventfds that an ivshmem client would ring, and hands
-//! interrupts on to the eventfd that the client brought. The rest of the
+//! An ivshmem client has the device's descriptors and rings eventfds itself. A vfio-user
+//! client sends each register access as a message and waits for the answer, which blocks
+//! its virtual processor and all that waits for the same lock. So a thread does nothing but
+//! answer: [`server`] translates accesses to the eventfds that an ivshmem client would
+//! ring, and forwards interrupts to the eventfd that the client passed. The rest of the
 //! process does not know the difference.
 
 pub mod config_space;
@@ -30,7 +29,7 @@ use self::server::{Ends, Server};
 use crate::Error;
 use crate::eventfd::EventFd;
 
-/// A client and the thread that answers it; both end with this value.
+/// A client and the thread that answers it. Dropping it ends both.
 #[derive(Debug)]
 pub struct Client {
     socket: UnixStream,
@@ -39,8 +38,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Serves the client at the other end of `socket`. What rings `interrupt`
-    /// interrupts its guest.
+    /// Serves the client at the other end of `socket`. Ringing `interrupt` interrupts its
+    /// guest.
     ///
     /// # Errors
     /// [`Error::System`].
@@ -49,7 +48,7 @@ impl Client {
             let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
             Error::system("serve the hypervisor")(errno)
         };
-        // Answers wait for a client that does not read.
+        // Sending answers may block; only this client's thread does.
         socket.set_nonblocking(false).map_err(failed)?;
         let ended = Arc::new(EventFd::new()?);
         let service = Service {
@@ -83,7 +82,7 @@ impl Client {
     }
 }
 
-/// Readable once the client is gone.
+/// A descriptor that is readable once the client is gone.
 impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.ended.as_fd()
@@ -99,7 +98,7 @@ impl Drop for Client {
     }
 }
 
-/// Tells the rest of the process that the thread ended, however it did.
+/// Tells the rest of the process that the thread has ended, even by a panic.
 struct RungAtEnd(Arc<EventFd>);
 
 impl Drop for RungAtEnd {
@@ -120,7 +119,7 @@ impl Service {
         match self.serve() {
             Err(ConnectionEnd::Closed) => {}
             Err(ConnectionEnd::Broken(why)) => {
-                tracing::warn!(why, "the hypervisor does not speak vfio-user: dropped");
+                tracing::warn!(why, "the hypervisor violates vfio-user and is disconnected");
             }
             Ok(never) => match never {},
         }
@@ -148,8 +147,8 @@ impl Service {
         }
     }
 
-    /// Answers the command that is there, one at a time, so that interrupts
-    /// have their turn.
+    /// Answers one command, if it is complete. Only one, so that interrupts are not
+    /// delayed.
     fn answer(&mut self) -> Result<(), ConnectionEnd> {
         let Some(command) = self.connection.receive()? else {
             return Ok(());

@@ -1,9 +1,9 @@
-//! What a vfio-user client asks, and what it is answered: the device's
-//! registers, its window, its interrupt.
+//! The answers to a vfio-user client's commands: the device's registers, its window, its
+//! interrupt.
 //!
-//! An access to a register becomes a write to an eventfd, at once; the process that
-//! listens there does the work. So the client, which holds its virtual
-//! processor and more up meanwhile, waits for nothing but this code.
+//! A register access immediately becomes a write to an eventfd, and the process that polls
+//! it does the work. So the client, whose virtual processor is blocked meanwhile, waits
+//! only for this code.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ mod register {
     pub const DOORBELL: u64 = 0x0c;
 }
 
-/// Bytes of a [`DeviceInfo`], and of an [`IrqInfo`].
+/// Bytes of a [`DeviceInfo`] and of an [`IrqInfo`].
 const STRUCTURE_SIZE: u32 = 16;
 
 /// The parts of the device.
@@ -39,7 +39,7 @@ const STRUCTURE_SIZE: u32 = 16;
 pub struct Ends {
     /// The window.
     pub window: OwnedFd,
-    /// How it is divided.
+    /// Its division into channels.
     pub layout: Layout,
     /// The eventfds of the guest's doorbell, one for each channel.
     pub channels: Vec<EventFd>,
@@ -55,13 +55,12 @@ pub struct Server {
     ends: Ends,
     config: ConfigSpace,
     greeted: bool,
-    /// Raises the guest's interrupt; the client brings it when the guest
-    /// turns MSI on.
+    /// Raises the guest's interrupt. The client passes it when the guest enables MSI.
     trigger: Option<EventFd>,
 }
 
 impl Server {
-    /// A device as after power-on, whose client has said nothing yet.
+    /// A device in the state after power-on, before the client's first command.
     #[must_use]
     pub fn new(ends: Ends) -> Self {
         Self {
@@ -72,14 +71,14 @@ impl Server {
         }
     }
 
-    /// Raises the guest's interrupt, if it has one turned on.
+    /// Raises the guest's interrupt, if it is enabled.
     pub fn interrupt(&self) {
         if let Some(trigger) = &self.trigger {
             trigger.ring();
         }
     }
 
-    /// Carries a command out.
+    /// Executes a command.
     ///
     /// # Errors
     /// The reply to an invalid command.
@@ -108,7 +107,7 @@ impl Server {
     }
 
     fn version(&mut self, payload: &[u8]) -> Result<Reply<'_>, Errno> {
-        // What the client can do is not looked at: nothing here depends on it.
+        // The client's capabilities are ignored, because nothing here depends on them.
         let (asked, _) = fields::<Version>(payload)?;
         if asked.major != wire::VERSION.major {
             return Err(Errno::NOTSUP);
@@ -188,7 +187,7 @@ impl Server {
         info.argsz = REGION_INFO_SIZE + MAPPABLE_AREA_SIZE;
         info.capabilities = REGION_INFO_SIZE;
         if asked.argsz < info.argsz {
-            // Too little room for all of it: it will ask again.
+            // The client has too little room for all of it, and will ask again.
             return Ok(reply(&info));
         }
         let mut payload = encode_all(&info);
@@ -232,7 +231,7 @@ impl Server {
         const THROUGH: u32 = irq_set_flags::DATA_EVENTFD | irq_set_flags::ACTION_TRIGGER;
         match (set.index, set.flags, set.start, set.count) {
             (pci::MSI, OFF, 0, 0) => self.trigger = None,
-            // Those that the device lacks are off.
+            // Interrupts that the device lacks are always off.
             (0..pci::INTERRUPTS, OFF, 0, 0) => {}
             (pci::MSI, OFF, 0, 1) => self.interrupt(),
             (pci::MSI, THROUGH, 0, 1) if descriptors.len() <= 1 => {
@@ -290,8 +289,8 @@ impl Server {
         Ok(reply(&access))
     }
 
-    /// A guest wrote the doorbell register. Peers and vectors that are not
-    /// there hear nothing, as with any ivshmem device.
+    /// Handles a write to the doorbell register. Unknown peers and vectors are ignored, as
+    /// by any ivshmem device.
     fn ring(&self, value: u32) {
         let [vector, peer] = [value as u16, (value >> 16) as u16];
         let count = self.ends.layout.channel_count;
@@ -307,7 +306,7 @@ impl Server {
         }
     }
 
-    /// How many bytes an access moves, if they are all in its region.
+    /// Checks that an access is inside its region. Returns its number of bytes.
     fn check(&self, access: &Access) -> Result<usize, Errno> {
         let size = match access.region {
             pci::BAR0 => REGISTERS_SIZE,
@@ -324,12 +323,12 @@ impl Server {
     }
 }
 
-/// The answer that consists of one structure.
+/// A reply that consists of one structure.
 fn reply<'a, T: Field<'a>>(value: &T) -> Reply<'static> {
     encode_all(value).into()
 }
 
-/// A command's only structure.
+/// Decodes a command that consists of one structure.
 fn whole<'a, T: Field<'a>>(payload: &'a [u8]) -> Result<T, Errno> {
     decode_all(payload).map_err(|_| Errno::INVAL)
 }

@@ -1,4 +1,4 @@
-//! The server against commands of every kind, sensible and not.
+//! The server against valid and invalid commands of every kind.
 
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
@@ -20,7 +20,7 @@ use crate::window::Window;
 
 const CHANNELS: u16 = 3;
 
-/// A server, and the eventfds that a guest rings through it: channels, then
+/// A server, and the eventfds that a guest rings through it: those of the channels, then of
 /// the control peer.
 fn server() -> (Server, Vec<EventFd>) {
     let layout = Layout::new(16 << 20, CHANNELS).unwrap();
@@ -257,7 +257,7 @@ fn interrupts_go_where_the_client_said_last() {
     irqs(&mut server, [through, pci::MSI, 0, 1], pass(&second)).unwrap();
     server.interrupt();
     assert!(!rung(&first) && rung(&second));
-    // What makes no sense changes nothing.
+    // Invalid commands change nothing.
     for set in [
         [through, pci::MSI, 0, 2],
         [through, pci::MSI, 1, 1],
@@ -290,8 +290,7 @@ fn reset_forgets_what_the_guest_wrote() {
     assert_eq!(read(&mut server), write(4, pci::CONFIG, &[0, 0]));
 }
 
-/// What a client may send: mostly commands, with words that are often small
-/// or at an edge.
+/// Payloads of a client, with words that are often small or boundary values.
 fn payload() -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![
         0_u32..16,
@@ -325,7 +324,7 @@ proptest! {
             }
             server.interrupt();
         }
-        // It is none the worse for it.
+        // The server still works.
         let answer = ask(&mut server, command::REGION_READ, &access(0, pci::CONFIG, 4)).unwrap();
         prop_assert_eq!(&answer[16..], &[0xf4, 0x1a, 0x10, 0x11]);
     }

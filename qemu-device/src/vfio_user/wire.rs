@@ -1,32 +1,31 @@
 //! The messages of vfio-user, version 0.1 (`docs/interop/vfio-user.rst` in
 //! QEMU's sources), as far as a device that does no DMA of its own needs them.
 //!
-//! All numbers are in the host's order, which is little-endian wherever this
-//! project runs. Decoding is the protocol crate's: total, and allocating
-//! nothing.
+//! All numbers are in the host's byte order, which is little-endian wherever this project
+//! runs. They are decoded by the protocol crate, which is total and does not allocate.
 
 use paragpu_protocol::codec::Reader;
 use rustix::io::Errno;
 
-/// The version that is spoken.
+/// The supported version.
 pub const VERSION: Version = Version { major: 0, minor: 1 };
 
 /// Bytes of a [`Header`].
 pub const HEADER_SIZE: usize = 16;
 
-/// Maximum number of bytes that one access to a region moves.
+/// Maximum number of bytes of an access to a region.
 pub const MAX_ACCESS: usize = 4096;
 
-/// Maximum number of bytes of a message: an access, or a client's capabilities.
+/// Maximum number of bytes of a message, which is an access or a client's capabilities.
 pub const MAX_MESSAGE: usize = HEADER_SIZE + 16 + MAX_ACCESS;
 
-/// Most descriptors that come with one message.
+/// Maximum number of descriptors with one message.
 pub const MAX_FDS: usize = 8;
 
-/// Most ranges of guest memory that are mapped at once.
+/// Maximum number of mapped ranges of guest memory.
 pub const MAX_MAPPINGS: usize = 4096;
 
-/// The capabilities of this side, encoded, with the final zero.
+/// The encoded capabilities of this side, with the final zero.
 pub fn capabilities() -> Vec<u8> {
     let text = format!(
         "{{\"capabilities\":{{\"max_msg_fds\":{MAX_FDS},\
@@ -37,27 +36,27 @@ pub fn capabilities() -> Vec<u8> {
 
 /// Numbers of the commands that a client sends.
 pub mod command {
-    /// First of all: version and capabilities.
+    /// The first command: version and capabilities.
     pub const VERSION: u16 = 1;
-    /// The guest has memory here.
+    /// The guest has memory at this range.
     pub const DMA_MAP: u16 = 2;
-    /// It has none there any more.
+    /// The guest no longer has memory at this range.
     pub const DMA_UNMAP: u16 = 3;
-    /// How many regions and interrupts are there?
+    /// Returns the number of regions and interrupts.
     pub const GET_INFO: u16 = 4;
-    /// What is this region?
+    /// Returns the properties of a region.
     pub const GET_REGION_INFO: u16 = 5;
-    /// Whether writes to this region can go to eventfds.
+    /// Returns which writes to a region can go to eventfds.
     pub const GET_REGION_IO_FDS: u16 = 6;
-    /// What is this interrupt?
+    /// Returns the properties of an interrupt.
     pub const GET_IRQ_INFO: u16 = 7;
-    /// Raise this interrupt through that eventfd.
+    /// Sets the eventfd that raises an interrupt.
     pub const SET_IRQS: u16 = 8;
     /// Reads from a region.
     pub const REGION_READ: u16 = 9;
     /// Writes to a region.
     pub const REGION_WRITE: u16 = 10;
-    /// As after power-on.
+    /// Resets the device to the state after power-on.
     pub const RESET: u16 = 13;
 }
 
@@ -69,13 +68,13 @@ pub mod header_flags {
     pub const COMMAND: u32 = 0;
     /// Type: an answer.
     pub const REPLY: u32 = 1;
-    /// No answer is wanted.
+    /// The client wants no reply.
     pub const NO_REPLY: u32 = 1 << 4;
     /// The command failed.
     pub const ERROR: u32 = 1 << 5;
 }
 
-/// Numbers of regions and interrupts of a PCI device, as Linux's VFIO has them.
+/// Numbers of regions and interrupts of a PCI device, as in Linux's VFIO.
 pub mod pci {
     /// Region: registers, [`super::super::config_space::REGISTERS_SIZE`] bytes.
     pub const BAR0: u32 = 0;
@@ -83,11 +82,11 @@ pub mod pci {
     pub const BAR2: u32 = 2;
     /// Region: configuration space.
     pub const CONFIG: u32 = 7;
-    /// How many regions there are; the others are empty.
+    /// Number of regions; the others are empty.
     pub const REGIONS: u32 = 9;
     /// Interrupt: MSI.
     pub const MSI: u32 = 1;
-    /// How many interrupts there are; the others are empty.
+    /// Number of interrupts; the others are empty.
     pub const INTERRUPTS: u32 = 5;
 }
 
@@ -113,9 +112,9 @@ pub const IRQ_EVENTFD: u32 = 1;
 pub mod irq_set_flags {
     /// No data: count 0 turns the interrupt off, another count raises it.
     pub const DATA_NONE: u32 = 1;
-    /// An eventfd comes with the message; none, to forget it.
+    /// An eventfd comes with the message; without one, the current one is removed.
     pub const DATA_EVENTFD: u32 = 1 << 2;
-    /// What is set is how the interrupt is raised.
+    /// The command sets how the interrupt is raised.
     pub const ACTION_TRIGGER: u32 = 1 << 5;
 }
 
@@ -127,45 +126,45 @@ pub mod dma_flags {
     pub const WRITE: u32 = 1 << 1;
 }
 
-/// Flag of [`DmaUnmap`]: everything that is mapped, whatever the range says.
+/// Flag of [`DmaUnmap`]: unmap everything; the range is ignored.
 pub const UNMAP_ALL: u32 = 1 << 1;
 
 paragpu_protocol::record! {
-    /// Before every message.
+    /// The header of every message.
     Header {
         /// Chosen by the sender of a command, repeated in its answer.
         id: u16,
         /// See [`command`].
         command: u16,
-        /// Bytes of the message, this header among them.
+        /// Bytes of the message, including this header.
         size: u32,
         /// See [`header_flags`].
         flags: u32,
-        /// Of a failed command: an errno.
+        /// The errno of a failed command.
         error: u32,
     }
 
     /// [`command::VERSION`] and its answer; capabilities follow, as JSON and a
     /// zero.
     Version {
-        /// Others cannot talk.
+        /// The major version; both sides must have the same.
         major: u16,
-        /// The answer's is what both know.
+        /// The minor version; the answer's is the lower one.
         minor: u16,
     }
 
-    /// [`command::DMA_MAP`]. The file that holds the memory comes with the
-    /// message, if it can be mapped.
+    /// [`command::DMA_MAP`]. The file that contains the memory comes with the message, if
+    /// it can be mapped.
     DmaMap {
         /// Bytes of this structure.
         argsz: u32,
         /// See [`dma_flags`].
         flags: u32,
-        /// Where in the file the range begins, bytes.
+        /// Offset of the range in the file, in bytes.
         offset: u64,
         /// Its first address as the device sees it.
         address: u64,
-        /// Its bytes.
+        /// Its size in bytes.
         size: u64,
     }
 
@@ -175,9 +174,9 @@ paragpu_protocol::record! {
         argsz: u32,
         /// 0 or [`UNMAP_ALL`].
         flags: u32,
-        /// First address.
+        /// The first address.
         address: u64,
-        /// Bytes.
+        /// Number of bytes.
         size: u64,
     }
 
@@ -195,18 +194,18 @@ paragpu_protocol::record! {
 
     /// [`command::GET_REGION_INFO`] and its answer.
     RegionInfo {
-        /// Of the question: bytes that the asker has room for. Of the answer:
-        /// bytes that the whole answer has.
+        /// In the command: bytes for which the client has room. In the answer: bytes of the
+        /// whole answer.
         argsz: u32,
         /// See [`region_flags`].
         flags: u32,
         /// The region.
         index: u32,
-        /// Where [`MappableArea`] is in the answer; 0 if it is not.
+        /// Offset of [`MappableArea`] in the answer; 0 without one.
         capabilities: u32,
-        /// Its bytes.
+        /// Its size in bytes.
         size: u64,
-        /// Where it begins in the descriptor that comes with the answer.
+        /// Its offset in the descriptor that comes with the answer.
         offset: u64,
     }
 
@@ -220,11 +219,11 @@ paragpu_protocol::record! {
         next: u32,
         /// 1 area.
         count: u32,
-        /// 0.
+        /// Always 0.
         reserved: u32,
-        /// Where it begins in the region.
+        /// Its offset in the region.
         offset: u64,
-        /// Its bytes.
+        /// Its size in bytes.
         size: u64,
     }
 
@@ -236,32 +235,32 @@ paragpu_protocol::record! {
         flags: u32,
         /// The interrupt.
         index: u32,
-        /// How many vectors it has.
+        /// Number of its vectors.
         count: u32,
     }
 
     /// [`command::SET_IRQS`].
     IrqSet {
-        /// Bytes of this structure, and of data where flags tell of some.
+        /// Bytes of this structure, and of data if the flags say that some follow.
         argsz: u32,
         /// See [`irq_set_flags`].
         flags: u32,
         /// The interrupt.
         index: u32,
-        /// First vector.
+        /// The first vector.
         start: u32,
-        /// Vectors.
+        /// Number of vectors.
         count: u32,
     }
 
     /// [`command::REGION_READ`], [`command::REGION_WRITE`] and their answers;
     /// `count` bytes follow a write, and the answer to a read.
     Access {
-        /// First byte in the region.
+        /// Offset of the first byte in the region.
         offset: u64,
         /// The region.
         region: u32,
-        /// Bytes.
+        /// Number of bytes.
         count: u32,
     }
 }
@@ -271,10 +270,10 @@ pub const REGION_INFO_SIZE: u32 = 32;
 /// Bytes of a [`MappableArea`].
 pub const MAPPABLE_AREA_SIZE: u32 = 32;
 
-/// The fields at the start of a command's payload, and what follows them.
+/// Decodes the fields at the start of a command's payload. Returns them and the rest.
 ///
 /// # Errors
-/// [`Errno::INVAL`] where it is too short.
+/// [`Errno::INVAL`] if it is too short.
 pub fn fields<'a, T: paragpu_protocol::codec::Field<'a>>(
     payload: &'a [u8],
 ) -> Result<(T, &'a [u8]), Errno> {

@@ -1,6 +1,6 @@
-//! The real process, with a hypervisor, a guest kernel and a daemon played by
-//! the test: they speak the protocols from their specifications, and reach
-//! the window through its descriptor. Each test program uses its part of this.
+//! The real process. The tests act as hypervisor, guest kernel and daemon: they implement
+//! the protocols from their specifications, and access the window through its descriptor.
+//! Each test program uses a part of this module.
 #![allow(dead_code)]
 
 use std::fs::File;
@@ -20,13 +20,13 @@ use paragpu_protocol::handshake::{Hello, Transport};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
-/// Long enough for any machine; only a failure waits for it.
+/// A timeout that is long enough for any machine. Only a failing test waits for it.
 pub const LONG: Duration = Duration::from_secs(30);
 
 /// Channels of the device under test.
 pub const CHANNELS: u16 = 3;
 
-/// The process under test, in a folder of its own.
+/// The process under test, with its own folder.
 pub struct Process {
     pub folder: tempfile::TempDir,
     child: Child,
@@ -53,7 +53,7 @@ impl Process {
         Self::start_command(folder, &[])
     }
 
-    /// With further arguments.
+    /// Starts it with further arguments.
     pub fn start_with(arguments: &[&str]) -> Self {
         Self::start_command(tempfile::tempdir().unwrap(), arguments)
     }
@@ -64,7 +64,7 @@ impl Process {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // Its first line says that it listens.
+        // The first line of its log says that it listens.
         let mut first = [0];
         child
             .stderr
@@ -85,12 +85,12 @@ impl Process {
         let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
         let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
         rustix::net::bind(&socket, &address).unwrap();
-        // Fewer than a process may have descriptors, so that a test can fill it.
+        // A backlog smaller than the limit of descriptors, so that a test can fill it.
         rustix::net::listen(&socket, 64).unwrap();
         socket.into()
     }
 
-    /// Asks the process to end, and waits for that.
+    /// Tells the process to terminate, and waits until it has.
     pub fn terminate(&mut self) -> ExitStatus {
         let id = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
@@ -109,7 +109,7 @@ impl Drop for Process {
     }
 }
 
-/// Up to `limit` bytes and the descriptors that came with them.
+/// Receives up to `limit` bytes and the descriptors with them.
 pub fn receive(stream: &UnixStream, limit: usize) -> (Vec<u8>, Vec<OwnedFd>) {
     assert!(is_ready(stream, LONG), "nothing came");
     let mut bytes = vec![0; limit];
@@ -154,7 +154,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Connects as QEMU does, and checks every message on the way.
+    /// Connects as QEMU does, and checks all messages.
     pub fn connect(process: &Process) -> Self {
         let socket = UnixStream::connect(process.socket()).unwrap();
         let message = || {
@@ -211,7 +211,7 @@ impl Guest {
         self.word(Self::state_word(channel))
     }
 
-    /// Writes a state word and tells the device's owner.
+    /// Writes a state word and rings the control peer.
     pub fn set_state(&self, channel: u16, state: u32) {
         self.set_word(Self::state_word(channel), state);
         ring(&self.control);
@@ -229,13 +229,13 @@ impl Guest {
         }
     }
 
-    /// Where a channel begins.
+    /// The offset of a channel in the window.
     pub fn place(&self, channel: u16) -> u64 {
         self.long(device::CHANNEL_OFFSET as u64)
             + u64::from(channel) * self.long(device::CHANNEL_SIZE as u64)
     }
 
-    /// Puts one record at the start of the channel's ring, and rings.
+    /// Writes one record to the start of the channel's ring, and rings.
     pub fn send_first(&self, channel: u16, kind: u16, payload: &[u8]) {
         let place = self.place(channel);
         let header = FrameHeader::new(kind, 0, 0, payload.len()).unwrap();

@@ -130,7 +130,7 @@ pub fn close_ends_own_calls(factory: &dyn Factory) {
         guest.sender.close();
     });
     guest.sender.close();
-    // The peer finds the end behind what was sent.
+    // The peer finds the end after the frames sent before.
     loop {
         match host.receiver.receive(soon()) {
             Ok(Some(_)) => {}
@@ -140,7 +140,7 @@ pub fn close_ends_own_calls(factory: &dyn Factory) {
     }
 }
 
-/// A peer whose receiver is gone takes no more frames.
+/// A peer whose receiver was dropped accepts no more frames.
 pub fn dropped_receiver_stops_the_peer(factory: &dyn Factory) {
     let (guest, host) = factory.connect();
     let Connection {

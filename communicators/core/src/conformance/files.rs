@@ -7,7 +7,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use super::{Factory, expect_frame};
 use crate::{Connection, Error, Sender};
 
-/// A file that holds a number, read from where the other end of it wrote.
+/// The read end of a pipe that contains a number.
 fn file(number: u8) -> OwnedFd {
     let (reader, mut writer) = std::io::pipe().unwrap();
     writer.write_all(&[number]).unwrap();
@@ -21,8 +21,8 @@ fn number_in(file: OwnedFd) -> u8 {
     number[0]
 }
 
-/// A file is taken by its number and in the order of the numbers, or the communicator
-/// says that it passes none. Either way frames travel as before.
+/// Files are taken by number, in increasing order, or the communicator refuses to pass
+/// files. Frames are not affected.
 pub fn files_are_taken_by_their_number(factory: &dyn Factory) {
     let (mut guest, mut host) = factory.connect();
     passes(&*guest.sender, &*host.sender);

@@ -131,8 +131,8 @@ pub fn zero_length_payload(factory: &dyn Factory) {
     }
 }
 
-/// Frames of the largest size, and one less and small ones between, both ways
-/// at once.
+/// Frames of the largest size, of one byte less, and small ones in between, in both
+/// directions at once.
 pub fn largest_frames_both_ways_at_once(factory: &dyn Factory) {
     let (guest, host) = factory.connect();
     let sizes = [
@@ -173,8 +173,8 @@ pub fn largest_frames_both_ways_at_once(factory: &dyn Factory) {
     });
 }
 
-/// Threads send at once: every frame arrives, in the order of the sequence
-/// numbers, each thread's frames in its own order.
+/// Threads send concurrently. All frames arrive, ordered by sequence number, and each
+/// thread's frames in its own order.
 pub fn many_threads_send(factory: &dyn Factory) {
     const THREADS: u16 = 8;
     const EACH: u64 = 1500;
@@ -216,8 +216,8 @@ pub fn many_threads_send(factory: &dyn Factory) {
     assert_eq!(arrived, numbers.into_inner().unwrap());
 }
 
-/// A full connection says so; it takes frames again when the peer receives;
-/// nothing is lost or counted twice.
+/// A full connection refuses frames and accepts them again once the peer receives. Nothing
+/// is lost or numbered twice.
 pub fn back_pressure_then_room(factory: &dyn Factory) {
     let (guest, mut host) = factory.connect();
     let mut total = 0;
@@ -225,7 +225,7 @@ pub fn back_pressure_then_room(factory: &dyn Factory) {
         let sent = fill(&*guest.sender);
         assert!(sent > 0);
         total += sent;
-        // What was refused did not count.
+        // Refused frames got no number.
         assert_eq!(guest.sender.last_sequence(), total);
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| {
@@ -247,7 +247,7 @@ pub fn back_pressure_then_room(factory: &dyn Factory) {
     }
 }
 
-/// A peer that takes its time gets everything.
+/// A slow peer receives everything.
 pub fn slow_peer_loses_nothing(factory: &dyn Factory) {
     const FRAMES: u64 = 400;
     let (guest, mut host) = factory.connect();
@@ -261,8 +261,7 @@ pub fn slow_peer_loses_nothing(factory: &dyn Factory) {
             sender.flush().unwrap();
         });
         for position in 1..=FRAMES {
-            // Slower than the sender in every way that matters: it is sure to
-            // fill what is between them.
+            // Slow enough that the sender fills all buffers in between.
             for _ in 0..50 {
                 std::thread::yield_now();
             }
@@ -275,7 +274,7 @@ pub fn slow_peer_loses_nothing(factory: &dyn Factory) {
     expect_closed(&mut *host.receiver);
 }
 
-/// Requests and replies, each side sleeping or polling as it likes.
+/// Requests and replies, while each side sleeps or polls.
 pub fn ping_pong(factory: &dyn Factory) {
     const ROUNDS: u64 = 2000;
     let (mut guest, host) = factory.connect();
@@ -294,7 +293,7 @@ pub fn ping_pong(factory: &dyn Factory) {
     });
 }
 
-/// Echoes until the peer is gone.
+/// Echoes frames until the connection ends.
 fn serve(mut host: Connection) {
     loop {
         match host.receiver.receive(soon()) {
@@ -302,7 +301,7 @@ fn serve(mut host: Connection) {
                 let (kind, slot) = (frame.header.kind | 0x8000, frame.header.slot);
                 let sequence = Some(frame.header.sequence);
                 let sent = host.sender.send(kind, slot, sequence, &[frame.payload]);
-                // The guest may be gone as soon as it has the last reply.
+                // The guest may close the connection as soon as it has the last reply.
                 match sent.and_then(|_| host.sender.flush()) {
                     Ok(()) | Err(Error::Closed) => {}
                     Err(error) => panic!("{error}"),
@@ -315,7 +314,7 @@ fn serve(mut host: Connection) {
     }
 }
 
-/// A payload past the limit is refused, and the connection continues.
+/// A payload over the limit is refused, and the connection continues.
 pub fn oversized_payload_is_refused(factory: &dyn Factory) {
     let (guest, mut host) = factory.connect();
     let half = vec![0; MAX_PAYLOAD / 2];

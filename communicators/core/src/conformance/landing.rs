@@ -7,17 +7,17 @@ use crate::{Error, Frame, Landing, Receiver, Wait};
 
 /// Kind of the frames that land.
 const LANDS: u16 = 2;
-/// Bytes that say where.
+/// Bytes of the head of these frames.
 const HEAD: usize = 12;
 const ROUNDS: u64 = 400;
 
-/// Memory for one frame at a time, given in pieces of any size.
+/// The destination of one frame at a time, handed out in pieces.
 #[derive(Default)]
 struct Memory {
     bytes: Vec<u8>,
-    /// Largest piece; 0: no memory.
+    /// Maximum size of a piece; 0 for no destination.
     piece: usize,
-    /// No memory from this byte on.
+    /// There is no destination from this offset on.
     end: usize,
     asked: u64,
 }
@@ -56,7 +56,7 @@ impl Landing for Memory {
 }
 
 impl Memory {
-    /// The frame is the one expected, wherever its bytes are.
+    /// Checks that the frame is the expected one, wherever its bytes are.
     fn check(&self, frame: &Frame<'_>, sequence: u64, length: usize) {
         assert_eq!(frame.header.sequence, sequence);
         assert_eq!(frame.header.payload_len(), length);
@@ -77,7 +77,7 @@ impl Memory {
     }
 }
 
-/// Kind and length of a frame: small and large ones, of which some may land.
+/// Kind and length of a frame. Some of the large ones may land.
 fn shape(sequence: u64) -> (u16, usize) {
     let mixed = sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
     let length = match mixed % 5 {
@@ -88,8 +88,8 @@ fn shape(sequence: u64) -> (u16, usize) {
     (1 + (mixed >> 7) as u16 % 2, length.max(HEAD))
 }
 
-/// Frames arrive unchanged whether they land or not, in pieces, in part, or
-/// recalled half-way.
+/// Frames arrive unchanged whether they land whole, in pieces, in part or not at all, or
+/// are recalled.
 pub fn landing_changes_nothing(factory: &dyn Factory) {
     let (guest, mut host) = factory.connect();
     let mut memory = Memory::default();
@@ -112,7 +112,8 @@ pub fn landing_changes_nothing(factory: &dyn Factory) {
             };
             let (_, length) = shape(sequence);
             if sequence % 5 == 0 {
-                // As far as it comes at once, and then without landing.
+                // Receives what is available into the destination, and the rest without
+                // one.
                 let first = host.receiver.receive_into(Wait::Poll, &mut memory).unwrap();
                 if let Some(frame) = first {
                     memory.check(&frame, sequence, length);
@@ -138,7 +139,7 @@ pub fn landing_changes_nothing(factory: &dyn Factory) {
     expect_closed(receiver);
 }
 
-/// The next receiver begins with what was recalled.
+/// Recalled bytes are among those with which the next receiver begins.
 pub fn recalled_bytes_are_unfinished(factory: &dyn Factory) {
     let (mut guest, mut host) = factory.connect_raw();
     let header = FrameHeader::new(LANDS, 0, 9, MAX_PAYLOAD).unwrap();
@@ -165,7 +166,7 @@ pub fn recalled_bytes_are_unfinished(factory: &dyn Factory) {
             assert!(rest == &pattern(9, MAX_PAYLOAD)[..100_000]);
             break;
         }
-        // Rings take whole records only.
+        // Rings receive whole records only.
         if unfinished.is_empty() && memory.asked == 0 {
             break;
         }
@@ -173,7 +174,7 @@ pub fn recalled_bytes_are_unfinished(factory: &dyn Factory) {
     drop(guest);
 }
 
-/// A frame that ends while it lands is none.
+/// A frame whose sender dies while it lands is not delivered.
 pub fn frame_cut_while_it_lands_is_no_frame(factory: &dyn Factory) {
     let (mut guest, mut host) = factory.connect_raw();
     let header = FrameHeader::new(LANDS, 0, 1, MAX_PAYLOAD).unwrap();

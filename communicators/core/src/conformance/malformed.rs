@@ -5,7 +5,7 @@ use paragpu_protocol::frame::{FrameHeader, MAX_PAYLOAD};
 use super::{Factory, expect_frame, soon};
 use crate::{Connection, Error, Wait};
 
-/// The connection must end without a frame, forever.
+/// The connection must end without a frame, and stay so.
 fn expect_broken(mut host: Connection, exactly_protocol: bool) {
     match host.receiver.receive(soon()) {
         Err(Error::Protocol(_)) => {}
@@ -19,7 +19,7 @@ fn expect_broken(mut host: Connection, exactly_protocol: bool) {
     assert!(host.sender.try_send(1, 0, None, &[]).is_err());
 }
 
-/// A frame whose end never comes is not delivered.
+/// A truncated frame is not delivered.
 pub fn truncated_frame_is_no_frame(factory: &dyn Factory) {
     for (promised, sent) in [(100, 0), (100, 50), (MAX_PAYLOAD, 100_000)] {
         let (mut guest, host) = factory.connect_raw();
@@ -30,7 +30,7 @@ pub fn truncated_frame_is_no_frame(factory: &dyn Factory) {
     }
 }
 
-/// A length past the limit ends the connection at once.
+/// A length over the limit ends the connection at once.
 pub fn oversized_frame_is_refused(factory: &dyn Factory) {
     for length in [MAX_PAYLOAD as u32 + 1, 1 << 31, u32::MAX] {
         let (mut guest, host) = factory.connect_raw();
@@ -53,7 +53,7 @@ pub fn reserved_kind_from_the_peer_is_refused(factory: &dyn Factory) {
     expect_broken(host, true);
 }
 
-/// Good frames before a bad one arrive; none after it does.
+/// Valid frames before an invalid one arrive, and none after it.
 pub fn good_frames_before_a_bad_one_arrive(factory: &dyn Factory) {
     let (mut guest, mut host) = factory.connect_raw();
     for sequence in 1..=3 {

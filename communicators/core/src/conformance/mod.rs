@@ -1,8 +1,7 @@
 //! One suite that every communicator passes.
 //!
 //! A communicator's tests implement [`Factory`] and call
-//! [`conformance_tests!`](crate::conformance_tests) with it, once for each way
-//! it can be set up.
+//! [`conformance_tests!`](crate::conformance_tests) with it, once for each configuration.
 
 mod death;
 mod files;
@@ -24,43 +23,42 @@ pub use landing::*;
 pub use malformed::*;
 pub use waiting::*;
 
-/// Makes connected pairs of the communicator under test.
+/// Creates connected pairs of the communicator under test.
 pub trait Factory {
     /// A guest and a host, connected to each other.
     fn connect(&self) -> (Connection, Connection);
 
-    /// A host, connected to a guest that puts any bytes on the wire.
+    /// A host, connected to a guest that can send any bytes.
     fn connect_raw(&self) -> (Box<dyn RawGuest>, Connection);
 }
 
-/// A guest that keeps to no rule.
+/// A guest that need not follow the protocol.
 pub trait RawGuest: Send {
-    /// Puts these bytes on the wire as one frame; the header may promise
-    /// something else.
+    /// Sends these bytes as one frame. The header need not match the payload.
     fn write(&mut self, header: [u8; 16], payload: &[u8]);
 
-    /// Ends as a killed process does: says nothing, its descriptors close.
+    /// Ends as a killed process does: its descriptors close, without a message.
     fn die(self: Box<Self>);
 }
 
-/// How long a test waits for what must come, so that a failure is no hang.
+/// Maximum time that a test waits for an expected event, so that a failure does not hang.
 const HANG: Duration = Duration::from_secs(60);
 
 fn soon() -> Wait {
     Wait::Until(Instant::now() + HANG)
 }
 
-/// The next frame, which must come.
+/// Returns the next frame, which must arrive.
 fn expect_frame(receiver: &mut dyn Receiver) -> (FrameHeader, Vec<u8>) {
     let frame = receiver
         .receive(soon())
         .expect("receive")
-        .expect("a frame must come");
+        .expect("a frame must arrive");
     assert_eq!(frame.header.payload_len(), frame.payload.len());
     (frame.header, frame.payload.to_vec())
 }
 
-/// The end, which must come and last.
+/// Expects the end of the connection, and that it stays so.
 fn expect_closed(receiver: &mut dyn Receiver) {
     for _ in 0..3 {
         match receiver.receive(soon()) {
@@ -70,11 +68,10 @@ fn expect_closed(receiver: &mut dyn Receiver) {
     }
 }
 
-/// Frames of this size fill any communicator soon.
+/// Payload of frames that fill any communicator quickly.
 const FILLER: usize = 16 << 10;
 
-/// Sends fillers until there is no room, for the moment at least; returns how
-/// many went.
+/// Sends frames until there is no room, at least for the moment. Returns their number.
 fn fill(sender: &dyn Sender) -> u64 {
     let filler = vec![0x5a; FILLER];
     let mut sent = 0;
@@ -84,19 +81,19 @@ fn fill(sender: &dyn Sender) -> u64 {
             Err(Error::Full) => return sent,
             Err(error) => panic!("filling failed: {error}"),
         }
-        assert!(sent < 1 << 20, "nothing bounds what waits for the peer");
+        assert!(sent < 1 << 20, "the communicator buffers without limit");
     }
 }
 
-/// A payload that tells its position and length.
+/// A payload that depends on its position and length.
 fn pattern(position: u64, length: usize) -> Vec<u8> {
     (0..length as u64)
         .map(|i| (position.wrapping_mul(31).wrapping_add(i.wrapping_mul(7)) >> 2) as u8)
         .collect()
 }
 
-/// The suite as tests, each by its name, for a [`Factory`] expression; with
-/// `if condition,` before it, tests that pass at once where that is false.
+/// Defines the suite's tests for a [`Factory`] expression. With `if condition,` before it,
+/// they pass at once if the condition is false.
 #[macro_export]
 macro_rules! conformance_tests {
     (if $condition:expr, $factory:expr) => {

@@ -40,7 +40,7 @@ pub fn deadline_passes(factory: &dyn Factory) {
     expect_frame(&mut *host.receiver);
 }
 
-/// A wake ends a wait in another thread, whenever it comes.
+/// A wake ends a wait in another thread, no matter when it happens.
 pub fn wake_ends_a_wait(factory: &dyn Factory) {
     let (guest, mut host) = factory.connect();
     let waker = host.receiver.waker();
@@ -63,7 +63,7 @@ pub fn wake_ends_a_wait(factory: &dyn Factory) {
     drop(guest);
 }
 
-/// A wake before the wait ends it, once; `Poll` leaves it alone.
+/// A wake before the wait ends it, once. `Poll` does not consume it.
 pub fn wake_before_the_wait_counts(factory: &dyn Factory) {
     let (guest, mut host) = factory.connect();
     let waker = host.receiver.waker();
@@ -76,12 +76,12 @@ pub fn wake_before_the_wait_counts(factory: &dyn Factory) {
             guest.sender.send(1, 1, None, &[]).unwrap();
             guest.sender.flush().unwrap();
         });
-        // Not ended by the second wake.
+        // The second wake does not end this one: both counted as one.
         assert!(host.receiver.receive(soon()).unwrap().is_some());
     });
 }
 
-/// A frame that is there is returned before a wake is.
+/// An available frame is returned before a wake.
 pub fn frames_go_before_wakes(factory: &dyn Factory) {
     let (guest, mut host) = factory.connect();
     guest.sender.send(1, 1, None, &[]).unwrap();

@@ -10,18 +10,18 @@ use rustix::io::Errno;
 use crate::doorbell::{Doorbell, Event};
 use crate::pci::DeviceSlot;
 
-/// Two eventfds, and what tells that the peer is gone.
+/// Two eventfds for the two directions, and a descriptor that reports the end of the peer.
 #[derive(Debug)]
 pub(crate) struct EventDoorbell {
     /// Wakes the peer.
     pub(crate) ring: OwnedFd,
-    /// The peer wakes us.
+    /// The peer wakes this side.
     pub(crate) wait: OwnedFd,
-    /// We wake ourselves.
+    /// This side wakes itself.
     pub(crate) interrupt: OwnedFd,
     /// Reports a hang-up when the peer is gone.
     pub(crate) liveness: Option<OwnedFd>,
-    /// The channel's place in a device's header page.
+    /// The channel's words in the device's header page; `None` with `shm`.
     pub(crate) slot: Option<DeviceSlot>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) fn new_eventfd() -> Result<OwnedFd, Error> {
         .map_err(|errno| Error::io("cannot create an eventfd", errno))
 }
 
-/// Adds one to an eventfd; one that is full is set already.
+/// Adds one to an eventfd. A full one is already set.
 pub(crate) fn signal(eventfd: BorrowedFd<'_>) -> Result<(), Error> {
     loop {
         return match rustix::io::write(eventfd, &1_u64.to_ne_bytes()) {
@@ -53,7 +53,7 @@ fn clear(eventfd: BorrowedFd<'_>) -> Result<(), Error> {
     }
 }
 
-/// Polls until `deadline`; false when it passed.
+/// Polls until `deadline`. Returns false if it passed.
 pub(crate) fn poll_until(fds: &mut [PollFd<'_>], deadline: Option<Instant>) -> Result<bool, Error> {
     loop {
         let timeout = deadline.map(|deadline| {
@@ -112,7 +112,7 @@ impl Doorbell for EventDoorbell {
     }
 
     fn interrupt(&self) {
-        // An eventfd of our own cannot fail but by being full.
+        // Writing to an own eventfd fails only if it is full, and so already set.
         let _ = signal(self.interrupt.as_fd());
     }
 
@@ -140,7 +140,7 @@ impl Doorbell for EventDoorbell {
     }
 
     fn files(&self) -> Option<BorrowedFd<'_>> {
-        // A slot's liveness leads to the device process, not to the guest.
+        // With a slot, `liveness` leads to the device process, not to the guest.
         let socket = self.liveness.as_ref().filter(|_| self.slot.is_none());
         socket.map(AsFd::as_fd)
     }

@@ -1,4 +1,4 @@
-//! Maps a file of a VM's memory, to copy from and to it.
+//! Maps a file of a VM's memory to copy from and to it.
 #![allow(unsafe_code)]
 
 use std::os::fd::BorrowedFd;
@@ -7,7 +7,7 @@ use paragpu_communicator::Error;
 
 use crate::sys::mapping_unsafe::Mapping;
 
-/// A whole file of guest memory. It cannot shrink: its seals were checked.
+/// A whole file of guest memory. It cannot shrink, because its seals were checked.
 #[derive(Debug)]
 pub(crate) struct Ram {
     mapping: Mapping,
@@ -27,19 +27,19 @@ impl Ram {
             .then(|| unsafe { self.mapping.base().as_ptr().add(offset as usize) })
     }
 
-    /// Fills `to` from `offset`; false if there are not as many bytes.
+    /// Fills `to` from `offset`. Returns false if the range is outside the file.
     #[must_use]
     pub(crate) fn read(&self, offset: u64, to: &mut [u8]) -> bool {
         let Some(from) = self.place(offset, to.len()) else {
             return false;
         };
-        // SAFETY: `place` checked the range. The guest may write there at the
-        // same time: what comes is its own mixture, and is never interpreted.
+        // SAFETY: `place` checked the range. If the guest writes at the same time, the copy
+        // may be torn; the bytes are never interpreted.
         unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
         true
     }
 
-    /// Writes `from` at `offset`; false if it does not fit.
+    /// Writes `from` at `offset`. Returns false if the range is outside the file.
     #[must_use]
     pub(crate) fn write(&self, offset: u64, from: &[u8]) -> bool {
         let Some(to) = self.place(offset, from.len()) else {

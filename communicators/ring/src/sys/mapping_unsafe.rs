@@ -17,7 +17,8 @@ pub(crate) struct Mapping {
     length: usize,
 }
 
-// SAFETY: a Mapping is only an address range; what accesses it says how.
+// SAFETY: a Mapping is only an address range. Code that accesses it states why that is
+// sound.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -42,8 +43,8 @@ impl Mapping {
             hint = std::ptr::without_provenance_mut(address as usize);
         }
         let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new shared mapping; FIXED_NOREPLACE fails rather than
-        // touch an existing one.
+        // SAFETY: a new shared mapping. FIXED_NOREPLACE fails rather than replace an
+        // existing one.
         let mapped = unsafe { rustix::mm::mmap(hint, size, prot, flags, file, offset) }.map_err(
             |errno| match errno {
                 Errno::EXIST => Error::io(TAKEN, errno),
@@ -53,7 +54,7 @@ impl Mapping {
         let base = NonNull::new(mapped.cast::<u8>())
             .ok_or_else(|| Error::protocol("shared memory mapped at address 0"))?;
         let mapping = Self { base, length: size };
-        // Kernels before 4.17 take the address as a hint only.
+        // Kernels before 4.17 treat the address as a hint only.
         if address.is_some_and(|address| address != base.as_ptr() as u64) {
             return Err(Error::io(TAKEN, Errno::EXIST));
         }
@@ -71,7 +72,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and what points into it keeps this alive.
+        // SAFETY: mapped by `new`. All values that point into it keep this one alive.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.length) };
         debug_assert!(unmapped.is_ok());
     }

@@ -14,19 +14,19 @@ use crate::doorbell::{Doorbell, Event};
 use crate::layout::list;
 use crate::sys::eventfd::{poll_until, signal};
 
-/// `struct paragpu_info`, as the module writes it.
+/// `struct paragpu_info` of the kernel module.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Info {
     /// Layout version of the device, major << 16 | minor.
     pub(crate) version: u32,
-    /// Number of the channel that this opening got.
+    /// Number of the channel assigned to this open file.
     pub(crate) channel: u32,
-    /// Its bytes.
+    /// Its size in bytes.
     pub(crate) channel_size: u64,
     /// The device's generation when it was opened.
     pub(crate) generation: u32,
-    /// 0.
+    /// Always 0.
     pub(crate) reserved: u32,
 }
 
@@ -47,15 +47,16 @@ const FADE: Opcode = opcode::write::<u64>(b'P', 0x04);
 const PIN: Opcode = opcode::read_write::<PinRequest>(b'P', 0x05);
 const UNPIN: Opcode = opcode::write::<u32>(b'P', 0x06);
 
-/// The kernel module's answer about the channel of an open node.
+/// Returns the kernel module's information about the channel of an open node.
 pub(crate) fn info(node: &OwnedFd) -> Result<Info, Error> {
     // SAFETY: PARAGPU_IOC_INFO writes one struct paragpu_info.
     unsafe { ioctl(node, Getter::<INFO, Info>::new()) }
         .map_err(|errno| Error::io("the device node does not answer PARAGPU_IOC_INFO", errno))
 }
 
-/// Makes the first bytes of the channel hold nothing, rather than stay,
-/// once the device goes away. A module of before that call existed does not.
+/// Asks that the first `bytes` of the channel read as zeros, instead of keeping their
+/// contents, once the device is gone. Older kernel modules lack this call and are not
+/// asked.
 pub(crate) fn fade(node: &OwnedFd, bytes: u64) -> Result<(), Error> {
     // SAFETY: PARAGPU_IOC_FADE reads one __u64.
     match unsafe { ioctl(node, Setter::<FADE, u64>::new(bytes)) } {
@@ -69,10 +70,11 @@ pub(crate) fn fade(node: &OwnedFd, bytes: u64) -> Result<(), Error> {
 pub(crate) struct NodePinner(Arc<OwnedFd>);
 
 impl NodePinner {
-    /// `None` if the host cannot reach the guest's memory.
+    /// Returns `None` if the host cannot access the guest's memory.
     pub(crate) fn new(node: Arc<OwnedFd>) -> Option<Self> {
         let pinner = Self(node);
-        // A request for nothing is refused as such where others are not.
+        // Probes with an empty request, which is refused with EINVAL only if pinning is
+        // supported.
         match pinner.request(0, 0, false) {
             Err(Errno::INVAL) => Some(pinner),
             _ => None,
@@ -86,8 +88,8 @@ impl NodePinner {
             flags: if writable { list::WRITABLE } else { 0 },
             list: 0,
         };
-        // SAFETY: PARAGPU_IOC_PIN reads and writes one struct
-        // paragpu_pin_request; it pins memory that the caller owns.
+        // SAFETY: PARAGPU_IOC_PIN reads and writes one struct paragpu_pin_request, and pins
+        // memory that the caller owns.
         unsafe { ioctl(&*self.0, Updater::<PIN, PinRequest>::new(&mut request)) }?;
         Ok(request.list)
     }
@@ -103,8 +105,8 @@ impl Pinner for NodePinner {
     }
 
     fn unpin(&self, list: u32) {
-        // SAFETY: PARAGPU_IOC_UNPIN reads one number. If it is refused, the
-        // kernel module lets the memory go with the channel.
+        // SAFETY: PARAGPU_IOC_UNPIN reads one number. If it fails, the kernel module unpins
+        // the memory when the channel closes.
         let _ = unsafe { ioctl(&*self.0, Setter::<UNPIN, u32>::new(list)) };
     }
 }
@@ -116,7 +118,7 @@ pub(crate) struct NodeDoorbell {
     pub(crate) interrupt: OwnedFd,
 }
 
-/// [`Error::Closed`] where the device is gone.
+/// Converts an error; [`Error::Closed`] if the device is gone.
 fn device_error(context: &'static str, errno: Errno) -> Error {
     match errno {
         Errno::NODEV | Errno::PIPE | Errno::NXIO | Errno::CONNRESET => Error::Closed,
@@ -144,7 +146,8 @@ impl Doorbell for NodeDoorbell {
         let [node, interrupt] = fds.each_ref().map(PollFd::revents);
         if interrupt.contains(PollFlags::IN) {
             let mut count = [0; 8];
-            // Only this thread reads it, and a failed read leaves it set.
+            // Only this thread reads it. A failed read leaves it set, and the next wait
+            // returns at once.
             let _ = rustix::io::read(&self.interrupt, &mut count);
         }
         if node.intersects(HANGUP) {

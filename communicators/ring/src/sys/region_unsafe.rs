@@ -14,7 +14,7 @@ use crate::layout::{self, Extent, Layout, index};
 use crate::ring::Ring;
 use crate::sys::mapping_unsafe::Mapping;
 
-/// Part of a mapping that begins with a channel's header.
+/// A part of a mapping that begins with a channel's header.
 #[derive(Debug, Clone)]
 pub(crate) struct Base {
     mapping: Arc<Mapping>,
@@ -33,12 +33,12 @@ impl Base {
         Ok(Self { mapping, at })
     }
 
-    /// Bytes mapped from the region's begin.
+    /// Number of bytes mapped from the start of the region.
     pub(crate) fn mapped(&self) -> u64 {
         self.mapping.len() - self.at
     }
 
-    /// Address of the byte at `offset` of the region, of which `length` are used.
+    /// The address of `length` bytes at `offset` of the region.
     fn pointer(&self, offset: u64, length: u64) -> NonNull<u8> {
         let end = offset.checked_add(length);
         assert!(end.is_some_and(|end| end <= self.mapped()));
@@ -49,8 +49,8 @@ impl Base {
     pub(crate) fn u32(&self, offset: usize) -> &AtomicU32 {
         let place = self.pointer(offset as u64, 4).cast::<AtomicU32>();
         assert!(place.is_aligned());
-        // SAFETY: mapped while self lives, aligned, and the peer's accesses
-        // are atomic too or its own loss.
+        // SAFETY: mapped while self lives, and aligned. If the peer's accesses are not
+        // atomic, that harms only the peer.
         unsafe { place.as_ref() }
     }
 
@@ -61,14 +61,14 @@ impl Base {
         unsafe { place.as_ref() }
     }
 
-    /// Writes a fresh header: empty rings, nothing closed. The magic comes
-    /// last, so that a reader who sees it sees the rest.
+    /// Writes a new header: empty rings, nothing closed. The magic is written last, so that
+    /// a reader that sees it also sees the rest.
     pub(crate) fn initialise(&self, layout: &Layout) {
         self.u32(layout::MAGIC).store(0, Ordering::SeqCst);
         for offset in (0x80..0x340).step_by(8) {
             self.u64(offset).store(0, Ordering::Relaxed);
         }
-        // Nobody polls the ring yet: the guest's first record must ring.
+        // No consumer polls the ring yet, so the guest's first record must ring.
         self.u32(layout::TO_HOST + index::CONSUMER_WAITS)
             .store(1_u32.to_le(), Ordering::Relaxed);
         let words = [
@@ -89,7 +89,7 @@ impl Base {
             .store(layout::MAGIC_VALUE.to_le(), Ordering::Release);
     }
 
-    /// Reads the header once and checks it against `limit` bytes.
+    /// Reads the header once and checks that the layout fits into `limit` bytes.
     pub(crate) fn layout(&self, limit: u64) -> Result<Layout, Error> {
         let magic = u32::from_le(self.u32(layout::MAGIC).load(Ordering::Acquire));
         if magic != layout::MAGIC_VALUE {
@@ -125,7 +125,7 @@ impl Base {
         .checked(limit)
     }
 
-    /// The rings of a layout, whose framing part is mapped.
+    /// The rings of a layout whose header and rings are mapped.
     pub(crate) fn region(&self, layout: &Layout, side: Side) -> MappedRegion {
         let ring = |place: Extent, indices: usize| MappedRing {
             data: self.pointer(place.offset, place.size),
@@ -146,8 +146,8 @@ impl Base {
         }
     }
 
-    /// A window on the bulk area, which begins `at` bytes into `bulk`, and
-    /// holds on to `tenure`.
+    /// Creates a window on the bulk area, which begins `at` bytes into `bulk`. The window
+    /// keeps `tenure` open.
     pub(crate) fn window(
         &self,
         bulk: Arc<Mapping>,
@@ -160,17 +160,16 @@ impl Base {
         // SAFETY: inside the mapping, by the assertion.
         let base = unsafe { bulk.base().add(at as usize) };
         let owner = Box::new((bulk, Arc::clone(&self.mapping), tenure));
-        // SAFETY: both mappings live as long as the owner; framing never
-        // touches the bulk area by references.
+        // SAFETY: both mappings live as long as the owner. Ring accesses use no references
+        // to the bulk area.
         let window = unsafe { Window::from_raw(base, length as usize, progress, owner) };
         let magic = self.pointer(layout::MAGIC as u64, 4).cast();
-        // SAFETY: in the header's mapping, which the owner keeps.
+        // SAFETY: in the mapping of the header, which the owner keeps.
         unsafe { window.with_mark(magic) }
     }
 }
 
-/// Cache lines that the next record is likely to need: a launch with a dozen
-/// parameters.
+/// Number of cache lines to prefetch for the next record: a launch with a dozen parameters.
 #[cfg(target_arch = "x86_64")]
 const PREPARED: usize = 4;
 
@@ -182,16 +181,16 @@ pub(crate) struct MappedRing {
     indices: NonNull<u8>,
 }
 
-// SAFETY: the memory is shared with the peer anyway; accesses are atomic or
-// copies through raw pointers. The region keeps the mapping alive.
+// SAFETY: the memory is shared with the peer in any case. Accesses are atomic or copies
+// with raw pointers, and the region keeps the mapping alive.
 unsafe impl Send for MappedRing {}
 // SAFETY: as above.
 unsafe impl Sync for MappedRing {}
 
 impl MappedRing {
     fn u64(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: `indices` has 0x100 mapped bytes, 64-byte aligned; offsets
-        // are the constants of `index`.
+        // SAFETY: `indices` points to 0x100 mapped bytes, aligned to 64. Offsets are the
+        // constants of `index`.
         unsafe { self.indices.add(offset).cast::<AtomicU64>().as_ref() }
     }
 
@@ -250,8 +249,8 @@ impl Ring for MappedRing {
     #[inline]
     fn read(&self, offset: u64, bytes: &mut [u8]) {
         let from = self.place(offset, bytes.len());
-        // SAFETY: as in write. A peer that writes meanwhile only changes what
-        // is copied; nothing was decoded from these bytes before.
+        // SAFETY: as in write. A peer that writes meanwhile only changes the copy, and
+        // nothing is decoded before the copy.
         unsafe {
             std::ptr::copy_nonoverlapping(from.as_ptr(), bytes.as_mut_ptr(), bytes.len());
         }
@@ -263,8 +262,8 @@ impl Ring for MappedRing {
         for line in 0..PREPARED {
             use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
             let at = self.data.as_ptr().wrapping_add(offset as usize + line * 64);
-            // SAFETY: a prefetch reads and writes nothing, and no address
-            // makes it fault (Intel SDM volume 2, PREFETCHW).
+            // SAFETY: a prefetch has no architectural effect, and never faults (Intel SDM
+            // volume 2, PREFETCHW).
             unsafe { _mm_prefetch::<_MM_HINT_ET0>(at.cast()) };
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -308,7 +307,7 @@ impl Region for MappedRegion {
 
     #[inline]
     fn is_there(&self) -> bool {
-        // What was read before comes before.
+        // Orders the reads before this check before it.
         fence(Ordering::Acquire);
         self.base.u32(layout::MAGIC).load(Ordering::Relaxed) == layout::MAGIC_VALUE.to_le()
     }

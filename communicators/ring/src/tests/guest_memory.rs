@@ -67,7 +67,7 @@ fn nothing_but_the_vms_memory_is_reached() {
             "{entry:#x}"
         );
     }
-    // A table whose file does not exist, or shorter than it says.
+    // A table whose file does not exist, or is too short.
     let ranges = [
         Range {
             file: 1,
@@ -107,7 +107,7 @@ fn memory_unmapped_while_in_use_is_used_no_more() {
     assert_eq!(memory.read(&named, 0, &mut bytes), gone);
     assert_eq!(memory.write(&named, 0, &[9; 8]), gone);
     assert_eq!(vm.byte(2 * PAGE), 2);
-    // Half a table is none.
+    // A table that is being written does not count.
     let odd = (vm.sequence | 1).to_le_bytes();
     pwrite(&vm.table, &odd, 0).unwrap();
     assert_eq!(memory.read(&named, 0, &mut bytes), gone);
@@ -149,17 +149,17 @@ fn lists_that_make_no_sense_are_refused_and_given_back() {
         assert_eq!(memory.take(3).unwrap_err(), ListError::Malformed(3));
         assert_eq!(vm.state(3), list::READY);
     }
-    // More than one list may name.
+    // More bytes than a list may name.
     let many = list::PIN_MAX / PAGE;
     vm.name(3, &[page(0) | many], 0, list::PIN_MAX + 1, 0);
     assert_eq!(memory.take(3).unwrap_err(), ListError::Malformed(3));
-    // More entries than there is room for.
+    // More entries than fit.
     vm.name(3, &[page(0)], 0, 1, 0);
     pwrite(&vm.window, &u32::MAX.to_le_bytes(), 3 * list::SIZE + 4).unwrap();
     drop(memory.take(3).unwrap());
 }
 
-/// As QEMU does with `share=off`: the file is there, the guest's bytes are not.
+/// As with QEMU's `share=off`: the file exists, but the guest's writes do not reach it.
 #[test]
 fn memory_that_was_not_seen_to_be_shared_is_not_used() {
     let (vm, mut memory) = Vm::unchecked(PAGES);
@@ -175,7 +175,7 @@ fn memory_that_was_not_seen_to_be_shared_is_not_used() {
     memory.check(&named, value).unwrap();
     assert_eq!(vm.bytes(3 * PAGE + 8, 8), (!value).to_le_bytes());
     memory.read(&named, 0, &mut [0]).unwrap();
-    // A check that fails later takes the trust away.
+    // A later check that fails revokes the trust.
     assert_eq!(memory.check(&named, value + 1), Err(refused));
     assert_eq!(memory.read(&named, 0, &mut [0]), Err(refused));
 
@@ -213,7 +213,7 @@ fn a_list_is_read_once() {
     let (vm, mut memory) = Vm::new();
     vm.name(0, &[page(4), page(5)], 0, 2 * PAGE, 0);
     let named = memory.take(0).unwrap();
-    // A kernel that writes into a list which the host uses harms nobody.
+    // A kernel that changes a list while the host uses it has no effect.
     vm.name(0, &[page(9), page(PAGES)], 100, u64::MAX, list::WRITABLE);
     let mut bytes = vec![0; 2 * PAGE as usize];
     memory.read(&named, 0, &mut bytes).unwrap();
@@ -233,8 +233,7 @@ fn lists_of_another_channel_are_out_of_reach() {
 }
 
 proptest! {
-    /// Whatever a list says, only pages of the VM are read, and what is read
-    /// comes from where the list says.
+    /// Whatever a list contains, only pages of the VM are read, and those that it names.
     #[test]
     fn any_list_reads_what_it_names_or_nothing(
         entries in prop::collection::vec(

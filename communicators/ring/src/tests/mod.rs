@@ -53,7 +53,7 @@ impl Factory for Shm {
     }
 }
 
-/// A guest that writes records as it likes.
+/// A guest that writes arbitrary records.
 struct Raw {
     region: MappedRegion,
     bell: OwnedFd,

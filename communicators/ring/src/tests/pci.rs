@@ -1,5 +1,5 @@
-//! The host side of a device's channel; the guest's side is played over the
-//! same memory with eventfds in place of the device node.
+//! The host side of a device's channel. The tests act as the guest on the same memory, with
+//! eventfds in place of the device node.
 
 use std::io::pipe;
 use std::os::fd::{AsFd, OwnedFd};
@@ -86,7 +86,7 @@ impl Device {
     }
 }
 
-/// The guest's kernel module, as far as a channel sees it.
+/// Stands in for the guest's kernel module.
 struct GuestBell {
     inner: EventDoorbell,
     idle: Arc<IdleChannel>,
@@ -117,7 +117,7 @@ impl Doorbell for GuestBell {
 
 impl Drop for GuestBell {
     fn drop(&mut self) {
-        // What the module does when the last user of the channel is gone.
+        // As the module does when the last user of the channel is gone.
         self.idle.set_state(device::STATE_CLOSED);
         self.inner.ring().unwrap();
     }
@@ -166,7 +166,7 @@ mod sleeping {
     paragpu_communicator::conformance_tests!(pci(std::time::Duration::ZERO));
 }
 
-/// The device process reads the first frame; the worker continues behind it.
+/// The device process reads the first frame, and the worker continues with the next.
 #[test]
 fn a_channel_is_handed_over_in_the_middle_of_its_life() {
     let device = Device::new();
@@ -239,7 +239,7 @@ fn a_dead_worker_is_reported_to_the_guest() {
     assert_eq!(device.idle.state(), device::STATE_CLOSED_BY_HOST);
 }
 
-/// A header or indices that the guest scribbled are refused.
+/// A header or indices that the guest has overwritten are refused.
 #[test]
 fn a_scribbled_channel_is_refused() {
     let offsets = [
@@ -286,7 +286,7 @@ fn a_scribbled_channel_is_refused() {
     }
 }
 
-/// A session may outlive its connection, and the window stays with it.
+/// A session may outlive its connection, and keeps the window.
 #[test]
 fn a_channel_is_kept_while_its_window_is_mapped() {
     let device = Device::new();

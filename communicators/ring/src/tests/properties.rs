@@ -1,4 +1,4 @@
-//! Rings whose memory says anything.
+//! Rings on arbitrary memory.
 
 use proptest::prelude::*;
 
@@ -14,8 +14,7 @@ proptest! {
         fuzz_ring(&data);
     }
 
-    /// The same with memory that looks like records, so that the checks
-    /// behind the first are reached.
+    /// The same with memory that resembles records, so that later checks are reached.
     #[test]
     fn nearly_good_memory_is_harmless(
         size in 0_u8..6,

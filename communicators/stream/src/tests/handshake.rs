@@ -1,4 +1,4 @@
-//! Single frames, and descriptors with them.
+//! Single frames with descriptors.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -26,7 +26,7 @@ fn exactly_one_frame_is_read() {
     let (header, payload) = receive_exact_frame(&host, 100, soon()).unwrap();
     assert_eq!((header.kind, header.slot), (0x7f00, 1));
     assert_eq!(payload, b"hello");
-    // The rest is there for the next owner of the socket.
+    // The next owner of the socket finds the rest.
     let mut host = over(host, Options::default()).unwrap();
     let frame = host.receiver.receive(Wait::Forever).unwrap().unwrap();
     assert_eq!((frame.header.kind, frame.payload), (5, &b"next"[..]));
@@ -103,7 +103,7 @@ fn sockets_listen_and_connect() {
     let path = folder.path().join("socket");
     let listener = listen_unix(&path, 0o600).unwrap();
     assert!(listen_unix(&path, 0o600).is_err(), "somebody listens");
-    // That looked by connecting.
+    // The check connected to the socket.
     drop(listener.accept().unwrap());
     let guest = connect_unix(&path).unwrap();
     let (host, _) = listener.accept().unwrap();

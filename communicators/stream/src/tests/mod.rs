@@ -45,7 +45,7 @@ impl Factory for Secure {
     }
 }
 
-/// A socket, and what protects its bytes.
+/// A socket, and the keys of its TLS connection.
 struct RawSecure(OwnedFd, paragpu_communicator_secure::Secured);
 
 impl RawGuest for RawSecure {
@@ -151,8 +151,7 @@ mod unix_with_heartbeats {
     });
 }
 
-/// A connection on which nobody says anything is written to, and what is
-/// written says nothing.
+/// A silent connection gets heartbeat frames, which receivers do not return.
 #[test]
 fn silence_is_broken_by_heartbeats() {
     use std::io::Read;
@@ -176,7 +175,7 @@ fn silence_is_broken_by_heartbeats() {
     let wait = paragpu_communicator::Wait::Until(soon);
     assert!(connection.receiver.receive(wait).unwrap().is_none());
     drop(guest);
-    // Nobody receives, nobody sends: the end is found all the same.
+    // The end is detected even if neither side sends or receives.
     while connection.sender.flush().is_ok() {
         std::thread::yield_now();
     }

@@ -1,4 +1,4 @@
-//! Streams of any bytes, cut anywhere.
+//! Arbitrary streams, cut anywhere.
 
 use paragpu_protocol::frame::{FrameHeader, MAX_PAYLOAD};
 use proptest::prelude::*;
@@ -8,13 +8,13 @@ use crate::fuzzing::fuzz_stream;
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Arbitrary bytes mean the same however they are cut.
+    /// Arbitrary bytes parse to the same frames however they are cut.
     #[test]
     fn cuts_change_nothing(data in prop::collection::vec(any::<u8>(), 0..5000)) {
         fuzz_stream(&data);
     }
 
-    /// So do real frames, small and large, with one header scribbled.
+    /// So do real frames, small and large, one of which has an overwritten header.
     #[test]
     fn cuts_change_nothing_in_frames(
         cuts in any::<[u8; 8]>(),

@@ -1,6 +1,5 @@
-//! vsock, where the kernel has its loopback (CONFIG_VSOCKETS_LOOPBACK, module
-//! `vsock_loopback`). `tests/end_to_end/test_vsock.py` runs this in a VM that
-//! has it.
+//! vsock, if the kernel has its loopback (CONFIG_VSOCKETS_LOOPBACK, module
+//! `vsock_loopback`). `tests/end_to_end/test_vsock.py` runs this in a VM that has it.
 
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
@@ -15,7 +14,7 @@ use crate::sockets::{LARGEST_VSOCK_WRITE, connect_vsock, listen_vsock};
 /// Asks the kernel for a free port (`VMADDR_PORT_ANY`).
 const ANY_PORT: u32 = u32::MAX;
 
-/// Fails rather than skips where this is set: there must be a loopback.
+/// If this is set, the tests fail rather than skip without a loopback.
 const REQUIRED: &str = "PARAGPU_TEST_VSOCK";
 
 /// A connected pair over the loopback, if the kernel has one.
@@ -39,7 +38,7 @@ pub(super) fn pair() -> (OwnedFd, OwnedFd) {
     try_pair().unwrap()
 }
 
-/// Whether the calling test can run; says why not, past the capture of test
+/// Whether the calling test can run. If not, prints the reason past the capture of test
 /// programs, so that `make test` counts it as skipped.
 fn available() -> bool {
     static LACKS: OnceLock<Option<String>> = OnceLock::new();

@@ -28,14 +28,14 @@ use crate::shared_file::SharedFiles;
 use crate::window::PinnedWindow;
 pub(crate) use region::Region;
 
-/// How the device reaches an address of the program.
+/// How the device accesses an address of the program.
 #[derive(Debug, Clone)]
 pub(crate) enum Reach {
     /// The device sees the same bytes at this address.
     Direct(u64),
-    /// The device has a copy.
+    /// The device has a copy, the shadow.
     Shadow(Arc<Region>),
-    /// Ordinary memory.
+    /// Pageable memory, which the device cannot access.
     Pageable,
 }
 
@@ -43,7 +43,7 @@ pub(crate) enum Reach {
 #[derive(Debug, Default)]
 pub(crate) struct Visible {
     regions: Vec<Arc<Region>>,
-    /// The session had left its window when they were looked for.
+    /// Whether the session had already left its window when `regions` was determined.
     is_apart: bool,
 }
 
@@ -51,12 +51,13 @@ pub(crate) struct Visible {
 #[derive(Debug)]
 pub(crate) struct Shadows {
     link: Arc<Link>,
-    /// Work of all streams.
+    /// The progress of work in all streams.
     progress: Arc<Progress>,
     window: Arc<PinnedWindow>,
     files: SharedFiles,
     regions: RwLock<Vec<Arc<Region>>>,
-    /// How many there are; looked at before every lock.
+    /// The length of `regions`. Checked first, so that sessions without shadows never take
+    /// the lock.
     count: AtomicUsize,
 }
 
@@ -81,14 +82,14 @@ impl Shadows {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    /// A shadow to find from now on.
+    /// Adds a shadow.
     pub(crate) fn add(&self, region: Arc<Region>) {
         let mut regions = self.regions.write();
         regions.push(region);
         self.count.store(regions.len(), Ordering::Release);
     }
 
-    /// A shadow whose work is complete: nobody finds it any more.
+    /// Removes a shadow. The work that uses it must be complete.
     pub(crate) fn remove(&self, region: &Arc<Region>) {
         region.forget();
         let mut regions = self.regions.write();
@@ -96,9 +97,9 @@ impl Shadows {
         self.count.store(regions.len(), Ordering::Release);
     }
 
-    /// How the device reaches memory of the program.
+    /// How the device accesses a range of the program's memory.
     pub(crate) fn reach(&self, address: u64, size: u64) -> Reach {
-        // Registered memory may be a part of the window.
+        // Registered memory may consist of pages of the window.
         let address = self.window.place_of(address, size).unwrap_or(address);
         if self.window.holds(address) && !self.window.is_left() {
             return Reach::Direct(address);
@@ -112,12 +113,12 @@ impl Shadows {
         }
     }
 
-    /// The shadow of memory of the program.
+    /// Finds the shadow of a range of the program's memory.
     pub(crate) fn find(&self, address: u64, size: u64) -> Option<Arc<Region>> {
         self.first(|region| region.holds_host(address, size))
     }
 
-    /// The shadow that the device sees at an address.
+    /// Finds the shadow that contains a range of device addresses.
     pub(crate) fn find_by_device(&self, address: u64, size: u64) -> Option<Arc<Region>> {
         self.first(|region| region.holds_device(address, size))
     }
@@ -130,15 +131,15 @@ impl Shadows {
         regions.iter().find(|region| wanted(region)).cloned()
     }
 
-    /// Before work of the device uses a range of a shadow: sends what the
-    /// program changed there.
+    /// Sends the program's changes to a range of a shadow. Called before device work uses
+    /// that range.
     pub(crate) fn push(&self, region: &Region, device: u64, size: u64) -> Result<()> {
         let offset = usize::try_from(device - region.device()).unwrap_or(usize::MAX);
         let size = usize::try_from(size).unwrap_or(usize::MAX);
         region.push(&self.link, offset, size)
     }
 
-    /// The device will write a range when it gets to `position` of a stream.
+    /// Records that work at `position` of a stream writes to a range of device addresses.
     pub(crate) fn device_writes(
         &self,
         address: u64,
@@ -151,13 +152,12 @@ impl Shadows {
         }
     }
 
-    /// Before a launch with these parameters: sends what the program changed.
-    /// Returns the shadows that the kernel may write to, for
-    /// [`after_launch`](Self::after_launch).
+    /// Sends the program's changes before a launch with these parameters. Returns the
+    /// shadows that the kernel may write to, for [`after_launch`](Self::after_launch).
     pub(crate) fn before_launch(&self, parameters: &[u8]) -> Result<Visible> {
-        // Before the shadows are looked for: leaving the window makes
-        // them first and says so last. If it is left between this look and
-        // the launch, `after_launch` notices by asking again.
+        // Read before the list of shadows: leaving the window creates the shadows first and
+        // sets the flag last. If the window is left between this check and the launch, the
+        // second check in `after_launch` detects it.
         let is_apart = self.window.is_left();
         if !is_apart {
             self.window.note_named(parameters);
@@ -187,15 +187,14 @@ impl Shadows {
         })
     }
 
-    /// A kernel that may write to `visible` was launched as work `position` of
-    /// a stream.
+    /// Records a launched kernel, work `position` of a stream, as a writer of `visible`.
     pub(crate) fn after_launch(&self, visible: Visible, stream: &Arc<Progress>, position: u64) {
         for region in visible.regions {
             region.add_writer(stream, position);
         }
         if !visible.is_apart && self.window.is_left() {
-            // The window was left between the look at it and the launch, so
-            // the kernel may write to anything that was pinned in it.
+            // The window was left between the check in `before_launch` and the launch, so
+            // the kernel may write to any memory that was pinned in it.
             let regions = self.all();
             for region in regions.iter().filter(|region| region.is_for_kernels()) {
                 region.add_writer(stream, position);
@@ -203,8 +202,8 @@ impl Shadows {
         }
     }
 
-    /// After a host function: sends what the program changed in visible shadows, and
-    /// in those of which work that was posted before they were shadows may read.
+    /// Sends the program's changes after a host function: to visible shadows, and to those
+    /// that work may use which was posted before they became shadows.
     pub(crate) fn after_function(&self) -> Result<()> {
         if self.are_none() {
             return Ok(());
@@ -217,16 +216,17 @@ impl Shadows {
             .try_for_each(|region| region.push(&self.link, 0, usize::MAX))
     }
 
-    /// Fetches what the device changed, after work was found to be over.
+    /// Fetches the device's changes, after work was found to be complete.
     ///
     /// # Errors
-    /// Also where the device of the VM is gone in whose window the host has
-    /// written: a session may need it that goes another way.
+    /// Also if the VM's PCI device is gone whose window holds the session's pinned memory,
+    /// even if the session now uses another communicator.
     pub(crate) fn pull(&self) -> Result<()> {
         self.pull_those(|_| true)
     }
 
-    /// Before a host function: the same of what may be synchronized while one runs.
+    /// Fetches the device's changes before a host function, to those shadows that may be
+    /// synchronized while it runs.
     pub(crate) fn before_function(&self) -> Result<()> {
         self.pull_those(Region::is_for_functions)
     }
@@ -246,7 +246,7 @@ impl Shadows {
             .try_for_each(|region| region.pull(&self.link, &self.progress))
     }
 
-    /// All of them, so that nobody waits for the lock during a round trip.
+    /// A copy of the list, so that the lock is not held during round trips.
     fn all(&self) -> Vec<Arc<Region>> {
         self.regions.read().clone()
     }

@@ -1,26 +1,26 @@
 //! The process's mappings, from /proc/self/maps.
 
-/// One mapping, or the part of one that has a line of its own.
+/// A line of /proc/self/maps: a mapping, or a part of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mapped {
     /// First address.
     pub(super) from: u64,
     /// The address after the last byte.
     pub(super) to: u64,
-    /// "rw-p", for one: readable, writable, not executable, private.
+    /// Such as "rw-p": readable, writable, not executable, private.
     pub(super) protection: String,
-    /// Where it begins in its file.
+    /// The offset of its first byte in its file.
     pub(super) offset: u64,
     /// Major and minor number of the file's device.
     pub(super) device: (u32, u32),
     /// The file's inode; 0 for anonymous memory.
     pub(super) inode: u64,
-    /// The file's path as far as the kernel knows it, or a name in brackets.
+    /// The file's path, a name in brackets such as `[heap]`, or nothing.
     pub(super) name: String,
 }
 
 impl Mapped {
-    /// Of a line.
+    /// Parses a line.
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.splitn(6, ' ');
         let (from, to) = words.next()?.split_once('-')?;
@@ -28,7 +28,7 @@ impl Mapped {
         let offset = words.next()?;
         let (major, minor) = words.next()?.split_once(':')?;
         let inode = words.next()?.parse().ok()?;
-        // Padded with blanks; the path may have some of its own.
+        // Padded with blanks. The path may contain blanks itself.
         let name = words.next().unwrap_or_default().trim_start_matches(' ');
         Some(Self {
             from: u64::from_str_radix(from, 16).ok()?,
@@ -44,18 +44,18 @@ impl Mapped {
         })
     }
 
-    /// Do both show the same file?
+    /// Whether both map the same file.
     pub(super) fn is_same_file(&self, other: &Self) -> bool {
         (self.device, self.inode) == (other.device, other.inode)
     }
 
-    /// Where an address inside it is in its file.
+    /// The offset of an address in the file.
     pub(super) fn offset_of(&self, address: u64) -> u64 {
         self.offset.wrapping_add(address.wrapping_sub(self.from))
     }
 }
 
-/// The mappings that overlap a range, in order.
+/// The mappings that overlap a range, in order; `None` if they cannot be read.
 pub(super) fn overlapping(address: u64, length: u64) -> Option<Vec<Mapped>> {
     let end = address.checked_add(length)?;
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
@@ -67,7 +67,7 @@ pub(super) fn overlapping(address: u64, length: u64) -> Option<Vec<Mapped>> {
     )
 }
 
-/// Do mappings cover the range without a gap?
+/// Whether the mappings cover the range without a gap.
 pub(super) fn cover(mappings: &[Mapped], address: u64, length: u64) -> bool {
     let mut next = address;
     for mapped in mappings {

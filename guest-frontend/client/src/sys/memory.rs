@@ -1,7 +1,7 @@
 //! Program memory at raw addresses that were passed to CUDA.
 //!
 //! As with NVIDIA's library, the program is responsible for the validity of its pointers.
-//! This code ensures that no more is accessed than the call's sizes say.
+//! This code never accesses more than the sizes of the call allow.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -10,18 +10,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use paragpu_communicator::Window;
 
-/// Unit of what is noted about bytes that came.
+/// Granularity, in bytes, of the record of written memory.
 pub(crate) const PAGE: usize = 4096;
 
-/// Bytes of the program that a call may read.
+/// Memory of the program that a call may read.
 #[derive(Debug, Clone, Copy)]
 pub struct HostSlice {
     address: *const u8,
     length: usize,
 }
 
-/// Bytes of the program that a call may write: `slices × rows` rows of
-/// `width` bytes.
+/// Memory of the program that a call may write: `slices × rows` rows of `width` bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct HostRows {
     address: *mut u8,
@@ -30,16 +29,16 @@ pub struct HostRows {
     slices: usize,
     pitch: usize,
     slice_pitch: usize,
-    /// One byte for each page of it, set where something was written; or null.
+    /// One byte for each [`PAGE`], set to 1 once part of it is written; or null.
     noted: *mut u8,
 }
 
-// SAFETY: the thread that made it waits until nobody uses it any more, or
-// hands it to the threads of one copy; the bytes are the program's to share.
+// SAFETY: the thread that created it waits until no thread uses it any more, or passes it
+// to the threads of one copy. The program shares the bytes with the call.
 unsafe impl Send for HostSlice {}
-// SAFETY: as above; it is only read.
+// SAFETY: as above; shared references only read.
 unsafe impl Sync for HostSlice {}
-// SAFETY: as above; a writer has exclusive use of its part.
+// SAFETY: as above; each writer has a part of its own.
 unsafe impl Send for HostRows {}
 // SAFETY: as above.
 unsafe impl Sync for HostRows {}
@@ -57,15 +56,15 @@ impl HostSlice {
         }
     }
 
-    /// All of a buffer, which must outlive the value's use.
+    /// A whole buffer, which must outlive the use of this value.
     #[cfg(test)]
     pub(crate) fn of(buffer: &mut [u8]) -> Self {
-        // SAFETY: the buffer is readable and borrowed by nobody else.
+        // SAFETY: the buffer is readable, and borrowed exclusively.
         unsafe { Self::new(buffer.as_mut_ptr().cast(), buffer.len()) }
     }
 
-    /// `length` bytes at `offset` of a window, to be used no longer than the
-    /// window lives; `None` if they are not inside it.
+    /// `length` bytes at `offset` of a window, which must outlive the use of this value.
+    /// `None` if they are not inside the window.
     pub(crate) fn of_window(window: &Window, offset: u64, length: u64) -> Option<Self> {
         let address = window.place(offset, length).ok()?;
         let length = usize::try_from(length).ok()?;
@@ -73,25 +72,25 @@ impl HostSlice {
         Some(unsafe { Self::new(address.cast(), length) })
     }
 
-    /// How many bytes.
+    /// Its length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// No bytes?
+    /// Whether it has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// First address.
+    /// The first address.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.address as u64
     }
 
-    /// As much of it as [`part`](Self::part) gives.
+    /// The part of `length` bytes at `offset`, cut at the end of the memory.
     #[must_use]
     pub(crate) fn cut(&self, offset: usize, length: usize) -> Self {
         let offset = offset.min(self.length);
@@ -102,7 +101,7 @@ impl HostSlice {
         }
     }
 
-    /// The rest after the first `offset` bytes.
+    /// The rest after `offset` bytes.
     #[must_use]
     pub(crate) fn from(self, offset: usize) -> Self {
         let offset = offset.min(self.length);
@@ -113,12 +112,11 @@ impl HostSlice {
         }
     }
 
-    /// Writes bytes at `offset` in one go, where they fit. Only for memory that
-    /// the program gave to be written as well (pinned memory).
+    /// Writes `N` bytes at `offset` with one store if they fit. Only for memory that is
+    /// writable as well, such as pinned memory.
     pub fn overwrite<const N: usize>(&self, offset: usize, bytes: [u8; N]) {
         if offset.checked_add(N).is_some_and(|end| end <= self.length) {
-            // SAFETY: inside the memory; that it is writable is what pinning
-            // means.
+            // SAFETY: inside the memory, which is writable if it is pinned.
             unsafe {
                 self.address
                     .add(offset)
@@ -129,13 +127,13 @@ impl HostSlice {
         }
     }
 
-    /// Makes zeros of all of it, which the program gave to be written.
+    /// Fills it with zeros. Only for memory that is writable as well.
     pub(crate) fn clear(&self) {
         // SAFETY: as in `overwrite`.
         unsafe { self.address.cast_mut().write_bytes(0, self.length) };
     }
 
-    /// The part of `length` bytes at `offset`, cut to what there is.
+    /// The bytes of the part of `length` bytes at `offset`, cut at the end of the memory.
     #[must_use]
     pub fn part(&self, offset: usize, length: usize) -> &[u8] {
         let offset = offset.min(self.length);
@@ -143,8 +141,8 @@ impl HostSlice {
         if length == 0 {
             return &[];
         }
-        // SAFETY: inside what `new` promised readable; another thread of the
-        // program that writes it meanwhile breaks CUDA's own rules.
+        // SAFETY: inside the range that `new` promised readable. A thread of the program
+        // that writes to it meanwhile violates CUDA's rules.
         unsafe { std::slice::from_raw_parts(self.address.add(offset), length) }
     }
 }
@@ -159,8 +157,8 @@ impl HostRows {
     /// `length` bytes at `address`.
     ///
     /// # Safety
-    /// They must stay writable and used by nobody else for as long as the
-    /// value is used.
+    /// They must stay writable, and must not be used otherwise, for as long as the value is
+    /// used.
     #[must_use]
     pub unsafe fn new(address: *mut c_void, length: usize) -> Self {
         Self {
@@ -174,28 +172,27 @@ impl HostRows {
         }
     }
 
-    /// All of a buffer, which must outlive the value's use: the call it is
-    /// given to returns only when nobody writes any more. `noted` becomes one
-    /// byte for each page of the buffer, not 0 where something was written;
-    /// it must live as long.
+    /// A whole buffer, which must outlive the use of this value: the call that gets it
+    /// returns only after the last write. `noted` becomes one byte for each [`PAGE`] of the
+    /// buffer, 1 once part of it is written; it must live as long.
     #[must_use]
     pub(crate) fn of(buffer: &mut [u8], noted: &mut Vec<u8>) -> Self {
         noted.clear();
         noted.resize(buffer.len().div_ceil(PAGE), 0);
         Self {
             noted: noted.as_mut_ptr(),
-            // SAFETY: the buffer is writable and borrowed by nobody else.
+            // SAFETY: the buffer is writable, and borrowed exclusively.
             ..unsafe { Self::new(buffer.as_mut_ptr().cast(), buffer.len()) }
         }
     }
 
-    /// Something is written at `[at, at + length)`, which lies inside.
+    /// Records a write to `[at, at + length)`, which lies inside.
     fn note(&self, at: usize, length: usize) {
         if self.noted.is_null() || length == 0 {
             return;
         }
         for page in at / PAGE..=(at + length - 1) / PAGE {
-            // SAFETY: `of` made it as long as the buffer has pages.
+            // SAFETY: `of` gave it a byte for each page of the buffer.
             unsafe { self.noted.add(page).write(1) };
         }
     }
@@ -204,7 +201,7 @@ impl HostRows {
     /// apart, slices `slice_pitch`.
     ///
     /// # Safety
-    /// As [`new`](Self::new), for all those rows.
+    /// As [`new`](Self::new), for all these rows.
     #[must_use]
     pub unsafe fn rows(
         address: *mut c_void,
@@ -223,13 +220,13 @@ impl HostRows {
         }
     }
 
-    /// First address.
+    /// The first address.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.address as u64
     }
 
-    /// Bytes that fit.
+    /// Its length in bytes, without the gaps.
     #[must_use]
     pub fn len(&self) -> usize {
         self.width * self.rows * self.slices
@@ -241,14 +238,14 @@ impl HostRows {
         self.len() == 0
     }
 
-    /// How many bytes lie without gaps, where all do.
+    /// Its length in bytes, if it is one row and so has no gaps.
     #[must_use]
     pub(crate) fn straight(&self) -> Option<usize> {
         let one = self.rows == 1 && self.slices == 1;
         one.then_some(self.width)
     }
 
-    /// Of bytes without gaps, what is left after the first `offset`.
+    /// The rest after `offset` bytes, of memory without gaps.
     #[must_use]
     pub(crate) fn from(self, offset: usize) -> Self {
         let offset = offset.min(self.width);
@@ -260,8 +257,8 @@ impl HostRows {
         }
     }
 
-    /// Writes `bytes` at `offset`, counted as if the rows lay without gaps.
-    /// False, and nothing written, where they do not fit.
+    /// Writes `bytes` at `offset`, which does not count gaps. If they do not fit, writes
+    /// nothing and returns false.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> bool {
         let Some(mut at) = self.starts(offset, bytes.len()) else {
             return false;
@@ -271,8 +268,8 @@ impl HostRows {
         while !rest.is_empty() {
             let (place, room) = self.place(at);
             let (now, later) = rest.split_at(room.min(rest.len()));
-            // SAFETY: `starts` checked that all bytes fit, `place` that this
-            // run stays in its row, which `new` or `rows` promised writable.
+            // SAFETY: `starts` checked that all bytes fit, and `room` that this run stays
+            // in its row, which `new` or `rows` promised writable.
             unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), place, now.len()) };
             at += now.len();
             rest = later;
@@ -280,8 +277,9 @@ impl HostRows {
         true
     }
 
-    /// Calls `read` with what is left from the `at`-th of `length` bytes at
-    /// `offset` on. False where these do not fit, or have gaps between them.
+    /// Calls `read` with the memory for the last `length - at` of `length` bytes at
+    /// `offset`, so that a receiver can read into it directly. Returns false if the bytes
+    /// do not fit, or not into one row.
     pub(crate) fn land(
         &self,
         offset: u64,
@@ -298,14 +296,14 @@ impl HostRows {
         }
         let (place, _) = self.place(start + at);
         self.note(start, length);
-        // SAFETY: as in `write`; `room` says that all is in one row. Nobody
-        // else uses the bytes meanwhile.
+        // SAFETY: as in `write`; `room` says that all bytes are in one row. Nothing else
+        // uses them meanwhile.
         read(unsafe { std::slice::from_raw_parts_mut(place, length - at) });
         true
     }
 
-    /// Calls `fill` with consecutive runs of the bytes at
-    /// `[offset, offset + length)`, until one call is refused.
+    /// Calls `fill` with consecutive runs of the bytes at `[offset, offset + length)`,
+    /// until a call returns an error.
     pub fn fill<E>(
         &self,
         offset: usize,
@@ -319,7 +317,7 @@ impl HostRows {
         while at < end {
             let (place, room) = self.place(at);
             let now = room.min(end - at);
-            // SAFETY: as in `write`; nobody else uses the bytes meanwhile.
+            // SAFETY: as in `write`; nothing else uses the bytes meanwhile.
             fill(unsafe { std::slice::from_raw_parts_mut(place, now) })?;
             at += now;
         }
@@ -331,12 +329,13 @@ impl HostRows {
         (offset.checked_add(length)? <= self.len()).then_some(offset)
     }
 
-    /// Address of a byte that exists, and how many follow in its row.
+    /// The address of a byte inside, and the number of bytes from there to the end of its
+    /// row.
     fn place(&self, at: usize) -> (*mut u8, usize) {
         let (row, column) = (at / self.width, at % self.width);
         let (slice, row) = (row / self.rows, row % self.rows);
         let offset = slice * self.slice_pitch + row * self.pitch + column;
-        // SAFETY: the byte is one of those promised.
+        // SAFETY: the byte is one of those that `new` or `rows` promised.
         (unsafe { self.address.add(offset) }, self.width - column)
     }
 }
@@ -348,16 +347,16 @@ pub struct Reservation {
     length: usize,
 }
 
-// SAFETY: only names a range of addresses.
+// SAFETY: it only names a range of addresses.
 unsafe impl Send for Reservation {}
 // SAFETY: as above.
 unsafe impl Sync for Reservation {}
 
 impl Reservation {
-    /// Reserves exactly `[address, address + length)`, inaccessible.
+    /// Reserves exactly `[address, address + length)`, without access.
     ///
     /// # Errors
-    /// What mmap says; `EEXIST` where something is there already.
+    /// Errors of mmap(2); `EEXIST` if part of the range is already mapped.
     pub fn new(address: u64, length: u64) -> std::io::Result<Self> {
         let length = usize::try_from(length).map_err(std::io::Error::other)?;
         map(address, length, libc::PROT_NONE).map(|address| Self { address, length })
@@ -373,21 +372,22 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // SAFETY: the range is this value's own; nothing was placed in it.
+        // SAFETY: this value owns the range, and no `Pages` are left in it, which hold a
+        // reference.
         unsafe { libc::munmap(self.address.as_ptr(), self.length) };
     }
 }
 
-/// Zeroed memory of the program's own at a fixed address.
+/// Zeroed private memory at a fixed address.
 #[derive(Debug)]
 pub struct Pages {
     address: NonNull<c_void>,
     length: usize,
-    /// The reservation that has these addresses, which they go back to.
+    /// The reservation to which these addresses return, if they are part of one.
     reserved: Option<Arc<Reservation>>,
 }
 
-// SAFETY: memory is used through checked copies only.
+// SAFETY: the memory is used through checked copies only.
 unsafe impl Send for Pages {}
 // SAFETY: as above.
 unsafe impl Sync for Pages {}
@@ -396,7 +396,7 @@ impl Pages {
     /// `length` bytes at exactly `address`.
     ///
     /// # Errors
-    /// Errors of mmap.
+    /// Errors of mmap(2).
     pub fn new(address: u64, length: u64) -> std::io::Result<Self> {
         let length = usize::try_from(length).map_err(std::io::Error::other)?;
         map(address, length, libc::PROT_READ | libc::PROT_WRITE).map(|address| Self {
@@ -406,10 +406,11 @@ impl Pages {
         })
     }
 
-    /// The same, where the addresses may be reserved. Nobody else has pages there.
+    /// As [`new`](Self::new), also for addresses of a reservation. There must be no other
+    /// pages at these addresses.
     ///
     /// # Errors
-    /// Errors of mmap and mprotect.
+    /// Errors of mmap(2) and mprotect(2).
     pub(crate) fn within(
         reservation: &Arc<Reservation>,
         address: u64,
@@ -421,7 +422,7 @@ impl Pages {
         }
         let place = usize::try_from(address).map_err(std::io::Error::other)?;
         let place = std::ptr::with_exposed_provenance_mut::<c_void>(place);
-        // SAFETY: the range is the reservation's, which places nothing there itself.
+        // SAFETY: the range belongs to the reservation, which maps nothing else there.
         if unsafe { libc::mprotect(place, size, libc::PROT_READ | libc::PROT_WRITE) } != 0 {
             return Err(std::io::Error::last_os_error());
         }
@@ -432,8 +433,8 @@ impl Pages {
         })
     }
 
-    /// `length` bytes at `address`, which lie in pages that follow on each other;
-    /// to be used no longer than these live. `None` if they do not.
+    /// `length` bytes at `address`, which may span adjacent `pages`; these must outlive the
+    /// use of the result. `None` if the pages have a gap or end before.
     pub(crate) fn span<'a>(
         pages: impl IntoIterator<Item = &'a Self>,
         address: u64,
@@ -449,11 +450,11 @@ impl Pages {
         }
         let start = usize::try_from(address).ok()?;
         let enough = end.checked_sub(address)? >= length as u64;
-        // SAFETY: readable as long as the pages live, which have no gap.
+        // SAFETY: readable as long as the pages live, which have no gap between them.
         enough.then(|| unsafe { HostSlice::new(std::ptr::with_exposed_provenance(start), length) })
     }
 
-    /// All of it, to be used no longer than the pages live.
+    /// All of the memory; the pages must outlive the use of the result.
     pub(crate) fn bytes(&self) -> HostSlice {
         // SAFETY: readable as long as the pages live.
         unsafe { HostSlice::new(self.address.as_ptr(), self.length) }
@@ -463,13 +464,14 @@ impl Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         if self.reserved.is_none() {
-            // SAFETY: made by `new`; the program gave the memory back.
+            // SAFETY: mapped by `new`; the program has freed the memory.
             unsafe { libc::munmap(self.address.as_ptr(), self.length) };
             return;
         }
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
         let none = libc::PROT_NONE;
-        // SAFETY: the addresses are the reservation's; the program gave the memory back.
+        // SAFETY: the addresses belong to the reservation; the program has freed the
+        // memory.
         unsafe { libc::mmap(self.address.as_ptr(), self.length, none, flags, -1, 0) };
     }
 }
@@ -478,14 +480,13 @@ fn map(address: u64, length: usize, protection: i32) -> std::io::Result<NonNull<
     let wanted = std::ptr::without_provenance_mut::<c_void>(address as usize);
     let flags =
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-    // SAFETY: MAP_FIXED_NOREPLACE touches no mapping that exists.
+    // SAFETY: MAP_FIXED_NOREPLACE replaces no existing mapping.
     let got = unsafe { libc::mmap(wanted, length, protection, flags, -1, 0) };
     if got == libc::MAP_FAILED {
         return Err(std::io::Error::last_os_error());
     }
     if got != wanted {
-        // A kernel older than 4.17 takes the address for a hint.
-        // SAFETY: just mapped here.
+        // A kernel older than 4.17 treats the address as a hint. SAFETY: mapped just now.
         unsafe { libc::munmap(got, length) };
         return Err(std::io::ErrorKind::AlreadyExists.into());
     }
@@ -507,7 +508,7 @@ pub fn store_token(window: &Window, index: usize, value: u32) {
 
 fn token(window: &Window, index: usize) -> Option<&AtomicU32> {
     let word = window.place(4 * index as u64, 4).ok()?;
-    // SAFETY: inside the window, which lives as long as the result; the window
-    // begins at a page, so the word is aligned. Both sides use it atomically.
+    // SAFETY: inside the window, which outlives the result. The window begins at a page, so
+    // the word is aligned, and both sides access it atomically.
     Some(unsafe { AtomicU32::from_ptr(word.cast()) })
 }

@@ -1,10 +1,10 @@
 //! Replaces private pages of the program by pages of the window, at the same addresses.
 //!
 //! The window's pages are mapped a second time, filled, and moved over the program's pages
-//! in one step. A write of another thread between the two would be lost. So this is done
-//! only if no thread can write: because the process has one thread, or because the kernel
-//! holds off writers (userfaultfd's write protection, which requires the right to handle
-//! faults of system calls as well). Otherwise the pages stay.
+//! with one mremap(2). A write of another thread between filling and moving would be lost.
+//! So this happens only if no thread can write: because the process has one thread, or
+//! because the kernel blocks writers (userfaultfd's write protection, which needs the
+//! privilege to handle faults of system calls as well). Otherwise the pages stay private.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -16,29 +16,29 @@ use paragpu_communicator::Window;
 use super::maps;
 use super::memory::PAGE;
 
-/// A mapping of some pages of a window, not where the program looks.
+/// A second mapping of some pages of a window, which the program does not know.
 #[derive(Debug)]
 pub(crate) struct Second {
     mapped: NonNull<c_void>,
     length: usize,
 }
 
-/// Pages of the program that are the window's.
+/// A range of the program's addresses that maps pages of the window.
 #[derive(Debug)]
 pub(crate) struct MovedPages {
     address: NonNull<c_void>,
     length: usize,
-    /// The same pages in the window.
+    /// The address of the same pages in the window.
     window: u64,
 }
 
-// SAFETY: both are addresses of mappings, changed by their owner alone.
+// SAFETY: both hold addresses of mappings, which only the owner changes.
 unsafe impl Send for Second {}
-// SAFETY: as above; nothing is done by reference.
+// SAFETY: as above; shared references only give out numbers.
 unsafe impl Sync for Second {}
 // SAFETY: as above.
 unsafe impl Send for MovedPages {}
-// SAFETY: as above.
+// SAFETY: `give_back`, which changes the mapping, holds the lock of the registry.
 unsafe impl Sync for MovedPages {}
 
 fn at(address: u64) -> Option<NonNull<c_void>> {
@@ -48,22 +48,22 @@ fn at(address: u64) -> Option<NonNull<c_void>> {
 }
 
 impl Second {
-    /// Maps `length` bytes at `offset` of the window a second time, in whole
-    /// pages; `None` if that memory is not to be shared so.
+    /// Maps `length` bytes at `offset` of the window, whole pages, a second time. `None` if
+    /// the kernel refuses to.
     pub(crate) fn new(window: &Window, offset: u64, length: u64) -> Option<Self> {
         let from = window.place(offset, length).ok()?;
         let length = usize::try_from(length).ok()?;
-        // SAFETY: of a shared mapping, with an old size of 0, it makes another
-        // mapping of the same pages and leaves the first; the kernel picks the place.
+        // SAFETY: with an old size of 0, mremap of a shared mapping creates another mapping
+        // of the same pages at an address that the kernel chooses, and leaves the first.
         let mapped = unsafe { libc::mremap(from.cast(), 0, length, libc::MREMAP_MAYMOVE) };
         (mapped != libc::MAP_FAILED).then_some(())?;
         let mapped = NonNull::new(mapped)?;
         Some(Self { mapped, length })
     }
 
-    /// Puts the pages in the place of the program's at `address`, with what
-    /// these hold; `None` if they cannot be told from other memory, or where
-    /// somebody may write to them meanwhile.
+    /// Replaces the program's pages at `address` by these, with their contents. `window` is
+    /// the address of these pages in the window. `None` if the range is not plain private
+    /// memory, or if writers cannot be blocked.
     pub(crate) fn replace(self, address: u64, window: u64) -> Option<MovedPages> {
         let target = at(address)?;
         if !is_plain(address, self.length) {
@@ -71,8 +71,10 @@ impl Second {
         }
         let _hold = Hold::on(target, self.length)?;
         let mut registry = Locked::take();
-        // SAFETY: `is_plain`: readable, and no stack of this thread; both are as long. Nothing here
-        // writes to memory of the program: it might be among what is held.
+        // SAFETY: `is_plain` says that the range is readable and not this thread's stack,
+        // and both have the same length. Until the pages are replaced, nothing here may
+        // write to memory of the program: it could be write-protected, and this thread
+        // would wait for itself.
         unsafe {
             ptr::copy_nonoverlapping(
                 target.as_ptr().cast::<u8>(),
@@ -95,29 +97,30 @@ impl Second {
 
 impl Drop for Second {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, known to nobody else.
+        // SAFETY: mapped by `new`; nothing else refers to it.
         unsafe { libc::munmap(self.mapped.as_ptr(), self.length) };
     }
 }
 
 impl MovedPages {
-    /// Where the window has an address of them; `None` for others.
+    /// The address in the window of a range of these pages; `None` for others.
     pub(crate) fn in_window(&self, address: u64, size: u64) -> Option<u64> {
         let offset = address.checked_sub(self.address.as_ptr() as u64)?;
         (offset.checked_add(size)? <= self.length as u64).then_some(self.window + offset)
     }
 
-    /// First address.
+    /// The first address.
     pub(crate) fn address(&self) -> u64 {
         self.address.as_ptr() as u64
     }
 
-    /// Puts private pages in their place, with what they hold. False where
-    /// somebody may write to them meanwhile, or where the program has unmapped
-    /// some: the others stay the window's then, for good.
+    /// Replaces them by private pages with the same contents. Returns false if writers
+    /// cannot be blocked. Also returns false if the program has unmapped some of them: then
+    /// the others remain pages of the window for good.
     pub(crate) fn give_back(&self) -> bool {
         let mut registry = Locked::take();
-        // The program may have unmapped some, and the kernel given the place away.
+        // The program may have unmapped some, and the kernel may have reused their
+        // addresses.
         if !is_window(self.address(), self.length, self.window) {
             registry.remove(self);
             return false;
@@ -126,7 +129,7 @@ impl MovedPages {
             return false;
         };
         let Some(_hold) = Hold::on(self.address, self.length) else {
-            // SAFETY: made here.
+            // SAFETY: mapped above, and not used yet.
             unsafe { libc::munmap(private.as_ptr(), self.length) };
             return false;
         };
@@ -147,33 +150,35 @@ impl MovedPages {
 fn private_pages(length: usize) -> Option<NonNull<c_void>> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping, where the kernel likes.
+    // SAFETY: a new mapping at an address that the kernel chooses.
     let private = unsafe { libc::mmap(ptr::null_mut(), length, protection, flags, -1, 0) };
     (private != libc::MAP_FAILED)
         .then(|| NonNull::new(private))
         .flatten()
 }
 
-/// Moves a mapping over another one, in one step for all threads that use it.
+/// Moves a mapping over another one, atomically for all threads.
 ///
 /// # Safety
-/// Both are mappings of `length` bytes; what `from` holds is what `to` is to hold.
+/// Both are mappings of `length` bytes, and `from` has the contents that the program
+/// expects at `to`.
 unsafe fn take_place(from: NonNull<c_void>, to: NonNull<c_void>, length: usize) {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises it.
     let moved = unsafe { libc::mremap(from.as_ptr(), length, length, flags, to.as_ptr()) };
     if moved != to.as_ptr() {
-        // The kernel may have unmapped the program's memory: there is no way on.
+        // The kernel may have unmapped the program's memory already. The process cannot
+        // continue.
         std::process::abort();
     }
 }
 
-/// Is all of a range private memory of the program, readable and writable,
-/// and no stack?
+/// Whether all of a range is private anonymous memory, readable and writable, and not the
+/// stack of this thread.
 fn is_plain(address: u64, length: usize) -> bool {
     let here = 0_u8;
     let stack = (&raw const here).expose_provenance() as u64;
-    // Not only this frame: those below it are written as well.
+    // Frames of functions called from here lie below this one, and are written as well.
     const FRAMES: u64 = 1 << 20;
     if stack.wrapping_sub(address) < length as u64 + FRAMES {
         return false;
@@ -203,7 +208,7 @@ fn is_window(address: u64, length: usize, window: u64) -> bool {
         return false;
     };
     let all = here.iter().all(|mapped| {
-        // What this address should be an offset of.
+        // The file offset that this address must have.
         let wanted = there
             .offset_of(window)
             .wrapping_add(mapped.from.wrapping_sub(address));
@@ -212,11 +217,12 @@ fn is_window(address: u64, length: usize, window: u64) -> bool {
     all && maps::cover(&here, address, length)
 }
 
-/// Nobody else writes to a range while it lives.
+/// Blocks all other writers of a range while it lives.
 enum Hold {
-    /// There is no other thread, and no signal handler runs.
+    /// There is no other thread, and signals are blocked. Holds the earlier mask.
     Alone(libc::sigset_t),
-    /// The kernel holds who tries to; those continue once the descriptor is closed.
+    /// The userfaultfd through which the kernel blocks writers. They continue when it is
+    /// closed.
     Watched(i32),
 }
 
@@ -252,7 +258,7 @@ impl Hold {
     }
 
     fn alone() -> Option<Self> {
-        // SAFETY: the set is filled before it is used, and the other is written.
+        // SAFETY: `all` is filled before it is used, and `earlier` is only written.
         unsafe {
             let mut all: libc::sigset_t = std::mem::zeroed();
             let mut earlier: libc::sigset_t = std::mem::zeroed();
@@ -267,10 +273,10 @@ impl Hold {
         const REGISTER: libc::c_ulong = 0xc020_aa00;
         const PROTECT: libc::c_ulong = 0xc018_aa06;
         const WRITE_PROTECTION: u64 = 2;
-        // SAFETY: makes a descriptor; without the right to it an error.
+        // SAFETY: it creates a descriptor, or fails without the privilege.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
         let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
-        // Closes it where something fails.
+        // Dropped, and so closed, if a step below fails.
         let watched = Self::Watched(fd);
         let mut api = Api {
             api: 0xaa,
@@ -291,12 +297,13 @@ impl Hold {
             length: length as u64,
             mode: 1,
         };
-        // SAFETY: structures as the kernel's header has them; the range is mapped.
+        // SAFETY: the structures have the layout of linux/userfaultfd.h, and the range is
+        // mapped.
         let done = unsafe {
             libc::ioctl(fd, API, &raw mut api) == 0
                 && libc::ioctl(fd, REGISTER, &raw mut register) == 0
                 && {
-                    // Only what is there can be protected.
+                    // Only present pages can be write-protected, so each is read first.
                     for page in (0..length).step_by(PAGE) {
                         address.as_ptr().cast::<u8>().add(page).read_volatile();
                     }
@@ -309,7 +316,7 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        // SAFETY: the mask of before, or a descriptor of our own.
+        // SAFETY: restores the earlier mask, or closes a descriptor that this value owns.
         unsafe {
             match self {
                 Self::Alone(earlier) => {
@@ -323,18 +330,20 @@ impl Drop for Hold {
     }
 }
 
-/// Moved pages of all sessions. A forked child must not share them with its
-/// parent: it gets private copies, as of the program's other memory.
+/// The moved pages of all sessions. Pages of the window are shared memory, so a forked
+/// child would share them with its parent. It gets private copies instead, as of the
+/// program's other memory.
 struct Registry {
-    /// One word, which a child can unlock whatever threads its parent had.
+    /// A spin lock, because a forked child can release it even if another thread held it.
     locked: AtomicBool,
     lists: UnsafeCell<Lists>,
 }
 
 struct Lists {
-    /// Address and bytes.
+    /// Address and length in bytes.
     moved: Vec<(NonNull<c_void>, usize)>,
-    /// Made before a fork, for the child: a copy of each, where there was memory.
+    /// A copy of each for the child, `None` if it could not be made. Copied before the
+    /// fork, because the parent may write to the shared pages before the child runs.
     copies: Vec<Option<NonNull<c_void>>>,
 }
 
@@ -349,7 +358,7 @@ static REGISTRY: Registry = Registry {
     }),
 };
 
-/// The registry is locked as long as this lives.
+/// Holds the lock of the registry.
 struct Locked;
 
 impl Locked {
@@ -361,7 +370,7 @@ impl Locked {
     }
 
     fn lists(&mut self) -> &mut Lists {
-        // SAFETY: there is one of these at a time, and it is borrowed.
+        // SAFETY: there is one `Locked` at a time, and this borrows it mutably.
         unsafe { &mut *REGISTRY.lists.get() }
     }
 
@@ -381,17 +390,18 @@ impl Drop for Locked {
     }
 }
 
-/// Before a fork; the registry stays locked.
+/// Runs before a fork. The registry stays locked across it, so that the child finds
+/// consistent lists.
 pub(super) extern "C" fn before_fork() {
     let mut registry = Locked::take();
     let Lists { moved, copies } = registry.lists();
     for (address, length) in moved {
-        // SAFETY: changes nothing; an error where something of it is not mapped,
-        // because the program unmapped what it had registered.
+        // SAFETY: it changes nothing, and fails if the program has unmapped part of the
+        // range.
         let is_there = unsafe { libc::msync(address.as_ptr(), *length, libc::MS_ASYNC) } == 0;
         let copy = is_there.then(|| private_pages(*length)).flatten();
         if let Some(copy) = copy {
-            // SAFETY: both are mapped, and as long.
+            // SAFETY: both are mapped and have the same length.
             unsafe {
                 ptr::copy_nonoverlapping(
                     address.as_ptr().cast::<u8>(),
@@ -405,9 +415,9 @@ pub(super) extern "C" fn before_fork() {
     std::mem::forget(registry);
 }
 
-/// After a fork, in the parent.
+/// Runs in the parent after a fork.
 pub(super) extern "C" fn in_parent() {
-    // Taken by `before_fork`.
+    // `before_fork` took the lock.
     let mut registry = Locked;
     let Lists { moved, copies } = registry.lists();
     for (copy, (_, length)) in copies.drain(..).zip(moved) {
@@ -418,14 +428,14 @@ pub(super) extern "C" fn in_parent() {
     }
 }
 
-/// After a fork, in the child.
+/// Runs in the child after a fork.
 pub(super) extern "C" fn in_child() {
-    // Taken by `before_fork`.
+    // `before_fork` took the lock.
     let mut registry = Locked;
     let Lists { moved, copies } = registry.lists();
     for (copy, (address, length)) in copies.drain(..).zip(moved.drain(..)) {
         if let Some(copy) = copy {
-            // SAFETY: the copy holds what was there; the child has one thread.
+            // SAFETY: the copy has the contents of the range, and the child has one thread.
             unsafe { take_place(copy, address, length) };
         }
     }
@@ -442,12 +452,12 @@ mod tests {
 
     const LENGTH: usize = 64 * PAGE;
 
-    /// A window of two times that, as a communicator makes it.
+    /// A window of twice that length, as a communicator creates it.
     fn window() -> Window {
         let file = memfd_create("window", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, 2 * LENGTH as u64).unwrap();
         let progress = Box::leak(Box::new(AtomicU64::new(0)));
-        // SAFETY: a new mapping, which stays.
+        // SAFETY: a new mapping that is never unmapped.
         unsafe {
             let base = libc::mmap(
                 ptr::null_mut(),
@@ -463,7 +473,7 @@ mod tests {
         }
     }
 
-    /// Private pages of the program, filled with what does not repeat.
+    /// Private pages, filled with distinct words.
     fn program(length: usize) -> &'static [AtomicU64] {
         let pages = private_pages(length).unwrap();
         // SAFETY: mapped just now, and never unmapped.
@@ -481,7 +491,7 @@ mod tests {
         u64::from_le_bytes(bytes)
     }
 
-    /// The middle of `words` in the second half of the window.
+    /// Moves the middle of `words` to the second half of the window.
     fn moved(window: &Window, words: &'static [AtomicU64]) -> Option<MovedPages> {
         let address = words.as_ptr() as u64 + PAGE as u64;
         let second = Second::new(window, LENGTH as u64, (LENGTH - 2 * PAGE) as u64).unwrap();
@@ -492,7 +502,7 @@ mod tests {
     fn pages_are_the_windows_until_they_are_given_back() {
         let (window, words) = (window(), program(LENGTH));
         let Some(pages) = moved(&window, words) else {
-            return; // Without the right to hold other threads.
+            return; // Without the privilege to block other threads.
         };
         let first = PAGE / 8;
         assert!(
@@ -535,7 +545,7 @@ mod tests {
             move || {
                 let mut rounds = 0;
                 while !over.load(Ordering::Relaxed) || rounds == 0 {
-                    // One of each page, so that each may be held.
+                    // One word of each page, so that a write to each may be blocked.
                     for word in words.iter().step_by(PAGE / 8) {
                         word.fetch_add(1, Ordering::Relaxed);
                     }
@@ -566,7 +576,7 @@ mod tests {
             return;
         };
         let first = PAGE / 8;
-        // SAFETY: the child stores to its memory and ends.
+        // SAFETY: the child only stores to its memory and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let same = words[first].swap(5, Ordering::Relaxed) == 1 + first as u64;
@@ -594,11 +604,11 @@ mod tests {
             let second = Second::new(&window, 0, PAGE as u64).unwrap();
             second.replace(address, window.address()).is_none()
         };
-        // Shared memory, memory that cannot be written, none at all, a stack.
+        // Shared memory, read-only memory, unmapped memory, a stack.
         assert!(refused(window.address() + LENGTH as u64));
         let words = program(2 * PAGE);
         let address = words.as_ptr() as u64;
-        // SAFETY: mapped by `program`, read by nobody.
+        // SAFETY: mapped by `program`, and not read any more.
         unsafe {
             libc::mprotect(words.as_ptr().cast_mut().cast(), PAGE, libc::PROT_READ);
             libc::munmap(

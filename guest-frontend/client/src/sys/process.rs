@@ -26,10 +26,11 @@ extern "C" fn at_exit() {
     }
 }
 
-/// Starts to watch for forks. Called before the first session.
+/// Installs the handlers for fork. Called before the first session.
 pub fn watch_forks() {
     static ONCE: Once = Once::new();
-    // SAFETY: the handlers store to atomics and map memory, which is safe after fork.
+    // SAFETY: the child's handler only stores to atomics and remaps memory, which is safe
+    // after a fork.
     ONCE.call_once(|| unsafe {
         libc::pthread_atfork(
             Some(moved_pages::before_fork),
@@ -39,40 +40,39 @@ pub fn watch_forks() {
     });
 }
 
-/// Whether this process is a child that was forked after [`watch_forks`]. It must
-/// not use anything of a session: threads are missing, and locks may be held
-/// forever.
+/// Whether this process was forked after [`watch_forks`]. It must not use its parent's
+/// sessions: their threads do not exist here, and locks may stay held forever.
 #[must_use]
 pub fn forked() -> bool {
     FORKED.load(Ordering::Relaxed)
 }
 
-/// Runs `function` when the process ends in order (not in forked children).
+/// Registers a function to run when the process exits normally, except in forked children.
 pub fn at_end(function: fn()) {
     static ONCE: Once = Once::new();
-    // SAFETY: the handler is a plain function that never unwinds.
+    // SAFETY: the handler is a function without state that never unwinds.
     ONCE.call_once(|| unsafe {
         libc::atexit(at_exit);
     });
     LAST.lock().push(function);
 }
 
-/// Writes what a kernel printed where the program's own `printf` writes, in
-/// order with it.
+/// Writes output of a kernel to C's `stdout` or `stderr`, so that it stays in order with
+/// the program's own `printf`.
 pub fn print(to_error: bool, bytes: &[u8]) {
     unsafe extern "C" {
         static stdout: *mut libc::FILE;
         static stderr: *mut libc::FILE;
     }
-    // SAFETY: C's own streams; the bytes are readable for their length.
+    // SAFETY: these are the C library's streams, and the slice is readable.
     unsafe {
         let stream = if to_error { stderr } else { stdout };
         libc::fwrite(bytes.as_ptr().cast(), 1, bytes.len(), stream);
     }
 }
 
-/// Starts a thread with every signal blocked: the program's handlers run on
-/// the program's own threads.
+/// Starts a thread with all signals blocked, so that the program's handlers run in the
+/// program's threads only.
 pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
     let body = move || {
         block_signals();
@@ -83,7 +83,7 @@ pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Blocks every signal in the calling thread.
+/// Blocks all signals in the calling thread.
 fn block_signals() {
     // SAFETY: the set is initialised by sigfillset before it is used.
     unsafe {

@@ -1,4 +1,4 @@
-//! Finds the file behind a shared mapping of the program.
+//! Finds and opens the file behind a shared mapping of the program.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -8,7 +8,7 @@ use rustix::fs::OFlags;
 
 use super::maps::{self, Mapped};
 
-/// Descriptors of the process that are looked at, at most.
+/// Maximum number of descriptors of the process that are searched.
 const MOST_DESCRIPTORS: usize = 4096;
 
 /// Pages of a file that the program maps shared, readable and writable.
@@ -16,12 +16,13 @@ const MOST_DESCRIPTORS: usize = 4096;
 pub(crate) struct SharedPages {
     /// The file, open for reading and writing.
     pub(crate) file: OwnedFd,
-    /// Where they begin in it.
+    /// The offset of the first page in it.
     pub(crate) offset: u64,
 }
 
-/// The file of which the program maps a range of `length` bytes, in whole pages;
-/// `None` if it is no such mapping, or if the file cannot be opened.
+/// Opens the file that the program maps in a range of whole pages. `None` if the range is
+/// not a contiguous shared, readable and writable mapping of one file, or if the file
+/// cannot be opened.
 pub(crate) fn find(address: u64, length: u64) -> Option<SharedPages> {
     let mappings = maps::overlapping(address, length)?;
     let first = mappings.first()?;
@@ -41,7 +42,7 @@ pub(crate) fn find(address: u64, length: u64) -> Option<SharedPages> {
     Some(SharedPages { file, offset })
 }
 
-/// Does metadata describe the file of a mapping?
+/// Whether metadata is that of a mapping's file.
 fn is_of(metadata: &std::fs::Metadata, mapped: &Mapped) -> bool {
     let device = (
         rustix::fs::major(metadata.dev()),
@@ -51,7 +52,7 @@ fn is_of(metadata: &std::fs::Metadata, mapped: &Mapped) -> bool {
 }
 
 fn open(path: &str, mapped: &Mapped) -> Option<OwnedFd> {
-    // First a look: to open a device or a FIFO may do something.
+    // Checked before opening, because opening a device or a FIFO can have side effects.
     if !is_of(&std::fs::metadata(path).ok()?, mapped) {
         return None;
     }
@@ -64,20 +65,20 @@ fn open(path: &str, mapped: &Mapped) -> Option<OwnedFd> {
     is_of(&file.metadata().ok()?, mapped).then(|| file.into())
 }
 
-/// Through the mapping itself, which only privileged processes may. Finds files that
-/// have no name any more, and anonymous shared memory.
+/// Opens the file through the mapping itself, which requires privileges. Also finds
+/// unlinked files and anonymous shared memory.
 fn by_mapping(mapped: &Mapped) -> Option<OwnedFd> {
     let path = format!("/proc/self/map_files/{:x}-{:x}", mapped.from, mapped.to);
     open(&path, mapped)
 }
 
-/// By its name, if that still leads there.
+/// Opens the file by its name, if that still refers to it.
 fn by_path(mapped: &Mapped) -> Option<OwnedFd> {
     mapped.name.starts_with('/').then_some(())?;
     open(&mapped.name, mapped)
 }
 
-/// Through a descriptor that the program has open, such as that of a memfd.
+/// Duplicates a descriptor that the program has open, such as that of a memfd.
 fn by_descriptor(mapped: &Mapped) -> Option<OwnedFd> {
     let open = std::fs::read_dir("/proc/self/fd").ok()?;
     open.take(MOST_DESCRIPTORS).find_map(|entry| {
@@ -86,8 +87,8 @@ fn by_descriptor(mapped: &Mapped) -> Option<OwnedFd> {
             return None;
         }
         let number: i32 = entry.file_name().to_str()?.parse().ok()?;
-        // SAFETY: it was open just now. If another thread closed it, or put another file
-        // in its place, the copy fails, or is of a file that is refused below.
+        // SAFETY: it was open just now. If another thread has closed it or reused its
+        // number meanwhile, duplicating it fails or yields a file that is refused below.
         let copy = unsafe { BorrowedFd::borrow_raw(number) };
         let copy = copy.try_clone_to_owned().ok()?;
         let mode = rustix::fs::fcntl_getfl(&copy).ok()? & OFlags::RWMODE;
@@ -132,7 +133,7 @@ mod tests {
         assert!(find(base + 7 * page, 2 * page).is_none(), "past its end");
         let private = map(&file, MapFlags::PRIVATE);
         assert!(find(private, page).is_none());
-        // SAFETY: mapped above, used by nobody.
+        // SAFETY: mapped above, and not used any more.
         unsafe {
             mprotect(base as *mut _, PAGE, MprotectFlags::READ).unwrap();
             assert!(find(base, page).is_none(), "it cannot be written");
@@ -159,7 +160,7 @@ mod tests {
         if let Some(found) = find(base, LENGTH as u64) {
             assert_eq!(inode(&found.file), wanted);
         }
-        // Another file of that name is not taken for it.
+        // Another file with the same name is refused.
         std::fs::remove_file(&path).unwrap();
         File::create_new(&path)
             .unwrap()
@@ -168,7 +169,7 @@ mod tests {
         if let Some(found) = find(base, LENGTH as u64) {
             assert_eq!(inode(&found.file), wanted);
         }
-        // SAFETY: mapped above, used by nobody.
+        // SAFETY: mapped above, and not used any more.
         unsafe { munmap(base as *mut _, LENGTH).unwrap() };
     }
 }

@@ -1,4 +1,4 @@
-//! Two words of a page that guest processes share.
+//! A named page in /dev/shm that guest processes share. Its first word is used.
 
 use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -8,25 +8,25 @@ use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
-/// Bytes of it.
+/// Bytes of the page.
 const PAGE: usize = 4096;
 
-/// A number that nothing else has.
+/// A random number. It does not repeat in practice, across processes either.
 #[must_use]
 pub fn unique() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// A page with a name.
+/// A mapping of a shared page.
 #[derive(Debug)]
 pub struct SharedPage {
     words: NonNull<AtomicU64>,
     name: u64,
-    /// The file goes with this value.
+    /// Whether to remove the file when this value is dropped.
     is_own: bool,
 }
 
-// SAFETY: only atomics are reached through it.
+// SAFETY: it gives access to an atomic only.
 unsafe impl Send for SharedPage {}
 // SAFETY: as above.
 unsafe impl Sync for SharedPage {}
@@ -36,7 +36,7 @@ fn path(name: u64) -> PathBuf {
 }
 
 impl SharedPage {
-    /// A new one.
+    /// Creates a page that only processes of this user can open.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -57,10 +57,11 @@ impl SharedPage {
         page
     }
 
-    /// One that another process of the same user made.
+    /// Opens the page with this name, which a process of the same user created.
     ///
     /// # Errors
-    /// Errors of the operating system; `InvalidData` where it is none.
+    /// Errors of the operating system; `InvalidData` if the file does not have the size of
+    /// a page.
     pub fn open(name: u64) -> std::io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(path(name))?;
         if file.metadata()?.size() != PAGE as u64 {
@@ -92,7 +93,7 @@ impl SharedPage {
         })
     }
 
-    /// The handle by which another process opens it.
+    /// The name by which another process opens it.
     #[must_use]
     pub fn name(&self) -> u64 {
         self.name
@@ -101,15 +102,15 @@ impl SharedPage {
     /// Its first word.
     #[must_use]
     pub fn word(&self) -> &AtomicU64 {
-        // SAFETY: mapped as long as this value; a page is aligned for it, and all
-        // processes use it atomically.
+        // SAFETY: mapped as long as this value lives. A page is sufficiently aligned, and
+        // all processes access the word atomically.
         unsafe { self.words.as_ref() }
     }
 }
 
 impl Drop for SharedPage {
     fn drop(&mut self) {
-        // SAFETY: this value's own mapping.
+        // SAFETY: this value owns the mapping.
         unsafe { libc::munmap(self.words.as_ptr().cast(), PAGE) };
         if self.is_own {
             let _ = std::fs::remove_file(path(self.name));

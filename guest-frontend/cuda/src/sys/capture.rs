@@ -125,7 +125,7 @@ pub(super) unsafe fn update(
     if !matches!(flags, ADD | SET) {
         return Err(Status::INVALID_VALUE);
     }
-    // SAFETY: the caller promises what `dependencies` asks for.
+    // SAFETY: the caller upholds the contract of `dependencies`.
     let after = unsafe { dependencies(&info.graph, nodes, edges, count) }?;
     stream.update_capture(&after, flags == ADD)
 }
@@ -147,7 +147,7 @@ pub(crate) unsafe fn cuStreamBeginCaptureToGraph(
         return Err(Status::STREAM_CAPTURE_UNSUPPORTED);
     }
     let graph = find(graph)?;
-    // SAFETY: the caller promises what `dependencies` asks for.
+    // SAFETY: the caller upholds the contract of `dependencies`.
     let after = unsafe { dependencies(&graph, after, edges, count) }?;
     session
         .streams()
@@ -196,7 +196,7 @@ pub(crate) unsafe fn cuStreamGetCaptureInfo(
     id: *mut u64,
 ) -> Result {
     let (graph, nodes) = (std::ptr::null_mut(), std::ptr::null_mut());
-    // SAFETY: the caller promises what `info` asks for.
+    // SAFETY: the caller upholds the contract of `info`.
     unsafe {
         info(
             stream,

@@ -63,14 +63,14 @@ pub(super) unsafe fn to_device(
         return Err(Status::INVALID_VALUE);
     }
     if is_device_only(source.addr() as u64) {
-        // SAFETY: the caller promises what `unified` asks for.
+        // SAFETY: the caller upholds the contract of `unified`.
         return unsafe { unified(destination, source.addr() as u64, size, stream, wait) };
     }
     let named = named_stream::named(stream)?;
     let (session, found) = named.both()?;
     session.copies().to_device(
         destination,
-        // SAFETY: the caller promises what `HostSlice::new` asks for.
+        // SAFETY: the caller upholds the contract of `HostSlice::new`.
         unsafe { HostSlice::new(source, size) },
         found,
         wait,
@@ -102,13 +102,13 @@ pub(super) unsafe fn from_device(
         return Err(Status::INVALID_VALUE);
     }
     if is_device_only(destination.addr() as u64) {
-        // SAFETY: the caller promises what `unified` asks for.
+        // SAFETY: the caller upholds the contract of `unified`.
         return unsafe { unified(destination.addr() as u64, source, size, stream, wait) };
     }
     let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
     session.copies().from_device(
-        // SAFETY: the caller promises what `HostRows::new` asks for.
+        // SAFETY: the caller upholds the contract of `HostRows::new`.
         unsafe { HostRows::new(destination, size) },
         source,
         stream,
@@ -167,15 +167,15 @@ pub unsafe fn unified(
     }
     match (kind(destination)?, kind(source)?) {
         (Kind::Device, Kind::Host) => {
-            // SAFETY: the caller promises what `to_device` asks for.
+            // SAFETY: the caller upholds the contract of `to_device`.
             unsafe { to_device(destination, pointer(source), size, stream, wait) }
         }
         (Kind::Host, Kind::Device) => {
-            // SAFETY: the caller promises what `from_device` asks for.
+            // SAFETY: the caller upholds the contract of `from_device`.
             unsafe { from_device(pointer(destination), source, size, stream, wait) }
         }
         (Kind::Device, Kind::Device) => on_device(destination, source, size, stream, wait),
-        // SAFETY: the caller promises what `host_to_host` asks for.
+        // SAFETY: the caller upholds the contract of `host_to_host`.
         (Kind::Host, Kind::Host) => unsafe {
             host_to_host(destination, source, size, stream, wait)
         },
@@ -204,7 +204,7 @@ unsafe fn host_to_host(
             rows: 1,
         };
         let extent = [size as u64, 1, 1];
-        // SAFETY: the caller promises what `Copies>::rect` asks for.
+        // SAFETY: the caller upholds the contract of `Copies>::rect`.
         return unsafe {
             session
                 .copies()

@@ -83,11 +83,11 @@ unsafe fn linear(
         return Err(whole(Status::INVALID_VALUE));
     }
     batch_stream(stream).map_err(whole)?;
-    // SAFETY: `destinations` holds `count` of them, as the caller promises.
+    // SAFETY: `destinations` points to `count` elements, as the caller promises.
     let destinations = unsafe { list(destinations, count) }.map_err(whole)?;
-    // SAFETY: `sources` holds `count` of them, as the caller promises.
+    // SAFETY: `sources` points to `count` elements, as the caller promises.
     let sources = unsafe { list(sources, count) }.map_err(whole)?;
-    // SAFETY: `sizes` holds `count` of them, as the caller promises.
+    // SAFETY: `sizes` points to `count` elements, as the caller promises.
     let sizes = unsafe { list(sizes, count) }.map_err(whole)?;
     // SAFETY: `attributes` holds `attribute_count` of them, as the caller promises.
     let attributes = unsafe { list(attributes, attribute_count) }.map_err(whole)?;
@@ -101,7 +101,7 @@ unsafe fn linear(
     let mut wait = false;
     for (at, (((to, from), size), place)) in copies.enumerate() {
         let order = attributes.get(place).map_or(STREAM, |a| a.srcAccessOrder);
-        // SAFETY: the caller promises what `unified` asks for.
+        // SAFETY: the caller upholds the contract of `unified`.
         let copied = unsafe { copy::unified(*to, *from, *size, stream, false) };
         copied.map_err(|status| (at, status))?;
         wait |= *size > 0 && is_read_later(order, *from).map_err(|status| (at, status))?;
@@ -218,7 +218,7 @@ unsafe fn volumes(
         return Err(whole(Status::INVALID_VALUE));
     }
     batch_stream(stream).map_err(whole)?;
-    // SAFETY: `operations` holds `count` of them, as the caller promises.
+    // SAFETY: `operations` points to `count` elements, as the caller promises.
     let operations = unsafe { list(operations, count) }.map_err(whole)?;
     // If one copy is invalid, none is made.
     let copies: Vec<CUDA_MEMCPY3D> = operations
@@ -227,7 +227,7 @@ unsafe fn volumes(
         .map(|(at, operation)| described(operation).map_err(|status| (at, status)))
         .collect::<Result<_, Failed>>()?;
     for (at, one) in copies.iter().enumerate() {
-        // SAFETY: the caller promises what `volume` asks for.
+        // SAFETY: the caller upholds the contract of `volume`.
         unsafe { copy_rect::volume(one, stream, false) }.map_err(|status| (at, status))?;
     }
     let ends = |operation: &CUDA_MEMCPY3D_BATCH_OP| operation.srcAccessOrder == DURING_API_CALL;
@@ -256,7 +256,7 @@ pub(crate) unsafe fn cuMemcpyBatchAsync(
     stream: CUstream,
 ) -> Result {
     present(stream)?;
-    // SAFETY: the caller promises what `linear` asks for.
+    // SAFETY: the caller upholds the contract of `linear`.
     let done = unsafe {
         linear(
             destinations,
@@ -284,7 +284,7 @@ pub(crate) unsafe fn cuMemcpyBatchAsync_v2(
     attribute_count: usize,
     stream: CUstream,
 ) -> Result {
-    // SAFETY: the caller promises what `linear` asks for.
+    // SAFETY: the caller upholds the contract of `linear`.
     unsafe {
         linear(
             destinations,
@@ -310,7 +310,7 @@ pub(crate) unsafe fn cuMemcpy3DBatchAsync(
     stream: CUstream,
 ) -> Result {
     present(stream)?;
-    // SAFETY: the caller promises what `volumes` asks for.
+    // SAFETY: the caller upholds the contract of `volumes`.
     tell(unsafe { volumes(count, operations, flags, stream) }, failed)
 }
 
@@ -322,6 +322,6 @@ pub(crate) unsafe fn cuMemcpy3DBatchAsync_v2(
     flags: u64,
     stream: CUstream,
 ) -> Result {
-    // SAFETY: the caller promises what `volumes` asks for.
+    // SAFETY: the caller upholds the contract of `volumes`.
     unsafe { volumes(count, operations, flags, stream) }.map_err(|(_, status)| status)
 }

@@ -115,7 +115,7 @@ unsafe fn run(to: &Side, from: &Side, extent: [usize; 3], stream: CUstream, wait
         return session.check();
     }
     let (to_looked, from_looked) = (to.look()?, from.look()?);
-    // SAFETY: the caller promises what `Copies>::rect` asks for.
+    // SAFETY: the caller upholds the contract of `Copies>::rect`.
     unsafe {
         session.copies().rect(
             to.end(&to_looked, extent)?,
@@ -156,8 +156,8 @@ pub(super) unsafe fn flat(copy: *const CUDA_MEMCPY2D, stream: CUstream, wait: bo
         pitch: copy.srcPitch,
         rows: 0,
     };
-    // Unified memory is named by the device field.
-    // SAFETY: the caller promises what `run` asks for.
+    // Unified memory is named by the device field. SAFETY: the caller upholds the contract
+    // of `run`.
     unsafe {
         run(
             &to,
@@ -202,7 +202,7 @@ fn sides(copy: &CUDA_MEMCPY3D) -> Result<(Side, Side, [usize; 3])> {
 pub unsafe fn volume(copy: *const CUDA_MEMCPY3D, stream: CUstream, wait: bool) -> Result {
     // SAFETY: `copy` is null or readable, as the caller promises.
     let (to, from, extent) = sides(unsafe { get(copy) }?)?;
-    // SAFETY: the caller promises what `run` asks for.
+    // SAFETY: the caller upholds the contract of `run`.
     unsafe { run(&to, &from, extent, stream, wait) }
 }
 
@@ -263,7 +263,7 @@ pub(super) unsafe fn peer(copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream, wai
         Height: copy.Height,
         Depth: copy.Depth,
     };
-    // SAFETY: the caller promises what `volume` asks for.
+    // SAFETY: the caller upholds the contract of `volume`.
     unsafe { volume(&raw const same, stream, wait) }
 }
 
@@ -307,7 +307,7 @@ pub(crate) unsafe fn cuMemcpyHtoA_v2(
     stream: CUstream,
 ) -> Result {
     let (to, from) = (array_side(array, offset), host_side(source.cast_mut()));
-    // SAFETY: the caller promises what `run` asks for.
+    // SAFETY: the caller upholds the contract of `run`.
     unsafe { run(&to, &from, [size, 1, 1], stream, true) }
 }
 
@@ -321,7 +321,7 @@ pub(crate) unsafe fn cuMemcpyHtoAAsync_v2(
     stream: CUstream,
 ) -> Result {
     let (to, from) = (array_side(array, offset), host_side(source.cast_mut()));
-    // SAFETY: the caller promises what `run` asks for.
+    // SAFETY: the caller upholds the contract of `run`.
     unsafe { run(&to, &from, [size, 1, 1], stream, false) }
 }
 
@@ -334,7 +334,7 @@ pub(crate) unsafe fn cuMemcpyAtoH_v2(
     size: usize,
     stream: CUstream,
 ) -> Result {
-    // SAFETY: the caller promises what `run` asks for.
+    // SAFETY: the caller upholds the contract of `run`.
     unsafe {
         run(
             &host_side(destination),
@@ -355,7 +355,7 @@ pub(crate) unsafe fn cuMemcpyAtoHAsync_v2(
     size: usize,
     stream: CUstream,
 ) -> Result {
-    // SAFETY: the caller promises what `run` asks for.
+    // SAFETY: the caller upholds the contract of `run`.
     unsafe {
         run(
             &host_side(destination),
@@ -376,7 +376,7 @@ pub(crate) unsafe fn cuMemcpyDtoA_v2(
     size: usize,
     stream: CUstream,
 ) -> Result {
-    // SAFETY: the caller promises what `run` asks for.
+    // SAFETY: the caller upholds the contract of `run`.
     unsafe {
         run(
             &array_side(array, offset),
@@ -397,7 +397,7 @@ pub(crate) unsafe fn cuMemcpyAtoD_v2(
     size: usize,
     stream: CUstream,
 ) -> Result {
-    // SAFETY: the caller promises what `run` asks for.
+    // SAFETY: the caller upholds the contract of `run`.
     unsafe {
         run(
             &device_side(destination),
@@ -419,7 +419,7 @@ pub(crate) unsafe fn cuMemcpyAtoA_v2(
     size: usize,
     stream: CUstream,
 ) -> Result {
-    // SAFETY: the caller promises what `run` asks for.
+    // SAFETY: the caller upholds the contract of `run`.
     unsafe {
         run(
             &array_side(to, to_offset),

@@ -82,7 +82,7 @@ unsafe fn change(
     value: *const c_void,
     size: *const usize,
 ) -> Result {
-    // SAFETY: the caller promises what `read` asks for.
+    // SAFETY: the caller upholds the contract of `read`.
     let value = unsafe { read(&of.get(attribute)?, value, size) }?;
     match of.set(attribute, value) {
         Err(Status::NOT_SUPPORTED) => Err(unsupported_use!("core dumps of a virtual GPU")),
@@ -98,7 +98,7 @@ pub(crate) unsafe fn cuCoredumpGetAttribute(
     size: *mut usize,
 ) -> Result {
     let found = current::current()?.coredump.lock().get(attribute)?;
-    // SAFETY: the caller promises what `give` asks for.
+    // SAFETY: the caller upholds the contract of `give`.
     unsafe { give(&found, value, size) }
 }
 
@@ -110,7 +110,7 @@ pub(crate) unsafe fn cuCoredumpGetAttributeGlobal(
     size: *mut usize,
 ) -> Result {
     let found = Attributes::with_global(|global| global.get(attribute))?;
-    // SAFETY: the caller promises what `give` asks for.
+    // SAFETY: the caller upholds the contract of `give`.
     unsafe { give(&found, value, size) }
 }
 
@@ -123,7 +123,7 @@ pub(crate) unsafe fn cuCoredumpSetAttribute(
 ) -> Result {
     let current = current::current()?;
     let mut of = current.coredump.lock();
-    // SAFETY: the caller promises what `change` asks for.
+    // SAFETY: the caller upholds the contract of `change`.
     unsafe { change(&mut of, attribute, value, size) }
 }
 
@@ -134,6 +134,6 @@ pub(crate) unsafe fn cuCoredumpSetAttributeGlobal(
     value: *mut c_void,
     size: *mut usize,
 ) -> Result {
-    // SAFETY: the caller promises what `change` asks for.
+    // SAFETY: the caller upholds the contract of `change`.
     Attributes::with_global(|global| unsafe { change(global, attribute, value, size) })
 }

@@ -46,7 +46,7 @@ pub(crate) unsafe fn cuGetProcAddress(
     version: c_int,
     flags: u64,
 ) -> Result {
-    // SAFETY: the caller promises what `look` and `put` ask for.
+    // SAFETY: the caller upholds the contracts of `look` and `put`.
     unsafe {
         match look(name, version, flags)? {
             (found, SUCCESS) => put(place, found),
@@ -65,7 +65,7 @@ pub(crate) unsafe fn cuGetProcAddress_v2(
     status: *mut c_int,
 ) -> Result {
     present(place)?;
-    // SAFETY: the caller promises what `look`, `put_if` and `put` ask for.
+    // SAFETY: the caller upholds the contracts of `look`, `put_if` and `put`.
     unsafe {
         let (found, why) = look(name, version, flags)?;
         put_if(status, why);
@@ -83,7 +83,7 @@ pub(crate) unsafe fn cuGetProcAddress_v2_ptsz(
     status: *mut c_int,
 ) -> Result {
     let flags = if flags == 0 { PER_THREAD } else { flags };
-    // SAFETY: the caller promises what `cuGetProcAddress_v2` asks for.
+    // SAFETY: the caller upholds the contract of `cuGetProcAddress_v2`.
     unsafe { cuGetProcAddress_v2(name, place, version, flags, status) }
 }
 

@@ -96,7 +96,7 @@ pub unsafe fn list<'a, T>(first: *const T, count: usize) -> Result<&'a [T]> {
     if bytes.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
         return Err(Status::INVALID_VALUE);
     }
-    // SAFETY: `first` holds `count` of them, as the caller promises
+    // SAFETY: `first` points to `count` elements, as the caller promises
     Ok(unsafe { std::slice::from_raw_parts(first, count) })
 }
 
@@ -105,7 +105,7 @@ pub unsafe fn list<'a, T>(first: *const T, count: usize) -> Result<&'a [T]> {
 /// # Safety
 /// `nodes` is null or points to `count` handles.
 pub unsafe fn numbers(graph: &Graph, nodes: *const CUgraphNode, count: usize) -> Result<Vec<u32>> {
-    // SAFETY: `nodes` holds `count` of them, as the caller promises.
+    // SAFETY: `nodes` points to `count` elements, as the caller promises.
     unsafe { list(nodes, count) }?
         .iter()
         .map(|node| match node_name(*node)? {
@@ -125,12 +125,12 @@ pub unsafe fn dependencies(
     edges: *const cudaGraphEdgeData,
     count: usize,
 ) -> Result<Vec<Dependency>> {
-    // SAFETY: `nodes` holds `count` of them, as the caller promises.
+    // SAFETY: `nodes` points to `count` elements, as the caller promises.
     let nodes = unsafe { numbers(graph, nodes, count) }?;
     if edges.is_null() {
         return Ok(nodes.into_iter().map(Dependency::from).collect());
     }
-    // SAFETY: `edges` holds `count` of them, as the caller promises.
+    // SAFETY: `edges` points to `count` elements, as the caller promises.
     let edges = unsafe { list(edges, count) }?;
     let pairs = nodes.into_iter().zip(edges);
     pairs
@@ -231,7 +231,7 @@ unsafe fn put_edged(
     count: *mut usize,
 ) -> Result {
     let numbers = found.iter().map(|found| found.node).collect();
-    // SAFETY: the caller promises what both ask for.
+    // SAFETY: the caller upholds the contracts of both.
     unsafe {
         put_edge_data(found, nodes, edges, count)?;
         put_list(&names(graph, numbers), nodes, count)
@@ -265,7 +265,7 @@ pub(super) unsafe fn put_edges(
     }
     // SAFETY: the pointer is readable here, as the caller promises.
     let mut room = unsafe { count.read() };
-    // SAFETY: the caller promises what `put_edged` and `put_list` ask for.
+    // SAFETY: the caller upholds the contracts of `put_edged` and `put_list`.
     unsafe {
         put_edged(&graph, &first, from, edges, &raw mut room)?;
         put_list(&names(&graph, second), to, count)
@@ -306,7 +306,7 @@ pub(super) unsafe fn depend(
     count: usize,
 ) -> Result {
     let graph = find(graph)?;
-    // SAFETY: the caller promises what `pairs` asks for.
+    // SAFETY: the caller upholds the contract of `pairs`.
     graph.depend(&unsafe { pairs(&graph, from, to, edges, count) }?)
 }
 
@@ -323,7 +323,7 @@ pub(super) unsafe fn undepend(
     count: usize,
 ) -> Result {
     let graph = find(graph)?;
-    // SAFETY: the caller promises what `pairs` asks for.
+    // SAFETY: the caller upholds the contract of `pairs`.
     graph.undepend(&unsafe { pairs(&graph, from, to, edges, count) }?)
 }
 
@@ -340,7 +340,7 @@ pub(super) unsafe fn put_dependencies(
 ) -> Result {
     let (graph, number) = find_node(node)?;
     let found = graph.dependencies(number)?;
-    // SAFETY: the caller promises what `put_edged` asks for.
+    // SAFETY: the caller upholds the contract of `put_edged`.
     unsafe { put_edged(&graph, &found, nodes, edges, count) }
 }
 
@@ -357,7 +357,7 @@ pub(super) unsafe fn put_dependents(
 ) -> Result {
     let (graph, number) = find_node(node)?;
     let found = graph.dependents(number)?;
-    // SAFETY: the caller promises what `put_edged` asks for.
+    // SAFETY: the caller upholds the contract of `put_edged`.
     unsafe { put_edged(&graph, &found, nodes, edges, count) }
 }
 
@@ -394,7 +394,7 @@ pub(crate) unsafe fn cuGraphGetNodes(
     count: *mut usize,
 ) -> Result {
     let graph = find(graph)?;
-    // SAFETY: the caller promises what `put_list` asks for.
+    // SAFETY: the caller upholds the contract of `put_list`.
     unsafe { put_list(&names(&graph, graph.nodes()), nodes, count) }
 }
 
@@ -406,7 +406,7 @@ pub(crate) unsafe fn cuGraphGetRootNodes(
     count: *mut usize,
 ) -> Result {
     let graph = find(graph)?;
-    // SAFETY: the caller promises what `put_list` asks for.
+    // SAFETY: the caller upholds the contract of `put_list`.
     unsafe { put_list(&names(&graph, graph.roots()), nodes, count) }
 }
 

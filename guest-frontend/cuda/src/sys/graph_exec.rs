@@ -142,7 +142,7 @@ pub(crate) unsafe fn cuGraphInstantiate(
         // SAFETY: `log` is null or writable, as the caller promises.
         unsafe { put_if(log, 0) };
     }
-    // SAFETY: the caller promises what `instantiate` asks for.
+    // SAFETY: the caller upholds the contract of `instantiate`.
     unsafe { instantiate(exec, graph, 0) }
 }
 
@@ -155,7 +155,7 @@ pub(crate) unsafe fn cuGraphInstantiateWithParams(
 ) -> Result {
     // SAFETY: `parameters` is null or readable, as the caller promises.
     let flags = unsafe { get(parameters.cast_const()) }?.flags;
-    // SAFETY: the caller promises what `instantiate` asks for.
+    // SAFETY: the caller upholds the contract of `instantiate`.
     let made = unsafe { instantiate(exec, graph, flags) };
     // SAFETY: `parameters` is a record that is ours to write, as the caller promises.
     unsafe {
@@ -231,7 +231,7 @@ pub(crate) unsafe fn cuGraphExecKernelNodeSetParams_v2(
     node: CUgraphNode,
     given: *const CUDA_KERNEL_NODE_PARAMS_v2,
 ) -> Result {
-    // SAFETY: the caller promises what `kernel` asks for.
+    // SAFETY: the caller upholds the contract of `kernel`.
     set(exec, node, |had| unsafe { kernel(given, Some(had)) })
 }
 
@@ -243,7 +243,7 @@ pub(crate) unsafe fn cuGraphExecMemcpyNodeSetParams(
     given: *const CUDA_MEMCPY3D,
     context: CUcontext,
 ) -> Result {
-    // SAFETY: the caller promises what `copy` asks for.
+    // SAFETY: the caller upholds the contract of `copy`.
     set(exec, node, |_| unsafe { copy(given, context) })
 }
 
@@ -255,7 +255,7 @@ pub(crate) unsafe fn cuGraphExecMemsetNodeSetParams(
     given: *const cudaMemsetParams,
     context: CUcontext,
 ) -> Result {
-    // SAFETY: the caller promises what `fill` asks for.
+    // SAFETY: the caller upholds the contract of `fill`.
     set(exec, node, |_| unsafe { fill(given, context) })
 }
 
@@ -268,7 +268,7 @@ pub(crate) unsafe fn cuGraphExecHostNodeSetParams(
 ) -> Result {
     let given = given.get()?;
     set(exec, node, |_| {
-        // SAFETY: the caller promises what `host_call` asks for.
+        // SAFETY: the caller upholds the contract of `host_call`.
         Ok(Work::Host(unsafe {
             host_call(given.r#fn, given.userData)
         }?))
@@ -307,10 +307,10 @@ pub(crate) unsafe fn cuGraphExecNodeSetParams(
     node: CUgraphNode,
     given: *mut cudaGraphNodeParams,
 ) -> Result {
-    // SAFETY: the caller promises what `general` asks for.
+    // SAFETY: the caller upholds the contract of `general`.
     match unsafe { general(given, None) }? {
         Work::Child(new) => child(exec, node, &new),
-        // SAFETY: the caller promises what `general` asks for.
+        // SAFETY: the caller upholds the contract of `general`.
         _ => set(exec, node, |had| unsafe { general(given, Some(had)) }),
     }
 }

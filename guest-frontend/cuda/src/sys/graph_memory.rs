@@ -67,7 +67,7 @@ pub(crate) unsafe fn cuGraphAddMemAllocNode(
     count: usize,
     given: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
 ) -> Result {
-    // SAFETY: the caller promises what `add` asks for.
+    // SAFETY: the caller upholds the contract of `add`.
     unsafe { add(place, graph, after, count, allocation(given)?) }
 }
 
@@ -105,7 +105,7 @@ pub(crate) unsafe fn cuGraphAddMemFreeNode(
     count: usize,
     address: CUdeviceptr,
 ) -> Result {
-    // SAFETY: the caller promises what `add` asks for.
+    // SAFETY: the caller upholds the contract of `add`.
     unsafe { add(place, graph, after, count, release(address)?) }
 }
 

@@ -65,7 +65,7 @@ pub unsafe fn kernel(given: *const CUDA_KERNEL_NODE_PARAMS_v2, had: Option<&Work
     if let Some(Work::Kernel(had)) = had {
         (shape.cooperative, shape.cluster) = (had.shape.cooperative, had.shape.cluster);
     }
-    // SAFETY: the caller promises what `parameters` asks for.
+    // SAFETY: the caller upholds the contract of `parameters`.
     let parameters = unsafe { launch::parameters(function, given.kernelParams, given.extra) }?;
     Ok(Work::Kernel(Arc::new(Kernel::new(
         callable.session.ordinal(),
@@ -83,7 +83,7 @@ pub unsafe fn kernel(given: *const CUDA_KERNEL_NODE_PARAMS_v2, had: Option<&Work
 /// cuGraphAddMemcpyNode.
 pub unsafe fn copy(given: *const CUDA_MEMCPY3D, context: CUcontext) -> Result<Work> {
     let session = session_of(context)?;
-    // SAFETY: the caller promises what `node` asks for.
+    // SAFETY: the caller upholds the contract of `node`.
     unsafe { copy_rect::node(session, given) }.map(|copy| Work::Copy(Arc::new(copy)))
 }
 
@@ -124,7 +124,7 @@ pub unsafe fn fill(given: *const cudaMemsetParams, context: CUcontext) -> Result
 unsafe fn host(given: *const cudaHostNodeParams) -> Result<Work> {
     // SAFETY: `given` is null or readable, as the caller promises.
     let given = unsafe { get(given) }?;
-    // SAFETY: the caller promises what `host_call` asks for.
+    // SAFETY: the caller upholds the contract of `host_call`.
     Ok(Work::Host(unsafe {
         host_call(given.r#fn, given.userData)
     }?))
@@ -140,21 +140,21 @@ pub unsafe fn general(given: *const cudaGraphNodeParams, had: Option<&Work>) -> 
     let given = unsafe { get(given) }?;
     let inside = (&raw const given.reserved1).cast::<c_void>();
     match given.r#type {
-        // SAFETY: the caller promises what `kernel` asks for.
+        // SAFETY: the caller upholds the contract of `kernel`.
         paragpu_abi::cudaGraphNodeTypeKernel => unsafe { kernel(inside.cast(), had) },
         paragpu_abi::cudaGraphNodeTypeMemcpy => {
-            // SAFETY: the record's type says so, and it is what the caller promises.
+            // SAFETY: the record's type selects this field, as the caller promises.
             let record = unsafe { &*inside.cast::<CUDA_MEMCPY_NODE_PARAMS>() };
-            // SAFETY: the caller promises what `copy` asks for.
+            // SAFETY: the caller upholds the contract of `copy`.
             unsafe { copy(&raw const record.copyParams, record.copyCtx) }
         }
         paragpu_abi::cudaGraphNodeTypeMemset => {
-            // SAFETY: the record's type says so, and it is what the caller promises.
+            // SAFETY: the record's type selects this field, as the caller promises.
             let record = unsafe { &*inside.cast::<CUDA_MEMSET_NODE_PARAMS_v2>() };
-            // SAFETY: the caller promises what `fill` asks for.
+            // SAFETY: the caller upholds the contract of `fill`.
             unsafe { fill(inside.cast(), record.ctx) }
         }
-        // SAFETY: the caller promises what `host` asks for.
+        // SAFETY: the caller upholds the contract of `host`.
         paragpu_abi::cudaGraphNodeTypeHost => unsafe { host(inside.cast()) },
         paragpu_abi::cudaGraphNodeTypeGraph => {
             // SAFETY: `inside` is readable here, as the caller promises.
@@ -171,11 +171,11 @@ pub unsafe fn general(given: *const cudaGraphNodeParams, had: Option<&Work>) -> 
             // SAFETY: `inside` is readable here, as the caller promises.
             unsafe { inside.cast::<CUevent>().read() },
         )?)),
-        // SAFETY: the caller promises what `allocation` asks for.
+        // SAFETY: the caller upholds the contract of `allocation`.
         MEM_ALLOC => unsafe { graph_memory::allocation(inside.cast_mut().cast()) },
         // SAFETY: `inside` is readable here, as the caller promises.
         MEM_FREE => graph_memory::release(unsafe { inside.cast::<u64>().read() }),
-        // SAFETY: the caller promises what `node` asks for.
+        // SAFETY: the caller upholds the contract of `node`.
         BATCH_MEM_OP => unsafe { stream_memory::node(inside.cast()) },
         // The parameters of a conditional node cannot be changed.
         CONDITIONAL => Err(Status::INVALID_VALUE),
@@ -196,15 +196,15 @@ pub unsafe fn add(
     count: usize,
     work: Work,
 ) -> Result {
-    // SAFETY: the caller promises what `add_after` asks for.
+    // SAFETY: the caller upholds the contract of `add_after`.
     unsafe { add_after(node, graph, (after, std::ptr::null()), count, work) }
 }
 
 /// Adds a node of any kind.
 ///
 /// # Safety
-/// `node` is null or writable; both lists are null or have `count` records;
-/// `given` is as [`general`] asks for, and writable.
+/// `node` is null or writable; both lists are null or have `count` records; `given` is as
+/// [`general`] requires, and writable.
 pub(super) unsafe fn add_general(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -214,7 +214,7 @@ pub(super) unsafe fn add_general(
 ) -> Result {
     // SAFETY: `given` is null or readable, as the caller promises.
     if unsafe { get(given.cast_const()) }?.r#type != CONDITIONAL {
-        // SAFETY: the caller promises what `add_after` and `general` ask for.
+        // SAFETY: the caller upholds the contracts of `add_after` and `general`.
         return unsafe { add_after(node, graph, lists, count, general(given, None)?) };
     }
     // SAFETY: `given` is not null, and a record of this type.
@@ -223,7 +223,7 @@ pub(super) unsafe fn add_general(
     session_of(record.ctx)?;
     super::present(node)?;
     let work = find(graph)?.conditional(record.handle, record.r#type, record.size)?;
-    // SAFETY: the caller promises what `add_after` asks for.
+    // SAFETY: the caller upholds the contract of `add_after`.
     unsafe { add_after(node, graph, lists, count, work.clone()) }?;
     if let Work::Conditional(made) = &work {
         let handles = made.handles(|body| handle(body) as u64);
@@ -392,7 +392,7 @@ pub(crate) unsafe fn cuGraphAddEmptyNode(
     after: *const CUgraphNode,
     count: usize,
 ) -> Result {
-    // SAFETY: the caller promises what `add` asks for.
+    // SAFETY: the caller upholds the contract of `add`.
     unsafe { add(node, graph, after, count, Work::Empty) }
 }
 
@@ -405,7 +405,7 @@ pub(crate) unsafe fn cuGraphAddKernelNode_v2(
     count: usize,
     given: *const CUDA_KERNEL_NODE_PARAMS_v2,
 ) -> Result {
-    // SAFETY: the caller promises what `add` asks for.
+    // SAFETY: the caller upholds the contract of `add`.
     unsafe { add(node, graph, after, count, kernel(given, None)?) }
 }
 
@@ -442,7 +442,7 @@ pub(crate) unsafe fn cuGraphKernelNodeSetParams_v2(
     node: CUgraphNode,
     given: *const CUDA_KERNEL_NODE_PARAMS_v2,
 ) -> Result {
-    // SAFETY: the caller promises what `kernel` asks for.
+    // SAFETY: the caller upholds the contract of `kernel`.
     set(node, |had| unsafe { kernel(given, Some(had)) })
 }
 
@@ -512,7 +512,7 @@ pub(crate) unsafe fn cuGraphAddMemcpyNode(
     given: *const CUDA_MEMCPY3D,
     context: CUcontext,
 ) -> Result {
-    // SAFETY: the caller promises what `add` asks for.
+    // SAFETY: the caller upholds the contract of `add`.
     unsafe { add(node, graph, after, count, copy(given, context)?) }
 }
 
@@ -532,7 +532,7 @@ pub(crate) unsafe fn cuGraphMemcpyNodeSetParams(
     node: CUgraphNode,
     given: *const CUDA_MEMCPY3D,
 ) -> Result {
-    // SAFETY: the caller promises what `copy` asks for.
+    // SAFETY: the caller upholds the contract of `copy`.
     set(node, |_| unsafe { copy(given, std::ptr::null_mut()) })
 }
 
@@ -546,7 +546,7 @@ pub(crate) unsafe fn cuGraphAddMemsetNode(
     given: *const cudaMemsetParams,
     context: CUcontext,
 ) -> Result {
-    // SAFETY: the caller promises what `add` asks for.
+    // SAFETY: the caller upholds the contract of `add`.
     unsafe { add(node, graph, after, count, fill(given, context)?) }
 }
 
@@ -574,7 +574,7 @@ pub(crate) unsafe fn cuGraphMemsetNodeSetParams(
     node: CUgraphNode,
     given: *const cudaMemsetParams,
 ) -> Result {
-    // SAFETY: the caller promises what `fill` asks for.
+    // SAFETY: the caller upholds the contract of `fill`.
     set(node, |_| unsafe { fill(given, std::ptr::null_mut()) })
 }
 
@@ -587,7 +587,7 @@ pub(crate) unsafe fn cuGraphAddHostNode(
     count: usize,
     given: *const cudaHostNodeParams,
 ) -> Result {
-    // SAFETY: the caller promises what `add` asks for.
+    // SAFETY: the caller upholds the contract of `add`.
     unsafe { add(node, graph, after, count, host(given)?) }
 }
 
@@ -618,7 +618,7 @@ pub(crate) unsafe fn cuGraphHostNodeSetParams(
     node: CUgraphNode,
     given: *const cudaHostNodeParams,
 ) -> Result {
-    // SAFETY: the caller promises what `host` asks for.
+    // SAFETY: the caller upholds the contract of `host`.
     set(node, |_| unsafe { host(given) })
 }
 
@@ -631,7 +631,7 @@ pub(crate) unsafe fn cuGraphAddChildGraphNode(
     count: usize,
     child: CUgraph,
 ) -> Result {
-    // SAFETY: the caller promises what `add` asks for.
+    // SAFETY: the caller upholds the contract of `add`.
     unsafe {
         add(
             node,
@@ -656,7 +656,7 @@ pub(crate) unsafe fn cuGraphAddEventRecordNode(
     count: usize,
     event: CUevent,
 ) -> Result {
-    // SAFETY: the caller promises what `add` asks for.
+    // SAFETY: the caller upholds the contract of `add`.
     unsafe {
         add(
             node,
@@ -690,7 +690,7 @@ pub(crate) unsafe fn cuGraphAddEventWaitNode(
     count: usize,
     event: CUevent,
 ) -> Result {
-    // SAFETY: the caller promises what `add` asks for.
+    // SAFETY: the caller upholds the contract of `add`.
     unsafe {
         add(
             node,
@@ -721,6 +721,6 @@ pub(crate) unsafe fn cuGraphNodeSetParams(
     node: CUgraphNode,
     given: *mut cudaGraphNodeParams,
 ) -> Result {
-    // SAFETY: the caller promises what `general` asks for.
+    // SAFETY: the caller upholds the contract of `general`.
     set(node, |had| unsafe { general(given, Some(had)) })
 }

@@ -93,7 +93,7 @@ pub(crate) unsafe fn cuMemHostRegister_v2(
     capture::permit_unsafe()?;
     session
         .host()
-        // SAFETY: the caller promises what `HostSlice::new` asks for.
+        // SAFETY: the caller upholds the contract of `HostSlice::new`.
         .register(unsafe { HostSlice::new(address, size) }, flags)
 }
 

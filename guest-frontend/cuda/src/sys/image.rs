@@ -1,4 +1,5 @@
-//! Images of modules as programs pass them: a pointer without a length.
+//! Images of modules. Programs pass a pointer without a length, so each image is measured
+//! by its own headers.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -6,17 +7,17 @@ use paragpu_protocol::status::Status;
 
 use super::Result;
 
-/// "\x7fELF" as a little-endian word.
+/// The first word of an ELF file: "\x7fELF", little-endian.
 const ELF: u32 = 0x464c_457f;
-/// A fat binary.
+/// The first word of a fat binary.
 const CONTAINER: u32 = 0xba55_ed50;
-/// The wrapper that nvcc puts around a fat binary.
+/// The first word of the wrapper that nvcc puts around a fat binary.
 const WRAPPER: u32 = 0x4662_43b1;
 /// CU_JIT_INPUT_FATBINARY.
 pub const FATBINARY: u32 = 2;
-/// No image is larger (ImageQuery's limit).
+/// Maximum number of bytes of an image (the limit of ImageQuery).
 pub const MOST: usize = 1 << 30;
-/// Section type of sections without bytes.
+/// Type of sections that take no space in the file.
 const NOBITS: u32 = 8;
 
 /// Whether `image` begins like an ELF file or a fat binary.
@@ -32,14 +33,14 @@ pub fn is_binary(image: &[u8]) -> bool {
 pub struct Image<'a> {
     /// Its bytes.
     pub bytes: &'a [u8],
-    /// The fat binaries from which nvcc's linker created it, if it lists them. They
-    /// are linked if the image has nothing for the device.
+    /// The fat binaries from which nvcc's linker created the image, if it lists them. They
+    /// are linked if the image has no code for the device.
     pub linked: Vec<&'a [u8]>,
 }
 
-/// Version of nvcc's wrapper with a list of what was linked (fatbinary_section.h).
+/// Version of nvcc's wrapper that lists the linked fat binaries (fatbinary_section.h).
 const LINK_VERSION: u32 = 2;
-/// Most fat binaries of one program.
+/// Maximum number of fat binaries of a program.
 const MOST_LINKED: usize = 1 << 16;
 
 impl Image<'_> {
@@ -48,7 +49,7 @@ impl Image<'_> {
     /// # Safety
     /// `image` must point to a whole image.
     pub unsafe fn read(image: *const c_void) -> Result<Self> {
-        // SAFETY: the caller promises what `measure` and `linked` ask for.
+        // SAFETY: the caller upholds the contracts of `measure` and `linked`.
         unsafe {
             Ok(Self {
                 bytes: measure(image)?,
@@ -63,7 +64,7 @@ impl Image<'_> {
 /// # Safety
 /// `image` points to a whole image.
 unsafe fn linked<'a>(image: *const u8) -> Result<Vec<&'a [u8]>> {
-    // SAFETY: the caller promises what `first_word` asks for.
+    // SAFETY: the caller upholds the contract of `first_word`.
     if unsafe { first_word(image) } != Some(WRAPPER) {
         return Ok(Vec::new());
     }
@@ -73,19 +74,19 @@ unsafe fn linked<'a>(image: *const u8) -> Result<Vec<&'a [u8]>> {
     let list = unsafe { list.read_unaligned() };
     let mut found = Vec::new();
     while version == LINK_VERSION && !list.is_null() && found.len() < MOST_LINKED {
-        // SAFETY: the list ends with a null pointer, which was not met yet.
+        // SAFETY: the list ends with a null pointer, which has not been reached.
         let next = unsafe { list.add(found.len()).read() };
         if next.is_null() {
             break;
         }
-        // SAFETY: what a wrapper lists are whole fat binaries.
+        // SAFETY: a wrapper lists whole fat binaries.
         found.push(unsafe { measure(next) }?);
     }
     Ok(found)
 }
 
-/// The bytes of an image, measured by what it is: an ELF file, a fat binary,
-/// nvcc's wrapper around one, or else PTX text that ends with a zero.
+/// The bytes of an image: an ELF file, a fat binary, nvcc's wrapper around one, or else PTX
+/// text that ends with a zero.
 ///
 /// # Safety
 /// `image` must point to a whole image.
@@ -94,7 +95,7 @@ unsafe fn measure<'a>(image: *const c_void) -> Result<&'a [u8]> {
     if image.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    // SAFETY: the caller promises what `first_word` asks for.
+    // SAFETY: the caller upholds the contract of `first_word`.
     let mut first = unsafe { first_word(image) };
     if first == Some(WRAPPER) {
         // SAFETY: `image` is readable here, as the caller promises.
@@ -102,16 +103,16 @@ unsafe fn measure<'a>(image: *const c_void) -> Result<&'a [u8]> {
         if image.is_null() {
             return Err(Status::INVALID_IMAGE);
         }
-        // SAFETY: the caller promises what `first_word` asks for.
+        // SAFETY: the caller upholds the contract of `first_word`.
         first = unsafe { first_word(image) };
         if first != Some(CONTAINER) {
             return Err(Status::INVALID_IMAGE);
         }
     }
     let length = match first {
-        // SAFETY: the caller promises what `container` asks for.
+        // SAFETY: the caller upholds the contract of `container`.
         Some(CONTAINER) => unsafe { container(image) }?,
-        // SAFETY: the caller promises what `elf` asks for.
+        // SAFETY: the caller upholds the contract of `elf`.
         Some(ELF) => unsafe { elf(image) }?,
         // SAFETY: `image` is null or readable, as the caller promises.
         _ => unsafe { text(image) }?,
@@ -119,11 +120,11 @@ unsafe fn measure<'a>(image: *const c_void) -> Result<&'a [u8]> {
     if length > MOST {
         return Err(Status::INVALID_IMAGE);
     }
-    // SAFETY: the image is as long as it says, which is what the caller promises
+    // SAFETY: the caller promises an image that is as long as its headers say.
     Ok(unsafe { std::slice::from_raw_parts(image, length) })
 }
 
-/// The first word, unless the image is text shorter than one.
+/// The first word; `None` for text shorter than that.
 ///
 /// # Safety
 /// `image` is readable for four bytes, or up to a zero before.
@@ -134,7 +135,7 @@ unsafe fn first_word(image: *const u8) -> Option<u32> {
             return None;
         }
     }
-    // SAFETY: the caller promises what `word` asks for.
+    // SAFETY: the caller upholds the contract of `word`.
     Some(unsafe { word(image, 0) })
 }
 
@@ -169,43 +170,42 @@ unsafe fn long(image: *const u8, at: usize) -> Result<usize> {
     }
 }
 
-/// Header, whose size it tells, and entries.
+/// The length of a fat binary: its header, which contains its own size, and its entries.
 ///
 /// # Safety
 /// `image` is readable for the 16 bytes of a fat binary's header.
 unsafe fn container(image: *const u8) -> Result<usize> {
-    // SAFETY: the caller promises what `half` asks for. The caller promises what `long` asks
-    // for.
+    // SAFETY: the caller upholds the contract of `half`. The caller upholds the contract of
+    // `long`.
     Ok(unsafe { half(image, 6) } + unsafe { long(image, 8) }?)
 }
 
-/// The end of the last table or section.
+/// The length of an ELF file: the end of its last table, segment or section.
 ///
 /// # Safety
-/// `image` points to a whole ELF file: its header, and the tables where that
-/// says.
+/// `image` points to a whole ELF file: a header, and the tables to which it refers.
 unsafe fn elf(image: *const u8) -> Result<usize> {
     // Only 64-bit little-endian files are device code.
     // SAFETY: `image` is readable here, as the caller promises.
     if unsafe { image.add(4).read() } != 2 || unsafe { image.add(5).read() } != 1 {
         return Err(Status::INVALID_IMAGE);
     }
-    // SAFETY: the caller promises what `long` asks for.
+    // SAFETY: the caller upholds the contract of `long`.
     let (programs, sections) = (unsafe { long(image, 32) }?, unsafe { long(image, 40) }?);
-    // SAFETY: the caller promises what `half` asks for.
+    // SAFETY: the caller upholds the contract of `half`.
     let (program_size, program_count) = (unsafe { half(image, 54) }, unsafe { half(image, 56) });
-    // SAFETY: the caller promises what `half` asks for.
+    // SAFETY: the caller upholds the contract of `half`.
     let (section_size, section_count) = (unsafe { half(image, 58) }, unsafe { half(image, 60) });
-    // SAFETY: the caller promises what `half` asks for.
+    // SAFETY: the caller upholds the contract of `half`.
     let mut end = unsafe { half(image, 52) }
         .max(programs + program_size * program_count)
         .max(sections + section_size * section_count);
     if section_size >= 64 {
         for section in 0..section_count {
             let at = sections + section * section_size;
-            // SAFETY: the caller promises what `word` asks for.
+            // SAFETY: the caller upholds the contract of `word`.
             if unsafe { word(image, at + 4) } != NOBITS {
-                // SAFETY: the caller promises what `long` asks for.
+                // SAFETY: the caller upholds the contract of `long`.
                 end = end.max(unsafe { long(image, at + 24) }? + unsafe { long(image, at + 32) }?);
             }
         }
@@ -213,14 +213,14 @@ unsafe fn elf(image: *const u8) -> Result<usize> {
     if program_size >= 56 {
         for program in 0..program_count {
             let at = programs + program * program_size;
-            // SAFETY: the caller promises what `long` asks for.
+            // SAFETY: the caller upholds the contract of `long`.
             end = end.max(unsafe { long(image, at + 8) }? + unsafe { long(image, at + 32) }?);
         }
     }
     Ok(end)
 }
 
-/// Up to the zero that ends it.
+/// The length of text with the zero that ends it.
 ///
 /// # Safety
 /// `image` is readable up to a zero, or for more than [`MOST`] bytes.
@@ -233,11 +233,10 @@ unsafe fn text(image: *const u8) -> Result<usize> {
     Ok(length)
 }
 
-/// The options of a load: those that are numbers, and the program's buffers
-/// for what the loader says.
+/// The options of a load: numbers, and the program's buffers for the loader's messages.
 #[derive(Debug)]
 pub struct Options {
-    /// CUjit_option and value.
+    /// Pairs of CUjit_option and value.
     pub numbers: Vec<(u32, u32)>,
     info: Log,
     error: Log,
@@ -247,7 +246,7 @@ pub struct Options {
 struct Log {
     buffer: *mut c_void,
     size: usize,
-    /// Where the written size goes.
+    /// Receives the number of bytes written, without the zero at the end.
     written: *mut *mut c_void,
 }
 
@@ -258,7 +257,7 @@ impl Log {
         written: std::ptr::null_mut(),
     };
 
-    /// Tells the program, cut to its buffer.
+    /// Writes text to the program's buffer, cut to its size and ended with a zero.
     ///
     /// # Safety
     /// `buffer` is null or writable for `size` bytes, `written` null or
@@ -268,7 +267,7 @@ impl Log {
         if !self.buffer.is_null() && self.size > 0 {
             length = text.len().min(self.size - 1);
             let place: *mut u8 = self.buffer.cast();
-            // SAFETY: the caller's log holds `length` bytes and a zero; the text is ours.
+            // SAFETY: the program's buffer has room for `length` bytes and a zero.
             unsafe {
                 std::ptr::copy_nonoverlapping(text.as_ptr(), place, length);
                 place.add(length).write(0);
@@ -287,7 +286,8 @@ const INFO_LOG_BUFFER: c_int = 3;
 const INFO_LOG_BUFFER_SIZE_BYTES: c_int = 4;
 const ERROR_LOG_BUFFER: c_int = 5;
 const ERROR_LOG_BUFFER_SIZE_BYTES: c_int = 6;
-/// Internal, then the names, addresses and count of symbols to bind.
+/// Options that are refused: an internal one, then the names, addresses and count of
+/// symbols to bind.
 const UNSERVED: [c_int; 4] = [15, 17, 18, 19];
 
 impl Options {
@@ -314,7 +314,7 @@ impl Options {
         for at in 0..number as usize {
             // SAFETY: `options` is readable here, as the caller promises.
             let option = unsafe { options.add(at).read() };
-            // SAFETY: `values` holds that many, as the caller promises.
+            // SAFETY: `values` points to that many elements, as the caller promises.
             let place = unsafe { values.add(at) };
             // SAFETY: the pointer is readable here, as the caller promises.
             let value = unsafe { place.read() };
@@ -337,7 +337,7 @@ impl Options {
                 }
                 other => {
                     let option = u32::try_from(other).map_err(|_| Status::INVALID_VALUE)?;
-                    // Numbers are passed in the pointer's low half.
+                    // Numbers are passed in the low half of the pointer.
                     let value = u32::try_from(number & 0xffff_ffff).unwrap_or(0);
                     read.numbers.push((option, value));
                 }
@@ -346,12 +346,12 @@ impl Options {
         Ok(read)
     }
 
-    /// Tells the program what the loader said.
+    /// Writes the loader's messages to the program's buffers.
     ///
     /// # Safety
-    /// The buffers of [`read`](Self::read) must still be writable.
+    /// The buffers given to [`read`](Self::read) must still be writable.
     pub unsafe fn tell(&self, info: &str, error: &str) {
-        // SAFETY: the caller promises what `Log::write` asks for.
+        // SAFETY: the caller upholds the contract of `Log::write`.
         unsafe {
             self.info.write(info);
             self.error.write(error);
@@ -399,7 +399,7 @@ mod tests {
         let mut container = Vec::from(CONTAINER.to_le_bytes());
         container.extend([0; 4]);
         container.extend(u64::MAX.to_le_bytes());
-        // SAFETY: the header is whole, and no more is read of a refused size.
+        // SAFETY: the header is whole, and nothing else is read if its size is refused.
         let measured = unsafe { measure(container.as_ptr().cast()) };
         assert_eq!(measured.err(), Some(Status::INVALID_IMAGE));
     }

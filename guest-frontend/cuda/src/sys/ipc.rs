@@ -21,12 +21,10 @@ const LAZY_PEER_ACCESS: c_uint = 1;
 /// CU_MEM_HANDLE_TYPE_WIN32 and _WIN32_KMT.
 const OTHER_HANDLES: [c_int; 2] = [2, 4];
 
-/// The descriptor that a program gives in a handle's place: the number itself takes
-/// the pointer's place.
+/// The descriptor that a program passes as a handle: its number, cast to a pointer.
 ///
 /// # Safety
-/// The descriptor stays the program's for `'a`. One that is not open is refused by
-/// the system when it is used.
+/// The program must not close the descriptor during `'a`. One that is not open is refused.
 pub(super) unsafe fn descriptor<'a>(given: *mut c_void, kind: c_int) -> Result<BorrowedFd<'a>> {
     if OTHER_HANDLES.contains(&kind) {
         return Err(Status::NOT_SUPPORTED);
@@ -38,11 +36,11 @@ pub(super) unsafe fn descriptor<'a>(given: *mut c_void, kind: c_int) -> Result<B
     if number < 0 {
         return Err(Status::UNKNOWN);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises it.
     let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
     match rustix::io::fcntl_getfd(descriptor) {
         Ok(_) => Ok(descriptor),
-        // Natively, too, what is not open is not a wrong value.
+        // As natively, and not INVALID_VALUE.
         Err(_) => Err(Status::UNKNOWN),
     }
 }
@@ -63,7 +61,7 @@ pub(crate) fn cuIpcGetMemHandle(
     capture::permit_unsafe()?;
     let session = memory::owner(address)?;
     if pool::of(address) != 0 {
-        // Pools have handles of their own.
+        // Memory of pools is exported with cuMemPoolExportPointer instead.
         return Err(Status::INVALID_VALUE);
     }
     let shared = session.virtual_memory().shared();
@@ -141,7 +139,7 @@ pub(crate) unsafe fn cuMemPoolExportToShareableHandle(
     }
     let (shared, ordinal) = with_pool(pool, |pool| Ok((pool.shared(), pool.place().ordinal())))?;
     let (number, ordinal) = shared.zip(ordinal).ok_or(Status::INVALID_VALUE)?;
-    // The ordinal is the guest's, the same in each process.
+    // The ordinal is that in the guest, which is the same in all processes.
     let name = SharedName::bare(Kind::Pool, number | u64::from(ordinal));
     let descriptor = shared_handle::carrying(&name.to_bytes());
     let descriptor = descriptor.map_err(|_| Status::OPERATING_SYSTEM)?;
@@ -156,18 +154,18 @@ pub(crate) fn cuMemPoolImportFromShareableHandle(
     flags: u64,
 ) -> Result {
     place.present()?;
-    // A descriptor takes the pointer's place, and 0 is one.
+    // A descriptor is cast to a pointer, and 0 is a valid descriptor.
     if flags != 0 || (given.is_null() && kind != DESCRIPTOR) {
         return Err(Status::INVALID_VALUE);
     }
     place.put(std::ptr::null_mut())?;
-    // SAFETY: the program's, as long as the call.
+    // SAFETY: the program keeps it open during the call.
     let descriptor = unsafe { descriptor(given, kind) }?;
     // As natively.
     let bytes = shared_handle::carried(descriptor).ok_or(Status::UNKNOWN)?;
     let name = SharedName::from_bytes(&bytes, Kind::Pool)?;
     let ordinal = u32::try_from(name.note & Pool::ORDINALS).map_err(|_| Status::INVALID_VALUE)?;
-    // Another process of the VM may see other devices.
+    // The device may be hidden from this process.
     device::session(ordinal)?;
     place.put(super::pool::insert(Pool::imported(
         ordinal,
@@ -183,7 +181,7 @@ pub(crate) unsafe fn cuMemPoolExportPointer(place: *mut c_void, address: CUdevic
     let number = pool::shared_of(address).ok_or(Status::INVALID_VALUE)?;
     let shared = session.virtual_memory().shared();
     let name = shared.offer(address, Kind::OfPool, number)?;
-    // SAFETY: `place` is null or writable for so many bytes, as the caller promises.
+    // SAFETY: `place` is null or writable for that many bytes, as the caller promises.
     unsafe { put(place.cast::<[u8; HANDLE]>(), name.to_bytes()) }
 }
 
@@ -199,7 +197,7 @@ pub(crate) unsafe fn cuMemPoolImportPointer(
         return Err(Status::INVALID_VALUE);
     }
     place.put(0)?;
-    // SAFETY: readable for so many bytes, as the caller promises.
+    // SAFETY: readable for that many bytes, as the caller promises.
     let bytes = unsafe { get(data.cast_const().cast::<[u8; HANDLE]>()) }?;
     let (imported, ordinal) = with_pool(pool, |pool| Ok((pool.imports(), pool.place().ordinal())))?;
     let ordinal = ordinal.ok_or(Status::INVALID_VALUE)?;

@@ -59,7 +59,8 @@ thread_local! {
     static PARAMETERS: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Gathers the parameters from where the program's pointers point.
+/// Copies the parameters to which the program's pointers lead, packed by the kernel's
+/// layout.
 ///
 /// # Safety
 /// `pointers` is null or leads to each of the function's parameters, readable
@@ -89,7 +90,7 @@ unsafe fn gather(function: &Function, pointers: *mut *mut c_void, out: &mut Vec<
     Ok(())
 }
 
-/// Takes the parameters that the program packed itself.
+/// Copies the parameters that the program has packed itself.
 ///
 /// # Safety
 /// `extra` is a list that ends with CU_LAUNCH_PARAM_END; its size is that of
@@ -108,20 +109,21 @@ unsafe fn packed(function: &Function, extra: *mut *mut c_void, out: &mut Vec<u8>
             PARAM_BUFFER_SIZE => size = unsafe { at.add(1).read().cast::<usize>().read() },
             _ => return Err(Status::INVALID_VALUE),
         }
-        // SAFETY: `at` holds that many, as the caller promises.
+        // SAFETY: `at` points to that many elements, as the caller promises.
         at = unsafe { at.add(2) };
     }
     if buffer.is_null() && size > 0 {
         return Err(Status::INVALID_VALUE);
     }
-    // Programs may pad the end, or leave out what the kernel does not read (NCCL).
+    // The program's buffer may be longer or, as NCCL's is, shorter than the kernel's
+    // parameters.
     out.resize(function.parameter_bytes(), 0);
     // SAFETY: `buffer` holds as many bytes, as the caller promises.
     unsafe { std::ptr::copy_nonoverlapping(buffer, out.as_mut_ptr(), out.len().min(size)) };
     Ok(())
 }
 
-/// The parameters of a launch, wherever the program has them.
+/// Packs the parameters of a launch, from `pointers` or from `extra`.
 ///
 /// # Safety
 /// `pointers` is null or leads to each parameter's bytes, `extra` null or a
@@ -136,10 +138,10 @@ pub unsafe fn parameters(
     }
     let mut out = Vec::new();
     if extra.is_null() {
-        // SAFETY: the caller promises what `gather` asks for.
+        // SAFETY: the caller upholds the contract of `gather`.
         unsafe { gather(function, pointers, &mut out) }?;
     } else {
-        // SAFETY: the caller promises what `packed` asks for.
+        // SAFETY: the caller upholds the contract of `packed`.
         unsafe { packed(function, extra, &mut out) }?;
     }
     Ok(out)
@@ -160,7 +162,7 @@ unsafe fn launch(
     let by = named_stream::named(stream)?;
     let callable = callable(named)?;
     let function = callable.function()?;
-    // Before the program's pointers are followed.
+    // Checked before the program's pointers are followed.
     if shape.grid.contains(&0) || shape.block.contains(&0) {
         return Err(Status::INVALID_VALUE);
     }
@@ -169,7 +171,7 @@ unsafe fn launch(
         return Err(Status::INVALID_HANDLE);
     }
     if stream.is_capturing() {
-        // SAFETY: the caller promises what `parameters` asks for.
+        // SAFETY: the caller upholds the contract of `parameters`.
         let parameters = unsafe { parameters(function, pointers, extra) }?;
         let (ordinal, function) = (session.ordinal(), Arc::clone(function));
         let kernel = Kernel::new(ordinal, function, named as u64, *shape, parameters);
@@ -181,10 +183,10 @@ unsafe fn launch(
     let mut parameters = PARAMETERS.try_with(Cell::take).unwrap_or_default();
     parameters.clear();
     let gathered = if extra.is_null() {
-        // SAFETY: the caller promises what `gather` asks for.
+        // SAFETY: the caller upholds the contract of `gather`.
         unsafe { gather(function, pointers, &mut parameters) }
     } else {
-        // SAFETY: the caller promises what `packed` asks for.
+        // SAFETY: the caller upholds the contract of `packed`.
         unsafe { packed(function, extra, &mut parameters) }
     };
     let launched = gathered.and_then(|()| {
@@ -211,19 +213,19 @@ unsafe fn launch_with(
     pointers: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Result {
-    // SAFETY: the caller promises what `shape_of` and `events_of` ask for.
+    // SAFETY: the caller upholds the contract of `shape_of` and `events_of`.
     let (shape, events) = unsafe { (shape_of(config)?, events_of(config)?) };
-    // SAFETY: the caller promises what `launch` asks for.
+    // SAFETY: the caller upholds the contract of `launch`.
     unsafe { launch(function, &shape, stream, pointers, extra) }?;
     events
         .into_iter()
         .try_for_each(|(named, edge)| event::record_launched(named, stream, edge))
 }
 
-/// The shape that a configuration gives a launch.
+/// The shape of a launch with this configuration.
 ///
 /// # Safety
-/// The configuration's attributes are as it says (cuLaunchKernelEx).
+/// `config.attrs` is null or points to `numAttrs` records (cuLaunchKernelEx).
 pub(super) unsafe fn shape_of(config: &CUlaunchConfig) -> Result<Shape> {
     let mut shape = Shape {
         grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
@@ -231,7 +233,7 @@ pub(super) unsafe fn shape_of(config: &CUlaunchConfig) -> Result<Shape> {
         dynamic_shared: config.sharedMemBytes,
         ..Shape::default()
     };
-    // SAFETY: the caller promises what `attributes` asks for.
+    // SAFETY: the caller upholds the contract of `attributes`.
     unsafe { attributes(&mut shape, config.attrs, config.numAttrs) }?;
     Ok(shape)
 }
@@ -239,18 +241,18 @@ pub(super) unsafe fn shape_of(config: &CUlaunchConfig) -> Result<Shape> {
 /// The events that a launch records.
 ///
 /// # Safety
-/// As for [`shape_of`], which has looked at the attributes.
+/// As for [`shape_of`], which must have accepted the attributes.
 unsafe fn events_of(config: &CUlaunchConfig) -> Result<Vec<(CUevent, Edge)>> {
     let mut events = Vec::new();
     for index in 0..config.numAttrs as usize {
-        // SAFETY: the list has so many records, as the caller promises.
+        // SAFETY: the list has `numAttrs` records, as the caller promises.
         let attribute = unsafe { &*config.attrs.add(index) };
         if !matches!(attribute.id, PROGRAMMATIC_EVENT | COMPLETION_EVENT) {
             continue;
         }
         // SAFETY: every field of the union is numbers; `id` says which is set.
         let (named, [_, words, ..]) = unsafe { (attribute.val.event, attribute.val.pad) };
-        // Flags of the record, none of which has a meaning here.
+        // Flags of the event record, none of which is supported.
         if words << 32 != 0 {
             return Err(Status::INVALID_VALUE);
         }
@@ -285,10 +287,10 @@ unsafe fn attributes(
         return Err(Status::INVALID_VALUE);
     }
     for index in 0..number as usize {
-        // SAFETY: `attributes` holds `count` of them, as the caller promises.
+        // SAFETY: `attributes` points to `count` elements, as the caller promises.
         let attribute = unsafe { &*attributes.add(index) };
         match attribute.id {
-            // Preferences that change no result.
+            // Preferences that do not change results.
             IGNORE | SYNCHRONIZATION_POLICY | PRIORITY | CLUSTER_SCHEDULING => {}
             // SAFETY: every field of the union is numbers; `id` says which is set.
             CARVEOUT if matches!(unsafe { attribute.val.syncPolicy }, -1..=100) => {}
@@ -299,7 +301,7 @@ unsafe fn attributes(
                 let value = unsafe { attribute.val.pad };
                 stream_attributes::check(attribute.id, value, limits)?;
             }
-            // Recorded after the launch.
+            // `events_of` handles these after the launch.
             PROGRAMMATIC_EVENT | COMPLETION_EVENT => {}
             // SAFETY: every field of the union is numbers; `id` says which is set.
             COOPERATIVE => shape.cooperative = unsafe { attribute.val.cooperative } != 0,
@@ -337,7 +339,7 @@ pub(super) fn launch_packed(
         (&raw mut size).cast(),
         std::ptr::without_provenance_mut(PARAM_END),
     ];
-    // SAFETY: the list ends as it must; the size is that of the buffer.
+    // SAFETY: the list ends with CU_LAUNCH_PARAM_END, and the size is that of the buffer.
     unsafe {
         let extra = extra.as_mut_ptr();
         launch(function, shape, stream, std::ptr::null_mut(), extra)
@@ -364,7 +366,7 @@ pub(crate) unsafe fn cuLaunchCooperativeKernelMultiDevice(
     }
     // SAFETY: `launches` holds at least one, as the caller promises.
     let one = unsafe { &*launches };
-    // As natively, its streams are not the default ones.
+    // As natively, the default streams are refused.
     if one.hStream.addr() <= 2 {
         return Err(Status::INVALID_HANDLE);
     }
@@ -376,7 +378,7 @@ pub(crate) unsafe fn cuLaunchCooperativeKernelMultiDevice(
         ..Shape::default()
     };
     let none = std::ptr::null_mut();
-    // SAFETY: the caller promises what `launch` asks for.
+    // SAFETY: the caller upholds the contract of `launch`.
     unsafe { launch(one.function, &shape, one.hStream, one.kernelParams, none) }
 }
 
@@ -401,7 +403,7 @@ pub(crate) unsafe fn cuLaunchKernel(
         dynamic_shared: shared,
         ..Shape::default()
     };
-    // SAFETY: the caller promises what `launch` asks for.
+    // SAFETY: the caller upholds the contract of `launch`.
     unsafe { launch(function, &shape, stream, pointers, extra) }
 }
 
@@ -413,7 +415,7 @@ pub(crate) unsafe fn cuLaunchKernelEx(
     pointers: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Result {
-    // SAFETY: the caller promises what `launch_with` asks for.
+    // SAFETY: the caller upholds the contract of `launch_with`.
     unsafe {
         launch_with(
             config.get()?,
@@ -434,7 +436,7 @@ pub(crate) unsafe fn cuLaunchKernelEx_ptsz(
     extra: *mut *mut c_void,
 ) -> Result {
     let stream = own_default(config.get()?.hStream);
-    // SAFETY: the caller promises what `launch_with` asks for.
+    // SAFETY: the caller upholds the contract of `launch_with`.
     unsafe { launch_with(config.get()?, stream, function, pointers, extra) }
 }
 
@@ -459,6 +461,6 @@ pub(crate) unsafe fn cuLaunchCooperativeKernel(
         cooperative: true,
         ..Shape::default()
     };
-    // SAFETY: the caller promises what `launch` asks for.
+    // SAFETY: the caller upholds the contract of `launch`.
     unsafe { launch(function, &shape, stream, pointers, std::ptr::null_mut()) }
 }

@@ -1,5 +1,5 @@
-//! Libraries and kernels (CUDA Driver API, Library Management): images that
-//! are loaded into each session that uses them.
+//! Libraries and kernels (CUDA Driver API, Library Management). A library's image is loaded
+//! into each session that uses it.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
@@ -26,13 +26,13 @@ fn handle(number: u64) -> *mut c_void {
     std::ptr::without_provenance_mut(usize::try_from(number).unwrap_or(0))
 }
 
-/// What was loaded into a session is gone with its context; it is loaded again
-/// when next used.
+/// Forgets what libraries loaded into a session whose context has ended. It is loaded again
+/// on the next use.
 pub fn forget_session(session: &'static Session) {
     objects::for_each(|object| match object {
         Object::Library(library) => {
             if let Some(module) = library.forget(session.ordinal()) {
-                // What the host says no longer matters.
+                // Errors do not matter: the context has ended.
                 let _ = unload(session, &module);
             }
         }
@@ -41,8 +41,7 @@ pub fn forget_session(session: &'static Session) {
     });
 }
 
-/// The session in which a library is looked into: the current context's, or
-/// the first device's.
+/// The session to look up a library in: that of the current context or of the first device.
 fn any_session() -> Result<&'static Session> {
     match current::current_if_any() {
         Some(current) => Ok(current.session),
@@ -53,7 +52,7 @@ fn any_session() -> Result<&'static Session> {
 /// Loads an image for all contexts.
 ///
 /// # Safety
-/// `place` is null or writable; the buffers of `options` still are.
+/// `place` is null or writable, and the buffers of `options` are still writable.
 unsafe fn load(
     place: *mut CUlibrary,
     image: &Image<'_>,
@@ -62,16 +61,16 @@ unsafe fn load(
 ) -> Result {
     present(place)?;
     let (first, count) = library_options;
-    // SAFETY: `first` holds `count` of them, as the caller promises.
+    // SAFETY: `first` points to `count` elements, as the caller promises.
     for option in unsafe { list(first, count as usize) }? {
-        // They are hints.
+        // Both options are hints.
         if !LIBRARY_OPTIONS.contains(option) {
             return Err(Status::INVALID_VALUE);
         }
     }
-    // Loaded at once, so that a bad image is reported here.
+    // Loaded into one session at once, to report an invalid image here.
     let session = any_session()?;
-    // SAFETY: the caller promises what `load_image` asks for.
+    // SAFETY: the caller upholds the contract of `load_image`.
     let (module, loaded) = unsafe { load_image(session, image, options) }?;
     let library = Library::new(&loaded, &options.numbers, session, module);
     // SAFETY: `place` is null or writable, as the caller promises.
@@ -92,7 +91,7 @@ pub fn find_kernel(kernel: CUkernel) -> Result<Found> {
         .ok_or(Status::INVALID_HANDLE)
 }
 
-/// The kernel of this name.
+/// The handle of the library's kernel with this name.
 fn find_by_name(place: CUlibrary, name: &str) -> Result<CUkernel> {
     let library = find(place)?;
     if let Some(known) = library.known_kernel(name) {
@@ -124,8 +123,8 @@ pub fn module_handle(library: CUlibrary) -> Result<CUmodule> {
     Ok(handle(made))
 }
 
-/// A kernel's device must be the current context's: each session has its own
-/// function.
+/// Refuses a device other than the current context's, because each session has its own
+/// function of a kernel.
 fn check_device(device: CUdevice) -> Result {
     let ordinal = device::ordinal(device)?;
     if current::current()?.ordinal == ordinal {
@@ -150,7 +149,7 @@ pub(crate) unsafe fn cuLibraryLoadData(
     library_number: c_uint,
 ) -> Result {
     let _ = library_values;
-    // SAFETY: the caller promises what `load` asks for.
+    // SAFETY: the caller upholds the contract of `load`.
     unsafe {
         load(
             library,
@@ -175,11 +174,11 @@ pub(crate) unsafe fn cuLibraryLoadFromFile(
 ) -> Result {
     let _ = library_values;
     super::present(library)?;
-    // SAFETY: the caller promises what `Options::read` asks for.
+    // SAFETY: the caller upholds the contract of `Options::read`.
     let options = unsafe { Options::read(number, options, values) }?;
-    // SAFETY: the caller promises what `read_file` asks for.
+    // SAFETY: the caller upholds the contract of `read_file`.
     let bytes = unsafe { read_file(name) }?;
-    // SAFETY: the caller promises what `load` asks for.
+    // SAFETY: the caller upholds the contract of `load`.
     unsafe {
         load(
             library,
@@ -320,7 +319,7 @@ pub(crate) unsafe fn cuKernelGetAttribute(
     device: CUdevice,
 ) -> Result {
     check_device(device)?;
-    // SAFETY: the caller promises what `attribute` asks for.
+    // SAFETY: the caller upholds the contract of `attribute`.
     unsafe { attribute(value, which, kernel) }
 }
 
@@ -342,6 +341,6 @@ pub(crate) fn cuLibraryGetUnifiedFunction(
     function.present()?;
     find(library)?;
     symbol.get()?;
-    // As natively where a library has none.
+    // As natively for a library without one.
     Err(Status::INVALID_VALUE)
 }

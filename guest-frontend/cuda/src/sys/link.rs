@@ -1,8 +1,7 @@
 //! Linking of images at run time (CUDA Driver API, Module Management).
 //!
-//! A link in progress is the guest's alone, so that it moves with the program.
-//! Its inputs are linked when it is completed: what is wrong with one is
-//! reported then.
+//! A link in progress exists only in the guest, so that it moves with the program. Its
+//! inputs are sent and linked on completion, which therefore reports errors in them.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
@@ -20,13 +19,13 @@ use super::{Result, present, put, put_if};
 use crate::current;
 use crate::objects::{self, Found, InContext, Object};
 
-/// CU_JIT_INPUT_PTX, whose text a zero may end.
+/// CU_JIT_INPUT_PTX; the text may end with a zero.
 const PTX: u32 = 1;
 /// CU_JIT_INPUT_NVVM, the last kind.
 const LAST: u32 = 5;
 
-/// Whether machine code, PTX or a fat binary begins as one of them does. PTX is
-/// the machine code of the software GPU.
+/// Whether an image begins as its kind requires: machine code, PTX or a fat binary. PTX
+/// counts as machine code, because it is that of the software GPU.
 fn is_image(kind: u32, image: &[u8]) -> bool {
     let is_text = image.first().is_some_and(u8::is_ascii);
     kind > FATBINARY || is_binary(image) || is_text
@@ -61,7 +60,7 @@ unsafe fn add(
         let text = image.iter().position(|byte| *byte == 0);
         image.truncate(text.unwrap_or(image.len()));
     }
-    // SAFETY: the caller promises what `Options::read` asks for.
+    // SAFETY: the caller upholds the contract of `Options::read`.
     let options = unsafe { Options::read(number, options, values) }?;
     if !is_image(kind, &image) {
         return Err(Status::INVALID_IMAGE);
@@ -89,10 +88,10 @@ pub(crate) unsafe fn cuLinkCreate(
 ) -> Result {
     present(state)?;
     let current = current::current()?;
-    // SAFETY: the caller promises what `Options::read` asks for.
+    // SAFETY: the caller upholds the contract of `Options::read`.
     let options = unsafe { Options::read(number, options, values) }?;
-    // SAFETY: the caller promises what `Options::tell` asks for. `state` is null or writable,
-    // as the caller promises.
+    // SAFETY: the caller upholds the contract of `Options::tell`. `state` is null or
+    // writable, as the caller promises.
     unsafe {
         options.tell("", "");
         put(
@@ -125,11 +124,11 @@ pub(crate) unsafe fn cuLinkAddData(
     if size > MOST {
         return Err(Status::OUT_OF_MEMORY);
     }
-    // Messages need not name an input.
+    // The name is only for messages.
     let name = name.get().unwrap_or("an input");
     // SAFETY: `data` holds `size` bytes, as the caller promises
     let image = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) }.to_vec();
-    // SAFETY: the caller promises what `add` asks for.
+    // SAFETY: the caller upholds the contract of `add`.
     unsafe { add(state, kind, name, image, (number, options, values)) }
 }
 
@@ -143,17 +142,17 @@ pub(crate) unsafe fn cuLinkAddFile(
     options: *mut c_int,
     values: *mut *mut c_void,
 ) -> Result {
-    // What is wrong with the link and the options is told before the file is looked for.
+    // Errors in the link and the options are reported before those of the file.
     find(state)?;
-    // SAFETY: the caller promises what `Options::read` asks for.
+    // SAFETY: the caller upholds the contract of `Options::read`.
     unsafe { Options::read(number, options, values) }?;
-    // SAFETY: the caller promises what `read_file` asks for.
+    // SAFETY: the caller upholds the contract of `read_file`.
     let mut image = unsafe { read_file(path) }?;
-    // The zero that ends PTX is no part of other images.
+    // `read_file` appended a zero for PTX.
     image.pop();
     // SAFETY: `path` is null or readable, as the caller promises.
     let name = unsafe { super::text(path) }?;
-    // SAFETY: the caller promises what `add` asks for.
+    // SAFETY: the caller upholds the contract of `add`.
     unsafe { add(state, kind, name, image, (number, options, values)) }
 }
 
@@ -176,15 +175,15 @@ pub(crate) unsafe fn cuLinkComplete(
         let _ = paragpu_client::take_detail();
         match link.session.modules().link(&parts, &options.numbers) {
             Ok((linked, log)) => {
-                // SAFETY: the caller promises what `Options::tell` asks for.
+                // SAFETY: the caller upholds the contract of `Options::tell`.
                 unsafe { options.tell(&log, "") };
-                // PTX of the software GPU ends as text does.
+                // The linked image of the software GPU is PTX text, which ends with a zero.
                 let mut linked = linked;
                 linked.push(0);
                 work.image = Some(linked.into_boxed_slice());
             }
             Err(status) => {
-                // SAFETY: the caller promises what `Options::tell` asks for.
+                // SAFETY: the caller upholds the contract of `Options::tell`.
                 unsafe { options.tell("", &paragpu_client::take_detail()) };
                 return Err(status);
             }

@@ -1,4 +1,4 @@
-//! Where memory lies: a device, the host, or a NUMA node of the host.
+//! Locations of memory: a device, the host, or a NUMA node of the host.
 
 use std::ffi::c_int;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use super::{Result, device, unsupported_use};
 use crate::managed::Location;
 use crate::objects::pool::Place;
 
-/// CU_MEM_LOCATION_TYPE_NONE: of managed memory, no preferred location.
+/// CU_MEM_LOCATION_TYPE_NONE: no preferred location of managed memory.
 const NONE: c_int = 0;
 /// CU_MEM_LOCATION_TYPE_DEVICE.
 pub const DEVICE: c_int = 1;
@@ -25,13 +25,13 @@ pub const PINNED: c_int = 1;
 /// CU_MEM_ALLOCATION_TYPE_MANAGED.
 pub const MANAGED: c_int = 2;
 
-/// Has the machine this NUMA node? Without NUMA it has node 0.
+/// Whether the machine has this NUMA node. Without NUMA it has node 0.
 pub fn is_node(id: c_int) -> bool {
     let listed = || PathBuf::from(format!("/sys/devices/system/node/node{id}")).exists();
     id == 0 || (id > 0 && listed())
 }
 
-/// The ordinal of the device whose memory a graph allocates.
+/// The ordinal of the device on which a memory node of a graph allocates.
 pub fn ordinal_of(properties: &cudaMemPoolProps) -> Result<u32> {
     match pool_place(properties)? {
         Place::Device(ordinal) => Ok(ordinal),
@@ -41,7 +41,7 @@ pub fn ordinal_of(properties: &cudaMemPoolProps) -> Result<u32> {
     }
 }
 
-/// The device of a location, which nothing else may be.
+/// The device of a location; an error for any other location.
 pub fn device_of(location: &cudaMemLocation) -> Result<CUdevice> {
     if location.r#type == DEVICE {
         Ok(location.id)
@@ -50,7 +50,7 @@ pub fn device_of(location: &cudaMemLocation) -> Result<CUdevice> {
     }
 }
 
-/// Where a pool of these properties has its memory.
+/// The location of the memory of a pool with these properties.
 pub fn pool_place(properties: &cudaMemPoolProps) -> Result<Place> {
     match properties.allocType {
         PINNED | MANAGED => place(&properties.location, properties.allocType),
@@ -58,7 +58,7 @@ pub fn pool_place(properties: &cudaMemPoolProps) -> Result<Place> {
     }
 }
 
-/// Where memory of an allocation type and a location lies.
+/// The location of memory of an allocation type.
 pub fn place(location: &cudaMemLocation, kind: c_int) -> Result<Place> {
     let named = |id| Location {
         kind: location.r#type,
@@ -75,7 +75,7 @@ pub fn place(location: &cudaMemLocation, kind: c_int) -> Result<Place> {
         }
         (MANAGED, HOST) => Ok(Place::Managed(named(0))),
         (MANAGED, HOST_NUMA) if is_node(location.id) => Ok(Place::Managed(named(location.id))),
-        // Natively, too, what is no location at all is not a wrong value.
+        // As natively, an unknown type of location is not INVALID_VALUE.
         (_, kind) if !(NONE..=HOST_NUMA_CURRENT).contains(&kind) => Err(Status::NOT_SUPPORTED),
         _ => Err(Status::INVALID_VALUE),
     }

@@ -19,9 +19,9 @@ struct Callback {
     function: unsafe extern "C" fn(*mut c_void, c_int, *mut c_char, usize),
     data: *mut c_void,
 }
-// SAFETY: the program registered it for messages of all its threads.
+// SAFETY: the program registered it for messages of all threads.
 unsafe impl Send for Callback {}
-// SAFETY: as above; nothing of it changes.
+// SAFETY: as above; it is immutable.
 unsafe impl Sync for Callback {}
 
 impl Callback {
@@ -30,8 +30,8 @@ impl Callback {
             return;
         };
         let text = text.into_raw();
-        // SAFETY: the program's promise in cuLogsRegisterCallback; the text is ours, ends with
-        // a zero after `length` bytes, and is taken back.
+        // SAFETY: the program registered the function to be called so. The text ends with a
+        // zero after `length` bytes, and is freed after the call.
         unsafe {
             (self.function)(self.data, ERROR, text, message.len());
             drop(CString::from_raw(text));
@@ -70,11 +70,12 @@ pub(crate) fn cuLogsUnregisterCallback(handle: CUlogsCallbackHandle) -> Result {
 }
 
 pub(crate) fn cuLogsCurrent(iterator: Out<'_, CUlogIterator>, _flags: c_uint) -> Result {
-    // NVIDIA's driver does not look at the flags here.
+    // NVIDIA's driver ignores the flags here.
     iterator.put(log::with(log::Messages::next))
 }
 
-/// The messages from the iterator on, which advances if they fit.
+/// The messages since the iterator, if they fit in `room` bytes; the iterator then advances
+/// to the end.
 ///
 /// # Safety
 /// `iterator` is null or readable and writable.
@@ -100,7 +101,7 @@ pub(crate) unsafe fn cuLogsDumpToFile(
 ) -> Result {
     none(flags)?;
     let mut options = std::fs::OpenOptions::new();
-    // SAFETY: the caller promises what `take` asks for.
+    // SAFETY: the caller upholds the contract of `take`.
     let text = unsafe { take(iterator, usize::MAX) }.ok_or(Status::INVALID_VALUE)?;
     let file = options.append(true).create(true).open(path.get()?);
     let mut file = file.map_err(|_| Status::INVALID_VALUE)?;
@@ -119,19 +120,19 @@ pub(crate) unsafe fn cuLogsDumpToMemory(
     super::present(buffer)?;
     // SAFETY: the pointer is null or writable, as the caller promises.
     let size = unsafe { size.as_mut() }.ok_or(Status::INVALID_VALUE)?;
-    // After an error nothing was written.
+    // The size is 0 after an error.
     let given = std::mem::take(size);
     none(flags)?;
-    // One byte is the zero at the end.
+    // One byte is for the zero at the end.
     let room = given.checked_sub(1).ok_or(Status::INVALID_VALUE)?;
-    // SAFETY: the caller promises what `take` asks for.
+    // SAFETY: the caller upholds the contract of `take`.
     let text = unsafe { take(iterator, room) }.ok_or(Status::INVALID_VALUE)?;
     if text.is_empty() {
         return Ok(());
     }
     *size = text.len();
-    // SAFETY: `buffer` holds `*size` bytes, as the caller promises, and the text with
-    // its zero is no longer.
+    // SAFETY: `buffer` holds `*size` bytes, as the caller promises, and `take` limited the
+    // text to one less.
     unsafe {
         std::ptr::copy_nonoverlapping(text.as_ptr().cast(), buffer, text.len());
         buffer.add(text.len()).write(0);

@@ -50,7 +50,7 @@ pub(crate) fn cuMemAllocManaged(
     address.put(found)
 }
 
-/// The location that a device number means; -1 is the host.
+/// The location with a device number; -1 is the host.
 fn by_device(number: CUdevice) -> Result<Location> {
     if number == CPU {
         return Ok(Location::host());
@@ -59,7 +59,7 @@ fn by_device(number: CUdevice) -> Result<Location> {
     Ok(Location::device(number))
 }
 
-/// A location of the program's: a device, the host or one of its nodes.
+/// Checks a location that the program gives: a device, the host or one of its nodes.
 fn by_location(location: cudaMemLocation) -> Result<Location> {
     match location.r#type {
         1 => by_device(location.id),
@@ -141,7 +141,7 @@ pub(crate) fn cuMemPrefetchAsync_v2(
     prefetch(address, size, by_location(location)?, stream)
 }
 
-/// The ranges of a batch, each all in one allocation.
+/// The ranges of a batch, each inside one allocation.
 ///
 /// # Safety
 /// `addresses` and `sizes` are null or point to `count` values.
@@ -156,8 +156,8 @@ unsafe fn ranges(
     if count == 0 || flags != 0 || legacy {
         return Err(Status::INVALID_VALUE);
     }
-    // SAFETY: `addresses` holds `count` of them, as the caller promises. `sizes` holds `count`
-    // of them, as the caller promises.
+    // SAFETY: `addresses` points to `count` elements, as the caller promises. `sizes`
+    // points to `count` elements, as the caller promises.
     let (addresses, sizes) = (unsafe { list(addresses, count) }?, unsafe {
         list(sizes, count)
     }?);
@@ -170,7 +170,8 @@ unsafe fn ranges(
         .collect()
 }
 
-/// Prefetches ranges, each to the location of its run.
+/// Prefetches ranges. Each run of ranges, which begins at an index in `firsts`, has a
+/// location.
 ///
 /// # Safety
 /// `locations` and `firsts` are null or point to `count` records.
@@ -183,13 +184,13 @@ unsafe fn prefetch_all(
     if count > ranges.len() {
         return Err(Status::INVALID_VALUE);
     }
-    // SAFETY: `locations` holds `count` of them, as the caller promises.
+    // SAFETY: `locations` points to `count` elements, as the caller promises.
     let locations = unsafe { list(locations, count) }?;
     let locations: Vec<Location> = locations
         .iter()
         .map(|location| by_location(*location))
         .collect::<Result<_>>()?;
-    // SAFETY: `firsts` holds `count` of them, as the caller promises.
+    // SAFETY: `firsts` points to `count` elements, as the caller promises.
     let places = batch::attributes(ranges.len(), unsafe { list(firsts, count) }?)?;
     for ((address, size), place) in ranges.iter().zip(places) {
         let location = *locations.get(place).ok_or(Status::INVALID_VALUE)?;
@@ -210,13 +211,14 @@ pub(crate) unsafe fn cuMemPrefetchBatchAsync(
     flags: u64,
     stream: CUstream,
 ) -> Result {
-    // SAFETY: the caller promises what `ranges` asks for.
+    // SAFETY: the caller upholds the contract of `ranges`.
     let ranges = unsafe { ranges(addresses, sizes, count, flags, stream) }?;
-    // SAFETY: the caller promises what `prefetch_all` asks for.
+    // SAFETY: the caller upholds the contract of `prefetch_all`.
     unsafe { prefetch_all(&ranges, locations, firsts, location_count) }
 }
 
-// What is discarded may be read as it was: CUDA leaves open what is there.
+// Discarding has no effect: CUDA leaves the contents of discarded memory undefined, so they
+// may stay.
 
 /// # Safety
 /// As CUDA's manual says for cuMemDiscardBatchAsync.
@@ -227,7 +229,7 @@ pub(crate) unsafe fn cuMemDiscardBatchAsync(
     flags: u64,
     stream: CUstream,
 ) -> Result {
-    // SAFETY: the caller promises what `ranges` asks for.
+    // SAFETY: the caller upholds the contract of `ranges`.
     unsafe { ranges(addresses, sizes, count, flags, stream) }.map(|_| ())
 }
 
@@ -243,9 +245,9 @@ pub(crate) unsafe fn cuMemDiscardAndPrefetchBatchAsync(
     flags: u64,
     stream: CUstream,
 ) -> Result {
-    // SAFETY: the caller promises what `ranges` asks for.
+    // SAFETY: the caller upholds the contract of `ranges`.
     let ranges = unsafe { ranges(addresses, sizes, count, flags, stream) }?;
-    // SAFETY: the caller promises what `prefetch_all` asks for.
+    // SAFETY: the caller upholds the contract of `prefetch_all`.
     unsafe { prefetch_all(&ranges, locations, firsts, location_count) }
 }
 
@@ -294,10 +296,10 @@ unsafe fn attribute(
     } else {
         return Err(Status::INVALID_VALUE);
     };
-    // What is left over is no device.
+    // -2 stands for no device, in the rest of the buffer.
     let values = values.into_iter().chain(std::iter::repeat(-2));
     for (at, value) in values.take(words).enumerate() {
-        // SAFETY: there is room for so many words, as the caller promises.
+        // SAFETY: there is room for that many words, as the caller promises.
         unsafe { place.cast::<c_int>().add(at).write(value) };
     }
     Ok(())
@@ -313,7 +315,7 @@ pub(crate) unsafe fn cuMemRangeGetAttribute(
     size: usize,
 ) -> Result {
     current::current()?;
-    // SAFETY: the program's buffer, as CUDA's manual asks.
+    // SAFETY: the program's buffer, as CUDA's manual requires.
     unsafe { attribute(data, data_size, which, address, size as u64) }
 }
 
@@ -332,8 +334,8 @@ pub(crate) unsafe fn cuMemRangeGetAttributes(
         return Err(Status::INVALID_VALUE);
     }
     for at in 0..count {
-        // SAFETY: arrays of `count`, and buffers of the sizes told, as CUDA's
-        // manual asks.
+        // SAFETY: arrays of `count` elements and buffers of the given sizes, as CUDA's
+        // manual requires.
         unsafe {
             let (place, room) = (data.add(at).read(), data_sizes.add(at).read());
             attribute(place, room, attributes.add(at).read(), address, size as u64)?;

@@ -17,12 +17,12 @@ use crate::objects::context::forget_memory;
 use crate::objects::pool;
 use crate::{current, managed};
 
-/// Rows of pitched memory begin at a multiple of this; CUDA's own value.
+/// Alignment in bytes of the rows of pitched memory, as natively.
 const PITCH: usize = 512;
 
-/// Whether the program itself can access the memory that a device has at an address.
+/// Whether the program itself can access device memory at an address.
 pub fn is_programs(address: u64) -> bool {
-    // `__managed__` variables lie in the arena.
+    // `__managed__` variables are at addresses of the arena.
     managed::contains(address)
         || match is_in_arena(address) {
             true => is_seen(address),
@@ -30,17 +30,16 @@ pub fn is_programs(address: u64) -> bool {
         }
 }
 
-/// The session whose device memory an address is, with its place: that of the
-/// address, or the current context's for module variables.
+/// The session that has device memory at an address: the one whose arena contains it or,
+/// for module variables, that of the current context.
 pub fn owner(address: u64) -> Result<&'static Session> {
     let current = current::current()?;
     let named = ordinal_of(address).and_then(device::session_if_open);
     Ok(named.unwrap_or(current.session))
 }
 
-/// The session whose memory an address is, also for a thread without a current
-/// context: that of the address; for module variables the current context's, or
-/// the first that is open.
+/// As [`owner`], also for a thread without a current context: for module variables, it is
+/// then the first open session.
 pub fn holder(address: u64) -> Option<&'static Session> {
     let current = || Some(current::current_if_any()?.session);
     let named = ordinal_of(address).and_then(device::session_if_open);
@@ -106,7 +105,7 @@ pub(crate) fn cuMemFree_v2(address: CUdeviceptr) -> Result {
     release(session, address)
 }
 
-/// Frees device memory, managed memory or memory of a pool in the host.
+/// Frees device memory, managed memory, or host memory of a pool.
 pub fn release(session: &Session, address: u64) -> Result {
     pointer::forget(address);
     forget_memory(address);

@@ -1,6 +1,6 @@
-//! Memsets (CUDA Driver API, Memory Management). They return before device memory
-//! is set, as CUDA's do; those without a stream wait where the host reads the
-//! memory as well ("API synchronization behavior").
+//! Memsets (CUDA Driver API, Memory Management). As in CUDA, they return before device
+//! memory is set. Those without a stream wait if the host can access the memory as well
+//! ("API synchronization behavior").
 
 use paragpu_abi::CUstream;
 
@@ -28,7 +28,7 @@ pub(super) fn set(
     )
 }
 
-/// As [`set`], and waits where the host reads the memory or the program asked for it
+/// As [`set`], and waits if the host can access the memory or the program asked for it
 /// (cuPointerSetAttribute).
 pub(super) fn set_in_order(
     destination: u64,

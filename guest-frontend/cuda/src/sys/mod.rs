@@ -1,8 +1,7 @@
 //! The C boundary: the exported functions.
 //!
-//! The functions here take pointers from a C program and rely on it to follow
-//! CUDA's manual, so they are `unsafe`. Each unsafe block names the promise of the
-//! caller on which it relies.
+//! The functions here take pointers from a C program and rely on it to follow CUDA's
+//! manual, so they are `unsafe`. Each unsafe block names the promise on which it relies.
 #![allow(non_snake_case, clippy::too_many_arguments)]
 #![allow(clippy::not_unsafe_ptr_arg_deref)]
 
@@ -64,7 +63,7 @@ pub mod texture_reference;
 pub mod user_object;
 pub mod virtual_memory;
 
-/// Prints once that a function is not supported.
+/// Prints, once per function, that it is not supported.
 pub(crate) fn unsupported(name: &str, said: &AtomicBool) -> Status {
     if !said.swap(true, Ordering::Relaxed) {
         eprintln!("paragpu: not supported: {name}");
@@ -72,7 +71,7 @@ pub(crate) fn unsupported(name: &str, said: &AtomicBool) -> Status {
     Status::NOT_SUPPORTED
 }
 
-/// Prints once that a use of a supported function is not supported.
+/// Prints, once per place, that a use of a supported function is not supported.
 macro_rules! unsupported_use {
     ($what:expr) => {{
         static SAID: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
@@ -116,8 +115,8 @@ unsafe fn clear<T>(place: *mut T) {
     }
 }
 
-/// Refuses a null pointer. What is there need not be a value yet, so that
-/// [`get`] would not do for a place that is written to.
+/// Refuses a null pointer. For memory that is to be written, unlike [`get`], which needs an
+/// initialized value.
 fn present<T>(place: *const T) -> Result {
     if place.is_null() || address::is_device_only(place.addr() as u64) {
         return Err(Status::INVALID_VALUE);
@@ -125,8 +124,8 @@ fn present<T>(place: *const T) -> Result {
     Ok(())
 }
 
-/// Reads through a pointer that must not be null, and not of memory that only
-/// devices reach.
+/// Reads through a pointer that must not be null or an address that only devices can
+/// access.
 ///
 /// # Safety
 /// `place` is null, a device's, or points to a `T` that nothing writes to for
@@ -139,17 +138,17 @@ unsafe fn get<'a, T>(place: *const T) -> Result<&'a T> {
 
 /// Copies bytes to memory that the program frees with C's `free`.
 fn to_malloc(bytes: &[u8]) -> Result<*mut u8> {
-    // SAFETY: a plain allocation.
+    // SAFETY: it only allocates.
     let place = unsafe { libc::malloc(bytes.len().max(1)) }.cast::<u8>();
     if place.is_null() {
         return Err(Status::OUT_OF_MEMORY);
     }
-    // SAFETY: just allocated, of that many bytes.
+    // SAFETY: it was just allocated with that many bytes.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
     Ok(place)
 }
 
-/// Text of the program, which must be UTF-8.
+/// A C string of the program, which must be UTF-8.
 ///
 /// # Safety
 /// `place` is null, or a C string that nothing writes to for `'a`.
@@ -163,7 +162,7 @@ unsafe fn text<'a>(place: *const std::ffi::c_char) -> Result<&'a str> {
         .map_err(|_| Status::INVALID_VALUE)
 }
 
-/// Writes text, cut and ended with a zero, into `length` bytes.
+/// Writes text to `length` bytes, cut to fit and ended with a zero.
 ///
 /// # Safety
 /// `place` is null or writable for `length` bytes.

@@ -17,8 +17,8 @@ use crate::managed;
 use crate::objects::{self, Found, InContext, Object};
 use crate::settings::settings;
 
-/// Loads an image, or what is linked of the fat binaries that it was made of, where
-/// it has nothing for the device itself; also what was loaded.
+/// Loads an image. If it has no code for the device, links and loads the fat binaries from
+/// which it was made. Also returns the bytes that were loaded.
 fn load_or_link<'a>(
     session: &Session,
     image: &Image<'a>,
@@ -46,10 +46,10 @@ fn load_or_link<'a>(
     Ok((modules.load(&linked, options)?, Cow::Owned(linked)))
 }
 
-/// Loads an image, telling the program what the loader said.
+/// Loads an image, and writes the loader's messages to the program's buffers.
 ///
 /// # Safety
-/// `options`' buffers must be writable.
+/// The buffers of `options` must be writable.
 pub unsafe fn load_image<'a>(
     session: &Session,
     image: &Image<'a>,
@@ -58,7 +58,7 @@ pub unsafe fn load_image<'a>(
     let _ = paragpu_client::take_detail();
     match load_or_link(session, image, &options.numbers) {
         Ok((module, loaded)) => {
-            // SAFETY: the caller promises what `Options::tell` asks for.
+            // SAFETY: the caller upholds the contract of `Options::tell`.
             unsafe { options.tell(module.log(), "") };
             Ok((module, loaded))
         }
@@ -67,7 +67,7 @@ pub unsafe fn load_image<'a>(
             if status == Status::NO_BINARY_FOR_GPU {
                 paragpu_client::explain(status, &detail);
             }
-            // SAFETY: the caller promises what `Options::tell` asks for.
+            // SAFETY: the caller upholds the contract of `Options::tell`.
             unsafe { options.tell("", &detail) };
             Err(status)
         }
@@ -77,11 +77,11 @@ pub unsafe fn load_image<'a>(
 /// Loads an image into the current context.
 ///
 /// # Safety
-/// `place` is null or writable; the buffers of `options` still are.
+/// `place` is null or writable, and the buffers of `options` are still writable.
 unsafe fn load(place: *mut CUmodule, image: &Image<'_>, options: &Options) -> Result {
     present(place)?;
     let current = current::current()?;
-    // SAFETY: the caller promises what `load_image` asks for.
+    // SAFETY: the caller upholds the contract of `load_image`.
     let (object, _) = unsafe { load_image(current.session, image, options) }?;
     // SAFETY: `place` is null or writable, as the caller promises.
     unsafe {
@@ -100,11 +100,11 @@ unsafe fn load(place: *mut CUmodule, image: &Image<'_>, options: &Options) -> Re
 }
 
 fn no_options() -> Result<Options> {
-    // SAFETY: of no options nothing is read.
+    // SAFETY: with no options, nothing is read.
     unsafe { Options::read(0, std::ptr::null(), std::ptr::null_mut()) }
 }
 
-/// The bytes of a file of the program.
+/// Reads a file of the program, and appends a zero.
 ///
 /// # Safety
 /// `name` is null or a C string.
@@ -129,7 +129,7 @@ pub fn find(module: CUmodule) -> Result<Found> {
         .ok_or(Status::INVALID_HANDLE)
 }
 
-/// The result.
+/// The module of a handle that was found.
 pub fn inner(found: &Found) -> Result<&InContext<Module>> {
     match &***found {
         Object::Module(inner, _) => Ok(inner),
@@ -137,9 +137,9 @@ pub fn inner(found: &Found) -> Result<&InContext<Module>> {
     }
 }
 
-/// The kernel behind a CUfunction, or a CUkernel in its place.
+/// The kernel of a CUfunction, or of a CUkernel that is passed as one.
 pub struct Callable {
-    /// Where it runs.
+    /// The session in which it runs.
     pub session: &'static Session,
     found: Found,
 }
@@ -154,7 +154,7 @@ impl Callable {
     }
 }
 
-/// The kernel behind a handle.
+/// Finds the kernel of a handle.
 pub fn callable(function: CUfunction) -> Result<Callable> {
     let mut found = objects::find(function).ok_or(Status::INVALID_HANDLE)?;
     if let Object::Kernel(kernel) = &**found {
@@ -167,8 +167,8 @@ pub fn callable(function: CUfunction) -> Result<Callable> {
     Ok(Callable { session, found })
 }
 
-/// A C string of a function's name that lives as long as the process; the
-/// same function has the same one.
+/// A function's name as a C string that lives as long as the process. Each name is kept
+/// once.
 fn kept_name(function: &Function) -> *const c_char {
     use parking_lot::Mutex;
     use std::collections::HashMap;
@@ -250,16 +250,16 @@ fn set_cache_config(function: CUfunction, config: c_int) -> Result {
 /// As CUDA's manual says for cuModuleLoad.
 pub(crate) unsafe fn cuModuleLoad(module: *mut CUmodule, name: *const c_char) -> Result {
     super::present(module)?;
-    // SAFETY: the caller promises what `read_file` asks for.
+    // SAFETY: the caller upholds the contract of `read_file`.
     let bytes = unsafe { read_file(name) }?;
-    // SAFETY: the caller promises what `load` asks for.
+    // SAFETY: the caller upholds the contract of `load`.
     unsafe { load(module, &Image::read(bytes.as_ptr().cast())?, &no_options()?) }
 }
 
 /// # Safety
 /// As CUDA's manual says for cuModuleLoadData.
 pub(crate) unsafe fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> Result {
-    // SAFETY: the caller promises what `load` asks for.
+    // SAFETY: the caller upholds the contract of `load`.
     unsafe { load(module, &Image::read(image)?, &no_options()?) }
 }
 
@@ -272,7 +272,7 @@ pub(crate) unsafe fn cuModuleLoadDataEx(
     options: *mut c_int,
     values: *mut *mut c_void,
 ) -> Result {
-    // SAFETY: the caller promises what `load` asks for.
+    // SAFETY: the caller upholds the contract of `load`.
     unsafe {
         load(
             module,
@@ -285,7 +285,7 @@ pub(crate) unsafe fn cuModuleLoadDataEx(
 /// # Safety
 /// As CUDA's manual says for cuModuleLoadFatBinary.
 pub(crate) unsafe fn cuModuleLoadFatBinary(module: *mut CUmodule, image: *const c_void) -> Result {
-    // SAFETY: the caller promises what `load` asks for.
+    // SAFETY: the caller upholds the contract of `load`.
     unsafe { load(module, &Image::read(image)?, &no_options()?) }
 }
 
@@ -338,8 +338,8 @@ fn function_of(module: CUmodule, found: &Found, name: &str) -> Result<CUfunction
     }))
 }
 
-/// Calls `each` with the functions of a module, in the order of their
-/// enumeration, until it says that it is done; returns whether it did.
+/// Calls `each` with the functions of a module, in order of enumeration, until it returns
+/// true. Returns whether it did.
 pub fn for_each_function(
     module: CUmodule,
     mut each: impl FnMut(CUfunction) -> bool,
@@ -366,7 +366,7 @@ pub(crate) unsafe fn cuModuleEnumerateFunctions(
     let (mut at, most) = (0, number as usize);
     for_each_function(module, |function| {
         if at < most {
-            // SAFETY: the program gives room for `number` functions.
+            // SAFETY: the program's array has room for `number` functions.
             unsafe { functions.add(at).write(function) };
             at += 1;
         }
@@ -375,7 +375,7 @@ pub(crate) unsafe fn cuModuleEnumerateFunctions(
     Ok(())
 }
 
-/// Place and size of a variable; the name of a kernel is an invalid value.
+/// The address and size of a variable. As natively, the name of a kernel is INVALID_VALUE.
 pub fn global(session: &Session, module: &Module, name: &str) -> Result<(u64, u64)> {
     let modules = session.modules();
     if module.knows_global(name) {
@@ -387,14 +387,14 @@ pub fn global(session: &Session, module: &Module, name: &str) -> Result<(u64, u6
         }
         status
     })?;
-    // The program reaches a managed variable by the same address.
+    // A managed variable has the same address for the program and the device.
     match managed_variable(session, module, name) {
         Err(status) if status != Status::NOT_FOUND => Err(status),
         _ => Ok(found),
     }
 }
 
-/// A variable in managed memory by its name: address and bytes.
+/// The address and size of a `__managed__` variable.
 pub fn managed_variable(session: &Session, module: &Module, name: &str) -> Result<(u64, u64)> {
     let (address, size) = session.modules().managed(module, name)?;
     managed::insert_variable(address, size, session.ordinal());

@@ -1,5 +1,5 @@
-//! Occupancy (CUDA Driver API, Occupancy). What the device says is asked once
-//! for the same arguments; the rest is computed here.
+//! Occupancy (CUDA Driver API, Occupancy). The device's answers are cached by arguments;
+//! the rest is computed here.
 
 use std::ffi::{c_int, c_uint};
 
@@ -13,8 +13,7 @@ use super::module::{Callable, callable};
 use super::{Result, present, put};
 use crate::current::current;
 
-/// The kernel of a question, which CUDA answers only where there is a current
-/// context.
+/// The kernel of a query. As natively, queries need a current context.
 fn of(function: CUfunction) -> Result<Callable> {
     current()?;
     callable(function)
@@ -34,8 +33,8 @@ pub(super) fn blocks(
         .occupancy_blocks(function, block_size, shared as u64, flags)
 }
 
-/// Largest block size that gives the most threads on a multiprocessor, and the
-/// grid that then fills the device.
+/// The largest block size with the most threads per multiprocessor, and the number of such
+/// blocks that fills the device.
 ///
 /// # Safety
 /// `shared_of` may be called with any block size.
@@ -57,11 +56,11 @@ unsafe fn potential(
     let warp = limits.warp.cast_signed();
     let full = limits.threads_of_multiprocessor.cast_signed();
     let mut best = (0, 0, 0);
-    // From the largest multiple of a warp down; the largest itself need not be
+    // From the maximum down, then in multiples of a warp. The maximum itself need not be
     // one.
     let mut size = most;
     while size > 0 {
-        // SAFETY: the caller gave it to be called with the size of a block
+        // SAFETY: the caller promises that it may be called with any block size.
         let bytes = shared_of.map_or(shared, |of| unsafe { of(size) });
         let blocks = session
             .modules()
@@ -79,7 +78,7 @@ unsafe fn potential(
     Ok((blocks * limits.multiprocessors.cast_signed(), size))
 }
 
-/// Writes what [`potential`] finds.
+/// Writes the result of [`potential`].
 ///
 /// # Safety
 /// `grid` and `block` are null or writable; `shared_of` may be called with any
@@ -98,7 +97,7 @@ pub(super) unsafe fn put_potential(
     if limit < 0 {
         return Err(Status::INVALID_VALUE);
     }
-    // SAFETY: the caller promises what `potential` asks for.
+    // SAFETY: the caller upholds the contract of `potential`.
     let (blocks, size) = unsafe { potential(&of(function)?, shared_of, shared, limit, flags) }?;
     // SAFETY: each place is null or writable, as the caller promises.
     unsafe {
@@ -140,7 +139,7 @@ pub(crate) unsafe fn cuOccupancyMaxActiveClusters(
     config: In<'_, CUlaunchConfig>,
 ) -> Result {
     let number = number.present()?;
-    // SAFETY: the caller promises what `shape_of` asks for.
+    // SAFETY: the caller upholds the contract of `shape_of`.
     let shape = unsafe { super::launch::shape_of(config.get()?) }?;
     let callable = of(function)?;
     let modules = callable.session.modules();
@@ -155,7 +154,7 @@ pub(crate) unsafe fn cuOccupancyMaxPotentialClusterSize(
     config: In<'_, CUlaunchConfig>,
 ) -> Result {
     let size = size.present()?;
-    // SAFETY: the caller promises what `shape_of` asks for.
+    // SAFETY: the caller upholds the contract of `shape_of`.
     let shape = unsafe { super::launch::shape_of(config.get()?) }?;
     if shape.grid.contains(&0) || shape.block.contains(&0) {
         return Err(Status::INVALID_VALUE);

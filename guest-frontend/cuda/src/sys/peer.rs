@@ -1,5 +1,5 @@
-//! What crosses between devices, host and adapters (CUDA Driver API, Peer
-//! Context Memory Access and Device Management).
+//! Access between devices, host and network adapters (CUDA Driver API, Peer Context Memory
+//! Access and Device Management).
 
 use std::ffi::{c_int, c_uint};
 
@@ -10,7 +10,7 @@ use super::graph::list;
 use super::{Result, device, present};
 use crate::current;
 
-/// CUatomicOperations are below this.
+/// Number of CUatomicOperations.
 const OPERATIONS: c_int = 13;
 /// CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX.
 const CURRENT_CONTEXT: c_int = 0;
@@ -18,7 +18,7 @@ const CURRENT_CONTEXT: c_int = 0;
 const TO_OWNER: c_int = 100;
 const TO_ALL_DEVICES: c_int = 200;
 
-/// Says of each operation that the link does not do it.
+/// Reports that the link supports none of the operations.
 ///
 /// # Safety
 /// `capabilities` is null or writable and `operations` null or readable, both
@@ -26,7 +26,7 @@ const TO_ALL_DEVICES: c_int = 200;
 unsafe fn none(capabilities: *mut c_uint, operations: *const c_int, count: c_uint) -> Result {
     present(capabilities)?;
     let count = usize::try_from(count).map_err(|_| Status::INVALID_VALUE)?;
-    // SAFETY: `operations` holds `count` of them, as the caller promises.
+    // SAFETY: `operations` points to `count` elements, as the caller promises.
     let operations = unsafe { list(operations, count) }?;
     let known = |operation: &c_int| (0..OPERATIONS).contains(operation);
     if operations.is_empty() || !operations.iter().all(known) {
@@ -51,7 +51,7 @@ pub(crate) unsafe fn cuDeviceGetP2PAtomicCapabilities(
     if device::ordinal(from)? == device::ordinal(to)? {
         return Err(Status::INVALID_DEVICE);
     }
-    // SAFETY: the caller promises what `none` asks for.
+    // SAFETY: the caller upholds the contract of `none`.
     unsafe { none(capabilities, operations, count) }
 }
 
@@ -64,7 +64,7 @@ pub(crate) unsafe fn cuDeviceGetHostAtomicCapabilities(
     number: CUdevice,
 ) -> Result {
     device::ordinal(number)?;
-    // SAFETY: the caller promises what `none` asks for.
+    // SAFETY: the caller upholds the contract of `none`.
     unsafe { none(capabilities, operations, count) }
 }
 

@@ -1,4 +1,4 @@
-//! What an address is (CUDA Driver API, Unified Addressing).
+//! Attributes of addresses (CUDA Driver API, Unified Addressing).
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -41,11 +41,12 @@ const DEVICE: c_uint = 2;
 /// CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE.
 const READ_WRITE: c_uint = 3;
 
-/// Memory with SYNC_MEMOPS: its number (BUFFER_ID), by first address. Device memory
-/// that comes to lie at the same address has another number; of other memory the
-/// entry goes with it ([`forget`]).
+/// Allocations with SYNC_MEMOPS: their BUFFER_ID, by first address. A later device
+/// allocation at the same address has another BUFFER_ID, so its entry does not match.
+/// Entries of other memory are removed with it ([`forget`]).
 static SYNCHRONIZING: RwLock<BTreeMap<u64, u64>> = RwLock::new(BTreeMap::new());
-/// Whether [`SYNCHRONIZING`] ever had an entry: most programs never ask for it.
+/// Whether [`SYNCHRONIZING`] ever had an entry. Most programs never set the attribute, and
+/// their copies skip the lookup.
 static ANY_SYNCHRONIZES: AtomicBool = AtomicBool::new(false);
 
 /// The facts about an address.
@@ -67,8 +68,8 @@ impl Known {
     }
 }
 
-/// Ends a copy or memset without `Async` in its name: it waits for its work where
-/// memory that it uses has SYNC_MEMOPS, and otherwise as the API says for it.
+/// Ends a copy or memset without `Async` in its name. Waits for the stream if memory that
+/// it used has SYNC_MEMOPS.
 pub(super) fn finish(used: &[u64], stream: CUstream) -> Result {
     if !ANY_SYNCHRONIZES.load(Ordering::Relaxed) {
         return Ok(());
@@ -85,7 +86,7 @@ pub(super) fn finish(used: &[u64], stream: CUstream) -> Result {
     }
 }
 
-/// Memory that begins here is no more.
+/// Forgets the attribute of memory that has been freed.
 pub(super) fn forget(start: u64) {
     if ANY_SYNCHRONIZES.load(Ordering::Relaxed) {
         SYNCHRONIZING.write().remove(&start);
@@ -101,7 +102,7 @@ fn known(address: u64) -> Result<Option<Known>> {
             kind: if managed { DEVICE } else { HOST },
             start: pinned.address,
             size: pinned.size,
-            // Far from the numbers of device memory.
+            // Bit 62 keeps it apart from the IDs of device memory.
             id: 1 << 62 | pinned.address,
             device: pinned.device + offset,
             host: Some(address),
@@ -148,7 +149,7 @@ fn known(address: u64) -> Result<Option<Known>> {
     }))
 }
 
-/// Writes an attribute of memory that is known.
+/// Writes an attribute of known memory.
 ///
 /// # Safety
 /// `place` is writable and aligned for the type that CUDA's manual gives the
@@ -169,7 +170,8 @@ unsafe fn attribute(place: *mut c_void, which: c_int, known: &Known) -> Result {
             MEMORY_TYPE => place.cast::<c_uint>().write(known.kind),
             DEVICE_POINTER => {
                 if let (Some(host), true) = (known.host, known.kind == HOST) {
-                    // The caller may give it to a kernel.
+                    // The program may pass the address to a kernel, so a shadow must become
+                    // visible.
                     let _ = known.session.host().device_address(host);
                 }
                 place.cast::<u64>().write(known.device);
@@ -183,7 +185,7 @@ unsafe fn attribute(place: *mut c_void, which: c_int, known: &Known) -> Result {
                 .cast::<c_int>()
                 .write(c_int::from(known.synchronizes())),
             IS_HW_DECOMPRESS_CAPABLE => place.cast::<c_int>().write(0),
-            // A byte in C.
+            // These are a byte wide in C.
             IS_LEGACY_CUDA_IPC_CAPABLE | IS_GPU_DIRECT_RDMA_CAPABLE => place.cast::<u8>().write(0),
             BUFFER_ID | MEMORY_BLOCK_ID => place.cast::<u64>().write(known.id),
             DEVICE_ORDINAL => place
@@ -236,7 +238,7 @@ pub(crate) unsafe fn cuPointerGetAttribute(
     if place.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    // SAFETY: the caller promises what `attribute` asks for.
+    // SAFETY: the caller upholds the contract of `attribute`.
     unsafe { attribute(place, which, &known(address)?.ok_or(Status::INVALID_VALUE)?) }
 }
 
@@ -262,13 +264,13 @@ pub(crate) unsafe fn cuPointerGetAttributes(
             return Err(Status::INVALID_VALUE);
         }
         match &known {
-            // SAFETY: the caller promises what `nothing` asks for.
+            // SAFETY: the caller upholds the contract of `nothing`.
             None => unsafe { nothing(place, which) }?,
             Some(known) if which == HOST_POINTER && known.host.is_none() => {
-                // SAFETY: the caller promises what `nothing` asks for.
+                // SAFETY: the caller upholds the contract of `nothing`.
                 unsafe { nothing(place, which) }?;
             }
-            // SAFETY: the caller promises what `attribute` asks for.
+            // SAFETY: the caller upholds the contract of `attribute`.
             Some(known) => unsafe { attribute(place, which, known) }?,
         }
     }

@@ -1,13 +1,13 @@
 //! Memory pools (CUDA Driver API, Stream Ordered Memory Allocator).
 //!
-//! All pools of a device are the session's memory. An allocation is there when
-//! the call returns, which is before the stream gets to it; memory freed in a
-//! stream is used again in that stream, or when all work posted before is over.
-//! What other processes may have is never kept.
+//! All pools of a device use the session's memory. An allocation exists when the call
+//! returns, before the stream gets to it. Memory freed in a stream is reused in that
+//! stream, or when all work posted before is complete. Memory that other processes may use
+//! is never kept for reuse.
 //!
-//! Pools in the host have pinned memory of the session whose stream allocates, and
-//! managed pools have managed memory, which is pinned as well. Both are reached by
-//! the program and by that device, whatever access is set.
+//! Pools in the host use pinned memory of the session whose stream allocates, and managed
+//! pools use managed memory, which is pinned as well. The program and that device can
+//! access both, regardless of the access that is set.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -51,9 +51,9 @@ pub(super) const DESCRIPTOR: c_int = 1;
 /// CU_MEM_ACCESS_FLAGS_PROT_READWRITE.
 const READ_WRITE: c_int = 3;
 
-/// The pools of a place.
+/// The pools of a location; handles as numbers.
 struct Pools {
-    /// Made at the first question.
+    /// Created on first use.
     default: usize,
     current: usize,
 }
@@ -64,7 +64,7 @@ impl Pools {
         current: 0,
     };
 
-    /// The default pool is there.
+    /// Creates the default pool if it does not exist.
     fn of(&mut self, place: Place) -> &mut Self {
         if self.default == 0 {
             self.default = insert(Pool::new(place, 0)).addr();
@@ -76,7 +76,7 @@ impl Pools {
 
 static POOLS: [Mutex<Pools>; MAX_DEVICES as usize] =
     [const { Mutex::new(Pools::NONE) }; MAX_DEVICES as usize];
-/// Those that are no device's.
+/// The pools of locations other than devices.
 static ELSEWHERE: Mutex<BTreeMap<Place, Pools>> = Mutex::new(BTreeMap::new());
 
 fn with_pools_of<R>(place: Place, with: impl FnOnce(&mut Pools) -> R) -> Result<R> {
@@ -93,8 +93,7 @@ fn with_pools<R>(device: CUdevice, with: impl FnOnce(&mut Pools) -> R) -> Result
     with_pools_of(Place::Device(device::ordinal(device)?), with)
 }
 
-/// [`with_pools`] of functions that call a device that does not exist an invalid
-/// value.
+/// [`with_pools`] for functions that return INVALID_VALUE for a device that does not exist.
 fn with_current<R>(device: CUdevice, with: impl FnOnce(&mut Pools) -> R) -> Result<R> {
     let ordinal = device::ordinal(device).map_err(|_| Status::INVALID_VALUE)?;
     with_pools_of(Place::Device(ordinal), with)
@@ -208,7 +207,7 @@ pub(crate) unsafe fn cuMemAllocFromPoolAsync(
     unsafe { put(address, allocate(size, stream, Some(pool))?) }
 }
 
-/// Frees memory of a pool in the host in the order of a stream.
+/// Frees host memory of a pool in the order of a stream.
 fn free_in_host(address: u64, named: &Named) -> Result {
     let (session, _) = host::pinned(address).ok_or(Status::INVALID_VALUE)?;
     let (own, stream) = named.both()?;
@@ -218,6 +217,8 @@ fn free_in_host(address: u64, named: &Named) -> Result {
         if std::ptr::eq(session, own) {
             return session.host().free_pooled(address, stream);
         }
+        // The session that has the memory cannot order the free after another device's
+        // stream.
         own.streams().synchronize(stream)?;
         session.host().free(address)
     })
@@ -440,7 +441,7 @@ pub(crate) unsafe fn cuMemPoolSetAttribute(
     })
 }
 
-/// The access of a location to a pool's memory.
+/// The access that a location has to a pool's memory.
 fn access_of(pool: &Pool, location: &cudaMemLocation) -> Result<c_int> {
     let has = |has: bool| Ok(if has { READ_WRITE } else { 0 });
     match (pool.place(), location.r#type) {
@@ -455,7 +456,7 @@ fn access_of(pool: &Pool, location: &cudaMemLocation) -> Result<c_int> {
     }
 }
 
-/// Gives a location the access to a pool's memory, or takes it.
+/// Sets the access of a location to a pool's memory.
 fn set_access(pool: &Pool, location: &cudaMemLocation, flags: c_int) -> Result {
     match (pool.place(), location.r#type) {
         (Place::Device(own), _) => {

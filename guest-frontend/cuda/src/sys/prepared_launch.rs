@@ -15,15 +15,15 @@ use crate::objects;
 
 /// Maximum number of bytes of parameters (CUDA C++ Programming Guide: 32,764).
 const MOST: usize = 32_764;
-/// Functions after which those that are gone are looked for.
+/// When this many functions have prepared launches, those that no longer exist are removed.
 const MANY: usize = 256;
 
-/// What a function's next launch has.
+/// The configuration of a function's next launch.
 #[derive(Debug, Clone)]
 struct Prepared {
     block: [u32; 3],
     shared: u32,
-    /// Bytes of all parameters, as the program said.
+    /// Bytes of all parameters, as set by cuParamSetSize.
     size: usize,
     parameters: Vec<u8>,
 }
@@ -41,7 +41,7 @@ impl Default for Prepared {
 
 static PREPARED: Mutex<Option<HashMap<u64, Prepared>>> = Mutex::new(None);
 
-/// Changes what a function's next launch has.
+/// Changes the configuration of a function's next launch.
 fn prepare(function: CUfunction, change: impl FnOnce(&mut Prepared)) -> Result {
     callable(function)?;
     let mut all = PREPARED.lock();
@@ -56,7 +56,7 @@ fn prepare(function: CUfunction, change: impl FnOnce(&mut Prepared)) -> Result {
     Ok(())
 }
 
-/// Puts bytes among a function's parameters.
+/// Sets bytes of a function's parameters.
 pub(super) fn set(function: CUfunction, offset: c_int, bytes: &[u8]) -> Result {
     let offset = usize::try_from(offset).map_err(|_| Status::INVALID_VALUE)?;
     let end = offset.checked_add(bytes.len()).filter(|end| *end <= MOST);
@@ -117,7 +117,7 @@ pub(crate) fn cuFuncSetSharedSize(function: CUfunction, bytes: c_uint) -> Result
 }
 
 pub(crate) fn cuParamSetSize(function: CUfunction, bytes: c_uint) -> Result {
-    // The launch refuses a size that is too large, as natively.
+    // As natively, only the launch refuses a size that is too large.
     prepare(function, |prepared| prepared.size = bytes as usize)
 }
 

@@ -49,9 +49,9 @@ fn create(stream: *mut CUstream, flags: c_uint, priority: c_int) -> Result<CUstr
     })))
 }
 
-/// A pointer of the program that is handed to another thread.
+/// A pointer of the program that is passed to another thread.
 struct Carried(*mut c_void);
-// SAFETY: the program gave it for use by a thread of the library.
+// SAFETY: the program passed it for use by a thread of the library.
 unsafe impl Send for Carried {}
 
 /// # Safety
@@ -115,7 +115,8 @@ pub(crate) fn cuStreamWaitEvent(stream: CUstream, waited: CUevent, flags: c_uint
             "cuStreamWaitEvent of another device's event in a capture"
         ));
     }
-    // Another device's event: its worker cannot be waited for in order.
+    // The event belongs to another device, whose worker this stream's worker cannot wait
+    // for. The guest waits instead.
     inner.session.synchronize_event(&inner.object)
 }
 
@@ -208,7 +209,7 @@ pub(crate) unsafe fn cuStreamSetAttribute(
     stream.attributes().set(attribute, value, limits)
 }
 
-/// What a device allows of attributes.
+/// The limits of a device for stream attributes.
 pub(super) fn limits(session: &Session) -> Result<Limits> {
     let snapshot = session.snapshot()?;
     let limit = |which, least| {
@@ -238,7 +239,7 @@ pub(crate) unsafe fn cuLaunchHostFunc(
     let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
     if stream.is_capturing() {
-        // SAFETY: the caller promises what `host_call` asks for.
+        // SAFETY: the caller upholds the contract of `host_call`.
         return stream.capture_host(unsafe { host_call::host_call(Some(function), argument) }?);
     }
     let argument = Carried(argument);
@@ -246,7 +247,7 @@ pub(crate) unsafe fn cuLaunchHostFunc(
         stream,
         Box::new(move || {
             let argument = argument;
-            // SAFETY: the program's own function with the program's argument.
+            // SAFETY: the program registered this function to be called with this argument.
             unsafe { function(argument.0) }
         }),
     )
@@ -270,7 +271,7 @@ pub(crate) fn cuStreamAddCallback(
         Box::new(move || {
             let (argument, handle) = (argument, handle);
             let status = session.check().err().unwrap_or(Status::SUCCESS);
-            // SAFETY: the program's own function with the program's argument.
+            // SAFETY: the program registered this function to be called with this argument.
             unsafe { function(handle.0, status.0.cast_signed(), argument.0) }
         }),
     )

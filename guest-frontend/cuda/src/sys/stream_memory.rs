@@ -1,5 +1,5 @@
-//! Words that streams write and wait for (CUDA Driver API, Stream Memory
-//! Operations), also as nodes of graphs.
+//! Streams that write words or wait for them (CUDA Driver API, Stream Memory Operations),
+//! also as nodes of graphs.
 
 use std::ffi::c_uint;
 use std::sync::Arc;
@@ -25,9 +25,9 @@ const FLUSH_REMOTE_WRITES: u32 = 3;
 const WAIT_64: u32 = 4;
 const WRITE_64: u32 = 5;
 const BARRIER: u32 = 6;
-/// CU_STREAM_WAIT_VALUE_FLUSH: needs CAN_FLUSH_REMOTE_WRITES, which is 0 here.
+/// CU_STREAM_WAIT_VALUE_FLUSH. Refused, because CAN_FLUSH_REMOTE_WRITES is 0.
 const FLUSH: u32 = 1 << 30;
-/// Most operations in one call.
+/// Maximum number of operations in one call.
 const MOST: usize = 256;
 
 /// The low and the high half of a word.
@@ -36,7 +36,7 @@ fn halves(word: u64) -> [u32; 2] {
     [[a, b, c, d], [e, f, g, h]].map(u32::from_le_bytes)
 }
 
-/// The contents of a program's record.
+/// Decodes an operation.
 fn operation(given: &[u64; 6]) -> Result<MemoryOperation> {
     let [first, address, value, last, ..] = *given;
     let [kind, behind] = halves(first);
@@ -71,8 +71,8 @@ unsafe fn operations(
     if count == 0 || count > MOST {
         return Err(Status::INVALID_VALUE);
     }
-    // SAFETY: every record is as large as its padding.
-    // SAFETY: `first` holds `count` of them, as the caller promises.
+    // SAFETY: every record is as large as its padding. SAFETY: `first` points to `count`
+    // elements, as the caller promises.
     let given = unsafe { list(first, count) }?.iter();
     // SAFETY: every field of the union is numbers, and `pad` is all of it.
     let given: Vec<[u64; 6]> = given.map(|one| unsafe { one.pad }).collect();
@@ -86,7 +86,8 @@ fn operate(stream: CUstream, operations: Vec<MemoryOperation>, given: Vec<[u64; 
     session.copies().operate(operations, given, stream)
 }
 
-/// CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER is one of the first version and of batches.
+/// Refuses flags. CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER exists only in the first version
+/// and in batches.
 fn without_flags(flags: c_uint) -> Result {
     if flags == 0 {
         Ok(())
@@ -150,15 +151,15 @@ pub(crate) unsafe fn cuStreamBatchMemOp(
         return Err(Status::INVALID_VALUE);
     }
     if count == 0 {
-        // No work, as natively.
+        // As natively, nothing is submitted.
         return named_stream::named(stream)?.both().map(drop);
     }
-    // SAFETY: the caller promises what `operations` asks for.
+    // SAFETY: the caller upholds the contract of `operations`.
     let (operations, given) = unsafe { operations(records, count) }?;
     operate(stream, operations, given)
 }
 
-/// A node's work.
+/// The work of a node.
 ///
 /// # Safety
 /// `given` is null, or a record whose list has as many records as it says.
@@ -169,7 +170,7 @@ pub unsafe fn node(given: *const CUDA_BATCH_MEM_OP_NODE_PARAMS) -> Result<Work> 
         return Err(Status::INVALID_VALUE);
     }
     let session = session_of(given.ctx)?;
-    // SAFETY: the caller promises what `operations` asks for.
+    // SAFETY: the caller upholds the contract of `operations`.
     let (operations, given) = unsafe { operations(given.paramArray, given.count) }?;
     Ok(Work::Memory(Arc::new(MemoryWork {
         ordinal: session.ordinal(),
@@ -187,7 +188,7 @@ pub(crate) unsafe fn cuGraphAddBatchMemOpNode(
     count: usize,
     given: *const CUDA_BATCH_MEM_OP_NODE_PARAMS,
 ) -> Result {
-    // SAFETY: the caller promises what `add` asks for.
+    // SAFETY: the caller upholds the contract of `add`.
     unsafe { add(place, graph, after, count, node(given)?) }
 }
 
@@ -198,7 +199,7 @@ pub(crate) fn cuGraphBatchMemOpNodeGetParams(
     let Work::Memory(work) = work_of(node)? else {
         return Err(Status::INVALID_VALUE);
     };
-    // The list is the node's own, as long as it does this.
+    // The node owns the list, which stays valid until the node's operations change.
     place.put(CUDA_BATCH_MEM_OP_NODE_PARAMS {
         ctx: crate::current::current_if_any().map_or(
             std::ptr::null_mut::<std::ffi::c_void>() as CUcontext,
@@ -218,7 +219,7 @@ pub(crate) unsafe fn cuGraphBatchMemOpNodeSetParams(
 ) -> Result {
     let given = given.get()?;
     set(place, |had| match had {
-        // SAFETY: the caller promises what `node` asks for.
+        // SAFETY: the caller upholds the contract of `node`.
         Work::Memory(_) => unsafe { node(given) },
         _ => Err(Status::INVALID_VALUE),
     })
@@ -232,6 +233,6 @@ pub(crate) unsafe fn cuGraphExecBatchMemOpNodeSetParams(
     given: In<'_, CUDA_BATCH_MEM_OP_NODE_PARAMS>,
 ) -> Result {
     let given = given.get()?;
-    // SAFETY: the caller promises what `node` asks for.
+    // SAFETY: the caller upholds the contract of `node`.
     graph_exec::set(exec, place, |_| unsafe { node(given) })
 }

@@ -1,5 +1,5 @@
-//! Tensor maps (CUDA Driver API, Tensor Map Object Management). The host's driver
-//! packs them: their layout is the GPU's own.
+//! Tensor maps (CUDA Driver API, Tensor Map Object Management). The host's driver packs
+//! them, because their layout depends on the GPU.
 
 use std::ffi::{c_int, c_void};
 
@@ -12,16 +12,16 @@ use super::graph::list;
 use super::{Result, device, present};
 use crate::current;
 
-/// Most dimensions.
+/// Maximum number of dimensions.
 const MOST: u32 = 5;
-/// A tensor map lies at a multiple of this.
+/// Alignment of a tensor map in bytes.
 const ALIGNMENT: usize = 64;
 /// [`TensorBox::kind`].
 const TILED: u32 = 0;
 const IM2COL: u32 = 1;
 const IM2COL_WIDE: u32 = 2;
 
-/// Of each value its bits, zeros after the last.
+/// The bits of each value, padded with zeros.
 fn padded<const N: usize, T: Copy>(values: &[T], bits: impl Fn(T) -> u64) -> [u64; N] {
     let mut padded = [0; N];
     for (place, value) in padded.iter_mut().zip(values) {
@@ -55,11 +55,11 @@ unsafe fn tensor(
         data_type: data_type.cast_unsigned(),
         rank,
         address: address.addr() as u64,
-        // SAFETY: `dimensions` holds `count` of them, as the caller promises.
+        // SAFETY: `dimensions` points to `count` elements, as the caller promises.
         dimensions: padded(unsafe { list(dimensions, count) }?, |value| value),
-        // SAFETY: the pointer leads to as many of them, as the caller promises.
+        // SAFETY: the pointer leads to that many elements, as the caller promises.
         strides: padded(unsafe { list(strides, count - 1) }?, |value| value),
-        // SAFETY: `steps` holds `count` of them, as the caller promises.
+        // SAFETY: `steps` points to `count` elements, as the caller promises.
         element_strides: padded(unsafe { list(steps, count) }?, u64::from),
     })
 }
@@ -71,7 +71,7 @@ fn session() -> Result<&'static Session> {
     }
 }
 
-/// Has a tensor map made.
+/// Has the host encode a tensor map, and writes it to `place`.
 ///
 /// # Safety
 /// `place` is null, or writable for a tensor map where it is aligned.
@@ -129,14 +129,14 @@ pub(crate) unsafe fn cuTensorMapEncodeTiled(
     promotion: c_int,
     fill: c_int,
 ) -> Result {
-    // SAFETY: the caller promises what `tensor` asks for.
+    // SAFETY: the caller upholds the contract of `tensor`.
     let tensor = unsafe { tensor(data_type, rank, address, dimensions, strides, steps) }?;
     let part = TensorBox {
-        // SAFETY: the pointer leads to as many of them, as the caller promises.
+        // SAFETY: the pointer leads to that many elements, as the caller promises.
         extent: padded(unsafe { list(extent, rank as usize) }?, u64::from),
         ..NO_PART
     };
-    // SAFETY: the caller promises what `encode` asks for.
+    // SAFETY: the caller upholds the contract of `encode`.
     unsafe {
         encode(
             place,
@@ -164,23 +164,23 @@ pub(crate) unsafe fn cuTensorMapEncodeIm2col(
     promotion: c_int,
     fill: c_int,
 ) -> Result {
-    // SAFETY: the caller promises what `tensor` asks for.
+    // SAFETY: the caller upholds the contract of `tensor`.
     let tensor = unsafe { tensor(data_type, rank, address, dimensions, strides, steps) }?;
-    // Without channels and images.
+    // The dimensions without channels and images.
     let space = (rank as usize)
         .checked_sub(2)
         .ok_or(Status::INVALID_VALUE)?;
     let part = TensorBox {
         kind: IM2COL,
-        // SAFETY: `lower` holds `space` of them, as the caller promises.
+        // SAFETY: `lower` points to `space` elements, as the caller promises.
         lower: padded(unsafe { list(lower, space) }?, signed),
-        // SAFETY: `upper` holds `space` of them, as the caller promises.
+        // SAFETY: `upper` points to `space` elements, as the caller promises.
         upper: padded(unsafe { list(upper, space) }?, signed),
         channels,
         pixels,
         ..NO_PART
     };
-    // SAFETY: the caller promises what `encode` asks for.
+    // SAFETY: the caller upholds the contract of `encode`.
     unsafe {
         encode(
             place,
@@ -209,7 +209,7 @@ pub(crate) unsafe fn cuTensorMapEncodeIm2colWide(
     promotion: c_int,
     fill: c_int,
 ) -> Result {
-    // SAFETY: the caller promises what `tensor` asks for.
+    // SAFETY: the caller upholds the contract of `tensor`.
     let tensor = unsafe { tensor(data_type, rank, address, dimensions, strides, steps) }?;
     let part = TensorBox {
         kind: IM2COL_WIDE,
@@ -220,7 +220,7 @@ pub(crate) unsafe fn cuTensorMapEncodeIm2colWide(
         mode: mode.cast_unsigned(),
         ..NO_PART
     };
-    // SAFETY: the caller promises what `encode` asks for.
+    // SAFETY: the caller upholds the contract of `encode`.
     unsafe {
         encode(
             place,

@@ -21,7 +21,8 @@ use super::{Result, array, get, present, put};
 use crate::current;
 use crate::objects::{Bindless, InContext};
 
-/// What a value that kernels are given stands for, with what it was made of.
+/// The object behind a value that is passed to kernels, with the descriptors from which it
+/// was created.
 struct Entry {
     object: Bindless,
     resource: CUDA_RESOURCE_DESC,
@@ -70,7 +71,7 @@ fn look<R>(surface: bool, value: u64, read: impl FnOnce(&Entry) -> R) -> Result<
         .ok_or(Status::INVALID_VALUE)
 }
 
-/// Ends what a context holds.
+/// Destroys the objects of a context that has ended.
 pub fn end_of_context(handle: u64) {
     let mut entries = entries();
     let ended: Vec<Entry> = entries
@@ -83,7 +84,7 @@ pub fn end_of_context(handle: u64) {
         .collect();
     drop(entries);
     for entry in ended {
-        // What the host says no longer matters.
+        // Errors do not matter: the context has ended.
         let _ = destroy(&entry);
     }
 }
@@ -220,7 +221,7 @@ pub(crate) unsafe fn cuTexObjectCreate(
     let (from, how) = (unsafe { get(from) }?, unsafe { get(how) }?);
     let current = current::current()?;
     let spec = TextureSpec {
-        // SAFETY: the caller promises what `resource` asks for.
+        // SAFETY: the caller upholds the contract of `resource`.
         resource: unsafe { resource(from) }?,
         sampling: sampling(how)?,
         // SAFETY: the pointer is null or readable, as the caller promises.

@@ -1,5 +1,5 @@
-//! Texture references that a program makes (CUDA Driver API, Texture Reference
-//! Management). Those of modules, through which kernels read, are not served.
+//! Texture references that a program creates (CUDA Driver API, Texture Reference
+//! Management). Those of modules, through which kernels read, are not supported.
 
 use std::ffi::{c_int, c_uint};
 
@@ -13,10 +13,10 @@ use crate::current;
 use crate::objects::texture_reference::{Bound, TextureReference};
 use crate::objects::{self, Object};
 
-/// CU_TRSA_OVERRIDE_FORMAT, without which nothing is bound.
+/// CU_TRSA_OVERRIDE_FORMAT, which binding an array requires.
 const OVERRIDE_FORMAT: c_uint = 1;
 
-/// Looks at a reference, or changes it.
+/// Calls `then` with a reference.
 fn with<R>(named: CUtexref, then: impl FnOnce(&mut TextureReference) -> Result<R>) -> Result<R> {
     let found = objects::find(named).ok_or(Status::INVALID_HANDLE)?;
     match &**found {
@@ -70,7 +70,7 @@ fn bind(named: CUtexref, bound: Bound, flags: c_uint) -> Result {
     })
 }
 
-/// Refuses addresses of no device memory.
+/// Refuses addresses outside device memory.
 fn check(address: CUdeviceptr) -> Result {
     let session = memory::owner(address)?;
     session
@@ -88,7 +88,7 @@ pub(crate) unsafe fn cuTexRefSetAddress_v2(
     address: CUdeviceptr,
     size: usize,
 ) -> Result {
-    // All device memory is aligned for textures; told before anything is checked.
+    // All device memory is aligned for textures. Written before anything is checked.
     // SAFETY: null or writable, as the caller promises.
     unsafe { put_if(offset, 0) };
     with(named, |reference| {
@@ -157,9 +157,9 @@ pub(crate) fn cuTexRefSetMipmapLevelClamp(named: CUtexref, least: f32, most: f32
 /// # Safety
 /// As CUDA's manual says for cuTexRefSetBorderColor.
 pub(crate) unsafe fn cuTexRefSetBorderColor(named: CUtexref, color: *mut f32) -> Result {
-    // Four components.
+    // The color has four components.
     with(named, |it| {
-        // SAFETY: null or readable for so many, as the caller promises.
+        // SAFETY: null or readable for that many, as the caller promises.
         it.border = *unsafe { get(color.cast_const().cast::<[f32; 4]>()) }?;
         Ok(())
     })
@@ -244,6 +244,6 @@ pub(crate) fn cuTexRefGetMipmapLevelClamp(
 /// As CUDA's manual says for cuTexRefGetBorderColor.
 pub(crate) unsafe fn cuTexRefGetBorderColor(place: *mut f32, named: CUtexref) -> Result {
     let color = with(named, |it| Ok(it.border))?;
-    // SAFETY: null or writable for so many, as the caller promises.
+    // SAFETY: null or writable for that many, as the caller promises.
     unsafe { super::put(place.cast::<[f32; 4]>(), color) }
 }

@@ -11,7 +11,7 @@ use super::boundary::Out;
 use super::{Result, graph, host_call};
 use crate::objects::{self, Object};
 
-/// CU_USER_OBJECT_NO_DESTRUCTOR_SYNC, which CUDA demands.
+/// CU_USER_OBJECT_NO_DESTRUCTOR_SYNC, which CUDA requires.
 const NO_DESTRUCTOR_SYNC: c_uint = 1;
 /// CU_GRAPH_USER_OBJECT_MOVE.
 const MOVE: c_uint = 1;
@@ -24,7 +24,7 @@ fn find(object: CUuserObject) -> Result<Arc<UserObject>> {
     }
 }
 
-/// A number of references: at least one, at most INT_MAX.
+/// Checks a number of references: 1 to INT_MAX.
 fn some(count: c_uint) -> Result<u32> {
     if count == 0 || i32::try_from(count).is_err() {
         return Err(Status::INVALID_VALUE);
@@ -46,7 +46,7 @@ pub(crate) unsafe fn cuUserObjectCreate(
         return Err(Status::INVALID_VALUE);
     }
     let references = some(references)?;
-    // SAFETY: the caller promises what `host_call` asks for.
+    // SAFETY: the caller upholds the contract of `host_call`.
     let destroy = unsafe { host_call::host_call(destroy, data) }?;
     place.put(objects::insert_with(|handle| {
         let ended = Box::new(move || {

@@ -1,7 +1,8 @@
 //! Virtual memory management (CUDA Driver API, Virtual Memory Management).
 //!
-//! An address names its device here, so a reservation is of the current
-//! context's device, or of the first one, and takes memory of that device.
+//! Here an address determines its device. So a reservation belongs to the device of the
+//! current context, or to the first device, and only memory of that device can be mapped in
+//! it.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{BorrowedFd, IntoRawFd as _};
@@ -24,16 +25,16 @@ use crate::shared_handle::{self, SharedHandles};
 
 /// CUmemAllocationGranularity_flags: minimum and recommended.
 const GRANULARITIES: std::ops::RangeInclusive<c_int> = 0..=1;
-/// Handles carry the device's ordinal, one more, above this.
+/// From this bit on, a handle contains the device's ordinal plus one.
 const ORDINAL: u32 = 48;
 
-/// A handle as the program has it: the session's number of the allocation, and
-/// the session's device.
+/// The handle of an allocation for the program: the session's handle, and the device's
+/// ordinal.
 fn handle(session: &Session, number: u64) -> u64 {
     (u64::from(session.ordinal()) + 1) << ORDINAL | number
 }
 
-/// The session and its number of an allocation.
+/// The session of a program's handle, and its handle in that session.
 fn allocation(handle: u64) -> Result<(&'static Session, u64)> {
     let ordinal = (handle >> ORDINAL).checked_sub(1);
     let session = ordinal
@@ -58,7 +59,7 @@ fn any_session() -> Result<&'static Session> {
     }
 }
 
-/// Where an allocation is to lie, and on which device.
+/// The location that an allocation requests, and its device if it names one.
 fn place_of(properties: &CUmemAllocationProp) -> Result<(Place, Option<u32>)> {
     if properties.r#type != PINNED {
         return Err(Status::INVALID_VALUE);
@@ -134,7 +135,7 @@ pub(crate) unsafe fn cuMemCreate(
     if asked.requestedHandleTypes & !DESCRIPTOR != 0 {
         return Err(unsupported_use!("cuMemCreate for handles of this type"));
     }
-    // Compressible memory may always come without compression.
+    // Requests for compression are hints, and may be ignored.
     let [_, direct, usage @ ..] = asked.allocFlags;
     if direct != 0 {
         return Err(unsupported_use!("cuMemCreate for GPUDirect RDMA"));
@@ -160,13 +161,13 @@ pub(crate) unsafe fn cuMemCreate(
     unsafe { put(place, handle(session, number)) }
 }
 
-/// Handles that descriptors stand for, each held once.
+/// Allocations that were exported as descriptors. Each descriptor holds a reference.
 static SHARED: SharedHandles<u64> = SharedHandles::none();
 
-/// Gives up what was held for descriptors that nobody has any more.
+/// Releases the references of descriptors that have been closed everywhere.
 fn release_closed() {
     for handle in SHARED.take_closed() {
-        // A session that is over has nothing to be given back to.
+        // Fails if the session has ended, and its memory with it.
         let _ = cuMemRelease(handle);
     }
 }
@@ -190,7 +191,7 @@ pub(crate) unsafe fn cuMemExportToShareableHandle(
     }
     release_closed();
     let name = match space.offer(number) {
-        // No daemon to tell: good within this process.
+        // Without a daemon, the descriptor is valid in this process only.
         Err(Status::NOT_SUPPORTED) => SharedName::bare(Kind::Allocation, 0),
         offered => offered?,
     };
@@ -210,7 +211,7 @@ pub(crate) fn cuMemImportFromShareableHandle(
     given: *mut c_void,
     kind: c_int,
 ) -> Result {
-    // SAFETY: the program's, as long as the call.
+    // SAFETY: the program keeps it open during the call.
     let descriptor = unsafe { ipc::descriptor(given, kind) }?;
     let Some(handle) = SHARED.find(descriptor) else {
         return import(place, descriptor);
@@ -220,7 +221,8 @@ pub(crate) fn cuMemImportFromShareableHandle(
     place.put(handle)
 }
 
-/// Memory of another process: of the current context's device, or the first.
+/// Imports memory of another process, for the device of the current context or the first
+/// device.
 fn import(place: Out<'_, u64>, descriptor: BorrowedFd<'_>) -> Result {
     let bytes = shared_handle::carried(descriptor).ok_or(Status::INVALID_VALUE)?;
     let name = SharedName::from_bytes(&bytes, Kind::Allocation)?;
@@ -273,7 +275,7 @@ pub(crate) fn cuMemMap(
     handle: u64,
     flags: u64,
 ) -> Result {
-    // CUDA has no maps of later parts.
+    // CUDA supports neither offsets nor flags.
     if offset != 0 || flags != 0 {
         return Err(Status::INVALID_VALUE);
     }
@@ -295,8 +297,8 @@ pub(crate) fn cuMemUnmap(address: CUdeviceptr, size: usize) -> Result {
     owner(address)?.virtual_memory().unmap(address, size as u64)
 }
 
-/// The side of a session that a location means; `None` for another device, which cannot
-/// access its memory.
+/// The side of a session at a location; `None` for another device, which cannot access its
+/// memory.
 fn side_of(session: &Session, location: &cudaMemLocation) -> Result<Option<Side>> {
     match location.r#type {
         DEVICE => {
@@ -342,7 +344,7 @@ pub(crate) unsafe fn cuMemSetAccess(
     count: usize,
 ) -> Result {
     let session = owner(address)?;
-    // SAFETY: `access` holds `count` of them, as the caller promises.
+    // SAFETY: `access` points to `count` elements, as the caller promises.
     let access = unsafe { list(access, count) }?;
     if access.is_empty() {
         return Err(Status::INVALID_VALUE);

@@ -1,4 +1,4 @@
-//! Creates processes in namespaces.
+//! Creates processes in namespaces, from a process with one thread.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -6,22 +6,22 @@ use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::raw::c_char;
 
-/// Capabilities, as capability.h numbers them.
+/// Capabilities, numbered as in linux/capability.h.
 const CAP_SETGID: u32 = 6;
 const CAP_SETUID: u32 = 7;
 const CAP_SETPCAP: u32 = 8;
 const CAP_SYS_ADMIN: u32 = 21;
-/// More than there are.
+/// Upper limit of capability numbers. Linux has fewer.
 const CAPABILITIES: u32 = 64;
 
-/// Which namespaces a process gets, beside that of users.
+/// The namespaces of a process, besides a user namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Namespaces {
-    /// None: the host's files, processes and network.
+    /// None: it sees the host's files, processes and network.
     Users,
-    /// All but that of processes: mounts, network, IPC, names of the host.
+    /// All but the PID namespace: mounts, network, IPC, host name, cgroups.
     WithHostsProcesses,
-    /// All.
+    /// All, including the PID namespace.
     All,
 }
 
@@ -41,16 +41,17 @@ impl Namespaces {
     }
 }
 
-/// Numbers of users and groups: those of the new process from 0 on are these.
+/// The map of a user namespace, the same for users and groups: its numbers from 0 on stand
+/// for these of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Map {
-    /// Which one 0 is.
+    /// The host's number for 0.
     pub first: u32,
-    /// How many there are.
+    /// How many numbers are mapped.
     pub count: u32,
 }
 
-/// A program to be started.
+/// A program to start.
 #[derive(Debug)]
 pub struct Program<'a> {
     /// Its file.
@@ -72,31 +73,31 @@ fn check(code: libc::c_int) -> io::Result<libc::c_int> {
     }
 }
 
-/// Splits this process; `None` in the new one.
+/// Forks this process. Returns the child's process ID, or `None` in the child.
 ///
 /// # Errors
-/// Errors of the operating system; [`io::ErrorKind::ResourceBusy`] where it has threads.
+/// Errors of the operating system; [`io::ErrorKind::ResourceBusy`] if it has other
+/// threads.
 pub fn fork() -> io::Result<Option<libc::pid_t>> {
     if std::fs::read_dir("/proc/self/task")?.count() != 1 {
         return Err(io::ErrorKind::ResourceBusy.into());
     }
-    // SAFETY: there is one thread, so that the new process has no lock that
-    // another thread held.
+    // SAFETY: there is one thread, so the child inherits no lock that another thread holds.
     match check(unsafe { libc::fork() })? {
         0 => Ok(None),
         pid => Ok(Some(pid)),
     }
 }
 
-/// Ends the process, and runs nothing of it.
+/// Exits at once, without destructors or exit handlers.
 pub fn exit(code: i32) -> ! {
     // SAFETY: _exit does not return.
     unsafe { libc::_exit(code) }
 }
 
-/// Starts a process in namespaces of its own, which does `then` as user 0 of its
-/// namespace and never returns. It is a child of this process's parent where
-/// `given_away`. The process, and a descriptor of it.
+/// Starts a process in new namespaces. It calls `then` as user 0 of its user namespace, and
+/// exits with the returned status. With `given_away`, it is a child of this process's
+/// parent. Returns its process ID and a pidfd.
 ///
 /// # Errors
 /// Errors of the operating system.
@@ -112,15 +113,15 @@ pub fn start(
     if given_away {
         flags |= libc::CLONE_PARENT;
     }
-    // SAFETY: all zeros are a valid clone_args: no stack of its own, as of fork.
+    // SAFETY: all zeros are a valid clone_args: without a stack, it behaves like fork.
     let mut asked: libc::clone_args = unsafe { std::mem::zeroed() };
     asked.flags = u64::from(flags.cast_unsigned());
     asked.pidfd = (&raw mut pidfd) as u64;
     if !given_away {
         asked.exit_signal = u64::from(libc::SIGCHLD.cast_unsigned());
     }
-    // SAFETY: as fork: this process has one thread (`fork` above made it), and
-    // memory is copied.
+    // SAFETY: as with fork, memory is copied. This process has one thread, because `fork`
+    // above created it.
     let pid = unsafe {
         libc::syscall(
             libc::SYS_clone3,
@@ -131,7 +132,7 @@ pub fn start(
     let pid = libc::pid_t::try_from(pid).unwrap_or(-1);
     if pid == 0 {
         drop(go);
-        // Until the namespace has users.
+        // Waits until the parent has written the maps; before, no user is mapped.
         let mut byte = [0];
         if !matches!(rustix::io::read(&wait, &mut byte), Ok(1)) {
             exit(120);
@@ -143,7 +144,7 @@ pub fn start(
         });
     }
     check(pid)?;
-    // SAFETY: the kernel has just made this descriptor, for this caller.
+    // SAFETY: the kernel has just created this descriptor for this caller.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     let line = format!("0 {} {}\n", map.first, map.count);
     let mapped = ["uid_map", "gid_map"]
@@ -151,24 +152,24 @@ pub fn start(
         .try_for_each(|name| std::fs::write(format!("/proc/{pid}/{name}"), &line));
     let begun = mapped.and_then(|()| Ok(rustix::io::write(&go, &[1])?));
     if let Err(error) = begun {
-        // It ends, as nobody lets it continue.
+        // The child reads the end of the pipe and exits.
         drop(go);
         return Err(error);
     }
     Ok((pid, pidfd))
 }
 
-/// User and group 0 of this namespace, and no other group.
+/// Becomes user and group 0 of the namespace, without other groups.
 fn be_first() -> io::Result<()> {
     become_user(0)
 }
 
-/// This user and group of the namespace, for good, and no other group.
+/// Becomes this user and group of the namespace irrevocably, without other groups.
 ///
 /// # Errors
 /// Errors of the operating system.
 pub fn become_user(user: u32) -> io::Result<()> {
-    // SAFETY: these touch no memory of this program's; it has one thread.
+    // SAFETY: these calls touch no memory of this program, which has one thread.
     unsafe {
         check(libc::setgroups(0, std::ptr::null()))?;
         check(libc::setresgid(user, user, user))?;
@@ -177,7 +178,8 @@ pub fn become_user(user: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Becomes the program; the status of a process that could not.
+/// Executes the program. Returns the exit status if that fails. With `mounts`, the program
+/// may have CAP_SYS_ADMIN in its namespaces.
 #[must_use]
 pub fn run(program: &Program<'_>, mounts: bool) -> i32 {
     let mut kept = vec![CAP_SETUID, CAP_SETGID, CAP_SETPCAP];
@@ -192,10 +194,11 @@ pub fn run(program: &Program<'_>, mounts: bool) -> i32 {
         list.chain([std::ptr::null()]).collect()
     };
     let (arguments, environment) = (pointers(&program.arguments), pointers(&program.environment));
-    // SAFETY: descriptors 0 and 1 are the standard ones, which nothing of this
-    // process owns; the lists end with a null and live until the call is over.
+    // SAFETY: descriptors 0 and 1 are the standard ones, which no value of this process
+    // owns. The lists end with a null pointer and outlive the call.
     unsafe {
-        // A signal to the daemon's terminal is not for its sessions.
+        // A process group of its own: Ctrl-C at the daemon's terminal must not end
+        // sessions.
         if check(libc::setpgid(0, 0)).is_err()
             || check(libc::dup2(program.input.as_raw_fd(), 0)).is_err()
             || check(libc::dup2(program.output.as_raw_fd(), 1)).is_err()
@@ -215,10 +218,11 @@ pub fn run(program: &Program<'_>, mounts: bool) -> i32 {
     127
 }
 
-/// Capabilities that programs of this process may have at most.
+/// Drops all other capabilities from the bounding set, so that a program of this process
+/// cannot gain them.
 fn keep_at_most(kept: &[u32]) -> io::Result<()> {
     for capability in (0..CAPABILITIES).filter(|capability| !kept.contains(capability)) {
-        // SAFETY: it touches no memory.
+        // SAFETY: the call touches no memory.
         let dropped = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
         match check(dropped) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => break,
@@ -228,7 +232,7 @@ fn keep_at_most(kept: &[u32]) -> io::Result<()> {
     Ok(())
 }
 
-/// Closes all descriptors but the standard three and these.
+/// Closes all descriptors except the standard three and these.
 ///
 /// # Errors
 /// Errors of the operating system.
@@ -238,8 +242,8 @@ pub fn close_all_but(kept: &[RawFd]) -> io::Result<()> {
     let mut first = 3;
     for fd in kept.into_iter().chain([libc::c_uint::MAX]) {
         if first < fd {
-            // SAFETY: the process has just been split off, and what it has of
-            // its parent's values it never uses again.
+            // SAFETY: the process has just been forked and never uses the parent's values
+            // again, whose descriptors this closes.
             check(unsafe { libc::close_range(first, fd.saturating_sub(1), 0) })?;
         }
         first = fd.saturating_add(1);
@@ -247,10 +251,10 @@ pub fn close_all_but(kept: &[RawFd]) -> io::Result<()> {
     Ok(())
 }
 
-/// Tells the kernel what the process is called, and that its terminal's signals
-/// are not for it.
+/// Sets the name of the process, and moves it to its own process group, out of reach of the
+/// terminal's signals.
 pub fn introduce(name: &std::ffi::CStr) {
-    // SAFETY: the name ends with a null; neither call keeps it.
+    // SAFETY: the name ends with a null byte, and neither call keeps the pointer.
     unsafe {
         libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0);
         libc::setpgid(0, 0);

@@ -6,8 +6,8 @@ pub mod apart;
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
-/// Keeps descriptors that were inherited by accident from reaching children:
-/// marks all but the standard three close-on-exec.
+/// Marks all descriptors but the standard three close-on-exec, so that those inherited by
+/// accident do not reach children.
 ///
 /// # Errors
 /// Errors of the operating system.
@@ -27,8 +27,8 @@ pub fn close_inherited_on_exec() -> io::Result<()> {
     Ok(())
 }
 
-/// Has the calling thread handle no signals: the process's other threads do. A
-/// program that it starts begins with all blocked: workers unblock them.
+/// Blocks all signals in the calling thread, so that other threads handle them. Programs
+/// that it starts inherit the mask; workers unblock them.
 ///
 /// # Errors
 /// Errors of the operating system.
@@ -45,15 +45,14 @@ pub fn block_signals() -> io::Result<()> {
     }
 }
 
-/// Gives the calling thread a table of descriptors of its own, with the standard
-/// three and this one. The process's other threads keep theirs.
+/// Gives the calling thread its own descriptor table, which keeps only the standard three
+/// and this one. Other threads keep theirs.
 ///
 /// # Errors
 /// Errors of the operating system.
 pub fn keep_only(kept: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: what is unsafe of it is that descriptors which others own become
-    // two: this thread owns and uses `kept` alone, and what is closed below is
-    // closed in its own table, where nothing refers to it.
+    // SAFETY: unsharing duplicates descriptors that other code owns. This thread uses only
+    // `kept`; the others are closed below in its own table, where nothing refers to them.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES)? };
     let kept = kept.as_raw_fd().cast_unsigned();
     for (first, last) in [(3, kept.saturating_sub(1)), (kept + 1, libc::c_uint::MAX)] {
@@ -65,20 +64,21 @@ pub fn keep_only(kept: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Cuts short what its thread waits for in the kernel, where a signal can.
+/// A timer that interrupts system calls of its thread, as far as a signal can.
 #[derive(Debug)]
-pub struct Impatience {
+pub struct Interrupter {
     timer: libc::timer_t,
 }
 
-/// While it lives, the thread's waits end after a tenth of a millisecond.
+/// The running timer: it sends a signal every 0.1 ms until it is dropped.
 #[derive(Debug)]
-pub struct Ticks<'a>(&'a Impatience);
+pub struct Ticks<'a>(&'a Interrupter);
 
 extern "C" fn nothing(_signal: libc::c_int) {}
 
-impl Impatience {
-    /// Of the calling thread, which must be the one to use it.
+impl Interrupter {
+    /// Creates a timer for the calling thread. Its ticks have no effect on calls of other
+    /// threads.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -107,7 +107,8 @@ impl Impatience {
         Ok(Self { timer })
     }
 
-    /// Begins to tick.
+    /// Starts the timer. It repeats, because a signal that arrives just before the thread
+    /// blocks interrupts nothing.
     #[must_use]
     pub fn ticks(&self) -> Ticks<'_> {
         self.every(100_000);
@@ -123,7 +124,7 @@ impl Impatience {
             it_interval: period,
             it_value: period,
         };
-        // SAFETY: the timer is this value's own, and `both` is read only.
+        // SAFETY: this value owns the timer, and the call only reads `both`.
         unsafe { libc::timer_settime(self.timer, 0, &raw const both, std::ptr::null_mut()) };
     }
 }
@@ -134,9 +135,9 @@ impl Drop for Ticks<'_> {
     }
 }
 
-impl Drop for Impatience {
+impl Drop for Interrupter {
     fn drop(&mut self) {
-        // SAFETY: the timer is this value's own, and is not used any more.
+        // SAFETY: this value owns the timer, and nothing uses it any more.
         unsafe { libc::timer_delete(self.timer) };
     }
 }

@@ -1,5 +1,5 @@
-//! A daemon in a directory of its own with real workers, the software GPU, and
-//! guests that speak the wire.
+//! A daemon in its own directory with real workers and the software GPU, and guests that
+//! speak the wire protocol.
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::collections::BTreeSet;
@@ -28,7 +28,7 @@ use rustix::io::pread;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::Pid;
 
-/// Longest that anything may take before a test fails.
+/// Maximum time to wait before a test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A daemon whose workers have a small software GPU.
@@ -40,17 +40,17 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// With `--device software` and these further arguments.
+    /// Starts it with `--device software` and further arguments.
     pub fn start(arguments: &[&str]) -> Self {
         Self::start_in(tempfile::tempdir().unwrap(), arguments)
     }
 
-    /// In a directory of an earlier one.
+    /// Starts it in the directory of an earlier one.
     pub fn start_in(directory: tempfile::TempDir, arguments: &[&str]) -> Self {
         Self::start_after(directory, arguments, "")
     }
 
-    /// Workers are started by a shell that runs these commands first.
+    /// Starts it with workers that a shell starts after these commands.
     pub fn start_after(directory: tempfile::TempDir, arguments: &[&str], first: &str) -> Self {
         let script = directory.path().join("worker");
         let paragpud = Path::new(env!("CARGO_BIN_EXE_paragpud"));
@@ -65,8 +65,8 @@ impl Daemon {
             directory.path().display(),
             worker.display(),
         );
-        // Beside the one that a worker of an earlier daemon may just begin,
-        // which nobody may write meanwhile.
+        // A new file: a worker of an earlier daemon may be executing the old one, which
+        // must not be written then.
         let fresh = directory.path().join("worker.new");
         std::fs::write(&fresh, text).unwrap();
         std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -84,7 +84,8 @@ impl Daemon {
                 "software.memory=64MiB",
                 "--set",
                 "shm.window=16MiB",
-                // The process of a guest that hangs up lives on: the test's.
+                // The guest's process is this test, which keeps running after a guest hangs
+                // up.
                 "--set",
                 "limits.reconnect=100",
             ])
@@ -148,7 +149,7 @@ impl Daemon {
         self.guest_of(0).unwrap()
     }
 
-    /// A guest that asks for device `ordinal`: welcome or refusal.
+    /// A guest that requests device `ordinal`, or the refusal.
     pub fn guest_of(&self, ordinal: u32) -> Result<Guest, String> {
         let stream = self.connect();
         send_hello(&stream, &Hello::new(Transport::Stream, ordinal, 77));
@@ -174,7 +175,7 @@ impl Daemon {
         }
     }
 
-    /// Asks for stats until they are as wanted.
+    /// Polls the stats until they satisfy `wanted`.
     pub fn until(&self, what: &str, wanted: impl Fn(&Stats) -> bool) -> Stats {
         let begin = Instant::now();
         loop {
@@ -191,7 +192,7 @@ impl Daemon {
         }
     }
 
-    /// Waits until the pool is as full as configured and nothing else runs.
+    /// Waits until the pool is as full as configured and no other worker runs.
     pub fn until_quiet(&self, warm: u64) -> Stats {
         self.until("quiet", |stats| {
             let devices = &stats.devices;
@@ -221,17 +222,17 @@ impl Daemon {
         Pid::from_raw(info.unwrap().worker_pid.try_into().unwrap()).unwrap()
     }
 
-    /// Processes of workers that have not exited.
+    /// The processes of workers that have not exited.
     pub fn workers(&self) -> BTreeSet<u32> {
         workers_of(self.directory.path())
     }
 
-    /// Waits until exactly `count` worker processes are there.
+    /// Waits until exactly `count` worker processes exist.
     pub fn until_workers(&self, count: usize) -> BTreeSet<u32> {
         until_workers(self.directory.path(), count)
     }
 
-    /// How many descriptors the daemon has open.
+    /// The number of open descriptors of the daemon.
     pub fn descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid()))
             .unwrap()
@@ -243,14 +244,14 @@ impl Daemon {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    /// Kills the daemon without a word; its directory remains.
+    /// Kills the daemon. Its directory remains.
     pub fn crash(mut self) -> tempfile::TempDir {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         std::mem::replace(&mut self.directory, tempfile::tempdir().unwrap())
     }
 
-    /// SIGTERM; whether it exited with success, and its directory.
+    /// Sends SIGTERM. Returns whether it exited successfully, and its directory.
     pub fn terminate(mut self) -> (bool, tempfile::TempDir) {
         self.signal(rustix::process::Signal::TERM);
         let success = self.child.wait().unwrap().success();
@@ -286,7 +287,7 @@ pub fn workers_of(directory: &Path) -> BTreeSet<u32> {
         else {
             continue;
         };
-        // Empty for one that has exited.
+        // Empty for a process that has exited.
         let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
         if environment
             .windows(mark.len())
@@ -318,12 +319,12 @@ pub fn until_workers(directory: &Path, count: usize) -> BTreeSet<u32> {
 pub struct Guest {
     pub stream: UnixStream,
     pub welcome: Welcome,
-    /// Calls that it has made.
+    /// Number of calls that it has made.
     calls: u64,
 }
 
 impl Guest {
-    /// One call there and back.
+    /// Makes one round trip.
     pub fn ping(&mut self) {
         let value = 1000 + self.calls;
         assert_eq!(self.call::<_, u64>(&Ping { value }), value);
@@ -393,7 +394,7 @@ pub fn read_frame(mut stream: impl std::io::Read) -> Option<(u16, Vec<u8>)> {
     Some((header.kind, payload))
 }
 
-/// The sentence of a refusal.
+/// Reads a refusal and returns its reason.
 pub fn refusal(stream: impl std::io::Read) -> String {
     let (kind, payload) = read_frame(stream).expect("closed without a refusal");
     assert_eq!(kind, Frame::Refusal.kind());
@@ -418,7 +419,7 @@ pub fn welcome(stream: UnixStream) -> Result<Guest, String> {
     })
 }
 
-/// A channel of a PCI device, as its device process makes it.
+/// A channel of a PCI device, as its device process creates it.
 pub struct Channel {
     memory: OwnedFd,
     doorbell: OwnedFd,
@@ -447,8 +448,8 @@ impl Channel {
         }
     }
 
-    /// Tells the daemon that a guest of `vm` opened it and said `hello`, with
-    /// the first `count` descriptors.
+    /// Tells the daemon that a guest of `vm` has opened it and sent `hello`. Passes the
+    /// first `count` descriptors.
     pub fn attach(&self, stream: &UnixStream, vm: &str, hello: &[u8], count: usize) {
         let payload = encode_all(&Attach {
             magic: MAGIC,

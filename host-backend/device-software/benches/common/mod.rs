@@ -6,9 +6,9 @@ use paragpu_device_software::{Options, SoftwarePlatform};
 use paragpu_protocol::layout::{CHUNK, Regions};
 use std::time::Instant;
 
-/// Multiply-adds in one turn of the loop.
+/// Multiply-adds per iteration of the loop.
 const BODY: u32 = 32;
-/// Other instructions in one turn: add, compare, branch.
+/// Other instructions per iteration: add, compare, branch.
 const CONTROL: u32 = 3;
 const TURNS: u32 = 4096;
 const BLOCKS: u32 = 64;
@@ -40,7 +40,7 @@ ret; }}"
     )
 }
 
-/// Thread-instructions a second of a device with `cores` threads: the best of `rounds`.
+/// Thread-instructions per second of a device with `cores` threads: the best of `rounds`.
 pub fn rate(cores: u32, ordinal: u32, rounds: u32) -> f64 {
     let regions = Regions::of(ordinal).expect("ordinal");
     let options = Options {

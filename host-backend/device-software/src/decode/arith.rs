@@ -32,7 +32,7 @@ impl<'m> Decoder<'m> {
         }
     }
 
-    /// Emits an operation whose 16-bit result is cut to its register.
+    /// Emits an operation and truncates its 16-bit result.
     fn narrowed(&mut self, op: Op, ty: Type, d: u32, [a, b, c]: [u32; 3], imm: u64) {
         if ty.size() == 2 {
             let t = self.f.temp32();
@@ -302,7 +302,7 @@ impl<'m> Decoder<'m> {
         Ok(true)
     }
 
-    /// A predicate source with its negation carried out.
+    /// A predicate source, negated if necessary.
     pub(super) fn plain_pred(&mut self, operand: &Operand<'m>) -> Result<u32> {
         let (p, negate) = self.pred(operand)?;
         if !negate {
@@ -601,7 +601,7 @@ impl<'m> Decoder<'m> {
             );
             return Ok(true);
         }
-        // The fourth source travels in the immediate.
+        // The fourth source is in the immediate.
         let [d, a, b, c, len] = self.operands(operands)?;
         let (a, b) = (self.integer(a, ty)?, self.integer(b, ty)?);
         let (c, len) = (self.s32(c, Type::U32)?, self.s32(len, Type::U32)?);

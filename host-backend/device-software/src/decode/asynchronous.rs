@@ -21,8 +21,8 @@ impl<'m> Decoder<'m> {
         }
     }
 
-    /// `st.async` and `red.async` on shared memory of the cluster: they are complete when the instruction is over,
-    /// and count their bytes at a barrier object.
+    /// `st.async` and `red.async` on shared memory of the cluster: they complete with the
+    /// instruction, and count their bytes at a barrier object.
     fn remote(&mut self, base: &str, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
         let completes = |m: &&str| *m == "mbarrier::complete_tx::bytes";
         if !mods.iter().any(completes) || !mods.contains(&"shared::cluster") {
@@ -48,7 +48,7 @@ impl<'m> Decoder<'m> {
 
     fn copy(&mut self, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
         match mods {
-            // Every copy is complete when its instruction is over.
+            // Every copy completes with its instruction.
             ["commit_group" | "wait_group" | "wait_all"] => {
                 self.ext(Ext::Nop);
                 return Ok(true);
@@ -101,7 +101,8 @@ impl<'m> Decoder<'m> {
         Ok(true)
     }
 
-    /// `cp.async.bulk` between global and shared memory, and from the block's own to another's of the cluster.
+    /// `cp.async.bulk` between global and shared memory, and from the block's shared memory
+    /// to that of another block of the cluster.
     fn bulk(&mut self, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
         let is_shared = |m: &str| matches!(m, "shared" | "shared::cta" | "shared::cluster");
         let ([to, from], barrier) = match mods {
@@ -186,7 +187,7 @@ impl<'m> Decoder<'m> {
             return Ok(true);
         }
         if space == MemSpace::Global {
-            return self.invalid("a barrier object lies in shared memory");
+            return self.invalid("a barrier object must be in shared memory");
         }
         if matches!(what, "arrive" | "arrive_drop" | "test_wait" | "try_wait")
             && mods.iter().any(|m| matches!(*m, "cta" | "cluster"))

@@ -28,7 +28,7 @@ impl<'m> Decoder<'m> {
                     return self.invalid("expected branch targets");
                 };
                 let Some(targets) = self.find_targets(list) else {
-                    return self.invalid(format!("{list} names no branch targets"));
+                    return self.invalid(format!("{list} is not a list of branch targets"));
                 };
                 let index = self.s32(index, Type::U32)?;
                 self.ext(Ext::BrxIdx { index, targets });
@@ -53,7 +53,7 @@ impl<'m> Decoder<'m> {
             }
             [Operand::List(r), Operand::Name(f)] => (r.as_slice(), *f, [].as_slice()),
             [Operand::Name(f), Operand::List(a), ..] => ([].as_slice(), *f, a.as_slice()),
-            // An indirect call without arguments names its prototype next.
+            // In an indirect call without arguments, the prototype follows.
             [Operand::Name(f)] | [Operand::Name(f), Operand::Name(_)] => {
                 ([].as_slice(), *f, [].as_slice())
             }
@@ -114,7 +114,8 @@ impl<'m> Decoder<'m> {
         if let CallTarget::Function(index) = target {
             let func = self.program.funcs.get(index);
             let sizes = |list: &[(u32, u32)]| list.iter().map(|&(_, s)| s).collect::<Vec<_>>();
-            // Linked code may declare a result that a function does not have: what is read of it is undefined.
+            // Linked code may declare a result that a function does not have. Reading it is
+            // undefined.
             let results = |f: &Func| f.returns.is_empty() || sizes(&f.returns) == sizes(&returns);
             let fits =
                 func.is_some_and(|f| !f.entry && sizes(&f.params) == sizes(&args) && results(f));
@@ -135,11 +136,11 @@ impl<'m> Decoder<'m> {
         let mut out = Vec::new();
         for operand in list {
             let &Operand::Name(name) = operand else {
-                return self.unsupported("call argument that is no .param");
+                return self.unsupported("call argument that is not a .param");
             };
             match (self.find_place(name), self.find_size(name)) {
                 (Some(Storage::Frame(offset)), Some(size)) => out.push((offset, size)),
-                _ => return self.unsupported(format!("call argument {name} that is no .param")),
+                _ => return self.unsupported(format!("call argument {name} that is not a .param")),
             }
         }
         Ok(out)

@@ -104,7 +104,7 @@ impl<'m> Decoder<'m> {
         }
     }
 
-    /// The source as the instruction's type says, extended to its row.
+    /// The source with the instruction's type, extended to its row.
     fn convert_source(&mut self, a: &Operand<'m>, ty: Type) -> Result<Reg> {
         let mut reg = match a {
             Operand::Name(name) => match self.find_register(name) {
@@ -152,7 +152,8 @@ impl<'m> Decoder<'m> {
         }
     }
 
-    /// Puts the 32-bit value in `row`, which is right in the low bits of `ty`, into `d`, extended to `bits`.
+    /// Moves the 32-bit value in `row`, of which the low bits of `ty` are valid, to `d`,
+    /// extended to `bits`.
     fn settle(&mut self, ty: Type, d: &Operand<'m>, row: u32, bits: u32) -> Result<bool> {
         let d = match self.dest(d, ty)? {
             Reg::R32(d) => d,
@@ -208,7 +209,7 @@ impl<'m> Decoder<'m> {
             if sty.signed() {
                 let low = self.f.const64(low as u64);
                 self.emit(Op::MaxS64, t, wide, low, 0, 0);
-                // A u64's maximum is no bound for a value that fits an i64.
+                // The maximum of u64 does not limit a value that fits an i64.
                 if dty.size() < 8 || dty.signed() {
                     self.emit(Op::MinS64, t, t, high, 0, 0);
                 }
@@ -245,7 +246,7 @@ impl<'m> Decoder<'m> {
         self.settle(dty, d, row, bits)
     }
 
-    /// A half-precision source becomes single.
+    /// Converts a half-precision source to single.
     fn as_single(&mut self, sty: Type, a: Reg) -> Reg {
         match (sty, a) {
             (Type::F16, Reg::R32(row)) => {

@@ -39,7 +39,8 @@ impl<'m> Decoder<'m> {
         if base == "testp" {
             return self.testp(mods, operands);
         }
-        // cuDNN's PTX holds `ex2.approx.f32.ftz`, which NVIDIA's assembler takes for `.ftz.f32`.
+        // cuDNN's PTX contains `ex2.approx.f32.ftz`, which NVIDIA's assembler accepts as
+        // `.ftz.f32`.
         let turned;
         let mods = match mods {
             [rest @ .., ty @ "f32", "ftz"] => {
@@ -92,7 +93,8 @@ impl<'m> Decoder<'m> {
         }
     }
 
-    /// Single precision with half-precision operands; the last one is single (PTX ISA, mixed precision instructions).
+    /// Single precision with half-precision operands; the last one is single (PTX ISA,
+    /// mixed precision instructions).
     fn mixed(
         &mut self,
         base: &str,

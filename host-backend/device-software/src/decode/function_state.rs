@@ -4,7 +4,7 @@ use crate::program::Reg;
 use crate::ptx::ast::Type;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// Where a variable of a function lies.
+/// The storage of a variable of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Storage {
     /// Offset in the kernel's parameters.

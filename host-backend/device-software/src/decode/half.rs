@@ -54,9 +54,9 @@ pub const HALF_SAT: u64 = 1 << 10;
 
 /// Immediate flag of [`Op::F32ToFp8`] and [`Op::Fp8ToF32`]: e5m2 instead of e4m3.
 pub const FP8_E5M2: u64 = 1;
-/// Likewise: ue8m0, an exponent alone.
+/// Likewise: ue8m0, which is only an exponent.
 pub const FP8_UE8M0: u64 = 2;
-/// To ue8m0: up instead of towards zero.
+/// To ue8m0: round up instead of towards zero.
 pub const FP8_UP: u64 = 4;
-/// To ue8m0: the greatest value instead of NaN where it is too large.
+/// To ue8m0: the greatest value instead of NaN on overflow.
 pub const FP8_FINITE: u64 = 8;

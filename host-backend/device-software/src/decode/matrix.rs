@@ -10,7 +10,7 @@ use crate::program::{Ext, Reg};
 use crate::ptx::ast::{Operand, Type};
 use std::sync::Arc;
 
-/// Most rows or columns of a matrix.
+/// Maximum number of rows or columns of a matrix.
 const MOST: u32 = 256;
 
 /// `m16n8k16`.
@@ -46,7 +46,7 @@ impl<'m> Decoder<'m> {
         match (base, mods) {
             ("mma", ["sync", rest @ ..]) => self.mma(Layout::Documented, rest, operands),
             ("wmma", ["mma", "sync", rest @ ..]) => self.mma(Layout::Rows, rest, operands),
-            // Of single bits, how they are combined comes first.
+            // For single bits, the combining operation comes first.
             ("wmma", ["mma", combine @ ("and" | "xor"), "popc", "sync", rest @ ..]) => {
                 self.mma(Layout::Rows, &[&[*combine], rest].concat(), operands)
             }
@@ -173,7 +173,7 @@ impl<'m> Decoder<'m> {
             _ => false,
         };
         let documented = shape[1] == 8 && matches!(shape[0], 8 | 16);
-        // m8n8k4 of halves is four products side by side, with layouts of its own.
+        // m8n8k4 of halves is four independent products with their own layouts.
         let volta = shape == [8, 8, 4] && a == Element::F16;
         let in_order = layout == Layout::Rows || form.layouts == ["row", "col"];
         if !fits || volta || (layout == Layout::Documented && !documented) || !in_order {

@@ -64,7 +64,7 @@ impl<'m> Decoder<'m> {
         }
         match self.named(name)? {
             Named::Constant(value) => Ok(plain(space, None, (value as i64).wrapping_add(*offset))),
-            // The parameters of device functions live in local memory.
+            // Parameters of device functions are in local memory.
             Named::Frame(at) if matches!(space, MemSpace::Param | MemSpace::Local) => Ok(Address {
                 space: MemSpace::Local,
                 base: None,
@@ -79,7 +79,7 @@ impl<'m> Decoder<'m> {
                 });
                 Ok(plain(space, Some(d), *offset))
             }
-            _ => self.invalid(format!("{name} is no address in this space")),
+            _ => self.invalid(format!("{name} is not an address in this space")),
         }
     }
 
@@ -101,7 +101,7 @@ impl<'m> Decoder<'m> {
                 self.ext(Ext::Fence);
                 Ok(true)
             }
-            // A policy says how to cache, which nothing here does.
+            // A cache policy has no effect.
             "createpolicy" => {
                 let Some(d) = operands.first() else {
                     return self.invalid("wrong number of operands");
@@ -240,7 +240,7 @@ impl<'m> Decoder<'m> {
     }
 
     fn atomic(&mut self, base: &str, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
-        // The manual's grammar and its examples disagree about where the type stands.
+        // The manual's grammar and examples disagree about the position of the type.
         let Some(ty) = mods.iter().rev().find_map(|m| Type::parse(m)) else {
             return self.invalid("expected a type");
         };

@@ -1,6 +1,6 @@
 //! From the syntax tree to a [`Program`]: names become rows, opcodes become operations.
 //!
-//! Every opcode and modifier is either carried out exactly or refused here with its line.
+//! Every opcode and modifier is either implemented exactly or refused here with its line.
 
 mod arith;
 mod asynchronous;
@@ -34,10 +34,10 @@ use std::sync::Arc;
 
 type Result<T> = std::result::Result<T, PtxError>;
 
-/// Most registers of each kind in one function.
+/// Maximum number of registers of each kind in a function.
 const MAX_ROWS: u32 = 1 << 17;
 
-/// Where a module-scope name leads.
+/// The meaning of a module-scope name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Symbol {
     /// A variable in device memory.
@@ -77,7 +77,8 @@ pub(crate) struct Decoder<'m> {
     line: u32,
     /// Bytes of shared memory of the module and of the functions so far.
     shared: u32,
-    /// Where the elements of matrix fragments lie, shared by the instructions of a shape.
+    /// The positions of the elements of matrix fragments, shared by the instructions of a
+    /// shape.
     places: Places,
 }
 
@@ -86,7 +87,7 @@ fn align_up(value: u32, align: u64) -> Option<u32> {
     value.checked_add(align - 1).map(|v| v / align * align)
 }
 
-/// Offsets and sizes of `vars` laid one after the other from `start`; and the end.
+/// Offsets and sizes of `vars`, placed one after another from `start`, and the end.
 fn layout(vars: &[Var<'_>], start: u32) -> Result<(Vec<(u32, u32)>, u32)> {
     let mut at = start;
     let mut out = Vec::new();
@@ -103,13 +104,13 @@ fn layout(vars: &[Var<'_>], start: u32) -> Result<(Vec<(u32, u32)>, u32)> {
     Ok((out, at))
 }
 
-/// Decodes a module whose memory variables lie at `addresses`.
+/// Decodes a module whose variables in memory are at `addresses`.
 ///
-/// A function that holds something not supported or unresolved is kept as refused ([`Func::refused`]), and so is
-/// every function that calls it.
+/// A function with something unsupported or unresolved is kept as refused
+/// ([`Func::refused`]), and so is every function that calls it.
 ///
 /// # Errors
-/// The first thing malformed.
+/// The first malformed construct.
 pub fn decode<'m>(module: &'m Module<'m>, addresses: &HashMap<&'m str, u64>) -> Result<Program> {
     let mut symbols = HashMap::new();
     let mut program = Program {
@@ -159,7 +160,8 @@ pub fn decode<'m>(module: &'m Module<'m>, addresses: &HashMap<&'m str, u64>) -> 
             "malloc" => symbols.insert("malloc", Symbol::Malloc),
             "free" => symbols.insert("free", Symbol::Free),
             SET_CONDITIONAL => symbols.insert(SET_CONDITIONAL, Symbol::SetConditional),
-            // A prototype of something defined below, or never used: the call reports what is missing.
+            // A prototype of a function that is defined below or never used. A call reports
+            // it if it is missing.
             name => RuntimeCall::of(name)
                 .and_then(|(call, ..)| symbols.insert(name, Symbol::Runtime(call))),
         };
@@ -196,7 +198,8 @@ pub fn decode<'m>(module: &'m Module<'m>, addresses: &HashMap<&'m str, u64>) -> 
         shared,
         places: HashMap::new(),
     };
-    // Kernels come last: what functions have in shared memory lies before what kernels have, which call them.
+    // Kernels come last, because shared memory of functions precedes that of the kernels
+    // that call them.
     let functions = bodies
         .iter()
         .enumerate()
@@ -225,10 +228,10 @@ pub fn decode<'m>(module: &'m Module<'m>, addresses: &HashMap<&'m str, u64>) -> 
     Ok(decoder.program)
 }
 
-/// The initial bytes of a variable, with the addresses of others filled in.
+/// The initial contents of a variable, with the addresses of other variables filled in.
 ///
 /// # Errors
-/// For an initialiser that does not fit or names nothing.
+/// For an initialiser that does not fit or names an unknown symbol.
 pub fn image(
     var: &Var<'_>,
     addresses: &HashMap<&str, u64>,

@@ -4,7 +4,7 @@ use super::{Decoder, Result};
 use crate::program::{Ext, LOCAL_WINDOW, MemSpace, Op, PARAM_WINDOW, Reg, SHARED_WINDOW};
 use crate::ptx::ast::{Operand, Type};
 
-/// Generic base of a space named as a modifier; `None` where addresses are generic already.
+/// Generic base of the space in the modifiers; `None` if addresses are already generic.
 pub(super) fn window(mods: &[&str]) -> Option<Option<u64>> {
     mods.iter().find_map(|m| match *m {
         "global" | "const" => Some(None),

@@ -8,7 +8,7 @@ use crate::program::Op;
 use crate::ptx::ast::{Operand, Type};
 
 impl<'m> Decoder<'m> {
-    /// `cvt` with a type that registers do not have.
+    /// `cvt` with a type that is not a register type.
     pub(super) fn narrow(&mut self, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
         let fp8 = |m: &str| match m {
             "e4m3x2" => Some(0),
@@ -90,7 +90,8 @@ impl<'m> Decoder<'m> {
         }
     }
 
-    /// `cvt.pack.sat.s8.s32.b32 d, a, b, c`: a above b, and c above both.
+    /// `cvt.pack.sat.s8.s32.b32 d, a, b, c`: from the top, the low bits of `c`, then `a`, then
+    /// `b`.
     fn pack_saturated(&mut self, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
         let (low, high, bits) = match mods.first() {
             Some(&"s8") => (-128, 127, 8),
@@ -150,9 +151,10 @@ impl<'m> Decoder<'m> {
         })
     }
 
-    /// `.relu` and `.satfinite`, carried out on the single before it is rounded to `format`.
+    /// `.relu` and `.satfinite`, applied to the single before it is rounded to `format`.
     ///
-    /// A value that rounds past the greatest finite one lies above it, so the order makes no difference.
+    /// A value that rounds beyond the greatest finite one is above it, so the order makes
+    /// no difference.
     pub(super) fn limited(&mut self, mods: &[&str], format: Format, row: u32) -> u32 {
         let mut row = row;
         let mut bound = |decoder: &mut Self, op: Op, bits: u32| {

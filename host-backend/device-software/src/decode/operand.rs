@@ -8,7 +8,7 @@ use crate::ptx::ast::{Operand, Type};
 /// The meaning of a name that is not a register.
 pub(super) enum Named {
     Constant(u64),
-    /// Dynamic shared memory, whose place is known at the launch.
+    /// Dynamic shared memory, whose offset is known at launch.
     DynamicShared,
     /// Offset in the frame's local memory.
     Frame(u32),
@@ -101,13 +101,13 @@ impl<'m> Decoder<'m> {
         }
         if name.starts_with('%') {
             return self.unsupported(format!(
-                "register {name}, undeclared or a special register that is not known"
+                "register {name}, which is undeclared or an unknown special register"
             ));
         }
         self.invalid(format!("{name} is not declared"))
     }
 
-    /// Puts what `name` stands for into a register of 32 or 64 bits.
+    /// Loads the value of `name` into a register of 32 or 64 bits.
     pub(super) fn load_named(&mut self, name: &str, offset: i64, wide: bool) -> Result<Reg> {
         let named = self.named(name)?;
         let d = match named {
@@ -301,7 +301,7 @@ impl<'m> Decoder<'m> {
         self.type_at(mods, mods.len().wrapping_sub(1))
     }
 
-    /// Refuses every modifier but those named.
+    /// Refuses all modifiers except those in `known`.
     pub(super) fn only(&self, mods: &[&str], known: &[&str]) -> Result<()> {
         match mods
             .iter()

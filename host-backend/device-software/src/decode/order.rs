@@ -1,31 +1,31 @@
 //! The order of a function's blocks in its code.
 //!
-//! Lanes that diverged run lowest instruction first ([`crate::exec`]), so they meet
-//! again where their ways do if each block lies behind all that lead to it, and what
-//! follows a loop behind the whole loop. Compilers often place it before: a loop's
-//! last block above its first, say. GPUs meet there all the same, and programs without
-//! `.sync` rely on that. The blocks are therefore put into that order: a reverse
-//! postorder of the control flow in which a walk that enters a loop visits what
-//! follows the loop first.
+//! Diverged lanes run lowest instruction first ([`crate::exec`]). So they reconverge where
+//! their paths do if each block is placed after all its predecessors, and the code after a
+//! loop is placed after the whole loop. Compilers often place blocks differently, such as a
+//! loop's last block before its first. GPUs reconverge there all the same, and programs
+//! without `.sync` rely on it. The blocks are therefore arranged in that order: a reverse
+//! postorder of the control flow in which a walk that enters a loop visits the code after
+//! the loop first.
 
 use crate::program::{Ext, Inst, Op, Program};
 
-/// Most steps that finding the order may take; code that needs more stays as it is.
+/// Maximum number of steps to find the order. Code that needs more stays unchanged.
 const PATIENCE: usize = 1 << 24;
 
-/// Instructions without a branch between them: positions in the function's code.
+/// A basic block, by positions in the function's code.
 #[derive(Debug, Clone)]
 struct Block {
     first: usize,
     end: usize,
-    /// The blocks that may be next.
+    /// Its successors.
     next: Vec<usize>,
-    /// The one of them that follows without a branch.
+    /// The successor that follows without a branch.
     falls: Option<usize>,
 }
 
-/// Puts the blocks of the code from `start` on, which is one function's, in order.
-/// Branches are resolved already.
+/// Arranges the blocks of the code from `start` on, which is one function's. Its branches
+/// are already resolved.
 pub(super) fn arrange(program: &mut Program, start: u32) {
     let start = start as usize;
     let Some(blocks) = blocks(program, start) else {
@@ -40,7 +40,8 @@ pub(super) fn arrange(program: &mut Program, start: u32) {
     lay_out(program, start, &blocks, &order);
 }
 
-/// Where an instruction may go: targets of a branch, and whether the next one may follow.
+/// Where an instruction may continue: the targets of a branch, and whether the next
+/// instruction may follow.
 fn ways(program: &Program, inst: &Inst) -> Option<(Vec<usize>, bool)> {
     if inst.op != Op::Ext {
         return None;
@@ -55,7 +56,7 @@ fn ways(program: &Program, inst: &Inst) -> Option<(Vec<usize>, bool)> {
     }
 }
 
-/// The blocks of a function; none if a branch leads out of it.
+/// The blocks of a function; `None` if a branch leads out of it.
 fn blocks(program: &Program, start: usize) -> Option<Vec<Block>> {
     let code = program.code.get(start..)?;
     let mut begins = vec![false; code.len() + 1];
@@ -93,9 +94,9 @@ fn blocks(program: &Program, start: usize) -> Option<Vec<Block>> {
     Some(blocks)
 }
 
-/// What a depth-first walk from the first block meets.
+/// The result of a depth-first walk from the first block.
 struct Walk {
-    /// Blocks as the walk left them.
+    /// Blocks in the order in which the walk left them.
     left: Vec<usize>,
     /// Edges to a block that the walk has entered and not left: from, to.
     back: Vec<(usize, usize)>,
@@ -135,7 +136,7 @@ fn walk(count: usize, next: impl Fn(usize) -> Vec<usize>) -> Walk {
     found
 }
 
-/// The blocks in the order in which they are to lie; none if that takes too long.
+/// The new order of the blocks; `None` if finding it takes too long.
 fn order(blocks: &[Block]) -> Option<Vec<usize>> {
     let plain = walk(blocks.len(), |block| blocks[block].next.clone());
     let mut before = vec![Vec::new(); blocks.len()];
@@ -144,7 +145,7 @@ fn order(blocks: &[Block]) -> Option<Vec<usize>> {
             before[to].push(from);
         }
     }
-    // By its first block, the blocks that follow a loop.
+    // The blocks after each loop, by the loop's first block.
     let mut follow: Vec<Vec<usize>> = vec![Vec::new(); blocks.len()];
     let mut patience = PATIENCE;
     let mut heads: Vec<usize> = plain.back.iter().map(|&(_, head)| head).collect();
@@ -171,7 +172,7 @@ fn order(blocks: &[Block]) -> Option<Vec<usize>> {
         follow[head].sort_unstable();
         follow[head].dedup();
     }
-    // Who is visited first lies last: what follows a loop, then higher blocks.
+    // Blocks visited first are placed last: those after a loop, then higher ones.
     let arranged = walk(blocks.len(), |block| {
         let after = follow[block].iter().rev();
         after
@@ -180,14 +181,14 @@ fn order(blocks: &[Block]) -> Option<Vec<usize>> {
             .collect()
     });
     let mut order: Vec<usize> = arranged.left.into_iter().rev().collect();
-    // What nothing leads to comes last.
+    // Unreachable blocks come last.
     let mut placed = vec![false; blocks.len()];
     order.iter().for_each(|&block| placed[block] = true);
     order.extend((0..blocks.len()).filter(|&block| !placed[block]));
     Some(order)
 }
 
-/// Writes the blocks in a new order, with branches where they do not fall through any more.
+/// Writes the blocks in a new order, and adds branches where they no longer fall through.
 fn lay_out(program: &mut Program, start: usize, blocks: &[Block], order: &[usize]) {
     let code = program.code.split_off(start);
     let lines = program.lines.split_off(start);
@@ -223,7 +224,7 @@ fn lay_out(program: &mut Program, start: usize, blocks: &[Block], order: &[usize
             && block.next.len() == 1
             && next == block.next.first().copied()
         {
-            // Its branch leads to what follows it now.
+            // Its branch leads to the block that now follows.
             program.code.pop();
             program.lines.pop();
         }

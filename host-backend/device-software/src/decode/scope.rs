@@ -83,7 +83,8 @@ impl<'m> Decoder<'m> {
                 self.f.scopes[index].registers.insert(name, (ty, Some(reg)));
                 return Some((reg, ty));
             }
-            // `%r12` may belong to the family `%r<13>`; a family's name can itself end in digits.
+            // `%r12` may belong to the family `%r<13>`. A family's name can itself end in
+            // digits.
             for cut in 1..=digits {
                 let (prefix, number) = name.split_at(name.len() - cut);
                 let Some(&(ty, count)) = scope.families.get(prefix) else {
@@ -187,7 +188,7 @@ impl<'m> Decoder<'m> {
         if complete {
             Ok(())
         } else {
-            self.invalid("branch to a label that is not placed")
+            self.invalid("branch to a label that is not defined")
         }
     }
 }

@@ -4,7 +4,7 @@ use super::{Decoder, Result};
 use crate::program::{Ext, Reg};
 use crate::ptx::ast::{Operand, Statement, Type};
 
-/// Largest alignment of an `alloca`.
+/// Maximum alignment in bytes of an `alloca`.
 const MAX_ALIGN: u64 = 1 << 16;
 
 fn has_alloca(list: &[Statement<'_>]) -> bool {
@@ -16,7 +16,7 @@ fn has_alloca(list: &[Statement<'_>]) -> bool {
 }
 
 impl<'m> Decoder<'m> {
-    /// The end of the stack is kept, where something is taken from it until the function returns.
+    /// Saves the end of the stack in functions with `alloca`, to restore it on return.
     pub(super) fn begin_stack(&mut self, body: &[Statement<'_>]) {
         if has_alloca(body) {
             let d = Reg::R32(self.f.save_stack());

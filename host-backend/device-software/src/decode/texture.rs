@@ -186,7 +186,7 @@ impl<'m> Decoder<'m> {
     }
 
     fn surf(&mut self, store: bool, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
-        // `sust.b.2d.v2.b32.clamp`: the type stands before the mode.
+        // `sust.b.2d.v2.b32.clamp`: the type precedes the mode.
         let Some(ty) = mods.iter().rev().find_map(|m| Type::parse(m)) else {
             return self.invalid("expected a type");
         };

@@ -5,7 +5,7 @@ use crate::exec::video::{Comparison, Part, Second, Video, VideoLane, VideoOp};
 use crate::program::Ext;
 use crate::ptx::ast::{Operand, Type};
 
-/// The part that a selector names.
+/// The part of a word that a selector names.
 fn part(selector: &str) -> Option<Part> {
     let (at, bits) = match selector {
         "b0" => (0, 8),

@@ -70,7 +70,8 @@ impl<'m> Decoder<'m> {
         }
     }
 
-    /// The operands before the member mask, and the mask: without `.sync` the lanes that run now.
+    /// The operands before the member mask, and the mask: without `.sync`, the running
+    /// lanes.
     fn membership<'o>(
         &mut self,
         mods: &[&str],

@@ -25,7 +25,7 @@ impl GraphDevice for SoftwareDevice {
 
     fn graph_launch(&mut self, graph: GraphId, stream: StreamId) -> Result<()> {
         self.scheduler.check()?;
-        // Taken out for the time being, since its work is made by the device.
+        // Taken out temporarily, because the device, which owns it, creates its work.
         let mut launched = handle(self.graphs.remove(&graph.0))?;
         let outcome = self.submit_graph(&mut launched, stream);
         self.graphs.insert(graph.0, launched);
@@ -34,7 +34,7 @@ impl GraphDevice for SoftwareDevice {
 
     fn graph_destroy(&mut self, graph: GraphId) -> Result<()> {
         self.scheduler.check()?;
-        // Work given already holds what it needs.
+        // Submitted work holds all that it needs.
         handle(self.graphs.remove(&graph.0)).map(|_| ())
     }
 }

@@ -1,5 +1,5 @@
-//! Green contexts. Kernels run on any of the threads: a part of them limits
-//! nothing, but has the size that was asked for.
+//! Green contexts. Kernels still run on any thread: a part has the requested size, but
+//! limits nothing.
 
 use super::{SoftwareDevice, handle, invalid};
 use paragpu_device::green::{INVALID_RESOURCE_CONFIGURATION, REMAINING, check_count, members};
@@ -9,7 +9,7 @@ use paragpu_protocol::types::{SmGroups, SmResource, SmSplit};
 /// CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING and _MAX_POTENTIAL_CLUSTER_SIZE.
 const FLAGS: u32 = 3;
 
-/// A resource of this many threads; each of them can be a part.
+/// A resource of this many threads. Each thread can be a part.
 fn resource(count: u32) -> SmResource {
     SmResource {
         count,
@@ -35,7 +35,7 @@ fn split(count: u32, groups: u32, flags: u32, least: u32) -> Result<SmGroups> {
     })
 }
 
-/// What a step leads to from `count` threads.
+/// The number of threads after a split of `count` threads.
 fn step(count: u32, step: &SmSplit) -> Result<u32> {
     let parts = split(count, step.groups.max(1), step.flags, step.least)?;
     let mut taken = 0;

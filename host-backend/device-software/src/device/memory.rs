@@ -29,7 +29,7 @@ impl MemoryDevice for SoftwareDevice {
     fn memory_alias(&mut self, address: u64, size: u64, memory: u64, access: Access) -> Result<()> {
         self.scheduler.check()?;
         if access == Access::Read {
-            let what = "the software GPU maps no memory for reading alone";
+            let what = "the software GPU cannot map memory read-only";
             return Err(Error::new(Status::NOT_SUPPORTED, what));
         }
         if address
@@ -39,7 +39,7 @@ impl MemoryDevice for SoftwareDevice {
             return Err(invalid("outside the arena"));
         }
         if self.memory.is_backed_in(address, size) {
-            // What was unmapped there goes once its work is complete.
+            // Memory that was unmapped there is released once its work is complete.
             self.scheduler.settle();
         }
         if !self.memory.is_shared(memory) {
@@ -48,7 +48,7 @@ impl MemoryDevice for SoftwareDevice {
                 let what = "the memory is in use by work that waits for the program";
                 return Err(Error::new(Status::OUT_OF_MEMORY, what));
             }
-            // If descriptors run out, other processes cannot have it.
+            // If descriptors run out, the memory cannot be shared with other processes.
             self.memory
                 .hand_out(memory)
                 .or_else(|_| self.memory.share(memory))
@@ -60,7 +60,7 @@ impl MemoryDevice for SoftwareDevice {
     }
 
     fn memory_domain(&self) -> Option<[u8; 16]> {
-        // Each ordinal stands for a GPU with memory of its own.
+        // Each ordinal is a GPU with its own memory.
         let mut name = *b"software GPU    ";
         let (_, end) = name.split_last_chunk_mut::<4>()?;
         *end = self.ordinal.to_le_bytes();
@@ -117,7 +117,7 @@ impl MemoryDevice for SoftwareDevice {
         self.scheduler.check()?;
         let peer = Arc::clone(handle(self.peers.get(&peer.0))?);
         if !peer.holds(offset, size) || !self.memory.reachable(destination, size) {
-            return Err(invalid("a range of the copy is not wholly reachable"));
+            return Err(invalid("a range of the copy is not completely mapped"));
         }
         let memory = Arc::clone(&self.memory);
         let copy = move || copy::from_peer(&memory, destination, &peer, offset, size);
@@ -165,7 +165,7 @@ impl MemoryDevice for SoftwareDevice {
             }
             e => module::memory_error(&e),
         });
-        // Threads that checked an address before it was unregistered are done with it.
+        // Waits for threads that checked an address before it was unregistered.
         self.scheduler.quiesce();
         result
     }
@@ -173,7 +173,7 @@ impl MemoryDevice for SoftwareDevice {
     fn watch_writes(&mut self, on: bool) -> Result<()> {
         self.memory.written().watch(on);
         if on {
-            // Writers without a note are done.
+            // Waits for writers that may not have recorded their writes yet.
             self.scheduler.quiesce();
         }
         Ok(())
@@ -188,7 +188,7 @@ impl MemoryDevice for SoftwareDevice {
     ) -> Result<()> {
         let (base, notes) = (self.memory.base(), self.memory.written());
         if !notes.is_watching() {
-            return Err(Error::new(Status::NOT_SUPPORTED, "writes are not watched"));
+            return Err(Error::new(Status::NOT_SUPPORTED, "writes are not tracked"));
         }
         let offset = address
             .checked_sub(base)
@@ -216,7 +216,7 @@ impl MemoryDevice for SoftwareDevice {
 
     fn host_access(&mut self, address: u64, size: u64, stream: StreamId) -> Option<NonNull<u8>> {
         let end = address.checked_add(size)?;
-        // A module's memory goes with the module.
+        // A module's memory is freed with the module.
         let of_module = self
             .code
             .placed
@@ -242,7 +242,7 @@ impl MemoryDevice for SoftwareDevice {
             |&(address, size): &(u64, u64)| size <= CHUNK && self.memory.reachable(address, size);
         let results = ranges.len() as u64 * 32;
         if !ranges.iter().all(reachable) || !self.memory.reachable(out, results) {
-            return Err(invalid("a range to hash is not wholly reachable"));
+            return Err(invalid("a range to hash is not completely mapped"));
         }
         let (memory, ranges) = (Arc::clone(&self.memory), ranges.to_vec());
         let work = Work::Task(Box::new(move || copy::hash(&memory, &ranges, out)));
@@ -250,7 +250,7 @@ impl MemoryDevice for SoftwareDevice {
     }
 }
 
-/// Appends ranges, sorted, those that meet as one.
+/// Appends ranges in order, and merges adjacent ones.
 fn join(ranges: &[(u64, u64)], joined: &mut Vec<(u64, u64)>) {
     let mut rest = ranges.iter().copied();
     let Some((mut start, length)) = rest.next() else {

@@ -1,4 +1,4 @@
-//! The calls of the driver that this device has as they are.
+//! The driver calls that this device implements itself.
 
 use paragpu_device::{Error, EventId, FunctionId, ModuleId, NativeDevice, Result};
 use paragpu_protocol::status::Status;

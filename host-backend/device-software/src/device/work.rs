@@ -1,4 +1,4 @@
-//! Checks what a session asks for and makes it work of a stream.
+//! Checks work of a session and submits it to a stream.
 
 use super::{SoftwareDevice, handle, invalid};
 use crate::conditional::Make;
@@ -12,11 +12,11 @@ use paragpu_device::{
 };
 use std::sync::Arc;
 
-/// Bytes of the largest copy or fill that is better done at once than given to another thread: what a slot of a
-/// guest's staging memory holds, less than a tenth of a millisecond.
+/// Maximum number of bytes of a copy or fill that is executed immediately instead of by
+/// another thread: the size of a slot of a guest's staging memory, less than 0.1 ms.
 const SHORT: u64 = 512 << 10;
 
-/// A copy or fill of so many bytes as stream work.
+/// Stream work for a copy or fill of this many bytes.
 fn moving(bytes: u64, task: Task) -> Work {
     if bytes <= SHORT {
         Work::Short(task)
@@ -50,8 +50,7 @@ impl WorkDevice for SoftwareDevice {
 }
 
 impl SoftwareDevice {
-    /// Checks work and makes it stream work; records of events and waits for
-    /// them are markers.
+    /// Checks work and converts it to stream work. Event records and waits become markers.
     pub(crate) fn stream_work(&mut self, work: &DeviceWork<'_>) -> Result<Work> {
         match work {
             DeviceWork::Launch(launch) => self.launch_work(launch),
@@ -95,12 +94,12 @@ impl SoftwareDevice {
         })
     }
 
-    /// Checks operations on memory and makes them stream work.
+    /// Checks operations on memory and converts them to stream work.
     fn memory_work(&self, operations: &[MemoryOperation]) -> Result<Work> {
         for word in operations.iter().filter_map(MemoryOperation::word) {
             let (at, size) = (word.address, word.size());
             if !at.is_multiple_of(size) || !self.memory.reachable(at, size) {
-                return Err(invalid("a word is not aligned or not reachable"));
+                return Err(invalid("a word is not aligned or not mapped"));
             }
         }
         let memory = Arc::clone(&self.memory);
@@ -116,7 +115,7 @@ impl SoftwareDevice {
         })))
     }
 
-    /// Checks a launch and makes it stream work.
+    /// Checks a launch and converts it to stream work.
     fn launch_work(&mut self, launch: &Launch<'_>) -> Result<Work> {
         let context = self.launch_context();
         handle(self.code.functions.get(&launch.function.0))?.prepare(launch, &context)
@@ -168,22 +167,22 @@ impl SoftwareDevice {
     }
 }
 
-/// What cannot be done fails when it is got to.
+/// Converts an error to work that fails when it runs.
 fn made(work: Result<Work>) -> Work {
     work.unwrap_or_else(|error| Work::Task(Box::new(move || Err(error))))
 }
 
-/// Checks a copy and makes it stream work.
+/// Checks a copy and converts it to stream work.
 fn copy_work(memory: &Arc<Memory>, destination: u64, source: u64, size: u64) -> Result<Work> {
     if size != 0 && !(memory.reachable(destination, size) && memory.reachable(source, size)) {
-        return Err(invalid("a range of the copy is not wholly reachable"));
+        return Err(invalid("a range of the copy is not completely mapped"));
     }
     let memory = Arc::clone(memory);
     let copy = move || copy::linear(&memory, destination, source, size);
     Ok(moving(size, Box::new(copy)))
 }
 
-/// Checks a rectangular copy and makes it stream work.
+/// Checks a rectangular copy and converts it to stream work.
 fn rect_work(
     memory: &Arc<Memory>,
     destination: &RectEnd,
@@ -204,7 +203,7 @@ fn rect_work(
     Ok(moving(bytes, Box::new(copy)))
 }
 
-/// Checks a memset and makes it stream work.
+/// Checks a memset and converts it to stream work.
 fn memset_work(memory: &Arc<Memory>, set: &Memset) -> Result<Work> {
     let Memset {
         destination,
@@ -222,7 +221,7 @@ fn memset_work(memory: &Arc<Memory>, set: &Memset) -> Result<Work> {
             .checked_mul(u64::from(element))
             .ok_or_else(|| invalid("width"))?;
         if height > 1 && !pitch.is_multiple_of(u64::from(element)) {
-            return Err(invalid("pitch is no multiple of the element"));
+            return Err(invalid("the pitch is not a multiple of the element size"));
         }
         RectEnd::Linear(destination, pitch, height).check(memory, [row, height, 1])?;
     }

@@ -1,8 +1,8 @@
 //! Arithmetic: runs of instructions that touch registers only.
 //!
-//! Each operation is a loop over 32 lanes without branches, written so that the compiler makes vector code of
-//! it; [`super::variants_unsafe`] compiles this once for each vector extension. All lanes are computed; the mask
-//! decides which are kept.
+//! Each operation is a loop over 32 lanes without branches, which the compiler can
+//! vectorize; [`super::variants_unsafe`] compiles this file once for each vector extension.
+//! All lanes are computed, and the mask selects the results to keep.
 
 use super::frame::Frame;
 use super::half::{half, half_pair};
@@ -11,21 +11,23 @@ use super::reach::Reach;
 use super::soft::{Conversion, Recipe};
 use crate::program::{Inst, Op};
 
-/// How far a run went.
+/// The result of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Left {
     /// The next instruction.
     pub pc: usize,
-    /// Instructions done.
+    /// Number of executed instructions.
     pub steps: usize,
-    /// The next one need not be special: the run was long enough.
+    /// The run ended because it was long enough, not because of the next instruction.
     pub long: bool,
 }
 
-/// Runs from `pc` to before the first instruction that neither is arithmetic nor can be done in `reach`, or to `end`.
+/// Runs from `pc` to `end`, or to the first instruction that is neither arithmetic nor
+/// possible with `reach`.
 ///
 /// # Panics
-/// If an instruction names a row outside the frame; the decoder sizes frames to hold all.
+/// If an instruction names a row outside the frame. The decoder sizes frames so that none
+/// does.
 #[inline(always)]
 pub(super) fn straight(
     frame: &mut Frame<'_>,
@@ -35,7 +37,7 @@ pub(super) fn straight(
     end: usize,
     active: u32,
 ) -> Left {
-    // Instructions done before the last jump, and where that went.
+    // Number of instructions executed before the last jump, and its target.
     let (mut done, mut from) = (0, pc);
     let end = end.min(code.len());
     while pc < end {
@@ -49,7 +51,8 @@ pub(super) fn straight(
                 continue;
             }
         }
-        // Rows are copied before and written after, as a whole: so the compiler makes vectors of the loops.
+        // Whole rows are read before and written after the loop, so that the compiler
+        // vectorizes it.
         macro_rules! un {
             ($src:ident => $put:ident, $f:expr) => {{
                 let a = frame.$src[i.a as usize].0;

@@ -1,9 +1,10 @@
 //! Asynchronous copies and barrier objects.
 //!
-//! A copy is complete when its instruction is over, so waiting for groups of copies is nothing. A barrier object
-//! is 64 bits of shared memory: how many arrivals are pending (20 bits), how many a phase expects (20 bits), how
-//! many bytes are outstanding (23 bits, two's complement), and the parity of the phase (the highest bit). Bytes
-//! may complete before they are expected.
+//! A copy completes with its instruction, so waiting for groups of copies does nothing. A
+//! barrier object is 64 bits of shared memory: how many arrivals are pending (20 bits), how
+//! many a phase expects (20 bits), how many bytes are outstanding (23 bits, two's
+//! complement), and the parity of the phase (the highest bit). Bytes may complete before
+//! they are expected.
 
 use super::block::Env;
 use super::memory::{bad, lanes, update};
@@ -38,7 +39,7 @@ impl Object {
         }
     }
 
-    /// The word, with the next phase begun if this one is complete.
+    /// The word; if the phase is complete, that of the next phase.
     fn word(mut self) -> u64 {
         if self.pending == 0 && self.bytes == 0 {
             self.phase ^= 1;

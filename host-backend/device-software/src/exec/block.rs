@@ -15,9 +15,9 @@ use crate::texture::Textures;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Instructions of one turn of a warp.
+/// Maximum number of instructions in one turn of a warp.
 const WARP_SLICE: i64 = 4096;
-/// Instructions of one turn of a block.
+/// Maximum number of instructions in one turn of a block.
 const BLOCK_SLICE: i64 = 1 << 20;
 
 /// The device resources that kernels use.
@@ -25,15 +25,15 @@ const BLOCK_SLICE: i64 = 1 << 20;
 pub struct Surroundings {
     /// Device memory.
     pub memory: Arc<Memory>,
-    /// Heaps of all modules, where `free` looks.
+    /// The heaps of all modules, which `free` searches.
     pub heaps: Arc<Heaps>,
     /// Texture and surface objects.
     pub textures: Arc<Textures>,
-    /// Where printed text goes.
+    /// Receives printed text.
     pub output: Arc<Output>,
-    /// Values of graphs, which kernels set.
+    /// The conditions of graphs, which kernels set.
     pub conditions: Arc<Conditions>,
-    /// Multiprocessors.
+    /// Number of multiprocessors.
     pub sms: u32,
 }
 
@@ -47,14 +47,14 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// Bytes in all.
+    /// Total bytes.
     #[must_use]
     pub fn bytes(self) -> u32 {
         self.dynamic_base + self.dynamic
     }
 }
 
-/// Everything constant about a launch.
+/// The constant properties of a launch.
 #[derive(Debug)]
 pub struct Grid {
     /// Number of the launch.
@@ -73,9 +73,9 @@ pub struct Grid {
     pub shared: SharedMemory,
     /// Parameter bytes.
     pub params: Vec<u8>,
-    /// Where its kernels' `malloc` takes memory.
+    /// The heap of its kernels' `malloc`.
     pub heap: Option<Arc<Heap>>,
-    /// The device's parts that its kernels use.
+    /// The device resources that its kernels use.
     pub device: Surroundings,
     /// Workspace of a cooperative launch, or 0.
     pub workspace: u64,
@@ -83,9 +83,9 @@ pub struct Grid {
     pub launched: Launched,
     /// Bytes of local memory of a thread.
     pub stack_limit: u32,
-    /// Arithmetic loop.
+    /// The arithmetic loop to use.
     pub straight: Straight,
-    /// Set to stop it.
+    /// Set to stop the launch.
     pub cancelled: AtomicBool,
 }
 
@@ -96,7 +96,7 @@ impl Grid {
         self.block[0] * self.block[1] * self.block[2]
     }
 
-    /// Bytes that the state of a block takes, calls left out; at least 1.
+    /// Bytes of a block's state, without its calls; at least 1.
     #[must_use]
     pub fn block_bytes(&self) -> u64 {
         let Some(f) = self.program.funcs.get(self.func) else {
@@ -108,7 +108,7 @@ impl Grid {
         warp * u64::from(self.threads().div_ceil(32)) + u64::from(self.shared.bytes())
     }
 
-    /// Clusters in all; without clusters each block is one.
+    /// Number of clusters; without clusters, that of blocks.
     #[must_use]
     pub fn clusters(&self) -> u64 {
         let blocks = u64::from(self.grid[0]) * u64::from(self.grid[1]) * u64::from(self.grid[2]);
@@ -116,7 +116,7 @@ impl Grid {
     }
 }
 
-/// Arrivals without waiting, per barrier.
+/// Number of arrivals without waiting, for each barrier.
 #[derive(Debug, Default)]
 pub struct Barriers {
     arrived: [u32; 16],
@@ -137,7 +137,7 @@ pub struct Env<'a> {
     pub(super) grid: &'a Grid,
     pub(super) memory: &'a Memory,
     pub(super) shared: &'a mut [u8],
-    /// That of the other blocks of the cluster, by rank.
+    /// The shared memory of blocks with lower ranks in the cluster.
     pub(super) before: &'a mut [Vec<u8>],
     pub(super) after: &'a mut [Vec<u8>],
     pub(super) barriers: &'a mut Barriers,
@@ -163,11 +163,11 @@ pub struct BlockFault {
 pub enum BlockTurn {
     /// It could continue.
     Yield,
-    /// It could, but all its warps seem to wait for other blocks.
+    /// It could continue, but all its warps seem to wait for other blocks.
     Spinning,
     /// Its threads wait for other blocks of the cluster at the cluster's barrier.
     Waiting,
-    /// It is over.
+    /// It is complete.
     Done,
 }
 
@@ -261,7 +261,7 @@ impl Block {
                 self.turns[n] = turn;
                 done &= turn == Turn::Done;
                 if turn == Turn::Yield {
-                    // One ordered access in 64 instructions is a sign of a loop that waits.
+                    // One ordered access in 64 instructions indicates a loop that waits.
                     waits &= warp.spins >= 64;
                 } else {
                     waits &= turn == Turn::Parked;
@@ -307,13 +307,13 @@ impl Block {
         self.warps.iter().all(Warp::cluster_reached)
     }
 
-    /// Whether any has arrived.
+    /// Whether any thread has arrived.
     #[must_use]
     pub fn cluster_any(&self) -> bool {
         self.warps.iter().any(Warp::cluster_any)
     }
 
-    /// Completes the phase of the cluster's barrier. Whether any thread continues.
+    /// Completes the phase of the cluster's barrier. Returns whether any thread continues.
     pub fn cluster_release(&mut self) -> bool {
         let mut any = false;
         for (warp, turn) in self.warps.iter_mut().zip(&mut self.turns) {
@@ -342,7 +342,7 @@ impl Block {
             None => ([0; 3], false),
         };
         let what = if sync {
-            "threads named by the mask of a .sync instruction never come to it"
+            "threads in the mask of a .sync instruction never reach it"
         } else {
             "threads wait at a barrier that others never reach"
         };
@@ -353,7 +353,8 @@ impl Block {
         }
     }
 
-    /// Completes the barriers that all their threads have reached. Whether any was.
+    /// Completes the barriers that all their threads have reached. Returns whether there
+    /// was one.
     fn release(&mut self) -> bool {
         let mut ids = 0u32;
         for f in self.warps.iter().flat_map(|w| &w.others) {

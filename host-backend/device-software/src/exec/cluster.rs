@@ -1,19 +1,20 @@
-//! A cluster of blocks: they run together, and reach each other's shared memory.
+//! A cluster of blocks, which run together and access each other's shared memory.
 //!
-//! One host thread runs all blocks of a cluster in turn, so nothing that they share needs a lock. The bits of a
-//! shared address from [`RANK_SHIFT`] on are 0 for the block's own memory, else the rank of a block plus 1: such an
-//! address names the same byte in every block. A rank outside the cluster names nothing.
+//! One host thread runs all blocks of a cluster in turn, so their shared state needs no
+//! lock. The bits of a shared address from [`RANK_SHIFT`] on are 0 for the block's own
+//! memory, otherwise the rank of a block plus 1. Such an address names the same byte in
+//! every block. A rank outside the cluster is invalid.
 
 use super::block::{Block, BlockFault, BlockTurn, Env, Grid};
 use super::warp::{Flow, State, Warp};
 use crate::error::Fault;
 use crate::program::{Reg, SHARED_WINDOW, WINDOW_SHIFT};
 
-/// Where the rank begins in a shared address; no block has as much shared memory.
+/// The lowest bit of the rank in a shared address. No block has that much shared memory.
 const RANK_SHIFT: u32 = 24;
 /// Bits of the rank.
 const RANK: u64 = 0xff << RANK_SHIFT;
-/// Passes over the blocks in one turn.
+/// Number of passes over the blocks in one turn.
 const PASSES: u32 = 64;
 
 /// How the blocks of a grid form clusters.
@@ -21,7 +22,7 @@ const PASSES: u32 = 64;
 pub struct Shape {
     /// Blocks of a cluster, each 1 or more.
     pub blocks: [u32; 3],
-    /// The kernel or its launch says so.
+    /// Whether the kernel or its launch specifies it.
     pub explicit: bool,
 }
 
@@ -42,10 +43,10 @@ impl Shape {
     }
 }
 
-/// A lane's place between arriving at the cluster's barrier and waiting there.
+/// The lanes between arriving at the cluster's barrier and waiting there.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Arrivals {
-    /// Lanes that arrived in the phase that is not complete.
+    /// Lanes that have arrived in the current phase.
     arrived: u32,
     /// Lanes whose phase is complete and that have not waited yet.
     complete: u32,
@@ -64,7 +65,7 @@ impl Env<'_> {
         self.before.len()
     }
 
-    /// The memory that a shared address lies in, and its offset there.
+    /// The block's memory that contains a shared address, and the offset in it.
     pub(super) fn shared_at(&mut self, address: u64) -> Option<(&mut [u8], u64)> {
         let own = self.rank();
         let Some(rank) = (address >> RANK_SHIFT).checked_sub(1) else {
@@ -81,7 +82,7 @@ impl Env<'_> {
         Some((bytes, address & !RANK))
     }
 
-    /// The same to read.
+    /// The same for reading.
     pub(super) fn shared_from(&self, address: u64) -> Option<(&[u8], u64)> {
         let own = self.rank();
         let Some(rank) = (address >> RANK_SHIFT).checked_sub(1) else {
@@ -98,7 +99,7 @@ impl Env<'_> {
         Some((bytes, address & !RANK))
     }
 
-    /// Whether a generic address lies in the shared memory of this block.
+    /// Whether a generic address is in the shared memory of this block.
     pub(super) fn is_own(&self, address: u64) -> bool {
         let rank = (address & ((1 << WINDOW_SHIFT) - 1)) >> RANK_SHIFT;
         rank == 0 || rank == self.rank() as u64 + 1
@@ -114,7 +115,7 @@ impl Warp {
     pub(super) fn map_rank(&mut self, d: Reg, a: Reg, rank: u32, generic: bool, mask: u32) {
         let (a, rank) = (self.read(a), self.read(Reg::R32(rank)));
         let mapped = std::array::from_fn(|l| {
-            // A rank that no cluster has stays one.
+            // An invalid rank stays invalid.
             let rank = (rank[l] + 1).min(0xff) << RANK_SHIFT;
             match names_shared(a[l], generic) {
                 true => a[l] & !RANK | rank,
@@ -124,7 +125,7 @@ impl Warp {
         self.write(d, &mapped, mask);
     }
 
-    /// `getctarank`: the block in whose shared memory an address lies.
+    /// `getctarank`: the rank of the block whose shared memory contains an address.
     pub(super) fn rank_of(&mut self, env: &Env<'_>, d: u32, a: Reg, mask: u32) {
         let own = env.rank() as u64;
         let ranks = self.read(a).map(|a| match (a & RANK) >> RANK_SHIFT {
@@ -162,7 +163,7 @@ impl Warp {
         self.live & self.cluster.arrived != 0
     }
 
-    /// Completes the phase; whether lanes waited for it.
+    /// Completes the phase. Returns whether lanes waited for it.
     pub(super) fn cluster_release(&mut self) -> bool {
         let arrivals = &mut self.cluster;
         arrivals.complete |= std::mem::take(&mut arrivals.arrived);
@@ -270,7 +271,8 @@ impl Cluster {
         Ok(BlockTurn::Yield)
     }
 
-    /// Completes the cluster's barrier if all threads have arrived. Whether any thread continues.
+    /// Completes the cluster's barrier if all threads have arrived. Returns whether any
+    /// thread continues.
     fn release(&mut self) -> bool {
         let arrived = self.blocks.iter().all(Block::cluster_reached)
             && self.blocks.iter().any(Block::cluster_any);

@@ -11,7 +11,7 @@ use crate::program::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WINDOW_SHIFT};
 use std::sync::LazyLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// When the clocks of all multiprocessors began to count.
+/// When the clocks of all multiprocessors started.
 static STARTED: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 impl Warp {
@@ -110,7 +110,7 @@ impl Warp {
         }
     }
 
-    /// What `mask` counts at a barrier: an incomplete last warp counts whole.
+    /// The weight of `mask` at a barrier. An incomplete last warp counts as a whole one.
     pub(super) fn arrival_weight(&self, mask: u32) -> u32 {
         if mask == self.live {
             32
@@ -125,7 +125,8 @@ impl Warp {
             .fold(0, |m, l| m | 1 << l)
     }
 
-    /// Lanes that the guard leaves out continue with the next instruction on their own.
+    /// Splits off the lanes that the guard excludes; they continue with the next
+    /// instruction.
     pub(super) fn keep_active(&mut self, active: u32) {
         let rest = self.run.mask & !active;
         if rest != 0 {
@@ -363,7 +364,7 @@ impl Warp {
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |t| t.as_nanos() as u64)
         };
-        // At the clock rate that the device claims: 1 GHz.
+        // At the clock rate that the device reports: 1 GHz.
         let clock = || STARTED.elapsed().as_nanos() as u64;
         let values = match what {
             Special::Tid(n) => self.tid[usize::from(n) % 3].map(u64::from),

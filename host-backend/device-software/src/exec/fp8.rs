@@ -1,5 +1,5 @@
-//! 8-bit floats: e4m3 (no infinities, one NaN of each sign), e5m2 (the upper byte of half precision) and ue8m0 (an
-//! exponent: powers of two and a NaN).
+//! 8-bit floats: e4m3 (no infinities, one NaN of each sign), e5m2 (the upper byte of half
+//! precision) and ue8m0 (an exponent: powers of two and a NaN).
 
 use super::soft::f16_to_f32;
 use crate::decode::{FP8_E5M2, FP8_FINITE, FP8_UE8M0, FP8_UP};
@@ -10,7 +10,8 @@ const NAN: u32 = 0x7f;
 /// The NaN of ue8m0.
 const EXPONENT_NAN: u32 = 0xff;
 
-/// A magnitude's power of two; what is smaller than all becomes the least (CUDA Math API, `__nv_cvt_float_to_e8m0`).
+/// The power of two of a magnitude. Smaller magnitudes become the least one (CUDA Math API,
+/// `__nv_cvt_float_to_e8m0`).
 fn exponent_of(imm: u64, value: f32) -> u32 {
     if value.is_nan() {
         return EXPONENT_NAN;
@@ -47,7 +48,7 @@ pub(super) fn to_single(imm: u64, bits: u32) -> f32 {
     if bits & 0x80 != 0 { -value } else { value }
 }
 
-/// To nearest, ties to even; what is too large becomes the greatest finite value (`.rn.satfinite`).
+/// To nearest, ties to even; overflow becomes the greatest finite value (`.rn.satfinite`).
 pub(super) fn from_single(imm: u64, value: f32) -> u32 {
     if imm & FP8_UE8M0 != 0 {
         return exponent_of(imm, value);

@@ -1,4 +1,5 @@
-//! Matrices that the lanes of a warp hold together, and where each element lies (PTX ISA 9.7.14).
+//! Matrices distributed over the lanes of a warp, and the position of each element (PTX ISA
+//! 9.7.14).
 
 use crate::program::{Address, Reg};
 use std::sync::Arc;
@@ -83,21 +84,22 @@ pub enum Role {
     Sum,
 }
 
-/// Who holds which element.
+/// Which lane holds which element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Layout {
     /// As PTX documents it for `mma`.
     Documented,
-    /// `wmma` leaves it open: here in rows, lane after lane; again from the start where there is more room.
+    /// PTX does not specify it for `wmma`. Here: in rows, lane after lane, and repeated if
+    /// there is more room.
     Rows,
 }
 
 /// Shape of a multiplication: m, n, k.
 pub type Shape = [u32; 3];
 
-/// Most elements of an operand that multiplies as singles.
+/// Maximum number of elements of an operand that is multiplied in single precision.
 pub const MOST_SINGLES: u32 = 1024;
-/// Most elements of an operand that multiplies as doubles.
+/// Maximum number of elements of an operand that is multiplied in double precision.
 pub const MOST_DOUBLES: u32 = 256;
 
 /// Rows and columns of an operand.
@@ -112,7 +114,7 @@ pub fn extent([m, n, k]: Shape, role: Role) -> [u32; 2] {
 
 /// Row-major index of each element: of lane 0 register by register, then of lane 1, …
 ///
-/// `None` if that many registers do not hold the operand.
+/// `None` if the operand does not fit that many registers.
 #[must_use]
 pub fn places(
     layout: Layout,
@@ -204,11 +206,12 @@ pub struct Transfer {
     pub extent: [u32; 2],
     /// First element in memory.
     pub address: Address,
-    /// Elements from one row, or column, to the next (a row); else rows follow each other closely.
+    /// A row with the distance in elements from one row, or column, to the next; without
+    /// it, they are contiguous.
     pub stride: Option<u32>,
-    /// Columns follow each other in memory.
+    /// Whether the matrix is column-major.
     pub columns: bool,
-    /// To memory.
+    /// Whether it is a store.
     pub store: bool,
 }
 
@@ -218,7 +221,8 @@ pub struct Transfer {
 pub enum Matrix {
     Multiply(Multiply),
     Transfer(Transfer),
-    /// `ldmatrix` and `stmatrix`: one 8×8 matrix of 16-bit elements a register; eight lanes each name a row.
+    /// `ldmatrix` and `stmatrix`: one 8×8 matrix of 16-bit elements a register; eight lanes
+    /// each name a row.
     Rows {
         address: Address,
         regs: Vec<Reg>,

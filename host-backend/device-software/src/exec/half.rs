@@ -13,7 +13,7 @@ fn widen(format: Format, bits: u32) -> f32 {
     }
 }
 
-/// Towards zero for f16, as an H100 rounds.
+/// Rounded towards zero for f16, as on an H100.
 fn exp2(format: Format, x: f32) -> u32 {
     let conversion = Conversion {
         from: From::F64,

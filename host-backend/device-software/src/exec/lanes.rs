@@ -1,4 +1,4 @@
-//! One lane of each operation that is more than a line.
+//! One lane of each operation that takes more than a line.
 
 use super::soft::Rounding;
 use crate::program::ShflMode;
@@ -58,7 +58,7 @@ pub(super) fn either_nan32(a: u32, b: u32) -> bool {
 
 macro_rules! extremes {
     ($min:ident, $max:ident, $bits:ty, $float:ty, $nan:expr) => {
-        /// A NaN loses against a number; -0 is less than +0.
+        /// Prefers a number to a NaN; -0 is less than +0.
         #[inline(always)]
         pub(super) fn $min(a: $bits, b: $bits) -> $bits {
             let (x, y) = (<$float>::from_bits(a), <$float>::from_bits(b));
@@ -78,7 +78,7 @@ macro_rules! extremes {
             }
         }
 
-        /// A NaN loses against a number; -0 is less than +0.
+        /// Prefers a number to a NaN; -0 is less than +0.
         #[inline(always)]
         pub(super) fn $max(a: $bits, b: $bits) -> $bits {
             let (x, y) = (<$float>::from_bits(a), <$float>::from_bits(b));
@@ -103,14 +103,14 @@ macro_rules! extremes {
 extremes!(min32, max32, u32, f32, 0x7fff_ffff);
 extremes!(min64, max64, u64, f64, 0x7fff_ffff_ffff_ffff);
 
-/// The sign of `sign` on a magnitude; a NaN keeps none.
+/// A magnitude with the sign of `sign`; a NaN gets none.
 #[inline(always)]
 pub(super) fn xorsign(sign: u32, magnitude: u32) -> u32 {
     let signed = sign & 0x8000_0000 | magnitude & 0x7fff_ffff;
     nan32(f32::from_bits(signed))
 }
 
-/// A double as a single; a NaN keeps its sign and the upper bits of what it carries.
+/// Converts a double to a single. A NaN keeps its sign and the upper bits of its payload.
 #[inline(always)]
 pub(super) fn narrowed(bits: u64) -> u32 {
     let value = f64::from_bits(bits);
@@ -122,13 +122,14 @@ pub(super) fn narrowed(bits: u64) -> u32 {
     }
 }
 
-/// A NaN, made quiet: its sign stays whatever happens to it.
+/// A NaN, made quiet. Its sign is kept by all operations.
 #[inline(always)]
 pub(super) fn quiet64(bits: u64) -> Option<u64> {
     f64::from_bits(bits).is_nan().then_some(bits | 1 << 51)
 }
 
-/// One rounding. A NaN among the operands comes out: the second's, else the third's, else the first's, as on an H100.
+/// Fused multiply-add with one rounding. If operands are NaN, the result is the second,
+/// else the third, else the first, as on an H100.
 #[inline(always)]
 pub(super) fn fma64(a: f64, b: f64, c: f64) -> f64 {
     if b.is_nan() {
@@ -140,8 +141,9 @@ pub(super) fn fma64(a: f64, b: f64, c: f64) -> f64 {
     }
 }
 
-/// The nearest integer of a type that has 64 bits or is made of a double. A NaN becomes the top bit alone, signed or
-/// not, as on NVIDIA's devices; 32-bit integers of singles make it zero.
+/// Converts to an integer with 64 bits, or from a double. A NaN becomes only the top bit,
+/// signed or not, as on NVIDIA's devices; in conversions from single to 32 bits it becomes
+/// zero.
 #[inline(always)]
 pub(super) fn integer_of<T: TopBit>(integral: f64, to: impl Fn(f64) -> T) -> T {
     if integral.is_nan() {
@@ -164,8 +166,8 @@ impl TopBit for u64 {
     const TOP: Self = 1 << 63;
 }
 
-/// The angle that `sin.approx` and `cos.approx` look up: NVIDIA's devices first count it in turns of a circle, in
-/// single precision and towards zero, which is what makes large angles inexact.
+/// The angle for `sin.approx` and `cos.approx`. NVIDIA's devices first convert it to turns
+/// of a circle, in single precision and towards zero, which makes large angles inexact.
 #[inline(always)]
 pub(super) fn turns(angle: f32) -> f64 {
     const TURN: f32 = 0.159_154_94;
@@ -203,7 +205,8 @@ const _: () = assert!(
         && Rounding::Up as u8 == 3
 );
 
-// Division by zero and overflow are undefined in PTX; these are the values that NVIDIA's devices return.
+// Division by zero and overflow are undefined in PTX; these are the values that NVIDIA's
+// devices return.
 
 #[inline(always)]
 pub(super) fn div_s32(a: i32, b: i32) -> i32 {
@@ -255,8 +258,8 @@ pub(super) fn bfind(value: u64, width: u32, amount: bool) -> u32 {
     }
 }
 
-/// A position and a length as 32-bit fields take them: modulo 256. Fields of 64 bits take them as they are, which
-/// PTX leaves open above 255.
+/// A position or length of a 32-bit field, modulo 256. For 64-bit fields it is used
+/// unchanged; PTX does not define it above 255.
 #[inline(always)]
 pub(super) fn narrow(field: u32) -> u32 {
     field & 0xff
@@ -276,7 +279,8 @@ pub(super) fn bfe_u64(a: u64, position: u32, length: u32) -> u64 {
     }
 }
 
-/// `top` is the highest bit of the operand; bits past it are copies of the field's sign (PTX ISA 9.7.1, bfe).
+/// `top` is the highest bit of the operand; bits past it are copies of the field's sign
+/// (PTX ISA 9.7.1, bfe).
 #[inline(always)]
 pub(super) fn bfe_s64(a: i64, position: u32, length: u32, top: u32) -> u64 {
     if length == 0 {
@@ -284,7 +288,7 @@ pub(super) fn bfe_s64(a: i64, position: u32, length: u32, top: u32) -> u64 {
     }
     let shifted = a >> position.min(63);
     if length <= top {
-        // A field that reaches past the top is filled by the sign, which the arithmetic shift did.
+        // A field beyond the top is filled with the sign, by the arithmetic shift.
         let spare = 64 - length;
         ((shifted << spare) >> spare) as u64
     } else {
@@ -306,7 +310,8 @@ pub(super) fn bfi(a: u64, b: u64, position: u32, length: u32, width: u32) -> u64
     a << position & mask | b & !mask
 }
 
-/// The low `n` bits of `a`, extended; bit 0 of `imm`: signed, bit 1: `n` counts modulo 32 instead of being clamped.
+/// The low `n` bits of `a`, extended; bit 0 of `imm`: signed, bit 1: `n` counts modulo 32
+/// instead of being clamped.
 pub(super) fn szext(imm: u64, a: u32, n: u32) -> u32 {
     let n = if imm & 2 != 0 { n & 31 } else { n.min(32) };
     match (n, imm & 1 != 0) {
@@ -316,7 +321,8 @@ pub(super) fn szext(imm: u64, a: u32, n: u32) -> u32 {
     }
 }
 
-/// The position of the `n`th set bit of `mask` from `base` up, or down where `n` is negative; all ones if none.
+/// The position of the `n`th set bit of `mask` from `base` upwards, or downwards if `n` is
+/// negative; all ones if there is none.
 pub(super) fn fns(mask: u32, base: u32, n: i32) -> u32 {
     let base = base & 31;
     if n == 0 {
@@ -412,9 +418,9 @@ pub(super) fn dp2a(imm: u64, a: u32, b: u32, c: u32) -> u32 {
     sum
 }
 
-/// Sum or difference with carry (borrow) in and out, of 32 or 64 bits. The condition code has the opposite of a
-/// borrow, as NVIDIA's machines do: `addc` behind `sub.cc` adds 1 where nothing was borrowed, on which the division
-/// of 128 bits relies that nvcc emits.
+/// Sum or difference with carry (borrow) in and out, of 32 or 64 bits. The condition code
+/// is the inverse of a borrow, as on NVIDIA's devices: `addc` after `sub.cc` adds 1 if
+/// there was no borrow. The 128-bit division that nvcc emits relies on it.
 #[inline(always)]
 pub(super) fn add_carry(a: u64, b: u64, carry: u32, subtract: bool, width: u32) -> (u64, u32) {
     let (a, b, carry) = (u128::from(a), u128::from(b), u128::from(carry));
@@ -476,7 +482,8 @@ pub(super) fn shuffled(
     (out, valid)
 }
 
-/// Source lane and whether it is in range (PTX ISA 9.7.9.6; `c` holds the clamp and the segment mask).
+/// Source lane and whether it is in range (PTX ISA 9.7.9.6; `c` holds the clamp and the
+/// segment mask).
 #[inline(always)]
 fn shuffle_source(mode: ShflMode, lane: u32, b: u32, c: u32) -> (u32, bool) {
     let (clamp, segment) = (c & 31, c >> 8 & 31);

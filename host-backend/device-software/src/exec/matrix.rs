@@ -1,13 +1,14 @@
 //! Matrix operations of a warp: `mma`, `wmma`, `ldmatrix`, `stmatrix`, `movmatrix`.
 //!
 //! Numerics, the same for all of them:
-//! - floats below single precision: as an H100 adds, which was found from its results: [`wide_sum`]. The lower 13
+//! - floats below single precision: added as on an H100, as determined from its results:
+//!   [`wide_sum`]. The lower 13
 //!   bits of tf32 operands are ignored. A D of f16 is rounded once more. If an infinity or a NaN is among them, the
 //!   products are added to C one after the other.
 //! - f64: the same with fused multiply-add in double precision.
 //! - integers and bits: exact; then wrapped to 32 bits, or clamped with `.satfinite`.
 //!
-//! Other GPUs add with widths of their own, and agree to rounding.
+//! Other GPUs use other widths, and agree up to rounding.
 
 use super::block::Env;
 use super::fp8;
@@ -33,7 +34,7 @@ impl Warp {
         matrix: &Matrix,
         active: u32,
     ) -> Result<Flow, Stop> {
-        // `.aligned`: all lanes that have not exited carry it out together.
+        // `.aligned`: all lanes that have not exited execute it together.
         let met = self.meet(&[u32::MAX; 32], active);
         if met.lanes != 0 {
             match matrix {
@@ -70,7 +71,7 @@ impl Warp {
         }
     }
 
-    /// Fills the registers with what `f` gives for each element's index.
+    /// Fills the registers with the result of `f` for each element's index.
     fn scatter(&mut self, fragment: &Fragment, lanes: u32, f: impl Fn(usize) -> u64) {
         let (bits, packed) = (fragment.element.bits(), fragment.element.packed() as usize);
         let each = fragment.regs.len() * packed;
@@ -181,7 +182,7 @@ impl Warp {
         });
     }
 
-    /// The first lane's address; all lanes name the same.
+    /// The first lane's address. It is the same for all lanes.
     fn common(&self, address: &Address, lanes: u32) -> (u64, u32) {
         let lane = lanes.trailing_zeros() & 31;
         (self.addresses(address)[lane as usize], lane)
@@ -283,26 +284,27 @@ impl Warp {
     }
 }
 
-/// Products that are added at once.
+/// Number of products that are added at once.
 const DEEP: usize = 16;
-/// Bits behind the binary point of what is added, once all have the largest exponent.
+/// Fraction bits of the addends, once all have the largest exponent.
 const FRACTION: i32 = 25;
-/// Of zero, less than of anything else.
+/// The exponent of zero, which is less than any other.
 const NOTHING: i32 = -4096;
-/// Most columns of D.
+/// Maximum number of columns of D.
 const WIDE: usize = 32;
 
-/// Numbers taken apart: `±magnitude * 2^(exponent - bits)`.
+/// Decomposed numbers: `±magnitude * 2^(exponent - bits)`.
 struct Parts {
     magnitude: [u32; SINGLES],
     /// All ones for a negative number.
     sign: [i32; SINGLES],
-    /// Of the first bit.
+    /// The exponent of the first bit.
     exponent: [i32; SINGLES],
 }
 
 impl Parts {
-    /// Of 11 bits or fewer, so that a product has 22 and two before the point.
+    /// Decomposes numbers with at most 11 bits. Their products have 22 bits, two of them
+    /// before the point.
     fn of(all: &[f32; SINGLES]) -> Self {
         let mut parts = Self {
             magnitude: [0; SINGLES],
@@ -319,7 +321,7 @@ impl Parts {
     }
 }
 
-/// A single: 24 bits, sign, exponent of the first bit.
+/// Decomposes a single into 24 bits, sign, and exponent of the first bit.
 #[inline(always)]
 fn taken_apart(value: f32) -> (u32, i32, i32) {
     let bits = value.to_bits();
@@ -335,9 +337,10 @@ fn taken_apart(value: f32) -> (u32, i32, i32) {
     }
 }
 
-/// Adds the products of some k to a row of sums, as an H100's units do: every product, exact, and the sum before are
-/// cut towards zero at [`FRACTION`] bits behind the point of the largest exponent, where a product has the sum of its
-/// factors' exponents whatever its first bit; they are added, and the result is cut to single precision.
+/// Adds the products for some k to a row of sums, as an H100 does. All exact products and
+/// the previous sum are truncated to [`FRACTION`] bits after the point of the largest
+/// exponent. The exponent of a product is the sum of its factors' exponents, whatever its
+/// first bit. Then they are added, and the result is truncated to single precision.
 fn wide_sum(
     a: &Parts,
     row: usize,
@@ -359,7 +362,7 @@ fn wide_sum(
             *largest = (*largest).max(exponent + b);
         }
     }
-    // A product has at most 27 bits then: eight of them fit into 32 with a sign.
+    // A product then has at most 27 bits, so eight of them fit into 32 bits with a sign.
     let mut total = [0i64; WIDE];
     let mut some = [0i32; WIDE];
     for (number, k) in ks.enumerate() {
@@ -400,8 +403,8 @@ fn settle(total: &mut [i64; WIDE], some: &mut [i32; WIDE]) {
     }
 }
 
-/// The same of 8-bit floats, which an H100 makes halves: first the lower two of each register's four are added, to
-/// them the upper two, and C comes last, rounded to nearest.
+/// The same for 8-bit floats, which an H100 converts to halves. First the lower two of each
+/// register's four elements are added, then the upper two, and last C, rounded to nearest.
 fn narrow_sum(a: &Parts, row: usize, b: &Parts, depth: usize, sum: &mut [f32]) {
     let columns = sum.len().min(WIDE);
     let mut products = [0f32; WIDE];

@@ -88,7 +88,7 @@ impl Warp {
         })
     }
 
-    /// Writes a lane's local memory; false outside.
+    /// Writes a lane's local memory. Returns false outside.
     pub(super) fn local_store(&mut self, lane: u32, address: u32, width: u8, value: u64) -> bool {
         if !address.is_multiple_of(u32::from(width)) {
             return false;
@@ -383,7 +383,7 @@ impl Warp {
     }
 }
 
-/// 32 words in a row?
+/// Whether these are 32 consecutive words.
 fn consecutive(at: &[u64; 32]) -> bool {
     let mut same = true;
     for (l, &address) in at.iter().enumerate() {
@@ -392,7 +392,7 @@ fn consecutive(at: &[u64; 32]) -> bool {
     same
 }
 
-/// Replaces an element of `bytes` by `f` of it; the old value.
+/// Replaces an element of `bytes` by `f` of it, and returns the old value.
 pub(super) fn update(
     bytes: &mut [u8],
     address: u64,

@@ -1,4 +1,4 @@
-//! What kernels print: `vprintf`'s format, carried out on the host.
+//! Output of kernels: `vprintf`, formatted on the host.
 
 use crate::error::Fault;
 use parking_lot::Mutex;
@@ -6,7 +6,8 @@ use std::io::Write;
 
 /// Maximum number of bytes of one string or one line.
 const MAX_STRING: u64 = 4096;
-/// Maximum number of bytes kept until the host takes them; what comes after is lost, as CUDA's buffer would lose it.
+/// Maximum number of bytes kept until the host takes them. Further output is lost, as with
+/// CUDA's buffer.
 const MAX_OUTPUT: usize = 16 << 20;
 
 /// Text of kernels that the host has not taken yet.
@@ -16,7 +17,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Adds to the end.
+    /// Appends text.
     pub fn push(&self, bytes: &[u8]) {
         let mut text = self.text.lock();
         if text.len() + bytes.len() <= MAX_OUTPUT {
@@ -24,20 +25,20 @@ impl Output {
         }
     }
 
-    /// Takes everything.
+    /// Takes all text.
     #[must_use]
     pub fn take(&self) -> Vec<u8> {
         std::mem::take(&mut self.text.lock())
     }
 }
 
-/// Reads from a generic address: address and width.
+/// Reads from a generic address. Arguments: address and width.
 pub type Reader<'a> = dyn FnMut(u64, u8) -> Result<u64, Fault> + 'a;
 
 /// A NUL-ended string.
 ///
 /// # Errors
-/// Of the reader.
+/// Errors of the reader.
 pub fn string(address: u64, read: &mut Reader<'_>) -> Result<Vec<u8>, Fault> {
     let mut out = Vec::new();
     for n in 0..MAX_STRING {
@@ -177,11 +178,12 @@ fn hexadecimal(v: f64, precision: Option<usize>, upper: bool) -> String {
     if upper { text.to_uppercase() } else { text }
 }
 
-/// Formats one `printf` call and counts the arguments it took, which is what `printf` returns in a kernel (CUDA
-/// C++ Programming Guide, "Formatted Output"). Arguments lie packed at `arguments`, each at its natural alignment.
+/// Formats one `printf` call. Also returns the number of arguments used, which is the
+/// result of `printf` in a kernel (CUDA C++ Programming Guide, "Formatted Output").
+/// Arguments are packed at `arguments`, each with its natural alignment.
 ///
 /// # Errors
-/// Of the reader.
+/// Errors of the reader.
 pub fn format(format: u64, arguments: u64, read: &mut Reader<'_>) -> Result<(Vec<u8>, u32), Fault> {
     let text = string(format, read)?;
     let mut out = Vec::new();

@@ -1,8 +1,10 @@
-//! Loads, stores and jumps that the arithmetic loop does itself: those of all its lanes at once.
+//! Loads, stores and jumps that the arithmetic loop executes itself, for all its lanes at
+//! once.
 //!
-//! Whatever is not plain is left to [`super::memory`] and [`super::control`], which do it lane by lane: faults, ordered
-//! accesses, lanes in several spaces, places that differ in local memory, branches that part lanes. Nothing is changed
-//! before that is known.
+//! Other cases are left to [`super::memory`] and [`super::control`], which handle lanes one
+//! by one: faults, ordered accesses, lanes in several spaces, different addresses in local
+//! memory, divergent branches. Nothing is changed before it is known that none of them
+//! applies.
 
 use super::frame::Frame;
 use super::lanes::shuffled;
@@ -19,25 +21,26 @@ pub struct Reach<'a> {
     pub(super) memory: &'a Memory,
     pub(super) shared: &'a mut [u8],
     pub(super) params: &'a [u8],
-    /// Local memory of the warp, and where the running frame's begins.
+    /// Local memory of the warp, and the offset of the running frame in it.
     pub(super) local: &'a mut [u64],
     pub(super) local_base: u32,
     /// Lanes of the running fragment, and all that have not exited.
     pub(super) running: u32,
     pub(super) live: u32,
-    /// Instructions after which a jump ends the run; 0 where lanes wait elsewhere, so that a jump may meet them.
+    /// Number of instructions after which a jump ends the run; 0 if lanes wait elsewhere,
+    /// because a jump may then reconverge with them.
     pub(super) jumps: usize,
 }
 
-/// Where lanes access memory.
+/// The memory that lanes access.
 enum LaneMemory<'a> {
     Device(Lanes<'a>),
     Shared(SharedLanes<'a>),
-    /// The same place of every lane's local memory.
+    /// The same address in every lane's local memory.
     Local(u32),
 }
 
-/// Lane addresses; those that are not active have the first active lane's.
+/// Lane addresses. Inactive lanes get that of the first active lane.
 #[inline(always)]
 fn addresses(frame: &Frame<'_>, a: &Address, local_base: u32, mask: u32) -> [u64; 32] {
     let offset = a.offset as u64;
@@ -68,7 +71,7 @@ fn addresses(frame: &Frame<'_>, a: &Address, local_base: u32, mask: u32) -> [u64
     at
 }
 
-/// Lanes that are not in `mask` get the address of one that is.
+/// Gives lanes outside `mask` the address of one inside.
 #[inline(always)]
 fn only_active<T: Copy>(at: &mut [T; 32], mask: u32) {
     if mask == u32::MAX {
@@ -112,7 +115,8 @@ fn each<A: Copy, B: Copy + Default>(values: &[A; 32], f: impl Fn(A) -> B) -> [B;
     out
 }
 
-/// Decides where an access goes; `at` becomes addresses of that space. Nowhere if it is not plain, or may be a fault.
+/// Determines the memory of an access, and converts `at` to addresses in it. `None` if the
+/// access is not one of the simple cases, or may fault.
 #[inline(always)]
 fn place<'m>(
     memory: &'m Memory,
@@ -156,7 +160,8 @@ fn place<'m>(
 }
 
 impl Reach<'_> {
-    /// Does the load or store with operands `index`; false if it was left alone.
+    /// Executes the load or store with operands `index`. Returns false if it was not a
+    /// simple case.
     #[inline(always)]
     pub(super) fn access(&mut self, frame: &mut Frame<'_>, index: u32, mask: u32) -> bool {
         match self.ext.get(index as usize) {
@@ -177,7 +182,7 @@ impl Reach<'_> {
                 c,
                 mask: group,
             }) if mask == self.running => {
-                // All who are named are here.
+                // All lanes in the mask are running.
                 let groups = frame.r32[group as usize].0;
                 let mut named = 0;
                 for (l, group) in groups.iter().enumerate() {
@@ -198,7 +203,8 @@ impl Reach<'_> {
         }
     }
 
-    /// Where the instruction with operands `index` jumps, if it is a branch and lanes wait nowhere else.
+    /// The target of the instruction with operands `index`, if it is a branch and no lanes
+    /// wait elsewhere.
     #[inline(always)]
     pub(super) fn jump(&self, index: u32) -> Option<usize> {
         match self.ext.get(index as usize) {
@@ -317,7 +323,7 @@ impl Reach<'_> {
         true
     }
 
-    /// A kernel's parameter, which is every lane's.
+    /// Loads a kernel parameter, which is the same for all lanes.
     #[inline(always)]
     fn load_parameter(&self, frame: &mut Frame<'_>, access: &Access, mask: u32) -> bool {
         let a = &access.address;

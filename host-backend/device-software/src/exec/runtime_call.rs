@@ -1,4 +1,4 @@
-//! CUDA's device runtime: what kernels call to launch others.
+//! CUDA's device runtime: the functions with which kernels launch others.
 
 use super::block::Env;
 use super::warp::Warp;
@@ -8,8 +8,8 @@ use crate::launched::{
 };
 use crate::program::{Call, FUNCTION_BASE, FUNCTION_STRIDE, MemSpace, RuntimeCall};
 
-/// Before a launch's parameters in their buffer: what is launched. The kernel can write here, so that all of it is
-/// checked when it is launched.
+/// Size of the header before a launch's parameters, which describes the launch. The kernel
+/// can overwrite it, so all of it is checked at the launch.
 const HEADER: u64 = 48;
 const GRID: u64 = 8;
 const BLOCK: u64 = 20;
@@ -17,7 +17,7 @@ const SHARED: u64 = 32;
 /// cudaStreamTailLaunch.
 const TAIL_LAUNCH: u64 = 3;
 
-/// A call's result: of a function that returns a cudaError, or an address.
+/// The result of a call: an address or nothing, or a cudaError.
 type Answer = Result<u64, u32>;
 
 impl Warp {
@@ -126,7 +126,7 @@ impl Warp {
                 Ok(0)
             }
             RuntimeCall::Create => {
-                // No number of a stream that means something else.
+                // A number that is not a special stream.
                 self.lane_store(env, MemSpace::Generic, lane as usize, first, 8, 1 << 8)?;
                 Ok(0)
             }
@@ -174,7 +174,7 @@ fn kernel_at(env: &Env<'_>, address: u64) -> Option<usize> {
     (offset.is_multiple_of(FUNCTION_STRIDE) && found.entry).then_some(func)
 }
 
-/// Launches what a buffer of [`Warp::parameter_buffer`] says.
+/// Launches the kernel described by a buffer of [`Warp::parameter_buffer`].
 fn launch(env: &Env<'_>, parameters: u64, tail: bool) -> Result<Answer, Fault> {
     let Some(buffer) = parameters.checked_sub(HEADER).filter(|_| parameters != 0) else {
         return Ok(Err(INVALID_VALUE));

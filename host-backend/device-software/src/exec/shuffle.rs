@@ -1,17 +1,18 @@
 //! Exchanges between lanes: shuffles, votes, matches, reductions, warp barriers.
 //!
-//! All wait for the lanes their mask names. Lanes of one fragment may name different groups (tiles).
+//! All wait for the lanes in their mask. Lanes of one fragment may have different groups
+//! (tiles).
 
 use super::lanes::shuffled;
 use super::memory::lanes;
 use super::warp::{Flow, State, Warp};
 use crate::program::{Ext, ReduxOp, Reg, VoteMode};
 
-/// Who carries out an operation of a group now.
+/// The lanes that now execute an operation of a group.
 pub(super) struct Meeting {
     /// Lanes whose group is complete.
     pub lanes: u32,
-    /// They are all lanes that ran.
+    /// Whether these are all running lanes.
     whole: bool,
 }
 
@@ -50,7 +51,8 @@ impl Warp {
         self.part(&met)
     }
 
-    /// The lanes of `active` whose groups are complete stay in the running fragment; the others wait.
+    /// The lanes of `active` whose groups are complete stay in the running fragment; the
+    /// others wait.
     pub(super) fn meet(&mut self, groups: &[u32; 32], active: u32) -> Meeting {
         let split = active != self.run.mask;
         self.keep_active(active);
@@ -66,7 +68,7 @@ impl Warp {
         }
     }
 
-    /// After the operation of those who met.
+    /// Continues after the operation of the lanes that met.
     pub(super) fn part(&mut self, met: &Meeting) -> Flow {
         if met.whole {
             return Flow::Next;

@@ -1,7 +1,8 @@
-//! Exact binary floating point with every rounding mode, for what the host's instructions do not offer.
+//! Exact binary floating point with every rounding mode, for operations that the host
+//! lacks.
 //!
-//! IEEE 754-2019: a finite value is `mantissa * 2^exponent`; operations are carried out exactly in 128 bits (with
-//! a sticky bit) and rounded once.
+//! IEEE 754-2019: a finite value is `mantissa * 2^exponent`; operations are computed
+//! exactly in 128 bits (with a sticky bit) and rounded once.
 
 /// Formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,7 +124,7 @@ impl Recipe {
         }
     }
 
-    /// Carries it out on bit patterns.
+    /// Executes it on bit patterns.
     #[must_use]
     pub fn run(self, a: u64, b: u64, c: u64) -> u64 {
         let f = self.format;
@@ -137,9 +138,9 @@ impl Recipe {
             Kind::Add => fma(f, a, f.one(), b, self.mode),
             Kind::Sub if is_nan(f, b) => fma(f, a, f.one(), b, self.mode),
             Kind::Sub => fma(f, a, f.one(), b ^ sign, self.mode),
-            // A zero addend of the product's sign leaves the product's sign.
+            // A zero addend with the product's sign preserves the sign.
             Kind::Mul => fma(f, a, b, (a ^ b) & sign, self.mode),
-            // In the order of NVIDIA's devices.
+            // The order in which NVIDIA's devices select a NaN.
             Kind::Fma => first_nan(f, &[b, c, a]).unwrap_or_else(|| fma(f, a, b, c, self.mode)),
             Kind::Div => div(f, a, b, self.mode),
             Kind::Rcp => div(f, f.one(), a, self.mode),
@@ -183,7 +184,7 @@ impl Conversion {
         }
     }
 
-    /// Carries it out on a bit pattern.
+    /// Executes it on a bit pattern.
     #[must_use]
     pub fn run(self, a: u64) -> u64 {
         let result = match self.from {
@@ -216,7 +217,8 @@ impl Conversion {
                     Parts::Nan if self.from == From::F64 && self.to == Format::F16 => {
                         a >> 63 << 15 | self.to.nan()
                     }
-                    // Cut, not replaced, by the oldest of the roundings to tf32 alone.
+                    // Only the oldest rounding to tf32 truncates a NaN instead of replacing
+                    // it.
                     Parts::Nan if self.to == Format::Tf32 && self.mode == Rounding::NearestAway => {
                         a >> 13
                     }
@@ -257,7 +259,7 @@ impl Format {
         }
     }
 
-    /// Exponent of the last place of subnormals.
+    /// Exponent of the least significant bit of subnormals.
     fn least(self) -> i32 {
         match self {
             Self::F16 => -24,
@@ -285,7 +287,7 @@ impl Format {
         (self.top() >> 1) << (self.precision() - 1)
     }
 
-    /// The greatest finite value as a single, where it is less than that of singles.
+    /// The greatest finite value as a single, if it is less than that of singles.
     #[must_use]
     pub fn greatest(self) -> Option<u32> {
         match self {
@@ -296,7 +298,7 @@ impl Format {
         }
     }
 
-    /// The NaN that invalid operations give.
+    /// The NaN that invalid operations return.
     #[must_use]
     pub fn nan(self) -> u64 {
         match self {
@@ -349,8 +351,8 @@ pub fn flush(f: Format, bits: u64) -> u64 {
     }
 }
 
-/// Rounds `mantissa * 2^exponent`, a little more in magnitude if `sticky`. `mantissa` is not zero; with `sticky`
-/// it has at least two bits more than the format.
+/// Rounds `mantissa * 2^exponent`; with `sticky`, the exact magnitude is slightly larger.
+/// `mantissa` is not zero; with `sticky`, it has at least two more bits than the format.
 fn pack(f: Format, sign: bool, exponent: i32, mantissa: u128, sticky: bool, mode: Rounding) -> u64 {
     let p = f.precision();
     let length = 128 - mantissa.leading_zeros();
@@ -517,7 +519,7 @@ fn sqrt(f: Format, a: u64, mode: Rounding) -> u64 {
 #[inline(always)]
 pub fn f16_to_f32(bits: u32) -> f32 {
     let magnitude = bits & 0x7fff;
-    // The exponent's bias is 15 instead of 127; scaling makes subnormals right as well.
+    // The exponent's bias is 15 instead of 127; scaling also handles subnormals.
     let finite = f32::from_bits(magnitude << 13) * f32::from_bits((127 + 112) << 23);
     let value = match magnitude {
         0..0x7c00 => finite.to_bits(),

@@ -1,4 +1,4 @@
-//! Which space an address points into, and how a loaded element fills its register.
+//! The state space of an address, and how a loaded element fills its register.
 
 use crate::program::{
     Access, Extend, LOCAL_WINDOW, MemSpace, PARAM_WINDOW, Reg, SHARED_WINDOW, WINDOW_SHIFT,
@@ -13,7 +13,7 @@ fn window(space: MemSpace) -> u64 {
     }
 }
 
-/// Space and address in it of a generic address.
+/// The space of a generic address, and the address in it.
 pub(super) fn resolve(address: u64) -> (MemSpace, u64) {
     let space = match address >> WINDOW_SHIFT {
         w if w == SHARED_WINDOW >> WINDOW_SHIFT => MemSpace::Shared,
@@ -24,7 +24,7 @@ pub(super) fn resolve(address: u64) -> (MemSpace, u64) {
     (space, address - window(space))
 }
 
-/// A loaded element as its register holds it.
+/// A loaded element, extended for its register.
 #[inline(always)]
 pub(super) fn extended(access: &Access, reg: Reg, value: u64) -> u64 {
     let mut value = value;

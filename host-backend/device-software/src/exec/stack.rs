@@ -1,4 +1,5 @@
-//! Memory of `alloca`: the end of local memory, downwards, as frames grow upwards from its start.
+//! Memory of `alloca`. It grows downwards from the end of local memory, while frames grow
+//! upwards from the start.
 
 use super::block::Env;
 use super::warp::Warp;
@@ -6,7 +7,7 @@ use crate::error::Fault;
 use crate::program::Reg;
 
 impl Warp {
-    /// Frames of the running lanes must end below.
+    /// The limit below which frames of the running lanes must end.
     pub(super) fn lowest_dynamic(&self) -> u32 {
         (0..32)
             .filter(|l| self.run.mask >> l & 1 != 0)
@@ -47,7 +48,8 @@ impl Warp {
     pub(super) fn stack_restore(&mut self, a: Reg, mask: u32) {
         let saved = self.read(a);
         for lane in (0..32).filter(|l| mask >> l & 1 != 0) {
-            // A value that `stacksave` did not give can free memory, as in PTX, but nothing outside it.
+            // A value that is not from `stacksave` can free too much, as in PTX, but not
+            // beyond the end of local memory.
             self.dynamic[lane] = u32::try_from(saved[lane]).unwrap_or(u32::MAX);
         }
     }

@@ -32,8 +32,8 @@ macro_rules! variant {
             }
 
             pub(super) const RUN: Straight = |frame, reach, code, pc, end, active| {
-                // SAFETY: `available` hands this function out only where `is_available` says that
-                // the processor has all features of `body`.
+                // SAFETY: `available` returns this function only if `is_available` says
+                // that the processor has all features of `body`.
                 unsafe { body(frame, reach, code, pc, end, active) }
             };
         }

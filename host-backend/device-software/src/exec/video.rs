@@ -1,6 +1,6 @@
 //! Video instructions (PTX ISA 9.7.18 and 9.7.19): parts of words are added, compared and packed.
 
-/// What is computed of two parts.
+/// The operation on two parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum VideoOp {
@@ -28,12 +28,13 @@ pub enum Comparison {
     Ge,
 }
 
-/// What becomes of a result and the third source.
+/// How a result and the third source are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Second {
-    /// The result is the whole destination; or, with a selector, replaces a part of the third source.
+    /// The result is the whole destination; or, with a selector, replaces a part of the
+    /// third source.
     Merge,
-    /// The sum of both; of all lanes, for instructions of several.
+    /// The sum of both; with several lanes, of all lanes.
     Add,
     /// The smaller.
     Min,
@@ -44,7 +45,8 @@ pub enum Second {
 /// A part of a word: its lowest bit, and how many it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
-    /// Lowest bit; of instructions with several lanes, both words count, the first one below.
+    /// Lowest bit. In instructions with several lanes, it counts through both words, the
+    /// first one below.
     pub at: u8,
     /// Bits: 8, 16 or 32.
     pub bits: u8,
@@ -87,24 +89,24 @@ pub struct Video {
     pub op: VideoOp,
     /// Whether destination and sources are signed.
     pub signed: [bool; 3],
-    /// The result is clamped to its part.
+    /// Whether the result is clamped to its part.
     pub saturate: bool,
-    /// What follows.
+    /// How the result is combined with the third source.
     pub second: Second,
-    /// Shifts count modulo 32, instead of up to 32.
+    /// Whether shift counts wrap modulo 32, instead of being clamped to 32.
     pub wrap: bool,
     /// `vmad`: bits that the result is shifted right by.
     pub scale: u8,
-    /// `vmad.po`: one is added.
+    /// `vmad.po`: whether one is added.
     pub plus_one: bool,
     /// The lanes that the instruction computes: one, or some of two halves or four bytes.
     pub lanes: Vec<VideoLane>,
-    /// Sources of lanes lie in both words.
+    /// Whether the sources of lanes are in both words.
     pub simd: bool,
 }
 
 impl Video {
-    /// Wide enough for a product, and for all that a shift moves out of a word.
+    /// The result, wide enough for a product and for all bits shifted out of a word.
     fn result(&self, a: i128, b: i128, c: u32) -> i128 {
         let amount = if self.wrap { b & 31 } else { b.clamp(0, 32) };
         match self.op {

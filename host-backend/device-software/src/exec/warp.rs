@@ -1,14 +1,17 @@
-//! A warp: 32 lanes, their registers, and how they diverge and meet again.
+//! A warp: 32 lanes, their registers, and how they diverge and reconverge.
 //!
-//! Lanes that stand at the same instruction with the same call stack form a *fragment*. One fragment runs; the
-//! others wait. The rule is "deepest call first, then lowest instruction first": code is laid out so that lanes
-//! that left a branch or loop early wait at a higher address, where the rest arrives later and both become one
-//! fragment again. Lowest-first alone starves lanes that others spin for, so after [`LEASE`] instructions the
-//! fragment that has waited longest gets a turn: every lane makes progress, as on devices since Volta. A turn
-//! out of order takes lanes past the place where they would have met, and programs rely on meeting there, with
-//! or without `.sync`; so a fragment that does nothing that a waiting one does has [`EXTENSIONS`] leases more.
+//! Lanes at the same instruction with the same call stack form a *fragment*. One fragment
+//! runs; the others wait. The rule is "deepest call first, then lowest instruction first".
+//! Code is arranged so that lanes that leave a branch or loop early wait at a higher
+//! address, where the others arrive later and merge with them. Lowest-first alone starves
+//! lanes for which others spin. So after [`LEASE`] instructions the fragment that has
+//! waited longest gets a turn, and every lane makes progress, as on devices since Volta. A
+//! turn out of order takes lanes beyond the place where they would have reconverged, and
+//! programs rely on that place, with or without `.sync`. So a fragment that shows no sign
+//! of waiting gets [`EXTENSIONS`] more leases.
 //!
-//! A `.sync` instruction waits until all lanes its mask names (and that have not exited) stand at it.
+//! A `.sync` instruction waits until all lanes in its mask that have not exited have
+//! reached it.
 
 use super::block::Env;
 use super::cluster::Arrivals;
@@ -18,20 +21,20 @@ use crate::error::Fault;
 use crate::program::{BarReduce, Ext, Func, Program, Reg, Row32, Row64};
 use std::sync::atomic::{Ordering, fence};
 
-/// Instructions after which another fragment gets its turn.
+/// Number of instructions after which another fragment gets a turn.
 const LEASE: u32 = 1024;
-/// Leases that a fragment has in a row while it neither loads what others may write meanwhile, in order, nor
-/// makes atomic operations, nor sleeps.
+/// Maximum number of consecutive leases of a fragment that makes no ordered loads or atomic
+/// operations and does not sleep.
 const EXTENSIONS: u32 = 64;
-/// Most rows of each kind of all frames of a warp.
+/// Maximum number of rows of each kind in all frames of a warp.
 const MAX_FRAMES: usize = 1 << 18;
-/// Deepest call stack.
+/// Maximum depth of the call stack.
 const MAX_STACK: usize = 1024;
 
 /// Why a fragment does not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// It can.
+    /// It can run.
     Run,
     /// At a `.sync` instruction that waits for other lanes.
     Sync,
@@ -47,7 +50,7 @@ pub(super) enum State {
     Cluster,
 }
 
-/// Registers and local memory of a frame: where they start.
+/// The start of a frame's registers and local memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Bases {
     pub func: u32,
@@ -89,7 +92,7 @@ impl Fragment {
 /// How a warp's turn ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// Its instructions are used up; it could continue.
+    /// Its budget of instructions is used up; it could continue.
     Yield,
     /// All its lanes wait for other warps.
     Parked,
@@ -100,28 +103,28 @@ pub enum Turn {
 /// The effect of a non-arithmetic instruction on the control flow.
 pub(super) enum Flow {
     Next,
-    /// The running fragment was changed; look again who runs.
+    /// The running fragment has changed. The scheduler must choose again.
     Switch,
     /// End of the turn.
     Yield,
 }
 
-/// How the fragments of a warp take turns.
+/// The state of taking turns between a warp's fragments.
 #[derive(Debug)]
 struct Turns {
-    /// Steps that the running fragment has left before the others have a turn.
+    /// Remaining instructions of the running fragment before another gets a turn.
     lease: u32,
-    /// Leases that it had without a sign of waiting.
+    /// Number of leases that it had without a sign of waiting.
     extended: u32,
     /// [`Warp::spins`] at its last lease.
     spins: u32,
-    /// The fragment that had waited longest runs, out of order.
+    /// Whether a fragment runs out of order because it had waited longest.
     boosted: bool,
-    /// Counts turns; a fragment notes when it began to wait.
+    /// Counts turns. A fragment records its value when it begins to wait.
     clock: u64,
 }
 
-/// What a block starts with: its kernel, and the lanes that it has.
+/// The start state of a warp: its kernel and its lanes.
 #[derive(Debug, Clone, Copy)]
 struct Start {
     func: u32,
@@ -139,17 +142,18 @@ pub struct Warp {
     pub(super) local: Vec<u64>,
     pub(super) tid: [[u32; 32]; 3],
     start: Start,
-    /// Where the lowest `alloca` of each lane lies in local memory.
+    /// Offset of each lane's lowest `alloca` in local memory.
     pub(super) dynamic: [u32; 32],
     /// Lanes that have not exited.
     pub(super) live: u32,
     pub(super) run: Fragment,
     pub(super) others: Vec<Fragment>,
-    /// Where the running fragment meets another.
+    /// The instruction at which the running fragment merges with another.
     stop: u32,
     turns: Turns,
     pub(super) cluster: Arrivals,
-    /// Ordered loads, atomics and sleeps of this turn: signs of waiting.
+    /// Number of ordered loads, atomics and sleeps in this turn, which are signs of
+    /// waiting.
     pub(super) spins: u32,
 }
 
@@ -211,13 +215,14 @@ impl Warp {
             spins: 0,
         };
         if let Some(f) = program.funcs.get(func) {
-            // Local memory of a kernel's own frame always fits the limit: it was checked at the launch.
+            // The kernel's own frame always fits in local memory, which was checked at the
+            // launch.
             let _ = warp.enter(f, bases, u32::MAX, u32::MAX);
         }
         warp
     }
 
-    /// Back to the start, for the next block.
+    /// Resets it for the next block.
     pub fn restart(&mut self, start: u32) {
         self.live = self.start.mask;
         self.dynamic = [u32::MAX; 32];
@@ -240,7 +245,7 @@ impl Warp {
         self.cluster = Arrivals::default();
     }
 
-    /// Makes room for a frame and fills its constants in the lanes of `mask`.
+    /// Allocates a frame and fills in its constants in the lanes of `mask`.
     pub(super) fn enter(
         &mut self,
         f: &Func,
@@ -328,7 +333,8 @@ impl Warp {
         Ok(())
     }
 
-    /// Gives lanes `mask` of the running fragment a fragment of their own at `pc`; the rest stays running.
+    /// Moves lanes `mask` of the running fragment to a new fragment at `pc`. The others
+    /// keep running.
     pub(super) fn split_off(&mut self, mask: u32, pc: u32, state: State) {
         let mut other = self.run.clone();
         other.mask = mask;
@@ -342,7 +348,7 @@ impl Warp {
         self.others.push(other);
     }
 
-    /// Lanes `mask` of the running fragment are over.
+    /// Ends lanes `mask` of the running fragment.
     pub(super) fn exit(&mut self, mask: u32) {
         self.live &= !mask;
         self.run.mask &= !mask;
@@ -354,7 +360,7 @@ impl Warp {
         self.release_warp_barriers();
     }
 
-    /// Lets go all lanes whose warp barrier is complete.
+    /// Releases all lanes whose warp barrier is complete.
     pub(super) fn release_warp_barriers(&mut self) {
         let waiting = |w: &Self, m: u32| {
             w.others
@@ -376,7 +382,7 @@ impl Warp {
         }
     }
 
-    /// Joins fragments that meet, and decides who runs. False if nobody can.
+    /// Merges fragments that meet, and chooses one to run. Returns false if none can.
     pub(super) fn settle(&mut self) -> bool {
         if self.run.mask == 0 || self.run.state != State::Run {
             if self.run.mask != 0 {
@@ -443,7 +449,8 @@ impl Warp {
         std::mem::swap(&mut self.run, &mut self.others[n]);
     }
 
-    /// The lease is used up: the warp that has waited longest runs next, lowest-first or not.
+    /// Handles the end of a lease: extends it, or gives the fragment that has waited
+    /// longest a turn out of order.
     fn rotate(&mut self) {
         self.turns.lease = LEASE;
         let waits = self.spins > self.turns.spins;
@@ -466,7 +473,7 @@ impl Warp {
         }
     }
 
-    /// The registers of the running frame, and what it reaches besides them.
+    /// The registers of the running frame, and the other state that it can access.
     fn reach<'a>(&'a mut self, env: &'a mut Env<'_>, jumps: i64) -> (Frame<'a>, Reach<'a>) {
         let b = self.run.bases;
         let frame = Frame {
@@ -488,7 +495,7 @@ impl Warp {
         (frame, reach)
     }
 
-    /// Runs until the turn ends; `budget` counts instructions of the warp down.
+    /// Runs until the turn ends. `budget` is reduced by the executed instructions.
     ///
     /// # Errors
     /// The fault and the lane it happened in.

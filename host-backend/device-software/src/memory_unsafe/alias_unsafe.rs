@@ -1,7 +1,7 @@
 //! Second addresses of memory: the pages of one mapping, mapped twice.
 //!
-//! A kernel that writes through an alias notes the alias's pages; a reader who asks
-//! what was written of the memory asks for those of its aliases, too.
+//! A write through an alias is recorded for the alias's pages. So a reader that asks for
+//! the written pages of memory also asks for those of its aliases.
 
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::Ordering;
@@ -11,11 +11,11 @@ use super::{
     pointer_mut, protect, shared,
 };
 
-/// Unit in which memory is looked at before it is copied.
+/// Bytes of a page, the unit in which copies skip zeros.
 const PAGE: usize = 4096;
 static ZEROS: [u8; PAGE] = [0; PAGE];
 
-/// A second address, until the work that may use it is over.
+/// A second address, until the work that may use it is complete.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Alias {
     size: u64,
@@ -23,7 +23,7 @@ pub(super) struct Alias {
     memory: u64,
 }
 
-/// Some bytes that have a second address.
+/// A range that has a second address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Twice {
     /// First address in the mapping.
@@ -67,7 +67,8 @@ impl Memory {
         table.shared.contains_key(&address) || table.doubled.contains(&address)
     }
 
-    /// Moves what a mapping holds to memory that can be mapped twice. No work that writes to it may run.
+    /// Moves the contents of a mapping to memory that can be mapped twice. No work that
+    /// writes to it may be running.
     ///
     /// # Errors
     /// [`MemoryError::NotMapped`], [`MemoryError::OutOfMemory`].
@@ -79,8 +80,9 @@ impl Memory {
         };
         let fresh = map_anywhere(size).map_err(|_| MemoryError::OutOfMemory)?;
         for page in (0..size as usize).step_by(PAGE) {
-            // SAFETY: both ranges have `size` bytes and are mapped: the mapping is live, the other was just made. No
-            // Rust reference covers either. Pages of zeros stay untouched.
+            // SAFETY: both ranges have `size` bytes and are mapped: the mapping is live,
+            // and the other was just created. No Rust reference covers either. Zero pages
+            // are not written.
             unsafe {
                 let from = pointer::<libc::c_void>(address as usize + page);
                 if libc::memcmp(from, ZEROS.as_ptr().cast(), PAGE) != 0 {
@@ -88,10 +90,10 @@ impl Memory {
                 }
             }
         }
-        // SAFETY: the fresh memory takes the place of the mapping, which is this file's own.
+        // SAFETY: the new memory replaces the mapping, which this file owns.
         let moved = unsafe { remap(fresh, size as usize, size as usize, address as usize) };
         if !moved {
-            // SAFETY: mapped above, and used by nobody.
+            // SAFETY: mapped above, and not used.
             unsafe { libc::munmap(pointer_mut(fresh), size as usize) };
             return Err(MemoryError::OutOfMemory);
         }
@@ -106,10 +108,12 @@ impl Memory {
         self.table.lock().shared.contains_key(&address)
     }
 
-    /// Moves what a mapping holds to memory that other processes can have. No work that uses it may run.
+    /// Moves the contents of a mapping to memory that other processes can map. No work that
+    /// uses it may be running.
     ///
     /// # Errors
-    /// [`MemoryError::NotMapped`], [`MemoryError::Private`] where it has aliases, [`MemoryError::Descriptor`].
+    /// [`MemoryError::NotMapped`], [`MemoryError::Private`] if it has aliases,
+    /// [`MemoryError::Descriptor`].
     pub fn hand_out(&self, address: u64) -> Result<(), MemoryError> {
         let mut table = self.table.lock();
         let size = match table.live.get(&address) {
@@ -122,8 +126,8 @@ impl Memory {
         let failed = |error| MemoryError::Descriptor(size, error);
         let memory = shared::make(size).map_err(failed)?;
         for page in (0..size as usize).step_by(PAGE) {
-            // SAFETY: the mapping is live and has `size` bytes; no Rust reference covers it. Pages of zeros stay
-            // holes.
+            // SAFETY: the mapping is live and has `size` bytes; no Rust reference covers
+            // it. Zero pages stay holes.
             let written = unsafe {
                 let from = pointer::<libc::c_void>(address as usize + page);
                 match libc::memcmp(from, ZEROS.as_ptr().cast(), PAGE) {
@@ -140,8 +144,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Maps the first `size` bytes of the mapping that starts at `memory`, which is shared, at `address`, too, where
-    /// nothing is backed.
+    /// Maps the first `size` bytes of the shared mapping that starts at `memory` also at
+    /// `address`, where no memory is backed.
     ///
     /// # Errors
     /// [`MemoryError::Range`], [`MemoryError::NotMapped`], [`MemoryError::OutOfMemory`].
@@ -157,10 +161,11 @@ impl Memory {
         if range.clone().any(is_backed) {
             return Err(MemoryError::Range(address, size));
         }
-        // SAFETY: the source is a shared mapping of `size` bytes and more, which stays as it is; the target lies in
-        // the arena, where nothing is backed.
+        // SAFETY: the source is a shared mapping of at least `size` bytes, which is not
+        // changed. The target is in the arena, where no memory is backed.
         if !unsafe { remap(memory as usize, 0, size as usize, address as usize) } {
-            // The target may have lost its reservation.
+            // On failure, the kernel may have unmapped the target's reservation. Restores
+            // it.
             let _ = protect(address, size, libc::PROT_NONE, libc::MAP_FIXED);
             return Err(MemoryError::OutOfMemory);
         }
@@ -172,7 +177,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Forgets an alias whose work is complete: what was written by it was written to its memory.
+    /// Removes an alias whose work is complete. Writes recorded for it are recorded for its
+    /// memory instead.
     pub(super) fn end_alias(&self, table: &mut Table, address: u64) -> bool {
         let Some(alias) = table.aliases.remove(&address) else {
             return false;
@@ -184,7 +190,7 @@ impl Memory {
         true
     }
 
-    /// The bytes of a range that have a second address.
+    /// The parts of a range that have a second address.
     #[must_use]
     pub fn twice(&self, address: u64, size: u64) -> Vec<Twice> {
         let table = self.table.lock();
@@ -202,14 +208,16 @@ impl Memory {
     }
 }
 
-/// Moves a mapping, or with no old size maps its pages once more; false if the system cannot.
+/// Moves a mapping or, if `old` is 0, maps its pages a second time. Returns false on
+/// failure.
 ///
 /// # Safety
-/// As mremap: the source is mapped, and shared where it has no old size; nobody uses what is mapped at `to`.
+/// As mremap(2): the source is mapped, and shared if `old` is 0. What is mapped at `to` is
+/// not used.
 unsafe fn remap(from: usize, old: usize, new: usize, to: usize) -> bool {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     let target = pointer_mut::<libc::c_void>(to);
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises it.
     let got = unsafe { libc::mremap(pointer_mut(from), old, new, flags, target) };
     got != libc::MAP_FAILED
 }

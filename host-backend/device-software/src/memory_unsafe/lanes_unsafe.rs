@@ -1,4 +1,4 @@
-//! Elements of all lanes of a warp at once, checked once.
+//! Accesses of all lanes of a warp to memory, checked together.
 
 use std::ptr::{with_exposed_provenance as pointer, with_exposed_provenance_mut as pointer_mut};
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -7,7 +7,8 @@ use paragpu_protocol::layout::DEVICE_STRIDE;
 
 use super::{CHUNK_SHIFT, Memory, NONE};
 
-/// Places of a warp's lanes in the arena: `size` bytes at each are mapped, and all are multiples of the element's width.
+/// The addresses of a warp's lanes in the arena. `size` bytes at each are mapped, and all
+/// are multiples of the element's width.
 pub struct Lanes<'a> {
     memory: &'a Memory,
     at: &'a [u64; 32],
@@ -15,29 +16,31 @@ pub struct Lanes<'a> {
     pattern: Pattern,
 }
 
-/// How the places of lanes lie.
+/// The pattern of the lanes' addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pattern {
-    /// All at one.
+    /// All the same.
     Same,
-    /// Each behind the one before it.
+    /// Consecutive elements.
     Row,
     Other,
 }
 
-/// Facts about the lanes' addresses, each a disjunction of words, which compilers make vectors of.
+/// Facts about the lanes' addresses. Each is a bitwise OR of words, which compilers
+/// vectorize.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts {
-    /// Bits in which any differs from the first.
+    /// Bits in which any address differs from the first.
     pub differ: u64,
-    /// Bits that any of them has.
+    /// Bits that are set in any address.
     pub any: u64,
-    /// None is above the limit.
+    /// Whether all are within the limit.
     pub within: bool,
     pattern: Pattern,
 }
 
-/// Looks at addresses of `size` bytes each, counted from `base`; none may reach past `end`.
+/// Computes the facts for addresses of `size` bytes each, relative to `base`. None may
+/// extend beyond `end`.
 #[inline(always)]
 pub fn facts(at: &[u64; 32], base: u64, end: u64, size: u64) -> Facts {
     let (mut differ, mut any, mut over, mut off) = (0, 0, 0, 0);
@@ -47,7 +50,8 @@ pub fn facts(at: &[u64; 32], base: u64, end: u64, size: u64) -> Facts {
         let offset = address.wrapping_sub(base);
         differ |= address ^ first;
         any |= address;
-        // The sign bit of either says that the offset is above the limit, which is far below that bit.
+        // A sign bit of either says that the offset is above the limit, which is far
+        // smaller.
         over |= offset | limit.wrapping_sub(offset);
         off |= address ^ first.wrapping_add(size.wrapping_mul(lane as u64));
     }
@@ -65,8 +69,8 @@ pub fn facts(at: &[u64; 32], base: u64, end: u64, size: u64) -> Facts {
 }
 
 impl Memory {
-    /// `None` if a lane's bytes are not in the arena, not mapped, or not at a multiple of `size`, a power of two up to
-    /// the size of a chunk.
+    /// Checks the lanes' addresses. Returns `None` if a lane's bytes are not in the arena,
+    /// not mapped, or not aligned to `size`, a power of two up to the size of a chunk.
     #[inline(always)]
     pub fn lanes<'a>(&'a self, at: &'a [u64; 32], size: u64) -> Option<Lanes<'a>> {
         let facts = facts(at, self.base, DEVICE_STRIDE, size);
@@ -78,7 +82,8 @@ impl Memory {
             let state = self.chunks.get(chunk as usize);
             state.is_some_and(|c| c.load(Ordering::Relaxed) != NONE)
         };
-        // The arena begins with a chunk, so bits of addresses tell chunks apart.
+        // The arena begins at a chunk boundary, so the upper bits of addresses identify
+        // chunks.
         let found = match facts.differ >> CHUNK_SHIFT {
             0 => mapped(at[0]),
             _ => at.iter().all(|&address| mapped(address)),
@@ -94,14 +99,16 @@ impl Memory {
 
 macro_rules! elements {
     ($load:ident, $store:ident, $atomic:ty, $element:ty) => {
-        /// The element `step` bytes into each lane's place.
+        /// Loads the element `step` bytes after each lane's address.
         #[inline(always)]
         pub fn $load(&self, step: u64) -> [$element; 32] {
             const WIDTH: u64 = size_of::<$element>() as u64;
             assert!(step + WIDTH <= self.size && step.is_multiple_of(WIDTH));
             let one = |address: u64| {
-                // SAFETY: `Memory::lanes` found these bytes mapped, and aligned: the step is a multiple of the width.
-                // They are only unmapped when no work runs. Others may write them meanwhile: the access is atomic.
+                // SAFETY: `Memory::lanes` found these bytes mapped and aligned, and the
+                // step is a multiple of the width. They are only unmapped while no work
+                // uses them. Other threads may write them concurrently, so the access is
+                // atomic.
                 unsafe { (*pointer::<$atomic>((address + step) as usize)).load(Ordering::Relaxed) }
             };
             if self.pattern == Pattern::Same {
@@ -109,8 +116,8 @@ macro_rules! elements {
             }
             let mut out = [0; 32];
             if WIDTH == self.size && self.pattern == Pattern::Row {
-                // SAFETY: as above; all that lies between the first and the last lane belongs to one of them. A copy as
-                // any other of this memory.
+                // SAFETY: as above; all bytes between the first and the last lane belong to
+                // a lane. It is a copy like any other of this memory.
                 unsafe {
                     libc::memcpy(
                         out.as_mut_ptr().cast(),
@@ -180,17 +187,18 @@ impl Lanes<'_> {
     }
 }
 
-/// Places of a warp's lanes in a block's shared memory: as [`Lanes`].
+/// The addresses of a warp's lanes in a block's shared memory, as [`Lanes`].
 pub struct SharedLanes<'a> {
     at: &'a [u64; 32],
-    /// Bytes of the shared memory they were found in.
+    /// Length of the shared memory against which they were checked.
     length: usize,
     size: u64,
     pattern: Pattern,
 }
 
 impl<'a> SharedLanes<'a> {
-    /// `None` if a lane's bytes are not in `shared`, or not at a multiple of `size`, a power of two.
+    /// Checks the lanes' addresses. Returns `None` if a lane's bytes are not in `shared`,
+    /// or not aligned to `size`, a power of two.
     #[inline(always)]
     pub fn new(shared: &[u8], at: &'a [u64; 32], size: u64) -> Option<Self> {
         let facts = facts(at, 0, shared.len() as u64, size);
@@ -206,14 +214,16 @@ impl<'a> SharedLanes<'a> {
 
 macro_rules! shared_elements {
     ($load:ident, $store:ident, $element:ty) => {
-        /// The element `step` bytes into each lane's place.
+        /// Loads the element `step` bytes after each lane's address.
         #[inline(always)]
         pub fn $load(&self, shared: &[u8], step: u64) -> [$element; 32] {
             const WIDTH: u64 = size_of::<$element>() as u64;
             self.check(shared, step, WIDTH);
             let one = |address: u64| {
                 let from = shared.as_ptr().wrapping_add((address + step) as usize);
-                // SAFETY: `new` found `size` bytes at each lane's address in memory of this length; all are aligned. Volatile, since compilers make a gather of plain loads, which takes three times as long.
+                // SAFETY: `new` found `size` bytes at each lane's address in memory of this
+                // length; all are aligned. Volatile, because compilers turn plain loads
+                // into a gather, which takes three times as long.
                 unsafe { from.cast::<$element>().read_volatile() }
             };
             if self.pattern == Pattern::Same {
@@ -258,8 +268,8 @@ impl SharedLanes<'_> {
     shared_elements!(load32, store32, u32);
     shared_elements!(load64, store64, u64);
 
-    /// Whether `shared` is the memory in which the places were found, or an
-    /// equivalent one.
+    /// Checks that `shared` is at least as long as the memory against which the addresses
+    /// were checked, and aligned.
     #[inline(always)]
     fn check(&self, shared: &[u8], step: u64, width: u64) {
         let inside = self.length <= shared.len();
@@ -268,7 +278,7 @@ impl SharedLanes<'_> {
     }
 }
 
-/// Facts about addresses of words in shared memory: bits that differ and, if all is well, how they lie.
+/// Checks addresses of words in shared memory. Returns their pattern if all are valid.
 #[inline(always)]
 fn words_of(shared: &[u8], at: &[u32; 32]) -> Option<Pattern> {
     let (mut differ, mut any, mut over, mut off) = (0, 0, 0, 0);
@@ -291,7 +301,8 @@ fn words_of(shared: &[u8], at: &[u32; 32]) -> Option<Pattern> {
     })
 }
 
-/// A word of shared memory for each lane; `None` if one is not in it or not aligned.
+/// Loads a word of shared memory for each lane. Returns `None` if one is outside or not
+/// aligned.
 #[inline(always)]
 pub fn load_shared_words(shared: &[u8], at: &[u32; 32]) -> Option<[u32; 32]> {
     let pattern = words_of(shared, at)?;
@@ -318,7 +329,8 @@ pub fn load_shared_words(shared: &[u8], at: &[u32; 32]) -> Option<[u32; 32]> {
     Some(out)
 }
 
-/// Stores words of the lanes of `mask`; false, and nothing stored, if one is not in shared memory or not aligned.
+/// Stores words of the lanes of `mask`. If one is outside shared memory or not aligned,
+/// stores nothing and returns false.
 #[inline(always)]
 pub fn store_shared_words(
     shared: &mut [u8],

@@ -1,4 +1,5 @@
-//! Parser of PTX modules. Total: any text gives a module or an error, in bounded memory.
+//! Parser of PTX modules. It is total: any text results in a module or an error, in bounded
+//! memory.
 
 mod statement;
 
@@ -8,7 +9,7 @@ use crate::error::PtxError;
 use crate::program::Bounds;
 
 const MAX_DEPTH: u32 = 64;
-/// Most elements an array may declare.
+/// Maximum number of elements of an array.
 const MAX_COUNT: u64 = 1 << 36;
 
 type Result<T> = std::result::Result<T, PtxError>;
@@ -22,7 +23,7 @@ struct Parser<'a> {
 /// Parses a whole module.
 ///
 /// # Errors
-/// [`PtxError`] with the line of the first thing that is malformed or not supported.
+/// [`PtxError`] with the line of the first malformed or unsupported construct.
 pub fn parse(text: &str) -> Result<Module<'_>> {
     let mut parser = Parser {
         tokens: lex(text)?,
@@ -44,7 +45,7 @@ struct TypePart {
 #[derive(Default, Clone, Copy)]
 struct Linkage {
     external: bool,
-    /// Other modules see it.
+    /// Whether other modules see it.
     seen: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The threads that carry operations out.
+//! The threads that execute operations.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl Inner {
         self.done.notify_all();
     }
 
-    /// Makes every attempt again.
+    /// Repeats all attempts.
     fn attempt(&self, state: &mut State) {
         for (ticket, mut attempt) in std::mem::take(&mut state.attempts) {
             match attempt() {
@@ -65,7 +65,7 @@ impl Inner {
             }
             let picked = if kernels { self.pick(&mut state) } else { None };
             let Some((ticket, grid, block, range)) = picked else {
-                // The thread that runs no kernels looks after attempts.
+                // The thread that runs no kernels repeats attempts.
                 if kernels || state.attempts.is_empty() {
                     self.work.wait(&mut state);
                 } else {
@@ -83,7 +83,7 @@ impl Inner {
         }
     }
 
-    /// Takes a parked block or fresh blocks of the next kernel in turn.
+    /// Takes a parked block or new blocks of the next kernel in turn.
     #[allow(clippy::type_complexity)]
     fn pick(
         &self,
@@ -155,7 +155,8 @@ impl Inner {
     }
 }
 
-/// A defect in this crate must end the session's process, not leave its streams waiting forever.
+/// A panic in this crate must end the session's process instead of leaving its streams
+/// waiting forever.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
@@ -172,7 +173,7 @@ struct Outcome {
     rest: Option<Range<u64>>,
 }
 
-/// Continues with a parked block, or runs fresh ones until one does not end in its turn.
+/// Continues with a parked block, or runs new ones until one does not complete in its turn.
 fn run_blocks(grid: &Grid, block: Option<Cluster>, range: Option<Range<u64>>, sm: u32) -> Outcome {
     let mut block = block.unwrap_or_else(|| Cluster::new(grid));
     let Some(range) = range else {

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: a device of their own, PTX written for it, memory in and out.
+//! Shared code of this crate's tests: a device, PTX for it, and copies of its memory.
 #![allow(dead_code)]
 
 pub mod table;
@@ -45,7 +45,7 @@ impl Drop for DeviceSlot {
 pub struct Gpu {
     pub device: Box<dyn Device>,
     pub arena: u64,
-    // Last: given back when the device is gone.
+    // Declared last, so that it is released after the device.
     pub place: DeviceSlot,
 }
 
@@ -204,7 +204,7 @@ pub enum Arg {
     W(u32),
 }
 
-/// Lays arguments out as the kernel's parameters say.
+/// Packs arguments by the layout of the kernel's parameters.
 pub fn pack(f: &Function, args: &[Arg]) -> Vec<u8> {
     assert_eq!(f.parameters.len(), args.len());
     let size = f.parameters.last().map_or(0, |&(o, s)| o + s) as usize;
@@ -225,8 +225,9 @@ pub fn module(body: &str) -> String {
     format!(".version 9.0\n.target sm_75\n.address_size 64\n{body}\n")
 }
 
-/// A kernel `k(out, in...)` of one thread per element: `body` computes from `%rdin` (this thread's row of the
-/// inputs, `inputs` words of `width` bytes) into `%rdout` (its row of the results, `outputs` words).
+/// A kernel `k(out, in...)` of one thread per element: `body` computes from `%rdin` (this
+/// thread's row of the inputs, `inputs` words of `width` bytes) into `%rdout` (its row of
+/// the results, `outputs` words).
 pub fn elementwise(width: u32, inputs: u32, outputs: u32, body: &str) -> String {
     module(&format!(
         ".visible .entry k(.param .u64 o, .param .u64 i, .param .u32 n) {{

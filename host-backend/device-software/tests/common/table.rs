@@ -47,7 +47,7 @@ pub fn run(gpu: &mut Gpu, f: &Function, n: usize) {
     .unwrap();
 }
 
-/// Operands that find edges: small, large, near powers of two, floats of all kinds.
+/// Operands for edge cases: small, large, near powers of two, floats of all kinds.
 pub fn word() -> impl Strategy<Value = u32> {
     prop_oneof![
         any::<u32>(),
@@ -164,7 +164,7 @@ pub fn d(v: u64) -> f64 {
     f64::from_bits(v)
 }
 
-/// Bits of a result; NaN is always the canonical one.
+/// The bits of a result, with NaN replaced by the canonical one.
 pub fn b(v: f32) -> u32 {
     if v.is_nan() { 0x7fff_ffff } else { v.to_bits() }
 }

@@ -1,6 +1,5 @@
-//! A stand-in for the API server: it keeps claims, gives each change a version,
-//! refuses changes of old versions, and tells watches. It checks nothing else
-//! of what a real server checks.
+//! A stand-in for the API server. It stores claims, versions each change, refuses changes
+//! based on old versions, and notifies watches. It checks nothing else.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -48,12 +47,13 @@ impl Server {
         &self.address
     }
 
-    /// Puts a claim there as it is.
+    /// Stores a claim unconditionally.
     pub fn put(&self, name: &str, claim: &Value) {
         self.put_if(name, claim, |_| true);
     }
 
-    /// Puts a claim there, if what is there is as wanted; and what is there then.
+    /// Stores a claim if the stored one satisfies `wanted`. Returns the claim that is
+    /// stored then.
     fn put_if(&self, name: &str, claim: &Value, wanted: impl Fn(&Value) -> bool) -> Option<Value> {
         let (store, changed) = &*self.store;
         let mut store = store.lock().unwrap();
@@ -78,7 +78,7 @@ impl Server {
         claim.unwrap_or_default()
     }
 
-    /// Waits for a claim to be as wanted.
+    /// Waits until a claim satisfies `wanted`.
     pub fn until(&self, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let (store, changed) = &*self.store;
         let store = store.lock().unwrap();
@@ -107,7 +107,7 @@ impl Server {
         let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let path: Vec<&str> = path.split('/').skip(4).collect();
-        // The name may be that of a watch's selector; there is one namespace.
+        // The name may come from the selector of a watch. There is one namespace.
         match (method, path.as_slice()) {
             ("GET", ["namespaces", _, "resourceclaims", name]) => match self.get(name) {
                 Value::Null => answer(&stream, 404, &json!({"message": "it is not found"})),
@@ -117,7 +117,7 @@ impl Server {
                 let claim: Value = serde_json::from_slice(&body).unwrap();
                 let version = |claim: &Value| claim["metadata"]["resourceVersion"].clone();
                 let same = |there: &Value| version(&claim) == version(there);
-                // A change of another that follows at once is not in the answer.
+                // The response does not contain another change that follows immediately.
                 match self.put_if(name, &claim, same) {
                     Some(written) => answer(&stream, 200, &written),
                     None => answer(&stream, 409, &json!({"message": "it has been modified"})),
@@ -134,7 +134,7 @@ impl Server {
         }
     }
 
-    /// Tells of changes until the follower is gone.
+    /// Sends changes until the watcher is gone.
     fn watch(&self, mut stream: &TcpStream, query: &str) {
         let part = |name: &str| {
             let mut parts = query.split('&').filter_map(|part| part.split_once('='));

@@ -80,7 +80,8 @@ impl<'a> Parser<'a> {
                 Ok(())
             }
             ".loc" => {
-                // `.loc file line column [, function_name label [+ offset], inlined_at file line column]`
+                // `.loc file line column [, function_name label [+ offset], inlined_at file
+                // line column]`
                 self.integer()?;
                 self.integer()?;
                 self.integer()?;
