@@ -13,6 +13,12 @@
 //!   time.
 //! - A copy from such memory to the device takes the program's contents at the time of
 //!   the call.
+//! - Around a host function both happen as well. The host executes the calls for it
+//!   ahead of calls that wait for the function, so they do not wait for each other.
+//!
+//! Device memory at whose address the program has memory of its own is synchronized in
+//! the same way: `__managed__` variables ([`crate::managed_variable`]) and maps
+//! ([`crate::host_view`]).
 
 pub(crate) mod region;
 
@@ -212,26 +218,17 @@ impl Shadows {
         let regions = self.all();
         regions
             .iter()
-            .filter(|region| region.is_for_functions())
             .filter(|region| region.is_visible() || region.has_writers())
             .try_for_each(|region| region.push(&self.link, 0, usize::MAX))
     }
 
-    /// Fetches what the device changed, after work was found to be over.
+    /// Fetches what the device changed, after work was found to be over and before a
+    /// host function.
     ///
     /// # Errors
     /// Also where the device of the VM is gone in whose window the host has
     /// written: a session may need it that goes another way.
     pub(crate) fn pull(&self) -> Result<()> {
-        self.pull_those(|_| true)
-    }
-
-    /// Before a host function: the same of what may be synchronized while one runs.
-    pub(crate) fn before_function(&self) -> Result<()> {
-        self.pull_those(Region::is_for_functions)
-    }
-
-    fn pull_those(&self, wanted: impl Fn(&Region) -> bool) -> Result<()> {
         if !self.window.is_there() {
             let why = "the device that has its pinned memory is gone";
             return Err(self.link.end(LOST, why));
@@ -242,7 +239,6 @@ impl Shadows {
         let regions = self.all();
         regions
             .iter()
-            .filter(|region| wanted(region))
             .try_for_each(|region| region.pull(&self.link, &self.progress))
     }
 
