@@ -41,7 +41,7 @@ __global__ void add_up() {
 
 __global__ void hand(unsigned amount) { handed = handed * 5 + amount; }
 
-// Not used before run_behind_functions.
+// First used by run_behind_functions.
 __global__ void hand_late(unsigned amount) { handed = handed * 7 + amount; }
 
 static void run_by_name(Program &program) {
@@ -220,10 +220,10 @@ int main(int argc, char **argv) {
     }
     Random random(program.seed());
     run_by_name(program);
-    run_behind_functions(program, 3000);
     while (program.next_round()) {
         run_by_address(program, random);
         run_pointer(program);
+        run_behind_functions(program, 3000);
     }
     return program.finish();
 }

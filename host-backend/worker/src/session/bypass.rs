@@ -19,8 +19,9 @@ use crate::sys::mapping::Mapping;
 
 /// CU_STREAM_NON_BLOCKING: the legacy stream may be behind a host function.
 const NON_BLOCKING: u32 = 1;
-/// More urgent than any stream of a guest; the driver takes its highest priority.
-/// A GPU has few hardware queues, and streams that share one wait for each other.
+/// Beyond the driver's highest priority, which it takes instead. A GPU has few hardware
+/// queues, and streams that share one wait for each other: one of a priority that
+/// programs seldom use is least likely to share.
 const URGENT: i32 = -100;
 /// Maximum wait between two polls of the device.
 const NAP: Duration = Duration::from_micros(50);
@@ -34,40 +35,63 @@ pub(crate) struct Aside {
     pub(crate) stream: StreamId,
 }
 
-/// The stream and the staging memory, once they are used.
+/// The stream, and memory for bytes to the device.
+#[derive(Debug)]
+struct Open {
+    stream: StreamId,
+    /// One slot: the session waits for its copies.
+    inbound: Mapping,
+}
+
+/// The stream and the staging memory.
 #[derive(Debug)]
 pub(crate) struct Bypass {
-    stream: Option<StreamId>,
-    /// One slot: the session waits for its copies.
-    inbound: Option<Mapping>,
+    open: Option<Open>,
     outbound: Outbound,
 }
 
 impl Default for Bypass {
     fn default() -> Self {
         Self {
-            stream: None,
-            inbound: None,
+            open: None,
             outbound: Outbound::new(LEAST_SLOTS),
         }
     }
 }
 
 impl Bypass {
+    /// Creates both at the first use. That is the first read of a variable or a map,
+    /// before host functions use it: a driver may wait for the device to pin memory.
+    fn open(&mut self, gpu: &mut Gpu) -> Outcome<&Open> {
+        let open = match self.open.take() {
+            Some(open) => open,
+            None => {
+                let stream = gpu.stream_create(NON_BLOCKING, URGENT)?;
+                match pinned(gpu, 1) {
+                    Ok(inbound) => Open { stream, inbound },
+                    Err(fault) => {
+                        let _ = gpu.stream_destroy(stream);
+                        return Err(fault);
+                    }
+                }
+            }
+        };
+        Ok(self.open.insert(open))
+    }
+
     /// The stream.
     ///
     /// # Errors
-    /// Errors of the device, which creates it at the first use.
+    /// `OUT_OF_MEMORY`; errors of the device, at the first use.
     pub(crate) fn stream(&mut self, gpu: &mut Gpu) -> Outcome<StreamId> {
-        match self.stream {
-            Some(stream) => Ok(stream),
-            None => Ok(*self.stream.insert(gpu.stream_create(NON_BLOCKING, URGENT)?)),
-        }
+        Ok(self.open(gpu)?.stream)
     }
 
     /// The staging memory of copies to the guest, if they are in this stream.
     pub(super) fn outbound_of(&mut self, stream: StreamId) -> Option<&mut Outbound> {
-        (self.stream == Some(stream)).then_some(&mut self.outbound)
+        let open = self.open.as_ref();
+        let own = open.is_some_and(|open| open.stream == stream);
+        own.then_some(&mut self.outbound)
     }
 
     /// Puts at most [`SLOT`] bytes where the device can read them, until the next
@@ -76,11 +100,7 @@ impl Bypass {
     /// # Errors
     /// `INVALID_VALUE` for more bytes; `OUT_OF_MEMORY`; errors of the device.
     pub(crate) fn stage(&mut self, gpu: &mut Gpu, bytes: &[u8]) -> Outcome<Aside> {
-        let stream = self.stream(gpu)?;
-        let inbound = match &self.inbound {
-            Some(inbound) => inbound,
-            None => self.inbound.insert(pinned(gpu, 1)?),
-        };
+        let Open { stream, inbound } = self.open(gpu)?;
         if !inbound.copy_in(0, bytes) {
             let (length, most) = (bytes.len(), SLOT);
             return fail(
@@ -90,7 +110,7 @@ impl Bypass {
         }
         Ok(Aside {
             address: inbound.address(),
-            stream,
+            stream: *stream,
         })
     }
 
