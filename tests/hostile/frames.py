@@ -153,11 +153,12 @@ def a_guest_that_never_reads(field):
     session.call("MemMap", address=ARENA, size=CHUNK)
     session.socket.setblocking(False)
     sent = 0
+    calls = (("CopyFromDevice", {"source": ARENA, "size": CHUNK, "stream": 0}), ("ShadowRead", {"address": ARENA, "size": CHUNK}))
     end = time.monotonic() + 2
     while time.monotonic() < end:
         session.sequence += 1
-        payload = wire.encode_call("CopyFromDevice", source=ARENA, size=CHUNK, stream=0)
-        data = frame(wire.NUMBERS["CopyFromDevice"], payload, 1, session.sequence)
+        name, arguments = calls[sent % len(calls)]
+        data = frame(wire.NUMBERS[name], wire.encode_call(name, **arguments), 1, session.sequence)
         try:
             session.socket.send(data)
             sent += 1

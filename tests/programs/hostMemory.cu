@@ -239,6 +239,42 @@ static void check_access(Program &program, CUdeviceptr address, CUmemLocationTyp
     program.expect_equal("an access", flags, want);
 }
 
+struct Function {
+    unsigned *values;
+    std::vector<unsigned> found;
+};
+
+// Sees all of the memory, and changes its ends.
+static void look_and_change(void *data) {
+    Function *self = static_cast<Function *>(data);
+    self->found.assign(self->values, self->values + self->found.size());
+    self->values[0] ^= 0xff;
+    self->values[self->found.size() - 1] ^= 0xff00;
+}
+
+// A host function between two kernels.
+static void run_function(Program &program, unsigned *values, std::vector<unsigned> &want) {
+    size_t count = want.size();
+    cudaStream_t stream = nullptr;
+    CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    Function function{values, std::vector<unsigned>(count)};
+    launch(values, 11, count, stream);
+    CUDA_CHECK(cudaLaunchHostFunc(stream, look_and_change, &function));
+    launch(values, 13, count, stream);
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    for (size_t at = 0; at < count; ++at) {
+        want[at] += 11 + static_cast<unsigned>(at);
+    }
+    program.expect_equal("memory of the host in a host function", function.found.data(), want.data(), count);
+    want[0] ^= 0xff;
+    want[count - 1] ^= 0xff00;
+    for (size_t at = 0; at < count; ++at) {
+        want[at] += 13 + static_cast<unsigned>(at);
+    }
+    program.expect_equal("memory of the host after a host function", values, want.data(), count);
+    CUDA_CHECK(cudaStreamDestroy(stream));
+}
+
 // Memory of the host, mapped by the program: contents stay over maps and accesses.
 static void run_maps(Program &program, CUmemAllocationProp prop, size_t pieces, Random &random) {
     const CUmemAccess_flags both = CU_MEM_ACCESS_FLAGS_PROT_READWRITE, none = CU_MEM_ACCESS_FLAGS_PROT_NONE;
@@ -252,7 +288,9 @@ static void run_maps(Program &program, CUmemAllocationProp prop, size_t pieces, 
     DRIVER_CHECK(cuMemCreate, &handle, bytes, &prop, 0);
     CUmemAllocationProp found = {};
     DRIVER_CHECK(cuMemGetAllocationPropertiesFromHandle, &found, handle);
-    program.expect(found.location.type == prop.location.type && found.type == prop.type, "properties are kept");
+    // Memory of the host is of its node 0.
+    program.expect(found.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA && found.location.id == 0, "properties are kept");
+    program.expect(found.type == prop.type && !found.requestedHandleTypes, "so are its type and handles");
     DRIVER_CHECK(cuMemMap, base, bytes, 0, handle, 0);
     auto *values = reinterpret_cast<unsigned *>(base);
     program.expect_equal("access before it is given", set_access(base, bytes, host, both), CUDA_SUCCESS);
@@ -277,6 +315,7 @@ static void run_maps(Program &program, CUmemAllocationProp prop, size_t pieces, 
         program.expect_equal("memory of the host after a kernel", values, want.data(), count);
         values[count / 2] = want[count / 2] = turn;
     }
+    run_function(program, values, want);
     // The device alone, which finds what the program wrote last.
     program.expect_equal("the host's access ends", set_access(base, bytes, host, none), CUDA_SUCCESS);
     check_access(program, base, host, 0);

@@ -1,7 +1,9 @@
 // managedVariables: __managed__ variables, which program and kernels share.
 //
 // A counter, an array of odd size, a pointer to managed memory; by name, by
-// address and through symbols; in launches of two streams, a graph and copies.
+// address and through symbols; in launches of two streams, a graph and copies;
+// in host functions that are slow to return, while kernels are loaded and launches
+// queue up behind them.
 
 #include "common/check.h"
 
@@ -13,6 +15,7 @@ __managed__ int counter = 5;
 __managed__ float values[VALUES] = {1.0f, 2.0f};
 __device__ __managed__ double *sums;
 __device__ int plain = 7;
+__managed__ unsigned handed = 3;
 
 __global__ void count(int by) {
     atomicAdd(&counter, by);
@@ -35,6 +38,11 @@ __global__ void add_up() {
     }
     sums[threadIdx.x] = total;
 }
+
+__global__ void hand(unsigned amount) { handed = handed * 5 + amount; }
+
+// First used by run_behind_functions.
+__global__ void hand_late(unsigned amount) { handed = handed * 7 + amount; }
 
 static void run_by_name(Program &program) {
     program.expect(counter == 5 && values[0] == 1.0f && values[1] == 2.0f && values[2] == 0.0f, "initial values is wrong");
@@ -137,6 +145,71 @@ static void run_pointer(Program &program) {
     CUDA_CHECK(cudaFree(sums));
 }
 
+struct Function {
+    unsigned found;
+    unsigned left;
+    int runs;
+};
+
+// A different value for each argument, which takes long to find.
+static unsigned changed(unsigned first) {
+    unsigned hash = first;
+    for (unsigned at = 0; at < 20000000; ++at) {
+        hash = (hash ^ at) * 16777619u;
+    }
+    return hash;
+}
+
+// What is queued behind it has arrived by the time it writes the variable.
+static void change_handed(void *data) {
+    Function *self = static_cast<Function *>(data);
+    self->found = handed;
+    self->left = changed(self->found);
+    handed = self->left;
+    ++self->runs;
+}
+
+// The function sees what the kernel before it wrote, and all behind it what the function wrote.
+static void run_behind_functions(Program &program, int launches) {
+    cudaStream_t stream = nullptr;
+    CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    Function function{};
+    unsigned want = handed;
+
+    hand<<<1, 1, 0, stream>>>(1);
+    LAUNCH_CHECK();
+    want = want * 5 + 1;
+    CUDA_CHECK(cudaLaunchHostFunc(stream, change_handed, &function));
+    hand_late<<<1, 1, 0, stream>>>(2);
+    LAUNCH_CHECK();
+    CUDA_CHECK(cudaDeviceSynchronize());
+    program.expect_equal("a function before a kernel that is loaded", function.runs, 1);
+    program.expect_equal("the variable in the function", function.found, want);
+    want = function.left * 7 + 2;
+    program.expect_equal("the variable after a kernel that was loaded", static_cast<unsigned>(handed), want);
+
+    // More than a driver takes in at once, and a second function behind all of it.
+    Function second{};
+    CUDA_CHECK(cudaLaunchHostFunc(stream, change_handed, &function));
+    for (int number = 0; number < launches; ++number) {
+        hand<<<1, 1, 0, stream>>>(static_cast<unsigned>(number));
+        LAUNCH_CHECK();
+    }
+    CUDA_CHECK(cudaLaunchHostFunc(stream, change_handed, &second));
+    hand<<<1, 1, 0, stream>>>(9);
+    LAUNCH_CHECK();
+    CUDA_CHECK(cudaDeviceSynchronize());
+    program.expect_equal("a function before many launches", function.runs, 2);
+    program.expect_equal("the variable in it", function.found, want);
+    want = function.left;
+    for (int number = 0; number < launches; ++number) {
+        want = want * 5 + static_cast<unsigned>(number);
+    }
+    program.expect_equal("the variable in a function behind them", second.found, want);
+    program.expect_equal("the variable at last", static_cast<unsigned>(handed), second.left * 5 + 9);
+    CUDA_CHECK(cudaStreamDestroy(stream));
+}
+
 int main(int argc, char **argv) {
     Program program("managedVariables", "shares managed variables between host and kernels", "rounds", 1, 1, 1);
     program.parse(argc, argv);
@@ -150,6 +223,7 @@ int main(int argc, char **argv) {
     while (program.next_round()) {
         run_by_address(program, random);
         run_pointer(program);
+        run_behind_functions(program, 3000);
     }
     return program.finish();
 }

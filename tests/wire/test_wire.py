@@ -257,6 +257,9 @@ class Session(unittest.TestCase):
             ("MemMap", {"address": 0, "size": CHUNK}),
             ("ShadowCreate", {"address": 0x7FFF00000000, "size": 4096}),
             ("ShadowRead", {"address": 0x300000000000, "size": 2**63}),
+            ("ShadowRead", {"address": ARENA + CHUNK - 8, "size": 16}),
+            ("ShadowRead", {"address": ARENA, "size": 2**64 - 1}),
+            ("ShadowRead", {"address": 0x7FFF00000000, "size": 16}),
             ("CopyFromDevice", {"source": ARENA + CHUNK - 8, "size": 16, "stream": 0}),
             ("CopyFromDevice", {"source": ARENA, "size": 2**64 - 1, "stream": 0}),
             ("CopyFromDevice", {"source": 0, "size": 16, "stream": 0}),
@@ -280,7 +283,32 @@ class Session(unittest.TestCase):
                 with self.assertRaises(wire.Failed) as caught:
                     session.call("ContextSynchronize")
                 self.assertEqual(caught.exception.call, wire.NUMBERS[name])
+        for name, arguments in (
+            ("ShadowWrite", {"address": ARENA + CHUNK - 8, "data": bytes(16)}),
+            ("ShadowWrite", {"address": 2**64 - 1, "data": bytes(16)}),
+            ("ShadowWrite", {"address": 0x7FFF00000000, "data": b"a"}),
+            ("ShadowPatch", {"address": ARENA, "runs": struct.pack("<II", CHUNK, 1) + b"a"}),
+            ("ShadowPatch", {"address": ARENA, "runs": struct.pack("<II", 0, 2**32 - 1) + b"a"}),
+            ("ShadowPatch", {"address": 2**64 - 2, "runs": struct.pack("<II", 1, 1) + b"a"}),
+        ):
+            with self.subTest(f"{name} {arguments}"):
+                session.post(name, **arguments)
+                with self.assertRaises(wire.Failed) as caught:
+                    session.call("ContextSynchronize")
+                self.assertEqual(caught.exception.call, wire.NUMBERS[name])
         session.call("CopyFromDevice", source=ARENA, size=CHUNK, stream=0)
+
+    def test_device_memory_is_synchronized_like_a_shadow(self):
+        session = self.open()
+        session.call("MemMap", address=ARENA, size=CHUNK)
+        session.post("ShadowWrite", address=ARENA + 5, data=b"abcdef")
+        # Two bytes left as they are, then "xy"; one, then "z".
+        session.post("ShadowPatch", address=ARENA + 5, runs=struct.pack("<II2sII1s", 2, 2, b"xy", 1, 1, b"z"))
+        self.assertEqual(session.call("ShadowRead", address=ARENA + 4, size=8)[1], b"\0abxyez\0")
+        size = 3 * wire.MAX_PAYLOAD + 1
+        session.post("Memset", destination=ARENA, pitch=0, value=7, element=1, width=size, height=1, stream=0)
+        session.call("ContextSynchronize")
+        self.assertEqual(session.call("ShadowRead", address=ARENA, size=size)[1], b"\7" * size)
 
     def test_scribbled_rings_end_only_their_session(self):
         bystander = self.open()

@@ -142,7 +142,7 @@ impl Shared {
         };
         // If this fails, every later call fails as well and reports it.
         waiting.progress.finish(waiting.position.saturating_sub(1));
-        let _ = self.shadows.before_function();
+        let _ = self.shadows.pull();
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(waiting.function));
         let _ = self.shadows.after_function();
         let _ = self.link.post(&HostFuncDone { id });

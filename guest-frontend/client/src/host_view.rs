@@ -3,18 +3,16 @@
 //!
 //! Such memory is the session's device memory, so it counts, moves and is checkpointed
 //! like all of it. While the program has access, it has pages of its own at the map's
-//! address: a *view*, synchronized like a shadow ([`crate::shadow`]), by copies in a
-//! separate stream as for [`crate::managed_variable`]. A view is coherent at launches, at
-//! copies of its range and after waits, but not inside host functions.
+//! address: a *view*, synchronized like a shadow ([`crate::shadow`]). A view is coherent
+//! at launches, at copies of its range, after waits and in host functions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use paragpu_protocol::status::Status;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 
 use crate::error::Result;
-use crate::objects::stream::{NON_BLOCKING, Stream};
 use crate::progress::Progress;
 use crate::shadow::{Region, Shadows};
 use crate::stream::Streams;
@@ -38,8 +36,6 @@ pub(crate) struct HostViews {
     shadows: Arc<Shadows>,
     /// The addresses of the session's reservations.
     arena: Arc<Reservation>,
-    /// In which bytes travel, once there is a view.
-    stream: Mutex<Option<Arc<Stream>>>,
     views: RwLock<BTreeMap<u64, View>>,
 }
 
@@ -60,7 +56,6 @@ impl HostViews {
             streams,
             shadows,
             arena,
-            stream: Mutex::new(None),
             views: RwLock::default(),
         }
     }
@@ -79,18 +74,11 @@ impl HostViews {
     /// # Errors
     /// `OUT_OF_MEMORY` where the program can have no pages there; of the copy.
     pub(crate) fn begin(&self, address: u64, size: u64) -> Result<()> {
-        let stream = {
-            let mut stream = self.stream.lock();
-            match &*stream {
-                Some(stream) => Arc::clone(stream),
-                None => Arc::clone(stream.insert(self.streams.create(NON_BLOCKING, 0)?)),
-            }
-        };
         // What was posted so far may write the memory by its earlier addresses.
         self.streams.synchronize_all()?;
         let pages = Pages::within(&self.arena, address, size);
         let pages = pages.map_err(|_| Status::OUT_OF_MEMORY)?;
-        let region = Region::of_map(pages.bytes(), stream.handle());
+        let region = Region::of_device(pages.bytes());
         region.show();
         // What the device has comes with the pull.
         region.add_writer(&Arc::<Progress>::default(), 0);

@@ -1,11 +1,10 @@
 //! `__managed__` variables of modules: device memory that the program uses at the
 //! device's address.
 //!
-//! The program's side is private memory at that address. Like a shadow, it is
-//! synchronized at launches and after waits ([`crate::shadow`]), but by copies to and
-//! from the variable, in a separate stream. So a session that moves has nothing but
-//! the variable to take along. CUDA lets the program use managed memory only while no
-//! work is in flight (CONCURRENT_MANAGED_ACCESS is 0).
+//! The program's side is private memory at that address, synchronized like a shadow
+//! ([`crate::shadow`]), but the host has no copy: it reads and writes the variable. So a
+//! session that moves has nothing but the variable to take along. CUDA lets the program
+//! use managed memory only while no work is in flight (CONCURRENT_MANAGED_ACCESS is 0).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -15,10 +14,8 @@ use parking_lot::Mutex;
 
 use crate::error::Result;
 use crate::objects::managed_variable::{ManagedVariable, Run};
-use crate::objects::stream::{NON_BLOCKING, Stream};
 use crate::progress::Progress;
 use crate::shadow::{Region, Shadows};
-use crate::stream::Streams;
 use crate::sys::memory::{Pages, Reservation};
 
 const PAGE: u64 = 4096;
@@ -26,7 +23,6 @@ const PAGE: u64 = 4096;
 /// The managed variables of a session.
 #[derive(Debug)]
 pub(crate) struct ManagedVariables {
-    streams: Arc<Streams>,
     shadows: Arc<Shadows>,
     /// Addresses of the device's memory, where variables may lie as well.
     arena: Arc<Reservation>,
@@ -35,20 +31,13 @@ pub(crate) struct ManagedVariables {
 
 #[derive(Debug, Default)]
 struct State {
-    /// In which bytes travel, once there is a variable.
-    stream: Option<Arc<Stream>>,
     /// Memory of the program's by its first address. Variables share pages.
     runs: BTreeMap<u64, Weak<Run>>,
 }
 
 impl ManagedVariables {
-    pub(crate) fn new(
-        streams: Arc<Streams>,
-        shadows: Arc<Shadows>,
-        arena: Arc<Reservation>,
-    ) -> Self {
+    pub(crate) fn new(shadows: Arc<Shadows>, arena: Arc<Reservation>) -> Self {
         Self {
-            streams,
             shadows,
             arena,
             state: Mutex::default(),
@@ -60,17 +49,13 @@ impl ManagedVariables {
     /// # Errors
     /// `NOT_SUPPORTED` if the program uses these addresses for something else.
     pub(crate) fn add(&self, address: u64, size: u64) -> Result<ManagedVariable> {
-        let mut state = self.state.lock();
-        let stream = match &state.stream {
-            Some(stream) => Arc::clone(stream),
-            None => Arc::clone(state.stream.insert(self.streams.create(NON_BLOCKING, 0)?)),
-        };
-        let runs = state.map(&self.arena, address, size)?;
-        drop(state);
+        let runs = self.state.lock().map(&self.arena, address, size)?;
         let length = usize::try_from(size).map_err(|_| Status::OUT_OF_MEMORY)?;
         let pages = runs.iter().map(|run| &run.pages);
         let host = Pages::span(pages, address, length).ok_or(Status::UNKNOWN)?;
-        let region = Region::of_variable(host, stream.handle());
+        // Its pages may have had a variable before.
+        host.clear();
+        let region = Region::of_device(host);
         region.show();
         // The device's contents come with the next pull, which is now.
         region.add_writer(&Arc::<Progress>::default(), 0);

@@ -210,11 +210,7 @@ impl Session {
             Arc::clone(&handles),
             Arc::clone(&device),
             Arc::clone(&memory),
-            ManagedVariables::new(
-                Arc::clone(&streams),
-                Arc::clone(&shadows),
-                Arc::clone(&arena),
-            ),
+            ManagedVariables::new(Arc::clone(&shadows), Arc::clone(&arena)),
         ));
         let launches = Arc::new(Launches::new(
             Arc::clone(&device),

@@ -48,13 +48,11 @@ impl Session {
             Goal::Event(event) => self.gpu.event_query(*event)?,
             Goal::Fence(fence) => fence.passed(&mut self.gpu)?,
             Goal::Token(token) => !self.copies.tokens.is_under_way(*token),
-            Goal::CopyOut(copy) => copy.step(
-                pending.at,
-                &mut self.gpu,
-                &mut self.copies.outbound,
-                &mut self.host,
-                &mut self.link,
-            )?,
+            Goal::CopyOut(copy) => {
+                let outbound = self.copies.outbound_of(copy.stream());
+                let (gpu, host) = (&mut self.gpu, &mut self.host);
+                copy.step(pending.at, gpu, outbound, host, &mut self.link)?
+            }
             Goal::PagesIn(copy) => copy.step(
                 &mut self.gpu,
                 &mut self.copies.inbound,

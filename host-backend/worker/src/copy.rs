@@ -28,7 +28,8 @@ impl Copies {
         staged.ok_or(Fault::Stall)
     }
 
-    fn copy_out(
+    /// Begins a copy of `total` bytes to the guest.
+    pub(crate) fn copy_out(
         &mut self,
         gpu: &mut Gpu,
         source: CopySource,
@@ -36,7 +37,7 @@ impl Copies {
         stream: StreamId,
     ) -> Outcome<Progress> {
         let mut copy = CopyOut::into_frames(source, total, stream);
-        match copy.issue(gpu, &mut self.outbound) {
+        match copy.issue(gpu, self.outbound_of(stream)) {
             Ok(_) => Ok(Progress::Later(Goal::CopyOut(copy), Then::Reply)),
             Err(fault) => {
                 copy.abandon(gpu);

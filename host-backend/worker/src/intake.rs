@@ -6,7 +6,8 @@
 //! other threads posted. So while a host function runs, the worker receives calls
 //! before it can execute them, and executes the report out of order. It also
 //! executes the writes to shadows before the report: in memory that device and
-//! guest share, they would already be visible.
+//! guest share, they would already be visible. Reads of shadows precede a function,
+//! so they are executed out of order, too, while one runs.
 
 use std::time::{Duration, Instant};
 
@@ -260,6 +261,9 @@ impl Session {
             }
             self.take_early(receiver)?;
         }
+        if stalled {
+            self.execute_overtakers()?;
+        }
         self.answer_completed()?;
         self.link.flush()?;
         if !stalled {
@@ -334,6 +338,19 @@ impl Session {
         let kept = if executed { &[] } else { payload };
         self.intake.queue(header, kept, executed)?;
         self.taken_in(payload.len())
+    }
+
+    /// Executes queued calls that host functions depend on, once one runs: a thread
+    /// may have read a shadow before, and holds it until the reply arrives, while the
+    /// call at the head of the queue waits for the function.
+    pub(crate) fn execute_overtakers(&mut self) -> Result<(), SessionEnd> {
+        while self.objects.host_functions.are_running()
+            && let Some((place, header, payload)) = self.intake.overtaker()
+            && self.execute(header, &payload)?
+        {
+            self.intake.overtook(place);
+        }
+        Ok(())
     }
 
     /// Whether a call may be executed before the calls queued ahead of it, because

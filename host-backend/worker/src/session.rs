@@ -20,6 +20,7 @@ use crate::turns::Turns;
 use crate::utilization::Manager;
 use paragpu_control::account::{Book, Share};
 
+pub(crate) mod bypass;
 pub(crate) mod code_search;
 pub(crate) mod completion;
 pub(crate) mod copies;

@@ -31,7 +31,11 @@ pub(crate) const INBOUND: u64 = 32;
 /// Slots for bytes from the device.
 pub(crate) const OUTBOUND: u64 = 16;
 
-fn pinned(gpu: &mut Gpu, slots: u64) -> Outcome<Mapping> {
+/// Memory of so many slots that the device can reach.
+///
+/// # Errors
+/// `OUT_OF_MEMORY`; errors of the device.
+pub(crate) fn pinned(gpu: &mut Gpu, slots: u64) -> Outcome<Mapping> {
     let mapping = match Mapping::anywhere(slots * SLOT) {
         Ok(mapping) => mapping,
         Err(errno) => {
@@ -368,8 +372,10 @@ impl Landing for Arrivals<'_> {
 }
 
 /// Staging from the device: whole slots.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Outbound {
+    slots: u64,
+    /// Once there was a copy.
     pool: Option<Arc<Pool>>,
 }
 
@@ -389,13 +395,18 @@ pub(crate) struct OutSlot {
 }
 
 impl Outbound {
+    /// Staging of so many slots.
+    pub(crate) fn new(slots: u64) -> Self {
+        Self { slots, pool: None }
+    }
+
     /// A slot; `None` while all are in use.
     pub(crate) fn take(&mut self, gpu: &mut Gpu) -> Outcome<Option<OutSlot>> {
         let pool = match &self.pool {
             Some(pool) => pool,
             None => self.pool.insert(Arc::new(Pool {
-                mapping: pinned(gpu, OUTBOUND)?,
-                free: Mutex::new((0..OUTBOUND).rev().map(|slot| slot * SLOT).collect()),
+                mapping: pinned(gpu, self.slots)?,
+                free: Mutex::new((0..self.slots).rev().map(|slot| slot * SLOT).collect()),
             })),
         };
         let free = pool.free().pop();

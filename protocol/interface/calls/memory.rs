@@ -52,8 +52,8 @@ fn ShadowDestroy(
     address: ShadowAddress,
 );
 
-/// Writes bytes of the guest into a shadow, in order with the session's other calls but not with the device's work.
-#[call(0x0108, posted, idempotent, early, part(host))]
+/// Writes bytes of the guest into a shadow, or into device memory: a variable of a module, or a part of a [`MemMap`]. In order with the session's other calls but not with the device's work.
+#[call(0x0108, posted, idempotent, early)]
 fn ShadowWrite(
     /// First address to write.
     address: u64,
@@ -61,17 +61,17 @@ fn ShadowWrite(
     data: Bytes<'a>,
 );
 
-/// Sends back, as data frames with offsets from `address`, the 4096-byte pages of a shadow that changed since both sides last agreed.
+/// Sends back, as data frames with offsets from `address`, the 4096-byte pages of a shadow that changed since both sides last agreed, or all bytes of a range of device memory. Waits for no stream.
 #[call(0x0109, synchronous, early, replies)]
 fn ShadowRead(
-    /// First address; a multiple of 4096.
+    /// First address; in a shadow a multiple of 4096.
     address: u64,
-    /// Bytes; a multiple of 4096.
+    /// Bytes; in a shadow a multiple of 4096.
     size: u64,
 );
 
-/// Writes several runs of bytes into a shadow, as [`ShadowWrite`] does one.
-#[call(0x010a, posted, idempotent, early, part(host))]
+/// Writes several runs of bytes into a shadow or device memory, as [`ShadowWrite`] does one.
+#[call(0x010a, posted, idempotent, early)]
 fn ShadowPatch(
     /// Where the first run's gap begins.
     address: u64,

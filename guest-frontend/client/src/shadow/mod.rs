@@ -13,6 +13,12 @@
 //!   time.
 //! - A copy from such memory to the device takes the program's contents at the time of
 //!   the call.
+//! - Around a host function both happen as well. The host executes the calls for it
+//!   ahead of calls that wait for the function, so they do not wait for each other.
+//!
+//! Device memory at whose address the program has memory of its own is synchronized in
+//! the same way: `__managed__` variables ([`crate::managed_variable`]) and maps
+//! ([`crate::host_view`]).
 
 pub(crate) mod region;
 
@@ -211,27 +217,17 @@ impl Shadows {
         let regions = self.all();
         regions
             .iter()
-            .filter(|region| region.is_for_functions())
             .filter(|region| region.is_visible() || region.has_writers())
             .try_for_each(|region| region.push(&self.link, 0, usize::MAX))
     }
 
-    /// Fetches the device's changes, after work was found to be complete.
+    /// Fetches the device's changes, after work was found to be complete and before a
+    /// host function.
     ///
     /// # Errors
     /// Also if the VM's PCI device is gone whose window holds the session's pinned memory,
     /// even if the session now uses another communicator.
     pub(crate) fn pull(&self) -> Result<()> {
-        self.pull_those(|_| true)
-    }
-
-    /// Fetches the device's changes before a host function, to those shadows that may be
-    /// synchronized while it runs.
-    pub(crate) fn before_function(&self) -> Result<()> {
-        self.pull_those(Region::is_for_functions)
-    }
-
-    fn pull_those(&self, wanted: impl Fn(&Region) -> bool) -> Result<()> {
         if !self.window.is_there() {
             let why = "the device that has its pinned memory is gone";
             return Err(self.link.end(LOST, why));
@@ -242,7 +238,6 @@ impl Shadows {
         let regions = self.all();
         regions
             .iter()
-            .filter(|region| wanted(region))
             .try_for_each(|region| region.pull(&self.link, &self.progress))
     }
 

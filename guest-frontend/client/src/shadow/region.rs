@@ -5,11 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use paragpu_protocol::codec::Bytes;
-use paragpu_protocol::handle::StreamHandle;
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{
-    CopyFromDevice, CopyToDevice, ShadowPatch, ShadowRead, ShadowWrite, StreamSynchronize,
-};
+use paragpu_protocol::table::{ShadowPatch, ShadowRead, ShadowWrite};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::connection::Link;
@@ -26,31 +23,6 @@ const HEAD: usize = 8;
 /// Bytes in one write or patch; fits a frame with what else is in it.
 const WRITE: usize = 240 << 10;
 
-/// The device's counterpart of a shadow.
-#[derive(Debug, Clone, Copy)]
-enum Other {
-    /// A copy that the host keeps.
-    Shadow,
-    /// The same, of the staging slots: copies write there, but kernels have no address
-    /// in them, and the host need not have been told of them.
-    Slots,
-    /// A variable, by copies in this stream.
-    Variable(StreamHandle),
-    /// Memory of the device, by the same. Not while a host function runs: the copies
-    /// would wait behind launches that wait for the function.
-    View(StreamHandle),
-}
-
-impl Other {
-    /// The stream of the copies.
-    fn stream(self) -> Option<StreamHandle> {
-        match self {
-            Self::Shadow | Self::Slots => None,
-            Self::Variable(stream) | Self::View(stream) => Some(stream),
-        }
-    }
-}
-
 /// One shadow.
 #[derive(Debug)]
 pub(crate) struct Region {
@@ -58,10 +30,11 @@ pub(crate) struct Region {
     host: HostSlice,
     /// Where the device sees the first of them.
     device: u64,
-    /// The shadow as the host knows it: whole pages.
+    /// The shadow as the host knows it: whole pages, or memory of the device.
     base: u64,
     length: u64,
-    other: Other,
+    /// Kernels can have addresses in it.
+    is_for_kernels: bool,
     visible: AtomicBool,
     state: Mutex<State>,
 }
@@ -91,45 +64,42 @@ pub(super) fn have_writers() -> bool {
 
 impl Region {
     pub(crate) fn new(host: HostSlice, device: u64, base: u64, length: u64) -> Arc<Self> {
-        Self::make(host, device, (base, length), Other::Shadow)
+        Self::make(host, device, (base, length), true)
     }
 
-    /// The staging slots, in place.
+    /// The staging slots, in place: copies write there, but kernels have no address in
+    /// them, and the host need not have been told of them.
     pub(crate) fn of_slots(host: HostSlice) -> Arc<Self> {
-        let (device, length) = (host.address(), host.len() as u64);
-        Self::make(host, device, (device, length), Other::Slots)
+        Self::in_place(host, false)
     }
 
-    /// Memory of the program, which becomes zeros, at the address of a variable
-    /// of the device.
-    pub(crate) fn of_variable(host: HostSlice, stream: StreamHandle) -> Arc<Self> {
-        host.clear();
-        let (device, length) = (host.address(), host.len() as u64);
-        Self::make(host, device, (device, length), Other::Variable(stream))
-    }
-
-    /// New memory of the program, zeros, at the address of a map of the device.
-    pub(crate) fn of_map(host: HostSlice, stream: StreamHandle) -> Arc<Self> {
-        let (device, length) = (host.address(), host.len() as u64);
-        Self::make(host, device, (device, length), Other::View(stream))
+    /// Memory of the program, zeros, at the address of memory of the device: a variable
+    /// or a map. The host has no other copy.
+    pub(crate) fn of_device(host: HostSlice) -> Arc<Self> {
+        Self::in_place(host, true)
     }
 
     /// Can kernels have addresses in it?
     pub(super) fn is_for_kernels(&self) -> bool {
-        !matches!(self.other, Other::Slots)
+        self.is_for_kernels
     }
 
-    /// May it be synchronized while a host function runs?
-    pub(super) fn is_for_functions(&self) -> bool {
-        !matches!(self.other, Other::View(_))
+    fn in_place(host: HostSlice, is_for_kernels: bool) -> Arc<Self> {
+        let (device, length) = (host.address(), host.len() as u64);
+        Self::make(host, device, (device, length), is_for_kernels)
     }
 
-    fn make(host: HostSlice, device: u64, (base, length): (u64, u64), other: Other) -> Arc<Self> {
+    fn make(
+        host: HostSlice,
+        device: u64,
+        (base, length): (u64, u64),
+        is_for_kernels: bool,
+    ) -> Arc<Self> {
         Arc::new(Self {
             device,
             base,
             length,
-            other,
+            is_for_kernels,
             visible: AtomicBool::new(false),
             state: Mutex::new(State {
                 agreed: Arc::new(vec![0; host.len()]),
@@ -237,7 +207,6 @@ impl Region {
             return Ok(());
         }
         let mut patch = Patch::default();
-        let mut copied = None;
         let mut at = offset;
         while at < end {
             let page = (at / PAGE + 1) * PAGE;
@@ -263,23 +232,10 @@ impl Region {
             // meanwhile.
             agreed.copy_from_slice(self.host.part(from, to - from));
             at = to;
-            if let Some(stream) = self.other.stream() {
-                link.post(&CopyToDevice {
-                    destination: self.device + from as u64,
-                    stream,
-                    data: Bytes(agreed),
-                })?;
-                copied = Some(stream);
-                continue;
-            }
             if !patch.holds(from, to - from) {
                 patch.send(link, self.device)?;
             }
             patch.add(from, agreed);
-        }
-        // Work of any stream may come next.
-        if let Some(stream) = copied {
-            link.call(&StreamSynchronize { stream })?;
         }
         patch.send(link, self.device)
     }
@@ -325,24 +281,12 @@ impl Region {
         let rows = Some(HostRows::of(fetched, came));
         // The lock is held during the round trip: a push in between would agree with
         // the host on bytes that the older ones of this fetch replace below.
-        match self.other.stream() {
-            None => {
-                let read = ShadowRead {
-                    address: self.base,
-                    size: self.length,
-                };
-                link.call_with(&read, rows, |()| ())
-            }
-            Some(stream) => {
-                let copy = CopyFromDevice {
-                    source: self.device,
-                    size: self.length,
-                    stream,
-                };
-                link.call_with(&copy, rows, |()| ())
-            }
-        }?;
-        // Pages that did not change did not come.
+        let read = ShadowRead {
+            address: self.base,
+            size: self.length,
+        };
+        link.call_with(&read, rows, |()| ())?;
+        // Of a shadow, pages that did not change did not come.
         let agreed: &mut Vec<u8> = Arc::make_mut(agreed);
         let own = before..before + agreed.len();
         for (page, _) in came.iter().enumerate().filter(|(_, came)| **came != 0) {

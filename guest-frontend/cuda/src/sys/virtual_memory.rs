@@ -260,7 +260,8 @@ pub(crate) fn cuMemGetAllocationPropertiesFromHandle(
         requestedHandleTypes: properties.handle_types,
         location: match properties.place {
             Place::Device => at(DEVICE, device::number(session.ordinal())),
-            Place::Host => at(HOST, 0),
+            // NVIDIA's driver, too, tells that memory of the host is of a node.
+            Place::Host => at(HOST_NUMA, 0),
             Place::HostNode(node) => at(HOST_NUMA, node),
         },
         win32HandleMetaData: std::ptr::null_mut(),

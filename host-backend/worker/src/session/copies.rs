@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use paragpu_communicator::Window;
+use paragpu_device::StreamId;
 
-use crate::staging::{Inbound, Outbound};
+use super::bypass::Bypass;
+use crate::staging::{Inbound, OUTBOUND, Outbound};
 use crate::tokens::Tokens;
 
 /// The copies of a session.
@@ -13,7 +15,9 @@ pub(crate) struct Copies {
     /// Staging memory for bytes to the device.
     pub(crate) inbound: Inbound,
     /// Staging memory for bytes from the device.
-    pub(crate) outbound: Outbound,
+    outbound: Outbound,
+    /// Copies that wait for no stream of the guest.
+    pub(crate) bypass: Bypass,
     /// Words that tell the guest when a copy is complete.
     pub(crate) tokens: Tokens,
 }
@@ -22,8 +26,17 @@ impl Copies {
     pub(crate) fn new(window: Option<Arc<Window>>) -> Self {
         Self {
             inbound: Inbound::default(),
-            outbound: Outbound::default(),
+            outbound: Outbound::new(OUTBOUND),
+            bypass: Bypass::default(),
             tokens: Tokens::new(window),
+        }
+    }
+
+    /// The staging memory of copies from the device in a stream.
+    pub(crate) fn outbound_of(&mut self, stream: StreamId) -> &mut Outbound {
+        match self.bypass.outbound_of(stream) {
+            Some(outbound) => outbound,
+            None => &mut self.outbound,
         }
     }
 }

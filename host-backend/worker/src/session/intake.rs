@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use paragpu_protocol::call::info;
 use paragpu_protocol::frame::{ACKNOWLEDGE_EVERY, FrameHeader, HEADER_LEN};
 
 use crate::error::SessionEnd;
@@ -29,6 +30,14 @@ pub(crate) struct QueuedCall {
     pub(crate) executed: bool,
 }
 
+impl QueuedCall {
+    /// Whether it may be executed before the calls ahead of it. Only synchronous ones
+    /// are ever found like this: the posted ones are executed when they arrive.
+    fn may_overtake(&self) -> bool {
+        !self.executed && info(self.header.kind).is_some_and(|call| call.early)
+    }
+}
+
 /// The session's position in the call sequence, and its queue.
 pub(crate) struct Intake {
     /// Sequence number of the last call received.
@@ -41,6 +50,8 @@ pub(crate) struct Intake {
     /// The queue, in call order.
     backlog: VecDeque<QueuedCall>,
     backlog_bytes: usize,
+    /// How many of them may overtake others.
+    overtakers: usize,
     /// The time of the last probe.
     probed: Instant,
     /// Since when staging memory has been full.
@@ -55,6 +66,7 @@ impl Intake {
             is_copied: false,
             backlog: VecDeque::new(),
             backlog_bytes: 0,
+            overtakers: 0,
             probed: Instant::now(),
             crowded: None,
         }
@@ -121,11 +133,13 @@ impl Intake {
         if self.backlog_bytes > MOST_BACKLOG {
             return Err(SessionEnd::TooMuch("bytes to copy behind a host function"));
         }
-        self.backlog.push_back(QueuedCall {
+        let call = QueuedCall {
             header,
             payload: payload.to_vec(),
             executed,
-        });
+        };
+        self.overtakers += usize::from(call.may_overtake());
+        self.backlog.push_back(call);
         Ok(())
     }
 
@@ -133,12 +147,33 @@ impl Intake {
     pub(crate) fn next(&mut self) -> Option<QueuedCall> {
         let next = self.backlog.pop_front()?;
         self.backlog_bytes -= OVERHEAD + next.payload.len();
+        self.overtakers -= usize::from(next.may_overtake());
         Some(next)
+    }
+
+    /// The first queued call that may be executed before those ahead of it: its place
+    /// in the queue, its header and its payload.
+    pub(crate) fn overtaker(&self) -> Option<(usize, FrameHeader, Vec<u8>)> {
+        if self.overtakers == 0 {
+            return None;
+        }
+        let place = self.backlog.iter().position(QueuedCall::may_overtake)?;
+        let call = self.backlog.get(place)?;
+        Some((place, call.header, call.payload.clone()))
+    }
+
+    /// Notes that the call at this place was executed.
+    pub(crate) fn overtook(&mut self, place: usize) {
+        if let Some(call) = self.backlog.get_mut(place) {
+            self.overtakers -= usize::from(call.may_overtake());
+            call.executed = true;
+        }
     }
 
     /// Puts it back.
     pub(crate) fn put_back(&mut self, call: QueuedCall) {
         self.backlog_bytes += OVERHEAD + call.payload.len();
+        self.overtakers += usize::from(call.may_overtake());
         self.backlog.push_front(call);
     }
 

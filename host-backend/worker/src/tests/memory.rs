@@ -295,7 +295,6 @@ fn shadows_agree_page_by_page() {
     };
     guest.call(&write(shadow + 4090, b"across a page")).unwrap();
     guest.fails(&write(shadow + 16 * 4096 - 1, b"ab"), Status::INVALID_VALUE);
-    guest.fails(&write(base, b"a"), Status::INVALID_VALUE);
     guest.fails(&write(u64::MAX, b"a"), Status::INVALID_VALUE);
     let patch = |address, runs| ShadowPatch {
         address,
@@ -343,6 +342,58 @@ fn shadows_agree_page_by_page() {
     guest.fails(&destroy(shadow), Status::HOST_MEMORY_NOT_REGISTERED);
     assert_eq!(guest.counters().host_memory, 0);
     guest.call(&create(shadow, 1 << 20)).unwrap();
+    guest.goodbye();
+}
+
+#[test]
+fn device_memory_is_read_and_written_like_a_shadow() {
+    let mut guest = Guest::new();
+    let base = guest.regions.arena;
+    guest.call(&map(base, CHUNK)).unwrap();
+    let write = |address, data| ShadowWrite {
+        address,
+        data: Bytes(data),
+    };
+    let patch = |address, runs| ShadowPatch {
+        address,
+        runs: Bytes(runs),
+    };
+    let read = |address, size| ShadowRead { address, size };
+    // At no page's start, and more than a frame.
+    let size = 600_001_usize;
+    guest.call(&write(base + 17, b"first")).unwrap();
+    // "ab", three bytes left alone, a run of nothing, "c".
+    let runs = b"\x01\0\0\0\x02\0\0\0ab\x01\0\0\0\0\0\0\0\x02\0\0\0\x01\0\0\0c";
+    guest.call(&patch(base + 600_000, runs)).unwrap();
+    guest.call(&write(base + CHUNK, b"")).unwrap();
+    let bytes = guest.fetch(&read(base + 17, size as u64), size).unwrap();
+    assert_eq!(bytes[..5], *b"first");
+    assert_eq!(bytes[5..599_984], [0; 599_979]);
+    assert_eq!(bytes[599_984..599_992], *b"ab\0\0\0c\0\0");
+    assert_eq!(guest.counters().bytes_from_device, size as u64);
+    assert_eq!(guest.counters().bytes_to_device, 8);
+    assert!(guest.fetch(&read(base, 0), 0).unwrap().is_empty());
+
+    let bad = [base - 1, base + CHUNK - 1, 0, 8, 0x7fff_0000_0000, u64::MAX];
+    for address in bad {
+        guest.fails(&write(address, b"ab"), Status::INVALID_VALUE);
+        // Its run begins a byte later.
+        let before = address.wrapping_sub(1);
+        guest.fails(&patch(before, &runs[..10]), Status::INVALID_VALUE);
+        guest.fails(&read(address, 2), Status::INVALID_VALUE);
+    }
+    for size in [CHUNK + 1, 1 << 63, u64::MAX] {
+        guest.fails(&read(base, size), Status::INVALID_VALUE);
+    }
+    for cut in (1..runs.len()).filter(|cut| ![10, 18].contains(cut)) {
+        guest.fails(&patch(base, &runs[..cut]), Status::INVALID_VALUE);
+    }
+    // What came before the run that is refused is written.
+    guest.fails(&patch(base + CHUNK - 6, runs), Status::INVALID_VALUE);
+    assert_eq!(guest.fetch(&read(base + CHUNK - 5, 2), 2).unwrap(), b"ab");
+    // As the address of shadows says, and it is none.
+    guest.fails(&write(guest.regions.shadow, b"a"), Status::INVALID_VALUE);
+    guest.fails(&read(guest.regions.window, 4096), Status::INVALID_VALUE);
     guest.goodbye();
 }
 

@@ -319,6 +319,138 @@ fn code_is_loaded_behind_host_functions() {
     guest.goodbye();
 }
 
+/// Reads device memory as if it were a shadow.
+fn read_arena(guest: &mut Guest, slot: u16, offset: u64, size: u64) -> Vec<u8> {
+    let address = guest.regions.arena + offset;
+    guest.send(slot, &ShadowRead { address, size });
+    let mut bytes = Vec::new();
+    loop {
+        let frame = guest.next_where(|frame| frame.slot == slot);
+        if frame.kind != Control::Data.kind() {
+            return bytes;
+        }
+        bytes.extend_from_slice(&frame.payload[8..]);
+    }
+}
+
+#[test]
+fn device_memory_is_synchronized_while_a_host_function_runs() {
+    let mut guest = guest();
+    let (stream, _) = STREAMS[0];
+    let address = guest.regions.arena;
+    guest.post(&HostFuncLaunch { stream, id: 1 });
+    guest.next_where(|frame| frame.kind == Control::HostFunc.kind());
+    // More than staging holds in either direction, and than is submitted behind a
+    // function.
+    for slot in 100..140 {
+        let source = address;
+        let size = 600_000;
+        let copy = CopyFromDevice {
+            source,
+            size,
+            stream,
+        };
+        guest.send(slot, &copy);
+    }
+    for _ in 0..60 {
+        guest.post(&CopyToDevice {
+            destination: address + CHUNK,
+            stream,
+            data: Bytes(&[3; 200_000]),
+        });
+    }
+    for _ in 0..300 {
+        set(&guest, stream);
+    }
+    let waits = guest.send(1, &StreamSynchronize { stream });
+    guest.post(&ShadowWrite {
+        address: address + 2 * CHUNK,
+        data: Bytes(&[4; 200_000]),
+    });
+    guest.post(&ShadowPatch {
+        address: address + 2 * CHUNK,
+        runs: Bytes(b"\x02\0\0\0\x01\0\0\0a"),
+    });
+    // Larger than the staging memory of such reads.
+    let bytes = read_arena(&mut guest, 2, 2 * CHUNK, 3 * CHUNK);
+    let mut want = vec![0; 3 * CHUNK as usize];
+    want[..200_000].fill(4);
+    want[2] = b'a';
+    assert!(bytes == want);
+    assert_eq!(guest.device.bytes(address, 64), [0; 64]);
+    guest.post(&HostFuncDone { id: 1 });
+    let reply = guest.next_where(|frame| frame.slot == 1);
+    assert!(reply.sequence >= waits);
+    for slot in 100..140 {
+        guest.reply(slot).unwrap();
+    }
+    guest.call(&ContextSynchronize {}).unwrap();
+    assert_eq!(guest.device.bytes(address, 64), [7; 64]);
+    guest.goodbye();
+}
+
+#[test]
+fn a_read_that_waits_is_executed_once_a_host_function_runs() {
+    let mut guest = guest();
+    let [(stream, id), (other, _)] = STREAMS;
+    let address = guest.regions.arena + CHUNK;
+    // The function is queued, and more than may be submitted behind it, but its
+    // stream does not reach it.
+    guest.device.hold(id, true);
+    set(&guest, stream);
+    guest.post(&HostFuncLaunch { stream, id: 1 });
+    // While a thread waits, the device is polled, so it moves on.
+    guest.send(3, &StreamSynchronize { stream });
+    for _ in 0..300 {
+        set(&guest, other);
+    }
+    guest.send(1, &ShadowRead { address, size: 16 });
+    guest.post(&ShadowWrite {
+        address,
+        data: Bytes(&[5; 16]),
+    });
+    // The write is executed when it arrives, so the read has arrived.
+    while guest.counters().bytes_to_device != 16 {
+        std::thread::yield_now();
+    }
+    assert_eq!(guest.counters().bytes_from_device, 0);
+    guest.device.hold(id, false);
+    guest.next_where(|frame| frame.kind == Control::HostFunc.kind());
+    let data = guest.next_where(|frame| frame.slot == 1);
+    assert_eq!(data.payload[8..], [5; 16]);
+    guest.reply(1).unwrap();
+    guest.post(&HostFuncDone { id: 1 });
+    guest.call(&ContextSynchronize {}).unwrap();
+    assert_eq!(guest.counters().bytes_from_device, 16);
+    guest.goodbye();
+}
+
+#[test]
+fn device_memory_of_a_lost_context_is_not_read() {
+    let mut guest = guest();
+    let (stream, _) = STREAMS[0];
+    let address = guest.regions.arena;
+    guest.post(&HostFuncLaunch { stream, id: 1 });
+    guest.next_where(|frame| frame.kind == Control::HostFunc.kind());
+    guest
+        .device
+        .state()
+        .fail
+        .insert("stream_create", Status::ILLEGAL_ADDRESS);
+    let read = ShadowRead { address, size: 16 };
+    guest.send(1, &read);
+    assert_eq!(guest.reply(1).unwrap_err().0, Status::ILLEGAL_ADDRESS);
+    // The function ends nevertheless.
+    guest.post(&ShadowWrite {
+        address,
+        data: Bytes(&[5; 16]),
+    });
+    guest.post(&HostFuncDone { id: 1 });
+    guest.send(1, &read);
+    assert_eq!(guest.reply(1).unwrap_err().0, Status::ILLEGAL_ADDRESS);
+    assert!(guest.goodbye().is_orderly());
+}
+
 #[test]
 fn writes_to_shadows_do_not_overtake_each_other() {
     let mut guest = guest();

@@ -170,6 +170,7 @@ impl Session {
             {
                 self.queue_or_execute(frame.header, frame.payload)?;
             }
+            self.execute_overtakers()?;
             self.answer_completed()?;
             self.link.flush()?;
             // After a sticky error the driver does not allow reading memory.
