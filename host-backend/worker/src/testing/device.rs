@@ -85,6 +85,12 @@ impl TestDevice {
         self.state().streams.entry(stream).or_default().held = held;
     }
 
+    /// The contents of its memory.
+    #[cfg(test)]
+    pub fn bytes(&self, address: u64, size: u64) -> Vec<u8> {
+        self.state().memory.read(address, size)
+    }
+
     /// Counts the calls of a method.
     #[cfg(test)]
     pub fn count(&self, method: &str) -> usize {
