@@ -24,6 +24,56 @@ int main() {
 }
 """
 
+# Its objects use the thread's stream in their destructors: later than the thread, and
+# before main() ends the process.
+ENDING = """
+#include <cstdio>
+#include <cstdlib>
+#include <pthread.h>
+#include <thread>
+__global__ void add(int *sum, int value) { *sum += value; }
+static void work(const char *where) {
+    int *sum = nullptr, got = 0;
+    bool fine = !cudaMalloc(&sum, sizeof *sum) && !cudaMemsetAsync(sum, 0, sizeof *sum);
+    add<<<1, 1>>>(sum, 7);
+    fine = fine && !cudaMemcpyAsync(&got, sum, sizeof got, cudaMemcpyDeviceToHost);
+    fine = fine && !cudaStreamSynchronize(cudaStreamPerThread) && !cudaFree(sum) && got == 7;
+    std::printf("%s: %s\\n", where, fine ? "fine" : cudaGetErrorName(cudaGetLastError()));
+}
+struct Last {
+    const char *where;
+    ~Last() { work(where); }
+};
+static pthread_key_t key;
+int main() {
+    pthread_key_create(&key, [](void *) { work("thread-specific data"); });
+    std::thread([] {
+        static thread_local Last last{"thread-local object"};
+        (void)last.where;
+        pthread_setspecific(key, &key);
+        work("thread");
+    }).join();
+    work("main");
+    static Last last{"static object"};
+    std::atexit([] { work("exit handler"); });
+    return 0;
+}
+"""
+ENDED = ("thread", "thread-local object", "thread-specific data", "main", "exit handler", "static object")
+
+# A program that locks its memory, as real-time ones do: MCL_CURRENT | MCL_FUTURE.
+LOCKED = """
+import ctypes
+locked = ctypes.CDLL(None).mlockall(3) == 0
+cuda = ctypes.CDLL("libcuda.so.1")
+context, memory, errors = ctypes.c_void_p(), ctypes.c_void_p(), cuda.cuInit(0)
+errors |= cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) | cuda.cuCtxSetCurrent(context)
+errors |= cuda.cuMemAllocHost_v2(ctypes.byref(memory), ctypes.c_size_t(1 << 20))
+with open("/proc/self/status") as status:
+    kibibytes = next(int(line.split()[1]) for line in status if line.startswith("VmRSS:"))
+print(locked, errors, kibibytes < 1 << 20)
+"""
+
 
 def digest(run):
     """The word of a program's line that tells its results."""
@@ -83,6 +133,24 @@ class Programs(unittest.TestCase):
                     environment |= {"CUDA_MODULE_LOADING": mode} if mode else {}
                     run = subprocess.run([built], env=environment, capture_output=True, text=True, timeout=60)
                     self.assertEqual((run.returncode, run.stdout), (0, f"{want}\n"), run.stderr)
+
+    def test_what_ends_with_a_thread_or_the_process_may_use_cuda(self):
+        compiler = os.path.join(harness.ROOT, ".cache/cuda-13.0/bin/nvcc")
+        with tempfile.TemporaryDirectory() as folder:
+            source, built = os.path.join(folder, "ending.cu"), os.path.join(folder, "ending")
+            with open(source, "w", encoding="utf-8") as file:
+                file.write(ENDING)
+            command = [compiler, "-arch=compute_75", "--default-stream", "per-thread", source, "-o", built]
+            subprocess.run(command, check=True, timeout=200, capture_output=True)
+            run = self.daemon.run(built, "shm")
+            self.assertEqual((run.code, run.output), (0, "".join(f"{where}: fine\n" for where in ENDED)), run.errors)
+        self.assertEqual(self.daemon.left(), [])
+
+    def test_a_program_that_locks_its_memory_does_not_fill_the_window(self):
+        run = self.daemon.run(sys.executable, "shm", ["-c", LOCKED])
+        if run.output.startswith("False"):
+            self.skipTest("memory cannot be locked here")
+        self.assertEqual((run.code, run.output), (0, "True 0 True\n"), run.errors)
 
     def test_a_kernel_sees_what_the_processor_writes_to_registered_memory(self):
         guest = os.path.join(os.path.dirname(os.path.abspath(__file__)), "guest_program.py")

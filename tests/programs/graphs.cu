@@ -7,7 +7,9 @@
 
 #include "common/check.h"
 
+#include <atomic>
 #include <string>
+#include <thread>
 #include <vector>
 
 __global__ void mix(unsigned *values, unsigned factor, unsigned amount, size_t count) {
@@ -188,6 +190,68 @@ static void ordinary_memory(Random &random) {
     }
     CUDA_CHECK(cudaGraphExecDestroy(instance));
     CUDA_CHECK(cudaGraphDestroy(graph));
+    CUDA_CHECK(cudaFree(device));
+    CUDA_CHECK(cudaStreamDestroy(stream));
+}
+
+// Launches in flight keep the host function and the ordinary memory that they had.
+static void replaced_in_flight() {
+    cudaStream_t stream;
+    CUDA_CHECK(cudaStreamCreate(&stream));
+    std::atomic<bool> open(false);
+    auto until_open = [](void *gate) {
+        while (!*static_cast<std::atomic<bool> *>(gate)) {
+            std::this_thread::yield();
+        }
+    };
+    unsigned seen[3] = {};
+    Tally tallies[3] = {{0, &seen[0], 1}, {0, &seen[1], 1}, {0, &seen[2], 1}};
+    cudaGraph_t graph;
+    cudaGraphExec_t instance;
+    cudaGraphNode_t tell;
+    cudaHostNodeParams call = {on_host, &tallies[0]};
+    CUDA_CHECK(cudaGraphCreate(&graph, 0));
+    CUDA_CHECK(cudaGraphAddHostNode(&tell, graph, nullptr, 0, &call));
+    CUDA_CHECK(cudaGraphInstantiate(&instance, graph, 0));
+    CUDA_CHECK(cudaLaunchHostFunc(stream, until_open, &open));
+    for (int launch = 0; launch < 3; ++launch) {
+        call.userData = &tallies[launch];
+        CUDA_CHECK(cudaGraphExecHostNodeSetParams(instance, tell, &call));
+        CUDA_CHECK(cudaGraphLaunch(instance, stream));
+    }
+    open = true;
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    program->expect(seen[0] == 1 && seen[1] == 1 && seen[2] == 1, "a launch in flight ran another host function");
+    CUDA_CHECK(cudaGraphExecDestroy(instance));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+
+    unsigned *device = on_device();
+    std::vector<unsigned> from[3], to[3], want(count);
+    instance = nullptr;
+    for (unsigned launch = 0; launch < 3; ++launch) {
+        from[launch].assign(count, launch + 1);
+        to[launch].resize(count);
+        CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+        CUDA_CHECK(cudaMemcpyAsync(device, from[launch].data(), bytes, cudaMemcpyHostToDevice, stream));
+        mix<<<grid, 128, 0, stream>>>(device, 9, 4 + launch, count);
+        LAUNCH_CHECK();
+        CUDA_CHECK(cudaMemcpyAsync(to[launch].data(), device, bytes, cudaMemcpyDeviceToHost, stream));
+        CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+        if (instance) {
+            cudaGraphExecUpdateResultInfo result;
+            CUDA_CHECK(cudaGraphExecUpdate(instance, graph, &result));
+        } else {
+            CUDA_CHECK(cudaGraphInstantiate(&instance, graph, 0));
+        }
+        CUDA_CHECK(cudaGraphLaunch(instance, stream));
+        CUDA_CHECK(cudaGraphDestroy(graph));
+    }
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    for (unsigned launch = 0; launch < 3; ++launch) {
+        want.assign(count, (launch + 1) * 9 + 4 + launch);
+        program->expect_equal("copies of replaced memory", to[launch].data(), want.data(), count);
+    }
+    CUDA_CHECK(cudaGraphExecDestroy(instance));
     CUDA_CHECK(cudaFree(device));
     CUDA_CHECK(cudaStreamDestroy(stream));
 }
@@ -471,6 +535,7 @@ int main(int argc, char **argv) {
     while (own.next_round()) {
         fork_and_join(random);
         ordinary_memory(random);
+        replaced_in_flight();
         updates();
         built();
         events();

@@ -50,11 +50,19 @@ struct Waiting {
 /// A host function of a graph.
 struct GraphFunction {
     run: HostRun,
-    /// Launches that have not reached it, in order: progress of the stream, and the
-    /// launch's position in it.
-    launches: VecDeque<(Arc<Progress>, u64)>,
+    /// Launches that have not reached it, in order.
+    launches: VecDeque<Launched>,
     /// The graph was destroyed.
     ended: bool,
+}
+
+/// A launch of a graph.
+struct Launched {
+    /// The function as it was then: replacing it affects later launches only.
+    run: HostRun,
+    /// Progress of the stream, and the launch's position in it.
+    progress: Arc<Progress>,
+    position: u64,
 }
 
 struct Shared {
@@ -160,8 +168,11 @@ impl Shared {
     fn next_launch(&self, id: u64) -> Option<Waiting> {
         let mut all = self.kept.lock();
         let kept = all.get_mut(&id)?;
-        let (progress, position) = kept.launches.pop_front()?;
-        let run = Arc::clone(&kept.run);
+        let Launched {
+            run,
+            progress,
+            position,
+        } = kept.launches.pop_front()?;
         if kept.ended && kept.launches.is_empty() {
             all.remove(&id);
         }
@@ -200,7 +211,7 @@ impl HostFunctions {
         id
     }
 
-    /// Replaces a function from its next run on.
+    /// Replaces a function from the next launch on.
     pub(crate) fn replace(&self, id: u64, run: HostRun) {
         if let Some(kept) = self.shared.kept.lock().get_mut(&id) {
             kept.run = run;
@@ -235,7 +246,11 @@ impl HostFunctions {
             if let Ok(position) = posted {
                 for id in ids {
                     if let Some(kept) = all.get_mut(id) {
-                        kept.launches.push_back((Arc::clone(progress), position));
+                        kept.launches.push_back(Launched {
+                            run: Arc::clone(&kept.run),
+                            progress: Arc::clone(progress),
+                            position,
+                        });
                     }
                 }
             }

@@ -1,11 +1,13 @@
 //! The calling thread's current context (CUDA Driver API, Context Management).
 
 use std::cell::{Cell, RefCell};
+use std::mem::{self, ManuallyDrop};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use paragpu_abi::{CUcontext, CUdevice};
 use paragpu_client::Result;
+use paragpu_client::sys::process;
 use paragpu_protocol::status::Status;
 
 use crate::objects::context::Context;
@@ -33,22 +35,34 @@ impl ThreadContext {
     };
 }
 
+// Without destructors: the program's thread-local objects and, in the thread that ends
+// the process, its static objects and exit handlers may use CUDA when they are
+// destroyed, which is later than the destructors of these would run.
 thread_local! {
-    static STACK: RefCell<Vec<Current>> = const { RefCell::new(Vec::new()) };
-    // Without a destructor: readable until the thread is gone.
+    static STACK: RefCell<ManuallyDrop<Vec<Current>>> =
+        const { RefCell::new(ManuallyDrop::new(Vec::new())) };
     static SHOWN: Cell<ThreadContext> = const { Cell::new(ThreadContext::NONE) };
 }
 
 /// The calling thread's contexts; the last is the current one.
-pub fn with_stack<R>(with: impl FnOnce(&mut Vec<Current>) -> R) -> Result<R> {
-    STACK
-        .try_with(|stack| {
-            let mut stack = stack.borrow_mut();
-            let result = with(&mut stack);
-            show(stack.last());
-            result
-        })
-        .map_err(|_| Status::DEINITIALIZED)
+pub fn with_stack<R>(with: impl FnOnce(&mut Vec<Current>) -> R) -> R {
+    STACK.with(|stack| {
+        let mut stack = stack.borrow_mut();
+        let is_first = stack.capacity() == 0;
+        let result = with(&mut stack);
+        if is_first && !stack.is_empty() {
+            process::at_thread_end(end);
+        }
+        show(stack.last());
+        result
+    })
+}
+
+/// The thread ends and releases its contexts.
+fn end() {
+    let stack = STACK.with(|stack| mem::take(&mut **stack.borrow_mut()));
+    show(None);
+    drop(stack);
 }
 
 fn show(current: Option<&Current>) {
@@ -73,8 +87,7 @@ pub fn shown() -> *const ThreadContext {
 
 /// The calling thread's context, if it has one.
 pub fn current_if_any() -> Option<Current> {
-    let current = STACK.try_with(|stack| stack.borrow().last().cloned());
-    current.ok().flatten()
+    STACK.with(|stack| stack.borrow().last().cloned())
 }
 
 /// The calling thread's context.

@@ -2,11 +2,13 @@
 
 use std::cell::RefCell;
 use std::ffi::c_int;
+use std::mem::{self, ManuallyDrop};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use paragpu_abi::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUstream};
 use paragpu_client::stream::Stream;
+use paragpu_client::sys::process;
 use paragpu_client::{Result, Session};
 use paragpu_protocol::status::Status;
 
@@ -22,14 +24,21 @@ pub struct OwnStream {
 
 impl Drop for OwnStream {
     fn drop(&mut self) {
-        if !paragpu_client::sys::process::forked() {
+        if !process::forked() {
             let _ = self.session.streams().destroy(&self.stream);
         }
     }
 }
 
+// Without a destructor, as the thread's contexts.
 thread_local! {
-    static OWN: RefCell<Vec<Rc<OwnStream>>> = const { RefCell::new(Vec::new()) };
+    static OWN: RefCell<ManuallyDrop<Vec<Rc<OwnStream>>>> =
+        const { RefCell::new(ManuallyDrop::new(Vec::new())) };
+}
+
+/// The thread ends, and its streams with it.
+fn end() {
+    drop(OWN.with(|own| mem::take(&mut **own.borrow_mut())));
 }
 
 /// A stream that a call names.
@@ -125,7 +134,7 @@ pub fn named(stream: CUstream) -> Result<Named> {
 }
 
 fn own(session: &'static Session) -> Result<Rc<OwnStream>> {
-    OWN.try_with(|own| {
+    OWN.with(|own| {
         let mut own = own.borrow_mut();
         if let Some(kept) = own
             .iter()
@@ -137,10 +146,12 @@ fn own(session: &'static Session) -> Result<Rc<OwnStream>> {
             session,
             stream: session.streams().create(0, 0)?,
         });
+        if own.is_empty() {
+            process::at_thread_end(end);
+        }
         own.push(Rc::clone(&made));
         Ok(made)
     })
-    .unwrap_or(Err(Status::DEINITIALIZED))
 }
 
 /// Least and greatest priority: CUDA gives 0 and -5 where priorities are

@@ -161,7 +161,8 @@ fn collect(path: &Path, into: &mut Found) -> Result<(), Error> {
         }
         return Ok(());
     }
-    if !is_object(&found) {
+    // Opening a FIFO waits for its other end.
+    if !found.is_file() || !is_object(&found) {
         return Err(Error::NoObject { path: found });
     }
     // The loader lists a program's libraries without running any of it.

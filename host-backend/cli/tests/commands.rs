@@ -450,6 +450,18 @@ fn doctor_finds_a_good_guest_and_host() {
 }
 
 #[test]
+fn doctor_opens_files_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let fifo = directory.path().join("fifo");
+    let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    let output = paragpu(directory.path(), &["doctor", fifo.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(said.contains("is no program for this machine"), "{said}");
+}
+
+#[test]
 fn doctor_says_what_is_wrong() {
     // Nothing there.
     let directory = tempfile::tempdir().unwrap();

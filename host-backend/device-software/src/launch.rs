@@ -349,6 +349,7 @@ impl Kernel {
         let shared = SharedMemory {
             dynamic: launch.dynamic_shared,
             dynamic_base: func.shared.next_multiple_of(16),
+            is_reserved: self.program.reserves_shared,
         };
         let blocks: u64 = launch.grid.iter().map(|side| u64::from(*side)).product();
         let mut workspace = 0;

@@ -220,6 +220,8 @@ pub enum Special {
     DynamicSharedSize,
     TotalSharedSize,
     DynamicSharedBase,
+    /// The address of a byte of the reserved shared memory.
+    ReservedShared(u16),
     /// Halves of the address of a cooperative launch's workspace.
     WorkspaceHigh,
     WorkspaceLow,
@@ -231,6 +233,11 @@ pub enum Special {
     ClusterNctaRank,
     IsExplicitCluster,
 }
+
+/// Bytes of a block's shared memory that CUDA's libraries have for themselves, as on
+/// compute capability 8.0 and later: groups of several warps (cooperative groups)
+/// synchronize there.
+pub const RESERVED_SHARED: u16 = 1024;
 
 /// How a shuffle picks its source lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -732,6 +739,8 @@ pub struct Program {
     pub uses_heap: bool,
     /// Whether a kernel launches others.
     pub launches: bool,
+    /// Whether a function uses the reserved shared memory.
+    pub reserves_shared: bool,
     /// PTX version times ten.
     pub ptx_version: u32,
     /// Target times ten.

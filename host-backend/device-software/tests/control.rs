@@ -454,3 +454,24 @@ mov.u32 %r10, %dynamic_smem_size; add.u32 %r11, %r8, %r9; add.u32 %r11, %r11, %r
         assert_eq!(got, (n as u32 % 32) * 1001 + 128);
     }
 }
+
+#[test]
+fn reserved_shared_memory_lies_behind_the_programs() {
+    let text = around(
+        ".extern .shared .align 16 .b8 dyn[];",
+        "mov.u32 %r1, %reserved_smem_offset_1; mov.u32 %r2, %reserved_smem_offset_end; sub.u32 %r3, %r2, %r1;
+mov.u32 %r4, %reserved_smem_offset_begin; mov.u32 %r5, %total_smem_size; setp.lt.u32 %p1, %r4, %r5; @%p1 trap;
+mov.u32 %r6, %tid.x; shl.b32 %r7, %r6, 2; add.u32 %r8, %r1, %r7; st.shared.u32 [%r8], %r6;
+bar.sync 0; cvt.u64.u32 %rd2, %r8; cvta.shared.u64 %rd3, %rd2; ld.u32 %r9, [%rd3]; add.u32 %r9, %r9, %r3;
+mov.u32 %r10, %reserved_smem_offset_cap; add.u32 %r9, %r9, %r10; st.global.u32 [%rd1], %r9; ret;",
+    );
+    let mut gpu = Gpu::new();
+    let f = gpu.kernel(&text, "k");
+    let base = gpu.arena;
+    gpu.start(&f, [2, 1, 1], [32, 1, 1], 100, false, &[Arg::P(base)])
+        .unwrap();
+    settle(gpu.device.as_mut(), STREAM).unwrap();
+    for (n, got) in gpu.get32(0, 64).into_iter().enumerate() {
+        assert_eq!(got, n as u32 % 32 + 512 + 1024);
+    }
+}

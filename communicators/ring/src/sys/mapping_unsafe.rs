@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use paragpu_communicator::Error;
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
 const TAKEN: &str = "the address for the shared memory is taken";
 
@@ -42,10 +42,12 @@ impl Mapping {
             flags |= MapFlags::FIXED_NOREPLACE;
             hint = std::ptr::without_provenance_mut(address as usize);
         }
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // Under mlockall(MCL_FUTURE) a new mapping is filled at once: gigabytes, most of
+        // which are never used. One without access is not, and `open` unlocks it first.
+        let none = ProtFlags::empty();
         // SAFETY: a new shared mapping. FIXED_NOREPLACE fails rather than replace an
         // existing one.
-        let mapped = unsafe { rustix::mm::mmap(hint, size, prot, flags, file, offset) }.map_err(
+        let mapped = unsafe { rustix::mm::mmap(hint, size, none, flags, file, offset) }.map_err(
             |errno| match errno {
                 Errno::EXIST => Error::io(TAKEN, errno),
                 errno => Error::io("cannot map the shared memory", errno),
@@ -58,7 +60,21 @@ impl Mapping {
         if address.is_some_and(|address| address != base.as_ptr() as u64) {
             return Err(Error::io(TAKEN, Errno::EXIST));
         }
+        mapping.open()?;
         Ok(mapping)
+    }
+
+    /// Allows accesses.
+    fn open(&self) -> Result<(), Error> {
+        let base = self.base.as_ptr().cast();
+        let access = MprotectFlags::READ | MprotectFlags::WRITE;
+        // SAFETY: exactly this mapping, which nobody uses yet.
+        unsafe {
+            // What fails leaves the mapping locked, as the program asked for.
+            let _ = rustix::mm::munlock(base, self.length);
+            rustix::mm::mprotect(base, self.length, access)
+        }
+        .map_err(|errno| Error::io("cannot access the shared memory", errno))
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {

@@ -35,7 +35,7 @@ use crate::stream::Streams;
 use crate::user_object::HeldReferences;
 use nodes::{Made, call};
 pub use plan::GraphExec;
-use plan::{Plan, Step};
+use plan::{Plan, Staging, Step};
 pub use update::Refusal;
 
 /// CU_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH.
@@ -148,7 +148,7 @@ impl Graphs {
                 call: 0,
                 work: Vec::new(),
                 function: 0,
-                staged: false,
+                staging: None,
                 enabled: true,
                 bodies: Vec::new(),
             };
@@ -175,7 +175,7 @@ impl Graphs {
                     memory,
                 } => {
                     plan.staging.push(memory);
-                    step.staged = true;
+                    let fills = before.is_some();
                     if let Some(run) = before {
                         let (call, work) = self.host_node(plan, run);
                         after = vec![put(call, work, after)?];
@@ -189,6 +189,12 @@ impl Graphs {
                         }
                         None => step.number,
                     };
+                    let function = plan.functions.last().copied().unwrap_or(0);
+                    step.staging = Some(Staging {
+                        memory,
+                        fills,
+                        function,
+                    });
                 }
             }
             begin = end + 1;

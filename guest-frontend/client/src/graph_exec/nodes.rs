@@ -135,7 +135,9 @@ impl Graphs {
         })))
     }
 
-    fn make_copy(&self, copy: &CopyWork) -> Result<Made> {
+    /// Converts a copy. Its bytes go through pinned memory at `staging`, or through
+    /// new memory, if the device does not reach one side.
+    pub(super) fn make_copy(&self, copy: &CopyWork, staging: Option<u64>) -> Result<Made> {
         let extent = copy.extent;
         let destination = self.reach_end(&copy.destination, extent)?;
         let source = self.reach_end(&copy.source, extent)?;
@@ -149,11 +151,10 @@ impl Graphs {
             let (to, from) = (copy.destination.clone(), copy.source.clone());
             return Ok(Made::Host(Arc::new(move || host_copy(&to, &from, extent))));
         }
-        let size = extent
-            .iter()
-            .try_fold(1_u64, |product, n| product.checked_mul(*n))
-            .ok_or(Status::INVALID_VALUE)?;
-        let memory = self.parts.host.allocate(size, DEVICEMAP)?;
+        let memory = match staging {
+            Some(memory) => memory,
+            None => self.parts.host.allocate(volume(extent)?, DEVICEMAP)?,
+        };
         let between = CopyEnd::Linear(packed(memory, extent));
         let [width, height, _] = extent;
         let pinned = CopyNodeEnd::Host {
@@ -224,7 +225,7 @@ impl Graphs {
             // Told when all nodes have their numbers.
             Work::Conditional(_) => (0, Vec::new()),
             Work::Kernel(kernel) => launch_call(kernel),
-            Work::Copy(copy) => return self.make_copy(copy),
+            Work::Copy(copy) => return self.make_copy(copy, None),
             Work::Memset(fill) => self.make_fill(fill)?,
             Work::Memory(work) => self.make_memory(work)?,
             Work::Host(host) => return Ok(Made::Host(Arc::clone(&host.run))),
@@ -238,6 +239,14 @@ impl Graphs {
         };
         Ok(Made::One(number, work))
     }
+}
+
+/// Bytes that a copy copies.
+pub(super) fn volume(extent: [u64; 3]) -> Result<u64> {
+    extent
+        .iter()
+        .try_fold(1_u64, |product, n| product.checked_mul(*n))
+        .ok_or(Status::INVALID_VALUE)
 }
 
 /// Bytes from the first to the last byte of a memset.

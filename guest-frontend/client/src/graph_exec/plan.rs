@@ -56,10 +56,20 @@ pub(super) struct Step {
     /// Its host function; 0 for none.
     pub(super) function: u64,
     /// Its bytes go through pinned memory.
-    pub(super) staged: bool,
+    pub(super) staging: Option<Staging>,
     pub(super) enabled: bool,
     /// A conditional node's bodies are the nodes behind it: so many each.
     pub(super) bodies: Vec<u32>,
+}
+
+/// The pinned memory of a copy from or to memory that the device does not reach.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Staging {
+    pub(super) memory: u64,
+    /// Whether bytes come from memory that the device does not reach.
+    pub(super) fills: bool,
+    /// The host function that fills or empties it.
+    pub(super) function: u64,
 }
 
 impl Plan {

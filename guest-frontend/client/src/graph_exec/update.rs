@@ -6,10 +6,10 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{GraphNodeEnable, GraphNodeUpdate};
 
 use super::Graphs;
-use super::nodes::{Made, conditional_call, fill_size};
-use super::plan::{GraphExec, Plan};
+use super::nodes::{Made, conditional_call, fill_size, volume};
+use super::plan::{GraphExec, Plan, Staging, Step};
 use crate::error::Result;
-use crate::objects::graph::{CopyNodeEnd, CopyWork, Flat, Graph, NodeName, Work};
+use crate::objects::graph::{Flat, Graph, NodeName, Work};
 
 /// Why an executable graph was not updated: CUgraphExecUpdateResult.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,14 +103,18 @@ impl Graphs {
             return Err(Status::INVALID_VALUE);
         };
         if let (Work::Copy(new), Work::Copy(had)) = (&work, &flat.work)
-            && (step.staged || step.function != 0)
+            && let Some(staging) = step.staging
         {
-            // The bytes go through host functions that know the addresses.
-            return Ok(if same_copy(new, had) {
-                Ok(())
-            } else {
-                Err(Refusal::Parameters)
-            });
+            if volume(new.extent)? != volume(had.extent)? {
+                return Ok(Err(Refusal::Parameters));
+            }
+            // Launches of a graph run one after another: they can share the memory.
+            let made = self.make_copy(new, Some(staging.memory))?;
+            let replaced = self.restage(graph, step, staging, made)?;
+            if replaced.is_ok() {
+                flat.work = work;
+            }
+            return Ok(replaced);
         }
         if let (Work::MemAlloc(new) | Work::MemFree(new), Work::MemAlloc(had) | Work::MemFree(had)) =
             (&work, &flat.work)
@@ -129,27 +133,65 @@ impl Graphs {
             _ => self.make(&work)?,
         };
         match made {
-            Made::One(call, bytes) => {
-                if call != step.call || bytes != step.work {
-                    self.parts.link.post(&GraphNodeUpdate {
-                        graph,
-                        node: step.number,
-                        call,
-                        work: Bytes(&bytes),
-                    })?;
-                    (step.call, step.work) = (call, bytes);
-                }
+            Made::One(call, bytes) if step.function == 0 => {
+                self.send_change(graph, step, call, bytes)?;
             }
             Made::Host(run) if step.function != 0 => {
                 self.parts.host_functions.replace(step.function, run)
             }
-            Made::Host(_) => return Ok(Err(Refusal::Parameters)),
+            Made::One(..) | Made::Host(_) => return Ok(Err(Refusal::Parameters)),
             Made::Staged { memory, .. } => {
                 self.parts.host.free(memory)?;
                 return Ok(Err(Refusal::Parameters));
             }
         }
         flat.work = work;
+        Ok(Ok(()))
+    }
+
+    /// Sends what the node of a step does now, if it is not the same.
+    fn send_change(
+        &self,
+        graph: GraphExecHandle,
+        step: &mut Step,
+        call: u16,
+        bytes: Vec<u8>,
+    ) -> Result<()> {
+        if call != step.call || bytes != step.work {
+            self.parts.link.post(&GraphNodeUpdate {
+                graph,
+                node: step.number,
+                call,
+                work: Bytes(&bytes),
+            })?;
+            (step.call, step.work) = (call, bytes);
+        }
+        Ok(())
+    }
+
+    /// Changes a copy whose bytes go through pinned memory, if the new one goes the
+    /// same way.
+    fn restage(
+        &self,
+        graph: GraphExecHandle,
+        step: &mut Step,
+        staging: Staging,
+        made: Made,
+    ) -> Result<Result<(), Refusal>> {
+        let Made::Staged {
+            before,
+            copy: (call, bytes),
+            after,
+            ..
+        } = made
+        else {
+            return Ok(Err(Refusal::Parameters));
+        };
+        let Some(run) = (if staging.fills { before } else { after }) else {
+            return Ok(Err(Refusal::Parameters));
+        };
+        self.send_change(graph, step, call, bytes)?;
+        self.parts.host_functions.replace(staging.function, run);
         Ok(Ok(()))
     }
 
@@ -172,7 +214,7 @@ impl Graphs {
         let mut plan = exec.plan.lock();
         let index = plan.may_be_disabled(name)?;
         let step = plan.steps.get_mut(index).ok_or(Status::INVALID_VALUE)?;
-        if step.staged || step.function != 0 {
+        if step.staging.is_some() || step.function != 0 {
             return Err(Status::NOT_SUPPORTED);
         }
         if step.enabled != enabled {
@@ -214,25 +256,4 @@ impl Graphs {
         let replaced = plan.held.replace(first, graph.references());
         self.parts.streams.retire(replaced, plan.held.launches());
     }
-}
-
-fn same_copy(one: &CopyWork, other: &CopyWork) -> bool {
-    let key = |place: &CopyNodeEnd| match place {
-        CopyNodeEnd::Device {
-            address,
-            pitch,
-            rows,
-        } => (0, *address, [*pitch, *rows, 0], 0),
-        CopyNodeEnd::Host {
-            address,
-            pitch,
-            rows,
-        } => (1, *address, [*pitch, *rows, 0], 0),
-        CopyNodeEnd::Array { array, origin, .. } => {
-            (2, array.array.handle().0, *origin, array.level)
-        }
-    };
-    one.extent == other.extent
-        && key(&one.destination) == key(&other.destination)
-        && key(&one.source) == key(&other.source)
 }

@@ -1,7 +1,9 @@
 //! Process events that the library needs to know: fork and exit.
 
-use std::sync::Once;
+use std::cell::Cell;
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Once, OnceLock};
 
 use parking_lot::Mutex;
 
@@ -55,6 +57,74 @@ pub fn at_end(function: fn()) {
         libc::atexit(at_exit);
     });
     LAST.lock().push(function);
+}
+
+/// The C library calls destructors of thread-specific data in this many rounds, as
+/// long as some have new values.
+const ROUNDS: usize = 4;
+
+/// What a thread does at its end.
+struct Ending {
+    rounds: Cell<usize>,
+    functions: Vec<fn()>,
+}
+
+/// The key of the calling thread's [`Ending`]. `None` if the process has no key left.
+fn ending_key() -> Option<libc::pthread_key_t> {
+    static KEY: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
+    *KEY.get_or_init(|| {
+        let mut key = 0;
+        // SAFETY: writes the key. The library is never unloaded, so its destructor
+        // stays.
+        let made = unsafe { libc::pthread_key_create(&raw mut key, Some(thread_ends)) };
+        (made == 0).then_some(key)
+    })
+}
+
+/// Waits for the last round: destructors of the program's keys may use CUDA.
+extern "C" fn thread_ends(ending: *mut c_void) {
+    let ending: *mut Ending = ending.cast();
+    // SAFETY: made by `at_thread_end`; only this thread has it.
+    let round = unsafe { &(*ending).rounds };
+    round.set(round.get() + 1);
+    if round.get() < ROUNDS
+        && let Some(key) = ending_key()
+        // SAFETY: keeps the value for the next round.
+        && unsafe { libc::pthread_setspecific(key, ending.cast()) } == 0
+    {
+        return;
+    }
+    // SAFETY: as above; nothing keeps the pointer now.
+    let ending = unsafe { Box::from_raw(ending) };
+    for function in ending.functions {
+        // Unwinding into the C library is not allowed.
+        let _ = std::panic::catch_unwind(function);
+    }
+}
+
+/// Runs `function` when the calling thread ends, after the destructors of its
+/// thread-local objects: those of a program may use CUDA. It does not run for the
+/// thread that ends the process: static destructors may still use CUDA.
+pub fn at_thread_end(function: fn()) {
+    let Some(key) = ending_key() else {
+        return;
+    };
+    // SAFETY: the key exists; its value is null or an Ending of this thread, which no
+    // other reference has.
+    unsafe {
+        let kept: *mut Ending = libc::pthread_getspecific(key).cast();
+        if let Some(ending) = kept.as_mut() {
+            ending.functions.push(function);
+            return;
+        }
+        let made = Box::into_raw(Box::new(Ending {
+            rounds: Cell::new(0),
+            functions: vec![function],
+        }));
+        if libc::pthread_setspecific(key, made.cast_const().cast()) != 0 {
+            drop(Box::from_raw(made));
+        }
+    }
 }
 
 /// Writes output of a kernel to C's `stdout` or `stderr`, so that it stays in order with

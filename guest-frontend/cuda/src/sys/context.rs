@@ -60,7 +60,7 @@ fn create_current(ordinal: u32, flags: u32) -> Result<CUcontext> {
     check_flags(flags)?;
     let context = create(ordinal, false, flags)?;
     let handle = context.handle();
-    with_stack(|stack| stack.push(Rc::new(context)))?;
+    with_stack(|stack| stack.push(Rc::new(context)));
     Ok(handle)
 }
 
@@ -268,7 +268,7 @@ pub(crate) fn cuCtxDestroy(context: CUcontext) -> Result {
         if stack.last().is_some_and(|top| top.handle == ended.handle) {
             stack.pop();
         }
-    })?;
+    });
     end_objects(&ended);
     let memory = ended.take_memory();
     for address in memory {
@@ -280,11 +280,12 @@ pub(crate) fn cuCtxDestroy(context: CUcontext) -> Result {
 
 pub(crate) fn cuCtxPushCurrent(context: CUcontext) -> Result {
     let context = find(context)?;
-    with_stack(|stack| stack.push(context))
+    with_stack(|stack| stack.push(context));
+    Ok(())
 }
 
 pub(crate) fn cuCtxPopCurrent(context: Out<'_, CUcontext>) -> Result {
-    let popped = with_stack(Vec::pop)?.ok_or(Status::INVALID_CONTEXT)?;
+    let popped = with_stack(Vec::pop).ok_or(Status::INVALID_CONTEXT)?;
     context.put_if(popped.handle());
     Ok(())
 }
@@ -298,7 +299,8 @@ pub(crate) fn cuCtxSetCurrent(context: CUcontext) -> Result {
     with_stack(|stack| {
         stack.pop();
         stack.extend(context);
-    })
+    });
+    Ok(())
 }
 
 /// # Safety

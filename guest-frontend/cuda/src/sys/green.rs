@@ -311,7 +311,7 @@ pub(crate) fn cuGreenCtxDestroy(green: CUgreenCtx) -> Result {
         if stack.last().is_some_and(|top| top.name == context.name) {
             stack.pop();
         }
-    })?;
+    });
     forget_parts(green as u64);
     objects::end_of_context(context.name);
     let destroyed = context.session.destroy_green(&ended.green);

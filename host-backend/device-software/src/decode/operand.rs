@@ -2,7 +2,7 @@
 
 use super::function_state::Storage;
 use super::{Decoder, Result, Symbol};
-use crate::program::{Ext, FUNCTION_BASE, FUNCTION_STRIDE, Op, Reg, Special};
+use crate::program::{Ext, FUNCTION_BASE, FUNCTION_STRIDE, Op, RESERVED_SHARED, Reg, Special};
 use crate::ptx::ast::{Operand, Type};
 
 /// The meaning of a name that is not a register.
@@ -56,6 +56,9 @@ fn special(name: &str) -> Option<Special> {
         "%globaltimer_hi" => Special::GlobalTimerHi,
         "%dynamic_smem_size" => Special::DynamicSharedSize,
         "%total_smem_size" => Special::TotalSharedSize,
+        "%reserved_smem_offset_begin" | "%reserved_smem_offset_0" => Special::ReservedShared(0),
+        "%reserved_smem_offset_1" => Special::ReservedShared(RESERVED_SHARED / 2),
+        "%reserved_smem_offset_end" => Special::ReservedShared(RESERVED_SHARED),
         "%envreg1" => Special::WorkspaceHigh,
         "%envreg2" => Special::WorkspaceLow,
         "%cluster_ctarank" => Special::ClusterCtaRank,
@@ -70,6 +73,9 @@ impl<'m> Decoder<'m> {
     pub(super) fn named(&self, name: &str) -> Result<Named> {
         if name == "WARP_SZ" {
             return Ok(Named::Constant(32));
+        }
+        if name == "%reserved_smem_offset_cap" {
+            return Ok(Named::Constant(u64::from(RESERVED_SHARED)));
         }
         if let Some(place) = self.find_place(name) {
             return Ok(match place {
@@ -128,7 +134,10 @@ impl<'m> Decoder<'m> {
                 d,
             }),
             Named::Frame(at) => self.ext(Ext::LocalAddress { d, offset: at }),
-            Named::Special(what) => self.ext(Ext::Special { what, d }),
+            Named::Special(what) => {
+                self.program.reserves_shared |= matches!(what, Special::ReservedShared(_));
+                self.ext(Ext::Special { what, d });
+            }
             Named::Constant(_) => {}
         }
         if offset != 0 {

@@ -10,7 +10,7 @@ use crate::error::Fault;
 use crate::heap::{Heap, Heaps};
 use crate::launched::Launched;
 use crate::memory_unsafe::Memory;
-use crate::program::{BarReduce, Program, Reg};
+use crate::program::{BarReduce, Program, RESERVED_SHARED, Reg};
 use crate::texture::Textures;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,20 +37,39 @@ pub struct Surroundings {
     pub sms: u32,
 }
 
-/// The layout of a block's shared memory: static, then dynamic.
+/// The layout of a block's shared memory: static, then dynamic, then reserved.
 #[derive(Debug, Clone, Copy)]
 pub struct SharedMemory {
     /// Bytes of dynamic shared memory.
     pub dynamic: u32,
     /// Where it starts.
     pub dynamic_base: u32,
+    /// Whether there is reserved memory: only where the program uses it, so that
+    /// accesses behind the end of its own memory are found everywhere else.
+    pub is_reserved: bool,
 }
 
 impl SharedMemory {
-    /// Total bytes.
+    /// Bytes of the program's own.
     #[must_use]
     pub fn bytes(self) -> u32 {
         self.dynamic_base + self.dynamic
+    }
+
+    /// Where the reserved memory starts.
+    #[must_use]
+    pub fn reserved_base(self) -> u32 {
+        self.bytes().next_multiple_of(16)
+    }
+
+    /// Bytes in all.
+    #[must_use]
+    pub fn total(self) -> u32 {
+        if self.is_reserved {
+            self.reserved_base() + u32::from(RESERVED_SHARED)
+        } else {
+            self.bytes()
+        }
     }
 }
 

@@ -195,7 +195,7 @@ impl Cluster {
         Self {
             blocks: (0..size).map(|_| Block::new(grid)).collect(),
             over: vec![false; size],
-            shared: vec![vec![0; grid.shared.bytes() as usize]; size],
+            shared: vec![vec![0; grid.shared.total() as usize]; size],
         }
     }
 

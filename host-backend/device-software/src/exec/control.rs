@@ -387,7 +387,10 @@ impl Warp {
             Special::GlobalTimer | Special::GlobalTimerLo => all(nanoseconds()),
             Special::GlobalTimerHi => all(nanoseconds() >> 32),
             Special::DynamicSharedSize => all(u64::from(grid.shared.dynamic)),
-            Special::TotalSharedSize => all(env.shared.len() as u64),
+            Special::TotalSharedSize => all(u64::from(grid.shared.bytes())),
+            Special::ReservedShared(at) => {
+                all(u64::from(grid.shared.reserved_base()) + u64::from(at))
+            }
             Special::DynamicSharedBase => all(u64::from(grid.shared.dynamic_base)),
             Special::WorkspaceHigh => all(grid.workspace >> 32),
             Special::WorkspaceLow => all(grid.workspace & 0xffff_ffff),
