@@ -303,14 +303,14 @@ class KubeVirt(unittest.TestCase):
         own = '<vsock model="virtio-non-transitional"><cid auto="no" address="7"></cid></vsock>'
         for xml, words in (
             (b"\xff\xfe<\x00d\x00", "UTF-8"),
-            (b"", "no end"),
-            ("<domain type='qemu'><devices>", "no end"),
-            ("<network/>", "no domain"),
+            (b"", "is incomplete"),
+            ("<domain type='qemu'><devices>", "is incomplete"),
+            ("<network/>", "is not a domain"),
             ('<!DOCTYPE d [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;&a;">]>' + domain(), "document type"),
             (domain(devices=own), "leave out autoattachVSOCK"),
             (domain(more="<memoryBacking/><memoryBacking/>"), "twice"),
             (domain().replace('"qemu"', '"xen"', 1), "QEMU"),
-            ("<a>" * 100_000 + domain(), "no domain"),
+            ("<a>" * 100_000 + domain(), "is not a domain"),
         ):
             with self.subTest(words=words, xml=xml[:60]):
                 for version in VERSIONS:
