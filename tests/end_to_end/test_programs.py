@@ -1,5 +1,6 @@
 """Every test program over every communicator of a host."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -80,6 +81,19 @@ def digest(run):
     return next(word for word in run.output.split() if word.startswith("digest="))
 
 
+@contextlib.contextmanager
+def compiled(text, *flags):
+    """A program compiled from its text, while the context lasts: its path."""
+    compiler = os.path.join(harness.ROOT, ".cache/cuda-13.0/bin/nvcc")
+    with tempfile.TemporaryDirectory() as folder:
+        source, program = os.path.join(folder, "program.cu"), os.path.join(folder, "program")
+        with open(source, "w", encoding="utf-8") as file:
+            file.write(text)
+        command = [compiler, "-arch=compute_75", *flags, source, "-o", program]
+        subprocess.run(command, check=True, timeout=200, capture_output=True)
+        yield program
+
+
 class Programs(unittest.TestCase):
     """The software GPU gives right results, whatever carries the calls."""
 
@@ -119,30 +133,18 @@ class Programs(unittest.TestCase):
 
     def test_modules_are_loaded_when_the_environment_says(self):
         """A variable of 64 MiB takes memory as soon as there is a context, or at its first use."""
-        compiler = os.path.join(harness.ROOT, ".cache/cuda-13.0/bin/nvcc")
-        with tempfile.TemporaryDirectory() as folder:
-            source, built = os.path.join(folder, "large.cu"), os.path.join(folder, "large")
-            with open(source, "w", encoding="utf-8") as file:
-                file.write(LARGE)
-            command = [compiler, "-arch=compute_75", "-cudart", "shared", source, "-o", built]
-            subprocess.run(command, check=True, timeout=200, capture_output=True)
+        with compiled(LARGE, "-cudart", "shared") as program:
             for mode, want in ((None, "later"), ("LAZY", "later"), ("EAGER", "before")):
                 with self.subTest(mode):
                     environment = self.daemon.guest_environment("shm")
                     environment.pop("CUDA_MODULE_LOADING", None)
                     environment |= {"CUDA_MODULE_LOADING": mode} if mode else {}
-                    run = subprocess.run([built], env=environment, capture_output=True, text=True, timeout=60)
+                    run = subprocess.run([program], env=environment, capture_output=True, text=True, timeout=60)
                     self.assertEqual((run.returncode, run.stdout), (0, f"{want}\n"), run.stderr)
 
     def test_what_ends_with_a_thread_or_the_process_may_use_cuda(self):
-        compiler = os.path.join(harness.ROOT, ".cache/cuda-13.0/bin/nvcc")
-        with tempfile.TemporaryDirectory() as folder:
-            source, built = os.path.join(folder, "ending.cu"), os.path.join(folder, "ending")
-            with open(source, "w", encoding="utf-8") as file:
-                file.write(ENDING)
-            command = [compiler, "-arch=compute_75", "--default-stream", "per-thread", source, "-o", built]
-            subprocess.run(command, check=True, timeout=200, capture_output=True)
-            run = self.daemon.run(built, "shm")
+        with compiled(ENDING, "--default-stream", "per-thread") as program:
+            run = self.daemon.run(program, "shm")
             self.assertEqual((run.code, run.output), (0, "".join(f"{where}: fine\n" for where in ENDED)), run.errors)
         self.assertEqual(self.daemon.left(), [])
 

@@ -81,14 +81,8 @@ impl Launches {
 
     /// The flags of a call.
     fn flags(&self, shape: &Shape) -> Result<u32> {
-        let mut flags = 0;
-        if shape.cooperative {
-            flags |= Launch::COOPERATIVE;
-        }
-        if shape.programmatic && self.device.limits()?.programmatic {
-            flags |= Launch::PROGRAMMATIC;
-        }
-        Ok(flags)
+        let programmatic = shape.programmatic && self.device.limits()?.programmatic;
+        Ok(Launch::flags_of(shape.cooperative, programmatic))
     }
 
     /// A launch in a stream that captures.

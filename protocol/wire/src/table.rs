@@ -32,6 +32,13 @@ impl Launch<'_> {
     /// In [`flags`](Self::flags): the kernel may begin before the end of the one before
     /// it in its stream, which permits that (CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION).
     pub const PROGRAMMATIC: u32 = 2;
+
+    /// The flags of a launch.
+    #[must_use]
+    pub fn flags_of(cooperative: bool, programmatic: bool) -> u32 {
+        let bit = |is_set, bit| if is_set { bit } else { 0 };
+        bit(cooperative, Self::COOPERATIVE) | bit(programmatic, Self::PROGRAMMATIC)
+    }
 }
 
 #[cfg(test)]

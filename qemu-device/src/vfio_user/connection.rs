@@ -137,7 +137,7 @@ impl Connection {
         Ok(received.bytes)
     }
 
-    /// Answers a command, unless the client wants no reply.
+    /// Replies to a command, unless it has [`NO_REPLY`](header_flags::NO_REPLY).
     ///
     /// # Errors
     /// [`ConnectionEnd::Closed`].

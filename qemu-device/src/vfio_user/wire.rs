@@ -68,7 +68,7 @@ pub mod header_flags {
     pub const COMMAND: u32 = 0;
     /// Type: an answer.
     pub const REPLY: u32 = 1;
-    /// The client wants no reply.
+    /// The client does not wait for a reply.
     pub const NO_REPLY: u32 = 1 << 4;
     /// The command failed.
     pub const ERROR: u32 = 1 << 5;

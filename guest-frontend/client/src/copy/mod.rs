@@ -34,7 +34,7 @@ use crate::stream::Streams;
 use crate::sys::memory::{HostRows, HostSlice};
 use direct::{Direct, Direction};
 pub use rect::RectEnd;
-pub(crate) use rect::{host_copy, span};
+pub(crate) use rect::{host_copy, span, volume};
 pub(crate) use words::named;
 
 /// Maximum size of a copy whose bytes travel in calls even if there is a window.

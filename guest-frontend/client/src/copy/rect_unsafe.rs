@@ -55,6 +55,17 @@ pub enum RectEnd<'a> {
     },
 }
 
+/// Bytes of a copy.
+///
+/// # Errors
+/// `INVALID_VALUE` if there are more than 64 bits can count.
+pub(crate) fn volume(extent: [u64; 3]) -> Result<u64> {
+    extent
+        .iter()
+        .try_fold(1_u64, |product, n| product.checked_mul(*n))
+        .ok_or(Status::INVALID_VALUE)
+}
+
 /// Bytes between the first and the last byte of a linear end.
 pub(crate) fn span([width, height, depth]: [u64; 3], pitch: u64, rows: u64) -> Result<u64> {
     let slices = (depth - 1).checked_mul(rows.max(height));
@@ -238,10 +249,7 @@ impl Copies {
             }
             return self.capture(stream, destination.of_node(), source.of_node(), extent);
         }
-        let bytes = extent
-            .iter()
-            .try_fold(1_u64, |product, n| product.checked_mul(*n))
-            .ok_or(Status::INVALID_VALUE)?;
+        let bytes = volume(extent)?;
         if source.is_host() && !destination.is_host() {
             statistics::count_to_device(bytes);
         } else if destination.is_host() && !source.is_host() {

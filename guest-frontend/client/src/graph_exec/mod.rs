@@ -163,8 +163,8 @@ impl Graphs {
                     end = step.number;
                 }
                 Made::Host(run) => {
-                    let (call, work) = self.host_node(plan, run);
-                    step.function = plan.functions.last().copied().unwrap_or(0);
+                    let (function, (call, work)) = self.host_node(plan, run);
+                    step.function = function;
                     step.number = put(call, work, after)?;
                     end = step.number;
                 }
@@ -175,26 +175,27 @@ impl Graphs {
                     memory,
                 } => {
                     plan.staging.push(memory);
-                    let fills = before.is_some();
+                    let mut staging = Staging {
+                        memory,
+                        fills: before.is_some(),
+                        function: 0,
+                    };
                     if let Some(run) = before {
-                        let (call, work) = self.host_node(plan, run);
+                        let (function, (call, work)) = self.host_node(plan, run);
+                        staging.function = function;
                         after = vec![put(call, work, after)?];
                     }
                     step.number = put(call, work.clone(), after)?;
                     (step.call, step.work) = (call, work);
                     end = match then {
                         Some(run) => {
-                            let (call, work) = self.host_node(plan, run);
+                            let (function, (call, work)) = self.host_node(plan, run);
+                            staging.function = function;
                             put(call, work, vec![step.number])?
                         }
                         None => step.number,
                     };
-                    let function = plan.functions.last().copied().unwrap_or(0);
-                    step.staging = Some(Staging {
-                        memory,
-                        fills,
-                        function,
-                    });
+                    step.staging = Some(staging);
                 }
             }
             begin = end + 1;
@@ -207,13 +208,14 @@ impl Graphs {
         Ok(nodes)
     }
 
-    fn host_node(&self, plan: &mut Plan, run: HostRun) -> (u16, Vec<u8>) {
+    fn host_node(&self, plan: &mut Plan, run: HostRun) -> (u64, (u16, Vec<u8>)) {
         let id = self.parts.host_functions.keep(run);
         plan.functions.push(id);
-        call(&HostFuncLaunch {
+        let launch = HostFuncLaunch {
             stream: StreamHandle::LEGACY,
             id,
-        })
+        };
+        (id, call(&launch))
     }
 
     fn send_graph(&self, graph: GraphExecHandle, nodes: &[Wired]) -> Result<()> {

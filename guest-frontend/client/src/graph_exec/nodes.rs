@@ -14,7 +14,7 @@ use paragpu_protocol::table::{
 use paragpu_protocol::types::{ArrayEnd, CopyEnd, LinearEnd};
 
 use super::Graphs;
-use crate::copy::{self, host_copy, span};
+use crate::copy::{self, host_copy, span, volume};
 use crate::error::Result;
 use crate::objects::graph::Conditional;
 use crate::objects::graph::{CopyNodeEnd, CopyWork, Fill, HostRun, Kernel, MemoryWork, Work};
@@ -48,10 +48,7 @@ fn launch_call(kernel: &Kernel) -> (u16, Vec<u8>) {
         block: kernel.shape.block,
         dynamic_shared: kernel.shape.dynamic_shared,
         // The edges say which nodes begin early.
-        flags: match kernel.shape.cooperative {
-            true => Launch::COOPERATIVE,
-            false => 0,
-        },
+        flags: Launch::flags_of(kernel.shape.cooperative, false),
         cluster: kernel.shape.cluster,
         parameters: Bytes(&kernel.parameters),
     })
@@ -239,14 +236,6 @@ impl Graphs {
         };
         Ok(Made::One(number, work))
     }
-}
-
-/// Bytes that a copy copies.
-pub(super) fn volume(extent: [u64; 3]) -> Result<u64> {
-    extent
-        .iter()
-        .try_fold(1_u64, |product, n| product.checked_mul(*n))
-        .ok_or(Status::INVALID_VALUE)
 }
 
 /// Bytes from the first to the last byte of a memset.

@@ -6,8 +6,9 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{GraphNodeEnable, GraphNodeUpdate};
 
 use super::Graphs;
-use super::nodes::{Made, conditional_call, fill_size, volume};
+use super::nodes::{Made, conditional_call, fill_size};
 use super::plan::{GraphExec, Plan, Staging, Step};
+use crate::copy::volume;
 use crate::error::Result;
 use crate::objects::graph::{Flat, Graph, NodeName, Work};
 

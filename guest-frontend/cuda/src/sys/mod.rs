@@ -115,8 +115,7 @@ unsafe fn clear<T>(place: *mut T) {
     }
 }
 
-/// Refuses a null pointer. For memory that is to be written, unlike [`get`], which needs an
-/// initialized value.
+/// Refuses a null pointer. Unlike [`get`], it accepts memory that is not initialized yet.
 fn present<T>(place: *const T) -> Result {
     if place.is_null() || address::is_device_only(place.addr() as u64) {
         return Err(Status::INVALID_VALUE);
