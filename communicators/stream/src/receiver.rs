@@ -139,7 +139,12 @@ impl StreamReceiver {
                 Ok(Look::Bytes)
             }
             Err(Fault::Io(Errno::AGAIN)) => Ok(Look::Nothing),
-            Err(Fault::Io(Errno::CONNRESET | Errno::NOTCONN | Errno::PIPE)) => Err(Error::Closed),
+            Err(Fault::Io(Errno::CONNRESET | Errno::NOTCONN | Errno::PIPE)) => {
+                // The peer is gone, and what is sent cannot reach it. Whether a send would
+                // find that out by itself depends on the background writer.
+                self.link.close();
+                Err(Error::Closed)
+            }
             Err(Fault::Io(errno)) => Err(Error::io("cannot read from the socket", errno)),
             Err(Fault::Secure(error)) => Err(broken(error)),
         }

@@ -19,14 +19,20 @@ fn expect_broken(mut host: Connection, exactly_protocol: bool) {
     assert!(host.sender.try_send(1, 0, None, &[]).is_err());
 }
 
-/// A truncated frame is not delivered.
+/// A truncated frame is not delivered, whether or not its sender had read all frames.
 pub fn truncated_frame_is_no_frame(factory: &dyn Factory) {
-    for (promised, sent) in [(100, 0), (100, 50), (MAX_PAYLOAD, 100_000)] {
-        let (mut guest, host) = factory.connect_raw();
-        let header = FrameHeader::new(1, 1, 1, promised).unwrap();
-        guest.write(header.to_bytes(), &vec![1; sent]);
-        guest.die();
-        expect_broken(host, false);
+    for unread in [false, true] {
+        for (promised, sent) in [(100, 0), (100, 50), (MAX_PAYLOAD, 100_000)] {
+            let (mut guest, host) = factory.connect_raw();
+            if unread {
+                host.sender.try_send(1, 0, None, &[&[3; 10]]).unwrap();
+                host.sender.flush().unwrap();
+            }
+            let header = FrameHeader::new(1, 1, 1, promised).unwrap();
+            guest.write(header.to_bytes(), &vec![1; sent]);
+            guest.die();
+            expect_broken(host, false);
+        }
     }
 }
 
