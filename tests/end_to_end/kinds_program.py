@@ -3,8 +3,8 @@ each line of its input whether all of it is as it must be.
 
 Device memory, memory at two addresses that the program reserved and memory
 that a handle alone holds, pinned memory that a kernel writes, memory of a pool in the host and
-memory in the host that the program mapped, an array, a texture object, a
-module's variable and its address, events and the time between them, a stream
+memory in the host that the program mapped, an array, a texture object, a texture
+and a surface of one level of a mipmapped array, a module's variable and its address, events and the time between them, a stream
 with work in flight, host functions, a graph, and one that runs a part of itself in
 a loop. Prints "ready", then for each
 line "right" or "wrong: WHAT", with new work in flight behind it.
@@ -93,6 +93,19 @@ PTX = b"""
     st.global.u32 [%d4], %r4;
     ret;
 }
+.visible .entry stamp(.param .u64 surface)
+{
+    .reg .b32 %r<8>;
+    .reg .b64 %d<6>;
+    ld.param.u64 %d1, [surface];
+    mov.u32 %r1, %tid.x;
+    mov.u32 %r2, 0;
+    shl.b32 %r3, %r1, 2;
+    suld.b.2d.b32.trap %r4, [%d1, {%r3, %r2}];
+    add.u32 %r4, %r4, 1;
+    sust.b.2d.b32.trap [%d1, {%r3, %r2}], %r4;
+    ret;
+}
 """
 
 
@@ -100,6 +113,13 @@ class ArrayShape(ctypes.Structure):
     """CUDA_ARRAY_DESCRIPTOR."""
 
     _fields_ = [("width", ctypes.c_size_t), ("height", ctypes.c_size_t), ("format", ctypes.c_uint), ("channels", ctypes.c_uint)]
+
+
+class MipmappedShape(ctypes.Structure):
+    """CUDA_ARRAY3D_DESCRIPTOR."""
+
+    _fields_ = [("width", ctypes.c_size_t), ("height", ctypes.c_size_t), ("depth", ctypes.c_size_t),
+                ("format", ctypes.c_uint), ("channels", ctypes.c_uint), ("flags", ctypes.c_uint)]
 
 
 class Copy2D(ctypes.Structure):
@@ -156,6 +176,7 @@ class Kinds:
         self.virtual_memory()
         self.host_memory()
         self.array_and_texture()
+        self.mipmap_level()
         self.called = 0
         self.callback = CALLBACK(self.was_called)
         self.launches, self.calls = 0, 0
@@ -237,13 +258,33 @@ class Kinds:
         copy = Copy2D(source_kind=HOST, source_host=ctypes.addressof(self.picture), source_pitch=WIDTH * 4,
                       to_kind=ARRAY, to_array=self.array, width=WIDTH * 4, height=4)
         self.cuda.cuMemcpy2D_v2(ctypes.byref(copy))
+        self.texture = self.texture_of(self.array)
+
+    def texture_of(self, array):
+        """A texture object that reads an array's integers."""
         resource = (ctypes.c_uint64 * 18)()
-        resource[1] = self.array.value
+        resource[1] = array.value
         sampling = (ctypes.c_uint32 * 26)()
         sampling[4] = 1  # read as integers
         texture = ctypes.c_uint64()
         self.cuda.cuTexObjectCreate(ctypes.byref(texture), resource, sampling, None)
-        self.texture = texture.value
+        return texture.value
+
+    def mipmap_level(self):
+        """A texture object and a surface object of the second level of a mipmapped array."""
+        pyramid, level, surface = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()
+        shape = MipmappedShape(2 * WIDTH, 8, 0, 3, 1, 2)
+        self.cuda.cuMipmappedArrayCreate(ctypes.byref(pyramid), ctypes.byref(shape), 2)
+        self.cuda.cuMipmappedArrayGetLevel(ctypes.byref(level), pyramid, 1)
+        copy = Copy2D(source_kind=HOST, source_host=ctypes.addressof(self.picture), source_pitch=WIDTH * 4,
+                      to_kind=ARRAY, to_array=level, width=WIDTH * 4, height=4)
+        self.cuda.cuMemcpy2D_v2(ctypes.byref(copy))
+        resource = (ctypes.c_uint64 * 18)()
+        resource[1] = level.value
+        self.cuda.cuSurfObjectCreate(ctypes.byref(surface), resource)
+        self.surface, self.stamped = surface.value, 0
+        self.level = self.texture_of(level)
+        self.stamp = self.guest.function(self.module, b"stamp")
 
     def graph(self):
         """A graph of two launches, with a copy to pinned memory and one back between them."""
@@ -368,6 +409,12 @@ class Kinds:
         self.cuda.cuMemcpyDtoH_v2(host, pointer(self.out), size)
         if list(host) != list(self.picture)[:WIDTH]:
             return "the texture"
+        self.guest.launch(self.stamp, 1, WIDTH, ctypes.c_uint64(self.surface))
+        self.stamped += 1
+        self.guest.launch(self.look, 1, WIDTH, ctypes.c_uint64(self.level), ctypes.c_uint64(self.out))
+        self.cuda.cuMemcpyDtoH_v2(host, pointer(self.out), size)
+        if list(host) != [(value + self.stamped) % 2**32 for value in list(self.picture)[:WIDTH]]:
+            return "the level of a mipmapped array"
         return None
 
 

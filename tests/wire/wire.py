@@ -91,7 +91,7 @@ CALLS = {
     0x0302: ("ArrayDestroy", [("array", "u64")], ""),
     0x0303: ("TextureCreate", [("texture", "u64"), ("spec", "TextureSpec")], "u64"),
     0x0304: ("TextureDestroy", [("texture", "u64")], ""),
-    0x0305: ("SurfaceCreate", [("surface", "u64"), ("array", "u64")], "u64"),
+    0x0305: ("SurfaceCreate", [("surface", "u64"), ("array", "u64"), ("level", "u32")], "u64"),
     0x0306: ("SurfaceDestroy", [("surface", "u64")], ""),
     0x0307: ("TensorMapEncode", [("map", "TensorMap")], "u8x128"),
     0x0308: ("TensorMapReplace", [("map", "u8x128"), ("address", "u64")], "u8x128"),

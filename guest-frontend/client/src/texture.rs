@@ -155,7 +155,8 @@ impl Textures {
     ///
     /// # Errors
     /// `INVALID_VALUE`, `NOT_SUPPORTED`.
-    pub fn create_surface(&self, array: &Array) -> Result<Arc<Surface>> {
+    pub fn create_surface(&self, of: &ArrayLevel) -> Result<Arc<Surface>> {
+        let array = &of.array;
         if array.shape().flags & SURFACE == 0 {
             return Err(Status::INVALID_VALUE);
         }
@@ -163,6 +164,7 @@ impl Textures {
         let value = self.link.call(&SurfaceCreate {
             surface: handle,
             array: array.handle(),
+            level: of.level,
         })?;
         Ok(Arc::new(Surface {
             handle,

@@ -76,6 +76,18 @@ impl Objects {
         handle(self.arrays.get(&array.0)).map(Arc::clone)
     }
 
+    /// The array of one level, in the same memory; an array without levels has level 0.
+    fn level(&self, array: ArrayId, level: u32) -> Result<Arc<Array>> {
+        let array = self.array(array)?;
+        match array.shape.levels {
+            0 if level == 0 => Ok(array),
+            _ => match array.level(level) {
+                Some(level) => Ok(Arc::new(level)),
+                None => Err(invalid("the array has no such level")),
+            },
+        }
+    }
+
     /// Creates array `id`, of at most `free` bytes.
     pub(crate) fn create_array(
         &mut self,
@@ -111,6 +123,9 @@ impl Objects {
     ) -> Result<TextureId> {
         let source = match resource {
             TextureResource::Array(array) => TextureSource::Array(self.array(array)?),
+            TextureResource::Level(array, level) => {
+                TextureSource::Array(self.level(array, level)?)
+            }
             TextureResource::Linear(linear) => {
                 let format = Format::parse(linear.format)
                     .ok_or_else(|| Error::new(Status::NOT_SUPPORTED, "texture of this format"))?;
@@ -137,8 +152,8 @@ impl Objects {
         })
     }
 
-    pub(crate) fn create_surface(&mut self, array: ArrayId) -> Result<SurfaceId> {
-        let array = self.array(array)?;
+    pub(crate) fn create_surface(&mut self, array: ArrayId, level: u32) -> Result<SurfaceId> {
+        let array = self.level(array, level)?;
         if array.shape.flags & texture::SURFACE == 0 {
             return Err(invalid("the array was not created for surfaces"));
         }

@@ -108,7 +108,8 @@ pub struct Array {
     pub format: Format,
     /// Levels, at least one.
     pub levels: Vec<Level>,
-    words: Box<[AtomicU32]>,
+    /// Shared with the arrays of its levels.
+    words: Arc<[AtomicU32]>,
 }
 
 impl Array {
@@ -162,6 +163,25 @@ impl Array {
             format,
             levels,
             words,
+        })
+    }
+
+    /// The array of one level, in the same memory.
+    #[must_use]
+    pub fn level(&self, level: u32) -> Option<Self> {
+        let found = *self.levels.get(level as usize)?;
+        let [width, height, depth] = found.extent;
+        Some(Self {
+            shape: ArrayShape {
+                levels: 0,
+                width,
+                height,
+                depth,
+                ..self.shape
+            },
+            format: self.format,
+            levels: vec![found],
+            words: Arc::clone(&self.words),
         })
     }
 

@@ -187,7 +187,7 @@ fn surface(gpu: &mut Gpu, extent: [u64; 3], flags: u32, body: &str) -> Result<Ve
         .device
         .array_create(&shape(extent, flags | SURFACE, 0))
         .unwrap();
-    let surface = gpu.device.surface_create(array).unwrap();
+    let surface = gpu.device.surface_create(array, 0).unwrap();
     let text = module(&format!(
         ".visible .entry k(.param .u64 s, .param .u64 out) {{ .reg .b16 %rs<8>; .reg .b32 %r<16>; .reg .b64 %rd<8>;
 ld.param.u64 %rd1, [s]; ld.param.u64 %rd2, [out]; mov.u32 %r8, 8; mov.u32 %r9, 1; mov.u32 %r10, -4; mov.u32 %r11, 0x11223344; mov.u32 %r12, 0x55667788;

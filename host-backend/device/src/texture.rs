@@ -10,6 +10,8 @@ use crate::{ArrayId, Error, Result, SurfaceId, TextureId};
 pub enum TextureResource {
     /// An array or mipmapped array.
     Array(ArrayId),
+    /// One level of a mipmapped array.
+    Level(ArrayId, u32),
     /// Linear memory, 1D (height 0) or pitched 2D.
     Linear(paragpu_protocol::types::LinearResource),
 }
@@ -45,11 +47,12 @@ pub trait TextureDevice {
     /// `INVALID_HANDLE`.
     fn texture_destroy(&mut self, texture: TextureId) -> Result<()>;
 
-    /// cuSurfObjectCreate.
+    /// cuSurfObjectCreate of an array, whose `level` is 0, or of a level of a mipmapped
+    /// array.
     ///
     /// # Errors
     /// `INVALID_VALUE`, `NOT_SUPPORTED`.
-    fn surface_create(&mut self, array: ArrayId) -> Result<SurfaceId>;
+    fn surface_create(&mut self, array: ArrayId, level: u32) -> Result<SurfaceId>;
 
     /// cuSurfObjectDestroy.
     ///

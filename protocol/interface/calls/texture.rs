@@ -39,6 +39,8 @@ fn SurfaceCreate(
     surface: SurfaceHandle,
     /// The array behind it.
     array: ArrayHandle,
+    /// The level of a mipmapped array; 0 for others.
+    level: u32,
 ) -> u64;
 
 /// cuSurfObjectDestroy.

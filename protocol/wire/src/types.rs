@@ -258,6 +258,14 @@ crate::record! {
         origin: [u64; 3],
     }
 
+    /// One level of a mipmapped array.
+    ArrayLevel {
+        /// The mipmapped array.
+        array: ArrayHandle,
+        /// The level, from 0.
+        level: u32,
+    }
+
     /// How a texture is read (CUDA_TEXTURE_DESC).
     Sampling {
         /// CUaddress_mode of each dimension.
@@ -402,6 +410,8 @@ tagged! {
         0 => Array(ArrayHandle),
         /// Linear device memory, 1D or pitched 2D.
         1 => Linear(LinearResource),
+        /// One level of a mipmapped array.
+        2 => Level(ArrayLevel),
     }
 }
 

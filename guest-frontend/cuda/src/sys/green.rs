@@ -106,24 +106,32 @@ fn check_kind(kind: c_int) -> Result {
 }
 
 /// All multiprocessors of a device.
-fn whole(session: &Session) -> Result<CUdevResource> {
-    Ok(resource(Part {
+fn whole(session: &Session) -> Result<Part> {
+    Ok(Part {
         ordinal: session.ordinal(),
         green: 0,
         way: Vec::new(),
         member: None,
         numbers: numbers(session.sm_resource()?),
-    }))
+    })
 }
 
-fn of_green(handle: u64, green: &GreenContext) -> CUdevResource {
-    resource(Part {
+fn of_green(handle: u64, green: &GreenContext) -> Part {
+    Part {
         ordinal: green.primary.ordinal,
         green: handle,
         way: green.way.clone(),
         member: None,
         numbers: numbers(green.green.resource()),
-    })
+    }
+}
+
+/// The multiprocessors of a context: its green context's, or all of the device.
+fn of_context(context: &Context) -> Result<Part> {
+    match &context.green {
+        Some(inside) => Ok(of_green(inside.handle, &*find(pointer(inside.handle))?)),
+        None => whole(context.session),
+    }
 }
 
 pub(crate) fn cuDeviceGetDevResource(
@@ -134,7 +142,7 @@ pub(crate) fn cuDeviceGetDevResource(
     let place = place.present()?;
     let ordinal = device::ordinal(device)?;
     check_kind(kind)?;
-    place.put(whole(device::session(ordinal)?)?)
+    place.put(resource(whole(device::session(ordinal)?)?))
 }
 
 pub(crate) fn cuCtxGetDevResource(
@@ -143,13 +151,10 @@ pub(crate) fn cuCtxGetDevResource(
     kind: c_int,
 ) -> Result {
     let place = place.present()?;
+    check_kind(kind)?;
     let context = current::find(context)?;
     context.alive()?;
-    check_kind(kind)?;
-    place.put(match &context.green {
-        Some(inside) => of_green(inside.handle, &*find(pointer(inside.handle))?),
-        None => whole(context.session)?,
-    })
+    place.put(resource(of_context(&context)?))
 }
 
 pub(crate) fn cuGreenCtxGetDevResource(
@@ -158,9 +163,9 @@ pub(crate) fn cuGreenCtxGetDevResource(
     kind: c_int,
 ) -> Result {
     let place = place.present()?;
-    let found = find(green)?;
     check_kind(kind)?;
-    place.put(of_green(green as u64, &found))
+    let found = find(green)?;
+    place.put(resource(of_green(green as u64, &found)))
 }
 
 /// # Safety
@@ -240,13 +245,13 @@ pub(crate) unsafe fn cuDevResourceGenerateDesc(
     if resources.is_null() || number == 0 {
         return Err(Status::INVALID_VALUE);
     }
-    if number > MOST_RESOURCES {
-        return Err(INVALID_RESOURCE_CONFIGURATION);
-    }
-    let parts = (0..number as usize)
+    let parts = (0..number.min(MOST_RESOURCES) as usize)
         // SAFETY: the caller promises `number` resources.
         .map(|at| part(unsafe { &*resources.add(at) }))
         .collect::<Result<Vec<_>>>()?;
+    if number > MOST_RESOURCES {
+        return Err(INVALID_RESOURCE_CONFIGURATION);
+    }
     let description = Description::of(&parts)?;
     if description.way.len() > MOST_STEPS * STEP {
         return Err(unsupported_use!("a resource that was split nine times"));
@@ -265,9 +270,13 @@ pub(crate) fn cuGreenCtxCreate(
     if flags != DEFAULT_STREAM {
         return Err(Status::INVALID_VALUE);
     }
-    let found = objects::find(description);
-    let Some(Object::Description(description)) = found.as_deref().map(|object| &**object) else {
-        return Err(Status::INVALID_VALUE);
+    let description = match description.is_null() {
+        // NVIDIA's driver takes it for the whole device, which the manual does not say.
+        true => Arc::new(Description::of(&[Arc::new(whole(device::session(ordinal)?)?)])?),
+        false => match objects::find(description).as_deref().map(|object| &**object) {
+            Some(Object::Description(description)) => Arc::clone(description),
+            _ => return Err(Status::INVALID_VALUE),
+        },
     };
     if description.ordinal != ordinal {
         return Err(Status::INVALID_DEVICE);
@@ -455,20 +464,20 @@ pub(crate) unsafe fn cuCtxGetExecAffinity(place: *mut c_void, kind: c_int) -> Re
     if place.is_null() {
         return Err(Status::INVALID_VALUE);
     }
+    let place = place.cast::<ExecAffinity>();
     // CU_EXEC_AFFINITY_TYPE_SM_COUNT.
     if kind != 0 {
+        // NVIDIA's driver says of which type it has nothing to say.
+        // SAFETY: not null, so it is what the manual demands.
+        unsafe { (&raw mut (*place).kind).write(kind) };
         return Err(UNSUPPORTED_EXEC_AFFINITY);
     }
-    let [multiprocessors, ..] = match &context.green {
-        Some(inside) => of_green(inside.handle, &*find(pointer(inside.handle))?),
-        None => whole(context.session)?,
-    }
-    ._oversize;
+    let [multiprocessors, ..] = of_context(&context)?.numbers;
     let affinity = ExecAffinity {
         kind,
         multiprocessors,
     };
-    // SAFETY: not null, so it is what the manual demands.
-    unsafe { place.cast::<ExecAffinity>().write(affinity) };
+    // SAFETY: as above.
+    unsafe { place.write(affinity) };
     Ok(())
 }

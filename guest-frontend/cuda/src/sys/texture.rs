@@ -13,7 +13,7 @@ use paragpu_abi::{
 use paragpu_client::texture::element_bytes;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::types::{
-    LevelsLayers, LinearResource, ResourceView, Sampling, TextureResource, TextureSpec,
+    ArrayLevel, LevelsLayers, LinearResource, ResourceView, Sampling, TextureResource, TextureSpec,
 };
 
 use super::boundary::{In, Out};
@@ -115,10 +115,14 @@ unsafe fn resource(descriptor: &CUDA_RESOURCE_DESC) -> Result<TextureResource> {
             present(array)?;
             let found = array::find(array)?;
             let level = &array::inner(&found)?.object;
-            if level.array.shape().levels > 0 {
-                return Err(super::unsupported_use!("a texture of one mipmap level"));
-            }
-            Ok(TextureResource::Array(level.array.handle()))
+            let array = level.array.handle();
+            Ok(match level.array.shape().levels {
+                0 => TextureResource::Array(array),
+                _ => TextureResource::Level(ArrayLevel {
+                    array,
+                    level: level.level,
+                }),
+            })
         }
         CU_RESOURCE_TYPE_MIPMAPPED_ARRAY => Ok(TextureResource::Array(
             // SAFETY: every field of the union is plain numbers; `resType` says which is set.
@@ -286,11 +290,8 @@ pub(crate) unsafe fn cuSurfObjectCreate(
     present(array)?;
     let found = array::find(array)?;
     let level = &array::inner(&found)?.object;
-    if level.array.shape().levels > 0 {
-        return Err(super::unsupported_use!("a surface of one mipmap level"));
-    }
     let current = current::current()?;
-    let object = current.session.textures().create_surface(&level.array)?;
+    let object = current.session.textures().create_surface(level)?;
     let value = object.value;
     keep(
         true,

@@ -28,6 +28,9 @@ impl TextureDevice for CudaDevice {
     ) -> Result<TextureId> {
         let resource = match resource {
             TextureResource::Array(array) => Resource::Array(find(&self.arrays, array.0)?),
+            TextureResource::Level(array, level) => {
+                Resource::Level(find(&self.arrays, array.0)?, level)
+            }
             TextureResource::Linear(linear) => {
                 let bytes = match linear.height {
                     0 => Some(linear.width),
@@ -51,8 +54,9 @@ impl TextureDevice for CudaDevice {
         self.context.texture_destroy(texture.0)
     }
 
-    fn surface_create(&mut self, array: ArrayId) -> Result<SurfaceId> {
-        let surface = self.context.surface_create(find(&self.arrays, array.0)?)?;
+    fn surface_create(&mut self, array: ArrayId, level: u32) -> Result<SurfaceId> {
+        let array = find(&self.arrays, array.0)?;
+        let surface = self.context.surface_create(array, level)?;
         self.bound.surfaces.insert(surface);
         Ok(SurfaceId(surface))
     }

@@ -96,7 +96,7 @@ impl Context {
     }
 
     /// The plain array of a level.
-    fn level(&self, array: &Array, level: u32) -> Result<*mut c_void> {
+    pub(super) fn level(&self, array: &Array, level: u32) -> Result<*mut c_void> {
         if array.levels == 0 {
             return if level == 0 {
                 Ok(array.raw())

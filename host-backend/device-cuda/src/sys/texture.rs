@@ -18,6 +18,7 @@ use super::resources::Array;
 /// The resource of a texture, checked.
 pub enum Resource<'a> {
     Array(&'a Array),
+    Level(&'a Array, u32),
     Linear(Span, LinearResource),
 }
 
@@ -63,7 +64,7 @@ impl Context {
         sampling: &Sampling,
         view: Option<&ResourceView>,
     ) -> Result<u64> {
-        let resource = resource_record(resource);
+        let resource = self.resource_record(resource)?;
         let mut border = [0.0; 4];
         for (colour, bytes) in border.iter_mut().zip(sampling.border.chunks_exact(4)) {
             *colour = f32::from_le_bytes(bytes.try_into().unwrap_or_default());
@@ -105,8 +106,8 @@ impl Context {
     }
 
     /// cuSurfObjectCreate.
-    pub fn surface_create(&self, array: &Array) -> Result<u64> {
-        let resource = resource_record(&Resource::Array(array));
+    pub fn surface_create(&self, array: &Array, level: u32) -> Result<u64> {
+        let resource = self.resource_record(&Resource::Level(array, level))?;
         let mut object = 0;
         // SAFETY: a complete record whose array is alive; an out-parameter.
         check(unsafe { (self.driver.cuSurfObjectCreate)(&mut object, &resource) })?;
@@ -118,41 +119,42 @@ impl Context {
         // SAFETY: the caller's set of objects held it.
         check(unsafe { (self.driver.cuSurfObjectDestroy)(surface) })
     }
-}
 
-/// The driver's record of a resource.
-fn resource_record(resource: &Resource<'_>) -> CUDA_RESOURCE_DESC {
-    let mut record = CUDA_RESOURCE_DESC {
-        resType: CU_RESOURCE_TYPE_ARRAY,
-        res: CUresource { reserved: [0; 32] },
-        flags: 0,
-    };
-    match resource {
-        Resource::Array(array) if array.levels == 0 => record.res.array = array.raw(),
-        Resource::Array(array) => {
-            record.resType = CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
-            record.res.mipmap = array.raw();
+    /// The driver's record of a resource.
+    fn resource_record(&self, resource: &Resource<'_>) -> Result<CUDA_RESOURCE_DESC> {
+        let mut record = CUDA_RESOURCE_DESC {
+            resType: CU_RESOURCE_TYPE_ARRAY,
+            res: CUresource { reserved: [0; 32] },
+            flags: 0,
+        };
+        match resource {
+            Resource::Array(array) if array.levels == 0 => record.res.array = array.raw(),
+            Resource::Level(array, level) => record.res.array = self.level(array, *level)?,
+            Resource::Array(array) => {
+                record.resType = CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
+                record.res.mipmap = array.raw();
+            }
+            Resource::Linear(span, linear) if linear.height == 0 => {
+                record.resType = CU_RESOURCE_TYPE_LINEAR;
+                record.res.linear = CUresourceLinear {
+                    devPtr: span.address,
+                    format: linear.format,
+                    numChannels: linear.channels,
+                    sizeInBytes: span.size as usize,
+                };
+            }
+            Resource::Linear(span, linear) => {
+                record.resType = CU_RESOURCE_TYPE_PITCH2D;
+                record.res.pitch2D = CUresourcePitch2D {
+                    devPtr: span.address,
+                    format: linear.format,
+                    numChannels: linear.channels,
+                    width: linear.width as usize,
+                    height: linear.height as usize,
+                    pitchInBytes: linear.pitch as usize,
+                };
+            }
         }
-        Resource::Linear(span, linear) if linear.height == 0 => {
-            record.resType = CU_RESOURCE_TYPE_LINEAR;
-            record.res.linear = CUresourceLinear {
-                devPtr: span.address,
-                format: linear.format,
-                numChannels: linear.channels,
-                sizeInBytes: span.size as usize,
-            };
-        }
-        Resource::Linear(span, linear) => {
-            record.resType = CU_RESOURCE_TYPE_PITCH2D;
-            record.res.pitch2D = CUresourcePitch2D {
-                devPtr: span.address,
-                format: linear.format,
-                numChannels: linear.channels,
-                width: linear.width as usize,
-                height: linear.height as usize,
-                pitchInBytes: linear.pitch as usize,
-            };
-        }
+        Ok(record)
     }
-    record
 }

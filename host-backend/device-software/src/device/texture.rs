@@ -46,9 +46,9 @@ impl TextureDevice for SoftwareDevice {
         Ok(())
     }
 
-    fn surface_create(&mut self, array: ArrayId) -> Result<SurfaceId> {
+    fn surface_create(&mut self, array: ArrayId, level: u32) -> Result<SurfaceId> {
         self.scheduler.check()?;
-        self.objects.create_surface(array)
+        self.objects.create_surface(array, level)
     }
 
     fn surface_destroy(&mut self, surface: SurfaceId) -> Result<()> {

@@ -94,6 +94,7 @@ impl Textures {
         let resource = match call.spec.resource {
             WireResource::Array(array) => TextureResource::Array(self.array(array.0)?),
             WireResource::Linear(linear) => TextureResource::Linear(linear),
+            WireResource::Level(of) => TextureResource::Level(self.array(of.array.0)?, of.level),
         };
         let view = &call.spec.view;
         let view = (view.format != 0 || view.extent != [0; 3]).then_some(view);
@@ -110,7 +111,7 @@ impl Textures {
     pub(crate) fn surface_create(&mut self, gpu: &mut Gpu, call: &SurfaceCreate) -> Outcome<u64> {
         self.surfaces.check_free(call.surface.0)?;
         let array = self.array(call.array.0)?;
-        let surface = gpu.surface_create(array)?;
+        let surface = gpu.surface_create(array, call.level)?;
         self.surfaces.insert(call.surface.0, surface);
         Ok(surface.0)
     }

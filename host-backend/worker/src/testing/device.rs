@@ -415,7 +415,7 @@ impl TextureDevice for TestDevice {
         gone.then_some(()).ok_or(Status::INVALID_HANDLE.into())
     }
 
-    fn surface_create(&mut self, _: ArrayId) -> Result<SurfaceId> {
+    fn surface_create(&mut self, _: ArrayId, _: u32) -> Result<SurfaceId> {
         let mut state = self.enter("surface_create")?;
         let id = state.id();
         state.others.insert(id);

@@ -369,12 +369,14 @@ fn arrays_and_textures() {
     guest.fails(&TextureDestroy { texture }, Status::INVALID_HANDLE);
 
     let surface = SurfaceHandle(50);
-    guest.call(&SurfaceCreate { surface, array }).unwrap();
-    guest.fails(&SurfaceCreate { surface, array }, Status::INVALID_HANDLE);
-    let other = SurfaceCreate {
-        surface: SurfaceHandle(51),
-        array: ArrayHandle(NONE),
+    let create = |surface, array| SurfaceCreate {
+        surface,
+        array,
+        level: 0,
     };
+    guest.call(&create(surface, array)).unwrap();
+    guest.fails(&create(surface, array), Status::INVALID_HANDLE);
+    let other = create(SurfaceHandle(51), ArrayHandle(NONE));
     guest.fails(&other, Status::INVALID_HANDLE);
     guest.call(&SurfaceDestroy { surface }).unwrap();
     guest.fails(&SurfaceDestroy { surface }, Status::INVALID_HANDLE);

@@ -199,6 +199,7 @@ impl Program {
             (5, Some(array), _) => Recorded::of(&SurfaceCreate {
                 surface: SurfaceHandle(handle),
                 array: ArrayHandle(array),
+                level: 0,
             }),
             (6, ..) => Recorded::of(&ModuleLoad {
                 module: ModuleHandle(handle),
