@@ -1,9 +1,9 @@
 // mipmaps: builds pyramids of images on the device, level from level.
 //
 // Each level of a mipmapped array is read through a texture of that level alone, and
-// the next is written through a surface of that level: of one image with rounded
-// means, and of layers with linear filters, whose means of sixteenths are exact. Then
-// every level is read once more through one texture of all of them, and copied back.
+// the next is written through a surface of that level; then every level is read once
+// more through one texture of all of them, and copied back. Layers are read and written
+// through surfaces; their means of sixteenths are exact.
 
 #include "common/check.h"
 
@@ -31,14 +31,20 @@ __global__ void shrink(cudaTextureObject_t above, cudaSurfaceObject_t below, int
     surf2Dwrite(mean, below, x * static_cast<int>(sizeof mean), y);
 }
 
-__global__ void shrink_layers(cudaTextureObject_t above, cudaSurfaceObject_t below, int width, int height) {
+// By surfaces alone: of the layers of one level, GPUs find the first only through a
+// texture.
+__global__ void shrink_layers(cudaSurfaceObject_t above, cudaSurfaceObject_t below, int width, int height) {
     int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y, layer = blockIdx.z;
     if (x >= width || y >= height) {
         return;
     }
-    // The corner of four texels.
-    float mean = tex2DLayered<float>(above, static_cast<float>(2 * x + 1), static_cast<float>(2 * y + 1), layer);
-    surf2DLayeredwrite(mean, below, x * static_cast<int>(sizeof mean), y, layer);
+    constexpr int bytes = sizeof(float);
+    float sum = 0;
+    for (int corner = 0; corner < 4; ++corner) {
+        int column = 2 * x + (corner & 1), row = 2 * y + (corner >> 1);
+        sum += surf2DLayeredread<float>(above, column * bytes, row, layer);
+    }
+    surf2DLayeredwrite(0.25f * sum, below, x * bytes, y, layer);
 }
 
 __global__ void read_level(cudaTextureObject_t all, uchar4 *out, int width, int height, int level) {
@@ -61,7 +67,7 @@ struct Pyramid {
     std::vector<cudaTextureObject_t> textures;
     std::vector<cudaSurfaceObject_t> surfaces;
 
-    Pyramid(cudaChannelFormatDesc format, cudaExtent extent, int count, unsigned flags, cudaTextureFilterMode filter)
+    Pyramid(cudaChannelFormatDesc format, cudaExtent extent, int count, unsigned flags)
         : levels(count), textures(count), surfaces(count) {
         CUDA_CHECK(cudaMallocMipmappedArray(&array, &format, extent, count, flags | cudaArraySurfaceLoadStore));
         for (int level = 0; level < count; ++level) {
@@ -70,7 +76,6 @@ struct Pyramid {
             resource.resType = cudaResourceTypeArray;
             resource.res.array.array = levels[level];
             cudaTextureDesc how = {};
-            how.filterMode = filter;
             how.addressMode[0] = how.addressMode[1] = cudaAddressModeClamp;
             CUDA_CHECK(cudaCreateTextureObject(&textures[level], &resource, &how, nullptr));
             CUDA_CHECK(cudaCreateSurfaceObject(&surfaces[level], &resource));
@@ -87,7 +92,7 @@ struct Pyramid {
 };
 
 static void image(Program &program, int size, int count) {
-    Pyramid pyramid(cudaCreateChannelDesc<uchar4>(), make_cudaExtent(size, size, 0), count, 0, cudaFilterModePoint);
+    Pyramid pyramid(cudaCreateChannelDesc<uchar4>(), make_cudaExtent(size, size, 0), count, 0);
     Random random(program.seed());
     std::vector<uchar4> want(static_cast<size_t>(size) * size);
     for (uchar4 &pixel : want) {
@@ -145,8 +150,7 @@ static void image(Program &program, int size, int count) {
 }
 
 static void layered(Program &program, int size, int count) {
-    Pyramid pyramid(cudaCreateChannelDesc<float>(), make_cudaExtent(size, size, layers), count, cudaArrayLayered,
-                    cudaFilterModeLinear);
+    Pyramid pyramid(cudaCreateChannelDesc<float>(), make_cudaExtent(size, size, layers), count, cudaArrayLayered);
     Random random(program.seed() + 1);
     std::vector<float> want(static_cast<size_t>(size) * size * layers);
     for (float &value : want) {
@@ -159,7 +163,7 @@ static void layered(Program &program, int size, int count) {
     copy.kind = cudaMemcpyHostToDevice;
     CUDA_CHECK(cudaMemcpy3D(&copy));
     for (int level = 1, width = size / 2; level < count; ++level, width /= 2) {
-        shrink_layers<<<blocks(width, width, layers), dim3(tile, tile)>>>(pyramid.textures[level - 1],
+        shrink_layers<<<blocks(width, width, layers), dim3(tile, tile)>>>(pyramid.surfaces[level - 1],
                                                                           pyramid.surfaces[level], width, width);
         LAUNCH_CHECK();
         std::vector<float> above = want, got;

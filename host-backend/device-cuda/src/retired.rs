@@ -23,6 +23,22 @@ pub enum Leaving {
     Graph(Graph),
 }
 
+impl Leaving {
+    /// Gives it back: no work uses it any more.
+    pub fn give_back(self, context: &Context) -> Result<()> {
+        match self {
+            Self::Mapping {
+                address,
+                size,
+                handle,
+            } => context.unmap(address, size, handle),
+            Self::Array(array) => context.array_destroy(array),
+            Self::Module(module) => context.module_unload(module),
+            Self::Graph(graph) => context.graph_destroy(graph),
+        }
+    }
+}
+
 /// Something that goes once the events have come.
 struct Retired {
     what: Leaving,
@@ -63,7 +79,7 @@ impl Retirement {
                 context.event_destroy(event)?;
             }
             if retired.after.is_empty() {
-                give_back(context, self.waiting.swap_remove(index).what)?;
+                self.waiting.swap_remove(index).what.give_back(context)?;
             } else {
                 index += 1;
             }
@@ -75,20 +91,7 @@ impl Retirement {
     /// the driver refuses, and the process ends anyway.
     pub fn clear(&mut self, context: &Context) {
         for retired in self.waiting.drain(..) {
-            let _ = give_back(context, retired.what);
+            let _ = retired.what.give_back(context);
         }
-    }
-}
-
-fn give_back(context: &Context, what: Leaving) -> Result<()> {
-    match what {
-        Leaving::Mapping {
-            address,
-            size,
-            handle,
-        } => context.unmap(address, size, handle),
-        Leaving::Array(array) => context.array_destroy(array),
-        Leaving::Module(module) => context.module_unload(module),
-        Leaving::Graph(graph) => context.graph_destroy(graph),
     }
 }
