@@ -281,12 +281,14 @@ class Migration(Pair):
         self.assertEqual(guest.wait(30), 0)
 
 
+KINDS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kinds_program.py")
+
+
 def something_of_every_kind(test):
     """Moves a program that has an object of each kind, over each communicator."""
-    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kinds_program.py")
     for communicator in harness.HOST_COMMUNICATORS:
         with test.subTest(communicator):
-            guest = test.program(communicator, program)
+            guest = test.program(communicator, KINDS)
             read_until(guest, "ready")
             here, there = test.one, test.two
             for _ in range(3):
@@ -441,7 +443,7 @@ class Checkpoint(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = os.path.join(folder.name, "state")
 
-    guest = Pair.guest
+    guest, program = Pair.guest, Pair.program
 
     @property
     def one(self):
@@ -464,6 +466,17 @@ class Checkpoint(unittest.TestCase):
         code, _, errors = ask(self.daemon, "restore", self.folder)
         self.assertEqual(code, 0, errors + self.daemon.log())
         rounds(guest, 20)
+
+    def test_something_of_every_kind(self):
+        guest = self.program("unix", KINDS)
+        read_until(guest, "ready")
+        for _ in range(2):
+            code, _, errors = ask(self.daemon, "checkpoint", only_session(self.daemon), self.folder, "--end")
+            self.assertEqual(code, 0, errors)
+            eventually(lambda: self.daemon.sessions() == [], "the session was put away")
+            code, _, errors = ask(self.daemon, "restore", self.folder)
+            self.assertEqual(code, 0, errors + self.daemon.log())
+            self.assertEqual(answer(guest), "right")
 
     def test_a_kernel_that_waits_for_its_program(self):
         guest = self.guest("unix", "await")

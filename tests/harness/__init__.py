@@ -58,9 +58,10 @@ def owned(command):
 
 
 class Daemon:
-    """A daemon of its own, in a folder of its own."""
+    """A daemon of its own, in a folder of its own, for PARAGPU_TEST_DEVICE: software (default) or cuda."""
 
-    def __init__(self, *arguments, device="software", log=None, tcp="127.0.0.1:0"):
+    def __init__(self, *arguments, device=None, log=None, tcp="127.0.0.1:0"):
+        device = device or os.environ.get("PARAGPU_TEST_DEVICE", "software")
         self.folder = tempfile.TemporaryDirectory(prefix="paragpu-")
         self.socket = os.path.join(self.folder.name, "paragpud.sock")
         self.control = os.path.join(self.folder.name, "control.sock")

@@ -1,8 +1,7 @@
 """Debian's nvidia-smi, of 12 and 13, in a guest: `make test-nvidia-smi`.
 
 PARAGPU_TEST_NVIDIA_SMI names the folder of the programs (default: .cache/nvidia-smi,
-where fetch-nvidia-smi.sh puts them), PARAGPU_TEST_DEVICE the device: software
-(default) or cuda.
+where fetch-nvidia-smi.sh puts them).
 """
 
 import os
@@ -18,7 +17,6 @@ sys.path.insert(0, os.path.dirname(HERE))
 import harness
 
 FOLDER = os.environ.get("PARAGPU_TEST_NVIDIA_SMI", os.path.join(harness.ROOT, ".cache/nvidia-smi"))
-DEVICE = os.environ.get("PARAGPU_TEST_DEVICE", "software")
 RELEASES = sorted(os.listdir(FOLDER))
 # Takes 64 MiB, says so, and keeps them until its input ends.
 HOLDER = (
@@ -34,7 +32,7 @@ class NvidiaSmi(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.daemon = harness.Daemon("--set=limits.memory=1GiB", device=DEVICE)
+        cls.daemon = harness.Daemon("--set=limits.memory=1GiB")
         cls.environment = {**os.environ, **cls.daemon.guest_environment("shm")}
 
     @classmethod

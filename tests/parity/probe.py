@@ -5,13 +5,16 @@ usage: probe.py PROTOTYPES FIRST LIBRARY/FUNCTION...
 Prints one line of JSON for each row of arguments, of the first function from row
 FIRST on, before the call and after it: the status, what the call wrote, the
 runtime's last error and the status of a wait for the context. Addresses and
-handles show as "p", so that two drivers compare. A row that ends the process
+handles show as "p", so that two drivers compare, and so do readings of NVML. NVML's
+functions are called once more before all rows, while the library is not initialised. A row that ends the process
 leaves its first line only; the caller goes on behind it. The process ends itself
 where a function left a state behind in which others could not be judged.
 """
 
+import contextlib
 import ctypes
 import json
+import re
 import sys
 
 # Bytes behind each pointer, and what they hold before a call that writes.
@@ -65,20 +68,39 @@ INTEGERS = {
     "c_ushort": (ctypes.c_ushort, (0, 1, 0xFFFF)),
     "u8": (ctypes.c_ubyte, (0, 1, 0xFF)),
     "c_uchar": (ctypes.c_ubyte, (0, 1, 0xFF)),
+    "c_ulonglong": (ctypes.c_uint64, (0, 1, 4096, (1 << 64) - 1)),
 }
+# NVML's structures that begin with their version: bytes and version.
+VERSIONED = {"nvmlMemory_v2_t": (40, 2), "nvmlTemperature_t": (12, 1), "nvmlPciInfoExt_t": (64, 1), "nvmlUUID_t": (52, 1)}
+# NVML's functions whose values change from call to call.
+READINGS = re.compile("Clock|Power|Temp|Energy|Util|Throughput|Memory|Process|Sample|Fan|PerformanceState|Throttle|Violation|BAR1|Field|Replay")
 
 
 class World:
     """A context and one object of each kind, made anew for each row."""
 
-    def __init__(self, cuda):
-        self.cuda = cuda
+    def __init__(self, cuda, nvml):
+        self.cuda, self.nvml = cuda, nvml
         self.kept = []
         self.check("cuInit", 0)
         self.device = ctypes.c_int()
         self.check("cuDeviceGet", ctypes.byref(self.device), 0)
         self.context = self.made("cuDevicePrimaryCtxRetain", self.device)
         self.check("cuCtxSetCurrent", self.context)
+        self.gpu, self.uuid, self.bus = ctypes.c_void_p(), ctypes.create_string_buffer(96), ctypes.create_string_buffer(16 + 32 + 20)
+        with self.initialised():
+            nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self.gpu))
+            nvml.nvmlDeviceGetUUID(self.gpu, self.uuid, 96)
+            nvml.nvmlDeviceGetPciInfo_v3(self.gpu, self.bus)
+
+    @contextlib.contextmanager
+    def initialised(self, wanted=True):
+        """NVML is initialised meanwhile."""
+        if wanted:
+            self.nvml.nvmlInit_v2()
+        yield
+        if wanted:
+            self.nvml.nvmlShutdown()
 
     def is_usable(self):
         """Whether the next row finds a context that works and no capture that a row left open."""
@@ -138,6 +160,12 @@ class World:
             return link
         if kind == "CUmemoryPool":
             return self.made("cuDeviceGetDefaultMemPool", self.device)
+        if kind == "nvmlDevice_t":
+            return self.gpu
+        if kind == "nvmlEventSet_t":
+            events = ctypes.c_void_p()
+            self.nvml.nvmlEventSetCreate(ctypes.byref(events))
+            return events
         return None
 
     def values(self, kind, name):
@@ -152,6 +180,9 @@ class World:
             return [lambda: ctypes.c_float(1.0)]
         if kind == "DefaultStream":
             return [lambda: self.handle("CUstream"), lambda: ctypes.c_void_p(0), lambda: ctypes.c_void_p(1), lambda: ctypes.c_void_p(2)]
+        if kind == "Text" and name in ("uuid", "pci_bus_id"):
+            right = self.uuid.value if name == "uuid" else self.bus.raw[36:].split(b"\0")[0]
+            return [lambda: right, lambda: b"", lambda: b"GPU-0", lambda: right + b"0", lambda: None]
         if kind == "Text" or kind == "*constc_char":
             return [lambda: b"add", lambda: b"cuInit", lambda: b"nothing of this name", lambda: None]
         if kind in ("CUhostFn", "CUstreamCallback", "CUoccupancyB2DSize", "CUlogsCallback", "CUasyncCallback"):
@@ -163,8 +194,17 @@ class World:
                 there.insert(1, lambda: self.handle("CUdeviceptr"))
             if "image" in name:
                 there.insert(0, lambda: PTX)
+            versioned = kind.removeprefix("*mut").removeprefix("In<").removeprefix("Out<").removesuffix(">")
+            if versioned in VERSIONED:
+                there.insert(0, lambda: self.structure(*VERSIONED[versioned]))
             return there
         return [lambda: self.handle(kind) or ctypes.c_void_p(0), lambda: ctypes.c_void_p(0)]
+
+    def structure(self, size, version):
+        """A structure of zeros that begins with its version."""
+        room = self.room(0)
+        ctypes.memmove(room, (size | version << 24).to_bytes(4, "little"), 4)
+        return room
 
     def room(self, fill):
         """Memory of the host, filled."""
@@ -206,7 +246,7 @@ def written(arguments, kinds):
                 if data[place + 4 : place + 8] == untouched[:4]:
                     value &= 0xFFFFFFFF
                 changed[str(place)] = word(value)
-        if "*mut" in kind[1:] or any(f"<{handle}" in kind for handle in ("CUe", "CUs", "CUg", "CUc", "CUf", "CUm", "CUl", "CUk", "CUt")):
+        if "*mut" in kind[1:] or any(f"<{handle}" in kind for handle in ("CUe", "CUs", "CUg", "CUc", "CUf", "CUm", "CUl", "CUk", "CUt", "nvml")):
             # A handle: whether it is there.
             changed = {place: "p" if value else 0 for place, value in changed.items()}
         if changed:
@@ -221,17 +261,28 @@ def call_rows(world, runtime, prototypes, function, first):
     kinds = [parameter["kind"] for parameter in parameters]
     values = [world.values(parameter["kind"], parameter["name"]) for parameter in parameters]
     try:
-        call = getattr(runtime if library == "runtime" else world.cuda, name)
+        call = getattr({"runtime": runtime, "driver": world.cuda, "nvml": world.nvml}[library], name)
     except AttributeError:
         print(json.dumps({"function": function, "row": 0, "status": "no such symbol"}), flush=True)
         return True
-    for number, row in enumerate(rows(values)):
+    if name == "nvmlErrorString":
+        call.restype = ctypes.c_char_p
+    all_rows = list(rows(values))
+    if library == "nvml":
+        all_rows.insert(0, all_rows[0])
+    for number, row in enumerate(all_rows):
         if number < first:
             continue
-        arguments = [make() for make in row]
-        print(json.dumps({"function": function, "row": number}), flush=True)
-        status = call(*arguments)
-        line = {"function": function, "row": number, "status": status, "wrote": written(arguments, kinds)}
+        with world.initialised(library == "nvml" and number > 0):
+            arguments = [make() for make in row]
+            print(json.dumps({"function": function, "row": number}), flush=True)
+            status = call(*arguments)
+        wrote = written(arguments, kinds)
+        if library == "nvml" and READINGS.search(name):
+            wrote = {argument: {place: "p" for place in places} for argument, places in wrote.items()}
+        if isinstance(status, bytes):
+            status = status.decode()
+        line = {"function": function, "row": number, "status": status, "wrote": wrote}
         if library == "runtime":
             line["last"] = runtime.cudaGetLastError()
         line["wait"] = world.cuda.cuCtxSynchronize()
@@ -247,7 +298,7 @@ def main():
     first = int(first)
     with open(prototypes, encoding="utf-8") as file:
         prototypes = json.load(file)
-    world = World(ctypes.CDLL("libcuda.so.1"))
+    world = World(ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libnvidia-ml.so.1"))
     runtime = ctypes.CDLL("libcudart.so.13")
     for function in functions:
         if not call_rows(world, runtime, prototypes, function, first):

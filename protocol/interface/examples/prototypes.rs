@@ -1,6 +1,6 @@
 //! Writes the prototypes of what is served: `prototypes JSON`.
 //!
-//! One entry for each symbol that a program built for CUDA 13.0 may get, with the
+//! One entry for each symbol that a program built for CUDA 13.0 or NVML 13.0 may get, with the
 //! types of its parameters as the description has them, for tests that call
 //! everything (tests/parity).
 
@@ -56,6 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let all = BTreeMap::from([
         ("driver", prototypes(&paragpu_interface::driver()?)),
         ("runtime", prototypes(&paragpu_interface::runtime()?)),
+        ("nvml", prototypes(&paragpu_interface::nvml()?)),
     ]);
     std::fs::write(path, serde_json::to_string_pretty(&all)? + "\n")?;
     Ok(())
