@@ -467,6 +467,19 @@ class Checkpoint(unittest.TestCase):
         self.assertEqual(code, 0, errors + self.daemon.log())
         rounds(guest, 20)
 
+    def test_a_worker_that_is_started_for_it(self):
+        self.daemon.stop()
+        self.daemon = harness.Daemon("--warm=0")
+        self.addCleanup(self.daemon.stop)
+        guest = self.guest("unix", "steps")
+        rounds(guest, 1)
+        for _ in range(3):
+            code, _, errors = ask(self.daemon, "checkpoint", only_session(self.daemon), self.folder, "--end")
+            self.assertEqual(code, 0, errors)
+            code, _, errors = ask(self.daemon, "restore", self.folder)
+            self.assertEqual(code, 0, errors + self.daemon.log())
+            rounds(guest, 2)
+
     def test_something_of_every_kind(self):
         guest = self.program("unix", KINDS)
         read_until(guest, "ready")

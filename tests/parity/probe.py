@@ -89,15 +89,15 @@ class World:
         self.check("cuCtxSetCurrent", self.context)
         self.gpu, self.uuid, self.bus = ctypes.c_void_p(), ctypes.create_string_buffer(96), ctypes.create_string_buffer(16 + 32 + 20)
         with self.initialised():
-            nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self.gpu))
             nvml.nvmlDeviceGetUUID(self.gpu, self.uuid, 96)
             nvml.nvmlDeviceGetPciInfo_v3(self.gpu, self.bus)
 
     @contextlib.contextmanager
     def initialised(self, wanted=True):
-        """NVML is initialised meanwhile."""
+        """NVML is initialised meanwhile. Handles of a GPU end with that."""
         if wanted:
             self.nvml.nvmlInit_v2()
+            self.nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self.gpu))
         yield
         if wanted:
             self.nvml.nvmlShutdown()

@@ -42,7 +42,7 @@ use self::inquiries::Inquiries;
 use self::listeners::{Listeners, patiently};
 use self::migration::{Departed, Migration};
 use self::operation::Operation;
-use self::order::{Ordered, Parked, Periodic};
+use self::order::{Ordered, Parked, Periodic, Restoring};
 use self::signals::Signals;
 use crate::arguments::Arguments;
 use crate::device::Devices;
@@ -100,6 +100,7 @@ struct Travel {
     /// The destinations of sessions that left, by token.
     departed: BTreeMap<[u8; 16], Departed>,
     parked: Vec<Parked>,
+    restores: Vec<Restoring>,
     /// By session number.
     checkpoints: BTreeMap<u64, Periodic>,
 }
@@ -360,6 +361,7 @@ impl Broker {
         self.give_up_on_scrapes(now);
         self.place_waiting();
         self.match_waiting();
+        let restores = self.match_restores(now);
         self.refill(now);
         self.kill_overdue(now);
         self.answer_listings(now);
@@ -391,6 +393,7 @@ impl Broker {
             self.next_checkpoint(),
             expiry,
             leases,
+            restores,
         ]
         .into_iter()
         .flatten()

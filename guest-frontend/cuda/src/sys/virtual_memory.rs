@@ -377,8 +377,12 @@ pub(crate) fn cuMemGetAccess(
     let space = session.virtual_memory();
     let access = |side| space.access(address, side);
     let mapped = access(Side::Device)?;
-    let found = match side_of(session, location.get()?)? {
+    let location = location.get()?;
+    let found = match side_of(session, location)? {
         Some(Side::Device) => mapped,
+        // NVIDIA's driver counts the device's access for the host as a whole, and not for
+        // its nodes.
+        Some(Side::Host) if location.r#type == HOST => access(Side::Host)?.max(mapped),
         Some(Side::Host) => access(Side::Host)?,
         None => 0,
     };

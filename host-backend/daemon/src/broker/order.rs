@@ -1,5 +1,6 @@
 //! Orders that workers carry out, and their state.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use paragpu_control::admin::Figures;
@@ -42,6 +43,17 @@ pub(super) enum Kind {
         communicator: String,
         began: Instant,
     },
+}
+
+/// A restore that waits for a worker.
+#[derive(Debug)]
+pub(super) struct Restoring {
+    pub(super) console: u64,
+    pub(super) directory: PathBuf,
+    /// Index of its GPU.
+    pub(super) place: u32,
+    /// When it is given up.
+    pub(super) until: Instant,
 }
 
 /// A session that was checkpointed with `--end` and may be restored.

@@ -11,7 +11,7 @@ use paragpu_control::state;
 use paragpu_control::worker::{Progress, Terms, ToWorker};
 
 use super::fresh::Fresh;
-use super::order::{Kind, Ordered, Outcome, Parked};
+use super::order::{Kind, Ordered, Outcome, Parked, Restoring};
 use super::{Broker, GRACE};
 use crate::handshake::{Asked, Guest};
 use crate::notes::Again;
@@ -20,6 +20,8 @@ use crate::worker::State;
 
 /// How long the guest of a checkpointed session is kept waiting.
 const KEPT: Duration = Duration::from_secs(600);
+/// How long a restore waits for a worker.
+const WORKER_COMES: Duration = Duration::from_secs(30);
 
 impl Broker {
     /// Whether this connection of the control socket waits for an order.
@@ -28,6 +30,11 @@ impl Broker {
             .orders
             .values()
             .any(|ordered| ordered.console == console)
+            || self
+                .travel
+                .restores
+                .iter()
+                .any(|waiting| waiting.console == console)
             || self.migrates(console)
     }
 
@@ -132,8 +139,34 @@ impl Broker {
         ordered
     }
 
-    /// Has an idle worker restore the session of a directory.
+    /// Has a worker restore the session of a directory, as soon as one is idle.
     pub(super) fn order_restore(&mut self, console: u64, directory: &Path) -> Result<(), String> {
+        self.restore(console, directory, Instant::now() + WORKER_COMES)
+    }
+
+    /// Gives idle workers to restores that wait for one. Returns when the first is given
+    /// up.
+    pub(super) fn match_restores(&mut self, now: Instant) -> Option<Instant> {
+        for waiting in std::mem::take(&mut self.travel.restores) {
+            let console = waiting.console;
+            if !self.inquiries.consoles.contains_key(&console) {
+                continue;
+            }
+            if now < waiting.until && self.idle_on(waiting.place).is_none() {
+                self.travel.restores.push(waiting);
+                continue;
+            }
+            if let Err(error) = self.restore(console, &waiting.directory, waiting.until) {
+                self.answer(console, &Response::Error { error });
+            }
+        }
+        let deadlines = self.travel.restores.iter();
+        deadlines.map(|waiting| waiting.until).min()
+    }
+
+    /// Has an idle worker restore the session of a directory. Without one the restore
+    /// waits until `until`.
+    fn restore(&mut self, console: u64, directory: &Path, until: Instant) -> Result<(), String> {
         let path = absolute(directory)?;
         let (owner, file) = state::owner(directory).map_err(|error| error.to_string())?;
         let alive = self
@@ -157,15 +190,24 @@ impl Broker {
         let ordinal = owner.ordinal;
         let leased = self.leases.get(&owner.vm);
         let place = leased.map_or(Some(ordinal), |it| self.devices.place_of(it.grant.gpu));
-        let idle = self
-            .workers
-            .iter()
-            .find(|(_, worker)| Some(worker.ordinal) == place && worker.state == State::Idle)
-            .map(|(key, _)| *key);
-        let Some(key) = idle else {
-            return Err(format!(
-                "no worker of device {ordinal} is idle: try again, or raise pool.warm"
-            ));
+        let place = place.filter(|place| self.devices.get(*place).is_some());
+        let Some(place) = place else {
+            return Err(format!("the host has no device {ordinal}"));
+        };
+        let Some(key) = self.idle_on(place) else {
+            if Instant::now() >= until {
+                let label = self.devices.label(place);
+                let problem = self.devices.get(place).and_then(|it| it.problem.clone());
+                let why = problem.unwrap_or_else(|| "none started in time".to_owned());
+                return Err(format!("no worker of device {label} is idle: {why}"));
+            }
+            self.travel.restores.push(Restoring {
+                console,
+                directory: directory.to_owned(),
+                place,
+                until,
+            });
+            return Ok(());
         };
         self.own(key, &owner.vm)?;
         let session = self.counts.next_session();

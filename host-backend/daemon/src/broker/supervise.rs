@@ -68,12 +68,19 @@ impl Broker {
             .map(|(ordinal, device)| (ordinal, device.retry.is_none()))
             .collect();
         for (ordinal, may_start) in devices {
-            let demand = self
+            let guests = self
                 .arrivals
                 .waiting
                 .iter()
                 .filter(|waiting| waiting.placed == Some(Ok(ordinal)))
                 .count();
+            let restores = self
+                .travel
+                .restores
+                .iter()
+                .filter(|waiting| waiting.place == ordinal)
+                .count();
+            let demand = guests + restores;
             // The search for devices needs a worker even if none is kept warm.
             let wanted = if ready { warm + demand } else { 1 };
             let idle = self.count(ordinal, State::Idle);
