@@ -151,6 +151,7 @@ CALLS = {
     0x0605: ("StreamWaitEvent", [("stream", "u64"), ("event", "u64")], ""),
     0x0606: ("StreamMemory", [("stream", "u64"), ("operations", "Bytes")], ""),
     0x0607: ("StreamSignal", [("stream", "u64"), ("token", "u32")], ""),
+    0x0608: ("StreamSetAttribute", [("stream", "u64"), ("attribute", "u32"), ("value", "u8x64")], ""),
     0x0701: ("EventCreate", [("event", "u64"), ("flags", "u32")], ""),
     0x0702: ("EventDestroy", [("event", "u64")], ""),
     0x0703: ("EventRecord", [("event", "u64"), ("stream", "u64")], ""),

@@ -8,7 +8,7 @@ use paragpu_protocol::handle::{EventHandle, GreenHandle, StreamHandle};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
     ContextSynchronize, GraphLaunch, GreenStreamCreate, HostFuncLaunch, Launch, StreamCreate,
-    StreamDestroy, StreamQuery, StreamSynchronize, StreamWaitEvent,
+    StreamDestroy, StreamQuery, StreamSetAttribute, StreamSynchronize, StreamWaitEvent,
 };
 use parking_lot::Mutex;
 
@@ -22,6 +22,7 @@ use crate::objects::event::Event;
 use crate::objects::graph::Graph;
 use crate::objects::junction::Junction;
 pub use crate::objects::stream::{NON_BLOCKING, Stream};
+use crate::objects::stream_attributes::{self, Limits, Value};
 use crate::objects::user_object::References;
 use crate::progress::Progress;
 use crate::shadow::Shadows;
@@ -292,6 +293,49 @@ impl Streams {
     /// What the streams are reached by, and where handles come from.
     pub(crate) fn maker(&self) -> (&Link, &Handles) {
         (&self.link, &self.handles)
+    }
+
+    /// cuStreamSetAttribute.
+    ///
+    /// # Errors
+    /// As [`Attributes::set`].
+    pub fn set_attribute(
+        &self,
+        stream: &Stream,
+        attribute: i32,
+        value: Value,
+        limits: Limits,
+    ) -> Result<()> {
+        stream.attributes().set(attribute, value, limits)?;
+        self.pass_on(stream, attribute, stream.attributes().get(attribute)?)
+    }
+
+    /// cuStreamCopyAttributes.
+    ///
+    /// # Errors
+    /// As [`Link::check`].
+    pub fn copy_attributes(&self, to: &Stream, from: &Stream) -> Result<()> {
+        let copied = to.attributes().copy(from.attributes());
+        copied
+            .into_iter()
+            .try_for_each(|(attribute, value)| self.pass_on(to, attribute, value))
+    }
+
+    fn pass_on(&self, stream: &Stream, attribute: i32, value: Value) -> Result<()> {
+        if stream.is_legacy() || !stream_attributes::is_passed_on(attribute) {
+            return Ok(());
+        }
+        let mut bytes = [0; 64];
+        for (place, word) in bytes.chunks_exact_mut(8).zip(value) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        self.link
+            .post(&StreamSetAttribute {
+                stream: stream.handle(),
+                attribute: attribute.cast_unsigned(),
+                value: bytes,
+            })
+            .map(drop)
     }
 
     /// cuStreamDestroy: work already in it still runs.

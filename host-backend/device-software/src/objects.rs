@@ -123,9 +123,7 @@ impl Objects {
     ) -> Result<TextureId> {
         let source = match resource {
             TextureResource::Array(array) => TextureSource::Array(self.array(array)?),
-            TextureResource::Level(array, level) => {
-                TextureSource::Array(self.level(array, level)?)
-            }
+            TextureResource::Level(array, level) => TextureSource::Array(self.level(array, level)?),
             TextureResource::Linear(linear) => {
                 let format = Format::parse(linear.format)
                     .ok_or_else(|| Error::new(Status::NOT_SUPPORTED, "texture of this format"))?;

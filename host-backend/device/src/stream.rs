@@ -16,6 +16,20 @@ pub trait StreamDevice {
     /// `INVALID_HANDLE`.
     fn stream_destroy(&mut self, stream: StreamId) -> Result<()>;
 
+    /// cuStreamSetAttribute of an attribute that changes how the device works, not what
+    /// it computes. A device without such does nothing.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`; `INVALID_VALUE` for what the device cannot do.
+    fn stream_set_attribute(
+        &mut self,
+        _stream: StreamId,
+        _attribute: u32,
+        _value: &[u8; 64],
+    ) -> Result<()> {
+        Ok(())
+    }
+
     /// Whether all work of the stream is complete. For the legacy default stream:
     /// also that of every blocking stream.
     ///

@@ -86,11 +86,11 @@ fn cuStreamGetAttribute(
     value: Out<cudaLaunchAttributeValue>,
 );
 
-/// Keeps synchronization policy, access policy window and memory
-/// synchronization domains: hints, without effect here. A stream's priority is
-/// fixed.
+/// Sets an access policy window or memory synchronization domains, also of the host's
+/// stream, or a synchronization policy, which is kept only. A stream's priority is fixed.
 #[since(11000)]
 #[per_thread(ptsz)]
+#[host]
 fn cuStreamSetAttribute(
     stream: DefaultStream,
     attribute: c_int,

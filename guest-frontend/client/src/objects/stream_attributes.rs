@@ -1,5 +1,6 @@
-//! Stream attributes that a program sets and reads back. All are hints to a scheduler or
-//! a cache that the guest cannot reach, so they have no further effect.
+//! Stream attributes that a program sets and reads back. The host's stream gets those that
+//! steer the GPU's caches and fences. A synchronization policy has no further effect: it
+//! would steer a thread of the worker.
 
 use std::collections::BTreeMap;
 
@@ -30,6 +31,12 @@ pub struct Limits {
 /// The attributes of a stream that were set.
 #[derive(Debug, Default)]
 pub struct Attributes(Mutex<BTreeMap<i32, Value>>);
+
+/// Whether the host's stream gets it, too.
+#[must_use]
+pub fn is_passed_on(attribute: i32) -> bool {
+    matches!(attribute, ACCESS_POLICY_WINDOW | DOMAIN_MAP | DOMAIN)
+}
 
 /// Whether it is an attribute that is stored here.
 #[must_use]
@@ -110,10 +117,18 @@ impl Attributes {
             .ok_or(Status::INVALID_VALUE)
     }
 
-    /// Takes over those of another stream.
-    pub fn copy(&self, from: &Self) {
+    /// Takes over those of another stream. Returns all attributes as they are now.
+    pub fn copy(&self, from: &Self) -> Vec<(i32, Value)> {
         let set = from.0.lock().clone();
         *self.0.lock() = set;
+        let all = [
+            ACCESS_POLICY_WINDOW,
+            SYNCHRONIZATION_POLICY,
+            DOMAIN_MAP,
+            DOMAIN,
+        ];
+        let valued = |attribute| Some((attribute, self.get(attribute).ok()?));
+        all.into_iter().filter_map(valued).collect()
     }
 }
 

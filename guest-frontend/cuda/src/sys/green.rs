@@ -272,8 +272,13 @@ pub(crate) fn cuGreenCtxCreate(
     }
     let description = match description.is_null() {
         // NVIDIA's driver takes it for the whole device, which the manual does not say.
-        true => Arc::new(Description::of(&[Arc::new(whole(device::session(ordinal)?)?)])?),
-        false => match objects::find(description).as_deref().map(|object| &**object) {
+        true => Arc::new(Description::of(&[Arc::new(whole(device::session(
+            ordinal,
+        )?)?)])?),
+        false => match objects::find(description)
+            .as_deref()
+            .map(|object| &**object)
+        {
             Some(Object::Description(description)) => Arc::clone(description),
             _ => return Err(Status::INVALID_VALUE),
         },

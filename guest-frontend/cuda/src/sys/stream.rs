@@ -206,7 +206,9 @@ pub(crate) unsafe fn cuStreamSetAttribute(
     let limits = limits(session)?;
     // SAFETY: every field of the union is numbers.
     let value = unsafe { value.pad };
-    stream.attributes().set(attribute, value, limits)
+    session
+        .streams()
+        .set_attribute(stream, attribute, value, limits)
 }
 
 /// The limits of a device for stream attributes.
@@ -224,8 +226,8 @@ pub(super) fn limits(session: &Session) -> Result<Limits> {
 
 pub(crate) fn cuStreamCopyAttributes(to: CUstream, from: CUstream) -> Result {
     let (to, from) = (named_stream::named(to)?, named_stream::named(from)?);
-    to.stream()?.attributes().copy(from.stream()?.attributes());
-    Ok(())
+    let (session, to) = to.both()?;
+    session.streams().copy_attributes(to, from.stream()?)
 }
 
 /// # Safety

@@ -29,6 +29,16 @@ impl StreamDevice for CudaDevice {
         }
     }
 
+    fn stream_set_attribute(
+        &mut self,
+        order: StreamId,
+        attribute: u32,
+        value: &[u8; 64],
+    ) -> Result<()> {
+        let stream = stream(&self.streams, order)?;
+        self.context.stream_set_attribute(stream, attribute, value)
+    }
+
     fn stream_query(&mut self, order: StreamId) -> Result<bool> {
         if !self.context.stream_query(stream(&self.streams, order)?)? {
             return Ok(false);

@@ -2,6 +2,7 @@
 
 use std::ptr;
 
+use paragpu_abi::cudaLaunchAttributeValue;
 use paragpu_device::Result;
 
 use super::context::Context;
@@ -15,6 +16,24 @@ impl Context {
         // SAFETY: an out-parameter.
         check(unsafe { (self.driver.cuStreamCreateWithPriority)(&mut stream, flags, priority) })?;
         Ok(Stream::new(stream))
+    }
+
+    /// cuStreamSetAttribute.
+    pub fn stream_set_attribute(
+        &self,
+        stream: &Stream,
+        attribute: u32,
+        value: &[u8; 64],
+    ) -> Result<()> {
+        let mut words = [0; 8];
+        for (word, bytes) in words.iter_mut().zip(value.as_chunks().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        let value = cudaLaunchAttributeValue { pad: words };
+        // SAFETY: a complete value; the driver checks what it means.
+        check(unsafe {
+            (self.driver.cuStreamSetAttribute)(stream.raw(), attribute.cast_signed(), &value)
+        })
     }
 
     /// cuStreamDestroy.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use paragpu_device::{EventId, Result, StreamId};
 use paragpu_protocol::handle::{GreenHandle, StreamHandle};
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{StreamCreate, StreamDestroy};
+use paragpu_protocol::table::{StreamCreate, StreamDestroy, StreamSetAttribute};
 
 use super::gpu::{Fence, Gpu};
 use super::host_function::HostFunctions;
@@ -199,6 +199,20 @@ impl Streams {
         self.check_new(call.stream)?;
         let id = gpu.stream_create(call.flags, call.priority)?;
         self.insert(call.stream, id, GreenHandle::default());
+        Ok(())
+    }
+
+    pub(crate) fn stream_set_attribute(
+        &mut self,
+        gpu: &mut Gpu,
+        call: &StreamSetAttribute,
+    ) -> Outcome<()> {
+        let stream = self.get(call.stream)?;
+        if let Err(error) = gpu.stream_set_attribute(stream.id, call.attribute, &call.value) {
+            // Nobody waits for the answer, and no result depends on it.
+            let attribute = call.attribute;
+            tracing::debug!(%error, attribute, "the GPU refuses an attribute of a stream");
+        }
         Ok(())
     }
 

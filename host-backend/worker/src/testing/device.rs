@@ -516,6 +516,10 @@ impl StreamDevice for TestDevice {
         gone.map(drop).ok_or(Status::INVALID_HANDLE.into())
     }
 
+    fn stream_set_attribute(&mut self, _: StreamId, _: u32, _: &[u8; 64]) -> Result<()> {
+        self.enter("stream_set_attribute").map(drop)
+    }
+
     fn stream_query(&mut self, stream: StreamId) -> Result<bool> {
         let mut state = self.enter("stream_query")?;
         state.has_stream(stream)?;

@@ -70,6 +70,18 @@ fn streams() {
         let refused = guest.call(&create).unwrap_err();
         assert_eq!(refused.0, Status::INVALID_HANDLE, "{why}");
     }
+    let attribute = |stream| StreamSetAttribute {
+        stream,
+        attribute: 1,
+        value: [7; 64],
+    };
+    guest.call(&attribute(STREAM)).unwrap();
+    // No result depends on whether the GPU takes it.
+    let refuses = ("stream_set_attribute", Status::INVALID_VALUE);
+    guest.device.state().fail.extend([refuses]);
+    guest.call(&attribute(STREAM)).unwrap();
+    assert_eq!(guest.device.count("stream_set_attribute"), 2);
+    guest.fails(&attribute(StreamHandle(NONE)), Status::INVALID_HANDLE);
     guest.call(&StreamDestroy { stream: STREAM }).unwrap();
     guest.fails(&StreamDestroy { stream: STREAM }, Status::INVALID_HANDLE);
     assert_eq!(guest.device.count("stream_destroy"), 1);
