@@ -17,7 +17,9 @@ fn cuLaunchKernel(
     extra: Out<*mut c_void>,
 );
 
-/// Launches a kernel with attributes.
+/// Launches a kernel with attributes. Preferences of one launch are checked and have no
+/// further effect: priority, scheduling policy, carveout, preferred cluster, access policy
+/// window, memory synchronization domains. A stream's reach the GPU.
 #[since(11060)]
 #[host]
 fn cuLaunchKernelEx(
