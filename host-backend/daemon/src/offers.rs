@@ -18,47 +18,71 @@ struct Offered {
     memory: OwnedFd,
 }
 
-/// The offers of a VM's sessions, by token.
+/// The offers of a VM's sessions, by token. While sessions move from this host to this
+/// host, the source and the destination of a session offer memory under one name.
 #[derive(Debug, Default)]
-pub struct Offers(BTreeMap<Token, Offered>);
+pub struct Offers(BTreeMap<Token, Vec<Offered>>);
 
 impl Offers {
+    fn is_full(&self) -> bool {
+        self.0.values().map(Vec::len).sum::<usize>() >= MOST
+    }
+
     /// Adds an offer of `session`. Returns `None` if the VM has too many, or the token is
     /// already in use.
     pub fn add(&mut self, session: u64, offer: Offer, memory: OwnedFd) -> Option<Offer> {
-        if self.0.len() >= MOST || self.0.contains_key(&offer.token) {
+        match self.0.contains_key(&offer.token) {
+            true => None,
+            false => self.add_again(session, offer, memory),
+        }
+    }
+
+    /// Adds an offer of `session`, whose token another session may use. Returns `None` if
+    /// the VM has too many, or `session` itself uses the token.
+    pub fn add_again(&mut self, session: u64, offer: Offer, memory: OwnedFd) -> Option<Offer> {
+        if self.is_full() {
             return None;
         }
-        let held = Offered {
+        let held = self.0.entry(offer.token).or_default();
+        if held.iter().any(|held| held.session == session) {
+            return None;
+        }
+        held.push(Offered {
             session,
             offer,
             memory,
-        };
-        self.0.insert(offer.token, held);
+        });
         Some(offer)
     }
 
     /// Removes an offer of `session`. Does nothing if another session made it.
     pub fn withdraw(&mut self, session: u64, token: &Token) {
-        if self
-            .0
-            .get(token)
-            .is_some_and(|held| held.session == session)
-        {
-            self.0.remove(token);
+        if let Some(held) = self.0.get_mut(token) {
+            held.retain(|held| held.session != session);
+            if held.is_empty() {
+                self.0.remove(token);
+            }
         }
     }
 
-    /// Finds an offer by its token.
+    /// Finds an offer by its token, of a session that is `right`; and that session.
     #[must_use]
-    pub fn find(&self, token: &Token) -> Option<(Offer, BorrowedFd<'_>)> {
+    pub fn find(
+        &self,
+        token: &Token,
+        right: impl Fn(u64) -> bool,
+    ) -> Option<(u64, Offer, BorrowedFd<'_>)> {
         let held = self.0.get(token)?;
-        Some((held.offer, held.memory.as_fd()))
+        let held = held.iter().find(|held| right(held.session))?;
+        Some((held.session, held.offer, held.memory.as_fd()))
     }
 
-    /// Removes all offers of a session that has ended.
+    /// Removes all offers of a session that has ended or left.
     pub fn release(&mut self, session: u64) {
-        self.0.retain(|_, held| held.session != session);
+        self.0.retain(|_, held| {
+            held.retain(|held| held.session != session);
+            !held.is_empty()
+        });
     }
 }
 
@@ -85,13 +109,30 @@ mod tests {
         assert!(offers.add(2, offer(1), memory()).is_none());
         assert!(offers.add(2, offer(2), memory()).is_some());
         offers.withdraw(2, &[1; 16]);
-        assert_eq!(offers.find(&[1; 16]).unwrap().0, offer(1));
+        assert_eq!(offers.find(&[1; 16], |_| true).unwrap().1, offer(1));
         offers.withdraw(1, &[1; 16]);
-        assert!(offers.find(&[1; 16]).is_none());
+        assert!(offers.find(&[1; 16], |_| true).is_none());
         offers.release(1);
-        assert!(offers.find(&[2; 16]).is_some());
+        assert!(offers.find(&[2; 16], |_| true).is_some());
         offers.release(2);
-        assert!(offers.find(&[2; 16]).is_none());
+        assert!(offers.find(&[2; 16], |_| true).is_none());
+    }
+
+    #[test]
+    fn two_sessions_offer_the_two_ends_of_a_move() {
+        let mut offers = Offers::default();
+        assert!(offers.add(1, offer(1), memory()).is_some());
+        assert!(offers.add_again(1, offer(1), memory()).is_none());
+        assert!(offers.add_again(2, offer(1), memory()).is_some());
+        let is_there = |offers: &Offers, wanted| {
+            let found = offers.find(&[1; 16], |session| session == wanted);
+            found.is_some()
+        };
+        assert!(is_there(&offers, 1) && is_there(&offers, 2) && !is_there(&offers, 3));
+        offers.release(1);
+        assert!(!is_there(&offers, 1) && is_there(&offers, 2));
+        offers.withdraw(2, &[1; 16]);
+        assert!(offers.find(&[1; 16], |_| true).is_none());
     }
 
     #[test]

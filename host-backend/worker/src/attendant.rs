@@ -96,9 +96,9 @@ pub(crate) struct Attendant {
 fn departure(migrate: Migrate, fds: Vec<OwnedFd>) -> Option<Departure> {
     let mut fds = fds.into_iter();
     let link = fds.next()?;
-    let gates = match (migrate.held, fds.next(), fds.next()) {
-        (false, None, None) => None,
-        (true, Some(stop), Some(commit)) => Some([stop, commit]),
+    let gates = match (migrate.held, fds.next(), fds.next(), fds.next()) {
+        (false, None, None, None) => None,
+        (true, Some(stop), Some(rest), Some(commit)) => Some([stop, rest, commit]),
         _ => return None,
     };
     Some(Departure {

@@ -1,8 +1,8 @@
 //! Device memory, and pinned memory in the window.
 
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 
-use paragpu_control::exchange::Ask;
+use paragpu_control::exchange::{Ask, Offer};
 use paragpu_device::Access;
 use paragpu_protocol::handle::{ObjectKind, ShadowAddress};
 use paragpu_protocol::status::Status;
@@ -14,6 +14,7 @@ use paragpu_protocol::types::MemoryOffer;
 use crate::error::{Outcome, fail};
 use crate::session::Session;
 use crate::session::completion::{Progress, Then};
+use crate::session::sharing::Taken;
 
 impl Session {
     pub(crate) fn mem_map(&mut self, call: &MemMap) -> Outcome<Progress> {
@@ -103,36 +104,48 @@ impl Session {
     pub(crate) fn mem_take(&mut self, call: &MemTake) -> Outcome<()> {
         /// CUDA_ERROR_INVALID_CONTEXT: the memory belongs to the process itself.
         const INVALID_CONTEXT: Status = Status(201);
-        /// CUDA_ERROR_PEER_ACCESS_UNSUPPORTED.
-        const PEER_ACCESS_UNSUPPORTED: Status = Status(217);
         if self.sharing.is_own(&call.token) {
             return fail(INVALID_CONTEXT, "the session offers this memory itself");
         }
-        let answer = self.sharing.exchange.ask(Ask::Take(call.token), &[]);
-        let found = answer.and_then(|answer| Some((answer.offer?, answer.memory?)));
-        let Some((offer, memory)) = found else {
+        let Some((offer, memory)) = self.sharing.find(call.token) else {
             let why = "no session of the VM offers this memory";
             return fail(Status::INVALID_HANDLE, why);
         };
-        if offer.size != call.size {
+        self.take_offered([call.address, call.size], &offer, memory)
+    }
+
+    /// Maps memory that another session offers.
+    pub(crate) fn take_offered(
+        &mut self,
+        [address, size]: [u64; 2],
+        offer: &Offer,
+        memory: OwnedFd,
+    ) -> Outcome<()> {
+        /// CUDA_ERROR_PEER_ACCESS_UNSUPPORTED.
+        const PEER_ACCESS_UNSUPPORTED: Status = Status(217);
+        if offer.size != size {
             return fail(
                 Status::INVALID_VALUE,
-                format!("{} bytes are offered, not {}", offer.size, call.size),
+                format!("{} bytes are offered, not {size}", offer.size),
             );
         }
         if offer.domain != self.gpu.domain() {
             let why = "the memory is of a device that this one does not reach";
             return fail(PEER_ACCESS_UNSUPPORTED, why);
         }
-        let place = [call.address, call.size];
         self.memory
-            .take(&mut self.gpu, &mut self.link, place, memory)?;
-        self.sharing.take(call.address);
+            .take(&mut self.gpu, &mut self.link, [address, size], memory)?;
+        let token = offer.token;
+        self.sharing.take(address, Taken { size, token });
         Ok(())
     }
 
     pub(crate) fn mem_leave(&mut self, call: &MemLeave) -> Outcome<()> {
-        let address = call.address;
+        self.leave_offered(call.address)
+    }
+
+    /// Unmaps memory that another session offers.
+    pub(crate) fn leave_offered(&mut self, address: u64) -> Outcome<()> {
         if !self.sharing.leave(address) {
             return fail(
                 Status::INVALID_VALUE,

@@ -21,6 +21,9 @@ pub enum Ask {
         /// Names the device that it is of.
         domain: [u8; 16],
     },
+    /// The same, of memory that another worker offered under this name: the session moves
+    /// together with those that took it.
+    Again(Offer),
     /// Nobody can take it any more. There is no answer.
     Withdraw(Token),
     /// The memory with this token.

@@ -110,6 +110,9 @@ kinds! {
     /// Between workers: copy these contents, as `regions.rs` names them, from the
     /// memory that can be copied from; [`Ready`](Self::Ready) says that it is done.
     Fetch = 46, 1;
+    /// Between workers: the memory that the session shares with those that move with it,
+    /// as `sharing.rs` writes it. It is for the objects that follow.
+    Sharing = 47, 1;
 }
 
 /// Why a state is not accepted or cannot be written.

@@ -22,9 +22,10 @@
 //!              │ ── Checkpoint ──────────────────► │   + file, where the VM's users differ
 //!              │ ◄─ Report::Progress … ─────────── │
 //!              │ ◄─ Report::Done | ::Failed ────── │
-//!              │ ── Migrate ─────────────────────► │   + link, and two gates
+//!              │ ── Migrate ─────────────────────► │   + link, and three gates
 //!              │ ◄─ Report::Progress … ─────────── │
 //!              │ ◄─ Report::Held(Copied) ───────── │   only with gates
+//!              │ ◄─ Report::Held(Stopped) ──────── │
 //!              │ ◄─ Report::Held(Complete) ─────── │
 //!              │ ◄─ Report::Left ───────────────── │   the session is the destination's
 //!              │ ◄─ Report::Done | ::Failed ────── │   Failed: it goes on here
@@ -285,11 +286,12 @@ pub struct Route {
 }
 
 /// The session goes to the worker at the other end of a link. Descriptors: the
-/// link, and with [`held`](Self::held) two pipes, the gates, to which the daemon
-/// writes. A byte in the first lets the session stop once it was copied. A byte
-/// in the second commits. A gate that closes without one ends the migration. All
-/// sessions that move together share the gates, so that one write decides for
-/// all of them.
+/// link, and with [`held`](Self::held) three pipes, the gates, to which the daemon
+/// writes. A byte in the first lets the session stop once it was copied. A byte in
+/// the second lets it send the rest: no session writes to memory that they share any
+/// more. A byte in the third commits. A gate that closes without one ends the
+/// migration. All sessions that move together share the gates, so that one write
+/// decides for all of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Migrate {
@@ -380,6 +382,8 @@ impl TryFrom<u8> for Phase {
 pub enum Step {
     /// Everything was copied once, and the program runs.
     Copied,
+    /// The program is stopped, and the session's device idle.
+    Stopped,
     /// The destination has everything, and the program is stopped.
     Complete,
 }

@@ -100,6 +100,11 @@ fn offer() -> impl Strategy<Value = Offer> {
 fn ask() -> impl Strategy<Value = Ask> {
     prop_oneof![
         any::<(u64, [u8; 16])>().prop_map(|(size, domain)| Ask::Offer { size, domain }),
+        any::<([u8; 16], u64, [u8; 16])>().prop_map(|(token, size, domain)| Ask::Again(Offer {
+            token,
+            size,
+            domain
+        })),
         any::<[u8; 16]>().prop_map(Ask::Withdraw),
         any::<[u8; 16]>().prop_map(Ask::Take),
     ]

@@ -99,14 +99,14 @@ fn MemAliasEnd(
     address: AliasAddress,
 );
 
-/// cuIpcGetMemHandle: other sessions of the VM may take the [`MemMap`] around an address, until it is unmapped. The session does not move meanwhile.
+/// cuIpcGetMemHandle: other sessions of the VM may take the [`MemMap`] around an address, until it is unmapped. Meanwhile the session moves only together with them.
 #[call(0x010d, synchronous)]
 fn MemOffer(
     /// Any address in it.
     address: u64,
 ) -> MemoryOffer;
 
-/// cuIpcOpenMemHandle: the memory that another session of the VM offers lies here, too. It counts for both, and neither moves meanwhile.
+/// cuIpcOpenMemHandle: the memory that another session of the VM offers lies here, too. It counts for both, which move only together meanwhile.
 #[call(0x010e, synchronous)]
 fn MemTake(
     /// Multiple of 2 MiB inside the arena, overlapping no mapping and no alias.

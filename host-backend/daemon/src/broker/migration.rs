@@ -42,12 +42,12 @@ pub(super) struct Member {
 /// The progress of sessions that move together.
 ///
 /// ```text
-///            all are Copied:           all are Complete:
-///            one byte to `stop`        one byte to `commit`
-///   Copying ─────────────────► Stopping ─────────────────► Committed
-///      │ one cannot move          │ one cannot move, or TOGETHER is over:
-///      │                          │ `commit` closes without a byte
-///      └────────► Staying ◄───────┘
+///            all are Copied:         all are Stopped:         all are Complete:
+///            one byte to `stop`      one byte to `rest`       one byte to `commit`
+///   Copying ─────────────► Stopping ──────────────► Stopped ────────────► Committed
+///      │ one cannot move      │ one cannot move, or TOGETHER is over:
+///      │                      │ the other gates close without a byte
+///      └──────► Staying ◄─────┴────────────────────────┘
 /// ```
 ///
 /// If a member's program ends, the others continue. The migration is complete when
@@ -58,9 +58,19 @@ pub(super) enum Stage {
     /// Each moves on its own, and there are no gates.
     Alone,
     /// Memory is copied while the programs run.
-    Copying { stop: OwnedFd, commit: OwnedFd },
-    /// The programs are stopped, and the rest is sent.
-    Stopping { commit: OwnedFd, deadline: Instant },
+    Copying {
+        stop: OwnedFd,
+        rest: OwnedFd,
+        commit: OwnedFd,
+    },
+    /// The programs stop, one after the other.
+    Stopping {
+        rest: OwnedFd,
+        commit: OwnedFd,
+        deadline: Instant,
+    },
+    /// All are stopped, and the rest is sent: nobody writes to memory that they share.
+    Stopped { commit: OwnedFd, deadline: Instant },
     /// The destination owns the sessions.
     Committed,
     /// The sessions stay here.
@@ -68,26 +78,51 @@ pub(super) enum Stage {
 }
 
 impl Stage {
+    /// Whether the sessions may still move or stay together.
+    pub(super) fn is_undecided(&self) -> bool {
+        matches!(
+            self,
+            Self::Copying { .. } | Self::Stopping { .. } | Self::Stopped { .. }
+        )
+    }
+
     /// Gives up because a session cannot move. Before the commit, then none moves.
     pub(super) fn give_up(&mut self) {
-        if let Self::Copying { .. } | Self::Stopping { .. } = self {
+        if self.is_undecided() {
             *self = Self::Staying;
         }
+    }
+
+    /// Whether [`advance`](Self::advance) commits.
+    pub(super) fn commits(&self, step: Option<Step>) -> bool {
+        matches!(self, Self::Stopped { .. }) && step >= Some(Step::Complete)
     }
 
     /// The next stage, if all members have reached `step`.
     pub(super) fn advance(self, step: Option<Step>) -> Self {
         // One byte always fits into an empty pipe.
         let open = |gate: &OwnedFd| matches!(rustix::io::write(gate, &[1]), Ok(1));
+        let commits = self.commits(step);
         match self {
-            Self::Copying { stop, commit } if step >= Some(Step::Copied) => match open(&stop) {
-                true => Self::Stopping {
-                    commit,
-                    deadline: Instant::now() + TOGETHER,
-                },
+            Self::Copying { stop, rest, commit } if step >= Some(Step::Copied) => {
+                match open(&stop) {
+                    true => Self::Stopping {
+                        rest,
+                        commit,
+                        deadline: Instant::now() + TOGETHER,
+                    },
+                    false => Self::Staying,
+                }
+            }
+            Self::Stopping {
+                rest,
+                commit,
+                deadline,
+            } if step >= Some(Step::Stopped) => match open(&rest) {
+                true => Self::Stopped { commit, deadline },
                 false => Self::Staying,
             },
-            Self::Stopping { commit, .. } if step >= Some(Step::Complete) => match open(&commit) {
+            Self::Stopped { commit, .. } if commits => match open(&commit) {
                 true => Self::Committed,
                 false => Self::Staying,
             },
@@ -98,7 +133,7 @@ impl Stage {
     /// The deadline for all to be complete.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self {
-            Self::Stopping { deadline, .. } => Some(*deadline),
+            Self::Stopping { deadline, .. } | Self::Stopped { deadline, .. } => Some(*deadline),
             _ => None,
         }
     }

@@ -1,6 +1,6 @@
 //! Moves of one session, of all sessions of a VM together, or of each session of a GPU.
 //!
-//! Sessions that move together pass two gates, each a pipe: see [`Stage`].
+//! Sessions that move together pass three gates, each a pipe: see [`Stage`].
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -12,9 +12,9 @@ use paragpu_control::worker::{self, Route, Step, ToWorker};
 use paragpu_protocol::handshake::ANY_DEVICE;
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::Broker;
 use super::migration::{Departed, Member, Migration, Stage};
 use super::order::{Kind, Ordered, Outcome};
+use super::{Broker, Travel};
 use crate::handshake::Guest;
 use crate::link::Destination;
 use crate::listener::Peer;
@@ -33,6 +33,19 @@ struct Goal {
     communicator: String,
     precopy: bool,
     hand_over: bool,
+}
+
+impl Travel {
+    /// Whether the session of this worker moves together with others, and has not left.
+    pub(super) fn is_leaving(&self, key: u64) -> bool {
+        let undecided = self
+            .migrations
+            .values()
+            .filter(|it| it.stage.is_undecided());
+        undecided
+            .flat_map(|it| it.members.keys())
+            .any(|member| *member == key)
+    }
 }
 
 impl Broker {
@@ -159,9 +172,10 @@ impl Broker {
         if together {
             let failed = |error| format!("no pipe can be made: {error}");
             let (stops, stop) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
+            let (rests, rest) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
             let (commits, commit) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
-            read_ends = Some([stops, commits]);
-            stage = Stage::Copying { stop, commit };
+            read_ends = Some([stops, rests, commits]);
+            stage = Stage::Copying { stop, rest, commit };
         }
         let id = self.counts.key();
         let mut members = BTreeMap::new();
@@ -257,7 +271,7 @@ impl Broker {
         id: u64,
         session: u64,
         goal: &Goal,
-        gates: Option<&[OwnedFd; 2]>,
+        gates: Option<&[OwnedFd; 3]>,
     ) -> Result<u64, String> {
         let key = self.orderable(session)?;
         let has = self.sessions.get(&session);
@@ -305,6 +319,20 @@ impl Broker {
         self.advance_migration(id);
     }
 
+    /// Notes that a worker takes memory that the session `owner` offers. Sessions that
+    /// share memory with one that does not move with them stay.
+    pub(super) fn taken_from(&mut self, owner: u64, taker: u64) {
+        let Some(owner) = self.sessions.get(&owner).map(|session| session.worker) else {
+            return;
+        };
+        for migration in self.travel.migrations.values_mut() {
+            let members = &migration.members;
+            if members.contains_key(&owner) && !members.contains_key(&taker) {
+                migration.stage.give_up();
+            }
+        }
+    }
+
     /// Notes that the program of a moving session exited: the others need not wait
     /// for it.
     pub(super) fn member_ended(&mut self, id: u64, key: u64) {
@@ -342,6 +370,14 @@ impl Broker {
         };
         // Without members nothing follows.
         let slowest = migration.members.values().map(|member| member.step).min();
+        if migration.stage.commits(slowest.flatten()) {
+            // From the commit on, others take what the destinations offer.
+            for member in migration.members.values() {
+                if let Some(offers) = self.tenants.offers(&member.vm) {
+                    offers.release(member.session);
+                }
+            }
+        }
         let stage = std::mem::replace(&mut migration.stage, Stage::Staying);
         migration.stage = stage.advance(slowest.flatten());
         if !migration.members.is_empty() {

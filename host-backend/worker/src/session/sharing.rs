@@ -1,21 +1,31 @@
 //! Memory shared with other sessions of the VM.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use paragpu_control::exchange::{Ask, Token};
+use paragpu_control::exchange::{Ask, Offer, Token};
 
 use crate::exchange::Exchange;
 
-/// The memory that a session shares. While it shares any, the session cannot move:
-/// the others would continue with memory that it left behind.
+/// The memory that a session shares. While it shares any, the session cannot move
+/// alone: the others would continue with memory that it left behind.
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
     pub(crate) exchange: Arc<Exchange>,
     /// Offered mappings: address to token.
     offered: BTreeMap<u64, Token>,
-    /// Addresses of mappings that other sessions offer.
-    taken: BTreeSet<u64>,
+    /// Mappings that other sessions offer, by address.
+    taken: BTreeMap<u64, Taken>,
+}
+
+/// A mapping that another session offers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// Bytes.
+    pub(crate) size: u64,
+    /// Its name.
+    pub(crate) token: Token,
 }
 
 impl Sharing {
@@ -31,7 +41,28 @@ impl Sharing {
 
     /// Whether memory of another session is mapped there.
     pub(crate) fn is_taken(&self, base: u64) -> bool {
-        self.taken.contains(&base)
+        self.taken.contains_key(&base)
+    }
+
+    /// Whether other sessions may have taken memory of this one.
+    pub(crate) fn offers(&self) -> bool {
+        !self.offered.is_empty()
+    }
+
+    /// The offered mappings: address and token.
+    pub(crate) fn offered(&self) -> impl Iterator<Item = (u64, Token)> + '_ {
+        self.offered.iter().map(|(base, token)| (*base, *token))
+    }
+
+    /// The mappings that other sessions offer, by address.
+    pub(crate) fn taken(&self) -> impl Iterator<Item = (u64, Taken)> + '_ {
+        self.taken.iter().map(|(base, taken)| (*base, *taken))
+    }
+
+    /// What another session of the VM offers under this name.
+    pub(crate) fn find(&self, token: Token) -> Option<(Offer, OwnedFd)> {
+        let answer = self.exchange.ask(Ask::Take(token), &[])?;
+        Some((answer.offer?, answer.memory?))
     }
 
     /// Notes that a mapping is offered.
@@ -49,23 +80,23 @@ impl Sharing {
     }
 
     /// Notes that memory of another session is mapped at an address.
-    pub(crate) fn take(&mut self, base: u64) {
-        self.taken.insert(base);
+    pub(crate) fn take(&mut self, base: u64, taken: Taken) {
+        self.taken.insert(base, taken);
     }
 
     /// Notes that it is unmapped. False if it was not mapped.
     pub(crate) fn leave(&mut self, base: u64) -> bool {
-        self.taken.remove(&base)
+        self.taken.remove(&base).is_some()
     }
 
-    /// One sentence that says why the session cannot move, if it cannot.
+    /// One sentence that says why the session cannot move alone, if it cannot.
     pub(crate) fn hindrance(&self) -> Option<String> {
         match (self.offered.len(), self.taken.len()) {
             (0, 0) => None,
             (offered, taken) => Some(format!(
                 "the session shares device memory with other processes of its VM ({offered} \
-                 mappings of its own, {taken} of others): it can move once they are freed or \
-                 closed"
+                 mappings of its own, {taken} of others): it moves together with them \
+                 (--vm), or alone once they are freed or closed"
             )),
         }
     }

@@ -54,6 +54,10 @@ fn daemon(offers: Offers) -> Arc<Exchange> {
                     offers.insert(token, (offer, memory.unwrap()));
                     answer.offer = Some(offer);
                 }
+                Ask::Again(offer) => {
+                    offers.insert(offer.token, (offer, memory.unwrap()));
+                    answer.offer = Some(offer);
+                }
                 Ask::Withdraw(token) => {
                     offers.remove(&token);
                     continue;

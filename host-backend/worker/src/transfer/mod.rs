@@ -27,6 +27,7 @@ pub(crate) mod send_stage;
 mod shared;
 #[cfg(all(test, feature = "software"))]
 mod shared_tests;
+mod sharing;
 pub(crate) mod source;
 pub(crate) mod staging_ring;
 pub mod state;

@@ -46,9 +46,9 @@ pub struct Departure {
     /// The communicator over which the guest continues there; empty for its
     /// connection as it is.
     pub follows: String,
-    /// For sessions that move together: the pipes that allow the stop and the
-    /// commit.
-    pub gates: Option<[OwnedFd; 2]>,
+    /// For sessions that move together: the pipes that allow the stop, what follows it,
+    /// and the commit.
+    pub gates: Option<[OwnedFd; 3]>,
     /// Pre-copy memory.
     pub precopy: bool,
     /// Hand over device memory if both ends are on one GPU.

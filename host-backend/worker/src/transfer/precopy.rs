@@ -284,6 +284,11 @@ impl PreCopy {
         }
     }
 
+    /// The device's tracking misses writes: what the destination holds is compared.
+    pub(crate) fn distrust(&mut self) {
+        self.watched = false;
+    }
+
     /// Disables pre-copy.
     pub(crate) fn give_up(&mut self) {
         self.queue.clear();

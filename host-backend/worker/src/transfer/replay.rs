@@ -179,8 +179,19 @@ impl Session {
     /// # Errors
     /// [`StateError::Impossible`] if the device cannot locate a module's variables.
     pub fn items(&mut self) -> Result<Vec<Item>, StateError> {
-        let hindrance = self.sharing.hindrance();
-        if let Some(hindrance) = hindrance.or_else(|| self.host.hindrance()) {
+        match self.sharing.hindrance() {
+            Some(hindrance) => Err(StateError::Impossible(hindrance)),
+            None => self.items_together(),
+        }
+    }
+
+    /// As [`items`](Self::items), if the sessions with which it shares memory are
+    /// recreated with it.
+    ///
+    /// # Errors
+    /// As [`items`](Self::items).
+    pub(super) fn items_together(&mut self) -> Result<Vec<Item>, StateError> {
+        if let Some(hindrance) = self.host.hindrance() {
             return Err(StateError::Impossible(hindrance));
         }
         let mut items = Vec::with_capacity(self.objects.live.len());
@@ -316,6 +327,17 @@ impl Session {
             }
         }
         Ok(taken)
+    }
+
+    /// Maps the memory among `items`, before the other objects.
+    pub(super) fn map_memory(&mut self, items: &[Item]) -> Result<(), StateError> {
+        self.destroy_surplus(items)?;
+        for item in items {
+            if item.call.number == MemMap::INFO.number {
+                self.make(item, item.call.change()?.as_ref())?;
+            }
+        }
+        Ok(())
     }
 
     /// Destroys objects that are not in `items`, or were created differently.

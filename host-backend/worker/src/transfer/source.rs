@@ -77,6 +77,9 @@ const FETCHES: usize = 4096;
 ///                     Stopping ──┘
 ///                        │
 ///                        ▼
+///                     Stopped
+///                        │
+///                        ▼
 ///                    StopAndCopy ──▶ Switchover ──▶ Committing ──▶ Moved
 ///
 ///  * repeated, or skipped
@@ -110,6 +113,8 @@ enum Stage {
     Copied,
     /// The session executes no calls, and its device drains.
     Stopping,
+    /// The sessions that move with this one stop.
+    Stopped,
     /// Sending what the destination lacks.
     StopAndCopy,
     /// The guest connects to the destination; sessions that move together meet.
@@ -433,6 +438,12 @@ impl Source {
             Err(Unstopped::Ended(end)) => return Err(self.broken_off(session, end)),
         }
         self.reached("the device has nothing left to do");
+        self.stage = Stage::Stopped;
+        if let Err(error) = self.await_stopped(session) {
+            let reason = error.to_string();
+            self.peer.call_off(&reason);
+            return self.stay(session, &reason);
+        }
         self.stage = Stage::StopAndCopy;
         if let Err(error) = self.stop_and_copy(session, receiver) {
             let error = self.peer.why(error);

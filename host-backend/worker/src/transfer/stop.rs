@@ -11,6 +11,7 @@ use paragpu_protocol::table::ModuleLoad;
 use super::attempts::{Attempts, Failed};
 use super::mover::Mover;
 use super::replay::{FULL, Item};
+use super::sharing;
 use super::state::{ImagePart, Kind, StateError, Writer};
 use crate::error::{Fault, SessionEnd};
 use crate::images::Stored;
@@ -283,8 +284,16 @@ impl Session {
         match kind {
             Kind::Image => self.objects.take_image(payload),
             Kind::Objects => Item::take(payload, &mut filling.items),
+            Kind::Sharing => {
+                filling.sharing = Some(sharing::parts(payload)?);
+                Ok(())
+            }
             Kind::ObjectsEnd => {
                 self.settle(filling)?;
+                if let Some(parts) = filling.sharing.take() {
+                    self.map_memory(&filling.items)?;
+                    self.share(&parts)?;
+                }
                 filling.made = std::mem::take(&mut filling.items);
                 self.replace_objects(&filling.made).map(drop)
             }
@@ -385,6 +394,8 @@ fn put_gathered<W: std::io::Write>(
 pub(crate) struct Filling {
     /// Objects received, to be created when all have arrived.
     pub(super) items: Vec<Item>,
+    /// The memory that the session shares, if that has changed.
+    sharing: Option<Vec<sharing::Part>>,
     made: Vec<Item>,
     mover: Option<Mover>,
 }

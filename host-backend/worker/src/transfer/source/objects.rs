@@ -33,6 +33,8 @@ pub(super) struct Recreated {
     images: BTreeSet<[u8; 32]>,
     /// The objects that it has.
     items: Arc<Vec<Item>>,
+    /// The memory that it shares with the sessions that move with this one.
+    sharing: Vec<u8>,
     /// The calls that created them.
     pub(super) owners: Owners,
     /// Modules whose variables the device has not located yet.
@@ -134,15 +136,34 @@ impl Source {
             return Ok(());
         }
         self.recreated.owners = owners(session);
-        self.recreated.items = Arc::new(session.items()?);
+        self.recreated.items = Arc::new(self.items(session)?);
         // Only of these: the program may map more while they are sent.
         self.shared.begin(session)?;
         let items = Arc::clone(&self.recreated.items);
+        self.send_sharing(session)?;
         self.peer.send_off();
         self.peer
             .stage()?
             .run(move |writer| write_items(&items, writer));
         self.stage = Stage::SendingObjects;
+        Ok(())
+    }
+
+    /// The session's objects, if it can move.
+    fn items(&self, session: &mut Session) -> Result<Vec<Item>, StateError> {
+        match self.gates {
+            Some(_) => session.items_together(),
+            None => session.items(),
+        }
+    }
+
+    /// Sends which memory the session shares, if that has changed.
+    fn send_sharing(&mut self, session: &Session) -> Result<(), StateError> {
+        let sharing = session.shared_parts();
+        if sharing != self.recreated.sharing {
+            self.peer.writer()?.put(Kind::Sharing, &[&sharing])?;
+            self.recreated.sharing = sharing;
+        }
         Ok(())
     }
 
@@ -179,8 +200,11 @@ impl Source {
     /// Has the destination recreate the objects that the stopped session has
     /// created since the last round.
     pub(super) fn catch_up(&mut self, session: &mut Session) -> Result<(), StateError> {
-        let items = session.items()?;
-        if items == *self.recreated.items && !self.shared.is_behind(session)? {
+        let items = self.items(session)?;
+        let same = items == *self.recreated.items
+            && session.shared_parts() == self.recreated.sharing
+            && !self.shared.is_behind(session)?;
+        if same {
             return Ok(());
         }
         self.ask_images(session)?;
@@ -189,7 +213,8 @@ impl Source {
         for image in &images {
             write_image(image, writer)?;
         }
-        write_items(&items, writer)?;
+        self.send_sharing(session)?;
+        write_items(&items, self.peer.writer()?)?;
         self.recreated.items = Arc::new(items);
         self.shared.begin(session)?;
         while self.hand_over(session)? {

@@ -34,6 +34,10 @@ impl Source {
         let Some(mut precopy) = self.precopy.take() else {
             return Err(StateError::Order("there was no pre-copy"));
         };
+        if session.sharing.offers() {
+            // Those that took the memory wrote to it, too.
+            precopy.distrust();
+        }
         self.reached("the objects are there");
         let sent = self.send_rest(session, &mut precopy);
         precopy.mover.keep(session);

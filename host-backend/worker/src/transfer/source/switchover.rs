@@ -1,6 +1,5 @@
-//! The waits between the last copy and the switch: for a guest that has to
-//! reconnect to the destination by itself, and for the sessions that move together
-//! with this one.
+//! The waits from pre-copy to the switch: for the sessions that move together with
+//! this one, and for a guest that has to reconnect to the destination by itself.
 //!
 //! If the link between the hosts breaks during the switch, the guest decides: it has
 //! one connection, and the session continues on the side that accepted it.
@@ -34,15 +33,17 @@ const GLANCE: Duration = Duration::from_micros(200);
 #[derive(Debug)]
 pub(super) struct Gates {
     stop: OwnedFd,
+    rest: OwnedFd,
     commit: OwnedFd,
     /// The daemon knows that this session is ready to stop.
     told: bool,
 }
 
 impl Gates {
-    pub(super) fn new([stop, commit]: [OwnedFd; 2]) -> Self {
+    pub(super) fn new([stop, rest, commit]: [OwnedFd; 3]) -> Self {
         Self {
             stop,
+            rest,
             commit,
             told: false,
         }
@@ -94,6 +95,8 @@ impl Source {
             gates.told = true;
             session.transfer.orders().report(Report::Held(Step::Copied));
         }
+        // Those that stopped earlier may have given up since.
+        is_open(gates.rest.as_fd())?;
         is_open(gates.stop.as_fd())
     }
 
@@ -140,6 +143,25 @@ impl Source {
                 )));
             }
         }
+    }
+
+    /// Waits until the sessions that move with this one are also stopped: until then they
+    /// may write to memory that this one shares with them.
+    pub(super) fn await_stopped(&mut self, session: &Session) -> Result<(), StateError> {
+        if self.gates.is_none() {
+            return Ok(());
+        }
+        session
+            .transfer
+            .orders()
+            .report(Report::Held(Step::Stopped));
+        while let Some(gates) = &self.gates
+            && !is_open(gates.rest.as_fd())?
+        {
+            ready(gates.rest.as_fd(), Duration::from_millis(1));
+            self.peer.still()?;
+        }
+        Ok(())
     }
 
     /// Waits until the sessions that move with this one are also complete.

@@ -1,0 +1,145 @@
+//! Memory that sessions of a VM share, when they move together.
+//!
+//! The session that allocated the memory recreates it at the destination, with its
+//! contents, and offers it there under the same name. The others take it from there,
+//! before they recreate objects that need it. All of this happens before the commit, so
+//! the sessions stay if one cannot. The source sends contents when all sessions are
+//! stopped.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use paragpu_control::exchange::{Ask, Offer};
+use paragpu_protocol::codec::{Field, Reader};
+
+use super::replay::refused;
+use super::state::{StateError, device};
+use crate::session::Session;
+use crate::session::sharing::Taken;
+
+/// How long the other session may take to offer its memory: less than the source waits
+/// for an answer.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Time between two questions for it.
+const AGAIN: Duration = Duration::from_millis(2);
+
+paragpu_protocol::record! {
+    /// A mapping that is shared.
+    Part {
+        /// First address.
+        address: u64,
+        /// Bytes.
+        size: u64,
+        /// 1: of another session. 0: the session's own.
+        taken: u8,
+        /// Its name.
+        token: [u8; 16],
+    }
+}
+
+/// The mappings in a record.
+pub(super) fn parts(payload: &[u8]) -> Result<Vec<Part>, StateError> {
+    let mut reader = Reader::new(payload);
+    let mut parts = Vec::new();
+    while reader.remaining() > 0 {
+        parts.push(reader.field()?);
+    }
+    Ok(parts)
+}
+
+impl Session {
+    /// The memory that the session shares, as a record.
+    pub(super) fn shared_parts(&self) -> Vec<u8> {
+        let own = self.sharing.offered().filter_map(|(address, token)| {
+            let (_, size) = self.memory.around(address)?;
+            Some((address, size, 0, token))
+        });
+        let others = self.sharing.taken();
+        let others = others.map(|(address, Taken { size, token })| (address, size, 1, token));
+        let mut payload = Vec::new();
+        for (address, size, taken, token) in own.chain(others) {
+            let part = Part {
+                address,
+                size,
+                taken,
+                token,
+            };
+            let tail = part.encode(&mut payload);
+            payload.extend_from_slice(tail);
+        }
+        payload
+    }
+
+    /// Shares this memory, and no other.
+    pub(super) fn share(&mut self, parts: &[Part]) -> Result<(), StateError> {
+        let (taken, own): (Vec<&Part>, Vec<&Part>) = parts.iter().partition(|part| part.taken != 0);
+        let wanted: BTreeMap<u64, &Part> = taken.iter().map(|part| (part.address, *part)).collect();
+        let others: Vec<(u64, Taken)> = self.sharing.taken().collect();
+        for (address, Taken { size, token }) in others {
+            let stays = wanted
+                .get(&address)
+                .is_some_and(|part| (part.size, part.token) == (size, token));
+            if !stays {
+                refused(self.leave_offered(address))?;
+            }
+        }
+        // First what others wait for.
+        for part in own {
+            if self.sharing.token(part.address) != Some(part.token) {
+                self.offer_again(part)?;
+            }
+        }
+        for part in taken {
+            if !self.sharing.is_taken(part.address) {
+                self.take_again(part)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn offer_again(&mut self, part: &Part) -> Result<(), StateError> {
+        if self.memory.around(part.address) != Some((part.address, part.size)) {
+            return Err(StateError::Order(
+                "shared memory that the session does not have",
+            ));
+        }
+        self.sharing.withdraw(part.address);
+        let memory = device(self.gpu.memory_share(part.address))?;
+        let offer = Offer {
+            token: part.token,
+            size: part.size,
+            domain: self.gpu.domain(),
+        };
+        let answer = self
+            .sharing
+            .exchange
+            .ask(Ask::Again(offer), &[memory.as_fd()]);
+        if answer.and_then(|answer| answer.offer).is_none() {
+            return Err(StateError::Impossible(
+                "the daemon does not accept offers of memory to other processes".into(),
+            ));
+        }
+        self.sharing.offer(part.address, part.token);
+        Ok(())
+    }
+
+    fn take_again(&mut self, part: &Part) -> Result<(), StateError> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some((offer, memory)) = self.sharing.find(part.token) {
+                let place = [part.address, part.size];
+                return refused(self.take_offered(place, &offer, memory));
+            }
+            if Instant::now() >= deadline {
+                return Err(StateError::Impossible(format!(
+                    "no session that moves with it offers the {} bytes that it shares within \
+                     {} s: move all sessions of the VM together",
+                    part.size,
+                    PATIENCE.as_secs()
+                )));
+            }
+            std::thread::sleep(AGAIN);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+"""A guest that shares device memory with another process.
+
+usage: sharing_program.py own | take HANDLE
+  own   allocates memory and prints "handle HEX", as which others open it
+  take  opens it and prints "ready"
+Then, for each line of input:
+  busy      adds 1 to each word of the memory again and again; prints "busy"
+  stop      stops that; prints "added N"
+  check N   prints "right" if each word is N, else "wrong: what it is"
+  handle    prints the handle again
+  open HEX  opens other memory at another address, and checks that instead
+  free      frees or closes the memory; prints "freed"
+"""
+
+import ctypes
+import sys
+import threading
+
+from guest_program import CudaError, Guest, pointer, say
+
+COUNT, BLOCKS = 1 << 20, 1 << 13
+SIZE = COUNT * 4
+PTX = b"""
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry add(.param .u64 data)
+{
+    .reg .b32 %r<6>;
+    .reg .b64 %d<4>;
+    ld.param.u64 %d1, [data];
+    mov.u32 %r2, %ctaid.x;
+    mov.u32 %r3, %ntid.x;
+    mov.u32 %r4, %tid.x;
+    mad.lo.s32 %r5, %r2, %r3, %r4;
+    mul.wide.u32 %d2, %r5, 4;
+    add.s64 %d3, %d1, %d2;
+    red.global.add.u32 [%d3], 1;
+    ret;
+}
+"""
+
+
+class Handle(ctypes.Structure):
+    """CUipcMemHandle."""
+
+    _fields_ = [("bytes", ctypes.c_ubyte * 64)]
+
+
+class Sharer:
+    """One of the processes."""
+
+    def __init__(self, handle):
+        self.guest = Guest()
+        self.cuda = self.guest.cuda
+        self.add = self.guest.function(self.guest.load(PTX), b"add")
+        self.taken = handle is not None
+        self.data = self.open(handle) if self.taken else self.guest.allocate(SIZE)
+        if not self.taken:
+            self.cuda.cuMemsetD32_v2(pointer(self.data), ctypes.c_uint(0), ctypes.c_size_t(COUNT))
+        self.added, self.busy, self.thread = 0, False, None
+
+    def open(self, handle):
+        """The address of another process's memory."""
+        address = ctypes.c_uint64()
+        named = Handle.from_buffer_copy(bytes.fromhex(handle))
+        self.cuda.cuIpcOpenMemHandle_v2(ctypes.byref(address), named, 1)
+        return address.value
+
+    def handle(self):
+        """The name of the own memory."""
+        handle = Handle()
+        self.cuda.cuIpcGetMemHandle(ctypes.byref(handle), pointer(self.data))
+        return bytes(handle.bytes).hex()
+
+    def work(self):
+        """Adds, until told to stop."""
+        self.guest.use()
+        while self.busy:
+            self.guest.launch(self.add, BLOCKS, COUNT // BLOCKS, ctypes.c_uint64(self.data))
+            self.cuda.cuCtxSynchronize()
+            self.added += 1
+
+    def obey(self, line):
+        """Does what a line says."""
+        what, _, argument = line.partition(" ")
+        if what == "busy":
+            self.added, self.busy = 0, True
+            self.thread = threading.Thread(target=self.work)
+            self.thread.start()
+            return "busy"
+        if what == "stop":
+            self.busy = False
+            self.thread.join()
+            return f"added {self.added}"
+        if what == "check":
+            found = (ctypes.c_uint32 * COUNT)()
+            self.cuda.cuMemcpyDtoH_v2(found, pointer(self.data), ctypes.c_size_t(SIZE))
+            wrong = sorted(set(found) - {int(argument)})
+            return f"wrong: {wrong[:4]}" if wrong else "right"
+        if what == "handle":
+            return f"handle {self.handle()}"
+        if what == "open":
+            self.data = self.open(argument)
+            return "opened"
+        if self.taken:
+            self.cuda.cuIpcCloseMemHandle(pointer(self.data))
+        else:
+            self.cuda.cuMemFree_v2(pointer(self.data))
+        return "freed"
+
+
+def main():
+    """The program."""
+    try:
+        sharer = Sharer(sys.argv[2] if sys.argv[1] == "take" else None)
+        say("ready" if sharer.taken else f"handle {sharer.handle()}")
+        for line in sys.stdin:
+            say(sharer.obey(line.strip()))
+    except CudaError as error:
+        say(str(error))
+        sys.exit(3)
+
+
+if __name__ == "__main__":
+    main()

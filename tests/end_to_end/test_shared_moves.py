@@ -1,0 +1,184 @@
+"""Sessions that share device memory: they move together, or stay. Both write to the
+memory while they move, and no write is lost."""
+
+import os
+import tempfile
+import threading
+import unittest
+from unittest import mock
+
+import harness
+
+from .test_faults import eventually, read_until
+from .test_migration import Pair, ask
+from .test_moves import USER, far, host, migrate
+
+PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "sharing_program.py")
+
+
+def tell(guest, line):
+    """Sends a line and returns the answer."""
+    guest.stdin.write(line + "\n")
+    guest.stdin.flush()
+    return guest.stdout.readline().strip()
+
+
+class Shared(Pair):
+    """Memory is copied."""
+
+    def to(self, daemon):
+        """The words that send sessions to a daemon."""
+        return "--to", f"unix://{daemon.socket}"
+
+    def left(self, here):
+        """Waits until no session is at a daemon any more."""
+        eventually(lambda: here.sessions() == [], "the source let go")
+
+    def sharers(self, communicators):
+        """The process with the memory, and one for each communicator that opens it."""
+        owner = self.program("unix", PROGRAM, "own")
+        handle = owner.stdout.readline().split()[1]
+        takers = [self.program(communicator, PROGRAM, "take", handle) for communicator in communicators]
+        for taker in takers:
+            read_until(taker, "ready")
+        return owner, takers, handle
+
+    def move(self, here, there):
+        """Moves all of them."""
+        code, moved, errors = migrate(here, "--vm", USER, *self.to(there))
+        self.assertEqual(code, 0, f"{moved} {errors}\n{here.log()}\n{there.log()}")
+        self.left(here)
+
+    def check(self, processes, total):
+        """All of them see the same."""
+        for process in processes:
+            self.assertEqual(tell(process, f"check {total}"), "right")
+
+    def test_they_move_together_while_they_write(self):
+        owner, takers, handle = self.sharers(("shm", "unix"))
+        everybody, total = [owner, *takers], 0
+        here, there = self.one, self.two
+        for _ in range(4):
+            for process in everybody:
+                self.assertEqual(tell(process, "busy"), "busy")
+            self.move(here, there)
+            here, there = there, here
+            for process in everybody:
+                said = tell(process, "stop")
+                self.assertRegex(said, r"added \d+$")
+                total += int(said.split()[1])
+            self.check(everybody, total)
+        # The handle is as good as before, for those that come now, too.
+        self.assertEqual(tell(owner, "handle"), f"handle {handle}")
+        self.one, one = here, self.one
+        late = self.program("unix", PROGRAM, "take", handle)
+        self.one = one
+        read_until(late, "ready")
+        tell(late, "busy")
+        total += int(tell(late, "stop").split()[1])
+        self.check([*everybody, late], total)
+        self.move(here, there)
+        self.check([*everybody, late], total)
+        # Closed and freed, nothing is shared any more, and each moves alone.
+        for process in (*takers, late, owner):
+            self.assertEqual(tell(process, "free"), "freed")
+        back = self.to(here)
+        for session in there.sessions():
+            code, _, errors = migrate(there, "--session", str(session["id"]), *back)
+            self.assertEqual(code, 0, errors)
+
+    def test_alone_they_stay(self):
+        owner, (taker,), _ = self.sharers(("unix",))
+        for session in self.one.sessions():
+            code, _, errors = migrate(self.one, "--session", str(session["id"]), *self.to(self.two))
+            self.assertNotEqual(code, 0)
+            self.assertIn("moves together", errors)
+            code, _, errors = ask(self.one, "checkpoint", str(session["id"]), os.path.join(self.one.folder.name, "no"))
+            self.assertNotEqual(code, 0)
+            self.assertIn("shares device memory", errors)
+        self.check((owner, taker), 0)
+
+    def test_they_stay_if_another_joins_them(self):
+        owner, (taker,), handle = self.sharers(("unix",))
+        # While it waits for itself, nothing stops.
+        spinning = self.guest("unix", "spin")
+        read_until(spinning, "spinning")
+        moved = []
+        moving = threading.Thread(target=lambda: moved.extend(migrate(self.one, "--vm", USER, *self.to(self.two))))
+        moving.start()
+        eventually(lambda: "is not complete, so it continues" in self.one.log(), "a session was asked to stop")
+        late = self.program("unix", PROGRAM, "take", handle)
+        read_until(late, "ready")
+        moving.join()
+        self.assertNotEqual(moved[0], 0, moved)
+        self.assertFalse(any(session["moved"] for session in moved[1]), moved)
+        spinning.kill()
+        for process in (owner, late):
+            self.assertEqual(tell(process, "busy"), "busy")
+        total = sum(int(tell(process, "stop").split()[1]) for process in (owner, late))
+        self.check((owner, taker, late), total)
+
+    def test_both_share_with_each_other(self):
+        first, (second,), _ = self.sharers(("unix",))
+        other = self.program("unix", PROGRAM, "own")
+        handle = other.stdout.readline().split()[1]
+        self.assertEqual(tell(first, f"open {handle}"), "opened")
+        # The second process opens what the first has, the first what the third has.
+        for process in (first, other):
+            self.assertEqual(tell(process, "busy"), "busy")
+        self.move(self.one, self.two)
+        total = sum(int(tell(process, "stop").split()[1]) for process in (first, other))
+        self.check((first, other), total)
+        self.check((second,), 0)
+
+
+class HandedOver(Shared):
+    """The destination has the same GPU, and maps the same memory."""
+
+    def setUp(self):
+        shareable = mock.patch.dict(os.environ, PARAGPU_HOST_SOFTWARE_SHAREABLE="true")
+        shareable.start()
+        self.addCleanup(shareable.stop)
+        super().setUp()
+
+
+class ToAnotherHost(Shared):
+    """Over TLS; the programs follow over tcp."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="paragpu-authority-")
+        self.addCleanup(folder.cleanup)
+        authority = harness.certificates(os.path.join(folder.name, "ours"))
+        for name in ("one", "two"):
+            daemon = host(authority)
+            self.addCleanup(daemon.stop)
+            setattr(self, name, daemon)
+
+    def to(self, daemon):
+        return "--to", far(daemon)
+
+
+class BetweenGpus(Shared):
+    """Of one host: both ends offer memory at one daemon."""
+
+    def setUp(self):
+        self.one = harness.Daemon("--set=software.devices=2")
+        self.addCleanup(self.one.stop)
+        self.two, self.gpu = self.one, 0
+
+    def to(self, _):
+        self.gpu = 1 - self.gpu
+        return "--to-gpu", str(self.gpu)
+
+    def left(self, here):
+        def on_it():
+            return {session["device"] for session in here.sessions()}
+
+        eventually(lambda: on_it() == {f"software:{self.gpu}"}, "all are on the GPU")
+
+    # As between daemons.
+    test_alone_they_stay = None
+
+
+if __name__ == "__main__":
+    unittest.main()
