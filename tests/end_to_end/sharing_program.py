@@ -1,8 +1,10 @@
 """A guest that shares device memory with another process.
 
-usage: sharing_program.py own | take HANDLE
-  own   allocates memory and prints "handle HEX", as which others open it
-  take  opens it and prints "ready"
+usage: sharing_program.py own | take HANDLE | export SOCKET | import SOCKET
+  own     allocates memory and prints "handle HEX", as which others open it
+  take    opens it and prints "ready"
+  export  creates memory, maps it, and gives its descriptor to each that connects
+  import  takes a descriptor there, maps its memory and prints "ready"
 Then, for each line of input:
   busy      adds 1 to each word of the memory again and again; prints "busy"
   stop      stops that; prints "added N"
@@ -13,9 +15,11 @@ Then, for each line of input:
 """
 
 import ctypes
+import socket
 import sys
 import threading
 
+from kinds_program import Allocation
 from guest_program import CudaError, Guest, pointer, say
 
 COUNT, BLOCKS = 1 << 20, 1 << 13
@@ -47,18 +51,63 @@ class Handle(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_ubyte * 64)]
 
 
+class Access(ctypes.Structure):
+    """CUmemAccessDesc."""
+
+    _fields_ = [("place", ctypes.c_int), ("device", ctypes.c_int), ("flags", ctypes.c_int)]
+
+
 class Sharer:
     """One of the processes."""
 
-    def __init__(self, handle):
+    def __init__(self, how, name):
         self.guest = Guest()
         self.cuda = self.guest.cuda
         self.add = self.guest.function(self.guest.load(PTX), b"add")
-        self.taken = handle is not None
-        self.data = self.open(handle) if self.taken else self.guest.allocate(SIZE)
+        self.taken = how in ("take", "import")
+        makes = {"own": lambda: self.guest.allocate(SIZE), "take": lambda: self.open(name)}
+        makes |= {"export": lambda: self.create(name), "import": lambda: self.map(self.imported(name))}
+        self.data = makes[how]()
         if not self.taken:
             self.cuda.cuMemsetD32_v2(pointer(self.data), ctypes.c_uint(0), ctypes.c_size_t(COUNT))
         self.added, self.busy, self.thread = 0, False, None
+
+    def create(self, path):
+        """The address of memory whose descriptor whoever connects to a socket gets."""
+        created, file = ctypes.c_uint64(), ctypes.c_int()
+        asked = Allocation(kind=1, handles=1, place=1, device=0)
+        self.cuda.cuMemCreate(ctypes.byref(created), ctypes.c_size_t(SIZE), ctypes.byref(asked), ctypes.c_uint64(0))
+        self.cuda.cuMemExportToShareableHandle(ctypes.byref(file), created, 1, ctypes.c_uint64(0))
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(path)
+        listener.listen()
+
+        def give():
+            while True:
+                other, _ = listener.accept()
+                with other:
+                    socket.send_fds(other, [b"!"], [file.value])
+
+        threading.Thread(target=give, daemon=True).start()
+        return self.map(created)
+
+    def imported(self, path):
+        """What another process created."""
+        found = ctypes.c_uint64()
+        with socket.socket(socket.AF_UNIX) as other:
+            other.connect(path)
+            _, (file,), _, _ = socket.recv_fds(other, 1, 1)
+        self.cuda.cuMemImportFromShareableHandle(ctypes.byref(found), ctypes.c_void_p(file), 1)
+        return found
+
+    def map(self, memory):
+        """Maps memory that was created or imported."""
+        address, access = ctypes.c_uint64(), Access(1, 0, 3)
+        size, zero = ctypes.c_size_t(SIZE), ctypes.c_uint64(0)
+        self.cuda.cuMemAddressReserve(ctypes.byref(address), size, ctypes.c_size_t(0), zero, zero)
+        self.cuda.cuMemMap(address, size, ctypes.c_size_t(0), memory, zero)
+        self.cuda.cuMemSetAccess(address, size, ctypes.byref(access), ctypes.c_size_t(1))
+        return address.value
 
     def open(self, handle):
         """The address of another process's memory."""
@@ -113,8 +162,9 @@ class Sharer:
 def main():
     """The program."""
     try:
-        sharer = Sharer(sys.argv[2] if sys.argv[1] == "take" else None)
-        say("ready" if sharer.taken else f"handle {sharer.handle()}")
+        how, name = (*sys.argv[1:], None)[:2]
+        sharer = Sharer(how, name)
+        say(f"handle {sharer.handle()}" if how == "own" else "ready")
         for line in sys.stdin:
             say(sharer.obey(line.strip()))
     except CudaError as error:

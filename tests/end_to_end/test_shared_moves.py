@@ -87,6 +87,22 @@ class Shared(Pair):
             code, _, errors = migrate(there, "--session", str(session["id"]), *back)
             self.assertEqual(code, 0, errors)
 
+    def test_exported_memory_is_mapped_at_other_addresses(self):
+        with tempfile.TemporaryDirectory(prefix="paragpu-export-") as folder:
+            place = os.path.join(folder, "socket")
+            everybody, total = [], 0
+            for how in "export", "import", "import":
+                everybody.append(self.program("unix", PROGRAM, how, place))
+                read_until(everybody[-1], "ready")
+            here, there = self.one, self.two
+            for _ in range(2):
+                for process in everybody:
+                    self.assertEqual(tell(process, "busy"), "busy")
+                self.move(here, there)
+                here, there = there, here
+                total += sum(int(tell(process, "stop").split()[1]) for process in everybody)
+                self.check(everybody, total)
+
     def test_alone_they_stay(self):
         owner, (taker,), _ = self.sharers(("unix",))
         for session in self.one.sessions():
