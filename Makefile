@@ -342,6 +342,12 @@ test-nvidia-smi: build ## Debian's nvidia-smi in a guest, on the software GPU; f
 	tests/nvml/fetch-nvidia-smi.sh
 	@PARAGPU_TEST_BINARIES=target/release PARAGPU_TEST_LIBRARIES=out/lib python3 tests/nvml/test_nvidia_smi.py
 
+.PHONY: test-nvml-tools
+test-nvml-tools: build ## nvtop, btop, gpustat, nvitop and others in a guest, on the software GPU; fetches them into .cache
+	tests/nvml/fetch-nvidia-smi.sh
+	tests/nvml/fetch-tools.sh
+	@PARAGPU_TEST_BINARIES=target/release PARAGPU_TEST_LIBRARIES=out/lib python3 tests/nvml/test_tools.py
+
 PACKAGES_KUBERNETES := $(PACKAGES_BUILD) etcd-server openssl
 KUBERNETES_CRATES := daemon worker cli cuda cudart
 .PHONY: test-kubernetes

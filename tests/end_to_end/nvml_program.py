@@ -1,6 +1,6 @@
 """A program that asks NVML, through ctypes or NVIDIA's Python binding.
 
-usage: nvml_program.py facts|use|utilization|visible|wrong|both|start|pynvml
+usage: nvml_program.py facts|use|utilization|visible|wrong|topology|texts|restart|both|start|pynvml
 Prints one line of JSON; `start` prints what nvmlInit and a call without it return.
 """
 
@@ -178,8 +178,10 @@ def wrong():
         for name in ("Index", "PowerUsage", "MaxMigDeviceCount", "NumGpuCores"):
             call(f"nvmlDeviceGet{name}", guess, place, code=INVALID)
         call("nvmlDeviceGetMemoryInfo", guess, ctypes.byref(Memory()), code=INVALID)
-    for name in ("Index", "PowerUsage", "MemoryInfo", "UtilizationRates", "PciInfo_v3", "MemoryInfo_v2"):
+    for name in ("Index", "Brand", "MemoryInfo", "UtilizationRates", "PciInfo_v3", "MemoryInfo_v2"):
         call(f"nvmlDeviceGet{name}", handle, NULL, code=INVALID)
+    # nvidia-smi asks so for either of two values.
+    call("nvmlDeviceGetGpuOperationMode", handle, NULL, place, code=NOT_SUPPORTED)
     call("nvmlDeviceGetCount_v2", NULL, code=INVALID)
     call("nvmlDeviceGetHandleByIndex_v2", 0, NULL, code=INVALID)
     call("nvmlDeviceGetHandleByIndex_v2", 99, ctypes.byref(other), code=INVALID)
@@ -232,6 +234,13 @@ def wrong_in_the_table(handle, guesses):
         got = ctypes.CFUNCTYPE(ctypes.c_uint)(table[number])(*arguments)
         assert got == code, f"slot {number} returned {got}, not {code}"
 
+    places = [b"7067:00:00.0", b"00007067:00:00.0", b"7067:01:00.0", b"nonsense", None]
+    for one, code in zip(places, (SUCCESS, SUCCESS, NOT_FOUND, INVALID, INVALID)):
+        slot(23, places[0], one, ctypes.byref(value), code=code)
+    slot(23, places[0], places[0], NULL, code=INVALID)
+    assert value.value == 4, "a path over another memory node"
+    slot(108, handle, ctypes.byref(value), code=NOT_SUPPORTED)
+    slot(1, handle, code=NOT_SUPPORTED)
     for number in (72, 213, 214, 215):
         for guess in guesses:
             slot(number, guess, ctypes.byref(value), code=INVALID)
@@ -270,6 +279,61 @@ def both():
         call("nvmlInit_v2")
         use()
     return {"sum": own[0] >> 20, "child": status, "again": word("nvmlDeviceGetCount_v2")}
+
+
+def topology():
+    """Of a VM with two GPUs: all CPUs are near each, and they are apart."""
+    near, far = device(0), device(1)
+    cpus = range(os.sysconf("SC_NPROCESSORS_CONF"))
+    words = (ctypes.c_ulong * 3)(*[2**64 - 1] * 3)
+    for name, more in (("CpuAffinity", ()), ("CpuAffinityWithinScope", (0,)), ("MemoryAffinity", (1,))):
+        call(f"nvmlDeviceGet{name}", near, 2, words, *more)
+        assert words[0] & 1 and words[2] == 2**64 - 1, "both words are written, no other"
+        for wrong_size, place in ((0, words), (2, NULL)):
+            call(f"nvmlDeviceGet{name}", near, wrong_size, place, *more, code=INVALID)
+        if more:
+            call(f"nvmlDeviceGet{name}", near, 2, words, 2, code=INVALID)
+    words = (ctypes.c_ulong * 128)()
+    call("nvmlDeviceGetCpuAffinity", near, len(words), words)
+    found = {cpu for cpu in cpus if words[cpu // 64] >> cpu % 64 & 1}
+    everywhere = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(everywhere)})
+    call("nvmlDeviceSetCpuAffinity", near)
+    assert everywhere <= os.sched_getaffinity(0) <= found
+    call("nvmlDeviceClearCpuAffinity", near)
+    call("nvmlDeviceSetCpuAffinity", NULL, code=INVALID)
+    call("nvmlDeviceGetNumaNodeId", near, ctypes.byref(ctypes.c_uint()), code=NOT_SUPPORTED)
+
+    levels = [word("nvmlDeviceGetTopologyCommonAncestor", near, other) for other in (near, far)]
+    counts = [word("nvmlDeviceGetTopologyNearestGpus", near, level) for level in range(0, 60, 10)]
+    count, handles = ctypes.c_uint(2), (ctypes.c_void_p * 2)()
+    call("nvmlDeviceGetTopologyNearestGpus", near, 50, ctypes.byref(count), handles)
+    assert (count.value, handles[0], handles[1]) == (1, far.value, None)
+    for level in (5, 60, -1):
+        call("nvmlDeviceGetTopologyNearestGpus", near, level, ctypes.byref(count), NULL, code=INVALID)
+    call("nvmlDeviceGetTopologyNearestGpus", near, 50, ctypes.byref(ctypes.c_uint(1)), NULL, code=INVALID)
+    count.value = 1
+    call("nvmlSystemGetTopologyGpuSet", 0, ctypes.byref(count), handles)
+    assert (count.value, handles[0], handles[1]) == (1, near.value, None), "no more than there is room for"
+    call("nvmlSystemGetTopologyGpuSet", 99999, ctypes.byref(count), handles, code=INVALID)
+    return {"levels": levels, "nearest": counts, "set": word("nvmlSystemGetTopologyGpuSet", 0)}
+
+
+def texts():
+    """What the library says of codes."""
+    return {code: nvml.nvmlErrorString(code).decode() for code in (0, 1, 2, 3, 4, 9, 15, 18, 999, 1000)}
+
+
+def restart():
+    """Asks before and after its host was away; says so to the test."""
+    handle, memory = device(), Memory()
+    call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
+    print("asked", flush=True)
+    sys.stdin.readline()
+    away = nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory))
+    print("away", flush=True)
+    sys.stdin.readline()
+    return {"away": away, "again": nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)), "total": memory.total}
 
 
 def binding():
@@ -317,8 +381,8 @@ def main(mode):
     call("nvmlInitWithFlags", 0)
     call("nvmlInit_v2")
     call("nvmlShutdown")
-    modes = {"facts": facts, "use": use, "utilization": utilization, "wrong": wrong, "both": both, "visible": visible}
-    print(json.dumps(modes[mode]()))
+    modes = (facts, use, utilization, wrong, topology, texts, restart, both, visible)
+    print(json.dumps({known.__name__: known for known in modes}[mode]()))
     call("nvmlShutdown")
     call("nvmlShutdown", code=UNINITIALIZED)
 

@@ -92,6 +92,47 @@ class Nvml(unittest.TestCase):
     def test_wrong_arguments_are_refused(self):
         self.assertEqual(self.ask(self.daemon(), "wrong"), {})
 
+    def test_all_of_the_vm_is_near_its_gpus(self):
+        said = self.ask(self.daemon("software.devices=2"), "topology")
+        self.assertEqual(said, {"levels": [0, 50], "nearest": [0, 0, 0, 0, 0, 1], "set": 2})
+
+    def test_codes_have_nvidias_words(self):
+        words = {
+            "0": "Success",
+            "1": "Uninitialized",
+            "2": "Invalid Argument",
+            "3": "Not Supported",
+            "4": "Insufficient Permissions",
+            "9": "Driver Not Loaded",
+            "15": "GPU is lost",
+            "18": "Driver/library version mismatch",
+            "999": "Unknown Error",
+        }
+        said = self.ask(self.daemon(), "texts")
+        self.assertEqual({code: said[code] for code in words}, words)
+
+    def test_a_host_that_was_away_is_asked_again(self):
+        daemon = self.daemon("software.memory=1GiB")
+        for communicator in ("shm", "unix"):
+            with subprocess.Popen(
+                [sys.executable, PROGRAM, "restart"],
+                env=daemon.guest_environment(communicator),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            ) as program:
+                read_until(program, "asked")
+                daemon.process.terminate()
+                daemon.process.wait(30)
+                program.stdin.write("\n")
+                program.stdin.flush()
+                read_until(program, "away")
+                daemon.start()
+                said, errors = program.communicate("\n", timeout=60)
+            # 9: no driver is loaded. A monitor's screen shows no sentence of ours.
+            self.assertEqual((json.loads(said), errors), ({"away": 9, "again": 0, "total": 1024 * MIB}, ""))
+
     def test_a_process_has_cuda_and_nvml_and_forks(self):
         self.assertEqual(self.ask(self.daemon(), "both"), {"sum": 4, "child": 0, "again": 1})
 

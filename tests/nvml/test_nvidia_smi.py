@@ -1,7 +1,8 @@
 """Debian's nvidia-smi, of 12 and 13, in a guest: `make test-nvidia-smi`.
 
 PARAGPU_TEST_NVIDIA_SMI names the folder of the programs (default: .cache/nvidia-smi,
-where fetch-nvidia-smi.sh puts them).
+where fetch-nvidia-smi.sh puts them), PARAGPU_TEST_DEVICE the device: software
+(default) or cuda.
 """
 
 import os
@@ -15,16 +16,11 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
 # pylint: disable=wrong-import-position
 import harness
+import holder
 
 FOLDER = os.environ.get("PARAGPU_TEST_NVIDIA_SMI", os.path.join(harness.ROOT, ".cache/nvidia-smi"))
+DEVICE = os.environ.get("PARAGPU_TEST_DEVICE", "software")
 RELEASES = sorted(os.listdir(FOLDER))
-# Takes 64 MiB, says so, and keeps them until its input ends.
-HOLDER = (
-    "import ctypes, sys; cuda = ctypes.CDLL('libcuda.so.1'); context = ctypes.c_void_p(); place = ctypes.c_uint64();"
-    "assert not cuda.cuInit(0) and not cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0);"
-    "assert not cuda.cuCtxSetCurrent(context) and not cuda.cuMemAlloc_v2(ctypes.byref(place), ctypes.c_size_t(64 << 20));"
-    "print('holds', flush=True); sys.stdin.read()"
-)
 
 
 class NvidiaSmi(unittest.TestCase):
@@ -32,22 +28,24 @@ class NvidiaSmi(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.daemon = harness.Daemon("--set=limits.memory=1GiB")
+        cls.daemon = harness.Daemon("--set=limits.memory=1GiB", device=DEVICE)
         cls.environment = {**os.environ, **cls.daemon.guest_environment("shm")}
 
     @classmethod
     def tearDownClass(cls):
         cls.daemon.stop()
 
-    def said(self, *arguments):
-        """What each release's program says, by the release; none complains."""
-        outputs = {}
-        for release in RELEASES:
-            command = [os.path.join(FOLDER, release), *arguments]
-            done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
-            self.assertEqual((done.returncode, done.stderr), (0, ""), f"{command}: {done.stdout}")
-            outputs[release] = done.stdout
-        return outputs
+    def says(self, release, *arguments, environment=None):
+        """What a release's program says; it does not complain."""
+        command = [os.path.join(FOLDER, release), *arguments]
+        environment = environment or self.environment
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), f"{command}: {done.stdout}")
+        return done.stdout
+
+    def said(self, *arguments, environment=None):
+        """What each says, by the release."""
+        return {release: self.says(release, *arguments, environment=environment) for release in RELEASES}
 
     def test_the_table_shows_the_gpu_and_the_limit(self):
         name = self.daemon.devices()[0]
@@ -65,14 +63,10 @@ class NvidiaSmi(unittest.TestCase):
 
     def test_memory_that_a_program_holds_is_shown(self):
         query = ("--query-gpu=memory.used", "--format=csv,noheader,nounits")
-        with subprocess.Popen(
-            [sys.executable, "-c", HOLDER], env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as holder:
-            self.assertEqual(holder.stdout.readline(), "holds\n")
+        with holder.holding(self.environment) as pid:
             for release, output in self.said(*query).items():
-                self.assertGreaterEqual(int(output), 64, release)
-            self.check_lists(holder.pid)
-            holder.stdin.close()
+                self.assertGreaterEqual(int(output), holder.MIB, release)
+            self.check_lists(pid)
 
     def check_lists(self, pid):
         """The process is in every list, by number, name and memory."""
@@ -101,15 +95,54 @@ class NvidiaSmi(unittest.TestCase):
                 rows = [line for line in output.splitlines() if not line.startswith("#")]
                 self.assertEqual(rows[0].split()[0], "0", (monitor, release))
 
-    def test_persistence_mode_is_refused(self):
-        for release in RELEASES:
-            said = []
-            for mode in "01":
-                command = [os.path.join(FOLDER, release), "-pm", mode]
-                done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
-                said += re.findall("Insufficient Permissions|already", done.stdout)
-            # The mode that the GPU has is no change.
-            self.assertEqual(sorted(said), ["Insufficient Permissions", "already"], release)
+    def test_a_row_of_all_metrics_is_whole(self):
+        for release, output in self.said("dmon", "-c", "1", "-s", "pucvmet").items():
+            heading, _, row = output.splitlines()
+            self.assertEqual(len(row.split()), len(heading.split()) - 1, (release, output))
+
+    def test_every_cpu_is_near(self):
+        for release, output in self.said("topo", "-m").items():
+            # With and without the numbers of memory nodes beside it.
+            self.assertRegex(output, r"(?m)^GPU0\t X \t0[-,0-9]*\t0", release)
+        for release, output in self.said("topo", "-c", "0").items():
+            self.assertRegex(output, r"affinity with CPU 0 are:\s+0", release)
+
+    @unittest.skipIf(DEVICE != "software", "needs two GPUs")
+    def test_two_gpus_are_apart(self):
+        with harness.Daemon("--set=software.devices=2") as daemon:
+            environment = {**os.environ, **daemon.guest_environment("shm")}
+            for release, output in self.said("topo", "-m", environment=environment).items():
+                self.assertRegex(output, r"(?m)^GPU0\t X \tSYS\t", release)
+            for release, output in self.said("topo", "-n", "5", "-i", "0", environment=environment).items():
+                self.assertRegex(output, r"to device\(s\): +1", release)
+
+    def test_no_field_of_a_gpu_is_an_error(self):
+        for release, output in self.said("--help-query-gpu").items():
+            names = re.findall(r'^"([a-z][\w.]+)"', output, re.MULTILINE)
+            self.assertGreater(len(names), 100, release)
+            query = ("--query-gpu=" + ",".join(names), "--format=csv,noheader")
+            values = self.says(release, *query).strip().split(", ")
+            self.assertEqual(len(values), len(names), release)
+            wrong = {name: value for name, value in zip(names, values) if "Error" in value or "Invalid" in value}
+            self.assertEqual(wrong, {}, release)
+
+    @unittest.skipIf(DEVICE == "software", "the software GPU has no sensors")
+    def test_the_limit_of_power_is_shown(self):
+        query = ("--query-gpu=enforced.power.limit", "--format=csv,noheader")
+        for release, output in self.said(*query).items():
+            self.assertRegex(output, r"^\d+\.\d\d W$", release)
+
+    def test_changes_are_refused(self):
+        # nvidia-smi calls some of these a warning, and ends with 0.
+        for words in (("-pm", "1"), ("-rgc",), ("-lgc", "300,500"), ("-c", "3"), ("-caa",), ("-p", "0"), ("-mig", "1")):
+            for release in RELEASES:
+                command = [os.path.join(FOLDER, release), *words]
+                done = subprocess.run(
+                    command, env=self.environment, capture_output=True, text=True, timeout=60, check=False
+                )
+                refused = "Insufficient Permissions|does not have permission|not supported"
+                self.assertRegex(done.stdout, refused, (release, words))
+                self.assertEqual(done.stderr, "", (release, words))
 
 
 UUID = (

@@ -57,7 +57,7 @@ impl Monitor {
             ..
         } = connect_to_ask(config, ordinal)?;
         Ok(Self {
-            link: Link::new(connection, spin),
+            link: Link::for_questions(connection, spin),
             ordinal,
             device_count: welcome.device_count,
         })

@@ -1,4 +1,5 @@
-//! NVML's result codes.
+//! NVML's result codes. Texts that NVIDIA's library is known to return are the same here:
+//! programs print them, and people search for them.
 
 use std::ffi::CStr;
 
@@ -30,27 +31,27 @@ macro_rules! codes {
 }
 
 codes! {
-    SUCCESS = 0 c"success";
-    UNINITIALIZED = 1 c"NVML is not initialized";
-    INVALID_ARGUMENT = 2 c"an argument is invalid";
-    NOT_SUPPORTED = 3 c"not supported";
-    NO_PERMISSION = 4 c"no permission";
-    ALREADY_INITIALIZED = 5 c"NVML is already initialized";
-    NOT_FOUND = 6 c"not found";
-    INSUFFICIENT_SIZE = 7 c"the buffer is too small";
-    INSUFFICIENT_POWER = 8 c"the device lacks external power";
-    DRIVER_NOT_LOADED = 9 c"no driver is loaded: no host of GPUs is reached";
-    TIMEOUT = 10 c"timed out";
-    IRQ_ISSUE = 11 c"the device has a problem with interrupts";
-    LIBRARY_NOT_FOUND = 12 c"the NVML library is not found";
-    FUNCTION_NOT_FOUND = 13 c"this version of NVML lacks the function";
-    CORRUPTED_INFOROM = 14 c"the board's information is corrupted";
-    GPU_IS_LOST = 15 c"the GPU is lost";
-    RESET_REQUIRED = 16 c"the GPU needs a reset";
-    OPERATING_SYSTEM = 17 c"the operating system refuses";
-    LIB_RM_VERSION_MISMATCH = 18 c"driver and library have different versions";
+    SUCCESS = 0 c"Success";
+    UNINITIALIZED = 1 c"Uninitialized";
+    INVALID_ARGUMENT = 2 c"Invalid Argument";
+    NOT_SUPPORTED = 3 c"Not Supported";
+    NO_PERMISSION = 4 c"Insufficient Permissions";
+    ALREADY_INITIALIZED = 5 c"Already Initialized";
+    NOT_FOUND = 6 c"Not Found";
+    INSUFFICIENT_SIZE = 7 c"Insufficient Size";
+    INSUFFICIENT_POWER = 8 c"Insufficient External Power";
+    DRIVER_NOT_LOADED = 9 c"Driver Not Loaded";
+    TIMEOUT = 10 c"Timeout";
+    IRQ_ISSUE = 11 c"Interrupt Request Issue";
+    LIBRARY_NOT_FOUND = 12 c"NVML Shared Library Not Found";
+    FUNCTION_NOT_FOUND = 13 c"Function Not Found";
+    CORRUPTED_INFOROM = 14 c"Corrupted infoROM";
+    GPU_IS_LOST = 15 c"GPU is lost";
+    RESET_REQUIRED = 16 c"GPU requires reset";
+    OPERATING_SYSTEM = 17 c"The operating system has blocked the request.";
+    LIB_RM_VERSION_MISMATCH = 18 c"Driver/library version mismatch";
     IN_USE = 19 c"in use";
-    MEMORY = 20 c"out of memory";
+    MEMORY = 20 c"Insufficient Memory";
     NO_DATA = 21 c"no data";
     VGPU_ECC_NOT_SUPPORTED = 22 c"not available with ECC on a virtual GPU";
     INSUFFICIENT_RESOURCES = 23 c"out of a resource";
@@ -61,7 +62,7 @@ codes! {
     GPU_NOT_FOUND = 28 c"no GPU is found";
     INVALID_STATE = 29 c"not in a state for this";
     RESET_TYPE_NOT_SUPPORTED = 30 c"this kind of reset is not supported";
-    UNKNOWN = 999 c"unknown error";
+    UNKNOWN = 999 c"Unknown Error";
 }
 
 impl From<&Error> for Code {

@@ -22,7 +22,12 @@ impl Management for SoftwareDevice {
 
 fn answer(arch: u32, figure: u32) -> Answer {
     match figure {
-        DRIVER_VERSION | NVML_VERSION => Answer::text(env!("CARGO_PKG_VERSION")),
+        DRIVER_VERSION => Answer::text(env!("CARGO_PKG_VERSION")),
+        // CUDA's major version stands before the driver's.
+        NVML_VERSION => {
+            let cuda = crate::attributes::DRIVER_VERSION / 1000;
+            Answer::text(&format!("{cuda}.{}", env!("CARGO_PKG_VERSION")))
+        }
         ARCHITECTURE => Answer::number(architecture(arch)),
         MEMORY_BUS_WIDTH => Answer::number(BUS_WIDTH.into()),
         // NVML_BRAND_UNKNOWN, one GPU on its board, no display, the default compute mode,

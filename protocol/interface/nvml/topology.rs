@@ -1,13 +1,13 @@
 //! Topology and affinity.
 
-#[refused("describes the host's topology")]
+/// The GPUs that are near a CPU: all of the VM.
 fn nvmlSystemGetTopologyGpuSet(
     cpu_number: c_uint,
-    count: Out<c_uint>,
+    count: *mut c_uint,
     device_array: *mut nvmlDevice_t,
 );
 
-#[refused("describes the host's topology")]
+/// The memory nodes near a GPU: all of the VM.
 fn nvmlDeviceGetMemoryAffinity(
     device: nvmlDevice_t,
     node_set_size: c_uint,
@@ -15,7 +15,7 @@ fn nvmlDeviceGetMemoryAffinity(
     scope: c_uint,
 );
 
-#[refused("describes the host's topology")]
+/// The CPUs in a GPU's node or socket: all of the VM.
 fn nvmlDeviceGetCpuAffinityWithinScope(
     device: nvmlDevice_t,
     cpu_set_size: c_uint,
@@ -23,30 +23,30 @@ fn nvmlDeviceGetCpuAffinityWithinScope(
     scope: c_uint,
 );
 
-#[refused("describes the host's topology")]
+/// The CPUs near a GPU: all of the VM.
 fn nvmlDeviceGetCpuAffinity(device: nvmlDevice_t, cpu_set_size: c_uint, cpu_set: *mut c_ulong);
 
-#[refused("describes the host's topology")]
+/// Has the calling thread run on the CPUs near a GPU.
 fn nvmlDeviceSetCpuAffinity(device: nvmlDevice_t);
 
-#[refused("describes the host's topology")]
+/// Has the calling thread run on any CPU.
 fn nvmlDeviceClearCpuAffinity(device: nvmlDevice_t);
 
 #[refused("describes the host's topology")]
 fn nvmlDeviceGetNumaNodeId(device: nvmlDevice_t, node: Out<c_uint>);
 
-#[refused("describes the host's topology")]
+/// Where the paths to two GPUs meet: nowhere before the CPUs.
 fn nvmlDeviceGetTopologyCommonAncestor(
     device1: nvmlDevice_t,
     device2: nvmlDevice_t,
     path_info: Out<c_uint>,
 );
 
-#[refused("describes the host's topology")]
+/// The GPUs whose paths meet a GPU's at a level.
 fn nvmlDeviceGetTopologyNearestGpus(
     device: nvmlDevice_t,
     level: c_uint,
-    count: Out<c_uint>,
+    count: *mut c_uint,
     device_array: *mut nvmlDevice_t,
 );
 

@@ -59,7 +59,8 @@ fn parts(parameters: &[Parameter], limits: &[u32]) -> Vec<Part> {
 
 /// The guest's functions: each asks the host (`super::ask`, `super::ask_text`)
 /// under `super::guard` and writes the answer where it belongs
-/// (`super::scatter`, `super::put_text`).
+/// (`super::scatter`, `super::put_text`). A null pointer is refused last: NVIDIA's
+/// library says NOT_SUPPORTED first, and nvidia-smi passes null to find out.
 #[must_use]
 pub fn figures<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type) -> TokenStream {
     let mut code = TokenStream::new();
@@ -71,7 +72,6 @@ pub fn figures<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type)
         let parameters = &function.parameters;
         let names: Vec<Ident> = parameters.iter().map(|p| identifier(&p.name)).collect();
         let types = parameters.iter().map(|p| c_type(&p.kind));
-        let mut checks = TokenStream::new();
         let mut arguments = Vec::new();
         let mut device = quote!(super::first()?);
         let (mut puts, mut place, mut text) = (TokenStream::new(), 0_usize, false);
@@ -80,16 +80,12 @@ pub fn figures<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type)
                 Part::Device => device = quote!(super::device(#name)?),
                 Part::In(_) => arguments.push(quote!(#name)),
                 Part::Out(count) => {
-                    checks.extend(quote!(super::present(#name)?;));
                     // SAFETY: of the generated code: the caller vouches for the
-                    // pointer, which `present` found not to be null.
+                    // pointer, which may be null.
                     puts.extend(quote!(unsafe { super::scatter(#name, &answer, #place) }?;));
                     place += count;
                 }
-                Part::Text => {
-                    text = true;
-                    checks.extend(quote!(super::present(#name)?;));
-                }
+                Part::Text => text = true,
                 Part::Length => {}
             }
         }
@@ -121,7 +117,6 @@ pub fn figures<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type)
                 pub unsafe extern "C" fn #exported(#(#names: #types),*) -> #result {
                     super::guard(|| {
                         let device = #device;
-                        #checks
                         #body
                     })
                 }

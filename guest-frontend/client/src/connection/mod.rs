@@ -158,14 +158,18 @@ fn encoded<'a, C: WireCall<'a>, R>(call: &C, send: impl FnOnce(&[&[u8]]) -> R) -
 }
 
 impl Link {
-    /// A link over `connection`. A thread that waits while another one reads spins
-    /// for `spin` before it sleeps.
+    /// A link over `connection` for questions. A thread that waits while another one
+    /// reads spins for `spin` before it sleeps. Its end is not printed: whoever asks
+    /// opens another, and the programs that ask are monitors, which draw on terminals.
     #[must_use]
-    pub fn new(connection: Connection, spin: Duration) -> Self {
-        Self::with_recovery(connection, spin, None)
+    pub fn for_questions(connection: Connection, spin: Duration) -> Self {
+        Self {
+            state: LinkState::connected(false),
+            ..Self::with_recovery(connection, spin, None)
+        }
     }
 
-    /// The same, with `recovery` to reconnect.
+    /// The link of a session, with `recovery` to reconnect.
     pub(crate) fn with_recovery(
         connection: Connection,
         spin: Duration,
@@ -194,7 +198,7 @@ impl Link {
             recovery,
             slots: Arc::new(Slots::new()),
             parked: Mutex::new(Vec::new()),
-            state: LinkState::connected(),
+            state: LinkState::connected(true),
             sticky: AtomicU32::new(0),
             heard: Heard::default(),
             spin,
@@ -543,14 +547,16 @@ impl Link {
         self.end(LOST, &crate::error::chain(error))
     }
 
-    /// Ends the session with `status`, and prints the reason once.
+    /// Ends the link with `status`; of a session, prints the reason once.
     pub(crate) fn end(&self, status: Status, why: &str) -> Status {
         match self.state.end(status) {
             Ok(()) => {
-                eprintln!(
-                    "paragpu: the session with the GPU's host is over: {why}; \
-                     every further CUDA call fails. Look at the host's log (journalctl -u paragpud)."
-                );
+                if self.state.is_announced() {
+                    eprintln!(
+                        "paragpu: the session with the GPU's host is over: {why}; \
+                         every further CUDA call fails. Look at the host's log (journalctl -u paragpud)."
+                    );
+                }
                 self.sender().close();
                 for slot in self.slots.all() {
                     slot.lose();

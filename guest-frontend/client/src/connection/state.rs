@@ -66,21 +66,33 @@ impl State {
 
 /// The state, which every call checks without a lock.
 #[derive(Debug)]
-pub(super) struct LinkState(AtomicU32);
+pub(super) struct LinkState {
+    number: AtomicU32,
+    /// Its end is printed.
+    announced: bool,
+}
 
 impl LinkState {
-    pub(super) const fn connected() -> Self {
-        Self(AtomicU32::new(CONNECTED))
+    /// Of a link whose end is printed if `announced`.
+    pub(super) const fn connected(announced: bool) -> Self {
+        Self {
+            number: AtomicU32::new(CONNECTED),
+            announced,
+        }
+    }
+
+    pub(super) const fn is_announced(&self) -> bool {
+        self.announced
     }
 
     pub(super) fn get(&self) -> State {
-        State::of(self.0.load(Ordering::Acquire))
+        State::of(self.number.load(Ordering::Acquire))
     }
 
     /// Success unless the link has ended. A relaxed load is enough: a call that
     /// sees the end late finds its sender closed.
     pub(super) fn check(&self) -> Result<()> {
-        match self.0.load(Ordering::Relaxed) {
+        match self.number.load(Ordering::Relaxed) {
             number if number & ENDED == 0 => Ok(()),
             ended => Err(Status(ended & !ENDED)),
         }
@@ -145,7 +157,7 @@ impl LinkState {
 
     fn try_change(&self, to: impl Fn(State) -> Option<State>) -> Result<(), State> {
         let to = |number| to(State::of(number)).map(State::number);
-        self.0
+        self.number
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, to)
             .map(|_| ())
             .map_err(State::of)
@@ -158,7 +170,7 @@ mod tests {
 
     #[test]
     fn an_end_is_final() {
-        let state = LinkState::connected();
+        let state = LinkState::connected(true);
         assert_eq!(state.end(Status::LAUNCH_FAILED), Ok(()));
         state.order_move();
         state.begin_reconnecting();
@@ -170,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_move_that_is_ordered_while_reconnecting_is_made_after() {
-        let state = LinkState::connected();
+        let state = LinkState::connected(true);
         state.begin_reconnecting();
         state.order_move();
         assert_eq!(state.get(), State::Reconnecting);

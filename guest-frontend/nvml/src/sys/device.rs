@@ -19,7 +19,8 @@ const UUID_BYTES: c_uint = 2;
 /// The address of a device's byte is its handle.
 static HANDLES: [u8; MAX_DEVICES as usize] = [0; MAX_DEVICES as usize];
 
-fn handle(ordinal: u32) -> Result<nvmlDevice_t> {
+/// The handle of a device.
+pub(crate) fn handle(ordinal: u32) -> Result<nvmlDevice_t> {
     let byte = HANDLES.get(ordinal as usize);
     let byte = byte.ok_or(Code::INVALID_ARGUMENT)?;
     Ok(std::ptr::from_ref(byte).cast_mut().cast())
@@ -102,18 +103,23 @@ pub(crate) fn nvmlDeviceGetHandleByUUIDV(
     device.put(found?)
 }
 
+/// The ordinal of the device at an address on the bus.
+pub(crate) fn by_bus_id(id: &str) -> Result<u32> {
+    let wanted = pcie::PciAddress::parse(id).ok_or(Code::INVALID_ARGUMENT)?;
+    for ordinal in 0..devices().count()? {
+        if pcie::place(ordinal)? == wanted {
+            return Ok(ordinal);
+        }
+    }
+    Err(Code::NOT_FOUND)
+}
+
 pub(crate) fn nvmlDeviceGetHandleByPciBusId_v2(
     id: Text<'_>,
     device: Out<'_, nvmlDevice_t>,
 ) -> Result {
-    let (wanted, device) = (pcie::PciAddress::parse(id.get()?), device.present()?);
-    let wanted = wanted.ok_or(Code::INVALID_ARGUMENT)?;
-    for ordinal in 0..devices().count()? {
-        if pcie::place(ordinal)? == wanted {
-            return device.put(handle(ordinal)?);
-        }
-    }
-    Err(Code::NOT_FOUND)
+    let (id, device) = (id.get()?, device.present()?);
+    device.put(handle(by_bus_id(id)?)?)
 }
 
 /// # Safety

@@ -1,17 +1,17 @@
 //! The table of functions without names that nvidia-smi asks NVML for.
 //!
 //! What is known of it was learnt by watching arguments and results of native
-//! runs of nvidia-smi 535, 550 and 580 beside NVML 580.159 (tests/nvml/watch.c).
-//! Slots whose meaning that showed are answered. The others return
-//! NOT_SUPPORTED, which nvidia-smi shows as "N/A"; those that it was never seen
-//! to call name themselves once on standard error.
+//! runs of nvidia-smi 535, 550 and 580 beside NVML 580.159 (tests/nvml/watch.c), and of
+//! slot 23 by what nvidia-smi prints for a result. Slots whose meaning that showed are
+//! answered. The others return NOT_SUPPORTED, which nvidia-smi shows as "N/A", without
+//! a word: a line on standard error would stand in the middle of a monitor's row.
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::boundary::{Boundary, Text};
 use super::types::{nvmlDevice_t, nvmlReturn_t};
-use super::{device, guard, guard_before_init, pcie, process, put_list};
+use super::{device, exports, guard, guard_before_init, pcie, process, put, put_list};
 use crate::code::{Code, Result};
 
 /// The table's identifier.
@@ -21,11 +21,6 @@ const ID: [u8; 16] = [
 /// Its words: the first is its size in bytes, the others are functions.
 const WORDS: usize = 270;
 
-/// Slots that nvidia-smi calls without which it goes on. Natively 230 returns
-/// NOT_SUPPORTED; 231 is a part number of the board; the others' results have no
-/// name. 226, 240 and 242 are asked only where others are not supported.
-const KNOWN: [usize; 11] = [165, 209, 226, 230, 231, 232, 237, 240, 242, 243, 249];
-
 /// A word of the table.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
@@ -34,24 +29,13 @@ struct Word(*const c_void);
 // SAFETY: a number, or the address of a function.
 unsafe impl Sync for Word {}
 
-/// `unserved` for each number, ten at a time.
-macro_rules! tens {
-    ($( $ten:literal )*) => {
-        [$(
-            tens!(@ $ten 0), tens!(@ $ten 1), tens!(@ $ten 2), tens!(@ $ten 3), tens!(@ $ten 4),
-            tens!(@ $ten 5), tens!(@ $ten 6), tens!(@ $ten 7), tens!(@ $ten 8), tens!(@ $ten 9),
-        )*]
-    };
-    (@ $ten:literal $one:literal) => {
-        Word(unserved::<{ $ten * 10 + $one }> as *const c_void)
-    };
-}
-
 static TABLE: [Word; WORDS] = {
-    let mut table = tens!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26);
+    let mut table = [Word(unserved as *const c_void); WORDS];
     table[0] = Word(ptr::without_provenance(WORDS * size_of::<Word>()));
+    table[23] = Word(ancestor as *const c_void);
     table[26] = Word(log as *const c_void);
     table[72] = Word(is_there as *const c_void);
+    table[108] = Word(enforced_power_limit as *const c_void);
     table[213] = Word(compute_processes as *const c_void);
     table[214] = Word(no_processes as *const c_void);
     table[215] = Word(no_processes as *const c_void);
@@ -83,16 +67,42 @@ pub unsafe extern "C" fn nvmlInternalGetExportTable(
 }
 
 /// A function that is not served.
-extern "C" fn unserved<const SLOT: usize>() -> nvmlReturn_t {
-    // One for all instances of this function.
-    static SAID: [AtomicBool; WORDS] = [const { AtomicBool::new(false) }; WORDS];
-    guard_before_init(|| {
-        let said = SAID.get(SLOT).ok_or(Code::NOT_SUPPORTED)?;
-        if !KNOWN.contains(&SLOT) && !said.swap(true, Ordering::Relaxed) {
-            eprintln!("paragpu: not supported: function {SLOT} of NVML's private table");
+extern "C" fn unserved() -> nvmlReturn_t {
+    Code::NOT_SUPPORTED.0
+}
+
+/// Where the paths of two devices meet, given by their addresses on the bus, for
+/// `topo -m`: from 0, one bridge, to 4, another memory node; links of NVLink follow.
+///
+/// # Safety
+/// `one` and `other` are null or texts, `place` is null or writable.
+unsafe extern "C" fn ancestor(
+    one: *const c_char,
+    other: *const c_char,
+    place: *mut c_uint,
+) -> nvmlReturn_t {
+    const OTHER_NODE: c_uint = 4;
+    guard(|| {
+        for id in [one, other] {
+            // SAFETY: as the caller promises.
+            let id: Text<'_> = unsafe { Boundary::take(id) };
+            device::by_bus_id(id.get()?)?;
         }
-        Err(Code::NOT_SUPPORTED)
+        // SAFETY: as the caller promises.
+        unsafe { put(place, OTHER_NODE) }
     })
+}
+
+/// nvmlDeviceGetEnforcedPowerLimit, which --query-gpu asks for here.
+///
+/// # Safety
+/// `place` is null or writable.
+unsafe extern "C" fn enforced_power_limit(
+    handle: nvmlDevice_t,
+    place: *mut c_uint,
+) -> nvmlReturn_t {
+    // SAFETY: as the caller promises.
+    unsafe { exports::nvmlDeviceGetEnforcedPowerLimit(handle, place) }
 }
 
 /// Is given each line that nvidia-smi prints, after it was printed: a format, the

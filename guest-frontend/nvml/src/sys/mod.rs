@@ -42,7 +42,7 @@ pub mod numbers {
 // is what every exported function asks for.
 #[allow(missing_docs, unused_unsafe, clippy::undocumented_unsafe_blocks)]
 pub mod exports {
-    use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
+    use std::ffi::{c_char, c_int, c_uint, c_ulong, c_ulonglong};
 
     use super::boundary::Boundary;
     use super::types::*;

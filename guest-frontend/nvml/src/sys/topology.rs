@@ -1,10 +1,14 @@
-//! How GPUs reach each other.
+//! How GPUs reach each other, CPUs and memory.
+//!
+//! A guest knows nothing of the paths on its host. Of the VM's CPUs and memory none is
+//! nearer to a GPU than another, and two GPUs are as far apart as NVML can say.
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::{c_int, c_uint, c_ulong};
+use std::fs;
 
 use super::boundary::Out;
-use super::device;
 use super::types::nvmlDevice_t;
+use super::{device, init, present, put};
 use crate::code::{Code, Result};
 
 /// NVML_P2P_CAPS_INDEX_UNKNOWN: what can be asked for lies before.
@@ -12,6 +16,196 @@ const INDICES: c_uint = 5;
 /// NVML_P2P_STATUS_OK and _NOT_SUPPORTED.
 const REACHED: c_uint = 0;
 const NOT_REACHED: c_uint = 5;
+/// NVML_AFFINITY_SCOPE_NODE and _SOCKET.
+const SCOPES: c_uint = 2;
+/// NVML_TOPOLOGY_INTERNAL and _SYSTEM, the nearest level and the farthest.
+const INTERNAL: c_uint = 0;
+const SYSTEM: c_uint = 50;
+/// Levels are so far apart.
+const STEP: c_uint = 10;
+
+/// Numbers of a list as the kernel writes it, such as `0-3,8`.
+fn numbers(list: &str) -> impl Iterator<Item = usize> {
+    let ranges = list.trim().split(',').filter_map(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse().ok()?..=last.parse().ok()?)
+    });
+    ranges.flatten()
+}
+
+/// The numbers of the machine's CPUs ("cpu") or memory nodes ("node"). A kernel without
+/// memory nodes does not list them, and has one.
+fn online(kind: &str) -> Vec<usize> {
+    let list = fs::read_to_string(format!("/sys/devices/system/{kind}/online"));
+    numbers(list.as_deref().unwrap_or("0")).collect()
+}
+
+/// Bits of a set's word.
+const BITS: usize = c_ulong::BITS as usize;
+
+/// A set of so many words, without what does not fit.
+fn set_of(members: &[usize], words: usize) -> Vec<c_ulong> {
+    let mut set = vec![0; words];
+    for member in members {
+        if let Some(word) = set.get_mut(member / BITS) {
+            *word |= 1 << (member % BITS);
+        }
+    }
+    set
+}
+
+/// # Safety
+/// `place` is null or writable for `words` words.
+unsafe fn put_set(place: *mut c_ulong, words: c_uint, kind: &str) -> Result {
+    /// No machine has more.
+    const MOST: usize = 1 << 16;
+    present(place)?;
+    let room = words as usize;
+    if room == 0 {
+        return Err(Code::INVALID_ARGUMENT);
+    }
+    for (index, word) in set_of(&online(kind), room.min(MOST))
+        .into_iter()
+        .enumerate()
+    {
+        // SAFETY: not null, so the caller's promise holds.
+        unsafe { place.add(index).write(word) };
+    }
+    Ok(())
+}
+
+fn scope(scope: c_uint) -> Result {
+    (scope < SCOPES).then_some(()).ok_or(Code::INVALID_ARGUMENT)
+}
+
+/// # Safety
+/// As NVML's manual says for nvmlDeviceGetCpuAffinity.
+pub(crate) unsafe fn nvmlDeviceGetCpuAffinity(
+    handle: nvmlDevice_t,
+    words: c_uint,
+    set: *mut c_ulong,
+) -> Result {
+    device(handle)?;
+    // SAFETY: the caller keeps to NVML's manual.
+    unsafe { put_set(set, words, "cpu") }
+}
+
+/// # Safety
+/// As NVML's manual says for nvmlDeviceGetCpuAffinityWithinScope.
+pub(crate) unsafe fn nvmlDeviceGetCpuAffinityWithinScope(
+    handle: nvmlDevice_t,
+    words: c_uint,
+    set: *mut c_ulong,
+    within: c_uint,
+) -> Result {
+    device(handle)?;
+    scope(within)?;
+    // SAFETY: the caller keeps to NVML's manual.
+    unsafe { put_set(set, words, "cpu") }
+}
+
+/// # Safety
+/// As NVML's manual says for nvmlDeviceGetMemoryAffinity.
+pub(crate) unsafe fn nvmlDeviceGetMemoryAffinity(
+    handle: nvmlDevice_t,
+    words: c_uint,
+    set: *mut c_ulong,
+    within: c_uint,
+) -> Result {
+    device(handle)?;
+    scope(within)?;
+    // SAFETY: the caller keeps to NVML's manual.
+    unsafe { put_set(set, words, "node") }
+}
+
+/// Has the calling thread run on any CPU: each is as near as the others.
+pub(crate) fn nvmlDeviceSetCpuAffinity(handle: nvmlDevice_t) -> Result {
+    device(handle)?;
+    let cpus = online("cpu");
+    let words = cpus.iter().max().map_or(1, |last| last / BITS + 1);
+    let set = set_of(&cpus, words);
+    // SAFETY: the kernel reads as many bytes as are there.
+    let got = unsafe { libc::sched_setaffinity(0, size_of_val(&*set), set.as_ptr().cast()) };
+    (got == 0).then_some(()).ok_or(Code::UNKNOWN)
+}
+
+pub(crate) fn nvmlDeviceClearCpuAffinity(handle: nvmlDevice_t) -> Result {
+    nvmlDeviceSetCpuAffinity(handle)
+}
+
+/// Where the paths to two devices meet.
+fn ancestor(one: u32, other: u32) -> c_uint {
+    if one == other { INTERNAL } else { SYSTEM }
+}
+
+pub(crate) fn nvmlDeviceGetTopologyCommonAncestor(
+    one: nvmlDevice_t,
+    other: nvmlDevice_t,
+    path: Out<'_, c_uint>,
+) -> Result {
+    path.put(ancestor(device(one)?, device(other)?))
+}
+
+/// Writes handles as these two functions do: with `count` 0 only how many there are.
+///
+/// # Safety
+/// `count` is null or a readable and writable word; `place` is null or writable for as
+/// many handles as it says.
+unsafe fn put_handles(
+    place: *mut nvmlDevice_t,
+    count: *mut c_uint,
+    ordinals: impl Iterator<Item = u32>,
+) -> Result {
+    present(count)?;
+    // SAFETY: not null, so the caller's promise holds.
+    let room = unsafe { count.read() } as usize;
+    let handles = ordinals.map(device::handle).collect::<Result<Vec<_>>>()?;
+    let given = match room {
+        0 => handles.len(),
+        _ => handles.len().min(room),
+    };
+    if room > 0 {
+        for (index, handle) in handles.into_iter().take(given).enumerate() {
+            present(place)?;
+            // SAFETY: there is room for them.
+            unsafe { place.add(index).write(handle) };
+        }
+    }
+    // SAFETY: as above.
+    unsafe { put(count, c_uint::try_from(given).unwrap_or(0)) }
+}
+
+/// # Safety
+/// As NVML's manual says for nvmlDeviceGetTopologyNearestGpus.
+pub(crate) unsafe fn nvmlDeviceGetTopologyNearestGpus(
+    handle: nvmlDevice_t,
+    level: c_uint,
+    count: *mut c_uint,
+    place: *mut nvmlDevice_t,
+) -> Result {
+    let ordinal = device(handle)?;
+    if level > SYSTEM || !level.is_multiple_of(STEP) {
+        return Err(Code::INVALID_ARGUMENT);
+    }
+    let others = (0..init::devices().count()?).filter(|other| *other != ordinal);
+    let near = others.filter(|other| ancestor(ordinal, *other) == level);
+    // SAFETY: the caller keeps to NVML's manual.
+    unsafe { put_handles(place, count, near) }
+}
+
+/// # Safety
+/// As NVML's manual says for nvmlSystemGetTopologyGpuSet.
+pub(crate) unsafe fn nvmlSystemGetTopologyGpuSet(
+    cpu: c_uint,
+    count: *mut c_uint,
+    place: *mut nvmlDevice_t,
+) -> Result {
+    if !online("cpu").contains(&(cpu as usize)) {
+        return Err(Code::INVALID_ARGUMENT);
+    }
+    // SAFETY: the caller keeps to NVML's manual.
+    unsafe { put_handles(place, count, 0..init::devices().count()?) }
+}
 
 pub(crate) fn nvmlDeviceGetP2PStatus(
     one: nvmlDevice_t,
@@ -32,4 +226,23 @@ pub(crate) fn nvmlDeviceOnSameBoard(
     same: Out<'_, c_int>,
 ) -> Result {
     same.put(c_int::from(device(one)? == device(other)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_read_as_the_kernel_writes_it() {
+        let read = |list| numbers(list).collect::<Vec<_>>();
+        assert_eq!(read("0\n"), [0]);
+        assert_eq!(read("0-2,5,7-8\n"), [0, 1, 2, 5, 7, 8]);
+        assert_eq!(read("\n"), [0; 0]);
+    }
+
+    #[test]
+    fn a_set_leaves_out_what_does_not_fit() {
+        assert_eq!(set_of(&[0, 1, 63, 64, 200], 2), [1 << 63 | 3, 1]);
+        assert_eq!(set_of(&[], 1), [0]);
+    }
 }
