@@ -40,8 +40,10 @@ global:
 scrape_configs:
 - job_name: paragpu
   static_configs:
-  - targets: [{targets}]
+{targets}
 """
+# A host under its own name, which the dashboard shows as `instance`.
+TARGET = "  - targets: [{address}:{port}]\n    labels: {{instance: {host}}}"
 # Run beside Prometheus: asks it, in its network.
 ASK = """
 import json, sys, urllib.parse, urllib.request
@@ -61,6 +63,7 @@ print(json.dumps(answers))
 UNITS = {
     "short": ("", 1, 1000),
     "percentunit": ("%", 100, 1e9),
+    "percent": ("%", 1, 1e9),
     "mbytes": ("iB", 1 << 20, 1024),
     "bytes": ("iB", 1, 1024),
     "Bps": ("B/s", 1, 1000),
@@ -97,7 +100,7 @@ def scrape(cluster):
     """Starts Prometheus on the controller's machine."""
     for host in cluster.hosts:
         cluster.processes[host + "proxy"] = cluster.start(host, sys.executable, "-c", PROXY, cluster.addresses[host], str(PORT))
-    targets = ", ".join(f'"{cluster.addresses[host]}:{PORT}"' for host in cluster.hosts)
+    targets = "\n".join(TARGET.format(address=cluster.addresses[host], port=PORT, host=host) for host in cluster.hosts)
     cluster.write("prometheus.yml", SCRAPES.format(targets=targets))
     options = [f"--config.file={cluster.folder}/prometheus.yml", f"--storage.tsdb.path={cluster.folder}/series"]
     cluster.processes["prometheus"] = cluster.start("ctl", "prometheus", *options, "--web.listen-address=127.0.0.1:9090")

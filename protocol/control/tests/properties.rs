@@ -136,8 +136,13 @@ fn to_worker() -> impl Strategy<Value = ToWorker> {
 }
 
 fn counters() -> impl Strategy<Value = Counters> {
-    (any::<[u64; 10]>(), any::<bool>(), any::<[u64; LATENCIES]>()).prop_map(
-        |(numbers, busy, latency)| Counters {
+    (
+        any::<[u64; 10]>(),
+        any::<bool>(),
+        any::<Option<u32>>(),
+        any::<[u64; LATENCIES]>(),
+    )
+        .prop_map(|(numbers, busy, gpu_percent, latency)| Counters {
             calls: numbers[0],
             posted: numbers[1],
             synchronous: numbers[2],
@@ -149,9 +154,9 @@ fn counters() -> impl Strategy<Value = Counters> {
             waited: numbers[8],
             shadow_memory: numbers[9],
             busy,
+            gpu_percent,
             latency,
-        },
-    )
+        })
 }
 
 fn report() -> impl Strategy<Value = Report> {
