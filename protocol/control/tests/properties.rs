@@ -240,6 +240,8 @@ fn request() -> impl Strategy<Value = Request> {
         ),
         path().prop_map(|directory| Request::Restore { directory }),
         order.prop_map(Request::Migrate),
+        (text(), any::<Option<u64>>())
+            .prop_map(|(to, most_pause_ms)| Request::Carry { to, most_pause_ms }),
         (
             any::<Option<u64>>(),
             proptest::option::of(text()),

@@ -9,7 +9,8 @@ use paragpu_control::worker::{Route, Step};
 
 use super::order::Outcome;
 
-/// Time limit from the stop of the first of several sessions to the commit of all.
+/// Time limit from the stop of the first of several sessions to the commit of all, if
+/// the order has none.
 const TOGETHER: Duration = Duration::from_secs(80);
 
 /// The destination of a session that left.
@@ -28,6 +29,8 @@ pub(super) struct Migration {
     /// Those still in progress, by key of the worker.
     pub(super) members: BTreeMap<u64, Member>,
     pub(super) stage: Stage,
+    /// Why all stay, if the time from the stop to the commit was over.
+    pub(super) overdue: Option<String>,
     pub(super) over: Vec<Moved>,
 }
 
@@ -45,7 +48,7 @@ pub(super) struct Member {
 ///            all are Copied:           all are Complete:
 ///            one byte to `stop`        one byte to `commit`
 ///   Copying ─────────────────► Stopping ─────────────────► Committed
-///      │ one cannot move          │ one cannot move, or TOGETHER is over:
+///      │ one cannot move          │ one cannot move, or the time is over:
 ///      │                          │ `commit` closes without a byte
 ///      └────────► Staying ◄───────┘
 /// ```
@@ -58,9 +61,18 @@ pub(super) enum Stage {
     /// Each moves on its own, and there are no gates.
     Alone,
     /// Memory is copied while the programs run.
-    Copying { stop: OwnedFd, commit: OwnedFd },
+    Copying {
+        stop: OwnedFd,
+        commit: OwnedFd,
+        /// Time limit from the stop to the commit.
+        pause: Duration,
+    },
     /// The programs are stopped, and the rest is sent.
-    Stopping { commit: OwnedFd, deadline: Instant },
+    Stopping {
+        commit: OwnedFd,
+        pause: Duration,
+        deadline: Instant,
+    },
     /// The destination owns the sessions.
     Committed,
     /// The sessions stay here.
@@ -75,15 +87,29 @@ impl Stage {
         }
     }
 
+    /// The first stage of sessions that move together.
+    pub(super) fn together(stop: OwnedFd, commit: OwnedFd, most_pause_ms: Option<u64>) -> Self {
+        Self::Copying {
+            stop,
+            commit,
+            pause: most_pause_ms.map_or(TOGETHER, Duration::from_millis),
+        }
+    }
+
     /// The next stage, if all members have reached `step`.
     pub(super) fn advance(self, step: Option<Step>) -> Self {
         // One byte always fits into an empty pipe.
         let open = |gate: &OwnedFd| matches!(rustix::io::write(gate, &[1]), Ok(1));
         match self {
-            Self::Copying { stop, commit } if step >= Some(Step::Copied) => match open(&stop) {
+            Self::Copying {
+                stop,
+                commit,
+                pause,
+            } if step >= Some(Step::Copied) => match open(&stop) {
                 true => Self::Stopping {
                     commit,
-                    deadline: Instant::now() + TOGETHER,
+                    pause,
+                    deadline: Instant::now() + pause.min(TOGETHER),
                 },
                 false => Self::Staying,
             },
@@ -99,6 +125,19 @@ impl Stage {
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self {
             Self::Stopping { deadline, .. } => Some(*deadline),
+            _ => None,
+        }
+    }
+
+    /// One sentence, if the deadline for all to be complete is over.
+    pub(super) fn overdue(&self, now: Instant) -> Option<String> {
+        match self {
+            Self::Stopping {
+                pause, deadline, ..
+            } if *deadline <= now => Some(format!(
+                "its programs would have paused for longer than {} ms",
+                pause.as_millis()
+            )),
             _ => None,
         }
     }
@@ -118,5 +157,30 @@ impl Member {
             error,
             figures,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::pipe::{PipeFlags, pipe_with};
+
+    use super::*;
+
+    #[test]
+    fn sessions_stay_if_their_pause_takes_too_long() {
+        let pipe = || pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let ((_stops, stop), (_commits, commit)) = (pipe(), pipe());
+        let stage = Stage::together(stop, commit, Some(20));
+        let late = Instant::now() + Duration::from_secs(1);
+        assert_eq!(stage.overdue(late), None, "the programs run");
+        let stage = stage.advance(Some(Step::Copied));
+        assert_eq!(stage.overdue(Instant::now()), None);
+        let reason = stage.overdue(late).unwrap();
+        assert_eq!(
+            reason,
+            "its programs would have paused for longer than 20 ms"
+        );
+        assert!(stage.deadline().is_some_and(|deadline| deadline < late));
+        assert_eq!(stage.advance(Some(Step::Complete)).overdue(late), None);
     }
 }
