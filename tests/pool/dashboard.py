@@ -51,11 +51,13 @@ answers = []
 for query in json.load(sys.stdin):
     url = "http://127.0.0.1:9090/api/v1/" + query.pop("path") + "?" + urllib.parse.urlencode(query)
     try:
-        with urllib.request.urlopen(url, timeout=30) as answer:
-            answers.append(json.load(answer))
-    except urllib.error.HTTPError as error:
-        answers.append(json.load(error))
-    except OSError as error:
+        try:
+            answer = urllib.request.urlopen(url, timeout=30)
+        except urllib.error.HTTPError as error:
+            answer = error
+        answers.append(json.load(answer))
+    except (OSError, ValueError) as error:
+        # While it starts, Prometheus answers with words.
         answers.append({"status": "error", "error": str(error)})
 print(json.dumps(answers))
 """
