@@ -316,7 +316,7 @@ test-images: images programs ## boot the images in VMs, run programs there; inst
 	done
 	cd tests && python3 -m unittest -v images.test_images
 
-PACKAGES_POOL := $(PACKAGES_BUILD) slurmctld slurmd slurm-client munge iproute2 faketime
+PACKAGES_POOL := $(PACKAGES_BUILD) slurmctld slurmd slurm-client slurmdbd mariadb-server-core munge iproute2 faketime
 POOL_CRATES := daemon worker cli cuda
 POOL_ENVIRONMENT := PARAGPU_TEST_BINARIES=$(CURDIR)/target/release PARAGPU_TEST_LIBRARIES=$(CURDIR)/out/lib
 .PHONY: test-pool

@@ -1,10 +1,13 @@
 """Sessions that share a GPU's time: by weight, up to a cap, by priority."""
 
+import json
 import subprocess
 import time
 import unittest
+import urllib.request
 
 import harness
+from pool.cluster import eventually
 from pool.programs import BATCH, Program, share, turns
 
 # A kernel of about a millisecond on the software GPU.
@@ -14,8 +17,8 @@ ROUNDS = 20_000
 class Shares(unittest.TestCase):
     """Each test has a daemon of its own."""
 
-    def daemon(self):
-        return self.enterContext(harness.Daemon("--set", "software.memory=64MiB", "--set", "pool.warm=4"))
+    def daemon(self, *options):
+        return self.enterContext(harness.Daemon("--set", "software.memory=64MiB", "--set", "pool.warm=4", *options))
 
     def programs(self, daemon, *rounds):
         programs = [Program(daemon, one) for one in rounds]
@@ -62,6 +65,35 @@ class Shares(unittest.TestCase):
             programs[1].reach(programs[1].kernels + 10 * BATCH)
         more = [turns(daemon)[program.number]["seconds"] - then for program, then in zip(programs, used)]
         self.assertGreater(more[1] / sum(more), 0.8)
+
+    def test_top_and_metrics_show_shares_and_what_is_used(self):
+        daemon = self.daemon("--set", "metrics.listen=127.0.0.1:0", "--set", "software.threads=1")
+        busy, idle = self.programs(daemon, ROUNDS, ROUNDS)
+        for program, options in ((busy, ("--weight", 7, "--cap", 60)), (idle, ("--priority", 2))):
+            share(daemon, program.number, *options)
+        busy.start()
+
+        def told():
+            with urllib.request.urlopen(f"http://{daemon.addresses['metrics']}/metrics", timeout=20) as answer:
+                lines = [line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if not line.startswith("#")]
+            return {name: float(value) for name, value in lines}
+
+        def one(metrics, name, label=""):
+            (value,) = (value for of, value in metrics.items() if of.startswith(name + "{") and label in of)
+            return value
+
+        told()
+        eventually(lambda: one(told(), "DCGM_FI_DEV_GPU_UTIL") > 0, "the busy program's use is told")
+        metrics = told()
+        self.assertEqual(one(metrics, "paragpu_turn_weight", f'session="{busy.number}"'), 7)
+        self.assertEqual(one(metrics, "paragpu_turn_weight", f'session="{idle.number}"'), 100)
+        self.assertLessEqual(one(metrics, "DCGM_FI_DEV_GPU_UTIL"), 100)
+        self.assertEqual(one(metrics, "DCGM_FI_DEV_GPU_UTIL"), min(100, one(metrics, "paragpu_gpu_percent")))
+        command = [harness.binary("paragpu"), "--control", daemon.control, "top", "--once", "--interval", "0.3", "-o", "json"]
+        view = json.loads(subprocess.check_output(command, timeout=20))
+        shares = {session["session"]: session["share"] for session in view["sessions"]}
+        self.assertEqual(shares[busy.number], {"weight": 7, "cap": 60, "priority": 0})
+        self.assertEqual(shares[idle.number], {"weight": 100, "cap": 100, "priority": 2})
 
     def test_without_shares_nobody_takes_turns(self):
         daemon = self.daemon()

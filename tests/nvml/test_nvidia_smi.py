@@ -140,7 +140,7 @@ class NvidiaSmi(unittest.TestCase):
                 done = subprocess.run(
                     command, env=self.environment, capture_output=True, text=True, timeout=60, check=False
                 )
-                refused = "Insufficient Permissions|does not have permission|not supported"
+                refused = "Insufficient Permissions|does not have permission|not supported|already"
                 self.assertRegex(done.stdout, refused, (release, words))
                 self.assertEqual(done.stderr, "", (release, words))
 

@@ -58,6 +58,25 @@ Epilog={folder}/epilog.sh
 {nodes}
 PartitionName=pool Nodes=ALL Default=YES State=UP MaxTime=INFINITE
 """
+# Slurm's accounting, if it is installed.
+ACCOUNTED = """
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost={address}
+AccountingStoragePass={folder}/munge.sock
+AccountingStorageTRES=gres/gpu,gres/shard
+"""
+ACCOUNTS = """
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.sock
+DbdHost=ctl
+DbdAddr={address}
+SlurmUser=root
+PidFile={folder}/slurmdbd.pid
+LogFile={folder}/slurmdbd.log
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StorageUser=root
+"""
 # A GPU host without an engine, and what Slurm adds.
 HOST = """
 [daemon]
@@ -184,9 +203,11 @@ class Program:
 class Cluster:
     """The machines. Its context ends them."""
 
-    def __init__(self, hosts=3, clients=2, metrics=None):
-        """With a port for `metrics`, leases share GPUs' time by their memory, too."""
+    def __init__(self, hosts=3, clients=2, metrics=None, accounting=False):
+        """With a port for `metrics`, leases share GPUs' time by their memory, too. With
+        `accounting`, Slurm records jobs in a database, if both are installed."""
         self.metrics = metrics
+        self.accounting = accounting and all(map(shutil.which, ("slurmdbd", "mariadbd")))
         self.folder = tempfile.mkdtemp(prefix="paragpu-pool-")
         os.chmod(self.folder, 0o755)
         self.prefix = f"pgp{os.getpid()}"
@@ -240,6 +261,8 @@ class Cluster:
             os.mknod(f"{self.folder}/dev/nvidia{number}", 0o20666, os.makedev(1, 3 + 2 * number))
         self.configure()
         self.munge()
+        if self.accounting:
+            self.accounts()
         self.processes["ctl"] = self.start("ctl", "slurmctld", "-c", "-D")
         for host in self.hosts:
             self.start_host(host)
@@ -268,7 +291,8 @@ class Cluster:
             f"NodeName={host} NodeAddr={self.addresses[host]} CPUs=64 RealMemory=20000 Gres=gpu:h200:{GPUS},shard:{SHARDS}"
             for host in self.hosts
         ]
-        text = CONFIGURATION.format(folder=self.folder, address=self.addresses["ctl"], nodes="\n".join(nodes))
+        configuration = CONFIGURATION + (ACCOUNTED if self.accounting else "")
+        text = configuration.format(folder=self.folder, address=self.addresses["ctl"], nodes="\n".join(nodes))
         self.write("slurm.conf", text)
         gpus = f"{self.folder}/dev/nvidia[0-{GPUS - 1}]"
         self.write("gres.conf", f"Name=gpu Type=h200 File={gpus}\nName=shard Count={SHARDS}\n")
@@ -301,6 +325,21 @@ class Cluster:
         named = [f"--{option}={self.folder}/{file}" for option, file in options.items()]
         self.processes["munge"] = self.start("ctl", "munged", "--foreground", "--force", *named)
         eventually(lambda: os.path.exists(f"{self.folder}/munge.sock"), "munged listens")
+
+    def accounts(self):
+        """A database of its own, without tables of users, and Slurm's daemon that writes there."""
+        data = f"{self.folder}/database"
+        os.mkdir(data)
+        options = [f"--datadir={data}", f"--socket={self.folder}/database.sock", f"--pid-file={self.folder}/database.pid"]
+        small = ["--bind-address=127.0.0.1", "--skip-grant-tables", "--user=root", "--innodb-flush-log-at-trx-commit=0"]
+        self.processes["database"] = self.start("ctl", "mariadbd", "--no-defaults", *options, *small)
+        eventually(lambda: os.path.exists(f"{self.folder}/database.sock"), "the database listens")
+        self.write("slurmdbd.conf", ACCOUNTS.format(folder=self.folder, address=self.addresses["ctl"]))
+        os.chmod(f"{self.folder}/slurmdbd.conf", 0o600)
+        self.processes["slurmdbd"] = self.start("ctl", "slurmdbd", "-D")
+        manage = self.inside("ctl", "sacctmgr", "--immediate", "add", "cluster", "pool")
+        done = lambda: subprocess.run(manage, env=self.environment, capture_output=True, timeout=60, check=False).returncode == 0
+        eventually(done, "Slurm's accounting answers")
 
     def inside(self, name, *command):
         """A command, as one of this machine."""

@@ -40,8 +40,10 @@ global:
 scrape_configs:
 - job_name: paragpu
   static_configs:
-  - targets: [{targets}]
+{targets}
 """
+# A host under its own name, which the dashboard shows as `instance`.
+TARGET = "  - targets: [{address}:{port}]\n    labels: {{instance: {host}}}"
 # Run beside Prometheus: asks it, in its network.
 ASK = """
 import json, sys, urllib.parse, urllib.request
@@ -49,11 +51,13 @@ answers = []
 for query in json.load(sys.stdin):
     url = "http://127.0.0.1:9090/api/v1/" + query.pop("path") + "?" + urllib.parse.urlencode(query)
     try:
-        with urllib.request.urlopen(url, timeout=30) as answer:
-            answers.append(json.load(answer))
-    except urllib.error.HTTPError as error:
-        answers.append(json.load(error))
-    except OSError as error:
+        try:
+            answer = urllib.request.urlopen(url, timeout=30)
+        except urllib.error.HTTPError as error:
+            answer = error
+        answers.append(json.load(answer))
+    except (OSError, ValueError) as error:
+        # While it starts, Prometheus answers with words.
         answers.append({"status": "error", "error": str(error)})
 print(json.dumps(answers))
 """
@@ -61,6 +65,7 @@ print(json.dumps(answers))
 UNITS = {
     "short": ("", 1, 1000),
     "percentunit": ("%", 100, 1e9),
+    "percent": ("%", 1, 1e9),
     "mbytes": ("iB", 1 << 20, 1024),
     "bytes": ("iB", 1, 1024),
     "Bps": ("B/s", 1, 1000),
@@ -97,7 +102,7 @@ def scrape(cluster):
     """Starts Prometheus on the controller's machine."""
     for host in cluster.hosts:
         cluster.processes[host + "proxy"] = cluster.start(host, sys.executable, "-c", PROXY, cluster.addresses[host], str(PORT))
-    targets = ", ".join(f'"{cluster.addresses[host]}:{PORT}"' for host in cluster.hosts)
+    targets = "\n".join(TARGET.format(address=cluster.addresses[host], port=PORT, host=host) for host in cluster.hosts)
     cluster.write("prometheus.yml", SCRAPES.format(targets=targets))
     options = [f"--config.file={cluster.folder}/prometheus.yml", f"--storage.tsdb.path={cluster.folder}/series"]
     cluster.processes["prometheus"] = cluster.start("ctl", "prometheus", *options, "--web.listen-address=127.0.0.1:9090")

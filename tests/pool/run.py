@@ -28,6 +28,8 @@ from pool.cluster import GPUS, SHARDS, Cluster, eventually, with_children
 from wire import wire
 
 GIB = 1 << 30
+# The bound on pauses that rebalancing is given: this machine's cores may be busy.
+LONGEST_PAUSE_S = 5
 # Sizes of leases in GiB, odd ones: 60 that together are 780 of 846 GiB.
 SIZES = [1 + (7 * at) % 25 for at in range(60)]
 
@@ -161,16 +163,49 @@ def strangers(cluster, results):
     end(cluster, third)
 
 
+def inside_a_job(cluster, results):
+    """`srun --gres=shard:1 paragpu run …`: the program runs on the GPU host, in the job."""
+    paragpu = [harness.binary("paragpu"), "run", "--libraries", harness.LIBRARIES, sys.executable, f"{HERE}/guest.py"]
+    job = ["srun", "--quiet", "--gres=shard:1", "--mem=10", *paragpu]
+    said = []
+    for size in (GIB // 2, GIB + GIB // 2):
+        done = subprocess.run(cluster.inside("node1", *job, "take", str(size)), env=cluster.environment, capture_output=True, text=True, timeout=60, check=False)
+        said.append(done.stdout.strip() or done.stderr[-300:])
+    results.exactly("job_with_shards", ", ".join(said), "took, refused", "srun --gres=shard:1 paragpu run, without more words: 512 MiB, and 1.5 GiB")
+
+
+def accounted(cluster, job, state):
+    """What `sacct` says of a lease, once it has this state; Slurm tells its database within
+    seconds."""
+
+    def shown():
+        fields = "JobName,User,NodeList,State,AllocTRES"
+        line = cluster.slurm("sacct", "--noheader", "--parsable2", "--allocations", "--format", fields, "--jobs", job).strip()
+        return line if state in line else None
+
+    try:
+        return eventually(shown, f"sacct shows the lease as {state}", 30)
+    except AssertionError as error:
+        return str(error)
+
+
 def ends(cluster, results):
     """scancel, and a user that disappears."""
     program = cluster.lease("node1", "1GiB", "run")
     eventually(lambda: program.rounds() > 2, "rounds", 30)
-    (job, _) = jobs(cluster)[0]
+    (job, host) = jobs(cluster)[0]
+    held = accounted(cluster, job, "RUNNING") if cluster.accounting else None
     began = time.monotonic()
     cluster.slurm("scancel", job)
     took = seconds_until(lambda: any("CUDA error" in line for _, line in program.lines), "a CUDA error", 20)
     results.most("scancel_to_cuda_error_s", time.monotonic() - began if took < 20 else 20, 1.0, "the program hears that its lease is over")
     end(cluster, program)
+    if held:
+        over = accounted(cluster, job, "CANCELLED")
+        fine = all(f"paragpu|root|{host}|{state}" in line and "gres/shard=1" in line for line, state in ((held, "RUNNING"), (over, "CANCELLED")))
+        results.add("sacct_shows_the_lease", over, "name, user, host, shards", fine, f"before it was cancelled: {held}")
+    else:
+        print("skipped: sacct: slurmdbd and MariaDB are not installed", flush=True)
     held, directory = cluster.held("node1", "1GiB", "gone")
     eventually(lambda: os.path.exists(f"{directory}/guest.toml"), "a lease", 20)
     cluster.kill("node1")
@@ -265,9 +300,20 @@ def drain(cluster, results):
 
 def rebalance(cluster, results, programs):
     """Leases on two hosts spread over three."""
-    done = cluster.slurm(harness.binary("paragpu"), "pool", "rebalance", "--most", "1")
+    order = [harness.binary("paragpu"), "pool", "rebalance", "--most", "1", "--most-pause"]
+    cluster.slurm(*order, "1ms")
+    heard = lambda: next((line for program in programs for _, line in list(program.errors) if "longer than 1 ms" in line and "stays" in line), "")
+    seconds_until(heard, "a sentence says why it stays", 30)
+    # It was claimed there, and that job ends.
+    left = seconds_until(lambda: not jobs(cluster, "-w", cluster.hosts[0]), "the host is empty", 30)
+    results.add("rebalanced_within_1_ms", heard() or "silent", "stays", heard() and left < 30 and works(*programs), "no move is that short: the lease stays, and its program goes on")
+    done = cluster.slurm(*order, f"{LONGEST_PAUSE_S}s")
     moved = seconds_until(lambda: jobs(cluster, "-w", cluster.hosts[0]), "a lease moves to the empty host", 20)
     results.add("rebalanced", done.strip(), "one lease", moved < 20 and done.count("leave") == 1 and works(*programs), "programs go on")
+    # Those of the drain came before it.
+    _, pause = max((at, line) for program in programs for at, line in list(program.errors) if "delayed for" in line)
+    felt = float(pause.split("delayed for ")[1].split()[0])
+    results.most("rebalancing_delays_ms", felt, LONGEST_PAUSE_S * 1000, "the longest delay of a call, and the bound that the command was given")
     # By hand, away from where Slurm would pack it.
     to = done.split()[-1]
     others = [host for host in cluster.hosts[1:] if jobs(cluster, "-w", host)]
@@ -338,7 +384,7 @@ def lost_host(cluster, results):
     idle = cluster.lease("node1", "2GiB", "step", options=options)
     idle.step()
     eventually(lambda: idle.rounds() == 1, "a round", 30)
-    (job, host) = jobs(cluster)[0]
+    (_, host) = jobs(cluster)[0]
     written = f"{cluster.folder}/states"
     eventually(lambda: any(name == "state" or name.endswith(".state") or files for _, _, files in os.walk(written) for name in files), "a state", 30)
     time.sleep(3)
@@ -355,11 +401,12 @@ def lost_host(cluster, results):
     results.add("killed_host_unwritten", busy.ended(), 3, busy.ended() == 3, "a lease without states ends with a CUDA error")
     heard = [at - killed for at, line in busy.lines if "CUDA error" in line]
     results.most("killed_host_cuda_error_s", min(heard, default=60), 10, "from the host's death to that error")
-    return job
+    return host
 
 
-def lost_behind_a_door(cluster, results):
-    """A host dies with the written lease of a VM, whose only way is its vsock."""
+def lost_behind_a_door(cluster, results, dead):
+    """A host dies with the written lease of a VM, whose only way is its vsock, while it
+    drains and no other host takes the lease."""
     path = f"{cluster.folder}/lost.vsock_7014"
     held, directory = cluster.held("node2", "1GiB", "lost", "--vsock-socket", path, "--checkpoint", "1s")
     eventually(lambda: os.path.exists(f"{directory}/guest.toml"), "a lease", 20)
@@ -373,13 +420,19 @@ def lost_behind_a_door(cluster, results):
     before = time.time()
     again = lambda: any(os.stat(os.path.join(at, name)).st_mtime > before for at, _, files in os.walk(written) for name in files if name == "session.paragpu")
     eventually(again, "a state after the round", 30)
+    alive = ",".join(one for one in cluster.hosts if one != dead)
+    cluster.slurm("scontrol", "update", f"nodename={alive}", "state=drain", "reason=test")
+    seconds_until(lambda: held.said("it drains"), "the lease is to leave its host", 30)
     cluster.kill(host)
+    seconds_until(lambda: held.said(f"{host} is lost"), "the host is lost", 45)
+    cluster.slurm("scontrol", "update", f"nodename={','.join(one for one in cluster.hosts if one not in (dead, host))}", "state=resume")
     seconds_until(lambda: sum(" as lease-" in line for _, line in held.errors) == 2, "the lease is elsewhere", 45)
     program.step()
     goes_on = seconds_until(lambda: program.rounds() == 2 or program.ended() is not None, "a round after it", 40)
     said = "goes on" if program.rounds() == 2 else held.text()[-300:] + program.text()[-300:]
     results.exactly("vm_of_a_killed_host", said, "goes on", f"an idle program, whose next round came after {goes_on:.1f} s")
-    end(cluster, held)
+    # Slurm waits for the job on the killed host until it calls that node down.
+    held.end()
 
 
 def clocks(cluster, results):
@@ -635,9 +688,10 @@ def main():
     began, results = time.monotonic(), Results()
     latencies = None
     try:
-        with Cluster() as cluster:
+        with Cluster(accounting=True) as cluster:
             placements = placement(cluster, results)
             limits(cluster, results)
+            inside_a_job(cluster, results)
             strangers(cluster, results)
             ends(cluster, results)
             crash(cluster, results)
@@ -657,8 +711,8 @@ def main():
             end(cluster, *programs)
             other_version(cluster, results)
             upgrade(cluster, results)
-            lost_host(cluster, results)
-            lost_behind_a_door(cluster, results)
+            dead = lost_host(cluster, results)
+            lost_behind_a_door(cluster, results, dead)
     except AssertionError as error:
         # What was found until then counts.
         results.exactly("came_to_its_end", str(error), "yes", "the steps after this one did not run")

@@ -95,6 +95,10 @@ pub enum Command {
     /// long as it runs; see docs/pool.md:
     ///
     /// paragpu run --pool slurm --memory 20GiB python train.py
+    ///
+    /// In a job of Slurm that has shards, the program gets these:
+    ///
+    /// srun --gres=shard:20 paragpu run python train.py
     Run {
         /// The folder of the libraries [default: /usr/lib/paragpu].
         #[arg(long, value_name = "DIRECTORY")]

@@ -51,7 +51,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             arguments,
         } => {
             let libraries = libraries.as_deref();
-            return match wish.pool {
+            return match wish.pool.or_else(pool::around) {
                 Some(engine) => pool::run(engine, wish, libraries, program, arguments),
                 None => Err(redirect::run(libraries, program, arguments)),
             };

@@ -24,6 +24,7 @@ pub fn migrate(control: &Control, migrate: &Migrate) -> Result<ExitCode, Error> 
         communicator: migrate.communicator.clone(),
         stop_first: migrate.stop_first,
         copy: migrate.copy,
+        most_pause_ms: None,
     });
     let output = migrate.output;
     let done = carry_out(control, &request, output)?;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
 use paragpu_config::Size;
-use paragpu_config::host::Host;
+use paragpu_config::host::{Engine as Placer, Host};
 use paragpu_libvirt::{Connection, Life};
 use paragpu_pool::door::Entry;
 use paragpu_pool::holder::{self, Options};
@@ -17,7 +17,7 @@ use paragpu_pool::{Pool, Static, Want, agent};
 
 use crate::error::{Error, print};
 use crate::redirect;
-use crate::values::{interval, size};
+use crate::values::{interval, pause, size};
 
 /// The vsock port that `paragpu attach --pool` listens on by default.
 const PORT: u32 = 7014;
@@ -93,9 +93,13 @@ pub enum PoolCommand {
         /// Empty as many nodes as possible instead.
         #[arg(long)]
         pack: bool,
-        /// Move at most this many leases; each pauses its programs.
+        /// Move at most this many leases; each pauses its programs once.
         #[arg(long, value_name = "COUNT", default_value_t = 4)]
         most: usize,
+        /// A lease stays where it is if its programs would pause for longer,
+        /// such as 500ms.
+        #[arg(long, value_name = "TIME", default_value = "1s", value_parser = pause)]
+        most_pause: u64,
         /// Only print which leases would move.
         #[arg(long)]
         dry_run: bool,
@@ -137,14 +141,25 @@ pub fn command(command: &PoolCommand) -> Result<ExitCode, Error> {
         PoolCommand::Rebalance {
             pack,
             most,
+            most_pause,
             dry_run,
-        } => rebalance(*pack, *most, *dry_run)?,
+        } => rebalance(*pack, *most, *most_pause, *dry_run)?,
         PoolCommand::Agent { engine, gpu } => agent::run(agent_options(*engine, *gpu)?)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// `paragpu run --pool`.
+/// The engine whose job, with shares of this host's GPUs, this command runs in: `srun
+/// --gres=shard:20 paragpu run …` needs no more words. A configuration that the user names
+/// comes first.
+pub fn around() -> Option<Engine> {
+    slurm::own_memory()?;
+    let gives = Host::load().is_ok_and(|host| host.lease.engine == Placer::Slurm);
+    let named = std::env::var_os("PARAGPU_CONFIG").is_some();
+    (gives && !named).then_some(Engine::Slurm)
+}
+
+/// `paragpu run --pool`, or inside a job with shards.
 pub fn run(
     engine: Engine,
     wish: &Wish,
@@ -208,6 +223,7 @@ fn options(wish: &Wish, directory: PathBuf, entry: Option<Entry>) -> Result<Opti
     })?;
     Ok(Options {
         want: Want {
+            // Without a wish it is the job's around this command.
             memory: wish.memory.map_or(0, |memory| memory.0),
             on: None,
             not_on: Vec::new(),
@@ -245,12 +261,12 @@ fn agent_options(engine: Engine, gpu: u32) -> Result<agent::Options, Error> {
     })
 }
 
-fn rebalance(pack: bool, most: usize, dry_run: bool) -> Result<(), Error> {
+fn rebalance(pack: bool, most: usize, most_pause: u64, dry_run: bool) -> Result<(), Error> {
     let goal = if pack { Goal::Pack } else { Goal::Spread };
     let leaving = rebalance::plan(goal, &slurm::nodes()?, &slurm::jobs()?, most);
     for (lease, to) in &leaving {
         if !dry_run {
-            slurm::ask_to_leave(lease.job, to)?;
+            slurm::ask_to_leave(lease.job, to, most_pause)?;
         }
         let text = format!(
             "job {}: {} GiB leave {} for {to}\n",

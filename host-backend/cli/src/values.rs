@@ -25,7 +25,42 @@ pub(crate) fn interval(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Parses `500ms` or `2s` into milliseconds.
+pub(crate) fn pause(text: &str) -> Result<u64, String> {
+    let (count, unit) = match text.strip_suffix("ms") {
+        Some(count) => (count, 1),
+        None => (text.strip_suffix('s').unwrap_or_default(), 1000),
+    };
+    let count: Option<u64> = count.parse().ok();
+    count
+        .and_then(|count| count.checked_mul(unit))
+        .filter(|pause| (1..=60_000).contains(pause))
+        .ok_or_else(|| "give a pause of at most a minute as 500ms or 2s".to_owned())
+}
+
 /// Parses a size into bytes.
 pub(crate) fn size(text: &str) -> Result<Size, String> {
     Size::from_text(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_is_milliseconds_or_seconds() {
+        assert_eq!(["500ms", "2s"].map(pause), [Ok(500), Ok(2000)]);
+        for wrong in [
+            "",
+            "s",
+            "500",
+            "0ms",
+            "61s",
+            "-1s",
+            "1.5s",
+            "99999999999999999999s",
+        ] {
+            assert!(pause(wrong).is_err(), "{wrong}");
+        }
+    }
 }

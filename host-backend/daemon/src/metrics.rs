@@ -48,6 +48,7 @@ impl Ended {
             device_memory: 0,
             host_memory: 0,
             shadow_memory: 0,
+            gpu_percent: None,
             ..*counters
         };
         add(self.0.entry(place).or_insert(Counters::NONE), &last);
@@ -69,6 +70,8 @@ fn add(to: &mut Counters, more: &Counters) {
     ] {
         *sum = sum.saturating_add(more);
     }
+    let percents = [to.gpu_percent, more.gpu_percent].into_iter().flatten();
+    to.gpu_percent = percents.reduce(u32::saturating_add);
     for (sum, more) in to.latency.iter_mut().zip(more.latency) {
         *sum = sum.saturating_add(more);
     }
@@ -170,9 +173,13 @@ impl Report {
     pub fn encode(mut self) -> String {
         let mut registry = Registry::default();
         let mut boards = std::mem::take(&mut self.boards);
-        for ((_, gpu), (counters, _)) in &self.places {
+        for ((_, gpu), (counters, sessions)) in &self.places {
             if let Some(board) = boards.get_mut(gpu) {
                 board.used = board.used.saturating_add(counters.device_memory);
+                if *sessions > 0 {
+                    let both = board.percent.zip(counters.gpu_percent);
+                    board.percent = both.map(|(sum, more)| sum.saturating_add(more));
+                }
             }
         }
         registry.register_collector(Box::new(Dcgm(boards)));
@@ -216,6 +223,19 @@ impl Report {
         for ((vm, gpu), (counters, sessions)) in &self.places {
             let labels = [("vm", escaped(vm)), ("gpu", escaped(gpu))];
             gauge(&mut metric.encode_family(&labels)?, of(counters, *sessions))?;
+        }
+        Ok(())
+    }
+
+    /// What sessions use of GPUs' time, where it is measured.
+    fn utilization(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let help = "Percent of a GPU's time that sessions had of late";
+        let mut metric = encoder.encode_descriptor("gpu_percent", help, None, MetricType::Gauge)?;
+        for ((vm, gpu), (counters, _)) in &self.places {
+            if let Some(percent) = counters.gpu_percent {
+                let labels = [("vm", escaped(vm)), ("gpu", escaped(gpu))];
+                gauge(&mut metric.encode_family(&labels)?, percent.into())?;
+            }
         }
         Ok(())
     }
@@ -333,6 +353,7 @@ impl Collector for Report {
         ] {
             durations.encode(encoder, about)?;
         }
+        self.utilization(encoder)?;
         self.turns(encoder)?;
         self.present(encoder, ("sessions", "Sessions now"), |_, sessions| {
             sessions
@@ -442,6 +463,7 @@ mod tests {
     fn counters() -> Counters {
         let mut counters = Counters {
             posted: 5,
+            gpu_percent: Some(30),
             synchronous: 2,
             bytes_to_device: 100,
             device_memory: 64,
@@ -472,6 +494,7 @@ mod tests {
             host: "h".into(),
             memory: 3 << 20,
             used: 1 << 20,
+            percent: Some(0),
             ..Board::default()
         };
         report.boards.insert("cuda:0".into(), board);
@@ -485,6 +508,8 @@ mod tests {
             "# TYPE paragpu_calls counter",
             "DCGM_FI_DEV_FB_USED{gpu=\"0\",UUID=\"GPU-1\",device=\"cuda:0\",modelName=\"H\",Hostname=\"h\"} 1",
             "DCGM_FI_DEV_FB_FREE{gpu=\"0\",UUID=\"GPU-1\",device=\"cuda:0\",modelName=\"H\",Hostname=\"h\"} 1",
+            "DCGM_FI_DEV_GPU_UTIL{gpu=\"0\",UUID=\"GPU-1\",device=\"cuda:0\",modelName=\"H\",Hostname=\"h\"} 30",
+            "paragpu_gpu_percent{vm=\"a\",gpu=\"cuda:0\"} 30",
             "paragpu_turn_seconds_total{vm=\"a\",gpu=\"cuda:0\",session=\"7\"} 1.5",
             "paragpu_turn_weight{vm=\"a\",gpu=\"cuda:0\",session=\"7\"} 100",
             "paragpu_calls_total{vm=\"a\",gpu=\"cuda:0\",kind=\"posted\"} 10",
@@ -517,7 +542,11 @@ mod tests {
         report.session("a", "cuda:0", Some(&counters()));
         report.vms.insert("a".into(), (64, 128));
         report.gpus.insert("cuda:0".into(), (1, 1, 1));
-        report.boards.insert("cuda:0".into(), Board::default());
+        let board = Board {
+            percent: Some(0),
+            ..Board::default()
+        };
+        report.boards.insert("cuda:0".into(), board);
         let turns = TurnsInfo {
             share: TimeShare::default(),
             seconds: 1.5,

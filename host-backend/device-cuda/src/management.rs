@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use paragpu_device::management::{Answer, Management, NOT_SUPPORTED};
+use paragpu_device::management::{Answer, Management, Measure, NOT_SUPPORTED};
 
 use crate::device::CudaDevice;
 use crate::sys::nvml::Nvml;
@@ -21,7 +21,7 @@ impl Management for CudaDevice {
         )
     }
 
-    fn utilization(&mut self, uuid: &[u8; 16], processes: &[u32]) -> Option<Vec<u32>> {
-        nvml()?.utilization(uuid, processes)
+    fn measure(&self) -> Option<Measure> {
+        Some(|uuid, processes| nvml()?.utilization(uuid, processes))
     }
 }

@@ -72,6 +72,10 @@ impl Answer {
     }
 }
 
+/// Measures the percentages of a GPU's time that processes of the host had of late: see
+/// [`Management::measure`].
+pub type Measure = fn(uuid: &[u8; 16], processes: &[u32]) -> Option<Vec<u32>>;
+
 /// The GPU as its host's management library sees it. By default it has none.
 pub trait Management {
     /// Answers one figure about the GPU with this UUID.
@@ -80,10 +84,8 @@ pub trait Management {
         Answer::refused(NOT_SUPPORTED)
     }
 
-    /// Percent of the GPU's time that each of these processes of the host had
-    /// of late; `None` if nothing measures it.
-    fn utilization(&mut self, uuid: &[u8; 16], processes: &[u32]) -> Option<Vec<u32>> {
-        let _ = (uuid, processes);
+    /// What measures the utilization of a GPU, on any thread; `None` if nothing does.
+    fn measure(&self) -> Option<Measure> {
         None
     }
 

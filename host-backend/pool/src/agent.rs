@@ -43,7 +43,7 @@ enum Event {
     Daemon(Option<Response>),
     Signal(i32),
     /// The pool is rebalanced. The destination, if the engine knows one.
-    Rebalanced(Option<String>),
+    Rebalanced(Option<slurm::Destination>),
 }
 
 struct Agent {
@@ -55,6 +55,8 @@ struct Agent {
     /// The name of the lease, once it exists.
     name: Option<Name>,
     asked: Option<Asked>,
+    /// The bound on the pause of its next move: only rebalancing has one.
+    most_pause_ms: Option<u64>,
     heard: Instant,
 }
 
@@ -111,6 +113,7 @@ pub fn run(options: Options) -> Result<(), Error> {
         sender,
         name: None,
         asked: None,
+        most_pause_ms: None,
         heard: Instant::now(),
     };
     let outcome = agent.hold();
@@ -186,10 +189,14 @@ impl Agent {
                     }
                 }
                 Ok(Event::Signal(SIGUSR1)) => self.look_where_to(),
-                Ok(Event::Rebalanced(to)) => say(&FromAgent::Leave {
-                    reason: "the pool is being rebalanced".into(),
-                    to,
-                })?,
+                Ok(Event::Rebalanced(to)) => {
+                    self.most_pause_ms = to.as_ref().and_then(|to| to.most_pause_ms);
+                    say(&FromAgent::Leave {
+                        reason: "the pool is being rebalanced".into(),
+                        to: to.map(|to| to.node),
+                        optional: true,
+                    })?;
+                }
                 Ok(Event::Signal(_)) => {
                     return Err(Error::NoLease("the engine ended it".into()));
                 }
@@ -218,7 +225,10 @@ impl Agent {
             ToAgent::Hello { .. } | ToAgent::Claim { .. } => {
                 return Err(Error::NoLease("it is claimed twice".into()));
             }
-            ToAgent::Carry { to } => (Request::Carry { to }, Asked::Carry),
+            ToAgent::Carry { to } => {
+                let most_pause_ms = self.most_pause_ms;
+                (Request::Carry { to, most_pause_ms }, Asked::Carry)
+            }
             ToAgent::Restore { directory } => (Request::Restore { directory }, Asked::Restore),
         };
         self.asked = Some(asked);
@@ -237,7 +247,14 @@ impl Agent {
                     host: host.clone(),
                 })
             }
-            Response::Leave { reason } => say(&FromAgent::Leave { reason, to: None }),
+            Response::Leave { reason } => {
+                self.most_pause_ms = None;
+                say(&FromAgent::Leave {
+                    reason,
+                    to: None,
+                    optional: false,
+                })
+            }
             Response::Progress { .. } => Ok(()),
             Response::Error { error } => match self.asked.take() {
                 None => Err(Error::NoLease(error)),

@@ -3,11 +3,9 @@
 //! when its host is lost.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
-use std::net::{TcpStream, ToSocketAddrs as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -21,6 +19,8 @@ use crate::agent::BEAT;
 use crate::door::{Door, Entry};
 use crate::files::Files;
 use crate::message::{self, FromAgent, ToAgent};
+use crate::presence::Presence;
+use crate::running::RunningAgent;
 use crate::{Error, Pool, Want, event, slurm};
 
 /// Silence of the agent after which the host is probed. It is lost if its daemon is gone as well.
@@ -30,8 +30,6 @@ const SUSPECT: Duration = Duration::from_secs(5);
 const LOST: Duration = Duration::from_secs(24);
 /// The number of consecutive probes that must also fail.
 const UNANSWERED: u32 = 3;
-/// How long a host may take to accept a connection.
-const PROBE: Duration = Duration::from_millis(500);
 /// A lease that takes longer is queued by the engine. The user is then told.
 const UNEXPLAINED: Duration = Duration::from_secs(3);
 /// Time from a failed move to the next attempt.
@@ -58,28 +56,16 @@ enum Event {
     Program(std::io::Result<ExitStatus>),
 }
 
-/// A running agent, and the lease and host that it has, if any.
-struct RunningAgent {
-    agent: Child,
-    /// Its input. The agent ends when it is closed.
-    words: Option<ChildStdin>,
-    lease: Option<(Lease, String)>,
-    /// It has sent a version that this side supports.
-    greeted: bool,
-    heard: Instant,
-    /// It has ended, and its host may be lost.
-    ended: bool,
-    /// Number of consecutive failed probes of its silent host, one per [`BEAT`].
-    unanswered: u32,
-}
-
 /// The state of the lease.
 ///
 /// ```text
 ///            Leave                 Lease                Carried
 ///  Standing ───────► Leaving(new) ───────► Carrying(new) ───────► Standing
-///     │ host lost              Lease              all Restored
-///     └────────────► Losing(new) ───► Restoring(new) ───────────► Standing
+///     │ host lost         │ host lost           │ host lost
+///     │                   ▼                     │
+///     └────────────► Losing(new) ◄──────────────┘
+///                         │ Lease              all Restored
+///                         └───► Restoring(new) ───────────► Standing
 /// ```
 enum State {
     /// It stays on its host.
@@ -92,6 +78,13 @@ enum State {
     Losing(u64),
     /// Its sessions are being restored on the new host, from these directories.
     Restoring(Vec<PathBuf>),
+}
+
+impl State {
+    /// Whether its sessions are on the host of the current agent, which may be lost.
+    fn has_host(&self) -> bool {
+        matches!(self, Self::Standing | Self::Leaving(_) | Self::Carrying(_))
+    }
 }
 
 /// A lease that is held.
@@ -112,6 +105,8 @@ struct Holder<'a> {
     toward: Option<String>,
     /// When to try to leave the host, if it should.
     leave: Option<Instant>,
+    /// It may as well stay there.
+    optional: bool,
     /// Why the lease is over.
     over: Option<String>,
 }
@@ -180,6 +175,7 @@ impl<'a> Holder<'a> {
             state: State::Standing,
             toward: None,
             leave: None,
+            optional: false,
             over: None,
         };
         holder.current = holder.start_agent(None, None)?;
@@ -247,10 +243,13 @@ impl<'a> Holder<'a> {
     /// Starts an agent that claims the lease. `again` names an existing lease, and `off`
     /// the host that it must leave.
     fn start_agent(&mut self, again: Option<Name>, off: Option<String>) -> Result<u64, Error> {
+        let asked = self.options.want.clone();
         let want = Want {
+            // Inside a job that has shards, the lease is the job's, whatever was asked for.
+            memory: self.lease().map_or(asked.memory, |(lease, _)| lease.memory),
             on: self.toward.clone(),
             not_on: off.into_iter().collect(),
-            ..self.options.want.clone()
+            ..asked
         };
         let mut command = self.pool.agent(&want, &self.options.paragpu)?;
         let mut agent = command
@@ -268,15 +267,7 @@ impl<'a> Holder<'a> {
                 Event::Agent(number, message)
             });
         }
-        let held = RunningAgent {
-            words: agent.stdin.take(),
-            agent,
-            lease: None,
-            greeted: false,
-            heard: Instant::now(),
-            ended: false,
-            unanswered: 0,
-        };
+        let held = RunningAgent::new(agent);
         self.agents.insert(number, held);
         self.tell(number, &ToAgent::hello());
         let claim = ToAgent::Claim {
@@ -362,7 +353,7 @@ impl<'a> Holder<'a> {
         if self.over.is_some() {
             return Ok(());
         }
-        if matches!(self.state, State::Standing) {
+        if self.state.has_host() {
             self.look()?;
         }
         if self.over.is_none()
@@ -372,6 +363,14 @@ impl<'a> Holder<'a> {
             self.leave();
         }
         Ok(())
+    }
+
+    /// Begins to stand on the host of the current agent, which may drain already.
+    fn settle(&mut self) {
+        let drains = self.agents.get(&self.current).is_some_and(|it| it.drains);
+        self.state = State::Standing;
+        self.leave = drains.then(Instant::now);
+        self.optional = false;
     }
 
     fn hear(&mut self, agent: u64, message: Option<FromAgent>) -> Result<(), Error> {
@@ -398,8 +397,18 @@ impl<'a> Holder<'a> {
                 held.lease = Some((*lease, host));
                 self.claimed(agent)?;
             }
-            Some(FromAgent::Leave { reason, to }) if agent == self.current => {
+            Some(FromAgent::Leave {
+                reason,
+                to,
+                optional,
+            }) => {
+                // A daemon says it once.
+                held.drains |= !optional;
+                if agent != self.current {
+                    return Ok(());
+                }
                 eprintln!("paragpu: the lease leaves its host: {reason}");
+                self.optional = optional && (self.leave.is_none() || self.optional);
                 self.leave.get_or_insert_with(Instant::now);
                 if matches!(self.state, State::Standing) {
                     self.toward = to.filter(|to| slurm::is_node(to));
@@ -489,9 +498,8 @@ impl<'a> Holder<'a> {
             return Ok(());
         }
         let old = std::mem::replace(&mut self.current, new);
-        self.state = State::Standing;
         self.toward = None;
-        self.leave = None;
+        self.settle();
         self.lead()?;
         self.open_door()?;
         eprintln!("paragpu: the lease moved; its programs were delayed for {pause:.1} ms at most");
@@ -499,21 +507,31 @@ impl<'a> Holder<'a> {
         Ok(())
     }
 
+    /// Handles a failed move. One that rebalancing asked for is tried elsewhere if its
+    /// destination had no room, but it never pauses the programs a second time.
     fn stays(&mut self, why: &str) {
+        let paused = matches!(self.state, State::Carrying(_));
+        self.state = State::Standing;
         if let Some(host) = self.toward.take() {
             eprintln!("paragpu: the lease cannot move to {host}: {why}");
-            self.state = State::Standing;
-            return self.leave();
+            if !(self.optional && paused) {
+                return self.leave();
+            }
+        }
+        if self.optional {
+            eprintln!("paragpu: the lease stays where it is: {why}");
+            self.optional = false;
+            self.leave = None;
+            return;
         }
         eprintln!("paragpu: the lease stays where it is for now: {why}");
-        self.state = State::Standing;
         self.leave = Some(Instant::now() + AGAIN);
     }
 
     /// Whether this agent may have ended because its host is lost.
     fn may_be_lost(&self, agent: u64) -> bool {
-        let standing = matches!(self.state, State::Standing) && self.over.is_none();
-        standing && agent == self.current && self.lease().is_some()
+        let held = self.state.has_host() && self.over.is_none();
+        held && agent == self.current && self.lease().is_some()
     }
 
     /// Checks whether the host is lost, and not only unreachable for a while.
@@ -562,11 +580,25 @@ impl<'a> Holder<'a> {
         }
         let (name, host) = (lease.name.clone(), host.clone());
         self.toward = None;
-        match self.start_agent(Some(name), Some(host)) {
-            Ok(new) => self.state = State::Losing(new),
-            Err(error) => self.end(error.to_string()),
+        let new = match self.state {
+            // It claims the lease on another host, or has it there already.
+            State::Leaving(new) | State::Carrying(new) => Ok(new),
+            _ => self.start_agent(Some(name), Some(host)),
+        };
+        match new {
+            Ok(new) => {
+                self.state = State::Losing(new);
+                let has_lease = |held: &RunningAgent| held.lease.is_some();
+                match self.agents.get(&new).is_some_and(has_lease) {
+                    true => self.claimed(new),
+                    false => Ok(()),
+                }
+            }
+            Err(error) => {
+                self.end(error.to_string());
+                Ok(())
+            }
         }
-        Ok(())
     }
 
     /// Ends the lease, and writes the reason for its programs. Otherwise they would look
@@ -595,7 +627,7 @@ impl<'a> Holder<'a> {
         match left.pop() {
             Some(directory) => self.tell(self.current, &ToAgent::Restore { directory }),
             None => {
-                self.state = State::Standing;
+                self.settle();
                 // Not earlier, because a program that reconnects before its session is
                 // restored would be told that it is over.
                 self.open_door()?;
@@ -642,21 +674,8 @@ impl<'a> Holder<'a> {
     /// Ends an agent, and its lease with it.
     fn drop_agent(&mut self, agent: u64) {
         self.tell(agent, &ToAgent::Release {});
-        if let Some(mut held) = self.agents.remove(&agent) {
-            held.words = None;
-            // In a thread, because an engine that cannot reach the host waits for it for a while.
-            std::thread::spawn(move || {
-                if ends_within(&mut held.agent, 2 * BEAT) {
-                    return;
-                }
-                // On TERM, srun cancels a pending job. SIGKILL would leave the job queued.
-                let _ = kill_process(Pid::from_child(&held.agent), Signal::TERM);
-                if ends_within(&mut held.agent, 2 * BEAT) {
-                    return;
-                }
-                let _ = held.agent.kill();
-                let _ = held.agent.wait();
-            });
+        if let Some(held) = self.agents.remove(&agent) {
+            held.end();
         }
     }
 
@@ -684,49 +703,8 @@ impl<'a> Holder<'a> {
     }
 }
 
-/// Whether a process exits by itself within a time limit.
-fn ends_within(process: &mut Child, patience: Duration) -> bool {
-    let deadline = Instant::now() + patience;
-    while Instant::now() < deadline {
-        if let Ok(Some(_)) | Err(_) = process.try_wait() {
-            return true;
-        }
-        std::thread::sleep(BEAT / 20);
-    }
-    false
-}
-
-/// The outcome of a connection to a host's daemon.
-#[derive(Debug, PartialEq, Eq)]
-enum Presence {
-    /// A daemon accepts the connection.
-    There,
-    /// All addresses of the machine refuse the connection.
-    Gone,
-    /// There was no answer.
-    Silent,
-}
-
-impl Presence {
-    /// Tries each address of `address` once, until one accepts.
-    fn of(address: &str) -> Self {
-        let mut gone = false;
-        for (at, address) in address.to_socket_addrs().into_iter().flatten().enumerate() {
-            match TcpStream::connect_timeout(&address, PROBE) {
-                Ok(_) => return Self::There,
-                Err(error) => {
-                    gone = (at == 0 || gone) && error.kind() == ErrorKind::ConnectionRefused;
-                }
-            }
-        }
-        if gone { Self::Gone } else { Self::Silent }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
-
     use super::*;
 
     /// An agent that sends the given text and waits for the end of its input.
@@ -783,15 +761,5 @@ mod tests {
         };
         hold(&agent, options, &mut lives).unwrap();
         assert_eq!(asked, 2);
-    }
-
-    #[test]
-    fn a_host_is_gone_only_where_its_machine_says_so() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        assert_eq!(Presence::of(&address), Presence::There);
-        drop(listener);
-        assert_eq!(Presence::of(&address), Presence::Gone);
-        assert_eq!(Presence::of("no port"), Presence::Silent);
     }
 }

@@ -20,7 +20,9 @@ mod event;
 mod files;
 pub mod holder;
 mod message;
+mod presence;
 pub mod rebalance;
+mod running;
 pub mod slurm;
 
 use std::path::{Path, PathBuf};

@@ -71,6 +71,9 @@ pub(crate) enum FromAgent {
         reason: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         to: Option<String>,
+        /// It may as well stay: a failed move is not repeated.
+        #[serde(default)]
+        optional: bool,
     },
     /// The sessions have moved, and were delayed for at most `pause` milliseconds; or the
     /// reason why they have not.

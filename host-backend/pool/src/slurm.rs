@@ -121,17 +121,18 @@ fn shards(gres: &str) -> Option<(u64, u32)> {
 #[derive(Debug, Default)]
 pub struct Slurm;
 
-impl Slurm {
-    /// Whether this process runs in a job that has shards of this host.
-    fn inside() -> bool {
-        std::env::var_os("SLURM_SHARDS_ON_NODE").is_some()
-            && std::env::var_os("SLURM_JOB_ID").is_some()
-    }
+/// Bytes of device memory of the shards of this host that the job of this process has;
+/// `None` outside of a job with shards.
+#[must_use]
+pub fn own_memory() -> Option<u64> {
+    std::env::var_os("SLURM_JOB_ID")?;
+    let shards = std::env::var("SLURM_SHARDS_ON_NODE").ok()?;
+    Some(shards.parse::<u64>().ok()?.saturating_mul(SHARD))
 }
 
 impl Pool for Slurm {
     fn agent(&self, want: &Want, paragpu: &Path) -> Result<Command, Error> {
-        let mut srun = if Self::inside() && want.not_on.is_empty() {
+        let mut srun = if own_memory().is_some() && want.not_on.is_empty() {
             Command::new(paragpu)
         } else {
             let mut srun = Command::new("srun");
@@ -324,28 +325,49 @@ pub fn end(job: u64) -> Result<(), Error> {
     ask("scancel", &["--quiet", &job.to_string()]).map(drop)
 }
 
+/// Where rebalancing sends a lease, written `NODE/MILLISECONDS` or `NODE`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Destination {
+    /// The node.
+    pub node: String,
+    /// The lease stays if its programs would pause for longer than so many milliseconds.
+    pub most_pause_ms: Option<u64>,
+}
+
+impl Destination {
+    fn parse(text: &str) -> Option<Self> {
+        let (node, most) = match text.split_once('/') {
+            Some((node, most)) => (node, Some(most.parse().ok()?)),
+            None => (text, None),
+        };
+        is_node(node).then(|| Self {
+            node: node.to_owned(),
+            most_pause_ms: most,
+        })
+    }
+}
+
 /// Asks the holder of a lease to move it to `node`, with a field of its job and a signal to
 /// its agent.
 ///
 /// # Errors
 /// [`Error`].
-pub fn ask_to_leave(job: u64, node: &str) -> Result<(), Error> {
+pub fn ask_to_leave(job: u64, node: &str, most_pause_ms: u64) -> Result<(), Error> {
     let job = job.to_string();
     let update = format!("JobId={job}");
-    let comment = format!("AdminComment={TOWARD}{node}");
+    let comment = format!("AdminComment={TOWARD}{node}/{most_pause_ms}");
     ask("scontrol", &["update", &update, &comment])?;
     ask("scancel", &["-s", "USR1", &job]).map(drop)
 }
 
-/// The node to which the lease of a job should move; `None` if no node is named.
+/// Where the lease of a job should move; `None` if no node is named.
 #[must_use]
-pub fn destination(job: u64) -> Option<String> {
+pub fn destination(job: u64) -> Option<Destination> {
     destination_of(&ask("scontrol", &["-o", "show", "job", &job.to_string()]).ok()?)
 }
 
-fn destination_of(text: &str) -> Option<String> {
-    let node = field(text, "AdminComment")?.strip_prefix(TOWARD)?;
-    is_node(node).then(|| node.to_owned())
+fn destination_of(text: &str) -> Option<Destination> {
+    Destination::parse(field(text, "AdminComment")?.strip_prefix(TOWARD)?)
 }
 
 /// Whether it is the name of one node, not a Slurm list.
@@ -400,16 +422,22 @@ mod tests {
     #[test]
     fn a_destination_is_one_node() {
         let read = |comment: &str| destination_of(&format!("JobId=1 AdminComment={comment} X=y"));
-        assert_eq!(
-            read("paragpu-to:gpu-2.example"),
-            Some("gpu-2.example".into())
-        );
+        let to = |node: &str, most_pause_ms| {
+            Some(Destination {
+                node: node.into(),
+                most_pause_ms,
+            })
+        };
+        assert_eq!(read("paragpu-to:gpu-2.example"), to("gpu-2.example", None));
+        assert_eq!(read("paragpu-to:gpu2/500"), to("gpu2", Some(500)));
         for other in [
             "gpu2",
             "paragpu-to:",
             "paragpu-to:gpu[1-9]",
             "paragpu-to:a,b",
             "paragpu-to:-a",
+            "paragpu-to:a/soon",
+            "paragpu-to:/500",
         ] {
             assert_eq!(read(other), None, "{other}");
         }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use paragpu_control::counters::Counters;
 use paragpu_control::socket::{Control, Inbox};
 use paragpu_control::turn::Turn;
 use paragpu_control::worker::{self, FromWorker, Migrate, Route, ToWorker};
@@ -25,6 +26,7 @@ use crate::transfer::destination::reachable;
 use crate::transfer::handover;
 use crate::transfer::orders::{CheckpointTarget, Departure, Order, Orders, Report};
 use crate::turns::Turns;
+use crate::utilization::Meter;
 use crate::watch::{GRACE, Liveness, Watch, after, watch};
 
 /// The daemon ended the session.
@@ -78,6 +80,7 @@ pub(crate) struct Attendant {
     pub(crate) control: Arc<Control>,
     pub(crate) session: u64,
     pub(crate) statistics: Arc<Statistics>,
+    pub(crate) meter: Mutex<Meter>,
     pub(crate) sender: Arc<DurableSender>,
     pub(crate) waiting: Arc<Waiting>,
     /// The watch on the latest guest.
@@ -135,7 +138,10 @@ impl Attendant {
     fn take(self: &Arc<Self>, message: ToWorker, fds: Vec<OwnedFd>) {
         match message {
             ToWorker::Query => {
-                let counters = FromWorker::Counters(self.statistics.read());
+                let counters = FromWorker::Counters(Counters {
+                    gpu_percent: self.meter.lock().read(),
+                    ..self.statistics.read()
+                });
                 // If the daemon is gone, the next receive reports it.
                 let _ = self.control.send(&counters, &[]);
             }

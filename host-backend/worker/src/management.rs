@@ -25,7 +25,7 @@ impl Manager {
             return workers.iter().map(of).collect();
         }
         let uuid = self.uuid();
-        let measured = gpu.utilization(&uuid, workers);
+        let measured = gpu.measure().and_then(|measure| measure(&uuid, workers));
         let mut measured = measured.unwrap_or_default();
         measured.resize(workers.len(), ProcessUsage::UNKNOWN);
         measured

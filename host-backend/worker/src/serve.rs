@@ -35,6 +35,7 @@ use crate::transfer::handover;
 use crate::transfer::identity::Identity;
 use crate::transfer::orders::{Figures, Report};
 use crate::turns::Turns;
+use crate::utilization::Meter;
 
 /// An opened GPU.
 struct Warm {
@@ -202,6 +203,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         }
     };
     let statistics = Arc::new(Statistics::default());
+    let meter = Meter::new(warm.device.as_ref(), warm.snapshot.uuid);
     // Naps of a few microseconds must not be prolonged.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1000));
     let setup = Setup {
@@ -251,6 +253,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         control: Arc::clone(control),
         session,
         statistics,
+        meter: Mutex::new(meter),
         sender: Arc::clone(served.link.sender()),
         waiting: Arc::clone(&waiting),
         watched: Mutex::default(),

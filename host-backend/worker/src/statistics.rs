@@ -84,6 +84,7 @@ impl Statistics {
             shadow_memory: self.shadow_memory.get(),
             launches: self.launches.get(),
             busy: self.waiting.get() > 0,
+            gpu_percent: None,
             waited: self.waited.get(),
             latency: self.latency.each_ref().map(Counter::get),
         }

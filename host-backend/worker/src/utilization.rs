@@ -1,7 +1,10 @@
-//! Processor utilization of each worker, if kernels run on processors.
+//! Utilization of the GPU: by each worker of a VM for NVML, and by this one for the daemon.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+
+use paragpu_device::Device;
+use paragpu_device::management::Measure;
 
 use crate::sys::process::processor_time;
 
@@ -40,7 +43,7 @@ impl Manager {
         self.percent.get(&worker).copied().unwrap_or(0)
     }
 
-    /// Measures the share of `processors` that each worker used since the last
+    /// If kernels run on processors, measures the share of these that each worker used since the last
     /// measurement.
     pub(crate) fn measure(&mut self, workers: &[u32], processors: u32) {
         let sample = || -> (Instant, BTreeMap<u32, Duration>) {
@@ -72,5 +75,51 @@ impl Manager {
         };
         self.percent = now.1.iter().filter_map(percent).collect();
         self.last = Some(now);
+    }
+}
+
+/// Measures how much of its GPU this worker uses, on any thread and without a wait.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    uuid: [u8; 16],
+    /// How many processors kernels run on; 0 if they run on a GPU.
+    processors: u32,
+    measure: Option<Measure>,
+    /// The last sample: time, and processor time of this process.
+    last: (Instant, Duration),
+    percent: u32,
+}
+
+fn own_time() -> Duration {
+    processor_time(std::process::id()).unwrap_or_default()
+}
+
+impl Meter {
+    /// For a device with this UUID.
+    pub(crate) fn new(device: &dyn Device, uuid: [u8; 16]) -> Self {
+        Self {
+            uuid,
+            processors: device.processors(),
+            measure: device.measure(),
+            last: (Instant::now(), own_time()),
+            percent: 0,
+        }
+    }
+
+    /// Percent of the GPU's time since the last call, or as the host's management library
+    /// sampled it last; `None` if nothing measures it.
+    pub(crate) fn read(&mut self) -> Option<u32> {
+        if self.processors == 0 {
+            let measured = self.measure?(&self.uuid, &[std::process::id()])?;
+            return measured.first().copied();
+        }
+        let (since, before) = self.last;
+        if since.elapsed() >= INTERVAL {
+            self.last = (Instant::now(), own_time());
+            let whole = (self.last.0 - since).as_secs_f64() * f64::from(self.processors);
+            let part = self.last.1.saturating_sub(before).as_secs_f64() / whole;
+            self.percent = (part * 100.0).round().clamp(0.0, 100.0) as u32;
+        }
+        Some(self.percent)
     }
 }

@@ -132,6 +132,9 @@ pub enum Request {
     Carry {
         /// `tcp://HOST:PORT`.
         to: String,
+        /// [`Migrate::most_pause_ms`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        most_pause_ms: Option<u64>,
     },
     /// Gives a session, or a VM's sessions together, a share of their GPU's
     /// time, until they end: [`Response::Shared`]. Exactly one of the two is
@@ -190,6 +193,10 @@ pub struct Migrate {
     pub stop_first: bool,
     /// Copy device memory where it could be handed over, too.
     pub copy: bool,
+    /// The sessions of a VM stay if from their stop to the commit it takes
+    /// longer than so many milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub most_pause_ms: Option<u64>,
 }
 
 /// The daemon's reply.

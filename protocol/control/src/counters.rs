@@ -46,6 +46,10 @@ pub struct Counters {
     pub launches: u64,
     /// A call waits for the device.
     pub busy: bool,
+    /// Percent of the GPU's time that the session had of late; missing if nothing
+    /// measures it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_percent: Option<u32>,
     /// Nanoseconds from taking in to answering, of all calls that a guest thread
     /// waited for, together.
     pub waited: u64,
@@ -67,6 +71,7 @@ impl Counters {
         shadow_memory: 0,
         launches: 0,
         busy: false,
+        gpu_percent: None,
         waited: 0,
         latency: [0; LATENCIES],
     };

@@ -141,8 +141,13 @@ fn to_worker() -> impl Strategy<Value = ToWorker> {
 }
 
 fn counters() -> impl Strategy<Value = Counters> {
-    (any::<[u64; 10]>(), any::<bool>(), any::<[u64; LATENCIES]>()).prop_map(
-        |(numbers, busy, latency)| Counters {
+    (
+        any::<[u64; 10]>(),
+        any::<bool>(),
+        any::<Option<u32>>(),
+        any::<[u64; LATENCIES]>(),
+    )
+        .prop_map(|(numbers, busy, gpu_percent, latency)| Counters {
             calls: numbers[0],
             posted: numbers[1],
             synchronous: numbers[2],
@@ -154,9 +159,9 @@ fn counters() -> impl Strategy<Value = Counters> {
             waited: numbers[8],
             shadow_memory: numbers[9],
             busy,
+            gpu_percent,
             latency,
-        },
-    )
+        })
 }
 
 fn report() -> impl Strategy<Value = Report> {
@@ -240,6 +245,8 @@ fn request() -> impl Strategy<Value = Request> {
         ),
         path().prop_map(|directory| Request::Restore { directory }),
         order.prop_map(Request::Migrate),
+        (text(), any::<Option<u64>>())
+            .prop_map(|(to, most_pause_ms)| Request::Carry { to, most_pause_ms }),
         (
             any::<Option<u64>>(),
             proptest::option::of(text()),

@@ -144,10 +144,12 @@ impl Broker {
                     Some(response) => response,
                     None => return,
                 },
-                Ok(Request::Carry { to }) => match self.carry(key, to) {
-                    Some(response) => response,
-                    None => return,
-                },
+                Ok(Request::Carry { to, most_pause_ms }) => {
+                    match self.carry(key, to, most_pause_ms) {
+                        Some(response) => response,
+                        None => return,
+                    }
+                }
                 Ok(Request::Release {}) => self.release(key),
                 Ok(Request::Share {
                     session,

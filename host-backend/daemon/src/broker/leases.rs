@@ -249,7 +249,12 @@ impl Broker {
     }
 
     /// Moves a lease's sessions to another host. `None` while they move.
-    pub(super) fn carry(&mut self, key: u64, to: String) -> Option<Response> {
+    pub(super) fn carry(
+        &mut self,
+        key: u64,
+        to: String,
+        most_pause_ms: Option<u64>,
+    ) -> Option<Response> {
         let vm = self.leases.of(key)?.to_owned();
         if !self.sessions.values().any(|it| it.facts.vm == vm) {
             let sessions = Vec::new();
@@ -258,6 +263,7 @@ impl Broker {
         let migrate = Migrate {
             vm: Some(vm),
             to: Some(to),
+            most_pause_ms,
             ..Migrate::default()
         };
         match self.order_migration(key, &migrate) {

@@ -9,7 +9,8 @@ use paragpu_control::worker::{Route, Step};
 
 use super::order::Outcome;
 
-/// Time limit from the stop of the first of several sessions to the commit of all.
+/// Time limit from the stop of the first of several sessions to the commit of all, if
+/// the order has none.
 const TOGETHER: Duration = Duration::from_secs(80);
 
 /// The destination of a session that left.
@@ -28,6 +29,8 @@ pub(super) struct Migration {
     /// Those still in progress, by key of the worker.
     pub(super) members: BTreeMap<u64, Member>,
     pub(super) stage: Stage,
+    /// Why all stay, if the time from the stop to the commit was over.
+    pub(super) overdue: Option<String>,
     pub(super) over: Vec<Moved>,
 }
 
@@ -45,7 +48,7 @@ pub(super) struct Member {
 ///            all are Copied:         all are Stopped:         all are Complete:
 ///            one byte to `stop`      one byte to `rest`       one byte to `commit`
 ///   Copying ─────────────► Stopping ──────────────► Stopped ────────────► Committed
-///      │ one cannot move      │ one cannot move, or TOGETHER is over:
+///      │ one cannot move      │ one cannot move, or the time is over:
 ///      │                      │ the other gates close without a byte
 ///      └──────► Staying ◄─────┴────────────────────────┘
 /// ```
@@ -62,15 +65,22 @@ pub(super) enum Stage {
         stop: OwnedFd,
         rest: OwnedFd,
         commit: OwnedFd,
+        /// Time limit from the stop to the commit.
+        pause: Duration,
     },
     /// The programs stop, one after the other.
     Stopping {
         rest: OwnedFd,
         commit: OwnedFd,
+        pause: Duration,
         deadline: Instant,
     },
     /// All are stopped, and the rest is sent: nobody writes to memory that they share.
-    Stopped { commit: OwnedFd, deadline: Instant },
+    Stopped {
+        commit: OwnedFd,
+        pause: Duration,
+        deadline: Instant,
+    },
     /// The destination owns the sessions.
     Committed,
     /// The sessions stay here.
@@ -93,6 +103,17 @@ impl Stage {
         }
     }
 
+    /// The first stage of sessions that move together, with the gates `stop`, `rest` and
+    /// `commit`.
+    pub(super) fn together([stop, rest, commit]: [OwnedFd; 3], most_pause_ms: Option<u64>) -> Self {
+        Self::Copying {
+            stop,
+            rest,
+            commit,
+            pause: most_pause_ms.map_or(TOGETHER, Duration::from_millis),
+        }
+    }
+
     /// Whether [`advance`](Self::advance) commits.
     pub(super) fn commits(&self, step: Option<Step>) -> bool {
         matches!(self, Self::Stopped { .. }) && step >= Some(Step::Complete)
@@ -104,22 +125,31 @@ impl Stage {
         let open = |gate: &OwnedFd| matches!(rustix::io::write(gate, &[1]), Ok(1));
         let commits = self.commits(step);
         match self {
-            Self::Copying { stop, rest, commit } if step >= Some(Step::Copied) => {
-                match open(&stop) {
-                    true => Self::Stopping {
-                        rest,
-                        commit,
-                        deadline: Instant::now() + TOGETHER,
-                    },
-                    false => Self::Staying,
-                }
-            }
+            Self::Copying {
+                stop,
+                rest,
+                commit,
+                pause,
+            } if step >= Some(Step::Copied) => match open(&stop) {
+                true => Self::Stopping {
+                    rest,
+                    commit,
+                    pause,
+                    deadline: Instant::now() + pause.min(TOGETHER),
+                },
+                false => Self::Staying,
+            },
             Self::Stopping {
                 rest,
                 commit,
+                pause,
                 deadline,
             } if step >= Some(Step::Stopped) => match open(&rest) {
-                true => Self::Stopped { commit, deadline },
+                true => Self::Stopped {
+                    commit,
+                    pause,
+                    deadline,
+                },
                 false => Self::Staying,
             },
             Self::Stopped { commit, .. } if commits => match open(&commit) {
@@ -134,6 +164,22 @@ impl Stage {
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self {
             Self::Stopping { deadline, .. } | Self::Stopped { deadline, .. } => Some(*deadline),
+            _ => None,
+        }
+    }
+
+    /// One sentence, if the deadline for all to be complete is over.
+    pub(super) fn overdue(&self, now: Instant) -> Option<String> {
+        match self {
+            Self::Stopping {
+                pause, deadline, ..
+            }
+            | Self::Stopped {
+                pause, deadline, ..
+            } if *deadline <= now => Some(format!(
+                "its programs would have paused for longer than {} ms",
+                pause.as_millis()
+            )),
             _ => None,
         }
     }
@@ -153,5 +199,32 @@ impl Member {
             error,
             figures,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::pipe::{PipeFlags, pipe_with};
+
+    use super::*;
+
+    #[test]
+    fn sessions_stay_if_their_pause_takes_too_long() {
+        let pipe = || pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let ((_stops, stop), (_rests, rest), (_commits, commit)) = (pipe(), pipe(), pipe());
+        let stage = Stage::together([stop, rest, commit], Some(20));
+        let late = Instant::now() + Duration::from_secs(1);
+        assert_eq!(stage.overdue(late), None, "the programs run");
+        let stage = stage.advance(Some(Step::Copied));
+        assert_eq!(stage.overdue(Instant::now()), None);
+        let reason = stage.overdue(late).unwrap();
+        assert_eq!(
+            reason,
+            "its programs would have paused for longer than 20 ms"
+        );
+        assert!(stage.deadline().is_some_and(|deadline| deadline < late));
+        let stage = stage.advance(Some(Step::Stopped));
+        assert_eq!(stage.overdue(late), Some(reason));
+        assert_eq!(stage.advance(Some(Step::Complete)).overdue(late), None);
     }
 }

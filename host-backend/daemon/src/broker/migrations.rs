@@ -175,7 +175,7 @@ impl Broker {
             let (rests, rest) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
             let (commits, commit) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
             read_ends = Some([stops, rests, commits]);
-            stage = Stage::Copying { stop, rest, commit };
+            stage = Stage::together([stop, rest, commit], migrate.most_pause_ms);
         }
         let id = self.counts.key();
         let mut members = BTreeMap::new();
@@ -203,6 +203,7 @@ impl Broker {
                 single: migrate.session.is_some(),
                 members,
                 stage,
+                overdue: None,
                 over,
             },
         );
@@ -258,6 +259,7 @@ impl Broker {
                 single: migrate.session.is_some(),
                 members,
                 stage: Stage::Alone,
+                overdue: None,
                 over,
             },
         );
@@ -351,6 +353,7 @@ impl Broker {
             return;
         };
         if let Some(member) = migration.members.remove(&key) {
+            let outcome = outcome.map_err(|error| migration.overdue.clone().unwrap_or(error));
             match &outcome {
                 // A change of communicator has no downtime.
                 Ok(figures) if figures.total_ms > 0.0 => self.counts.moves.add(figures),
@@ -414,8 +417,9 @@ impl Broker {
     /// Gives up migrations that took too long.
     pub(super) fn end_overdue_migrations(&mut self, now: Instant) {
         for migration in self.travel.migrations.values_mut() {
-            if migration.stage.deadline().is_some_and(|end| end <= now) {
-                tracing::warn!("sessions that were to move together took too long: all stay");
+            if let Some(reason) = migration.stage.overdue(now) {
+                tracing::warn!(reason, "sessions that were to move together stay");
+                migration.overdue = Some(reason);
                 migration.stage.give_up();
             }
         }

@@ -106,6 +106,7 @@ impl Broker {
                 host: host.clone().into_owned(),
                 memory: device.gpu.memory,
                 used: 0,
+                percent: Some(0),
             };
             report.boards.insert(self.devices.label(place), board);
             let count = |state| self.count(place, state) as u64;

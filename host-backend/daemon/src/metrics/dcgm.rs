@@ -24,35 +24,43 @@ pub struct Board {
     pub memory: u64,
     /// Bytes used by sessions.
     pub used: u64,
+    /// Percent of its time that sessions had of late; `None` if nothing measures it.
+    pub percent: Option<u32>,
 }
 
 /// Reads a gauge of a GPU.
-type Reading = fn(&Board) -> u64;
+type Reading = fn(&Board) -> Option<u64>;
 
 /// Metrics with dcgm-exporter's names and labels. Only those that this daemon
-/// knows: memory of its sessions.
+/// knows: memory and time of its sessions.
 #[derive(Debug)]
 pub(super) struct Dcgm(pub(super) BTreeMap<String, Board>);
 
 impl Collector for Dcgm {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
         const MIB: u64 = 1 << 20;
-        let gauges: [(&str, &str, Reading); 3] = [
+        let gauges: [(&str, &str, Reading); 4] = [
+            (
+                "DCGM_FI_DEV_GPU_UTIL",
+                "Percent of a GPU's time that sessions had of late",
+                |board| board.percent.map(|percent| percent.min(100).into()),
+            ),
             ("DCGM_FI_DEV_FB_TOTAL", "Memory of a GPU in MiB", |board| {
-                board.memory / MIB
+                Some(board.memory / MIB)
             }),
             (
                 "DCGM_FI_DEV_FB_USED",
                 "Memory in MiB that sessions have of a GPU",
-                |board| board.used / MIB,
+                |board| Some(board.used / MIB),
             ),
             ("DCGM_FI_DEV_FB_FREE", "The rest in MiB", |board| {
-                board.memory.saturating_sub(board.used) / MIB
+                Some(board.memory.saturating_sub(board.used) / MIB)
             }),
         ];
         for (name, help, of) in gauges {
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             for (device, board) in &self.0 {
+                let Some(value) = of(board) else { continue };
                 let labels = [
                     ("gpu", board.index.to_string()),
                     ("UUID", escaped(&board.uuid)),
@@ -60,7 +68,7 @@ impl Collector for Dcgm {
                     ("modelName", escaped(&board.model)),
                     ("Hostname", escaped(&board.host)),
                 ];
-                gauge(&mut metric.encode_family(&labels)?, of(board))?;
+                gauge(&mut metric.encode_family(&labels)?, value)?;
             }
         }
         Ok(())

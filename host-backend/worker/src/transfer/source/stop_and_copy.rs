@@ -9,6 +9,7 @@ use paragpu_communicator::{Receiver, Sender};
 use paragpu_protocol::codec::{Bytes, Field};
 use paragpu_protocol::layout::CHUNK;
 
+use super::switchover::Gates;
 use super::{SILENCE, Source};
 use crate::session::Session;
 use crate::transfer::handover::{self, ConnectionRecord};
@@ -167,8 +168,10 @@ impl Source {
         (mut done, all): (u64, u64),
     ) -> Result<u64, StateError> {
         let stage = self.peer.stage()?;
+        let gates = self.gates.as_ref();
         let orders = std::sync::Arc::clone(session.transfer.orders());
         precopy.mover.read_batches(session, chunks, |batch| {
+            gates.map_or(Ok(()), Gates::still)?;
             let mut payload = stage.payload();
             for (chunk, bytes) in batch.each() {
                 done += chunk.size();

@@ -48,6 +48,12 @@ impl Gates {
             told: false,
         }
     }
+
+    /// An error if the sessions that move together stay: one of them cannot move, or the
+    /// time for it is over.
+    pub(super) fn still(&self) -> Result<(), StateError> {
+        is_open(self.commit.as_fd()).map(drop)
+    }
 }
 
 /// Whether the gate is open. An error if it never will be.
@@ -130,6 +136,7 @@ impl Source {
                 self.peer.expect(Kind::Here)?;
                 return Ok(());
             }
+            self.gates.as_ref().map_or(Ok(()), Gates::still)?;
             if let Some(reason) = queue_late_calls(session, receiver)? {
                 return Err(Unstopped::Goes(format!(
                     "its program cannot follow to {place}: {reason}"
