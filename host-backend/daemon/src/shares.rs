@@ -19,7 +19,7 @@ use paragpu_control::turn::{MOST_WEIGHT, Plea, TimeShare, Turn};
 
 /// GPU time by which a turn may exceed its owner's fair share. It bounds how often turns
 /// change.
-const QUANTUM: Duration = Duration::from_millis(5);
+const QUANTUM: Duration = Duration::from_millis(10);
 /// Maximum GPU time that a returning owner may catch up. Programs pause between batches,
 /// and other owners' turns in these pauses should not cost them their share. The limit
 /// keeps an owner that was idle for long from holding the GPU until it has caught up.

@@ -20,6 +20,9 @@ pub(crate) unsafe fn nvmlSystemGetProcessName(
     length: c_uint,
 ) -> Result {
     present(name)?;
+    if length == 0 {
+        return Err(Code::INVALID_ARGUMENT);
+    }
     let room = usize::try_from(length).unwrap_or(0).saturating_sub(1);
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).map_err(|_| Code::NOT_FOUND)?;
     let first = line.split(|byte| *byte == 0).next().unwrap_or_default();

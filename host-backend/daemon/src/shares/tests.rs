@@ -279,7 +279,8 @@ fn a_worker_that_keeps_its_turn_keeps_nobody_out() {
     shares.settle(now);
     shares.hear(other, Plea::Wanted, now);
     let (words, next) = shares.settle(now);
-    assert_eq!(words, [(holder, Turn::Ends(5000))]);
+    let quantum = u64::try_from(QUANTUM.as_micros()).unwrap();
+    assert_eq!(words, [(holder, Turn::Ends(quantum))]);
     let next = next.unwrap();
     assert_eq!(next, now + QUANTUM + OVERRUN);
     assert_eq!(shares.settle(next).0, [(other, Turn::Yours)]);
