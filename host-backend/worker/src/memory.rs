@@ -1,6 +1,6 @@
 //! Device memory, and pinned memory in the window.
 
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use paragpu_control::exchange::{Ask, Offer};
 use paragpu_device::Access;
@@ -14,7 +14,7 @@ use paragpu_protocol::types::MemoryOffer;
 use crate::error::{Outcome, fail};
 use crate::session::Session;
 use crate::session::completion::{Progress, Then};
-use crate::session::sharing::Taken;
+use crate::session::sharing::{NOT_ACCEPTED, Taken};
 
 impl Session {
     pub(crate) fn mem_map(&mut self, call: &MemMap) -> Outcome<Progress> {
@@ -91,10 +91,8 @@ impl Session {
             size,
             domain: self.gpu.domain(),
         };
-        let answer = self.sharing.exchange.ask(ask, &[memory.as_fd()]);
-        let Some(offer) = answer.and_then(|answer| answer.offer) else {
-            let why = "the daemon does not accept offers of memory to other processes";
-            return fail(Status::NOT_SUPPORTED, why);
+        let Some(offer) = self.sharing.propose(ask, &memory) else {
+            return fail(Status::NOT_SUPPORTED, NOT_ACCEPTED);
         };
         let token = offer.token;
         self.sharing.offer(base, token);

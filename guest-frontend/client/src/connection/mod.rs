@@ -159,8 +159,8 @@ fn encoded<'a, C: WireCall<'a>, R>(call: &C, send: impl FnOnce(&[&[u8]]) -> R) -
 
 impl Link {
     /// A link over `connection` for questions. A thread that waits while another one
-    /// reads spins for `spin` before it sleeps. Its end is not printed: whoever asks
-    /// opens another, and the programs that ask are monitors, which draw on terminals.
+    /// reads spins for `spin` before it sleeps. The end of the link is not printed: the
+    /// next question opens another link, and monitors draw on the terminal.
     #[must_use]
     pub fn for_questions(connection: Connection, spin: Duration) -> Self {
         Self {

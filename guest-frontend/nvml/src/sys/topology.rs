@@ -16,7 +16,8 @@ const INDICES: c_uint = 5;
 /// NVML_P2P_STATUS_OK and _NOT_SUPPORTED.
 const REACHED: c_uint = 0;
 const NOT_REACHED: c_uint = 5;
-/// NVML_AFFINITY_SCOPE_NODE and _SOCKET.
+/// NVML_AFFINITY_SCOPE_NODE, the first of two scopes; the other is _SOCKET.
+const NODE: c_uint = 0;
 const SCOPES: c_uint = 2;
 /// NVML_TOPOLOGY_INTERNAL and _SYSTEM, the nearest level and the farthest.
 const INTERNAL: c_uint = 0;
@@ -74,8 +75,23 @@ unsafe fn put_set(place: *mut c_ulong, words: c_uint, kind: &str) -> Result {
     Ok(())
 }
 
-fn scope(scope: c_uint) -> Result {
-    (scope < SCOPES).then_some(()).ok_or(Code::INVALID_ARGUMENT)
+/// The CPUs ("cpu") or memory nodes ("node") near a device, within a scope.
+///
+/// # Safety
+/// As for [`put_set`].
+unsafe fn affinity(
+    handle: nvmlDevice_t,
+    words: c_uint,
+    set: *mut c_ulong,
+    scope: c_uint,
+    kind: &str,
+) -> Result {
+    device(handle)?;
+    if scope >= SCOPES {
+        return Err(Code::INVALID_ARGUMENT);
+    }
+    // SAFETY: as the caller promises.
+    unsafe { put_set(set, words, kind) }
 }
 
 /// # Safety
@@ -85,9 +101,8 @@ pub(crate) unsafe fn nvmlDeviceGetCpuAffinity(
     words: c_uint,
     set: *mut c_ulong,
 ) -> Result {
-    device(handle)?;
     // SAFETY: the caller keeps to NVML's manual.
-    unsafe { put_set(set, words, "cpu") }
+    unsafe { affinity(handle, words, set, NODE, "cpu") }
 }
 
 /// # Safety
@@ -98,10 +113,8 @@ pub(crate) unsafe fn nvmlDeviceGetCpuAffinityWithinScope(
     set: *mut c_ulong,
     within: c_uint,
 ) -> Result {
-    device(handle)?;
-    scope(within)?;
     // SAFETY: the caller keeps to NVML's manual.
-    unsafe { put_set(set, words, "cpu") }
+    unsafe { affinity(handle, words, set, within, "cpu") }
 }
 
 /// # Safety
@@ -112,10 +125,8 @@ pub(crate) unsafe fn nvmlDeviceGetMemoryAffinity(
     set: *mut c_ulong,
     within: c_uint,
 ) -> Result {
-    device(handle)?;
-    scope(within)?;
     // SAFETY: the caller keeps to NVML's manual.
-    unsafe { put_set(set, words, "node") }
+    unsafe { affinity(handle, words, set, within, "node") }
 }
 
 /// Has the calling thread run on any CPU: each is as near as the others.

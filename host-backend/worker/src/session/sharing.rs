@@ -1,12 +1,16 @@
 //! Memory shared with other sessions of the VM.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
 use paragpu_control::exchange::{Ask, Offer, Token};
 
 use crate::exchange::Exchange;
+
+/// Why memory is not offered.
+pub(crate) const NOT_ACCEPTED: &str =
+    "the daemon does not accept offers of memory to other processes";
 
 /// The memory that a session shares. While it shares any, the session cannot move
 /// alone: the others would continue with memory that it left behind.
@@ -57,6 +61,11 @@ impl Sharing {
     /// The mappings that other sessions offer, by address.
     pub(crate) fn taken(&self) -> impl Iterator<Item = (u64, Taken)> + '_ {
         self.taken.iter().map(|(base, taken)| (*base, *taken))
+    }
+
+    /// Offers memory to the VM's other sessions. `None` if the daemon does not accept it.
+    pub(crate) fn propose(&self, ask: Ask, memory: &OwnedFd) -> Option<Offer> {
+        self.exchange.ask(ask, &[memory.as_fd()])?.offer
     }
 
     /// What another session of the VM offers under this name.

@@ -7,7 +7,6 @@
 //! stopped.
 
 use std::collections::BTreeMap;
-use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use paragpu_control::exchange::{Ask, Offer};
@@ -16,7 +15,7 @@ use paragpu_protocol::codec::{Field, Reader};
 use super::replay::refused;
 use super::state::{StateError, device};
 use crate::session::Session;
-use crate::session::sharing::Taken;
+use crate::session::sharing::{NOT_ACCEPTED, Taken};
 
 /// How long the other session may take to offer its memory: less than the source waits
 /// for an answer.
@@ -111,14 +110,8 @@ impl Session {
             size: part.size,
             domain: self.gpu.domain(),
         };
-        let answer = self
-            .sharing
-            .exchange
-            .ask(Ask::Again(offer), &[memory.as_fd()]);
-        if answer.and_then(|answer| answer.offer).is_none() {
-            return Err(StateError::Impossible(
-                "the daemon does not accept offers of memory to other processes".into(),
-            ));
+        if self.sharing.propose(Ask::Again(offer), &memory).is_none() {
+            return Err(StateError::Impossible(NOT_ACCEPTED.into()));
         }
         self.sharing.offer(part.address, part.token);
         Ok(())
