@@ -112,6 +112,12 @@ def of_demo(_):
     return Count(runs.count(True), runs.count(False))
 
 
+def of_parity(text):
+    """From the line that test_parity.py ends with."""
+    functions, differing = re.findall(r"^(\d+) functions, \d+ rows: (\d+) differ", text, re.M)[-1]
+    return Count(int(functions), int(differing))
+
+
 def one(_):
     """A stage that is one check: its exit status says it all."""
     return Count(1)
@@ -126,6 +132,12 @@ MODULE = """
 release=$(vm-images/fetch-kernel.sh .cache)
 make --no-print-directory -C kernel-module \\
     KDIR="$PWD/.cache/kernel/$release/headers" OUT="$PWD/out/module/$release"
+"""
+
+# The software GPU's answers beside those of NVIDIA's driver.
+PARITY = """
+make -s prototypes
+exec python3 tests/parity/test_parity.py --device software --jobs 2 --recorded tests/parity/native-h100.json
 """
 
 # Tests that boot VMs.
@@ -184,6 +196,7 @@ def stages():
         environment={"RUSTFLAGS": "--cfg loom", "CARGO_TARGET_DIR": os.path.join(ROOT, "target", "loom")},
     )
     yield Stage("hostile", [sys.executable, os.path.join(HERE, "hostile", "run.py"), "--output", HOSTILE], of_hostile)
+    yield Stage("parity", ["bash", "-ec", PARITY], of_parity)
     yield Stage("wire", [sys.executable, "-m", "unittest", "-v", "wire.test_wire"], of_unittest, environment=python)
     yield Stage("tree", [sys.executable, "-m", "unittest", "-v", "tree.test_tree"], of_unittest, after=(), environment=python)
 
@@ -249,7 +262,7 @@ def run(stage, running):
         text = log.read()
     try:
         count = stage.counter(text)
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, LookupError):
         count = Count()
     if code == SKIPPED:
         count = Count(skipped=1, reasons=text.strip().splitlines()[-1:])

@@ -10,7 +10,7 @@ import os
 import sys
 
 SUCCESS, UNINITIALIZED, INVALID, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, TOO_SMALL = 0, 1, 2, 3, 4, 6, 7
-TIMEOUT, VERSION_MISMATCH = 10, 25
+TIMEOUT, FUNCTION_NOT_FOUND = 10, 13
 NULL = ctypes.c_void_p()
 
 
@@ -166,7 +166,8 @@ def utilization():
     samples = (Sample * 16)()
     got = nvml.nvmlDeviceGetProcessUtilization(handle, samples, ctypes.byref(count), ctypes.c_ulonglong(0))
     assert got in (SUCCESS, NOT_FOUND), got
-    return {"gpu": rates[0], "processes": [[one.pid, one.sm] for one in samples[: count.value]]}
+    found = samples[: count.value] if got == SUCCESS else []
+    return {"gpu": rates[0], "processes": [[one.pid, one.sm] for one in found]}
 
 
 def wrong():
@@ -195,7 +196,7 @@ def wrong():
             call(f"nvmlDeviceGet{name}", handle, room, size, code=TOO_SMALL)
         assert room.raw == b"\xff" * 8, "nothing is written past the room"
         call(f"nvmlDeviceGet{name}", handle, NULL, 96, code=INVALID)
-    call("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(Memory2(version=1)), code=VERSION_MISMATCH)
+    call("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(Memory2(version=1)), code=FUNCTION_NOT_FOUND)
     # Sensors and clocks that no GPU has, and those that this one has not.
     for argument, code in ((0, NOT_SUPPORTED), (4, INVALID), (2**32 - 1, INVALID)):
         call("nvmlDeviceGetClockInfo", handle, argument, place, code=code)

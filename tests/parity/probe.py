@@ -277,6 +277,8 @@ def call_rows(world, runtime, prototypes, function, first):
             arguments = [make() for make in row]
             print(json.dumps({"function": function, "row": number}), flush=True)
             status = call(*arguments)
+            if name.startswith("nvmlInit") and status == 0:
+                world.nvml.nvmlShutdown()
         wrote = written(arguments, kinds)
         if library == "nvml" and READINGS.search(name):
             wrote = {argument: {place: "p" for place in places} for argument, places in wrote.items()}

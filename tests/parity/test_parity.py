@@ -27,9 +27,10 @@ import gpu
 from measure import harness, say
 
 # Seconds that one row may take, processes that one function may end, functions of a process.
-PATIENCE, ENDED, BATCH = 8, 6, 24
-# CUDA_ERROR_NOT_SUPPORTED.
-NOT_SUPPORTED = 801
+PATIENCE, ENDED, BATCH = 15, 6, 24
+# CUDA_ERROR_NOT_SUPPORTED and NVML_ERROR_NOT_SUPPORTED. A host with software GPUs has no
+# NVML, so there every question about the board is refused.
+NOT_SUPPORTED = {"cuda": {801}, "software": {801, 3}}
 # Never called here: they would change what others share, or last for ever.
 LEFT_OUT = ("Multicast", "cuDevicePrimaryCtxReset", "cudaDeviceReset", "cuCtxDestroy", "cuDevicePrimaryCtxRelease", "__cuda")
 
@@ -134,9 +135,9 @@ def reasons(device):
     return found
 
 
-def reason_of(listed, name, number, here):
+def reason_of(listed, name, number, here, refusals):
     """Why this row of a function differs, or None if that is not listed."""
-    refused = isinstance(here, dict) and here["status"] == NOT_SUPPORTED
+    refused = isinstance(here, dict) and here["status"] in refusals
     return listed.get(name, {}).get(number) or (refused and (listed.get(name, {}).get(None) or listed.get("*", {}).get(None))) or None
 
 
@@ -202,7 +203,7 @@ def main():
         gone = set(listed.get(short_name(name), ())) - {None}
         for number, one, other in differences(native.get(name, ()), remote[name]):
             gone.discard(number)
-            reason = reason_of(listed, short_name(name), number, other)
+            reason = reason_of(listed, short_name(name), number, other, NOT_SUPPORTED[options.device])
             excused += bool(reason)
             unlisted += not reason
             if not reason:

@@ -365,9 +365,6 @@ static void run_map_refusals(Program &program) {
     program.expect(set_access(base, 2 * grain, CU_MEM_LOCATION_TYPE_HOST, CU_MEM_ACCESS_FLAGS_PROT_READWRITE) ==
                        CUDA_ERROR_INVALID_VALUE,
                    "a half that is not mapped has no access");
-    program.expect(set_access(base, grain, CU_MEM_LOCATION_TYPE_HOST_NUMA, CU_MEM_ACCESS_FLAGS_PROT_READWRITE) ==
-                       CUDA_ERROR_INVALID_VALUE,
-                   "a node has no access to memory of the whole host");
     DRIVER_CHECK(cuMemRelease, handle);
     DRIVER_FAILS(CUDA_ERROR_INVALID_VALUE, cuMemRelease, handle);
     DRIVER_CHECK(cuMemUnmap, base, grain);

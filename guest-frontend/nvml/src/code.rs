@@ -23,7 +23,7 @@ macro_rules! codes {
             pub fn text(self) -> &'static CStr {
                 match self.0 {
                     $( $number => $text, )*
-                    _ => c"a code that this library does not know",
+                    _ => c"Unknown Error",
                 }
             }
         }

@@ -54,7 +54,11 @@ fn nvmlDeviceGetPersistenceMode(device: nvmlDevice_t, mode: Out<c_uint>);
 
 /// The operation mode, now and after the next reboot.
 #[figure(13)]
-fn nvmlDeviceGetGpuOperationMode(device: nvmlDevice_t, current: Out<c_uint>, pending: Out<c_uint>);
+fn nvmlDeviceGetGpuOperationMode(
+    device: nvmlDevice_t,
+    current: Optional<c_uint>,
+    pending: Optional<c_uint>,
+);
 
 /// How many processes may use the GPU.
 #[figure(10)]

@@ -61,7 +61,7 @@ fn nvmlDeviceGetSupportedGraphicsClocks(
 fn nvmlDeviceGetAutoBoostedClocksEnabled(
     device: nvmlDevice_t,
     is_enabled: Out<c_uint>,
-    default_is_enabled: Out<c_uint>,
+    default_is_enabled: Optional<c_uint>,
 );
 
 /// The performance state, 0 the fastest.
@@ -98,8 +98,8 @@ fn nvmlDeviceGetMinMaxClockOfPState(
     device: nvmlDevice_t,
     kind: c_uint,
     pstate: c_uint,
-    min_clock_mhz: Out<c_uint>,
-    max_clock_mhz: Out<c_uint>,
+    min_clock_mhz: Optional<c_uint>,
+    max_clock_mhz: Optional<c_uint>,
 );
 
 #[refused("not forwarded")]

@@ -11,7 +11,7 @@ use crate::identifier;
 /// The type that C passes where the description has `kind`.
 ///
 /// `Out<T>` and `In<T>` are pointers to one `T` that the function writes or
-/// reads; `Text` is a C string; `DefaultStream` a stream of which null means
+/// reads; an `Optional<T>` is an `Out<T>` that may be null; `Text` is a C string; `DefaultStream` a stream of which null means
 /// the default stream that the symbol stands for.
 #[must_use]
 pub fn c_type(kind: &Type) -> TokenStream {
@@ -29,7 +29,7 @@ pub fn c_type(kind: &Type) -> TokenStream {
         _ => None,
     };
     match (last.ident.to_string().as_str(), inner) {
-        ("Out", Some(inner)) => quote!(*mut #inner),
+        ("Out" | "Optional", Some(inner)) => quote!(*mut #inner),
         ("In", Some(inner)) => quote!(*const #inner),
         ("Text", None) => quote!(*const c_char),
         ("DefaultStream", None) => quote!(CUstream),

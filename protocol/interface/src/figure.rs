@@ -2,7 +2,7 @@
 //! from the description, the guest's function and the host's call of NVML.
 
 use proc_macro2::{Ident, TokenStream};
-use quote::quote;
+use quote::{format_ident, quote};
 use syn::{GenericArgument, PathArguments, Type};
 
 use crate::export::{c_type, is};
@@ -17,13 +17,15 @@ enum Part {
     In(u32),
     /// So many numbers that come out.
     Out(usize),
+    /// As `Out`, but the program may pass null.
+    Optional(usize),
     /// Where a text goes.
     Text,
     /// Bytes that there are for it.
     Length,
 }
 
-/// How many numbers an `Out<T>` holds: an array has its length.
+/// How many numbers an `Out<T>` or `Optional<T>` holds: an array has its length.
 fn numbers(kind: &Type) -> usize {
     let Type::Path(path) = kind else { return 1 };
     let Some(last) = path.path.segments.last() else {
@@ -47,6 +49,7 @@ fn parts(parameters: &[Parameter], limits: &[u32]) -> Vec<Part> {
     let part = |parameter: &Parameter| match &parameter.kind {
         kind if is(kind, "nvmlDevice_t") => Part::Device,
         kind if is(kind, "Out") => Part::Out(numbers(kind)),
+        kind if is(kind, "Optional") => Part::Optional(numbers(kind)),
         Type::Ptr(_) => {
             text = true;
             Part::Text
@@ -59,8 +62,9 @@ fn parts(parameters: &[Parameter], limits: &[u32]) -> Vec<Part> {
 
 /// The guest's functions: each asks the host (`super::ask`, `super::ask_text`)
 /// under `super::guard` and writes the answer where it belongs
-/// (`super::scatter`, `super::put_text`). A null pointer is refused last: NVIDIA's
-/// library says NOT_SUPPORTED first, and nvidia-smi passes null to find out.
+/// (`super::scatter`, `super::put_text`). As NVIDIA's library does, it refuses null
+/// pointers before it asks, so that a call that fails writes nothing. An `Optional`
+/// may be null: nvidia-smi passes null to learn whether a GPU supports a function.
 #[must_use]
 pub fn figures<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type) -> TokenStream {
     let mut code = TokenStream::new();
@@ -74,15 +78,26 @@ pub fn figures<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type)
         let types = parameters.iter().map(|p| c_type(&p.kind));
         let mut arguments = Vec::new();
         let mut device = quote!(super::first()?);
-        let (mut puts, mut place, mut text) = (TokenStream::new(), 0_usize, false);
+        let (mut checks, mut puts) = (TokenStream::new(), TokenStream::new());
+        let (mut place, mut text) = (0_usize, false);
         for (name, part) in names.iter().zip(parts(parameters, limits)) {
             match part {
                 Part::Device => device = quote!(super::device(#name)?),
                 Part::In(_) => arguments.push(quote!(#name)),
                 Part::Out(count) => {
+                    checks.extend(quote!(super::present(#name)?;));
                     // SAFETY: of the generated code: the caller vouches for the
-                    // pointer, which may be null.
+                    // pointer.
                     puts.extend(quote!(unsafe { super::scatter(#name, &answer, #place) }?;));
+                    place += count;
+                }
+                Part::Optional(count) => {
+                    // SAFETY: of the generated code: as above.
+                    puts.extend(quote! {
+                        if !#name.is_null() {
+                            unsafe { super::scatter(#name, &answer, #place) }?;
+                        }
+                    });
                     place += count;
                 }
                 Part::Text => text = true,
@@ -100,6 +115,7 @@ pub fn figures<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type)
             }
         } else {
             quote! {
+                #checks
                 let answer = super::ask(device, #number, &[#((#arguments, #limits)),*])?;
                 #puts
                 Ok(())
@@ -145,7 +161,9 @@ pub fn host_figures<'f>(functions: impl Iterator<Item = &'f Function>) -> TokenS
         let mut text = quote!(String::new());
         let all = parts(parameters, limits);
         for (parameter, part) in parameters.iter().zip(&all) {
-            let name = identifier(&parameter.name);
+            // A prefix keeps a parameter from hiding what the code below calls
+            // `code`, `answer` or `arguments`.
+            let name = format_ident!("of_{}", parameter.name);
             match part {
                 Part::Device => passed.push(quote!(device)),
                 Part::In(limit) => {
@@ -158,10 +176,10 @@ pub fn host_figures<'f>(functions: impl Iterator<Item = &'f Function>) -> TokenS
                     passed.push(quote!(#name));
                     argument += 1;
                 }
-                Part::Out(count) => {
+                Part::Out(count) | Part::Optional(count) => {
                     lets.extend(quote!(let mut #name = Default::default();));
                     passed.push(quote!(&raw mut #name));
-                    gathered.extend(quote!(Figure::gather(#name, &mut values[#place..]);));
+                    gathered.extend(quote!(Figure::gather(#name, &mut answer.values[#place..]);));
                     place += count;
                 }
                 Part::Text => {
@@ -187,10 +205,12 @@ pub fn host_figures<'f>(functions: impl Iterator<Item = &'f Function>) -> TokenS
                     >(address);
                     function(#(#passed),*)
                 };
-                let mut values = [0_u64; VALUES];
+                let mut answer = Answer::refused(code);
                 #gathered
-                let text = if code == 0 { #text } else { String::new() };
-                Answer { code, values, text }
+                if code == 0 {
+                    answer.text = #text;
+                }
+                answer
             }
         });
     }

@@ -117,11 +117,11 @@ pub(crate) unsafe fn nvmlDeviceGetFieldValues(
         let place = unsafe { values.add(index) };
         // SAFETY: as above.
         let mut entry = unsafe { place.read() };
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        entry.time = now.map_or(0, |now| i64::try_from(now.as_micros()).unwrap_or(0));
-        entry.latency = 0;
         match value(ordinal, entry.field) {
             Ok((kind, value)) => {
+                let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+                entry.time = now.map_or(0, |now| i64::try_from(now.as_micros()).unwrap_or(0));
+                entry.latency = 0;
                 (entry.value_type, entry.value, entry.code) = (kind, value, 0);
             }
             Err(code) => entry.code = code.0,

@@ -4,7 +4,7 @@ use super::boundary::Out;
 use super::init::devices;
 use super::types::{nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t, version_of};
 use super::{device, put, version};
-use crate::code::Result;
+use crate::code::{Code, Result};
 
 fn memory(handle: nvmlDevice_t) -> Result<nvmlMemory_t> {
     let usage = devices().usage(device(handle)?)?;
@@ -30,7 +30,7 @@ pub(crate) unsafe fn nvmlDeviceGetMemoryInfo_v2(
 ) -> Result {
     let wanted = version_of::<nvmlMemory_v2_t>(2);
     // SAFETY: the caller keeps to NVML's manual.
-    unsafe { version(place, wanted) }?;
+    unsafe { version(place, wanted, Code::FUNCTION_NOT_FOUND) }?;
     let nvmlMemory_t { total, free, used } = memory(handle)?;
     let memory = nvmlMemory_v2_t {
         version: wanted,

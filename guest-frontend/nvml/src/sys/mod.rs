@@ -176,15 +176,16 @@ fn present<T>(place: *const T) -> Result {
 }
 
 /// The version of a structure, which its first word says and must be `wanted`.
+/// NVIDIA's functions refuse other versions with different codes: `mismatch`.
 ///
 /// # Safety
 /// `place` is null, or begins with a readable word.
-unsafe fn version<T>(place: *const T, wanted: c_uint) -> Result {
+unsafe fn version<T>(place: *const T, wanted: c_uint, mismatch: Code) -> Result {
     present(place)?;
     // SAFETY: not null, so the caller's promise holds.
     match unsafe { place.cast::<c_uint>().read() } == wanted {
         true => Ok(()),
-        false => Err(Code::ARGUMENT_VERSION_MISMATCH),
+        false => Err(mismatch),
     }
 }
 

@@ -112,7 +112,7 @@ pub(crate) unsafe fn nvmlDeviceGetPciInfoExt(
     let place = place(device(handle)?)?;
     let wanted = version_of::<nvmlPciInfoExt_t>(1);
     // SAFETY: the caller keeps to NVML's manual.
-    unsafe { version(pci, wanted) }?;
+    unsafe { version(pci, wanted, Code::ARGUMENT_VERSION_MISMATCH) }?;
     let info = nvmlPciInfoExt_t {
         version: wanted,
         domain: place.domain,

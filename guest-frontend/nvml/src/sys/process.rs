@@ -134,8 +134,7 @@ pub(crate) unsafe fn nvmlDeviceGetProcessUtilization(
     let processes = usage.processes.iter().filter(measured);
     let found: Vec<_> = processes.map(sample).collect();
     if usage.time <= last_seen || found.is_empty() {
-        // SAFETY: as below.
-        unsafe { super::put(count, 0) }?;
+        super::present(count)?;
         return Err(Code::NOT_FOUND);
     }
     if samples.is_null() {

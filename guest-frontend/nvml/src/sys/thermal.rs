@@ -2,7 +2,7 @@
 
 use super::types::{nvmlDevice_t, nvmlTemperature_t, version_of};
 use super::{ask, device, numbers, put, version};
-use crate::code::Result;
+use crate::code::{Code, Result};
 
 /// How many sensors there are.
 const SENSORS: u32 = 1;
@@ -16,7 +16,7 @@ pub(crate) unsafe fn nvmlDeviceGetTemperatureV(
     let ordinal = device(handle)?;
     let wanted = version_of::<nvmlTemperature_t>(1);
     // SAFETY: the caller keeps to NVML's manual.
-    unsafe { version(place, wanted) }?;
+    unsafe { version(place, wanted, Code::INVALID_ARGUMENT) }?;
     // SAFETY: the version says that the structure is this one.
     let sensor = unsafe { place.read() }.sensor;
     let arguments = [(sensor, SENSORS)];

@@ -13,8 +13,7 @@ use crate::code::{Code, Result};
 
 /// NVML_P2P_CAPS_INDEX_UNKNOWN: what can be asked for lies before.
 const INDICES: c_uint = 5;
-/// NVML_P2P_STATUS_OK and _NOT_SUPPORTED.
-const REACHED: c_uint = 0;
+/// NVML_P2P_STATUS_NOT_SUPPORTED.
 const NOT_REACHED: c_uint = 5;
 /// NVML_AFFINITY_SCOPE_NODE, the first of two scopes; the other is _SOCKET.
 const NODE: c_uint = 0;
@@ -224,11 +223,13 @@ pub(crate) fn nvmlDeviceGetP2PStatus(
     index: c_uint,
     status: Out<'_, c_uint>,
 ) -> Result {
-    let (one, other) = (device(one)?, device(other)?);
+    // A GPU is no peer of its own either.
+    device(one)?;
+    device(other)?;
     if index >= INDICES {
         return Err(Code::INVALID_ARGUMENT);
     }
-    status.put(if one == other { REACHED } else { NOT_REACHED })
+    status.put(NOT_REACHED)
 }
 
 pub(crate) fn nvmlDeviceOnSameBoard(
@@ -236,7 +237,8 @@ pub(crate) fn nvmlDeviceOnSameBoard(
     other: nvmlDevice_t,
     same: Out<'_, c_int>,
 ) -> Result {
-    same.put(c_int::from(device(one)? == device(other)?))
+    let known = |handle| device(handle).map_err(|_| Code::NOT_SUPPORTED);
+    same.put(c_int::from(known(one)? == known(other)?))
 }
 
 #[cfg(test)]

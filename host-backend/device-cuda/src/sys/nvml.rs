@@ -4,7 +4,7 @@
 use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
 use libloading::Library;
-use paragpu_device::management::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED, VALUES};
+use paragpu_device::management::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED};
 
 use super::driver::is_of_guests;
 
