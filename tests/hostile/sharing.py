@@ -5,7 +5,7 @@ import socket
 import struct
 
 import wire
-from field import ARENA, CHUNK, ENDLESS, SHADOWS, attack, expect, resident, until
+from field import ARENA, CHUNK, ENDLESS, SHADOWS, STRIDE, attack, expect, resident, until
 
 INVALID_VALUE, INVALID_HANDLE = 1, 400
 
@@ -157,3 +157,51 @@ def files_that_are_taken_away(field):
     expect(session.call("Ping", value=7) == 7, "the session is over")
     expect(neighbour.call("Ping", value=7)[0] == 7, "the neighbour is over")
     return cases
+
+
+@attack
+def memory_of_other_devices(field):
+    """Where other devices have memory, offered memory is mapped once, and a VM asks only about its own devices."""
+    owner, friend, stranger = field.session(), field.session(), field.neighbour()
+    owner.call("MemMap", address=ARENA, size=2 * CHUNK)
+    token = owner.call("MemOffer", address=ARENA)[0]["token"]
+    name = owner.call("PeerOffer")[0]["token"]
+    expect(owner.call("PeerOffer")[0]["token"] == name, "a device has one name")
+    cases = 0
+    for session, asked in [(stranger, name), (friend, bytes(16)), *((friend, field.source.randbytes(16)) for _ in range(50))]:
+        expect(not any(session.call("PeerAsk", token=asked)[0]["values"]), "a name that is none")
+        cases += 1
+    other, last = ARENA + STRIDE, ARENA + 16 * STRIDE
+    for session, address, size in [
+        (stranger, other, 2 * CHUNK),
+        (friend, other, CHUNK),
+        (friend, other + 4096, 2 * CHUNK),
+        (friend, other - CHUNK, 2 * CHUNK),
+        (friend, last - CHUNK, 2 * CHUNK),
+        (friend, last, 2 * CHUNK),
+        (friend, SHADOWS, 2 * CHUNK),
+        (friend, (1 << 64) - 2 * CHUNK, 2 * CHUNK),
+    ]:
+        refused(session, "MemTake", address=address, size=size, token=token)
+        cases += 1
+    for turn in range(20):
+        friend.call("MemTake", address=other, size=2 * CHUNK, token=token)
+        refused(friend, "MemTake", address=other + CHUNK, size=2 * CHUNK, token=token)
+        for call in "MemUnmap", "MemAliasEnd", "MemOffer":
+            refused(friend, call, address=other)
+        friend.call("MemLeave", address=other)
+        refused(friend, "MemLeave", address=other)
+        cases += 5
+    # As many as there may be; each is the same memory.
+    number, place = 0, other
+    while number < 5000:
+        try:
+            friend.call("MemTake", address=place, size=2 * CHUNK, token=token)
+        except wire.Failed:
+            break
+        number, place = number + 1, place + 2 * CHUNK
+    expect(0 < number < 5000, f"{number} mappings")
+    for turn in range(number):
+        friend.call("MemLeave", address=other + 2 * CHUNK * turn)
+    friend.call("MemTake", address=other, size=2 * CHUNK, token=token)
+    return cases + number

@@ -40,6 +40,7 @@ pub mod memory;
 pub mod module;
 pub mod monitor;
 pub mod objects;
+mod peer;
 mod progress;
 mod ranges;
 pub mod session;

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use paragpu_protocol::handle::DeviceAddress;
 use paragpu_protocol::layout::Regions;
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{MemGetInfo, MemMap, MemUnmap};
-use paragpu_protocol::types::MemoryInfo;
+use paragpu_protocol::table::{
+    MemGetInfo, MemLeave, MemMap, MemTake, MemUnmap, PeerAsk, PeerOffer,
+};
+use paragpu_protocol::types::{MemoryInfo, MemoryOffer, PeerAttributes, PeerName};
 use parking_lot::{Mutex, RwLock};
 
 use crate::arena::{Allocation, Arena, Block, SMALL};
@@ -16,6 +18,7 @@ use crate::error::Result;
 use crate::kept::{Block as KeptBlock, Kept, Wanted};
 use crate::objects::graph_memory::Backing;
 use crate::objects::stream::Stream;
+use crate::peer::PeerAccess;
 use crate::stream::Streams;
 
 /// The device memory of a session.
@@ -32,6 +35,10 @@ pub struct DeviceMemory {
     globals: RwLock<BTreeMap<u64, u64>>,
     /// Memory that the program mapped itself and may use.
     maps: RwLock<Maps>,
+    /// Other devices' access to this memory.
+    peers: PeerAccess,
+    /// Sessions whose memory this device has access to.
+    reached: RwLock<Vec<Arc<DeviceMemory>>>,
     /// Memory of pools that was freed, for the next allocation. Locked before the arena.
     kept: Mutex<Kept>,
 }
@@ -88,13 +95,15 @@ enum Effort {
 impl DeviceMemory {
     pub(crate) fn new(link: Arc<Link>, streams: Arc<Streams>, regions: &Regions) -> Self {
         Self {
-            link,
             streams,
             arena: RwLock::new(Arena::new(regions.arena)),
             growing: Mutex::new(()),
             globals: RwLock::new(BTreeMap::new()),
             maps: RwLock::default(),
+            peers: PeerAccess::new(Arc::clone(&link)),
+            reached: RwLock::default(),
             kept: Mutex::new(Kept::new(KEPT_BYTES, KEPT_BLOCKS)),
+            link,
         }
     }
 
@@ -142,8 +151,81 @@ impl DeviceMemory {
             Some((start, length, _)) if size <= length && address - start <= length - size => {
                 Ok(())
             }
-            _ => Err(Status::INVALID_VALUE),
+            _ => self.check_reached(address, size),
         }
+    }
+
+    /// Whether the device reaches a whole range of device memory: its own, or another's.
+    #[must_use]
+    pub fn holds(&self, address: u64, size: u64) -> bool {
+        self.check(address, size).is_ok()
+    }
+
+    /// Maps memory of another session, which offers it under this name, at its address
+    /// there.
+    pub(crate) fn take(&self, address: u64, offer: &MemoryOffer) -> Result<()> {
+        self.link.call(&MemTake {
+            address,
+            size: offer.size,
+            token: offer.token,
+        })?;
+        self.add_map(address, offer.size);
+        Ok(())
+    }
+
+    /// Ends this.
+    pub(crate) fn leave_taken(&self, address: u64) {
+        self.remove_map(address);
+        // Where the session is over, nothing is mapped any more.
+        let _ = self.link.post(&MemLeave { address });
+    }
+
+    /// Refuses a range that is not allocated on another device either, or on one to which
+    /// this one has no access.
+    fn check_reached(&self, address: u64, size: u64) -> Result<()> {
+        let reached = self.reached.read();
+        let holds = |memory: &Arc<Self>| memory.arena.read().holds(address, size);
+        match reached.iter().any(holds) {
+            true => Ok(()),
+            false => Err(Status::INVALID_VALUE),
+        }
+    }
+
+    /// Whether this device has access to the memory of another session.
+    #[must_use]
+    pub fn reaches(&self, other: &Self) -> bool {
+        let reached = self.reached.read();
+        reached.iter().any(|memory| std::ptr::eq(&**memory, other))
+    }
+
+    /// Gives this device, `ordinal`, access to all memory of another session, present and
+    /// future.
+    ///
+    /// # Errors
+    /// What the hosts say: `PEER_ACCESS_UNSUPPORTED` (217) if they do not reach each other.
+    pub fn reach(&self, ordinal: u32, other: &Arc<Self>) -> Result<()> {
+        other.peers.grant(ordinal, &self.link)?;
+        if !self.reaches(other) {
+            self.reached.write().push(Arc::clone(other));
+        }
+        Ok(())
+    }
+
+    /// Ends this access.
+    pub fn leave(&self, ordinal: u32, other: &Self) {
+        let mut reached = self.reached.write();
+        reached.retain(|memory| !std::ptr::eq(&**memory, other));
+        other.peers.revoke(ordinal);
+    }
+
+    /// CU_DEVICE_P2P_ATTRIBUTE_*, 1 to 5, of this device's access to another session's.
+    ///
+    /// # Errors
+    /// As [`Link::check`].
+    pub fn peer_attributes(&self, other: &Self) -> Result<[u64; 5]> {
+        let PeerName { token } = other.link.call(&PeerOffer {})?;
+        let PeerAttributes { values } = self.link.call(&PeerAsk { token })?;
+        Ok(values)
     }
 
     /// Bytes that the program holds.
@@ -241,7 +323,18 @@ impl DeviceMemory {
                 size: range,
             });
             match mapped {
-                Ok(()) => return Ok(self.arena.write().mapped(address, size)),
+                Ok(()) => {
+                    if let Err(status) = self.peers.add(address, range) {
+                        let mut arena = self.arena.write();
+                        let address_of = DeviceAddress(address);
+                        self.link.post(&MemUnmap {
+                            address: address_of,
+                        })?;
+                        arena.not_mapped(address, range);
+                        return Err(status);
+                    }
+                    return Ok(self.arena.write().mapped(address, size));
+                }
                 Err(status) => {
                     self.arena.write().not_mapped(address, range);
                     if status != Status::OUT_OF_MEMORY || effort == Effort::Waited {
@@ -399,6 +492,7 @@ impl DeviceMemory {
         let mut arena = self.arena.write();
         let (ranges, result) = change(&mut arena)?;
         for (address, _) in ranges {
+            self.peers.remove(address);
             self.link.post(&MemUnmap {
                 address: DeviceAddress(address),
             })?;

@@ -339,6 +339,38 @@ impl Session {
         &self.memory
     }
 
+    /// Gives this device access to all memory of another session, present and future.
+    ///
+    /// # Errors
+    /// What the hosts say.
+    pub fn enable_peer(&self, owner: &Self) -> Result<()> {
+        self.memory.reach(self.ordinal(), &owner.memory)
+    }
+
+    /// Ends this access.
+    pub fn disable_peer(&self, owner: &Self) {
+        self.memory.leave(self.ordinal(), &owner.memory);
+    }
+
+    /// CU_DEVICE_P2P_ATTRIBUTE_*, 1 to 5, of this device's access to another session's.
+    ///
+    /// # Errors
+    /// What the hosts say.
+    pub fn peer_attributes(&self, owner: &Self) -> Result<[u64; 5]> {
+        self.memory.peer_attributes(&owner.memory)
+    }
+
+    /// Gives this device access to memory that the program mapped on another, or ends it.
+    ///
+    /// # Errors
+    /// As [`VirtualMemory::set_peer_access`].
+    pub fn access_maps(&self, owner: &Self, address: u64, size: u64, access: u32) -> Result<()> {
+        let accessing = (self.ordinal(), &self.memory);
+        owner
+            .virtual_memory
+            .set_peer_access(address, size, accessing, access)
+    }
+
     /// Memory for a node of a graph.
     ///
     /// # Errors

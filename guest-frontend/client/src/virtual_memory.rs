@@ -6,12 +6,14 @@
 //! program gets access there. Memory with a location in the host is device memory, too; the
 //! program accesses it through a view ([`crate::host_view`]).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use paragpu_protocol::handle::{AliasAddress, DeviceAddress};
 use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{MemAlias, MemAliasEnd};
+use paragpu_protocol::table::{MemAlias, MemAliasEnd, MemOffer};
+use paragpu_protocol::types::MemoryOffer;
 use parking_lot::Mutex;
 
 use crate::connection::Link;
@@ -37,6 +39,8 @@ pub struct VirtualMemory {
     shared: SharedMemory,
     /// The views through which the program accesses memory in the host.
     views: HostViews,
+    /// Other devices that have access, by the address of the mapping. Locked after `space`.
+    peers: Mutex<BTreeMap<u64, BTreeMap<u32, Arc<DeviceMemory>>>>,
     /// Locked until the host has been told, because another thread may map memory at
     /// addresses that one thread unmaps.
     space: Mutex<VirtualSpace>,
@@ -49,6 +53,7 @@ impl VirtualMemory {
             link,
             memory,
             views,
+            peers: Mutex::default(),
             space: Mutex::default(),
         }
     }
@@ -191,6 +196,11 @@ impl VirtualMemory {
         for map in space.inside(address, size)? {
             kept = kept.and(self.views.end(map));
         }
+        for map in space.inside(address, size)? {
+            for peer in self.peers.lock().remove(&map).unwrap_or_default().values() {
+                peer.leave_taken(map);
+            }
+        }
         let (ends, frees) = space.unmap(address, size)?;
         for address in ends {
             self.end(address)?;
@@ -250,6 +260,53 @@ impl VirtualMemory {
             space.changed(address, after);
         }
         Ok(())
+    }
+
+    /// cuMemSetAccess of another device, for whole mappings of whole allocations. `access`
+    /// is 0 for none, else 3.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`, `NOT_SUPPORTED`; what the hosts say.
+    pub(crate) fn set_peer_access(
+        &self,
+        address: u64,
+        size: u64,
+        (device, accessing): (u32, &Arc<DeviceMemory>),
+        access: u32,
+    ) -> Result<()> {
+        let space = self.space.lock();
+        let mut peers = self.peers.lock();
+        for (address, size, memory) in space.backed(address, size)? {
+            let of_map = peers.entry(address).or_default();
+            match (of_map.contains_key(&device), access) {
+                (false, 3) => {
+                    let offer: MemoryOffer = self.link.call(&MemOffer { address: memory })?;
+                    if (offer.base, offer.size) != (memory, size) {
+                        return Err(Status::NOT_SUPPORTED);
+                    }
+                    accessing.take(address, &offer)?;
+                    of_map.insert(device, Arc::clone(accessing));
+                }
+                (true, 0) => {
+                    of_map.remove(&device);
+                    accessing.leave_taken(address);
+                }
+                (_, 0 | 3) => {}
+                _ => return Err(Status::NOT_SUPPORTED),
+            }
+        }
+        Ok(())
+    }
+
+    /// The access of another device at an address.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if nothing is mapped there.
+    pub fn peer_access(&self, address: u64, device: u32) -> Result<u32> {
+        let start = self.space.lock().start(address)?;
+        let peers = self.peers.lock();
+        let has = peers.get(&start).is_some_and(|of| of.contains_key(&device));
+        Ok(if has { 3 } else { 0 })
     }
 
     /// Whether the program has access to memory in the host at an address.

@@ -301,6 +301,24 @@ impl VirtualSpace {
         Ok(changes)
     }
 
+    /// The mappings that make up exactly a range: address, bytes, and the address of the
+    /// memory in the session's arena.
+    pub(crate) fn backed(&self, address: u64, size: u64) -> Result<Vec<(u64, u64, u64)>> {
+        let maps = self.whole(address, size)?.into_iter();
+        let backed = maps.filter_map(|at| {
+            let map = self.maps.get(&at)?;
+            let allocation = self.allocations.get(&map.allocation)?;
+            Some((at, map.size, allocation.memory))
+        });
+        Ok(backed.collect())
+    }
+
+    /// Where the mapping around an address starts.
+    pub(crate) fn start(&self, address: u64) -> Result<u64> {
+        let found = self.find(address).ok_or(Status::INVALID_VALUE)?;
+        Ok(found.0)
+    }
+
     /// Records the new access of the mapping that starts at `address`.
     pub(crate) fn changed(&mut self, address: u64, access: Access) {
         if let Some(map) = self.maps.get_mut(&address) {

@@ -212,6 +212,11 @@ impl CudaDevice {
     /// Nothing is mapped in the range then; it may be mapped.
     fn make_room(&mut self, address: u64, size: u64) -> Result<()> {
         self.memory.check_map(address, size)?;
+        self.wait_for_retired(address, size)
+    }
+
+    /// Waits until no retired mapping overlaps the range.
+    fn wait_for_retired(&mut self, address: u64, size: u64) -> Result<()> {
         self.reap()?;
         if self.retirement.overlaps(address, size) {
             self.context.synchronize()?;
@@ -272,6 +277,9 @@ impl Drop for CudaDevice {
         let _ = self.context.synchronize();
         self.retirement.clear(&self.context);
         for &(span, handle) in self.peers.values() {
+            let _ = self.context.close_peer(span, handle);
+        }
+        for (span, handle) in self.memory.drain_peers() {
             let _ = self.context.close_peer(span, handle);
         }
         for (address, size, handle) in self.memory.drain_device() {

@@ -18,6 +18,8 @@ enum Owner {
     Device { handle: u64 },
     /// Another range's memory, at a second address.
     Alias,
+    /// Memory of another device, at its address there, in a reservation of its own.
+    Peer { handle: u64 },
     /// Registered host memory.
     Host,
     /// A variable of a module.
@@ -69,6 +71,40 @@ impl Memory {
         } else {
             Err(Status::INVALID_VALUE.into())
         }
+    }
+
+    /// Checks that `[address, address + size)` may be mapped as memory of another device: it
+    /// must consist of chunks of one other arena.
+    pub fn check_peer(&self, address: u64, size: u64) -> Result<()> {
+        let chunks = (address | size).is_multiple_of(CHUNK) && size > 0;
+        let other = (0..MAX_DEVICES)
+            .filter_map(Regions::of)
+            .filter(|regions| regions.arena != self.regions.arena)
+            .any(|regions| Regions::holds(regions.arena, address, size));
+        match chunks && other && !self.overlaps(address, size) {
+            true => Ok(()),
+            false => Err(Status::INVALID_VALUE.into()),
+        }
+    }
+
+    pub fn add_peer(&mut self, address: u64, size: u64, handle: u64) {
+        self.ranges.insert(address, (size, Owner::Peer { handle }));
+    }
+
+    /// Forgets the memory of another device that starts at `address`: its span and handle.
+    pub fn remove_peer(&mut self, address: u64) -> Option<(Span, u64)> {
+        let Some(&(size, Owner::Peer { handle })) = self.ranges.get(&address) else {
+            return None;
+        };
+        self.ranges.remove(&address);
+        Some((Span::checked(address, size), handle))
+    }
+
+    /// The memory of other devices, for the end of the session.
+    pub fn drain_peers(&mut self) -> Vec<(Span, u64)> {
+        let starts: Vec<u64> = self.ranges.keys().copied().collect();
+        let peers = starts.into_iter();
+        peers.filter_map(|start| self.remove_peer(start)).collect()
     }
 
     /// Checks that `[address, address + size)` may be registered.
@@ -180,7 +216,7 @@ impl Memory {
             .filter_map(|(address, (size, owner))| match owner {
                 Owner::Device { handle } => Some((address, size, Some(handle))),
                 Owner::Alias => Some((address, size, None)),
-                Owner::Host | Owner::Global => None,
+                Owner::Peer { .. } | Owner::Host | Owner::Global => None,
             })
             .collect()
     }
@@ -244,6 +280,24 @@ mod tests {
         assert!(memory.span(base, 0).is_ok());
         assert!(memory.span(u64::MAX, 2).is_err());
         assert!(memory.span(base - 1, 2).is_err());
+    }
+
+    #[test]
+    fn memory_of_peers_lies_in_other_arenas() {
+        let (mut memory, base) = memory();
+        let other = base + DEVICE_STRIDE;
+        assert!(memory.check_peer(other, CHUNK).is_ok());
+        assert!(memory.check_peer(base, CHUNK).is_err());
+        assert!(memory.check_peer(other + 4096, CHUNK).is_err());
+        assert!(memory.check_peer(other - CHUNK, 2 * CHUNK).is_err());
+        assert!(memory.check_peer(SHADOW_BASE, CHUNK).is_err());
+        assert!(memory.check_peer(u64::MAX - CHUNK + 1, CHUNK).is_err());
+        memory.add_peer(other, 2 * CHUNK, 7);
+        assert!(memory.check_peer(other + CHUNK, CHUNK).is_err());
+        assert!(memory.span(other + 5, CHUNK).is_ok());
+        assert!(memory.device(other).is_err() && memory.remove_device(other).is_err());
+        assert_eq!(memory.remove_peer(other).map(|(_, handle)| handle), Some(7));
+        assert!(memory.remove_peer(other).is_none() && memory.span(other, 1).is_err());
     }
 
     #[test]

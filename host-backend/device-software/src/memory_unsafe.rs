@@ -7,6 +7,7 @@
 
 mod alias_unsafe;
 pub mod lanes_unsafe;
+mod peer_unsafe;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -62,6 +63,8 @@ struct Table {
     doubled: BTreeSet<u64>,
     /// Second addresses, until the work that may use them is complete.
     aliases: BTreeMap<u64, Alias>,
+    /// Live mappings of other devices' memory: size by address.
+    peers: BTreeMap<u64, u64>,
     /// Bytes backed by memory, live or dying.
     used: u64,
     /// Unmapped mappings whose work is not complete: size and generation, by address.
@@ -328,9 +331,9 @@ impl Memory {
     /// [`MemoryError::NotMapped`].
     pub fn retire(&self, address: u64) -> Result<u64, MemoryError> {
         let mut table = self.table.lock();
-        let size = table
-            .live
-            .remove(&address)
+        let own = table.live.remove(&address);
+        let size = own
+            .or_else(|| table.peers.remove(&address))
             .ok_or(MemoryError::NotMapped(address))?;
         // The pages stay mapped until the release.
         table.shared.remove(&address);
@@ -349,6 +352,7 @@ impl Memory {
             return;
         };
         let Some(range) = self.chunk_range(address, size) else {
+            self.release_peer(address, size);
             return;
         };
         let is_alias = self.end_alias(&mut table, address);

@@ -63,6 +63,9 @@ pub trait MemoryDevice {
         ))
     }
 
+    /// Names this GPU among all of its host.
+    fn identity(&self) -> [u8; 16];
+
     /// Names the memory that this device can hand over and take: workers of one
     /// host whose devices give the same name can pass mappings to each other by
     /// [`memory_export`](Self::memory_export) and
@@ -107,6 +110,31 @@ pub trait MemoryDevice {
         Err(Error::new(
             Status::NOT_SUPPORTED,
             "this device cannot use memory of others",
+        ))
+    }
+
+    /// CU_DEVICE_P2P_ATTRIBUTE_* 1 to 5 (CUDA Driver API, Peer Context Memory Access) for
+    /// access of this device to the one with this [name](Self::identity). The second says
+    /// whether there is access. All are 0 for a device that this host does not have, and
+    /// for this device.
+    fn peer_attributes(&self, _peer: [u8; 16]) -> [i32; 5] {
+        [0; 5]
+    }
+
+    /// Backs `[address, address + size)` of the arena of another device (multiples of
+    /// 2 MiB) with memory that the device [exported](Self::memory_export): kernels and
+    /// copies reach it at the address that it has there. It ends by
+    /// [`memory_unmap`](Self::memory_unmap). The descriptor may be anything that a peer
+    /// sent.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` outside the other arenas or over another mapping, or where the
+    /// descriptor is not of such memory; `NOT_SUPPORTED`; what the driver says of a device
+    /// without access.
+    fn peer_map(&mut self, _address: u64, _size: u64, _descriptor: OwnedFd) -> Result<()> {
+        Err(Error::new(
+            Status::NOT_SUPPORTED,
+            "this device does not reach memory of others",
         ))
     }
 

@@ -7,14 +7,19 @@ use paragpu_device::Access;
 use paragpu_protocol::handle::{ObjectKind, ShadowAddress};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
-    HostUnmap, MemAlias, MemAliasEnd, MemLeave, MemMap, MemOffer, MemTake, MemUnmap, ShadowDestroy,
+    HostUnmap, MemAlias, MemAliasEnd, MemLeave, MemMap, MemOffer, MemTake, MemUnmap, PeerAsk,
+    PeerOffer, ShadowDestroy,
 };
-use paragpu_protocol::types::MemoryOffer;
+use paragpu_protocol::types::{MemoryOffer, PeerAttributes, PeerName};
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::error::{Outcome, fail};
 use crate::session::Session;
 use crate::session::completion::{Progress, Then};
 use crate::session::sharing::{NOT_ACCEPTED, Taken};
+
+/// Where CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED is among the attributes.
+const ACCESS: usize = 1;
 
 impl Session {
     pub(crate) fn mem_map(&mut self, call: &MemMap) -> Outcome<Progress> {
@@ -127,7 +132,8 @@ impl Session {
                 format!("{} bytes are offered, not {size}", offer.size),
             );
         }
-        if offer.domain != self.gpu.domain() {
+        let is_peer = || self.gpu.peer_attributes(offer.domain)[ACCESS] != 0;
+        if offer.domain != self.gpu.domain() && !is_peer() {
             let why = "the memory is of a device that this one does not reach";
             return fail(PEER_ACCESS_UNSUPPORTED, why);
         }
@@ -153,6 +159,40 @@ impl Session {
         self.end_aliases_of(address)?;
         self.memory
             .drop_shared(&mut self.gpu, &mut self.link, address)
+    }
+
+    pub(crate) fn peer_offer(&mut self, _: &PeerOffer) -> Outcome<PeerName> {
+        if let Some(token) = self.sharing.name {
+            return Ok(PeerName { token });
+        }
+        // An offer has a descriptor; nobody maps this one.
+        let nothing = memfd_create("paragpu-peer", MemfdFlags::CLOEXEC);
+        let nothing = match nothing {
+            Ok(nothing) => nothing,
+            Err(error) => return fail(Status::OPERATING_SYSTEM, error.to_string()),
+        };
+        let ask = Ask::Offer {
+            size: 0,
+            domain: self.gpu.domain(),
+        };
+        let Some(offer) = self.sharing.propose(ask, &nothing) else {
+            return fail(Status::NOT_SUPPORTED, NOT_ACCEPTED);
+        };
+        self.sharing.name = Some(offer.token);
+        Ok(PeerName { token: offer.token })
+    }
+
+    pub(crate) fn peer_ask(&mut self, call: &PeerAsk) -> Outcome<PeerAttributes> {
+        /// Of two virtual GPUs that are one.
+        const SAME: [i32; 5] = [0, 1, 1, 0, 0];
+        let attributes = match self.sharing.find(call.token) {
+            Some((offer, _)) if offer.domain == self.gpu.domain() => SAME,
+            Some((offer, _)) => self.gpu.peer_attributes(offer.domain),
+            None => [0; 5],
+        };
+        Ok(PeerAttributes {
+            values: attributes.map(|value| u64::from(value.cast_unsigned())),
+        })
     }
 
     /// Ends the aliases of a mapping before it is unmapped.

@@ -106,10 +106,10 @@ fn MemOffer(
     address: u64,
 ) -> MemoryOffer;
 
-/// cuIpcOpenMemHandle: the memory that another session of the VM offers lies here, too. It counts for both, which move only together meanwhile.
+/// cuIpcOpenMemHandle: the memory that another session of the VM offers lies here, too. In the arena it counts for both sessions. cuCtxEnablePeerAccess: in the arena of another device it counts for its owner only. The two move only together meanwhile.
 #[call(0x010e, synchronous)]
 fn MemTake(
-    /// Multiple of 2 MiB inside the arena, overlapping no mapping and no alias.
+    /// Multiple of 2 MiB, overlapping no mapping and no alias: inside the arena, or inside another device's.
     address: u64,
     /// Bytes; all that is offered.
     size: u64,
@@ -123,6 +123,17 @@ fn MemLeave(
     /// As it was taken.
     address: u64,
 );
+
+/// cuDeviceCanAccessPeer: a name by which the VM's other sessions ask about access to this device.
+#[call(0x0116, synchronous, idempotent)]
+fn PeerOffer() -> PeerName;
+
+/// cuDeviceGetP2PAttribute: what this session's device can do with the memory of another's. All 0 if the two are not of one host.
+#[call(0x0117, synchronous, idempotent)]
+fn PeerAsk(
+    /// [`PeerName::token`](crate::types::PeerName::token) of the other session.
+    token: [u8; 16],
+) -> PeerAttributes;
 
 /// cuMemHostRegister of a shared file mapping: pages of a file that the guest passed lie at `address`, the same for the program and the device. The session does not move meanwhile.
 #[call(0x0114, synchronous)]

@@ -169,11 +169,11 @@ fn cuCtxAttach(context: Out<CUcontext>, flags: c_uint);
 #[since(2000)]
 fn cuCtxDetach(context: CUcontext);
 
-/// Devices do not reach each other's memory.
+/// Maps all memory of the other device, present and future, for the current one.
 #[since(4000)]
 fn cuCtxEnablePeerAccess(peer: CUcontext, flags: c_uint);
 
-/// Devices do not reach each other's memory.
+/// Ends it when no other context of the device has it.
 #[since(4000)]
 fn cuCtxDisablePeerAccess(peer: CUcontext);
 

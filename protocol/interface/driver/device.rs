@@ -69,13 +69,14 @@ fn cuDeviceGetPCIBusId(id: *mut c_char, length: c_int, device: CUdevice);
 #[through(device = find_by_bus_id(id.get()?))]
 fn cuDeviceGetByPCIBusId(device: Out<CUdevice>, id: Text);
 
-/// Devices do not reach each other's memory: each has its own worker.
+/// Whether a device can reach another's memory, as the host says. Both must be of one host.
 #[since(4000)]
 fn cuDeviceCanAccessPeer(can: Out<c_int>, device: CUdevice, peer: CUdevice);
 
-/// As cuDeviceCanAccessPeer.
+/// As the host says of the two GPUs; arrays of another device are not reached.
 #[since(8000)]
 #[required(value)]
+#[host]
 fn cuDeviceGetP2PAttribute(value: Out<c_int>, attribute: c_int, from: CUdevice, to: CUdevice);
 
 /// How wide a linear texture may be.

@@ -20,7 +20,8 @@ use crate::handle::{
 };
 use crate::types::{
     ArrayShape, CopyEnd, DeviceAnswer, DeviceSnapshot, DeviceUsage, FunctionInfo, FunctionNames,
-    GlobalInfo, LinkedImage, MemoryInfo, MemoryOffer, SmGroups, SmResource, TensorMap, TextureSpec,
+    GlobalInfo, LinkedImage, MemoryInfo, MemoryOffer, PeerAttributes, PeerName, SmGroups,
+    SmResource, TensorMap, TextureSpec,
 };
 
 include!(concat!(env!("OUT_DIR"), "/table.rs"));

@@ -74,6 +74,18 @@ crate::record! {
         token: [u8; 16],
     }
 
+    /// Names a session's device for the VM's other sessions.
+    PeerName {
+        /// Names it in the VM, on this host.
+        token: [u8; 16],
+    }
+
+    /// CU_DEVICE_P2P_ATTRIBUTE_*, 1 to 5, of one device's access to another.
+    PeerAttributes {
+        /// Their values.
+        values: [u64; 5],
+    }
+
     /// An operation on a word of memory in a stream.
     MemoryOperation {
         /// CUstreamBatchMemOpType: 1 waits for 32 bits, 2 writes them, 4 waits

@@ -18,13 +18,8 @@ use super::{Result, device, host, memory, present, put, unsupported_use};
 use crate::current::{current, current_if_any, find, find_or_current, with_stack};
 use crate::named_stream;
 use crate::objects::context::Context;
-use crate::objects::pool;
-use crate::objects::{self, Object};
+use crate::objects::{self, Object, peers, pool};
 
-/// CUDA_ERROR_PEER_ACCESS_UNSUPPORTED.
-const PEER_ACCESS_UNSUPPORTED: Status = Status(217);
-/// CUDA_ERROR_PEER_ACCESS_NOT_ENABLED.
-const PEER_ACCESS_NOT_ENABLED: Status = Status(705);
 /// Scheduling, host mapping, local memory and synchronisation flags.
 const FLAGS: u32 = 0xff;
 /// CU_CTX_SCHED_SPIN, _YIELD and _BLOCKING_SYNC.
@@ -124,6 +119,7 @@ impl Primary {
         let waited = context.session.synchronize();
         super::library::forget_session(context.session);
         end_objects(context);
+        peers::end(context.handle);
         let arena = context.session.regions().arena;
         pool::freed_all(arena..arena + DEVICE_STRIDE);
         host::free_all(context.session);
@@ -270,6 +266,7 @@ pub(crate) fn cuCtxDestroy(context: CUcontext) -> Result {
         }
     });
     end_objects(&ended);
+    peers::end(ended.handle);
     let memory = ended.take_memory();
     for address in memory {
         // Another thread may free it at the same time.
@@ -446,11 +443,9 @@ pub(crate) fn cuCtxEnablePeerAccess(peer: CUcontext, flags: c_uint) -> Result {
     if own.handle == peer.handle {
         return Err(Status::INVALID_CONTEXT);
     }
-    Err(PEER_ACCESS_UNSUPPORTED)
+    peers::enable(&own, &peer)
 }
 
 pub(crate) fn cuCtxDisablePeerAccess(peer: CUcontext) -> Result {
-    current()?;
-    find(peer)?;
-    Err(PEER_ACCESS_NOT_ENABLED)
+    peers::disable(&*current()?, &*find(peer)?)
 }

@@ -243,6 +243,19 @@ pub(super) fn on_device(
     let named = named_stream::named(stream)?;
     let (to, from) = (memory::owner(destination)?, memory::owner(source)?);
     if !std::ptr::eq(to, from) {
+        if let Some(session) = reaching_both(&named, destination, source, size as u64)? {
+            if wait {
+                to.synchronize()?;
+                from.synchronize()?;
+            }
+            session
+                .copies()
+                .on_device(destination, source, size as u64, named.stream()?)?;
+            return match wait {
+                true => session.streams().synchronize(named.stream()?),
+                false => Ok(()),
+            };
+        }
         return between(destination, to, source, from, size, &named);
     }
     to.copies()
@@ -270,7 +283,25 @@ pub(super) fn peer(
             .copies()
             .on_device(destination, source, size as u64, default_of(to, &named)?);
     }
+    if let Some(session) = reaching_both(&named, destination, source, size as u64)? {
+        return session
+            .copies()
+            .on_device(destination, source, size as u64, named.stream()?);
+    }
     between(destination, to, source, from, size, &named)
+}
+
+/// The session of a stream, if its device reaches both ranges.
+fn reaching_both(
+    named: &Named,
+    destination: u64,
+    source: u64,
+    size: u64,
+) -> Result<Option<&'static Session>> {
+    let session = named.session()?;
+    let memory = session.memory();
+    let reaches = memory.holds(destination, size) && memory.holds(source, size);
+    Ok(reaches.then_some(session))
 }
 
 /// The named stream, or the legacy one of `session` if it belongs to another

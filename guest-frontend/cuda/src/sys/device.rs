@@ -367,9 +367,23 @@ pub(crate) fn cuDeviceCanAccessPeer(
     device: CUdevice,
     peer: CUdevice,
 ) -> Result {
-    ordinal(device)?;
-    ordinal(peer)?;
-    can.put(0)
+    let [_, access, ..] = peer_attributes(ordinal(device)?, ordinal(peer)?);
+    can.put(access)
+}
+
+/// CU_DEVICE_P2P_ATTRIBUTE_*, 1 to 5, of a device's access to another; 0 for what the hosts
+/// do not say.
+fn peer_attributes(device: u32, peer: u32) -> [c_int; 5] {
+    /// Where CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED is.
+    const ARRAYS: usize = 3;
+    let asked = || session(device)?.peer_attributes(session(peer)?);
+    let mut attributes = match device == peer {
+        true => [0; 5],
+        false => asked().unwrap_or_default(),
+    };
+    // An array lives with the session that made it.
+    attributes[ARRAYS] = 0;
+    attributes.map(|value| c_int::try_from(value).unwrap_or(0))
 }
 
 pub(crate) fn cuDeviceGetP2PAttribute(
@@ -378,13 +392,18 @@ pub(crate) fn cuDeviceGetP2PAttribute(
     from: CUdevice,
     to: CUdevice,
 ) -> Result {
-    if ordinal(from)? == ordinal(to)? {
+    let (from, to) = (ordinal(from)?, ordinal(to)?);
+    if from == to {
         return Err(Status::INVALID_DEVICE);
     }
-    if !(1..=5).contains(&attribute) {
-        return Err(Status::INVALID_VALUE);
-    }
-    value.put(0)
+    let index = usize::try_from(attribute)
+        .ok()
+        .and_then(|n| n.checked_sub(1));
+    let attributes = index.filter(|index| *index < 5).map(|index| {
+        let attributes = peer_attributes(from, to);
+        attributes.get(index).copied().unwrap_or(0)
+    });
+    value.put(attributes.ok_or(Status::INVALID_VALUE)?)
 }
 
 pub(crate) fn cuDeviceGetTexture1DLinearMaxWidth(

@@ -31,7 +31,7 @@ use super::{Result, device, get, graph_memory, host, memory, present, put, unsup
 use crate::named_stream::{self, Named};
 use crate::objects::context::forget_memory;
 use crate::objects::pool::{Place, Pool};
-use crate::objects::{self, Object, pool};
+use crate::objects::{self, Object, peers, pool};
 use crate::{current, managed};
 
 /// Attributes whose value is an `int`: reuse policies.
@@ -451,7 +451,10 @@ fn access_of(pool: &Pool, location: &cudaMemLocation) -> Result<c_int> {
             has(pool.state().accessed_by.contains(&ordinal))
         }
         (Place::Host(_) | Place::Managed(_), HOST | HOST_NUMA | HOST_NUMA_CURRENT) => has(true),
-        (Place::Device(own), DEVICE) => has(device::ordinal(location.id)? == own),
+        (Place::Device(own), DEVICE) => {
+            let ordinal = device::ordinal(location.id)?;
+            has(ordinal == own || pool.state().accessed_by.contains(&ordinal))
+        }
         _ => Err(Status::INVALID_VALUE),
     }
 }
@@ -460,10 +463,14 @@ fn access_of(pool: &Pool, location: &cudaMemLocation) -> Result<c_int> {
 fn set_access(pool: &Pool, location: &cudaMemLocation, flags: c_int) -> Result {
     match (pool.place(), location.r#type) {
         (Place::Device(own), _) => {
-            if device::ordinal(device_of(location)?)? != own {
-                /// CUDA_ERROR_PEER_ACCESS_UNSUPPORTED.
-                const PEER_ACCESS_UNSUPPORTED: Status = Status(217);
-                return Err(PEER_ACCESS_UNSUPPORTED);
+            let ordinal = device::ordinal(device_of(location)?)?;
+            if ordinal != own && flags == 0 {
+                pool.state().accessed_by.remove(&ordinal);
+                return Ok(());
+            }
+            if ordinal != own && flags == READ_WRITE {
+                peers::enable_pools(ordinal, own)?;
+                pool.state().accessed_by.insert(ordinal);
             }
         }
         (Place::Host(_), DEVICE) if flags == 0 => {

@@ -298,8 +298,7 @@ pub(crate) fn cuMemUnmap(address: CUdeviceptr, size: usize) -> Result {
     owner(address)?.virtual_memory().unmap(address, size as u64)
 }
 
-/// The side of a session at a location; `None` for another device, which cannot access its
-/// memory.
+/// The side of a session at a location; `None` for another device.
 fn side_of(session: &Session, location: &cudaMemLocation) -> Result<Option<Side>> {
     match location.r#type {
         DEVICE => {
@@ -336,6 +335,17 @@ fn check_access(places: &[Place], location: &cudaMemLocation, side: Side, flags:
     Ok(())
 }
 
+/// The access of another device to memory of `owner`.
+fn set_peer_access(owner: &Session, peer: c_int, address: u64, size: u64, flags: u32) -> Result {
+    let accessing = device::session(device::ordinal(peer)?)?;
+    match accessing.access_maps(owner, address, size, flags) {
+        Err(Status::NOT_SUPPORTED) => Err(unsupported_use!(
+            "cuMemSetAccess for another device, to a map of a part of an allocation"
+        )),
+        set => set,
+    }
+}
+
 /// # Safety
 /// As CUDA's manual says for cuMemSetAccess.
 pub(crate) unsafe fn cuMemSetAccess(
@@ -353,17 +363,26 @@ pub(crate) unsafe fn cuMemSetAccess(
     let places = session.virtual_memory().places(address, size as u64)?;
     let mut changes = Vec::with_capacity(access.len());
     for one in access {
-        let Some(side) = side_of(session, &one.location)? else {
-            return Err(unsupported_use!("cuMemSetAccess for another device"));
-        };
+        let side = side_of(session, &one.location)?;
         let flags = u32::try_from(one.flags).map_err(|_| Status::INVALID_VALUE)?;
-        check_access(&places, &one.location, side, flags)?;
-        changes.push((side, flags));
+        // Another device reaches what this device reaches.
+        let checked = side.unwrap_or(Side::Device);
+        check_access(&places, &one.location, checked, flags)?;
+        if side.is_none() && (flags == 1 || places.iter().any(|place| *place != Place::Device)) {
+            let what =
+                "cuMemSetAccess for another device, to memory in the host or for reading alone";
+            return Err(unsupported_use!(what));
+        }
+        changes.push((side, one.location.id, flags));
     }
-    for (side, flags) in changes {
-        session
-            .virtual_memory()
-            .set_access(address, size as u64, side, flags)?;
+    for (side, device, flags) in changes {
+        let size = size as u64;
+        match side {
+            Some(side) => session
+                .virtual_memory()
+                .set_access(address, size, side, flags)?,
+            None => set_peer_access(session, device, address, size, flags)?,
+        }
     }
     Ok(())
 }
@@ -384,7 +403,7 @@ pub(crate) fn cuMemGetAccess(
         // its nodes.
         Some(Side::Host) if location.r#type == HOST => access(Side::Host)?.max(mapped),
         Some(Side::Host) => access(Side::Host)?,
-        None => 0,
+        None => space.peer_access(address, device::ordinal(location.id)?)?,
     };
     flags.put(u64::from(found))
 }

@@ -25,6 +25,9 @@ impl MemoryDevice for CudaDevice {
     }
 
     fn memory_unmap(&mut self, address: u64) -> Result<()> {
+        if let Some((span, handle)) = self.memory.remove_peer(address) {
+            return self.retire(Leaving::Peer { span, handle });
+        }
         let (size, handle) = self.memory.remove_device(address)?;
         self.imported.remove(&address);
         self.retire(Leaving::Mapping {
@@ -40,6 +43,10 @@ impl MemoryDevice for CudaDevice {
         self.context.alias(address, size, handle, access)?;
         self.memory.add_alias(address, size);
         Ok(())
+    }
+
+    fn identity(&self) -> [u8; 16] {
+        self.context.uuid().unwrap_or_default()
     }
 
     fn memory_domain(&self) -> Option<[u8; 16]> {
@@ -63,6 +70,23 @@ impl MemoryDevice for CudaDevice {
         if self.imported.len() < MOST_IMPORTED {
             self.imported.insert(address, descriptor);
         }
+        Ok(())
+    }
+
+    fn peer_attributes(&self, peer: [u8; 16]) -> [i32; 5] {
+        self.context.peer_attributes(&peer)
+    }
+
+    fn peer_map(&mut self, address: u64, size: u64, descriptor: OwnedFd) -> Result<()> {
+        self.memory.check_peer(address, size)?;
+        self.wait_for_retired(address, size)?;
+        let (span, handle) = self.context.open_peer(address, size, descriptor.as_fd())?;
+        if span.address() != address {
+            self.context.close_peer(span, handle)?;
+            let why = format!("the driver does not map {size} bytes at {address:#x}");
+            return Err(Error::new(Status::NOT_SUPPORTED, why));
+        }
+        self.memory.add_peer(address, size, handle);
         Ok(())
     }
 

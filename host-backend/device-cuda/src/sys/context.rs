@@ -77,6 +77,18 @@ impl Context {
         self.driver.uuid(self.device)
     }
 
+    /// cuDeviceGetP2PAttribute, 1 to 5, of access to the device with a UUID; 0 where the
+    /// driver says nothing.
+    pub fn peer_attributes(&self, uuid: &[u8; 16]) -> [i32; 5] {
+        let devices = self.driver.devices().unwrap_or_default();
+        let is_it = |device: &c_int| self.driver.uuid(*device).is_ok_and(|own| own == *uuid);
+        let found = devices.into_iter().find(is_it);
+        match found.filter(|device| *device != self.device) {
+            Some(peer) => self.driver.peer_attributes(self.device, peer),
+            None => [0; 5],
+        }
+    }
+
     /// cuCtxSynchronize.
     pub fn synchronize(&self) -> Result<()> {
         // SAFETY: no arguments.

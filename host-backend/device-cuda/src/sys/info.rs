@@ -55,6 +55,17 @@ impl Driver {
         Ok(uuid.bytes)
     }
 
+    /// cuDeviceGetP2PAttribute, 1 to 5; 0 where the driver says nothing.
+    pub fn peer_attributes(&self, device: c_int, peer: c_int) -> [i32; 5] {
+        std::array::from_fn(|index| {
+            let (mut value, attribute) = (0, index as c_int + 1);
+            // SAFETY: an out-parameter.
+            let got =
+                unsafe { (self.cuDeviceGetP2PAttribute)(&mut value, attribute, device, peer) };
+            check(got).map_or(0, |()| value)
+        })
+    }
+
     /// cuDeviceTotalMem, in bytes.
     pub fn total_memory(&self, device: c_int) -> Result<u64> {
         let mut size = 0;

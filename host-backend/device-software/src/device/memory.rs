@@ -59,12 +59,17 @@ impl MemoryDevice for SoftwareDevice {
             .map_err(|e| module::memory_error(&e))
     }
 
-    fn memory_domain(&self) -> Option<[u8; 16]> {
+    fn identity(&self) -> [u8; 16] {
         // Each ordinal is a GPU with its own memory.
         let mut name = *b"software GPU    ";
-        let (_, end) = name.split_last_chunk_mut::<4>()?;
-        *end = self.ordinal.to_le_bytes();
-        self.options.shareable.then_some(name)
+        if let Some((_, end)) = name.split_last_chunk_mut::<4>() {
+            *end = self.ordinal.to_le_bytes();
+        }
+        name
+    }
+
+    fn memory_domain(&self) -> Option<[u8; 16]> {
+        self.options.shareable.then(|| self.identity())
     }
 
     fn memory_export(&mut self, address: u64) -> Result<OwnedFd> {
@@ -95,6 +100,24 @@ impl MemoryDevice for SoftwareDevice {
         self.wait_for_aliases(address, size);
         self.memory
             .import(address, size, descriptor)
+            .map_err(|e| module::memory_error(&e))
+    }
+
+    fn peer_attributes(&self, peer: [u8; 16]) -> [i32; 5] {
+        // All software GPUs of a host are alike, and their memory is the host's.
+        let is_one = peer.starts_with(b"software GPU");
+        let reached = i32::from(is_one && peer != self.identity());
+        [0, reached, reached, 0, 0]
+    }
+
+    fn peer_map(&mut self, address: u64, size: u64, descriptor: OwnedFd) -> Result<()> {
+        self.scheduler.check()?;
+        if !self.memory.is_free_of_peers(address, size) {
+            // Memory that was unmapped there is released once its work is complete.
+            self.scheduler.settle();
+        }
+        self.memory
+            .map_peer(address, size, &descriptor)
             .map_err(|e| module::memory_error(&e))
     }
 
@@ -130,7 +153,9 @@ impl MemoryDevice for SoftwareDevice {
 
     fn memory_unmap(&mut self, address: u64) -> Result<()> {
         self.scheduler.check()?;
-        if address >= self.memory.base() + module::GLOBALS_OFFSET {
+        let variables = self.memory.base() + module::GLOBALS_OFFSET
+            ..self.memory.base() + paragpu_protocol::layout::DEVICE_STRIDE;
+        if variables.contains(&address) {
             return Err(invalid("no mapping starts there"));
         }
         let generation = self

@@ -62,8 +62,7 @@ impl Gpu {
 
     /// Identifies the device that holds the session's memory.
     pub(crate) fn domain(&self) -> [u8; 16] {
-        let ordinal = u128::from(self.ordinal);
-        self.memory_domain().unwrap_or(ordinal.to_le_bytes())
+        self.device.identity()
     }
 
     /// The guest's address ranges for it.

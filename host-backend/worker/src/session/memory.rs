@@ -1,9 +1,11 @@
 //! The session's device memory.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use paragpu_device::Access;
+use paragpu_protocol::layout::Regions;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::MemGetInfo;
 use paragpu_protocol::types::MemoryInfo;
@@ -16,6 +18,8 @@ use crate::error::{Fault, Outcome, fail};
 use crate::statistics::Statistics;
 use paragpu_control::account::Share;
 
+/// Most mappings of other devices' memory: as many as the daemon keeps offers of a VM.
+const MOST_OF_PEERS: usize = 4096;
 /// Maximum bytes of freed device memory that stay mapped for reuse.
 const IDLE_MEMORY: u64 = 1 << 30;
 
@@ -24,6 +28,9 @@ const IDLE_MEMORY: u64 = 1 << 30;
 pub(crate) struct DeviceMemory {
     arena: Arena<Fence>,
     aliases: Aliases,
+    /// Memory of other devices, at its addresses there: size by address. It counts for
+    /// their sessions.
+    peers: BTreeMap<u64, u64>,
     statistics: Arc<Statistics>,
 }
 
@@ -38,6 +45,7 @@ impl DeviceMemory {
         Self {
             arena: Arena::new(base, limit, IDLE_MEMORY.min(total / 8)),
             aliases: Aliases::default(),
+            peers: BTreeMap::new(),
             statistics,
         }
     }
@@ -301,7 +309,7 @@ impl DeviceMemory {
         self.arena.around(address)
     }
 
-    /// Maps memory of another session.
+    /// Maps memory of another session: in the arena, or where another device has it.
     pub(crate) fn take(
         &mut self,
         gpu: &mut Gpu,
@@ -309,6 +317,9 @@ impl DeviceMemory {
         [address, size]: [u64; 2],
         memory: OwnedFd,
     ) -> Outcome<()> {
+        if !Regions::holds(gpu.regions().arena, address, size) {
+            return self.take_of_peer(gpu, [address, size], memory);
+        }
         let cleared = self.arena.clear(address, size);
         let in_the_way = self.placed(cleared, address, size)?;
         self.unmap_all(gpu, link, in_the_way)?;
@@ -326,6 +337,22 @@ impl DeviceMemory {
         taken
     }
 
+    /// Maps memory of another device's session at its address there.
+    fn take_of_peer(
+        &mut self,
+        gpu: &mut Gpu,
+        [address, size]: [u64; 2],
+        memory: OwnedFd,
+    ) -> Outcome<()> {
+        if self.peers.len() >= MOST_OF_PEERS {
+            let why = format!("{MOST_OF_PEERS} mappings of other devices are the limit");
+            return fail(Status::OUT_OF_MEMORY, why);
+        }
+        gpu.peer_map(address, size, memory)?;
+        self.peers.insert(address, size);
+        Ok(())
+    }
+
     /// Unmaps memory that other sessions share; it is not reused.
     pub(crate) fn drop_shared(
         &mut self,
@@ -333,8 +360,10 @@ impl DeviceMemory {
         link: &mut Link,
         address: u64,
     ) -> Outcome<()> {
-        self.arena.give_up(address);
-        self.count();
+        if self.peers.remove(&address).is_none() {
+            self.arena.give_up(address);
+            self.count();
+        }
         self.unmap_all(gpu, link, vec![address])
     }
 

@@ -21,6 +21,8 @@ pub(crate) struct Sharing {
     offered: BTreeMap<u64, Token>,
     /// Mappings that other sessions offer, by address.
     taken: BTreeMap<u64, Taken>,
+    /// By which other sessions ask about access to the device.
+    pub(crate) name: Option<Token>,
 }
 
 /// A mapping that another session offers.

@@ -86,6 +86,10 @@ impl Memory {
 }
 
 impl MemoryDevice for TestDevice {
+    fn identity(&self) -> [u8; 16] {
+        *b"the test device "
+    }
+
     fn memory_map(&mut self, address: u64, size: u64) -> Result<()> {
         let mut state = self.enter("memory_map")?;
         let used = state.memory.used();

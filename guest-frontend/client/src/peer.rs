@@ -1,0 +1,179 @@
+//! Access of other devices to a device's memory (CUDA Driver API, Peer Context Memory
+//! Access).
+//!
+//! The host of this session offers each mapping, and the host of the other takes it at the
+//! same address. So kernels and copies of both devices name the memory alike, and the program
+//! sees one address space. Memory that is allocated later is mapped for the others before
+//! the allocation returns.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use paragpu_protocol::status::Status;
+use paragpu_protocol::table::{MemLeave, MemOffer, MemTake};
+use paragpu_protocol::types::MemoryOffer;
+use parking_lot::Mutex;
+
+use crate::connection::Link;
+use crate::error::Result;
+
+/// A device that has access.
+#[derive(Debug)]
+struct Peer {
+    link: Arc<Link>,
+    /// Where its host has mapped the memory.
+    mapped: BTreeSet<u64>,
+}
+
+/// A mapping of this session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Mapping {
+    size: u64,
+    /// Another mapping at the same address has another number.
+    id: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    mappings: BTreeMap<u64, Mapping>,
+    next: u64,
+    /// By the number of the device.
+    peers: BTreeMap<u32, Peer>,
+}
+
+/// The mappings of a session, and the other devices that have access to all of them.
+#[derive(Debug)]
+pub(crate) struct PeerAccess {
+    link: Arc<Link>,
+    /// Held while a mapping is passed on, so that two threads do not pass on the same.
+    passing: Mutex<()>,
+    /// Never held across a round trip: memory is freed under it.
+    state: Mutex<State>,
+}
+
+impl PeerAccess {
+    pub(crate) fn new(link: Arc<Link>) -> Self {
+        Self {
+            link,
+            passing: Mutex::new(()),
+            state: Mutex::default(),
+        }
+    }
+
+    /// Notes memory that the host mapped, and passes it on to the devices with access.
+    ///
+    /// # Errors
+    /// What the hosts say; then no device has it.
+    pub(crate) fn add(&self, address: u64, size: u64) -> Result<()> {
+        let mapping = {
+            let mut state = self.state.lock();
+            state.next += 1;
+            let id = state.next;
+            state.mappings.insert(address, Mapping { size, id });
+            if state.peers.is_empty() {
+                return Ok(());
+            }
+            Mapping { size, id }
+        };
+        let _passing = self.passing.lock();
+        let peers: Vec<u32> = self.state.lock().peers.keys().copied().collect();
+        let passed = peers
+            .into_iter()
+            .try_for_each(|peer| self.pass(peer, address, mapping));
+        if passed.is_err() {
+            self.remove(address);
+        }
+        passed
+    }
+
+    /// Forgets memory that the host is about to unmap.
+    pub(crate) fn remove(&self, address: u64) {
+        let mut state = self.state.lock();
+        state.mappings.remove(&address);
+        for peer in state.peers.values_mut() {
+            if peer.mapped.remove(&address) {
+                // A device whose session is over has nothing mapped any more.
+                let _ = peer.link.post(&MemLeave { address });
+            }
+        }
+    }
+
+    /// Gives another device access to all memory. Nothing happens if it has access.
+    ///
+    /// # Errors
+    /// What the hosts say; then it has none.
+    pub(crate) fn grant(&self, device: u32, link: &Arc<Link>) -> Result<()> {
+        let _passing = self.passing.lock();
+        let mappings = {
+            let mut state = self.state.lock();
+            if state.peers.contains_key(&device) {
+                return Ok(());
+            }
+            let peer = Peer {
+                link: Arc::clone(link),
+                mapped: BTreeSet::new(),
+            };
+            state.peers.insert(device, peer);
+            state.mappings.clone()
+        };
+        let passed = mappings
+            .into_iter()
+            .try_for_each(|(address, mapping)| self.pass(device, address, mapping));
+        if passed.is_err() {
+            self.revoke(device);
+        }
+        passed
+    }
+
+    /// Ends the access of another device, once the work posted to it is complete.
+    pub(crate) fn revoke(&self, device: u32) {
+        let Some(peer) = self.state.lock().peers.remove(&device) else {
+            return;
+        };
+        for address in peer.mapped {
+            // As in `remove`.
+            let _ = peer.link.post(&MemLeave { address });
+        }
+    }
+
+    /// Passes a mapping on to a device. It may be unmapped meanwhile.
+    fn pass(&self, device: u32, address: u64, mapping: Mapping) -> Result<()> {
+        let link = {
+            let state = self.state.lock();
+            let Some(peer) = state.peers.get(&device) else {
+                return Ok(());
+            };
+            if peer.mapped.contains(&address) {
+                return Ok(());
+            }
+            Arc::clone(&peer.link)
+        };
+        let Mapping { size, .. } = mapping;
+        let taken = self
+            .link
+            .call(&MemOffer { address })
+            .and_then(
+                |offer: MemoryOffer| match (offer.base, offer.size) == (address, size) {
+                    true => link.call(&MemTake {
+                        address,
+                        size,
+                        token: offer.token,
+                    }),
+                    false => Err(Status::UNKNOWN),
+                },
+            );
+        let mut state = self.state.lock();
+        let is_there = state.mappings.get(&address) == Some(&mapping);
+        match (taken, is_there) {
+            (Ok(()), true) => {
+                if let Some(peer) = state.peers.get_mut(&device) {
+                    peer.mapped.insert(address);
+                }
+                Ok(())
+            }
+            (Ok(()), false) => link.post(&MemLeave { address }).map(drop),
+            (Err(status), true) => Err(status),
+            (Err(_), false) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Which contexts and pools opened the memory of a device to another device.
+//!
+//! All contexts of a device share its session, and the host maps memory for sessions. So a
+//! device has access as long as any context or pool gives it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use paragpu_protocol::status::Status;
+use parking_lot::Mutex;
+
+use super::context::Context;
+use crate::sys::{Result, device};
+
+/// CUDA_ERROR_PEER_ACCESS_UNSUPPORTED.
+pub const PEER_ACCESS_UNSUPPORTED: Status = Status(217);
+/// CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED.
+const PEER_ACCESS_ALREADY_ENABLED: Status = Status(704);
+/// CUDA_ERROR_PEER_ACCESS_NOT_ENABLED.
+const PEER_ACCESS_NOT_ENABLED: Status = Status(705);
+
+/// The number of a device that has access, and of the one that has the memory.
+type Devices = (u32, u32);
+
+#[derive(Debug)]
+struct Enabled {
+    /// By the handles of the context that has access and of its peer.
+    contexts: BTreeMap<(u64, u64), Devices>,
+    pools: BTreeSet<Devices>,
+}
+
+/// Held while hosts are told, so that what one thread opens another does not close.
+static ENABLED: Mutex<Enabled> = Mutex::new(Enabled {
+    contexts: BTreeMap::new(),
+    pools: BTreeSet::new(),
+});
+
+fn open((accessing, owner): Devices) -> Result {
+    let (accessing, owner) = (device::session(accessing)?, device::session(owner)?);
+    // CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED.
+    match accessing.peer_attributes(owner) {
+        Ok([_, access, ..]) if access > 0 => accessing.enable_peer(owner),
+        _ => Err(PEER_ACCESS_UNSUPPORTED),
+    }
+}
+
+impl Enabled {
+    /// Closes a device's memory to another where nobody gives access any more.
+    fn close_unused(&self, devices: Devices) {
+        let is_used =
+            self.pools.contains(&devices) || self.contexts.values().any(|of| *of == devices);
+        let sessions = device::session_if_open(devices.0).zip(device::session_if_open(devices.1));
+        if let Some((accessing, owner)) = sessions.filter(|_| !is_used) {
+            accessing.disable_peer(owner);
+        }
+    }
+}
+
+/// Gives a context access to the memory of another.
+///
+/// # Errors
+/// `PEER_ACCESS_ALREADY_ENABLED`, `PEER_ACCESS_UNSUPPORTED`.
+pub fn enable(own: &Context, peer: &Context) -> Result {
+    let (contexts, devices) = ((own.handle, peer.handle), (own.ordinal, peer.ordinal));
+    if own.ordinal == peer.ordinal {
+        return Err(PEER_ACCESS_UNSUPPORTED);
+    }
+    let mut enabled = ENABLED.lock();
+    if enabled.contexts.contains_key(&contexts) {
+        return Err(PEER_ACCESS_ALREADY_ENABLED);
+    }
+    open(devices)?;
+    enabled.contexts.insert(contexts, devices);
+    Ok(())
+}
+
+/// Ends the access of a context to the memory of another.
+///
+/// # Errors
+/// `PEER_ACCESS_NOT_ENABLED`.
+pub fn disable(own: &Context, peer: &Context) -> Result {
+    let mut enabled = ENABLED.lock();
+    let contexts = (own.handle, peer.handle);
+    let devices = enabled.contexts.remove(&contexts);
+    enabled.close_unused(devices.ok_or(PEER_ACCESS_NOT_ENABLED)?);
+    Ok(())
+}
+
+/// A context ends: so does its access, and the access of others to it.
+pub fn end(context: u64) {
+    let mut enabled = ENABLED.lock();
+    let mut ended = BTreeSet::new();
+    enabled.contexts.retain(|(own, peer), devices| {
+        let stays = *own != context && *peer != context;
+        if !stays {
+            ended.insert(*devices);
+        }
+        stays
+    });
+    for devices in ended {
+        enabled.close_unused(devices);
+    }
+}
+
+/// Gives a device access to the pools of another, for good: memory of a pool may still be
+/// in use when the pool's access ends.
+///
+/// # Errors
+/// `PEER_ACCESS_UNSUPPORTED`.
+pub fn enable_pools(accessing: u32, owner: u32) -> Result {
+    let mut enabled = ENABLED.lock();
+    open((accessing, owner))?;
+    enabled.pools.insert((accessing, owner));
+    Ok(())
+}

@@ -1,0 +1,79 @@
+"""A VM's GPUs in each other's memory."""
+
+import json
+import os
+import subprocess
+import unittest
+from unittest import mock
+
+import harness
+
+from .test_faults import eventually
+from .test_moves import USER, migrate
+
+GPUS = "--set=software.devices=2"
+
+
+def digest(run):
+    """What a run computed."""
+    return json.loads(run.output)["digest"]
+
+
+class Peers(unittest.TestCase):
+    """Of one host."""
+
+    def daemon(self, *arguments):
+        daemon = harness.Daemon(*arguments)
+        self.addCleanup(daemon.stop)
+        return daemon
+
+    def test_over_every_communicator(self):
+        here, alone = self.daemon(GPUS), self.daemon()
+        sized = ("--size", "20", "--json")
+        want = alone.run("peerAccess", "unix", sized)
+        self.assertTrue(want.ok, want.output + want.errors)
+        for communicator in harness.HOST_COMMUNICATORS:
+            with self.subTest(communicator):
+                run = here.run("peerAccess", communicator, sized)
+                self.assertTrue(run.ok, run.output + run.errors + here.log())
+                self.assertEqual(digest(run), digest(want))
+
+    def start(self, here, *arguments):
+        """A program that computes for some seconds."""
+        program = subprocess.Popen(
+            [os.path.join(harness.PROGRAMS, "peerAccess"), "--size", "20", *arguments],
+            env=here.guest_environment("shm"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.addCleanup(program.stdout.close)
+        self.addCleanup(program.wait)
+        self.addCleanup(program.kill)
+        eventually(lambda: len(here.sessions()) == 2, "it uses both GPUs")
+        return program
+
+    def test_they_move_together(self):
+        for shareable in ("false", "true"):
+            with self.subTest(shareable=shareable), mock.patch.dict(os.environ, PARAGPU_HOST_SOFTWARE_SHAREABLE=shareable):
+                here, there = self.daemon(GPUS), self.daemon(GPUS)
+                program = self.start(here, "--seconds", "6")
+                for _ in range(2):
+                    code, moved, errors = migrate(here, "--vm", USER, "--to", f"unix://{there.socket}")
+                    self.assertEqual(code, 0, f"{moved} {errors}\n{here.log()}\n{there.log()}")
+                    eventually(lambda at=here: at.sessions() == [], "the source let go")
+                    here, there = there, here
+                output, _ = program.communicate(timeout=60)
+                self.assertEqual(program.returncode, 0, output)
+
+    def test_both_may_move_to_one_gpu(self):
+        here, there = self.daemon(GPUS), self.daemon()
+        program = self.start(here, "--seconds", "3")
+        code, moved, errors = migrate(here, "--vm", USER, "--to", f"unix://{there.socket}")
+        self.assertEqual(code, 0, f"{moved} {errors}\n{here.log()}\n{there.log()}")
+        output, _ = program.communicate(timeout=60)
+        self.assertEqual(program.returncode, 0, output)
+
+
+if __name__ == "__main__":
+    unittest.main()

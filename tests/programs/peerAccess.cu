@@ -1,0 +1,261 @@
+// peerAccess: kernels and copies of one GPU in the memory of another.
+//
+// Memory of before and after the access was enabled, large and small, freed and
+// allocated again; memory that is mapped by the program; memory of a pool; kernels of
+// both GPUs that add to the same words; copies in one GPU's stream; and what is
+// refused. With a single GPU, or two that do not reach each other, all of it happens
+// on one.
+
+#include "common/driver.h"
+
+#include <vector>
+
+__global__ void add(unsigned *values, const unsigned *more, size_t count) {
+    size_t at = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (at < count) {
+        values[at] += more[at] + 1;
+    }
+}
+
+__global__ void count_up(unsigned *counters, unsigned times) {
+    for (unsigned time = 0; time < times; ++time) {
+        atomicAdd_system(counters + (threadIdx.x + time) % 64, 1u);
+    }
+}
+
+// The GPU that computes, and the one that has the memory.
+static int computes = 0, owns = 0;
+
+static void launch_add(unsigned *values, const unsigned *more, size_t count, cudaStream_t stream = nullptr) {
+    add<<<static_cast<unsigned>((count + 255) / 256), 256, 0, stream>>>(values, more, count);
+    LAUNCH_CHECK();
+}
+
+template <class T> static T *allocate(int device, size_t count) {
+    T *memory = nullptr;
+    CUDA_CHECK(cudaSetDevice(device));
+    CUDA_CHECK(cudaMalloc(&memory, count * sizeof(T)));
+    CUDA_CHECK(cudaSetDevice(computes));
+    return memory;
+}
+
+static void synchronize_both() {
+    for (int device : {owns, computes}) {
+        CUDA_CHECK(cudaSetDevice(device));
+        CUDA_CHECK(cudaDeviceSynchronize());
+    }
+}
+
+static std::vector<unsigned> random_words(Random &random, size_t count) {
+    std::vector<unsigned> words(count);
+    for (unsigned &word : words) {
+        word = static_cast<unsigned>(random.next());
+    }
+    return words;
+}
+
+// One GPU adds what it has to words of the other, which then adds its own to both.
+static void check_memory(Program &program, unsigned *theirs, size_t count, Random &random) {
+    std::vector<unsigned> first = random_words(random, count), second = random_words(random, count), got(count);
+    size_t bytes = count * sizeof(unsigned);
+    unsigned *mine = allocate<unsigned>(computes, count);
+    CUDA_CHECK(cudaMemcpy(theirs, first.data(), bytes, cudaMemcpyHostToDevice));
+    CUDA_CHECK(cudaMemcpy(mine, second.data(), bytes, cudaMemcpyHostToDevice));
+    launch_add(theirs, mine, count);
+    synchronize_both();
+    CUDA_CHECK(cudaSetDevice(owns));
+    launch_add(theirs, theirs, count);
+    synchronize_both();
+    // It reads what the other wrote.
+    launch_add(mine, theirs, count);
+    CUDA_CHECK(cudaMemcpy(got.data(), mine, bytes, cudaMemcpyDeviceToHost));
+    for (size_t at = 0; at < count; ++at) {
+        first[at] = 2 * (first[at] + second[at] + 1) + 1;
+        second[at] += first[at] + 1;
+    }
+    program.expect_equal("what one GPU read of the other", got.data(), second.data(), count);
+    CUDA_CHECK(cudaMemcpy(got.data(), theirs, bytes, cudaMemcpyDeviceToHost));
+    program.expect_equal("what both wrote", got.data(), first.data(), count);
+    program.digest(got.data(), bytes);
+    CUDA_CHECK(cudaFree(mine));
+}
+
+static void run_allocations(Program &program, size_t count, Random &random) {
+    unsigned *small[3] = {};
+    for (unsigned *&memory : small) {
+        memory = allocate<unsigned>(owns, 1000);
+        check_memory(program, memory, 1000, random);
+    }
+    // Freed memory comes back as other memory.
+    for (int turn = 0; turn < 3; ++turn) {
+        unsigned *large = allocate<unsigned>(owns, count);
+        check_memory(program, large, count, random);
+        CUDA_CHECK(cudaFree(large));
+    }
+    for (unsigned *memory : small) {
+        CUDA_CHECK(cudaFree(memory));
+    }
+}
+
+// Both add at once. Links without atomics would lose some, so then one does.
+static void run_atomics(Program &program) {
+    int atomics = 1;
+    if (owns != computes) {
+        CUDA_CHECK(cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, computes, owns));
+    }
+    unsigned *counters = allocate<unsigned>(owns, 64);
+    CUDA_CHECK(cudaMemset(counters, 0, 64 * sizeof(unsigned)));
+    synchronize_both();
+    for (int device : {owns, computes}) {
+        CUDA_CHECK(cudaSetDevice(atomics ? device : owns));
+        count_up<<<4, 64>>>(counters, 100);
+        LAUNCH_CHECK();
+    }
+    synchronize_both();
+    std::vector<unsigned> got(64), want(64, 2 * 4 * 100);
+    CUDA_CHECK(cudaMemcpy(got.data(), counters, 64 * sizeof(unsigned), cudaMemcpyDeviceToHost));
+    program.expect_equal("counters", got.data(), want.data(), 64);
+    CUDA_CHECK(cudaFree(counters));
+}
+
+// Copies to and fro in a stream of one GPU, between its kernels.
+static void run_copies(Program &program, size_t count, Random &random) {
+    size_t bytes = count * sizeof(unsigned);
+    std::vector<unsigned> words = random_words(random, count), got(count);
+    unsigned *theirs = allocate<unsigned>(owns, count), *back = allocate<unsigned>(owns, count);
+    unsigned *mine = allocate<unsigned>(computes, count);
+    CUDA_CHECK(cudaMemcpy(theirs, words.data(), bytes, cudaMemcpyHostToDevice));
+    CUDA_CHECK(cudaMemset(mine, 0, bytes));
+    synchronize_both();
+    cudaStream_t stream;
+    CUDA_CHECK(cudaStreamCreate(&stream));
+    CUDA_CHECK(cudaMemcpyPeerAsync(mine, computes, theirs, owns, bytes, stream));
+    launch_add(mine, mine, count, stream);
+    CUDA_CHECK(cudaMemcpyAsync(back, mine, bytes, cudaMemcpyDeviceToDevice, stream));
+    launch_add(back, mine, count, stream);
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    CUDA_CHECK(cudaMemcpy(got.data(), back, bytes, cudaMemcpyDeviceToHost));
+    for (unsigned &word : words) {
+        word = 2 * (2 * word + 1) + 1;
+    }
+    program.expect_equal("copies", got.data(), words.data(), count);
+    CUDA_CHECK(cudaMemcpy(theirs, mine, bytes, cudaMemcpyDefault));
+    CUDA_CHECK(cudaMemcpyPeer(mine, computes, back, owns, bytes));
+    CUDA_CHECK(cudaMemcpy(got.data(), mine, bytes, cudaMemcpyDeviceToHost));
+    program.expect_equal("a copy that waits", got.data(), words.data(), count);
+    program.digest(got.data(), bytes);
+    CUDA_CHECK(cudaStreamDestroy(stream));
+    for (unsigned *memory : {theirs, back, mine}) {
+        CUDA_CHECK(cudaFree(memory));
+    }
+}
+
+// Memory that the program maps, with access for both.
+static void run_mapped(Program &program, Random &random) {
+    CUmemAllocationProp prop = {};
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    prop.location.id = owns;
+    size_t grain = 0;
+    DRIVER_CHECK(cuMemGetAllocationGranularity, &grain, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    CUDA_CHECK(cudaSetDevice(owns));
+    CUmemGenericAllocationHandle handle = 0;
+    CUdeviceptr base = 0;
+    DRIVER_CHECK(cuMemCreate, &handle, grain, &prop, 0);
+    DRIVER_CHECK(cuMemAddressReserve, &base, grain, 0, 0, 0);
+    DRIVER_CHECK(cuMemMap, base, grain, 0, handle, 0);
+    CUmemAccessDesc access[2] = {};
+    for (int side = 0; side < 2; ++side) {
+        access[side].location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+        access[side].location.id = side ? computes : owns;
+        access[side].flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    }
+    DRIVER_CHECK(cuMemSetAccess, base, grain, access, 2);
+    for (CUmemAccessDesc &desc : access) {
+        unsigned long long flags = 0;
+        DRIVER_CHECK(cuMemGetAccess, &flags, &desc.location, base);
+        program.expect_equal("access", flags, 3ull);
+    }
+    CUDA_CHECK(cudaSetDevice(computes));
+    check_memory(program, reinterpret_cast<unsigned *>(base), 2000, random);
+    synchronize_both();
+    DRIVER_CHECK(cuMemUnmap, base, grain);
+    DRIVER_CHECK(cuMemAddressFree, base, grain);
+    DRIVER_CHECK(cuMemRelease, handle);
+}
+
+static void run_pool(Program &program, Random &random) {
+    cudaMemPool_t pool = nullptr;
+    CUDA_CHECK(cudaDeviceGetDefaultMemPool(&pool, owns));
+    cudaMemAccessDesc access = {};
+    access.location.type = cudaMemLocationTypeDevice;
+    access.location.id = computes;
+    access.flags = cudaMemAccessFlagsProtReadWrite;
+    if (owns != computes) {
+        cudaMemAccessFlags flags = cudaMemAccessFlagsProtReadWrite;
+        CUDA_CHECK(cudaMemPoolGetAccess(&flags, pool, &access.location));
+        program.expect_equal("a pool's access before", static_cast<int>(flags), 0);
+        CUDA_CHECK(cudaMemPoolSetAccess(pool, &access, 1));
+        CUDA_CHECK(cudaMemPoolGetAccess(&flags, pool, &access.location));
+        program.expect_equal("a pool's access", static_cast<int>(flags), 3);
+    }
+    CUDA_CHECK(cudaSetDevice(owns));
+    unsigned *memory = nullptr;
+    CUDA_CHECK(cudaMallocAsync(&memory, 5000 * sizeof(unsigned), nullptr));
+    synchronize_both();
+    check_memory(program, memory, 5000, random);
+    synchronize_both();
+    CUDA_CHECK(cudaSetDevice(owns));
+    CUDA_CHECK(cudaFreeAsync(memory, nullptr));
+    CUDA_CHECK(cudaDeviceSynchronize());
+    if (owns != computes) {
+        access.flags = cudaMemAccessFlagsProtNone;
+        CUDA_CHECK(cudaMemPoolSetAccess(pool, &access, 1));
+    }
+    CUDA_CHECK(cudaSetDevice(computes));
+}
+
+static void expect_code(Program &program, const char *what, cudaError_t got, cudaError_t want) {
+    program.expect_equal(what, static_cast<int>(got), static_cast<int>(want));
+    cudaGetLastError();
+}
+
+int main(int argc, char **argv) {
+    Program program("peerAccess", "computes in the memory of another GPU", "thousands of words", 1000, 1, 1000000);
+    program.parse(argc, argv);
+    int devices = 0, self = 1, reaches = 0;
+    CUDA_CHECK(cudaGetDeviceCount(&devices));
+    CUDA_CHECK(cudaDeviceCanAccessPeer(&self, 0, 0));
+    program.expect_equal("a GPU is no peer of its own", self, 0);
+    if (devices > 1) {
+        CUDA_CHECK(cudaDeviceCanAccessPeer(&reaches, 0, 1));
+        owns = reaches ? 1 : 0;
+    }
+    CUDA_CHECK(cudaSetDevice(owns));
+    CUDA_CHECK(cudaFree(nullptr));
+    CUDA_CHECK(cudaSetDevice(computes));
+    CUDA_CHECK(cudaFree(nullptr));
+    while (program.next_round()) {
+        Random random(program.seed());
+        size_t count = static_cast<size_t>(program.size()) * 1000;
+        // Of this one before, of the others after.
+        unsigned *before = allocate<unsigned>(owns, count);
+        if (reaches) {
+            expect_code(program, "not enabled", cudaDeviceDisablePeerAccess(owns), cudaErrorPeerAccessNotEnabled);
+            CUDA_CHECK(cudaDeviceEnablePeerAccess(owns, 0));
+            expect_code(program, "enabled", cudaDeviceEnablePeerAccess(owns, 0), cudaErrorPeerAccessAlreadyEnabled);
+        }
+        check_memory(program, before, count, random);
+        run_allocations(program, count, random);
+        run_atomics(program);
+        run_copies(program, count, random);
+        run_mapped(program, random);
+        if (reaches) {
+            synchronize_both();
+            CUDA_CHECK(cudaDeviceDisablePeerAccess(owns));
+        }
+        run_pool(program, random);
+        CUDA_CHECK(cudaFree(before));
+    }
+    return program.finish();
+}
