@@ -6,10 +6,8 @@ use std::sync::Arc;
 use paragpu_protocol::handle::DeviceAddress;
 use paragpu_protocol::layout::Regions;
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{
-    MemGetInfo, MemLeave, MemMap, MemTake, MemUnmap, PeerAsk, PeerOffer,
-};
-use paragpu_protocol::types::{MemoryInfo, MemoryOffer, PeerAttributes, PeerName};
+use paragpu_protocol::table::{MemGetInfo, MemLeave, MemMap, MemTake, MemUnmap};
+use paragpu_protocol::types::{MemoryInfo, MemoryOffer};
 use parking_lot::{Mutex, RwLock};
 
 use crate::arena::{Allocation, Arena, Block, SMALL};
@@ -18,7 +16,7 @@ use crate::error::Result;
 use crate::kept::{Block as KeptBlock, Kept, Wanted};
 use crate::objects::graph_memory::Backing;
 use crate::objects::stream::Stream;
-use crate::peer::PeerAccess;
+use crate::peer::{self, PeerAccess};
 use crate::stream::Streams;
 
 /// The device memory of a session.
@@ -223,9 +221,7 @@ impl DeviceMemory {
     /// # Errors
     /// As [`Link::check`].
     pub fn peer_attributes(&self, other: &Self) -> Result<[u64; 5]> {
-        let PeerName { token } = other.link.call(&PeerOffer {})?;
-        let PeerAttributes { values } = self.link.call(&PeerAsk { token })?;
-        Ok(values)
+        peer::attributes(&self.link, &other.link)
     }
 
     /// Bytes that the program holds.

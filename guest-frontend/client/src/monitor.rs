@@ -10,6 +10,7 @@ use paragpu_protocol::types::ProcessUsage;
 use crate::connection::Link;
 use crate::connection::connect::{Connected, connect_to_ask};
 use crate::error::{Error, Result};
+use crate::peer;
 use crate::snapshot::Snapshot;
 
 /// The host's answer.
@@ -91,6 +92,14 @@ impl Monitor {
             values: answer.values,
             text: answer.text.0.to_owned(),
         })
+    }
+
+    /// CU_DEVICE_P2P_ATTRIBUTE_*, 1 to 5, of this device's access to another.
+    ///
+    /// # Errors
+    /// As [`Link::check`].
+    pub fn peer_attributes(&self, owner: &Self) -> Result<[u64; 5]> {
+        peer::attributes(&self.link, &owner.link)
     }
 
     /// The use of the device by the VM's sessions.

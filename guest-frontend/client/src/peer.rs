@@ -10,12 +10,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{MemLeave, MemOffer, MemTake};
-use paragpu_protocol::types::MemoryOffer;
+use paragpu_protocol::table::{MemLeave, MemOffer, MemTake, PeerAsk, PeerOffer};
+use paragpu_protocol::types::{MemoryOffer, PeerAttributes, PeerName};
 use parking_lot::Mutex;
 
 use crate::connection::Link;
 use crate::error::Result;
+
+/// CU_DEVICE_P2P_ATTRIBUTE_*, 1 to 5, of the access of one session's device to another's.
+///
+/// # Errors
+/// As [`Link::check`].
+pub(crate) fn attributes(accessing: &Link, owner: &Link) -> Result<[u64; 5]> {
+    let PeerName { token } = owner.call(&PeerOffer {})?;
+    let PeerAttributes { values } = accessing.call(&PeerAsk { token })?;
+    Ok(values)
+}
 
 /// A device that has access.
 #[derive(Debug)]

@@ -96,6 +96,14 @@ impl Devices {
         }
     }
 
+    /// CU_DEVICE_P2P_ATTRIBUTE_*, 1 to 5, of a device's access to another.
+    pub(crate) fn peer_attributes(&'static self, ordinal: u32, owner: u32) -> Result<[u64; 5]> {
+        self.with(ordinal, |monitor| {
+            let owner = self.monitor(owner).map_err(|_| Status::UNKNOWN)?;
+            monitor.peer_attributes(&owner)
+        })
+    }
+
     /// Closes every connection.
     pub(crate) fn close(&self) {
         let monitors = std::mem::take(&mut self.lock().monitors);

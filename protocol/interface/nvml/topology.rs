@@ -50,7 +50,7 @@ fn nvmlDeviceGetTopologyNearestGpus(
     device_array: *mut nvmlDevice_t,
 );
 
-/// Whether two GPUs reach each other: they do not.
+/// Whether two GPUs reach each other, as CUDA says of the host's; nothing is said of the link.
 fn nvmlDeviceGetP2PStatus(
     device1: nvmlDevice_t,
     device2: nvmlDevice_t,

@@ -13,7 +13,12 @@ use crate::code::{Code, Result};
 
 /// NVML_P2P_CAPS_INDEX_UNKNOWN: what can be asked for lies before.
 const INDICES: c_uint = 5;
-/// NVML_P2P_STATUS_NOT_SUPPORTED.
+/// NVML_P2P_CAPS_INDEX_READ, _WRITE and _ATOMICS.
+const READ: c_uint = 0;
+const WRITE: c_uint = 1;
+const ATOMICS: c_uint = 3;
+/// NVML_P2P_STATUS_OK and _NOT_SUPPORTED.
+const REACHED: c_uint = 0;
 const NOT_REACHED: c_uint = 5;
 /// NVML_AFFINITY_SCOPE_NODE, the first of two scopes; the other is _SOCKET.
 const NODE: c_uint = 0;
@@ -223,13 +228,24 @@ pub(crate) fn nvmlDeviceGetP2PStatus(
     index: c_uint,
     status: Out<'_, c_uint>,
 ) -> Result {
-    // A GPU is no peer of its own either.
-    device(one)?;
-    device(other)?;
+    let (one, other) = (device(one)?, device(other)?);
     if index >= INDICES {
         return Err(Code::INVALID_ARGUMENT);
     }
-    status.put(NOT_REACHED)
+    let status = status.present()?;
+    // A GPU is no peer of its own.
+    let attributes = match one == other {
+        true => [0; 5],
+        false => init::devices().peer_attributes(one, other)?,
+    };
+    let [_, access, atomics, ..] = attributes;
+    let has = match index {
+        READ | WRITE => access != 0,
+        ATOMICS => atomics != 0,
+        // Of the link between them a guest knows nothing.
+        _ => false,
+    };
+    status.put(if has { REACHED } else { NOT_REACHED })
 }
 
 pub(crate) fn nvmlDeviceOnSameBoard(
