@@ -279,9 +279,6 @@ impl Drop for CudaDevice {
         for &(span, handle) in self.peers.values() {
             let _ = self.context.close_peer(span, handle);
         }
-        for (span, handle) in self.memory.drain_peers() {
-            let _ = self.context.close_peer(span, handle);
-        }
         for (address, size, handle) in self.memory.drain_device() {
             let _ = self.context.unmap(address, size, handle);
         }

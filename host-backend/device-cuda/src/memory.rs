@@ -18,7 +18,7 @@ enum Owner {
     Device { handle: u64 },
     /// Another range's memory, at a second address.
     Alias,
-    /// Memory of another device, at its address there, in a reservation of its own.
+    /// Memory of another device, at its address there.
     Peer { handle: u64 },
     /// Registered host memory.
     Host,
@@ -74,37 +74,21 @@ impl Memory {
     }
 
     /// Checks that `[address, address + size)` may be mapped as memory of another device: it
-    /// must consist of chunks of one other arena.
-    pub fn check_peer(&self, address: u64, size: u64) -> Result<()> {
+    /// must consist of chunks of one other arena, whose start is returned.
+    pub fn check_peer(&self, address: u64, size: u64) -> Result<u64> {
         let chunks = (address | size).is_multiple_of(CHUNK) && size > 0;
-        let other = (0..MAX_DEVICES)
+        let arena = (0..MAX_DEVICES)
             .filter_map(Regions::of)
-            .filter(|regions| regions.arena != self.regions.arena)
-            .any(|regions| Regions::holds(regions.arena, address, size));
-        match chunks && other && !self.overlaps(address, size) {
-            true => Ok(()),
-            false => Err(Status::INVALID_VALUE.into()),
-        }
+            .map(|regions| regions.arena)
+            .filter(|arena| *arena != self.regions.arena)
+            .find(|arena| Regions::holds(*arena, address, size));
+        arena
+            .filter(|_| chunks && !self.overlaps(address, size))
+            .ok_or(Status::INVALID_VALUE.into())
     }
 
     pub fn add_peer(&mut self, address: u64, size: u64, handle: u64) {
         self.ranges.insert(address, (size, Owner::Peer { handle }));
-    }
-
-    /// Forgets the memory of another device that starts at `address`: its span and handle.
-    pub fn remove_peer(&mut self, address: u64) -> Option<(Span, u64)> {
-        let Some(&(size, Owner::Peer { handle })) = self.ranges.get(&address) else {
-            return None;
-        };
-        self.ranges.remove(&address);
-        Some((Span::checked(address, size), handle))
-    }
-
-    /// The memory of other devices, for the end of the session.
-    pub fn drain_peers(&mut self) -> Vec<(Span, u64)> {
-        let starts: Vec<u64> = self.ranges.keys().copied().collect();
-        let peers = starts.into_iter();
-        peers.filter_map(|start| self.remove_peer(start)).collect()
     }
 
     /// Checks that `[address, address + size)` may be registered.
@@ -159,11 +143,13 @@ impl Memory {
         }
     }
 
-    /// Forgets the mapping or alias that starts at `address`: size and handle,
-    /// which aliases have none of.
+    /// Forgets the mapping or alias that starts at `address`, also one of another device:
+    /// size and handle, which aliases have none of.
     pub fn remove_device(&mut self, address: u64) -> Result<(u64, Option<u64>)> {
         let (size, handle) = match self.ranges.get(&address) {
-            Some(&(size, Owner::Device { handle })) => (size, Some(handle)),
+            Some(&(size, Owner::Device { handle } | Owner::Peer { handle })) => {
+                (size, Some(handle))
+            }
             Some(&(size, Owner::Alias)) => (size, None),
             _ => return Err(Status::INVALID_VALUE.into()),
         };
@@ -214,9 +200,11 @@ impl Memory {
         let all = std::mem::take(&mut self.ranges);
         all.into_iter()
             .filter_map(|(address, (size, owner))| match owner {
-                Owner::Device { handle } => Some((address, size, Some(handle))),
+                Owner::Device { handle } | Owner::Peer { handle } => {
+                    Some((address, size, Some(handle)))
+                }
                 Owner::Alias => Some((address, size, None)),
-                Owner::Peer { .. } | Owner::Host | Owner::Global => None,
+                Owner::Host | Owner::Global => None,
             })
             .collect()
     }
@@ -286,7 +274,7 @@ mod tests {
     fn memory_of_peers_lies_in_other_arenas() {
         let (mut memory, base) = memory();
         let other = base + DEVICE_STRIDE;
-        assert!(memory.check_peer(other, CHUNK).is_ok());
+        assert_eq!(memory.check_peer(other, CHUNK).ok(), Some(other));
         assert!(memory.check_peer(base, CHUNK).is_err());
         assert!(memory.check_peer(other + 4096, CHUNK).is_err());
         assert!(memory.check_peer(other - CHUNK, 2 * CHUNK).is_err());
@@ -295,9 +283,9 @@ mod tests {
         memory.add_peer(other, 2 * CHUNK, 7);
         assert!(memory.check_peer(other + CHUNK, CHUNK).is_err());
         assert!(memory.span(other + 5, CHUNK).is_ok());
-        assert!(memory.device(other).is_err() && memory.remove_device(other).is_err());
-        assert_eq!(memory.remove_peer(other).map(|(_, handle)| handle), Some(7));
-        assert!(memory.remove_peer(other).is_none() && memory.span(other, 1).is_err());
+        assert!(memory.device(other).is_err() && memory.backing(other, CHUNK).is_err());
+        assert_eq!(memory.remove_device(other).ok(), Some((2 * CHUNK, Some(7))));
+        assert!(memory.remove_device(other).is_err() && memory.span(other, 1).is_err());
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use paragpu_device::Result;
 
-use crate::sys::{Array, Context, Event, Graph, Module, Span};
+use crate::sys::{Array, Context, Event, Graph, Module};
 
 /// Something to be given back.
 pub enum Leaving {
@@ -15,8 +15,6 @@ pub enum Leaving {
         size: u64,
         handle: Option<u64>,
     },
-    /// Memory of another device.
-    Peer { span: Span, handle: u64 },
     /// An array.
     Array(Array),
     /// A module, and with it its kernels and variables.
@@ -34,7 +32,6 @@ impl Leaving {
                 size,
                 handle,
             } => context.unmap(address, size, handle),
-            Self::Peer { span, handle } => context.close_peer(span, handle),
             Self::Array(array) => context.array_destroy(array),
             Self::Module(module) => context.module_unload(module),
             Self::Graph(graph) => context.graph_destroy(graph),
@@ -65,9 +62,6 @@ impl Retirement {
         self.waiting.iter().any(|retired| match retired.what {
             Leaving::Mapping { address, size, .. } => {
                 address < start + length && start < address + size
-            }
-            Leaving::Peer { span, .. } => {
-                span.address() < start + length && start < span.address() + span.size()
             }
             _ => false,
         })

@@ -25,9 +25,6 @@ impl MemoryDevice for CudaDevice {
     }
 
     fn memory_unmap(&mut self, address: u64) -> Result<()> {
-        if let Some((span, handle)) = self.memory.remove_peer(address) {
-            return self.retire(Leaving::Peer { span, handle });
-        }
         let (size, handle) = self.memory.remove_device(address)?;
         self.imported.remove(&address);
         self.retire(Leaving::Mapping {
@@ -78,14 +75,10 @@ impl MemoryDevice for CudaDevice {
     }
 
     fn peer_map(&mut self, address: u64, size: u64, descriptor: OwnedFd) -> Result<()> {
-        self.memory.check_peer(address, size)?;
+        let arena = self.memory.check_peer(address, size)?;
+        self.context.reserve_peer_arena(arena)?;
         self.wait_for_retired(address, size)?;
-        let (span, handle) = self.context.open_peer(address, size, descriptor.as_fd())?;
-        if span.address() != address {
-            self.context.close_peer(span, handle)?;
-            let why = format!("the driver does not map {size} bytes at {address:#x}");
-            return Err(Error::new(Status::NOT_SUPPORTED, why));
-        }
+        let handle = self.context.import(address, size, descriptor.as_fd())?;
         self.memory.add_peer(address, size, handle);
         Ok(())
     }

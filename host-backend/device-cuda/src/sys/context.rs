@@ -25,6 +25,8 @@ pub struct Context {
     pub(super) device: c_int,
     arena: u64,
     arena_size: u64,
+    /// Arenas of other devices that are reserved as well.
+    peer_arenas: Vec<u64>,
 }
 
 impl Context {
@@ -38,6 +40,7 @@ impl Context {
             raw: context as usize,
             device,
             arena: 0,
+            peer_arenas: Vec::new(),
             arena_size,
         };
         // SAFETY: the context was just retained.
@@ -49,12 +52,29 @@ impl Context {
     /// Reserves the arena at an address; what was reserved before, in which nothing
     /// is mapped, is free again.
     pub fn reserve_arena(&mut self, arena: u64) -> Result<()> {
-        self.free_arena();
+        let before = std::mem::take(&mut self.arena);
+        self.free(before);
+        self.reserve(arena)?;
+        self.arena = arena;
+        Ok(())
+    }
+
+    /// Reserves the arena of another device, too, for good. The driver keeps to an address
+    /// for a range of this size, but not for a single mapping in it.
+    pub fn reserve_peer_arena(&mut self, arena: u64) -> Result<()> {
+        if !self.peer_arenas.contains(&arena) {
+            self.reserve(arena)?;
+            self.peer_arenas.push(arena);
+        }
+        Ok(())
+    }
+
+    fn reserve(&self, arena: u64) -> Result<()> {
         let (mut address, size) = (0, self.arena_size as usize);
         // SAFETY: out-parameter of the right type; the hint may be any address.
         check(unsafe { (self.driver.cuMemAddressReserve)(&mut address, size, 0, arena, 0) })?;
-        self.arena = address;
         if address != arena {
+            self.free(address);
             return Err(Error::new(
                 Status::OUT_OF_MEMORY,
                 format!("the driver reserved {address:#x} instead of {arena:#x}"),
@@ -63,8 +83,8 @@ impl Context {
         Ok(())
     }
 
-    fn free_arena(&mut self) {
-        let arena = std::mem::take(&mut self.arena);
+    /// Frees a reservation; 0 is none.
+    fn free(&self, arena: u64) {
         if arena != 0 {
             // SAFETY: it was reserved, and nothing is mapped there; a failure leaves
             // nothing to undo.
@@ -101,7 +121,10 @@ impl Drop for Context {
         // SAFETY: nothing of this context is used any more; failures leave
         // nothing to undo.
         unsafe { (self.driver.cuCtxSynchronize)() };
-        self.free_arena();
+        self.free(self.arena);
+        for arena in &self.peer_arenas {
+            self.free(*arena);
+        }
         // SAFETY: as above.
         unsafe { (self.driver.cuDevicePrimaryCtxRelease_v2)(self.device) };
     }

@@ -24,12 +24,12 @@ pub struct Span {
 
 impl Span {
     /// Its first address.
-    pub fn address(&self) -> u64 {
+    pub(super) fn address(&self) -> u64 {
         self.address
     }
 
     /// Its bytes.
-    pub fn size(&self) -> u64 {
+    pub(super) fn size(&self) -> u64 {
         self.size
     }
 
