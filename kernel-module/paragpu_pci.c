@@ -646,6 +646,9 @@ static void paragpu_disconnect(struct paragpu_device *paragpu, bool there)
  * Lets the memory go that the host has used, which it may still be about to
  * end: nobody can pin any more, and the channels are given back. A copy takes
  * milliseconds; a host that does not answer is gone.
+ *
+ * Without the device's lock, for which processes that close their files wait,
+ * not to be killed: since paragpu_disconnect() nobody else touches any pins.
  */
 static void paragpu_drain_pins(struct paragpu_device *paragpu)
 {
@@ -653,7 +656,6 @@ static void paragpu_drain_pins(struct paragpu_device *paragpu)
 	unsigned long lost = 0;
 	u32 i;
 
-	mutex_lock(&paragpu->lock);
 	for (i = 0; i < paragpu->layout.channel_count; i++) {
 		struct paragpu_channel *channel = &paragpu->channels[i];
 
@@ -666,7 +668,6 @@ static void paragpu_drain_pins(struct paragpu_device *paragpu)
 		else
 			lost += paragpu_abandon_pins(channel);
 	}
-	mutex_unlock(&paragpu->lock);
 	if (lost)
 		dev_warn(&paragpu->pdev->dev,
 			 "the host may still use %lu pages of memory: they are lost until the next start\n",

@@ -377,7 +377,7 @@ void paragpu_release_pins(struct paragpu_channel *channel)
  * @channel: a channel that no process has and that the host made free: nobody
  *	on the host uses any of its lists any more
  *
- * Context: Under the device's lock; sleeps.
+ * Context: Under the device's lock, or after paragpu_disconnect(); sleeps.
  */
 void paragpu_reap_pins(struct paragpu_channel *channel)
 {

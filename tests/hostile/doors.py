@@ -104,7 +104,7 @@ def descriptors_that_linger(field, address, first):
             kept.append(other)
         peer.close()
     field.daemon.process.send_signal(signal.SIGCONT)
-    session = wire.Session(field.tcp, deadline=10)
+    session = wire.Session(field.tcp, deadline=10, context=field.context)
     expect(session.call("Ping", value=1)[0] == 1, "no answer")
     session.close()
     for other in kept:
@@ -158,6 +158,28 @@ def random_first_frames(field):
             data = frame(kind, data[:4000])
         peer.send(data)
         peer.close()
+    return cases
+
+
+@attack
+def a_log_that_strangers_fill(field):
+    """Of very many refusals it has some, and says how many it leaves out."""
+    before, cases = field.daemon.log().count("\n"), 3000
+    for _ in range(cases):
+        peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        peer.connect(field.daemon.socket)
+        peer.send(b"rubbish, and no hello")
+        # Heard, when the daemon closes it.
+        peer.settimeout(PATIENCE)
+        try:
+            peer.recv(1)
+        except ConnectionError:
+            pass
+        peer.close()
+    field.neighbour().close()
+    lines = field.daemon.log().count("\n") - before
+    expect(lines < cases // 2, f"{lines} lines about {cases} connections")
+    expect("are left out" in field.daemon.log(), "nothing says that lines are missing")
     return cases
 
 

@@ -1,18 +1,20 @@
 """Files that are none: pipes and links where the daemon reads and writes."""
 
 import os
+import struct
 import subprocess
 import tempfile
 
 import harness
-from field import PATIENCE, Broken, attack, expect
+from blake3 import blake3
+from field import ARENA, CHUNK, PATIENCE, SHADOWS, Broken, attack, expect, ptx
 
 
-def paragpu(field, *arguments):
+def paragpu(field, *arguments, timeout=10):
     """Runs a command against the daemon: its exit status, or None where it hangs."""
     command = [harness.binary("paragpu"), "--control", field.daemon.control, *arguments]
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired:
         return None
 
@@ -39,6 +41,100 @@ def states_that_are_no_files(field):
             expect(done.returncode != 0, f"a {kind} is restored")
             expect("session.paragpu" in done.stderr and ("regular file" in done.stderr or "link" in done.stderr), done.stderr)
             field.neighbour().close()
+            cases += 1
+    return cases
+
+
+def records(state):
+    """The records of a state: kind, version, payload."""
+    found, at = [], 0
+    while at < len(state):
+        kind, version, length = struct.unpack_from("<HHI", state, at)
+        found.append((kind, version, bytes(state[at + 24 : at + 24 + length])))
+        at += 24 + length
+    return found
+
+
+END = 8
+
+
+def state_of(parts):
+    """A state of these records, with checksums that are right."""
+    state, sums = bytearray(), b""
+    for kind, version, payload in parts:
+        if kind == END:
+            payload = blake3(sums)
+        header = struct.pack("<HHI", kind, version, len(payload))
+        checksum = blake3(header + payload)[:16]
+        sums += checksum if kind != END else b""
+        state += header + checksum + payload
+    return bytes(state)
+
+
+def mutant(source, parts):
+    """The records with something else in them."""
+    parts, place = list(parts), source.randrange(len(parts) - 1)
+    kind, version, payload = parts[place]
+    payload = bytearray(payload)
+    way = source.randrange(8)
+    if way == 0:
+        parts.insert(place, parts[place])
+    elif way == 1 and place:
+        del parts[place]
+    elif way == 2 and place:
+        other = source.randrange(1, len(parts) - 1)
+        parts[place], parts[other] = parts[other], parts[place]
+    elif way == 3:
+        parts[place] = (kind, version, bytes(payload[: source.randrange(len(payload) + 1)]))
+    elif way == 4:
+        # A count, a size or an address beyond all.
+        at = source.randrange(max(1, len(payload) - 7))
+        payload[at : at + 8] = source.choice((b"\xff" * 8, b"\0" * 7 + b"\x80", struct.pack("<Q", 1 << 40)))
+        parts[place] = (kind, version, bytes(payload))
+    elif way == 5:
+        parts[place] = (source.choice((1, 2, 3, 4, 5, 6, 7, 9, 32, 37, 38, 44, 46, 47, 60)), version, bytes(payload))
+    else:
+        for _ in range(source.randrange(1, 6)):
+            if payload:
+                payload[source.randrange(len(payload))] ^= 1 << source.randrange(8)
+        parts[place] = (kind, version, bytes(payload))
+    return state_of(parts)
+
+
+@attack
+def states_with_other_contents(field):
+    """Whatever a state says, whose checksums are right: it is restored or refused, and nobody else notices."""
+    session, neighbour = field.session(), field.neighbour()
+    session.call("MemMap", address=ARENA, size=CHUNK)
+    session.call("ShadowCreate", address=SHADOWS, size=4096)
+    session.post("ShadowWrite", address=SHADOWS, data=b"shadow")
+    shape = dict(width=16, height=16, depth=0, format=0x20, channels=1, flags=2, levels=1)
+    session.call("ArrayCreate", array=7, shape=shape)
+    session.call("SurfaceCreate", surface=8, array=7, level=0)
+    session.post("StreamCreate", stream=1000, flags=1, priority=0)
+    session.post("EventCreate", event=1001, flags=0)
+    session.post("EventRecord", event=1001, stream=1000)
+    field.kernel(session, ptx(""))
+    session.call("ContextSynchronize")
+    number, cases = str(session.welcome["session"]), 0
+    with tempfile.TemporaryDirectory() as folder:
+        done = paragpu(field, "checkpoint", "--end", number, folder, timeout=30)
+        expect(done is not None and done.returncode == 0, f"{done}")
+        path = os.path.join(folder, "session.paragpu")
+        with open(path, "rb") as file:
+            good = file.read()
+        parts = records(good)
+        expect(state_of(parts) == good, "the records are not what they are taken for")
+        for _ in range(80):
+            with open(path, "wb") as file:
+                file.write(mutant(field.source, parts))
+            done = paragpu(field, "restore", folder, timeout=60)
+            expect(done is not None, "a restore does not end")
+            if done.returncode == 0:
+                for one in field.daemon.sessions():
+                    if one["id"] != neighbour.welcome["session"]:
+                        paragpu(field, "end", str(one["id"]))
+            expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour is over")
             cases += 1
     return cases
 

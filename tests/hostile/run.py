@@ -25,13 +25,14 @@ import graphs
 import kernels
 import limits
 import memory
+import objects
 import secure
 import sharing
 import users
 import worker
 from field import ATTACKS, Field
 
-MODULES = (crowd, doors, files, frames, graphs, kernels, limits, memory, secure, sharing, users, worker)
+MODULES = (crowd, doors, files, frames, graphs, kernels, limits, memory, objects, secure, sharing, users, worker)
 
 
 def run(name):

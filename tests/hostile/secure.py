@@ -4,6 +4,7 @@ OpenSSL is the guest here, so that a mistake of rustls's cannot hide on both sid
 """
 
 import contextlib
+import json
 import os
 import socket
 import ssl
@@ -15,7 +16,8 @@ import time
 
 import harness
 import wire
-from field import ARENA, CHUNK, PATIENCE, attack, expect, frame, hello, until
+from doors import descriptors_that_linger
+from field import ARENA, CHUNK, PATIENCE, attack, descriptors, expect, frame, hello, until
 
 
 def issue(folder, *arguments):
@@ -61,6 +63,74 @@ def enters(field, guest, **options):
         # It began, and ended with its certificate.
         return True
     return True
+
+
+@attack
+def descriptors_at_the_sockets_of_requests(field):
+    """Any user of the host may connect to the lease socket, and groups to the others."""
+    with tempfile.TemporaryDirectory() as sockets, secured(field) as folder:
+        lease, metrics = os.path.join(sockets, "lease.sock"), os.path.join(sockets, "metrics.sock")
+        files = [one for one in field.arguments if one.startswith("--set=tcp.")]
+        guest = field.context
+        field.again(*files, f"--set=lease.authority={folder}", f"--set=lease.socket={lease}", f"--set=metrics.listen={metrics}")
+        field.context = guest
+        before, cases = descriptors(field.daemon.process.pid), 0
+        for address in (lease, field.daemon.control, metrics):
+            cases += descriptors_that_linger(field, address, b"GET /metrics HTTP/1.1\r\n")
+        until("given back", lambda: descriptors(field.daemon.process.pid) <= before + 4)
+    return cases
+
+
+# Slurm's command, slow as a controller with much to do.
+SCONTROL = """#!/bin/sh
+sleep 20
+"""
+
+
+def programs_of(process):
+    """How many programs run that a process started and that are no workers."""
+    tasks, found = f"/proc/{process}/task", 0
+    for task in os.listdir(tasks):
+        with open(f"{tasks}/{task}/children", encoding="ascii") as children:
+            for child in children.read().split():
+                with open(f"/proc/{child}/cmdline", encoding="utf-8") as line:
+                    found += "scontrol" in line.read()
+    return found
+
+
+@attack
+def leases_claimed_without_end(field):
+    """A user with many claims gets the host to run no more than a few programs for them."""
+    with tempfile.TemporaryDirectory() as place, secured(field) as folder:
+        program = os.path.join(place, "scontrol")
+        with open(program, "w", encoding="ascii") as file:
+            file.write(SCONTROL)
+        os.chmod(program, 0o755)
+        lease, path = os.path.join(place, "lease.sock"), os.environ["PATH"]
+        files = [one for one in field.arguments if one.startswith("--set=tcp.")]
+        guest = field.context
+        os.environ["PATH"] = f"{place}:{path}"
+        try:
+            field.again(*files, f"--set=lease.authority={folder}", f"--set=lease.socket={lease}", "--set=lease.engine=slurm")
+        finally:
+            os.environ["PATH"] = path
+        field.context, peers = guest, []
+        for job in range(1, 201):
+            peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            peer.connect(lease)
+            peer.sendall(json.dumps({"command": "claim", "job": job, "key": ""}).encode() + b"\n")
+            peers.append(peer)
+        daemon = field.daemon.process.pid
+        until("asked", lambda: programs_of(daemon) > 0)
+        # All claims are read before this is answered.
+        field.daemon.sessions()
+        running = programs_of(daemon)
+        expect(running <= 2, f"{running} programs run for one user")
+        for peer in peers:
+            peer.close()
+        field.daemon.sessions()
+        expect(programs_of(daemon) <= 2, "claims of closed connections are asked about")
+    return len(peers)
 
 
 @attack
@@ -286,6 +356,29 @@ def records_that_somebody_changes(field):
             field.hang_up()
             cases += 1
     return cases
+
+
+@attack
+def silent_links_of_strangers(field):
+    """Who shows no certificate to migration.listen keeps no host from it."""
+    with secured(field) as folder:
+        files = [f"--set=migration.{key}={folder}/{file}" for key, file in
+                 (("ca", "ca.pem"), ("certificate", "127.0.0.1.pem"), ("key", "127.0.0.1.key"))]
+        with harness.Daemon(*files, "--set=migration.listen=127.0.0.1:0") as other:
+            host, port = other.addresses["migration"].rsplit(":", 1)
+            strangers = []
+            for number in range(400):
+                source = (f"127.0.2.{number % 2 + 1}", 0)
+                strangers.append(socket.create_connection((host, int(port)), timeout=PATIENCE, source_address=source))
+            with socket.create_connection((host, int(port)), timeout=PATIENCE) as plain:
+                peer = context(folder, "127.0.0.1").wrap_socket(plain, server_hostname="127.0.0.1")
+                peer.send(frame(wire.HELLO, hello()))
+                expect(peer.recv(4096), "a host is not heard")
+            threads = len(os.listdir(f"/proc/{other.process.pid}/task"))
+            expect(threads < 200, f"{threads} threads for silent links")
+            for stranger in strangers:
+                stranger.close()
+    return len(strangers)
 
 
 @attack

@@ -1,11 +1,14 @@
 """Memory that sessions share, and addresses of memory: names that are stale, forged or of others."""
 
 import os
+import resource
 import socket
 import struct
+from concurrent.futures import ThreadPoolExecutor
 
 import wire
-from field import ARENA, CHUNK, ENDLESS, SHADOWS, STRIDE, attack, expect, resident, until
+from files import paragpu
+from field import ARENA, CHUNK, ENDLESS, SHADOWS, STRIDE, Field, attack, descriptors, expect, resident, until
 
 INVALID_VALUE, INVALID_HANDLE = 1, 400
 
@@ -59,6 +62,72 @@ def shared_memory_of_others(field):
     until("ended", lambda: len(field.daemon.sessions()) == 2)
     refused(friend, "MemTake", INVALID_HANDLE, address=place, size=CHUNK, token=token)
     return cases + 8
+
+
+@attack
+def offers_that_take_the_daemons_descriptors(field):
+    """Each takes one; guests still connect, and other VMs still offer memory."""
+    field.again("--set=software.memory=8GiB")
+    resource.prlimit(field.daemon.process.pid, resource.RLIMIT_NOFILE, (1024, 1024))
+    # Of one VM; its worker has a descriptor for each mapping, too.
+    sessions, cases = [field.session() for _ in range(4)], 0
+    for session in sessions:
+        session.call("MemMap", address=ARENA, size=CHUNK)
+        for number in range(1, 400):
+            try:
+                session.call("MemMap", address=ARENA + number * CHUNK, size=CHUNK)
+                session.call("MemOffer", address=ARENA + number * CHUNK)
+            except wire.Failed:
+                break
+            cases += 1
+    held = descriptors(field.daemon.process.pid)
+    expect(held < 768, f"the daemon has {held} of its 1024 descriptors for {cases} offers")
+    neighbour, friend = field.neighbour(), field.neighbour()
+    neighbour.call("Ping", value=1)
+    # What sessions no longer offer is given back.
+    for session in sessions:
+        session.send_frame(wire.GOODBYE, 0, 0, b"")
+    until("given back", lambda: descriptors(field.daemon.process.pid) < 100)
+    neighbour.call("MemMap", address=ARENA, size=CHUNK)
+    token = neighbour.call("MemOffer", address=ARENA)[0]["token"]
+    friend.call("MemTake", address=ARENA, size=CHUNK, token=token)
+    return cases
+
+
+@attack
+def memory_that_is_shared_while_it_moves(field):
+    """Who opens handles again and again ends two moves of its VM, and no third."""
+    other, vm = Field(), f"uid {os.getuid()}"
+    try:
+        owner, busy, cases = field.session(), field.session(), 0
+        owner.call("MemMap", address=ARENA, size=CHUNK)
+        token = owner.call("MemOffer", address=ARENA)[0]["token"]
+        # It does not stop before its program says so.
+        busy.post("HostFuncLaunch", stream=0, id=1)
+        with ThreadPoolExecutor(1) as pool:
+            for left in (2, 1, 0):
+                order = ("migrate", "--vm", vm, "--to", f"unix://{other.daemon.socket}")
+                moving = pool.submit(paragpu, field, *order, timeout=100)
+                until("moving", lambda: all(one["activity"] == "moving" for one in field.daemon.sessions()))
+                late = field.session()
+                try:
+                    late.call("MemTake", address=ARENA + 8 * CHUNK, size=CHUNK, token=token)
+                    expect(left > 0, "a program keeps its VM from moving for good")
+                except wire.Failed as failed:
+                    expect(left == 0 and failed.status == INVALID_HANDLE, f"{failed}")
+                    busy.post("HostFuncDone", id=1)
+                moved = moving.result()
+                expect(moved is not None, "the move does not end")
+                reason = "has begun to share its memory"
+                expect((moved.returncode == 0) == (left == 0), f"{moved}")
+                expect(left == 0 or reason in moved.stdout + moved.stderr, f"nobody says why it stays: {moved}")
+                late.send_frame(wire.GOODBYE, 0, 0, b"")
+                until("over", lambda left=left: len(field.daemon.sessions()) == (2 if left else 0))
+                cases += 1
+        expect(owner.call("Ping", value=1)[0] == 1, "a session is lost in its move")
+    finally:
+        other.close()
+    return cases
 
 
 @attack

@@ -4,7 +4,7 @@ import os
 import struct
 import tempfile
 
-from field import ARENA, CHUNK, SHADOWS, Field, attack, expect, ptx
+from field import ARENA, CHUNK, SHADOWS, Field, attack, expect, ptx, until
 from files import paragpu
 
 
@@ -34,6 +34,60 @@ def every_thread_of_a_worker_is_filtered(field):
         for key, value in (("Seccomp", "2"), ("NoNewPrivs", "1"), ("CapEff", "0000000000000000")):
             expect(lines[key].strip() == value, f"{key} of thread {thread} is {lines[key].strip()}")
     return len(threads)
+
+
+# A worker that somebody has taken over: it sends its daemon sockets whose last close takes
+# a minute, with a message that is none and behind messages that are not read.
+TAKEN_OVER = """#!/usr/bin/env python3
+import os, signal, socket, struct, time
+control = socket.socket(fileno=os.dup(0))
+daemon, kept = os.getppid(), []
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    def lingering(count):
+        pairs = []
+        for _ in range(count):
+            near = socket.create_connection(listener.getsockname())
+            pairs.append((near, listener.accept()[0]))
+            near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
+            near.setblocking(False)
+            try:
+                while True:
+                    near.send(bytes(1 << 16))
+            except BlockingIOError:
+                pass
+        return pairs
+    # So that the daemon is the last to close them.
+    os.kill(daemon, signal.SIGSTOP)
+    for count in (1, 9, 40, 1):
+        pairs = lingering(count)
+        socket.send_fds(control, [b"rubbish"], [near.fileno() for near, _ in pairs])
+        for near, far in pairs:
+            near.close()
+            kept.append(far)
+    os.kill(daemon, signal.SIGCONT)
+time.sleep(3600)
+"""
+
+
+@attack
+def descriptors_of_a_worker_that_is_taken_over(field):
+    """The daemon closes none of them where others would wait."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = os.path.join(folder, "worker")
+        with open(program, "w", encoding="utf-8") as file:
+            file.write(TAKEN_OVER)
+        os.chmod(program, 0o755)
+        field.again(f"--set=daemon.worker={program}", "--set=confine.users=")
+        try:
+            until("heard", lambda: "invalid message" in field.daemon.log())
+            for _ in range(5):
+                expect(field.daemon.sessions() == [], "nobody has a session")
+        except BaseException:
+            # It would not end in time either.
+            field.daemon.process.kill()
+            raise
+        field.again()
+    return 51
 
 
 @attack

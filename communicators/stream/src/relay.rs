@@ -44,10 +44,24 @@ pub enum Broken {
 /// # Errors
 /// [`Broken`]. Both sockets must then be closed.
 pub fn relay(
+    tls: Connection,
+    tcp: &TcpStream,
+    local: BorrowedFd<'_>,
+    heard: &mut bool,
+) -> Result<(), Broken> {
+    relay_known(tls, tcp, local, heard, &mut || {})
+}
+
+/// [`relay`], which calls `introduced` once the other host has shown its certificate.
+///
+/// # Errors
+/// As [`relay`].
+pub fn relay_known(
     mut tls: Connection,
     tcp: &TcpStream,
     local: BorrowedFd<'_>,
     heard: &mut bool,
+    introduced: &mut dyn FnMut(),
 ) -> Result<(), Broken> {
     prepare(tcp, local)?;
     let largest = largest_write(local).map_err(IoError::other)?;
@@ -88,6 +102,7 @@ pub fn relay(
                 known = true;
                 // Checked before the first byte is passed to `local`.
                 is_host(&tls)?;
+                introduced();
             }
             *heard |= !inward.is_empty();
         }

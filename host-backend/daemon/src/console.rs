@@ -4,11 +4,13 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::SendFlags;
 
 use paragpu_control::admin::{Request, Response};
 use paragpu_control::frame::FrameError;
 use paragpu_control::json_lines::{self, Assembler};
+
+use crate::giving::{Given, Giver, receive_plainly};
 
 /// Bytes per read.
 const READ: usize = 4096;
@@ -18,7 +20,8 @@ const MOST: usize = 64 << 10;
 /// One connection of the control socket.
 #[derive(Debug)]
 pub struct Console {
-    socket: OwnedFd,
+    /// Any user may connect to the lease socket, and send descriptors whose close blocks.
+    socket: Given,
     /// The user of an agent on the lease socket.
     pub agent: Option<u32>,
     input: Assembler,
@@ -42,7 +45,7 @@ impl Console {
     #[must_use]
     pub fn new(socket: OwnedFd) -> Self {
         Self {
-            socket,
+            socket: Given::new(socket, Giver::Guest),
             agent: None,
             input: Assembler::default(),
             output: Vec::new(),
@@ -63,9 +66,9 @@ impl Console {
     /// [`Gone`].
     pub fn read(&mut self) -> Result<(), Gone> {
         let mut bytes = [0; READ];
-        match rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::DONTWAIT) {
-            Ok((0, _)) => return Err(Gone),
-            Ok((count, _)) => self.input.push(bytes.get(..count).unwrap_or_default()),
+        match receive_plainly(&self.socket, &mut bytes) {
+            Ok(0) => return Err(Gone),
+            Ok(count) => self.input.push(bytes.get(..count).unwrap_or_default()),
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(_) => return Err(Gone),
         }

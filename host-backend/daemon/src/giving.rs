@@ -6,13 +6,18 @@
 //! thread does it for guests, and a timer interrupts its waits: descriptors that
 //! guests can leave unread wait interruptibly. Another does it for device
 //! processes. The daemon itself holds their descriptors, and closing a FUSE file
-//! blocks until its server answers, which holds up only other device processes.
+//! blocks until its server answers, which holds up only other device processes. A third
+//! does it for workers, any of which a guest may have taken over.
 #![forbid(unsafe_code)]
 
+use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
+
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags};
 
 use crate::sys::Interrupter;
 
@@ -23,6 +28,8 @@ pub enum Giver {
     Guest,
     /// A device process.
     Device,
+    /// A worker.
+    Worker,
 }
 
 /// A descriptor that a peer sent.
@@ -42,6 +49,7 @@ struct Closer {
 
 static GUESTS: Closer = Closer::new();
 static DEVICES: Closer = Closer::new();
+static WORKERS: Closer = Closer::new();
 
 impl Closer {
     const fn new() -> Self {
@@ -55,6 +63,7 @@ impl Closer {
         match giver {
             Giver::Guest => &GUESTS,
             Giver::Device => &DEVICES,
+            Giver::Worker => &WORKERS,
         }
     }
 
@@ -100,12 +109,44 @@ impl Given {
         Self { fd, giver }
     }
 
-    /// The larger number of descriptors that are not closed yet, of either kind of
-    /// sender.
+    /// The number of workers' descriptors that are not closed yet. They hold up no
+    /// connections, only offers of other workers.
+    #[must_use]
+    pub fn of_workers() -> usize {
+        WORKERS.waiting.load(Ordering::Relaxed)
+    }
+
+    /// The larger number of descriptors that are not closed yet, of guests or of device
+    /// processes.
     #[must_use]
     pub fn unclosed() -> usize {
         let one = GUESTS.waiting.load(Ordering::Relaxed);
         one.max(DEVICES.waiting.load(Ordering::Relaxed))
+    }
+}
+
+/// Receives bytes that came without descriptors, without blocking. Reading bytes that
+/// came with some, without taking them, would close them, which may block. So this peeks
+/// first, and leaves such bytes unread.
+///
+/// # Errors
+/// `MSGSIZE` if descriptors came with the bytes; as recvmsg(2).
+pub fn receive_plainly(socket: impl AsFd, to: &mut [u8]) -> Result<usize, Errno> {
+    let peeked = receive(socket.as_fd(), to, RecvFlags::PEEK)?;
+    let to = to.get_mut(..peeked).unwrap_or_default();
+    receive(socket.as_fd(), to, RecvFlags::empty())
+}
+
+fn receive(socket: BorrowedFd<'_>, to: &mut [u8], flags: RecvFlags) -> Result<usize, Errno> {
+    let received = rustix::net::recvmsg(
+        socket,
+        &mut [IoSliceMut::new(to)],
+        &mut RecvAncillaryBuffer::default(),
+        flags | RecvFlags::DONTWAIT,
+    )?;
+    match received.flags.contains(ReturnFlags::CTRUNC) {
+        true => Err(Errno::MSGSIZE),
+        false => Ok(received.bytes),
     }
 }
 

@@ -1,12 +1,13 @@
 //! The leases of this host, and the job states that the site's engine reports.
 #![forbid(unsafe_code)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use paragpu_communicator_secure::Identity;
@@ -19,6 +20,12 @@ use paragpu_pool::slurm;
 const LOOK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(20));
 /// The interval is this multiple of the time that the last answer took.
 const LEISURE: u32 = 10;
+
+/// Maximum number of claims that the engine is asked about at the same time. Each takes a
+/// thread and a process.
+const QUESTIONS: usize = 16;
+/// The same, of one user. Any user may connect to the lease socket.
+const QUESTIONS_EACH: usize = 2;
 
 /// The resources that the engine grants.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,12 +98,24 @@ pub enum Verdict {
     },
 }
 
+/// A claim about which the engine is to be asked.
+#[derive(Debug)]
+struct Question {
+    holder: u64,
+    uid: u32,
+    claim: Claim,
+    job: u64,
+    node: String,
+}
+
 /// All of them, by the VM's name.
 #[derive(Debug)]
 pub struct Leases {
     standing: BTreeMap<String, Leased>,
-    /// Connections whose claims the engine looks at.
-    asking: Vec<u64>,
+    /// Claims that wait for an answer to others.
+    queue: VecDeque<Question>,
+    /// Connections whose claims the engine looks at, with their users.
+    asking: Vec<(u64, u32)>,
     /// A byte in `woken` for each verdict.
     verdicts: (Sender<Verdict>, Receiver<Verdict>),
     wake: Arc<UnixStream>,
@@ -115,6 +134,7 @@ impl Leases {
         woken.set_nonblocking(true)?;
         Ok(Self {
             standing: BTreeMap::new(),
+            queue: VecDeque::new(),
             asking: Vec::new(),
             verdicts: channel(),
             wake: Arc::new(wake),
@@ -137,36 +157,91 @@ impl Leases {
         let verdicts: Vec<Verdict> = self.verdicts.1.try_iter().collect();
         for verdict in &verdicts {
             match verdict {
-                Verdict::Claim { holder, .. } => self.asking.retain(|other| other != holder),
+                Verdict::Claim { holder, .. } => self.asking.retain(|(other, _)| other != holder),
                 Verdict::Drains { took, .. } => {
                     self.looks = false;
                     self.next_look = Instant::now() + until_next_look(*took);
                 }
             }
         }
+        self.ask_next();
         verdicts
     }
 
-    /// Whether the engine is checking a claim of this connection.
+    /// Whether a claim of this connection waits for the engine.
     #[must_use]
     pub fn asks(&self, holder: u64) -> bool {
-        self.asking.contains(&holder)
+        let waits = |question: &Question| question.holder == holder;
+        self.queue.iter().any(waits) || self.asking.iter().any(|(other, _)| *other == holder)
+    }
+
+    /// Drops what waits for a connection that is closed.
+    pub fn forget(&mut self, holder: u64) {
+        self.queue.retain(|question| question.holder != holder);
     }
 
     /// Asks the engine on a thread.
-    fn ask(&self, question: impl FnOnce() -> Verdict + Send + 'static) {
+    fn ask(
+        &self,
+        question: impl FnOnce() -> Verdict + Send + 'static,
+    ) -> std::io::Result<JoinHandle<()>> {
         let (sender, wake) = (self.verdicts.0.clone(), Arc::clone(&self.wake));
-        std::thread::spawn(move || {
+        let run = move || {
             if sender.send(question()).is_ok() {
                 // A full socket wakes as well.
                 let _ = (&*wake).write(&[1]);
             }
-        });
+        };
+        std::thread::Builder::new().name("engine".into()).spawn(run)
     }
 
-    /// Asks for the resources of a claim's job.
-    pub fn ask_for(&mut self, holder: u64, claim: Claim, job: u64, node: String) {
-        self.asking.push(holder);
+    /// Asks for the resources of the job of a user's claim, in turn.
+    pub fn ask_for(&mut self, holder: u64, uid: u32, claim: Claim, job: u64, node: String) {
+        self.queue.push_back(Question {
+            holder,
+            uid,
+            claim,
+            job,
+            node,
+        });
+        self.ask_next();
+    }
+
+    /// The next claim to ask about, if another may be asked about now.
+    fn next_question(&mut self) -> Option<Question> {
+        let asked = |uid: u32| self.asking.iter().filter(|(_, one)| *one == uid).count();
+        let may = |question: &Question| asked(question.uid) < QUESTIONS_EACH;
+        let place = self.queue.iter().position(may)?;
+        (self.asking.len() < QUESTIONS).then(|| self.queue.remove(place))?
+    }
+
+    fn ask_next(&mut self) {
+        while let Some(question) = self.next_question() {
+            self.asking.push((question.holder, question.uid));
+            let holder = question.holder;
+            let claim = Box::new(question.claim.clone());
+            if let Err(error) = self.ask_about(question) {
+                // The channel lives as long as this. The next message wakes.
+                let grant = Err(format!("the host cannot ask its engine: {error}"));
+                let verdict = Verdict::Claim {
+                    holder,
+                    claim,
+                    grant,
+                };
+                let _ = self.verdicts.0.send(verdict);
+                let _ = (&*self.wake).write(&[1]);
+            }
+        }
+    }
+
+    fn ask_about(&self, question: Question) -> std::io::Result<JoinHandle<()>> {
+        let Question {
+            holder,
+            claim,
+            job,
+            node,
+            ..
+        } = question;
         self.ask(move || Verdict::Claim {
             holder,
             claim: Box::new(claim),
@@ -180,7 +255,7 @@ impl Leases {
                     grace: Duration::ZERO,
                 })
                 .map_err(|error| error.to_string()),
-        });
+        })
     }
 
     /// Asks periodically whether the host drains. Returns the next time.
@@ -191,13 +266,18 @@ impl Leases {
         if self.next_look <= now {
             self.looks = true;
             let node = node(lease);
-            self.ask(move || {
+            let asked = self.ask(move || {
                 let began = Instant::now();
                 let drains = slurm::drains(&node).ok();
                 let took = began.elapsed();
                 Verdict::Drains { drains, took }
             });
-            return None;
+            if asked.is_ok() {
+                return None;
+            }
+            // The system has no threads left.
+            self.looks = false;
+            self.next_look = now + LOOK.1;
         }
         Some(self.next_look)
     }
@@ -343,7 +423,10 @@ fn until_next_look(took: Duration) -> Duration {
 fn check_owner(vm: &str, uid: u32) -> Result<(), String> {
     let own = format!("{PREFIX}{uid}-");
     match vm.strip_prefix(&own) {
-        Some(rest) if rest.bytes().all(|byte| byte.is_ascii_alphanumeric()) => Ok(()),
+        // As long as the names of VMs are.
+        Some(rest) if vm.len() <= 64 && rest.bytes().all(|byte| byte.is_ascii_alphanumeric()) => {
+            Ok(())
+        }
         _ => Err("the lease to continue belongs to another user".into()),
     }
 }
@@ -434,6 +517,43 @@ mod tests {
     }
 
     #[test]
+    fn a_user_with_many_claims_leaves_the_engine_to_others() {
+        let mut leases = Leases::new().unwrap();
+        let question = |holder, uid| Question {
+            holder,
+            uid,
+            claim: claim(holder, None),
+            job: holder,
+            node: String::new(),
+        };
+        leases
+            .queue
+            .extend((0..500).map(|holder| question(holder, 1)));
+        leases
+            .queue
+            .extend((500..503).map(|holder| question(holder, 2)));
+        let mut asked = Vec::new();
+        while let Some(next) = leases.next_question() {
+            leases.asking.push((next.holder, next.uid));
+            asked.push(next.holder);
+        }
+        assert_eq!(asked, [0, 1, 500, 501]);
+        assert!(leases.asks(0) && leases.asks(499));
+        leases.forget(499);
+        assert!(!leases.asks(499));
+        leases.asking.retain(|(holder, _)| *holder != 1);
+        assert_eq!(leases.next_question().unwrap().holder, 2);
+        // However many users there are.
+        leases
+            .queue
+            .extend((1000..2000).map(|holder| question(holder, holder as u32)));
+        while let Some(next) = leases.next_question() {
+            leases.asking.push((next.holder, next.uid));
+        }
+        assert_eq!(leases.asking.len(), QUESTIONS);
+    }
+
+    #[test]
     fn an_engine_that_answers_slowly_is_asked_less_often() {
         let after = |millis| until_next_look(Duration::from_millis(millis)).as_millis();
         assert_eq!([10, 500, 9000].map(after), [2000, 5000, 20_000]);
@@ -509,7 +629,15 @@ mod tests {
                 serial: 5,
             })
         };
-        for vm in ["lease-100-7", "lease-1000", "web1", "lease-1000-../x", ""] {
+        let long = format!("lease-1000-{}", "7".repeat(60));
+        for vm in [
+            "lease-100-7",
+            "lease-1000",
+            "web1",
+            "lease-1000-../x",
+            "",
+            &long,
+        ] {
             let entered = leases.enter(1, &claim(9, again(vm)), grant(1000));
             assert!(entered.is_err(), "{vm}");
         }

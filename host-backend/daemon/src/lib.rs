@@ -15,7 +15,8 @@
 //! - State: [`device`] finds the GPUs, [`placement`] chooses among them, [`session`] and
 //!   [`notes`] record sessions, [`tenants`] accounts for each VM, [`shares`] schedules
 //!   turns on a GPU.
-//! - Operators: [`console`] is a connection of the control socket ([`paragpu_control::admin`]),
+//! - Operators: [`noise`] limits how often a line is logged,
+//!   [`console`] is a connection of the control socket ([`paragpu_control::admin`]),
 //!   [`scrape`] one of the [`metrics`] endpoint.
 //!
 //! [`confine`] drops privileges that the daemon itself does not need.
@@ -46,6 +47,7 @@ pub mod link;
 pub mod listener;
 pub mod logging;
 pub mod metrics;
+pub mod noise;
 pub mod notes;
 pub mod offers;
 pub mod placement;

@@ -2,7 +2,8 @@
 //! worker to daemon. To another host, a thread relays between TLS and a socket.
 #![forbid(unsafe_code)]
 
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::collections::BTreeMap;
+use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -12,13 +13,17 @@ use std::time::Duration;
 
 use crate::handshake::Guest;
 use crate::listener::Peer;
+use crate::reception::{PeerIdentity, Places};
 use paragpu_communicator_secure::Credentials;
-use paragpu_communicator_stream::relay::{Broken, relay};
+use paragpu_communicator_stream::relay::{Broken, relay, relay_known};
+use parking_lot::Mutex;
 
 /// Timeout for each address of a host.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Maximum number of links to other hosts.
 const MOST: usize = 256;
+/// Maximum number of links that have shown no certificate yet.
+const STRANGERS: usize = 64;
 
 /// The destination of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,10 +87,62 @@ impl std::fmt::Display for Destination {
     }
 }
 
+/// Links that have shown no certificate yet: any machine may open them.
+#[derive(Debug, Default)]
+struct Strangers {
+    places: Places,
+    links: BTreeMap<u64, (PeerIdentity, TcpStream)>,
+    next: u64,
+}
+
+impl Strangers {
+    /// Adds a link from this address. If there are too many, the machine with the most
+    /// loses its oldest.
+    fn enter(&mut self, from: SocketAddr, tcp: TcpStream) -> u64 {
+        let key = self.next;
+        self.next += 1;
+        let source = PeerIdentity::of(&Peer::Remote(from));
+        self.links.insert(key, (source.clone(), tcp));
+        if let Some(loser) = self.places.enter(source, key, STRANGERS)
+            && let Some((_, tcp)) = self.links.remove(&loser)
+        {
+            // Its thread ends.
+            let _ = tcp.shutdown(Shutdown::Both);
+        }
+        key
+    }
+
+    fn leave(&mut self, key: u64) {
+        if let Some((source, _)) = self.links.remove(&key) {
+            self.places.leave(&source, key);
+        }
+    }
+}
+
+/// One of the links that are counted, until it is dropped.
+#[derive(Debug)]
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// The links to other hosts.
 #[derive(Debug, Default)]
 pub struct Links {
     count: Arc<AtomicUsize>,
+    /// Threads of links that have shown no certificate.
+    unknown: Arc<AtomicUsize>,
+    strangers: Arc<Mutex<Strangers>>,
 }
 
 impl Links {
@@ -107,7 +164,8 @@ impl Links {
                 };
                 let tls = tls.client(name)?;
                 let (name, port, place) = (name.clone(), *port, place.to_string());
-                self.spawn(move |far| {
+                let count = Counted::new(&self.count);
+                self.spawn(count, MOST, move |far, _count| {
                     let mut heard = false;
                     let carried = connect_tcp(&name, port)
                         .map_err(Broken::from)
@@ -136,37 +194,47 @@ impl Links {
     ) -> Result<OwnedFd, String> {
         let tls = tls.server()?;
         let tcp = TcpStream::from(tcp);
-        self.spawn(move |far| {
-            if let Err(error) = relay(tls, &tcp, far.as_fd(), &mut false) {
+        let own = tcp.try_clone();
+        let own = own.map_err(|error| format!("no link can be made: {error}"))?;
+        let key = self.strangers.lock().enter(from, own);
+        let (strangers, known) = (Arc::clone(&self.strangers), Arc::clone(&self.count));
+        let count = Counted::new(&self.unknown);
+        let spawned = self.spawn(count, 2 * STRANGERS, move |far, count| {
+            let mut count = count;
+            let mut introduced = || {
+                strangers.lock().leave(key);
+                count = Counted::new(&known);
+            };
+            let relayed = relay_known(tls, &tcp, far.as_fd(), &mut false, &mut introduced);
+            if let Err(error) = relayed {
                 tracing::info!(%from, %error, "a link of another host is lost");
             }
-        })
+            strangers.lock().leave(key);
+        });
+        if spawned.is_err() {
+            self.strangers.lock().leave(key);
+        }
+        spawned
     }
 
-    /// Starts a thread that runs `serve`. Returns the other end of its socket.
-    fn spawn(&self, serve: impl FnOnce(UnixStream) + Send + 'static) -> Result<OwnedFd, String> {
-        if self.count.load(Ordering::Relaxed) >= MOST {
+    /// Starts a thread that runs `serve`, if no more than `most` are counted with it.
+    /// Returns the other end of its socket.
+    fn spawn(
+        &self,
+        count: Counted,
+        most: usize,
+        serve: impl FnOnce(UnixStream, Counted) + Send + 'static,
+    ) -> Result<OwnedFd, String> {
+        if count.0.load(Ordering::Relaxed) > most {
             return Err(format!(
-                "this host has {MOST} links to other hosts already: try again when one is over"
+                "this host has {most} links to other hosts already: try again when one is over"
             ));
         }
         let failed = |error: std::io::Error| format!("no link can be made: {error}");
         let (near, far) = UnixStream::pair().map_err(failed)?;
-        let count = Arc::clone(&self.count);
-        count.fetch_add(1, Ordering::Relaxed);
-        let spawned = std::thread::Builder::new()
-            .name("link".into())
-            .spawn(move || {
-                serve(far);
-                count.fetch_sub(1, Ordering::Relaxed);
-            });
-        match spawned {
-            Ok(_) => Ok(near.into()),
-            Err(error) => {
-                self.count.fetch_sub(1, Ordering::Relaxed);
-                Err(failed(error))
-            }
-        }
+        let thread = std::thread::Builder::new().name("link".into());
+        let spawned = thread.spawn(move || serve(far, count));
+        spawned.map(|_| near.into()).map_err(failed)
     }
 }
 

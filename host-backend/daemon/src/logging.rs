@@ -6,6 +6,8 @@ use std::io::IsTerminal as _;
 use std::os::unix::fs::MetadataExt as _;
 
 use paragpu_config::Level;
+
+use crate::noise::Limit;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::reload;
@@ -32,7 +34,8 @@ pub fn filter(level: Level) -> LevelFilter {
 #[must_use]
 pub fn start(level: Level) -> Handle {
     let (filter, handle) = reload::Layer::new(filter(level));
-    let registry = tracing_subscriber::registry().with(filter);
+    let registry = tracing_subscriber::registry();
+    let registry = registry.with(filter).with(Limit::default());
     match journal() {
         Some(journal) => registry.with(journal).init(),
         None => registry

@@ -2,12 +2,40 @@
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd};
 
 use paragpu_control::exchange::{Offer, Token};
 
+use crate::giving::Given;
+
 /// Maximum number of offers of a VM. Each uses a descriptor of the daemon.
 const MOST: usize = if cfg!(test) { 8 } else { 4096 };
+/// Maximum number of offers that a VM has in any case, whatever others have.
+const ENSURED: usize = if cfg!(test) { 2 } else { 64 };
+/// Maximum number of VMs that have sessions at the same time.
+const VMS: usize = 256;
+
+/// The offers for which the daemon has descriptors.
+#[derive(Debug, Clone, Copy)]
+pub struct Room {
+    /// Whether a VM may have more than its ensured ones.
+    shared: bool,
+    /// Those that a VM may have in any case.
+    ensured: usize,
+}
+
+impl Room {
+    /// With so many offers of all VMs, if the daemon may have `descriptors`. Offers take a
+    /// quarter, and an eighth for those that each VM may have in any case: connections and
+    /// workers need the rest.
+    #[must_use]
+    pub fn of(descriptors: usize, offers: usize) -> Self {
+        Self {
+            shared: offers < descriptors / 4,
+            ensured: ENSURED.min(descriptors / 8 / VMS),
+        }
+    }
+}
 
 /// An offer and its memory.
 #[derive(Debug)]
@@ -15,7 +43,7 @@ struct Offered {
     /// The session that made the offer.
     session: u64,
     offer: Offer,
-    memory: OwnedFd,
+    memory: Given,
 }
 
 /// The offers of a VM's sessions, by token. While sessions move from this host to this
@@ -24,23 +52,42 @@ struct Offered {
 pub struct Offers(BTreeMap<Token, Vec<Offered>>);
 
 impl Offers {
-    fn is_full(&self) -> bool {
-        self.0.values().map(Vec::len).sum::<usize>() >= MOST
+    /// Their number.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.values().map(Vec::len).sum()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn is_full(&self, room: Room) -> bool {
+        let most = if room.shared { MOST } else { room.ensured };
+        self.len() >= most
     }
 
     /// Adds an offer of `session`. Returns `None` if the VM has too many, or the token is
     /// already in use.
-    pub fn add(&mut self, session: u64, offer: Offer, memory: OwnedFd) -> Option<Offer> {
+    pub fn add(&mut self, session: u64, offer: Offer, memory: Given, room: Room) -> Option<Offer> {
         match self.0.contains_key(&offer.token) {
             true => None,
-            false => self.add_again(session, offer, memory),
+            false => self.add_again(session, offer, memory, room),
         }
     }
 
     /// Adds an offer of `session`, whose token another session may use. Returns `None` if
     /// the VM has too many, or `session` itself uses the token.
-    pub fn add_again(&mut self, session: u64, offer: Offer, memory: OwnedFd) -> Option<Offer> {
-        if self.is_full() {
+    pub fn add_again(
+        &mut self,
+        session: u64,
+        offer: Offer,
+        memory: Given,
+        room: Room,
+    ) -> Option<Offer> {
+        if self.is_full(room) {
             return None;
         }
         let held = self.0.entry(offer.token).or_default();
@@ -90,8 +137,16 @@ impl Offers {
 mod tests {
     use super::*;
 
-    fn memory() -> OwnedFd {
-        std::fs::File::open("/dev/null").unwrap().into()
+    use crate::giving::Giver;
+
+    /// Much of it.
+    fn room() -> Room {
+        Room::of(1 << 20, 0)
+    }
+
+    fn memory() -> Given {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        Given::new(file.into(), Giver::Worker)
     }
 
     fn offer(name: u8) -> Offer {
@@ -105,9 +160,9 @@ mod tests {
     #[test]
     fn only_its_session_withdraws_an_offer() {
         let mut offers = Offers::default();
-        assert!(offers.add(1, offer(1), memory()).is_some());
-        assert!(offers.add(2, offer(1), memory()).is_none());
-        assert!(offers.add(2, offer(2), memory()).is_some());
+        assert!(offers.add(1, offer(1), memory(), room()).is_some());
+        assert!(offers.add(2, offer(1), memory(), room()).is_none());
+        assert!(offers.add(2, offer(2), memory(), room()).is_some());
         offers.withdraw(2, &[1; 16]);
         assert_eq!(offers.find(&[1; 16], |_| true).unwrap().1, offer(1));
         offers.withdraw(1, &[1; 16]);
@@ -121,9 +176,9 @@ mod tests {
     #[test]
     fn two_sessions_offer_the_two_ends_of_a_move() {
         let mut offers = Offers::default();
-        assert!(offers.add(1, offer(1), memory()).is_some());
-        assert!(offers.add_again(1, offer(1), memory()).is_none());
-        assert!(offers.add_again(2, offer(1), memory()).is_some());
+        assert!(offers.add(1, offer(1), memory(), room()).is_some());
+        assert!(offers.add_again(1, offer(1), memory(), room()).is_none());
+        assert!(offers.add_again(2, offer(1), memory(), room()).is_some());
         let is_there = |offers: &Offers, wanted| {
             let found = offers.find(&[1; 16], |session| session == wanted);
             found.is_some()
@@ -139,8 +194,31 @@ mod tests {
     fn offers_end_at_a_limit() {
         let mut offers = Offers::default();
         for name in 0..=8 {
-            let given = offers.add(1, offer(name), memory());
+            let given = offers.add(1, offer(name), memory(), room());
             assert_eq!(given.is_some(), name < 8, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_vm_has_some_offers_although_others_have_all_the_rest() {
+        let full = Room::of(8192, 2048);
+        let mut offers = Offers::default();
+        for name in 0..=2 {
+            let given = offers.add(1, offer(name), memory(), full);
+            assert_eq!(given.is_some(), name < 2, "{name}");
+        }
+        assert!(
+            offers
+                .add(1, offer(3), memory(), Room::of(8192, 2047))
+                .is_some()
+        );
+        // All VMs with all that they may have leave most descriptors to others.
+        for descriptors in [1024, 20_000, 65_536, 1 << 20] {
+            let ensured = Room::of(descriptors, usize::MAX).ensured;
+            assert!(
+                descriptors / 4 + VMS * ensured <= descriptors / 2,
+                "{descriptors}"
+            );
         }
     }
 }

@@ -60,7 +60,7 @@ impl PeerIdentity {
 
 /// Slots, and the connections that hold them.
 #[derive(Debug, Default)]
-struct Places {
+pub struct Places {
     /// Keys by source, the oldest first. No entry is empty.
     taken: BTreeMap<PeerIdentity, VecDeque<u64>>,
     count: usize,
@@ -70,7 +70,7 @@ impl Places {
     /// Gives `key` a slot. If more than `most` are then taken, returns the key that loses
     /// its slot: the oldest of the source with the most. With n sources, that source has
     /// more than `most / n`, so a source within its fair share loses none.
-    fn enter(&mut self, source: PeerIdentity, key: u64, most: usize) -> Option<u64> {
+    pub fn enter(&mut self, source: PeerIdentity, key: u64, most: usize) -> Option<u64> {
         self.taken.entry(source).or_default().push_back(key);
         self.count += 1;
         if self.count <= most {
@@ -86,7 +86,8 @@ impl Places {
         Some(oldest)
     }
 
-    fn leave(&mut self, source: &PeerIdentity, key: u64) {
+    /// Takes the slot of `key` back.
+    pub fn leave(&mut self, source: &PeerIdentity, key: u64) {
         let Some(keys) = self.taken.get_mut(source) else {
             return;
         };

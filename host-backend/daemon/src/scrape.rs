@@ -5,8 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, Shutdown};
+use rustix::net::{SendFlags, Shutdown};
 
+use crate::giving::{Given, Giver, receive_plainly};
 use crate::metrics::CONTENT_TYPE;
 
 /// Maximum number of bytes of a request.
@@ -17,7 +18,7 @@ const HEADERS: usize = 64;
 /// A connection.
 #[derive(Debug)]
 pub struct Scrape {
-    socket: OwnedFd,
+    socket: Given,
     /// When the daemon closes it.
     pub deadline: Instant,
     input: Vec<u8>,
@@ -43,7 +44,7 @@ impl Scrape {
     #[must_use]
     pub fn new(socket: OwnedFd, deadline: Instant) -> Self {
         Self {
-            socket,
+            socket: Given::new(socket, Giver::Guest),
             deadline,
             input: Vec::new(),
             output: Vec::new(),
@@ -66,9 +67,9 @@ impl Scrape {
     /// Reads available bytes, without blocking.
     pub fn read(&mut self) -> Step {
         let mut bytes = [0; 1024];
-        match rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::DONTWAIT) {
-            Ok((0, _)) => return Step::Over,
-            Ok((count, _)) => self
+        match receive_plainly(&self.socket, &mut bytes) {
+            Ok(0) => return Step::Over,
+            Ok(count) => self
                 .input
                 .extend_from_slice(bytes.get(..count).unwrap_or_default()),
             Err(Errno::AGAIN | Errno::INTR) => return Step::More,

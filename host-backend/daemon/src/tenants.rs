@@ -14,8 +14,10 @@ use paragpu_control::account::{Account, Book, SLOTS};
 use paragpu_control::socket::Control;
 use paragpu_control::worker::ToWorker;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Resource, getrlimit};
 
-use crate::offers::Offers;
+use crate::giving::Given;
+use crate::offers::{Offers, Room};
 use crate::worker::pidfd;
 
 /// All tenants.
@@ -37,6 +39,9 @@ struct Tenant {
     /// Its sessions, by their slot in the account.
     slots: BTreeMap<u32, u64>,
     offers: Offers,
+    /// Moves that ended because a session shared memory meanwhile, since the last one that
+    /// did not.
+    spoiled: u32,
 }
 
 #[derive(Debug)]
@@ -67,6 +72,7 @@ impl Tenants {
                 account,
                 slots: BTreeMap::new(),
                 offers: Offers::default(),
+                spoiled: 0,
             };
             self.accounts.insert(vm.to_owned(), tenant);
         }
@@ -99,6 +105,33 @@ impl Tenants {
         if tenant.slots.is_empty() {
             self.accounts.remove(vm);
             self.certified.remove(vm);
+        }
+    }
+
+    /// The offers for which this process has descriptors.
+    #[must_use]
+    pub fn room_for_offers(&self) -> Room {
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        // Those that are not closed yet are here as well.
+        let offers = self.accounts.values().map(|tenant| tenant.offers.len());
+        let offers = offers.sum::<usize>() + Given::of_workers();
+        Room::of(usize::try_from(limit).unwrap_or(usize::MAX), offers)
+    }
+
+    /// Notes that a move of this VM ends because one of its sessions shares memory meanwhile.
+    /// Returns how many have, one after the other.
+    pub fn spoiled(&mut self, vm: &str) -> u32 {
+        self.accounts.get_mut(vm).map_or(0, |tenant| {
+            tenant.spoiled = tenant.spoiled.saturating_add(1);
+            tenant.spoiled
+        })
+    }
+
+    /// Notes that a session moves away: others take what its destination offers.
+    pub fn moved(&mut self, vm: &str, session: u64) {
+        if let Some(tenant) = self.accounts.get_mut(vm) {
+            tenant.spoiled = 0;
+            tenant.offers.release(session);
         }
     }
 

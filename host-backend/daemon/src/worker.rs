@@ -9,12 +9,14 @@ use std::time::Instant;
 use paragpu_control::socket::{Control, ControlError, Inbox, Received};
 use paragpu_control::spawn::Spawn;
 use paragpu_control::worker::{FromWorker, ToWorker};
+use rustix::net::Shutdown;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid,
 };
 
 use crate::apart::Apart;
 use crate::error::chain;
+use crate::giving::{Given, Giver};
 use crate::spawner::Spawner;
 
 /// The state of a worker.
@@ -30,6 +32,39 @@ pub enum State {
     Leaving,
 }
 
+/// The control socket of a worker. Closing it closes the descriptors in its unread
+/// messages, so a thread does it.
+#[derive(Debug)]
+pub struct Line(Option<Control>);
+
+impl Line {
+    fn new(control: Control) -> Self {
+        Self(Some(control))
+    }
+}
+
+impl std::ops::Deref for Line {
+    type Target = Control;
+
+    fn deref(&self) -> &Control {
+        match &self.0 {
+            Some(control) => control,
+            None => unreachable!("a control socket is there until it is dropped"),
+        }
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if let Some(control) = self.0.take() {
+            let socket = control.into_fd();
+            // The worker is told at once, whatever the thread is closing.
+            let _ = rustix::net::shutdown(&socket, Shutdown::Both);
+            drop(Given::new(socket, Giver::Worker));
+        }
+    }
+}
+
 /// One worker process.
 #[derive(Debug)]
 pub struct Worker {
@@ -43,7 +78,7 @@ pub struct Worker {
     pub pidfd: OwnedFd,
     /// Its control socket; `None` once that is closed, and for a worker that
     /// an earlier daemon started.
-    pub control: Option<Control>,
+    pub control: Option<Line>,
     /// Why it failed or how the session ended, in its own words.
     pub last_word: Option<String>,
     /// Whether it has reported the end of its session.
@@ -79,7 +114,7 @@ impl Worker {
         };
         let state = State::Starting;
         Ok(Self {
-            control: Some(control),
+            control: Some(Line::new(control)),
             child: true,
             ..Self::of(pid, pidfd, ordinal, state)
         })
@@ -92,7 +127,7 @@ impl Worker {
     pub fn start_apart(apart: &Apart, spawn: &Spawn, ordinal: u32) -> Result<Self, String> {
         let (pid, pidfd, control) = apart.spawn(spawn)?;
         Ok(Self {
-            control: Some(control),
+            control: Some(Line::new(control)),
             child: true,
             apart: true,
             ..Self::of(pid, pidfd, ordinal, State::Starting)

@@ -188,11 +188,16 @@ fn take_in(shared: &Arc<Mutex<Shared>>, guest: OwnedFd) {
         }
         all.carried += 1;
     }
-    let shared = Arc::clone(shared);
-    std::thread::spawn(move || {
-        carry(&shared, &guest);
-        lock(&shared).carried -= 1;
-    });
+    let own = Arc::clone(shared);
+    let relay = move || {
+        carry(&own, &guest);
+        lock(&own).carried -= 1;
+    };
+    // The system may have no threads left; the program then reconnects.
+    let thread = std::thread::Builder::new().name("carrier".into());
+    if thread.spawn(relay).is_err() {
+        lock(shared).carried -= 1;
+    }
 }
 
 /// Relays one connection until it ends.

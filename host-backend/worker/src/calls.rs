@@ -140,11 +140,20 @@ pub(crate) fn execute<'a, C: Handle<'a>>(
         let why = format!("{} needs a window", C::INFO.name);
         return session.answer::<()>(at, fail(Status::NOT_SUPPORTED, why));
     }
-    let done = call.handle(session, at)?;
-    if done && let Some(change) = call.change() {
-        session.objects.live.apply(&change, C::INFO.number, payload);
+    let Some(change) = call.change() else {
+        return call.handle(session, at);
+    };
+    let (objects, gpu) = (&mut session.objects, &mut session.gpu);
+    if let Err(fault) = objects.admit(gpu, &change, C::INFO.number, payload.len()) {
+        return session.answer::<()>(at, Err(fault));
     }
-    Ok(done)
+    let done = call.handle(session, at);
+    let (objects, gpu) = (&mut session.objects, &mut session.gpu);
+    match done {
+        Ok(true) => objects.apply(gpu, &change, C::INFO.number, payload)?,
+        _ => objects.live.dismiss(&change, payload.len()),
+    }
+    done
 }
 
 /// Decodes a call. A malformed one ends the session.

@@ -102,11 +102,11 @@ impl Session {
             Then::Signal(token) => self.copies.tokens.signal(token, false),
             Then::HostUnmap(offset) => {
                 let _ = self.host.unpin(&mut self.gpu, offset);
-                self.objects.live.forget((ObjectKind::HostMemory, offset));
+                self.objects.live.discard((ObjectKind::HostMemory, offset));
             }
             Then::ShadowDestroy(address) => {
                 let _ = self.host.drop_shadow(&mut self.gpu, address);
-                self.objects.live.forget((ObjectKind::Shadow, address));
+                self.objects.live.discard((ObjectKind::Shadow, address));
             }
             Then::FileUnmap(address) => {
                 let _ = self.host.unmap_file(&mut self.gpu, address);

@@ -302,7 +302,7 @@ impl Session {
     }
 
     /// Whether more calls may be queued.
-    pub(crate) fn takes_more(&self) -> bool {
+    pub(crate) fn takes_more(&mut self) -> bool {
         let host_functions_run = self.objects.host_functions.are_running();
         self.intake.takes_more(host_functions_run)
     }

@@ -8,6 +8,9 @@ use crate::session::Session;
 use crate::session::graph::NodeWork;
 use crate::session::objects::Objects;
 
+/// Bytes of parameters that count as another item of queued work.
+const PIECE: usize = 1024;
+
 impl Objects {
     pub(crate) fn launch_work<'a>(&self, call: &Launch<'a>) -> Outcome<NodeWork<'a>> {
         let kernel = self.modules.kernel(call.function.0)?;
@@ -30,7 +33,11 @@ impl Session {
     pub(crate) fn launch(&mut self, call: &Launch<'_>) -> Outcome<()> {
         let NodeWork { work, prints } = self.objects.launch_work(call)?;
         self.pacing.admit(&mut self.gpu)?;
-        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
+        // Parameters are kept until the kernel begins.
+        let pieces = 1 + call.parameters.0.len() / PIECE;
+        let pieces = u32::try_from(pieces).unwrap_or(u32::MAX);
+        let (streams, gpu) = (&mut self.objects.streams, &mut self.gpu);
+        let stream = streams.for_pieces(gpu, call.stream, pieces)?;
         self.printing.note(prints);
         self.gpu.submit(&work, stream)?;
         self.pacing.launched(&mut self.gpu, stream)?;

@@ -5,10 +5,13 @@
 use paragpu_protocol::call::{Effect, WireCall};
 use paragpu_protocol::codec::DecodeError;
 use paragpu_protocol::handle::ObjectKind;
+use paragpu_protocol::status::Status;
 use smallvec::SmallVec;
 
 use crate::calls::{self, holds_others};
+use crate::error::{Outcome, fail};
 use crate::handles::HandleMap;
+use crate::session::host_account::Charge;
 
 /// The identity of an object.
 pub type Name = (ObjectKind, u64);
@@ -18,6 +21,12 @@ pub type Payload = SmallVec<[u8; 32]>;
 
 /// Number of changes of an object above which a map indexes them.
 const FEW: usize = 8;
+/// Maximum number of changes of an object other than a graph, whose changes count as its
+/// nodes. No call has so many keys that mean something.
+const MOST_CHANGES: usize = 256;
+/// Host memory charged for an object, in addition to its payload: the records here, and
+/// those of its table and of the device.
+const OBJECT: u64 = 384;
 
 /// An encoded call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,6 +113,11 @@ impl Changes {
         }
     }
 
+    /// Whether there are so many changes that none with another key is accepted.
+    fn is_full(&self, key: ChangeKey) -> bool {
+        self.all.len() >= MOST_CHANGES && !self.all.iter().any(|(other, _)| *other == key)
+    }
+
     fn calls(&self) -> impl Iterator<Item = &Recorded> {
         self.all.iter().map(|(_, call)| call)
     }
@@ -119,16 +133,78 @@ struct Object {
     changes: Changes,
 }
 
+impl Object {
+    /// Host memory charged for it.
+    fn weight(&self) -> u64 {
+        weight(self.created.payload.len())
+    }
+}
+
 /// The live objects of a session.
 #[derive(Debug, Default)]
 pub struct Live {
     objects: HandleMap<Name, Object>,
     next: u64,
+    /// The host memory charged for them; `None` if nobody counts it.
+    held: Option<Charge>,
+}
+
+/// Host memory charged for an object that a call with this payload creates.
+fn weight(payload: usize) -> u64 {
+    OBJECT + payload as u64
 }
 
 impl Live {
-    /// Records the effect of a successful call with this payload.
-    pub fn apply(&mut self, change: &Change, number: u16, payload: &[u8]) {
+    /// Charges the memory of all objects.
+    pub(crate) fn counted(held: Charge) -> Self {
+        Self {
+            held: Some(held),
+            ..Self::default()
+        }
+    }
+
+    /// Charges for the effect that a call with this payload would have.
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY` if the account has no room, `INVALID_VALUE` for a change beyond any
+    /// that an object can have.
+    pub(crate) fn admit(&mut self, change: &Change, number: u16, payload: usize) -> Outcome<()> {
+        match (change.effect, &mut self.held) {
+            (Effect::Creates(..), Some(held)) => held.grow(weight(payload)),
+            // Without a key there is one of each call.
+            (Effect::Changes(kind, handle), _)
+                if change.key != 0 && kind != ObjectKind::GraphExec =>
+            {
+                let object = self.objects.get(&(kind, handle));
+                match object.is_some_and(|it| it.changes.is_full((number, change.key))) {
+                    true => fail(
+                        Status::INVALID_VALUE,
+                        format!("more than {MOST_CHANGES} settings of one object"),
+                    ),
+                    false => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes back what [`admit`](Self::admit) charged for a call that had no effect.
+    pub(crate) fn dismiss(&mut self, change: &Change, payload: usize) {
+        if let (Effect::Creates(..), Some(held)) = (change.effect, &mut self.held) {
+            held.shrink(weight(payload));
+        }
+    }
+
+    /// Returns a charge.
+    pub(crate) fn give_back(&mut self, bytes: u64) {
+        if let Some(held) = &mut self.held {
+            held.shrink(bytes);
+        }
+    }
+
+    /// Records the effect of a successful call with this payload. Returns the bytes
+    /// charged for objects that are gone, for [`give_back`](Self::give_back).
+    pub fn apply(&mut self, change: &Change, number: u16, payload: &[u8]) -> u64 {
         match change.effect {
             Effect::None => {}
             Effect::Creates(kind, handle) => {
@@ -139,12 +215,13 @@ impl Live {
                     changes: Changes::default(),
                 };
                 self.next += 1;
-                self.objects.insert((kind, handle), object);
+                let earlier = self.objects.insert((kind, handle), object);
+                return earlier.as_ref().map_or(0, Object::weight);
             }
-            Effect::Destroys(kind, handle) => self.forget((kind, handle)),
+            Effect::Destroys(kind, handle) => return self.forget((kind, handle)),
             Effect::Changes(kind, handle) => {
                 let Some(object) = self.objects.get_mut(&(kind, handle)) else {
-                    return;
+                    return 0;
                 };
                 let key = (number, change.key);
                 object.changes.put(key, number, payload);
@@ -156,6 +233,7 @@ impl Live {
                 }
             }
         }
+        0
     }
 
     /// Records the effect of an encoded call.
@@ -164,17 +242,33 @@ impl Live {
     /// [`DecodeError`] if it is malformed.
     pub fn note(&mut self, call: &Recorded) -> Result<(), DecodeError> {
         if let Some(change) = call.change()? {
-            self.apply(&change, call.number, &call.payload);
+            let freed = self.apply(&change, call.number, &call.payload);
+            self.give_back(freed);
         }
         Ok(())
     }
 
     /// Drops an object and those inside it.
-    pub fn forget(&mut self, name: Name) {
-        self.objects.remove(&name);
+    pub(crate) fn discard(&mut self, name: Name) {
+        let freed = self.forget(name);
+        self.give_back(freed);
+    }
+
+    /// Drops an object and those inside it. Returns the bytes charged for them.
+    fn forget(&mut self, name: Name) -> u64 {
+        let mut freed = self
+            .objects
+            .remove(&name)
+            .as_ref()
+            .map_or(0, Object::weight);
         if holds_others(name.0) {
-            self.objects.retain(|_, object| object.parent != Some(name));
+            self.objects.retain(|_, object| {
+                let stays = object.parent != Some(name);
+                freed += if stays { 0 } else { object.weight() };
+                stays
+            });
         }
+        freed
     }
 
     /// The number of live objects.

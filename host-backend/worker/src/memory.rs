@@ -200,7 +200,7 @@ impl Session {
         for alias in self.memory.aliases_of(memory) {
             self.memory
                 .end_alias(&mut self.gpu, &mut self.link, alias)?;
-            self.objects.live.forget((ObjectKind::Alias, alias));
+            self.objects.live.discard((ObjectKind::Alias, alias));
         }
         Ok(())
     }

@@ -175,7 +175,8 @@ impl Reconnect for Host {
             let communicator = guest.communicator();
             match guest.welcome_back(self.regions, taken, sharing) {
                 Ok(connection) => {
-                    tracing::info!(taken, received, "the guest connected again");
+                    // The daemon logs it, as often as it logs anything.
+                    tracing::debug!(taken, received, "the guest connected again");
                     self.life = life;
                     return Some(Reconnected {
                         connection,
@@ -185,7 +186,7 @@ impl Reconnect for Host {
                 }
                 // That is not the end: its process may reconnect until the
                 // deadline.
-                Err(error) => tracing::info!(%error, "a guest came back and left"),
+                Err(error) => tracing::debug!(%error, "a guest came back and left"),
             }
         }
     }

@@ -26,6 +26,7 @@ pub(crate) mod completion;
 pub(crate) mod copies;
 pub(crate) mod copy_in;
 pub(crate) mod copy_out;
+mod departed;
 pub(crate) mod errors;
 pub(crate) mod event;
 pub(crate) mod gpu;
@@ -234,6 +235,7 @@ impl Session {
         let identity = Identity::unknown(setup.ordinal, setup.snapshot.name.clone());
         let account = HostAccount::new(setup.host_memory, counters());
         let modules = Modules::new(setup.images, Arc::clone(&account));
+        link.sender().count_for(&account);
         Self {
             memory: DeviceMemory::new(
                 setup.regions.arena,
@@ -242,11 +244,16 @@ impl Session {
                 counters(),
             ),
             sharing: Sharing::default(),
-            host: HostMemory::new(setup.regions, window.clone(), account, counters()),
+            host: HostMemory::new(
+                setup.regions,
+                window.clone(),
+                Arc::clone(&account),
+                counters(),
+            ),
             gpu: Gpu::new(setup.device, &setup.snapshot, setup.ordinal, setup.regions),
             pacing: Pacing::default(),
             link,
-            intake: Intake::new(),
+            intake: Intake::new(account.open()),
             objects: Objects::new(modules, functions),
             copies: Copies::new(window),
             completion: Completion::new(counters()),

@@ -18,6 +18,8 @@ use crate::frame::{self, FrameError, Message};
 pub const MAX_PACKET: usize = 64 * 1024;
 /// Most file descriptors that come with one packet.
 pub const MAX_FDS: usize = 9;
+/// Most file descriptors that the kernel passes with one packet.
+const SCM_MAX_FD: usize = 253;
 
 /// Why daemon and worker do not understand each other.
 #[derive(Debug, Error)]
@@ -173,11 +175,14 @@ impl Control {
     /// Receives one packet, waiting for it if `wait`.
     ///
     /// # Errors
-    /// [`ControlError::Closed`] when the other end is gone.
+    /// [`ControlError::Closed`] when the other end is gone; [`ControlError::TooLong`],
+    /// with the descriptors in the inbox.
     pub fn receive(&self, inbox: &mut Inbox, wait: bool) -> Result<Received, ControlError> {
         inbox.fds.clear();
         inbox.packet.resize(MAX_PACKET, 0);
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        // Room for all that may come: the kernel closes the rest at once, and a hostile
+        // peer sends descriptors whose close blocks.
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX_FD))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut flags = RecvFlags::CMSG_CLOEXEC;
         flags.set(RecvFlags::DONTWAIT, !wait);
@@ -202,10 +207,8 @@ impl Control {
         if received.bytes == 0 {
             return Err(ControlError::Closed);
         }
-        if received
-            .flags
-            .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
-        {
+        let cut = ReturnFlags::TRUNC | ReturnFlags::CTRUNC;
+        if received.flags.intersects(cut) || inbox.fds.len() > MAX_FDS {
             return Err(ControlError::TooLong);
         }
         inbox.packet.truncate(received.bytes);

@@ -27,11 +27,14 @@ impl Broker {
             return;
         };
         match commands.accept() {
-            Ok(Some((socket, _))) if self.commanders() < MOST => {
-                let key = self.counts.key();
-                self.inquiries.consoles.insert(key, Console::new(socket));
+            Ok(Some((socket, _))) => {
+                let console = Console::new(socket);
+                if self.commanders() < MOST {
+                    let key = self.counts.key();
+                    self.inquiries.consoles.insert(key, console);
+                }
             }
-            Ok(_) => {}
+            Ok(None) => {}
             Err(error) => self.pause_accepting(&error),
         }
     }
@@ -50,9 +53,9 @@ impl Broker {
         match agents.accept() {
             Ok(Some((socket, Peer::Local { uid, .. }))) => {
                 let of_user = |console: &&Console| console.agent == Some(uid);
+                let mut console = Console::new(socket);
                 if self.inquiries.consoles.values().filter(of_user).count() < MOST_AGENTS {
                     let key = self.counts.key();
-                    let mut console = Console::new(socket);
                     console.agent = Some(uid);
                     self.inquiries.consoles.insert(key, console);
                 }
@@ -65,6 +68,7 @@ impl Broker {
     /// Closes a connection, and ends the lease that it held.
     fn close(&mut self, key: u64) {
         self.inquiries.consoles.remove(&key);
+        self.leases.forget(key);
         self.end_lease(key);
     }
 
@@ -92,7 +96,10 @@ impl Broker {
             // One listing at a time, so that answers keep their order.
             let audience = Audience::Console(key);
             let mut listings = self.inquiries.listings.iter();
+            let console = self.inquiries.consoles.get(&key);
             if listings.any(|listing| listing.audience == audience)
+                // What the client does not read must not pile up.
+                || console.is_some_and(Console::writing)
                 || self.awaits_order(key)
                 || self.leases.asks(key)
             {

@@ -1,34 +1,35 @@
 //! Memory that the sessions of one VM share ([`paragpu_control::exchange`]).
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 
-use paragpu_control::exchange::{Ask, Offer};
+use paragpu_control::exchange::{Ask, Offer, Token};
 use paragpu_control::worker::ToWorker;
 
 use super::Broker;
 use super::token::token;
-use crate::worker::State;
+use crate::giving::Given;
+use crate::worker::{Line, State};
 
 impl Broker {
     /// Handles a worker's request about memory of its VM's other sessions.
-    pub(super) fn exchange(&mut self, key: u64, request: u64, ask: Ask, fds: Vec<OwnedFd>) {
+    pub(super) fn exchange(&mut self, key: u64, request: u64, ask: Ask, fds: Vec<Given>) {
         let Some(worker) = self.workers.get(&key) else {
             return;
         };
         let (State::Serving(session), Some(control)) = (worker.state, &worker.control) else {
             return;
         };
+        if let Ask::Take(token) = ask {
+            return self.take_offer(key, session, request, &token);
+        }
+        let room = self.tenants.room_for_offers();
         let facts = self.sessions.get(&session);
         let arrives = facts.is_some_and(|it| it.arrives);
         let offers = facts.and_then(|it| self.tenants.offers(&it.facts.vm));
-        let answer = |offer: Option<Offer>, memory: Option<BorrowedFd<'_>>| {
-            let answer = ToWorker::Exchanged { request, offer };
-            // A worker that does not read its socket is not waiting for a reply.
-            let _ = control.try_send(&answer, memory.as_slice());
-        };
+        let answer = |offer| answer(control, request, offer, None);
         let Some(offers) = offers else {
             if !matches!(ask, Ask::Withdraw(_)) {
-                answer(None, None);
+                answer(None);
             }
             return;
         };
@@ -42,35 +43,56 @@ impl Broker {
                     domain,
                 };
                 let memory = memory.filter(|_| offer.token != [0; 16]);
-                answer(memory.and_then(|it| offers.add(session, offer, it)), None);
+                answer(memory.and_then(|it| offers.add(session, offer, it, room)));
             }
             Ask::Again(offer) => {
                 let memory = memory.filter(|_| arrives);
-                let added = memory.and_then(|it| offers.add_again(session, offer, it));
-                answer(added, None);
+                let added = memory.and_then(|it| offers.add_again(session, offer, it, room));
+                answer(added);
             }
-            Ask::Take(token) => {
-                // Those that arrive take from those that arrive with them, even if what
-                // these leave behind is offered here under the same name.
-                let (sessions, travel) = (&self.sessions, &self.travel);
-                let same = |other| sessions.get(&other).is_some_and(|it| it.arrives == arrives);
-                let there = |other| {
-                    let key = sessions.get(&other).map_or(0, |it| it.worker);
-                    !arrives || !travel.is_leaving(key)
-                };
-                let found = offers
-                    .find(&token, same)
-                    .filter(|(owner, ..)| there(*owner));
-                let found = found.or_else(|| offers.find(&token, there));
-                let owner = found.as_ref().map(|(owner, ..)| *owner);
-                match found {
-                    Some((_, offer, memory)) => answer(Some(offer), Some(memory)),
-                    None => answer(None, None),
-                }
-                if let Some(owner) = owner {
-                    self.taken_from(owner, key);
-                }
-            }
+            Ask::Take(_) => {}
         }
     }
+
+    /// Answers a worker that takes memory.
+    fn take_offer(&mut self, key: u64, session: u64, request: u64, token: &Token) {
+        let (sessions, travel) = (&self.sessions, &self.travel);
+        let Some(facts) = sessions.get(&session) else {
+            return;
+        };
+        let arrives = facts.arrives;
+        // Those that arrive take from those that arrive with them, even if what these
+        // leave behind is offered here under the same name.
+        let same = |other| sessions.get(&other).is_some_and(|it| it.arrives == arrives);
+        let there = |other| {
+            let key = sessions.get(&other).map_or(0, |it| it.worker);
+            !arrives || !travel.is_leaving(key)
+        };
+        let right = |other| same(other) && there(other);
+        let owner = self.tenants.offers(&facts.facts.vm).and_then(|offers| {
+            let found = offers
+                .find(token, right)
+                .or_else(|| offers.find(token, there));
+            found.map(|(owner, ..)| owner)
+        });
+        let vm = facts.facts.vm.clone();
+        let owner = owner.filter(|owner| self.may_take_from(*owner, key, &vm));
+        let Some(control) = self.workers.get(&key).and_then(|it| it.control.as_ref()) else {
+            return;
+        };
+        let found = owner.and_then(|owner| {
+            let offers = self.tenants.offers(&vm)?;
+            offers.find(token, |other| other == owner)
+        });
+        match found {
+            Some((_, offer, memory)) => answer(control, request, Some(offer), Some(memory)),
+            None => answer(control, request, None, None),
+        }
+    }
+}
+
+/// Answers a worker. One that does not read its socket is not waiting for a reply.
+fn answer(control: &Line, request: u64, offer: Option<Offer>, memory: Option<BorrowedFd<'_>>) {
+    let answer = ToWorker::Exchanged { request, offer };
+    let _ = control.try_send(&answer, memory.as_slice());
 }

@@ -65,6 +65,11 @@ impl Broker {
             .is_some_and(|it| it.agent.is_some());
         match request {
             Request::Claim(_) | Request::Version {} => Ok(()),
+            Request::Carry { to, .. } if is_agent && !to.starts_with("tcp://") => {
+                // This process would hand the lease's memory to a socket of the agent's
+                // choice, by descriptor.
+                Err("a lease moves to another host only: to is tcp://HOST:PORT".into())
+            }
             Request::Carry { .. } | Request::Release {} if self.leases.of(key).is_some() => Ok(()),
             Request::Restore { directory } if is_agent => {
                 let own = self.leases.of(key).and_then(|vm| self.states_of(vm));
@@ -100,7 +105,8 @@ impl Broker {
         match (self.host.lease.engine, claim.job) {
             (Engine::Slurm, Some(job)) => {
                 let node = leases::node(&self.host.lease);
-                self.leases.ask_for(key, claim, job, node);
+                let uid = uid.unwrap_or(own);
+                self.leases.ask_for(key, uid, claim, job, node);
                 None
             }
             (Engine::Slurm, None) => refused("leases of this host are jobs of Slurm"),
@@ -316,7 +322,11 @@ impl Broker {
         self.end_sessions_of(vm);
         if let Some(own) = states.map(|it| it.join(leases::node(&self.host.lease))) {
             // The disk is shared, and may be slow.
-            std::thread::spawn(move || std::fs::remove_dir_all(own));
+            let remove = move || drop(std::fs::remove_dir_all(own));
+            let thread = std::thread::Builder::new().name("states".into());
+            if let Err(error) = thread.spawn(remove) {
+                tracing::warn!(vm, %error, "the states of a lease stay");
+            }
         }
     }
 

@@ -29,8 +29,9 @@ pub(super) struct Migration {
     /// Those still in progress, by key of the worker.
     pub(super) members: BTreeMap<u64, Member>,
     pub(super) stage: Stage,
-    /// Why all stay, if the time from the stop to the commit was over.
-    pub(super) overdue: Option<String>,
+    /// Why all stay, if no session says it: the time from the stop to the commit was over,
+    /// or another session shares memory with them.
+    pub(super) why: Option<String>,
     pub(super) over: Vec<Moved>,
 }
 

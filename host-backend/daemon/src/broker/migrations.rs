@@ -25,6 +25,9 @@ const RELOCATES: Duration = Duration::from_secs(60);
 /// How long guests are redirected to a session that moved away.
 const SENT_ON: Duration = Duration::from_secs(600);
 
+/// How many moves of a VM may end because one of its programs shares memory meanwhile.
+const SPOILED: u32 = 2;
+
 /// The destination and options of an order.
 struct Goal {
     place: Destination,
@@ -203,7 +206,7 @@ impl Broker {
                 single: migrate.session.is_some(),
                 members,
                 stage,
-                overdue: None,
+                why: None,
                 over,
             },
         );
@@ -259,7 +262,7 @@ impl Broker {
                 single: migrate.session.is_some(),
                 members,
                 stage: Stage::Alone,
-                overdue: None,
+                why: None,
                 over,
             },
         );
@@ -321,18 +324,31 @@ impl Broker {
         self.advance_migration(id);
     }
 
-    /// Notes that a worker takes memory that the session `owner` offers. Sessions that
-    /// share memory with one that does not move with them stay.
-    pub(super) fn taken_from(&mut self, owner: u64, taker: u64) {
+    /// Whether the worker `taker` may take memory that the session `owner` of `vm` offers.
+    /// Sessions that share memory with one that does not move with them stay. A program that
+    /// shares it again and again, however, would keep its VM here for good: after
+    /// [`SPOILED`] moves it gets none while one is in progress.
+    pub(super) fn may_take_from(&mut self, owner: u64, taker: u64, vm: &str) -> bool {
         let Some(owner) = self.sessions.get(&owner).map(|session| session.worker) else {
-            return;
+            return true;
         };
         for migration in self.travel.migrations.values_mut() {
             let members = &migration.members;
-            if members.contains_key(&owner) && !members.contains_key(&taker) {
+            let parts = members.contains_key(&owner) && !members.contains_key(&taker);
+            if parts && migration.stage.is_undecided() {
+                if self.tenants.spoiled(vm) > SPOILED {
+                    tracing::info!(vm, "a program gets no memory of one that moves");
+                    return false;
+                }
+                migration.why.get_or_insert_with(|| {
+                    "a program that does not move with it has begun to share its memory: move \
+                     the VM again"
+                        .into()
+                });
                 migration.stage.give_up();
             }
         }
+        true
     }
 
     /// Notes that the program of a moving session exited: the others need not wait
@@ -353,7 +369,7 @@ impl Broker {
             return;
         };
         if let Some(member) = migration.members.remove(&key) {
-            let outcome = outcome.map_err(|error| migration.overdue.clone().unwrap_or(error));
+            let outcome = outcome.map_err(|error| migration.why.clone().unwrap_or(error));
             match &outcome {
                 // A change of communicator has no downtime.
                 Ok(figures) if figures.total_ms > 0.0 => self.counts.moves.add(figures),
@@ -376,9 +392,7 @@ impl Broker {
         if migration.stage.commits(slowest.flatten()) {
             // From the commit on, others take what the destinations offer.
             for member in migration.members.values() {
-                if let Some(offers) = self.tenants.offers(&member.vm) {
-                    offers.release(member.session);
-                }
+                self.tenants.moved(&member.vm, member.session);
             }
         }
         let stage = std::mem::replace(&mut migration.stage, Stage::Staying);
@@ -419,7 +433,7 @@ impl Broker {
         for migration in self.travel.migrations.values_mut() {
             if let Some(reason) = migration.stage.overdue(now) {
                 tracing::warn!(reason, "sessions that were to move together stay");
-                migration.overdue = Some(reason);
+                migration.why = Some(reason);
                 migration.stage.give_up();
             }
         }

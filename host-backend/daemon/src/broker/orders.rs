@@ -13,6 +13,7 @@ use paragpu_control::worker::{Progress, Terms, ToWorker};
 use super::fresh::Fresh;
 use super::order::{Kind, Ordered, Outcome, Parked, Restoring};
 use super::{Broker, GRACE};
+use crate::console::Console;
 use crate::handshake::{Asked, Guest};
 use crate::notes::Again;
 use crate::session::{Facts, Session, now};
@@ -276,6 +277,11 @@ impl Broker {
         if let (Some(ordered), Some(session)) = (self.travel.orders.get(&key), self.session_of(key))
         {
             let console = ordered.console;
+            // A client that does not read needs no more of it.
+            let reads = self.inquiries.consoles.get(&console);
+            if reads.is_none_or(Console::writing) {
+                return;
+            }
             self.answer(
                 console,
                 &Response::Progress {

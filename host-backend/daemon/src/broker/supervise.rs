@@ -12,6 +12,7 @@ use paragpu_control::worker::{FromWorker, Gpu, Report, ToWorker};
 
 use super::{Broker, GRACE};
 use crate::error::chain;
+use crate::giving::{Given, Giver};
 use crate::session::Session;
 use crate::worker::{State, Worker};
 
@@ -218,7 +219,9 @@ impl Broker {
                 return;
             };
             let news = worker.hear(&mut self.spawning.inbox);
-            let fds = std::mem::take(&mut self.spawning.inbox.fds);
+            // Whatever the message is: closing what came with it may block.
+            let fds = std::mem::take(&mut self.spawning.inbox.fds).into_iter();
+            let fds: Vec<Given> = fds.map(|fd| Given::new(fd, Giver::Worker)).collect();
             let (ordinal, pid) = (worker.ordinal, worker.pid);
             match news {
                 None => {

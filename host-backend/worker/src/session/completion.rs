@@ -21,6 +21,10 @@ use crate::statistics::Statistics;
 /// Maximum number of pending calls of a session: more than a process has threads.
 const MOST_PENDING: usize = 16 * 1024;
 
+/// Maximum bytes of replies that wait for earlier ones of their slot. A thread of a program
+/// has one call at a time, so there are hardly any.
+const MOST_READY: usize = 4 << 20;
+
 /// The goal of a pending call.
 #[derive(Debug)]
 pub(crate) enum Goal {
@@ -134,6 +138,15 @@ impl Completion {
     pub(crate) fn push(&mut self, pending: Pending) -> Result<(), SessionEnd> {
         if self.pending.len() >= MOST_PENDING {
             return Err(SessionEnd::TooMuch("calls that wait"));
+        }
+        if let Goal::Ready(reply) = &pending.goal {
+            let waits = self.pending.iter().map(|other| match &other.goal {
+                Goal::Ready(reply) => reply.len(),
+                _ => 0,
+            });
+            if waits.sum::<usize>() + reply.len() > MOST_READY {
+                return Err(SessionEnd::TooMuch("replies that wait"));
+            }
         }
         self.pending.push(pending);
         self.count();

@@ -1,6 +1,7 @@
 //! Accounts host memory that the worker holds for its guest (shadows, images,
-//! modules) to the session and to its VM.
+//! modules, objects, queued calls and work, frames) to the session and to its VM.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use paragpu_protocol::status::Status;
@@ -17,6 +18,8 @@ const MOST: u64 = 32 << 30;
 pub(crate) struct HostAccount {
     /// The session's limit in bytes.
     limit: u64,
+    /// Bytes charged. Threads of host functions send frames, and so charge, too.
+    held: AtomicU64,
     statistics: Arc<Statistics>,
     /// The VM's account, once known.
     share: OnceLock<Share>,
@@ -35,6 +38,7 @@ impl HostAccount {
         let limit = if limit == 0 { MOST } else { limit };
         Arc::new(Self {
             limit,
+            held: AtomicU64::new(0),
             statistics,
             share: OnceLock::new(),
         })
@@ -61,12 +65,21 @@ impl HostAccount {
     /// Bytes charged to the session.
     #[cfg(test)]
     pub(crate) fn held(&self) -> u64 {
-        self.statistics.host_memory.get()
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// Charges nothing yet; the charge can grow.
+    pub(crate) fn open(self: &Arc<Self>) -> Charge {
+        Charge {
+            account: Arc::clone(self),
+            bytes: 0,
+        }
     }
 
     fn add(&self, bytes: u64) -> Outcome<()> {
-        let held = self.statistics.host_memory.get().saturating_add(bytes);
-        if held > self.limit {
+        let before = self.held.fetch_add(bytes, Ordering::Relaxed);
+        if before.saturating_add(bytes) > self.limit {
+            self.held.fetch_sub(bytes, Ordering::Relaxed);
             let limit = self.limit;
             return fail(
                 Status::OUT_OF_MEMORY,
@@ -76,14 +89,30 @@ impl HostAccount {
         if let Some(share) = self.share.get()
             && !share.take(bytes)
         {
+            self.held.fetch_sub(bytes, Ordering::Relaxed);
             let limit = share.limit();
             return fail(
                 Status::OUT_OF_MEMORY,
                 format!("the VM may have {limit} bytes of host memory in all its sessions"),
             );
         }
-        self.statistics.host_memory.set(held);
+        self.publish();
         Ok(())
+    }
+
+    /// Returns bytes.
+    fn give_back(&self, bytes: u64) {
+        self.held.fetch_sub(bytes, Ordering::Relaxed);
+        self.publish();
+        if let Some(share) = self.share.get() {
+            share.give_back(bytes);
+        }
+    }
+
+    /// Shows the bytes charged in the session's counters.
+    fn publish(&self) {
+        let held = self.held.load(Ordering::Relaxed);
+        self.statistics.host_memory.set(held);
     }
 }
 
@@ -99,12 +128,24 @@ impl Charge {
     }
 }
 
+impl Charge {
+    /// Bytes charged.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Returns a part.
+    pub(crate) fn shrink(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.bytes);
+        if bytes > 0 {
+            self.bytes -= bytes;
+            self.account.give_back(bytes);
+        }
+    }
+}
+
 impl Drop for Charge {
     fn drop(&mut self) {
-        let counter = &self.account.statistics.host_memory;
-        counter.set(counter.get().saturating_sub(self.bytes));
-        if let Some(share) = self.account.share.get() {
-            share.give_back(self.bytes);
-        }
+        self.shrink(self.bytes);
     }
 }

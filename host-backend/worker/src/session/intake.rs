@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use paragpu_protocol::call::info;
 use paragpu_protocol::frame::{ACKNOWLEDGE_EVERY, FrameHeader, HEADER_LEN};
 
+use super::host_account::Charge;
 use crate::error::SessionEnd;
 
 /// Overhead of a queued call in bytes.
@@ -16,6 +17,10 @@ const BACKLOG: usize = 16 << 20;
 /// Maximum bytes in the queue while the guest runs host functions, whose completion
 /// may be behind them.
 const MOST_BACKLOG: usize = 256 << 20;
+/// Bytes of the queue that do not count for the VM.
+const OWN: usize = 1 << 20;
+/// Bytes that are charged at once.
+const CHARGED: u64 = 1 << 20;
 /// Limits of the queue while host functions run and calls could also be executed.
 const EARLY_BYTES: usize = 64 << 10;
 const EARLY_CALLS: usize = 256;
@@ -50,6 +55,8 @@ pub(crate) struct Intake {
     /// The queue, in call order.
     backlog: VecDeque<QueuedCall>,
     backlog_bytes: usize,
+    /// The host memory charged for it.
+    held: Charge,
     /// How many of them may overtake others.
     overtakers: usize,
     /// The time of the last probe.
@@ -59,13 +66,15 @@ pub(crate) struct Intake {
 }
 
 impl Intake {
-    pub(crate) fn new() -> Self {
+    /// Charges the queue to `held`.
+    pub(crate) fn new(held: Charge) -> Self {
         Self {
             received: 0,
             unacknowledged: 0,
             is_copied: false,
             backlog: VecDeque::new(),
             backlog_bytes: 0,
+            held,
             overtakers: 0,
             probed: Instant::now(),
             crowded: None,
@@ -148,6 +157,13 @@ impl Intake {
         let next = self.backlog.pop_front()?;
         self.backlog_bytes -= OVERHEAD + next.payload.len();
         self.overtakers -= usize::from(next.may_overtake());
+        if self.held.bytes() > 0 {
+            let keeps = match self.backlog_bytes.saturating_sub(OWN) {
+                0 => 0,
+                wanted => wanted as u64 + CHARGED,
+            };
+            self.held.shrink(self.held.bytes().saturating_sub(keeps));
+        }
         Some(next)
     }
 
@@ -182,13 +198,23 @@ impl Intake {
         self.backlog.iter()
     }
 
+    /// Charges the queue beyond the bytes that every session may have. False if the VM's
+    /// account has no room.
+    fn counts(&mut self) -> bool {
+        let wanted = self.backlog_bytes.saturating_sub(OWN) as u64;
+        match wanted.checked_sub(self.held.bytes()) {
+            None | Some(0) => true,
+            Some(more) => self.held.grow(more.max(CHARGED)).is_ok(),
+        }
+    }
+
     /// Whether more calls may be queued.
-    pub(crate) fn takes_more(&self, host_functions_run: bool) -> bool {
+    pub(crate) fn takes_more(&mut self, host_functions_run: bool) -> bool {
         let most = match host_functions_run {
             true => MOST_BACKLOG,
             false => BACKLOG,
         };
-        self.backlog_bytes < most
+        self.backlog_bytes < most && self.counts()
     }
 
     /// Whether more calls may be received early.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::departed::Departed;
 use super::event::Events;
 use super::graph::Graphs;
 use super::green::Greens;
@@ -26,21 +27,24 @@ pub(crate) struct Objects {
     limits: BTreeMap<u32, u64>,
     /// The calls that recreate all of them.
     pub(crate) live: Live,
+    /// Destroyed objects whose memory still counts.
+    pub(super) departed: Departed,
 }
 
 impl Objects {
     pub(crate) fn new(modules: Modules, host_functions: HostFunctions) -> Self {
         let host_functions = Arc::new(host_functions);
         Self {
-            streams: Streams::new(Arc::clone(&host_functions)),
+            streams: Streams::new(Arc::clone(&host_functions), modules.account().open()),
             events: Events::new(),
             graphs: Graphs::new(Arc::clone(modules.account())),
+            live: Live::counted(modules.account().open()),
+            departed: Departed::default(),
             modules,
             textures: Textures::new(),
             greens: Greens::new(),
             host_functions,
             limits: BTreeMap::new(),
-            live: Live::default(),
         }
     }
 

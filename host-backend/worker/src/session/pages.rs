@@ -25,17 +25,22 @@ pub(crate) fn unreached<T>() -> Outcome<T> {
 
 /// The VM's memory, if the host can reach it.
 #[derive(Debug, Default)]
-pub(crate) struct GuestPages(Option<GuestMemory>);
+pub(crate) struct GuestPages {
+    memory: Option<GuestMemory>,
+    /// The log says that the host does not see it: once, because the guest can make the
+    /// check fail as often as it likes.
+    told: bool,
+}
 
 impl GuestPages {
     /// Sets the memory of the VM that owns the session's channel.
     pub(crate) fn adopt(&mut self, memory: Option<GuestMemory>) {
-        self.0 = memory;
+        self.memory = memory;
     }
 
     /// Claims a page list that names `size` bytes.
     pub(crate) fn take(&self, number: u32, size: u64) -> Outcome<List> {
-        let Some(memory) = &self.0 else {
+        let Some(memory) = &self.memory else {
             return unreached();
         };
         let list = memory.take(number).map_err(|error| refused(&error))?;
@@ -51,11 +56,12 @@ impl GuestPages {
 
     /// Checks that the guest and the host see the same memory.
     pub(crate) fn check(&mut self, list: &List, value: u64, vm: &str) -> Outcome<()> {
-        let Some(memory) = &mut self.0 else {
+        let Some(memory) = &mut self.memory else {
             return unreached();
         };
+        let told = &mut self.told;
         memory.check(list, value).map_err(|error| {
-            if matches!(error, ListError::NotShared(_)) {
+            if matches!(error, ListError::NotShared(_)) && !std::mem::replace(told, true) {
                 tracing::warn!(
                     vm,
                     "the hypervisor maps the VM's memory for itself alone, so that all bytes \
@@ -68,7 +74,7 @@ impl GuestPages {
 
     /// Reads from the guest's memory.
     pub(crate) fn read(&mut self, list: &List, at: u64, to: &mut [u8]) -> Outcome<()> {
-        match &mut self.0 {
+        match &mut self.memory {
             Some(memory) => memory.read(list, at, to).map_err(|error| refused(&error)),
             None => unreached(),
         }
@@ -76,7 +82,7 @@ impl GuestPages {
 
     /// Writes to the guest's memory.
     pub(crate) fn write(&mut self, list: &List, at: u64, from: &[u8]) -> Outcome<()> {
-        match &mut self.0 {
+        match &mut self.memory {
             Some(memory) => memory
                 .write(list, at, from)
                 .map_err(|error| refused(&error)),

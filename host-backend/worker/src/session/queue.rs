@@ -1,4 +1,5 @@
-//! Limits how much work a stream queues.
+//! Limits how much work a stream queues; [`streams`](super::stream) also limits the work
+//! of all streams together.
 //!
 //! Like NVIDIA's driver, a full stream blocks the call that adds work, and later
 //! calls queue in the connection. Without a limit, a guest could fill the host's
@@ -31,6 +32,33 @@ pub(super) struct Queue {
 }
 
 impl Queue {
+    /// Work items that are not known to be complete.
+    pub(super) fn len(&self) -> u64 {
+        self.marked + u64::from(self.since)
+    }
+
+    /// Forgets complete work.
+    pub(super) fn sweep(&mut self, gpu: &mut Gpu, stream: StreamId) {
+        // After an error nothing is queued.
+        if let Ok(false) = gpu.stream_query(stream) {
+            return self.forget_passed(gpu);
+        }
+        self.abandon(gpu);
+        (self.marked, self.since) = (0, 0);
+    }
+
+    fn forget_passed(&mut self, gpu: &mut Gpu) {
+        while let Some(&(mark, before)) = self.marks.front() {
+            // After an error nothing is queued.
+            if let Ok(false) = gpu.event_query(mark) {
+                break;
+            }
+            gpu.free_mark(mark);
+            self.marks.pop_front();
+            self.marked -= u64::from(before);
+        }
+    }
+
     /// Counts work items that are about to be submitted. False if they must wait.
     ///
     /// # Errors
@@ -41,16 +69,8 @@ impl Queue {
             self.since = since;
             return Ok(true);
         }
-        while let Some(&(mark, before)) = self.marks.front() {
-            // After an error nothing is queued.
-            if let Ok(false) = gpu.event_query(mark) {
-                break;
-            }
-            gpu.free_mark(mark);
-            self.marks.pop_front();
-            self.marked -= u64::from(before);
-        }
-        let waiting = self.marked + u64::from(self.since) + u64::from(pieces);
+        self.forget_passed(gpu);
+        let waiting = self.len() + u64::from(pieces);
         if waiting > MOST && self.marks.len() > 1 {
             return Ok(false);
         }

@@ -14,13 +14,16 @@ use std::time::Instant;
 use paragpu_communicator::{Error, Retained, Sender};
 use paragpu_protocol::frame::{FrameHeader, is_counted};
 
+use super::host_account::{Charge, HostAccount};
 use crate::staging::Lent;
 
 /// Maximum bytes kept for a guest that acknowledges nothing; beyond it the session
 /// ends.
 const MOST_KEPT: usize = 256 << 20;
-/// If more bytes are kept, copies to the guest wait.
+/// If more bytes are kept, copies to the guest wait, and what is kept counts for the VM.
 const MUCH_KEPT: usize = 4 << 20;
+/// Bytes that are charged at once.
+const CHARGED: u64 = 1 << 20;
 
 /// The sending half of a session.
 pub(crate) struct DurableSender {
@@ -44,6 +47,8 @@ struct State {
     sent: u64,
     /// Questions to the guest, to be sent over the next connection.
     asked: Option<(u16, Vec<u8>)>,
+    /// The host memory charged for what is kept; `None` if nobody counts it.
+    held: Option<Charge>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -62,10 +67,16 @@ impl DurableSender {
                 received: 0,
                 sent: 0,
                 asked: None,
+                held: None,
             }),
             current: Mutex::new(sender),
             durable,
         }
+    }
+
+    /// Charges what is kept.
+    pub(crate) fn count_for(&self, account: &Arc<HostAccount>) {
+        locked(&self.state).held = Some(account.open());
     }
 
     /// Notes the guest's acknowledgement. False if the number is impossible.
@@ -231,7 +242,7 @@ impl DurableSender {
             if self.durable {
                 keep(&mut state.kept, what);
             }
-            if state.kept.len() > MOST_KEPT {
+            if state.kept.len() > MOST_KEPT || !state.counts() {
                 return Err(Error::protocol("the guest does not say what it received"));
             }
         }
@@ -274,6 +285,18 @@ fn keep_copy(
 }
 
 impl State {
+    /// Charges what is kept. False if there is no room for it.
+    fn counts(&mut self) -> bool {
+        let Some(held) = &mut self.held else {
+            return true;
+        };
+        let wanted = self.kept.len().saturating_sub(MUCH_KEPT) as u64;
+        match wanted.checked_sub(held.bytes()) {
+            None | Some(0) => true,
+            Some(more) => held.grow(more.max(CHARGED)).is_ok(),
+        }
+    }
+
     fn forget(&mut self, count: u64) {
         let Self { kept, received, .. } = self;
         kept.trim(|_| {
@@ -282,6 +305,13 @@ impl State {
             arrived
         });
         self.received = self.received.max(count);
+        if let Some(held) = &mut self.held {
+            let wanted = self.kept.len().saturating_sub(MUCH_KEPT) as u64;
+            held.shrink(held.bytes().saturating_sub(wanted + CHARGED));
+            if wanted == 0 {
+                held.shrink(CHARGED);
+            }
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{StreamCreate, StreamDestroy, StreamSetAttribute};
 
 use super::gpu::{Fence, Gpu};
+use super::host_account::Charge;
 use super::host_function::HostFunctions;
 use super::queue::{Blocker, Blockers, Queue};
 use crate::error::{Fault, Outcome, fail};
@@ -16,6 +17,13 @@ use crate::handles::Table;
 /// Number of destroyed streams with unfinished work after which all of them are
 /// polled.
 const MANY_DYING: usize = 64;
+
+/// Work items of all streams that do not count for the VM: a session may have so many.
+const OWN_WORK: u64 = 16 * 1024;
+/// Host memory charged for each work item beyond that.
+const ITEM: u64 = 1024;
+/// Work items that are charged at once.
+const CHARGED: u64 = 4096;
 
 /// A wait for all work that a stream had when the wait began.
 #[derive(Debug)]
@@ -97,13 +105,31 @@ pub(crate) struct Streams {
     legacy: Stream,
     /// Streams that the guest destroyed and whose work is not complete. The
     /// device's streams live until it is, because fences depend on it.
-    dying: Vec<StreamId>,
+    dying: Vec<Dying>,
     blockers: Blockers,
+    /// Work items of all streams that are not known to be complete.
+    queued: u64,
+    /// Maximum of these, with what is charged.
+    room: u64,
+    /// The host memory charged for work.
+    held: Charge,
+}
+
+/// A destroyed stream.
+#[derive(Debug)]
+struct Dying {
+    id: StreamId,
+    /// Work items that it had.
+    queued: u64,
 }
 
 impl Streams {
-    pub(crate) fn new(host_functions: Arc<HostFunctions>) -> Self {
+    /// Charges work to `held`.
+    pub(crate) fn new(host_functions: Arc<HostFunctions>, held: Charge) -> Self {
         Self {
+            queued: 0,
+            room: OWN_WORK,
+            held,
             table: Table::new("stream"),
             legacy: Stream::new(StreamId::LEGACY, GreenHandle::default()),
             dying: Vec::new(),
@@ -139,20 +165,63 @@ impl Streams {
         handle: StreamHandle,
         pieces: u32,
     ) -> Outcome<StreamId> {
-        if self.blockers.are_full(gpu) {
+        if self.blockers.are_full(gpu) || !self.has_room(gpu, u64::from(pieces))? {
             return Err(Fault::Stall);
         }
         // A wait for the legacy stream includes the work of the others.
         self.legacy.set_apart(gpu)?;
         let stream = self.get(handle)?;
         stream.set_apart(gpu)?;
-        if !stream.queue.admit(gpu, stream.id, pieces)? {
+        let before = stream.queue.len();
+        let admitted = stream.queue.admit(gpu, stream.id, pieces)?;
+        let (id, after) = (stream.id, stream.queue.len());
+        stream.busy |= admitted;
+        self.queued = self.queued - before + after;
+        if !admitted {
             return Err(Fault::Stall);
         }
-        stream.busy = true;
-        let id = stream.id;
         self.blockers.count();
         Ok(id)
+    }
+
+    /// Whether all streams together may have more work. What a session has beyond its own
+    /// counts as host memory of its VM.
+    fn has_room(&mut self, gpu: &mut Gpu, more: u64) -> Outcome<bool> {
+        if self.queued + more <= self.room {
+            return Ok(true);
+        }
+        self.sweep(gpu)?;
+        let wanted = (self.queued + more).saturating_sub(self.room);
+        if wanted > 0 {
+            let wanted = wanted.max(CHARGED);
+            match self.held.grow(wanted.saturating_mul(ITEM)) {
+                Ok(()) => self.room += wanted,
+                // Without work in flight nothing would end the wait.
+                Err(_) => return Ok(self.queued == 0),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Forgets complete work, and returns what was charged for it.
+    fn sweep(&mut self, gpu: &mut Gpu) -> Outcome<()> {
+        self.bury(gpu)?;
+        let mut queued: u64 = self.dying.iter().map(|stream| stream.queued).sum();
+        let streams = self.table.values_mut();
+        for stream in std::iter::once(&mut self.legacy).chain(streams) {
+            if stream.queue.len() > 0 {
+                stream.queue.sweep(gpu, stream.id);
+                queued += stream.queue.len();
+            }
+        }
+        self.queued = queued;
+        let needed = match queued {
+            0..=OWN_WORK => OWN_WORK,
+            more => (more + CHARGED).min(self.room),
+        };
+        self.held.shrink((self.room - needed).saturating_mul(ITEM));
+        self.room = needed;
+        Ok(())
     }
 
     /// Notes that the work just submitted completes only after the guest has run a
@@ -176,7 +245,10 @@ impl Streams {
             }
         }
         for stream in &self.dying {
-            fence.add(gpu.mark(*stream)?, *stream);
+            fence.add(gpu.mark(stream.id)?, stream.id);
+        }
+        if self.room > OWN_WORK {
+            self.sweep(gpu)?;
         }
         Ok(fence)
     }
@@ -184,10 +256,11 @@ impl Streams {
     /// Destroys dying streams whose work is complete.
     fn bury(&mut self, gpu: &mut Gpu) -> Outcome<()> {
         let mut index = 0;
-        while let Some(&stream) = self.dying.get(index) {
-            if gpu.stream_query(stream)? {
+        while let Some(&Dying { id, queued }) = self.dying.get(index) {
+            if gpu.stream_query(id)? {
                 self.dying.swap_remove(index);
-                gpu.stream_destroy(stream)?;
+                self.queued -= queued;
+                gpu.stream_destroy(id)?;
             } else {
                 index += 1;
             }
@@ -240,17 +313,20 @@ impl Streams {
     /// Destroys a stream, whose work may still run.
     pub(crate) fn stream_destroy(&mut self, gpu: &mut Gpu, call: &StreamDestroy) -> Outcome<()> {
         let mut stream = self.table.remove(call.stream.0)?;
+        let queued = stream.queue.len();
         stream.queue.abandon(gpu);
         for passed in stream.passed.drain(..) {
             gpu.free_mark(passed.mark);
         }
         if stream.busy && !gpu.stream_query(stream.id)? {
-            self.dying.push(stream.id);
+            let id = stream.id;
+            self.dying.push(Dying { id, queued });
             if self.dying.len() > MANY_DYING {
                 self.bury(gpu)?;
             }
             return Ok(());
         }
+        self.queued -= queued;
         Ok(gpu.stream_destroy(stream.id)?)
     }
 
@@ -278,7 +354,7 @@ impl Streams {
         let Ok(stream) = self.get(wait.stream) else {
             // The stream was destroyed: it receives no more work and lives until it
             // is idle.
-            let dying = self.dying.contains(&wait.id);
+            let dying = self.dying.iter().any(|stream| stream.id == wait.id);
             return match dying {
                 true => gpu.stream_query(wait.id),
                 false => Ok(true),

@@ -323,7 +323,10 @@ impl Session {
             if let Some(change) = change
                 && !live.knows(change, &item.call)
             {
-                live.apply(change, item.call.number, &item.call.payload);
+                let (number, payload) = (item.call.number, &item.call.payload);
+                refused(live.admit(change, number, payload.len()))?;
+                let freed = live.apply(change, number, payload);
+                live.give_back(freed);
             }
         }
         Ok(taken)

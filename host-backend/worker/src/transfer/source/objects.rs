@@ -25,6 +25,8 @@ use crate::transfer::survey;
 
 /// Maximum number of rounds that send objects while the program runs.
 const ROUNDS: u32 = 4;
+/// How often the program may have loaded further modules when the last ones were sent.
+pub(super) const RELOADS: u32 = 64;
 
 /// The objects that exist at the destination.
 #[derive(Debug, Default)]
@@ -41,6 +43,8 @@ pub(super) struct Recreated {
     unplaced: Vec<u64>,
     /// Rounds begun.
     rounds: u32,
+    /// How often there were further modules.
+    reloads: u32,
 }
 
 impl Source {
@@ -130,6 +134,14 @@ impl Source {
             .iter()
             .all(|hash| self.recreated.images.contains(hash))
         {
+            // It may load modules as fast as they are sent, for ever.
+            self.recreated.reloads += 1;
+            if self.recreated.reloads > RELOADS {
+                return Err(StateError::Impossible(format!(
+                    "its program loads modules without end: {RELOADS} times there were new \
+                     ones to send; try again later"
+                )));
+            }
             // The program has loaded another module meanwhile.
             self.ask_images(session)?;
             self.stage = Stage::Missing;

@@ -18,6 +18,7 @@ use paragpu_protocol::handshake::{ARRIVE, Move};
 use paragpu_protocol::table::ModuleLoad;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::objects::RELOADS;
 use crate::session::Session;
 use crate::transfer::orders::Departure;
 use crate::transfer::state::{ImagePart, Kind, Scanner, Writer};
@@ -150,6 +151,34 @@ fn an_image_of_a_module_that_is_loaded_meanwhile_is_offered_too() {
         }
     };
     assert_eq!(asked, vec![(third, 0)]);
+}
+
+#[test]
+fn a_program_that_loads_modules_without_end_stays() {
+    let _alone = alone();
+    let mut session = shareable();
+    load(&mut session, 1, PTX);
+    let mut begun = Begun::new(session);
+    assert_eq!(begun.record().0, Kind::Head);
+    assert_eq!(begun.images().1, Kind::ImageNames);
+    for number in 0..=RELOADS {
+        // There is another one whenever the destination has all.
+        let other = [PTX, format!("// {number}\n").as_bytes()].concat();
+        load(&mut begun.session, 2 + u64::from(number), &other);
+        begun.answer(Kind::Missing, &[]);
+        if number < RELOADS {
+            let (asked, kind) = begun.images();
+            assert_eq!((asked.len(), kind), (1, Kind::ImageNames), "{number}");
+        }
+    }
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while begun.session.transfer.moving.is_some() {
+        begun
+            .session
+            .continue_migration(begun.receiver.as_mut())
+            .unwrap();
+        assert!(Instant::now() < deadline, "it goes on");
+    }
 }
 
 #[test]

@@ -1,0 +1,305 @@
+"""What costs little to ask for and stays: objects, their settings, calls and replies that wait."""
+
+import struct
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import wire
+from field import ARENA, CHUNK, ENDLESS, attack, blake3, expect, ptx, resident
+from memory import LIMIT, LIMITED, OWN
+
+# What a session may have under way of its own, beside what counts for its VM.
+UNDER_WAY = 32 << 20
+
+
+def pressed(field, session, frames, patience=8):
+    """Sends frames for as long as the host takes them; returns how many. The session may end."""
+    session.socket.setblocking(False)
+    sent, rest, end = 0, b"", time.monotonic() + patience
+    frames = iter(frames)
+    while time.monotonic() < end:
+        while len(rest) < 1 << 18:
+            one = next(frames, None)
+            if one is None:
+                break
+            rest += one
+            sent += 1
+        if not rest:
+            break
+        try:
+            rest = rest[session.socket.send(rest) :]
+        except BlockingIOError:
+            time.sleep(0.005)
+        except OSError:
+            break
+    session.socket.setblocking(True)
+    session.socket.settimeout(30)
+    # What was cut off is no frame: nothing follows it.
+    if rest:
+        field.open.remove(session)
+        session.close()
+    return sent
+
+
+def most_of(worker, seconds=4):
+    """Most bytes of a worker's memory within this time, or until it ends."""
+    end, most = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        try:
+            most = max(most, resident(worker))
+        except (FileNotFoundError, KeyError, ProcessLookupError):
+            break
+        time.sleep(0.02)
+    return most
+
+
+def posted(session, name, slot=0, **arguments):
+    """A frame of a call."""
+    session.sequence += 1
+    payload = wire.encode_call(name, **arguments)
+    return wire.HEADER.pack(len(payload), wire.NUMBERS[name], slot, session.sequence) + payload
+
+
+def array(levels=1):
+    """The shape of a small array for surfaces."""
+    return dict(width=16, height=16, depth=0, format=0x20, channels=1, flags=2, levels=levels)
+
+
+def events(session, number):
+    return posted(session, "EventCreate", event=1000 + number, flags=2)
+
+
+def streams(session, number):
+    return posted(session, "StreamCreate", stream=1000 + number, flags=1, priority=0)
+
+
+def surfaces(session, number):
+    return posted(session, "SurfaceCreate", slot=0, surface=1000 + number, array=7, level=0)
+
+
+@attack
+def objects_without_end(field):
+    """They count for the VM; a session of another VM goes on."""
+    cases = 0
+    for kind in (events, streams, surfaces):
+        field.again(*LIMITED)
+        session, neighbour = field.session(), field.neighbour()
+        worker = field.worker(session)
+        session.call("ArrayCreate", array=7, shape=array())
+        batch, number, refused = 2000, 0, False
+        while number < 400_000 and not refused:
+            frames = b"".join(kind(session, number + one) for one in range(batch))
+            session.socket.sendall(frames)
+            number += batch
+            try:
+                # Tells of a posted call that failed.
+                session.call("ContextSynchronize")
+            except wire.Failed as failed:
+                expect(failed.status == 2, f"{kind.__name__}: {failed}")
+                refused = True
+        taken = resident(worker)
+        expect(refused and taken < LIMIT + OWN, f"{number} {kind.__name__} take {taken >> 20} MiB, refused: {refused}")
+        expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour is over")
+        cases += number
+    return cases
+
+
+@attack
+def objects_that_go_give_back_their_memory(field):
+    """A VM whose limit is reached has room again once objects are destroyed."""
+    field.again("--set=limits.per_vm_host_memory=8MiB")
+    session, cases = field.session(), 0
+    for _ in range(3):
+        number = 0
+        while True:
+            session.post("EventCreate", event=1000 + number, flags=2)
+            number += 1
+            if number % 500:
+                continue
+            try:
+                session.call("ContextSynchronize")
+            except wire.Failed as failed:
+                expect(failed.status == 2, f"{failed}")
+                break
+            expect(number < 200_000, "events without end")
+        expect(number > 2000, f"only {number} events")
+        for event in range(number):
+            session.post("EventDestroy", event=1000 + event)
+        try:
+            session.call("ContextSynchronize")
+        except wire.Failed:
+            # Those that were not made.
+            pass
+        cases += number
+    return cases
+
+
+@attack
+def attributes_of_a_stream_without_end(field):
+    """A stream keeps one value of each attribute; there are few attributes."""
+    field.again(*LIMITED)
+    session = field.session()
+    worker = field.worker(session)
+    session.post("StreamCreate", stream=1000, flags=1, priority=0)
+    session.call("Ping", value=1)
+    before, many = resident(worker), 400_000
+    for first in range(0, many, 4000):
+        frames = (
+            posted(session, "StreamSetAttribute", stream=1000, attribute=first + number, value=bytes(64))
+            for number in range(4000)
+        )
+        session.socket.sendall(b"".join(frames))
+        session.call("Ping", value=1)
+    grown = resident(worker) - before
+    expect(grown < 16 << 20, f"{many} attributes of a stream take {grown >> 20} MiB")
+    return many
+
+
+@attack
+def options_of_modules_without_end(field):
+    """What a module was loaded with is kept to load it again, and counts."""
+    field.again(*LIMITED)
+    session = field.session()
+    worker = field.worker(session)
+    image = ptx("").encode() + b"\0"
+    digest = blake3(image)
+    session.call("ImageWrite", hash=digest, size=len(image), offset=0, data=image)
+    options, number = struct.pack("<II", 7, 4) * 25_000, 0
+    try:
+        while number < 1500:
+            session.call("ModuleLoad", module=1000 + number, hash=digest, options=options)
+            number += 1
+    except wire.Failed as failed:
+        expect(failed.status in (1, 2), f"{failed}")
+    taken = resident(worker)
+    expect(number < 1500 and taken < LIMIT + OWN, f"{number} modules with 200 kB of options take {taken >> 20} MiB")
+    return number
+
+
+@attack
+def replies_that_nobody_acknowledges(field):
+    """They are kept for the next connection, and count; the session ends where there is no room."""
+    field.again(*LIMITED)
+    session, neighbour = field.session(), field.neighbour()
+    worker = field.worker(session)
+    image = bytes(240 << 10)
+    digest = blake3(image)
+    session.call("ImageWrite", hash=digest, size=len(image), offset=0, data=image[: 120 << 10])
+    session.call("ImageWrite", hash=digest, size=len(image), offset=120 << 10, data=image[120 << 10 :])
+    # The guest reads all that comes and never says so.
+    session.untold = -(1 << 40)
+    most, number = 0, 0
+    try:
+        for number in range(900):
+            session.call("ImageRead", hash=digest, offset=0)
+            if number % 20 == 0:
+                most = max(most, resident(worker))
+    except (OSError, wire.WireError):
+        # The host says goodbye.
+        field.open.remove(session)
+        session.close()
+    expect(most < LIMIT + OWN, f"{number} replies of 240 KiB are kept in {most >> 20} MiB")
+    expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour is over")
+    return number
+
+
+@attack
+def replies_behind_a_wait(field):
+    """A thread of a program has one call at a time; who sends more gets no room for the replies."""
+    field.again(*LIMITED)
+    session, neighbour = field.session(), field.neighbour()
+    worker = field.worker(session)
+    image = bytes(200 << 10)
+    digest = blake3(image)
+    session.call("ImageWrite", hash=digest, size=len(image), offset=0, data=image)
+    field.launch(session, field.kernel(session, ENDLESS))
+    wait = posted(session, "ContextSynchronize", slot=1)
+    frames = [wait, *(posted(session, "ImageRead", slot=1, hash=digest, offset=0) for _ in range(3000))]
+    sent = pressed(field, session, frames)
+    most = most_of(worker)
+    expect(most < LIMIT + OWN, f"replies of {sent} calls wait in {most >> 20} MiB")
+    expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour is over")
+    return sent
+
+
+@attack
+def calls_behind_a_host_function(field):
+    """They are taken in, as the function's end may be among them, as far as the VM has room."""
+    field.again(*LIMITED)
+    session, neighbour = field.session(), field.neighbour()
+    worker = field.worker(session)
+    session.call("MemMap", address=ARENA, size=CHUNK)
+    session.post("HostFuncLaunch", stream=0, id=1)
+    data = bytes(100_000)
+    frames = (posted(session, "CopyToDevice", destination=ARENA, stream=0, data=data) for _ in range(2000))
+    with ThreadPoolExecutor(1) as pool:
+        watching = pool.submit(most_of, worker, 6)
+        sent = pressed(field, session, frames, 5)
+        taken = watching.result()
+    expect(taken < LIMIT + OWN, f"{sent} calls wait in {taken >> 20} MiB")
+    expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour is over")
+    return sent
+
+
+@attack
+def work_of_many_streams_behind_an_endless_kernel(field):
+    """A session queues only so much work, in however many streams, and counts what it queues."""
+    field.again("--set=limits.per_vm_host_memory=16MiB")
+    session, neighbour = field.session(), field.neighbour()
+    worker = field.worker(session)
+    field.launch(session, field.kernel(session, ENDLESS))
+    before = resident(worker)
+
+    def frames():
+        for stream in range(1000, 1200):
+            # A blocking stream: its work waits for the legacy stream's.
+            yield posted(session, "StreamCreate", stream=stream, flags=0, priority=0)
+            launch = dict(grid=(1, 1, 1), block=(1, 1, 1), dynamic_shared=0, flags=0, cluster=(0, 0, 0), parameters=b"")
+            for _ in range(6000):
+                yield posted(session, "Launch", function=101, stream=stream, **launch)
+            yield posted(session, "StreamDestroy", stream=stream)
+
+    sent = pressed(field, session, frames(), 12)
+    grown = resident(worker) - before
+    expect(grown < UNDER_WAY, f"{sent} launches wait in {grown >> 20} MiB")
+    expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour is over")
+    return sent
+
+
+@attack
+def parameters_behind_an_endless_kernel(field):
+    """A launch with many parameters is more work than one without."""
+    field.again(*LIMITED)
+    session = field.session()
+    worker = field.worker(session)
+    field.launch(session, field.kernel(session, ENDLESS))
+    big = field.kernel(session, ptx("", ".param .align 4 .b8 p0[4000]"), handle=300)
+    before = resident(worker)
+    launch = dict(grid=(1, 1, 1), block=(1, 1, 1), dynamic_shared=0, flags=0, cluster=(0, 0, 0), parameters=bytes(4000))
+    frames = (posted(session, "Launch", function=big, stream=0, **launch) for _ in range(30_000))
+    sent = pressed(field, session, frames, 6)
+    grown = resident(worker) - before
+    expect(grown < UNDER_WAY, f"{sent} launches with 4 kB of parameters wait in {grown >> 20} MiB")
+    return sent
+
+
+@attack
+def objects_that_go_behind_an_endless_kernel(field):
+    """What waits for the kernel's end is little, however often something is made and destroyed."""
+    field.again("--set=limits.per_vm_host_memory=16MiB")
+    session = field.session()
+    worker = field.worker(session)
+    session.call("ArrayCreate", array=7, shape=array())
+    field.launch(session, field.kernel(session, ENDLESS))
+    session.call("Ping", value=1)
+    before = resident(worker)
+
+    def frames():
+        for number in range(300_000):
+            yield posted(session, "SurfaceCreate", surface=1000 + number, array=7, level=0)
+            yield posted(session, "SurfaceDestroy", surface=1000 + number)
+
+    sent = pressed(field, session, frames(), 10)
+    grown = resident(worker) - before
+    expect(grown < UNDER_WAY, f"{sent // 2} surfaces that were destroyed take {grown >> 20} MiB")
+    return sent
