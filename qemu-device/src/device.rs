@@ -80,7 +80,7 @@ impl Device {
             Protocol::VfioUser => {
                 let memory = Arc::new(Mutex::new(GuestMemory::new()?));
                 guest_memory = Some(Arc::clone(&memory));
-                let ends = vfio_user::server::Ends {
+                let ends = vfio_user::server::DeviceEnds {
                     window: duplicate(window.as_fd())?,
                     layout,
                     channels: channels
@@ -188,7 +188,7 @@ impl Device {
             channels,
             ..
         } = self;
-        let ends = Ends {
+        let ends = DeviceEnds {
             shared,
             control,
             channels,
@@ -215,13 +215,13 @@ impl Drop for Device {
     }
 }
 
-struct Ends<'a> {
+struct DeviceEnds<'a> {
     shared: &'a Shared,
     control: &'a EventFd,
     channels: &'a [Channel],
 }
 
-impl Descriptors for Ends<'_> {
+impl Descriptors for DeviceEnds<'_> {
     fn memory(&self) -> BorrowedFd<'_> {
         self.shared.window.as_fd()
     }

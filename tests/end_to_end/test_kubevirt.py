@@ -192,7 +192,7 @@ class Hook:
             assert error.code() == grpc.StatusCode.FAILED_PRECONDITION, error
             return error.details()
 
-    def door(self):
+    def proxy(self):
         """Where the VM's programs come in."""
         return os.path.join(self.directory, "paragpu", "vsock_7014")
 
@@ -333,7 +333,7 @@ class KubeVirt(unittest.TestCase):
         os.makedirs(f"{hook.folder.name}/vm", exist_ok=True)
         configuration = f"{hook.folder.name}/vm/guest.toml"
         with open(configuration, "w", encoding="utf-8") as file:
-            file.write(f'communicator = "unix"\n[unix]\nsocket = "{hook.door()}"\n[vsock]\nrelayed = true\n')
+            file.write(f'communicator = "unix"\n[unix]\nsocket = "{hook.proxy()}"\n[vsock]\nrelayed = true\n')
         command = ["unshare", "--net", harness.binary("paragpu"), "run", "--libraries", harness.LIBRARIES]
         program = [*command, "python3", os.path.join(HERE, "..", "pool", "guest.py"), *mode]
         environment = {**os.environ, "PARAGPU_CONFIG": configuration}

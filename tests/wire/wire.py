@@ -13,7 +13,7 @@ import time
 HEADER = struct.Struct("<IHHQ")
 MAX_PAYLOAD = 262144
 # So many bytes of frames are received before the host is told.
-MOST_UNTOLD = 262144
+MAX_UNACKNOWLEDGED = 262144
 REPLY = 0x8000
 
 HEARTBEAT = 0xFFFE
@@ -426,7 +426,7 @@ class Session:
         if kind & REPLY or kind in (DATA, HOST_FUNC, OUTPUT):
             self.received += 1
             self.untold += HEADER.size + length
-            if self.untold >= MOST_UNTOLD:
+            if self.untold >= MAX_UNACKNOWLEDGED:
                 self.untold = 0
                 self.send_frame(RECEIVED, 0, 0, struct.pack("<Q", self.received))
         elif kind in (TAKEN, HOME, HEARTBEAT):

@@ -13,7 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::arena::{Allocation, Arena, Block, SMALL};
 use crate::connection::Link;
 use crate::error::Result;
-use crate::kept::{Block as KeptBlock, Kept, Wanted};
+use crate::freed_blocks::{Block as KeptBlock, BlockRequest, FreedBlocks};
 use crate::objects::graph_memory::Backing;
 use crate::objects::stream::Stream;
 use crate::stream::Streams;
@@ -33,7 +33,7 @@ pub struct DeviceMemory {
     /// Memory that the program mapped itself and may use.
     maps: RwLock<Maps>,
     /// Memory of pools that was freed, for the next allocation. Locked before the arena.
-    kept: Mutex<Kept>,
+    kept: Mutex<FreedBlocks>,
 }
 
 /// Bytes of pools that are kept at most: more may be mapped, and costs a crossing.
@@ -94,7 +94,7 @@ impl DeviceMemory {
             growing: Mutex::new(()),
             globals: RwLock::new(BTreeMap::new()),
             maps: RwLock::default(),
-            kept: Mutex::new(Kept::new(KEPT_BYTES, KEPT_BLOCKS)),
+            kept: Mutex::new(FreedBlocks::new(KEPT_BYTES, KEPT_BLOCKS)),
         }
     }
 
@@ -288,7 +288,7 @@ impl DeviceMemory {
         if !kept.is_empty() {
             self.streams.settle();
         }
-        let found = kept.take_for(Wanted {
+        let found = kept.take_for(BlockRequest {
             length: taken,
             owner,
             stream: stream.handle(),

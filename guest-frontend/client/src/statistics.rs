@@ -50,9 +50,9 @@ static COUNTERS: [Stripe; STRIPES] = [const {
 fn stripe() -> &'static Stripe {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
-        static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES;
+        static OWN: usize = NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES;
     }
-    let mine = MINE.try_with(|mine| *mine).unwrap_or(0);
+    let mine = OWN.try_with(|mine| *mine).unwrap_or(0);
     COUNTERS.get(mine).unwrap_or(&COUNTERS[0])
 }
 

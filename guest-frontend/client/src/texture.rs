@@ -51,7 +51,7 @@ pub struct Textures {
 }
 
 /// Most tensor maps that are remembered.
-const MOST_MAPS: usize = 4096;
+const MAX_MAPS: usize = 4096;
 
 impl Textures {
     pub(crate) fn new(link: Arc<Link>, handles: Arc<Handles>) -> Self {
@@ -74,7 +74,7 @@ impl Textures {
         }
         let packed = self.link.call(&TensorMapEncode { map })?;
         let mut maps = self.maps.lock();
-        if maps.len() >= MOST_MAPS {
+        if maps.len() >= MAX_MAPS {
             maps.clear();
         }
         maps.insert(key, packed);

@@ -11,7 +11,7 @@ use parking_lot::RwLock;
 
 use crate::shadow::region::Region;
 use crate::sys::memory::HostSlice;
-use crate::sys::moved_pages::{MovedPages, Second};
+use crate::sys::moved_pages::{MovedPages, SecondMapping};
 
 /// The window of a session, as far as it has one.
 #[derive(Debug)]
@@ -116,8 +116,8 @@ impl PinnedWindow {
     }
 
     /// Maps a part of it a second time; `None` if that memory cannot be.
-    pub(crate) fn second(&self, offset: u64, length: u64) -> Option<Second> {
-        Second::new(self.memory.as_ref()?, offset, length)
+    pub(crate) fn second(&self, offset: u64, length: u64) -> Option<SecondMapping> {
+        SecondMapping::new(self.memory.as_ref()?, offset, length)
     }
 
     /// Memory of the program is a part of it.

@@ -20,7 +20,7 @@ use paragpu_redirect::facts::{WINDOW, encode};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Room that a public entry needs for its jump.
-const LEAST_ROOM: u64 = 16;
+const MIN_ROOM: u64 = 16;
 
 /// The facts of one archive.
 #[derive(PartialEq)]
@@ -143,7 +143,7 @@ fn of_object(object: &object::File<'_>) -> Result<Build, Box<dyn Error>> {
     let starts = starts(object, text.index())?;
     for (name, offset) in &entries {
         let next = starts.range(offset + 1..).next();
-        if next.is_some_and(|next| next - offset < LEAST_ROOM) {
+        if next.is_some_and(|next| next - offset < MIN_ROOM) {
             return Err(format!("{name} has no room for a jump").into());
         }
     }

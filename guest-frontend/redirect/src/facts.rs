@@ -24,7 +24,7 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Distances of function starts that identify a build.
 pub const WINDOW: usize = 24;
 /// Builds that a file may hold.
-const MOST_BUILDS: usize = 64;
+const MAX_BUILDS: usize = 64;
 /// First line of a file of this version.
 const TITLE: &str = "paragpu-runtimes 1";
 /// The character for zero.
@@ -60,7 +60,7 @@ impl core::error::Error for Error {}
 #[derive(Debug, Clone)]
 pub struct Facts<'a> {
     names: &'a str,
-    builds: [Option<Build<'a>>; MOST_BUILDS],
+    builds: [Option<Build<'a>>; MAX_BUILDS],
 }
 
 /// One build of the static runtime.
@@ -80,8 +80,8 @@ pub struct Build<'a> {
     written: &'a str,
 }
 
-/// The next line without its keyword.
-fn line<'a>(lines: &mut core::str::Lines<'a>, keyword: &str) -> Result<&'a str, Error> {
+/// The value on the next line, which must begin with `keyword`.
+fn value_of<'a>(lines: &mut core::str::Lines<'a>, keyword: &str) -> Result<&'a str, Error> {
     lines
         .next()
         .and_then(|line| line.strip_prefix(keyword))
@@ -113,10 +113,10 @@ impl<'a> Facts<'a> {
         }
         let mut lines = content.lines();
         lines.next();
-        let names = line(&mut lines, "names")?;
+        let names = value_of(&mut lines, "names")?;
         let mut facts = Self {
             names,
-            builds: [None; MOST_BUILDS],
+            builds: [None; MAX_BUILDS],
         };
         let mut places = facts.builds.iter_mut();
         while let Some(head) = lines.next() {
@@ -172,8 +172,8 @@ impl<'a> Facts<'a> {
 
 impl<'a> Build<'a> {
     fn parse(releases: &'a str, lines: &mut core::str::Lines<'a>) -> Result<Self, Error> {
-        let mut block = line(lines, "block")?.split(' ');
-        let mut window = line(lines, "window")?.split(' ');
+        let mut block = value_of(lines, "block")?.split(' ');
+        let mut window = value_of(lines, "window")?.split(' ');
         let mut build = Self {
             releases,
             size: small(block.next())?,
@@ -186,8 +186,8 @@ impl<'a> Build<'a> {
         for distance in &mut build.window {
             *distance = small(window.next())?;
         }
-        build.entries = line(lines, "entries")?;
-        build.written = line(lines, "written")?;
+        build.entries = value_of(lines, "entries")?;
+        build.written = value_of(lines, "written")?;
         Ok(build)
     }
 

@@ -11,7 +11,7 @@ use paragpu_libvirt::VmName;
 
 use crate::control::Control;
 use crate::error::Error;
-use crate::pool::{PoolCommand, Wish};
+use crate::pool::{LeaseOptions, PoolCommand};
 use crate::values::{interval, size};
 
 /// Shows and controls the GPUs of virtual machines.
@@ -104,7 +104,7 @@ pub enum Command {
         #[arg(long, value_name = "DIRECTORY")]
         libraries: Option<PathBuf>,
         #[command(flatten)]
-        wish: Wish,
+        wish: LeaseOptions,
         /// The program.
         program: OsString,
         /// Its arguments.
@@ -271,7 +271,7 @@ pub enum Command {
         #[arg(long, conflicts_with_all = ["live", "config", "connect", "pool"])]
         print_xml: bool,
         #[command(flatten)]
-        wish: Wish,
+        wish: LeaseOptions,
         /// With --pool: the port of this host's vsock for this VM's programs
         /// [default: 7014]. Each VM of a host needs its own.
         #[arg(long, value_name = "PORT", requires = "pool", value_parser = clap::value_parser!(u32).range(1..=0xffff_fffe))]

@@ -36,7 +36,7 @@ pub fn migrate(control: &Control, migrate: &Migrate) -> Result<ExitCode, Error> 
     let good = sessions.iter().all(|session| session.moved);
     match output {
         Output::Json => print_json(&sessions)?,
-        Output::Text => print(sessions.iter().map(line).collect::<String>())?,
+        Output::Text => print(sessions.iter().map(outcome_line).collect::<String>())?,
     }
     Ok(match good {
         true => ExitCode::SUCCESS,
@@ -53,7 +53,7 @@ pub fn url(to: &str) -> String {
 }
 
 /// What became of one of several sessions.
-pub fn line(moved: &Moved) -> String {
+pub fn outcome_line(moved: &Moved) -> String {
     let Moved { session, vm, .. } = moved;
     match &moved.error {
         Some(error) => format!("session {session} of {vm} did not move: {error}\n"),

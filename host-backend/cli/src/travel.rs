@@ -149,7 +149,9 @@ fn send(
         return Err(unexpected());
     };
     match sessions.iter().find(|session| !session.moved) {
-        Some(stayed) => Err(Error::Refused(moving::line(stayed).trim_end().to_owned())),
+        Some(stayed) => Err(Error::Refused(
+            moving::outcome_line(stayed).trim_end().to_owned(),
+        )),
         None => Ok(sessions),
     }
 }

@@ -7,7 +7,7 @@ mod checkpoints;
 mod consoles;
 mod counts;
 mod exchange;
-mod fresh;
+mod handshakes;
 mod inquiries;
 mod leases;
 mod listeners;
@@ -19,11 +19,11 @@ mod orders;
 mod placing;
 mod reload;
 mod scrapes;
-mod shaking;
 mod signals;
 mod supervise;
 mod token;
 mod turns;
+mod unnamed_checkpoint;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd as _;
@@ -46,13 +46,13 @@ use self::order::{Ordered, Parked, Periodic, Restoring};
 use self::signals::Signals;
 use crate::arguments::Arguments;
 use crate::device::Devices;
-use crate::giving::Given;
+use crate::handshake_threads::HandshakeThreads;
 use crate::leases::Leases;
 use crate::link::Links;
 use crate::notes::Notes;
+use crate::received_fd::ReceivedFd;
 use crate::reception::Reception;
 use crate::session::Session;
-use crate::shaking::Shaking;
 use crate::shares::Shares;
 use crate::spawner::Spawner;
 use crate::tenants::Tenants;
@@ -91,7 +91,7 @@ enum Polled {
 
 /// Moves and checkpoints in progress.
 #[derive(Debug, Default)]
-struct Travel {
+struct Operations {
     /// Connections to daemons of other hosts.
     links: Links,
     /// By worker key.
@@ -131,7 +131,7 @@ pub struct Broker {
     spawning: Spawning,
     workers: BTreeMap<u64, Worker>,
     sessions: BTreeMap<u64, Session>,
-    travel: Travel,
+    operations: Operations,
     inquiries: Inquiries,
     counts: Counts,
 }
@@ -160,7 +160,8 @@ impl Broker {
         rustix::process::set_dumpable_behavior(hidden).map_err(Error::system("hide its memory"))?;
         raise_descriptor_limit();
         let spawner = Spawner::start().map_err(Error::system("start the thread for workers"))?;
-        let shaking = Shaking::start().map_err(Error::system("start threads for handshakes"))?;
+        let shaking =
+            HandshakeThreads::start().map_err(Error::system("start threads for handshakes"))?;
         let signals = Signals::receive()?;
         let notes = patiently(|| Notes::open(&host.state_directory()))?;
         let leases = Leases::new().map_err(Error::system("make a socket pair"))?;
@@ -192,7 +193,7 @@ impl Broker {
             leases,
             workers: BTreeMap::new(),
             sessions: BTreeMap::new(),
-            travel: Travel::default(),
+            operations: Operations::default(),
             inquiries: Inquiries::default(),
             counts: Counts::default(),
         };
@@ -352,7 +353,7 @@ impl Broker {
     fn settle(&mut self) -> Option<Instant> {
         let now = Instant::now();
         let mut pause = self.listeners.pause_at(now);
-        if Given::unclosed() > UNCLOSED {
+        if ReceivedFd::unclosed() > UNCLOSED {
             self.listeners.pause(now + ACCEPT_PAUSE);
             pause = pause.or(Some(now + ACCEPT_PAUSE));
         }

@@ -13,7 +13,7 @@ use paragpu_control::json_lines::{self, Assembler};
 /// Bytes per read.
 const READ: usize = 4096;
 /// Maximum bytes of queued requests.
-const MOST: usize = 64 << 10;
+const MAX_QUEUED: usize = 64 << 10;
 
 /// One connection of the control socket.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl Console {
             Err(_) => return Err(Gone),
         }
         match self.input.pending() {
-            0..=MOST => Ok(()),
+            0..=MAX_QUEUED => Ok(()),
             _ => Err(Gone),
         }
     }

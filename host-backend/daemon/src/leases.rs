@@ -16,9 +16,9 @@ use paragpu_pool::slurm;
 
 /// Minimum and maximum interval of asking the engine whether this host drains,
 /// while it has leases. It grows if many hosts ask.
-const LOOK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(20));
+const POLL_INTERVAL: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(20));
 /// The interval is this multiple of the time that the last answer took.
-const LEISURE: u32 = 10;
+const BACKOFF_FACTOR: u32 = 10;
 
 /// The resources that the engine grants.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -336,7 +336,8 @@ impl Leases {
 /// Hosts share one controller: those of a large pool ask it less often, so that
 /// it has time for leases.
 fn until_next_look(took: Duration) -> Duration {
-    took.saturating_mul(LEISURE).clamp(LOOK.0, LOOK.1)
+    took.saturating_mul(BACKOFF_FACTOR)
+        .clamp(POLL_INTERVAL.0, POLL_INTERVAL.1)
 }
 
 /// Users can reclaim only their own leases.

@@ -32,15 +32,14 @@
 )]
 #![deny(unsafe_code)]
 
-pub mod apart;
 pub mod arguments;
 pub mod broker;
 pub mod confine;
 pub mod console;
 pub mod device;
 mod error;
-pub mod giving;
 pub mod handshake;
+pub mod handshake_threads;
 pub mod leases;
 pub mod link;
 pub mod listener;
@@ -50,12 +49,13 @@ pub mod notes;
 pub mod offers;
 pub mod placement;
 pub mod protection;
+pub mod received_fd;
 pub mod reception;
 pub mod scrape;
 pub mod session;
-pub mod shaking;
 pub mod shares;
 pub mod spawner;
+pub mod spawner_process;
 pub mod subordinate;
 pub mod sys;
 pub mod tenants;

@@ -18,7 +18,7 @@ use paragpu_communicator_stream::relay::{Broken, relay};
 /// Timeout for each address of a host.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Maximum number of links to other hosts.
-const MOST: usize = 256;
+const MAX_LINKS: usize = 256;
 
 /// The destination of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,7 +101,7 @@ impl Links {
             Destination::Host { name, port } => {
                 let Some(tls) = tls else {
                     return Err(format!(
-                        "sessions travel to {place} only under a certificate: set migration.ca, \
+                        "sessions operations to {place} only under a certificate: set migration.ca, \
                          migration.certificate and migration.key in this host's host.toml"
                     ));
                 };
@@ -145,9 +145,9 @@ impl Links {
 
     /// Starts a thread that runs `serve`. Returns the other end of its socket.
     fn spawn(&self, serve: impl FnOnce(UnixStream) + Send + 'static) -> Result<OwnedFd, String> {
-        if self.count.load(Ordering::Relaxed) >= MOST {
+        if self.count.load(Ordering::Relaxed) >= MAX_LINKS {
             return Err(format!(
-                "this host has {MOST} links to other hosts already: try again when one is over"
+                "this host has {MAX_LINKS} links to other hosts already: try again when one is over"
             ));
         }
         let failed = |error: std::io::Error| format!("no link can be made: {error}");

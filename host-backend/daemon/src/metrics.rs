@@ -25,7 +25,7 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 /// Maximum number of pairs of VM and GPU kept after their sessions ended. It
 /// exceeds the VMs of a host, and bounds the cost of guests that keep changing
 /// addresses.
-const MOST_ENDED: usize = 4096;
+const MAX_ENDED: usize = 4096;
 
 /// One number of a session.
 type Of = fn(&Counters) -> u64;
@@ -41,7 +41,7 @@ impl Ended {
     /// Adds a session's last counters.
     pub fn add(&mut self, vm: &str, gpu: &str, counters: &Counters) {
         let mut place = (vm.to_owned(), gpu.to_owned());
-        if self.0.len() >= MOST_ENDED && !self.0.contains_key(&place) {
+        if self.0.len() >= MAX_ENDED && !self.0.contains_key(&place) {
             place.0 = "others".into();
         }
         let last = Counters {
@@ -574,12 +574,12 @@ mod tests {
     #[test]
     fn names_without_end_are_others() {
         let mut ended = Ended::default();
-        for number in 0..2 * MOST_ENDED {
+        for number in 0..2 * MAX_ENDED {
             ended.add(&number.to_string(), "cuda:0", &counters());
         }
-        assert_eq!(ended.0.len(), MOST_ENDED + 1);
+        assert_eq!(ended.0.len(), MAX_ENDED + 1);
         let others = ended.0[&("others".to_owned(), "cuda:0".to_owned())];
-        assert_eq!(others.posted, 5 * MOST_ENDED as u64);
+        assert_eq!(others.posted, 5 * MAX_ENDED as u64);
         assert_eq!(others.device_memory, 0);
     }
 }

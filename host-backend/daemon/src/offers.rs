@@ -7,7 +7,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use paragpu_control::exchange::{Offer, Token};
 
 /// Maximum number of offers of a VM. Each uses a descriptor of the daemon.
-const MOST: usize = if cfg!(test) { 8 } else { 4096 };
+const MAX_OFFERS: usize = if cfg!(test) { 8 } else { 4096 };
 
 /// An offer and its memory.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub struct Offers(BTreeMap<Token, Vec<Offered>>);
 
 impl Offers {
     fn is_full(&self) -> bool {
-        self.0.values().map(Vec::len).sum::<usize>() >= MOST
+        self.0.values().map(Vec::len).sum::<usize>() >= MAX_OFFERS
     }
 
     /// Adds an offer of `session`. Returns `None` if the VM has too many, or the token is

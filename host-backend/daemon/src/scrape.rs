@@ -10,7 +10,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use crate::metrics::CONTENT_TYPE;
 
 /// Maximum number of bytes of a request.
-const MOST: usize = 8192;
+const MAX_REQUEST: usize = 8192;
 /// Maximum number of headers of a request.
 const HEADERS: usize = 64;
 
@@ -77,7 +77,7 @@ impl Scrape {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS];
         let mut request = httparse::Request::new(&mut headers);
         let status = match request.parse(&self.input) {
-            Ok(httparse::Status::Partial) if self.input.len() <= MOST => return Step::More,
+            Ok(httparse::Status::Partial) if self.input.len() <= MAX_REQUEST => return Step::More,
             Ok(httparse::Status::Partial) => "431 Request Header Fields Too Large",
             Err(_) => "400 Bad Request",
             Ok(httparse::Status::Complete(_)) if request.method != Some("GET") => {

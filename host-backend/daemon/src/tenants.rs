@@ -231,18 +231,18 @@ fn lives(pidfd: &OwnedFd) -> bool {
 }
 
 /// Maximum number of bytes of a VM's name.
-const MOST_NAME: usize = 64;
+const MAX_NAME: usize = 64;
 
 /// Checks that a name cannot be mistaken for that of a user, address or context identifier,
 /// whose limits would then apply. A device process is trusted to name its VM, and nothing
 /// more.
 fn check_name(vm: &str) -> Result<(), String> {
     let printable = vm.bytes().all(|byte| byte.is_ascii_graphic());
-    if vm.is_empty() || vm.len() > MOST_NAME || !printable || vm.parse::<IpAddr>().is_ok() {
+    if vm.is_empty() || vm.len() > MAX_NAME || !printable || vm.parse::<IpAddr>().is_ok() {
         return Err(format!(
-            "{:?} is not a valid VM name: use 1 to {MOST_NAME} printable ASCII characters, no \
+            "{:?} is not a valid VM name: use 1 to {MAX_NAME} printable ASCII characters, no \
              blanks, and not an IP address",
-            vm.chars().take(MOST_NAME).collect::<String>()
+            vm.chars().take(MAX_NAME).collect::<String>()
         ));
     }
     Ok(())
@@ -321,7 +321,7 @@ mod tests {
     fn names_of_others_are_not_claimed() {
         let mut tenants = Tenants::default();
         let own = i32::try_from(std::process::id()).unwrap();
-        let long = "x".repeat(MOST_NAME + 1);
+        let long = "x".repeat(MAX_NAME + 1);
         for name in ["", "uid 0", "cid 3", "10.0.0.1", "::1", "a\nb", &long] {
             assert!(tenants.claim(name, own).is_err(), "{name}");
         }

@@ -1,7 +1,7 @@
 //! The certificates of this host, for daemons of other hosts and for guests.
 #![forbid(unsafe_code)]
 
-use paragpu_communicator_secure::{Credentials, Files, Wear};
+use paragpu_communicator_secure::{Credentials, Files, KeyLifetime};
 use paragpu_config::host::{Host, Migration};
 
 use crate::Error;
@@ -21,7 +21,7 @@ pub fn among_hosts(migration: &Migration) -> Result<Option<Credentials>, Error> 
         key: &migration.key,
         key_shared: false,
     };
-    Ok(Some(Credentials::load(files, Wear::Replaceable)?))
+    Ok(Some(Credentials::load(files, KeyLifetime::Replaceable)?))
 }
 
 /// Loads the certificate for guests at `tcp.listen`; `None` if they connect without TLS.
@@ -42,8 +42,8 @@ pub fn for_guests(host: &Host) -> Result<Option<Credentials>, Error> {
     // Keys of the fastest ciphers wear out, which ends the connection. A session that
     // cannot reconnect needs one that lasts.
     let wear = match host.limits.reconnect {
-        0 => Wear::Lasting,
-        _ => Wear::Replaceable,
+        0 => KeyLifetime::Lasting,
+        _ => KeyLifetime::Replaceable,
     };
     Ok(Some(Credentials::load(files, wear)?))
 }

@@ -13,9 +13,9 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid,
 };
 
-use crate::apart::Apart;
 use crate::error::chain;
 use crate::spawner::Spawner;
+use crate::spawner_process::SpawnerProcess;
 
 /// The state of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +89,11 @@ impl Worker {
     ///
     /// # Errors
     /// One sentence.
-    pub fn start_apart(apart: &Apart, spawn: &Spawn, ordinal: u32) -> Result<Self, String> {
+    pub fn start_apart(
+        apart: &SpawnerProcess,
+        spawn: &Spawn,
+        ordinal: u32,
+    ) -> Result<Self, String> {
         let (pid, pidfd, control) = apart.spawn(spawn)?;
         Ok(Self {
             control: Some(control),

@@ -37,14 +37,14 @@ const EVENT_FLAGS: u32 = 1 | 2;
 /// CU_EVENT_DISABLE_TIMING.
 const NO_TIMING: u32 = 2;
 /// The longest nap of [`Device::stream_doze`]: about what it may add to a wait.
-const NAP: Duration = Duration::from_micros(50);
+const MAX_SLEEP: Duration = Duration::from_micros(50);
 
 /// Bytes of an image's code, decompressed, in which names are looked for.
-const MOST_CODE: u64 = 1 << 30;
+const MAX_CODE: u64 = 1 << 30;
 
 /// Most descriptors that are kept of memory that came from other workers; that of
 /// other such memory is recreated, where the driver can.
-const MOST_IMPORTED: usize = 256;
+const MAX_IMPORTED: usize = 256;
 
 /// Bytes of a hash.
 const HASH: u64 = 32;
@@ -78,11 +78,11 @@ impl Code {
     /// Looks through the image, which takes long, at the first call.
     fn names(&self) -> std::result::Result<&BTreeSet<String>, &String> {
         let look = || {
-            if paragpu_fatbin::may_name(&self.image, &["malloc"], None, MOST_CODE) {
+            if paragpu_fatbin::may_name(&self.image, &["malloc"], None, MAX_CODE) {
                 let why = "kernels of a module may call malloc, whose memory cannot move";
                 return Err(why.to_owned());
             }
-            paragpu_fatbin::variables(&self.image, MOST_CODE)
+            paragpu_fatbin::variables(&self.image, MAX_CODE)
                 .map_err(|error| format!("the variables of a module cannot be told: {error}"))
         };
         self.names.get_or_init(look).as_ref()

@@ -8,7 +8,7 @@ use crate::sys::Graph;
 
 /// Something that a node names and that the session can destroy.
 #[derive(Debug, Clone, Copy)]
-enum Named {
+enum NodeObject {
     Function(u64),
     Event(u64),
     Array(u64),
@@ -20,7 +20,7 @@ pub struct OpenGraph {
     pub graph: Graph,
     /// The work of each node.
     works: Vec<Work<'static>>,
-    named: Vec<(u32, Named)>,
+    named: Vec<(u32, NodeObject)>,
     /// [`CudaDevice::gone`] when all that is named was seen to be there.
     seen: u64,
 }
@@ -28,13 +28,13 @@ pub struct OpenGraph {
 impl OpenGraph {
     fn name(&mut self, number: u32, work: &Work<'_>) {
         let array = |end: &paragpu_device::CopyEnd| match end {
-            paragpu_device::CopyEnd::Array { array, .. } => Some(Named::Array(array.0)),
+            paragpu_device::CopyEnd::Array { array, .. } => Some(NodeObject::Array(array.0)),
             paragpu_device::CopyEnd::Linear { .. } => None,
         };
         let names = match work {
-            Work::Launch(launch) => [Some(Named::Function(launch.function.0)), None],
+            Work::Launch(launch) => [Some(NodeObject::Function(launch.function.0)), None],
             Work::EventRecord(event) | Work::EventWait(event) => {
-                [Some(Named::Event(event.0)), None]
+                [Some(NodeObject::Event(event.0)), None]
             }
             Work::CopyRect {
                 destination,
@@ -159,9 +159,9 @@ impl CudaDevice {
     pub(crate) fn launch_graph(&self, open: &mut OpenGraph, order: StreamId) -> Result<()> {
         if open.seen != self.names.gone {
             let there = open.named.iter().all(|(_, named)| match *named {
-                Named::Function(id) => self.functions.get(id).is_some(),
-                Named::Event(id) => self.events.get(id).is_some(),
-                Named::Array(id) => self.arrays.get(id).is_some(),
+                NodeObject::Function(id) => self.functions.get(id).is_some(),
+                NodeObject::Event(id) => self.events.get(id).is_some(),
+                NodeObject::Array(id) => self.arrays.get(id).is_some(),
             });
             if !there {
                 return Err(Error::new(

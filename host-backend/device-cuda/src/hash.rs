@@ -8,7 +8,7 @@ pub const NAME: &str = "paragpu_hash";
 /// Threads of a block.
 pub const THREADS: u32 = 256;
 /// Longest range.
-pub const MOST: u64 = 2 << 20;
+pub const MAX_RANGE: u64 = 2 << 20;
 
 /// The kernel without the two parts that are unrolled.
 const KERNEL: &str = include_str!("hash.ptx");
@@ -188,8 +188,8 @@ mod tests {
             7168,
             65_536,
             524_289,
-            MOST - 1,
-            MOST,
+            MAX_RANGE - 1,
+            MAX_RANGE,
         ];
         for (size, skip) in sizes.into_iter().flat_map(|size| [(size, 0), (size, 5)]) {
             let content: Vec<u8> = (0..size).map(|at| ((at * 7919) >> 3) as u8).collect();

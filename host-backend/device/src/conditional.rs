@@ -8,7 +8,7 @@ use paragpu_protocol::status::Status;
 use crate::{Error, GraphNode, Result, Work};
 
 /// Most conditional nodes around each other.
-const MOST_NESTED: usize = 64;
+const MAX_NESTING: usize = 64;
 
 /// How a value decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,7 +103,7 @@ impl Bodies {
             if !conditional.has_its_bodies() {
                 return Err(refused(number, "not as many bodies as its kind has"));
             }
-            if depth >= MOST_NESTED {
+            if depth >= MAX_NESTING {
                 let why = "conditional nodes around each other";
                 return Err(Error::new(Status::NOT_SUPPORTED, why));
             }
@@ -246,7 +246,7 @@ mod tests {
                 .collect();
             Bodies::of(&nodes).map(drop).map_err(|error| error.status)
         };
-        let most = u32::try_from(MOST_NESTED).unwrap();
+        let most = u32::try_from(MAX_NESTING).unwrap();
         assert_eq!(nested(most), Ok(()));
         assert_eq!(nested(most + 1), Err(Status::NOT_SUPPORTED));
         assert_eq!(nested(1 << 16), Err(Status::NOT_SUPPORTED));

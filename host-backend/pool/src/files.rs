@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use paragpu_communicator_secure::{Credentials, Wear};
+use paragpu_communicator_secure::{Credentials, KeyLifetime};
 use paragpu_control::lease::Lease;
 
 use crate::Error;
@@ -58,7 +58,7 @@ impl Files {
         };
         // The daemon at the other end does not support TLS key updates, which rustls sends
         // when keys wear out.
-        Ok(Credentials::load(files, Wear::Lasting)?)
+        Ok(Credentials::load(files, KeyLifetime::Lasting)?)
     }
 
     /// Writes why the lease is over, for programs that look for their host.

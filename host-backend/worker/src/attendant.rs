@@ -53,12 +53,12 @@ pub(crate) fn toward(goal: &Move<'_>) -> Vec<u8> {
 
 /// Reports the progress of orders to the daemon, at a limited rate.
 pub(crate) fn tell(control: Arc<Control>) -> Orders {
-    const OFTEN: Duration = Duration::from_millis(50);
+    const REPORT_INTERVAL: Duration = Duration::from_millis(50);
     let last = Mutex::new(None::<Instant>);
     Orders::new(move |report| {
         if let Report::Progress(_) = report {
             let mut last = last.lock();
-            if last.is_some_and(|last| last.elapsed() < OFTEN) {
+            if last.is_some_and(|last| last.elapsed() < REPORT_INTERVAL) {
                 return;
             }
             *last = Some(Instant::now());
@@ -90,7 +90,7 @@ pub(crate) struct Attendant {
     /// The session's turn on the GPU.
     pub(crate) turns: Arc<Turns>,
     /// The schedule of periodic checkpoints.
-    pub(crate) again: Mutex<Option<worker::Again>>,
+    pub(crate) again: Mutex<Option<worker::CheckpointSchedule>>,
     /// How long to wait for a guest that lost its connection.
     pub(crate) patience: Duration,
 }
@@ -206,7 +206,7 @@ impl Attendant {
     /// Continues the periodic checkpoints that a daemon, now gone, had ordered.
     fn write_again(&self) {
         let again = self.again.lock();
-        let Some(worker::Again { directory, every }) = again.clone() else {
+        let Some(worker::CheckpointSchedule { directory, every }) = again.clone() else {
             return;
         };
         drop(again);

@@ -17,7 +17,7 @@ use crate::session::objects::Objects;
 use crate::session::queue::Blocker;
 
 /// Maximum number of bodies of a conditional node.
-const MOST_BODIES: usize = 1024;
+const MAX_BODIES: usize = 1024;
 
 impl Objects {
     fn graph_append(&mut self, call: &GraphNodes<'_>) -> Outcome<()> {
@@ -97,7 +97,7 @@ impl Objects {
             }
         };
         let (bodies, rest) = call.bodies.0.as_chunks::<4>();
-        if !rest.is_empty() || bodies.len() > MOST_BODIES {
+        if !rest.is_empty() || bodies.len() > MAX_BODIES {
             return fail(
                 Status::INVALID_VALUE,
                 "sizes of bodies are cut short or too many",

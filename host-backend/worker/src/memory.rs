@@ -13,8 +13,8 @@ use paragpu_protocol::types::MemoryOffer;
 
 use crate::error::{Outcome, fail};
 use crate::session::Session;
-use crate::session::completion::{Progress, Then};
-use crate::session::sharing::{NOT_ACCEPTED, Taken};
+use crate::session::completion::{Continuation, Progress};
+use crate::session::sharing::{ImportedMapping, NOT_ACCEPTED};
 
 impl Session {
     pub(crate) fn mem_map(&mut self, call: &MemMap) -> Outcome<Progress> {
@@ -24,7 +24,7 @@ impl Session {
             .memory
             .map(&mut self.gpu, &mut self.link, address, size)?;
         let progress = match mapped {
-            Some(fence) => self.after(fence, Then::Reply)?,
+            Some(fence) => self.after(fence, Continuation::Reply)?,
             None => Progress::Now,
         };
         self.memory.count();
@@ -134,7 +134,7 @@ impl Session {
         self.memory
             .take(&mut self.gpu, &mut self.link, [address, size], memory)?;
         let token = offer.token;
-        self.sharing.take(address, Taken { size, token });
+        self.sharing.take(address, ImportedMapping { size, token });
         Ok(())
     }
 
@@ -180,7 +180,7 @@ impl Session {
         }
         let fence = self.objects.streams.fence(&mut self.gpu)?;
         self.host.forget_pin(offset);
-        match self.after(fence, Then::HostUnmap(offset))? {
+        match self.after(fence, Continuation::HostUnmap(offset))? {
             Progress::Now => self
                 .host
                 .unpin(&mut self.gpu, offset)

@@ -19,8 +19,8 @@ use crate::attendant::{self, Attendant, on_the_wire, toward};
 use crate::confine;
 use crate::connect::Guest;
 use crate::exchange::Exchange;
+use crate::guest_life::GuestLife;
 use crate::images::ImageStore;
-use crate::life::Life;
 use crate::platform;
 use crate::reconnect::Waiting;
 use crate::session::gpu;
@@ -64,11 +64,11 @@ enum Origin {
     /// A new guest.
     Guest(Box<Guest>),
     /// An earlier location.
-    Elsewhere(Elsewhere),
+    Elsewhere(EarlierHome),
 }
 
 /// The earlier location of a session.
-enum Elsewhere {
+enum EarlierHome {
     /// Another worker, at the other end of a connection.
     Worker(Arrival),
     /// A file of a directory.
@@ -198,7 +198,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
             (Some(connection), reconnect, None)
         }
         Origin::Elsewhere(elsewhere) => {
-            let reconnect = waiting.host_of(Life::Unknown, regions, patience);
+            let reconnect = waiting.host_of(GuestLife::Unknown, regions, patience);
             (None, Some(reconnect), Some(elsewhere))
         }
     };
@@ -300,12 +300,12 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
 /// Receives a session from another worker or from a directory.
 fn receive(
     served: &mut Session,
-    elsewhere: Elsewhere,
+    elsewhere: EarlierHome,
     waiting: &Arc<Waiting>,
     patience: Duration,
 ) -> Result<Box<dyn Receiver>, String> {
     match elsewhere {
-        Elsewhere::Worker(arrival) => {
+        EarlierHome::Worker(arrival) => {
             let route = arrival.route.unwrap_or_default();
             let home = on_the_wire(&route);
             let filled = Destination::new(arrival.link, &home)
@@ -325,7 +325,7 @@ fn receive(
             guide(served, &home, arrival.follows);
             Ok(receiver)
         }
-        Elsewhere::File(file) => {
+        EarlierHome::File(file) => {
             served.read_file(file).map_err(|error| error.to_string())?;
             served
                 .transfer
@@ -439,14 +439,14 @@ fn wait_for_session(
                     follows,
                     route,
                 };
-                let worker = Elsewhere::Worker(arrival);
+                let worker = EarlierHome::Worker(arrival);
                 return Ok(Some(coming(terms, Origin::Elsewhere(worker))));
             }
             ToWorker::Restore { terms } => {
                 let [file] = <[OwnedFd; 1]>::try_from(fds).map_err(|fds| {
                     Stop::Failed(format!("{} descriptors came with the session", fds.len()))
                 })?;
-                let file = Elsewhere::File(file.into());
+                let file = EarlierHome::File(file.into());
                 return Ok(Some(coming(terms, Origin::Elsewhere(file))));
             }
             ToWorker::Own { user } => {

@@ -11,7 +11,7 @@ use paragpu_protocol::table::{ShadowDestroy, ShadowPatch, ShadowRead, ShadowWrit
 use crate::error::{Fault, Outcome};
 use crate::session::Session;
 use crate::session::bypass::Bypass;
-use crate::session::completion::{Progress, Then};
+use crate::session::completion::{Continuation, Progress};
 use crate::session::copy_out::CopySource;
 use crate::session::link::At;
 
@@ -89,7 +89,7 @@ impl Session {
         // Kernels in flight may have the address, so the memory is freed when all
         // earlier work is complete.
         let fence = self.objects.streams.fence(&mut self.gpu)?;
-        match self.after(fence, Then::ShadowDestroy(address))? {
+        match self.after(fence, Continuation::ShadowDestroy(address))? {
             Progress::Now => self
                 .host
                 .drop_shadow(&mut self.gpu, address)

@@ -12,7 +12,7 @@ use crate::session::graph::NodeWork;
 use crate::session::objects::Objects;
 
 /// Maximum number of operations per call.
-const MOST: usize = 256;
+const MAX_OPERATIONS: usize = 256;
 
 impl Objects {
     pub(crate) fn stream_memory(&mut self, gpu: &mut Gpu, call: &StreamMemory<'_>) -> Outcome<()> {
@@ -28,10 +28,10 @@ impl Objects {
             let Ok(wire) = reader.field::<WireOperation>() else {
                 return fail(Status::INVALID_VALUE, "an operation is cut short");
             };
-            if operations.len() == MOST {
+            if operations.len() == MAX_OPERATIONS {
                 return fail(
                     Status::INVALID_VALUE,
-                    format!("more than {MOST} operations"),
+                    format!("more than {MAX_OPERATIONS} operations"),
                 );
             }
             operations.push(operation(&wire)?);

@@ -95,7 +95,7 @@ impl Configuration for Guest {
     const FILE: &'static str = "/etc/paragpu/guest.toml";
     const FRAGMENTS: &'static str = "/etc/paragpu/conf.d";
     const PREFIX: &'static str = "PARAGPU_";
-    const FOREIGN: &'static [&'static str] = &["PARAGPU_HOST_", "PARAGPU_TEST_"];
+    const FOREIGN_PREFIXES: &'static [&'static str] = &["PARAGPU_HOST_", "PARAGPU_TEST_"];
 
     fn check(&self) -> Result<(), (String, String)> {
         if self.communicator == Communicator::Tcp && self.tcp.address.0.is_none() {

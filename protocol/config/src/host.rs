@@ -371,7 +371,7 @@ impl Configuration for Host {
     const FILE: &'static str = "/etc/paragpu/host.toml";
     const FRAGMENTS: &'static str = "/etc/paragpu/host.d";
     const PREFIX: &'static str = "PARAGPU_HOST_";
-    const FOREIGN: &'static [&'static str] = &[];
+    const FOREIGN_PREFIXES: &'static [&'static str] = &[];
 
     fn check(&self) -> Result<(), (String, String)> {
         if let Some(address) = self.tcp.listen.0

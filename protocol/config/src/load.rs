@@ -298,7 +298,9 @@ impl<T: Configuration> Reader<T> {
         let shown = name.to_string_lossy();
         if !shown.starts_with(T::PREFIX)
             || shown == format!("{}CONFIG", T::PREFIX)
-            || T::FOREIGN.iter().any(|prefix| shown.starts_with(prefix))
+            || T::FOREIGN_PREFIXES
+                .iter()
+                .any(|prefix| shown.starts_with(prefix))
         {
             return Ok(());
         }

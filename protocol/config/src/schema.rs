@@ -78,7 +78,7 @@ pub trait Configuration: Declared {
     /// What its environment variables start with.
     const PREFIX: &'static str;
     /// Prefixes of variables that start with [`PREFIX`](Self::PREFIX) but belong to others.
-    const FOREIGN: &'static [&'static str];
+    const FOREIGN_PREFIXES: &'static [&'static str];
     /// The other side, whose keys some write here.
     type Other: Configuration;
 

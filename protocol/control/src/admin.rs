@@ -16,12 +16,12 @@ use crate::worker::{self, Phase};
 
 impl Message for Request {
     // Two paths of the greatest length, and the rest.
-    const MOST: usize = 16 << 10;
+    const MAX_LEN: usize = 16 << 10;
 }
 
 impl Message for Response {
     // A listing of some ten thousand sessions.
-    const MOST: usize = 16 << 20;
+    const MAX_LEN: usize = 16 << 20;
 }
 
 /// A connection to a daemon's control socket, for a client that may wait.

@@ -3,7 +3,7 @@
 //! ```text
 //!  0  u16 magic      0x6770, "pg"
 //!  2  u16 version    [`VERSION`]; a frame of another version is refused
-//!  4  u32 length     bytes of JSON, at most [`Message::MOST`]
+//!  4  u32 length     bytes of JSON, at most [`Message::MAX_LEN`]
 //!  8  JSON
 //! ```
 //!
@@ -27,7 +27,7 @@ const MAGIC: u16 = u16::from_le_bytes(*b"pg");
 /// A value that travels in a frame.
 pub trait Message: Serialize + DeserializeOwned {
     /// Maximum number of bytes of its JSON.
-    const MOST: usize;
+    const MAX_LEN: usize;
 }
 
 /// Why bytes are no message.
@@ -39,7 +39,7 @@ pub enum FrameError {
     /// The peer is of another release.
     #[error("the peer speaks version {0} of the control protocol, this side {VERSION}")]
     Version(u16),
-    /// The length exceeds [`Message::MOST`].
+    /// The length exceeds [`Message::MAX_LEN`].
     #[error("a message of {0} bytes is too long")]
     TooLong(usize),
     /// The packet or stream ends inside a message, or continues behind it.
@@ -63,7 +63,7 @@ pub fn encode<M: Message>(message: &M) -> Result<Vec<u8>, FrameError> {
     serde_json::to_writer(&mut frame, message)?;
     let length = frame.len().saturating_sub(HEADER);
     let stated = u32::try_from(length).map_err(|_| FrameError::TooLong(length))?;
-    if length > M::MOST {
+    if length > M::MAX_LEN {
         return Err(FrameError::TooLong(length));
     }
     if let Some((header, _)) = frame.split_first_chunk_mut::<HEADER>() {
@@ -86,7 +86,7 @@ fn length<M: Message>(header: [u8; HEADER]) -> Result<usize, FrameError> {
         return Err(FrameError::Version(version));
     }
     match usize::try_from(u32::from_le_bytes([l0, l1, l2, l3])) {
-        Ok(length) if length <= M::MOST => Ok(length),
+        Ok(length) if length <= M::MAX_LEN => Ok(length),
         Ok(length) => Err(FrameError::TooLong(length)),
         Err(_) => Err(FrameError::TooLong(usize::MAX)),
     }

@@ -19,7 +19,7 @@ const CODE_CACHE_BYTES: u64 = 256 << 20;
 /// The GPUs that NVIDIA's driver shows a process, in their order.
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 /// Most GPUs of a host.
-const MOST: u32 = 32;
+const MAX_GPUS: u32 = 32;
 
 /// Settings of the software GPU; zero selects its default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -133,7 +133,7 @@ impl Spawn {
 /// if there are not so many. The driver gives its first GPU other addresses
 /// than the rest, and a session's must be the same on each.
 fn with_first(index: u32, configured: Option<&str>) -> String {
-    let all = || (0..MOST).map(|number| number.to_string()).collect();
+    let all = || (0..MAX_GPUS).map(|number| number.to_string()).collect();
     let mut list: Vec<String> = configured.map_or_else(all, |list| {
         list.split(',')
             .map(|entry| entry.trim().to_owned())

@@ -29,7 +29,7 @@ pub const FILE: &str = "session.paragpu";
 /// Bytes of a record's header.
 const HEADER: usize = 24;
 /// Bytes that are hashed on all cores.
-const MUCH: usize = 256 << 10;
+const PARALLEL_HASH: usize = 256 << 10;
 
 macro_rules! kinds {
     ($( $(#[$meta:meta])* $name:ident = $number:literal, $version:literal; )*) => {
@@ -240,7 +240,7 @@ fn checksum(start: &[u8], payload: &[&[u8]]) -> [u8; 16] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(start);
     for part in payload {
-        if part.len() < MUCH {
+        if part.len() < PARALLEL_HASH {
             hasher.update(part);
         } else {
             hasher.update_rayon(part);

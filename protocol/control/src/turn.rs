@@ -33,7 +33,7 @@ pub enum Turn {
 /// A worker's messages about turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub enum Plea {
+pub enum TurnRequest {
     /// A call wants to launch.
     Wanted,
     /// The turn is over, and so is all that was launched in it.
@@ -44,27 +44,27 @@ pub enum Plea {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TimeShare {
-    /// Time in proportion to this, among those that have work; 1 to [`MOST_WEIGHT`].
+    /// Time in proportion to this, among those that have work; 1 to [`MAX_WEIGHT`].
     pub weight: u32,
     /// Most of the time in percent, even of an idle GPU; 100 for all.
     pub cap: u32,
     /// Before those of a lower priority, from the end of the kernel that runs; 0 to
-    /// [`MOST_PRIORITY`].
+    /// [`MAX_PRIORITY`].
     pub priority: u32,
 }
 
 /// The greatest weight.
-pub const MOST_WEIGHT: u32 = 1000;
+pub const MAX_WEIGHT: u32 = 1000;
 /// The greatest priority.
-pub const MOST_PRIORITY: u32 = 7;
+pub const MAX_PRIORITY: u32 = 7;
 
 impl TimeShare {
     /// Whether it is valid.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        (1..=MOST_WEIGHT).contains(&self.weight)
+        (1..=MAX_WEIGHT).contains(&self.weight)
             && (1..=100).contains(&self.cap)
-            && self.priority <= MOST_PRIORITY
+            && self.priority <= MAX_PRIORITY
     }
 }
 

@@ -49,10 +49,10 @@ use serde::{Deserialize, Serialize};
 use crate::counters::Counters;
 use crate::exchange::{Ask, Offer};
 use crate::frame::Message;
-use crate::turn::{Plea, Turn};
+use crate::turn::{Turn, TurnRequest};
 
 /// Maximum number of bytes of a message's JSON: a packet holds it and the header.
-pub const MOST: usize = crate::socket::MAX_PACKET - crate::frame::HEADER;
+pub const MAX_LEN: usize = crate::socket::MAX_PACKET - crate::frame::HEADER;
 
 /// A message of the daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -117,7 +117,7 @@ pub enum ToWorker {
     Migrate(Migrate),
     /// What the worker does by itself once the daemon is gone; `None` for
     /// nothing.
-    Again(Option<Again>),
+    Again(Option<CheckpointSchedule>),
     /// Answers [`FromWorker::Exchange`]; what is taken comes as the one
     /// descriptor.
     Exchanged {
@@ -179,7 +179,7 @@ pub enum FromWorker {
         ask: Ask,
     },
     /// Of its turn on its GPU ([`crate::turn`]).
-    Turn(Plea),
+    Turn(TurnRequest),
     /// The session is over; the worker exits.
     Finished {
         /// As assigned.
@@ -192,11 +192,11 @@ pub enum FromWorker {
 }
 
 impl Message for ToWorker {
-    const MOST: usize = MOST;
+    const MAX_LEN: usize = MAX_LEN;
 }
 
 impl Message for FromWorker {
-    const MOST: usize = MOST;
+    const MAX_LEN: usize = MAX_LEN;
 }
 
 /// The limits of a session.
@@ -313,7 +313,7 @@ pub struct Migrate {
 /// A session's state is written again and again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Again {
+pub struct CheckpointSchedule {
     /// An absolute path.
     pub directory: PathBuf,
     /// Seconds from one state to the next, at least 1.

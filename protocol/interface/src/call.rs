@@ -59,7 +59,7 @@ pub struct Field {
 
 /// The ends of a call that have code of their own; the others are derived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ByHand {
+pub struct Handwritten {
     /// The guest's function.
     pub guest: bool,
     /// The worker's function.
@@ -100,7 +100,7 @@ pub struct Call {
     /// Type of the reply.
     pub reply: Type,
     /// The ends with code of their own.
-    pub by_hand: ByHand,
+    pub by_hand: Handwritten,
 }
 
 /// What may stand in `#[call(…)]` besides class, effect, shape, part and token.
@@ -162,7 +162,7 @@ impl Call {
             flags: BTreeSet::new(),
             fields: Vec::new(),
             reply: syn::parse_quote!(()),
-            by_hand: ByHand {
+            by_hand: Handwritten {
                 guest: by_hand,
                 worker: by_hand,
                 device: by_hand,

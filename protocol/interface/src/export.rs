@@ -58,7 +58,7 @@ pub fn exports<'f>(
     for function in functions {
         if matches!(
             function.serving,
-            Serving::Code | Serving::Crosses | Serving::Through(_)
+            Serving::Code | Serving::Forwarded | Serving::Through(_)
         ) {
             for symbol in &function.symbols {
                 code.extend(export(function, symbol, result, named));
@@ -132,7 +132,7 @@ fn passed(parameter: &Parameter, symbol: &Symbol) -> TokenStream {
 /// The call of the function's own code.
 fn own_code(function: &Function, symbol: &Symbol) -> TokenStream {
     let chapter = identifier(match function.serving {
-        Serving::Crosses => "crossing",
+        Serving::Forwarded => "crossing",
         _ => &function.chapter,
     });
     let body = identifier(&function.name);

@@ -49,9 +49,9 @@ pub enum Serving {
     /// Derived: it is a call of this function by hand, which several functions
     /// share.
     Through(Through),
-    /// By hand, in the same place, under its C name: it returns no result code,
+    /// By hand, in the same place, but exported under its own C name: it returns no result code,
     /// or compiled code calls it while the program starts.
-    ByHand,
+    UnderCName,
     /// It is a call of this function of the driver with these arguments; with
     /// the flag a context is made current before.
     Direct {
@@ -67,7 +67,7 @@ pub enum Serving {
     /// Not served, for this reason: a guest may not do it.
     Denied(String),
     /// Derived: the call of this function crosses, and its reply is written.
-    Crosses,
+    Forwarded,
     /// In NVML: the host answers the question of this number, whose arguments
     /// are below these limits.
     Figure {
@@ -214,7 +214,7 @@ impl Function {
                 "refused" => function.serving = Serving::Refused(attribute::text(inside)?),
                 "denied" => function.serving = Serving::Denied(attribute::text(inside)?),
                 "figure" => function.serving = figure(inside)?,
-                "by_hand" => function.serving = Serving::ByHand,
+                "by_hand" => function.serving = Serving::UnderCName,
                 "through" => function.serving = through(inside)?,
                 "direct" => function.serving = direct(inside, true)?,
                 "direct_without_context" => function.serving = direct(inside, false)?,
@@ -235,7 +235,7 @@ impl Function {
             let call = Call::of_function(&function, inside)?;
             function.host |= call.is_native();
             if !call.by_hand.guest {
-                function.serving = Serving::Crosses;
+                function.serving = Serving::Forwarded;
             }
             function.call = Some(call);
         }

@@ -21,7 +21,7 @@ mod table;
 mod wire;
 
 pub use boundary::boundary;
-pub use call::{ByHand, Call, Class, Effect, Field, Shape};
+pub use call::{Call, Class, Effect, Field, Handwritten, Shape};
 pub use chapter::{Chapter, Error, Library};
 pub use crossing::crossings;
 pub use export::{c_type, direct, exports, stubs};

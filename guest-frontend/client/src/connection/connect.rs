@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Connection, Error as TravelError, Polling, Wait};
 use paragpu_communicator_ring::{pci, shm};
-use paragpu_communicator_secure::{Credentials, Error as SecureError, Files, Handshake, Wear};
+use paragpu_communicator_secure::{
+    Credentials, Error as SecureError, Files, Handshake, KeyLifetime,
+};
 use paragpu_communicator_stream as stream;
-use paragpu_communicator_stream::secured::Unmet;
+use paragpu_communicator_stream::secured::ConnectError;
 use paragpu_config::guest::{Guest, Tcp, Vsock};
 use paragpu_config::{Communicator, Setting as _, Spin};
 use paragpu_protocol::codec::{DecodeError, Reader, decode_all, encode_all};
@@ -336,7 +338,7 @@ impl Attempt<'_> {
             key: &tcp.key,
             key_shared: tcp.key_shared,
         };
-        let credentials = Credentials::load(files, Wear::Replaceable)?;
+        let credentials = Credentials::load(files, KeyLifetime::Replaceable)?;
         let name = host_name(tcp);
         let untrusted = |reason: String| Error::Untrusted {
             name: name.to_owned(),
@@ -349,9 +351,11 @@ impl Attempt<'_> {
         let met =
             stream::secured::exchange(&socket, Handshake::new(client), kind, &hello, deadline);
         let (header, payload, secured) = met.map_err(|unmet| match unmet {
-            Unmet::Secure(SecureError::Plain | SecureError::Ended) => Error::NoTls(name.to_owned()),
-            Unmet::Secure(error) => untrusted(error.to_string()),
-            Unmet::Lost(error) => error.into(),
+            ConnectError::Secure(SecureError::Plain | SecureError::Ended) => {
+                Error::NoTls(name.to_owned())
+            }
+            ConnectError::Secure(error) => untrusted(error.to_string()),
+            ConnectError::Lost(error) => error.into(),
         })?;
         let welcome = answer(header.kind, &payload)?;
         let connection = stream::over_secured(socket, self.options(), secured)?;

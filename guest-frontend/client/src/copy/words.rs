@@ -14,7 +14,7 @@ use crate::objects::graph::{MemoryWork, Work};
 use crate::objects::stream::Stream;
 
 /// Most operations in one call, as in CUDA.
-const MOST: usize = 256;
+const MAX_OPERATIONS: usize = 256;
 /// CUstreamBatchMemOpType: waits, writes, barrier.
 const WAITS: [u32; 2] = [1, 4];
 const WRITES: [u32; 2] = [2, 5];
@@ -76,7 +76,7 @@ impl Copies {
         given: Vec<[u64; 6]>,
         stream: &Stream,
     ) -> Result<()> {
-        if operations.is_empty() || operations.len() > MOST {
+        if operations.is_empty() || operations.len() > MAX_OPERATIONS {
             return Err(Status::INVALID_VALUE);
         }
         operations.iter().try_for_each(check)?;

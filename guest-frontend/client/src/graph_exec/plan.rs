@@ -15,7 +15,7 @@ use crate::objects::graph::{Flat, NodeName, Work};
 use crate::objects::graph_memory::GraphMemory;
 use crate::user_object::HeldReferences;
 
-use super::Wired;
+use super::WireNode;
 use super::nodes::conditional_call;
 
 /// An executable graph.
@@ -121,7 +121,7 @@ impl Plan {
 
     /// Says of conditional nodes which nodes are their bodies. `begins` has the
     /// first node of each flat node, and the number of all.
-    pub(super) fn place_bodies(&mut self, begins: &[u32], nodes: &mut [Wired]) -> Result<()> {
+    pub(super) fn place_bodies(&mut self, begins: &[u32], nodes: &mut [WireNode]) -> Result<()> {
         let begin = |flat: usize| begins.get(flat).copied().ok_or(Status::UNKNOWN);
         for (index, (flat, step)) in self.flat.iter().zip(&mut self.steps).enumerate() {
             let Work::Conditional(conditional) = &flat.work else {

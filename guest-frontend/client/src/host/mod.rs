@@ -25,7 +25,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::connection::{Content, Link};
 use crate::error::Result;
-use crate::kept::Kept;
+use crate::freed_blocks::FreedBlocks;
 use crate::ranges::Ranges;
 use crate::shadow::{Region, Shadows};
 use crate::staging::Staging;
@@ -63,7 +63,7 @@ pub struct HostMemory {
     shadow_space: Arc<Mutex<Ranges>>,
     pinned: RwLock<BTreeMap<u64, Pinned>>,
     /// Memory of pools that was freed and is still pinned.
-    kept: Mutex<Kept>,
+    kept: Mutex<FreedBlocks>,
 }
 
 /// The pinned memory from an address.

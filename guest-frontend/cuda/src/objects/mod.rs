@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     fn pool() -> Object {
-        Object::Pool(Pool::new(pool::Place::Device(0), 0))
+        Object::Pool(Pool::new(pool::PoolLocation::Device(0), 0))
     }
 
     #[test]

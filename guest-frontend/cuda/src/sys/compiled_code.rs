@@ -17,7 +17,7 @@ use super::to_malloc;
 use crate::compile_cache::{CompileCache, Key, key};
 
 /// Maximum number of bytes of code that is kept.
-const MOST_CODE: usize = 256 << 20;
+const MAX_CODE: usize = 256 << 20;
 
 /// The compiled code, which callers see by address.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ fn cache() -> Option<&'static CompileCache> {
 /// # Safety
 /// `name` is null or a text that ends.
 unsafe fn compiler<'a>(name: *const c_char) -> &'a [u8] {
-    const MOST: usize = 64;
+    const MAX_NAME: usize = 64;
     const PAGE: usize = 4096;
     if name.is_null() {
         return &[];
@@ -42,7 +42,7 @@ unsafe fn compiler<'a>(name: *const c_char) -> &'a [u8] {
     let first = unsafe { CStr::from_ptr(name) }.to_bytes_with_nul();
     let rest = name.wrapping_add(first.len());
     // No byte of another page than that of the text's end is read.
-    let readable = (PAGE - (rest.addr() - 1) % PAGE - 1).min(MOST);
+    let readable = (PAGE - (rest.addr() - 1) % PAGE - 1).min(MAX_NAME);
     // SAFETY: on a page that is mapped, since the text ends on it.
     let behind = unsafe { std::slice::from_raw_parts(rest.cast::<u8>(), readable) };
     let length = behind.iter().position(|byte| *byte == 0).unwrap_or(0);
@@ -132,7 +132,7 @@ pub(super) unsafe extern "C" fn put(
     guard_before_init(TABLE_FUNCTION, || {
         // SAFETY: as the caller promises.
         let handle = unsafe { handle.as_ref() }.ok_or(Status::INVALID_HANDLE)?;
-        if code.is_null() || size > MOST_CODE {
+        if code.is_null() || size > MAX_CODE {
             return Err(Status::INVALID_VALUE);
         }
         if let Some(cache) = cache() {

@@ -32,13 +32,13 @@ struct Side {
 }
 
 /// A side whose handles were looked up.
-enum Looked {
+enum ResolvedEnd {
     Device(u64),
     Host(*mut c_void),
     Array(Arc<ArrayLevel>),
 }
 
-impl Looked {
+impl ResolvedEnd {
     /// 0 where it is an array.
     fn address(&self) -> u64 {
         match self {
@@ -50,28 +50,32 @@ impl Looked {
 }
 
 impl Side {
-    fn look(&self) -> Result<Looked> {
+    fn look(&self) -> Result<ResolvedEnd> {
         Ok(match self.kind.cast_signed() {
             CU_MEMORYTYPE_HOST if is_device_only(self.host.addr() as u64) => {
-                Looked::Device(self.host.addr() as u64)
+                ResolvedEnd::Device(self.host.addr() as u64)
             }
-            CU_MEMORYTYPE_HOST if !self.host.is_null() => Looked::Host(self.host),
-            CU_MEMORYTYPE_DEVICE if self.device != 0 => Looked::Device(self.device),
+            CU_MEMORYTYPE_HOST if !self.host.is_null() => ResolvedEnd::Host(self.host),
+            CU_MEMORYTYPE_DEVICE if self.device != 0 => ResolvedEnd::Device(self.device),
             CU_MEMORYTYPE_UNIFIED if self.device != 0 => {
                 if copy::is_host(self.device)? {
-                    Looked::Host(copy::pointer(self.device))
+                    ResolvedEnd::Host(copy::pointer(self.device))
                 } else {
-                    Looked::Device(self.device)
+                    ResolvedEnd::Device(self.device)
                 }
             }
             CU_MEMORYTYPE_ARRAY => {
-                Looked::Array(Arc::clone(&array::inner(&array::find(self.array)?)?.object))
+                ResolvedEnd::Array(Arc::clone(&array::inner(&array::find(self.array)?)?.object))
             }
             _ => return Err(Status::INVALID_VALUE),
         })
     }
 
-    fn end<'a>(&self, looked: &'a Looked, [width, height, _]: [usize; 3]) -> Result<RectEnd<'a>> {
+    fn end<'a>(
+        &self,
+        looked: &'a ResolvedEnd,
+        [width, height, _]: [usize; 3],
+    ) -> Result<RectEnd<'a>> {
         let [x, y, z] = self.origin;
         // A pitch or height of 0 means rows or slices without gaps.
         let pitch = if self.pitch == 0 { width } else { self.pitch };
@@ -83,19 +87,19 @@ impl Side {
             .and_then(|bytes| bytes.checked_add(x))
             .ok_or(Status::INVALID_VALUE)?;
         Ok(match looked {
-            Looked::Device(address) => RectEnd::Device {
+            ResolvedEnd::Device(address) => RectEnd::Device {
                 address: address
                     .checked_add(offset as u64)
                     .ok_or(Status::INVALID_VALUE)?,
                 pitch: pitch as u64,
                 rows: rows as u64,
             },
-            Looked::Host(address) => RectEnd::Host {
+            ResolvedEnd::Host(address) => RectEnd::Host {
                 address: address.wrapping_byte_add(offset),
                 pitch: pitch as u64,
                 rows: rows as u64,
             },
-            Looked::Array(array) => RectEnd::Array {
+            ResolvedEnd::Array(array) => RectEnd::Array {
                 array,
                 origin: [x as u64, y as u64, z as u64],
             },

@@ -34,7 +34,7 @@ const IDS: [(&str, Id); 5] = [
     id("da9151d3-3ae6-cc41-a5c0-4f26d533e328"),
 ];
 /// Number of entries of the largest table, including 0.
-const MOST: usize = 64;
+const MAX_ENTRIES: usize = 64;
 
 /// A function of a table.
 #[repr(transparent)]
@@ -126,8 +126,8 @@ pub(super) fn find(id: &Id) -> Option<*const c_void> {
 /// A function that is not served.
 extern "C" fn unserved<const TABLE: usize, const NUMBER: usize>() -> CUresult {
     // One for all instances of this function.
-    static SAID: [[AtomicBool; MOST]; IDS.len()] =
-        [const { [const { AtomicBool::new(false) }; MOST] }; IDS.len()];
+    static SAID: [[AtomicBool; MAX_ENTRIES]; IDS.len()] =
+        [const { [const { AtomicBool::new(false) }; MAX_ENTRIES] }; IDS.len()];
     guard_before_init(TABLE_FUNCTION, || {
         let name = IDS.get(TABLE).map_or("", |(name, _)| name);
         let said = SAID.get(TABLE).and_then(|said| said.get(NUMBER));

@@ -12,7 +12,7 @@ use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
 use super::boundary::{Out, Text};
-use super::image::{FATBINARY, MOST, Options, is_binary};
+use super::image::{FATBINARY, MAX_SIZE, Options, is_binary};
 use super::linking::{Input, Linking};
 use super::module::read_file;
 use super::{Result, present, put, put_if};
@@ -53,7 +53,7 @@ unsafe fn add(
         return Err(Status::INVALID_HANDLE);
     };
     let kind = u32::try_from(kind).map_err(|_| Status::INVALID_VALUE)?;
-    if kind > LAST || image.is_empty() || image.len() > MOST {
+    if kind > LAST || image.is_empty() || image.len() > MAX_SIZE {
         return Err(Status::INVALID_VALUE);
     }
     if kind == PTX {
@@ -121,7 +121,7 @@ pub(crate) unsafe fn cuLinkAddData(
     values: *mut *mut c_void,
 ) -> Result {
     present(data)?;
-    if size > MOST {
+    if size > MAX_SIZE {
         return Err(Status::OUT_OF_MEMORY);
     }
     // The name is only for messages.

@@ -65,7 +65,7 @@ pub unsafe fn load_image<'a>(
         Err(status) => {
             let detail = paragpu_client::take_detail();
             if status == Status::NO_BINARY_FOR_GPU {
-                paragpu_client::explain(status, &detail);
+                paragpu_client::report_once(status, &detail);
             }
             // SAFETY: the caller upholds the contract of `Options::tell`.
             unsafe { options.tell("", &detail) };

@@ -13,7 +13,7 @@ use super::{Result, device, present};
 use crate::current;
 
 /// Maximum number of dimensions.
-const MOST: u32 = 5;
+const MAX_DIMENSIONS: u32 = 5;
 /// Alignment of a tensor map in bytes.
 const ALIGNMENT: usize = 64;
 /// [`TensorBox::kind`].
@@ -46,7 +46,7 @@ unsafe fn tensor(
     strides: *const u64,
     steps: *const u32,
 ) -> Result<Tensor> {
-    if rank == 0 || rank > MOST {
+    if rank == 0 || rank > MAX_DIMENSIONS {
         return Err(Status::INVALID_VALUE);
     }
     let count = rank as usize;

@@ -12,7 +12,7 @@ use std::ptr;
 
 /// When a copy runs, and whether the caller waits for it.
 #[derive(Clone, Copy)]
-pub enum When {
+pub enum Timing {
     /// By the driver's synchronous function, on the legacy default stream.
     Now,
     /// On the thread's own default stream, waited for.
@@ -22,11 +22,11 @@ pub enum When {
 }
 
 /// When a synchronous function copies, by its default stream.
-pub fn now(stream: CUstream) -> When {
+pub fn now(stream: CUstream) -> Timing {
     if stream.is_null() {
-        When::Now
+        Timing::Now
     } else {
-        When::NowOn(stream)
+        Timing::NowOn(stream)
     }
 }
 
@@ -88,7 +88,7 @@ pub(crate) unsafe fn cudaMemcpyAsync(
     stream: CUstream,
 ) -> Result {
     // SAFETY: the caller promises what `linear` asks for.
-    unsafe { linear(context()?, to, from, size, kind, When::Later(stream)) }
+    unsafe { linear(context()?, to, from, size, kind, Timing::Later(stream)) }
 }
 
 /// # Safety
@@ -190,7 +190,7 @@ pub(crate) unsafe fn cudaMemcpy2DAsync(
             width,
             height,
             (kind, allowed),
-            When::Later(stream),
+            Timing::Later(stream),
         )
     }
 }
@@ -252,7 +252,7 @@ pub(crate) unsafe fn cudaMemcpy2DToArrayAsync(
             width,
             height,
             (kind, allowed),
-            When::Later(stream),
+            Timing::Later(stream),
         )
     }
 }
@@ -308,7 +308,7 @@ pub(crate) unsafe fn cudaMemcpy2DFromArrayAsync(
             width,
             height,
             (kind, allowed),
-            When::Later(stream),
+            Timing::Later(stream),
         )
     }
 }
@@ -356,7 +356,7 @@ pub unsafe fn linear(
     from: *const c_void,
     size: usize,
     kind: c_int,
-    when: When,
+    when: Timing,
 ) -> Result {
     if size == 0 {
         return Ok(());
@@ -364,7 +364,7 @@ pub unsafe fn linear(
     direction(kind, ANY)?;
     let driver = runtime.driver;
     let stream = match when {
-        When::Now => {
+        Timing::Now => {
             return match kind {
                 // SAFETY: `cuMemcpyHtoD_v2` asks for what the caller promises.
                 abi::cudaMemcpyHostToDevice => unsafe {
@@ -382,7 +382,7 @@ pub unsafe fn linear(
                 _ => unsafe { driver.cuMemcpy(device(to), device(from), size) },
             };
         }
-        When::NowOn(stream) | When::Later(stream) => stream,
+        Timing::NowOn(stream) | Timing::Later(stream) => stream,
     };
     match kind {
         // SAFETY: `cuMemcpyHtoDAsync_v2` asks for what the caller promises.
@@ -409,9 +409,9 @@ pub unsafe fn linear(
 ///
 /// # Safety
 /// The stream of `when` is live.
-pub unsafe fn finish(runtime: &Runtime, kind: c_int, when: When) -> Result {
+pub unsafe fn finish(runtime: &Runtime, kind: c_int, when: Timing) -> Result {
     match when {
-        When::NowOn(stream) if kind != abi::cudaMemcpyDeviceToDevice => {
+        Timing::NowOn(stream) if kind != abi::cudaMemcpyDeviceToDevice => {
             // SAFETY: `cuStreamSynchronize` asks for what the caller promises.
             unsafe { runtime.driver.cuStreamSynchronize(stream) }
         }
@@ -481,7 +481,7 @@ pub unsafe fn rows(
     width: usize,
     height: usize,
     (kind, allowed): (c_int, &[c_int]),
-    when: When,
+    when: Timing,
 ) -> Result {
     if width == 0 || height == 0 {
         return Ok(());
@@ -520,8 +520,8 @@ pub unsafe fn rows(
     };
     match when {
         // SAFETY: `cuMemcpy2DUnaligned_v2` asks for what the caller promises.
-        When::Now => unsafe { runtime.driver.cuMemcpy2DUnaligned_v2(&copy) },
-        When::NowOn(stream) | When::Later(stream) => {
+        Timing::Now => unsafe { runtime.driver.cuMemcpy2DUnaligned_v2(&copy) },
+        Timing::NowOn(stream) | Timing::Later(stream) => {
             // SAFETY: `cuMemcpy2DAsync_v2` asks for what the caller promises. The caller promises what `finish` asks for.
             unsafe {
                 runtime.driver.cuMemcpy2DAsync_v2(&copy, stream)?;

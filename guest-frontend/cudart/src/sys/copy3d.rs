@@ -3,7 +3,7 @@
 
 use super::array::{descriptor, element_bytes};
 use super::copy::{
-    ANY, CopyEnd, FROM_DEVICE, ON_DEVICE, TO_DEVICE, When, direction, finish, memory_types, now,
+    ANY, CopyEnd, FROM_DEVICE, ON_DEVICE, TO_DEVICE, Timing, direction, finish, memory_types, now,
     rows,
 };
 use super::memory::device;
@@ -36,7 +36,7 @@ pub(crate) unsafe fn cudaMemcpy3DAsync(
 ) -> Result {
     present(parameters)?;
     // SAFETY: the caller promises what `volume` asks for.
-    unsafe { volume(context()?, &*parameters, When::Later(stream)) }
+    unsafe { volume(context()?, &*parameters, Timing::Later(stream)) }
 }
 
 /// # Safety
@@ -125,7 +125,7 @@ pub(crate) unsafe fn cudaMemcpyToArrayAsync(
             from,
             size,
             (kind, TO_DEVICE),
-            When::Later(stream),
+            Timing::Later(stream),
         )
     }
 }
@@ -171,7 +171,7 @@ pub(crate) unsafe fn cudaMemcpyFromArrayAsync(
             LinearEnd::Array(from, x, y),
             size,
             (kind, FROM_DEVICE),
-            When::Later(stream),
+            Timing::Later(stream),
         )
     }
 }
@@ -207,7 +207,7 @@ fn is_empty(extent: &cudaExtent) -> bool {
 /// # Safety
 /// Arrays and memory of `parameters` are there until the copy is complete
 /// (cudaMemcpy3D); the stream of `when` is live.
-unsafe fn volume(runtime: &Runtime, parameters: &cudaMemcpy3DParms, when: When) -> Result {
+unsafe fn volume(runtime: &Runtime, parameters: &cudaMemcpy3DParms, when: Timing) -> Result {
     if is_empty(&parameters.extent) {
         return Ok(());
     }
@@ -215,8 +215,8 @@ unsafe fn volume(runtime: &Runtime, parameters: &cudaMemcpy3DParms, when: When) 
     let copy = unsafe { driver_copy(runtime, parameters) }?;
     match when {
         // SAFETY: `cuMemcpy3D_v2` asks for what the caller promises.
-        When::Now => unsafe { runtime.driver.cuMemcpy3D_v2(&copy) },
-        When::NowOn(stream) | When::Later(stream) => {
+        Timing::Now => unsafe { runtime.driver.cuMemcpy3D_v2(&copy) },
+        Timing::NowOn(stream) | Timing::Later(stream) => {
             // SAFETY: `cuMemcpy3DAsync_v2` asks for what the caller promises. The caller promises what `finish` asks for.
             unsafe {
                 runtime.driver.cuMemcpy3DAsync_v2(&copy, stream)?;
@@ -429,7 +429,7 @@ unsafe fn run(
     from: LinearEnd,
     size: usize,
     kind: (c_int, &[c_int]),
-    when: When,
+    when: Timing,
 ) -> Result {
     if size == 0 {
         return Ok(());

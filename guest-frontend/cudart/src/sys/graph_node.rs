@@ -180,7 +180,7 @@ pub(crate) unsafe fn cudaGraphAddMemcpyNode1D(
     kind: c_int,
 ) -> Result {
     // SAFETY: the caller promises what `line` asks for.
-    let copy = unsafe { line(context()?, to, from, size, kind) }?;
+    let copy = unsafe { linear(context()?, to, from, size, kind) }?;
     // SAFETY: the caller promises what `add_copy` asks for.
     unsafe { add_copy(node, graph, after, count, &copy) }
 }
@@ -248,7 +248,7 @@ pub(crate) unsafe fn cudaGraphMemcpyNodeSetParams1D(
 ) -> Result {
     let runtime = context()?;
     // SAFETY: the caller promises what `line` asks for.
-    let copy = unsafe { line(runtime, to, from, size, kind) }?;
+    let copy = unsafe { linear(runtime, to, from, size, kind) }?;
     // SAFETY: `cuGraphMemcpyNodeSetParams` asks for what the caller promises.
     unsafe { runtime.driver.cuGraphMemcpyNodeSetParams(node, &copy) }
 }
@@ -312,7 +312,7 @@ pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParams1D(
     kind: c_int,
 ) -> Result {
     // SAFETY: the caller promises what `line` asks for.
-    let copy = unsafe { line(context()?, to, from, size, kind) }?;
+    let copy = unsafe { linear(context()?, to, from, size, kind) }?;
     // SAFETY: the caller promises what `set_copy` asks for.
     unsafe { set_copy(executable, node, &copy) }
 }
@@ -636,7 +636,7 @@ pub unsafe fn kernel_parameters(
 /// # Safety
 /// `to` and `from` have `size` bytes, on the side that `kind` says, whenever
 /// the node runs.
-unsafe fn line(
+unsafe fn linear(
     runtime: &Runtime,
     to: *mut c_void,
     from: *const c_void,
@@ -686,7 +686,7 @@ unsafe fn to_symbol(
     let to = unsafe { part(runtime, symbol, size, offset) }?;
     direction(kind, TO_DEVICE)?;
     // SAFETY: the caller promises what `line` asks for.
-    unsafe { line(runtime, to, from, size, kind) }
+    unsafe { linear(runtime, to, from, size, kind) }
 }
 
 /// A copy from a variable.
@@ -706,7 +706,7 @@ unsafe fn from_symbol(
     let from = unsafe { part(runtime, symbol, size, offset) }?;
     direction(kind, FROM_DEVICE)?;
     // SAFETY: the caller promises what `line` asks for.
-    unsafe { line(runtime, to, from, size, kind) }
+    unsafe { linear(runtime, to, from, size, kind) }
 }
 
 /// Adds a copy node.

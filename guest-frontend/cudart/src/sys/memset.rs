@@ -69,9 +69,9 @@ pub(crate) unsafe fn cudaMemset2D(
     stream: CUstream,
 ) -> Result {
     let when = if stream.is_null() {
-        When::Now
+        Timing::Now
     } else {
-        When::On(stream)
+        Timing::On(stream)
     };
     // SAFETY: the caller promises what `rows` asks for.
     unsafe { rows(device(address), pitch, value, width, height, when) }
@@ -95,7 +95,7 @@ pub(crate) unsafe fn cudaMemset2DAsync(
             value,
             width,
             height,
-            When::On(stream),
+            Timing::On(stream),
         )
     }
 }
@@ -109,9 +109,9 @@ pub(crate) unsafe fn cudaMemset3D(
     stream: CUstream,
 ) -> Result {
     let when = if stream.is_null() {
-        When::Now
+        Timing::Now
     } else {
-        When::On(stream)
+        Timing::On(stream)
     };
     // SAFETY: the caller promises what `slices` asks for.
     unsafe { slices(&place, value, &extent, when) }
@@ -126,12 +126,12 @@ pub(crate) unsafe fn cudaMemset3DAsync(
     stream: CUstream,
 ) -> Result {
     // SAFETY: the caller promises what `slices` asks for.
-    unsafe { slices(&place, value, &extent, When::On(stream)) }
+    unsafe { slices(&place, value, &extent, Timing::On(stream)) }
 }
 
 /// By the driver's synchronous function, or on a stream.
 #[derive(Clone, Copy)]
-enum When {
+enum Timing {
     Now,
     On(CUstream),
 }
@@ -152,7 +152,7 @@ unsafe fn rows(
     value: c_int,
     width: usize,
     height: usize,
-    when: When,
+    when: Timing,
 ) -> Result {
     let driver = context()?.driver;
     if width == 0 || height == 0 {
@@ -164,8 +164,10 @@ unsafe fn rows(
     let pitch = pitch.max(width);
     match when {
         // SAFETY: `cuMemsetD2D8_v2` asks for what the caller promises.
-        When::Now => unsafe { driver.cuMemsetD2D8_v2(address, pitch, byte(value), width, height) },
-        When::On(stream) => {
+        Timing::Now => unsafe {
+            driver.cuMemsetD2D8_v2(address, pitch, byte(value), width, height)
+        },
+        Timing::On(stream) => {
             // SAFETY: `cuMemsetD2D8Async` asks for what the caller promises.
             unsafe { driver.cuMemsetD2D8Async(address, pitch, byte(value), width, height, stream) }
         }
@@ -186,7 +188,12 @@ fn height_of(place: &cudaPitchedPtr, extent: &cudaExtent) -> usize {
 /// # Safety
 /// `place` is device memory of `extent` (cudaMemset3D); the stream of `when` is
 /// live.
-unsafe fn slices(place: &cudaPitchedPtr, value: c_int, extent: &cudaExtent, when: When) -> Result {
+unsafe fn slices(
+    place: &cudaPitchedPtr,
+    value: c_int,
+    extent: &cudaExtent,
+    when: Timing,
+) -> Result {
     let invalid = || fail(abi::cudaErrorInvalidValue);
     let slice = height_of(place, extent);
     let start = device(place.ptr);

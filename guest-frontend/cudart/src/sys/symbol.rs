@@ -1,6 +1,6 @@
 //! Variables of device code (CUDA Runtime API, chapter "Memory Management").
 
-use super::copy::{FROM_DEVICE, TO_DEVICE, When, direction, linear};
+use super::copy::{FROM_DEVICE, TO_DEVICE, Timing, direction, linear};
 use super::memory::pointer;
 use super::registry::{self, Global};
 use super::runtime::{Runtime, context};
@@ -36,7 +36,7 @@ pub(super) unsafe fn copy_to(
     from: *const c_void,
     (size, offset): (usize, usize),
     kind: c_int,
-    when: When,
+    when: Timing,
 ) -> Result {
     if size == 0 {
         return Ok(());
@@ -59,7 +59,7 @@ pub(super) unsafe fn copy_from(
     symbol: *const c_void,
     (size, offset): (usize, usize),
     kind: c_int,
-    when: When,
+    when: Timing,
 ) -> Result {
     if size == 0 {
         return Ok(());

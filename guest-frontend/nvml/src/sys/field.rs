@@ -11,7 +11,7 @@ use crate::code::{Code, Result};
 const WORD: c_uint = 1;
 const LONG: c_uint = 3;
 /// Most fields of one call: NVML has fewer.
-const MOST: usize = 1024;
+const MAX_FIELDS: usize = 1024;
 
 /// A field: its number, the type of its value, the figure, the figure's
 /// arguments with what they are below, and which of its numbers it is.
@@ -111,7 +111,7 @@ pub(crate) unsafe fn nvmlDeviceGetFieldValues(
     let ordinal = device(handle)?;
     present(values)?;
     let count = usize::try_from(count).ok();
-    let count = count.filter(|count| (1..=MOST).contains(count));
+    let count = count.filter(|count| (1..=MAX_FIELDS).contains(count));
     for index in 0..count.ok_or(Code::INVALID_ARGUMENT)? {
         // SAFETY: the program passes `count` entries.
         let place = unsafe { values.add(index) };

@@ -117,30 +117,30 @@ fn ask_text(ordinal: u32, figure: u32) -> Result<String> {
 }
 
 /// Something made of an answer's numbers.
-trait Scatter {
+trait FromFigures {
     /// From the numbers at the start of `values`.
     fn scatter(values: &[u64]) -> Self;
 }
 
-impl Scatter for c_uint {
+impl FromFigures for c_uint {
     fn scatter(values: &[u64]) -> Self {
         values.first().map_or(0, |value| *value as Self)
     }
 }
 
-impl Scatter for c_int {
+impl FromFigures for c_int {
     fn scatter(values: &[u64]) -> Self {
         values.first().map_or(0, |value| *value as Self)
     }
 }
 
-impl Scatter for c_ulonglong {
+impl FromFigures for c_ulonglong {
     fn scatter(values: &[u64]) -> Self {
         values.first().copied().unwrap_or(0)
     }
 }
 
-impl<T: Scatter + Copy, const N: usize> Scatter for [T; N] {
+impl<T: FromFigures + Copy, const N: usize> FromFigures for [T; N] {
     fn scatter(values: &[u64]) -> Self {
         std::array::from_fn(|place| T::scatter(values.get(place..).unwrap_or_default()))
     }
@@ -150,7 +150,7 @@ impl<T: Scatter + Copy, const N: usize> Scatter for [T; N] {
 ///
 /// # Safety
 /// `place` is null, or writable and aligned for a `T`.
-unsafe fn scatter<T: Scatter>(place: *mut T, answer: &Answer, from: usize) -> Result {
+unsafe fn scatter<T: FromFigures>(place: *mut T, answer: &Answer, from: usize) -> Result {
     let values = answer.values.get(from..).unwrap_or_default();
     // SAFETY: the caller's promise.
     unsafe { put(place, T::scatter(values)) }

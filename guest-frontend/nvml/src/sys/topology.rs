@@ -59,13 +59,13 @@ fn set_of(members: &[usize], words: usize) -> Vec<c_ulong> {
 /// `place` is null or writable for `words` words.
 unsafe fn put_set(place: *mut c_ulong, words: c_uint, kind: &str) -> Result {
     /// No machine has more.
-    const MOST: usize = 1 << 16;
+    const MAX_WORDS: usize = 1 << 16;
     present(place)?;
     let room = words as usize;
     if room == 0 {
         return Err(Code::INVALID_ARGUMENT);
     }
-    for (index, word) in set_of(&online(kind), room.min(MOST))
+    for (index, word) in set_of(&online(kind), room.min(MAX_WORDS))
         .into_iter()
         .enumerate()
     {

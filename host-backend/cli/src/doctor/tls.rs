@@ -2,14 +2,14 @@
 
 use std::time::{Duration, SystemTime};
 
-use paragpu_communicator_secure::{Credentials, Described, Files, Wear, describe};
+use paragpu_communicator_secure::{Credentials, Described, Files, KeyLifetime, describe};
 use paragpu_config::guest::Guest;
 use paragpu_config::host::Host;
 
 use super::report::{Report, State};
 
 /// Before a certificate ends, so long is enough to make another.
-const SOON: Duration = Duration::from_secs(14 * 24 * 60 * 60);
+const EXPIRY_WARNING: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
 /// What guests at `tcp.listen` are shown, and daemons of other hosts.
 pub(super) fn of_host(report: &mut Report, host: &Host) {
@@ -123,7 +123,7 @@ fn usable(
     what: &str,
     files: Files<'_>,
 ) -> Option<Described> {
-    if let Err(error) = Credentials::load(files, Wear::Replaceable) {
+    if let Err(error) = Credentials::load(files, KeyLifetime::Replaceable) {
         report
             .add(side, what, State::Bad, error.to_string())
             .advise("`paragpu certificate` makes these files; see `paragpu help certificate`");
@@ -146,7 +146,7 @@ fn usable(
         report
             .add(side, what, State::Bad, format!("{path} has expired"))
             .advise("make another, and send paragpud SIGHUP on a host");
-    } else if left < SOON.as_secs() {
+    } else if left < EXPIRY_WARNING.as_secs() {
         let detail = format!("{path} expires in {} hours", left / 3600);
         report.add(side, what, State::Warning, detail);
     }

@@ -47,7 +47,7 @@ impl Broker {
             Err(error) => return self.pause_accepting(&error),
         };
         let own = own_address(&socket).or(at).unwrap_or(from);
-        match self.travel.links.accept(socket, from, tls) {
+        match self.operations.links.accept(socket, from, tls) {
             Ok(socket) => {
                 let peer = Peer::Host { from, at: own };
                 self.greet(Guest::new(socket, peer));
@@ -520,7 +520,7 @@ impl Broker {
         }
         worker.state = State::Serving(session);
         // The session may be back.
-        self.travel.departed.remove(&token);
+        self.operations.departed.remove(&token);
         tracing::info!(
             session,
             worker = worker.pid,

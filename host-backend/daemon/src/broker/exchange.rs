@@ -52,11 +52,11 @@ impl Broker {
             Ask::Take(token) => {
                 // Those that arrive take from those that arrive with them, even if what
                 // these leave behind is offered here under the same name.
-                let (sessions, travel) = (&self.sessions, &self.travel);
+                let (sessions, operations) = (&self.sessions, &self.operations);
                 let same = |other| sessions.get(&other).is_some_and(|it| it.arrives == arrives);
                 let there = |other| {
                     let key = sessions.get(&other).map_or(0, |it| it.worker);
-                    !arrives || !travel.is_leaving(key)
+                    !arrives || !operations.is_leaving(key)
                 };
                 let found = offers
                     .find(&token, same)

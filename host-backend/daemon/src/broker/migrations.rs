@@ -14,7 +14,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::migration::{Departed, Member, Migration, Stage};
 use super::order::{Kind, Ordered, Outcome};
-use super::{Broker, Travel};
+use super::{Broker, Operations};
 use crate::handshake::Guest;
 use crate::link::Destination;
 use crate::listener::Peer;
@@ -26,7 +26,7 @@ const RELOCATES: Duration = Duration::from_secs(60);
 const SENT_ON: Duration = Duration::from_secs(600);
 
 /// The destination and options of an order.
-struct Goal {
+struct MoveOptions {
     place: Destination,
     local: bool,
     wanted: u32,
@@ -35,7 +35,7 @@ struct Goal {
     hand_over: bool,
 }
 
-impl Travel {
+impl Operations {
     /// Whether the session of this worker moves together with others, and has not left.
     pub(super) fn is_leaving(&self, key: u64) -> bool {
         let undecided = self
@@ -51,7 +51,7 @@ impl Travel {
 impl Broker {
     /// Whether this connection of the control socket waits for a migration.
     pub(super) fn migrates(&self, console: u64) -> bool {
-        self.travel
+        self.operations
             .migrations
             .values()
             .any(|migration| migration.console == console)
@@ -99,7 +99,7 @@ impl Broker {
                 return Err(format!("nothing moves: it is on GPU {gpu} already"));
             }
         }
-        let goal = Goal {
+        let goal = MoveOptions {
             local: matches!(place, Destination::Socket(_)),
             place,
             wanted: migrate.to_gpu.unwrap_or(ANY_DEVICE),
@@ -158,7 +158,7 @@ impl Broker {
         console: u64,
         migrate: &Migrate,
         sessions: &[u64],
-        goal: &Goal,
+        goal: &MoveOptions,
     ) -> Result<(), String> {
         let together = migrate.vm.is_some();
         if migrate.gpu.is_none() {
@@ -212,7 +212,7 @@ impl Broker {
 
     /// Records a migration that has begun, to wait for its members.
     fn await_members(&mut self, id: u64, migration: Migration) {
-        self.travel.migrations.insert(id, migration);
+        self.operations.migrations.insert(id, migration);
         self.advance_migration(id);
     }
 
@@ -272,7 +272,7 @@ impl Broker {
         console: u64,
         id: u64,
         session: u64,
-        goal: &Goal,
+        goal: &MoveOptions,
         gates: Option<&[OwnedFd; 3]>,
     ) -> Result<u64, String> {
         let key = self.orderable(session)?;
@@ -285,7 +285,7 @@ impl Broker {
             (_, wanted) => wanted,
         };
         let link = self
-            .travel
+            .operations
             .links
             .open(&goal.place, self.listeners.tls.as_ref())?;
         let message = ToWorker::Migrate(worker::Migrate {
@@ -305,13 +305,17 @@ impl Broker {
 
     /// Notes that a session waits for the others.
     pub(super) fn held(&mut self, key: u64, step: Step) {
-        let Some(Kind::Migration(id)) = self.travel.orders.get(&key).map(|ordered| &ordered.kind)
+        let Some(Kind::Migration(id)) = self
+            .operations
+            .orders
+            .get(&key)
+            .map(|ordered| &ordered.kind)
         else {
             return;
         };
         let id = *id;
         if let Some(member) = self
-            .travel
+            .operations
             .migrations
             .get_mut(&id)
             .and_then(|migration| migration.members.get_mut(&key))
@@ -327,7 +331,7 @@ impl Broker {
         let Some(owner) = self.sessions.get(&owner).map(|session| session.worker) else {
             return;
         };
-        for migration in self.travel.migrations.values_mut() {
+        for migration in self.operations.migrations.values_mut() {
             let members = &migration.members;
             if members.contains_key(&owner) && !members.contains_key(&taker) {
                 migration.stage.give_up();
@@ -338,7 +342,7 @@ impl Broker {
     /// Notes that the program of a moving session exited: the others need not wait
     /// for it.
     pub(super) fn member_ended(&mut self, id: u64, key: u64) {
-        let Some(migration) = self.travel.migrations.get_mut(&id) else {
+        let Some(migration) = self.operations.migrations.get_mut(&id) else {
             return;
         };
         if let Some(member) = migration.members.remove(&key) {
@@ -349,7 +353,7 @@ impl Broker {
 
     /// Handles the end of a session's move.
     pub(super) fn member_over(&mut self, id: u64, key: u64, outcome: Outcome) {
-        let Some(migration) = self.travel.migrations.get_mut(&id) else {
+        let Some(migration) = self.operations.migrations.get_mut(&id) else {
             return;
         };
         if let Some(member) = migration.members.remove(&key) {
@@ -368,7 +372,7 @@ impl Broker {
     /// Opens the gates that can be opened, and answers when the migration is
     /// complete.
     fn advance_migration(&mut self, id: u64) {
-        let Some(migration) = self.travel.migrations.get_mut(&id) else {
+        let Some(migration) = self.operations.migrations.get_mut(&id) else {
             return;
         };
         // Without members nothing follows.
@@ -386,7 +390,7 @@ impl Broker {
         if !migration.members.is_empty() {
             return;
         }
-        let Some(migration) = self.travel.migrations.remove(&id) else {
+        let Some(migration) = self.operations.migrations.remove(&id) else {
             return;
         };
         let response = match (migration.single, migration.over.first()) {
@@ -416,7 +420,7 @@ impl Broker {
 
     /// Gives up migrations that took too long.
     pub(super) fn end_overdue_migrations(&mut self, now: Instant) {
-        for migration in self.travel.migrations.values_mut() {
+        for migration in self.operations.migrations.values_mut() {
             if let Some(reason) = migration.stage.overdue(now) {
                 tracing::warn!(reason, "sessions that were to move together stay");
                 migration.overdue = Some(reason);
@@ -424,7 +428,7 @@ impl Broker {
             }
         }
         let late: Vec<u64> = self
-            .travel
+            .operations
             .orders
             .iter()
             .filter(|(_, ordered)| match &ordered.kind {
@@ -445,18 +449,18 @@ impl Broker {
 
     pub(super) fn next_migration_deadline(&self) -> Option<Instant> {
         let together = self
-            .travel
+            .operations
             .migrations
             .values()
             .filter_map(|migration| migration.stage.deadline());
-        let relocations = self
-            .travel
-            .orders
-            .values()
-            .filter_map(|ordered| match &ordered.kind {
-                Kind::Relocation { began, .. } => Some(*began + RELOCATES),
-                _ => None,
-            });
+        let relocations =
+            self.operations
+                .orders
+                .values()
+                .filter_map(|ordered| match &ordered.kind {
+                    Kind::Relocation { began, .. } => Some(*began + RELOCATES),
+                    _ => None,
+                });
         together.chain(relocations).min()
     }
 
@@ -514,7 +518,7 @@ impl Broker {
     /// comes here.
     pub(super) fn departed(&mut self, key: u64, route: Route) {
         let now = Instant::now();
-        self.travel
+        self.operations
             .departed
             .retain(|_, departed| departed.until > now);
         let mut of_worker = self.sessions.values_mut();
@@ -528,12 +532,12 @@ impl Broker {
         }
         let until = now + SENT_ON;
         let departed = Departed { route, until };
-        self.travel.departed.insert(token, departed);
+        self.operations.departed.insert(token, departed);
     }
 
     /// Redirects a guest whose session moved away. Returns the guest if it did not.
     pub(super) fn send_on(&self, guest: Guest, token: &[u8; 16]) -> Option<Guest> {
-        let departed = self.travel.departed.get(token);
+        let departed = self.operations.departed.get(token);
         let Some(departed) = departed.filter(|departed| departed.until > Instant::now()) else {
             return Some(guest);
         };
@@ -547,7 +551,12 @@ impl Broker {
 
     /// Notes that a guest has reconnected over this communicator.
     pub(super) fn followed(&mut self, key: u64, communicator: &str) {
-        let total_ms = match self.travel.orders.get(&key).map(|ordered| &ordered.kind) {
+        let total_ms = match self
+            .operations
+            .orders
+            .get(&key)
+            .map(|ordered| &ordered.kind)
+        {
             Some(Kind::Relocation {
                 communicator: wanted,
                 began,
@@ -565,7 +574,11 @@ impl Broker {
     /// Notes that a guest could not follow the move.
     pub(super) fn stayed(&mut self, key: u64, reason: &str) {
         tracing::info!(reason, "a guest stays over its communicator");
-        let kind = self.travel.orders.get(&key).map(|ordered| &ordered.kind);
+        let kind = self
+            .operations
+            .orders
+            .get(&key)
+            .map(|ordered| &ordered.kind);
         if matches!(kind, Some(Kind::Relocation { .. })) {
             self.order_over(key, Err(format!("its program stays: {reason}")));
         }

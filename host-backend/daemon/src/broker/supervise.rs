@@ -19,7 +19,7 @@ use crate::worker::{State, Worker};
 const STARTING: usize = 8;
 
 /// Interval of checks for expired certificates.
-const EXPIRY_LOOK: Duration = Duration::from_secs(60);
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Broker {
     /// Adopts the sessions of an earlier daemon.
@@ -75,7 +75,7 @@ impl Broker {
                 .filter(|waiting| waiting.placed == Some(Ok(ordinal)))
                 .count();
             let restores = self
-                .travel
+                .operations
                 .restores
                 .iter()
                 .filter(|waiting| waiting.place == ordinal)
@@ -330,7 +330,7 @@ impl Broker {
         if let Some(counters) = &over.counters {
             self.counts.ended.add(&facts.vm, &facts.device, counters);
         }
-        self.travel.checkpoints.remove(&session);
+        self.operations.checkpoints.remove(&session);
         let calls = over.counters.map(|counters| counters.calls);
         let word = worker.last_word.as_deref();
         let expected = worker.finished || worker.told || word.is_some();
@@ -388,7 +388,7 @@ impl Broker {
                 .is_none_or(|worker| worker.told);
             if left > 0 {
                 // The clock may be changed meanwhile.
-                let at = now + Duration::from_secs(left).min(EXPIRY_LOOK);
+                let at = now + Duration::from_secs(left).min(EXPIRY_INTERVAL);
                 next = Some(next.map_or(at, |next: Instant| next.min(at)));
             } else if !told {
                 over.push(*number);

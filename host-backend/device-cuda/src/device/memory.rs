@@ -1,6 +1,6 @@
 //! Memory.
 
-use super::{CudaDevice, HASH, MOST_IMPORTED, find, stream};
+use super::{CudaDevice, HASH, MAX_IMPORTED, find, stream};
 use crate::hash;
 use crate::memory::Memory;
 use crate::retired::Leaving;
@@ -60,7 +60,7 @@ impl MemoryDevice for CudaDevice {
         self.make_room(address, size)?;
         let handle = self.context.import(address, size, descriptor.as_fd())?;
         self.memory.add_device(address, size, handle);
-        if self.imported.len() < MOST_IMPORTED {
+        if self.imported.len() < MAX_IMPORTED {
             self.imported.insert(address, descriptor);
         }
         Ok(())
@@ -123,7 +123,7 @@ impl MemoryDevice for CudaDevice {
     fn hash(&mut self, ranges: &[(u64, u64)], out: u64, order: StreamId) -> Result<()> {
         if ranges
             .iter()
-            .any(|(_, size)| !(1..=hash::MOST).contains(size))
+            .any(|(_, size)| !(1..=hash::MAX_RANGE).contains(size))
         {
             return Err(Status::INVALID_VALUE.into());
         }

@@ -16,7 +16,7 @@ use super::driver::check;
 use super::memory::Span;
 use super::resources::Stream;
 use super::stream_memory::Records;
-use super::work::Found;
+use super::work::Resolved;
 
 /// A CUgraph, what it was instantiated to, and what its nodes point to.
 #[derive(Debug)]
@@ -106,11 +106,11 @@ impl Context {
         &self,
         graph: &mut Graph,
         work: &Work<'_>,
-        found: &Found<'_>,
+        found: &Resolved<'_>,
         extra: &mut Extra,
     ) -> Result<Record> {
         Ok(match (work, found) {
-            (Work::Launch(launch), Found::Function(function)) => {
+            (Work::Launch(launch), Resolved::Function(function)) => {
                 let record = CUDA_KERNEL_NODE_PARAMS_v2 {
                     func: function.raw(),
                     gridDimX: launch.grid[0],
@@ -129,7 +129,7 @@ impl Context {
             }
             (
                 Work::Copy { .. },
-                Found::Spans {
+                Resolved::Spans {
                     destination,
                     source,
                 },
@@ -144,12 +144,12 @@ impl Context {
             }
             (
                 Work::CopyRect { extent, .. },
-                Found::Ends {
+                Resolved::Ends {
                     destination,
                     source,
                 },
             ) => Record::Copy(self.rect_record(destination, source, *extent)?),
-            (Work::Memset(set), Found::Span(span)) => Record::Set(cudaMemsetParams {
+            (Work::Memset(set), Resolved::Span(span)) => Record::Set(cudaMemsetParams {
                 dst: span.address() as *mut c_void,
                 pitch: set.pitch as usize,
                 value: set.value,
@@ -157,7 +157,7 @@ impl Context {
                 width: set.width as usize,
                 height: set.height as usize,
             }),
-            (Work::Memory(operations), Found::Words) => Record::Words(Records::new(operations)),
+            (Work::Memory(operations), Resolved::Words) => Record::Words(Records::new(operations)),
             (Work::Host(function), _) => {
                 let kept = Box::into_raw(Box::new(HostFunction::clone(function)));
                 graph.functions.push(kept as usize);
@@ -166,13 +166,13 @@ impl Context {
                     userData: kept.cast(),
                 })
             }
-            (Work::EventRecord(_), Found::Event(event)) => Record::Mark(event.raw()),
-            (Work::EventWait(_), Found::Event(event)) => Record::Wait(event.raw()),
+            (Work::EventRecord(_), Resolved::Event(event)) => Record::Mark(event.raw()),
+            (Work::EventWait(_), Resolved::Event(event)) => Record::Wait(event.raw()),
             (Work::Conditional(conditional), _) => {
                 Record::Conditional(self.conditional_record(graph, conditional))
             }
             // A copy of nothing is an empty node to the driver.
-            (_, Found::Nothing) => Record::Empty,
+            (_, Resolved::Nothing) => Record::Empty,
             _ => return Err(Status::INVALID_VALUE.into()),
         })
     }
@@ -198,7 +198,7 @@ impl Context {
         &self,
         graph: &mut Graph,
         body: Option<usize>,
-        (work, found): (&Work<'_>, &Found<'_>),
+        (work, found): (&Work<'_>, &Resolved<'_>),
         after: &[u32],
     ) -> Result<()> {
         let before: Vec<*mut c_void> = after
@@ -350,7 +350,7 @@ impl Context {
         &self,
         graph: &mut Graph,
         number: u32,
-        (work, found): (&Work<'_>, &Found<'_>),
+        (work, found): (&Work<'_>, &Resolved<'_>),
     ) -> Result<()> {
         let node = graph.node(number)?;
         if let Work::Conditional(conditional) = work {

@@ -20,7 +20,7 @@ const DEFAULT_STREAM: c_uint = 1;
 /// CU_STREAM_NON_BLOCKING, which CUDA demands of streams of green contexts.
 const NON_BLOCKING: c_uint = 1;
 /// Most groups of a split: more than a GPU has multiprocessors.
-const MOST_GROUPS: u32 = 255;
+const MAX_GROUPS: u32 = 255;
 
 /// A resource, as the driver describes it.
 #[derive(Clone)]
@@ -73,7 +73,7 @@ impl Context {
 
     /// cuDevSmResourceSplitByCount; 0 groups ask how many there would be.
     pub fn split(&self, input: &SmPart, groups: u32, flags: u32, least: u32) -> Result<Parts> {
-        let mut count = groups.min(MOST_GROUPS);
+        let mut count = groups.min(MAX_GROUPS);
         let mut made = vec![SmPart::none(); count as usize];
         let mut remaining = SmPart::none();
         let place = match made.first_mut() {

@@ -15,7 +15,7 @@ const OVERHEAD: usize = 96;
 const BACKLOG: usize = 16 << 20;
 /// Maximum bytes in the queue while the guest runs host functions, whose completion
 /// may be behind them.
-const MOST_BACKLOG: usize = 256 << 20;
+const MAX_BACKLOG: usize = 256 << 20;
 /// Limits of the queue while host functions run and calls could also be executed.
 const EARLY_BYTES: usize = 64 << 10;
 const EARLY_CALLS: usize = 256;
@@ -130,7 +130,7 @@ impl Intake {
         executed: bool,
     ) -> Result<(), SessionEnd> {
         self.backlog_bytes += OVERHEAD + payload.len();
-        if self.backlog_bytes > MOST_BACKLOG {
+        if self.backlog_bytes > MAX_BACKLOG {
             return Err(SessionEnd::TooMuch("bytes to copy behind a host function"));
         }
         let call = QueuedCall {
@@ -185,7 +185,7 @@ impl Intake {
     /// Whether more calls may be queued.
     pub(crate) fn takes_more(&self, host_functions_run: bool) -> bool {
         let most = match host_functions_run {
-            true => MOST_BACKLOG,
+            true => MAX_BACKLOG,
             false => BACKLOG,
         };
         self.backlog_bytes < most

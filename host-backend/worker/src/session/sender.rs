@@ -18,9 +18,9 @@ use crate::staging::Lent;
 
 /// Maximum bytes kept for a guest that acknowledges nothing; beyond it the session
 /// ends.
-const MOST_KEPT: usize = 256 << 20;
+const MAX_KEPT: usize = 256 << 20;
 /// If more bytes are kept, copies to the guest wait.
-const MUCH_KEPT: usize = 4 << 20;
+const HIGH_WATER: usize = 4 << 20;
 
 /// The sending half of a session.
 pub(crate) struct DurableSender {
@@ -116,7 +116,7 @@ impl DurableSender {
 
     /// Whether so much is kept that the guest should acknowledge first.
     pub(crate) fn is_behind(&self) -> bool {
-        self.durable && locked(&self.state).kept.len() >= MUCH_KEPT
+        self.durable && locked(&self.state).kept.len() >= HIGH_WATER
     }
 
     /// Sends a frame that belongs to the connection, if there is room, without
@@ -231,7 +231,7 @@ impl DurableSender {
             if self.durable {
                 keep(&mut state.kept, what);
             }
-            if state.kept.len() > MOST_KEPT {
+            if state.kept.len() > MAX_KEPT {
                 return Err(Error::protocol("the guest does not say what it received"));
             }
         }

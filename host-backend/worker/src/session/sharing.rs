@@ -20,12 +20,12 @@ pub(crate) struct Sharing {
     /// Offered mappings: address to token.
     offered: BTreeMap<u64, Token>,
     /// Mappings that other sessions offer, by address.
-    taken: BTreeMap<u64, Taken>,
+    taken: BTreeMap<u64, ImportedMapping>,
 }
 
 /// A mapping that another session offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct ImportedMapping {
     /// Bytes.
     pub(crate) size: u64,
     /// Its name.
@@ -59,7 +59,7 @@ impl Sharing {
     }
 
     /// The mappings that other sessions offer, by address.
-    pub(crate) fn taken(&self) -> impl Iterator<Item = (u64, Taken)> + '_ {
+    pub(crate) fn taken(&self) -> impl Iterator<Item = (u64, ImportedMapping)> + '_ {
         self.taken.iter().map(|(base, taken)| (*base, *taken))
     }
 
@@ -89,7 +89,7 @@ impl Sharing {
     }
 
     /// Notes that memory of another session is mapped at an address.
-    pub(crate) fn take(&mut self, base: u64, taken: Taken) {
+    pub(crate) fn take(&mut self, base: u64, taken: ImportedMapping) {
         self.taken.insert(base, taken);
     }
 

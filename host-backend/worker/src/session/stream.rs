@@ -15,7 +15,7 @@ use crate::handles::Table;
 
 /// Number of destroyed streams with unfinished work after which all of them are
 /// polled.
-const MANY_DYING: usize = 64;
+const SWEEP_THRESHOLD: usize = 64;
 
 /// A wait for all work that a stream had when the wait began.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl StreamWait {
 
 /// Waits for a stream that has received more work since.
 #[derive(Debug)]
-struct Passed {
+struct EarlierWaits {
     /// The period in which the waits began.
     period: u64,
     /// The mark before that work.
@@ -56,7 +56,7 @@ struct Stream {
     /// Number of waits that began in this period; they end when the stream is idle.
     waits: u32,
     /// Waits of earlier periods.
-    passed: Vec<Passed>,
+    passed: Vec<EarlierWaits>,
 }
 
 impl Stream {
@@ -78,7 +78,7 @@ impl Stream {
     fn set_apart(&mut self, gpu: &mut Gpu) -> Outcome<()> {
         if self.waits > 0 {
             let mark = gpu.mark(self.id)?;
-            self.passed.push(Passed {
+            self.passed.push(EarlierWaits {
                 period: self.period,
                 mark,
                 waits: self.waits,
@@ -246,7 +246,7 @@ impl Streams {
         }
         if stream.busy && !gpu.stream_query(stream.id)? {
             self.dying.push(stream.id);
-            if self.dying.len() > MANY_DYING {
+            if self.dying.len() > SWEEP_THRESHOLD {
                 self.bury(gpu)?;
             }
             return Ok(());
@@ -288,7 +288,7 @@ impl Streams {
             stream.busy = !gpu.stream_query(stream.id)?;
             return Ok(!stream.busy);
         }
-        let before = |passed: &&Passed| passed.period == wait.period;
+        let before = |passed: &&EarlierWaits| passed.period == wait.period;
         match stream.passed.iter().find(before) {
             Some(passed) => gpu.event_query(passed.mark),
             None => Ok(true),
@@ -304,7 +304,7 @@ impl Streams {
             stream.waits -= 1;
             return;
         }
-        let before = |passed: &Passed| passed.period == wait.period;
+        let before = |passed: &EarlierWaits| passed.period == wait.period;
         let Some(index) = stream.passed.iter().position(before) else {
             return;
         };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
-use paragpu_control::turn::{Plea, Turn};
+use paragpu_control::turn::{Turn, TurnRequest};
 use paragpu_protocol::handle::{FunctionHandle, StreamHandle};
 use paragpu_protocol::table::{Ping, StreamCreate, StreamSynchronize};
 
@@ -18,7 +18,7 @@ const ID: u64 = 1;
 struct Paced {
     guest: Guest,
     turns: Arc<Turns>,
-    pleas: Receiver<Plea>,
+    pleas: Receiver<TurnRequest>,
     noop: FunctionHandle,
 }
 
@@ -49,16 +49,16 @@ fn paced() -> Paced {
 fn launches_wait_for_the_turn() {
     let mut paced = paced();
     paced.guest.post(&launch(paced.noop, STREAM, &[]));
-    assert_eq!(paced.pleas.recv(), Ok(Plea::Wanted));
+    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
     assert_eq!(paced.guest.counters().launches, 0);
     paced.turns.hear(Turn::Yours);
     let synchronize = StreamSynchronize { stream: STREAM };
     paced.guest.call(&synchronize).unwrap();
     assert_eq!(paced.guest.counters().launches, 1);
     // Without more work the turn is over by itself.
-    assert_eq!(paced.pleas.recv(), Ok(Plea::Over));
+    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Over));
     paced.guest.post(&launch(paced.noop, STREAM, &[]));
-    assert_eq!(paced.pleas.recv(), Ok(Plea::Wanted));
+    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
     paced.guest.die();
 }
 
@@ -69,7 +69,7 @@ fn a_turn_ends_behind_the_kernel_that_runs() {
     for _ in 0..5 {
         paced.guest.post(&launch(paced.noop, STREAM, &[]));
     }
-    assert_eq!(paced.pleas.recv(), Ok(Plea::Wanted));
+    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
     paced.turns.hear(Turn::Yours);
     paced.turns.hear(Turn::Ends(60_000_000));
     // Few are given to the GPU before one is over.
@@ -79,9 +79,9 @@ fn a_turn_ends_behind_the_kernel_that_runs() {
     paced.turns.hear(Turn::Ends(0));
     assert!(paced.pleas.try_recv().is_err(), "a kernel still runs");
     paced.guest.device.hold(ID, false);
-    assert_eq!(paced.pleas.recv(), Ok(Plea::Over));
+    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Over));
     assert_eq!(paced.guest.counters().launches, 2);
-    assert_eq!(paced.pleas.recv(), Ok(Plea::Wanted));
+    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
     // The rest launch in the next turn.
     paced.turns.hear(Turn::Yours);
     let synchronize = StreamSynchronize { stream: STREAM };
@@ -94,7 +94,7 @@ fn a_turn_ends_behind_the_kernel_that_runs() {
 fn without_shares_no_turn_is_needed() {
     let mut paced = paced();
     paced.guest.post(&launch(paced.noop, STREAM, &[]));
-    assert_eq!(paced.pleas.recv(), Ok(Plea::Wanted));
+    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
     paced.turns.hear(Turn::Free);
     paced.guest.call(&Ping { value: 1 }).unwrap();
     assert_eq!(paced.guest.counters().launches, 1);

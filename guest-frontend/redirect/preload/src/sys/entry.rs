@@ -12,7 +12,7 @@ use paragpu_redirect::{Returns, returns};
 
 use super::carrier::Carrier;
 use super::runtime::Runtime;
-use super::say::{Lossy, say};
+use super::say::{LossyText, say};
 
 /// Longest name of a function, with its zero.
 const NAME: usize = 96;
@@ -199,8 +199,8 @@ extern "C" fn refused(entry: &Entry, first: *mut [u32; 5]) -> usize {
     if !entry.said.swap(true, Ordering::Relaxed) && runtime.is_some() {
         say(format_args!(
             "{} is not supported (called by {})",
-            Lossy(entry.name()),
-            Lossy(carrier.path()),
+            LossyText(entry.name()),
+            LossyText(carrier.path()),
         ));
     }
     match returns(entry.name()) {

@@ -23,7 +23,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::carrier::Carrier;
 use super::memory::{self, File, Process};
-use super::say::{Lossy, say};
+use super::say::{LossyText, say};
 use super::{patch, settings};
 
 /// Objects that are taken from the loader's list at a time.
@@ -463,7 +463,7 @@ impl Found<'_> {
     fn refused(&self, why: &str) {
         say(format_args!(
             "{} carries a CUDA runtime that paragpu cannot serve: {why}; its calls fail",
-            Lossy(self.path),
+            LossyText(self.path),
         ));
     }
 
@@ -471,7 +471,7 @@ impl Found<'_> {
     /// like none is reported by paragpu's driver library when it is called.
     fn unknown(&self, alike: Option<&str>, id: Option<BuildId>) {
         let Some(alike) = alike else { return };
-        let path = Lossy(self.path);
+        let path = LossyText(self.path);
         let advice = "its calls fail; `paragpu doctor` and docs/redirect.md say what to do";
         match id {
             Some(id) => say(format_args!(

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use paragpu_redirect::Interface;
 
-use super::say::{Lossy, say};
+use super::say::{LossyText, say};
 
 /// The version of [`Table`] that is understood here.
 const VERSION: u32 = 1;
@@ -75,9 +75,9 @@ impl Runtime {
                 if !failed.swap(true, Ordering::Relaxed) {
                     say(format_args!(
                         "{} carries a CUDA runtime, but {} cannot be loaded: {}; its calls fail",
-                        Lossy(caller),
+                        LossyText(caller),
                         interface.library(),
-                        Lossy(why),
+                        LossyText(why),
                     ));
                 }
                 None
@@ -105,7 +105,7 @@ fn open(interface: Interface) -> Result<(*mut c_void, *const Table), &'static [u
         .ok_or(&b"a long path"[..])?;
     place.copy_from_slice(name);
     // SAFETY: the buffer ends with zeros; the symbol has this type in paragpu's
-    // runtime, and only there (`symbols::OURS`).
+    // runtime, and only there (`symbols::OWN_MARKER`).
     unsafe {
         let handle = libc::dlopen(path.as_ptr().cast(), libc::RTLD_NOW | libc::RTLD_LOCAL);
         if handle.is_null() {

@@ -43,9 +43,9 @@ pub fn say(text: fmt::Arguments<'_>) {
 }
 
 /// Bytes as text; what is none becomes a question mark.
-pub struct Lossy<'a>(pub &'a [u8]);
+pub struct LossyText<'a>(pub &'a [u8]);
 
-impl fmt::Display for Lossy<'_> {
+impl fmt::Display for LossyText<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         for part in self.0.utf8_chunks() {
             formatter.write_str(part.valid())?;

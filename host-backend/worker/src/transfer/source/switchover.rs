@@ -19,13 +19,13 @@ use crate::intake::why_it_stays;
 use crate::session::Session;
 use crate::transfer::orders::{Report, Step};
 use crate::transfer::state::{Kind, StateError};
-use crate::transfer::stop::Unstopped;
+use crate::transfer::stop::NotStopped;
 
 /// How long a guest may take to connect to the destination. A running guest is
 /// notified within a second.
 const FOLLOWS: Duration = Duration::from_secs(60);
 /// Maximum time between two polls of the guest's connection.
-const GLANCE: Duration = Duration::from_micros(200);
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 /// Pipes with one writer, the daemon, and a reader in each of the sessions that
 /// move together. The byte is never read, so every session sees it. So is the end
@@ -81,7 +81,7 @@ fn ready(fd: BorrowedFd<'_>, patience: Duration) -> PollFlags {
     }
 }
 
-impl From<StateError> for Unstopped {
+impl From<StateError> for NotStopped {
     fn from(error: StateError) -> Self {
         Self::Goes(error.to_string())
     }
@@ -118,7 +118,7 @@ impl Source {
         &mut self,
         session: &mut Session,
         receiver: &mut dyn Receiver,
-    ) -> Result<(), Unstopped> {
+    ) -> Result<(), NotStopped> {
         let (communicator, address) = &self.home;
         let place = format!("{communicator} {address}");
         let goal = Move {
@@ -132,18 +132,18 @@ impl Source {
             .say(Control::Move.kind(), &[&encode_all(&goal)]);
         let deadline = Instant::now() + FOLLOWS;
         loop {
-            if !ready(self.peer.socket(), GLANCE).is_empty() {
+            if !ready(self.peer.socket(), POLL_INTERVAL).is_empty() {
                 self.peer.expect(Kind::Here)?;
                 return Ok(());
             }
             self.gates.as_ref().map_or(Ok(()), Gates::still)?;
             if let Some(reason) = queue_late_calls(session, receiver)? {
-                return Err(Unstopped::Goes(format!(
+                return Err(NotStopped::Goes(format!(
                     "its program cannot follow to {place}: {reason}"
                 )));
             }
             if Instant::now() >= deadline {
-                return Err(Unstopped::Goes(format!(
+                return Err(NotStopped::Goes(format!(
                     "its program did not come to {place} within {} s: it may be stopped, so try \
                      again",
                     FOLLOWS.as_secs()
@@ -176,7 +176,7 @@ impl Source {
         &mut self,
         session: &mut Session,
         receiver: &mut dyn Receiver,
-    ) -> Result<(), Unstopped> {
+    ) -> Result<(), NotStopped> {
         if self.gates.is_none() {
             return Ok(());
         }
@@ -218,7 +218,7 @@ pub(super) fn may_leave(session: &Session, local: bool, follows: &str) -> Result
 fn queue_late_calls(
     session: &mut Session,
     receiver: &mut dyn Receiver,
-) -> Result<Option<String>, Unstopped> {
+) -> Result<Option<String>, NotStopped> {
     while session.takes_more()
         && let Some(frame) = receiver.receive(Wait::Poll).map_err(SessionEnd::from)?
     {

@@ -10,7 +10,7 @@ use crate::live::Recorded;
 use paragpu_communicator::Receiver;
 use paragpu_communicator_stream as stream;
 use paragpu_communicator_stream::handshake::{receive_exact_frame, send_frame};
-use paragpu_control::turn::{Plea, Turn};
+use paragpu_control::turn::{Turn, TurnRequest};
 use paragpu_protocol::codec::{Bytes, Text, decode_all, encode_all};
 use paragpu_protocol::frame::Control;
 use paragpu_protocol::handle::ModuleHandle;
@@ -201,18 +201,18 @@ fn a_session_that_stops_leaves_the_gpu_to_others() {
     turns.want();
     turns.hear(Turn::Yours);
     stop();
-    assert_eq!(said(), [Plea::Wanted, Plea::Over]);
+    assert_eq!(said(), [TurnRequest::Wanted, TurnRequest::Over]);
     // Before the turn that it asked for.
     turns.want();
     stop();
-    assert_eq!(said(), [Plea::Wanted]);
+    assert_eq!(said(), [TurnRequest::Wanted]);
     turns.hear(Turn::Yours);
-    assert_eq!(said(), [Plea::Over]);
+    assert_eq!(said(), [TurnRequest::Over]);
     // It continues before that turn comes.
     turns.want();
     stop();
     turns.want();
     turns.hear(Turn::Yours);
-    assert_eq!(said(), [Plea::Wanted]);
+    assert_eq!(said(), [TurnRequest::Wanted]);
     assert_eq!(turns.state(), TurnState::Ours);
 }

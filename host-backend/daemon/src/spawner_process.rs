@@ -33,7 +33,7 @@ use rustix::thread::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::sys::apart::{self, Map, Namespaces, Program};
+use crate::sys::namespaces::{self, Map, Namespaces, Program};
 
 /// Exit status of a process that succeeded.
 const DONE: i32 = 0;
@@ -59,21 +59,21 @@ enum Reply {
 }
 
 impl Message for Request {
-    const MOST: usize = 16 << 10;
+    const MAX_LEN: usize = 16 << 10;
 }
 
 impl Message for Reply {
-    const MOST: usize = 16 << 10;
+    const MAX_LEN: usize = 16 << 10;
 }
 
 /// The daemon's side.
 #[derive(Debug)]
-pub struct Apart {
+pub struct SpawnerProcess {
     socket: Control,
     users: u32,
 }
 
-impl Apart {
+impl SpawnerProcess {
     /// Forks the spawner. Must be called while this process has one thread.
     ///
     /// # Errors
@@ -89,12 +89,12 @@ impl Apart {
         let null = File::options().write(true).open("/dev/null");
         let null = null.map_err(|error| format!("/dev/null: {error}"))?;
         let (ours, theirs) = Control::pair().map_err(asked)?;
-        match apart::fork() {
+        match namespaces::fork() {
             Ok(None) => {
                 let kept = [theirs.as_fd(), file.as_fd(), null.as_fd()];
-                let closed = apart::close_all_but(&kept.map(|fd| fd.as_raw_fd()));
+                let closed = namespaces::close_all_but(&kept.map(|fd| fd.as_raw_fd()));
                 if closed.is_err() {
-                    apart::exit(1);
+                    namespaces::exit(1);
                 }
                 let mut privileged = Privileged {
                     map,
@@ -103,7 +103,7 @@ impl Apart {
                     spare: None,
                     last: Namespaces::All,
                 };
-                apart::exit(privileged.serve(&theirs));
+                namespaces::exit(privileged.serve(&theirs));
             }
             Ok(Some(_)) => drop(theirs),
             Err(error) => return Err(format!("the spawner cannot be started: {error}")),
@@ -234,7 +234,7 @@ struct Spare {
 impl Privileged {
     /// Serves until the daemon is gone. Returns the exit status.
     fn serve(&mut self, socket: &Control) -> i32 {
-        apart::introduce(c"paragpu-spawner");
+        namespaces::introduce(c"paragpu-spawner");
         let able = self.limit().and_then(|()| self.prove());
         let reply = match &able {
             Ok(()) => Reply::Done { pid: 0 },
@@ -286,7 +286,7 @@ impl Privileged {
 
     /// Starts a process the way workers are started, before the first is needed.
     fn prove(&self) -> Result<(), String> {
-        let as_vm = || match apart::become_user(1) {
+        let as_vm = || match namespaces::become_user(1) {
             Ok(()) => DONE,
             Err(_) => 124,
         };
@@ -297,7 +297,7 @@ impl Privileged {
 
     /// Runs something in a process with a user of the range, and waits for it.
     fn run(&self, namespaces: Namespaces, what: impl FnOnce() -> i32) -> Result<(), String> {
-        let started = apart::start(self.map, namespaces, false, what);
+        let started = namespaces::start(self.map, namespaces, false, what);
         let (_, pidfd) = started.map_err(|error| error.to_string())?;
         let ended = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
         match ended.map_err(|errno| errno.to_string())? {
@@ -336,7 +336,7 @@ impl Privileged {
                 if directory(fd)?.st_uid != owner {
                     return Err("the directory is not the user's".into());
                 }
-                let removed = || match apart::become_user(user).and_then(|()| empty(fd)) {
+                let removed = || match namespaces::become_user(user).and_then(|()| empty(fd)) {
                     Ok(()) => DONE,
                     Err(_) => 124,
                 };
@@ -386,7 +386,7 @@ impl Privileged {
     /// Creates a waiting process.
     fn spare(&self, namespaces: Namespaces) -> Result<Spare, String> {
         let (gate, theirs) = Control::pair().map_err(|error| error.to_string())?;
-        let (pid, pidfd) = apart::start(self.map, namespaces, true, || self.wait(&theirs))
+        let (pid, pidfd) = namespaces::start(self.map, namespaces, true, || self.wait(&theirs))
             .map_err(|error| format!("the kernel starts no process: {error}"))?;
         Ok(Spare {
             namespaces,
@@ -401,10 +401,10 @@ impl Privileged {
     fn wait(&self, gate: &Control) -> i32 {
         // Among them the other end of the gate, which would keep it open.
         let kept = [gate.as_fd(), self.file.as_fd(), self.null.as_fd()];
-        if apart::close_all_but(&kept.map(|fd| fd.as_raw_fd())).is_err() {
+        if namespaces::close_all_but(&kept.map(|fd| fd.as_raw_fd())).is_err() {
             return 124;
         }
-        apart::introduce(c"paragpu-spare");
+        namespaces::introduce(c"paragpu-spare");
         let mut inbox = Inbox::default();
         if gate.receive(&mut inbox, true).is_err() {
             return DONE;
@@ -413,7 +413,7 @@ impl Privileged {
         match (inbox.message(), <[OwnedFd; 1]>::try_from(fds)) {
             (Ok(Request::Start(spawn)), Ok([socket])) => {
                 self.program(&spawn, &socket).map_or(126, |program| {
-                    apart::run(&program, spawn.device == "software")
+                    namespaces::run(&program, spawn.device == "software")
                 })
             }
             _ => 125,

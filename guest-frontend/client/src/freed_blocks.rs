@@ -26,7 +26,7 @@ pub(crate) struct Block {
 
 /// The allocation that a block is wanted for.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wanted {
+pub(crate) struct BlockRequest {
     pub(crate) length: u64,
     pub(crate) owner: usize,
     pub(crate) stream: StreamHandle,
@@ -36,14 +36,14 @@ pub(crate) struct Wanted {
 
 /// The blocks that are kept, the oldest first.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct FreedBlocks {
     blocks: Vec<Block>,
     bytes: u64,
     most_bytes: u64,
     most_blocks: usize,
 }
 
-impl Kept {
+impl FreedBlocks {
     /// None, and no more than so many bytes and blocks later.
     pub(crate) fn new(most_bytes: u64, most_blocks: usize) -> Self {
         Self {
@@ -80,7 +80,7 @@ impl Kept {
     }
 
     /// The newest block that will do.
-    pub(crate) fn take_for(&mut self, wanted: Wanted) -> Option<u64> {
+    pub(crate) fn take_for(&mut self, wanted: BlockRequest) -> Option<u64> {
         let fits = |block: &Block| {
             block.length == wanted.length
                 && block.owner == wanted.owner
@@ -150,8 +150,8 @@ mod tests {
         }
     }
 
-    fn wanted(stream: u64, complete: u64) -> Wanted {
-        Wanted {
+    fn wanted(stream: u64, complete: u64) -> BlockRequest {
+        BlockRequest {
             length: 4096,
             owner: 1,
             stream: StreamHandle(stream),
@@ -161,10 +161,10 @@ mod tests {
 
     #[test]
     fn a_block_returns_in_its_stream_or_once_its_work_is_over() {
-        let mut kept = Kept::new(1 << 20, 100);
+        let mut kept = FreedBlocks::new(1 << 20, 100);
         kept.add(block(1, 7, 10));
         kept.add(block(2, 8, 20));
-        let other = |owner, length| Wanted {
+        let other = |owner, length| BlockRequest {
             owner,
             length,
             ..wanted(7, 99)
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn the_newest_block_returns_first() {
-        let mut kept = Kept::new(1 << 20, 100);
+        let mut kept = FreedBlocks::new(1 << 20, 100);
         for address in 1..4 {
             kept.add(block(address, 7, address));
         }
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn surplus_and_what_owners_may_not_keep_go_oldest_first() {
-        let mut kept = Kept::new(3 * 4096, 100);
+        let mut kept = FreedBlocks::new(3 * 4096, 100);
         for address in 1..5 {
             kept.add(block(address, 7, address));
         }
