@@ -39,7 +39,7 @@ pub enum Polled {
     Server(usize),
 }
 
-/// The device of a running VM. Memory and eventfds are created anew for each VM, so that a
+/// The device of a running VM. Memory and eventfds are created afresh for each VM, so that a
 /// worker of an earlier VM has no access to a later one.
 #[derive(Debug)]
 pub struct Device {

@@ -44,7 +44,7 @@ pub(crate) struct FreedBlocks {
 }
 
 impl FreedBlocks {
-    /// None, and no more than so many bytes and blocks later.
+    /// None, and no more than this many bytes and blocks later.
     pub(crate) fn new(most_bytes: u64, most_blocks: usize) -> Self {
         Self {
             blocks: Vec::new(),

@@ -30,7 +30,7 @@ impl Order {
 pub struct Candidate {
     /// The guest's ordinal of it.
     pub ordinal: u32,
-    /// Its UUID; zeros where no entry names one.
+    /// Its UUID; zeros if no entry names one.
     pub uuid: [u8; 16],
     /// Its place on the host's bus.
     pub bus: String,

@@ -95,7 +95,7 @@ fn show(control: &Control, mut options: Options) -> Result<(), Error> {
             match screen::key(&read().map_err(Error::Output)?) {
                 Key::Quit => return Ok(()),
                 Key::Sort(sort) => options.sort = sort,
-                // A terminal of another size is drawn anew.
+                // A terminal of another size is drawn again.
                 Key::Other => {}
             }
             continue;

@@ -149,7 +149,7 @@ impl Kernel {
             .unwrap_or(SHARED.saturating_sub(self.static_shared()))
     }
 
-    /// Most threads of a block.
+    /// Maximum number of threads of a block.
     #[must_use]
     pub fn max_threads(&self) -> u32 {
         self.program

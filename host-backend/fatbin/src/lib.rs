@@ -6,7 +6,7 @@
 //! must carry ([`variables`]).
 //! The bytes come from the guest: every offset is checked, decompression is bounded.
 
-// What others send is read here, so nothing may panic.
+// This code parses untrusted input, so it must not panic.
 #![cfg_attr(
     not(test),
     warn(

@@ -330,7 +330,7 @@ pub fn end(job: u64) -> Result<(), Error> {
 pub struct Destination {
     /// The node.
     pub node: String,
-    /// The lease stays if its programs would pause for longer than so many milliseconds.
+    /// The lease stays if its programs would pause for longer than this many milliseconds.
     pub most_pause_ms: Option<u64>,
 }
 

@@ -10,7 +10,7 @@ fn SmResourceGet() -> SmResource;
 fn SmResourceSplit(
     /// The green context whose resource it is; 0 for the whole device's.
     green: GreenHandle,
-    /// Most groups to make; 0 asks how many there would be.
+    /// Maximum number of groups to make; 0 asks how many there would be.
     groups: u32,
     /// CUdevSmResourceSplit_flags.
     flags: u32,

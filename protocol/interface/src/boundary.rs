@@ -47,7 +47,7 @@ pub fn boundary(null: &Expr) -> TokenStream {
         pub(crate) struct Out<'c, T>(*mut T, PhantomData<&'c mut T>);
 
         impl<T> Boundary<*mut T> for Out<'_, T> {
-            // SAFETY: as the trait says; `put_if` writes there.
+            // SAFETY: the trait's contract; `put_if` writes there.
             unsafe fn take(raw: *mut T) -> Self {
                 Self(raw, PhantomData)
             }
@@ -88,7 +88,7 @@ pub fn boundary(null: &Expr) -> TokenStream {
         pub(crate) struct In<'c, T>(Option<&'c T>);
 
         impl<T> Boundary<*const T> for In<'_, T> {
-            // SAFETY: as the trait says.
+            // SAFETY: the trait's contract.
             unsafe fn take(raw: *const T) -> Self {
                 // SAFETY: `take` was promised null or one `T`.
                 Self(unsafe { raw.as_ref() })
@@ -110,7 +110,7 @@ pub fn boundary(null: &Expr) -> TokenStream {
         pub(crate) struct Text<'c>(Option<&'c CStr>);
 
         impl Boundary<*const c_char> for Text<'_> {
-            // SAFETY: as the trait says.
+            // SAFETY: the trait's contract.
             unsafe fn take(raw: *const c_char) -> Self {
                 if raw.is_null() {
                     return Self(None);

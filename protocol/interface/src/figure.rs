@@ -127,7 +127,7 @@ pub fn figures<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type)
 }
 
 /// The host's end: `figure(nvml, device, number, arguments)`, which calls the
-/// function of this number in NVML (`nvml.find(NAME)`, `None` where it is
+/// function of this number in NVML (`nvml.find(NAME)`, `None` if it is
 /// missing) and returns an `Answer`.
 #[must_use]
 pub fn host_figures<'f>(functions: impl Iterator<Item = &'f Function>) -> TokenStream {

@@ -49,7 +49,7 @@ pub fn native_calls(driver: &Library) -> TokenStream {
             #[doc = #doc]
             ///
             /// # Errors
-            /// As CUDA's manual says for the function; `NOT_SUPPORTED` of a
+            /// As documented by CUDA for the function; `NOT_SUPPORTED` of a
             /// device without it.
             fn #name(&mut self, #parameters) -> Result<#reply> {
                 #( let _ = #ignored; )*

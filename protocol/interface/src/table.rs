@@ -73,7 +73,7 @@ pub fn table(driver: &Library, runtimes: &[&Library]) -> TokenStream {
             #[doc = #doc]
             ///
             /// # Safety
-            /// As CUDA's driver API manual says for the function.
+            /// As documented by CUDA for the driver's function.
             #[inline]
             pub unsafe fn #name(&self, #(#names: #types),*) -> Result {
                 // SAFETY: the caller's promise.

@@ -59,7 +59,7 @@ crate::record! {
         version: Version,
         /// Number of the session on its host, for listings.
         session: u64,
-        /// Secret with which the guest resumes the session; zeros where the
+        /// Secret with which the guest resumes the session; zeros if the
         /// session ends with its connection.
         token: [u8; 16],
         /// How many devices the guest has.
@@ -169,7 +169,7 @@ pub const ATTACH: u16 = 0x7f10;
 pub fn device_socket(guests: &std::path::Path) -> std::path::PathBuf {
     guests.with_extension("devices")
 }
-/// Most file descriptors that come with it.
+/// Maximum number of file descriptors that come with it.
 pub const ATTACH_FDS: usize = 8;
 /// Kind of the [`Arrive`] frame.
 pub const ARRIVE: u16 = 0x7f11;

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::objects::graph::{MemoryWork, Work};
 use crate::objects::stream::Stream;
 
-/// Most operations in one call, as in CUDA.
+/// Maximum number of operations in one call, as in CUDA.
 const MAX_OPERATIONS: usize = 256;
 /// CUstreamBatchMemOpType: waits, writes, barrier.
 const WAITS: [u32; 2] = [1, 4];

@@ -21,7 +21,7 @@ static ALL: RwLock<BTreeMap<u64, Weak<GraphMemory>>> = RwLock::new(BTreeMap::new
 
 /// Where the memory comes from.
 pub(crate) trait Backing: std::fmt::Debug + Send + Sync {
-    /// First address of so many bytes.
+    /// First address of this many bytes.
     fn allocate(&self, size: u64) -> Result<u64>;
     /// Takes them back.
     fn free(&self, address: u64) -> Result<()>;

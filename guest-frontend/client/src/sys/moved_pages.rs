@@ -164,7 +164,7 @@ fn private_pages(length: usize) -> Option<NonNull<c_void>> {
 /// expects at `to`.
 unsafe fn take_place(from: NonNull<c_void>, to: NonNull<c_void>, length: usize) {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    // SAFETY: the caller promises it.
+    // SAFETY: the caller upholds this.
     let moved = unsafe { libc::mremap(from.as_ptr(), length, length, flags, to.as_ptr()) };
     if moved != to.as_ptr() {
         // The kernel may have unmapped the program's memory already. The process cannot

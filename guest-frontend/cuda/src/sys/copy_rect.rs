@@ -39,7 +39,7 @@ enum ResolvedEnd {
 }
 
 impl ResolvedEnd {
-    /// 0 where it is an array.
+    /// 0 if it is an array.
     fn address(&self) -> u64 {
         match self {
             Self::Device(address) => *address,
@@ -138,7 +138,7 @@ unsafe fn run(to: &Side, from: &Side, extent: [usize; 3], stream: CUstream, wait
 /// One two-dimensional copy.
 ///
 /// # Safety
-/// `copy` is null or describes a copy as CUDA's manual says for cuMemcpy2D.
+/// `copy` is null or describes a copy as CUDA documents for `cuMemcpy2D`.
 pub(super) unsafe fn flat(copy: *const CUDA_MEMCPY2D, stream: CUstream, wait: bool) -> Result {
     // SAFETY: `copy` is null or readable, as the caller promises.
     let copy = unsafe { get(copy) }?;
@@ -202,7 +202,7 @@ fn sides(copy: &CUDA_MEMCPY3D) -> Result<(Side, Side, [usize; 3])> {
 /// One three-dimensional copy.
 ///
 /// # Safety
-/// `copy` is null or describes a copy as CUDA's manual says for cuMemcpy3D.
+/// `copy` is null or describes a copy as CUDA documents for `cuMemcpy3D`.
 pub unsafe fn volume(copy: *const CUDA_MEMCPY3D, stream: CUstream, wait: bool) -> Result {
     // SAFETY: `copy` is null or readable, as the caller promises.
     let (to, from, extent) = sides(unsafe { get(copy) }?)?;
@@ -213,7 +213,7 @@ pub unsafe fn volume(copy: *const CUDA_MEMCPY3D, stream: CUstream, wait: bool) -
 /// A copy as a node of a graph has it.
 ///
 /// # Safety
-/// `copy` is null or describes a copy as CUDA's manual says for
+/// `copy` is null or describes a copy as CUDA documents for
 /// cuGraphAddMemcpyNode.
 pub unsafe fn node(session: &Session, copy: *const CUDA_MEMCPY3D) -> Result<CopyWork> {
     // SAFETY: `copy` is null or readable, as the caller promises.
@@ -229,7 +229,7 @@ pub unsafe fn node(session: &Session, copy: *const CUDA_MEMCPY3D) -> Result<Copy
 /// Between contexts of one device; other devices are not reached.
 ///
 /// # Safety
-/// `copy` is null or describes a copy as CUDA's manual says for cuMemcpy3DPeer.
+/// `copy` is null or describes a copy as CUDA documents for `cuMemcpy3DPeer`.
 pub(super) unsafe fn peer(copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream, wait: bool) -> Result {
     // SAFETY: `copy` is null or readable, as the caller promises.
     let copy = unsafe { get(copy) }?;
@@ -302,7 +302,7 @@ fn host_side(host: *mut c_void) -> Side {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemcpyHtoA_v2.
+/// As documented by CUDA for `cuMemcpyHtoA_v2`.
 pub(crate) unsafe fn cuMemcpyHtoA_v2(
     array: CUarray,
     offset: usize,
@@ -316,7 +316,7 @@ pub(crate) unsafe fn cuMemcpyHtoA_v2(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemcpyHtoAAsync_v2.
+/// As documented by CUDA for `cuMemcpyHtoAAsync_v2`.
 pub(crate) unsafe fn cuMemcpyHtoAAsync_v2(
     array: CUarray,
     offset: usize,
@@ -330,7 +330,7 @@ pub(crate) unsafe fn cuMemcpyHtoAAsync_v2(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemcpyAtoH_v2.
+/// As documented by CUDA for `cuMemcpyAtoH_v2`.
 pub(crate) unsafe fn cuMemcpyAtoH_v2(
     destination: *mut c_void,
     array: CUarray,
@@ -351,7 +351,7 @@ pub(crate) unsafe fn cuMemcpyAtoH_v2(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemcpyAtoHAsync_v2.
+/// As documented by CUDA for `cuMemcpyAtoHAsync_v2`.
 pub(crate) unsafe fn cuMemcpyAtoHAsync_v2(
     destination: *mut c_void,
     array: CUarray,
@@ -372,7 +372,7 @@ pub(crate) unsafe fn cuMemcpyAtoHAsync_v2(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemcpyDtoA_v2.
+/// As documented by CUDA for `cuMemcpyDtoA_v2`.
 pub(crate) unsafe fn cuMemcpyDtoA_v2(
     array: CUarray,
     offset: usize,
@@ -393,7 +393,7 @@ pub(crate) unsafe fn cuMemcpyDtoA_v2(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemcpyAtoD_v2.
+/// As documented by CUDA for `cuMemcpyAtoD_v2`.
 pub(crate) unsafe fn cuMemcpyAtoD_v2(
     destination: CUdeviceptr,
     array: CUarray,
@@ -414,7 +414,7 @@ pub(crate) unsafe fn cuMemcpyAtoD_v2(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemcpyAtoA_v2.
+/// As documented by CUDA for `cuMemcpyAtoA_v2`.
 pub(crate) unsafe fn cuMemcpyAtoA_v2(
     to: CUarray,
     to_offset: usize,

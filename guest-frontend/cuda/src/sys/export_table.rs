@@ -146,7 +146,7 @@ extern "C" fn unserved<const TABLE: usize, const NUMBER: usize>() -> CUresult {
 unsafe extern "C" fn current_context(context: *mut CUcontext) -> CUresult {
     guard(TABLE_FUNCTION, || {
         let handle = current::current_if_any().map(|context| context.handle());
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this.
         unsafe { Out::take(context) }.put(handle.unwrap_or(std::ptr::null_mut()))
     })
 }
@@ -158,7 +158,7 @@ unsafe extern "C" fn current_context(context: *mut CUcontext) -> CUresult {
 unsafe extern "C" fn context_device(context: CUcontext, place: *mut CUdevice) -> CUresult {
     guard(TABLE_FUNCTION, || {
         let found = current::find_or_current(context)?;
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this.
         unsafe { Out::take(place) }.put(device::number(found.ordinal))
     })
 }
@@ -170,7 +170,7 @@ unsafe extern "C" fn context_device(context: CUcontext, place: *mut CUdevice) ->
 unsafe extern "C" fn context_id(context: CUcontext, place: *mut u64) -> CUresult {
     guard(TABLE_FUNCTION, || {
         let found = current::find_or_current(context)?;
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this.
         unsafe { Out::take(place) }.put(found.id())
     })
 }
@@ -192,7 +192,7 @@ unsafe extern "C" fn stream(
             _ => stream,
         };
         named_stream::named(handle)?;
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this.
         unsafe { Out::take(place) }.put(handle)
     })
 }
@@ -208,7 +208,7 @@ unsafe extern "C" fn stream_number(
 ) -> CUresult {
     guard(TABLE_FUNCTION, || {
         let id = named_stream::named(stream)?.id()?;
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this.
         unsafe { Out::take(place) }.put(id as u32)
     })
 }
@@ -219,7 +219,7 @@ unsafe extern "C" fn stream_number(
 /// `clusters` and `numbers` are null or writable.
 unsafe extern "C" fn topology(clusters: *mut *mut u8, numbers: *mut *mut u8) -> CUresult {
     guard(TABLE_FUNCTION, || {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this.
         let (to_clusters, to_numbers) = unsafe { (Out::take(clusters), Out::take(numbers)) };
         let (to_clusters, to_numbers) = (to_clusters.present()?, to_numbers.present()?);
         let (clusters, numbers) = current::current()?.session.device().topology()?;
@@ -234,7 +234,7 @@ unsafe extern "C" fn topology(clusters: *mut *mut u8, numbers: *mut *mut u8) -> 
 /// Both are null or what [`topology`] gave, not freed yet.
 unsafe extern "C" fn free_topology(clusters: *mut u8, numbers: *mut u8) -> CUresult {
     guard(TABLE_FUNCTION, || {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this.
         unsafe {
             libc::free(clusters.cast());
             libc::free(numbers.cast());
@@ -260,7 +260,7 @@ unsafe extern "C" fn module_functions(
         let callback = callback.ok_or(Status::INVALID_VALUE)?;
         current::find_or_current(context)?;
         let ended = module::for_each_function(module, |function| {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller upholds this.
             unsafe { callback(user, function) != 0 }
         })?;
         if ended { Err(ENDED) } else { Ok(()) }

@@ -169,7 +169,7 @@ pub(crate) fn cuGreenCtxGetDevResource(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuDevSmResourceSplitByCount.
+/// As documented by CUDA for `cuDevSmResourceSplitByCount`.
 pub(crate) unsafe fn cuDevSmResourceSplitByCount(
     result: *mut CUdevResource,
     groups: *mut c_uint,
@@ -235,7 +235,7 @@ pub(crate) unsafe fn cuDevSmResourceSplitByCount(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuDevResourceGenerateDesc.
+/// As documented by CUDA for `cuDevResourceGenerateDesc`.
 pub(crate) unsafe fn cuDevResourceGenerateDesc(
     place: Out<'_, CUdevResourceDesc>,
     resources: *mut CUdevResource,
@@ -463,7 +463,7 @@ struct ExecAffinity {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuCtxGetExecAffinity.
+/// As documented by CUDA for `cuCtxGetExecAffinity`.
 pub(crate) unsafe fn cuCtxGetExecAffinity(place: *mut c_void, kind: c_int) -> Result {
     let context = current::current()?;
     if place.is_null() {

@@ -79,7 +79,7 @@ unsafe fn add(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuLinkCreate.
+/// As documented by CUDA for `cuLinkCreate`.
 pub(crate) unsafe fn cuLinkCreate(
     number: c_uint,
     options: *mut c_int,
@@ -109,7 +109,7 @@ pub(crate) unsafe fn cuLinkCreate(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuLinkAddData.
+/// As documented by CUDA for `cuLinkAddData`.
 pub(crate) unsafe fn cuLinkAddData(
     state: CUlinkState,
     kind: c_int,
@@ -133,7 +133,7 @@ pub(crate) unsafe fn cuLinkAddData(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuLinkAddFile.
+/// As documented by CUDA for `cuLinkAddFile`.
 pub(crate) unsafe fn cuLinkAddFile(
     state: CUlinkState,
     kind: c_int,
@@ -157,7 +157,7 @@ pub(crate) unsafe fn cuLinkAddFile(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuLinkComplete.
+/// As documented by CUDA for `cuLinkComplete`.
 pub(crate) unsafe fn cuLinkComplete(
     state: CUlinkState,
     image: Out<'_, *mut c_void>,

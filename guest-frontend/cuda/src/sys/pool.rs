@@ -179,7 +179,7 @@ fn allocate(size: usize, stream: CUstream, pool: Option<CUmemoryPool>) -> Result
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemAllocAsync.
+/// As documented by CUDA for `cuMemAllocAsync`.
 pub(crate) unsafe fn cuMemAllocAsync(
     address: *mut CUdeviceptr,
     size: usize,
@@ -194,7 +194,7 @@ pub(crate) unsafe fn cuMemAllocAsync(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemAllocFromPoolAsync.
+/// As documented by CUDA for `cuMemAllocFromPoolAsync`.
 pub(crate) unsafe fn cuMemAllocFromPoolAsync(
     address: *mut CUdeviceptr,
     size: usize,
@@ -272,7 +272,7 @@ pub(crate) fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool) -> Result
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemGetDefaultMemPool.
+/// As documented by CUDA for `cuMemGetDefaultMemPool`.
 pub(crate) unsafe fn cuMemGetDefaultMemPool(
     pool: Out<'_, CUmemoryPool>,
     location: *mut cudaMemLocation,
@@ -284,7 +284,7 @@ pub(crate) unsafe fn cuMemGetDefaultMemPool(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemGetMemPool.
+/// As documented by CUDA for `cuMemGetMemPool`.
 pub(crate) unsafe fn cuMemGetMemPool(
     pool: Out<'_, CUmemoryPool>,
     location: *mut cudaMemLocation,
@@ -296,7 +296,7 @@ pub(crate) unsafe fn cuMemGetMemPool(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemSetMemPool.
+/// As documented by CUDA for `cuMemSetMemPool`.
 pub(crate) unsafe fn cuMemSetMemPool(
     location: *mut cudaMemLocation,
     kind: c_int,
@@ -377,7 +377,7 @@ pub(crate) fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> Result {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemPoolGetAttribute.
+/// As documented by CUDA for `cuMemPoolGetAttribute`.
 pub(crate) unsafe fn cuMemPoolGetAttribute(
     pool: CUmemoryPool,
     which: c_int,
@@ -410,7 +410,7 @@ pub(crate) unsafe fn cuMemPoolGetAttribute(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemPoolSetAttribute.
+/// As documented by CUDA for `cuMemPoolSetAttribute`.
 pub(crate) unsafe fn cuMemPoolSetAttribute(
     pool: CUmemoryPool,
     which: c_int,
@@ -493,7 +493,7 @@ fn set_access(pool: &Pool, location: &cudaMemLocation, flags: c_int) -> Result {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemPoolSetAccess.
+/// As documented by CUDA for `cuMemPoolSetAccess`.
 pub(crate) unsafe fn cuMemPoolSetAccess(
     pool: CUmemoryPool,
     access: *const cudaMemAccessDesc,
@@ -511,7 +511,7 @@ pub(crate) unsafe fn cuMemPoolSetAccess(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemPoolGetAccess.
+/// As documented by CUDA for `cuMemPoolGetAccess`.
 pub(crate) unsafe fn cuMemPoolGetAccess(
     flags: Out<'_, c_int>,
     pool: CUmemoryPool,

@@ -124,7 +124,7 @@ pub(crate) fn cuParamSetSize(function: CUfunction, bytes: c_uint) -> Result {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuParamSetv.
+/// As documented by CUDA for `cuParamSetv`.
 pub(crate) unsafe fn cuParamSetv(
     function: CUfunction,
     offset: c_int,

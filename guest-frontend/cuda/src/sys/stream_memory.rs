@@ -140,7 +140,7 @@ pub(crate) fn cuStreamWriteValue64(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuStreamBatchMemOp.
+/// As documented by CUDA for `cuStreamBatchMemOp`.
 pub(crate) unsafe fn cuStreamBatchMemOp(
     stream: CUstream,
     count: c_uint,
@@ -180,7 +180,7 @@ pub unsafe fn node(given: *const CUDA_BATCH_MEM_OP_NODE_PARAMS) -> Result<Work> 
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphAddBatchMemOpNode.
+/// As documented by CUDA for `cuGraphAddBatchMemOpNode`.
 pub(crate) unsafe fn cuGraphAddBatchMemOpNode(
     place: *mut CUgraphNode,
     graph: CUgraph,
@@ -212,7 +212,7 @@ pub(crate) fn cuGraphBatchMemOpNodeGetParams(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphBatchMemOpNodeSetParams.
+/// As documented by CUDA for `cuGraphBatchMemOpNodeSetParams`.
 pub(crate) unsafe fn cuGraphBatchMemOpNodeSetParams(
     place: CUgraphNode,
     given: In<'_, CUDA_BATCH_MEM_OP_NODE_PARAMS>,
@@ -226,7 +226,7 @@ pub(crate) unsafe fn cuGraphBatchMemOpNodeSetParams(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphExecBatchMemOpNodeSetParams.
+/// As documented by CUDA for `cuGraphExecBatchMemOpNodeSetParams`.
 pub(crate) unsafe fn cuGraphExecBatchMemOpNodeSetParams(
     exec: CUgraphExec,
     place: CUgraphNode,

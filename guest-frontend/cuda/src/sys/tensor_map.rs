@@ -37,7 +37,7 @@ fn signed(value: c_int) -> u64 {
 /// A tensor of `rank` dimensions.
 ///
 /// # Safety
-/// The lists are null or as long as CUDA's manual says for the rank.
+/// The lists are null or as long as CUDA requires for the rank.
 unsafe fn tensor(
     data_type: c_int,
     rank: u32,
@@ -114,7 +114,7 @@ const NO_PART: TensorBox = TensorBox {
 };
 
 /// # Safety
-/// As CUDA's manual says for cuTensorMapEncodeTiled.
+/// As documented by CUDA for `cuTensorMapEncodeTiled`.
 pub(crate) unsafe fn cuTensorMapEncodeTiled(
     place: *mut CUtensorMap,
     data_type: c_int,
@@ -146,7 +146,7 @@ pub(crate) unsafe fn cuTensorMapEncodeTiled(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuTensorMapEncodeIm2col.
+/// As documented by CUDA for `cuTensorMapEncodeIm2col`.
 pub(crate) unsafe fn cuTensorMapEncodeIm2col(
     place: *mut CUtensorMap,
     data_type: c_int,
@@ -190,7 +190,7 @@ pub(crate) unsafe fn cuTensorMapEncodeIm2col(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuTensorMapEncodeIm2colWide.
+/// As documented by CUDA for `cuTensorMapEncodeIm2colWide`.
 pub(crate) unsafe fn cuTensorMapEncodeIm2colWide(
     place: *mut CUtensorMap,
     data_type: c_int,
@@ -230,7 +230,7 @@ pub(crate) unsafe fn cuTensorMapEncodeIm2colWide(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuTensorMapReplaceAddress.
+/// As documented by CUDA for `cuTensorMapReplaceAddress`.
 pub(crate) unsafe fn cuTensorMapReplaceAddress(
     place: *mut CUtensorMap,
     address: *mut c_void,

@@ -87,7 +87,7 @@ pub(crate) fn cuMemGetAllocationGranularity(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemAddressReserve.
+/// As documented by CUDA for `cuMemAddressReserve`.
 pub(crate) unsafe fn cuMemAddressReserve(
     address: *mut CUdeviceptr,
     size: usize,
@@ -111,7 +111,7 @@ pub(crate) fn cuMemAddressFree(address: CUdeviceptr, size: usize) -> Result {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemCreate.
+/// As documented by CUDA for `cuMemCreate`.
 pub(crate) unsafe fn cuMemCreate(
     place: *mut u64,
     size: usize,
@@ -173,7 +173,7 @@ fn release_closed() {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemExportToShareableHandle.
+/// As documented by CUDA for `cuMemExportToShareableHandle`.
 pub(crate) unsafe fn cuMemExportToShareableHandle(
     place: *mut c_void,
     handle: u64,
@@ -342,7 +342,7 @@ fn check_access(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemSetAccess.
+/// As documented by CUDA for `cuMemSetAccess`.
 pub(crate) unsafe fn cuMemSetAccess(
     address: CUdeviceptr,
     size: usize,

@@ -67,7 +67,7 @@ pub(super) struct Row {
     pub(super) device_memory: u64,
     /// Bytes of pinned and registered memory that are kept as copies.
     pub(super) shadow_memory: u64,
-    /// Its part of the GPU's time in turns; `None` where it takes none.
+    /// Its part of the GPU's time in turns; `None` if it takes none.
     pub(super) time: Option<f64>,
     /// The weight, cap and priority of its turns.
     pub(super) share: Option<TimeShare>,

@@ -320,7 +320,7 @@ impl Context {
         Ok(())
     }
 
-    /// Makes the graph ready to be launched, or ready anew.
+    /// Makes the graph ready to be launched, or ready again.
     pub fn graph_ready(&self, graph: &mut Graph) -> Result<()> {
         if !graph.values.is_empty() && graph.exec != 0 {
             // Of a graph with conditional nodes there may be one executable form.

@@ -19,7 +19,7 @@ const MULTIPROCESSORS: c_int = 1;
 const DEFAULT_STREAM: c_uint = 1;
 /// CU_STREAM_NON_BLOCKING, which CUDA demands of streams of green contexts.
 const NON_BLOCKING: c_uint = 1;
-/// Most groups of a split: more than a GPU has multiprocessors.
+/// Maximum number of groups of a split: more than a GPU has multiprocessors.
 const MAX_GROUPS: u32 = 255;
 
 /// A resource, as the driver describes it.
@@ -35,7 +35,7 @@ impl SmPart {
         })
     }
 
-    /// Its multiprocessors: zeros where it is none.
+    /// Its multiprocessors: zeros if it is none.
     pub fn multiprocessors(&self) -> SmResource {
         let [count, least, alignment, ..] = match self.0.r#type {
             MULTIPROCESSORS => self.0._oversize,
@@ -53,7 +53,7 @@ impl SmPart {
 pub struct Parts {
     /// How many groups there are, or would be.
     pub count: u32,
-    /// The groups; none where it was only asked how many there would be.
+    /// The groups; none if it was only asked how many there would be.
     pub groups: Vec<SmPart>,
     /// What is left.
     pub remaining: SmPart,

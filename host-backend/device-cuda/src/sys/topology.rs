@@ -18,7 +18,7 @@ const TABLE: [u8; 16] = [
 const ARRAYS: usize = 4;
 /// Frees them.
 const FREE: usize = 13;
-/// Most TPCs.
+/// Maximum number of TPCs.
 const MAX_TPCS: usize = 128;
 /// CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT; a TPC has two.
 const MULTIPROCESSORS: c_int = 16;

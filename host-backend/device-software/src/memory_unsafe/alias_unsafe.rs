@@ -217,7 +217,7 @@ impl Memory {
 unsafe fn remap(from: usize, old: usize, new: usize, to: usize) -> bool {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     let target = pointer_mut::<libc::c_void>(to);
-    // SAFETY: the caller promises it.
+    // SAFETY: the caller upholds this.
     let got = unsafe { libc::mremap(pointer_mut(from), old, new, flags, target) };
     got != libc::MAP_FAILED
 }

@@ -134,7 +134,7 @@ pub fn writes(platform: &dyn Platform) {
     let forgotten = noted(device, false);
     let left = forgotten.iter().filter(|noted| **noted).count();
     assert!(left <= 2, "pages are forgotten, but for those of others");
-    // What is mapped anew holds zeros instead.
+    // A new mapping holds zeros.
     device.memory_unmap(a).expect("unmap");
     settle(device, StreamId::LEGACY).expect("settle");
     device.memory_map(a, 8 * CHUNK).expect("map");

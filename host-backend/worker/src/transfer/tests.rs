@@ -414,7 +414,7 @@ impl Copy {
         }
     }
 
-    /// The destination makes the objects anew that are others now; what is in
+    /// The destination makes the objects again that are others now; what is in
     /// those then, nobody knows.
     fn follow(&mut self, session: &mut Session) {
         let now = created(session);
