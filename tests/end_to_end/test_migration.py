@@ -459,7 +459,7 @@ class Checkpoint(unittest.TestCase):
         rounds(guest, 3)
         code, _, errors = ask(self.daemon, "checkpoint", number, self.folder, "--end")
         self.assertEqual(code, 0, errors)
-        eventually(lambda: self.daemon.sessions() == [], "the session was put away")
+        eventually(lambda: self.daemon.sessions() == [], "the session was checkpointed and ended")
         state = os.path.join(self.folder, "session.paragpu")
         self.assertEqual(os.stat(state).st_mode & 0o777, 0o600)
         self.assertEqual(os.listdir(self.folder), ["session.paragpu"])
@@ -486,7 +486,7 @@ class Checkpoint(unittest.TestCase):
         for _ in range(2):
             code, _, errors = ask(self.daemon, "checkpoint", only_session(self.daemon), self.folder, "--end")
             self.assertEqual(code, 0, errors)
-            eventually(lambda: self.daemon.sessions() == [], "the session was put away")
+            eventually(lambda: self.daemon.sessions() == [], "the session was checkpointed and ended")
             code, _, errors = ask(self.daemon, "restore", self.folder)
             self.assertEqual(code, 0, errors + self.daemon.log())
             self.assertEqual(answer(guest), "right")

@@ -96,7 +96,7 @@ class Tenancy(unittest.TestCase):
             file.write(f"[vm.'{USER}']\nmemory = '60MiB'\n")
             file.flush()
             daemon.process.send_signal(signal.SIGHUP)
-            eventually(lambda: "configuration read again" in daemon.log(), "the daemon reads its configuration")
+            eventually(lambda: "configuration reloaded" in daemon.log(), "the daemon reads its configuration")
             guest.stdin.write("\n")
             guest.stdin.flush()
             read_until(guest, "has 50331648")

@@ -150,7 +150,7 @@ class Checkpoint(test_migration.Checkpoint):
         rounds(guest, 3)
         code, _, errors = ask(self.daemon, "checkpoint", "--end", only_session(self.daemon), self.folder)
         self.assertEqual(code, 0, errors)
-        eventually(lambda: self.daemon.sessions() == [], "the session was put away")
+        eventually(lambda: self.daemon.sessions() == [], "the session was checkpointed and ended")
         self.daemon.process.terminate()
         self.daemon.process.wait(30)
         # Another daemon at the same addresses.

@@ -157,7 +157,7 @@ class Vm(unittest.TestCase):
                 "^paragpu: all channels of the device /dev/paragpu0 are in use by other processes of this VM: end one"
             ],
             "no channel but vsock": [
-                "^paragpu: passed over: all channels of the device /dev/paragpu0",
+                "^paragpu: skipped: all channels of the device /dev/paragpu0",
                 "^paragpu: device 0 is reached by vsock$",
                 "^exit 0$",
             ],
@@ -166,7 +166,7 @@ class Vm(unittest.TestCase):
             "refused": ["^paragpu: the host refuses a session: ."],
             "auto says its way": ["^paragpu: device 0 is reached by pci$", "^exit 0$"],
             "auto passes over": [
-                "^paragpu: passed over: no host answers at vsock 2:7015",
+                "^paragpu: skipped: no host answers at vsock 2:7015",
                 "^paragpu: device 0 is reached by tcp$",
                 "^exit 0$",
             ],

@@ -318,7 +318,7 @@ def decode(kind, data, at=0):
 
     def take(count):
         if at + count > len(data):
-            raise WireError(f"{kind} is cut short")
+            raise WireError(f"{kind}is truncated")
         return data[at : at + count]
 
     if kind == "":

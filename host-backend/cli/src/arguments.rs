@@ -465,7 +465,7 @@ fn validity(text: &str) -> Result<u64, String> {
     });
     seconds
         .filter(|seconds| (1..=7300 * 86_400).contains(seconds))
-        .ok_or_else(|| format!("{text:?} is no time such as 30m, 12h or 825d, 20 years at most"))
+        .ok_or_else(|| format!("{text:?} is not a time such as 30m, 12h or 825d, 20 years at most"))
 }
 
 /// What to do with a configuration.

@@ -243,7 +243,7 @@ fn options(
 fn agent_options(engine: Engine, gpu: u32) -> Result<agent::Options, Error> {
     let host = Host::load()?;
     if host.lease.socket.as_os_str().is_empty() {
-        let advice = "this host gives no leases: set lease.socket in its host.toml";
+        let advice = "this host grants no leases: set lease.socket in its host.toml";
         return Err(Error::Refused(advice.into()));
     }
     let said = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -306,7 +306,7 @@ impl Private {
 
 impl Drop for Private {
     fn drop(&mut self) {
-        // What stays is good for nothing: the lease is over.
+        // Leftovers are harmless: the lease has ended.
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }

@@ -432,6 +432,6 @@ fn raise_descriptor_limit() {
         maximum: limit.maximum,
     };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::debug!(%error, "the limit of descriptors stays");
+        tracing::debug!(%error, "the descriptor limit is unchanged");
     }
 }

@@ -316,7 +316,7 @@ impl Leases {
         let serial = self.get(&identity.vm).map_or(0, |leased| leased.serial);
         match (identity.lease, serial) {
             (shown, standing) if shown == standing => Ok(()),
-            (0, _) => Err(format!("{} is a lease's name", identity.vm)),
+            (0, _) => Err(format!("{} is reserved for leases", identity.vm)),
             (_, _) => Err("the lease that its certificate is for is over, or elsewhere".into()),
         }
     }
@@ -354,7 +354,7 @@ fn random() -> Result<u64, String> {
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         // Zero is not a lease.
         Ok(8) => Ok(u64::from_ne_bytes(bytes).max(1)),
-        _ => Err("the host has no randomness".into()),
+        _ => Err("the host has no source of randomness".into()),
     }
 }
 

@@ -42,7 +42,7 @@ impl Destination {
     pub fn parse(url: &str) -> Result<Self, String> {
         let advice = || {
             format!(
-                "{url} is no destination: give unix:///PATH, the socket for guests of another \
+                "{url} is not a destination: use unix:///PATH, the guests' socket of another \
                  paragpud of this host, or tcp://HOST:PORT, another host's migration.listen"
             )
         };
@@ -101,7 +101,7 @@ impl Links {
             Destination::Host { name, port } => {
                 let Some(tls) = tls else {
                     return Err(format!(
-                        "sessions operations to {place} only under a certificate: set migration.ca, \
+                        "sessions travel to {place} only over TLS: set migration.ca, \
                          migration.certificate and migration.key in this host's host.toml"
                     ));
                 };
@@ -147,7 +147,7 @@ impl Links {
     fn spawn(&self, serve: impl FnOnce(UnixStream) + Send + 'static) -> Result<OwnedFd, String> {
         if self.count.load(Ordering::Relaxed) >= MAX_LINKS {
             return Err(format!(
-                "this host has {MAX_LINKS} links to other hosts already: try again when one is over"
+                "this host already has {MAX_LINKS} links to other hosts: try again when one has ended"
             ));
         }
         let failed = |error: std::io::Error| format!("no link can be made: {error}");

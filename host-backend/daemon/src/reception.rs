@@ -1,4 +1,4 @@
-//! Connections that have not said hello, and the slots in which they wait.
+//! Connections that have not sent a hello, and the slots in which they wait.
 //!
 //! If all slots are taken, a new connection replaces the oldest one of the source that
 //! occupies most slots. So silent connections of one source take slots from that source

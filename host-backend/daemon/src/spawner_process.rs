@@ -278,7 +278,7 @@ impl Privileged {
         }
         set_no_new_privs(true).map_err(|errno| errno.to_string())?;
         keep(needed).map_err(|_| {
-            "paragpud has not CAP_SETUID, CAP_SETGID and CAP_CHOWN, and is not root".to_owned()
+            "paragpud lacks CAP_SETUID, CAP_SETGID and CAP_CHOWN, and is not root".to_owned()
         })?;
         let _ = clear_ambient_capability_set();
         Ok(())
@@ -291,7 +291,7 @@ impl Privileged {
             Err(_) => 124,
         };
         self.run(Namespaces::All, as_vm).map_err(|reason| {
-            format!("the kernel gives no namespaces to users ({reason}): see user.max_user_namespaces, kernel.unprivileged_userns_clone and kernel.apparmor_restrict_unprivileged_userns")
+            format!("the kernel does not allow user namespaces ({reason}): see user.max_user_namespaces, kernel.unprivileged_userns_clone and kernel.apparmor_restrict_unprivileged_userns")
         })
     }
 
@@ -350,7 +350,7 @@ impl Privileged {
     fn of_range(&self, user: u32) -> Result<u32, String> {
         match user {
             1.. if user < self.map.count => Ok(self.map.first + user),
-            _ => Err(format!("{user} is no VM's user")),
+            _ => Err(format!("{user} is not the user of a VM")),
         }
     }
 
@@ -358,16 +358,16 @@ impl Privileged {
     fn start(&mut self, spawn: Box<Spawn>, socket: &OwnedFd) -> Result<(u32, OwnedFd), String> {
         let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_lowercase());
         if !spawn.apart || spawn.image_cache.is_some() {
-            return Err("not a worker of a user of its own".into());
+            return Err("not a worker with its own user".into());
         }
         if !["software", "cuda"].contains(&spawn.device.as_str())
             || !plain(&spawn.log)
             || !plain(&spawn.calls)
         {
-            return Err("not an argument of a worker's".into());
+            return Err("not an argument of a worker".into());
         }
         if rustix::net::sockopt::socket_domain(socket) != Ok(rustix::net::AddressFamily::UNIX) {
-            return Err("not a socket of the daemon's".into());
+            return Err("not one of the daemon's sockets".into());
         }
         self.last = namespaces(&spawn);
         let request = Request::Start(spawn);
@@ -387,7 +387,7 @@ impl Privileged {
     fn spare(&self, namespaces: Namespaces) -> Result<Spare, String> {
         let (gate, theirs) = Control::pair().map_err(|error| error.to_string())?;
         let (pid, pidfd) = namespaces::start(self.map, namespaces, true, || self.wait(&theirs))
-            .map_err(|error| format!("the kernel starts no process: {error}"))?;
+            .map_err(|error| format!("cannot start a process: {error}"))?;
         Ok(Spare {
             namespaces,
             pid: pid.cast_unsigned(),

@@ -96,7 +96,7 @@ impl Users {
     }
 
     /// Returns the user of a VM, in the numbering of the range, and the VM's directory in
-    /// `images`. Without a directory, images are not kept. `live` are the VMs that have
+    /// `images`. Without a directory, images are not cached. `live` are the VMs that have
     /// sessions.
     ///
     /// # Errors
@@ -111,7 +111,7 @@ impl Users {
         let folder = folder.filter(|folder| match make(folder) {
             Ok(()) => true,
             Err(error) => {
-                tracing::warn!(directory = %folder.display(), %error, "images are not kept");
+                tracing::warn!(directory = %folder.display(), %error, "images are not cached");
                 false
             }
         });
@@ -135,7 +135,7 @@ impl Users {
         match self.directory(folder, &path, user, live) {
             Ok(directory) => Ok((user, Some(directory))),
             Err(error) => {
-                tracing::warn!(directory = %path.display(), error, "images are not kept");
+                tracing::warn!(directory = %path.display(), error, "images are not cached");
                 Ok((user, None))
             }
         }

@@ -491,7 +491,7 @@ fn a_device_that_cannot_be_opened_is_tried_again() {
     let daemon = Daemon::start_after(directory, &[], &first);
     let reason = daemon.guest_of(0).err().unwrap();
     assert!(
-        reason.starts_with("the host has no GPU to give: "),
+        reason.starts_with("the host has no GPU for guests: "),
         "{reason}"
     );
     assert!(!daemon.stats().ready);

@@ -1,4 +1,4 @@
-//! Graphs, and what their nodes name.
+//! Graphs, and the objects that their nodes refer to.
 
 use paragpu_device::{Bodies, Error, GraphNode, Result, StreamId, Work};
 use paragpu_protocol::status::Status;
@@ -6,7 +6,7 @@ use paragpu_protocol::status::Status;
 use crate::device::{CudaDevice, stream};
 use crate::sys::Graph;
 
-/// Something that a node names and that the session can destroy.
+/// An object that a node refers to and that the session can destroy.
 #[derive(Debug, Clone, Copy)]
 enum NodeObject {
     Function(u64),
@@ -14,14 +14,14 @@ enum NodeObject {
     Array(u64),
 }
 
-/// A graph and what is known of its nodes.
+/// A graph and its nodes.
 #[derive(Debug)]
 pub struct OpenGraph {
     pub graph: Graph,
     /// The work of each node.
     works: Vec<Work<'static>>,
     named: Vec<(u32, NodeObject)>,
-    /// [`CudaDevice::gone`] when all that is named was seen to be there.
+    /// The value of `gone` when all referenced objects were last found to exist.
     seen: u64,
 }
 
@@ -48,7 +48,7 @@ impl OpenGraph {
     }
 }
 
-/// The node that was refused: the driver's status alone would not tell which.
+/// Adds the node's number to an error, which the driver's status does not tell.
 fn refused(number: u32, node: &GraphNode, error: &Error) -> Error {
     let GraphNode { work, after } = node;
     let mut detail = format!("node {number} after {after:?}: {work:?}");
@@ -59,7 +59,7 @@ fn refused(number: u32, node: &GraphNode, error: &Error) -> Error {
 }
 
 impl CudaDevice {
-    /// A graph of `nodes`, ready to be launched.
+    /// Creates a graph of `nodes`, ready to launch.
     pub(crate) fn open_graph(&mut self, nodes: Vec<GraphNode>) -> Result<OpenGraph> {
         let bodies = Bodies::of(&nodes)?;
         let mut open = OpenGraph {
@@ -176,7 +176,7 @@ impl CudaDevice {
     }
 }
 
-/// Whether it becomes an empty node of the driver, as a copy of zero bytes does.
+/// Whether it becomes an empty node of the driver, such as a copy of zero bytes.
 fn is_empty(work: &Work<'_>) -> bool {
     match work {
         Work::Empty | Work::Copy { size: 0, .. } => true,

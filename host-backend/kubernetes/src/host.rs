@@ -392,7 +392,7 @@ impl Host {
 
     fn release(&mut self, uid: &str) {
         if let Some(leased) = self.leases.remove(uid) {
-            tracing::info!(claim = uid, vm = leased.kept.vm, "a lease is over");
+            tracing::info!(claim = uid, vm = leased.kept.vm, "a lease ended");
             if let Some(held) = leased.held {
                 held.release();
             }

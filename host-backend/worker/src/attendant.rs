@@ -67,10 +67,7 @@ pub(crate) fn tell(control: Arc<Control>) -> Orders {
         if let (Err(_), FromWorker::Report(Report::Failed(reason))) =
             (control.send(&message, &[]), &message)
         {
-            tracing::warn!(
-                reason,
-                "an order is not carried out, and the daemon is gone"
-            );
+            tracing::warn!(reason, "an order failed, and the daemon is gone");
         }
     })
 }
@@ -125,7 +122,7 @@ impl Attendant {
                 let fds = std::mem::take(&mut inbox.fds);
                 match inbox.message::<ToWorker>() {
                     Ok(message) => self.take(message, fds),
-                    Err(error) => tracing::error!(%error, "the daemon sent what cannot be read"),
+                    Err(error) => tracing::error!(%error, "the daemon sent an invalid message"),
                 }
             }
             self.exchange.close();
@@ -189,7 +186,9 @@ impl Attendant {
             | ToWorker::Restore { .. }
             | ToWorker::Own { .. }
             | ToWorker::Quota { .. } => {
-                tracing::error!("the daemon sent what a busy worker does not expect");
+                tracing::error!(
+                    "the daemon sent a message that a worker with a session does not expect"
+                );
             }
         }
     }
@@ -213,7 +212,7 @@ impl Attendant {
         let every = Duration::from_secs(every.max(1));
         tracing::info!(
             session = self.session, directory = %directory.display(),
-            "the daemon is gone: the session is written without its word"
+            "the daemon is gone: the worker continues the periodic checkpoints"
         );
         loop {
             std::thread::sleep(every);

@@ -302,7 +302,7 @@ pub(crate) fn guest_memory(fds: &[OwnedFd], channel: Channel) -> Option<GuestMem
         })?;
     memory
         .inspect_err(|error| {
-            tracing::warn!(%error, "the VM's memory is not reached: bytes cross the window");
+            tracing::warn!(%error, "the VM's memory is not accessible: data crosses the window");
         })
         .ok()
 }

@@ -80,7 +80,7 @@ impl ImageStore {
                 Ok(()) => forget_vms(all, own),
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
                 Err(error) => {
-                    tracing::warn!(directory = %own.display(), %error, "images are not kept");
+                    tracing::warn!(directory = %own.display(), %error, "images are not cached");
                     return false;
                 }
             }
@@ -108,7 +108,7 @@ impl ImageStore {
         let made = own.filter(|own| {
             let now = File::open(own).and_then(|own| own.set_modified(SystemTime::now()));
             if let Err(error) = &now {
-                tracing::warn!(%error, "images are not kept");
+                tracing::warn!(%error, "images are not cached");
             }
             now.is_ok()
         });

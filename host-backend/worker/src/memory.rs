@@ -61,7 +61,7 @@ impl Session {
             1 => Access::Read,
             3 => Access::ReadWrite,
             other => {
-                let why = format!("{other} is no access to memory");
+                let why = format!("{other} is not a memory access mode");
                 return fail(Status::INVALID_VALUE, why);
             }
         };

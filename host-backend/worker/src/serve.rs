@@ -146,7 +146,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         let _ = confine::begin(arguments.device, arguments.calls, arguments.apart);
     }
     if is_driver && let Err(error) = code_cache::reserve() {
-        tracing::warn!(%error, "compiled code is not kept");
+        tracing::warn!(%error, "compiled code is not cached");
     }
     let mut warm = warm_up(arguments)?;
     if is_driver {
@@ -181,7 +181,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         && let Some(directory) = &images.directory
         && let Err(error) = code_cache::keep_in(&directory.join("compiled"))
     {
-        tracing::warn!(%error, "compiled code is not kept");
+        tracing::warn!(%error, "compiled code is not cached");
     }
     let readable: Vec<_> = images.directory.as_deref().into_iter().collect();
     confine::finish(&readable);
@@ -272,7 +272,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     let receiver = match receiver {
         Ok(receiver) => receiver,
         Err(reason) => {
-            tracing::info!(session, reason, "the session did not come");
+            tracing::info!(session, reason, "the session did not arrive");
             served
                 .transfer
                 .orders()
@@ -316,7 +316,7 @@ fn receive(
                 Arrived::Waiting(link) => {
                     let resumed = served.resume(paragpu_communicator::Error::Closed);
                     drop(link);
-                    return resumed.map_err(|_| "the guest was lost at the switch".into());
+                    return resumed.map_err(|_| "the guest was lost at the switchover".into());
                 }
             };
             let host = waiting.host_of(life, served.gpu.regions(), patience);
@@ -336,7 +336,7 @@ fn receive(
                     "a restored session waits for its guest",
                     std::io::ErrorKind::NotConnected,
                 ))
-                .map_err(|_| "the guest did not come back".into())
+                .map_err(|_| "the guest did not reconnect".into())
         }
     }
 }
@@ -460,7 +460,7 @@ fn wait_for_session(
             | ToWorker::Again(_)
             | ToWorker::Turn(_)
             | ToWorker::Migrate(_) => {
-                tracing::error!("the daemon sent what an idle worker does not expect");
+                tracing::error!("the daemon sent a message that an idle worker does not expect");
             }
         }
     }

@@ -19,14 +19,14 @@ use crate::session::link::At;
 /// its offset in `runs`, and its bytes.
 ///
 /// # Errors
-/// `INVALID_VALUE` for a run that is cut short or whose address overflows; those of
+/// `INVALID_VALUE` for a run thatis truncated or whose address overflows; those of
 /// the function.
 fn each_run(
     address: u64,
     runs: &[u8],
     mut visit: impl FnMut(u64, usize, &[u8]) -> Outcome<()>,
 ) -> Outcome<()> {
-    let cut_short = |_| Error::new(Status::INVALID_VALUE, "a run is cut short");
+    let cut_short = |_| Error::new(Status::INVALID_VALUE, "a runis truncated");
     let overflow = || Error::new(Status::INVALID_VALUE, "a run's address overflows");
     // Gaps and lengths are untrusted. `visit` checks each run against the memory, and
     // sums that overflow are rejected before.

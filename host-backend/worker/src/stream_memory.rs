@@ -26,7 +26,7 @@ impl Objects {
         let mut operations = Vec::new();
         while reader.remaining() > 0 {
             let Ok(wire) = reader.field::<WireOperation>() else {
-                return fail(Status::INVALID_VALUE, "an operation is cut short");
+                return fail(Status::INVALID_VALUE, "an operationis truncated");
             };
             if operations.len() == MAX_OPERATIONS {
                 return fail(

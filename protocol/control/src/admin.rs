@@ -418,7 +418,7 @@ pub struct Stats {
     pub session_limit: u64,
     /// Guests waiting for a worker.
     pub waiting: u64,
-    /// Connections that have not said hello.
+    /// Connections that have not sent a hello.
     pub pending: u64,
     /// Sessions begun since the daemon started.
     pub begun: u64,

@@ -368,7 +368,7 @@ impl TryFrom<u8> for Phase {
         match number {
             1 => Ok(Self::Running),
             2 => Ok(Self::Stopped),
-            other => Err(format!("there is no phase {other}")),
+            other => Err(format!("unknown phase {other}")),
         }
     }
 }

@@ -169,9 +169,7 @@ impl Description {
     pub fn new_port(&self) -> Result<NewPort, Error> {
         let [index, chassis, port] = self.largest.map(|number| number.checked_add(1));
         let (Some(index), Some(chassis), Some(port)) = (index, chassis, port) else {
-            return Err(Error::Xml(
-                "there is no free number for a PCI controller".into(),
-            ));
+            return Err(Error::Xml("no free index for a PCI controller".into()));
         };
         let mut writer = Writer::new(Vec::new());
         writer

@@ -249,7 +249,7 @@ impl Attempt<'_> {
         }
         Err(Error::NothingFound(if tried.is_empty() {
             format!(
-                "neither {} nor {} is there, and neither vsock.port nor tcp.address is set",
+                "neither {} nor {} exists, and neither vsock.port nor tcp.address is set",
                 self.config.pci.device.display(),
                 self.config.shm.socket.display()
             )
@@ -416,7 +416,7 @@ impl Attempt<'_> {
                     return Err(Error::NoAnswer {
                         place: format!("the device {}", node.display()),
                         advice: "is paragpud running on the VM's host?",
-                        source: Box::new(TravelError::protocol("no welcome came")),
+                        source: Box::new(TravelError::protocol("the host sent no welcome")),
                     });
                 }
                 None => {}

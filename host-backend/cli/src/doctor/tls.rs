@@ -1,4 +1,4 @@
-//! The certificates of either side: usable, whose, and for how long.
+//! Checks certificates of both sides: validity, identity and expiry.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,10 +8,10 @@ use paragpu_config::host::Host;
 
 use super::report::{Report, State};
 
-/// Before a certificate ends, so long is enough to make another.
+/// Time before the expiry of a certificate from which on it is reported.
 const EXPIRY_WARNING: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
-/// What guests at `tcp.listen` are shown, and daemons of other hosts.
+/// Checks the certificates for guests at `tcp.listen` and for daemons of other hosts.
 pub(super) fn of_host(report: &mut Report, host: &Host) {
     const SIDE: &str = "host";
     let tcp = &host.tcp;
@@ -23,8 +23,8 @@ pub(super) fn of_host(report: &mut Report, host: &Host) {
             let others = !address.ip().is_loopback();
             let state = if others { State::Warning } else { State::Good };
             let reach = match others {
-                true => "which other machines reach",
-                false => "which this machine alone reaches",
+                true => "reachable from other machines",
+                false => "reachable only from this machine",
             };
             let detail = format!("{address}, {reach}: neither encrypted nor authenticated");
             let finding = report.add(SIDE, "tcp", state, detail);
@@ -63,7 +63,7 @@ pub(super) fn of_host(report: &mut Report, host: &Host) {
     }
 }
 
-/// What this VM shows hosts.
+/// Checks the certificate that this VM presents to hosts.
 pub(super) fn of_guest(report: &mut Report, guest: &Guest) {
     const SIDE: &str = "guest";
     let tcp = &guest.tcp;
@@ -99,7 +99,7 @@ pub(super) fn of_guest(report: &mut Report, guest: &Guest) {
     }
 }
 
-/// A certificate of this host: usable, and no VM's.
+/// Checks that a certificate of this host is usable and not a VM's.
 fn host_wears(report: &mut Report, files: Files<'_>) {
     const SIDE: &str = "host";
     let what = files.section;
@@ -116,7 +116,7 @@ fn host_wears(report: &mut Report, files: Files<'_>) {
     report.add(SIDE, what, State::Good, detail);
 }
 
-/// The certificate, where the three files can be used today.
+/// The certificate, if the three files are usable today.
 fn usable(
     report: &mut Report,
     side: &'static str,
@@ -145,7 +145,7 @@ fn usable(
     if left == 0 {
         report
             .add(side, what, State::Bad, format!("{path} has expired"))
-            .advise("make another, and send paragpud SIGHUP on a host");
+            .advise("create a new one, and send paragpud SIGHUP on a host");
     } else if left < EXPIRY_WARNING.as_secs() {
         let detail = format!("{path} expires in {} hours", left / 3600);
         report.add(side, what, State::Warning, detail);

@@ -130,7 +130,7 @@ impl Broker {
                 tracing::info!(peer = %guest.peer, "a connection {what}");
             }
             Progress::Left => {
-                tracing::debug!(peer = %guest.peer, "a connection ended without a word");
+                tracing::debug!(peer = %guest.peer, "a connection ended before its hello");
             }
         }
     }
@@ -194,7 +194,7 @@ impl Broker {
         }
         if (self.sessions.len() + self.arrivals.waiting.len()) as u64 >= limit {
             let reason = format!(
-                "the host serves {limit} sessions already, its limit: try again when one has \
+                "the host already serves {limit} sessions, its limit: try again when one has \
                  ended, or raise limits.sessions in its host.toml"
             );
             self.refuse(guest, &reason);
@@ -213,7 +213,7 @@ impl Broker {
                 _ => format!("vm.{}.sessions", asked.vm),
             };
             let reason = format!(
-                "{} has {quota} sessions on this host already, its limit: end a program, or raise \
+                "{} already has {quota} sessions on this host, its limit: end a program, or raise \
                  {key} in the host's host.toml",
                 asked.vm
             );
@@ -266,7 +266,7 @@ impl Broker {
                     "the host's daemon was restarted since the session began: the session gets no \
                      new connection"
                 }
-                false => "the session that the guest resumes is over",
+                false => "the session that the guest resumes has ended",
             };
             self.refuse(guest, reason);
             return;
@@ -294,7 +294,7 @@ impl Broker {
             // Its guest retries: it finds this connection closed and reconnects.
             Err(ControlError::Full) => return,
             Err(_) => {
-                self.refuse(guest, "the session that the guest resumes is over");
+                self.refuse(guest, "the session that the guest resumes has ended");
                 return;
             }
         }
@@ -419,7 +419,7 @@ impl Broker {
     /// cannot be opened is placed on another if its limits allow.
     fn hopeless(&self, waiting: &mut Waiting) -> Option<String> {
         if let Some(problem) = self.devices.problem() {
-            return Some(format!("the host has no GPU to give: {problem}"));
+            return Some(format!("the host has no GPU for guests: {problem}"));
         }
         let place = match waiting.placed.as_ref()? {
             Ok(place) => *place,

@@ -60,8 +60,8 @@ impl Broker {
         if adopted.is_some_and(|periodic| periodic.next.is_none()) {
             return Response::Error {
                 error: format!(
-                    "session {session} began under an earlier daemon: its worker writes it for as \
-                     long as it lives"
+                    "session {session} began under an earlier daemon: its worker checkpoints \
+                     it until it ends"
                 ),
             };
         }
@@ -71,7 +71,7 @@ impl Broker {
                 Response::Done(Figures::default())
             }
             None => Response::Error {
-                error: format!("session {session} is not written from time to time"),
+                error: format!("session {session} has no periodic checkpoints"),
             },
         }
     }
@@ -99,7 +99,7 @@ impl Broker {
         if let Some(control) = worker.and_then(|worker| worker.control.as_ref())
             && let Err(error) = control.try_send(&message, &[])
         {
-            tracing::warn!(session, %error, "the worker does not know how to go on alone");
+            tracing::warn!(session, %error, "the worker cannot continue checkpoints without the daemon");
         }
     }
 

@@ -76,7 +76,7 @@ impl Broker {
             Request::Carry { .. } | Request::Release {} => {
                 Err("this connection has no lease".into())
             }
-            _ if is_agent => Err("agents of leases may not ask that".into()),
+            _ if is_agent => Err("agents of leases may not send this request".into()),
             _ => Ok(()),
         }
     }
@@ -89,7 +89,7 @@ impl Broker {
             })
         };
         if self.host.lease.authority.as_os_str().is_empty() {
-            return refused("this host gives no leases: see lease.socket in host.toml");
+            return refused("this host grants no leases: see lease.socket in host.toml");
         }
         let uid = self
             .inquiries
@@ -310,7 +310,7 @@ impl Broker {
         if self.leases.end(vm).is_none() {
             return;
         }
-        tracing::info!(vm, "a lease is over");
+        tracing::info!(vm, "a lease ended");
         self.tenants.end_lease(vm);
         self.shares.end_lease(vm);
         self.end_sessions_of(vm);
@@ -398,7 +398,7 @@ impl Broker {
                 self.order_checkpoint(NOBODY, session, &directory, false, Some(every))
             });
             if let Err(error) = ordered {
-                tracing::debug!(session, error, "a session is not written yet");
+                tracing::debug!(session, error, "a session has no checkpoint yet");
             }
             if let Some(leased) = self.leases.get_mut(&vm) {
                 leased.next_try = now + RETRY;

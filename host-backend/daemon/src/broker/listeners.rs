@@ -114,15 +114,15 @@ impl Listeners {
     pub fn renew_certificates(&mut self, host: &Host) {
         match tls::among_hosts(&host.migration) {
             Ok(tls) => self.tls = tls,
-            Err(error) => tracing::error!(%error, "the earlier certificate stays"),
+            Err(error) => tracing::error!(%error, "the previous certificate stays in use"),
         }
         match tls::for_guests(host) {
             // Guests that rely on TLS keep it.
             Ok(None) if self.guest_tls.is_some() => {
-                tracing::warn!("guests leave TLS with a restart only");
+                tracing::warn!("TLS for guests can be turned off only by a restart");
             }
             Ok(tls) => self.guest_tls = tls,
-            Err(error) => tracing::error!(%error, "the earlier certificate stays"),
+            Err(error) => tracing::error!(%error, "the previous certificate stays in use"),
         }
     }
 

@@ -67,7 +67,7 @@ impl Broker {
             Some(name) => match Communicator::from_text(name) {
                 Ok(Communicator::Auto) | Err(_) => {
                     return Err(format!(
-                        "{name:?} is no communicator: give unix, tcp, vsock, shm or pci"
+                        "{name:?} is not a communicator: use unix, tcp, vsock, shm or pci"
                     ));
                 }
                 Ok(known) => known.to_string(),
@@ -96,7 +96,7 @@ impl Broker {
         if let Some(gpu) = migrate.to_gpu.filter(|_| here) {
             sessions.retain(|session| self.gpu_of(*session) != Some(gpu));
             if sessions.is_empty() {
-                return Err(format!("nothing moves: it is on GPU {gpu} already"));
+                return Err(format!("nothing to move: it is already on GPU {gpu}"));
             }
         }
         let goal = MoveOptions {
@@ -346,7 +346,7 @@ impl Broker {
             return;
         };
         if let Some(member) = migration.members.remove(&key) {
-            let reason = "its program ended meanwhile".to_owned();
+            let reason = "its program ended in the meantime".to_owned();
             migration.over.push(member.over(Err(reason)));
         }
     }
@@ -422,7 +422,7 @@ impl Broker {
     pub(super) fn end_overdue_migrations(&mut self, now: Instant) {
         for migration in self.operations.migrations.values_mut() {
             if let Some(reason) = migration.stage.overdue(now) {
-                tracing::warn!(reason, "sessions that were to move together stay");
+                tracing::warn!(reason, "sessions that should move together stay");
                 migration.overdue = Some(reason);
                 migration.stage.give_up();
             }
@@ -439,7 +439,7 @@ impl Broker {
             .collect();
         for key in late {
             let reason = format!(
-                "its program did not come within {} s: it may be stopped, and goes over when it \
+                "its program did not reconnect within {} s: it may be stopped, and follows when it \
                  runs again",
                 RELOCATES.as_secs()
             );
@@ -483,9 +483,7 @@ impl Broker {
             ));
         }
         if found.facts.communicator == communicator {
-            return Err(format!(
-                "session {session} goes over {communicator} already"
-            ));
+            return Err(format!("session {session} already uses {communicator}"));
         }
         let from = Peer::Local { uid: 0, pid: 0 };
         let address = self.address(communicator, &found.facts.vm, &from)?;

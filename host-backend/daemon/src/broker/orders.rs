@@ -67,7 +67,7 @@ impl Broker {
         }
         if self.operations.orders.contains_key(&key) {
             return Err(format!(
-                "session {session} is being moved or written already: try again when that is over"
+                "session {session} is already being moved or checkpointed: try again afterwards"
             ));
         }
         self.workers
@@ -248,7 +248,7 @@ impl Broker {
             return Err("the worker is lost: try again".into());
         }
         worker.state = State::Serving(session);
-        tracing::info!(session, directory = %directory.display(), "session comes from a directory");
+        tracing::info!(session, directory = %directory.display(), "session is restored from a directory");
         self.sessions.insert(
             session,
             Session {
@@ -315,7 +315,7 @@ impl Broker {
             session,
             done = outcome.is_ok(),
             reason = outcome.as_ref().err(),
-            "an order to a session is over"
+            "an order to a session completed"
         );
         match kind {
             Kind::Migration(id) | Kind::Relocation { id, .. } => {
@@ -365,7 +365,7 @@ impl Broker {
             self.member_ended(*id, key);
         }
         let reason = match orderly {
-            true => "its program ended meanwhile",
+            true => "its program ended in the meantime",
             false => "its worker ended",
         };
         self.order_over(key, Err(reason.into()));

@@ -451,7 +451,7 @@ fn usable(directory: &Path) -> bool {
     if let Err(error) = &made {
         tracing::warn!(
             directory = %directory.display(), %error,
-            "program images are not kept: set cache.directory to a folder that paragpud may create"
+            "program images are not cached: set cache.directory to a directory that paragpud can create"
         );
     }
     made.is_ok()

@@ -85,7 +85,9 @@ impl Broker {
                 match sessions.any(|session| session.facts.vm == vm) {
                     true => Owner::Vm(vm),
                     false => {
-                        return error(format!("{vm:?} has no sessions: host.toml keeps shares"));
+                        return error(format!(
+                            "{vm:?} has no sessions: set permanent shares in host.toml"
+                        ));
                     }
                 }
             }

@@ -47,7 +47,7 @@ impl UnnamedCheckpoint {
             Ok(()) => outcome,
             // Not removed: its session may have ended.
             Err(error) => Err(format!(
-                "the state is whole in {}, and cannot be named {FILE}: {error}",
+                "the state was written to {}, but cannot be renamed to {FILE}: {error}",
                 self.path.display()
             )),
         }

@@ -51,7 +51,7 @@ impl MemoryDevice for CudaDevice {
         let Some(came) = self.imported.get(&address) else {
             return self.context.export(handle);
         };
-        // Whether a driver exports what was imported is not documented.
+        // It is not documented whether a driver can export imported memory.
         came.try_clone()
             .map_err(|error| Error::new(Status::OPERATING_SYSTEM, error.to_string()))
     }
@@ -136,7 +136,7 @@ impl MemoryDevice for CudaDevice {
         let mut out = out;
         for (first, each, count) in hash::runs(ranges) {
             let launch = Launch {
-                // Not one of the session's.
+                // No function of the session has this ID.
                 function: FunctionId(0),
                 grid: [count, 1, 1],
                 block: [hash::THREADS, 1, 1],

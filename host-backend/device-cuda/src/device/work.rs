@@ -1,4 +1,4 @@
-//! Work: what it names is looked up, then it goes to the driver.
+//! Work: resolves its objects and submits it to the driver.
 
 use paragpu_device::{CopyEnd, MemoryOperation, Memset, Result, StreamId, Work, WorkDevice};
 use paragpu_protocol::status::Status;
@@ -24,7 +24,7 @@ impl CudaDevice {
                 kernel.check_parameters(&launch.parameters)?;
                 Resolved::Function(&kernel.function)
             }
-            // Of a graph alone.
+            // Only exists in graphs.
             Work::Conditional(_) => Resolved::Nothing,
             Work::Copy { size: 0, .. } => Resolved::Nothing,
             Work::Copy {

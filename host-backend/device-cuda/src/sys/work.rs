@@ -8,10 +8,10 @@ use super::copy::RectEnd;
 use super::memory::Span;
 use super::resources::{Event, Function, Stream};
 
-/// What a piece of work names, looked up: alive while it is borrowed, and
-/// memory that this process owns.
+/// The resolved objects and memory of a piece of work: alive while they are borrowed,
+/// and owned by this process.
 pub enum Resolved<'a> {
-    /// It names nothing, or has nothing to do.
+    /// It uses no objects, or has nothing to do.
     Nothing,
     Function(&'a Function),
     Spans {

@@ -24,7 +24,7 @@ fn steps(way: &[u8]) -> Outcome<Vec<SmSplit>> {
     let mut steps = Vec::new();
     while reader.remaining() > 0 {
         let Ok(step) = reader.field() else {
-            return fail(Status::INVALID_VALUE, "a step is cut short");
+            return fail(Status::INVALID_VALUE, "a stepis truncated");
         };
         if steps.len() == MAX_STEPS {
             return fail(

@@ -232,7 +232,7 @@ impl DurableSender {
                 keep(&mut state.kept, what);
             }
             if state.kept.len() > MAX_KEPT {
-                return Err(Error::protocol("the guest does not say what it received"));
+                return Err(Error::protocol("the guest acknowledges nothing"));
             }
         }
         Ok(())

@@ -115,7 +115,7 @@ impl Source {
             let different = self.different(session, precopy, &chunks)?;
             if !different.is_empty() {
                 return Err(StateError::Impossible(format!(
-                    "{} of {} chunks are not what they were: {:?}",
+                    "{} of {} chunks differ after the copy: {:?}",
                     different.len(),
                     chunks.len(),
                     different.first()
