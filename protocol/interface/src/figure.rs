@@ -9,15 +9,15 @@ use crate::export::{c_type, is};
 use crate::function::{Function, Parameter, Serving};
 use crate::identifier;
 
-/// What a parameter of such a function is.
+/// The role of a parameter of such a function.
 enum Part {
     /// The device.
     Device,
-    /// A number that goes in; it must be below the limit.
+    /// An input number, which must be below the limit.
     In(u32),
     /// So many numbers that come out.
     Out(usize),
-    /// Where a text goes.
+    /// An output buffer for text.
     Text,
     /// Bytes that there are for it.
     Length,

@@ -90,7 +90,7 @@ pub fn table(driver: &Library, runtimes: &[&Library]) -> TokenStream {
             /// `CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER`.
             ///
             /// # Safety
-            /// What `lookup` returns for a name is null or the address of the
+            /// For each name, `lookup` returns null or the address of the
             /// driver function of that name.
             pub unsafe fn resolve(lookup: &dyn Fn(&str) -> *mut c_void) -> Self {
                 let find = |symbols: &[&str]| {
