@@ -32,6 +32,20 @@ pub struct Files<'a> {
     pub key_shared: bool,
 }
 
+impl<'a> Files<'a> {
+    /// The files of a section, with a key that only its owner may read.
+    #[must_use]
+    pub fn new(section: &'a str, ca: &'a Path, certificate: &'a Path, key: &'a Path) -> Self {
+        Self {
+            section,
+            ca,
+            certificate,
+            key,
+            key_shared: false,
+        }
+    }
+}
+
 /// The ciphers that a connection may use, by how long their keys last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyLifetime {

@@ -14,13 +14,12 @@ pub fn among_hosts(migration: &Migration) -> Result<Option<Credentials>, Error> 
     if migration.ca.as_os_str().is_empty() {
         return Ok(None);
     }
-    let files = Files {
-        section: "migration",
-        ca: &migration.ca,
-        certificate: &migration.certificate,
-        key: &migration.key,
-        key_shared: false,
-    };
+    let files = Files::new(
+        "migration",
+        &migration.ca,
+        &migration.certificate,
+        &migration.key,
+    );
     Ok(Some(Credentials::load(files, KeyLifetime::Replaceable)?))
 }
 
@@ -32,13 +31,8 @@ pub fn for_guests(host: &Host) -> Result<Option<Credentials>, Error> {
     if !host.tcp.is_secured() {
         return Ok(None);
     }
-    let files = Files {
-        section: "tcp",
-        ca: &host.tcp.ca,
-        certificate: &host.tcp.certificate,
-        key: &host.tcp.key,
-        key_shared: false,
-    };
+    let tcp = &host.tcp;
+    let files = Files::new("tcp", &tcp.ca, &tcp.certificate, &tcp.key);
     // Keys of the fastest ciphers wear out, which ends the connection. A session that
     // cannot reconnect needs one that lasts.
     let wear = match host.limits.reconnect {

@@ -162,11 +162,8 @@ fn claim(tcp: &Tcp) -> Result<(&str, Credentials), Error> {
         return Err(Error::Vm(advice.into()));
     };
     let files = Files {
-        section: "tcp",
-        ca: &tcp.ca,
-        certificate: &tcp.certificate,
-        key: &tcp.key,
         key_shared: tcp.key_shared,
+        ..Files::new("tcp", &tcp.ca, &tcp.certificate, &tcp.key)
     };
     let credentials = Credentials::load(files, KeyLifetime::Lasting)
         .map_err(|error| Error::Configuration(error.to_string()))?;

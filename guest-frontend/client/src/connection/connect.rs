@@ -332,11 +332,8 @@ impl Attempt<'_> {
     fn under_tls(&self, socket: OwnedFd) -> Result<(Connection, Welcome), Error> {
         let tcp = &self.config.tcp;
         let files = Files {
-            section: "tcp",
-            ca: &tcp.ca,
-            certificate: &tcp.certificate,
-            key: &tcp.key,
             key_shared: tcp.key_shared,
+            ..Files::new("tcp", &tcp.ca, &tcp.certificate, &tcp.key)
         };
         let credentials = Credentials::load(files, KeyLifetime::Replaceable)?;
         let name = host_name(tcp);

@@ -38,13 +38,7 @@ pub(super) fn of_host(report: &mut Report, host: &Host) {
         _ => {
             host_wears(
                 report,
-                Files {
-                    section: "tcp",
-                    ca: &tcp.ca,
-                    certificate: &tcp.certificate,
-                    key: &tcp.key,
-                    key_shared: false,
-                },
+                Files::new("tcp", &tcp.ca, &tcp.certificate, &tcp.key),
             );
         }
     }
@@ -52,13 +46,12 @@ pub(super) fn of_host(report: &mut Report, host: &Host) {
     if !migration.ca.as_os_str().is_empty() {
         host_wears(
             report,
-            Files {
-                section: "migration",
-                ca: &migration.ca,
-                certificate: &migration.certificate,
-                key: &migration.key,
-                key_shared: false,
-            },
+            Files::new(
+                "migration",
+                &migration.ca,
+                &migration.certificate,
+                &migration.key,
+            ),
         );
     }
 }
@@ -75,11 +68,8 @@ pub(super) fn of_guest(report: &mut Report, guest: &Guest) {
         return;
     }
     let files = Files {
-        section: "tcp",
-        ca: &tcp.ca,
-        certificate: &tcp.certificate,
-        key: &tcp.key,
         key_shared: tcp.key_shared,
+        ..Files::new("tcp", &tcp.ca, &tcp.certificate, &tcp.key)
     };
     let Some(described) = usable(report, SIDE, "tcp", files) else {
         return;

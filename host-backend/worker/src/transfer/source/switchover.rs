@@ -14,6 +14,7 @@ use paragpu_protocol::handshake::Move;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Source;
+use super::peer::Peer;
 use crate::error::SessionEnd;
 use crate::intake::why_it_stays;
 use crate::session::Session;
@@ -155,20 +156,14 @@ impl Source {
     /// Waits until the sessions that move with this one are also stopped: until then they
     /// may write to memory that this one shares with them.
     pub(super) fn await_stopped(&mut self, session: &Session) -> Result<(), StateError> {
-        if self.gates.is_none() {
-            return Ok(());
-        }
-        session
-            .transfer
-            .orders()
-            .report(Report::Held(Step::Stopped));
-        while let Some(gates) = &self.gates
-            && !is_open(gates.rest.as_fd())?
-        {
-            ready(gates.rest.as_fd(), Duration::from_millis(1));
-            self.peer.still()?;
-        }
-        Ok(())
+        self.report_held(session, Step::Stopped);
+        self.await_gate(
+            |gates| gates.rest.as_fd(),
+            |peer, gate| {
+                ready(gate, Duration::from_millis(1));
+                peer.still()
+            },
+        )
     }
 
     /// Waits until the sessions that move with this one are also complete.
@@ -177,24 +172,43 @@ impl Source {
         session: &mut Session,
         receiver: &mut dyn Receiver,
     ) -> Result<(), NotStopped> {
-        if self.gates.is_none() {
-            return Ok(());
+        self.report_held(session, Step::Complete);
+        let local = self.local;
+        self.await_gate(
+            |gates| gates.commit.as_fd(),
+            |peer, _| {
+                // The destination sends something only if it gives up.
+                if !ready(peer.socket(), Duration::from_millis(1)).is_empty() {
+                    peer.expect(Kind::Still)?;
+                }
+                peer.still()?;
+                if !local {
+                    queue_late_calls(session, receiver)?;
+                }
+                Ok(())
+            },
+        )
+    }
+
+    /// Reports that the session waits at a gate for those that move with it.
+    fn report_held(&self, session: &Session, step: Step) {
+        if self.gates.is_some() {
+            session.transfer.orders().report(Report::Held(step));
         }
-        session
-            .transfer
-            .orders()
-            .report(Report::Held(Step::Complete));
-        while let Some(gates) = &self.gates
-            && !is_open(gates.commit.as_fd())?
-        {
-            // The destination sends something only if it gives up.
-            if !ready(self.peer.socket(), Duration::from_millis(1)).is_empty() {
-                self.peer.expect(Kind::Still)?;
-            }
-            self.peer.still()?;
-            if !self.local {
-                queue_late_calls(session, receiver)?;
-            }
+    }
+
+    /// Calls `poll` until the gate is open. Returns at once for a session that moves alone.
+    fn await_gate<E: From<StateError>>(
+        &mut self,
+        gate: fn(&Gates) -> BorrowedFd<'_>,
+        mut poll: impl FnMut(&mut Peer, BorrowedFd<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Some(gates) = &self.gates else {
+            return Ok(());
+        };
+        let gate = gate(gates);
+        while !is_open(gate)? {
+            poll(&mut self.peer, gate)?;
         }
         Ok(())
     }
