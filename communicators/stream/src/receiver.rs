@@ -140,8 +140,8 @@ impl StreamReceiver {
             }
             Err(Fault::Io(Errno::AGAIN)) => Ok(ReadOutcome::Nothing),
             Err(Fault::Io(Errno::CONNRESET | Errno::NOTCONN | Errno::PIPE)) => {
-                // The peer is gone, and what is sent cannot reach it. Whether a send would
-                // find that out by itself depends on the background writer.
+                // The peer is gone, and sent bytes cannot reach it. Whether a send would
+                // detect that depends on the background writer.
                 self.link.close();
                 Err(Error::Closed)
             }

@@ -35,7 +35,7 @@ impl Access {
     }
 
     /// Prepares a range for reads or writes by the device: refuses memory that is
-    /// not allocated, and sends what the program changed there. Returns the
+    /// not allocated, and sends the program's changes there. Returns the
     /// device's address, which differs if registered memory is named by its host
     /// address.
     pub(crate) fn before(&self, address: u64, size: u64) -> Result<u64> {
@@ -89,7 +89,7 @@ impl Access {
         self.window.is_left()
     }
 
-    /// Fetches what the device changed in shadows.
+    /// Fetches the device's changes of shadows.
     pub(crate) fn pull(&self) -> Result<()> {
         self.shadows.pull()
     }

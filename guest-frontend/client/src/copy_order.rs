@@ -77,7 +77,7 @@ impl CopyOrder {
         Some(streams.swap_remove(index).position)
     }
 
-    /// Streams whose copies `stream` would not wait for by itself.
+    /// Streams whose copies `stream` would not wait for implicitly.
     fn strangers(&self, stream: &Stream, complete: u64) -> Vec<StreamHandle> {
         let ordered = stream.ordered().max(complete);
         let legacy = StreamHandle::LEGACY;

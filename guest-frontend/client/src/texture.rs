@@ -46,7 +46,7 @@ pub struct Surface {
 pub struct Textures {
     link: Arc<Link>,
     handles: Arc<Handles>,
-    /// Tensor maps by what they are made of: libraries make the same again.
+    /// Tensor maps by their parameters, because libraries encode the same ones repeatedly.
     maps: Mutex<HashMap<Vec<u8>, [u8; 128]>>,
 }
 

@@ -25,7 +25,7 @@ pub struct Arguments {
     /// The daemon's control socket [default: daemon.control of host.toml].
     #[arg(long, global = true, value_name = "PATH")]
     pub control: Option<PathBuf>,
-    /// What to do.
+    /// The operation.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -60,7 +60,7 @@ pub struct Share {
     pub output: Output,
 }
 
-/// What to do.
+/// The operation.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Checks configuration, connection and confinement.

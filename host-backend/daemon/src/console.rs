@@ -57,7 +57,7 @@ impl Console {
         !self.output.is_empty()
     }
 
-    /// Reads what is there.
+    /// Reads available bytes.
     ///
     /// # Errors
     /// [`Gone`].

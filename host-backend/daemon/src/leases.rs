@@ -35,7 +35,7 @@ pub struct Grant {
     pub grace: Duration,
 }
 
-/// What keeps a lease.
+/// The holder of a lease.
 ///
 /// ```text
 ///              the connection closes, with a grace
@@ -60,7 +60,7 @@ pub struct Leased {
     pub job: Option<u64>,
     /// Its limits.
     pub grant: Grant,
-    /// What keeps it.
+    /// Its holder.
     pub hold: Hold,
     /// Interval of its sessions' checkpoints in seconds; 0 for none.
     pub checkpoint: u64,
@@ -84,7 +84,7 @@ pub enum Verdict {
     },
     /// Whether the host drains; nothing if the engine does not say.
     Drains {
-        /// What it says.
+        /// Its message.
         drains: Option<bool>,
         /// How long its answer took.
         took: Duration,

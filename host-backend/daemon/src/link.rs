@@ -175,7 +175,7 @@ fn refuse(far: UnixStream, reason: &str) {
     let Ok(socket) = far.try_clone() else { return };
     let peer = Peer::Local { uid: 0, pid: 0 };
     Guest::new(socket.into(), peer).refuse(reason);
-    // Closing a socket with unread bytes discards what was sent.
+    // Closing a socket with unread bytes discards sent bytes.
     let _ = far.set_nonblocking(false);
     let _ = far.set_read_timeout(Some(PATIENCE));
     let _ = std::io::copy(&mut &far, &mut std::io::sink());

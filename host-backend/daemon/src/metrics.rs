@@ -227,7 +227,7 @@ impl Report {
         Ok(())
     }
 
-    /// What sessions use of GPUs' time, where it is measured.
+    /// The sessions' use of GPU time, if it is measured.
     fn utilization(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let help = "Percentage of recent GPU time used by sessions";
         let mut metric = encoder.encode_descriptor("gpu_percent", help, None, MetricType::Gauge)?;

@@ -45,7 +45,7 @@ enum Request {
     Start(Box<Spawn>),
     /// Give the directory to this user of the range.
     Give { user: u32 },
-    /// Remove what is in the directory, as this user of the range.
+    /// Empty the directory, as this user of the range.
     Empty { user: u32 },
 }
 

@@ -84,7 +84,7 @@ impl Tenants {
         Ok(())
     }
 
-    /// Removes a session whose worker has exited, and what it had counted in the account.
+    /// Removes a session whose worker has exited, and clears its slot in the account.
     pub fn release(&mut self, vm: &str, session: u64) {
         let Some(tenant) = self.accounts.get_mut(vm) else {
             return;

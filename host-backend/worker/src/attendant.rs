@@ -1,5 +1,5 @@
 //! The thread that answers the daemon while the session is served. It ends the
-//! process if the guest is gone for good.
+//! process if the guest will not return.
 
 use parking_lot::Mutex;
 use std::fs::File;
@@ -237,7 +237,7 @@ impl Attendant {
         }
     }
 
-    /// Ends the process if the latest guest is gone for good and the session does
+    /// Ends the process if the latest guest will not return and the session does
     /// not notice.
     pub(crate) fn guard(self: &Arc<Self>, liveness: std::io::Result<Option<Liveness>>) {
         let mut watched = self.watched.lock();

@@ -94,7 +94,7 @@ impl Session {
     }
 
     /// The goal will not be reached. Runs the rest of the call anyway, as far as
-    /// possible, to free what the call holds.
+    /// possible, to free the call's resources.
     fn abandon(&mut self, pending: Pending, fault: Fault) -> Result<(), SessionEnd> {
         self.forward_output()?;
         match pending.then {

@@ -127,7 +127,7 @@ impl Guest {
         }
     }
 
-    /// Detects that the guest is gone for good, if the session waits for `patience`
+    /// Detects that the guest will not return, if the session waits for `patience`
     /// after a lost connection.
     pub(crate) fn liveness(&self, patience: Duration) -> std::io::Result<Option<Liveness>> {
         Liveness::new(self.transport, &self.fds, patience)

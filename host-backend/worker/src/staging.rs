@@ -31,7 +31,7 @@ pub(crate) const INBOUND: u64 = 32;
 /// Slots for bytes from the device.
 pub(crate) const OUTBOUND: u64 = 16;
 
-/// Memory of so many slots that the device can reach.
+/// Memory of this many slots that the device can access.
 ///
 /// # Errors
 /// `OUT_OF_MEMORY`; errors of the device.
@@ -395,7 +395,7 @@ pub(crate) struct OutSlot {
 }
 
 impl Outbound {
-    /// Staging of so many slots.
+    /// Staging with this many slots.
     pub(crate) fn new(slots: u64) -> Self {
         Self { slots, pool: None }
     }

@@ -18,7 +18,7 @@ use crate::guest_life::GuestLife;
 /// Grace period for an orderly end of the session.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
 
-/// Detects that a guest is gone for good.
+/// Detects that a guest will not return.
 #[derive(Debug)]
 pub(crate) struct Liveness {
     fd: OwnedFd,

@@ -496,7 +496,7 @@ fn answer(kind: u16, payload: &[u8]) -> Result<Welcome, Error> {
     match Control::from_kind(kind) {
         Some(Control::Welcome) => {
             let bad = |error: DecodeError| Error::BadAnswer(error.to_string());
-            // What follows may look otherwise in another version.
+            // The following bytes may differ in another version.
             let version = Reader::new(payload).field::<Version>().map_err(bad)?;
             VERSION.check(version)?;
             decode_all(payload).map_err(bad)

@@ -1,5 +1,5 @@
 //! A session's connection, and the ones that replace it: posting and calling.
-//! Waiting threads read what comes back: [`receive`].
+//! Waiting threads read the replies: [`receive`].
 
 pub mod connect;
 mod pinned;

@@ -175,7 +175,7 @@ impl RectEnd<'_> {
         }
     }
 
-    /// The end as the host is told; `None` for memory of the program.
+    /// The end in the wire's form; `None` for memory of the program.
     fn wire(&self) -> Option<CopyEnd> {
         match *self {
             Self::Device {

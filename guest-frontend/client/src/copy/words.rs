@@ -29,7 +29,7 @@ fn size(operation: &MemoryOperation) -> Option<u64> {
     }
 }
 
-/// Refuses what is no operation.
+/// Refuses invalid operations.
 fn check(operation: &MemoryOperation) -> Result<()> {
     let most = match operation.kind {
         kind if WAITS.contains(&kind) => 3,
@@ -66,7 +66,7 @@ pub(crate) fn named(
 }
 
 impl Copies {
-    /// cuStreamBatchMemOp; `given` is what the program said, for a node.
+    /// cuStreamBatchMemOp; for a node, `given` are the program's parameters.
     ///
     /// # Errors
     /// `INVALID_VALUE`.
@@ -102,7 +102,7 @@ impl Copies {
             self.access
                 .after_write(operation.address, size, stream, position);
         }
-        // Somebody may be waiting for the word.
+        // Another thread may be waiting for the word.
         self.link.flush()
     }
 }

@@ -107,7 +107,7 @@ impl Graphs {
         Ok(exec)
     }
 
-    /// Converts each flat node to what is sent.
+    /// Converts each flat node to its wire form.
     fn wire(&self, plan: &mut Plan) -> Result<Vec<WireNode>> {
         let mut nodes: Vec<WireNode> = Vec::with_capacity(plan.flat.len());
         // Where each flat node ends.
@@ -258,7 +258,7 @@ impl Graphs {
         instantiated
     }
 
-    /// Frees what a graph holds besides its nodes.
+    /// Frees a graph's resources besides its nodes.
     fn release(&self, plan: &mut Plan) {
         plan.ended = true;
         for id in plan.functions.drain(..) {

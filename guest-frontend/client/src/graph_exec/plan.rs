@@ -58,7 +58,7 @@ pub(super) struct Step {
     /// Its bytes go through pinned memory.
     pub(super) staging: Option<Staging>,
     pub(super) enabled: bool,
-    /// A conditional node's bodies are the nodes behind it: so many each.
+    /// A conditional node's bodies are the nodes after it; these are their sizes.
     pub(super) bodies: Vec<u32>,
 }
 

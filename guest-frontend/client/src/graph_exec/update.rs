@@ -150,7 +150,7 @@ impl Graphs {
         Ok(Ok(()))
     }
 
-    /// Sends what the node of a step does now, if it is not the same.
+    /// Sends the new work of a step's node, if it changed.
     fn send_change(
         &self,
         graph: GraphExecHandle,

@@ -15,7 +15,7 @@ const REACHED_BY_ALL: u32 = 1 | DEVICEMAP;
 const MAX_BYTES: u64 = 256 << 20;
 /// Blocks that are kept at most.
 const MAX_BLOCKS: usize = 1024;
-/// All pools share what is kept.
+/// All pools share these limits.
 const ANY: usize = 0;
 
 /// Nothing is kept yet.

@@ -116,7 +116,7 @@ impl MovedPages {
 
     /// Replaces them by private pages with the same contents. Returns false if writers
     /// cannot be blocked. Also returns false if the program has unmapped some of them: then
-    /// the others remain pages of the window for good.
+    /// the others remain pages of the window permanently.
     pub(crate) fn give_back(&self) -> bool {
         let mut registry = Locked::take();
         // The program may have unmapped some, and the kernel may have reused their

@@ -80,7 +80,7 @@ pub enum Object {
     UserObject(Arc<UserObject>),
     /// A CUgreenCtx.
     Green(Arc<GreenContext>),
-    /// What a CUdevResource names.
+    /// The object behind a CUdevResource.
     Part(Arc<Part>),
     /// A CUdevResourceDesc.
     Description(Arc<Description>),

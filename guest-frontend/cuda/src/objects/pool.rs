@@ -100,7 +100,7 @@ const UNIT: u64 = 2 << 20;
 static WAITS: AtomicU64 = AtomicU64::new(0);
 
 /// The program waited for work of a stream, an event or a context of a session: its
-/// pools give back what they keep beyond their release threshold.
+/// pools free memory beyond their release threshold.
 ///
 /// # Errors
 /// As every call of a session that is over.

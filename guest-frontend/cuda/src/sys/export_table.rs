@@ -175,7 +175,7 @@ unsafe extern "C" fn context_id(context: CUcontext, place: *mut u64) -> CUresult
     })
 }
 
-/// What function 39 takes for a stream of this context: its handle. NVIDIA's
+/// The stream of function 39 for this context: its handle. NVIDIA's
 /// driver gives another pointer, which only that function reads.
 ///
 /// # Safety

@@ -89,7 +89,7 @@ pub(super) unsafe fn instantiate(exec: *mut CUgraphExec, graph: CUgraph, flags: 
     }
 }
 
-/// Changes what a node of an executable graph does.
+/// Updates a node of an executable graph.
 pub fn set(
     exec: CUgraphExec,
     node: CUgraphNode,

@@ -473,7 +473,7 @@ pub(crate) unsafe fn cuCtxGetExecAffinity(place: *mut c_void, kind: c_int) -> Re
     // CU_EXEC_AFFINITY_TYPE_SM_COUNT.
     if kind != 0 {
         // NVIDIA's driver says of which type it has nothing to say.
-        // SAFETY: not null, so it is what the manual demands.
+        // SAFETY: it is not null, so it meets the manual's requirements.
         unsafe { (&raw mut (*place).kind).write(kind) };
         return Err(UNSUPPORTED_EXEC_AFFINITY);
     }

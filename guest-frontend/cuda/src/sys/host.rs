@@ -69,7 +69,7 @@ pub(crate) fn cuMemFreeHost(address: *mut c_void) -> Result {
 pub fn free_all(session: &Session) {
     for found in session.host().all() {
         let _ = managed::remove(found.address);
-        // What the host says no longer matters.
+        // The host's answer no longer matters.
         let _ = pool::freeing(found.address, || match found.registered {
             true => session.host().unregister(found.address),
             false => session.host().free(found.address),

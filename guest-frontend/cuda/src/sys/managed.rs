@@ -296,7 +296,7 @@ unsafe fn attribute(
     } else {
         return Err(Status::INVALID_VALUE);
     };
-    // -2 stands for no device, in the rest of the buffer.
+    // -2 marks unused entries of the buffer.
     let values = values.into_iter().chain(std::iter::repeat(-2));
     for (at, value) in values.take(words).enumerate() {
         // SAFETY: there is room for that many words, as the caller promises.

@@ -183,7 +183,7 @@ impl Stage {
 }
 
 impl Member {
-    /// What the operator is told.
+    /// The operator's report.
     pub(super) fn over(self, outcome: Outcome) -> Moved {
         let (figures, error) = match outcome {
             Ok(figures) => (figures, None),

@@ -378,7 +378,7 @@ impl Broker {
         // Without members nothing follows.
         let slowest = migration.members.values().map(|member| member.step).min();
         if migration.stage.commits(slowest.flatten()) {
-            // From the commit on, others take what the destinations offer.
+            // From the commit on, sessions import the memory that the destinations offer.
             for member in migration.members.values() {
                 if let Some(offers) = self.tenants.offers(&member.vm) {
                     offers.release(member.session);

@@ -310,7 +310,7 @@ mod properties {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
-        /// Whatever the weights and the kernels: who always has work gets its share,
+        /// For any weights and kernels: a session that always has work gets its share,
         /// and the GPU is never idle.
         #[test]
         fn work_gets_its_share(

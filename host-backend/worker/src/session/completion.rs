@@ -104,7 +104,7 @@ pub(crate) struct Completion {
     /// calls of its slot.
     answering: bool,
     pacer: Pacer,
-    /// Sequence number of the last call whose wait the device ends by itself.
+    /// Sequence number of the last call whose wait the device itself ends.
     left: Option<u64>,
     statistics: Arc<Statistics>,
 }

@@ -53,7 +53,7 @@ impl Pinned {
     }
 }
 
-/// What a reconnecting guest finds at its window's addresses.
+/// The memory at the window's addresses, for a reconnecting guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
     /// Nothing.

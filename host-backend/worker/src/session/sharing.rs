@@ -68,7 +68,7 @@ impl Sharing {
         self.exchange.ask(ask, &[memory.as_fd()])?.offer
     }
 
-    /// What another session of the VM offers under this name.
+    /// The offer of another session of the VM with this token.
     pub(crate) fn find(&self, token: Token) -> Option<(Offer, OwnedFd)> {
         let answer = self.exchange.ask(Ask::Take(token), &[])?;
         Some((answer.offer?, answer.memory?))

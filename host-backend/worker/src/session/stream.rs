@@ -209,7 +209,7 @@ impl Streams {
     ) -> Outcome<()> {
         let stream = self.get(call.stream)?;
         if let Err(error) = gpu.stream_set_attribute(stream.id, call.attribute, &call.value) {
-            // Nobody waits for the answer, and no result depends on it.
+            // The answer is not waited for, and no result depends on it.
             let attribute = call.attribute;
             tracing::debug!(%error, attribute, "the GPU refuses an attribute of a stream");
         }

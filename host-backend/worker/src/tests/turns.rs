@@ -55,7 +55,7 @@ fn launches_wait_for_the_turn() {
     let synchronize = StreamSynchronize { stream: STREAM };
     paced.guest.call(&synchronize).unwrap();
     assert_eq!(paced.guest.counters().launches, 1);
-    // Without more work the turn is over by itself.
+    // Without more work the turn ends by itself.
     assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Over));
     paced.guest.post(&launch(paced.noop, STREAM, &[]));
     assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));

@@ -284,7 +284,7 @@ impl PreCopy {
         }
     }
 
-    /// The device's tracking misses writes: what the destination holds is compared.
+    /// The device's tracking misses writes, so the destination's contents are compared.
     pub(crate) fn distrust(&mut self) {
         self.watched = false;
     }

@@ -123,7 +123,7 @@ enum Stage {
     Committing,
 }
 
-/// Memory that the destination copies by itself.
+/// Memory that the destination copies on its own.
 #[derive(Debug, Default)]
 struct Fetches {
     /// Chunks not announced to it yet.
@@ -290,7 +290,7 @@ impl Source {
         Ok(())
     }
 
-    /// Does what is possible without delaying the program for the other end.
+    /// Does all work that does not make the program wait for the other end.
     /// Returns true when the session can stop.
     fn advance(&mut self, session: &mut Session) -> Result<bool, StateError> {
         match self.stage {

@@ -118,7 +118,7 @@ fn contents(session: &mut Session) -> Vec<(super::regions::Chunk, blake3::Hash)>
     all
 }
 
-/// What a program might do, by numbers.
+/// Random operations of a program.
 #[derive(Debug, Clone)]
 enum Step {
     Create(u8, u64),
@@ -414,8 +414,8 @@ impl Copy {
         }
     }
 
-    /// The destination makes the objects again that are others now; what is in
-    /// those then, nobody knows.
+    /// The destination recreates changed objects; the contents
+    /// of these are unspecified.
     fn follow(&mut self, session: &mut Session) {
         let now = created(session);
         for (name, call) in &self.objects {

@@ -29,7 +29,7 @@ enum Out {
     Here(Box<Writer<PeerWriter>>),
     /// A separate thread, which also hashes.
     Away(SendStage<PeerWriter>),
-    /// Nobody: the link is lost.
+    /// None: the link is lost.
     Lost,
 }
 

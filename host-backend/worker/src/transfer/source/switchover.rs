@@ -1,5 +1,5 @@
 //! The waits from pre-copy to the switch: for the sessions that move together with
-//! this one, and for a guest that has to reconnect to the destination by itself.
+//! this one, and for a guest that has to reconnect to the destination on its own.
 //!
 //! If the link between the hosts breaks during the switch, the guest decides: it has
 //! one connection, and the session continues on the side that accepted it.

@@ -1,4 +1,4 @@
-//! What the source does at moments that a destination sees only by chance.
+//! The source's behaviour in states that a real destination reaches only by chance.
 //! Nothing here can wait for the session's thread: it is the test's.
 
 use std::os::unix::net::UnixStream;
@@ -138,7 +138,7 @@ fn an_image_of_a_module_that_is_loaded_meanwhile_is_offered_too() {
     }
     assert_eq!(kind, Kind::ObjectsEnd);
 
-    // What is loaded while memory is copied is not left for the stop.
+    // Modules loaded during pre-copy are sent before the stop.
     let last = [PTX, b"// the last one\n"].concat();
     let third = load(&mut begun.session, 3, &last);
     begun.answer(Kind::Ready, &[]);
@@ -156,14 +156,14 @@ fn an_image_of_a_module_that_is_loaded_meanwhile_is_offered_too() {
 fn images_are_sent_while_calls_are_served() {
     let _alone = alone();
     let mut session = shareable();
-    // More than the link takes while nobody reads.
+    // More than fits into the link while nothing reads it.
     let large = [PTX, &b"// a line\n".repeat(600_000)].concat();
     let hash = load(&mut session, 1, &large);
     let mut begun = Begun::new(session);
     assert_eq!(begun.record().0, Kind::Head);
     assert_eq!(begun.images(), (vec![(hash, 0)], Kind::ImageNames));
     begun.answer(Kind::Missing, &hash);
-    // Nobody reads, and no step waits for that.
+    // Nothing reads the link, and no step waits for it.
     for _ in 0..1000 {
         begun
             .session
