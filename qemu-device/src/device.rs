@@ -168,7 +168,7 @@ impl Device {
             Polled::Doorbell(index) => {
                 self.throttle.count(now);
                 if let Some(channel) = self.channels.get_mut(index) {
-                    channel.greet(&self.shared, target, now);
+                    channel.forward_hello(&self.shared, target, now);
                 }
             }
             Polled::Server(index) => {

@@ -59,7 +59,7 @@ fn pair() -> (OwnedFd, OwnedFd) {
     (one.into(), other.into())
 }
 
-fn patiently(socket: &OwnedFd) {
+fn wait_readable(socket: &OwnedFd) {
     let limit = Timespec {
         tv_sec: 20,
         tv_nsec: 0,
@@ -76,7 +76,7 @@ fn shake(connection: Connection, socket: &OwnedFd, said: &[u8]) -> Result<Handsh
     while heard.len() < said.len() {
         match handshake.read(socket, said.len() - heard.len(), &mut heard) {
             Ok(_) => {}
-            Err(Error::Io(Errno::AGAIN)) => patiently(socket),
+            Err(Error::Io(Errno::AGAIN)) => wait_readable(socket),
             Err(error) => return Err(error),
         }
     }
@@ -319,7 +319,7 @@ fn what_is_no_tls_is_told_apart() {
     )
     .unwrap();
     let mut handshake = Handshake::new(server.server().unwrap());
-    patiently(&far);
+    wait_readable(&far);
     let read = handshake.read(&far, 16, &mut Vec::new());
     assert!(matches!(read, Err(Error::Plain)), "{read:?}");
 }

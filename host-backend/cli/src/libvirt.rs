@@ -61,12 +61,12 @@ pub fn detach(domain: &str, scope: &Scope, seconds: u64, output: Output) -> Resu
         asked: scope.asked(),
         patience: Duration::from_secs(seconds),
     };
-    let change = let_go(&Host::this(), &connection, wanted, output)?;
+    let change = release_device(&Host::this(), &connection, wanted, output)?;
     tell(&change, output, "detached from")
 }
 
 /// Detaches, and shows that it waits for the guest.
-pub fn let_go(
+pub fn release_device(
     host: &Host,
     connection: &Connection,
     wanted: Detach<'_>,

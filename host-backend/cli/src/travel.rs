@@ -51,7 +51,7 @@ pub fn depart(
         },
         patience: Duration::from_secs(seconds),
     };
-    let change = libvirt::let_go(&host, &connection, wanted, output)?;
+    let change = libvirt::release_device(&host, &connection, wanted, output)?;
     let name = change.domain;
     tell(&name, &vm, &sessions, output, || {
         format!(

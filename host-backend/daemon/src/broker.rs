@@ -39,7 +39,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use self::arrivals::Arrivals;
 use self::counts::Counts;
 use self::inquiries::Inquiries;
-use self::listeners::{Listeners, patiently};
+use self::listeners::{Listeners, retry};
 use self::migration::{Departed, Migration};
 use self::operation::Operation;
 use self::order::{Ordered, Parked, Periodic, Restoring};
@@ -80,7 +80,7 @@ enum Polled {
     Terminate,
     Reload,
     Pending(u64),
-    Shaken,
+    Handshakes,
     Waiting(usize),
     Control(u64),
     Process(u64),
@@ -160,10 +160,10 @@ impl Broker {
         rustix::process::set_dumpable_behavior(hidden).map_err(Error::system("hide its memory"))?;
         raise_descriptor_limit();
         let spawner = Spawner::start().map_err(Error::system("start the thread for workers"))?;
-        let shaking =
+        let handshakes =
             HandshakeThreads::start().map_err(Error::system("start threads for handshakes"))?;
         let signals = Signals::receive()?;
-        let notes = patiently(|| Notes::open(&host.state_directory()))?;
+        let notes = retry(|| Notes::open(&host.state_directory()))?;
         let leases = Leases::new().map_err(Error::system("make a socket pair"))?;
         let mut broker = Self {
             listeners: Listeners::open(&host)?,
@@ -184,7 +184,7 @@ impl Broker {
             notes,
             arrivals: Arrivals {
                 reception: Reception::default(),
-                shaking,
+                handshakes,
                 waiting: VecDeque::new(),
                 early: Vec::new(),
                 last_place: None,
@@ -266,7 +266,11 @@ impl Broker {
             }
             add(Polled::Process(*key), worker.pidfd.as_fd(), read);
         }
-        add(Polled::Shaken, self.arrivals.shaking.woken().as_fd(), read);
+        add(
+            Polled::Handshakes,
+            self.arrivals.handshakes.woken().as_fd(),
+            read,
+        );
         for (key, pending) in self.arrivals.reception.listening() {
             add(Polled::Pending(key), pending.guest.as_fd(), read);
         }
@@ -338,9 +342,9 @@ impl Broker {
             Polled::Terminate => self.stop(),
             Polled::Reload => self.reload(),
             Polled::Pending(key) => self.advance(key),
-            Polled::Shaken => self.shaken(),
+            Polled::Handshakes => self.finish_handshake_steps(),
             Polled::Waiting(place) => self.gave_up(place),
-            Polled::Control(key) => self.hear(key),
+            Polled::Control(key) => self.receive_from_worker(key),
             Polled::Process(key) => self.exited(key),
             Polled::Console(key) => self.console(key, flags),
             Polled::Metrics => self.accept_scrape(),

@@ -463,7 +463,7 @@ impl Guest {
 
     /// A peer that begins with a TLS handshake.
     #[must_use]
-    pub fn shaking(socket: OwnedFd, peer: Peer, handshake: Handshake) -> Self {
+    pub fn handshaking(socket: OwnedFd, peer: Peer, handshake: Handshake) -> Self {
         Self {
             protection: Protection::Handshaking(Box::new(handshake)),
             ..Self::new(socket, peer)
@@ -472,7 +472,7 @@ impl Guest {
 
     /// Whether the TLS handshake is in progress.
     #[must_use]
-    pub fn is_shaking(&self) -> bool {
+    pub fn is_handshaking(&self) -> bool {
         matches!(self.protection, Protection::Handshaking(_))
     }
 

@@ -73,7 +73,7 @@ impl HandshakeThreads {
     }
 
     /// Has a thread do the next step of a connection's handshake.
-    pub fn go_on(&mut self, key: u64, pending: Pending) {
+    pub fn submit(&mut self, key: u64, pending: Pending) {
         match self.orders.send((key, pending)) {
             Ok(()) => self.idle = self.idle.saturating_sub(1),
             Err(_) => tracing::error!("no thread is left for handshakes"),

@@ -260,7 +260,7 @@ impl Reception {
             return false;
         };
         entry.seat = match std::mem::replace(&mut entry.seat, SlotState::Away) {
-            SlotState::Listening(pending) if pending.guest.is_shaking() => {
+            SlotState::Listening(pending) if pending.guest.is_handshaking() => {
                 self.turns.enter(&entry.source, key);
                 SlotState::Queued(pending)
             }

@@ -283,10 +283,10 @@ impl Shares {
     }
 
     /// Handles a worker's message about its turn.
-    pub fn hear(&mut self, session: u64, plea: TurnRequest, now: Instant) {
+    pub fn handle_request(&mut self, session: u64, request: TurnRequest, now: Instant) {
         for gpu in self.gpus.values_mut() {
             if gpu.paced && gpu.runners.contains_key(&session) {
-                gpu.hear(session, plea, now);
+                gpu.handle_request(session, request, now);
             }
         }
     }
@@ -358,13 +358,13 @@ impl Gpu {
         self.floor = least.map_or(self.floor, |least| self.floor.max(least));
     }
 
-    fn hear(&mut self, session: u64, plea: TurnRequest, now: Instant) {
+    fn handle_request(&mut self, session: u64, request: TurnRequest, now: Instant) {
         self.charge(now);
         let active = self.active();
         let Some(runner) = self.runners.get_mut(&session) else {
             return;
         };
-        match (plea, runner.state) {
+        match (request, runner.state) {
             (TurnRequest::Wanted, State::Away) => {
                 runner.state = State::Waiting;
                 if !active.contains(&runner.owner)

@@ -113,7 +113,7 @@ impl SpawnerProcess {
             users: map.count,
         };
         // The spawner reports whether it can.
-        apart.hear(&mut Inbox::default())?;
+        apart.receive_reply(&mut Inbox::default())?;
         Ok(apart)
     }
 
@@ -165,10 +165,10 @@ impl SpawnerProcess {
     ) -> Result<u32, String> {
         let sent = self.socket.send(request, &[fd]);
         sent.map_err(|error| format!("the spawner is lost: {error}"))?;
-        self.hear(inbox)
+        self.receive_reply(inbox)
     }
 
-    fn hear(&self, inbox: &mut Inbox) -> Result<u32, String> {
+    fn receive_reply(&self, inbox: &mut Inbox) -> Result<u32, String> {
         let heard = self.socket.receive(inbox, true);
         let reply = heard.and_then(|_| inbox.message::<Reply>());
         match reply.map_err(|error| format!("the spawner is lost: {error}"))? {

@@ -128,7 +128,7 @@ impl Worker {
 
     /// Returns its next message; `None` if there are no more. Drops a control socket that
     /// is closed or sends garbage.
-    pub fn hear(&mut self, inbox: &mut Inbox) -> Option<FromWorker> {
+    pub fn receive(&mut self, inbox: &mut Inbox) -> Option<FromWorker> {
         let control = self.control.as_ref()?;
         let message = match control.receive(inbox, false) {
             Ok(Received::Nothing) => return None,

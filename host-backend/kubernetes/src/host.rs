@@ -215,7 +215,7 @@ impl Host {
             match news.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(first) => {
                     for news in std::iter::once(first).chain(news.try_iter()) {
-                        if self.hear(news).is_break() {
+                        if self.handle_update(news).is_break() {
                             return;
                         }
                     }
@@ -232,7 +232,7 @@ impl Host {
         slice::publish(&self.api, &self.options.name, &spec)
     }
 
-    fn hear(&mut self, news: Update) -> ControlFlow<()> {
+    fn handle_update(&mut self, news: Update) -> ControlFlow<()> {
         match news {
             Update::End => return ControlFlow::Break(()),
             Update::All(claims) => {

@@ -130,7 +130,7 @@ impl Node {
             claim = self.api.get(&path)?;
             check_uid(&claim, named)?;
         };
-        files.lead_to(&data)?;
+        files.write_for(&data)?;
         Ok(Prepared {
             share,
             device: files.device(),

@@ -117,7 +117,7 @@ impl Vm {
         // vhost-device-vsock maps a port to the socket with this name.
         let name = format!("vsock_{}", self.options.port);
         let proxy = Proxy::open(&Entry::Unix(own.join(name)))?;
-        proxy.lead_to(address, credentials);
+        proxy.route_to(address, credentials);
         let socket = own.join("vhost");
         let mut daemon = Command::new(&self.options.vsock)
             .arg(format!("--guest-cid={CID}"))

@@ -31,7 +31,7 @@ impl Files {
 
     /// Writes the address and the certificates of a lease. New programs, and those that
     /// have lost their host, connect there.
-    pub(crate) fn lead_to(&self, lease: &Lease) -> Result<(), Error> {
+    pub(crate) fn write_for(&self, lease: &Lease) -> Result<(), Error> {
         self.write("ca.pem", &lease.authority)?;
         self.write("lease.pem", &lease.certificate)?;
         let path = |name| self.directory.join(name);
@@ -123,7 +123,7 @@ mod tests {
             let file = files.configuration();
             Sources::only(&file).load::<Guest>().unwrap().values.tcp
         };
-        files.lead_to(&lease).unwrap();
+        files.write_for(&lease).unwrap();
         assert_eq!(read().address.0.as_deref(), Some("gpu1:7474"));
         assert_eq!(read().over, "");
         // The engine's message may contain any characters.

@@ -186,7 +186,7 @@ impl<'a> Holder<'a> {
                 None => holder.events.recv().map_err(RecvTimeoutError::from),
             };
             match event {
-                Ok(Event::Agent(agent, message)) => holder.hear(agent, message)?,
+                Ok(Event::Agent(agent, message)) => holder.handle_message(agent, message)?,
                 Ok(Event::Signal(_)) => holder.over = Some("it was interrupted".into()),
                 Err(RecvTimeoutError::Timeout) => {
                     patience = None;
@@ -208,7 +208,7 @@ impl<'a> Holder<'a> {
     /// Relays a VM's new connections to the current host of the lease.
     fn open_proxy(&self) -> Result<(), Error> {
         if let (Some(proxy), Some((lease, _))) = (&self.proxy, self.lease()) {
-            proxy.lead_to(&lease.address, self.files.credentials()?);
+            proxy.route_to(&lease.address, self.files.credentials()?);
         }
         Ok(())
     }
@@ -230,7 +230,7 @@ impl<'a> Holder<'a> {
         let Some((lease, host)) = self.lease() else {
             return Ok(());
         };
-        self.files.lead_to(lease)?;
+        self.files.write_for(lease)?;
         eprintln!(
             "paragpu: {} of GPU {} of {host} as {}",
             paragpu_config::Size(lease.memory),
@@ -328,7 +328,7 @@ impl<'a> Holder<'a> {
                     }
                     _ => return Ok(None),
                 },
-                Ok(Event::Agent(agent, message)) => self.hear(agent, message)?,
+                Ok(Event::Agent(agent, message)) => self.handle_message(agent, message)?,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(None),
             }
@@ -373,7 +373,7 @@ impl<'a> Holder<'a> {
         self.optional = false;
     }
 
-    fn hear(&mut self, agent: u64, message: Option<FromAgent>) -> Result<(), Error> {
+    fn handle_message(&mut self, agent: u64, message: Option<FromAgent>) -> Result<(), Error> {
         let Some(held) = self.agents.get_mut(&agent) else {
             return Ok(());
         };
@@ -549,7 +549,7 @@ impl<'a> Holder<'a> {
             return Ok(());
         };
         match Presence::of(&lease.address) {
-            Presence::Gone => self.lose(),
+            Presence::Gone => self.host_lost(),
             Presence::There if ended => {
                 self.failed(self.current, "its agent ended unexpectedly".into());
                 Ok(())
@@ -561,18 +561,18 @@ impl<'a> Holder<'a> {
                 Ok(())
             }
             // The engine has ended the job, and the host does not answer either.
-            Presence::Silent if ended && self.options.checkpoint > 0 => self.lose(),
+            Presence::Silent if ended && self.options.checkpoint > 0 => self.host_lost(),
             Presence::Silent => {
                 held.unanswered += u32::from(silence > LOST);
                 match held.unanswered >= UNANSWERED {
-                    true => self.lose(),
+                    true => self.host_lost(),
                     false => Ok(()),
                 }
             }
         }
     }
 
-    fn lose(&mut self) -> Result<(), Error> {
+    fn host_lost(&mut self) -> Result<(), Error> {
         let Some((lease, host)) = self.lease() else {
             return Ok(());
         };

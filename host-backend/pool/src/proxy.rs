@@ -113,7 +113,7 @@ impl Proxy {
 
     /// Relays new connections to the host of the lease. Ends connections to other hosts,
     /// whose programs then reconnect.
-    pub fn lead_to(&self, address: &str, credentials: Credentials) {
+    pub fn route_to(&self, address: &str, credentials: Credentials) {
         let mut shared = lock(&self.shared);
         shared.route = Route::Open {
             address: address.to_owned(),
@@ -281,7 +281,7 @@ mod tests {
         let (guest, host) = credentials(KeyLifetime::Lasting);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("localhost:{}", listener.local_addr().unwrap().port());
-        proxy.lead_to(&address, guest.clone());
+        proxy.route_to(&address, guest.clone());
 
         let mut program = UnixStream::connect(&path).unwrap();
         program.write_all(b"hello").unwrap();

@@ -225,7 +225,7 @@ impl Attendant {
     }
 
     fn turn(&self, turn: Turn) {
-        self.turns.hear(turn);
+        self.turns.handle(turn);
         // The session may be waiting for calls, or for this.
         self.orders.wake();
     }

@@ -243,10 +243,10 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     served.transfer.set_orders(Arc::clone(&orders));
     let exchange = Arc::new(Exchange::new(Arc::clone(control)));
     served.sharing.exchange = Arc::clone(&exchange);
-    let pleas = Arc::clone(control);
-    let turns = Arc::new(Turns::new(move |plea| {
+    let requests = Arc::clone(control);
+    let turns = Arc::new(Turns::new(move |request| {
         // Without the daemon, turns end.
-        let _ = pleas.send(&FromWorker::Turn(plea), &[]);
+        let _ = requests.send(&FromWorker::Turn(request), &[]);
     }));
     served.take_turns(Arc::clone(&turns));
     let attendant = Arc::new(Attendant {

@@ -75,7 +75,7 @@ impl Turns {
     }
 
     /// Handles a message of the daemon.
-    pub fn hear(&self, turn: Turn) {
+    pub fn handle(&self, turn: Turn) {
         let mut state = self.state.lock();
         match turn {
             Turn::Paced | Turn::Free => {

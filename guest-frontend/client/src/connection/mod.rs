@@ -381,7 +381,7 @@ impl Link {
         }
         self.sender().close();
         for slot in self.slots.all() {
-            slot.lose();
+            slot.fail();
         }
     }
 
@@ -543,7 +543,7 @@ impl Link {
         status
     }
 
-    fn lose(&self, error: &TravelError) -> Status {
+    fn end_lost(&self, error: &TravelError) -> Status {
         self.end(LOST, &crate::error::chain(error))
     }
 
@@ -559,7 +559,7 @@ impl Link {
                 }
                 self.sender().close();
                 for slot in self.slots.all() {
-                    slot.lose();
+                    slot.fail();
                 }
                 status
             }

@@ -176,7 +176,7 @@ impl Link {
     /// The error that every call returns from now on.
     pub(super) fn recover(&self, generation: u64, error: &TravelError) -> Result<()> {
         if self.recovery.is_none() || !error.is_loss() || process::forked() {
-            return Err(self.lose(error));
+            return Err(self.end_lost(error));
         }
         self.reconnect(generation, Some(error))
     }

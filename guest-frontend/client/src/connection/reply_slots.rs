@@ -105,7 +105,7 @@ impl Slot {
     }
 
     /// Ends the wait without a reply.
-    pub(crate) fn lose(&self) {
+    pub(crate) fn fail(&self) {
         let mut inner = self.inner.lock();
         if self.state.load(Ordering::Relaxed) == WAITING {
             inner.destination = None;

@@ -31,7 +31,7 @@ impl Broker {
                 Ok(server) => self.greet_under_tls(socket, peer, server),
                 Err(reason) => tracing::error!(reason, "TLS refuses guests"),
             },
-            _ => self.greet(Guest::new(socket, peer)),
+            _ => self.await_hello(Guest::new(socket, peer)),
         }
     }
 
@@ -50,7 +50,7 @@ impl Broker {
         match self.operations.links.accept(socket, from, tls) {
             Ok(socket) => {
                 let peer = Peer::Host { from, at: own };
-                self.greet(Guest::new(socket, peer));
+                self.await_hello(Guest::new(socket, peer));
             }
             Err(reason) => tracing::warn!(%from, reason, "a link is refused"),
         }
@@ -58,7 +58,7 @@ impl Broker {
 
     /// Reads the first frame of a connection. If all of it has arrived, the
     /// connection need not wait.
-    fn greet(&mut self, guest: Guest) {
+    fn await_hello(&mut self, guest: Guest) {
         let mut pending = Pending::new(guest, self.patience());
         match pending.advance() {
             Progress::More => {
@@ -407,7 +407,7 @@ impl Broker {
     /// one.
     pub(super) fn match_waiting(&mut self) {
         for mut waiting in std::mem::take(&mut self.arrivals.waiting) {
-            if let Some(reason) = self.hopeless(&mut waiting) {
+            if let Some(reason) = self.refusal_reason(&mut waiting) {
                 self.refuse(waiting.guest, &reason);
             } else if let Some(waiting) = self.assign(waiting) {
                 self.arrivals.waiting.push_back(waiting);
@@ -417,7 +417,7 @@ impl Broker {
 
     /// Why the guest cannot get a worker; `None` if it may. A guest whose GPU
     /// cannot be opened is placed on another if its limits allow.
-    fn hopeless(&self, waiting: &mut Waiting) -> Option<String> {
+    fn refusal_reason(&self, waiting: &mut Waiting) -> Option<String> {
         if let Some(problem) = self.devices.problem() {
             return Some(format!("the host has no GPU for guests: {problem}"));
         }

@@ -29,7 +29,7 @@ pub(super) struct Arrivals {
     /// Peers that have not completed their hello.
     pub(super) reception: Reception,
     /// Threads for their handshakes.
-    pub(super) shaking: HandshakeThreads,
+    pub(super) handshakes: HandshakeThreads,
     /// Admitted guests without a worker.
     pub(super) waiting: VecDeque<Waiting>,
     /// Guests of leases whose agents have not reclaimed them yet.

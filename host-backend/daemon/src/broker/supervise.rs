@@ -212,12 +212,12 @@ impl Broker {
     }
 
     /// Handles a worker's messages.
-    pub(super) fn hear(&mut self, key: u64) {
+    pub(super) fn receive_from_worker(&mut self, key: u64) {
         loop {
             let Some(worker) = self.workers.get_mut(&key) else {
                 return;
             };
-            let news = worker.hear(&mut self.spawning.inbox);
+            let news = worker.receive(&mut self.spawning.inbox);
             let fds = std::mem::take(&mut self.spawning.inbox.fds);
             let (ordinal, pid) = (worker.ordinal, worker.pid);
             match news {
@@ -272,7 +272,7 @@ impl Broker {
                 Some(FromWorker::Exchange { request, ask }) => {
                     self.exchange(key, request, ask, fds);
                 }
-                Some(FromWorker::Turn(plea)) => self.plea(key, plea),
+                Some(FromWorker::Turn(request)) => self.turn_request(key, request),
                 Some(FromWorker::Started { .. }) => {
                     if let State::Serving(session) = worker.state
                         && let Some(session) = self.sessions.get_mut(&session)
@@ -297,7 +297,7 @@ impl Broker {
     /// Handles the exit of a worker.
     pub(super) fn exited(&mut self, key: u64) {
         // Its last messages may still be in the socket.
-        self.hear(key);
+        self.receive_from_worker(key);
         self.order_ended(key);
         let Some(mut worker) = self.workers.remove(&key) else {
             return;

@@ -40,10 +40,10 @@ impl Broker {
     }
 
     /// Handles a worker's message about its session's turn.
-    pub(super) fn plea(&mut self, key: u64, plea: TurnRequest) {
+    pub(super) fn turn_request(&mut self, key: u64, request: TurnRequest) {
         let worker = self.workers.get(&key);
         if let Some(State::Serving(session)) = worker.map(|worker| worker.state) {
-            self.shares.hear(session, plea, Instant::now());
+            self.shares.handle_request(session, request, Instant::now());
         }
     }
 

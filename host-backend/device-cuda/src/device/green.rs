@@ -31,7 +31,7 @@ impl OpenGreen {
 }
 
 /// Destroys a green context if this was its last reference.
-pub(super) fn let_go(context: &Context, green: Arc<OpenGreen>) -> Result<()> {
+pub(super) fn release(context: &Context, green: Arc<OpenGreen>) -> Result<()> {
     match Arc::into_inner(green) {
         Some(green) => green.destroy(context),
         None => Ok(()),
@@ -130,7 +130,7 @@ impl GreenDevice for CudaDevice {
             .greens
             .remove(green.0)
             .ok_or(Status::INVALID_HANDLE)?;
-        let_go(&self.context, open)
+        release(&self.context, open)
     }
 
     fn green_stream_create(&mut self, green: GreenId, priority: i32) -> Result<StreamId> {

@@ -1,6 +1,6 @@
 //! Streams.
 
-use super::green::let_go;
+use super::green::release;
 use super::{CudaDevice, MAX_SLEEP, NON_BLOCKING, OpenStream, stream};
 use paragpu_device::{Result, StreamDevice, StreamId};
 use paragpu_protocol::status::Status;
@@ -24,7 +24,7 @@ impl StreamDevice for CudaDevice {
             .ok_or(Status::INVALID_HANDLE)?;
         self.context.stream_destroy(open.stream)?;
         match open.green {
-            Some(green) => let_go(&self.context, green),
+            Some(green) => release(&self.context, green),
             None => Ok(()),
         }
     }

@@ -349,7 +349,7 @@ impl HostMemory {
     }
 
     /// Why the session cannot move, in a sentence.
-    pub(crate) fn hindrance(&self) -> Option<String> {
+    pub(crate) fn move_blocker(&self) -> Option<String> {
         let count = self.files.len();
         (count != 0).then(|| {
             format!(

@@ -163,7 +163,7 @@ impl Intake {
     }
 
     /// Notes that the call at this place was executed.
-    pub(crate) fn overtook(&mut self, place: usize) {
+    pub(crate) fn mark_executed(&mut self, place: usize) {
         if let Some(call) = self.backlog.get_mut(place) {
             self.overtakers -= usize::from(call.may_overtake());
             call.executed = true;

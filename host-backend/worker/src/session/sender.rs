@@ -81,7 +81,7 @@ impl DurableSender {
     /// Takes over an existing connection from another process. Nothing is resent.
     pub(crate) fn take_over(&self, sender: Arc<dyn Sender>) {
         let mut state = locked(&self.state);
-        self.goes_over(&mut state, sender);
+        self.attach_sender(&mut state, sender);
     }
 
     /// Counted frames acknowledged and sent.
@@ -168,7 +168,7 @@ impl DurableSender {
         }
         state.forget(received);
         state.sender.close();
-        self.goes_over(&mut state, Arc::clone(&sender));
+        self.attach_sender(&mut state, Arc::clone(&sender));
         let again = state.kept.each(|header, payload| {
             let sequence = Some(header.sequence);
             sender
@@ -182,7 +182,7 @@ impl DurableSender {
         true
     }
 
-    fn goes_over(&self, state: &mut State, sender: Arc<dyn Sender>) {
+    fn attach_sender(&self, state: &mut State, sender: Arc<dyn Sender>) {
         self.gathers.store(sender.gathers(), Ordering::Relaxed);
         self.down.store(false, Ordering::Relaxed);
         state.sender = Arc::clone(&sender);

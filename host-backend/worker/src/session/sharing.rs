@@ -99,7 +99,7 @@ impl Sharing {
     }
 
     /// One sentence that says why the session cannot move alone, if it cannot.
-    pub(crate) fn hindrance(&self) -> Option<String> {
+    pub(crate) fn move_blocker(&self) -> Option<String> {
         match (self.offered.len(), self.taken.len()) {
             (0, 0) => None,
             (offered, taken) => Some(format!(

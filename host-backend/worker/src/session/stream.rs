@@ -163,7 +163,7 @@ impl Streams {
 
     /// A fence behind all work submitted so far.
     pub(crate) fn fence(&mut self, gpu: &mut Gpu) -> Outcome<Fence> {
-        self.bury(gpu)?;
+        self.destroy_dying(gpu)?;
         let mut fence = Fence::default();
         let streams = self.table.values_mut();
         for stream in std::iter::once(&mut self.legacy).chain(streams) {
@@ -182,7 +182,7 @@ impl Streams {
     }
 
     /// Destroys dying streams whose work is complete.
-    fn bury(&mut self, gpu: &mut Gpu) -> Outcome<()> {
+    fn destroy_dying(&mut self, gpu: &mut Gpu) -> Outcome<()> {
         let mut index = 0;
         while let Some(&stream) = self.dying.get(index) {
             if gpu.stream_query(stream)? {
@@ -247,7 +247,7 @@ impl Streams {
         if stream.busy && !gpu.stream_query(stream.id)? {
             self.dying.push(stream.id);
             if self.dying.len() > SWEEP_THRESHOLD {
-                self.bury(gpu)?;
+                self.destroy_dying(gpu)?;
             }
             return Ok(());
         }

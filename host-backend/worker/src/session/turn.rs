@@ -114,7 +114,7 @@ impl Pacing {
     }
 
     /// Ends the turn if its time is over or the session is idle.
-    pub(crate) fn tend(&mut self, gpu: &mut Gpu) {
+    pub(crate) fn end_if_due(&mut self, gpu: &mut Gpu) {
         if !self.turns.is_paced() {
             return;
         }

@@ -24,10 +24,10 @@ struct Paced {
 
 fn paced() -> Paced {
     let (say, pleas) = channel();
-    let turns = Arc::new(Turns::new(move |plea| {
-        let _ = say.send(plea);
+    let turns = Arc::new(Turns::new(move |request| {
+        let _ = say.send(request);
     }));
-    turns.hear(Turn::Paced);
+    turns.handle(Turn::Paced);
     let mut guest = Guest::with_turns(Arc::clone(&turns));
     let create = StreamCreate {
         stream: STREAM,
@@ -51,7 +51,7 @@ fn launches_wait_for_the_turn() {
     paced.guest.post(&launch(paced.noop, STREAM, &[]));
     assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
     assert_eq!(paced.guest.counters().launches, 0);
-    paced.turns.hear(Turn::Yours);
+    paced.turns.handle(Turn::Yours);
     let synchronize = StreamSynchronize { stream: STREAM };
     paced.guest.call(&synchronize).unwrap();
     assert_eq!(paced.guest.counters().launches, 1);
@@ -70,20 +70,20 @@ fn a_turn_ends_behind_the_kernel_that_runs() {
         paced.guest.post(&launch(paced.noop, STREAM, &[]));
     }
     assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
-    paced.turns.hear(Turn::Yours);
-    paced.turns.hear(Turn::Ends(60_000_000));
+    paced.turns.handle(Turn::Yours);
+    paced.turns.handle(Turn::Ends(60_000_000));
     // Few are given to the GPU before one is over.
     while paced.guest.counters().launches < 2 {
         std::thread::yield_now();
     }
-    paced.turns.hear(Turn::Ends(0));
+    paced.turns.handle(Turn::Ends(0));
     assert!(paced.pleas.try_recv().is_err(), "a kernel still runs");
     paced.guest.device.hold(ID, false);
     assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Over));
     assert_eq!(paced.guest.counters().launches, 2);
     assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
     // The rest launch in the next turn.
-    paced.turns.hear(Turn::Yours);
+    paced.turns.handle(Turn::Yours);
     let synchronize = StreamSynchronize { stream: STREAM };
     paced.guest.call(&synchronize).unwrap();
     assert_eq!(paced.guest.counters().launches, 5);
@@ -95,7 +95,7 @@ fn without_shares_no_turn_is_needed() {
     let mut paced = paced();
     paced.guest.post(&launch(paced.noop, STREAM, &[]));
     assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
-    paced.turns.hear(Turn::Free);
+    paced.turns.handle(Turn::Free);
     paced.guest.call(&Ping { value: 1 }).unwrap();
     assert_eq!(paced.guest.counters().launches, 1);
     paced.guest.goodbye();

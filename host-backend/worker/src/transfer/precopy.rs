@@ -285,7 +285,7 @@ impl PreCopy {
     }
 
     /// The device's tracking misses writes, so the destination's contents are compared.
-    pub(crate) fn distrust(&mut self) {
+    pub(crate) fn ignore_tracking(&mut self) {
         self.watched = false;
     }
 
@@ -378,7 +378,7 @@ impl PreCopy {
     }
 
     /// Ends pre-copy if it wastes too much.
-    pub(crate) fn judge(&mut self, session: &mut Session) -> Result<(), StateError> {
+    pub(crate) fn stop_if_wasteful(&mut self, session: &mut Session) -> Result<(), StateError> {
         if !self.watched {
             if self.samples.are_changed() {
                 self.give_up();

@@ -373,7 +373,7 @@ impl Source {
         };
         let stage = self.peer.stage()?;
         if stage.is_over() {
-            return self.peer.call_back().map(|()| false);
+            return self.peer.await_writer().map(|()| false);
         }
         stage.retry();
         precopy.read(session)?;
@@ -396,7 +396,7 @@ impl Source {
             if !payload.is_empty() {
                 stage.offer(payload);
             }
-            precopy.judge(session)?;
+            precopy.stop_if_wasteful(session)?;
             precopy.read(session)?;
         }
         session.transfer.orders().report(Report::Progress(Progress {

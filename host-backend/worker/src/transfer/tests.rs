@@ -498,7 +498,7 @@ proptest! {
                     }
                 }
             }
-            precopy.judge(&mut source.session).unwrap();
+            precopy.stop_if_wasteful(&mut source.session).unwrap();
             if precopy.is_idle() && precopy.is_over(&mut source.session).unwrap() {
                 break;
             }
@@ -707,7 +707,7 @@ fn copied_ahead(percent: u64) -> f64 {
             }
             rewrite(&mut session);
         }
-        precopy.judge(&mut session).unwrap();
+        precopy.stop_if_wasteful(&mut session).unwrap();
         if precopy.is_idle() && precopy.is_over(&mut session).unwrap() {
             break;
         }

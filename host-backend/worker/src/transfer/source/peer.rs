@@ -98,11 +98,11 @@ impl Peer {
             // The other end had nothing to answer meanwhile.
             self.heard = Instant::now();
         }
-        self.call_back().map(|()| true)
+        self.await_writer().map(|()| true)
     }
 
     /// Waits until that thread has written everything.
-    pub(super) fn call_back(&mut self) -> Result<(), StateError> {
+    pub(super) fn await_writer(&mut self) -> Result<(), StateError> {
         self.out = match std::mem::replace(&mut self.out, Out::Lost) {
             Out::Away(stage) => Out::Here(stage.finish()?),
             other => other,

@@ -108,7 +108,7 @@ impl Source {
     }
 
     /// Tells the destination that it has everything except the guest.
-    pub(super) fn leave_alone(&mut self) -> Result<(), StateError> {
+    pub(super) fn await_guest_at_destination(&mut self) -> Result<(), StateError> {
         let alone = [u8::from(self.gates.is_none())];
         self.peer.writer()?.put(Kind::Await, &[&alone])?;
         self.peer.expect(Kind::Ready).map(drop)

@@ -184,10 +184,10 @@ fn images_are_sent_while_calls_are_served() {
 fn a_session_that_stops_leaves_the_gpu_to_others() {
     let _alone = alone();
     let (say, pleas) = channel();
-    let turns = Arc::new(Turns::new(move |plea| {
-        let _ = say.send(plea);
+    let turns = Arc::new(Turns::new(move |request| {
+        let _ = say.send(request);
     }));
-    turns.hear(Turn::Paced);
+    turns.handle(Turn::Paced);
     let mut session = shareable();
     session.take_turns(Arc::clone(&turns));
     let mut begun = Begun::new(session);
@@ -199,20 +199,20 @@ fn a_session_that_stops_leaves_the_gpu_to_others() {
     let said = || pleas.try_iter().collect::<Vec<_>>();
     // In its turn.
     turns.want();
-    turns.hear(Turn::Yours);
+    turns.handle(Turn::Yours);
     stop();
     assert_eq!(said(), [TurnRequest::Wanted, TurnRequest::Over]);
     // Before the turn that it asked for.
     turns.want();
     stop();
     assert_eq!(said(), [TurnRequest::Wanted]);
-    turns.hear(Turn::Yours);
+    turns.handle(Turn::Yours);
     assert_eq!(said(), [TurnRequest::Over]);
     // It continues before that turn comes.
     turns.want();
     stop();
     turns.want();
-    turns.hear(Turn::Yours);
+    turns.handle(Turn::Yours);
     assert_eq!(said(), [TurnRequest::Wanted]);
     assert_eq!(turns.state(), TurnState::Ours);
 }
