@@ -42,8 +42,8 @@ def move(source, to, *arguments):
 
 
 class Proxy:
-    """Between somebody and an address: carries bytes, and cuts connections
-    when told to, or after so many bytes of a connection."""
+    """A relay to an address, which cuts connections
+    on request, or after this many bytes of a connection."""
 
     def __init__(self, target, family=socket.AF_INET, limit=None, at_limit=lambda: None):
         self.target, self.family, self.limit, self.at_limit = target, family, limit, at_limit
@@ -130,7 +130,7 @@ def address(text):
 
 
 class Sessions(unittest.TestCase):
-    """What the tests share."""
+    """Shared parts of the tests."""
 
     def guest(self, daemon, communicator, *arguments, **environment):
         guest = start(daemon, communicator, *arguments, **environment)
@@ -234,7 +234,7 @@ class Hosts(TwoHosts):
         self.assertEqual(self.two.sessions(), [])
 
     def arrival(self, version=wire.VERSION):
-        """The first frame of a session that comes."""
+        """The first frame of an arriving session."""
         text = lambda value: struct.pack("<I", len(value)) + value.encode()
         payload = wire.MAGIC + struct.pack("<3H", *version) + text("vm") + struct.pack("<I", 0)
         payload += bytes(range(16)) + struct.pack("<I", 7) + text("tcp") + text("tcp") + struct.pack("<I", 0)
@@ -505,7 +505,7 @@ class OneHost(Sessions):
             eventually(lambda: os.stat(state).st_ino != first, "it is written again")
             info = one.sessions()[0]["checkpoint"]
             self.assertEqual((info["directory"], info["every"], info["error"]), (states, 1.0, None))
-            # Something is in the way: the last good state stays, and the list says so.
+            # The checkpoint fails: the last good one stays, and `paragpu list` reports it.
             kept = os.path.join(folder, "kept")
             os.rename(states, kept)
             with open(states, "w", encoding="utf-8"):
@@ -516,7 +516,7 @@ class OneHost(Sessions):
             self.assertIsNone(one.sessions()[0]["checkpoint"])
             guest.kill()
             eventually(lambda: one.sessions() == [], "the session is over")
-            # Its program is gone, but what was written is whole.
+            # Its program has ended, but the checkpoint is complete.
             code, _, errors = ask(one, "restore", kept)
             self.assertEqual(code, 0, errors)
 

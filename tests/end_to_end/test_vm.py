@@ -17,7 +17,7 @@ from harness import vm
 # The guest's script prints what it runs after this mark, so that each command's output is found.
 MARK = "@test "
 
-# Run in the VM, before the programs: sentences about what is not there.
+# Run in the VM before the programs: errors for missing devices.
 BAD_INPUT = """
 ask() {
     echo "@test $1"

@@ -100,7 +100,7 @@ class Windows(TwoHosts):
             eventually(lambda: one.sessions() == [], "its session is over")
 
     def goes_on(self, guest, name):
-        """What the program has is what it must be."""
+        """The program's memory has the expected contents."""
         if name == "kinds_program.py":
             self.assertEqual(answer(guest), "right")
         else:
