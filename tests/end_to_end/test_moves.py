@@ -396,7 +396,7 @@ class OneHost(Sessions):
         self.one_sentence(errors, "drained")
         number = str(one.sessions()[0]["id"])
         for arguments, word in (
-            (("--to-gpu", "1"), "is on GPU 1 already"),
+            (("--to-gpu", "1"), "is already on GPU 1"),
             (("--to-gpu", "7"), "there is no GPU 7"),
             (("--to", f"unix://{one.socket}"), "--to-gpu"),
         ):
@@ -464,7 +464,7 @@ class OneHost(Sessions):
             self.assertEqual([session["activity"] for session in one.sessions()], ["moving"])
             code, _, errors = move(one, to)
             self.assertNotEqual(code, 0)
-            self.one_sentence(errors, "being moved or written already")
+            self.one_sentence(errors, "already being moved or checkpointed")
             rounds(guest, 1)
             link.close()
             first.join(30)

@@ -106,7 +106,7 @@ class Tenancy(unittest.TestCase):
         one = self.hold(daemon, "unix", MIB)
         code, output, errors = finish(self.guest(daemon, "shm", "device"))
         self.assertEqual(code, 3, output)
-        self.assertIn(f"{USER} has 1 sessions on this host already", errors)
+        self.assertIn(f"{USER} already has 1 sessions on this host", errors)
         self.assertIn(f"vm.{USER}.sessions", errors)
         for _ in range(2):
             self.hold(daemon, "tcp", MIB)

@@ -158,16 +158,16 @@ class Vm(unittest.TestCase):
             ],
             "no channel but vsock": [
                 "^paragpu: skipped: all channels of the device /dev/paragpu0",
-                "^paragpu: device 0 is reached by vsock$",
+                "^paragpu: device 0 uses vsock$",
                 "^exit 0$",
             ],
             "no port": ["`communicator` is \"vsock\", but vsock.port names no port"],
             "nobody listens": ["^paragpu: no host answers at vsock 2:7015; is paragpud running there with `vsock.port`"],
             "refused": ["^paragpu: the host refuses a session: ."],
-            "auto says its way": ["^paragpu: device 0 is reached by pci$", "^exit 0$"],
+            "auto says its way": ["^paragpu: device 0 uses pci$", "^exit 0$"],
             "auto passes over": [
                 "^paragpu: skipped: no host answers at vsock 2:7015",
-                "^paragpu: device 0 is reached by tcp$",
+                "^paragpu: device 0 uses tcp$",
                 "^exit 0$",
             ],
             "doctor": [
