@@ -210,7 +210,7 @@ class Hosts(TwoHosts):
             (self.one, f"tcp://localhost:{port}", "do not trust each other"),
             (self.one, "tcp://127.0.0.1:1", "no paragpud answers"),
             (self.one, f"tcp://{bare.addresses['tcp']}", "migration."),
-            (self.one, "ssh://127.0.0.1:1", "is no destination"),
+            (self.one, "ssh://127.0.0.1:1", "is not a destination"),
         ):
             with self.subTest(to=to, word=word):
                 code, _, errors = move(source, to)
@@ -481,7 +481,7 @@ class OneHost(Sessions):
             self.assertEqual(code, 0, errors)
             rounds(guest, 2)
             self.assertEqual([session["communicator"] for session in one.sessions()], [communicator])
-        for communicator, word in (("tcp", "already"), ("vsock", "vsock.port"), ("smoke", "no communicator")):
+        for communicator, word in (("tcp", "already"), ("vsock", "vsock.port"), ("smoke", "is not a communicator")):
             code, _, errors = migrate(one, "--session", number, "--communicator", communicator)
             self.assertNotEqual(code, 0)
             self.one_sentence(errors, word)

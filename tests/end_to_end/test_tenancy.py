@@ -112,7 +112,7 @@ class Tenancy(unittest.TestCase):
             self.hold(daemon, "tcp", MIB)
         code, output, errors = finish(self.guest(daemon, "tcp", "device"))
         self.assertEqual(code, 3, output)
-        self.assertIn("127.0.0.1 has 2 sessions", errors)
+        self.assertIn("127.0.0.1 already has 2 sessions", errors)
         one.kill()
         eventually(lambda: len(daemon.sessions()) == 2, "the session is over")
         self.hold(daemon, "shm", MIB)
