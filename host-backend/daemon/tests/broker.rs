@@ -192,7 +192,7 @@ fn a_hello_that_makes_no_sense_is_answered() {
                 token: [1; 16],
                 ..good
             },
-            "is over",
+            "has ended",
         ),
         (Hello { device: 1, ..good }, "gives 1 device"),
         (
