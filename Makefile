@@ -1,4 +1,4 @@
-# The front door of paragpu. `make help` lists what there is.
+# All tasks of a developer. `make help` lists them.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .SECONDEXPANSION:

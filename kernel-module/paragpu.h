@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * paragpu guest driver: what its parts share.
+ * paragpu guest driver: shared declarations.
  */
 #ifndef PARAGPU_H
 #define PARAGPU_H
@@ -24,14 +24,14 @@
 #define PARAGPU_MAX_DEVICES	64
 
 /*
- * Bytes that one fault maps at most: all that one page table can hold. It is
- * also what is known of a process's use of its channel.
+ * Maximum number of bytes that one fault maps: the range of one page table. It
+ * is also the granularity at which use of a channel is tracked.
  */
 #define PARAGPU_BLOCK	PMD_SIZE
 
 /*
- * What host and guest change at once. A kernel with one processor leaves the
- * lock out of cmpxchg() and clear_bit(), but the host has processors, too.
+ * Atomic operations on memory shared with the host. A uniprocessor kernel omits
+ * the lock prefix from cmpxchg() and clear_bit(), but the host runs concurrently.
  */
 #ifdef CONFIG_X86
 #include <asm/sync_bitops.h>
@@ -42,7 +42,7 @@
 #define paragpu_clear_bit(bit, at)	clear_bit_le(bit, at)
 #endif
 
-/* Most memory that one entry of a page list names, in bytes. */
+/* Maximum size of one entry of a page list, in bytes. */
 #define PARAGPU_MAX_SEGMENT	(PARAGPU_ALIGNMENT * PARAGPU_ALIGNMENT)
 
 struct paragpu_pin;
@@ -53,22 +53,22 @@ struct paragpu_pin;
  * @index: number of the channel
  * @taken: an open file has it; changed under @owner->lock
  * @user: who opened it; under @owner->lock
- * @memcg: whose memory what is kept of it counts as: the opener's; under
+ * @memcg: the opener's cgroup, charged for preserved contents; under
  *	@owner->lock
  * @mapping: page cache of the open file's inode, through which its user
  *	mappings are found at removal; NULL while free; under @owner->lock
- * @rung: the host rang since the last acknowledgement
+ * @rung: whether the host rang the doorbell since the last acknowledgement
  * @wait: pollers
- * @fade: bytes from the channel's begin on that fade, see %PARAGPU_IOC_FADE
+ * @fade: size of the leading part that fades, see %PARAGPU_IOC_FADE
  * @touched: which blocks of %PARAGPU_BLOCK bytes its opener has touched
- * @kept: by page, what the opener had beyond @fade when the device went
- * @lost: that is not known
- * @faded: pages that stand for what faded: the channel's header, all the rest;
- *	NULL until wanted. Of the last opener alone: a device that is gone has
- *	no other.
+ * @kept: preserved pages beyond @fade, from when the device was removed
+ * @lost: whether these contents are lost
+ * @faded: replacement pages of the faded part: one for the channel's header,
+ *	one for the rest; NULL until needed. Only for the last opener, because a
+ *	removed device gets no other.
  * @pin_lock: protects @pins
- * @pins: what each page list names, NULL where it is free; outlives the open
- *	file where the host still uses it
+ * @pins: the pages of each page list, NULL if it is free; outlives the open
+ *	file while the host still uses it
  */
 struct paragpu_channel {
 	struct paragpu_device *owner;
@@ -89,7 +89,7 @@ struct paragpu_channel {
 };
 
 /**
- * struct paragpu_layout - what the window's header said, checked
+ * struct paragpu_layout - the checked contents of the window's header
  * @version: as in &struct paragpu_window_header, like all the others
  * @generation: likewise
  * @channel_count: likewise
@@ -121,13 +121,13 @@ struct paragpu_layout {
  *	hibernation as another one; never cleared
  * @unmapped: after @gone, once no process has any of the window mapped
  * @guard: read side: use of the hardware and faults. After setting @gone,
- *	synchronize_srcu() means that nobody uses the hardware any more.
+ *	synchronize_srcu() means that nothing uses the hardware any more.
  * @lock: protects @taken and @mapping of the channels
- * @interrupts: counts moments after which a channel may be free
+ * @interrupts: counts events after which a channel may be free
  * @freed_wait: openers that wait for a channel to be scrubbed
- * @watchdog: looks for news of the host once a second while channels are
- *	taken: a host side that died may not have interrupted any more
- * @channels: as many as @layout says
+ * @watchdog: polls the host's state once a second while channels are taken,
+ *	because a host that died may not have sent an interrupt
+ * @channels: @layout.channel_count channels
  */
 struct paragpu_device {
 	struct device dev;

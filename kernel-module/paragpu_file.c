@@ -149,8 +149,8 @@ static int paragpu_release(struct inode *inode, struct file *file)
 	int index;
 
 	/*
-	 * Not interruptible, as nobody could act on a failure; the holders of
-	 * the lock do not wait for anything but each other.
+	 * Not interruptible, because a failed release cannot be handled. Holders
+	 * of the lock wait only for each other.
 	 */
 	mutex_lock(&paragpu->lock);
 	if (paragpu_enter(paragpu, &index)) {
@@ -170,16 +170,15 @@ static int paragpu_release(struct inode *inode, struct file *file)
 }
 
 /**
- * paragpu_kept - find a page of what the process keeps of a device that is gone
- * @channel: the process's
- * @place: page of the channel, beyond what fades
+ * paragpu_kept - find a preserved page of a removed device
+ * @channel: the process's channel
+ * @place: page of the channel, beyond the faded part
  * @page: set to it
  *
- * What was never touched is zero.
+ * Pages that were never touched are zero.
  *
  * Context: Page fault; sleeps.
- * Return: 0, VM_FAULT_OOM, or VM_FAULT_SIGBUS where it is not known what the
- * page held.
+ * Return: 0, VM_FAULT_OOM, or VM_FAULT_SIGBUS if the contents are lost.
  */
 static vm_fault_t paragpu_kept(struct paragpu_channel *channel,
 			       unsigned long place, struct page **page)
@@ -205,16 +204,16 @@ static vm_fault_t paragpu_kept(struct paragpu_channel *channel,
 }
 
 /**
- * paragpu_fault_faded - map what stands for a device that is gone
+ * paragpu_fault_faded - map the replacement of a removed device
  * @vmf: the fault
  *
- * Zeros where the channel fades, elsewhere what it held. Not before all of the
- * device's pages are unmapped, and forgotten by every processor: a process that
- * reads zeros here finds no magic when it looks next.
+ * Zeros for the faded part, the preserved contents elsewhere. Waits until all
+ * device pages are unmapped and flushed from every TLB, so that a process that
+ * reads zeros here also finds no magic at its next look.
  *
  * Context: Page fault; sleeps.
- * Return: VM_FAULT_NOPAGE, VM_FAULT_OOM, or VM_FAULT_SIGBUS for what nobody
- * could keep.
+ * Return: VM_FAULT_NOPAGE, VM_FAULT_OOM, or VM_FAULT_SIGBUS for lost
+ * contents.
  */
 static vm_fault_t paragpu_fault_faded(struct vm_fault *vmf)
 {
@@ -250,16 +249,16 @@ static vm_fault_t paragpu_fault_faded(struct vm_fault *vmf)
 }
 
 /**
- * paragpu_fault - map what was touched, and what lies around it
+ * paragpu_fault - map the touched page and its surroundings
  * @vmf: the fault
  *
- * Mapping in here, and not in mmap(), leaves no moment in which removal could
- * miss a mapping: a fault after paragpu_enter() began to fail gets no
- * page, and an earlier one is found and unmapped.
+ * Pages are mapped here and not in mmap(), so that removal cannot miss a
+ * mapping: a fault after paragpu_enter() started to fail gets no page, and
+ * pages of earlier faults are found and unmapped.
  *
  * Context: Page fault; may sleep for page tables.
- * Return: VM_FAULT_NOPAGE; what paragpu_fault_faded() says when the device is
- * gone.
+ * Return: VM_FAULT_NOPAGE; the result of paragpu_fault_faded() if the device
+ * was removed.
  */
 static vm_fault_t paragpu_fault(struct vm_fault *vmf)
 {

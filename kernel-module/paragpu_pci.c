@@ -51,9 +51,9 @@ bool paragpu_enter(struct paragpu_device *paragpu, int *index)
 }
 
 /**
- * paragpu_exit - end what a successful paragpu_enter() began
+ * paragpu_exit - leave the section that paragpu_enter() entered
  * @paragpu: the device
- * @index: what paragpu_enter() gave
+ * @index: from paragpu_enter()
  *
  * Context: As paragpu_enter().
  */
@@ -91,7 +91,7 @@ static void paragpu_ring_control(struct paragpu_device *paragpu)
  * @channel: less than the device's channel count
  *
  * Context: Inside paragpu_enter().
- * Return: &enum paragpu_channel_state, or whatever the host wrote.
+ * Return: &enum paragpu_channel_state, or any value that the host wrote.
  */
 u32 paragpu_state(struct paragpu_device *paragpu, u32 channel)
 {
@@ -114,7 +114,7 @@ bool paragpu_take(struct paragpu_device *paragpu, u32 channel)
 	if (paragpu_cmpxchg(state, free, cpu_to_le32(PARAGPU_CHANNEL_OPEN)) !=
 	    free)
 		return false;
-	/* What was rung for the opener before. */
+	/* Discard doorbells for the previous opener. */
 	paragpu_clear_bit(channel, paragpu->header->pending);
 	atomic_set(&paragpu->channels[channel].rung, 0);
 	paragpu_ring_control(paragpu);
@@ -176,7 +176,7 @@ static void paragpu_scan_pending(struct paragpu_device *paragpu)
 			paragpu_wake(&paragpu->channels[channel]);
 		}
 	}
-	/* A channel may have become free: no bit says so. */
+	/* A channel may have become free, which no bit indicates. */
 	paragpu_wake_openers(paragpu);
 }
 
@@ -226,14 +226,14 @@ static irqreturn_t paragpu_interrupt(int irq, void *data)
 }
 
 /**
- * paragpu_read_header - check the window's header and remember what it says
+ * paragpu_read_header - check the window's header and store its contents
  * @pdev: the PCI device
  * @header: page 0 of the window
  * @to: filled in
  *
  * Context: Process context.
- * Return: 0, or -ENODEV after a sentence in the log: an ivshmem device that
- * is somebody else's, or one that this driver cannot serve.
+ * Return: 0, or -ENODEV after a log message, for another kind of ivshmem device
+ * or one that this driver does not support.
  */
 static int paragpu_read_header(struct pci_dev *pdev,
 			       const struct paragpu_window_header *header,
@@ -290,9 +290,9 @@ static int paragpu_read_header(struct pci_dev *pdev,
 }
 
 /*
- * Firmware declares the memory below 4 GiB uncached where devices lie, and
- * x86 keeps to that whatever a driver asks for. All works, but slowly where
- * the hypervisor heeds it.
+ * Firmware declares device memory below 4 GiB uncached, and x86 enforces that
+ * regardless of the driver's request. Everything works, but slowly if the
+ * hypervisor honours it.
  */
 static void paragpu_check_cached(struct pci_dev *pdev, void *window)
 {
@@ -332,8 +332,8 @@ static int paragpu_map(struct pci_dev *pdev, void __iomem **registers,
 				     resource_size(bar), KBUILD_MODNAME))
 		return dev_err_probe(&pdev->dev, -EBUSY, "BAR 2 is in use\n");
 	/*
-	 * The whole window, though only page 0 is used: on x86 this is what
-	 * makes user mappings of it cached.
+	 * Map the whole window, although only page 0 is used: on x86 this makes
+	 * user mappings of it cached.
 	 */
 	*window = devm_memremap(&pdev->dev, bar->start, resource_size(bar),
 				MEMREMAP_WB);
@@ -362,9 +362,9 @@ static void paragpu_free(struct device *dev)
 }
 
 /*
- * Lets a device node go that nobody can open (any more). Its number is free at
- * once: a device that comes back while files of the old one are open gets the
- * same name.
+ * Drops a device node that can no longer be opened. Its number is free
+ * immediately: a device that returns while files of the old one are open gets
+ * the same name.
  */
 static void paragpu_discard(struct paragpu_device *paragpu)
 {
@@ -373,9 +373,9 @@ static void paragpu_discard(struct paragpu_device *paragpu)
 }
 
 /**
- * paragpu_create - make the structure of a device, not yet visible to anybody
+ * paragpu_create - allocate the structure of a device, not yet visible
  * @pdev: the PCI device
- * @found: what paragpu_read_header() found
+ * @found: the layout from paragpu_read_header()
  *
  * Context: Process context.
  * Return: The device, to be let go by paragpu_discard(); or an error pointer.
@@ -495,7 +495,7 @@ static int paragpu_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 		dev_err_probe(&pdev->dev, error, "cannot take the interrupt\n");
 		goto discard;
 	}
-	/* What a kernel before this one, or a driver before us, left open. */
+	/* Close channels that an earlier kernel or driver left open. */
 	for (i = 0; i < paragpu->layout.channel_count; i++)
 		if (paragpu_state(paragpu, i) != PARAGPU_CHANNEL_FREE)
 			paragpu_give_back(paragpu, i);
@@ -531,8 +531,8 @@ u32 paragpu_blocks(const struct paragpu_layout *layout)
 }
 
 /**
- * paragpu_forget - let go of what a process keeps of its channel
- * @channel: the process's, which nobody has mapped
+ * paragpu_forget - free the preserved contents of a channel
+ * @channel: the channel, which is not mapped
  *
  * Context: Process context.
  */
@@ -547,14 +547,15 @@ void paragpu_forget(struct paragpu_channel *channel)
 }
 
 /**
- * paragpu_keep - copy what a process has in its channel beyond what fades
- * @paragpu: the device, which is about to go, and which nobody has mapped
- * @channel: the process's
+ * paragpu_keep - preserve a channel's contents beyond the faded part
+ * @paragpu: the device, which is being removed and is not mapped
+ * @channel: the channel
  *
- * Memory that a program pinned is its own memory to the program: it stays, and
- * counts as the opener's. Where its cgroup has no room it is lost, all of it, or
- * the next page that the process needs would have it killed. Nobody is killed
- * to make room: who dies waits for the device's lock, which the caller holds.
+ * To a program, memory that it pinned is ordinary memory. It survives, and is
+ * charged to the opener. If the cgroup has no room, all of it is lost: otherwise
+ * the next page that the process needs would get it killed. The OOM killer must
+ * not run, because its victim would wait for the device's lock, which the caller
+ * holds.
  *
  * Context: Process context, under the device's lock; sleeps.
  */
@@ -580,7 +581,7 @@ static void paragpu_keep(struct paragpu_device *paragpu,
 		for (place = max(fade, block * pages); place < end; place++) {
 			from = own + place * PAGE_SIZE;
 			cond_resched();
-			/* What is not kept is zero. */
+			/* Missing pages read as zero. */
 			if (!memchr_inv(from, 0, PAGE_SIZE))
 				continue;
 			page = alloc_page(flags);
@@ -605,9 +606,9 @@ lost:
 }
 
 /**
- * paragpu_disconnect - take the hardware away from all who have files open
+ * paragpu_disconnect - disconnect all open files from the hardware
  * @paragpu: the device
- * @there: its window still holds what processes have in it
+ * @there: whether its window still has the processes' contents
  *
  * Afterwards no file operation touches the hardware, and no process has any
  * of the window mapped.
@@ -683,7 +684,7 @@ static void paragpu_leave(struct paragpu_device *paragpu, bool there)
 	u32 i;
 
 	paragpu_disconnect(paragpu, there);
-	/* Where it was unplugged already, these writes go nowhere. */
+	/* If it is already unplugged, these writes have no effect. */
 	for (i = 0; i < paragpu->layout.channel_count; i++)
 		if (paragpu_state(paragpu, i) != PARAGPU_CHANNEL_FREE)
 			paragpu_give_back(paragpu, i);
@@ -701,9 +702,9 @@ static void paragpu_remove(struct pci_dev *pdev)
 }
 
 /*
- * The machine stops, or another kernel takes it over (kexec): what is memory
- * of a process now is somebody else's then. What processes have in the device
- * is not kept: they end, too.
+ * The machine stops, or another kernel takes over (kexec) and reuses the memory
+ * of processes, so the host must stop using it. Channel contents are not
+ * preserved, because the processes end too.
  */
 static void paragpu_shutdown(struct pci_dev *pdev)
 {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * paragpu guest driver: memory of processes that the host copies itself.
+ * paragpu guest driver: process memory that the host copies directly.
  *
  * A process names a range of its own memory; the driver pins its pages and
  * writes their addresses into a page list in the window, where no process can
- * write. include/uapi/linux/paragpu.h says who owns a list when.
+ * write. include/uapi/linux/paragpu.h defines who owns a list when.
  *
- * Pages are given back once their list is free again: never while the host may
- * use it, even if the process that pinned them is gone.
+ * Pages are unpinned once their list is free again: never while the host may
+ * use it, even if the process that pinned them has exited.
  */
 #include <linux/dma-mapping.h>
 #include <linux/mm.h>
@@ -20,18 +20,18 @@
 
 #include "paragpu.h"
 
-/* Addresses in a list count in these, whatever the guest's pages are. */
+/* Unit of addresses in a list, independent of the guest's page size. */
 #define PARAGPU_UNIT	PARAGPU_ALIGNMENT
 
 static_assert(sizeof(struct paragpu_page_list) == PARAGPU_LIST_SIZE);
 
 /**
  * struct paragpu_pin - pages behind one list
- * @mm: whose pages are accounted for
+ * @mm: the address space that the pages are charged to
  * @pages: the pages
- * @count: how many
- * @table: the same for the device
- * @direction: what the device does with them
+ * @count: number of pages
+ * @table: the pages, mapped for the device
+ * @direction: direction of the device's accesses
  */
 struct paragpu_pin {
 	struct mm_struct *mm;
@@ -100,7 +100,7 @@ static bool paragpu_may_be_written(struct page **pages, unsigned long count)
  * paragpu_pin_pages - pin a range of the caller's memory
  * @address: first byte
  * @length: bytes, at least 1
- * @direction: what the device does with them
+ * @direction: direction of the device's accesses
  *
  * Context: Process context, outside paragpu_enter(): it may wait for a
  *	file system in user space that provides the pages. Sleeps.
@@ -164,8 +164,8 @@ free:
 }
 
 /*
- * Writes where the pages are into a free list. -E2BIG where they lie in more
- * places than a list has room for.
+ * Writes the pages' addresses into a free list. -E2BIG if they have more
+ * contiguous ranges than a list can hold.
  */
 static int paragpu_fill(struct paragpu_page_list *list,
 			const struct paragpu_pin *pin, unsigned long address,
@@ -216,8 +216,8 @@ static bool paragpu_take_back(struct paragpu_channel *channel, u32 index)
 /**
  * paragpu_publish - put pinned pages into a free list of a channel
  * @channel: the channel
- * @pin: the pages, which are the list's afterwards
- * @request: what was asked for
+ * @pin: the pages, which the list owns afterwards
+ * @request: the request
  *
  * Context: Inside paragpu_enter(); sleeps, but not for user space.
  * Return: The list's number or an error.
@@ -258,7 +258,7 @@ unlock:
 	return error;
 }
 
-/* Takes a list back where the host does not use it. */
+/* Takes a list back if the host does not use it. */
 static long paragpu_retract(struct paragpu_channel *channel, u32 index)
 {
 	struct paragpu_device *paragpu = channel->owner;
@@ -286,9 +286,9 @@ exit:
  * @channel: the caller's
  * @user: the request
  *
- * Context: Process context, outside paragpu_enter(), which is for moments that
- *	do not depend on user space.
- * Return: 0 or an error, as the header says.
+ * Context: Process context, outside paragpu_enter(), whose sections must not
+ *	depend on user space.
+ * Return: 0 or an error, as documented in the header.
  */
 long paragpu_ioc_pin(struct paragpu_channel *channel,
 		     struct paragpu_pin_request __user *user)
@@ -325,7 +325,7 @@ long paragpu_ioc_pin(struct paragpu_channel *channel,
 		return index;
 	}
 	if (put_user((u32)index, &user->list)) {
-		/* What the host took already goes with the channel. */
+		/* If the host already took it, it is freed with the channel. */
 		paragpu_retract(channel, index);
 		return -EFAULT;
 	}
@@ -338,7 +338,7 @@ long paragpu_ioc_pin(struct paragpu_channel *channel,
  * @user: the list's number
  *
  * Context: Process context, outside paragpu_enter().
- * Return: 0 or an error, as the header says.
+ * Return: 0 or an error, as documented in the header.
  */
 long paragpu_ioc_unpin(struct paragpu_channel *channel, u32 __user *user)
 {
@@ -353,10 +353,10 @@ long paragpu_ioc_unpin(struct paragpu_channel *channel, u32 __user *user)
 }
 
 /**
- * paragpu_release_pins - let go of the pages of a channel that was closed
+ * paragpu_release_pins - unpin the pages of a closed channel
  * @channel: the channel
  *
- * What the host uses stays pinned until paragpu_reap_pins().
+ * Pages that the host uses stay pinned until paragpu_reap_pins().
  *
  * Context: Inside paragpu_enter(), under the device's lock, before the
  * channel is given back; sleeps.
@@ -373,9 +373,9 @@ void paragpu_release_pins(struct paragpu_channel *channel)
 }
 
 /**
- * paragpu_reap_pins - let go of the pages that the host has done with
- * @channel: a channel that no process has and that the host made free: nobody
- *	on the host uses any of its lists any more
+ * paragpu_reap_pins - unpin pages that the host no longer uses
+ * @channel: a channel that no process has open and that the host made free, so
+ *	that nothing on the host uses its lists any more
  *
  * Context: Under the device's lock, or after paragpu_disconnect(); sleeps.
  */
@@ -412,14 +412,14 @@ bool paragpu_has_pins(struct paragpu_channel *channel)
 }
 
 /**
- * paragpu_abandon_pins - the device is gone for good
+ * paragpu_abandon_pins - leak the pages of a device that will not return
  * @channel: the channel
  *
- * Whether the host still uses a list cannot be known any more. Losing pages is
- * better than giving them to somebody whose data the host then writes over.
+ * It can no longer be determined whether the host still uses a list. Leaking
+ * pages is better than freeing them while the host may still write to them.
  *
- * Context: Process context, when nobody can pin any more.
- * Return: How many pages were lost.
+ * Context: Process context, when no new pins are possible.
+ * Return: The number of leaked pages.
  */
 unsigned long paragpu_abandon_pins(struct paragpu_channel *channel)
 {

@@ -74,7 +74,7 @@ def unit_tests(folder):
 
 
 def steps(name, folder):
-    """Name, command and counter of what is run."""
+    """Name, command and counter of a step."""
     yield "clippy", CLIPPY, run.one
     if name in ALONE:
         yield "unit", ["cargo", "test", "-p", f"paragpu-{name}", "--lib", "--bins", "--tests"], run.of_cargo

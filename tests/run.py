@@ -27,9 +27,9 @@ ROOT = os.path.dirname(HERE)
 LOGS = os.path.join(ROOT, "out", "test")
 DEMO = os.path.join(LOGS, "demo.json")
 HOSTILE = os.path.join(ROOT, "out", "hostile.json")
-# What a stage ends with that cannot run for this user.
+# Exit status of a stage that cannot run for this user.
 SKIPPED = 77
-# What the build makes, and the Python tests are told of; the kernel module is
+# Environment of the Python tests for the built files; the kernel module is
 # built with the same flags wherever it is.
 BUILT = {
     "WERROR": "1",
@@ -99,14 +99,14 @@ def of_vm(log):
 
 
 def of_hostile(_):
-    """From what the attacks left."""
+    """From the results of the attacks."""
     with open(HOSTILE, encoding="utf-8") as file:
         held = [result["held"] for result in json.load(file)["results"]]
     return Count(held.count(True), held.count(False))
 
 
 def of_demo(_):
-    """From what the demo wrote about its runs."""
+    """From the results of the demo."""
     with open(DEMO, encoding="utf-8") as file:
         runs = [run["ok"] for run in json.load(file)["runs"]]
     return Count(runs.count(True), runs.count(False))
@@ -127,7 +127,7 @@ def one(_):
 # features; later calls of cargo find their targets there.
 BUILD = ["make", "-s", "tested", "TESTED=--lib --bins --tests --examples"]
 
-# Builds what every VM loads.
+# Builds the files that every VM loads.
 MODULE = """
 release=$(vm-images/fetch-kernel.sh .cache)
 make --no-print-directory -C kernel-module \\

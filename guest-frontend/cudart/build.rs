@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::{env, error, fs};
 
 fn main() -> Result<(), Box<dyn error::Error>> {
-    // By a path that leads here from cudart12, too.
+    // A path that is also valid from cudart12, which shares this script.
     println!("cargo:rerun-if-changed=../cudart/build.rs");
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     // paragpu-cudart12 is the same sources, built for the other generation.
@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn error::Error>> {
     fs::write(out.join("stubs.rs"), paragpu_interface::print(&stubs)?)?;
     fs::write(out.join("driver.rs"), paragpu_interface::print(&table)?)?;
 
-    // What a test compares with the linked library, and that with NVIDIA's.
+    // A test compares these with the linked library, and the library with NVIDIA's.
     let symbols = runtime.symbols();
     let names: Vec<&str> = symbols
         .iter()

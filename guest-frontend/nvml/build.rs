@@ -1,5 +1,5 @@
-//! Derives the exported functions and the numbers of figures from the
-//! description of NVML.
+//! Derives the exported functions and the numbers of figures from the description of
+//! NVML. A figure is a query that the host answers from its own NVML.
 
 use std::fmt::Write;
 use std::path::PathBuf;

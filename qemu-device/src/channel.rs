@@ -139,7 +139,7 @@ impl Channel {
         match (&self.phase, word) {
             (Phase::Free, state::OPEN) => {
                 self.phase = Phase::Greeting;
-                self.greet(shared, target, now);
+                self.forward_hello(shared, target, now);
             }
             (Phase::Free, state::RELEASED) => self.recycle(shared),
             (Phase::Free | Phase::Ending(_) | Phase::Lost, _)
@@ -149,7 +149,7 @@ impl Channel {
     }
 
     /// In [`Phase::Greeting`]: takes the guest's hello, if it has arrived.
-    pub fn greet(&mut self, shared: &Shared, target: Target<'_>, now: Instant) {
+    pub fn forward_hello(&mut self, shared: &Shared, target: Target<'_>, now: Instant) {
         if !matches!(self.phase, Phase::Greeting) {
             return;
         }
@@ -212,7 +212,7 @@ impl Channel {
     /// Handles an answer of the daemon, or the end of the worker.
     pub fn host_spoke(&mut self, shared: &Shared) {
         let answer = match &mut self.phase {
-            Phase::Serving(connection) | Phase::Ending(connection) => connection.hear(),
+            Phase::Serving(connection) | Phase::Ending(connection) => connection.poll(),
             _ => return,
         };
         match (answer, &self.phase) {

@@ -107,7 +107,7 @@ impl Connection {
     }
 
     /// Reads an answer, without waiting.
-    pub fn hear(&mut self) -> Answer {
+    pub fn poll(&mut self) -> Answer {
         let mut bytes = [0; 1024];
         loop {
             match read(&self.socket, &mut bytes) {

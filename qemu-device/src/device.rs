@@ -39,7 +39,7 @@ pub enum Polled {
     Server(usize),
 }
 
-/// The device of a running VM. Memory and eventfds are created anew for each VM, so that a
+/// The device of a running VM. Memory and eventfds are created afresh for each VM, so that a
 /// worker of an earlier VM has no access to a later one.
 #[derive(Debug)]
 pub struct Device {
@@ -80,7 +80,7 @@ impl Device {
             Protocol::VfioUser => {
                 let memory = Arc::new(Mutex::new(GuestMemory::new()?));
                 guest_memory = Some(Arc::clone(&memory));
-                let ends = vfio_user::server::Ends {
+                let ends = vfio_user::server::DeviceEnds {
                     window: duplicate(window.as_fd())?,
                     layout,
                     channels: channels
@@ -168,7 +168,7 @@ impl Device {
             Polled::Doorbell(index) => {
                 self.throttle.count(now);
                 if let Some(channel) = self.channels.get_mut(index) {
-                    channel.greet(&self.shared, target, now);
+                    channel.forward_hello(&self.shared, target, now);
                 }
             }
             Polled::Server(index) => {
@@ -188,7 +188,7 @@ impl Device {
             channels,
             ..
         } = self;
-        let ends = Ends {
+        let ends = DeviceEnds {
             shared,
             control,
             channels,
@@ -215,13 +215,13 @@ impl Drop for Device {
     }
 }
 
-struct Ends<'a> {
+struct DeviceEnds<'a> {
     shared: &'a Shared,
     control: &'a EventFd,
     channels: &'a [Channel],
 }
 
-impl Descriptors for Ends<'_> {
+impl Descriptors for DeviceEnds<'_> {
     fn memory(&self) -> BorrowedFd<'_> {
         self.shared.window.as_fd()
     }

@@ -23,7 +23,7 @@ use crate::layout::{PEER_GUEST, peer_of_channel, peer_of_control};
 /// Version of the protocol.
 const VERSION: i64 = 0;
 
-/// The number that stands for the memory.
+/// The number of the memory message.
 const MEMORY: i64 = -1;
 
 /// The descriptors of one device instance, which a hypervisor receives.

@@ -1,4 +1,4 @@
-"""Calls the driver without a current context, and with what outlived its context;
+"""Calls the driver without a current context, and with objects that outlived their context;
 prints the status of each call as JSON."""
 
 import ctypes

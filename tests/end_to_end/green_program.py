@@ -38,7 +38,7 @@ class Resource(ctypes.Structure):
 
 
 class Part:
-    """A green context, a stream of it, and what that has counted."""
+    """A green context, one of its streams, and the stream's counter."""
 
     def __init__(self, guest, resources):
         self.guest, self.cuda = guest, guest.cuda
@@ -73,7 +73,7 @@ class Part:
         self.counted += LAUNCHES
 
     def wrong(self):
-        """What is not as it must be, or None."""
+        """The first mismatch, or None."""
         number, word = ctypes.c_uint64(), ctypes.c_uint32()
         green = ctypes.c_void_p()
         self.cuda.cuStreamGetGreenCtx(self.stream, ctypes.byref(green))
@@ -90,7 +90,7 @@ class Part:
 
 
 def split(guest, resource, groups, least):
-    """Groups of a resource, and what is left."""
+    """The groups and the remainder of a resource."""
     made, number, rest = (Resource * groups)(), ctypes.c_uint(groups), Resource()
     guest.cuda.cuDevSmResourceSplitByCount(made, ctypes.byref(number), ctypes.byref(resource), ctypes.byref(rest), 0, least)
     return list(made[: number.value]), rest
@@ -116,7 +116,7 @@ class Parts:
         self.cuda.cuEventCreate(ctypes.byref(self.event), 2)
 
     def work(self):
-        """Work in all streams, in the context's default stream, and an event behind it."""
+        """Work in all streams, in the context's default stream, and an event after it."""
         for part in self.parts:
             part.work(self.count)
         first, third = self.parts
@@ -129,7 +129,7 @@ class Parts:
         self.guest.use()
 
     def wrong(self):
-        """What is not as it must be, or None."""
+        """The first mismatch, or None."""
         self.cuda.cuCtxSynchronize()
         self.cuda.cuEventSynchronize(self.event)
         return next(filter(None, (part.wrong() for part in self.parts)), None)

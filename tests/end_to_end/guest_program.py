@@ -155,7 +155,7 @@ def say(text):
 
 
 def steps(guest, rounds):
-    """Advances an array on the device and compares it with what it must be."""
+    """Advances an array on the device and compares it with the expected values."""
     for done in advances(guest):
         say(f"round {done}")
         if done == rounds:
@@ -207,7 +207,7 @@ def grow(guest, size):
 
 
 def churn(guest):
-    """Memory that comes and goes."""
+    """Memory that is allocated and freed repeatedly."""
     chance = random.Random(7)
     edge = ctypes.create_string_buffer(4096)
     blocks = {}
@@ -231,7 +231,7 @@ def churn(guest):
 
 
 def awaits(guest):
-    """Kernels that wait for what the program brings later."""
+    """Kernels that wait for data that the program writes later."""
     kernel = guest.function(guest.load(PTX), b"await")
     beside, copies = ctypes.c_void_p(), ctypes.c_void_p()
     guest.cuda.cuStreamCreate(ctypes.byref(beside), 1)
@@ -254,7 +254,7 @@ def awaits(guest):
 
 
 def registered(guest):
-    """A kernel that sees what the processor writes while it runs."""
+    """A kernel that sees the CPU's writes while it runs."""
     kernel = guest.function(guest.load(PTX), b"await")
     own = mmap.mmap(-1, 16 * mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     # Not at a page's begin, and not all of it.

@@ -149,7 +149,7 @@ CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class Kinds:
-    """Something of every kind, and what it must be."""
+    """One object of every kind, and its expected state."""
 
     def __init__(self, guest):
         self.guest, self.cuda = guest, guest.cuda
@@ -359,7 +359,7 @@ class Kinds:
                 self.counted += 5
 
     def wrong(self):
-        """What is not as it must be, or None."""
+        """The first mismatch, or None."""
         self.cuda.cuStreamSynchronize(self.stream)
         host = (ctypes.c_uint32 * WIDTH)()
         size = ctypes.c_size_t(WIDTH * 4)

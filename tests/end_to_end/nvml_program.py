@@ -324,7 +324,7 @@ def topology():
 
 
 def texts():
-    """What the library says of codes."""
+    """The library's messages for codes."""
     return {code: nvml.nvmlErrorString(code).decode() for code in (0, 1, 2, 3, 4, 9, 15, 18, 999, 1000)}
 
 

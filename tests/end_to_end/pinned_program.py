@@ -47,7 +47,7 @@ PTX = b"""
 WORDS = 2048
 SMALL = WORDS * 4
 LARGE = 1 << 20
-# Bytes beside registered memory, less than a page.
+# Bytes next to registered memory, less than a page.
 EDGE = 1024
 AGAIN = 7
 
@@ -81,7 +81,7 @@ class Thread:
         self.seen = seen, device.value
 
     def unpin(self):
-        """Gives it back; what is wrong, or None."""
+        """Frees it; returns the first mismatch, or None."""
         for pinned in self.pinned:
             self.cuda.cuMemFreeHost(ctypes.c_void_p(ctypes.addressof(pinned)))
         seen, _ = self.seen
@@ -98,7 +98,7 @@ class Thread:
         self.cuda.cuLaunchKernel(self.kernel, WORDS // 128, 1, 1, 128, 1, 1, 0, self.stream, addresses, None)
 
     def once(self):
-        """One round: what is wrong, or None."""
+        """One round: returns the first mismatch, or None."""
         self.round += 1
         seed = (self.number * 1000003 + self.round * 7919) % 2**31
         given, back = self.pinned

@@ -56,7 +56,7 @@ def mapping(kind, path):
 
 
 def copied(guest, words, device):
-    """What came through device memory and back, by either name of the memory."""
+    """The data after a round trip through device memory, by either address of the memory."""
     size, beside = ctypes.c_size_t(32), guest.allocate(64)
     words[16:24] = range(100, 108)
     source = ctypes.byref(words, 64)

@@ -92,7 +92,7 @@ class Sharer:
         return self.map(created)
 
     def imported(self, path):
-        """What another process created."""
+        """An object that another process created."""
         found = ctypes.c_uint64()
         with socket.socket(socket.AF_UNIX) as other:
             other.connect(path)
@@ -131,7 +131,7 @@ class Sharer:
             self.added += 1
 
     def obey(self, line):
-        """Does what a line says."""
+        """Executes the command in a line."""
         what, _, argument = line.partition(" ")
         if what == "busy":
             self.added, self.busy = 0, True

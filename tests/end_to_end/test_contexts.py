@@ -1,4 +1,4 @@
-"""What a thread without a current context may do, and what is said of objects that
+"""Calls of threads without a current context, and errors for objects that
 outlived theirs: an H100's answers (driver 580.159). There a stream after its
 context is CONTEXT_IS_DESTROYED in one run and INVALID_CONTEXT in another."""
 

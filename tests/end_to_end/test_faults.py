@@ -1,4 +1,4 @@
-"""What must not break when something breaks."""
+"""Containment of faults."""
 
 import glob
 import json
@@ -222,7 +222,7 @@ class Faults(unittest.TestCase):
         code, runtimes = doctor(os.path.join(harness.ROOT, ".cache", "cuda-13.0", "lib"))
         self.assertEqual((code, [found["kind"] for found in runtimes]), (0, ["shared"]))
         self.assertEqual(doctor("/bin/sh"), (0, []))
-        # What could be served is not, where it is switched off.
+        # A disabled communicator is not served.
         environment["PARAGPU_REDIRECT"] = "0"
         self.assertEqual(doctor(os.path.join(harness.PROGRAMS, "vectorAdd-static"))[0], 1)
         self.assertEqual(doctor("/bin/sh"), (0, []))
@@ -282,7 +282,7 @@ class Faults(unittest.TestCase):
             self.assertEqual(code, 0, output + errors)
 
     def settled(self, daemon):
-        """What it holds at rest: the same for as long as an ended connection
+        """Its idle resources: unchanged for as long as an ended connection
         may take to be noticed."""
         seen = [self.holdings(daemon)]
 
@@ -295,7 +295,7 @@ class Faults(unittest.TestCase):
 
     @staticmethod
     def holdings(daemon):
-        """What a daemon holds: workers, descriptors, files."""
+        """The resources of a daemon: workers, descriptors, files."""
         files = sum(len(names) for _, _, names in os.walk(daemon.folder.name))
         descriptors = len(os.listdir(f"/proc/{daemon.process.pid}/fd"))
         return {"workers": len(workers(daemon)), "descriptors": descriptors, "files": files}

@@ -68,7 +68,7 @@ class Green(unittest.TestCase):
             state = os.path.join(folder, "state")
             code, _, errors = ask(self.one, "checkpoint", only_session(self.one), state, "--end")
             self.assertEqual(code, 0, errors)
-            eventually(lambda: self.one.sessions() == [], "the session was put away")
+            eventually(lambda: self.one.sessions() == [], "the session was checkpointed and ended")
             code, _, errors = ask(self.one, "restore", state)
             self.assertEqual(code, 0, errors + self.one.log())
             self.assertEqual(answer(guest), "right")

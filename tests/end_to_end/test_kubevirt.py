@@ -28,7 +28,7 @@ QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
 VERSIONS = ("v1alpha1", "v1alpha2", "v1alpha3")
 PATIENCE = 120
 
-# As virt-launcher of KubeVirt writes it, in what matters here.
+# As written by KubeVirt's virt-launcher, in the relevant parts.
 DOMAIN = """<domain type="qemu" xmlns:qemu="http://libvirt.org/schemas/domain/qemu/1.0">
 	<name>default_{name}</name>
 	<memory unit="b">{memory}</memory>
@@ -143,7 +143,7 @@ def elements(root):
 
 
 class Hook:
-    """The hook's process, beside a VM."""
+    """The hook's process, next to a VM."""
 
     def __init__(self, claim, *arguments, vsock=None):
         self.folder = tempfile.TemporaryDirectory(prefix="paragpu-hook-")
@@ -167,7 +167,7 @@ class Hook:
             raise AssertionError(f"the hook does not answer: {self.log()}") from None
 
     def log(self):
-        """What it said."""
+        """Its output."""
         with open(self.log_path, encoding="utf-8", errors="replace") as log:
             return log.read()
 
@@ -176,7 +176,7 @@ class Hook:
         return self.channel.unary_unary(method)(request, timeout=PATIENCE)
 
     def define(self, xml, version="v1alpha3"):
-        """The domain as the hook wants it."""
+        """The domain as the hook changes it."""
         xml = xml if isinstance(xml, bytes) else xml.encode()
         vmi = json.dumps({"metadata": {"name": "vm", "namespace": "default"}}).encode()
         answer = self.call(f"/kubevirt.hooks.{version}.Callbacks/OnDefineDomain", field(1, xml) + field(2, vmi))
@@ -192,8 +192,8 @@ class Hook:
             assert error.code() == grpc.StatusCode.FAILED_PRECONDITION, error
             return error.details()
 
-    def door(self):
-        """Where the VM's programs come in."""
+    def proxy(self):
+        """The socket for the VM's programs."""
         return os.path.join(self.directory, "paragpu", "vsock_7014")
 
     def stop(self):
@@ -316,7 +316,7 @@ class KubeVirt(unittest.TestCase):
                 for version in VERSIONS:
                     said = hook.refusal(xml, version)
                     self.assertTrue(said.startswith("paragpu: ") and words in said, said)
-        # What is no protobuf, and what is longer than gRPC takes.
+        # Malformed protobuf, and a message that is longer than gRPC accepts.
         for request in (b"\x0a\xff\xff\xff\xff\x0f", field(1, b" " * (5 << 20))):
             with self.assertRaises(grpc.RpcError):
                 hook.call("/kubevirt.hooks.v1alpha3.Callbacks/OnDefineDomain", request)
@@ -333,7 +333,7 @@ class KubeVirt(unittest.TestCase):
         os.makedirs(f"{hook.folder.name}/vm", exist_ok=True)
         configuration = f"{hook.folder.name}/vm/guest.toml"
         with open(configuration, "w", encoding="utf-8") as file:
-            file.write(f'communicator = "unix"\n[unix]\nsocket = "{hook.door()}"\n[vsock]\nrelayed = true\n')
+            file.write(f'communicator = "unix"\n[unix]\nsocket = "{hook.proxy()}"\n[vsock]\nrelayed = true\n')
         command = ["unshare", "--net", harness.binary("paragpu"), "run", "--libraries", harness.LIBRARIES]
         program = [*command, "python3", os.path.join(HERE, "..", "pool", "guest.py"), *mode]
         environment = {**os.environ, "PARAGPU_CONFIG": configuration}
@@ -364,7 +364,7 @@ class KubeVirt(unittest.TestCase):
     @unittest.skipUnless(has_libvirt(), "virt-qemu-run and libvirt's user are not there: libvirt-daemon-system brings them")
     @unittest.skipUnless(shutil.which("qemu-system-x86_64"), "qemu-system-x86_64 is not installed")
     def test_libvirt_starts_the_domain_and_its_vm_computes(self):
-        """libvirt's driver for QEMU takes the XML as it comes from the hook."""
+        """libvirt's QEMU driver accepts the hook's XML."""
         folder = self.enterContext(tempfile.TemporaryDirectory(prefix="paragpu-kubevirt-"))
         initramfs, commands = f"{folder}/initramfs", f"{folder}/commands"
         with open(commands, "w", encoding="utf-8") as file:

@@ -70,7 +70,7 @@ def goes_on_meanwhile(test, guest, daemon, order):
 
 class Cutter:
     """Between a source and a daemon: passes bytes and descriptors on, and cuts
-    the link after so many pieces from the source."""
+    the link after this many pieces from the source."""
 
     def __init__(self, target, pieces):
         self.folder = tempfile.TemporaryDirectory(prefix="paragpu-cut-")
@@ -188,7 +188,7 @@ class Migration(Pair):
                 rounds(guest, 20)
                 guest.kill()
                 if communicator == "tcp":
-                    # Over a network a killed program may come back for a while.
+                    # Over a network a killed program's session waits for a while.
                     ask(self.two, "end", only_session(self.two))
                 eventually(lambda: self.two.sessions() == [], "the destination let go")
 
@@ -328,7 +328,7 @@ def stays_where_the_link_is_cut(test):
 
 
 def to_and_fro(test, guest, times, between):
-    """Moves a program so often, with so many of its rounds after each move."""
+    """Moves a program this often, with this many of its rounds after each move."""
     here, there = test.one, test.two
     for _ in range(times):
         code, _, errors = migrate(here, there.socket)
@@ -459,7 +459,7 @@ class Checkpoint(unittest.TestCase):
         rounds(guest, 3)
         code, _, errors = ask(self.daemon, "checkpoint", number, self.folder, "--end")
         self.assertEqual(code, 0, errors)
-        eventually(lambda: self.daemon.sessions() == [], "the session was put away")
+        eventually(lambda: self.daemon.sessions() == [], "the session was checkpointed and ended")
         state = os.path.join(self.folder, "session.paragpu")
         self.assertEqual(os.stat(state).st_mode & 0o777, 0o600)
         self.assertEqual(os.listdir(self.folder), ["session.paragpu"])
@@ -486,7 +486,7 @@ class Checkpoint(unittest.TestCase):
         for _ in range(2):
             code, _, errors = ask(self.daemon, "checkpoint", only_session(self.daemon), self.folder, "--end")
             self.assertEqual(code, 0, errors)
-            eventually(lambda: self.daemon.sessions() == [], "the session was put away")
+            eventually(lambda: self.daemon.sessions() == [], "the session was checkpointed and ended")
             code, _, errors = ask(self.daemon, "restore", self.folder)
             self.assertEqual(code, 0, errors + self.daemon.log())
             self.assertEqual(answer(guest), "right")

@@ -42,8 +42,8 @@ def move(source, to, *arguments):
 
 
 class Proxy:
-    """Between somebody and an address: carries bytes, and cuts connections
-    when told to, or after so many bytes of a connection."""
+    """A relay to an address, which cuts connections
+    on request, or after this many bytes of a connection."""
 
     def __init__(self, target, family=socket.AF_INET, limit=None, at_limit=lambda: None):
         self.target, self.family, self.limit, self.at_limit = target, family, limit, at_limit
@@ -130,7 +130,7 @@ def address(text):
 
 
 class Sessions(unittest.TestCase):
-    """What the tests share."""
+    """Shared parts of the tests."""
 
     def guest(self, daemon, communicator, *arguments, **environment):
         guest = start(daemon, communicator, *arguments, **environment)
@@ -210,7 +210,7 @@ class Hosts(TwoHosts):
             (self.one, f"tcp://localhost:{port}", "do not trust each other"),
             (self.one, "tcp://127.0.0.1:1", "no paragpud answers"),
             (self.one, f"tcp://{bare.addresses['tcp']}", "migration."),
-            (self.one, "ssh://127.0.0.1:1", "is no destination"),
+            (self.one, "ssh://127.0.0.1:1", "is not a destination"),
         ):
             with self.subTest(to=to, word=word):
                 code, _, errors = move(source, to)
@@ -234,7 +234,7 @@ class Hosts(TwoHosts):
         self.assertEqual(self.two.sessions(), [])
 
     def arrival(self, version=wire.VERSION):
-        """The first frame of a session that comes."""
+        """The first frame of an arriving session."""
         text = lambda value: struct.pack("<I", len(value)) + value.encode()
         payload = wire.MAGIC + struct.pack("<3H", *version) + text("vm") + struct.pack("<I", 0)
         payload += bytes(range(16)) + struct.pack("<I", 7) + text("tcp") + text("tcp") + struct.pack("<I", 0)
@@ -396,7 +396,7 @@ class OneHost(Sessions):
         self.one_sentence(errors, "drained")
         number = str(one.sessions()[0]["id"])
         for arguments, word in (
-            (("--to-gpu", "1"), "is on GPU 1 already"),
+            (("--to-gpu", "1"), "is already on GPU 1"),
             (("--to-gpu", "7"), "there is no GPU 7"),
             (("--to", f"unix://{one.socket}"), "--to-gpu"),
         ):
@@ -464,7 +464,7 @@ class OneHost(Sessions):
             self.assertEqual([session["activity"] for session in one.sessions()], ["moving"])
             code, _, errors = move(one, to)
             self.assertNotEqual(code, 0)
-            self.one_sentence(errors, "being moved or written already")
+            self.one_sentence(errors, "already being moved or checkpointed")
             rounds(guest, 1)
             link.close()
             first.join(30)
@@ -481,7 +481,7 @@ class OneHost(Sessions):
             self.assertEqual(code, 0, errors)
             rounds(guest, 2)
             self.assertEqual([session["communicator"] for session in one.sessions()], [communicator])
-        for communicator, word in (("tcp", "already"), ("vsock", "vsock.port"), ("smoke", "no communicator")):
+        for communicator, word in (("tcp", "already"), ("vsock", "vsock.port"), ("smoke", "is not a communicator")):
             code, _, errors = migrate(one, "--session", number, "--communicator", communicator)
             self.assertNotEqual(code, 0)
             self.one_sentence(errors, word)
@@ -505,7 +505,7 @@ class OneHost(Sessions):
             eventually(lambda: os.stat(state).st_ino != first, "it is written again")
             info = one.sessions()[0]["checkpoint"]
             self.assertEqual((info["directory"], info["every"], info["error"]), (states, 1.0, None))
-            # Something is in the way: the last good state stays, and the list says so.
+            # The checkpoint fails: the last good one stays, and `paragpu list` reports it.
             kept = os.path.join(folder, "kept")
             os.rename(states, kept)
             with open(states, "w", encoding="utf-8"):
@@ -516,7 +516,7 @@ class OneHost(Sessions):
             self.assertIsNone(one.sessions()[0]["checkpoint"])
             guest.kill()
             eventually(lambda: one.sessions() == [], "the session is over")
-            # Its program is gone, but what was written is whole.
+            # Its program has ended, but the checkpoint is complete.
             code, _, errors = ask(one, "restore", kept)
             self.assertEqual(code, 0, errors)
 

@@ -1,4 +1,4 @@
-"""libnvidia-ml.so.1: what a program of a VM is told about its GPU."""
+"""libnvidia-ml.so.1: the facts that a VM's program gets about its GPU."""
 
 import ctypes
 import json
@@ -18,7 +18,7 @@ USER = f"uid {os.getuid()}"
 
 
 def nvidia_ml_py():
-    """Folder with NVIDIA's Python binding; a reason where it cannot be had."""
+    """Folder with NVIDIA's Python binding, or the reason why it is missing."""
     if not os.path.exists(os.path.join(CACHE, "pynvml.py")):
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", CACHE, "nvidia-ml-py"]
         try:
@@ -38,7 +38,7 @@ class Nvml(unittest.TestCase):
         return self.enterContext(harness.Daemon(*options))
 
     def ask(self, daemon, mode, communicator="unix", **environment):
-        """What the program says in a mode, as JSON."""
+        """The program's output in a mode, as JSON."""
         done = subprocess.run(
             [sys.executable, PROGRAM, mode],
             env=daemon.guest_environment(communicator) | environment,

@@ -95,7 +95,7 @@ def compiled(text, *flags):
 
 
 class Programs(unittest.TestCase):
-    """The software GPU gives right results, whatever carries the calls."""
+    """The software GPU computes correctly over every communicator."""
 
     @classmethod
     def setUpClass(cls):

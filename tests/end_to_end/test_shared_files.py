@@ -19,7 +19,7 @@ BYTES = 4 * mmap.PAGESIZE
 
 
 def may_name_mappings():
-    """May this process open what it maps, whether or not it has a name?"""
+    """Whether this process may open its mapped files, even unlinked ones."""
     shared = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
     with shared, open("/proc/self/maps", encoding="utf-8") as maps:
         line = next(line for line in maps if "/dev/zero (deleted)" in line)
@@ -60,7 +60,7 @@ class SharedFiles(unittest.TestCase):
         self.assertEqual(guest.stdout.readline(), f"{answer}\n", self.one.log())
 
     def word(self, at):
-        """What is in the file."""
+        """The contents of the file."""
         return struct.unpack_from("I", self.shared, OFFSET + 4 * at)[0]
 
     def finish(self, *guests):

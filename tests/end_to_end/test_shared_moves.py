@@ -68,7 +68,7 @@ class Shared(Pair):
                 self.assertRegex(said, r"added \d+$")
                 total += int(said.split()[1])
             self.check(everybody, total)
-        # The handle is as good as before, for those that come now, too.
+        # The handle is still valid, also for new processes.
         self.assertEqual(tell(owner, "handle"), f"handle {handle}")
         self.one, one = here, self.one
         late = self.program("unix", PROGRAM, "take", handle)
@@ -139,7 +139,7 @@ class Shared(Pair):
         other = self.program("unix", PROGRAM, "own")
         handle = other.stdout.readline().split()[1]
         self.assertEqual(tell(first, f"open {handle}"), "opened")
-        # The second process opens what the first has, the first what the third has.
+        # The second process opens the first one's memory, the first the third one's.
         for process in (first, other):
             self.assertEqual(tell(process, "busy"), "busy")
         self.move(self.one, self.two)

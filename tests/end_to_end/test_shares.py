@@ -34,7 +34,7 @@ class Shares(unittest.TestCase):
             self.assertEqual(share(daemon, program.number, "--weight", weight)["weight"], weight)
             program.start()
         used = [0, 0]
-        # By the daemon's clock, of what both got: whatever else the machine does.
+        # By the daemon's clock, relative to both sessions' time, so other load does not matter.
         while sum(used) < 3:
             programs[1].reach(programs[1].kernels + 10 * BATCH)
             used = [turns(daemon)[program.number]["seconds"] for program in programs]

@@ -1,4 +1,4 @@
-"""Several VMs on several GPUs: limits, placement, what an operator sees.
+"""Several VMs on several GPUs: limits, placement, listings.
 
 VMs are told apart here as the daemon tells them apart: by unix user, by
 address, by the name of a VM's vsock socket.
@@ -26,7 +26,7 @@ MIB = 1 << 20
 
 
 def paragpu(daemon, *arguments):
-    """What the command says on standard output."""
+    """The command's standard output."""
     command = [harness.binary("paragpu"), *arguments, "--control", daemon.control]
     return subprocess.check_output(command, text=True, timeout=60)
 
@@ -71,7 +71,7 @@ class Tenancy(unittest.TestCase):
         vms = {vm["vm"]: vm for vm in json.loads(paragpu(daemon, "status", "-o", "json"))["vms"]}
         self.assertEqual((vms[USER]["device_memory"], vms[USER]["device_memory_limit"]), (64 * MIB, 64 * MIB))
         self.assertEqual((vms["127.0.0.1"]["device_memory"], vms["127.0.0.1"]["device_memory_limit"]), (100 * MIB, 0))
-        # What a worker had that was killed is free again.
+        # Resources of a killed worker are free again.
         worker = next(one["worker_pid"] for one in daemon.sessions() if one["guest_pid"] == first.pid)
         os.kill(worker, signal.SIGKILL)
         eventually(lambda: len(daemon.sessions()) == 2, "the worker's end is noticed")
@@ -96,7 +96,7 @@ class Tenancy(unittest.TestCase):
             file.write(f"[vm.'{USER}']\nmemory = '60MiB'\n")
             file.flush()
             daemon.process.send_signal(signal.SIGHUP)
-            eventually(lambda: "configuration read again" in daemon.log(), "the daemon reads its configuration")
+            eventually(lambda: "configuration reloaded" in daemon.log(), "the daemon reads its configuration")
             guest.stdin.write("\n")
             guest.stdin.flush()
             read_until(guest, "has 50331648")
@@ -106,13 +106,13 @@ class Tenancy(unittest.TestCase):
         one = self.hold(daemon, "unix", MIB)
         code, output, errors = finish(self.guest(daemon, "shm", "device"))
         self.assertEqual(code, 3, output)
-        self.assertIn(f"{USER} has 1 sessions on this host already", errors)
+        self.assertIn(f"{USER} already has 1 sessions on this host", errors)
         self.assertIn(f"vm.{USER}.sessions", errors)
         for _ in range(2):
             self.hold(daemon, "tcp", MIB)
         code, output, errors = finish(self.guest(daemon, "tcp", "device"))
         self.assertEqual(code, 3, output)
-        self.assertIn("127.0.0.1 has 2 sessions", errors)
+        self.assertIn("127.0.0.1 already has 2 sessions", errors)
         one.kill()
         eventually(lambda: len(daemon.sessions()) == 2, "the session is over")
         self.hold(daemon, "shm", MIB)
@@ -167,7 +167,7 @@ class Tenancy(unittest.TestCase):
             metrics = parse(answer.read().decode())
         place = {"vm": USER, "gpu": "software:0"}
         value = lambda name, **labels: metrics[name, frozenset({**place, **labels}.items())]  # noqa: E731
-        # vectorAdd is over and stays counted.
+        # vectorAdd has ended and stays counted.
         self.assertGreaterEqual(value("paragpu_launches_total"), 1)
         self.assertGreaterEqual(value("paragpu_calls_total", kind="posted"), 1)
         self.assertGreaterEqual(value("paragpu_calls_total", kind="synchronous"), 1)
@@ -254,7 +254,7 @@ class Tenancy(unittest.TestCase):
 
 
 def read_terminal(master, wanted):
-    """What a terminal is sent, until the wanted bytes."""
+    """A terminal's output, up to the expected bytes."""
     drawn = b""
     while wanted not in drawn:
         if not select.select([master], [], [], 30)[0]:

@@ -1,4 +1,4 @@
-"""What becomes of a session when something breaks while it moves: at each step
+"""Faults during moves: at each step
 of the transfer, the link is cut, or a worker, a daemon or the program is killed.
 
 Somebody stands between the two workers who knows the records of the transfer:
@@ -28,9 +28,9 @@ from .test_migration import ask, only_session, rounds
 FRAME = struct.Struct("<IHHQ")
 RECORD = struct.Struct("<HHI16s")
 CONNECTION, SHARED = 37, 44
-# Records that a frame with descriptors follows, and what that is called then.
+# Records that are followed by a frame with descriptors, and the name of that frame.
 DESCRIPTORS = {CONNECTION: "descriptors", SHARED: "memory"}
-# Who says what, and its number among his of that kind (state.rs names the kinds).
+# Sender, kind (named in state.rs) and index among the sender's records of that kind.
 STEPS = {
     "arrive": ("source", "frame", 0),
     "welcome": ("destination", "frame", 0),
@@ -181,8 +181,8 @@ class Attempts(unittest.TestCase):
         eventually(lambda: not alive(pid), f"process {pid} is gone")
 
     def outcome(self, step, fault):
-        """Whether the program goes on ("goes"), must be told ("error"), or is gone."""
-        # What is not among these is done before the program is stopped.
+        """Whether the program continues ("goes"), must get an error ("error"), or has ended."""
+        # All other steps happen before the program is stopped.
         at = ORDER.index(step) if step in ORDER else 0
         if fault == "program":
             return "gone"
@@ -251,7 +251,7 @@ class TransferFaults(Attempts):
     """Memory is copied."""
 
     def test_kernel_of_minutes(self):
-        """It is waited for a while, and then the session goes on where it is."""
+        """The source waits for a while, and then the session continues there."""
         if os.environ.get("PARAGPU_TEST_FAULTS") != "all":
             self.skipTest("takes the minutes for which a kernel is waited for")
         guest = start(self.one, "unix", "spin")
@@ -302,7 +302,7 @@ class HandOverFaults(Attempts):
 
 
 def alive(pid):
-    """Does the process run? One that nobody waited for does not."""
+    """Whether the process is running; zombies are not."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
             return file.read().rsplit(")", 1)[1].split()[0] not in "ZX"

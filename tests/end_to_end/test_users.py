@@ -1,6 +1,6 @@
 """Sessions whose workers are users of their VMs (`confine.users`): they move between
 such daemons, to one without and back, and into a directory and out of it. The
-guest compares every result. As root only: nobody else gives users to workers."""
+guest compares every result. Needs root, which alone can assign users to workers."""
 
 import os
 import unittest
@@ -72,7 +72,7 @@ class Both(test_migration.Pair):
                     rounds(guest, 3)
                 guest.kill()
                 if communicator == "tcp":
-                    # Over a network a killed program may come back for a while.
+                    # Over a network a killed program's session waits for a while.
                     ask(self.one, "end", only_session(self.one))
                 eventually(lambda: self.one.sessions() == [], "the session is over")
 
@@ -150,7 +150,7 @@ class Checkpoint(test_migration.Checkpoint):
         rounds(guest, 3)
         code, _, errors = ask(self.daemon, "checkpoint", "--end", only_session(self.daemon), self.folder)
         self.assertEqual(code, 0, errors)
-        eventually(lambda: self.daemon.sessions() == [], "the session was put away")
+        eventually(lambda: self.daemon.sessions() == [], "the session was checkpointed and ended")
         self.daemon.process.terminate()
         self.daemon.process.wait(30)
         # Another daemon at the same addresses.

@@ -24,7 +24,7 @@ THEIRS = ".".join(map(str, OTHER))
 # A control frame: magic, version, bytes of JSON.
 CONTROL = struct.Struct("<2sHI")
 CONTROL_VERSION = 1
-# The first frame of a session that comes from another host.
+# The first frame of a session that arrives from another host.
 ARRIVE = 0x7F11
 PATIENCE = 60
 
@@ -118,7 +118,7 @@ class Versions(unittest.TestCase):
         return path
 
     def guest(self, path):
-        """What a guest's program says of its host."""
+        """The message of a guest's program about its host."""
         configuration = os.path.join(self.folder, "guest.toml")
         with open(configuration, "w", encoding="utf-8") as file:
             file.write(f'communicator = "unix"\n[unix]\nsocket = "{path}"\n')
@@ -130,7 +130,7 @@ class Versions(unittest.TestCase):
         return done.stdout + done.stderr
 
     def paragpu(self, *command):
-        """What a command of this release says when it fails."""
+        """The error message of a command of this release."""
         done = subprocess.run([harness.binary("paragpu"), *command], capture_output=True, text=True, timeout=PATIENCE, check=False)
         self.assertNotEqual(done.returncode, 0, done.stdout)
         return done.stderr
@@ -146,7 +146,7 @@ class Versions(unittest.TestCase):
             with self.subTest(version=numbers), socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(PATIENCE)
                 connection.connect(daemon.socket)
-                # What follows the version is that version's, and of its length.
+                # The bytes after the version have that version's format and length.
                 connection.sendall(frame(wire.HELLO, wire.MAGIC + version(numbers) + b"?" * 300))
                 kind, payload = read_frame(connection)
                 self.assertEqual(kind, wire.REFUSAL)
@@ -188,7 +188,7 @@ class Versions(unittest.TestCase):
         self.named(said)
         # The first bytes say who asks, in every version.
         self.assertEqual(hellos[0][:14], wire.MAGIC + version(wire.VERSION))
-        # It goes on where it is.
+        # It continues where it is.
         session.call("ContextSynchronize")
         session.socket.close()
 
@@ -203,7 +203,7 @@ class Versions(unittest.TestCase):
             self.named(payload[10:].decode())
 
     def start_with(self, message):
-        """What a guest hears of a daemon whose workers say this first."""
+        """The message to a guest from a daemon whose workers send this first."""
         worker = os.path.join(self.folder, "paragpu-worker")
         with open(worker, "w", encoding="utf-8") as file:
             file.write(WORKER.format(python=sys.executable, packet=message.hex()))
@@ -277,7 +277,7 @@ class Versions(unittest.TestCase):
             self.assertEqual(json.loads(lines.readline())["protocol"], OURS)
 
     def agent(self, *messages):
-        """What an agent says to a requester that says this."""
+        """The answer of an agent to a requester that sends this."""
         settings = {"TCP_LISTEN": "127.0.0.1:7474"}
         settings |= {name: f"{self.folder}/none" for name in ("LEASE_SOCKET", "LEASE_AUTHORITY", "TCP_CA", "TCP_CERTIFICATE", "TCP_KEY")}
         environment = {**os.environ, **{f"PARAGPU_HOST_{name}": value for name, value in settings.items()}}

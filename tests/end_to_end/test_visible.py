@@ -23,7 +23,7 @@ class Visible(unittest.TestCase):
 
     @classmethod
     def ask(cls, **environment):
-        """What the program sees with these variables."""
+        """The devices that the program sees with these variables."""
         inherited = cls.daemon.guest_environment("unix")
         for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
             inherited.pop(name, None)

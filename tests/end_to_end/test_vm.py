@@ -17,7 +17,7 @@ from harness import vm
 # The guest's script prints what it runs after this mark, so that each command's output is found.
 MARK = "@test "
 
-# Run in the VM, before the programs: sentences about what is not there.
+# Run in the VM before the programs: errors for missing devices.
 BAD_INPUT = """
 ask() {
     echo "@test $1"
@@ -157,17 +157,17 @@ class Vm(unittest.TestCase):
                 "^paragpu: all channels of the device /dev/paragpu0 are in use by other processes of this VM: end one"
             ],
             "no channel but vsock": [
-                "^paragpu: passed over: all channels of the device /dev/paragpu0",
-                "^paragpu: device 0 is reached by vsock$",
+                "^paragpu: skipped: all channels of the device /dev/paragpu0",
+                "^paragpu: device 0 uses vsock$",
                 "^exit 0$",
             ],
             "no port": ["`communicator` is \"vsock\", but vsock.port names no port"],
             "nobody listens": ["^paragpu: no host answers at vsock 2:7015; is paragpud running there with `vsock.port`"],
             "refused": ["^paragpu: the host refuses a session: ."],
-            "auto says its way": ["^paragpu: device 0 is reached by pci$", "^exit 0$"],
+            "auto says its way": ["^paragpu: device 0 uses pci$", "^exit 0$"],
             "auto passes over": [
-                "^paragpu: passed over: no host answers at vsock 2:7015",
-                "^paragpu: device 0 is reached by tcp$",
+                "^paragpu: skipped: no host answers at vsock 2:7015",
+                "^paragpu: device 0 uses tcp$",
                 "^exit 0$",
             ],
             "doctor": [

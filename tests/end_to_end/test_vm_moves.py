@@ -53,7 +53,7 @@ dmesg | grep -E 'WARNING|BUG:|Oops|Call Trace|refcount|general protection' || ec
 
 
 def free_port():
-    """A TCP port that nobody listens at."""
+    """An unused TCP port."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]
@@ -77,7 +77,7 @@ class VmMoves(unittest.TestCase):
         return self.hosts[-1]
 
     def image(self, begins, times, losers=()):
-        """What the VM boots; `begins` are programs and their communicators."""
+        """The VM's init script; `begins` are programs and their communicators."""
         mover, commands = os.path.join(self.folder, "guest-mover"), os.path.join(self.folder, "commands")
         source = os.path.join(HERE, "..", "vm", "guest-mover.c")
         subprocess.run(["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", mover, source, "-ldl"], check=True)

@@ -100,7 +100,7 @@ class Windows(TwoHosts):
             eventually(lambda: one.sessions() == [], "its session is over")
 
     def goes_on(self, guest, name):
-        """What the program has is what it must be."""
+        """The program's memory has the expected contents."""
         if name == "kinds_program.py":
             self.assertEqual(answer(guest), "right")
         else:
@@ -156,7 +156,7 @@ class Windows(TwoHosts):
             code, _, errors = ask(self.one, "checkpoint", only_session(self.one), state, *arguments)
             self.assertEqual(code, 0, errors)
             if arguments:
-                eventually(lambda: self.one.sessions() == [], "the session was put away")
+                eventually(lambda: self.one.sessions() == [], "the session was checkpointed and ended")
                 code, _, errors = ask(self.one, "restore", state)
                 self.assertEqual(code, 0, errors + self.one.log())
             for _ in range(2):

@@ -133,7 +133,7 @@ def write(path, options):
 
 
 def main():
-    """Does what the command line says."""
+    """Executes the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=2, help="default 2")
     parser.add_argument("--width", type=int, default=256, help="a multiple of 32 (default 256)")

@@ -108,7 +108,7 @@ def near_and_far(near, far):
 
 
 def main():
-    """Does what the command line says."""
+    """Executes the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=sorted(SIZES), default="cuda", help="default cuda")
     options = parser.parse_args()

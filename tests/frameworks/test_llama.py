@@ -141,7 +141,7 @@ def compared(model, options, here, there):
 
 
 def main():
-    """Does what the command line says."""
+    """Executes the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=sorted(MODELS), default="software", help="default software")
     parser.add_argument("--operators", metavar="LIST", help="also these operators, with commas between, or `all`")

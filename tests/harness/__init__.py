@@ -1,4 +1,4 @@
-"""What the end-to-end tests and the demo share: daemons, programs, VMs."""
+"""Shared parts of the end-to-end tests and the demo: daemons, programs, VMs."""
 
 import json
 import os
@@ -11,10 +11,10 @@ ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
 
 
 def build():
-    """Builds what is tested, so that nothing stale is: `make tested`, or `make
+    """Builds everything under test, so that nothing is stale: `make tested`, or `make
     build programs` where PARAGPU_TEST_PROFILE is "release". Folders that the
     environment names are taken as they are, by the processes of this one as well.
-    Who only asks what a test takes waits for nothing."""
+    `--help` and the like build nothing."""
     if "PARAGPU_TEST_BINARIES" in os.environ:
         return
     release = os.environ.get("PARAGPU_TEST_PROFILE") == "release"
@@ -98,7 +98,7 @@ class Daemon:
         self.addresses = json.loads(line)
 
     def log(self):
-        """What the daemon and its workers have said so far."""
+        """The log of the daemon and its workers so far."""
         with open(self.log_path, encoding="utf-8", errors="replace") as log:
             return log.read()
 
@@ -208,7 +208,7 @@ def as_host(directory, listen=True):
 
 
 def text(output):
-    """What a stopped program printed."""
+    """The output of a program that has ended."""
     return output.decode(errors="replace") if isinstance(output, bytes) else output or ""
 
 

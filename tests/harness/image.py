@@ -11,12 +11,12 @@ import time
 from . import ROOT, owned
 
 IMAGES = os.path.join(ROOT, "vm-images")
-# What stands before each line of the guest's that is for us.
+# The prefix of the guest's lines that are for us.
 BEGIN, END = "@paragpu begin", "@paragpu end"
 
 
 def accelerator():
-    """What run-vm.sh found of this machine: a /dev/kvm that opens is no proof."""
+    """The acceleration that run-vm.sh chose: a /dev/kvm that opens is no proof."""
     chosen = os.environ.get("PARAGPU_ACCEL")
     if chosen:
         return chosen
@@ -44,7 +44,7 @@ def firmware():
 
 class Machine:
     """A VM on an image, which is not written to. Its first serial port is its
-    console, the second is what the guest has to say to the test."""
+    console, the second carries the guest's messages to the test."""
 
     def __init__(self, image, *, seed=None, device=None, network=False, options=(), memory="2G"):
         self.folder = tempfile.TemporaryDirectory(prefix="paragpu-image-")
@@ -77,19 +77,19 @@ class Machine:
             self.process = subprocess.Popen(owned(command), stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
 
     def text(self, path):
-        """What a file has by now."""
+        """The current contents of a file."""
         if not os.path.exists(path):
             return ""
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read().replace("\r", "")
 
     def console(self):
-        """What the console shows."""
+        """The console's output."""
         return self.text(self.console_path)
 
     def wait(self, seconds):
-        """Until the guest has said all, or went down; what it said between its
-        two marks and its exit status, or None for the status."""
+        """Waits until the guest has sent everything or shut down. Returns its output between its
+        two marks, and its exit status (None if it did not report one)."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             said = self.text(self.said_path)

@@ -1,4 +1,4 @@
-"""A virtual machine that is steered from outside: its device comes and goes, and
+"""A virtual machine controlled from outside: its device is plugged and unplugged, and
 QEMU's own migration takes it to another QEMU of this host."""
 
 import os
@@ -10,7 +10,7 @@ import time
 from . import owned
 from .qmp import Qmp, QmpError, plug, unplug
 
-# Longest wait for what a guest says, on a busy machine without KVM; in seconds.
+# Maximum wait for a guest's output on a busy machine without KVM, in seconds.
 PATIENCE = 120
 
 
@@ -66,7 +66,7 @@ class Machine:
                 if self.process.poll() is not None:
                     raise RuntimeError(f"QEMU ended: {self.read('qemu.log')}") from None
                 time.sleep(0.02)
-        # Of what QEMU says nothing takes longer.
+        # QEMU answers everything within this time.
         self.qmp.socket.settimeout(PATIENCE)
 
     def boot(self):
@@ -114,7 +114,7 @@ class Machine:
             return file.read().replace("\r", "")
 
     def says(self, pattern, patience=PATIENCE, after=0):
-        """Waits for a line that the guest prints after so many characters: the
+        """Waits for a line that the guest prints after this many characters: the
         match, or None."""
         deadline = time.monotonic() + patience
         while True:
@@ -124,7 +124,7 @@ class Machine:
             time.sleep(0.05)
 
     def wait_for(self, pattern, after=0):
-        """The same; raises where it does not come."""
+        """The same; raises if it does not come."""
         found = self.says(pattern, after=after)
         if not found:
             logs = "\n".join(self.read(name) for name in ("output.log", "console.log", "qemu.log"))
@@ -150,7 +150,7 @@ class Machine:
             self.process = None
 
     def stop(self):
-        """Ends QEMU and forgets what it left."""
+        """Ends QEMU and removes its leftovers."""
         self.quit()
         self.folder.cleanup()
 

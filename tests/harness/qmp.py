@@ -1,4 +1,4 @@
-"""QEMU's control socket, and what QEMU needs when the device comes and goes."""
+"""QEMU's control socket, and helpers to plug and unplug the device."""
 
 import array
 import json
@@ -10,11 +10,11 @@ OCCUPIED = 32
 
 
 class QmpError(RuntimeError):
-    """QEMU is gone, or does not do what it was told."""
+    """QEMU has exited, or refused a command."""
 
 
 class Qmp:
-    """A connection to QEMU's control socket; `show` sees each line that comes."""
+    """A connection to QEMU's control socket; `show` receives each line."""
 
     def __init__(self, path, show=lambda line: None):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

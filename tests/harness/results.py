@@ -5,7 +5,7 @@ import os
 
 
 class Results:
-    """What was found."""
+    """The results."""
 
     def __init__(self):
         self.entries = []

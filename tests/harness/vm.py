@@ -82,7 +82,7 @@ class Device:
     """The device process of one VM."""
 
     def __init__(self, daemon, vm="demo", arguments=(), protocol="ivshmem", log=None):
-        """What it says goes to the file `log`, or where this process's errors go."""
+        """Its output goes to the file `log`, or to this process's standard error."""
         self.protocol, self.log = protocol, log
         self.folder = tempfile.TemporaryDirectory(prefix="paragpu-vm-")
         self.socket = os.path.join(self.folder.name, "device.sock")
@@ -129,7 +129,7 @@ def qemu_with_vfio_user():
 
 
 def option_of(device):
-    """How run-vm.sh is told of a Device."""
+    """The options of run-vm.sh for a Device."""
     return ("--vfio-user" if device.protocol == "vfio-user" else "--device", device.socket)
 
 
@@ -181,7 +181,7 @@ class Vsock:
         self.stop()
 
 
-# For each communicator, writes the configuration anew and runs each program
+# For each communicator, rewrites the configuration and runs each program
 # with the counters of its own; one JSON line each.
 GUEST_SCRIPT = """
 failed=0
@@ -209,7 +209,7 @@ exit $failed
 
 
 def guest_configuration(vsock=None, tcp=None):
-    """What guest.toml says of the ways to the daemon, beside `communicator`."""
+    """The settings of guest.toml for reaching the daemon, besides `communicator`."""
     lines = []
     if vsock:
         lines += ["[vsock]", f"port = {VSOCK_PORT}"]
@@ -299,7 +299,7 @@ def boot(
     """Boots a VM that runs a shell script; `on_line` sees each line that it
     prints. Where its device is `pluggable` the script has it taken out and put
     in, as tests/vm/hotplug.py says. `options` are more of QEMU's. Returns the
-    VM's description, which is empty where it did not boot."""
+    VM's description, which is empty if it did not boot."""
     with tempfile.TemporaryDirectory(prefix="paragpu-boot-") as folder:
         commands = os.path.join(folder, "commands")
         with open(commands, "w", encoding="utf-8") as file:

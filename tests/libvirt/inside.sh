@@ -126,7 +126,7 @@ check "with its name" grep -q "$sockets/clone.sock" <(virsh dumpxml clone)
 
 check "the clone starts, but does not run" virsh start --paused clone
 check "a guest that does not answer is given up" \
-	refused "has not let go of the device within 1 s" paragpu detach clone --timeout 1
+	refused "has not released the device within 1 s" paragpu detach clone --timeout 1
 check "its configuration is as it was" has_device clone --inactive
 check "destroy" virsh destroy clone
 check "nothing of its is left" test ! -e $sockets/clone.sock

@@ -114,7 +114,7 @@ key = "{tls}/{name}.key"
 
 
 def eventually(true, what, patience=60):
-    """Waits until `true()`; returns what it gave."""
+    """Waits until `true()` is true, and returns its value."""
     deadline = time.monotonic() + patience
     while not (found := true()):
         if time.monotonic() > deadline:
@@ -144,7 +144,7 @@ def with_children(pids):
 
 
 def off(clock):
-    """What runs a command with a clock that is so many seconds off."""
+    """A command prefix that shifts the clock by this many seconds."""
     if not clock:
         return []
     library = next(iter(glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1")))
@@ -164,7 +164,7 @@ class Program:
 
     @staticmethod
     def keep(stream, kept):
-        """Keeps lines as they come, and when they came."""
+        """Records lines with their arrival times."""
         for line in stream:
             kept.append((time.monotonic(), line.strip()))
 
@@ -177,7 +177,7 @@ class Program:
         return next((at for at, line in list(self.errors) if text in line), None)
 
     def step(self, line=""):
-        """Asks for a round, or what the line says."""
+        """Requests a round, or the command in `line`."""
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws docs/grafana.json from what a pool under load exports, into docs/grafana.svg.
+"""Draws docs/grafana.json from the metrics of a pool under load, into docs/grafana.svg.
 
 usage: dashboard.py [--output FILE] [--seconds S]
 
@@ -44,7 +44,7 @@ scrape_configs:
 """
 # A host under its own name, which the dashboard shows as `instance`.
 TARGET = "  - targets: [{address}:{port}]\n    labels: {{instance: {host}}}"
-# Run beside Prometheus: asks it, in its network.
+# Runs next to Prometheus, in its network, and queries it.
 ASK = """
 import json, sys, urllib.parse, urllib.request
 answers = []
@@ -92,7 +92,7 @@ while True:
 
 
 def ask(cluster, *queries):
-    """What Prometheus answers."""
+    """Prometheus's answer."""
     command = cluster.inside("ctl", sys.executable, "-c", ASK)
     done = subprocess.run(command, env=cluster.environment, input=json.dumps(queries), capture_output=True, text=True, timeout=120, check=True)
     return json.loads(done.stdout)
@@ -116,7 +116,7 @@ def scrape(cluster):
 
 
 def load(cluster, seconds):
-    """Programs come, work, move and go."""
+    """Programs start, work, move and end."""
     began, programs = time.monotonic(), []
 
     def until(part):

@@ -25,7 +25,7 @@ def clock():
 
 
 def main():
-    """Does what the command line says."""
+    """Executes the command line."""
     mode = sys.argv[1]
     guest = Guest()
     if mode == "take":

@@ -45,7 +45,7 @@ def lines(listener, answer):
 
 
 def arrivals(listener, context):
-    """Refuses what comes, after the first bytes, which are the same in every version."""
+    """Refuses connections after the first bytes, which are the same in every version."""
     while True:
         plain, _ = listener.accept()
         try:

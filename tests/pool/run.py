@@ -254,11 +254,11 @@ def crash(cluster, results):
     end(cluster, held)
 
 
-def door(cluster, results):
+def proxy(cluster, results):
     """A VM whose only way to its lease is its vsock, here a unix socket: a program in a
     network namespace of its own, without a key."""
     path = f"{cluster.folder}/vm.vsock_7014"
-    held, directory = cluster.held("node1", "1GiB", "door", "--vsock-socket", path)
+    held, directory = cluster.held("node1", "1GiB", "proxy", "--vsock-socket", path)
     eventually(lambda: os.path.exists(f"{directory}/guest.toml"), "a lease", 20)
     eventually(lambda: held.said(" as lease-"), "it says so", 20)
     (_, host) = jobs(cluster)[0]
@@ -266,7 +266,7 @@ def door(cluster, results):
     cluster.write("vm/guest.toml", f'communicator = "unix"\n[unix]\nsocket = "{path}"\n[vsock]\nrelayed = true\n')
     program = cluster.guest(None, f"{cluster.folder}/vm", "run")
     begun = seconds_until(lambda: program.rounds() > 2, "rounds", 30)
-    results.exactly("vm_through_its_door", "runs" if begun < 30 else program.text()[-300:], "runs", "a program with neither network nor key")
+    results.exactly("vm_through_its_proxy", "runs" if begun < 30 else program.text()[-300:], "runs", "a program with neither network nor key")
     cluster.slurm("scontrol", "update", f"nodename={host}", "state=drain", "reason=test")
     moved = seconds_until(lambda: not jobs(cluster, "-w", host) and not cluster.sessions(host), "the host is empty", 40)
     said = "moved" if moved < 40 and works(program) else held.text()[-300:] + program.text()[-300:]
@@ -275,7 +275,7 @@ def door(cluster, results):
     end(cluster, held)
     ended = seconds_until(lambda: program.ended() is not None, "the program hears of it", 60)
     results.add("vm_without_its_lease", program.ended(), 3, program.ended() == 3, f"a CUDA error {ended:.1f} s after the lease's end")
-    results.exactly("door_is_gone", os.path.exists(path), False, "its socket")
+    results.exactly("proxy_is_gone", os.path.exists(path), False, "its socket")
 
 
 def drain(cluster, results):
@@ -695,7 +695,7 @@ def main():
             strangers(cluster, results)
             ends(cluster, results)
             crash(cluster, results)
-            door(cluster, results)
+            proxy(cluster, results)
             clocks(cluster, results)
             addresses(cluster, results)
             nowhere(cluster, results)

@@ -26,7 +26,7 @@ static const char ptx[] = ".version 7.0\n.target sm_75\n.address_size 64\n"
                           "again: add.u32 %r2, %r2, 1; setp.lt.u32 %p1, %r2, 20000; @%p1 bra again;\n"
                           "atom.global.add.u32 %r3, [%d3], 1; ret;\n}\n";
 
-static const unsigned BLOCKS = 8, THREADS = 64, WIDTH = BLOCKS * THREADS, MOST = 1024;
+static const unsigned BLOCKS = 8, THREADS = 64, WIDTH = BLOCKS * THREADS, MAX_WIDTH = 1024;
 
 struct Part {
     CUdevResource resource;
@@ -135,7 +135,7 @@ static void create(Program &program, CUdevice device, CUcontext primary, Part *p
     program.expect(green == part->green, "the stream is of another green context");
     CU(cuStreamGetCtx_v2, part->stream, &context, &green);
     program.expect(green == part->green && context == primary, "the stream's contexts differ");
-    CU(cuMemAlloc, &part->memory, MOST * sizeof(unsigned));
+    CU(cuMemAlloc, &part->memory, MAX_WIDTH * sizeof(unsigned));
 }
 
 // A stream that waits until the program lets it go on.
@@ -216,9 +216,9 @@ static void check_current(Program &program, const Kernels &kernels, Part &part) 
 // On a GPU that keeps parts apart: no block runs outside of its part. Kernels of
 // both parts run at once, each with more blocks than the device has places for.
 static void check_places(Program &program, const Kernels &kernels, Part *parts) {
-    unsigned seen[2][MOST], used[2] = {0, 0}, both = 0;
+    unsigned seen[2][MAX_WIDTH], used[2] = {0, 0}, both = 0;
     for (int at = 0; at < 2; ++at) {
-        CU(cuMemsetD32, parts[at].memory, 0, MOST);
+        CU(cuMemsetD32, parts[at].memory, 0, MAX_WIDTH);
     }
     CU(cuCtxSynchronize, );
     for (int at = 0; at < 2; ++at) {
@@ -229,7 +229,7 @@ static void check_places(Program &program, const Kernels &kernels, Part *parts) 
         CU(cuStreamSynchronize, parts[at].stream);
         CU(cuMemcpyDtoH, seen[at], parts[at].memory, sizeof seen[at]);
     }
-    for (unsigned place = 0; place < MOST; ++place) {
+    for (unsigned place = 0; place < MAX_WIDTH; ++place) {
         used[0] += seen[0][place] != 0;
         used[1] += seen[1][place] != 0;
         both += seen[0][place] != 0 && seen[1][place] != 0;

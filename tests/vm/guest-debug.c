@@ -45,7 +45,7 @@ static int is_bound(void)
 /* ------------------------------------------------ allocations that fail */
 
 /* More than any of these operations makes. */
-#define MOST_ALLOCATIONS 5000
+#define MAX_ALLOCATIONS 5000
 
 static int fail_nth = -1;
 
@@ -83,7 +83,7 @@ static int each_failing(int (*act)(void), int (*undo)(void))
 {
 	int nth, had_turn;
 
-	for (nth = 1; nth < MOST_ALLOCATIONS; nth++) {
+	for (nth = 1; nth < MAX_ALLOCATIONS; nth++) {
 		CHECK(fail_from_now(nth) == 0);
 		act();
 		had_turn = failed();
@@ -260,7 +260,7 @@ static int test_unbind_without_memory(void)
 	int nth, had_turn, status;
 	pid_t child;
 
-	for (nth = 1; nth < MOST_ALLOCATIONS; nth++) {
+	for (nth = 1; nth < MAX_ALLOCATIONS; nth++) {
 		child = start_owner();
 		CHECK(child > 0);
 		CHECK(fail_from_now(nth) == 0);

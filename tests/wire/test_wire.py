@@ -130,7 +130,7 @@ class Session(unittest.TestCase):
         session.welcome["token"] = bytes([1]) * 16
         with self.assertRaises(ConnectionRefusedError) as caught:
             self.open(resumes=session)
-        self.assertIn("is over", str(caught.exception))
+        self.assertIn("has ended", str(caught.exception))
 
     def test_errors_name_the_call(self):
         session = self.open()

@@ -1,4 +1,4 @@
-"""The wire of paragpu, read and written by somebody else.
+"""An independent implementation of paragpu's wire protocol.
 
 Written from protocol/README.md, not from the Rust sources: a mistake in one
 reader of the wire shows as a difference from the other.
@@ -12,8 +12,8 @@ import time
 
 HEADER = struct.Struct("<IHHQ")
 MAX_PAYLOAD = 262144
-# So many bytes of frames are received before the host is told.
-MOST_UNTOLD = 262144
+# Number of received bytes after which the guest acknowledges.
+MAX_UNACKNOWLEDGED = 262144
 REPLY = 0x8000
 
 HEARTBEAT = 0xFFFE
@@ -291,7 +291,7 @@ def exactly(connection, count):
 
 
 class WireError(Exception):
-    """The bytes are not what the page says."""
+    """The bytes do not match the documentation."""
 
 
 def encode(kind, value):
@@ -322,7 +322,7 @@ def decode(kind, data, at=0):
 
     def take(count):
         if at + count > len(data):
-            raise WireError(f"{kind} is cut short")
+            raise WireError(f"{kind}is truncated")
         return data[at : at + count]
 
     if kind == "":
@@ -371,7 +371,7 @@ class Session:
         self.socket = socket.socket(family, socket.SOCK_STREAM)
         self.socket.settimeout(deadline)
         if family == socket.AF_INET:
-            # As guests do: a call does not wait for what came before it.
+            # As in guests, a call does not wait for earlier ones.
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if source:
             self.socket.bind((source, 0))
@@ -430,7 +430,7 @@ class Session:
         if kind & REPLY or kind in (DATA, HOST_FUNC, OUTPUT):
             self.received += 1
             self.untold += HEADER.size + length
-            if self.untold >= MOST_UNTOLD:
+            if self.untold >= MAX_UNACKNOWLEDGED:
                 self.untold = 0
                 self.send_frame(RECEIVED, 0, 0, struct.pack("<Q", self.received))
         elif kind in (TAKEN, HOME, HEARTBEAT):

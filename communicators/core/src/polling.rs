@@ -99,10 +99,10 @@ impl Adaptive {
 
 /// Checks in the first, busy part of a [`Spin`]: about 1-2 µs in shared memory, a round
 /// trip between two running processors.
-const BUSY_LOOKS: u32 = 64;
+const BUSY_CHECKS: u32 = 64;
 
 /// Checks of the busy part for each reading of the clock.
-const LOOKS_PER_CLOCK: u32 = 8;
+const CHECKS_PER_CLOCK: u32 = 8;
 
 /// If yielding the processor took longer than this, another thread ran meanwhile.
 const CROWDED: Duration = Duration::from_micros(5);
@@ -140,8 +140,8 @@ impl Spin {
             return false;
         }
         self.looks = self.looks.saturating_add(1);
-        let busy = self.looks <= BUSY_LOOKS && several_processors();
-        if busy && !self.looks.is_multiple_of(LOOKS_PER_CLOCK) {
+        let busy = self.looks <= BUSY_CHECKS && several_processors();
+        if busy && !self.looks.is_multiple_of(CHECKS_PER_CLOCK) {
             std::hint::spin_loop();
             return true;
         }

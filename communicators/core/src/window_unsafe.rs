@@ -34,7 +34,7 @@ pub struct Window {
     mark: Option<(NonNull<AtomicU32>, u32)>,
     keeper: Option<Keeper>,
     kept: AtomicBool,
-    /// Keeps what is mapped at `base`, `progress` and `mark` mapped.
+    /// Keeps the mappings at `base`, `progress` and `mark` alive.
     _owner: Box<dyn Any + Send + Sync>,
 }
 

@@ -111,15 +111,18 @@ fn ping_pong(spin: Duration) -> f64 {
 }
 
 #[repr(align(128))]
-struct Line(AtomicU64);
+struct CachePadded(AtomicU64);
 
 /// Nanoseconds for one round trip of a number between two threads that poll
 /// as the rings do.
 fn bare_ping_pong(spin: Duration) -> f64 {
     const ROUNDS: u64 = 20_000;
-    let lines = [Line(AtomicU64::new(0)), Line(AtomicU64::new(0))];
+    let lines = [
+        CachePadded(AtomicU64::new(0)),
+        CachePadded(AtomicU64::new(0)),
+    ];
     let [there, back] = &lines;
-    let await_value = |line: &Line, value: u64| {
+    let await_value = |line: &CachePadded, value: u64| {
         let mut polling = Spin::new(spin, None);
         while line.0.load(Ordering::Acquire) != value {
             if !polling.again() {

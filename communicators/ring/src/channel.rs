@@ -42,7 +42,7 @@ pub(crate) trait Region: Send + Sync {
 /// A value alone in its cache lines: two, because processors prefetch pairs.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Apart<T>(T);
+struct CachePadded<T>(T);
 
 /// State shared by sender and receiver.
 struct Channel<R: Region> {
@@ -59,7 +59,7 @@ struct Channel<R: Region> {
     gone: AtomicBool,
     /// [`Wake::wake`] was called, and no receive has consumed it.
     woken: AtomicBool,
-    producer: Apart<Mutex<Outgoing>>,
+    producer: CachePadded<Mutex<Outgoing>>,
 }
 
 #[derive(Debug)]
@@ -107,7 +107,7 @@ pub(crate) fn connect<R: Region + 'static>(
         closed: AtomicBool::new(false),
         gone: AtomicBool::new(false),
         woken: AtomicBool::new(false),
-        producer: Apart(Mutex::new(Outgoing {
+        producer: CachePadded(Mutex::new(Outgoing {
             ring: producer,
             sequence: 0,
         })),

@@ -8,7 +8,7 @@
 //! `shm::create` and `shm::attach`, `pci::attach_host` and `pci::attach_guest` create the two
 //! sides of a connection.
 
-// What others send is read here, so nothing may panic.
+// This code parses untrusted input, so it must not panic.
 #![cfg_attr(
     not(test),
     warn(

@@ -10,7 +10,7 @@ use rustls::{
 };
 
 /// Maximum number of certificates between a peer's and its authority's.
-const MOST: usize = 4;
+const MAX_INTERMEDIATES: usize = 4;
 
 /// A peer shows too many certificates.
 #[derive(Debug, thiserror::Error)]
@@ -24,9 +24,9 @@ struct TooManyCertificates {
 /// might lead to an authority, and webpki tries up to 200,000 paths: a tenth of a second
 /// for 150 certificates.
 #[derive(Debug)]
-pub struct ShortChains(pub Arc<dyn ClientCertVerifier>);
+pub struct ChainLimit(pub Arc<dyn ClientCertVerifier>);
 
-impl ClientCertVerifier for ShortChains {
+impl ClientCertVerifier for ChainLimit {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         self.0.root_hint_subjects()
     }
@@ -37,10 +37,10 @@ impl ClientCertVerifier for ShortChains {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        if intermediates.len() > MOST {
+        if intermediates.len() > MAX_INTERMEDIATES {
             let why = TooManyCertificates {
                 shown: intermediates.len(),
-                most: MOST,
+                most: MAX_INTERMEDIATES,
             };
             return Err(CertificateError::Other(OtherError(Arc::new(why))).into());
         }

@@ -15,7 +15,7 @@ use rustls::{
 };
 
 use crate::CertificateError;
-use crate::chain::ShortChains;
+use crate::chain::ChainLimit;
 
 /// The three files in the configuration of one side.
 #[derive(Debug, Clone, Copy)]
@@ -32,9 +32,23 @@ pub struct Files<'a> {
     pub key_shared: bool,
 }
 
+impl<'a> Files<'a> {
+    /// The files of a section, with a key that only its owner may read.
+    #[must_use]
+    pub fn new(section: &'a str, ca: &'a Path, certificate: &'a Path, key: &'a Path) -> Self {
+        Self {
+            section,
+            ca,
+            certificate,
+            key,
+            key_shared: false,
+        }
+    }
+}
+
 /// The ciphers that a connection may use, by how long their keys last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wear {
+pub enum KeyLifetime {
     /// The fastest ciphers. A connection ends after 2^24 records in one direction, and its
     /// session continues over another one.
     Replaceable,
@@ -56,7 +70,7 @@ impl Credentials {
     ///
     /// # Errors
     /// [`CertificateError`].
-    pub fn load(files: Files<'_>, wear: Wear) -> Result<Self, CertificateError> {
+    pub fn load(files: Files<'_>, wear: KeyLifetime) -> Result<Self, CertificateError> {
         let roots = Arc::new(authorities(&files)?);
         let failed = refused(&files, "certificate", files.certificate);
         let chain = certificates(files.certificate).map_err(|reason| failed(&reason))?;
@@ -78,7 +92,7 @@ impl Credentials {
         let mut server = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(versions)
             .map_err(|error| failed(&error))?
-            .with_client_cert_verifier(Arc::new(ShortChains(verifier)))
+            .with_client_cert_verifier(Arc::new(ChainLimit(verifier)))
             .with_single_cert(chain, key)
             .map_err(|error| failed(&error))?;
         server.session_storage = Arc::new(NoServerSessionStorage {});
@@ -113,13 +127,13 @@ impl Credentials {
     }
 }
 
-fn provider(wear: Wear) -> CryptoProvider {
+fn provider(wear: KeyLifetime) -> CryptoProvider {
     // Both have keys of 32 bytes, as `Secured` requires.
     let lasting = cipher_suite::TLS13_CHACHA20_POLY1305_SHA256;
     CryptoProvider {
         cipher_suites: match wear {
-            Wear::Replaceable => vec![cipher_suite::TLS13_AES_256_GCM_SHA384, lasting],
-            Wear::Lasting => vec![lasting],
+            KeyLifetime::Replaceable => vec![cipher_suite::TLS13_AES_256_GCM_SHA384, lasting],
+            KeyLifetime::Lasting => vec![lasting],
         },
         ..default_provider()
     }

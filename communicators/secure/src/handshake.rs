@@ -14,7 +14,7 @@ use crate::secrets::Key;
 
 /// Maximum number of bytes that a peer may send before [`Handshake::read`] returns the
 /// first byte of data: mainly its certificates.
-pub const READ_MOST: usize = 64 << 10;
+pub const MAX_READ: usize = 64 << 10;
 
 /// A connection during its handshake. It reads records one by one and nothing beyond, so
 /// that `Secured` finds the rest in the socket.
@@ -130,7 +130,7 @@ impl Handshake {
                         return Err(Error::Plain);
                     }
                     let length = usize::from(u16::from_be_bytes([*high, *low]));
-                    if length > CIPHER || self.read > READ_MOST {
+                    if length > CIPHER || self.read > MAX_READ {
                         return Err(Error::Damaged);
                     }
                     HEADER + length

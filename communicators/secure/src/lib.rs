@@ -40,9 +40,9 @@ mod secrets;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use credentials::{Credentials, Files, Wear};
+pub use credentials::{Credentials, Files, KeyLifetime};
 pub use error::{CertificateError, Error};
-pub use handshake::{Handshake, READ_MOST};
+pub use handshake::{Handshake, MAX_READ};
 #[cfg(feature = "identity")]
 pub use identity::{Described, Identity, describe};
 pub use record::{Opener, Sealer, Secured, state};

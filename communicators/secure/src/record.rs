@@ -15,7 +15,7 @@ const PLAIN: usize = 1 << 14;
 /// Maximum number of bytes of a record behind its header (RFC 8446, 5.2).
 pub(crate) const CIPHER: usize = PLAIN + 256;
 /// Bytes of ciphertext that are read ahead from the socket.
-const AHEAD: usize = 16 * (HEADER + CIPHER);
+const READ_AHEAD: usize = 16 * (HEADER + CIPHER);
 /// Maximum number of consecutive empty records, which cost time and carry nothing.
 const EMPTY: u32 = 32;
 /// The alert with which a peer ends a connection properly.
@@ -148,7 +148,7 @@ impl Opener {
     fn new(key: Key, cipher: &[u8], plain: &[u8]) -> Result<Self, Error> {
         let suite = key.suite.cipher()?;
         let decrypter = suite.aead_alg.decrypter(key.aead(), key.iv());
-        let mut buffer = vec![0; AHEAD.max(plain.len() + CIPHER)].into_boxed_slice();
+        let mut buffer = vec![0; READ_AHEAD.max(plain.len() + CIPHER)].into_boxed_slice();
         let (first, rest) = buffer
             .split_at_mut_checked(plain.len())
             .ok_or(Error::State)?;

@@ -10,11 +10,11 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use crate::issue::Authority;
-use crate::{Credentials, Error, Files, Handshake, Identity, Secured, Wear};
+use crate::{Credentials, Error, Files, Handshake, Identity, KeyLifetime, Secured};
 
 /// Certificates of a host and a guest that trust each other.
 #[must_use]
-pub fn credentials(wear: Wear) -> (Credentials, Credentials) {
+pub fn credentials(wear: KeyLifetime) -> (Credentials, Credentials) {
     let directory = tempfile::tempdir().unwrap();
     let until = SystemTime::now() + Duration::from_secs(3600);
     let authority = Authority::open(directory.path()).unwrap();
@@ -44,7 +44,7 @@ pub fn credentials(wear: Wear) -> (Credentials, Credentials) {
 
 /// Both ends of a connection over these sockets.
 #[must_use]
-pub fn secured(guest: &OwnedFd, host: &OwnedFd, wear: Wear) -> (Secured, Secured) {
+pub fn secured(guest: &OwnedFd, host: &OwnedFd, wear: KeyLifetime) -> (Secured, Secured) {
     let (here, there) = credentials(wear);
     std::thread::scope(|scope| {
         let far = scope.spawn(|| shake(Handshake::new(there.server().unwrap()), host));

@@ -7,12 +7,14 @@ use std::time::{Duration, SystemTime};
 
 use paragpu_communicator_secure::issue::{Authority, Issued};
 use paragpu_communicator_secure::rustls::Connection;
-use paragpu_communicator_secure::{Credentials, Error, Files, Handshake, Identity, Secured, Wear};
+use paragpu_communicator_secure::{
+    Credentials, Error, Files, Handshake, Identity, KeyLifetime, Secured,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-const WEARS: [Wear; 2] = [Wear::Replaceable, Wear::Lasting];
+const LIFETIMES: [KeyLifetime; 2] = [KeyLifetime::Replaceable, KeyLifetime::Lasting];
 
 fn seconds_from_now(seconds: i64) -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -39,7 +41,7 @@ fn host_of(directory: &Path, name: &str) -> Issued {
     authority.host(&[name.to_owned()], until).unwrap()
 }
 
-fn credentials(own: &Issued, ca: &Path, wear: Wear) -> Credentials {
+fn credentials(own: &Issued, ca: &Path, wear: KeyLifetime) -> Credentials {
     let files = Files {
         section: "tcp",
         ca,
@@ -57,7 +59,7 @@ fn pair() -> (OwnedFd, OwnedFd) {
     (one.into(), other.into())
 }
 
-fn patiently(socket: &OwnedFd) {
+fn wait_readable(socket: &OwnedFd) {
     let limit = Timespec {
         tv_sec: 20,
         tv_nsec: 0,
@@ -74,7 +76,7 @@ fn shake(connection: Connection, socket: &OwnedFd, said: &[u8]) -> Result<Handsh
     while heard.len() < said.len() {
         match handshake.read(socket, said.len() - heard.len(), &mut heard) {
             Ok(_) => {}
-            Err(Error::Io(Errno::AGAIN)) => patiently(socket),
+            Err(Error::Io(Errno::AGAIN)) => wait_readable(socket),
             Err(error) => return Err(error),
         }
     }
@@ -137,7 +139,7 @@ fn bytes_arrive_and_processes_take_over() {
         guest_of(directory.path(), seconds_from_now(600)),
         host_of(directory.path(), "gpu1.example"),
     );
-    for wear in WEARS {
+    for wear in LIFETIMES {
         let (near, far) = (
             credentials(&guest, &host.ca, wear),
             credentials(&host, &guest.ca, wear),
@@ -169,8 +171,8 @@ fn what_was_read_ahead_goes_along() {
     let guest = guest_of(directory.path(), seconds_from_now(600));
     let host = host_of(directory.path(), "h");
     let (near, far) = (
-        credentials(&guest, &host.ca, Wear::Lasting),
-        credentials(&host, &guest.ca, Wear::Lasting),
+        credentials(&guest, &host.ca, KeyLifetime::Lasting),
+        credentials(&host, &guest.ca, KeyLifetime::Lasting),
     );
     let ((one, other), _) = meet(&near, &far, "h");
     let (mut one, mut other) = (
@@ -209,8 +211,8 @@ fn a_changed_record_is_refused() {
     let guest = guest_of(directory.path(), seconds_from_now(600));
     let host = host_of(directory.path(), "h");
     let (near, far) = (
-        credentials(&guest, &host.ca, Wear::Replaceable),
-        credentials(&host, &guest.ca, Wear::Replaceable),
+        credentials(&guest, &host.ca, KeyLifetime::Replaceable),
+        credentials(&host, &guest.ca, KeyLifetime::Replaceable),
     );
     let ((one, other), _) = meet(&near, &far, "h");
     let (mut one, other) = (
@@ -269,8 +271,8 @@ fn strangers_do_not_meet() {
     std::fs::copy(&host.ca, expired.path().join("ca.pem")).unwrap();
     std::fs::copy(ours.path().join("ca.key"), expired.path().join("ca.key")).unwrap();
     let expired = guest_of(expired.path(), seconds_from_now(-60));
-    let server = |own: &Issued| credentials(own, &good.ca, Wear::Replaceable);
-    let client = |own: &Issued| credentials(own, &host.ca, Wear::Replaceable);
+    let server = |own: &Issued| credentials(own, &good.ca, KeyLifetime::Replaceable);
+    let client = |own: &Issued| credentials(own, &host.ca, KeyLifetime::Replaceable);
     let refused = |guest: &Issued, host: &Issued, name: &str, why: &str| {
         let ((guest, host), _) = meet(&client(guest), &server(host), name);
         assert!(guest.is_err() && host.is_err(), "{why}");
@@ -289,7 +291,7 @@ fn a_long_chain_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let guest = guest_of(directory.path(), seconds_from_now(600));
     let host = host_of(directory.path(), "h");
-    let server = credentials(&host, &guest.ca, Wear::Replaceable);
+    let server = credentials(&host, &guest.ca, KeyLifetime::Replaceable);
     let ca = std::fs::read_to_string(&guest.ca).unwrap();
     for beside in 0..6 {
         let certificate = std::fs::read_to_string(&guest.certificate).unwrap();
@@ -298,7 +300,7 @@ fn a_long_chain_is_refused() {
             ..guest.clone()
         };
         std::fs::write(&chain.certificate, certificate + &ca.repeat(beside)).unwrap();
-        let client = credentials(&chain, &host.ca, Wear::Replaceable);
+        let client = credentials(&chain, &host.ca, KeyLifetime::Replaceable);
         let ((_, met), _) = meet(&client, &server, "h");
         assert_eq!(met.is_ok(), beside <= 4, "{beside}: {met:?}");
     }
@@ -308,7 +310,7 @@ fn a_long_chain_is_refused() {
 fn what_is_no_tls_is_told_apart() {
     let directory = tempfile::tempdir().unwrap();
     let host = host_of(directory.path(), "h");
-    let server = credentials(&host, &host.ca, Wear::Replaceable);
+    let server = credentials(&host, &host.ca, KeyLifetime::Replaceable);
     let (near, far) = pair();
     send(
         &near,
@@ -317,7 +319,7 @@ fn what_is_no_tls_is_told_apart() {
     )
     .unwrap();
     let mut handshake = Handshake::new(server.server().unwrap());
-    patiently(&far);
+    wait_readable(&far);
     let read = handshake.read(&far, 16, &mut Vec::new());
     assert!(matches!(read, Err(Error::Plain)), "{read:?}");
 }

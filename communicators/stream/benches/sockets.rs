@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Connection, Error, Polling, Spin, Wait};
 use paragpu_communicator_secure::rustls::{Connection as Tls, StreamOwned};
-use paragpu_communicator_secure::{Wear, testing};
+use paragpu_communicator_secure::{KeyLifetime, testing};
 use paragpu_communicator_stream::{Options, over, over_secured};
 
 const ROUNDS: u32 = 4000;
@@ -51,7 +51,7 @@ fn pair(kind: Kind, polling: Polling) -> (Connection, Connection) {
         ..Options::default()
     };
     if let Kind::Tls = kind {
-        let (near, far) = testing::secured(&here, &there, Wear::Replaceable);
+        let (near, far) = testing::secured(&here, &there, KeyLifetime::Replaceable);
         let near = over_secured(here, options, near);
         let far = over_secured(there, options, far);
         return (near.expect("connection"), far.expect("connection"));
@@ -168,7 +168,7 @@ fn bare_tls(end: Result<Tls, String>, socket: OwnedFd) -> Box<dyn ReadWrite> {
 /// GB/s of a bare TLS socket, as [`bare_bulk`].
 fn bare_tls_bulk() -> f64 {
     let (here, there) = sockets(Kind::Tls);
-    let (near, far) = testing::credentials(Wear::Replaceable);
+    let (near, far) = testing::credentials(KeyLifetime::Replaceable);
     let mut writer = bare_tls(near.client("localhost"), here);
     let mut reader = bare_tls(far.server(), there);
     let source = vec![1_u8; 64 << 20];

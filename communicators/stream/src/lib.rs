@@ -42,7 +42,7 @@ use paragpu_communicator::{Connection, Error, Polling};
 use paragpu_communicator_secure::Secured;
 use paragpu_protocol::frame::{HEADER_LEN, MAX_PAYLOAD};
 
-use link::{Life, Link};
+use link::{CloseOnDrop, Link};
 
 /// How a connection uses its socket.
 #[derive(Debug, Clone, Copy)]
@@ -122,7 +122,7 @@ pub fn take_over(
         secured.map_or((None, None), |both| (Some(both.sealer), Some(both.opener)));
     let link = Arc::new(Link::new(socket, options, sealer)?);
     background::start(Arc::clone(&link))?;
-    let life = Arc::new(Life::new(Arc::clone(&link)));
+    let life = Arc::new(CloseOnDrop::new(Arc::clone(&link)));
     let sender = sender::StreamSender::new(Arc::clone(&link), Arc::clone(&life));
     let mut receiver = receiver::StreamReceiver::new(link, life, options.polling, opener);
     if !receiver.begin_with(unfinished) {

@@ -41,7 +41,7 @@ pub(crate) struct Link {
     process: u32,
     /// `None` without TLS. The writing thread locks it.
     sealing: Option<Mutex<Sealing>>,
-    outgoing: Apart<Mutex<Outgoing>>,
+    outgoing: CachePadded<Mutex<Outgoing>>,
     /// Notified when bytes were written or the connection ended.
     progress: Condvar,
     /// Notified when there is work for the background writer.
@@ -51,7 +51,7 @@ pub(crate) struct Link {
 /// A value alone in its cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Apart<T>(T);
+struct CachePadded<T>(T);
 
 /// Bytes to write, in this order: `batch[written..]`, `filling`.
 #[derive(Debug)]
@@ -178,7 +178,7 @@ impl Link {
             interrupt,
             process: std::process::id(),
             sealing: sealer.map(|sealer| Mutex::new(Sealing::new(sealer))),
-            outgoing: Apart(Mutex::new(Outgoing {
+            outgoing: CachePadded(Mutex::new(Outgoing {
                 filling: Vec::with_capacity(options.buffer),
                 batch: Vec::with_capacity(options.buffer),
                 written: 0,
@@ -274,7 +274,7 @@ impl Link {
     /// Waits until the socket has accepted all bytes. Returns false if `deadline` passes
     /// first.
     pub(crate) fn settle(&self, deadline: Instant) -> Result<bool, Error> {
-        const GLANCE: Duration = Duration::from_millis(10);
+        const POLL_INTERVAL: Duration = Duration::from_millis(10);
         let mut outgoing = self.lock();
         loop {
             self.check(&outgoing)?;
@@ -288,7 +288,7 @@ impl Link {
                 outgoing = self.drain(outgoing, Patience::Linger, 1);
                 continue;
             }
-            self.progress.wait_for(&mut outgoing, GLANCE);
+            self.progress.wait_for(&mut outgoing, POLL_INTERVAL);
         }
     }
 
@@ -581,17 +581,17 @@ impl Link {
 
 /// Held by both halves. Closes the link when both are dropped.
 #[derive(Debug)]
-pub(crate) struct Life {
+pub(crate) struct CloseOnDrop {
     link: Arc<Link>,
 }
 
-impl Life {
+impl CloseOnDrop {
     pub(crate) fn new(link: Arc<Link>) -> Self {
         Self { link }
     }
 }
 
-impl Drop for Life {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         self.link.close();
     }

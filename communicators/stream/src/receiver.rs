@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg};
 
-use crate::link::{Life, Link};
+use crate::link::{CloseOnDrop, Link};
 use crate::parser::{HEARTBEAT, Parser};
 use crate::seal::broken;
 
@@ -22,33 +22,33 @@ use crate::seal::broken;
 #[derive(Debug)]
 pub(crate) struct StreamReceiver {
     link: Arc<Link>,
-    _life: Arc<Life>,
+    _life: Arc<CloseOnDrop>,
     parser: Parser,
     /// `None` without TLS.
     opener: Option<Opener>,
     /// The frame that is landing.
-    landing: Option<Landed>,
+    landing: Option<LandedFrame>,
     /// Whether the last frame landed. If so, the next is likely to.
     landed: bool,
     /// The head of the frame that landed last.
-    head: [u8; MOST_HEAD],
+    head: [u8; MAX_HEAD],
     adaptive: Adaptive,
     failed: bool,
 }
 
 /// A frame whose payload is received directly at its destination.
 #[derive(Debug)]
-struct Landed {
+struct LandedFrame {
     header: FrameHeader,
     /// The payload's first bytes, which do not land.
-    head: [u8; MOST_HEAD],
+    head: [u8; MAX_HEAD],
     head_len: usize,
     /// Number of bytes, of `rest`, that have landed.
     at: usize,
     rest: usize,
 }
 
-impl Landed {
+impl LandedFrame {
     fn head(&self) -> &[u8] {
         self.head.get(..self.head_len).unwrap_or(&[])
     }
@@ -58,17 +58,17 @@ impl Landed {
 /// than a system call.
 const LARGE: usize = 32 << 10;
 /// Maximum number of bytes of a head.
-const MOST_HEAD: usize = 64;
+const MAX_HEAD: usize = 64;
 
 /// A received frame.
-enum Came {
+enum Arrival {
     Frame(FrameHeader, Range<usize>),
-    Landed(Landed),
+    Landed(LandedFrame),
 }
 
 /// The outcome of one read from the socket.
 #[derive(Debug, PartialEq, Eq)]
-enum Look {
+enum ReadOutcome {
     Bytes,
     Nothing,
 }
@@ -83,7 +83,7 @@ enum Slept {
 impl StreamReceiver {
     pub(crate) fn new(
         link: Arc<Link>,
-        life: Arc<Life>,
+        life: Arc<CloseOnDrop>,
         polling: Polling,
         opener: Option<Opener>,
     ) -> Self {
@@ -94,7 +94,7 @@ impl StreamReceiver {
             opener,
             landing: None,
             landed: false,
-            head: [0; MOST_HEAD],
+            head: [0; MAX_HEAD],
             adaptive: Adaptive::new(polling),
             failed: false,
         }
@@ -107,7 +107,7 @@ impl StreamReceiver {
     }
 
     /// Reads available bytes, without waiting.
-    fn look(&mut self, landing: &mut Option<&mut dyn Landing>) -> Result<Look, Error> {
+    fn look(&mut self, landing: &mut Option<&mut dyn Landing>) -> Result<ReadOutcome, Error> {
         if let Some(landing) = landing {
             self.begin_landing(&mut **landing)?;
             if self.landing.is_some() {
@@ -130,18 +130,18 @@ impl StreamReceiver {
         &mut self,
         read: Result<usize, Fault>,
         fill: impl FnOnce(&mut Parser, usize),
-    ) -> Result<Look, Error> {
+    ) -> Result<ReadOutcome, Error> {
         match read {
             Ok(0) if self.parser.is_inside_frame() || self.landing.is_some() => Err(Error::cut()),
             Ok(0) => Err(Error::Closed),
             Ok(count) => {
                 fill(&mut self.parser, count);
-                Ok(Look::Bytes)
+                Ok(ReadOutcome::Bytes)
             }
-            Err(Fault::Io(Errno::AGAIN)) => Ok(Look::Nothing),
+            Err(Fault::Io(Errno::AGAIN)) => Ok(ReadOutcome::Nothing),
             Err(Fault::Io(Errno::CONNRESET | Errno::NOTCONN | Errno::PIPE)) => {
-                // The peer is gone, and what is sent cannot reach it. Whether a send would
-                // find that out by itself depends on the background writer.
+                // The peer is gone, and sent bytes cannot reach it. Whether a send would
+                // detect that depends on the background writer.
                 self.link.close();
                 Err(Error::Closed)
             }
@@ -166,9 +166,9 @@ impl StreamReceiver {
         let Some((head, early)) = payload.split_at_checked(head_len) else {
             return Ok(());
         };
-        let mut landed = Landed {
+        let mut landed = LandedFrame {
             header,
-            head: [0; MOST_HEAD],
+            head: [0; MAX_HEAD],
             head_len,
             at: 0,
             rest: header.payload_len() - head_len,
@@ -207,13 +207,13 @@ impl StreamReceiver {
 
     /// Reads into the destination of the landing frame and, with its last bytes, a little
     /// of the next frame. Without a destination, reads bytes and drops them.
-    fn look_landing(&mut self, landing: &mut dyn Landing) -> Result<Look, Error> {
+    fn look_landing(&mut self, landing: &mut dyn Landing) -> Result<ReadOutcome, Error> {
         let Some(landed) = &mut self.landing else {
-            return Ok(Look::Nothing);
+            return Ok(ReadOutcome::Nothing);
         };
         let (at, rest) = (landed.at, landed.rest - landed.at);
         if rest == 0 {
-            return Ok(Look::Bytes);
+            return Ok(ReadOutcome::Bytes);
         }
         let (socket, parser) = (&self.link.socket, &mut self.parser);
         let opener = &mut self.opener;
@@ -251,20 +251,20 @@ impl StreamReceiver {
         &mut self,
         wait: Wait,
         mut landing: Option<&mut dyn Landing>,
-    ) -> Result<Option<Came>, Error> {
+    ) -> Result<Option<Arrival>, Error> {
         loop {
             if self.failed || self.link.is_closed() {
                 return Err(Error::Closed);
             }
-            let whole = |landed: &mut Landed| landed.at == landed.rest;
+            let whole = |landed: &mut LandedFrame| landed.at == landed.rest;
             if let Some(landed) = self.landing.take_if(whole) {
-                return Ok(Some(Came::Landed(landed)));
+                return Ok(Some(Arrival::Landed(landed)));
             }
             if self.landing.is_none()
                 && let Some((header, payload)) = self.parser.next()?
             {
                 if header.kind != HEARTBEAT {
-                    return Ok(Some(Came::Frame(header, payload)));
+                    return Ok(Some(Arrival::Frame(header, payload)));
                 }
                 // However many heartbeats arrive, they do not extend the wait.
                 let late = matches!(wait, Wait::Until(end) if end <= Instant::now());
@@ -273,7 +273,7 @@ impl StreamReceiver {
                 }
                 continue;
             }
-            if self.look(&mut landing)? == Look::Bytes {
+            if self.look(&mut landing)? == ReadOutcome::Bytes {
                 continue;
             }
             let deadline = match wait {
@@ -294,7 +294,7 @@ impl StreamReceiver {
     ) -> Result<Slept, Error> {
         let mut spin = Spin::new(self.adaptive.budget(), deadline);
         while spin.again() {
-            if self.look(landing)? == Look::Bytes {
+            if self.look(landing)? == ReadOutcome::Bytes {
                 self.adaptive.found(&spin);
                 return Ok(Slept::LookAgain);
             }
@@ -418,13 +418,13 @@ impl StreamReceiver {
     ) -> Result<Option<Frame<'_>>, Error> {
         match self.next(wait, landing) {
             Ok(None) => Ok(None),
-            Ok(Some(Came::Frame(header, payload))) => Ok(Some(Frame {
+            Ok(Some(Arrival::Frame(header, payload))) => Ok(Some(Frame {
                 header,
                 payload: self.parser.place(payload),
                 landed: 0,
             })),
-            Ok(Some(Came::Landed(landed))) => {
-                let Landed {
+            Ok(Some(Arrival::Landed(landed))) => {
+                let LandedFrame {
                     header,
                     head_len,
                     rest,

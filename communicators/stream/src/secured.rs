@@ -15,20 +15,20 @@ use crate::seal::broken;
 
 /// Why a guest did not reach its host.
 #[derive(Debug)]
-pub enum Unmet {
+pub enum ConnectError {
     /// They do not trust each other, or one does not use TLS.
     Secure(SecureError),
     /// The connection failed.
     Lost(Error),
 }
 
-fn unmet(error: SecureError) -> Unmet {
+fn unmet(error: SecureError) -> ConnectError {
     match error {
         SecureError::Io(errno @ (Errno::CONNRESET | Errno::PIPE)) => {
-            Unmet::Lost(Error::io("the host closed the connection", errno))
+            ConnectError::Lost(Error::io("the host closed the connection", errno))
         }
-        SecureError::Io(errno) => Unmet::Lost(Error::io("cannot use the socket", errno)),
-        error => Unmet::Secure(error),
+        SecureError::Io(errno) => ConnectError::Lost(Error::io("cannot use the socket", errno)),
+        error => ConnectError::Secure(error),
     }
 }
 
@@ -72,18 +72,18 @@ fn header(kind: u16, payload: &[u8]) -> Result<[u8; HEADER_LEN], Error> {
 /// `deadline`.
 ///
 /// # Errors
-/// [`Unmet`].
+/// [`ConnectError`].
 pub fn exchange(
     socket: impl AsFd,
     mut handshake: Handshake,
     kind: u16,
     payload: &[u8],
     deadline: Option<Instant>,
-) -> Result<(FrameHeader, Vec<u8>, Secured), Unmet> {
+) -> Result<(FrameHeader, Vec<u8>, Secured), ConnectError> {
     let socket = socket.as_fd();
-    let mut frame = header(kind, payload).map_err(Unmet::Lost)?.to_vec();
+    let mut frame = header(kind, payload).map_err(ConnectError::Lost)?.to_vec();
     frame.extend_from_slice(payload);
-    let ready = |what| await_ready(socket, what, deadline).map_err(Unmet::Lost);
+    let ready = |what| await_ready(socket, what, deadline).map_err(ConnectError::Lost);
     let mut sent = handshake.write(socket, &frame);
     let mut answer = Vec::new();
     let (header, payload) = loop {
@@ -100,9 +100,9 @@ pub fn exchange(
             None => HEADER_LEN - answer.len(),
             Some((header, payload)) => {
                 let header = FrameHeader::from_bytes(header)
-                    .map_err(|error| Unmet::Lost(Error::protocol(error.to_string())))?;
+                    .map_err(|error| ConnectError::Lost(Error::protocol(error.to_string())))?;
                 if header.payload_len() > MAX_PAYLOAD {
-                    return Err(Unmet::Lost(Error::protocol(
+                    return Err(ConnectError::Lost(Error::protocol(
                         "an answer of impossible length",
                     )));
                 }

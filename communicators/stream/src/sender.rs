@@ -6,7 +6,7 @@ use std::time::Instant;
 use paragpu_communicator::{Error, Sender};
 use paragpu_protocol::frame::{FrameHeader, MAX_PAYLOAD};
 
-use crate::link::{Life, Link};
+use crate::link::{CloseOnDrop, Link};
 use crate::parser::{HEARTBEAT, RESERVED_KIND};
 use crate::seal::PARTS;
 
@@ -17,11 +17,11 @@ const DIRECT: usize = 32 << 10;
 #[derive(Debug)]
 pub(crate) struct StreamSender {
     link: Arc<Link>,
-    _life: Arc<Life>,
+    _life: Arc<CloseOnDrop>,
 }
 
 impl StreamSender {
-    pub(crate) fn new(link: Arc<Link>, life: Arc<Life>) -> Self {
+    pub(crate) fn new(link: Arc<Link>, life: Arc<CloseOnDrop>) -> Self {
         Self { link, _life: life }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::memory::DeviceMemory;
 use crate::objects::stream::Stream;
-use crate::shadow::{Reach, Shadows};
+use crate::shadow::{DeviceView, Shadows};
 use crate::window::PinnedWindow;
 
 /// The memory that a session's calls may pass to the device.
@@ -30,19 +30,19 @@ impl Access {
     }
 
     /// How the device can reach memory of the program.
-    pub(crate) fn reach(&self, address: u64, size: u64) -> Reach {
+    pub(crate) fn reach(&self, address: u64, size: u64) -> DeviceView {
         self.shadows.reach(address, size)
     }
 
     /// Prepares a range for reads or writes by the device: refuses memory that is
-    /// not allocated, and sends what the program changed there. Returns the
+    /// not allocated, and sends the program's changes there. Returns the
     /// device's address, which differs if registered memory is named by its host
     /// address.
     pub(crate) fn before(&self, address: u64, size: u64) -> Result<u64> {
         let device = match self.shadows.reach(address, size) {
-            Reach::Direct(device) => return Ok(device),
-            Reach::Shadow(region) => region.to_device(address),
-            Reach::Pageable => address,
+            DeviceView::Direct(device) => return Ok(device),
+            DeviceView::Shadow(region) => region.to_device(address),
+            DeviceView::Pageable => address,
         };
         match self.shadows.find_by_device(device, size) {
             // Also before writes: bytes that the device does not overwrite must be
@@ -66,16 +66,16 @@ impl Access {
     /// `INVALID_VALUE` for other memory that is not allocated.
     pub(crate) fn name(&self, address: u64, size: u64, is_host: bool) -> Result<Option<u64>> {
         match self.shadows.reach(address, size) {
-            Reach::Direct(address) => {
+            DeviceView::Direct(address) => {
                 self.window.name();
                 Ok(Some(address))
             }
-            Reach::Shadow(region) => {
+            DeviceView::Shadow(region) => {
                 region.show();
                 Ok(Some(region.to_device(address)))
             }
-            Reach::Pageable if is_host => Ok(None),
-            Reach::Pageable => {
+            DeviceView::Pageable if is_host => Ok(None),
+            DeviceView::Pageable => {
                 if self.shadows.find_by_device(address, size).is_none() {
                     self.memory.check(address, size)?;
                 }
@@ -89,7 +89,7 @@ impl Access {
         self.window.is_left()
     }
 
-    /// Fetches what the device changed in shadows.
+    /// Fetches the device's changes of shadows.
     pub(crate) fn pull(&self) -> Result<()> {
         self.shadows.pull()
     }

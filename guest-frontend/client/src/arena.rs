@@ -38,7 +38,7 @@ const QUARANTINE_BLOCKS: usize = 16_384;
 pub struct Block {
     /// First address.
     pub address: u64,
-    /// Bytes as they were asked for.
+    /// The requested size in bytes.
     pub size: u64,
     /// Distinguishes blocks that had the same address at different times
     /// (CU_POINTER_ATTRIBUTE_BUFFER_ID).
@@ -52,8 +52,8 @@ pub struct Block {
 pub enum Allocation {
     /// A block is ready at this address.
     Ready(u64),
-    /// The host must map `[address, address + size)`; then call
-    /// [`Arena::mapped`], or [`Arena::not_mapped`] where it could not.
+    /// The host must map `[address, address + size)`; then call [`Arena::mapped`], or
+    /// [`Arena::not_mapped`] if it failed.
     Map {
         /// First address, a multiple of 2 MiB.
         address: u64,
@@ -177,18 +177,18 @@ impl Arena {
         Some(self.reclaim(complete))
     }
 
-    /// Ends a block but keeps its bytes from others: what it took, for
+    /// Frees a block without making its bytes available, and returns its size for
     /// [`give_out`](Self::give_out). `None` if no block starts at `address`.
     pub fn keep(&mut self, address: u64) -> Option<u64> {
         self.blocks.remove(&address).map(|block| block.taken)
     }
 
-    /// Bytes that were [kept](Self::keep) are a block again, of `size` bytes.
+    /// Turns [kept](Self::keep) bytes into a block of `size` bytes again.
     pub fn give_out(&mut self, address: u64, size: u64, taken: u64) {
         self.enter(address, size, taken);
     }
 
-    /// The bytes that a block of `size` takes.
+    /// The number of bytes that a block of `size` occupies.
     #[must_use]
     pub fn taken_for(size: u64) -> Option<u64> {
         let taken = size.checked_next_multiple_of(ALIGNMENT)?;
@@ -198,8 +198,8 @@ impl Arena {
         }
     }
 
-    /// Releases the blocks in quarantine that no work uses any more. Returns the
-    /// chunks that the host must unmap.
+    /// Frees the blocks in quarantine that no work uses any more. Returns the chunks that the
+    /// host must unmap.
     pub fn reclaim(&mut self, complete: u64) -> Vec<(u64, u64)> {
         let mut unmap = Vec::new();
         while let Some(&(posted, address, taken)) = self.quarantine.front() {

@@ -24,7 +24,7 @@ use crate::objects::stream::Stream;
 
 /// The last synchronous copy of a stream whose bytes may still be in transit.
 #[derive(Debug, Clone, Copy)]
-struct Taken {
+struct UnfinishedCopy {
     stream: StreamHandle,
     blocking: bool,
     position: u64,
@@ -37,7 +37,7 @@ pub(crate) struct CopyOrder {
     handles: Arc<Handles>,
     /// Position of the last one.
     last: AtomicU64,
-    streams: Mutex<Vec<Taken>>,
+    streams: Mutex<Vec<UnfinishedCopy>>,
 }
 
 impl CopyOrder {
@@ -58,7 +58,7 @@ impl CopyOrder {
     /// Notes that a synchronous copy of `stream` took its bytes. All work of the
     /// session up to `complete` is complete.
     pub(crate) fn note(&self, stream: &Stream, complete: u64) {
-        let taken = Taken {
+        let taken = UnfinishedCopy {
             stream: stream.handle(),
             blocking: stream.is_blocking(),
             position: stream.progress().posted(),
@@ -77,7 +77,7 @@ impl CopyOrder {
         Some(streams.swap_remove(index).position)
     }
 
-    /// Streams whose copies `stream` would not wait for by itself.
+    /// Streams whose copies `stream` would not wait for implicitly.
     fn strangers(&self, stream: &Stream, complete: u64) -> Vec<StreamHandle> {
         let ordered = stream.ordered().max(complete);
         let legacy = StreamHandle::LEGACY;

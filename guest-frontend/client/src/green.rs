@@ -59,7 +59,7 @@ impl Session {
     /// whole device's.
     ///
     /// # Errors
-    /// What the host's driver says.
+    /// The host driver's answer.
     pub fn sm_split(
         &self,
         of: Option<&Green>,
@@ -79,7 +79,7 @@ impl Session {
     /// program was told has `count` multiprocessors.
     ///
     /// # Errors
-    /// What the host's driver says.
+    /// The host driver's answer.
     pub fn create_green(&self, way: &[u8], count: u32) -> Result<Arc<Green>> {
         let (link, handles) = self.streams().maker();
         let handle = GreenHandle(handles.next());

@@ -74,13 +74,13 @@ impl HostViews {
     /// # Errors
     /// `OUT_OF_MEMORY` where the program can have no pages there; of the copy.
     pub(crate) fn begin(&self, address: u64, size: u64) -> Result<()> {
-        // What was posted so far may write the memory by its earlier addresses.
+        // Work posted so far may write the memory at its earlier addresses.
         self.streams.synchronize_all()?;
         let pages = Pages::within(&self.arena, address, size);
         let pages = pages.map_err(|_| Status::OUT_OF_MEMORY)?;
         let region = Region::of_device(pages.bytes());
         region.show();
-        // What the device has comes with the pull.
+        // The pull fetches the device's contents.
         region.add_writer(&Arc::<Progress>::default(), 0);
         self.shadows.add(Arc::clone(&region));
         let view = View { region, pages };
@@ -93,8 +93,8 @@ impl HostViews {
         pulled
     }
 
-    /// The program's pages at an address go, and what it wrote stays with the device;
-    /// nothing happens where there are none.
+    /// Removes the program's pages at an address; the device keeps the written contents;
+    /// does nothing if there are none.
     ///
     /// # Errors
     /// Of work that failed; the pages are gone nevertheless.

@@ -13,7 +13,7 @@ use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
 use crate::error::Result;
-use crate::objects::managed_variable::{ManagedVariable, Run};
+use crate::objects::managed_variable::{ManagedVariable, PageRun};
 use crate::progress::Progress;
 use crate::shadow::{Region, Shadows};
 use crate::sys::memory::{Pages, Reservation};
@@ -32,7 +32,7 @@ pub(crate) struct ManagedVariables {
 #[derive(Debug, Default)]
 struct State {
     /// Memory of the program's by its first address. Variables share pages.
-    runs: BTreeMap<u64, Weak<Run>>,
+    runs: BTreeMap<u64, Weak<PageRun>>,
 }
 
 impl ManagedVariables {
@@ -79,7 +79,12 @@ impl ManagedVariables {
 impl State {
     /// The pages of a range: those that are mapped for other variables, and new
     /// ones between them.
-    fn map(&mut self, arena: &Arc<Reservation>, address: u64, size: u64) -> Result<Vec<Arc<Run>>> {
+    fn map(
+        &mut self,
+        arena: &Arc<Reservation>,
+        address: u64,
+        size: u64,
+    ) -> Result<Vec<Arc<PageRun>>> {
         let end = address
             .checked_add(size)
             .and_then(|end| end.checked_next_multiple_of(PAGE))
@@ -99,7 +104,7 @@ impl State {
             let stop = next.map_or(end, |(start, _)| end.min(*start));
             let pages = Pages::within(arena, at, stop - at);
             let pages = pages.map_err(|_| Status::NOT_SUPPORTED)?;
-            let run = Arc::new(Run { end: stop, pages });
+            let run = Arc::new(PageRun { end: stop, pages });
             self.runs.insert(at, Arc::downgrade(&run));
             found.push(run);
             at = stop;

@@ -13,7 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::arena::{Allocation, Arena, Block, SMALL};
 use crate::connection::Link;
 use crate::error::Result;
-use crate::kept::{Block as KeptBlock, Kept, Wanted};
+use crate::freed_blocks::{Block as KeptBlock, BlockRequest, FreedBlocks};
 use crate::objects::graph_memory::Backing;
 use crate::objects::stream::Stream;
 use crate::peer::{self, PeerAccess};
@@ -38,7 +38,7 @@ pub struct DeviceMemory {
     /// Sessions whose memory this device has access to.
     reached: RwLock<Vec<Arc<DeviceMemory>>>,
     /// Memory of pools that was freed, for the next allocation. Locked before the arena.
-    kept: Mutex<Kept>,
+    kept: Mutex<FreedBlocks>,
 }
 
 /// Bytes of pools that are kept at most: more may be mapped, and costs a crossing.
@@ -100,7 +100,7 @@ impl DeviceMemory {
             maps: RwLock::default(),
             peers: PeerAccess::new(Arc::clone(&link)),
             reached: RwLock::default(),
-            kept: Mutex::new(Kept::new(KEPT_BYTES, KEPT_BLOCKS)),
+            kept: Mutex::new(FreedBlocks::new(KEPT_BYTES, KEPT_BLOCKS)),
             link,
         }
     }
@@ -377,7 +377,7 @@ impl DeviceMemory {
         if !kept.is_empty() {
             self.streams.settle();
         }
-        let found = kept.take_for(Wanted {
+        let found = kept.take_for(BlockRequest {
             length: taken,
             owner,
             stream: stream.handle(),

@@ -30,7 +30,7 @@ use crate::objects::shape::Shape;
 const PART: usize = 240 << 10;
 /// Maximum number of bytes of parameters: blocks are at most 32 KiB (CUDA C++ Programming
 /// Guide).
-const MOST_PARAMETERS: usize = 1 << 16;
+const MAX_PARAMETERS: usize = 1 << 16;
 
 /// Attempts of a link if images are evicted by the host before it.
 const LINKS: u32 = 3;
@@ -240,7 +240,7 @@ impl Modules {
             None,
             |info| Function::from_wire(handle, name, &info),
         )?;
-        if function.parameter_bytes() > MOST_PARAMETERS {
+        if function.parameter_bytes() > MAX_PARAMETERS {
             return Err(Status::INVALID_IMAGE);
         }
         Ok(module.keep_function(function))

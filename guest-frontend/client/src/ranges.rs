@@ -132,7 +132,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is taken and given: nothing is handed out twice, nothing
+        /// For any sequence of operations: nothing is handed out twice, nothing
         /// is lost.
         #[test]
         fn nothing_twice_nothing_lost(steps in prop::collection::vec((any::<bool>(), 1u64..400, 0u32..6), 1..200)) {

@@ -99,12 +99,9 @@ impl Session {
             // A program without standard error does without the line.
             let mut said = std::io::stderr().lock();
             for reason in passed_over {
-                let _ = writeln!(said, "paragpu: passed over: {reason}");
+                let _ = writeln!(said, "paragpu: skipped: {reason}");
             }
-            let _ = writeln!(
-                said,
-                "paragpu: device {ordinal} is reached by {communicator}"
-            );
+            let _ = writeln!(said, "paragpu: device {ordinal} uses {communicator}");
         }
         let has_window = connection.window.is_some();
         let recovery = Recovery::new(config, ordinal, &welcome, has_window);

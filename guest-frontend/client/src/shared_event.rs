@@ -86,7 +86,7 @@ impl Session {
     pub fn open_event(&self, bytes: &[u8; HANDLE]) -> Result<Arc<Event>> {
         /// CUDA_ERROR_INVALID_CONTEXT.
         const INVALID_CONTEXT: Status = Status(201);
-        /// CUDA_ERROR_MAP_FAILED: what is no handle, as natively.
+        /// CUDA_ERROR_MAP_FAILED, the native error for invalid handles.
         const MAP_FAILED: Status = Status(205);
         let found = SharedName::from_bytes(bytes, Kind::Event).ok();
         let name = found.filter(|name| name.length >= SharedEvent::WORDS * SharedEvent::WORD);

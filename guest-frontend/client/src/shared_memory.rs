@@ -190,7 +190,7 @@ impl SharedMemory {
     /// Opens memory of another process: its address.
     ///
     /// # Errors
-    /// `INVALID_HANDLE` where nobody offers it any more, `OUT_OF_MEMORY`.
+    /// `INVALID_HANDLE` if it is no longer offered, `OUT_OF_MEMORY`.
     pub fn open(&self, name: &SharedName) -> Result<u64> {
         let mut opened = self.opened.lock();
         let mapping = match opened.get_mut(&name.token) {

@@ -52,7 +52,7 @@ pub struct Limits {
 
 /// Device attributes that the guest answers otherwise than the device itself
 /// would, because they describe what this library serves.
-const OURS: &[(u32, i32)] = &[
+const OVERRIDES: &[(u32, i32)] = &[
     // CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM: registered memory is copied.
     (91, 0),
     // MANAGED_MEMORY lies in the host. CONCURRENT_MANAGED_ACCESS: without a
@@ -131,7 +131,7 @@ impl Snapshot {
         let mut attributes: HashMap<u32, i32> = pairs(wire.attributes)
             .map(|(attribute, value)| (attribute, value.cast_signed()))
             .collect();
-        attributes.extend(OURS.iter().copied());
+        attributes.extend(OVERRIDES.iter().copied());
         let get = |attribute: u32, default: u32| {
             attributes
                 .get(&attribute)

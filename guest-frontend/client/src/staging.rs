@@ -29,12 +29,12 @@ pub struct Staging {
     window: Arc<Window>,
     slots: Vec<Mutex<()>>,
     next: AtomicUsize,
-    /// Held while the host is told of them.
+    /// Held while they are announced to the host.
     registering: Mutex<()>,
     registered: AtomicBool,
 }
 
-/// A slot that nobody else uses, and whose last copy is complete.
+/// A slot in exclusive use, whose last copy is complete.
 #[derive(Debug)]
 pub struct Slot<'a> {
     staging: &'a Staging,
@@ -74,7 +74,7 @@ impl Staging {
     pub(crate) fn take(&self, link: &Link) -> Result<Slot<'_>> {
         self.register(link)?;
         let start = self.next.fetch_add(1, Ordering::Relaxed) % self.slots.len();
-        // The next one, or the first that nobody holds.
+        // The next one, or the first free one.
         let (index, held) = (0..self.slots.len())
             .map(|step| (start + step) % self.slots.len())
             .find_map(|index| Some((index, self.slots.get(index)?.try_lock()?)))
@@ -89,7 +89,7 @@ impl Staging {
         Ok(slot)
     }
 
-    /// A slot that nobody holds and whose last copy is complete, if there is one.
+    /// A free slot whose last copy is complete, if there is one.
     pub(crate) fn try_take(&self) -> Option<Slot<'_>> {
         let start = self.next.fetch_add(1, Ordering::Relaxed) % self.slots.len();
         (0..self.slots.len())

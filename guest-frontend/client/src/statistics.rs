@@ -50,9 +50,9 @@ static COUNTERS: [Stripe; STRIPES] = [const {
 fn stripe() -> &'static Stripe {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
-        static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES;
+        static OWN: usize = NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES;
     }
-    let mine = MINE.try_with(|mine| *mine).unwrap_or(0);
+    let mine = OWN.try_with(|mine| *mine).unwrap_or(0);
     COUNTERS.get(mine).unwrap_or(&COUNTERS[0])
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn count_posted() {
     stripe().posted.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A call that waits for its reply begins; the wait ends with what is returned.
+/// Begins the wait for a call's reply; dropping the result ends it.
 pub(crate) fn count_synchronous(number: u16) -> Option<Waiting> {
     stripe().synchronous.fetch_add(1, Ordering::Relaxed);
     let began = CLOCKED.load(Ordering::Relaxed).then(Instant::now)?;
@@ -85,7 +85,7 @@ static WAITS: [Waits; CALLS.len()] = [const {
     }
 }; CALLS.len()];
 
-/// Somebody reads how long calls wait.
+/// Whether anything reads the wait times of calls.
 static CLOCKED: AtomicBool = AtomicBool::new(false);
 
 /// A call that waits.

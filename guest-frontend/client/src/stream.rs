@@ -30,7 +30,7 @@ use crate::sys::memory::HostSlice;
 use crate::user_object::{Launches, Retired};
 use crate::window::PinnedWindow;
 
-/// The streams of a session, and what is known of all their work.
+/// The streams of a session, and the known progress of their work.
 #[derive(Debug)]
 pub struct Streams {
     link: Arc<Link>,
@@ -40,33 +40,31 @@ pub struct Streams {
     session: u64,
     copies: CopyOrder,
     legacy: Arc<Stream>,
-    /// Position of the last kernel or host function in a stream that the
-    /// legacy default stream waits for.
+    /// Position of the last kernel or host function in a blocking stream, for which the
+    /// legacy default stream waits.
     running: AtomicU64,
-    /// Work of all streams.
+    /// Progress of all streams.
     progress: Arc<Progress>,
-    /// Position of the last work in a stream that does not wait for the
-    /// legacy default stream.
+    /// Position of the last work in a non-blocking stream.
     unordered: Progress,
-    /// Position of the last work of streams that were destroyed before it was
-    /// known to be complete.
+    /// Position of the last work of destroyed streams that was not known to be complete.
     orphans: Progress,
-    /// All that exist.
+    /// All existing streams.
     live: Mutex<Vec<Arc<Stream>>>,
-    /// Where all of them are recorded, and wait.
+    /// Records events of, and waits in, all streams together.
     junction: Junction,
-    /// Memory that the host shares, with a word for each thread that waits.
+    /// Memory shared with the host, with a word for each waiting thread.
     window: Arc<PinnedWindow>,
-    /// User objects of graphs that are gone.
+    /// User objects of destroyed graphs.
     retired: Retired,
 }
 
-/// Positions to note as finished when a wait that begins now has ended.
+/// The positions that are complete once a wait that begins now has ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Awaited {
-    /// Of the stream.
+    /// The stream's position.
     stream: u64,
-    /// Of the session, where the stream stands for all of them.
+    /// The session's position, if the stream is the legacy stream.
     session: u64,
 }
 
@@ -104,18 +102,17 @@ impl Streams {
         &self.legacy
     }
 
-    /// Work of all streams.
+    /// Progress of all streams.
     pub(crate) fn progress(&self) -> &Progress {
         &self.progress
     }
 
-    /// Posts work of a stream.
+    /// Posts work to a stream.
     pub(crate) fn post_work<'a, C: WireCall<'a>>(&self, stream: &Stream, call: &C) -> Result<u64> {
         self.post_work_lent(stream, call, None)
     }
 
-    /// The same, where the call's last bytes may be lent
-    /// ([`Link::post_and`]).
+    /// The same, but the call's last bytes may be lent ([`Link::post_and`]).
     pub(crate) fn post_work_lent<'a, C: WireCall<'a>>(
         &self,
         stream: &Stream,
@@ -123,8 +120,8 @@ impl Streams {
         lent: Option<HostSlice>,
     ) -> Result<u64> {
         self.before_work(stream)?;
-        // Noted before any later call can be sent: a thread that sees a later
-        // position as posted, or as over, must see this one as posted.
+        // Recorded before any later call can be sent: a thread that sees a later position as
+        // posted or complete must also see this one as posted.
         self.link.post_and(call, lent, |position| {
             stream.progress().post(position);
             if runs_code(C::INFO.number) {
@@ -140,7 +137,7 @@ impl Streams {
         })
     }
 
-    /// Before work goes to a stream.
+    /// Must be called before work is posted to a stream.
     pub(crate) fn before_work(&self, stream: &Stream) -> Result<()> {
         if stream.is_legacy() {
             self.permit_legacy()?;
@@ -157,8 +154,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Without crossing: if every stream is known to be idle, so is the
-    /// session.
+    /// Marks the session idle if every stream is known to be idle, without a call.
     pub(crate) fn settle(&self) {
         let posted = self.progress.posted();
         if posted <= self.progress.complete() {
@@ -175,7 +171,7 @@ impl Streams {
         }
     }
 
-    /// The one stream in which all work is that is not known to be complete.
+    /// The only stream with work that is not known to be complete, if there is only one.
     fn only_busy(&self) -> Option<StreamHandle> {
         let complete = self.progress.complete();
         if self.orphans.posted() > complete {
@@ -189,7 +185,7 @@ impl Streams {
         busy.next().is_none().then_some(stream.handle())
     }
 
-    /// Waits until the stream's work is complete: by a word, or else by a call.
+    /// Waits until the stream's work is complete, by polling a shared word or by a call.
     fn await_work(&self, stream: StreamHandle, ask: impl FnOnce() -> Result<()>) -> Result<()> {
         match self.window.words() {
             Some(words) if self.link.await_signal(words, stream)? => Ok(()),
@@ -197,7 +193,7 @@ impl Streams {
         }
     }
 
-    /// References to user objects go when these launches are complete.
+    /// Drops references to user objects once these launches are complete.
     pub(crate) fn retire(&self, held: Vec<References>, launches: Launches) {
         self.retired.add(held, launches);
         self.sweep();
@@ -211,7 +207,7 @@ impl Streams {
     /// cuCtxSynchronize.
     ///
     /// # Errors
-    /// Of work that failed.
+    /// The error of failed work.
     pub fn synchronize_all(&self) -> Result<()> {
         let posted = self.progress.posted();
         if posted > self.progress.complete() {
@@ -228,8 +224,7 @@ impl Streams {
         self.shadows.pull()
     }
 
-    /// cuStreamCreateWithPriority. The caller keeps `priority` in the device's
-    /// range.
+    /// cuStreamCreateWithPriority. `priority` must be in the device's range.
     ///
     /// # Errors
     /// `INVALID_VALUE` for unknown flags.
@@ -246,7 +241,7 @@ impl Streams {
         self.add(Stream::new(handle, None, flags, priority))
     }
 
-    /// cuGreenCtxStreamCreate. The caller keeps `priority` in the device's range.
+    /// cuGreenCtxStreamCreate. `priority` must be in the device's range.
     ///
     /// # Errors
     /// As [`Link::check`].
@@ -260,7 +255,7 @@ impl Streams {
         self.add(Stream::new(handle, Some(green), NON_BLOCKING, priority))
     }
 
-    /// A new stream, which waits for what all streams wait for.
+    /// Adds a new stream, which waits for the events that all streams wait for.
     fn add(&self, stream: Stream) -> Result<Arc<Stream>> {
         let stream = Arc::new(stream);
         self.live.lock().push(Arc::clone(&stream));
@@ -268,7 +263,7 @@ impl Streams {
         Ok(stream)
     }
 
-    /// A new stream waits for what the others of its context wait for.
+    /// Makes a new stream wait for the events that the others of its context wait for.
     pub(crate) fn join(&self, junction: &Junction, stream: &Stream) -> Result<()> {
         match junction.barrier().as_ref() {
             Some(barrier) => self.wait_event(stream, barrier),
@@ -290,7 +285,7 @@ impl Streams {
         &self.junction
     }
 
-    /// What the streams are reached by, and where handles come from.
+    /// The link and the allocator of handles.
     pub(crate) fn maker(&self) -> (&Link, &Handles) {
         (&self.link, &self.handles)
     }
@@ -338,12 +333,12 @@ impl Streams {
             .map(drop)
     }
 
-    /// cuStreamDestroy: work already in it still runs.
+    /// cuStreamDestroy. Its work still runs.
     ///
     /// # Errors
     /// As [`Link::check`].
     pub fn destroy(&self, stream: &Stream) -> Result<()> {
-        // Nobody could wait for its copies later.
+        // Nothing could wait for its copies later.
         if let Some(position) = self.copies.forget(stream.handle())
             && position > self.progress.complete()
         {
@@ -353,7 +348,7 @@ impl Streams {
         self.live
             .lock()
             .retain(|other| !Arc::ptr_eq(other.progress(), progress));
-        // What is not known to be complete now, only a wait for everything tells.
+        // Once the stream is gone, only a wait for the whole session can complete its work.
         if !self.is_known_idle(stream) {
             self.orphans.join(progress.posted());
         }
@@ -368,7 +363,7 @@ impl Streams {
     pub(crate) fn is_known_idle(&self, stream: &Stream) -> bool {
         let complete = self.progress.complete();
         if stream.is_legacy() {
-            // It waits for the others, so its last work may be theirs.
+            // It waits for the other streams, so its last work may be in one of them.
             return self.progress.posted() <= complete;
         }
         stream.progress().posted() <= stream.progress().complete().max(complete)
@@ -377,7 +372,7 @@ impl Streams {
     /// cuStreamSynchronize.
     ///
     /// # Errors
-    /// Of work that failed.
+    /// The error of failed work.
     pub fn synchronize(&self, stream: &Stream) -> Result<()> {
         let handle = stream.handle();
         self.wait(stream, || {
@@ -390,7 +385,7 @@ impl Streams {
     /// cuStreamQuery.
     ///
     /// # Errors
-    /// `NOT_READY`; of work that failed.
+    /// `NOT_READY`; the error of failed work.
     pub fn query(&self, stream: &Stream) -> Result<()> {
         self.wait(stream, || {
             self.link.call(&StreamQuery {
@@ -399,8 +394,7 @@ impl Streams {
         })
     }
 
-    /// Finds out with `ask` that the stream's work is complete, unless that is
-    /// known.
+    /// Uses `ask` to wait for the stream's work, unless it is known to be complete.
     fn wait(&self, stream: &Stream, ask: impl FnOnce() -> Result<()>) -> Result<()> {
         if stream.is_capturing() {
             return stream.cannot_capture();
@@ -415,7 +409,7 @@ impl Streams {
         self.finish_after(stream, ask)
     }
 
-    /// Calls `wait`, which waits for a stream, and notes what is over then.
+    /// Calls `wait`, which waits for a stream, and records the work that is then complete.
     pub(crate) fn finish_after(
         &self,
         stream: &Stream,
@@ -429,11 +423,11 @@ impl Streams {
         self.shadows.pull()
     }
 
-    /// What a wait for `stream` that begins now waits for: the stream's work,
-    /// and the whole session's where the legacy stream stands for it.
+    /// The positions that a wait for `stream` covers if it begins now: the stream's, and the
+    /// session's if the legacy stream covers all streams.
     fn awaited(&self, stream: &Stream) -> Awaited {
         let (own, all) = (stream.progress().posted(), self.progress.posted());
-        // Asked after, so that work up to there is in `unordered` if it must.
+        // Read afterwards, so that non-blocking work up to there is in `unordered`.
         let stands_for_all =
             stream.is_legacy() && self.unordered.posted() <= self.progress.complete();
         Awaited {
@@ -460,7 +454,7 @@ impl Streams {
         self.post_work(stream, &call).map(drop)
     }
 
-    /// Before the bytes of a synchronous copy from pageable memory are taken
+    /// Must be called before the bytes of a synchronous copy from pageable memory are read
     /// ([`CopyOrder`]).
     pub(crate) fn before_taking(&self, stream: &Stream) -> Result<()> {
         let running = if stream.is_legacy() {
@@ -475,7 +469,7 @@ impl Streams {
         Ok(())
     }
 
-    /// After the bytes of a synchronous copy were taken.
+    /// Must be called after the bytes of a synchronous copy were read.
     pub(crate) fn after_taking(&self, stream: &Stream) {
         self.copies.note(stream, self.progress.complete());
     }
@@ -484,9 +478,8 @@ impl Streams {
     /// added to a new graph, or to `into` after `after`.
     ///
     /// # Errors
-    /// `STREAM_CAPTURE_UNSUPPORTED` for the legacy default stream,
-    /// `ILLEGAL_STATE` where it captures already, `INVALID_VALUE` for nodes
-    /// that the graph has not.
+    /// `STREAM_CAPTURE_UNSUPPORTED` for the legacy default stream, `ILLEGAL_STATE` if it is
+    /// capturing, `INVALID_VALUE` for nodes of another graph.
     pub fn begin_capture(
         &self,
         stream: &Stream,
@@ -498,7 +491,7 @@ impl Streams {
         stream.begin_capture(self.session, mode, into, after)
     }
 
-    /// Before work is given to, or waited for in, the legacy default stream.
+    /// Must be called before work is posted to, or waited for in, the legacy default stream.
     ///
     /// # Errors
     /// `STREAM_CAPTURE_IMPLICIT`.
@@ -506,8 +499,8 @@ impl Streams {
         capture::permit_legacy(self.session)
     }
 
-    /// Before it is asked what the legacy default stream captures; captures
-    /// stay of use.
+    /// Must be called before the capture status of the legacy default stream is queried.
+    /// Does not invalidate captures.
     ///
     /// # Errors
     /// `STREAM_CAPTURE_IMPLICIT` while a blocking stream captures.
@@ -515,7 +508,7 @@ impl Streams {
         capture::permit_question(self.session)
     }
 
-    /// Before all work of the session is waited for.
+    /// Must be called before all work of the session is waited for.
     ///
     /// # Errors
     /// `STREAM_CAPTURE_UNSUPPORTED` while a stream captures.
@@ -524,8 +517,7 @@ impl Streams {
     }
 }
 
-/// The call after which later work of a stream waits for an event: of a stream
-/// and, as `LEGACY`, of a graph's node.
+/// The call that makes a stream wait for an event. Graph nodes use it with `LEGACY`.
 pub(crate) fn wait_for_event(stream: StreamHandle, event: EventHandle) -> StreamWaitEvent {
     StreamWaitEvent { stream, event }
 }
@@ -536,8 +528,8 @@ fn is_busy(stream: &Progress, complete: u64) -> bool {
     stream.posted() > stream.complete().max(complete)
 }
 
-/// Does this call run code that can be seen at work: a kernel, a graph, a host
-/// function?
+/// Whether this call runs code whose progress a program can observe: a kernel, a graph or
+/// a host function.
 const fn runs_code(number: u16) -> bool {
     number == <Launch as WireCall>::INFO.number
         || number == <HostFuncLaunch as WireCall>::INFO.number

@@ -46,12 +46,12 @@ pub struct Surface {
 pub struct Textures {
     link: Arc<Link>,
     handles: Arc<Handles>,
-    /// Tensor maps by what they are made of: libraries make the same again.
+    /// Tensor maps by their parameters, because libraries encode the same ones repeatedly.
     maps: Mutex<HashMap<Vec<u8>, [u8; 128]>>,
 }
 
 /// Most tensor maps that are remembered.
-const MOST_MAPS: usize = 4096;
+const MAX_MAPS: usize = 4096;
 
 impl Textures {
     pub(crate) fn new(link: Arc<Link>, handles: Arc<Handles>) -> Self {
@@ -74,7 +74,7 @@ impl Textures {
         }
         let packed = self.link.call(&TensorMapEncode { map })?;
         let mut maps = self.maps.lock();
-        if maps.len() >= MOST_MAPS {
+        if maps.len() >= MAX_MAPS {
             maps.clear();
         }
         maps.insert(key, packed);

@@ -25,7 +25,7 @@ use crate::shared_memory::{Kind, SharedMemory, SharedName};
 use crate::virtual_space::{Access, Change, VirtualSpace};
 
 pub use crate::host_view::is_seen;
-pub use crate::virtual_space::{Place, Properties, Side};
+pub use crate::virtual_space::{MemoryLocation, Properties, Side};
 
 /// Sizes and addresses must be multiples of this many bytes.
 pub const GRANULARITY: u64 = CHUNK;
@@ -330,7 +330,7 @@ impl VirtualMemory {
     ///
     /// # Errors
     /// `INVALID_VALUE` if part of the range is not mapped.
-    pub fn places(&self, address: u64, size: u64) -> Result<Vec<Place>> {
+    pub fn places(&self, address: u64, size: u64) -> Result<Vec<MemoryLocation>> {
         self.space.lock().places(address, size)
     }
 

@@ -13,7 +13,7 @@ use crate::error::Result;
 
 /// The location of an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum MemoryLocation {
     /// On the session's device.
     Device,
     /// In the host.
@@ -35,7 +35,7 @@ pub enum Side {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Properties {
     /// CUmemAllocationProp::location.
-    pub place: Place,
+    pub place: MemoryLocation,
     /// A mask of CUmemAllocationHandleType.
     pub handle_types: i32,
     /// CUmemAllocationProp::allocFlags::usage.
@@ -209,7 +209,8 @@ impl VirtualSpace {
         let allocation = self.held(handle)?;
         // Memory in the host has one mapping at a time: the views of two would not see each
         // other's writes.
-        let is_second = allocation.properties.place != Place::Device && allocation.maps > 0;
+        let is_second =
+            allocation.properties.place != MemoryLocation::Device && allocation.maps > 0;
         if size > allocation.size || is_second {
             // NVIDIA's driver returns this, not INVALID_VALUE, for a size larger than the
             // allocation.
@@ -228,11 +229,11 @@ impl VirtualSpace {
     /// Whether this is memory in the host and mapped somewhere.
     pub(crate) fn is_mapped_in_host(&mut self, handle: u64) -> Result<bool> {
         let allocation = self.held(handle)?;
-        Ok(allocation.properties.place != Place::Device && allocation.maps > 0)
+        Ok(allocation.properties.place != MemoryLocation::Device && allocation.maps > 0)
     }
 
     /// The location of the memory of each mapping in a range.
-    pub(crate) fn places(&self, address: u64, size: u64) -> Result<Vec<Place>> {
+    pub(crate) fn places(&self, address: u64, size: u64) -> Result<Vec<MemoryLocation>> {
         let maps = self.whole(address, size)?;
         let allocations = maps.iter().filter_map(|at| {
             let map = self.maps.get(at)?;
@@ -389,7 +390,7 @@ mod tests {
 
     const BASE: u64 = 1 << 40;
     const PLAIN: Properties = Properties {
-        place: Place::Device,
+        place: MemoryLocation::Device,
         handle_types: 0,
         usage: 0,
     };

@@ -1,5 +1,5 @@
-//! The window: memory that both sides see at one address. Pinned memory comes from it as
-//! long as the session stays on hosts that share it.
+//! The window: memory that both sides map at one address. Pinned memory comes from it
+//! while the session is on hosts that share it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,23 +11,23 @@ use parking_lot::RwLock;
 
 use crate::shadow::region::Region;
 use crate::sys::memory::HostSlice;
-use crate::sys::moved_pages::{MovedPages, Second};
+use crate::sys::moved_pages::{MovedPages, SecondMapping};
 
-/// The window of a session, as far as it has one.
+/// The window of a session, if it has one.
 #[derive(Debug)]
 pub(crate) struct PinnedWindow {
     /// First address, the same on both sides; 0 if there is none.
     base: u64,
-    /// Mapped as long as the session lives.
+    /// The mapping, which lives as long as the session.
     memory: Option<Arc<Window>>,
-    /// The session has left it: the host sees other memory at the addresses.
-    /// Never taken back.
+    /// Whether the session has left it: the host has other memory at the addresses. Never
+    /// reset.
     left: AtomicBool,
-    /// Kernels may know addresses in it.
+    /// Whether kernels may know addresses in it.
     named: AtomicBool,
-    /// Registered memory of the program that is a part of it, by address.
+    /// Registered memory of the program that maps parts of it, by address.
     moved: RwLock<BTreeMap<u64, MovedPages>>,
-    /// How much of that there is; looked at before every lock.
+    /// Number of entries in `moved`; checked before the lock is taken.
     count: AtomicUsize,
 }
 
@@ -49,12 +49,12 @@ impl PinnedWindow {
         }
     }
 
-    /// First address; 0 where programs have no memory in it.
+    /// First address; 0 if programs have no memory in it.
     pub(crate) fn base(&self) -> u64 {
         self.base
     }
 
-    /// Bytes; 0 where programs have no memory in it.
+    /// Size in bytes; 0 if programs have no memory in it.
     pub(crate) fn len(&self) -> u64 {
         let memory = self.memory.as_ref().filter(|_| self.base != 0);
         memory.map_or(0, |window| window.len())
@@ -65,7 +65,7 @@ impl PinnedWindow {
         self.base != 0 && address.wrapping_sub(self.base) < DEVICE_STRIDE
     }
 
-    /// The memory whose first words tell what is over, where the host sees it.
+    /// The memory whose first words report completion, if the host shares it.
     pub(crate) fn words(&self) -> Option<&Window> {
         self.memory.as_deref().filter(|_| !self.is_left())
     }
@@ -75,16 +75,16 @@ impl PinnedWindow {
         self.left.load(Ordering::Acquire)
     }
 
-    /// The session leaves it. All its pinned memory can be found as shadows by
-    /// now: a thread that sees this looks for them.
+    /// Marks the window as left. All its pinned memory can now be found as shadows, where
+    /// threads that see this look for it.
     pub(crate) fn leave(&self) {
         self.left.store(true, Ordering::Release);
     }
 
-    /// Keeps its bytes although the memory behind them may go away.
+    /// Preserves its contents, because the memory behind it may be removed.
     ///
     /// # Errors
-    /// Where it is gone already.
+    /// If it is already gone.
     pub(crate) fn keep(&self) -> Result<(), Error> {
         self.memory.as_ref().map_or(Ok(()), |window| window.keep())
     }
@@ -94,7 +94,7 @@ impl PinnedWindow {
         self.memory.as_ref().is_none_or(|window| window.is_there())
     }
 
-    /// Kernels know addresses in it.
+    /// Records that kernels know addresses in it.
     pub(crate) fn name(&self) {
         self.named.store(true, Ordering::Relaxed);
     }
@@ -104,7 +104,7 @@ impl PinnedWindow {
         self.named.load(Ordering::Relaxed)
     }
 
-    /// A kernel is given these parameters.
+    /// Records that a kernel received these parameters.
     pub(crate) fn note_named(&self, parameters: &[u8]) {
         if self.base == 0 || self.is_named() {
             return;
@@ -115,20 +115,20 @@ impl PinnedWindow {
         }
     }
 
-    /// Maps a part of it a second time; `None` if that memory cannot be.
-    pub(crate) fn second(&self, offset: u64, length: u64) -> Option<Second> {
-        Second::new(self.memory.as_ref()?, offset, length)
+    /// Maps a part of it a second time; `None` if that is impossible.
+    pub(crate) fn second(&self, offset: u64, length: u64) -> Option<SecondMapping> {
+        SecondMapping::new(self.memory.as_ref()?, offset, length)
     }
 
-    /// Memory of the program is a part of it.
+    /// Adds memory of the program that maps a part of it.
     pub(crate) fn add_moved(&self, pages: MovedPages) {
         let mut moved = self.moved.write();
         moved.insert(pages.address(), pages);
         self.count.store(moved.len(), Ordering::Release);
     }
 
-    /// The program's memory at `address` is private again; false if it stays
-    /// a part of the window.
+    /// Makes the program's memory at `address` private again. Returns false if it stays a part
+    /// of the window.
     pub(crate) fn give_back(&self, address: u64) -> bool {
         let mut moved = self.moved.write();
         let Some(pages) = moved.remove(&address) else {
@@ -139,7 +139,7 @@ impl PinnedWindow {
         pages.give_back()
     }
 
-    /// The address in the window of memory of the program that is a part of it.
+    /// The address in the window of program memory that maps a part of it.
     pub(crate) fn place_of(&self, address: u64, size: u64) -> Option<u64> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;

@@ -12,7 +12,7 @@ use paragpu_client::launch::Shape;
 use paragpu_client::objects::function::Function;
 use paragpu_client::stream::Stream;
 use paragpu_client::sys::memory::HostSlice;
-use paragpu_client::virtual_memory::{GRANULARITY, Place, Properties, Side};
+use paragpu_client::virtual_memory::{GRANULARITY, MemoryLocation, Properties, Side};
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
@@ -206,7 +206,7 @@ fn what_pools_keep_is_bounded_and_given_up_where_memory_is_short() {
 }
 
 const IN_HOST: Properties = Properties {
-    place: Place::Host,
+    place: MemoryLocation::Host,
     handle_types: 0,
     usage: 0,
 };

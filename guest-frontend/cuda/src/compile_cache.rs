@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::SystemTime;
 
 /// Default limit of all entries in bytes.
-const MOST_BYTES: u64 = 1 << 30;
+const MAX_BYTES: u64 = 1 << 30;
 /// Bytes of a hash.
 const HASH: usize = 32;
 
@@ -51,7 +51,7 @@ impl CompileCache {
             Some(path) => PathBuf::from(path),
             None => Path::new(&std::env::var_os("HOME")?).join(".nv/ComputeCache"),
         };
-        let most_bytes = number("CUDA_CACHE_MAXSIZE").unwrap_or(MOST_BYTES);
+        let most_bytes = number("CUDA_CACHE_MAXSIZE").unwrap_or(MAX_BYTES);
         Some(Self::at(beside.join("paragpu"), most_bytes))
     }
 

@@ -38,7 +38,7 @@ impl Crossing {
 }
 
 /// A kind of parameter: its C type and its type on the wire.
-pub trait Crosses {
+pub trait WireParameter {
     /// The C type.
     type C;
     /// The type on the wire.
@@ -70,7 +70,7 @@ pub mod kind {
     pub use std::primitive::usize;
 }
 
-impl Crosses for kind::TimedEvent {
+impl WireParameter for kind::TimedEvent {
     type C = CUevent;
     type Wire = EventHandle;
 
@@ -82,7 +82,7 @@ impl Crosses for kind::TimedEvent {
     }
 }
 
-impl Crosses for kind::CUfunction {
+impl WireParameter for kind::CUfunction {
     type C = CUfunction;
     type Wire = FunctionHandle;
 
@@ -93,7 +93,7 @@ impl Crosses for kind::CUfunction {
     }
 }
 
-impl Crosses for kind::CUmodule {
+impl WireParameter for kind::CUmodule {
     type C = CUmodule;
     type Wire = ModuleHandle;
 
@@ -105,7 +105,7 @@ impl Crosses for kind::CUmodule {
     }
 }
 
-impl Crosses for kind::Limit {
+impl WireParameter for kind::Limit {
     type C = c_int;
     type Wire = u32;
 
@@ -114,7 +114,7 @@ impl Crosses for kind::Limit {
     }
 }
 
-impl Crosses for kind::Enumeration {
+impl WireParameter for kind::Enumeration {
     type C = c_int;
     type Wire = u32;
 
@@ -125,7 +125,7 @@ impl Crosses for kind::Enumeration {
 
 macro_rules! numbers {
     ($( $kind:ty => $wire:ty ),* $(,)?) => {$(
-        impl Crosses for $kind {
+        impl WireParameter for $kind {
             type C = $kind;
             type Wire = $wire;
 

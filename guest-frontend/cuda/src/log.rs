@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 /// Maximum number of bytes kept (cuLogsDumpToMemory).
-const MOST: usize = 25_600;
+const MAX_BYTES: usize = 25_600;
 /// Replaces dropped messages.
 const CUT: &str = "earlier messages were left out\n";
 
@@ -34,7 +34,7 @@ impl Messages {
         self.bytes += line.len();
         self.pushed += 1;
         self.lines.push_back(line);
-        while self.bytes > MOST
+        while self.bytes > MAX_BYTES
             && let Some(oldest) = self.lines.pop_front()
         {
             self.bytes -= oldest.len();
@@ -161,10 +161,10 @@ mod tests {
             messages.since(Some(messages.next()), 100).as_deref(),
             Some("")
         );
-        for _ in 0..MOST {
+        for _ in 0..MAX_BYTES {
             messages.push("again");
         }
-        assert!(messages.bytes <= MOST);
+        assert!(messages.bytes <= MAX_BYTES);
         let all = messages.since(Some(second), usize::MAX).unwrap();
         assert!(all.starts_with(CUT), "says that some are gone");
         assert_eq!(all.len(), messages.bytes + CUT.len());

@@ -120,7 +120,7 @@ pub fn named(stream: CUstream) -> Result<Named> {
     }
     if stream == CU_STREAM_PER_THREAD {
         let current = current::current()?;
-        // As CUDA's manual says for cuStreamGetCtx_v2.
+        // As documented by CUDA for `cuStreamGetCtx_v2`.
         if current.green.is_some() {
             return Err(Status::INVALID_HANDLE);
         }

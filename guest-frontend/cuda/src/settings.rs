@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 pub struct Settings {
     /// `CUDA_LAUNCH_BLOCKING=1`: a launch returns when the kernel is complete.
     pub launch_blocking: bool,
-    /// `CUDA_MODULE_LOADING=EAGER`: the runtime loads what is registered as soon as it has a context.
+    /// `CUDA_MODULE_LOADING=EAGER`: the runtime loads registered code as soon as it has a context.
     pub eager_loading: bool,
 }
 

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use rustix::net::RecvFlags;
 
 /// Maximum number of such descriptors.
-const MOST: usize = 4096;
+const MAX_HANDLES: usize = 4096;
 
 /// Names an open file of this system.
 type FileName = (u64, u64);
@@ -84,7 +84,7 @@ impl<T: Copy> SharedHandles<T> {
         let name = name(&File::from(given.try_clone()?))?;
         let mut shared = self.0.lock();
         let shared = shared.get_or_insert_default();
-        if shared.len() >= MOST {
+        if shared.len() >= MAX_HANDLES {
             return Err(std::io::ErrorKind::OutOfMemory.into());
         }
         shared.insert(name, Shared { what, end });

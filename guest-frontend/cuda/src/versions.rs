@@ -17,13 +17,13 @@ pub struct Symbol {
     pub address: unsafe extern "C" fn(),
 }
 
-/// The symbol that `name` means to a program built for `version`; with `own`
-/// the one of per-thread default streams, where there is one.
+/// The symbol of `name` for a program built for `version`; with `own`, the one for
+/// per-thread default streams if it exists.
 ///
 /// # Errors
-/// `None` if there is no such name, or its symbol is not served: a program that
-/// asks first must not rely on it. A program that looks the symbol up itself finds it. `Some` of the version it came with
-/// where that is a later one.
+/// `None` if there is no such name or its symbol is not served, so that a program that asks
+/// first does not rely on it. (A program that looks the symbol up itself finds it.) `Some`
+/// with the version that introduced it, if that is later.
 pub fn resolve<'a>(
     symbols: &'a [Symbol],
     name: &str,

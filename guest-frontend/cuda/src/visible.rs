@@ -14,7 +14,7 @@ pub enum Order {
 }
 
 impl Order {
-    /// What `CUDA_DEVICE_ORDER` says. Other values mean nothing, as natively.
+    /// The value of `CUDA_DEVICE_ORDER`. Unknown values are ignored, as natively.
     #[must_use]
     pub fn of(value: Option<&str>) -> Self {
         match value {
@@ -30,7 +30,7 @@ impl Order {
 pub struct Candidate {
     /// The guest's ordinal of it.
     pub ordinal: u32,
-    /// Its UUID; zeros where no entry names one.
+    /// Its UUID; zeros if no entry names one.
     pub uuid: [u8; 16],
     /// Its place on the host's bus.
     pub bus: String,
@@ -106,7 +106,7 @@ pub fn select(mut candidates: Vec<Candidate>, order: Order, entries: Option<&[En
             Entry::Uuid(digits) => by_uuid(&candidates, digits),
             Entry::Mig(_) | Entry::Invalid => None,
         };
-        // What names no device, or one a second time, ends the list.
+        // An invalid or repeated entry ends the list.
         match found {
             Some(found) if !seen.contains(&found.ordinal) => seen.push(found.ordinal),
             _ => break,

@@ -156,8 +156,8 @@ pub fn format(desc: &cudaChannelFormatDesc) -> Result<Format> {
         .ok_or(invalid)
 }
 
-/// The descriptor of a driver's format; kind "none" for a format that the
-/// runtime has no descriptor for.
+/// The descriptor of a driver's format; of kind "none" if the runtime has no
+/// descriptor for it.
 pub fn descriptor(format: i32, channels: u32) -> cudaChannelFormatDesc {
     let (kind, bits, channels) = if let Some(entry) = NORMALIZED.iter().find(|e| e.1 == format) {
         (entry.0, entry.3, entry.2)

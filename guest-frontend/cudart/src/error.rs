@@ -8,7 +8,7 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Error(cudaError_t);
 
-/// Outcome of a runtime function.
+/// The result of a runtime function.
 pub type Result<T = ()> = std::result::Result<T, Error>;
 
 impl Error {
@@ -26,9 +26,8 @@ impl Error {
         self.0
     }
 
-    /// The outcome that a driver function reports. Both interfaces share one
-    /// numbering; a code that only the driver knows becomes
-    /// `cudaErrorUnknown`.
+    /// Converts a driver function's result. Both interfaces share one numbering; codes
+    /// that only the driver has become `cudaErrorUnknown`.
     pub fn check(result: CUresult) -> Result {
         match result {
             abi::CUDA_SUCCESS => Ok(()),
@@ -37,14 +36,14 @@ impl Error {
         }
     }
 
-    /// This error, except that `from` becomes `to`.
+    /// Maps the error `from` to `to`, and leaves others unchanged.
     #[must_use]
     pub fn replace(self, from: cudaError_t, to: cudaError_t) -> Self {
         if self.0 == from { Self::new(to) } else { self }
     }
 
-    /// Whether the error ends the use of the context: every later call there
-    /// reports it again, until the device is reset or the process ends.
+    /// Whether the error is sticky: every later call in the context reports it again,
+    /// until the device is reset or the process ends.
     pub fn is_sticky(self) -> bool {
         matches!(
             self.0,
@@ -95,7 +94,7 @@ mod tests {
                 .code(),
             abi::cudaErrorMemoryAllocation
         );
-        // The driver alone knows 202, and nobody 12345.
+        // Only the driver has 202; nothing has 12345.
         for code in [abi::CUDA_ERROR_CONTEXT_ALREADY_CURRENT, 12345] {
             assert_eq!(
                 Error::check(code).unwrap_err().code(),

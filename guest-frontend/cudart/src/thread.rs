@@ -1,8 +1,8 @@
 //! State of the calling thread: current device, last error, and the launch
 //! configurations that `<<<>>>` pushed.
 //!
-//! The cells have no destructor, so a thread may call the runtime until its
-//! very end, and reading them takes neither a lock nor an allocation.
+//! The cells have no destructor, so a thread may call the runtime even from its
+//! destructors, and access needs neither a lock nor an allocation.
 
 use paragpu_abi::{CUcontext, CUstream, cudaError_t, cudaErrorNotReady, cudaSuccess, dim3};
 use std::cell::Cell;
@@ -10,14 +10,14 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Launch configurations that may be pushed before the first is popped. More
-/// than one is needed only where a kernel's argument itself launches.
+/// Maximum number of pushed launch configurations. More than one is needed only if the
+/// evaluation of a kernel's argument launches another kernel.
 const DEPTH: usize = 16;
 
-/// Last errors that a thread keeps, one a carrier; see [`Thread::fail`].
+/// Number of last errors that a thread keeps, one per carrier; see [`Thread::fail`].
 const CARRIERS: usize = 64;
 
-/// What `<<<grid, block, shared, stream>>>` gives.
+/// The arguments of `<<<grid, block, shared, stream>>>`.
 #[derive(Clone, Copy)]
 pub struct CallConfiguration {
     /// Blocks of the grid.
@@ -44,7 +44,7 @@ pub struct Binding {
     pub context: CUcontext,
     /// The device's ordinal.
     pub device: c_int,
-    /// How often the device had been reset.
+    /// The device's reset count at that time.
     pub resets: u32,
 }
 
@@ -62,9 +62,9 @@ const NO_ERROR: LastError = LastError {
 
 /// One thread's state.
 pub struct Thread {
-    /// Ordinal of the current device; none until the thread sets one.
+    /// Ordinal of the current device; `None` until the thread sets one.
     device: Cell<Option<c_int>>,
-    /// The context that the runtime made current.
+    /// The context that the runtime has made current.
     pub binding: Cell<Binding>,
     last_errors: [Cell<LastError>; CARRIERS],
     depth: Cell<usize>,
@@ -88,10 +88,10 @@ pub fn with<R>(action: impl FnOnce(&Thread) -> R) -> R {
     THREAD.with(action)
 }
 
-/// The device of threads that set none (cudaSetValidDevices).
+/// The default device of threads (cudaSetValidDevices).
 static FIRST: AtomicI32 = AtomicI32::new(0);
 
-/// Threads that set no device have this one.
+/// Sets the default device of threads.
 pub fn set_first(device: c_int) {
     FIRST.store(device, Ordering::Relaxed);
 }
@@ -103,13 +103,13 @@ impl Thread {
         set.unwrap_or_else(|| FIRST.load(Ordering::Relaxed))
     }
 
-    /// The current device is another one.
+    /// Sets the current device.
     pub fn set_device(&self, device: c_int) {
         self.device.set(Some(device));
     }
 
-    /// Remembers an error for the carrier's `cudaGetLastError`. That work is not
-    /// over yet is an answer and no error: NVIDIA's runtime does not remember it.
+    /// Stores an error for the carrier's `cudaGetLastError`. `cudaErrorNotReady` is a
+    /// result and not an error: like NVIDIA's runtime, this does not store it.
     ///
     /// Carriers that share a slot overwrite each other's errors, but none reads
     /// another's. Callers without a carrier (zero) have their own.
@@ -119,7 +119,7 @@ impl Thread {
         }
     }
 
-    /// The carrier's last error, which stays.
+    /// The carrier's last error.
     pub fn peek(&self, carrier: u32) -> cudaError_t {
         let last = self.last_error(carrier).get();
         if last.carrier == carrier {
@@ -129,7 +129,7 @@ impl Thread {
         }
     }
 
-    /// The carrier's last error, which is forgotten.
+    /// Takes the carrier's last error.
     pub fn take(&self, carrier: u32) -> cudaError_t {
         let code = self.peek(carrier);
         if code != cudaSuccess {
@@ -189,7 +189,7 @@ mod tests {
             thread.fail(0, 1);
             thread.fail(2, 7);
             assert_eq!((thread.peek(0), thread.peek(2), thread.peek(3)), (1, 7, 0));
-            // The same place as 2.
+            // The same slot as 2.
             assert_eq!(thread.take(2 + place), cudaSuccess);
             assert_eq!(thread.peek(2), 7);
             thread.fail(2 + place, 9);

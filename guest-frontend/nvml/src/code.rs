@@ -1,15 +1,15 @@
-//! NVML's result codes. Texts that NVIDIA's library is known to return are the same here:
-//! programs print them, and people search for them.
+//! NVML's result codes. Messages that NVIDIA's library is known to return are identical
+//! here: programs print them, and people search for them.
 
 use std::ffi::CStr;
 
 use paragpu_client::Error;
 
-/// What a function ends with: an nvmlReturn_t other than success.
+/// An nvmlReturn_t other than success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Code(pub u32);
 
-/// What a function ends with.
+/// The result of a function.
 pub(crate) type Result<T = (), E = Code> = std::result::Result<T, E>;
 
 macro_rules! codes {
@@ -18,7 +18,7 @@ macro_rules! codes {
         impl Code {
             $( pub const $name: Self = Self($number); )*
 
-            /// In words.
+            /// The code's message.
             #[must_use]
             pub fn text(self) -> &'static CStr {
                 match self.0 {

@@ -1,5 +1,4 @@
-//! The connections to the VM's devices: opened when asked for, closed when
-//! nobody asks.
+//! The connections to the VM's devices: opened on demand, closed when idle.
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -17,7 +16,7 @@ use paragpu_protocol::status::Status;
 
 use crate::code::{Code, Result};
 
-/// How long a connection is kept that nobody uses.
+/// How long an idle connection is kept.
 const IDLE: Duration = Duration::from_secs(5);
 
 /// The devices of one process; a forked child has its own.
@@ -31,11 +30,11 @@ pub(crate) struct Devices {
 struct Inner {
     config: Option<Arc<Guest>>,
     monitors: BTreeMap<u32, Arc<Monitor>>,
-    /// What is constant stays when connections are closed.
+    /// Constant facts outlive connections.
     snapshots: BTreeMap<u32, Arc<Snapshot>>,
     count: Option<u32>,
     used: Option<Instant>,
-    /// A thread closes what is idle.
+    /// Whether a thread that closes idle connections is running.
     watched: bool,
 }
 
@@ -44,7 +43,7 @@ impl Devices {
         self.inner.lock()
     }
 
-    /// Makes sure that a host is where the configuration says.
+    /// Checks that the configured host answers.
     pub(crate) fn probe(&self) -> Result {
         let mut inner = self.lock();
         if !inner.monitors.is_empty() {
@@ -57,7 +56,7 @@ impl Devices {
         }
     }
 
-    /// How many devices the VM has.
+    /// The number of devices of the VM.
     pub(crate) fn count(&'static self) -> Result<u32> {
         if let Some(count) = self.lock().count {
             return Ok(count);
@@ -67,7 +66,7 @@ impl Devices {
         Ok(count)
     }
 
-    /// All that is constant about a device.
+    /// The constant facts about a device.
     pub(crate) fn snapshot(&'static self, ordinal: u32) -> Result<Arc<Snapshot>> {
         if let Some(snapshot) = self.lock().snapshots.get(&ordinal) {
             return Ok(Arc::clone(snapshot));
@@ -77,7 +76,7 @@ impl Devices {
         Ok(snapshot)
     }
 
-    /// What the VM's sessions have of a device.
+    /// The VM's use of a device.
     pub(crate) fn usage(&'static self, ordinal: u32) -> Result<Usage> {
         self.with(ordinal, Monitor::usage)
     }
@@ -111,8 +110,8 @@ impl Devices {
         self.changed.notify_all();
     }
 
-    /// Asks over the connection to a device; once more over another where the
-    /// first was lost.
+    /// Asks over the connection to a device. If that connection was lost, tries once more
+    /// over a new one.
     fn with<T>(
         &'static self,
         ordinal: u32,
@@ -150,7 +149,7 @@ impl Devices {
         Ok(monitor)
     }
 
-    /// Closes connections once nobody asks.
+    /// Starts the thread that closes idle connections.
     fn watch(&self) {
         let mut inner = self.lock();
         while !inner.monitors.is_empty() {

@@ -1,6 +1,6 @@
-//! Every symbol of the library.
+//! The symbols of the library.
 
-/// What a symbol does.
+/// How a symbol is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Serving {
     /// It is served.
@@ -11,5 +11,5 @@ pub enum Serving {
     Denied,
 }
 
-/// Names by the alphabet.
+/// All symbols, sorted by name.
 pub const SYMBOLS: &[(&str, Serving)] = include!(concat!(env!("OUT_DIR"), "/symbols.rs"));

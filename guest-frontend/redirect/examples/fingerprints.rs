@@ -1,8 +1,8 @@
 //! Writes the facts about the static runtimes of NVIDIA's wheels.
 //!
 //! `fingerprints VERSION=libcudart_static.a … > runtimes.txt`, oldest first;
-//! `make fingerprints` fetches the wheels. What it writes and why is enough is
-//! said in `paragpu_redirect::facts`.
+//! `make fingerprints` fetches the wheels. `paragpu_redirect::facts` explains the format
+//! and why these facts suffice.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -19,8 +19,8 @@ use object::{Object, ObjectSection, ObjectSymbol, RelocationFlags, RelocationTar
 use paragpu_redirect::facts::{WINDOW, encode};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Room that a public entry needs for its jump.
-const LEAST_ROOM: u64 = 16;
+/// Minimum size of a public function, which must hold the jump.
+const MIN_ROOM: u64 = 16;
 
 /// The facts of one archive.
 #[derive(PartialEq)]
@@ -93,7 +93,7 @@ fn of_object(object: &object::File<'_>) -> Result<Build, Box<dyn Error>> {
             return Err("not ELF".into());
         };
         let field = usize::try_from(offset)?;
-        // Instructions around the field may be rewritten, too.
+        // The linker may also rewrite instructions around the field.
         let (before, after) = match r_type {
             R_X86_64_PC32 | R_X86_64_PLT32 => {
                 let RelocationTarget::Symbol(index) = relocation.target() else {
@@ -101,7 +101,7 @@ fn of_object(object: &object::File<'_>) -> Result<Build, Box<dyn Error>> {
                 };
                 let symbol = object.symbol_by_index(index)?;
                 if symbol.section_index() == Some(text.index()) {
-                    // Within .text: a linker writes the same distance always.
+                    // Within .text, every linker writes the same distance.
                     let value = symbol
                         .address()
                         .wrapping_add_signed(relocation.addend())
@@ -143,7 +143,7 @@ fn of_object(object: &object::File<'_>) -> Result<Build, Box<dyn Error>> {
     let starts = starts(object, text.index())?;
     for (name, offset) in &entries {
         let next = starts.range(offset + 1..).next();
-        if next.is_some_and(|next| next - offset < LEAST_ROOM) {
+        if next.is_some_and(|next| next - offset < MIN_ROOM) {
             return Err(format!("{name} has no room for a jump").into());
         }
     }
@@ -169,7 +169,7 @@ fn starts(
         let bytes = data.get(at..at + 4)?;
         Some(u32::from_le_bytes(bytes.try_into().ok()?))
     };
-    // Where each frame description names its function.
+    // The position of the function's address in each frame description.
     let mut places = BTreeSet::new();
     let mut at = 0;
     while let Some(length) = word(at).filter(|&length| length != 0) {
@@ -191,8 +191,7 @@ fn starts(
     Ok(starts)
 }
 
-/// The first run of distances with enough different ones among them that
-/// occurs once.
+/// The first run of distances that is unique and has enough different values.
 fn window(starts: &BTreeSet<u64>) -> Result<(u64, Vec<u64>), Box<dyn Error>> {
     let starts: Vec<u64> = starts.iter().copied().collect();
     let distances: Vec<u64> = starts.windows(2).map(|pair| pair[1] - pair[0]).collect();

@@ -1,7 +1,7 @@
-//! What is known of each build of the static runtime.
+//! Facts about the known builds of the static runtime.
 //!
-//! `runtimes.txt` is made by `make fingerprints` from NVIDIA's wheels and holds
-//! facts alone. The text is read in place, without an allocation:
+//! `make fingerprints` creates `runtimes.txt` from NVIDIA's wheels. It contains only facts,
+//! and is parsed in place, without allocation:
 //!
 //! ```text
 //! paragpu-runtimes 1
@@ -14,18 +14,18 @@
 //! end HASH                           of everything before
 //! ```
 //!
-//! A `CODE` is a row of numbers, five bits a character, least significant
-//! first; a character with the sixth bit set is followed by another.
+//! A `CODE` is a sequence of numbers, five bits per character, least significant first; the
+//! sixth bit of a character means that another one follows.
 
 use core::fmt;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Distances of function starts that identify a build.
+/// Number of distances between function starts that identify a build.
 pub const WINDOW: usize = 24;
-/// Builds that a file may hold.
-const MOST_BUILDS: usize = 64;
-/// First line of a file of this version.
+/// Maximum number of builds in a file.
+const MAX_BUILDS: usize = 64;
+/// The first line of a file of this version.
 const TITLE: &str = "paragpu-runtimes 1";
 /// The character for zero.
 const ZERO: u8 = b'0';
@@ -33,14 +33,14 @@ const ZERO: u8 = b'0';
 /// The facts that are compiled in.
 pub const TEXT: &str = include_str!("runtimes.txt");
 
-/// Why a text is refused.
+/// Why a file is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Error {
-    /// Another version, or no such file at all.
+    /// Another version, or another kind of file.
     Version,
-    /// The hash at its end is not that of its content.
+    /// The hash at its end does not match its content.
     Damaged,
-    /// A line is not as the format says.
+    /// A malformed line.
     Malformed,
 }
 
@@ -56,21 +56,21 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-/// Everything that is known.
+/// The parsed facts.
 #[derive(Debug, Clone)]
 pub struct Facts<'a> {
     names: &'a str,
-    builds: [Option<Build<'a>>; MOST_BUILDS],
+    builds: [Option<Build<'a>>; MAX_BUILDS],
 }
 
 /// One build of the static runtime.
 #[derive(Debug, Clone, Copy)]
 pub struct Build<'a> {
-    /// The releases that hold it.
+    /// The releases that contain it.
     pub releases: &'a str,
-    /// Bytes of its `.text`.
+    /// Size of its `.text` in bytes.
     pub size: u32,
-    /// Hash of these bytes, with those that the linker writes as zero.
+    /// Hash of these bytes, with zeros for those that the linker writes.
     pub hash: u64,
     /// Offset of the window's first function.
     pub first: u32,
@@ -80,8 +80,8 @@ pub struct Build<'a> {
     written: &'a str,
 }
 
-/// The next line without its keyword.
-fn line<'a>(lines: &mut core::str::Lines<'a>, keyword: &str) -> Result<&'a str, Error> {
+/// The value on the next line, which must begin with `keyword`.
+fn value_of<'a>(lines: &mut core::str::Lines<'a>, keyword: &str) -> Result<&'a str, Error> {
     lines
         .next()
         .and_then(|line| line.strip_prefix(keyword))
@@ -99,7 +99,7 @@ fn small(word: Option<&str>) -> Result<u32, Error> {
 }
 
 impl<'a> Facts<'a> {
-    /// Reads a text.
+    /// Parses a file.
     ///
     /// # Errors
     /// [`Error`].
@@ -113,10 +113,10 @@ impl<'a> Facts<'a> {
         }
         let mut lines = content.lines();
         lines.next();
-        let names = line(&mut lines, "names")?;
+        let names = value_of(&mut lines, "names")?;
         let mut facts = Self {
             names,
-            builds: [None; MOST_BUILDS],
+            builds: [None; MAX_BUILDS],
         };
         let mut places = facts.builds.iter_mut();
         while let Some(head) = lines.next() {
@@ -172,8 +172,8 @@ impl<'a> Facts<'a> {
 
 impl<'a> Build<'a> {
     fn parse(releases: &'a str, lines: &mut core::str::Lines<'a>) -> Result<Self, Error> {
-        let mut block = line(lines, "block")?.split(' ');
-        let mut window = line(lines, "window")?.split(' ');
+        let mut block = value_of(lines, "block")?.split(' ');
+        let mut window = value_of(lines, "window")?.split(' ');
         let mut build = Self {
             releases,
             size: small(block.next())?,
@@ -186,18 +186,18 @@ impl<'a> Build<'a> {
         for distance in &mut build.window {
             *distance = small(window.next())?;
         }
-        build.entries = line(lines, "entries")?;
-        build.written = line(lines, "written")?;
+        build.entries = value_of(lines, "entries")?;
+        build.written = value_of(lines, "written")?;
         Ok(build)
     }
 
-    /// The newest release that holds it.
+    /// The newest release that contains it.
     #[must_use]
     pub fn newest(&self) -> &'a str {
         self.releases.rsplit(' ').next().unwrap_or(self.releases)
     }
 
-    /// Ranges that the linker writes: offset and length, ascending.
+    /// The ranges that the linker writes: offset and length, ascending.
     pub fn written(&self) -> impl Iterator<Item = (u32, u32)> + use<'a> {
         let mut numbers = Numbers(self.written.as_bytes());
         let mut position = 0u32;
@@ -210,7 +210,7 @@ impl<'a> Build<'a> {
     }
 }
 
-/// The numbers of a `CODE`; ends at the first that is none.
+/// The numbers of a `CODE`; ends at the first malformed one.
 struct Numbers<'a>(&'a [u8]);
 
 impl Iterator for Numbers<'_> {
@@ -235,7 +235,7 @@ impl Iterator for Numbers<'_> {
     }
 }
 
-/// Appends a number as a `CODE` does: the characters, and how many.
+/// Encodes a number for a `CODE`: the characters and their count.
 #[must_use]
 pub fn encode(mut number: u32) -> ([u8; 7], usize) {
     let mut text = [0; 7];

@@ -8,7 +8,7 @@
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::facts::{Build, Facts, WINDOW};
-use crate::image::{Image, Raw, Starts};
+use crate::image::{FunctionStarts, Image, Raw};
 
 /// Entries of the table that are read at a time.
 const CHUNK: usize = 512;
@@ -42,7 +42,7 @@ pub fn search<'a, R: Raw>(image: &Image<R>, facts: &Facts<'a>, mut found: impl F
     let Some(starts) = image.starts() else {
         return;
     };
-    let heads = Heads::new(facts);
+    let heads = WindowFilter::new(facts);
     let mut bytes = [0u8; CHUNK * 8];
     let mut index = 0;
     // Starts of the two functions before the current one.
@@ -82,9 +82,9 @@ pub fn search<'a, R: Raw>(image: &Image<R>, facts: &Facts<'a>, mut found: impl F
 }
 
 /// The first two distances of each build's window, as a filter.
-struct Heads([u64; 4]);
+struct WindowFilter([u64; 4]);
 
-impl Heads {
+impl WindowFilter {
     fn new(facts: &Facts<'_>) -> Self {
         let mut heads = Self([0; 4]);
         for build in facts.builds() {
@@ -115,7 +115,12 @@ impl Heads {
 }
 
 /// Where the build's code starts, if its window is at this index of the table.
-fn locate<R: Raw>(image: &Image<R>, starts: &Starts, at: u32, build: &Build<'_>) -> Option<u64> {
+fn locate<R: Raw>(
+    image: &Image<R>,
+    starts: &FunctionStarts,
+    at: u32,
+    build: &Build<'_>,
+) -> Option<u64> {
     let first = starts.start(image, at)?;
     let mut last = first;
     for (step, &distance) in (1u32..).zip(&build.window) {

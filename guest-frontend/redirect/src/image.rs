@@ -12,9 +12,9 @@ use object::elf::{
 use object::pod::{Pod, bytes_of_mut, from_bytes};
 
 /// Segments that are looked at; a linker makes four or five.
-const MOST_SEGMENTS: usize = 24;
+const MAX_SEGMENTS: usize = 24;
 /// Entries of the dynamic section that are looked at.
-const MOST_DYNAMIC: u64 = 512;
+const MAX_DYNAMIC: u64 = 512;
 
 /// Bytes of an object, by copying: what is read may be anything and may change.
 pub trait Raw {
@@ -61,7 +61,7 @@ struct Segment {
 pub struct Image<R> {
     raw: R,
     layout: Layout,
-    segments: [Segment; MOST_SEGMENTS],
+    segments: [Segment; MAX_SEGMENTS],
 }
 
 /// A build-id, as the linker wrote it.
@@ -82,7 +82,7 @@ impl core::fmt::Display for BuildId {
 
 /// The table of function starts in `.eh_frame_hdr`: it survives `strip`.
 #[derive(Debug, Clone, Copy)]
-pub struct Starts {
+pub struct FunctionStarts {
     header: u64,
     table: u64,
     count: u32,
@@ -133,7 +133,7 @@ impl<R: Raw> Image<R> {
     }
 
     fn new(raw: R, layout: Layout, table: u64, count: u16) -> Self {
-        let mut segments = [Segment::default(); MOST_SEGMENTS];
+        let mut segments = [Segment::default(); MAX_SEGMENTS];
         let mut places = segments.iter_mut();
         for index in 0..u64::from(count) {
             let position = index
@@ -253,7 +253,7 @@ impl<R: Raw> Image<R> {
 
     /// The table of function starts.
     #[must_use]
-    pub fn starts(&self) -> Option<Starts> {
+    pub fn starts(&self) -> Option<FunctionStarts> {
         // Version, and encodings of: the frames' address, the count (u32), and
         // the table (i32, relative to the header).
         const VERSION: u8 = 1;
@@ -275,7 +275,7 @@ impl<R: Raw> Image<R> {
             _ => return None,
         };
         let place = header.checked_add(4 + skip)?;
-        Some(Starts {
+        Some(FunctionStarts {
             header,
             table: place.checked_add(4)?,
             count: self.word(place)?,
@@ -292,7 +292,7 @@ impl<R: Raw> Image<R> {
             Layout::Memory { base } if value >= base => value - base,
             _ => value,
         };
-        for index in 0..MOST_DYNAMIC {
+        for index in 0..MAX_DYNAMIC {
             let place = segment
                 .address
                 .checked_add(index * size_of::<Dyn64<Little>>() as u64)?;
@@ -313,7 +313,7 @@ impl<R: Raw> Image<R> {
     }
 }
 
-impl Starts {
+impl FunctionStarts {
     /// How many functions the table claims.
     #[must_use]
     pub fn count(&self) -> u32 {

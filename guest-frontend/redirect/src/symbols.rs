@@ -10,7 +10,7 @@ use crate::image::{Dynamic, Image, Raw};
 use crate::{Interface, is_public};
 
 /// Exported by paragpu's own runtime, and by no other.
-pub const OURS: &[u8] = b"paragpu_runtime_interface";
+pub const OWN_MARKER: &[u8] = b"paragpu_runtime_interface";
 /// The first function that nvcc's code calls; every runtime has it.
 const REGISTER: &[u8] = b"__cudaRegisterFatBinary";
 /// CUDA 12 alone has it.
@@ -19,13 +19,13 @@ const ONLY_12: &[u8] = b"cudaGetDeviceProperties_v2";
 const BEFORE_13: &[u8] = b"cudaThreadSynchronize";
 /// Functions that a symbol table must name to be believed; every runtime from
 /// 12.0 on has more.
-const ENOUGH: usize = 300;
+const MIN_FUNCTIONS: usize = 300;
 /// A static runtime's code is smaller.
 const LARGEST: u64 = 4 << 20;
 /// Every entry starts at a multiple of this, so it has that much room.
 const ALIGNMENT: u64 = 16;
 /// Sections that are looked at.
-const MOST_SECTIONS: u16 = 4096;
+const MAX_SECTIONS: u16 = 4096;
 /// Bytes of a name that are read; the runtime's longest has fewer.
 const NAME: usize = 96;
 
@@ -55,7 +55,7 @@ pub fn shared<R: Raw>(image: &Image<R>, dynamic: &Dynamic) -> Option<Shared> {
     if !dynamic.exports(image, REGISTER) {
         return None;
     }
-    if dynamic.exports(image, OURS) {
+    if dynamic.exports(image, OWN_MARKER) {
         return Some(Shared::Ours);
     }
     let mut buffer = [0; NAME];
@@ -162,7 +162,7 @@ fn sections<R: Raw>(
     raw: &R,
     header: &FileHeader64<Little>,
 ) -> impl Iterator<Item = SectionHeader64<Little>> {
-    let count = header.e_shnum.get(Little).min(MOST_SECTIONS);
+    let count = header.e_shnum.get(Little).min(MAX_SECTIONS);
     (1..u64::from(count)).map_while(|index| section(raw, header, index))
 }
 
@@ -246,7 +246,7 @@ impl Table {
                 register += usize::from(entry.name == REGISTER);
             }
         });
-        let believed = count >= ENOUGH && register == 1 && high.checked_sub(low)? <= LARGEST;
+        let believed = count >= MIN_FUNCTIONS && register == 1 && high.checked_sub(low)? <= LARGEST;
         believed.then_some(Named {
             table: *self,
             low,

@@ -11,7 +11,7 @@ use paragpu_libvirt::VmName;
 
 use crate::control::Control;
 use crate::error::Error;
-use crate::pool::{PoolCommand, Wish};
+use crate::pool::{LeaseOptions, PoolCommand};
 use crate::values::{interval, size};
 
 /// Shows and controls the GPUs of virtual machines.
@@ -25,7 +25,7 @@ pub struct Arguments {
     /// The daemon's control socket [default: daemon.control of host.toml].
     #[arg(long, global = true, value_name = "PATH")]
     pub control: Option<PathBuf>,
-    /// What to do.
+    /// The operation.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -60,7 +60,7 @@ pub struct Share {
     pub output: Output,
 }
 
-/// What to do.
+/// The operation.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Checks configuration, connection and confinement.
@@ -104,7 +104,7 @@ pub enum Command {
         #[arg(long, value_name = "DIRECTORY")]
         libraries: Option<PathBuf>,
         #[command(flatten)]
-        wish: Wish,
+        wish: LeaseOptions,
         /// The program.
         program: OsString,
         /// Its arguments.
@@ -271,7 +271,7 @@ pub enum Command {
         #[arg(long, conflicts_with_all = ["live", "config", "connect", "pool"])]
         print_xml: bool,
         #[command(flatten)]
-        wish: Wish,
+        wish: LeaseOptions,
         /// With --pool: the port of this host's vsock for this VM's programs
         /// [default: 7014]. Each VM of a host needs its own.
         #[arg(long, value_name = "PORT", requires = "pool", value_parser = clap::value_parser!(u32).range(1..=0xffff_fffe))]
@@ -465,7 +465,7 @@ fn validity(text: &str) -> Result<u64, String> {
     });
     seconds
         .filter(|seconds| (1..=7300 * 86_400).contains(seconds))
-        .ok_or_else(|| format!("{text:?} is no time such as 30m, 12h or 825d, 20 years at most"))
+        .ok_or_else(|| format!("{text:?} is not a time such as 30m, 12h or 825d, 20 years at most"))
 }
 
 /// What to do with a configuration.

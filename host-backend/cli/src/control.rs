@@ -63,7 +63,7 @@ impl Control {
         }
     }
 
-    /// What to say of a daemon of another release; `None` if this one is not. The
+    /// A warning about a daemon of another release; `None` if it is the same. The
     /// question for the version is the same in every release.
     fn other(&self) -> Option<Error> {
         let client = Client::connect(&self.path).ok()?;

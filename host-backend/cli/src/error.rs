@@ -25,12 +25,12 @@ pub enum Error {
     NoDaemon {
         /// The socket.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         #[source]
         source: std::io::Error,
     },
     /// The daemon ended the connection or said something else.
-    #[error("the daemon's answer is not understood; is it of another release?")]
+    #[error("the daemon's answer cannot be decoded; is it from another release?")]
     Answer(#[from] paragpu_control::frame::FrameError),
     /// The daemon did not serve the request.
     #[error("{0}")]
@@ -49,7 +49,7 @@ pub enum Error {
     Write {
         /// Which.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         #[source]
         source: std::io::Error,
     },
@@ -58,31 +58,31 @@ pub enum Error {
     Read {
         /// Which.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         #[source]
         source: std::io::Error,
     },
     /// A file is no program and no library.
-    #[error("{} is no program for this machine", path.display())]
+    #[error("{} is not a program for this machine", path.display())]
     NoObject {
         /// Which.
         path: PathBuf,
     },
     /// The guest's libraries are not installed.
     #[error(
-        "{} is not there; install paragpu-guest, or name its folder with --libraries",
+        "{} does not exist; install paragpu-guest, or give its directory with --libraries",
         path.display()
     )]
     NoLibraries {
-        /// What was looked for.
+        /// The missing file.
         path: PathBuf,
     },
     /// A program cannot be run.
-    #[error("cannot run {}", program.display())]
+    #[error("cannot run {program:?}")]
     Run {
         /// Which.
         program: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         #[source]
         source: std::io::Error,
     },

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::arguments::{Output, Scope};
 use crate::error::{Error, print, print_json};
 
-/// What a command changed, for programs.
+/// The changes of a command, for JSON output.
 #[derive(Debug, Serialize)]
 struct Changed<'a> {
     domain: &'a str,
@@ -61,12 +61,12 @@ pub fn detach(domain: &str, scope: &Scope, seconds: u64, output: Output) -> Resu
         asked: scope.asked(),
         patience: Duration::from_secs(seconds),
     };
-    let change = let_go(&Host::this(), &connection, wanted, output)?;
+    let change = release_device(&Host::this(), &connection, wanted, output)?;
     tell(&change, output, "detached from")
 }
 
 /// Detaches, and shows that it waits for the guest.
-pub fn let_go(
+pub fn release_device(
     host: &Host,
     connection: &Connection,
     wanted: Detach<'_>,
@@ -76,7 +76,7 @@ pub fn let_go(
         Output::Text => ProgressBar::new_spinner(),
         Output::Json => ProgressBar::hidden(),
     };
-    waiting.set_message("waiting for the guest to let go of the device");
+    waiting.set_message("waiting for the guest to release the device");
     waiting.enable_steady_tick(Duration::from_millis(100));
     let change = detach_device(host, connection, wanted);
     waiting.finish_and_clear();
@@ -102,7 +102,7 @@ pub fn print_element(
     }
 }
 
-/// What libvirt's hook runs. Its output is libvirt's: nothing is printed.
+/// Runs in libvirt's hook. Prints nothing, because libvirt reads the output.
 pub fn hook(domain: &str, operation: &str) -> Result<(), Error> {
     Ok(run_hook::run(
         &Host::this(),

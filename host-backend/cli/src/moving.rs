@@ -36,7 +36,7 @@ pub fn migrate(control: &Control, migrate: &Migrate) -> Result<ExitCode, Error> 
     let good = sessions.iter().all(|session| session.moved);
     match output {
         Output::Json => print_json(&sessions)?,
-        Output::Text => print(sessions.iter().map(line).collect::<String>())?,
+        Output::Text => print(sessions.iter().map(outcome_line).collect::<String>())?,
     }
     Ok(match good {
         true => ExitCode::SUCCESS,
@@ -52,8 +52,8 @@ pub fn url(to: &str) -> String {
     }
 }
 
-/// What became of one of several sessions.
-pub fn line(moved: &Moved) -> String {
+/// The outcome for one of several sessions.
+pub fn outcome_line(moved: &Moved) -> String {
     let Moved { session, vm, .. } = moved;
     match &moved.error {
         Some(error) => format!("session {session} of {vm} did not move: {error}\n"),
@@ -64,7 +64,7 @@ pub fn line(moved: &Moved) -> String {
     }
 }
 
-/// What was carried, and what that took.
+/// Bytes and times of a move.
 fn took(figures: &Figures) -> String {
     format!(
         "{} in {:.1} ms, stopped for {:.1} ms, longest delay of a call {:.1} ms",
@@ -75,7 +75,7 @@ fn took(figures: &Figures) -> String {
     )
 }
 
-/// What was sent, and what went without.
+/// Bytes that were sent, handed over, and copied between GPUs.
 fn carried(figures: &Figures) -> String {
     let mut said = bytes(figures.bytes);
     for (size, how) in [
@@ -106,7 +106,7 @@ pub fn checkpoint(
     };
     let done = carry_out(control, &request, output)?;
     match (every, output) {
-        (Some(0), Output::Text) => print(format!("session {session} is not written any more\n")),
+        (Some(0), Output::Text) => print(format!("session {session} is no longer checkpointed\n")),
         _ => tell(&done, output, &format!("session {session} written")),
     }
 }

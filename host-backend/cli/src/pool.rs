@@ -8,12 +8,12 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand, ValueEnum};
 use paragpu_config::Size;
 use paragpu_config::host::{Engine as Placer, Host};
-use paragpu_libvirt::{Connection, Life};
-use paragpu_pool::door::Entry;
+use paragpu_libvirt::{Connection, DomainRun};
 use paragpu_pool::holder::{self, Options};
+use paragpu_pool::proxy::Entry;
 use paragpu_pool::rebalance::{self, Goal};
 use paragpu_pool::slurm::{self, Slurm};
-use paragpu_pool::{Pool, Static, Want, agent};
+use paragpu_pool::{LeaseRequest, Pool, Static, agent};
 
 use crate::error::{Error, print};
 use crate::redirect;
@@ -43,7 +43,7 @@ impl Engine {
 
 /// What a lease asks for.
 #[derive(Debug, Args)]
-pub struct Wish {
+pub struct LeaseOptions {
     /// Take a lease from this pool first, and run with it.
     #[arg(long, value_name = "ENGINE", requires = "memory")]
     pub pool: Option<Engine>,
@@ -77,7 +77,7 @@ pub enum PoolCommand {
         /// Directory, created if missing.
         directory: PathBuf,
         #[command(flatten)]
-        wish: Wish,
+        wish: LeaseOptions,
         /// Listen on this unix socket, too, for the programs of a VM: the one to
         /// which its hypervisor maps port 7014, say, of the VM's vsock. They need
         /// no files. For domains of libvirt see `paragpu attach --pool`.
@@ -162,7 +162,7 @@ pub fn around() -> Option<Engine> {
 /// `paragpu run --pool`, or inside a job with shards.
 pub fn run(
     engine: Engine,
-    wish: &Wish,
+    wish: &LeaseOptions,
     libraries: Option<&Path>,
     program: &OsStr,
     arguments: &[std::ffi::OsString],
@@ -180,13 +180,13 @@ pub fn run(
 /// `paragpu attach --pool`.
 pub fn attach(
     engine: Engine,
-    wish: &Wish,
+    wish: &LeaseOptions,
     domain: &str,
     connect: Option<&str>,
     (socket, port): (Option<&Path>, Option<u32>),
 ) -> Result<(), Error> {
     let mut connection = Connection::open(connect)?;
-    let life = Life::of(&connection, domain)?;
+    let life = DomainRun::of(&connection, domain)?;
     let entry = match (socket, life.cid) {
         (Some(path), _) => Entry::Unix(path.to_owned()),
         (None, Some(cid)) => Entry::Vsock {
@@ -216,13 +216,17 @@ pub fn attach(
     Ok(holder::hold(engine.pool(), options, &mut lives)?)
 }
 
-fn options(wish: &Wish, directory: PathBuf, entry: Option<Entry>) -> Result<Options, Error> {
+fn options(
+    wish: &LeaseOptions,
+    directory: PathBuf,
+    entry: Option<Entry>,
+) -> Result<Options, Error> {
     let paragpu = std::env::current_exe().map_err(|source| Error::Run {
         program: "paragpu".into(),
         source,
     })?;
     Ok(Options {
-        want: Want {
+        want: LeaseRequest {
             // Without a wish it is the job's around this command.
             memory: wish.memory.map_or(0, |memory| memory.0),
             on: None,
@@ -239,7 +243,7 @@ fn options(wish: &Wish, directory: PathBuf, entry: Option<Entry>) -> Result<Opti
 fn agent_options(engine: Engine, gpu: u32) -> Result<agent::Options, Error> {
     let host = Host::load()?;
     if host.lease.socket.as_os_str().is_empty() {
-        let advice = "this host gives no leases: set lease.socket in its host.toml";
+        let advice = "this host grants no leases: set lease.socket in its host.toml";
         return Err(Error::Refused(advice.into()));
     }
     let said = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -302,7 +306,7 @@ impl Private {
 
 impl Drop for Private {
     fn drop(&mut self) {
-        // What stays is good for nothing: the lease is over.
+        // Leftovers are harmless: the lease has ended.
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }

@@ -27,16 +27,15 @@ use serde::Serialize;
 use crate::arguments::Output;
 use crate::error::{Error, print, print_json};
 
-/// Keeps NCCL from shared memory between processes, which kernels of two
-/// processes do not see alike: ranks talk over sockets.
+/// Disables NCCL's shared memory between processes, because kernels of two processes do
+/// not see it coherently. Ranks then use sockets.
 const NCCL_SHM_DISABLE: &str = "NCCL_SHM_DISABLE";
-/// Where the packages put the guest's libraries.
+/// The directory in which the packages install the guest's libraries.
 const INSTALLED: &str = "/usr/lib/paragpu";
-/// The loader of 64-bit programs, which tells what a program loads.
+/// The loader of 64-bit programs, which can list what a program loads.
 const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
 
-/// Runs a program with the guest's libraries in front of all others; returns
-/// only if it cannot be run.
+/// Runs a program with the guest's libraries before all others. Returns only on failure.
 pub fn run(libraries: Option<&Path>, program: &OsStr, arguments: &[OsString]) -> Error {
     match command(libraries, program, arguments) {
         Ok(mut command) => Error::Run {
@@ -47,7 +46,7 @@ pub fn run(libraries: Option<&Path>, program: &OsStr, arguments: &[OsString]) ->
     }
 }
 
-/// The same, to be started by somebody else.
+/// The same as a command, for the caller to start.
 pub fn command(
     libraries: Option<&Path>,
     program: &OsStr,
@@ -71,7 +70,7 @@ pub fn command(
         .args(arguments)
         .env("LD_PRELOAD", before("LD_PRELOAD", &redirector, " "))
         .env("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", folder, ":"))
-        // Whatever guest.toml says.
+        // Overrides guest.toml.
         .env("PARAGPU_REDIRECT", "1");
     if env::var_os(NCCL_SHM_DISABLE).is_none() {
         command.env(NCCL_SHM_DISABLE, "1");
@@ -79,7 +78,7 @@ pub fn command(
     Ok(command)
 }
 
-/// What was found.
+/// The findings.
 #[derive(Debug, Serialize)]
 struct Report {
     version: u32,
@@ -88,13 +87,13 @@ struct Report {
     runtimes: Vec<Carried>,
     /// Python packages that use CUDA.
     packages: Vec<Package>,
-    /// Why programs that start here, as they are, are not redirected.
+    /// Why programs started here are not redirected.
     #[serde(skip_serializing_if = "Option::is_none")]
     not_redirected: Option<String>,
 }
 
-/// Reports the runtimes of programs, libraries and folders before they run.
-/// Fails where one is not served.
+/// Reports the runtimes in programs, libraries and folders without running them. Fails
+/// if one of them is not served.
 pub fn examine(paths: &[PathBuf], output: Output) -> Result<ExitCode, Error> {
     let facts = Facts::parse(TEXT).map_err(Error::Facts)?;
     let mut found = Found::default();
@@ -136,8 +135,8 @@ struct Found {
     packages: BTreeSet<PathBuf>,
 }
 
-/// The objects of a path: a folder's files; a program and what it loads at its
-/// start.
+/// Collects the objects of a path: the files of a folder, or a program and the libraries
+/// that it loads at its start.
 fn collect(path: &Path, into: &mut Found) -> Result<(), Error> {
     let read = |source| Error::Read {
         path: path.into(),
@@ -161,11 +160,11 @@ fn collect(path: &Path, into: &mut Found) -> Result<(), Error> {
         }
         return Ok(());
     }
-    // Opening a FIFO waits for its other end.
+    // Opening a FIFO would block until its other end is opened.
     if !found.is_file() || !is_object(&found) {
         return Err(Error::NoObject { path: found });
     }
-    // The loader lists a program's libraries without running any of it.
+    // The loader lists a program's libraries without running any of its code.
     let listed = Command::new(LOADER).arg("--list").arg(&found).output();
     for line in listed
         .iter()
@@ -183,7 +182,7 @@ fn collect(path: &Path, into: &mut Found) -> Result<(), Error> {
     Ok(())
 }
 
-/// A command by its name.
+/// Finds a command in PATH.
 fn in_search_path(name: &Path) -> Option<PathBuf> {
     if name.components().count() != 1 {
         return None;
@@ -294,11 +293,7 @@ fn text(report: &Report) -> String {
         );
     }
     if report.runtimes.is_empty() {
-        let _ = writeln!(
-            text,
-            "no CUDA runtime of NVIDIA's in {} objects",
-            report.objects
-        );
+        let _ = writeln!(text, "no NVIDIA CUDA runtime in {} objects", report.objects);
     }
     text
 }

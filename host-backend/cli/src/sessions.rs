@@ -194,7 +194,7 @@ fn vm_row(vm: &VmInfo) -> [String; 5] {
     ]
 }
 
-/// A table without lines.
+/// A table without borders.
 pub fn table(head: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(head);
@@ -210,14 +210,14 @@ pub fn right(table: &mut Table, column: usize) {
     }
 }
 
-/// A table as text without blanks at the ends of its lines.
+/// A table as text, without trailing blanks.
 pub fn lines(table: &Table) -> String {
     let mut text = table.trim_fmt();
     text.push('\n');
     text
 }
 
-/// A count of bytes with a unit: exact where that is short.
+/// A number of bytes with a unit; exact if that is short.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if count < 1024 {
@@ -239,7 +239,7 @@ pub fn bytes(count: u64) -> String {
     format!("{value:.1}{unit}")
 }
 
-/// Seconds as people say them.
+/// A duration for display.
 pub fn age(seconds: f64) -> String {
     let whole = seconds.max(0.0) as u64;
     match whole {

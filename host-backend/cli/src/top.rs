@@ -1,4 +1,4 @@
-//! `paragpu top`: what the sessions do now.
+//! `paragpu top`: the current activity of sessions.
 
 mod listing;
 mod options;
@@ -51,14 +51,14 @@ fn terminal() -> std::io::Result<DefaultTerminal> {
     if let Ok((1.., 1..)) = size() {
         return ratatui::try_init();
     }
-    // One that does not say how large it is has what terminals had.
+    // A terminal of unknown size is assumed to be 80 by 24.
     execute!(std::io::stdout(), EnterAlternateScreen)?;
     ratatui::try_init_with_options(TerminalOptions {
         viewport: Viewport::Fixed(Rect::new(0, 0, 80, 24)),
     })
 }
 
-/// Gives the terminal back as it was.
+/// Restores the terminal when dropped.
 struct Screen;
 
 impl Drop for Screen {
@@ -95,7 +95,7 @@ fn show(control: &Control, mut options: Options) -> Result<(), Error> {
             match screen::key(&read().map_err(Error::Output)?) {
                 Key::Quit => return Ok(()),
                 Key::Sort(sort) => options.sort = sort,
-                // A terminal of another size is drawn anew.
+                // A resized terminal is redrawn.
                 Key::Other => {}
             }
             continue;

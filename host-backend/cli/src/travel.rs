@@ -1,4 +1,4 @@
-//! Domains of libvirt that migrate, and their sessions.
+//! Migration of libvirt domains and their sessions.
 
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,10 @@ use crate::control::{Control, unexpected};
 use crate::error::{Error, print, print_json};
 use crate::{libvirt, moving};
 
-/// Between two attempts at what may need time.
+/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What a command did, for programs.
+/// The result of a command, for JSON output.
 #[derive(Debug, Serialize)]
 struct Travelled<'a> {
     domain: &'a str,
@@ -24,7 +24,7 @@ struct Travelled<'a> {
     sessions: &'a [Moved],
 }
 
-/// `paragpu depart`. Each step can be repeated where a later one failed.
+/// `paragpu depart`. Each step can be repeated if a later one failed.
 pub fn depart(
     arguments: &Arguments,
     domain: &str,
@@ -51,7 +51,7 @@ pub fn depart(
         },
         patience: Duration::from_secs(seconds),
     };
-    let change = libvirt::let_go(&host, &connection, wanted, output)?;
+    let change = libvirt::release_device(&host, &connection, wanted, output)?;
     let name = change.domain;
     tell(&name, &vm, &sessions, output, || {
         format!(
@@ -80,19 +80,19 @@ pub fn arrive(
         communicator: Some("pci".into()),
         ..admin::Migrate::default()
     };
-    // The guest may need a moment to see its device.
+    // The guest may need a moment to detect its device.
     let elsewhere = |session: &SessionInfo| session.communicator != "pci";
     let sessions = until(deadline, || {
         send(&arguments.connect()?, &vm, elsewhere, &order, output)
     })?;
     tell(&name, &vm, &sessions, output, || {
         let count = sessions.len();
-        format!("{name} has the device, and {count} sessions of {vm} came over to it\n")
+        format!("{name} has the device; {count} sessions of {vm} moved to it\n")
     })
 }
 
-/// Tries until it is done, or until the deadline, what may only need time; says
-/// what it waits for.
+/// Retries an operation until it succeeds, fails for good, or the deadline passes.
+/// Prints what it waits for.
 fn until<T>(deadline: Instant, attempt: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
     let mut said = String::new();
     loop {
@@ -110,8 +110,8 @@ fn until<T>(deadline: Instant, attempt: impl Fn() -> Result<T, Error>) -> Result
     }
 }
 
-/// Whether something may be possible later: libvirt refuses while it works on the
-/// domain, the daemon while a guest does not answer.
+/// Whether an error is transient: libvirt refuses while it works on the domain, the
+/// daemon while a guest does not answer.
 fn passes(error: &Error) -> bool {
     use paragpu_libvirt::Error as Of;
     let libvirt = |error: &Of| {
@@ -127,7 +127,7 @@ fn passes(error: &Error) -> bool {
     }
 }
 
-/// Orders the VM's sessions to go, where there are such; those that went.
+/// Moves the VM's sessions, if there are any, and returns those that moved.
 fn send(
     control: &Control,
     vm: &VmName,
@@ -149,7 +149,9 @@ fn send(
         return Err(unexpected());
     };
     match sessions.iter().find(|session| !session.moved) {
-        Some(stayed) => Err(Error::Refused(moving::line(stayed).trim_end().to_owned())),
+        Some(stayed) => Err(Error::Refused(
+            moving::outcome_line(stayed).trim_end().to_owned(),
+        )),
         None => Ok(sessions),
     }
 }

@@ -4,7 +4,7 @@ use paragpu_config::{Setting as _, Size};
 
 /// Parses `30s`, `10m`, `2h` into seconds, and `off` into 0.
 pub(crate) fn interval(text: &str) -> Result<u64, String> {
-    let advice = || "give a time as 30s, 10m or 2h, or off".to_owned();
+    let advice = || "expected a time such as 30s, 10m or 2h, or off".to_owned();
     if text == "off" {
         return Ok(0);
     }
@@ -21,7 +21,7 @@ pub(crate) fn interval(text: &str) -> Result<u64, String> {
     let count: u64 = count.parse().map_err(|_| advice())?;
     match count.checked_mul(unit) {
         Some(seconds @ 1..=31_536_000) => Ok(seconds),
-        _ => Err("give at least 1s and at most a year".into()),
+        _ => Err("expected at least 1s and at most a year".into()),
     }
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn pause(text: &str) -> Result<u64, String> {
     count
         .and_then(|count| count.checked_mul(unit))
         .filter(|pause| (1..=60_000).contains(pause))
-        .ok_or_else(|| "give a pause of at most a minute as 500ms or 2s".to_owned())
+        .ok_or_else(|| "expected a pause of at most a minute, such as 500ms or 2s".to_owned())
 }
 
 /// Parses a size into bytes.

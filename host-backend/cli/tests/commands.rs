@@ -458,7 +458,7 @@ fn doctor_opens_files_only() {
     let output = paragpu(directory.path(), &["doctor", fifo.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);
-    assert!(said.contains("is no program for this machine"), "{said}");
+    assert!(said.contains("is not a program for this machine"), "{said}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod checkpoints;
 mod consoles;
 mod counts;
 mod exchange;
-mod fresh;
+mod handshakes;
 mod inquiries;
 mod leases;
 mod listeners;
@@ -19,11 +19,11 @@ mod orders;
 mod placing;
 mod reload;
 mod scrapes;
-mod shaking;
 mod signals;
 mod supervise;
 mod token;
 mod turns;
+mod unnamed_checkpoint;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd as _;
@@ -39,20 +39,20 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use self::arrivals::Arrivals;
 use self::counts::Counts;
 use self::inquiries::Inquiries;
-use self::listeners::{Listeners, patiently};
+use self::listeners::{Listeners, retry};
 use self::migration::{Departed, Migration};
 use self::operation::Operation;
 use self::order::{Ordered, Parked, Periodic, Restoring};
 use self::signals::Signals;
 use crate::arguments::Arguments;
 use crate::device::Devices;
-use crate::giving::Given;
+use crate::handshake_threads::HandshakeThreads;
 use crate::leases::Leases;
 use crate::link::Links;
 use crate::notes::Notes;
+use crate::received_fd::ReceivedFd;
 use crate::reception::Reception;
 use crate::session::Session;
-use crate::shaking::Shaking;
 use crate::shares::Shares;
 use crate::spawner::Spawner;
 use crate::tenants::Tenants;
@@ -80,7 +80,7 @@ enum Polled {
     Terminate,
     Reload,
     Pending(u64),
-    Shaken,
+    Handshakes,
     Waiting(usize),
     Control(u64),
     Process(u64),
@@ -91,7 +91,7 @@ enum Polled {
 
 /// Moves and checkpoints in progress.
 #[derive(Debug, Default)]
-struct Travel {
+struct Operations {
     /// Connections to daemons of other hosts.
     links: Links,
     /// By worker key.
@@ -131,7 +131,7 @@ pub struct Broker {
     spawning: Spawning,
     workers: BTreeMap<u64, Worker>,
     sessions: BTreeMap<u64, Session>,
-    travel: Travel,
+    operations: Operations,
     inquiries: Inquiries,
     counts: Counts,
 }
@@ -160,9 +160,10 @@ impl Broker {
         rustix::process::set_dumpable_behavior(hidden).map_err(Error::system("hide its memory"))?;
         raise_descriptor_limit();
         let spawner = Spawner::start().map_err(Error::system("start the thread for workers"))?;
-        let shaking = Shaking::start().map_err(Error::system("start threads for handshakes"))?;
+        let handshakes =
+            HandshakeThreads::start().map_err(Error::system("start threads for handshakes"))?;
         let signals = Signals::receive()?;
-        let notes = patiently(|| Notes::open(&host.state_directory()))?;
+        let notes = retry(|| Notes::open(&host.state_directory()))?;
         let leases = Leases::new().map_err(Error::system("make a socket pair"))?;
         let mut broker = Self {
             listeners: Listeners::open(&host)?,
@@ -183,7 +184,7 @@ impl Broker {
             notes,
             arrivals: Arrivals {
                 reception: Reception::default(),
-                shaking,
+                handshakes,
                 waiting: VecDeque::new(),
                 early: Vec::new(),
                 last_place: None,
@@ -192,7 +193,7 @@ impl Broker {
             leases,
             workers: BTreeMap::new(),
             sessions: BTreeMap::new(),
-            travel: Travel::default(),
+            operations: Operations::default(),
             inquiries: Inquiries::default(),
             counts: Counts::default(),
         };
@@ -265,7 +266,11 @@ impl Broker {
             }
             add(Polled::Process(*key), worker.pidfd.as_fd(), read);
         }
-        add(Polled::Shaken, self.arrivals.shaking.woken().as_fd(), read);
+        add(
+            Polled::Handshakes,
+            self.arrivals.handshakes.woken().as_fd(),
+            read,
+        );
         for (key, pending) in self.arrivals.reception.listening() {
             add(Polled::Pending(key), pending.guest.as_fd(), read);
         }
@@ -337,9 +342,9 @@ impl Broker {
             Polled::Terminate => self.stop(),
             Polled::Reload => self.reload(),
             Polled::Pending(key) => self.advance(key),
-            Polled::Shaken => self.shaken(),
+            Polled::Handshakes => self.finish_handshake_steps(),
             Polled::Waiting(place) => self.gave_up(place),
-            Polled::Control(key) => self.hear(key),
+            Polled::Control(key) => self.receive_from_worker(key),
             Polled::Process(key) => self.exited(key),
             Polled::Console(key) => self.console(key, flags),
             Polled::Metrics => self.accept_scrape(),
@@ -352,7 +357,7 @@ impl Broker {
     fn settle(&mut self) -> Option<Instant> {
         let now = Instant::now();
         let mut pause = self.listeners.pause_at(now);
-        if Given::unclosed() > UNCLOSED {
+        if ReceivedFd::unclosed() > UNCLOSED {
             self.listeners.pause(now + ACCEPT_PAUSE);
             pause = pause.or(Some(now + ACCEPT_PAUSE));
         }
@@ -431,6 +436,6 @@ fn raise_descriptor_limit() {
         maximum: limit.maximum,
     };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::debug!(%error, "the limit of descriptors stays");
+        tracing::debug!(%error, "the descriptor limit is unchanged");
     }
 }

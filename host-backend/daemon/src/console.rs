@@ -10,18 +10,18 @@ use paragpu_control::admin::{Request, Response};
 use paragpu_control::frame::FrameError;
 use paragpu_control::json_lines::{self, Assembler};
 
-use crate::giving::{Given, Giver, receive_plainly};
+use crate::received_fd::{PeerKind, ReceivedFd, receive_plainly};
 
 /// Bytes per read.
 const READ: usize = 4096;
 /// Maximum bytes of queued requests.
-const MOST: usize = 64 << 10;
+const MAX_QUEUED: usize = 64 << 10;
 
 /// One connection of the control socket.
 #[derive(Debug)]
 pub struct Console {
     /// Any user may connect to the lease socket, and send descriptors whose close blocks.
-    socket: Given,
+    socket: ReceivedFd,
     /// The user of an agent on the lease socket.
     pub agent: Option<u32>,
     input: Assembler,
@@ -45,7 +45,7 @@ impl Console {
     #[must_use]
     pub fn new(socket: OwnedFd) -> Self {
         Self {
-            socket: Given::new(socket, Giver::Guest),
+            socket: ReceivedFd::new(socket, PeerKind::Guest),
             agent: None,
             input: Assembler::default(),
             output: Vec::new(),
@@ -60,7 +60,7 @@ impl Console {
         !self.output.is_empty()
     }
 
-    /// Reads what is there.
+    /// Reads available bytes.
     ///
     /// # Errors
     /// [`Gone`].
@@ -73,7 +73,7 @@ impl Console {
             Err(_) => return Err(Gone),
         }
         match self.input.pending() {
-            0..=MOST => Ok(()),
+            0..=MAX_QUEUED => Ok(()),
             _ => Err(Gone),
         }
     }

@@ -205,10 +205,10 @@ impl Devices {
                 if std::path::Path::new(NVIDIAS_DRIVER).exists() {
                     tracing::warn!(
                         %reason,
-                        "the GPUs of this host cannot be used: the software GPU serves"
+                        "the GPUs of this host cannot be used: using the software GPU"
                     );
                 } else {
-                    tracing::info!(%reason, "no CUDA device: the software GPU serves");
+                    tracing::info!(%reason, "no CUDA device: using the software GPU");
                 }
                 self.begin("software");
                 return false;

@@ -46,7 +46,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// For `map_err`: an [`Error::System`] that says what was tried.
+    /// For `map_err`: an [`Error::System`] with the failed action.
     pub fn system<E: Into<std::io::Error>>(action: impl Into<String>) -> impl FnOnce(E) -> Self {
         |source| Self::System {
             action: action.into(),

@@ -18,9 +18,9 @@ use paragpu_protocol::handshake::{
 };
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, Shutdown};
 
-use crate::giving::{Given, Giver};
 use crate::listener::Peer;
 use crate::protection::{Certified, Protection};
+use crate::received_fd::{PeerKind, ReceivedFd};
 
 /// Maximum payload of a first frame. A hello is shorter; that of a later version
 /// may be longer and should get an answer.
@@ -44,13 +44,13 @@ pub struct Pending {
     pub deadline: Instant,
     bytes: Vec<u8>,
     /// Descriptors; only from a device process.
-    fds: Vec<Given>,
+    fds: Vec<ReceivedFd>,
 }
 
 /// A connected socket and its peer.
 #[derive(Debug)]
 pub struct Guest {
-    socket: Given,
+    socket: ReceivedFd,
     protection: Protection,
     /// The peer.
     pub peer: Peer,
@@ -99,9 +99,9 @@ pub struct Channel {
     /// Offset of its page lists in the window; 0 for none.
     pub lists: u64,
     /// Window, eventfd guest to host, eventfd host to guest.
-    pub fds: [Given; CHANNEL_FDS],
+    pub fds: [ReceivedFd; CHANNEL_FDS],
     /// With page lists: the table of the VM's memory, and its files.
-    pub memory: Vec<Given>,
+    pub memory: Vec<ReceivedFd>,
 }
 
 /// The state of a first frame.
@@ -169,7 +169,7 @@ impl Pending {
     /// The outcome if the peer sends no more before its hello is complete.
     fn ended(&self) -> Progress {
         let silent = match &self.guest.protection {
-            Protection::Shaking(handshake) => handshake.is_silent(),
+            Protection::Handshaking(handshake) => handshake.is_silent(),
             _ => self.bytes.is_empty(),
         };
         match silent {
@@ -218,7 +218,7 @@ impl Pending {
             peer,
         } = &mut self.guest;
         match (peer, protection) {
-            (_, Protection::Shaking(handshake)) => {
+            (_, Protection::Handshaking(handshake)) => {
                 handshake.read(&*socket, wanted, &mut self.bytes)
             }
             (Peer::Device { .. }, _) => Ok(self.read_with_descriptors(wanted)?),
@@ -248,7 +248,7 @@ impl Pending {
                     // So that the process that closes it last does not wait for the
                     // peer.
                     let _ = rustix::net::sockopt::set_socket_linger(&fd, None);
-                    self.fds.push(Given::new(fd, Giver::Device));
+                    self.fds.push(ReceivedFd::new(fd, PeerKind::Device));
                 }
             }
         }
@@ -405,14 +405,14 @@ fn arrived(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
     })
 }
 
-fn attached(payload: &[u8], mut fds: Vec<Given>) -> Result<Asked, String> {
+fn attached(payload: &[u8], mut fds: Vec<ReceivedFd>) -> Result<Asked, String> {
     let attach: Attach<'_> = decode_all(payload).map_err(|error| format!("bad attach: {error}"))?;
     let hello: Hello = decode_all(attach.hello.0).map_err(|error| format!("bad hello: {error}"))?;
     if hello.check().map_err(|error| error.to_string())? != Transport::Pci {
         return Err("the hello in a PCI device's channel names another transport".into());
     }
     let memory = fds.split_off(fds.len().min(CHANNEL_FDS));
-    let fds = <[Given; CHANNEL_FDS]>::try_from(fds).map_err(|fds| {
+    let fds = <[ReceivedFd; CHANNEL_FDS]>::try_from(fds).map_err(|fds| {
         format!(
             "a channel comes with {CHANNEL_FDS} file descriptors, not {}",
             fds.len()
@@ -450,10 +450,10 @@ impl Guest {
     #[must_use]
     pub fn new(socket: OwnedFd, peer: Peer) -> Self {
         let giver = match peer {
-            Peer::Device { .. } => Giver::Device,
-            _ => Giver::Guest,
+            Peer::Device { .. } => PeerKind::Device,
+            _ => PeerKind::Guest,
         };
-        let socket = Given::new(socket, giver);
+        let socket = ReceivedFd::new(socket, giver);
         Self {
             socket,
             protection: Protection::Plain,
@@ -463,17 +463,17 @@ impl Guest {
 
     /// A peer that begins with a TLS handshake.
     #[must_use]
-    pub fn shaking(socket: OwnedFd, peer: Peer, handshake: Handshake) -> Self {
+    pub fn handshaking(socket: OwnedFd, peer: Peer, handshake: Handshake) -> Self {
         Self {
-            protection: Protection::Shaking(Box::new(handshake)),
+            protection: Protection::Handshaking(Box::new(handshake)),
             ..Self::new(socket, peer)
         }
     }
 
     /// Whether the TLS handshake is in progress.
     #[must_use]
-    pub fn is_shaking(&self) -> bool {
-        matches!(self.protection, Protection::Shaking(_))
+    pub fn is_handshaking(&self) -> bool {
+        matches!(self.protection, Protection::Handshaking(_))
     }
 
     /// Reads what has arrived: closing a socket with unread bytes discards what was

@@ -17,9 +17,9 @@ use paragpu_pool::slurm;
 
 /// Minimum and maximum interval of asking the engine whether this host drains,
 /// while it has leases. It grows if many hosts ask.
-const LOOK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(20));
+const POLL_INTERVAL: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(20));
 /// The interval is this multiple of the time that the last answer took.
-const LEISURE: u32 = 10;
+const BACKOFF_FACTOR: u32 = 10;
 
 /// Maximum number of claims that the engine is asked about at the same time. Each takes a
 /// thread and a process.
@@ -42,7 +42,7 @@ pub struct Grant {
     pub grace: Duration,
 }
 
-/// What keeps a lease.
+/// The holder of a lease.
 ///
 /// ```text
 ///              the connection closes, with a grace
@@ -67,7 +67,7 @@ pub struct Leased {
     pub job: Option<u64>,
     /// Its limits.
     pub grant: Grant,
-    /// What keeps it.
+    /// Its holder.
     pub hold: Hold,
     /// Interval of its sessions' checkpoints in seconds; 0 for none.
     pub checkpoint: u64,
@@ -91,7 +91,7 @@ pub enum Verdict {
     },
     /// Whether the host drains; nothing if the engine does not say.
     Drains {
-        /// What it says.
+        /// Its message.
         drains: Option<bool>,
         /// How long its answer took.
         took: Duration,
@@ -277,7 +277,7 @@ impl Leases {
             }
             // The system has no threads left.
             self.looks = false;
-            self.next_look = now + LOOK.1;
+            self.next_look = now + POLL_INTERVAL.1;
         }
         Some(self.next_look)
     }
@@ -396,7 +396,7 @@ impl Leases {
         let serial = self.get(&identity.vm).map_or(0, |leased| leased.serial);
         match (identity.lease, serial) {
             (shown, standing) if shown == standing => Ok(()),
-            (0, _) => Err(format!("{} is a lease's name", identity.vm)),
+            (0, _) => Err(format!("{} is reserved for leases", identity.vm)),
             (_, _) => Err("the lease that its certificate is for is over, or elsewhere".into()),
         }
     }
@@ -416,7 +416,8 @@ impl Leases {
 /// Hosts share one controller: those of a large pool ask it less often, so that
 /// it has time for leases.
 fn until_next_look(took: Duration) -> Duration {
-    took.saturating_mul(LEISURE).clamp(LOOK.0, LOOK.1)
+    took.saturating_mul(BACKOFF_FACTOR)
+        .clamp(POLL_INTERVAL.0, POLL_INTERVAL.1)
 }
 
 /// Users can reclaim only their own leases.
@@ -436,7 +437,7 @@ fn random() -> Result<u64, String> {
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         // Zero is not a lease.
         Ok(8) => Ok(u64::from_ne_bytes(bytes).max(1)),
-        _ => Err("the host has no randomness".into()),
+        _ => Err("the host has no source of randomness".into()),
     }
 }
 

@@ -7,10 +7,10 @@
 //! One thread waits for all file descriptors ([`broker`]) and never for a peer.
 //!
 //! - Connections: [`listener`] binds sockets, [`handshake`] reads first frames,
-//!   [`reception`] queues connections until then, [`shaking`] does TLS handshakes in
-//!   threads, [`giving`] closes descriptors that peers sent.
+//!   [`reception`] queues connections until then, [`handshake_threads`] does TLS handshakes in
+//!   threads, [`received_fd`] closes descriptors that peers sent.
 //! - Other daemons: [`link`], and for other hosts [`tls`] with a thread that relays each.
-//! - Workers: [`worker`] is one process, [`spawner`] and [`apart`] start it, [`users`]
+//! - Workers: [`worker`] is one process, [`spawner`] and [`spawner_process`] start it, [`users`]
 //!   chooses its user from the range that [`subordinate`] reads.
 //! - State: [`device`] finds the GPUs, [`placement`] chooses among them, [`session`] and
 //!   [`notes`] record sessions, [`tenants`] accounts for each VM, [`shares`] schedules
@@ -33,15 +33,14 @@
 )]
 #![deny(unsafe_code)]
 
-pub mod apart;
 pub mod arguments;
 pub mod broker;
 pub mod confine;
 pub mod console;
 pub mod device;
 mod error;
-pub mod giving;
 pub mod handshake;
+pub mod handshake_threads;
 pub mod leases;
 pub mod link;
 pub mod listener;
@@ -52,12 +51,13 @@ pub mod notes;
 pub mod offers;
 pub mod placement;
 pub mod protection;
+pub mod received_fd;
 pub mod reception;
 pub mod scrape;
 pub mod session;
-pub mod shaking;
 pub mod shares;
 pub mod spawner;
+pub mod spawner_process;
 pub mod subordinate;
 pub mod sys;
 pub mod tenants;

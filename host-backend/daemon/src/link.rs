@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 /// Timeout for each address of a host.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Maximum number of links to other hosts.
-const MOST: usize = 256;
+const MAX_LINKS: usize = 256;
 /// Maximum number of links that have shown no certificate yet.
 const STRANGERS: usize = 64;
 
@@ -47,7 +47,7 @@ impl Destination {
     pub fn parse(url: &str) -> Result<Self, String> {
         let advice = || {
             format!(
-                "{url} is no destination: give unix:///PATH, the socket for guests of another \
+                "{url} is not a destination: use unix:///PATH, the guests' socket of another \
                  paragpud of this host, or tcp://HOST:PORT, another host's migration.listen"
             )
         };
@@ -158,14 +158,14 @@ impl Links {
             Destination::Host { name, port } => {
                 let Some(tls) = tls else {
                     return Err(format!(
-                        "sessions travel to {place} only under a certificate: set migration.ca, \
+                        "sessions travel to {place} only over TLS: set migration.ca, \
                          migration.certificate and migration.key in this host's host.toml"
                     ));
                 };
                 let tls = tls.client(name)?;
                 let (name, port, place) = (name.clone(), *port, place.to_string());
                 let count = Counted::new(&self.count);
-                self.spawn(count, MOST, move |far, _count| {
+                self.spawn(count, MAX_LINKS, move |far, _count| {
                     let mut heard = false;
                     let carried = connect_tcp(&name, port)
                         .map_err(Broken::from)
@@ -243,7 +243,7 @@ fn refuse(far: UnixStream, reason: &str) {
     let Ok(socket) = far.try_clone() else { return };
     let peer = Peer::Local { uid: 0, pid: 0 };
     Guest::new(socket.into(), peer).refuse(reason);
-    // Closing a socket with unread bytes discards what was sent.
+    // Closing a socket with unread bytes discards sent bytes.
     let _ = far.set_nonblocking(false);
     let _ = far.set_read_timeout(Some(PATIENCE));
     let _ = std::io::copy(&mut &far, &mut std::io::sink());

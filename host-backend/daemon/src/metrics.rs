@@ -25,7 +25,7 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 /// Maximum number of pairs of VM and GPU kept after their sessions ended. It
 /// exceeds the VMs of a host, and bounds the cost of guests that keep changing
 /// addresses.
-const MOST_ENDED: usize = 4096;
+const MAX_ENDED: usize = 4096;
 
 /// One number of a session.
 type Of = fn(&Counters) -> u64;
@@ -41,7 +41,7 @@ impl Ended {
     /// Adds a session's last counters.
     pub fn add(&mut self, vm: &str, gpu: &str, counters: &Counters) {
         let mut place = (vm.to_owned(), gpu.to_owned());
-        if self.0.len() >= MOST_ENDED && !self.0.contains_key(&place) {
+        if self.0.len() >= MAX_ENDED && !self.0.contains_key(&place) {
             place.0 = "others".into();
         }
         let last = Counters {
@@ -139,7 +139,7 @@ pub struct Report {
     pub totals: [u64; 3],
     /// Moves of sessions.
     pub moves: Moves,
-    /// Guests that wait for a worker, connections that have not said hello.
+    /// Guests waiting for a worker, connections that have not said hello.
     pub waiting: [u64; 2],
     /// Of sessions that take turns on their GPU: VM, GPU, session, turns.
     pub turns: Vec<(String, String, u64, TurnsInfo)>,
@@ -227,9 +227,9 @@ impl Report {
         Ok(())
     }
 
-    /// What sessions use of GPUs' time, where it is measured.
+    /// The sessions' use of GPU time, if it is measured.
     fn utilization(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let help = "Percent of a GPU's time that sessions had of late";
+        let help = "Percentage of recent GPU time used by sessions";
         let mut metric = encoder.encode_descriptor("gpu_percent", help, None, MetricType::Gauge)?;
         for ((vm, gpu), (counters, _)) in &self.places {
             if let Some(percent) = counters.gpu_percent {
@@ -272,7 +272,7 @@ impl Report {
     fn latencies(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let mut metric = encoder.encode_descriptor(
             "call_seconds",
-            "From taking a call in to answering it, of calls that a thread of the program waits for",
+            "Latency of synchronous calls, from receipt to reply",
             None,
             MetricType::Histogram,
         )?;
@@ -340,14 +340,14 @@ impl Collector for Report {
                 &self.moves.downtime,
                 (
                     "move_downtime_seconds",
-                    "How long moves stopped the sessions that left",
+                    "Downtime of sessions that migrated away",
                 ),
             ),
             (
                 &self.moves.delay,
                 (
                     "move_delay_seconds",
-                    "The longest by which each of these moves delayed a call of its program",
+                    "Longest delay of a program's call in each of these migrations",
                 ),
             ),
         ] {
@@ -360,14 +360,14 @@ impl Collector for Report {
         })?;
         self.present(
             encoder,
-            ("device_memory_bytes", "Device memory of sessions now"),
+            ("device_memory_bytes", "Current device memory of sessions"),
             |counters, _| counters.device_memory,
         )?;
         self.present(
             encoder,
             (
                 "host_memory_bytes",
-                "Memory of the host that workers hold for guests now",
+                "Host memory that workers currently hold for guests",
             ),
             |counters, _| counters.host_memory,
         )?;
@@ -375,7 +375,7 @@ impl Collector for Report {
             encoder,
             (
                 "shadow_memory_bytes",
-                "Pinned and registered memory of guests that is kept as copies now",
+                "Pinned and registered guest memory currently kept as shadows",
             ),
             |counters, _| counters.shadow_memory,
         )?;
@@ -404,32 +404,20 @@ impl Collector for Report {
         )?;
         labelled(
             encoder,
-            (
-                "workers_idle",
-                "Workers of a GPU that wait for a session",
-                "gpu",
-            ),
+            ("workers_idle", "Warm workers of a GPU", "gpu"),
             self.gpus.iter().map(|(gpu, (_, idle, _))| (gpu, *idle)),
         )?;
         labelled(
             encoder,
-            ("workers_starting", "Workers of a GPU that open it", "gpu"),
+            ("workers_starting", "Workers that are opening a GPU", "gpu"),
             self.gpus
                 .iter()
                 .map(|(gpu, (.., starting))| (gpu, *starting)),
         )?;
         for (name, help, value) in [
             ("sessions_begun", "Sessions begun", self.totals[0]),
-            (
-                "guests_refused",
-                "Guests that got no session",
-                self.totals[1],
-            ),
-            (
-                "workers_crashed",
-                "Workers that died without a word",
-                self.totals[2],
-            ),
+            ("guests_refused", "Guests that were refused", self.totals[1]),
+            ("workers_crashed", "Workers that crashed", self.totals[2]),
         ] {
             encoder
                 .encode_descriptor(name, help, None, MetricType::Counter)?
@@ -438,12 +426,12 @@ impl Collector for Report {
         for (name, help, value) in [
             (
                 "guests_waiting",
-                "Guests that wait for a worker",
+                "Guests waiting for a worker",
                 self.waiting[0],
             ),
             (
                 "connections_pending",
-                "Connections that have not said hello",
+                "Connections that have not sent a hello",
                 self.waiting[1],
             ),
         ] {
@@ -574,12 +562,12 @@ mod tests {
     #[test]
     fn names_without_end_are_others() {
         let mut ended = Ended::default();
-        for number in 0..2 * MOST_ENDED {
+        for number in 0..2 * MAX_ENDED {
             ended.add(&number.to_string(), "cuda:0", &counters());
         }
-        assert_eq!(ended.0.len(), MOST_ENDED + 1);
+        assert_eq!(ended.0.len(), MAX_ENDED + 1);
         let others = ended.0[&("others".to_owned(), "cuda:0".to_owned())];
-        assert_eq!(others.posted, 5 * MOST_ENDED as u64);
+        assert_eq!(others.posted, 5 * MAX_ENDED as u64);
         assert_eq!(others.device_memory, 0);
     }
 }

@@ -26,7 +26,7 @@ pub struct Notes {
 
 /// A session of an earlier daemon whose worker still runs.
 #[derive(Debug)]
-pub struct Found {
+pub struct SurvivingSession {
     /// The constant facts about the session.
     pub facts: Facts,
     /// The process ID of its worker.
@@ -34,12 +34,12 @@ pub struct Found {
     /// A pidfd of that process.
     pub pidfd: OwnedFd,
     /// Its schedule of checkpoints, if it has one.
-    pub again: Option<Again>,
+    pub again: Option<CheckpointSchedule>,
 }
 
 /// A schedule of checkpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Again {
+pub struct CheckpointSchedule {
     /// Where the checkpoint is written; an absolute path.
     pub directory: PathBuf,
     /// The time between two checkpoints.
@@ -54,7 +54,7 @@ struct Note {
     /// process ID, they identify a process uniquely.
     started: u64,
     boot: String,
-    again: Option<Again>,
+    again: Option<CheckpointSchedule>,
 }
 
 /// File name extension of the records of checkpointed sessions.
@@ -110,7 +110,7 @@ impl Notes {
     }
 
     /// Records the schedule of checkpoints of a session, or that it has none.
-    pub fn write_again(&self, session: u64, again: Option<Again>) {
+    pub fn write_again(&self, session: u64, again: Option<CheckpointSchedule>) {
         let note = std::fs::read(self.path(session)).ok();
         let note = note.and_then(|text| serde_json::from_slice::<Note>(&text).ok());
         if let Some(note) = note {
@@ -153,7 +153,7 @@ impl Notes {
 
     /// Returns the sessions whose workers still run, by number. Removes all other records.
     #[must_use]
-    pub fn find(&self) -> Vec<Found> {
+    pub fn find(&self) -> Vec<SurvivingSession> {
         let entries = std::fs::read_dir(&self.directory).into_iter().flatten();
         let mut found = Vec::new();
         for path in entries.flatten().map(|entry| entry.path()) {
@@ -224,12 +224,12 @@ impl Notes {
         self.directory.join(name.as_str()).with_extension(PARKED)
     }
 
-    fn alive(&self, note: Note) -> Option<Found> {
+    fn alive(&self, note: Note) -> Option<SurvivingSession> {
         let pidfd = pidfd(note.pid).ok()?;
         // Compared after the pidfd is open: from then on the process ID cannot be reused
         // unnoticed.
         let same = note.boot == self.boot && start_time(note.pid) == Some(note.started);
-        same.then_some(Found {
+        same.then_some(SurvivingSession {
             facts: note.facts,
             pid: note.pid,
             pidfd,

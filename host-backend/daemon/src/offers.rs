@@ -6,10 +6,10 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 
 use paragpu_control::exchange::{Offer, Token};
 
-use crate::giving::Given;
+use crate::received_fd::ReceivedFd;
 
 /// Maximum number of offers of a VM. Each uses a descriptor of the daemon.
-const MOST: usize = if cfg!(test) { 8 } else { 4096 };
+const MAX_OFFERS: usize = if cfg!(test) { 8 } else { 4096 };
 /// Maximum number of offers that a VM has in any case, whatever others have.
 const ENSURED: usize = if cfg!(test) { 2 } else { 64 };
 /// Maximum number of VMs that have sessions at the same time.
@@ -43,7 +43,7 @@ struct Offered {
     /// The session that made the offer.
     session: u64,
     offer: Offer,
-    memory: Given,
+    memory: ReceivedFd,
 }
 
 /// The offers of a VM's sessions, by token. While sessions move from this host to this
@@ -65,13 +65,23 @@ impl Offers {
     }
 
     fn is_full(&self, room: Room) -> bool {
-        let most = if room.shared { MOST } else { room.ensured };
+        let most = if room.shared {
+            MAX_OFFERS
+        } else {
+            room.ensured
+        };
         self.len() >= most
     }
 
     /// Adds an offer of `session`. Returns `None` if the VM has too many, or the token is
     /// already in use.
-    pub fn add(&mut self, session: u64, offer: Offer, memory: Given, room: Room) -> Option<Offer> {
+    pub fn add(
+        &mut self,
+        session: u64,
+        offer: Offer,
+        memory: ReceivedFd,
+        room: Room,
+    ) -> Option<Offer> {
         match self.0.contains_key(&offer.token) {
             true => None,
             false => self.add_again(session, offer, memory, room),
@@ -84,7 +94,7 @@ impl Offers {
         &mut self,
         session: u64,
         offer: Offer,
-        memory: Given,
+        memory: ReceivedFd,
         room: Room,
     ) -> Option<Offer> {
         if self.is_full(room) {
@@ -137,16 +147,16 @@ impl Offers {
 mod tests {
     use super::*;
 
-    use crate::giving::Giver;
+    use crate::received_fd::PeerKind;
 
     /// Much of it.
     fn room() -> Room {
         Room::of(1 << 20, 0)
     }
 
-    fn memory() -> Given {
+    fn memory() -> ReceivedFd {
         let file = std::fs::File::open("/dev/null").unwrap();
-        Given::new(file.into(), Giver::Worker)
+        ReceivedFd::new(file.into(), PeerKind::Worker)
     }
 
     fn offer(name: u8) -> Offer {

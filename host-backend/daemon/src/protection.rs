@@ -14,7 +14,7 @@ pub enum Protection {
     /// None needed: the kernel identifies the sender.
     Plain,
     /// A TLS handshake is in progress.
-    Shaking(Box<Handshake>),
+    Handshaking(Box<Handshake>),
     /// TLS, after the handshake.
     Secured(Box<Secured>),
 }
@@ -27,7 +27,7 @@ impl Protection {
     /// As [`Handshake::finish`].
     pub fn settle(&mut self) -> Result<Result<Option<Identity>, String>, Error> {
         let handshake = match std::mem::replace(self, Self::Plain) {
-            Self::Shaking(handshake) => handshake,
+            Self::Handshaking(handshake) => handshake,
             other => {
                 *self = other;
                 return Ok(Ok(None));
@@ -58,7 +58,7 @@ impl Protection {
             Self::Plain => {
                 let _ = send(&socket, bytes, flags);
             }
-            Self::Shaking(handshake) => {
+            Self::Handshaking(handshake) => {
                 let _ = handshake.write(&socket, bytes);
             }
             Self::Secured(secured) => {

@@ -1,4 +1,4 @@
-//! Connections that have not said hello, and the slots in which they wait.
+//! Connections that have not sent a hello, and the slots in which they wait.
 //!
 //! If all slots are taken, a new connection replaces the oldest one of the source that
 //! occupies most slots. So silent connections of one source take slots from that source
@@ -160,7 +160,7 @@ impl Turns {
 ///       └────────────────── needs more ─────────────────────┘
 /// ```
 #[derive(Debug)]
-enum Seat {
+enum SlotState {
     /// The event loop waits for data.
     Listening(Pending),
     /// It has sent data of a TLS handshake, and waits for its turn.
@@ -172,7 +172,7 @@ enum Seat {
 /// A connection that has a slot.
 #[derive(Debug)]
 struct Entry {
-    seat: Seat,
+    seat: SlotState,
     source: PeerIdentity,
     class: Class,
     deadline: Instant,
@@ -200,7 +200,7 @@ impl Reception {
         };
         let entry = Entry {
             deadline: pending.deadline,
-            seat: Seat::Listening(pending),
+            seat: SlotState::Listening(pending),
             source: source.clone(),
             class,
         };
@@ -240,7 +240,7 @@ impl Reception {
     /// The connection with this key, if it is listening.
     pub fn get_mut(&mut self, key: u64) -> Option<&mut Pending> {
         match &mut self.waiting.get_mut(&key)?.seat {
-            Seat::Listening(pending) => Some(pending),
+            SlotState::Listening(pending) => Some(pending),
             _ => None,
         }
     }
@@ -248,8 +248,8 @@ impl Reception {
     /// Removes a connection and returns it, unless a thread has it.
     pub fn remove(&mut self, key: u64) -> Option<Pending> {
         match self.forget(key)?.seat {
-            Seat::Listening(pending) | Seat::Queued(pending) => Some(pending),
-            Seat::Away => None,
+            SlotState::Listening(pending) | SlotState::Queued(pending) => Some(pending),
+            SlotState::Away => None,
         }
     }
 
@@ -260,23 +260,23 @@ impl Reception {
         let Some(entry) = self.waiting.get_mut(&key) else {
             return false;
         };
-        entry.seat = match std::mem::replace(&mut entry.seat, Seat::Away) {
-            Seat::Listening(pending) if pending.guest.is_shaking() => {
+        entry.seat = match std::mem::replace(&mut entry.seat, SlotState::Away) {
+            SlotState::Listening(pending) if pending.guest.is_handshaking() => {
                 self.turns.enter(&entry.source, key);
-                Seat::Queued(pending)
+                SlotState::Queued(pending)
             }
             other => other,
         };
-        !matches!(entry.seat, Seat::Listening(_))
+        !matches!(entry.seat, SlotState::Listening(_))
     }
 
     /// Hands out the next connection, for one step of its handshake.
     pub fn next_to_shake(&mut self) -> Option<(u64, Pending)> {
         let key = self.turns.next()?;
         let entry = self.waiting.get_mut(&key)?;
-        match std::mem::replace(&mut entry.seat, Seat::Away) {
-            Seat::Listening(pending) | Seat::Queued(pending) => Some((key, pending)),
-            Seat::Away => None,
+        match std::mem::replace(&mut entry.seat, SlotState::Away) {
+            SlotState::Listening(pending) | SlotState::Queued(pending) => Some((key, pending)),
+            SlotState::Away => None,
         }
     }
 
@@ -284,7 +284,7 @@ impl Reception {
     /// meanwhile.
     pub fn take_back(&mut self, key: u64, pending: Pending) {
         if let Some(entry) = self.waiting.get_mut(&key) {
-            entry.seat = Seat::Listening(pending);
+            entry.seat = SlotState::Listening(pending);
         }
     }
 
@@ -327,7 +327,7 @@ impl Reception {
     pub fn listening(&self) -> impl Iterator<Item = (u64, &Pending)> {
         let seats = self.waiting.iter().map(|(key, entry)| (*key, &entry.seat));
         seats.filter_map(|(key, seat)| match seat {
-            Seat::Listening(pending) => Some((key, pending)),
+            SlotState::Listening(pending) => Some((key, pending)),
             _ => None,
         })
     }

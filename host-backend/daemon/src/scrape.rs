@@ -7,18 +7,18 @@ use std::time::Instant;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown};
 
-use crate::giving::{Given, Giver, receive_plainly};
 use crate::metrics::CONTENT_TYPE;
+use crate::received_fd::{PeerKind, ReceivedFd, receive_plainly};
 
 /// Maximum number of bytes of a request.
-const MOST: usize = 8192;
+const MAX_REQUEST: usize = 8192;
 /// Maximum number of headers of a request.
 const HEADERS: usize = 64;
 
 /// A connection.
 #[derive(Debug)]
 pub struct Scrape {
-    socket: Given,
+    socket: ReceivedFd,
     /// When the daemon closes it.
     pub deadline: Instant,
     input: Vec<u8>,
@@ -44,7 +44,7 @@ impl Scrape {
     #[must_use]
     pub fn new(socket: OwnedFd, deadline: Instant) -> Self {
         Self {
-            socket: Given::new(socket, Giver::Guest),
+            socket: ReceivedFd::new(socket, PeerKind::Guest),
             deadline,
             input: Vec::new(),
             output: Vec::new(),
@@ -78,7 +78,7 @@ impl Scrape {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS];
         let mut request = httparse::Request::new(&mut headers);
         let status = match request.parse(&self.input) {
-            Ok(httparse::Status::Partial) if self.input.len() <= MOST => return Step::More,
+            Ok(httparse::Status::Partial) if self.input.len() <= MAX_REQUEST => return Step::More,
             Ok(httparse::Status::Partial) => "431 Request Header Fields Too Large",
             Err(_) => "400 Bad Request",
             Ok(httparse::Status::Complete(_)) if request.method != Some("GET") => {

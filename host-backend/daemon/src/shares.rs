@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use paragpu_config::host::Host;
 use paragpu_control::admin::TurnsInfo;
-use paragpu_control::turn::{MOST_WEIGHT, Plea, TimeShare, Turn};
+use paragpu_control::turn::{MAX_WEIGHT, TimeShare, Turn, TurnRequest};
 
 /// GPU time by which a turn may exceed its owner's fair share. It bounds how often turns
 /// change.
@@ -28,7 +28,7 @@ const CREDIT: Duration = Duration::from_millis(100);
 /// others start and stop waiting.
 const NOTICE: Duration = Duration::from_millis(10);
 /// Upper limit, in seconds, for the computed rest of a turn.
-const FAR: f64 = 60.0;
+const LONGEST_WAIT: f64 = 60.0;
 /// If a kernel still runs this long after the end of the turn, other sessions launch beside
 /// it, as without shares.
 const OVERRUN: Duration = Duration::from_secs(1);
@@ -193,10 +193,10 @@ impl Shares {
     /// Adds the lease of a tenant, with its bytes of device memory. `weight` is 0 if the
     /// claim gave none.
     pub fn lease(&mut self, vm: &str, memory: u64, weight: u32) {
-        let gib = u32::try_from(memory >> 30).unwrap_or(MOST_WEIGHT);
+        let gib = u32::try_from(memory >> 30).unwrap_or(MAX_WEIGHT);
         let weight = match weight {
-            0 => Weight::Gib(gib.clamp(1, MOST_WEIGHT)),
-            own => Weight::Own(own.min(MOST_WEIGHT)),
+            0 => Weight::Gib(gib.clamp(1, MAX_WEIGHT)),
+            own => Weight::Own(own.min(MAX_WEIGHT)),
         };
         self.leases.insert(vm.to_owned(), weight);
     }
@@ -283,10 +283,10 @@ impl Shares {
     }
 
     /// Handles a worker's message about its turn.
-    pub fn hear(&mut self, session: u64, plea: Plea, now: Instant) {
+    pub fn handle_request(&mut self, session: u64, request: TurnRequest, now: Instant) {
         for gpu in self.gpus.values_mut() {
             if gpu.paced && gpu.runners.contains_key(&session) {
-                gpu.hear(session, plea, now);
+                gpu.handle_request(session, request, now);
             }
         }
     }
@@ -358,14 +358,14 @@ impl Gpu {
         self.floor = least.map_or(self.floor, |least| self.floor.max(least));
     }
 
-    fn hear(&mut self, session: u64, plea: Plea, now: Instant) {
+    fn handle_request(&mut self, session: u64, request: TurnRequest, now: Instant) {
         self.charge(now);
         let active = self.active();
         let Some(runner) = self.runners.get_mut(&session) else {
             return;
         };
-        match (plea, runner.state) {
-            (Plea::Wanted, State::Away) => {
+        match (request, runner.state) {
+            (TurnRequest::Wanted, State::Away) => {
                 runner.state = State::Waiting;
                 if !active.contains(&runner.owner)
                     && let Some(clock) = self.clocks.get_mut(&runner.owner)
@@ -373,11 +373,11 @@ impl Gpu {
                     clock.return_to(self.floor);
                 }
             }
-            (Plea::Over, State::Running { .. } | State::Late { .. }) => {
+            (TurnRequest::Over, State::Running { .. } | State::Late { .. }) => {
                 runner.state = State::Away;
             }
             // The message crossed one from the daemon. Its state is out of date.
-            (Plea::Wanted | Plea::Over, _) => {}
+            (TurnRequest::Wanted | TurnRequest::Over, _) => {}
         }
     }
 
@@ -454,7 +454,7 @@ impl Gpu {
             std::cmp::Ordering::Greater => Some(0.0),
             std::cmp::Ordering::Equal => {
                 let behind = (next.time - own.time) * f64::from(own.share.weight);
-                Some((behind + QUANTUM.as_secs_f64()).clamp(0.0, FAR))
+                Some((behind + QUANTUM.as_secs_f64()).clamp(0.0, LONGEST_WAIT))
             }
         });
         let capped = own.is_capped().then_some(own.budget.max(0.0));

@@ -32,7 +32,7 @@ pub struct Spawner {
 struct SocketFollows {}
 
 impl Message for SocketFollows {
-    const MOST: usize = 16;
+    const MAX_LEN: usize = 16;
 }
 
 impl Spawner {

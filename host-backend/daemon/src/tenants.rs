@@ -16,8 +16,8 @@ use paragpu_control::worker::ToWorker;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, getrlimit};
 
-use crate::giving::Given;
 use crate::offers::{Offers, Room};
+use crate::received_fd::ReceivedFd;
 use crate::worker::pidfd;
 
 /// All tenants.
@@ -90,7 +90,7 @@ impl Tenants {
         Ok(())
     }
 
-    /// Removes a session whose worker has exited, and what it had counted in the account.
+    /// Removes a session whose worker has exited, and clears its slot in the account.
     pub fn release(&mut self, vm: &str, session: u64) {
         let Some(tenant) = self.accounts.get_mut(vm) else {
             return;
@@ -114,7 +114,7 @@ impl Tenants {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         // Those that are not closed yet are here as well.
         let offers = self.accounts.values().map(|tenant| tenant.offers.len());
-        let offers = offers.sum::<usize>() + Given::of_workers();
+        let offers = offers.sum::<usize>() + ReceivedFd::of_workers();
         Room::of(usize::try_from(limit).unwrap_or(usize::MAX), offers)
     }
 
@@ -264,18 +264,18 @@ fn lives(pidfd: &OwnedFd) -> bool {
 }
 
 /// Maximum number of bytes of a VM's name.
-const MOST_NAME: usize = 64;
+const MAX_NAME: usize = 64;
 
 /// Checks that a name cannot be mistaken for that of a user, address or context identifier,
 /// whose limits would then apply. A device process is trusted to name its VM, and nothing
 /// more.
 fn check_name(vm: &str) -> Result<(), String> {
     let printable = vm.bytes().all(|byte| byte.is_ascii_graphic());
-    if vm.is_empty() || vm.len() > MOST_NAME || !printable || vm.parse::<IpAddr>().is_ok() {
+    if vm.is_empty() || vm.len() > MAX_NAME || !printable || vm.parse::<IpAddr>().is_ok() {
         return Err(format!(
-            "{:?} is not a valid VM name: use 1 to {MOST_NAME} printable ASCII characters, no \
+            "{:?} is not a valid VM name: use 1 to {MAX_NAME} printable ASCII characters, no \
              blanks, and not an IP address",
-            vm.chars().take(MOST_NAME).collect::<String>()
+            vm.chars().take(MAX_NAME).collect::<String>()
         ));
     }
     Ok(())
@@ -354,7 +354,7 @@ mod tests {
     fn names_of_others_are_not_claimed() {
         let mut tenants = Tenants::default();
         let own = i32::try_from(std::process::id()).unwrap();
-        let long = "x".repeat(MOST_NAME + 1);
+        let long = "x".repeat(MAX_NAME + 1);
         for name in ["", "uid 0", "cid 3", "10.0.0.1", "::1", "a\nb", &long] {
             assert!(tenants.claim(name, own).is_err(), "{name}");
         }

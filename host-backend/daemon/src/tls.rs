@@ -1,7 +1,7 @@
 //! The certificates of this host, for daemons of other hosts and for guests.
 #![forbid(unsafe_code)]
 
-use paragpu_communicator_secure::{Credentials, Files, Wear};
+use paragpu_communicator_secure::{Credentials, Files, KeyLifetime};
 use paragpu_config::host::{Host, Migration};
 
 use crate::Error;
@@ -14,14 +14,13 @@ pub fn among_hosts(migration: &Migration) -> Result<Option<Credentials>, Error> 
     if migration.ca.as_os_str().is_empty() {
         return Ok(None);
     }
-    let files = Files {
-        section: "migration",
-        ca: &migration.ca,
-        certificate: &migration.certificate,
-        key: &migration.key,
-        key_shared: false,
-    };
-    Ok(Some(Credentials::load(files, Wear::Replaceable)?))
+    let files = Files::new(
+        "migration",
+        &migration.ca,
+        &migration.certificate,
+        &migration.key,
+    );
+    Ok(Some(Credentials::load(files, KeyLifetime::Replaceable)?))
 }
 
 /// Loads the certificate for guests at `tcp.listen`; `None` if they connect without TLS.
@@ -32,18 +31,13 @@ pub fn for_guests(host: &Host) -> Result<Option<Credentials>, Error> {
     if !host.tcp.is_secured() {
         return Ok(None);
     }
-    let files = Files {
-        section: "tcp",
-        ca: &host.tcp.ca,
-        certificate: &host.tcp.certificate,
-        key: &host.tcp.key,
-        key_shared: false,
-    };
+    let tcp = &host.tcp;
+    let files = Files::new("tcp", &tcp.ca, &tcp.certificate, &tcp.key);
     // Keys of the fastest ciphers wear out, which ends the connection. A session that
     // cannot reconnect needs one that lasts.
     let wear = match host.limits.reconnect {
-        0 => Wear::Lasting,
-        _ => Wear::Replaceable,
+        0 => KeyLifetime::Lasting,
+        _ => KeyLifetime::Replaceable,
     };
     Ok(Some(Credentials::load(files, wear)?))
 }

@@ -15,11 +15,11 @@ use std::time::SystemTime;
 use paragpu_config::host::{Host, Users as Confined};
 use rustix::fs::{Mode, OFlags, open};
 
-use crate::apart::{self, Apart};
+use crate::spawner_process::{self, SpawnerProcess};
 use crate::subordinate;
 
 /// Maximum number of VMs whose images are kept.
-const MOST_VMS: usize = 256;
+const MAX_VMS: usize = 256;
 /// The directory for VMs with their own users, in the directory for images.
 const FOLDER: &str = "own";
 
@@ -27,7 +27,7 @@ const FOLDER: &str = "own";
 #[derive(Debug)]
 pub struct Users {
     /// The process that starts workers as these users.
-    pub apart: Apart,
+    pub apart: SpawnerProcess,
     first: u32,
     by_vm: BTreeMap<String, u32>,
 }
@@ -39,7 +39,8 @@ pub struct Users {
 /// One sentence.
 pub fn begin(host: &Host) -> Result<Option<Users>, String> {
     let begun = start(host);
-    apart::drop_privileges().map_err(|error| format!("privileges cannot be dropped: {error}"))?;
+    spawner_process::drop_privileges()
+        .map_err(|error| format!("privileges cannot be dropped: {error}"))?;
     begun
 }
 
@@ -49,7 +50,7 @@ fn start(host: &Host) -> Result<Option<Users>, String> {
         Confined::Range(first, last) => (first, last),
         Confined::Subordinate => subordinate::range()?,
     };
-    let apart = Apart::start(&worker_program(host), (first, last))?;
+    let apart = SpawnerProcess::start(&worker_program(host), (first, last))?;
     Ok(Some(Users::new(apart, first)))
 }
 
@@ -73,7 +74,7 @@ struct Owned {
 impl Users {
     /// Assigns users of the range that begins with `first`.
     #[must_use]
-    pub fn new(apart: Apart, first: u32) -> Self {
+    pub fn new(apart: SpawnerProcess, first: u32) -> Self {
         Self {
             apart,
             first,
@@ -95,7 +96,7 @@ impl Users {
     }
 
     /// Returns the user of a VM, in the numbering of the range, and the VM's directory in
-    /// `images`. Without a directory, images are not kept. `live` are the VMs that have
+    /// `images`. Without a directory, images are not cached. `live` are the VMs that have
     /// sessions.
     ///
     /// # Errors
@@ -110,7 +111,7 @@ impl Users {
         let folder = folder.filter(|folder| match make(folder) {
             Ok(()) => true,
             Err(error) => {
-                tracing::warn!(directory = %folder.display(), %error, "images are not kept");
+                tracing::warn!(directory = %folder.display(), %error, "images are not cached");
                 false
             }
         });
@@ -134,7 +135,7 @@ impl Users {
         match self.directory(folder, &path, user, live) {
             Ok(directory) => Ok((user, Some(directory))),
             Err(error) => {
-                tracing::warn!(directory = %path.display(), error, "images are not kept");
+                tracing::warn!(directory = %path.display(), error, "images are not cached");
                 Ok((user, None))
             }
         }
@@ -201,7 +202,7 @@ impl Users {
             None => {}
         }
         let owned = self.owned(Some(folder));
-        if owned.len() >= MOST_VMS {
+        if owned.len() >= MAX_VMS {
             self.by_vm
                 .retain(|vm, other| live.contains(vm.as_str()) || *other == user);
             self.forget(&owned);

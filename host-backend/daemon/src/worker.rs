@@ -14,10 +14,10 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid,
 };
 
-use crate::apart::Apart;
 use crate::error::chain;
-use crate::giving::{Given, Giver};
+use crate::received_fd::{PeerKind, ReceivedFd};
 use crate::spawner::Spawner;
+use crate::spawner_process::SpawnerProcess;
 
 /// The state of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl Drop for Line {
             let socket = control.into_fd();
             // The worker is told at once, whatever the thread is closing.
             let _ = rustix::net::shutdown(&socket, Shutdown::Both);
-            drop(Given::new(socket, Giver::Worker));
+            drop(ReceivedFd::new(socket, PeerKind::Worker));
         }
     }
 }
@@ -124,7 +124,11 @@ impl Worker {
     ///
     /// # Errors
     /// One sentence.
-    pub fn start_apart(apart: &Apart, spawn: &Spawn, ordinal: u32) -> Result<Self, String> {
+    pub fn start_apart(
+        apart: &SpawnerProcess,
+        spawn: &Spawn,
+        ordinal: u32,
+    ) -> Result<Self, String> {
         let (pid, pidfd, control) = apart.spawn(spawn)?;
         Ok(Self {
             control: Some(Line::new(control)),
@@ -159,7 +163,7 @@ impl Worker {
 
     /// Returns its next message; `None` if there are no more. Drops a control socket that
     /// is closed or sends garbage.
-    pub fn hear(&mut self, inbox: &mut Inbox) -> Option<FromWorker> {
+    pub fn receive(&mut self, inbox: &mut Inbox) -> Option<FromWorker> {
         let control = self.control.as_ref()?;
         let message = match control.receive(inbox, false) {
             Ok(Received::Nothing) => return None,

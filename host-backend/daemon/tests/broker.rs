@@ -192,7 +192,7 @@ fn a_hello_that_makes_no_sense_is_answered() {
                 token: [1; 16],
                 ..good
             },
-            "is over",
+            "has ended",
         ),
         (Hello { device: 1, ..good }, "gives 1 device"),
         (
@@ -262,7 +262,7 @@ fn limits_refuse_with_a_sentence() {
     let first = daemon.guest();
     let _second = daemon.guest();
     let reason = daemon.guest_of(0).err().unwrap();
-    assert!(reason.contains("serves 2 sessions already"), "{reason}");
+    assert!(reason.contains("already serves 2 sessions"), "{reason}");
     assert_eq!(daemon.stats().refused, 1);
     drop(first);
     daemon.until("one left", |stats| stats.sessions == 1);
@@ -275,7 +275,7 @@ fn a_guest_has_its_quota_and_others_theirs() {
     let _first = daemon.guest();
     let reason = daemon.guest_of(0).err().unwrap();
     assert!(
-        reason.contains("has 1 sessions on this host already"),
+        reason.contains("already has 1 sessions on this host"),
         "{reason}"
     );
     let stream = TcpStream::connect(daemon.tcp.as_ref().unwrap()).unwrap();
@@ -491,7 +491,7 @@ fn a_device_that_cannot_be_opened_is_tried_again() {
     let daemon = Daemon::start_after(directory, &[], &first);
     let reason = daemon.guest_of(0).err().unwrap();
     assert!(
-        reason.starts_with("the host has no GPU to give: "),
+        reason.starts_with("the host has no GPU for guests: "),
         "{reason}"
     );
     assert!(!daemon.stats().ready);

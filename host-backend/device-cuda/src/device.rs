@@ -36,34 +36,34 @@ const NON_BLOCKING: u32 = 1;
 const EVENT_FLAGS: u32 = 1 | 2;
 /// CU_EVENT_DISABLE_TIMING.
 const NO_TIMING: u32 = 2;
-/// The longest nap of [`Device::stream_doze`]: about what it may add to a wait.
-const NAP: Duration = Duration::from_micros(50);
+/// Maximum sleep of [`Device::stream_doze`], which bounds what it adds to a wait.
+const MAX_SLEEP: Duration = Duration::from_micros(50);
 
-/// Bytes of an image's code, decompressed, in which names are looked for.
-const MOST_CODE: u64 = 1 << 30;
+/// Maximum decompressed size of an image's code that is searched for names.
+const MAX_CODE: u64 = 1 << 30;
 
-/// Most descriptors that are kept of memory that came from other workers; that of
-/// other such memory is recreated, where the driver can.
-const MOST_IMPORTED: usize = 256;
+/// Maximum number of descriptors kept of imported memory. Beyond it, descriptors are
+/// created again when needed, if the driver can.
+const MAX_IMPORTED: usize = 256;
 
-/// Bytes of a hash.
+/// Size of a hash in bytes.
 const HASH: u64 = 32;
 
-/// A module and what was found in it.
+/// A loaded module.
 pub(crate) struct LoadedModule {
     pub(crate) module: Module,
     functions: Vec<u64>,
     globals: Vec<u64>,
     code: Arc<Code>,
     variables: Option<Vec<Variable>>,
-    /// The program knows variables of it that are in managed memory.
+    /// Whether the program looked up managed variables of it.
     managed: bool,
 }
 
-/// The image of a module, and the names searched in it.
+/// The image of a module, and the names found in it.
 struct Code {
     image: Box<[u8]>,
-    /// Names of its variables, or why they cannot be told.
+    /// Names of its variables, or why they are unknown.
     names: OnceLock<std::result::Result<BTreeSet<String>, String>>,
 }
 
@@ -75,28 +75,28 @@ impl Code {
         })
     }
 
-    /// Looks through the image, which takes long, at the first call.
+    /// Searches the image, which takes long, at the first call.
     fn names(&self) -> std::result::Result<&BTreeSet<String>, &String> {
         let look = || {
-            if paragpu_fatbin::may_name(&self.image, &["malloc"], None, MOST_CODE) {
+            if paragpu_fatbin::may_name(&self.image, &["malloc"], None, MAX_CODE) {
                 let why = "kernels of a module may call malloc, whose memory cannot move";
                 return Err(why.to_owned());
             }
-            paragpu_fatbin::variables(&self.image, MOST_CODE)
+            paragpu_fatbin::variables(&self.image, MAX_CODE)
                 .map_err(|error| format!("the variables of a module cannot be told: {error}"))
         };
         self.names.get_or_init(look).as_ref()
     }
 }
 
-/// A kernel and the bytes that its parameters take.
+/// A kernel and the size of its parameters.
 pub(crate) struct Kernel {
     pub(crate) function: Function,
     parameter_bytes: usize,
 }
 
 impl Kernel {
-    /// Refuses fewer parameter bytes than the kernel takes.
+    /// Refuses fewer parameter bytes than the kernel has.
     pub(crate) fn check_parameters(&self, parameters: &[u8]) -> Result<()> {
         if parameters.len() < self.parameter_bytes {
             return Err(Error::new(
@@ -112,24 +112,24 @@ impl Kernel {
     }
 }
 
-/// A stream and whether the legacy default stream waits for it.
+/// A stream, and whether the legacy default stream waits for it.
 pub(crate) struct OpenStream {
     stream: Stream,
     blocking: bool,
-    /// The green context that it is of.
+    /// The green context that it belongs to.
     green: Option<Arc<OpenGreen>>,
 }
 
-/// What is named elsewhere than where it lives.
+/// Counts and objects that other tables refer to.
 #[derive(Default)]
 pub(crate) struct Names {
-    /// Counts destructions of what graphs may name.
+    /// Number of destroyed objects that graphs may refer to.
     pub(crate) gone: u64,
-    /// Green contexts, which streams name.
+    /// Green contexts, which streams refer to.
     greens: Table<Arc<OpenGreen>>,
 }
 
-/// Texture and surface objects that exist.
+/// Existing texture and surface objects.
 #[derive(Debug, Default)]
 struct Bound {
     textures: BTreeSet<u64>,
@@ -147,22 +147,22 @@ pub struct CudaDevice {
     graphs: Table<OpenGraph>,
     pub(crate) names: Names,
     bound: Bound,
-    /// By address, what mappings that came from other workers came by.
+    /// The descriptors of imported mappings, by address.
     imported: BTreeMap<u64, OwnedFd>,
     /// Memory of other devices, and the driver's handles.
     peers: Table<(Span, u64)>,
     retirement: Retirement,
-    /// A stream without work.
+    /// A stream that never has work.
     quiet: Stream,
-    /// The hash kernel; none on GPUs that it is too new for.
+    /// The hash kernel; `None` on GPUs that are too old for it.
     hasher: Option<(Module, Function)>,
-    /// Last, so that it goes after all that lives in it.
+    /// Last, so that it is dropped after everything in it.
     pub(crate) context: Context,
 }
 
-/// The kernel that hashes memory, loaded now: later a driver may wait with
-/// loading code for all that runs, and the addresses of the program's modules
-/// would depend on when that was.
+/// Loads the kernel that hashes memory. It is loaded in advance, because a driver may
+/// delay loading until all running work has ended, and because the addresses of the
+/// program's modules must not depend on when it is loaded.
 fn hasher(context: &Context) -> Result<(Module, Function)> {
     let (module, _) = context.module_load(hash::text().as_bytes(), &[])?;
     let function = context.function(&module, &c_name(hash::NAME)?)?;
@@ -170,7 +170,7 @@ fn hasher(context: &Context) -> Result<(Module, Function)> {
 }
 
 impl CudaDevice {
-    /// Opens `device` in the calling thread, which must be the only user.
+    /// Opens `device` on the calling thread, which must be its only user.
     pub fn open(driver: Arc<Driver>, device: i32, regions: Regions) -> Result<Self> {
         let context = Context::new(driver, device, regions.arena, DEVICE_STRIDE)?;
         let hasher = hasher(&context).ok();
@@ -193,7 +193,7 @@ impl CudaDevice {
         })
     }
 
-    /// Does something with a graph and the device.
+    /// Runs a function on a graph and the device.
     fn with_graph(
         &mut self,
         graph: GraphId,
@@ -209,7 +209,7 @@ impl CudaDevice {
         outcome
     }
 
-    /// Nothing is mapped in the range then; it may be mapped.
+    /// Waits until retired mappings have left the range, so that it can be mapped.
     fn make_room(&mut self, address: u64, size: u64) -> Result<()> {
         self.memory.check_map(address, size)?;
         self.wait_for_retired(address, size)
@@ -225,10 +225,10 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Gives `what` back once all work given so far is over.
+    /// Frees `what` once all work submitted so far is complete.
     fn retire(&mut self, what: Leaving) -> Result<()> {
         self.reap()?;
-        // A few queries cost less than an event for each stream.
+        // A few queries are cheaper than an event per stream.
         if self.context_query()? {
             return what.give_back(&self.context);
         }
@@ -237,12 +237,12 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Gives back what no work uses any more.
+    /// Frees retired objects that no work uses any more.
     fn reap(&mut self) -> Result<()> {
         self.retirement.reap(&self.context)
     }
 
-    /// An event behind all work given so far to each stream.
+    /// Records an event after all work submitted so far to each stream.
     fn fence(&self) -> Result<Vec<Event>> {
         let legacy = Stream::LEGACY;
         std::iter::once(&legacy)
@@ -271,9 +271,9 @@ pub(crate) fn find<T>(table: &Table<T>, id: u64) -> Result<&T> {
 
 impl Drop for CudaDevice {
     fn drop(&mut self) {
-        // Everything else dies with the context; mappings outlive it, since
-        // the address reservation holds them. After a sticky error the driver
-        // refuses, and the process ends anyway.
+        // Everything else is destroyed with the context. Mappings outlive it, because the
+        // address reservation holds them. After a sticky error the driver refuses, and the
+        // process exits anyway.
         let _ = self.context.synchronize();
         self.retirement.clear(&self.context);
         for &(span, handle) in self.peers.values() {
@@ -285,7 +285,7 @@ impl Drop for CudaDevice {
     }
 }
 
-/// A name as a C string.
+/// Converts a name to a C string.
 fn c_name(name: &str) -> Result<CString> {
     CString::new(name).map_err(|_| Status::NOT_FOUND.into())
 }

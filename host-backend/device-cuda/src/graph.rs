@@ -1,4 +1,4 @@
-//! Graphs, and what their nodes name.
+//! Graphs, and the objects that their nodes refer to.
 
 use paragpu_device::{Bodies, Error, GraphNode, Result, StreamId, Work};
 use paragpu_protocol::status::Status;
@@ -6,35 +6,35 @@ use paragpu_protocol::status::Status;
 use crate::device::{CudaDevice, stream};
 use crate::sys::Graph;
 
-/// Something that a node names and that the session can destroy.
+/// An object that a node refers to and that the session can destroy.
 #[derive(Debug, Clone, Copy)]
-enum Named {
+enum NodeObject {
     Function(u64),
     Event(u64),
     Array(u64),
 }
 
-/// A graph and what is known of its nodes.
+/// A graph and its nodes.
 #[derive(Debug)]
 pub struct OpenGraph {
     pub graph: Graph,
     /// The work of each node.
     works: Vec<Work<'static>>,
-    named: Vec<(u32, Named)>,
-    /// [`CudaDevice::gone`] when all that is named was seen to be there.
+    named: Vec<(u32, NodeObject)>,
+    /// The value of `gone` when all referenced objects were last found to exist.
     seen: u64,
 }
 
 impl OpenGraph {
     fn name(&mut self, number: u32, work: &Work<'_>) {
         let array = |end: &paragpu_device::CopyEnd| match end {
-            paragpu_device::CopyEnd::Array { array, .. } => Some(Named::Array(array.0)),
+            paragpu_device::CopyEnd::Array { array, .. } => Some(NodeObject::Array(array.0)),
             paragpu_device::CopyEnd::Linear { .. } => None,
         };
         let names = match work {
-            Work::Launch(launch) => [Some(Named::Function(launch.function.0)), None],
+            Work::Launch(launch) => [Some(NodeObject::Function(launch.function.0)), None],
             Work::EventRecord(event) | Work::EventWait(event) => {
-                [Some(Named::Event(event.0)), None]
+                [Some(NodeObject::Event(event.0)), None]
             }
             Work::CopyRect {
                 destination,
@@ -48,7 +48,7 @@ impl OpenGraph {
     }
 }
 
-/// The node that was refused: the driver's status alone would not tell which.
+/// Adds the node's number to an error, which the driver's status does not tell.
 fn refused(number: u32, node: &GraphNode, error: &Error) -> Error {
     let GraphNode { work, after } = node;
     let mut detail = format!("node {number} after {after:?}: {work:?}");
@@ -59,7 +59,7 @@ fn refused(number: u32, node: &GraphNode, error: &Error) -> Error {
 }
 
 impl CudaDevice {
-    /// A graph of `nodes`, ready to be launched.
+    /// Creates a graph of `nodes`, ready to launch.
     pub(crate) fn open_graph(&mut self, nodes: Vec<GraphNode>) -> Result<OpenGraph> {
         let bodies = Bodies::of(&nodes)?;
         let mut open = OpenGraph {
@@ -159,9 +159,9 @@ impl CudaDevice {
     pub(crate) fn launch_graph(&self, open: &mut OpenGraph, order: StreamId) -> Result<()> {
         if open.seen != self.names.gone {
             let there = open.named.iter().all(|(_, named)| match *named {
-                Named::Function(id) => self.functions.get(id).is_some(),
-                Named::Event(id) => self.events.get(id).is_some(),
-                Named::Array(id) => self.arrays.get(id).is_some(),
+                NodeObject::Function(id) => self.functions.get(id).is_some(),
+                NodeObject::Event(id) => self.events.get(id).is_some(),
+                NodeObject::Array(id) => self.arrays.get(id).is_some(),
             });
             if !there {
                 return Err(Error::new(
@@ -176,7 +176,7 @@ impl CudaDevice {
     }
 }
 
-/// Whether it becomes an empty node of the driver, as a copy of zero bytes does.
+/// Whether it becomes an empty node of the driver, such as a copy of zero bytes.
 fn is_empty(work: &Work<'_>) -> bool {
     match work {
         Work::Empty | Work::Copy { size: 0, .. } => true,

@@ -1,24 +1,24 @@
-//! BLAKE3 of device memory, by the device: see [hash.ptx](hash.ptx).
+//! The kernel that computes BLAKE3 of device memory: see [hash.ptx](hash.ptx).
 
 use std::fmt::Write as _;
 
-/// The kernel's name. Its parameters: the first range's address (8 bytes), the
-/// bytes of each range (8), where the hashes go (8); ranges follow each other.
+/// The kernel's name. Its parameters: the first range's address (8 bytes), the size of
+/// each range (8), the address of the hashes (8). The ranges are contiguous.
 pub const NAME: &str = "paragpu_hash";
-/// Threads of a block.
+/// Threads per block.
 pub const THREADS: u32 = 256;
-/// Longest range.
-pub const MOST: u64 = 2 << 20;
+/// Maximum size of a range in bytes.
+pub const MAX_RANGE: u64 = 2 << 20;
 
-/// The kernel without the two parts that are unrolled.
+/// The kernel without the two parts that are generated unrolled.
 const KERNEL: &str = include_str!("hash.ptx");
-/// Where they go.
+/// The markers of these parts.
 const COMPRESS: &str = " // {compress}\n";
 const LOAD: &str = " // {load the bytes}\n";
 
-/// First words of BLAKE3's initial value.
+/// The first words of BLAKE3's initial value.
 const INITIAL: [u32; 4] = [0x6A09_E667, 0xBB67_AE85, 0x3C6E_F372, 0xA54F_F53A];
-/// The order of a round's message words after that of the round before.
+/// The permutation of message words from one round to the next.
 const PERMUTATION: [usize; 16] = [2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8];
 
 /// The kernel, for compute capability 7.0 and above.
@@ -70,7 +70,7 @@ fn compress() -> String {
     text
 }
 
-/// One of the eight mixings of a round.
+/// One of the eight mixing steps of a round.
 fn mix(text: &mut String, [a, b, c, d]: [usize; 4], words: [usize; 2]) {
     for (word, [first, second]) in words.into_iter().zip([[16, 12], [8, 7]]) {
         line!(text, "add.u32 %v{a}, %v{a}, %v{b};");
@@ -81,13 +81,13 @@ fn mix(text: &mut String, [a, b, c, d]: [usize; 4], words: [usize; 2]) {
     }
 }
 
-/// `x = (x ^ y)` turned right.
+/// `x = (x ^ y)`, rotated right.
 fn turned(text: &mut String, x: usize, y: usize, by: u32) {
     line!(text, "xor.b32 %v{x}, %v{x}, %v{y};");
     line!(text, "shf.r.wrap.b32 %v{x}, %v{x}, %v{x}, {by};");
 }
 
-/// Loads the block of `%len` bytes at `%at` into `%m`, which is zero.
+/// Loads the block of `%len` bytes at `%at` into `%m`, which is zeroed.
 fn load() -> String {
     let mut text = String::new();
     for word in 0..16 {
@@ -102,8 +102,8 @@ fn load() -> String {
     text
 }
 
-/// `ranges` as runs that one launch hashes: first address, bytes of each, how
-/// many follow each other.
+/// Groups `ranges` into runs that one launch hashes: first address, size of each range,
+/// number of contiguous ranges.
 pub fn runs(ranges: &[(u64, u64)]) -> Vec<(u64, u64, u32)> {
     let mut runs: Vec<(u64, u64, u32)> = Vec::new();
     for &(address, size) in ranges {
@@ -126,8 +126,8 @@ mod tests {
     use paragpu_device_software::SoftwarePlatform;
     use paragpu_protocol::layout::{CHUNK, Regions};
 
-    /// The hashes of ranges of device memory, by the software GPU at the
-    /// addresses of the guest's device `ordinal`.
+    /// Hashes ranges of device memory on the software GPU, at the addresses of the guest's
+    /// device `ordinal`.
     fn hashed(ordinal: u32, content: &[u8], skip: u64, each: u64, count: u32) -> Vec<u8> {
         let regions = Regions::of(ordinal).unwrap();
         let mut device = SoftwarePlatform::new().open(0, regions).unwrap();
@@ -188,8 +188,8 @@ mod tests {
             7168,
             65_536,
             524_289,
-            MOST - 1,
-            MOST,
+            MAX_RANGE - 1,
+            MAX_RANGE,
         ];
         for (size, skip) in sizes.into_iter().flat_map(|size| [(size, 0), (size, 5)]) {
             let content: Vec<u8> = (0..size).map(|at| ((at * 7919) >> 3) as u8).collect();

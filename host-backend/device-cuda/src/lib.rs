@@ -1,9 +1,9 @@
 //! NVIDIA GPUs through NVIDIA's driver, loaded at run time.
 //!
-//! `sys/` holds everything unsafe: the driver's functions and thin wrappers
-//! whose arguments cannot be wrong. The rest gives [`paragpu_device::Device`]
-//! its meaning: memory at fixed addresses by the virtual memory management
-//! functions, and queries where CUDA would wait.
+//! `sys/` contains all unsafe code: the driver's functions, and thin wrappers whose
+//! argument types rule out invalid use. The rest implements
+//! [`paragpu_device::Device`]: memory at fixed addresses with the virtual memory
+//! management functions, and polling where CUDA would block.
 //!
 //! The thread that opens a device must be the one that uses it: CUDA's
 //! current context belongs to a thread.

@@ -1,4 +1,4 @@
-//! What NVML asks, of the host's own NVML.
+//! NVML queries, answered by the host's own NVML.
 
 use std::sync::OnceLock;
 
@@ -7,7 +7,7 @@ use paragpu_device::management::{Answer, Management, Measure, NOT_SUPPORTED};
 use crate::device::CudaDevice;
 use crate::sys::nvml::Nvml;
 
-/// The host's NVML, loaded at the first question.
+/// The host's NVML, loaded at the first query.
 fn nvml() -> Option<&'static Nvml> {
     static NVML: OnceLock<Option<Nvml>> = OnceLock::new();
     NVML.get_or_init(Nvml::load).as_ref()

@@ -1,5 +1,5 @@
-//! Which addresses belong to the session: mapped arena memory, registered
-//! host memory, variables of modules. Nothing else becomes a [`Span`].
+//! The addresses that belong to the session: mapped arena memory, registered host
+//! memory, module variables. Nothing else becomes a [`Span`].
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use paragpu_protocol::status::Status;
 
 use crate::sys::Span;
 
-/// The memory at a range of addresses.
+/// The kind of memory at a range of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owner {
     /// Arena memory, with the driver's handle.
     Device { handle: u64 },
-    /// Another range's memory, at a second address.
+    /// A second mapping of another range's memory.
     Alias,
     /// Memory of another device, at its address there.
     Peer { handle: u64 },
@@ -26,9 +26,9 @@ enum Owner {
     Global,
 }
 
-/// Where other devices' memory is mapped, behind the arenas of all ordinals.
+/// The range where other devices' memory is mapped, after the arenas of all ordinals.
 const PEER_BASE: u64 = ARENA_BASE + DEVICE_STRIDE * MAX_DEVICES as u64;
-/// Bytes of that range.
+/// Size of that range.
 const PEER_BYTES: u64 = SHADOW_BASE - PEER_BASE;
 
 /// The session's address ranges.
@@ -36,7 +36,7 @@ pub struct Memory {
     regions: Regions,
     /// First address → size and owner; ranges never overlap.
     ranges: BTreeMap<u64, (u64, Owner)>,
-    /// Bytes of the peers' range that were given out.
+    /// Bytes allocated from the peers' range.
     peers: u64,
 }
 
@@ -49,8 +49,8 @@ impl Memory {
         }
     }
 
-    /// Where memory of another device may be mapped for a while. Left to itself, the
-    /// driver would take addresses where modules' variables lie later.
+    /// Allocates an address for a temporary mapping of another device's memory. If the
+    /// driver chose it, it could use addresses that later modules' variables need.
     pub fn peer_place(&mut self, size: u64) -> u64 {
         if self.peers.saturating_add(size) > PEER_BYTES {
             self.peers = 0;
@@ -60,9 +60,8 @@ impl Memory {
         place
     }
 
-    /// Checks that `[address, address + size)` may be mapped. It must consist of
-    /// chunks of the arena and be free, except for retired mappings, for which the
-    /// caller waits.
+    /// Checks that `[address, address + size)` may be mapped. It must consist of chunks of
+    /// the arena and be free, except for retired mappings, for which the caller waits.
     pub fn check_map(&self, address: u64, size: u64) -> Result<()> {
         let chunks = address.is_multiple_of(CHUNK) && size.is_multiple_of(CHUNK) && size > 0;
         let inside = Regions::holds(self.regions.arena, address, size);
@@ -119,7 +118,7 @@ impl Memory {
         self.ranges.insert(address, (size, Owner::Host));
     }
 
-    /// A variable that the driver placed; placing it twice changes nothing.
+    /// Adds a variable that the driver placed. Idempotent.
     pub fn add_global(&mut self, address: u64, size: u64) {
         if !self.overlaps(address, size) {
             self.ranges.insert(address, (size, Owner::Global));
@@ -134,8 +133,7 @@ impl Memory {
         }
     }
 
-    /// The handle of the mapping that starts at `address`, which has `size`
-    /// bytes and more.
+    /// The handle of the mapping that starts at `address` and has at least `size` bytes.
     pub fn backing(&self, address: u64, size: u64) -> Result<u64> {
         match self.ranges.get(&address) {
             Some(&(there, Owner::Device { handle })) if size <= there => Ok(handle),
@@ -143,8 +141,8 @@ impl Memory {
         }
     }
 
-    /// Forgets the mapping or alias that starts at `address`, also one of another device:
-    /// size and handle, which aliases have none of.
+    /// Removes the mapping or alias that starts at `address`, also one of another device's
+    /// memory, and returns its size and handle. Aliases have no handle.
     pub fn remove_device(&mut self, address: u64) -> Result<(u64, Option<u64>)> {
         let (size, handle) = match self.ranges.get(&address) {
             Some(&(size, Owner::Device { handle } | Owner::Peer { handle })) => {
@@ -157,7 +155,7 @@ impl Memory {
         Ok((size, handle))
     }
 
-    /// Forgets the registration that starts at `address`.
+    /// Removes the registration that starts at `address`.
     pub fn remove_host(&mut self, address: u64) -> Result<()> {
         match self.ranges.get(&address) {
             Some((_, Owner::Host)) => {
@@ -168,14 +166,15 @@ impl Memory {
         }
     }
 
-    /// Forgets a variable.
+    /// Removes a variable.
     pub fn remove_global(&mut self, address: u64) {
         if let Some((_, Owner::Global)) = self.ranges.get(&address) {
             self.ranges.remove(&address);
         }
     }
 
-    /// The range, if all of it is the session's; neighbours count as one.
+    /// The range as a span, if all of it belongs to the session. It may cover adjacent
+    /// ranges.
     pub fn span(&self, address: u64, size: u64) -> Result<Span> {
         let invalid = || Status::INVALID_VALUE.into();
         let end = address.checked_add(size).ok_or_else(invalid)?;
@@ -195,7 +194,7 @@ impl Memory {
         Ok(Span::checked(address, size))
     }
 
-    /// All arena mappings and aliases, for the end of the session.
+    /// Removes and returns all arena mappings and aliases, at the end of the session.
     pub fn drain_device(&mut self) -> Vec<(u64, u64, Option<u64>)> {
         let all = std::mem::take(&mut self.ranges);
         all.into_iter()
@@ -220,7 +219,7 @@ impl Memory {
     }
 }
 
-/// Bytes from the first to the last byte of a rectangle in linear memory.
+/// Number of bytes that a rectangle spans in linear memory.
 pub(crate) fn rect_bytes(pitch: u64, rows: u64, [width, height, depth]: [u64; 3]) -> Option<u64> {
     if width == 0 || height == 0 || depth == 0 {
         return Some(0);

@@ -9,11 +9,10 @@ use paragpu_protocol::status::Status;
 use crate::device::CudaDevice;
 use crate::sys::Driver;
 
-/// How CUDA names its device attributes; only those of the interface that
-/// guests know are asked for.
+/// The prefix of CUDA's device attributes. Only those that guests know are queried.
 const ATTRIBUTE: &str = "CU_DEVICE_ATTRIBUTE_";
 
-/// NVIDIA's driver and the devices it has.
+/// NVIDIA's driver and its devices.
 pub struct CudaPlatform {
     driver: Arc<Driver>,
     devices: Vec<i32>,

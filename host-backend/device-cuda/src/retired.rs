@@ -1,13 +1,13 @@
-//! What the session has given up while its work may still use it.
+//! Resources that the session freed while its work may still use them.
 //!
-//! CUDA waits for that work inside the call that gives the thing up. A worker
-//! must not: a host function in the way may be waiting for the worker itself.
+//! CUDA waits for that work in the call that frees the resource. A worker must not wait,
+//! because a host function in that work may be waiting for the worker.
 
 use paragpu_device::Result;
 
 use crate::sys::{Array, Context, Event, Graph, Module};
 
-/// Something to be given back.
+/// A resource to free.
 pub enum Leaving {
     /// An arena mapping, or an alias, which has no handle.
     Mapping {

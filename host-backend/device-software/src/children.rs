@@ -19,7 +19,7 @@ use crate::launched::{Child, Launched, Rows};
 use crate::scheduler::{Unfold, Work};
 
 /// Maximum number of children that run concurrently.
-const MOST_AT_ONCE: usize = 64;
+const MAX_CONCURRENT: usize = 64;
 
 /// The launches of one block, or into one grid's stream for tail launches, and their depth.
 struct Queue {
@@ -97,7 +97,7 @@ impl Family {
         loop {
             let level = self.levels.last_mut()?;
             let (mut batch, mut again) = (Vec::new(), Vec::new());
-            while batch.len() < MOST_AT_ONCE
+            while batch.len() < MAX_CONCURRENT
                 && let Some(mut queue) = level.queues.pop_front()
             {
                 batch.extend(queue.children.pop_front().map(|child| (child, queue.depth)));

@@ -41,7 +41,7 @@ const CLUSTER_SCHEDULING: u32 = 15;
 /// Maximum number of blocks of a cluster: of any kernel, and of one that allows sizes that
 /// not all devices support.
 const PORTABLE_CLUSTER: u32 = 8;
-const MOST_CLUSTER: u32 = 16;
+const MAX_CLUSTER: u32 = 16;
 
 /// Workspaces of cooperative launches: zeroed memory for the counter of the grid's barrier.
 #[derive(Debug)]
@@ -149,7 +149,7 @@ impl Kernel {
             .unwrap_or(SHARED.saturating_sub(self.static_shared()))
     }
 
-    /// Most threads of a block.
+    /// Maximum number of threads of a block.
     #[must_use]
     pub fn max_threads(&self) -> u32 {
         self.program
@@ -254,7 +254,7 @@ impl Kernel {
     #[must_use]
     pub fn max_cluster(&self) -> u32 {
         let most = match self.cluster.non_portable {
-            true => MOST_CLUSTER,
+            true => MAX_CLUSTER,
             false => PORTABLE_CLUSTER,
         };
         self.bounds().max_cluster.map_or(most, |m| m.min(most))

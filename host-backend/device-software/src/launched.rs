@@ -8,11 +8,11 @@ use parking_lot::Mutex;
 
 /// Maximum number of bytes of pending launches of a kernel that the program launched, and
 /// of all its descendants.
-const MOST_PENDING: usize = 64 << 20;
+const MAX_PENDING: usize = 64 << 20;
 /// Bytes of a launch without its parameters.
 const LAUNCH: usize = 256;
 /// Maximum depth of a child below the kernel that the program launched.
-const MOST_DEPTH: u32 = 24;
+const MAX_DEPTH: u32 = 24;
 /// cudaErrorInvalidValue.
 pub const INVALID_VALUE: u32 = 1;
 /// cudaErrorMemoryAllocation.
@@ -128,11 +128,11 @@ impl Launched {
 
     /// Adds a launch of a block. Returns its cudaError.
     pub fn add(&self, block: u64, tail: bool, child: Child) -> u32 {
-        if self.depth + 1 >= MOST_DEPTH {
+        if self.depth + 1 >= MAX_DEPTH {
             return DEPTH_EXCEEDED;
         }
         let bytes = child.bytes();
-        if self.pending.fetch_add(bytes, Ordering::Relaxed) + bytes > MOST_PENDING {
+        if self.pending.fetch_add(bytes, Ordering::Relaxed) + bytes > MAX_PENDING {
             self.pending.fetch_sub(bytes, Ordering::Relaxed);
             return PENDING_EXCEEDED;
         }

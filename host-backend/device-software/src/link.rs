@@ -19,7 +19,7 @@ const LIBRARY: u32 = 4;
 /// A part of the file name of CUDA's device runtime, a library of machine code...
 const DEVICE_RUNTIME: &str = "cudadevrt";
 /// The PTX version of a module that needs no particular one: 7.0.
-const LEAST_VERSION: u32 = 70;
+const MIN_VERSION: u32 = 70;
 /// CUDA_ERROR_UNKNOWN, for failures of the linker.
 const LINKER: Status = Status(999);
 /// Prefix of the device runtime's functions in nvcc's output. Those that this device lacks
@@ -72,7 +72,7 @@ pub fn link(inputs: &[LinkInput<'_>], arch: u32) -> Result<String> {
     }
     // As natively, linking no inputs gives an empty module.
     let version = modules.iter().map(|module| module.version).max();
-    let version = version.unwrap_or(LEAST_VERSION);
+    let version = version.unwrap_or(MIN_VERSION);
     let target = modules.iter().map(|module| module.target).max();
     let target = target.unwrap_or(arch);
     let mut linked = format!(

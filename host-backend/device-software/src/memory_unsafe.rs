@@ -25,7 +25,7 @@ const CHUNK_SHIFT: u32 = CHUNK.trailing_zeros();
 const NONE: u8 = 0;
 const MAPPED: u8 = 1;
 /// Maximum number of mappings of shared memory. Each keeps a descriptor open.
-const MOST_SHARED: usize = 256;
+const MAX_SHARED_MAPPINGS: usize = 256;
 
 /// Why memory could not be mapped, unmapped or shared.
 #[derive(Debug, thiserror::Error)]
@@ -256,7 +256,7 @@ impl Memory {
     /// # Errors
     /// As [`Self::map`].
     pub fn map_shareable(&self, address: u64, size: u64) -> Result<(), MemoryError> {
-        let few = self.table.lock().shared.len() < MOST_SHARED;
+        let few = self.table.lock().shared.len() < MAX_SHARED_MAPPINGS;
         match few.then(|| shared::make(size)) {
             Some(Ok(memory)) => match self.import(address, size, memory) {
                 Err(MemoryError::Range(..)) => self.map(address, size),

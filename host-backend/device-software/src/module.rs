@@ -20,7 +20,7 @@ pub const GLOBALS_OFFSET: u64 = DEVICE_STRIDE / 8 * 7;
 
 /// Maximum number of bytes of PTX. Decoding takes about 20 times as much memory, 40 times
 /// at worst. The largest module of NVIDIA's libraries for CUDA 13.0 (in cuDNN) has 38 MiB.
-const MOST_TEXT: usize = 48 << 20;
+const MAX_TEXT: usize = 48 << 20;
 
 /// A loaded module.
 #[derive(Debug)]
@@ -197,11 +197,11 @@ impl Module {
             }
             other => image_error(&other),
         })?;
-        if text.len() > MOST_TEXT {
+        if text.len() > MAX_TEXT {
             return Err(Error::new(
                 Status::OUT_OF_MEMORY,
                 format!(
-                    "a module with {} bytes of PTX: the software GPU accepts at most {MOST_TEXT}",
+                    "a module with {} bytes of PTX: the software GPU accepts at most {MAX_TEXT}",
                     text.len()
                 ),
             ));

@@ -58,7 +58,7 @@ pub enum Op {
 /// One decoded instruction.
 #[derive(Debug, Clone, Copy)]
 pub struct Inst {
-    /// What to do.
+    /// The operation.
     pub op: Op,
     /// 0: always; else predicate number + 1, shifted left by one, plus 1 if negated.
     pub guard: u32,

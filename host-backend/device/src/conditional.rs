@@ -7,38 +7,37 @@ use paragpu_protocol::status::Status;
 
 use crate::{Error, GraphNode, Result, Work};
 
-/// Most conditional nodes around each other.
-const MOST_NESTED: usize = 64;
+/// Maximum nesting of conditional nodes.
+const MAX_NESTING: usize = 64;
 
-/// How a value decides.
+/// How the value selects a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConditionalKind {
-    /// The first body runs if the value is not 0, the second one if it is.
+    /// The first body runs if the value is not 0, otherwise the second.
     If,
-    /// The body runs as long as the value is not 0.
+    /// The body repeats while the value is not 0.
     While,
-    /// The body runs whose number the value is.
+    /// The value is the index of the body that runs.
     Switch,
 }
 
-/// Runs some of the nodes that follow it.
+/// A conditional node, which runs some of the nodes after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conditional {
     /// The handle of the value in kernels.
     pub condition: u64,
-    /// How it decides.
+    /// How the value selects a body.
     pub kind: ConditionalKind,
     /// Its initial value.
     pub value: u32,
-    /// It is so again at each launch.
+    /// Whether each launch resets the value to it.
     pub assigns: bool,
-    /// How many of the nodes that follow each body has, with those of bodies
-    /// inside.
+    /// The number of following nodes in each body, including nested bodies.
     pub bodies: Vec<u32>,
 }
 
 impl Conditional {
-    /// The number of the body that a value chooses.
+    /// The index of the body that a value selects.
     #[must_use]
     pub fn chosen(&self, value: u32) -> Option<usize> {
         let body = match (self.kind, value) {
@@ -62,11 +61,11 @@ impl Conditional {
 /// The bodies of a graph's conditional nodes.
 #[derive(Debug, Default)]
 pub struct Bodies {
-    /// The nodes of each body, those of bodies inside among them.
+    /// The nodes of each body, including nested bodies.
     pub ranges: Vec<Range<usize>>,
-    /// Which body each node lies in; `None` for the graph itself.
+    /// The body of each node; `None` for the graph itself.
     pub of: Vec<Option<usize>>,
-    /// The first body of each conditional node, which has the next ones, too.
+    /// The index of each conditional node's first body; its other bodies follow.
     pub first: Vec<Option<usize>>,
 }
 
@@ -78,13 +77,13 @@ impl Bodies {
     /// Finds and checks them.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for bodies that overlap or end outside, that hold what
-    /// they must not, or whose nodes depend on others; `NOT_SUPPORTED` for too
-    /// many around each other.
+    /// `INVALID_VALUE` for bodies that overlap or exceed the graph, contain nodes that
+    /// bodies must not have, or depend on nodes outside; `NOT_SUPPORTED` for too deep
+    /// nesting.
     pub fn of(nodes: &[GraphNode]) -> Result<Self> {
         let mut found = Self::default();
-        // The bodies that the node lies in or comes before, the next one last, with
-        // their ends and how many are around.
+        // A stack of the bodies that contain or follow the node, the innermost last, with
+        // their ends and nesting depths.
         let mut open: Vec<(usize, usize, usize)> = Vec::new();
         for (number, node) in nodes.iter().enumerate() {
             while open.last().is_some_and(|(_, end, _)| *end <= number) {
@@ -103,7 +102,7 @@ impl Bodies {
             if !conditional.has_its_bodies() {
                 return Err(refused(number, "not as many bodies as its kind has"));
             }
-            if depth >= MOST_NESTED {
+            if depth >= MAX_NESTING {
                 let why = "conditional nodes around each other";
                 return Err(Error::new(Status::NOT_SUPPORTED, why));
             }
@@ -209,7 +208,7 @@ mod tests {
     fn bodies_that_cannot_be_are_refused() {
         use ConditionalKind::{If, Switch, While};
         let cases = [
-            // Ends outside of the graph, of the body around, of all numbers.
+            // Ends beyond the graph, beyond the enclosing body, beyond the integer range.
             vec![conditional(While, &[1])],
             vec![
                 conditional(While, &[1]),
@@ -217,7 +216,7 @@ mod tests {
                 empty(&[]),
             ],
             vec![conditional(Switch, &[1, u32::MAX]), empty(&[])],
-            // Too many or none.
+            // Too many bodies, or none.
             vec![conditional(While, &[0, 0])],
             vec![conditional(If, &[0, 0, 0])],
             vec![conditional(Switch, &[])],
@@ -246,11 +245,11 @@ mod tests {
                 .collect();
             Bodies::of(&nodes).map(drop).map_err(|error| error.status)
         };
-        let most = u32::try_from(MOST_NESTED).unwrap();
+        let most = u32::try_from(MAX_NESTING).unwrap();
         assert_eq!(nested(most), Ok(()));
         assert_eq!(nested(most + 1), Err(Status::NOT_SUPPORTED));
         assert_eq!(nested(1 << 16), Err(Status::NOT_SUPPORTED));
-        // Those beside each other are not around each other.
+        // Siblings do not count as nesting.
         let beside = vec![1; 1000];
         let mut nodes = vec![conditional(ConditionalKind::Switch, &beside)];
         nodes.resize_with(1001, || conditional(ConditionalKind::While, &[0]));

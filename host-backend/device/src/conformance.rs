@@ -19,7 +19,7 @@ use crate::{
 /// Waits until `stream` is done, as a worker does.
 ///
 /// # Errors
-/// Of work that failed.
+/// The error of failed work.
 ///
 /// # Panics
 /// After a minute.
@@ -35,7 +35,7 @@ pub fn settle(device: &mut dyn Device, stream: StreamId) -> Result<()> {
 /// Memory: mapping rules, copies, sets, registration.
 ///
 /// # Panics
-/// Where the device does not conform.
+/// If the device does not conform.
 pub fn memory(platform: &dyn Platform) {
     let regions = Regions::of(0).expect("device 0 has regions");
     let mut device = platform.open(0, regions).expect("device 0 opens");
@@ -62,11 +62,11 @@ pub fn memory(platform: &dyn Platform) {
     device.memory_unmap(a).expect("unmap again");
 }
 
-/// Memory appears at a second address, from then on until that is unmapped;
-/// what does not fit is refused. False if the device maps memory once.
+/// Aliases: memory appears at a second address until that is unmapped; invalid requests
+/// are refused. Returns false if the device does not support aliases.
 ///
 /// # Panics
-/// Where the device does not conform.
+/// If the device does not conform.
 pub fn aliases(platform: &dyn Platform) -> bool {
     let regions = Regions::of(0).expect("device 0 has regions");
     let mut device = platform.open(0, regions).expect("device 0 opens");
@@ -83,7 +83,7 @@ pub fn aliases(platform: &dyn Platform) -> bool {
     assert_eq!(word(device, one + CHUNK), 0x5eed_0001, "what was there");
     set(device, one, 0x5eed_0002, 4096);
     assert_eq!(word(device, memory), 0x5eed_0002);
-    // A part of it, once more, or all of it where the driver maps whole allocations alone.
+    // Another alias, of a part, or of all of it if the driver maps only whole allocations.
     let part = match device.memory_alias(two, CHUNK, memory, write) {
         Err(error) if error.status == Status::NOT_SUPPORTED => {
             let whole = device.memory_alias(two, 2 * CHUNK, memory, write);
@@ -116,14 +116,14 @@ pub fn aliases(platform: &dyn Platform) -> bool {
     }
     let over = device.memory_map(two, CHUNK);
     assert_eq!(over.unwrap_err().status, Status::INVALID_VALUE);
-    // Work that was given before still writes there.
+    // Work submitted earlier still writes there.
     let filled = device.memset(one, 0, 0x5eed_0004, 4, CHUNK / 4, 1, StreamId::LEGACY);
     filled.expect("memset");
     device.memory_unmap(one).expect("unmap");
     let gone = device.copy(memory, one, 4, StreamId::LEGACY);
     assert_eq!(gone.unwrap_err().status, Status::INVALID_VALUE);
     assert_eq!(word(device, memory), 0x5eed_0004);
-    // The place holds other memory then.
+    // The address then holds other memory.
     device.memory_map(one, CHUNK).expect("map where one was");
     set(device, one, 0x5eed_0005, CHUNK);
     assert_eq!(word(device, memory), 0x5eed_0004);
@@ -141,7 +141,7 @@ pub fn aliases(platform: &dyn Platform) -> bool {
         let holds = |at: u64| written.iter().any(|&(a, size)| a <= at && at < a + size);
         assert!(holds(memory + 4096) && holds(memory + 3 * 4096));
         assert!(!holds(memory) && !holds(memory + 8 * 4096));
-        // What an alias wrote before it went is not lost.
+        // Writes through an alias survive its removal.
         set(device, two, 0x5eed_0008, 4096);
         device.memory_unmap(two).expect("unmap");
         settle(device, StreamId::LEGACY).expect("settle");
@@ -157,10 +157,10 @@ pub fn aliases(platform: &dyn Platform) -> bool {
     true
 }
 
-/// Words are written and waited for in the order of a stream, and by graphs.
+/// Memory operations: words are written and waited for in stream order, and by graphs.
 ///
 /// # Panics
-/// Where the device does not conform.
+/// If the device does not conform.
 pub fn words(platform: &dyn Platform) {
     let regions = Regions::of(0).expect("device 0 has regions");
     let mut device = platform.open(0, regions).expect("device 0 opens");
@@ -168,8 +168,8 @@ pub fn words(platform: &dyn Platform) {
     let at = regions.arena;
     device.memory_map(at, CHUNK).expect("map");
     let waiting = device.stream_create(1, 0).expect("a stream");
-    // Registered before anything waits: NVIDIA's driver lets go of a page only
-    // when all work is complete.
+    // Registered before anything waits: NVIDIA's driver unregisters a page only when all
+    // work is complete.
     let page = Page::new();
     device
         .host_register(page.address(), PAGE)
@@ -191,7 +191,7 @@ pub fn words(platform: &dyn Platform) {
         until,
     };
     let work = |operations: &[MemoryOperation]| Work::Memory(operations.to_vec().into());
-    // One stream waits for what the other one writes, then writes itself.
+    // One stream waits for the other's write, then writes too.
     let first = work(&[write(8, 1, false)]);
     device.submit(&first, waiting).expect("a write");
     let begun = work(&[
@@ -224,7 +224,7 @@ pub fn words(platform: &dyn Platform) {
     settle(device, waiting).expect("settle");
     assert_eq!(page.read(device, at + 16), 0x5678_9abc);
     assert_eq!(page.read(device, at + 20), 0x1234);
-    // As nodes of a graph, and changed.
+    // As nodes of a graph, also updated.
     let node = |work: Work<'static>, after: &[u32]| GraphNode {
         work,
         after: after.to_vec(),
@@ -271,10 +271,10 @@ fn set(device: &mut dyn Device, at: u64, value: u32, size: u64) {
     settle(device, StreamId::LEGACY).expect("settle");
 }
 
-/// Bytes of a page of the host.
+/// Size of a host page in bytes.
 const PAGE: u64 = 4096;
 
-/// Four bytes of device memory.
+/// Reads four bytes of device memory.
 fn word(device: &mut dyn Device, address: u64) -> u32 {
     let page = Page::new();
     device
@@ -288,7 +288,7 @@ fn word(device: &mut dyn Device, address: u64) -> u32 {
 /// Streams and events: order, queries, times.
 ///
 /// # Panics
-/// Where the device does not conform.
+/// If the device does not conform.
 pub fn streams(platform: &dyn Platform) {
     let regions = Regions::of(0).expect("device 0 has regions");
     let mut device = platform.open(0, regions).expect("device 0 opens");
@@ -326,11 +326,12 @@ pub fn streams(platform: &dyn Platform) {
     );
 }
 
-/// Device memory that the host reaches itself: only what is mapped and not of a
-/// module, and only while nothing comes before it. False if there is none.
+/// Direct access of the host to device memory: only to mapped memory that is not a
+/// module's, and only while no earlier work is pending. Returns false if the device does
+/// not support it.
 ///
 /// # Panics
-/// Where the device does not conform.
+/// If the device does not conform.
 pub fn host_access(platform: &dyn Platform) -> bool {
     let regions = Regions::of(0).expect("device 0 has regions");
     let mut device = platform.open(0, regions).expect("device 0 opens");
@@ -358,7 +359,7 @@ pub fn host_access(platform: &dyn Platform) -> bool {
     let (module, _) = device.module_load(STORES.as_bytes(), &[]).expect("module");
     let (variable, bytes) = device.module_global(module, "variable").expect("variable");
     assert!(device.host_access(variable, bytes, legacy).is_none());
-    // Behind work of the stream, or of one that it waits for.
+    // After work of the stream, or of one that it waits for.
     let stream = device.stream_create(0, 0).expect("stream");
     let apart = device.stream_create(1, 0).expect("stream");
     let (send, receive) = std::sync::mpsc::channel::<()>();
@@ -391,10 +392,10 @@ pub fn host_access(platform: &dyn Platform) -> bool {
     true
 }
 
-/// Graphs: order, launches one after the other, updates, nodes switched off.
+/// Graphs: order, successive launches, updates, disabled nodes.
 ///
 /// # Panics
-/// Where the device does not conform.
+/// If the device does not conform.
 pub fn graphs(platform: &dyn Platform) {
     let regions = Regions::of(0).expect("device 0 has regions");
     let mut device = platform.open(0, regions).expect("device 0 opens");
@@ -502,7 +503,7 @@ impl Page {
         first.load(std::sync::atomic::Ordering::Acquire)
     }
 
-    /// A word of device memory, once this page is registered.
+    /// Reads a word of device memory, once this page is registered.
     fn read(&self, device: &mut dyn Device, address: u64) -> u32 {
         let copied = device.copy(self.address(), address, 4, StreamId::LEGACY);
         copied.expect("copy");

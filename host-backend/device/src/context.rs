@@ -12,25 +12,24 @@ pub trait ContextDevice {
     /// The error of failed work.
     fn context_query(&mut self) -> Result<bool>;
 
-    /// Where the GPU's TPCs lie: 128 bytes with the cluster of each, 128 with
-    /// its number there.
+    /// The layout of the GPU's TPCs: 128 bytes with the cluster of each, 128 with its
+    /// index there.
     ///
     /// # Errors
-    /// `NOT_SUPPORTED` of a device whose driver does not tell.
+    /// `NOT_SUPPORTED` if the driver does not report it.
     fn topology(&mut self) -> Result<[u8; 256]> {
         let why = "the topology of this device";
         Err(crate::Error::new(Status::NOT_SUPPORTED, why))
     }
 
-    /// Brings what kernels printed so far, and are over, to this process's
-    /// standard output. Called when work was found to be over.
+    /// Writes the output of completed kernels to this process's standard output. Called when
+    /// work was found to be complete.
     ///
     /// # Errors
     /// Errors of the driver.
     fn flush_output(&mut self) -> Result<()>;
 
-    /// Whether its work needs processors of this host. A thread that waits for it
-    /// then yields them.
+    /// Whether its work runs on this host's CPUs. A thread that waits for it then yields.
     fn computes_on_host(&self) -> bool {
         false
     }

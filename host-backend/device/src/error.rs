@@ -1,20 +1,20 @@
-//! Errors of devices: a CUDA status and, where it helps, a sentence.
+//! Errors of devices: a CUDA status and an optional sentence.
 
 use paragpu_protocol::status::Status;
 use thiserror::Error;
 
-/// Why a device did not do what it was asked.
+/// An error of a device operation.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{status}{}{detail}", if detail.is_empty() { "" } else { ": " })]
 pub struct Error {
     /// The `CUresult`.
     pub status: Status,
-    /// More than the status tells, for the user; may be empty.
+    /// Details for the user; may be empty.
     pub detail: String,
 }
 
 impl Error {
-    /// A status with a sentence.
+    /// Creates an error with a sentence.
     pub fn new(status: Status, detail: impl Into<String>) -> Self {
         Self {
             status,

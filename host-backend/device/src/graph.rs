@@ -1,4 +1,4 @@
-//! Graphs: work with a fixed order that is launched as a whole (CUDA Driver API, Graph
+//! Executable graphs: ordered work that is launched as a unit (CUDA Driver API, Graph
 //! Management).
 
 use crate::{GraphId, Result, StreamId, Work};
@@ -8,40 +8,39 @@ use crate::{GraphId, Result, StreamId, Work};
 pub struct GraphNode {
     /// Its work.
     pub work: Work<'static>,
-    /// Numbers of the nodes that must be over before; each below its own.
+    /// Indices of the nodes that must complete before it; each is lower than its own.
     pub after: Vec<u32>,
 }
 
 /// Executable graphs of a device.
 pub trait GraphDevice {
-    /// Makes an executable graph. Each node depends on nodes before it only.
+    /// Creates an executable graph. Nodes depend only on earlier nodes.
     ///
     /// # Errors
-    /// As of the work of each node where it is given to a stream;
-    /// `INVALID_VALUE` where a node depends on one that is not before it.
+    /// Those of each node's work on a stream; `INVALID_VALUE` if a node depends on one that
+    /// is not earlier.
     fn graph_create(&mut self, nodes: Vec<GraphNode>) -> Result<GraphId>;
 
-    /// From the next launch on a node does `work`, which is of the same kind.
+    /// Replaces a node's work by `work` of the same kind, from the next launch on.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if there is no such node; `GRAPH_EXEC_UPDATE_FAILURE`
-    /// where it does something of another kind; as of the work itself.
+    /// `INVALID_VALUE` if there is no such node; `GRAPH_EXEC_UPDATE_FAILURE` if its work is
+    /// of another kind; those of the work itself.
     fn graph_update(&mut self, graph: GraphId, node: u32, work: Work<'static>) -> Result<()>;
 
-    /// From the next launch on a kernel, copy or memset does nothing, or
-    /// something again.
+    /// Disables or enables a kernel, copy or memset, from the next launch on.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if there is no such node or it is of another kind.
+    /// `INVALID_VALUE` if there is no such node, or it is of another kind.
     fn graph_enable(&mut self, graph: GraphId, node: u32, enabled: bool) -> Result<()>;
 
-    /// Gives a graph to `stream`. Launches of one graph follow each other.
+    /// Launches a graph on `stream`. Launches of one graph run one after another.
     ///
     /// # Errors
-    /// `INVALID_HANDLE` where something is gone that a node names.
+    /// `INVALID_HANDLE` if an object that a node uses was destroyed.
     fn graph_launch(&mut self, graph: GraphId, stream: StreamId) -> Result<()>;
 
-    /// Destroys a graph; launches of it still run.
+    /// Destroys a graph. Its earlier launches still run.
     ///
     /// # Errors
     /// `INVALID_HANDLE`.

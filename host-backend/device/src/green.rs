@@ -8,10 +8,10 @@ use crate::{Error, GreenId, Result, StreamId};
 /// CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION.
 pub const INVALID_RESOURCE_CONFIGURATION: Status = Status(915);
 
-/// The member of a split that is what is left.
+/// The index of the remainder of a split.
 pub const REMAINING: usize = 255;
 
-/// The members of a split that a step takes, ascending.
+/// The members of a split that a step selects, ascending.
 pub fn members(step: &SmSplit) -> impl Iterator<Item = usize> + '_ {
     (0..=REMAINING).filter(|member| {
         let byte = step.members.get(member / 8).copied().unwrap_or(0);
@@ -19,7 +19,7 @@ pub fn members(step: &SmSplit) -> impl Iterator<Item = usize> + '_ {
     })
 }
 
-/// Refuses a part that is smaller than what the program was told.
+/// Refuses a part with fewer multiprocessors than the program was told.
 ///
 /// # Errors
 /// `INVALID_RESOURCE_CONFIGURATION`.
@@ -49,9 +49,8 @@ pub trait GreenDevice {
         refused()
     }
 
-    /// cuDevSmResourceSplitByCount of a green context's resource, or of the
-    /// whole device's, into at most `groups` groups. 0 groups: how many there
-    /// would be.
+    /// cuDevSmResourceSplitByCount of a green context's resource, or of the whole device's,
+    /// into at most `groups` groups. With 0 groups, returns how many there would be.
     ///
     /// # Errors
     /// As [`sm_resource`](Self::sm_resource).
@@ -65,17 +64,17 @@ pub trait GreenDevice {
         refused()
     }
 
-    /// cuGreenCtxCreate with what the steps lead to, which has at least `count`
-    /// multiprocessors.
+    /// cuGreenCtxCreate of the part at the end of the steps, which must have at least
+    /// `count` multiprocessors.
     ///
     /// # Errors
     /// As [`sm_resource`](Self::sm_resource);
-    /// `INVALID_RESOURCE_CONFIGURATION` where they lead to less.
+    /// `INVALID_RESOURCE_CONFIGURATION` if it has fewer.
     fn green_create(&mut self, _way: &[SmSplit], _count: u32) -> Result<(GreenId, SmResource)> {
         refused()
     }
 
-    /// cuGreenCtxDestroy. Streams of it, and their work, are not disturbed.
+    /// cuGreenCtxDestroy. Its streams and their work continue.
     ///
     /// # Errors
     /// `INVALID_HANDLE`.

@@ -59,9 +59,9 @@ ids! {
     FunctionId,
     /// A CUDA array or mipmapped array.
     ArrayId,
-    /// A texture object; the value kernels are given.
+    /// A texture object: the value that kernels receive.
     TextureId,
-    /// A surface object; the value kernels are given.
+    /// A surface object: the value that kernels receive.
     SurfaceId,
     /// An executable graph.
     GraphId,
@@ -76,7 +76,7 @@ impl StreamId {
     pub const LEGACY: Self = Self(0);
 }
 
-/// All that is constant about a device, owned.
+/// The constant facts about a device, owned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
     /// cuDriverGetVersion.
@@ -98,31 +98,30 @@ pub trait Platform: Send {
     /// Name of the kind, as in host.toml: `cuda` or `software`.
     fn kind(&self) -> &'static str;
 
-    /// How many devices there are.
+    /// The number of devices.
     fn device_count(&self) -> u32;
 
     /// The facts about device `index`, without opening it.
     ///
     /// # Errors
-    /// `INVALID_DEVICE` past the count.
+    /// `INVALID_DEVICE` if there is no such device.
     fn snapshot(&self, index: u32) -> Result<Snapshot>;
 
-    /// Opens device `index` for one session whose addresses lie in `regions`.
-    /// Creates its context: from here on the first call is fast.
+    /// Opens device `index` for one session whose addresses lie in `regions`. Creates its
+    /// context, so that the first call is fast.
     ///
     /// # Errors
-    /// `INVALID_DEVICE`, or what the driver says.
+    /// `INVALID_DEVICE`; errors of the driver.
     fn open(&self, index: u32, regions: Regions) -> Result<Box<dyn Device>>;
 }
 
 /// One GPU, opened for one session.
 ///
-/// Work given to a stream runs in order with that stream; the legacy default
-/// stream and blocking streams wait for each other as CUDA's do (CUDA Runtime
-/// API, Stream synchronization behavior). Methods named `*_query` return
-/// whether everything given so far is over, and the error of work that failed.
-/// After an error for which [`paragpu_protocol::status::Status::is_sticky`] holds,
-/// every method returns it.
+/// The work of a stream runs in order. The legacy default stream and blocking streams
+/// wait for each other as in CUDA (CUDA Runtime API, Stream synchronization behavior).
+/// Methods named `*_query` return whether all work submitted so far is complete, or the
+/// error of failed work. After an error for which
+/// [`paragpu_protocol::status::Status::is_sticky`] holds, every method returns it.
 pub trait Device:
     MemoryDevice
     + TextureDevice

@@ -1,6 +1,6 @@
 //! NVML queries about a GPU.
 
-/// Numbers in an [`Answer`].
+/// Number of values in an [`Answer`].
 pub const VALUES: usize = 5;
 /// NVML_ERROR_INVALID_ARGUMENT.
 pub const INVALID_ARGUMENT: u32 = 2;
@@ -35,14 +35,14 @@ pub const NVML_VERSION: u32 = 76;
 pub struct Answer {
     /// An nvmlReturn_t; 0 is success.
     pub code: u32,
-    /// The numbers that come out, in order; negative ones extended.
+    /// The output values, in order; negative ones are sign-extended.
     pub values: [u64; VALUES],
-    /// The text that comes out.
+    /// The output text.
     pub text: String,
 }
 
 impl Answer {
-    /// Nothing but a code.
+    /// An answer with only a code.
     #[must_use]
     pub fn refused(code: u32) -> Self {
         Self {
@@ -52,7 +52,7 @@ impl Answer {
         }
     }
 
-    /// One number.
+    /// An answer with one number.
     #[must_use]
     pub fn number(value: u64) -> Self {
         Self {
@@ -61,7 +61,7 @@ impl Answer {
         }
     }
 
-    /// A text.
+    /// An answer with a text.
     #[must_use]
     pub fn text(text: &str) -> Self {
         Self {
@@ -72,11 +72,11 @@ impl Answer {
     }
 }
 
-/// Measures the percentages of a GPU's time that processes of the host had of late: see
+/// Measures recent use of a GPU's time by processes of the host, in percent: see
 /// [`Management::measure`].
 pub type Measure = fn(uuid: &[u8; 16], processes: &[u32]) -> Option<Vec<u32>>;
 
-/// The GPU as its host's management library sees it. By default it has none.
+/// Queries to the host's management library. By default there is none.
 pub trait Management {
     /// Answers one figure about the GPU with this UUID.
     fn ask(&mut self, uuid: &[u8; 16], figure: u32, arguments: [u8; 4]) -> Answer {
@@ -84,12 +84,13 @@ pub trait Management {
         Answer::refused(NOT_SUPPORTED)
     }
 
-    /// What measures the utilization of a GPU, on any thread; `None` if nothing does.
+    /// The function that measures the utilization of a GPU, callable on any thread; `None`
+    /// if it cannot be measured.
     fn measure(&self) -> Option<Measure> {
         None
     }
 
-    /// How many processors of this host kernels run on; 0 if they run on a GPU.
+    /// The number of this host's CPUs that run kernels; 0 if a GPU runs them.
     fn processors(&self) -> u32 {
         0
     }

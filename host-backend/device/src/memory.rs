@@ -1,4 +1,4 @@
-//! Device memory, and host memory that the device can reach.
+//! Device memory, and host memory that the device can access.
 
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
@@ -9,47 +9,47 @@ use paragpu_protocol::types::MemoryInfo;
 
 use crate::{Error, PeerId, Result, StreamId};
 
-/// How an alias may be used.
+/// The permissions of an alias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Read.
+    /// Reads only.
     Read,
-    /// Read and written.
+    /// Reads and writes.
     ReadWrite,
 }
 
 /// Memory of a device.
 pub trait MemoryDevice {
-    /// Gives the device's memory the addresses of `regions` instead, before anything
-    /// is mapped; false if the device must be opened again for that.
+    /// Changes the device's address ranges to `regions`, before anything is mapped. Returns
+    /// false if the device must be reopened for that.
     ///
     /// # Errors
-    /// `OUT_OF_MEMORY` where the addresses are taken.
+    /// `OUT_OF_MEMORY` if the addresses are in use.
     fn rehome(&mut self, _regions: Regions) -> Result<bool> {
         Ok(false)
     }
 
-    /// Backs `[address, address + size)` of the arena; both multiples of 2 MiB.
-    /// The memory reads as zero if it ever belonged to another session.
+    /// Backs `[address, address + size)` of the arena with memory; both are multiples of
+    /// 2 MiB. Memory that belonged to another session is zeroed.
     ///
     /// # Errors
     /// `OUT_OF_MEMORY`; `INVALID_VALUE` outside the arena or over another mapping.
     fn memory_map(&mut self, address: u64, size: u64) -> Result<()>;
 
-    /// Takes a whole mapping away once all work given so far is over; does not wait.
+    /// Removes a whole mapping once all work submitted so far is complete. Does not wait.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where no mapping starts.
+    /// `INVALID_VALUE` if no mapping starts there.
     fn memory_unmap(&mut self, address: u64) -> Result<()>;
 
-    /// Lets the first `size` bytes of the mapping that starts at `memory` appear
-    /// at `address` of the arena, too; both multiples of 2 MiB. It ends by
-    /// [`memory_unmap`](Self::memory_unmap), before the mapping does.
+    /// Maps the first `size` bytes of the mapping at `memory` a second time, at `address` of
+    /// the arena; both are multiples of 2 MiB. [`memory_unmap`](Self::memory_unmap) removes
+    /// the alias, which must happen before the mapping is removed.
     ///
     /// # Errors
-    /// `INVALID_VALUE` outside the arena or over another mapping, where no
-    /// mapping starts at `memory`, or one of less; `NOT_SUPPORTED`, also for a part
-    /// of a mapping (NVIDIA's driver maps whole allocations).
+    /// `INVALID_VALUE` outside the arena, over another mapping, or if no mapping of that
+    /// size starts at `memory`; `NOT_SUPPORTED`, also for a part of a mapping (NVIDIA's
+    /// driver maps whole allocations).
     fn memory_alias(
         &mut self,
         _address: u64,
@@ -63,25 +63,23 @@ pub trait MemoryDevice {
         ))
     }
 
-    /// Names this GPU among all of its host.
+    /// Identifies this GPU among those of its host.
     fn identity(&self) -> [u8; 16];
 
-    /// Names the memory that this device can hand over and take: workers of one
-    /// host whose devices give the same name can pass mappings to each other by
+    /// Identifies the memory that this device can export and import. Workers of one host
+    /// whose devices return the same value can pass mappings to each other with
     /// [`memory_export`](Self::memory_export) and
-    /// [`memory_import`](Self::memory_import). Between two that give different
-    /// names [`peer_open`](Self::peer_open) may serve. `None` if it can do
-    /// none of these.
+    /// [`memory_import`](Self::memory_import). Between different values
+    /// [`peer_open`](Self::peer_open) may work. `None` if the device supports none of these.
     fn memory_domain(&self) -> Option<[u8; 16]> {
         None
     }
 
-    /// A descriptor that stands for the whole mapping that starts at `address`.
-    /// The mapping stays; the memory lives until the last process unmaps it.
+    /// Exports the whole mapping at `address` as a descriptor. The mapping stays, and the
+    /// memory lives until the last process unmaps it.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where no mapping starts; `NOT_SUPPORTED` where this one
-    /// cannot be handed over.
+    /// `INVALID_VALUE` if no mapping starts there; `NOT_SUPPORTED` if it cannot be exported.
     fn memory_export(&mut self, _address: u64) -> Result<OwnedFd> {
         Err(Error::new(
             Status::NOT_SUPPORTED,
@@ -89,23 +87,21 @@ pub trait MemoryDevice {
         ))
     }
 
-    /// [`memory_export`](Self::memory_export) for a session that continues with
-    /// the memory while others use it; it may take long the first time.
+    /// As [`memory_export`](Self::memory_export), for a session that keeps using the memory
+    /// together with others. The first export of a mapping may be slow.
     ///
     /// # Errors
-    /// As there; `OUT_OF_MEMORY`.
+    /// Those of `memory_export`; `OUT_OF_MEMORY`.
     fn memory_share(&mut self, address: u64) -> Result<OwnedFd> {
         self.memory_export(address)
     }
 
-    /// Backs `[address, address + size)` of the arena, as
-    /// [`memory_map`](Self::memory_map) does, with the memory that a descriptor
-    /// stands for, which keeps its contents. The descriptor may be anything that
-    /// a peer sent.
+    /// Backs `[address, address + size)` of the arena with the memory behind a descriptor,
+    /// which keeps its contents. The descriptor is untrusted: a peer sent it.
     ///
     /// # Errors
-    /// `INVALID_VALUE` outside the arena or over another mapping, or where the
-    /// descriptor is not of such memory, or of less; what the driver says.
+    /// `INVALID_VALUE` outside the arena, over another mapping, or if the descriptor is not
+    /// such memory of that size; errors of the driver.
     fn memory_import(&mut self, _address: u64, _size: u64, _descriptor: OwnedFd) -> Result<()> {
         Err(Error::new(
             Status::NOT_SUPPORTED,
@@ -138,15 +134,15 @@ pub trait MemoryDevice {
         ))
     }
 
-    /// Lets this device copy from `size` bytes of another device of this host,
-    /// which [exported](Self::memory_export) them; multiples of 2 MiB. Kernels
-    /// and calls of the session do not reach them. The descriptor may be
-    /// anything that a peer sent.
+    /// Opens `size` bytes that another device of this host
+    /// [exported](Self::memory_export), a multiple of 2 MiB, for copies by this device.
+    /// Kernels and calls of the session cannot access them. The descriptor is untrusted: a
+    /// peer sent it.
     ///
     /// # Errors
-    /// `NOT_SUPPORTED` where this device has no peers; what the driver says of
-    /// a descriptor that is not of such memory, or of a device too far away
-    /// (CUDA driver API, "Peer Context Memory Access").
+    /// `NOT_SUPPORTED` if this device has no peers; the driver's error for a descriptor that
+    /// is not such memory, or belongs to a device that is no peer (CUDA driver API, "Peer
+    /// Context Memory Access").
     fn peer_open(&mut self, _size: u64, _descriptor: OwnedFd) -> Result<PeerId> {
         Err(Error::new(
             Status::NOT_SUPPORTED,
@@ -154,11 +150,11 @@ pub trait MemoryDevice {
         ))
     }
 
-    /// Copies `size` bytes, `offset` bytes into a peer's memory, to `destination`
-    /// in a stream's order. What the peer writes meanwhile may come or not.
+    /// Copies `size` bytes at `offset` of a peer's memory to `destination`, in stream order.
+    /// Concurrent writes of the peer may or may not be included.
     ///
     /// # Errors
-    /// `INVALID_HANDLE`; `INVALID_VALUE` past the end of either memory.
+    /// `INVALID_HANDLE`; `INVALID_VALUE` beyond the end of either memory.
     fn peer_copy(
         &mut self,
         _destination: u64,
@@ -170,7 +166,7 @@ pub trait MemoryDevice {
         Err(Status::INVALID_HANDLE.into())
     }
 
-    /// Gives a peer's memory up; no copy from it is under way.
+    /// Closes a peer's memory, from which no copy is in flight.
     ///
     /// # Errors
     /// `INVALID_HANDLE`.
@@ -184,27 +180,26 @@ pub trait MemoryDevice {
     /// Errors of the driver.
     fn memory_info(&mut self) -> Result<MemoryInfo>;
 
-    /// Lets the device reach `[address, address + size)` of this process at
-    /// the same address; both multiples of 4096. The memory must stay mapped
-    /// until it is unregistered: the worker that calls this owns the mapping.
+    /// Registers `[address, address + size)` of this process, so that the device can access
+    /// it at the same address; both are multiples of 4096. The caller owns the mapping and
+    /// keeps it until it is unregistered.
     ///
     /// # Errors
     /// `HOST_MEMORY_ALREADY_REGISTERED`, `OUT_OF_MEMORY`, `INVALID_VALUE`.
     fn host_register(&mut self, address: u64, size: u64) -> Result<()>;
 
-    /// Ends a whole registration; waits for work that may use it.
+    /// Ends a whole registration. Waits for work that may use it.
     ///
     /// # Errors
     /// `HOST_MEMORY_NOT_REGISTERED`.
     fn host_unregister(&mut self, address: u64) -> Result<()>;
 
-    /// Notes from now on what is written to mapped memory and to variables of
-    /// modules, for [`writes`](Self::writes), or ends that. Where it begins,
-    /// what was written earlier is visible to readers after it returns.
+    /// Starts or stops dirty tracking of mapped memory and module variables, for
+    /// [`writes`](Self::writes). Earlier writes are visible to readers once it has started.
     ///
     /// # Errors
-    /// `NOT_SUPPORTED` where the device cannot tell exactly: contents are
-    /// compared by hash then.
+    /// `NOT_SUPPORTED` if the device cannot track writes exactly. Contents are then compared
+    /// by hash.
     fn watch_writes(&mut self, _on: bool) -> Result<()> {
         Err(Error::new(
             Status::NOT_SUPPORTED,
@@ -212,15 +207,14 @@ pub trait MemoryDevice {
         ))
     }
 
-    /// Appends to `written` the ranges, address and bytes, ascending and apart,
-    /// of `[address, address + size)` that may have been written or mapped
-    /// since they were forgotten last, or since the watch began; `forget`
-    /// forgets them. A byte that is not named holds what it held: a copy of it
-    /// that was begun after it was forgotten is still true. Work that runs
-    /// meanwhile is named now or by the next call, never by neither.
+    /// Appends to `written` the dirty ranges of `[address, address + size)`: address and
+    /// bytes, ascending and disjoint, that may have been written or mapped since tracking
+    /// began or since they were last cleared. `forget` clears them. Bytes outside are
+    /// unchanged: a copy that began after they were cleared is still valid. Writes by
+    /// running work are reported by this call or by the next, and never missed by both.
     ///
     /// # Errors
-    /// `NOT_SUPPORTED` where nothing is watched.
+    /// `NOT_SUPPORTED` if dirty tracking is off.
     fn writes(
         &mut self,
         _address: u64,
@@ -234,30 +228,28 @@ pub trait MemoryDevice {
         ))
     }
 
-    /// Where this process itself may read and write `size` bytes of device
-    /// memory at `address`, as if that were the next work of `stream`: on
-    /// devices whose memory is this process's, while all that such work would
-    /// wait for is over. Until then, and elsewhere, `None`: the device copies.
-    /// The caller reports its writes with [`host_wrote`](Self::host_wrote); the
-    /// place is there until the memory is unmapped.
+    /// A pointer through which this process may access `size` bytes of device memory at
+    /// `address` directly, as if the access were the next work of `stream`. Only devices
+    /// whose memory belongs to this process return it, and only if all work before it is
+    /// complete; otherwise `None`, and the device must copy. The caller reports its writes
+    /// with [`host_wrote`](Self::host_wrote). The pointer is valid until the memory is
+    /// unmapped.
     fn host_access(&mut self, _address: u64, _size: u64, _stream: StreamId) -> Option<NonNull<u8>> {
         None
     }
 
-    /// `size` bytes at `address` were written by way of
+    /// Reports that `size` bytes at `address` were written through
     /// [`host_access`](Self::host_access).
     fn host_wrote(&mut self, _address: u64, _size: u64) {}
 
-    /// Writes the BLAKE3 of each of `ranges` (address and bytes, at most
-    /// 2 MiB, of memory that the device reaches), 32 bytes each, one after
-    /// another to `out`, which the device reaches too, when `stream` gets
-    /// there. Every device gives the same hash for the same bytes, so that
-    /// two ends of a migration can compare.
+    /// Hashes each of `ranges` (address and bytes, at most 2 MiB each) with BLAKE3, in stream
+    /// order, and writes the hashes of 32 bytes one after another to `out`. The device can
+    /// access all of them. Every device computes the same hash for the same bytes, so that
+    /// the two ends of a migration can compare.
     ///
     /// # Errors
-    /// `NOT_SUPPORTED` where the device has no way that is faster than
-    /// copying the bytes out; `INVALID_VALUE` where a range is not wholly
-    /// reachable.
+    /// `NOT_SUPPORTED` if hashing on the device is not faster than copying the bytes out;
+    /// `INVALID_VALUE` if a range is not completely accessible.
     fn hash(&mut self, _ranges: &[(u64, u64)], _out: u64, _stream: StreamId) -> Result<()> {
         Err(Error::new(
             Status::NOT_SUPPORTED,

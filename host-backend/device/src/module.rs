@@ -20,7 +20,7 @@ pub struct Function {
 pub struct Variable {
     /// First address.
     pub address: u64,
-    /// Its bytes.
+    /// Its size in bytes.
     pub size: u64,
     /// Its mangled name.
     pub name: String,
@@ -31,39 +31,39 @@ pub struct Variable {
 pub struct LinkInput<'a> {
     /// CUjitInputType.
     pub kind: u32,
-    /// How the linker's messages call it.
+    /// Its name in the linker's messages.
     pub name: &'a str,
     /// CUjit_option and value, for the options that are numbers.
     pub options: &'a [(u32, u32)],
-    /// Its bytes.
+    /// Its size in bytes.
     pub image: &'a [u8],
 }
 
-/// Work that any thread may do, and that takes long.
+/// Long-running work for another thread.
 pub type Survey = Box<dyn FnOnce() + Send>;
 
 /// Code of a device.
 pub trait ModuleDevice {
-    /// Loads a fatbin, cubin or PTX text; the text returned is the loader's log.
-    /// `options` are CUjit_option and value, for the options that are numbers.
+    /// Loads a fat binary, cubin or PTX text, and returns the loader's log. `options` are
+    /// the numeric options, as CUjit_option and value.
     ///
     /// # Errors
     /// `INVALID_IMAGE`, `INVALID_PTX`, `NO_BINARY_FOR_GPU`, …
     fn module_load(&mut self, image: &[u8], options: &[(u32, u32)]) -> Result<(ModuleId, String)>;
 
-    /// Links inputs into one image that can be loaded; the text returned is the
-    /// linker's log, which is an error's text where linking fails.
+    /// Links inputs into one loadable image, and returns the linker's log. If linking fails,
+    /// the log is the error's text.
     ///
     /// # Errors
-    /// `INVALID_PTX`, `INVALID_IMAGE`, …; `NOT_SUPPORTED` for a kind of input that
-    /// the device does not link.
+    /// `INVALID_PTX`, `INVALID_IMAGE`, …; `NOT_SUPPORTED` for kinds of input that the device
+    /// does not link.
     fn image_link(
         &mut self,
         inputs: &[LinkInput<'_>],
         options: &[(u32, u32)],
     ) -> Result<(Vec<u8>, String)>;
 
-    /// Unloads a module once all work given so far is over.
+    /// Unloads a module once all work submitted so far is complete.
     ///
     /// # Errors
     /// `INVALID_HANDLE`.
@@ -87,11 +87,11 @@ pub trait ModuleDevice {
     /// `NOT_FOUND`.
     fn module_global(&mut self, module: ModuleId, name: &str) -> Result<(u64, u64)>;
 
-    /// Finds a variable that is in managed memory: address and bytes.
+    /// Finds a managed variable: address and bytes.
     ///
     /// # Errors
-    /// `NOT_FOUND` also for a variable that is not; `NOT_SUPPORTED` of a device
-    /// without managed memory.
+    /// `NOT_FOUND`, also for a variable that is not managed; `NOT_SUPPORTED` without managed
+    /// memory.
     fn module_managed(&mut self, _module: ModuleId, _name: &str) -> Result<(u64, u64)> {
         Err(Error::new(
             Status::NOT_SUPPORTED,
@@ -99,12 +99,12 @@ pub trait ModuleDevice {
         ))
     }
 
-    /// Every variable of a module that lies in memory, in any order: what a
-    /// session that moves must carry.
+    /// All variables of a module in memory, in any order. A session that moves must copy
+    /// them.
     ///
     /// # Errors
-    /// `INVALID_HANDLE`; `NOT_SUPPORTED` where the device cannot list them,
-    /// so that a session with modules stays where it is.
+    /// `INVALID_HANDLE`; `NOT_SUPPORTED` if the device cannot list them, so that sessions
+    /// with modules cannot move.
     fn module_variables(&mut self, _module: ModuleId) -> Result<Vec<Variable>> {
         Err(Error::new(
             Status::NOT_SUPPORTED,
@@ -112,26 +112,25 @@ pub trait ModuleDevice {
         ))
     }
 
-    /// What [`module_variables`](Self::module_variables) looks for in the module's
-    /// code and need not look for again once this is done; `None` if it is
-    /// fast in any case.
+    /// The search of the module's code that [`module_variables`](Self::module_variables)
+    /// needs, to run in advance on another thread; `None` if that is fast anyway.
     fn module_survey(&self, _module: ModuleId) -> Option<Survey> {
         None
     }
 
-    /// The next texture or surface object should have this value, or the
-    /// variables of the next module begin at this address, as far as the
-    /// device has the choice. The caller compares what it got.
+    /// Requests this value for the next texture or surface object, or this address for the
+    /// variables of the next module. The device follows it if it can, and the caller checks
+    /// the result.
     fn prefer(&mut self, _place: u64) {}
 
-    /// cuOccupancyMaxActiveClusters of a launch, whose parameters do not matter.
+    /// cuOccupancyMaxActiveClusters of a launch. Kernel parameters are ignored.
     ///
     /// # Errors
     /// Errors of the driver; `NOT_SUPPORTED` for a device without clusters.
     fn occupancy_clusters(&mut self, launch: &Launch<'_>) -> Result<i32>;
 
-    /// cuOccupancyMaxPotentialClusterSize of a launch, whose cluster and
-    /// parameters do not matter.
+    /// cuOccupancyMaxPotentialClusterSize of a launch. Cluster and kernel parameters are
+    /// ignored.
     ///
     /// # Errors
     /// Errors of the driver.

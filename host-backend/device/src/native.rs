@@ -1,11 +1,11 @@
-//! The native part: driver calls that a device executes unchanged. The description of the driver
-//! says which these are (`protocol/interface`).
+//! The native part: driver calls that a device executes unchanged, as listed in the
+//! description of the driver (`protocol/interface`).
 
 use paragpu_protocol::status::Status;
 
 use crate::{Error, EventId, FunctionId, ModuleId, Result};
 
-/// The error for a function that a device does not have.
+/// The error for a function that a device does not implement.
 fn refused<T>(function: &str) -> Result<T> {
     let why = format!("this device has no {function}");
     Err(Error::new(Status::NOT_SUPPORTED, why))

@@ -10,17 +10,17 @@ pub trait StreamDevice {
     /// Errors of the driver.
     fn stream_create(&mut self, flags: u32, priority: i32) -> Result<StreamId>;
 
-    /// cuStreamDestroy: work in it still runs.
+    /// cuStreamDestroy. Its work still runs.
     ///
     /// # Errors
     /// `INVALID_HANDLE`.
     fn stream_destroy(&mut self, stream: StreamId) -> Result<()>;
 
-    /// cuStreamSetAttribute of an attribute that changes how the device works, not what
-    /// it computes. A device without such does nothing.
+    /// cuStreamSetAttribute of an attribute that affects performance but not results. A
+    /// device without such attributes does nothing.
     ///
     /// # Errors
-    /// `INVALID_HANDLE`; `INVALID_VALUE` for what the device cannot do.
+    /// `INVALID_HANDLE`; `INVALID_VALUE` for values that the device does not support.
     fn stream_set_attribute(
         &mut self,
         _stream: StreamId,
@@ -37,8 +37,7 @@ pub trait StreamDevice {
     /// The error of failed work.
     fn stream_query(&mut self, stream: StreamId) -> Result<bool>;
 
-    /// Waits until `stream` has no work left, sleeping rather than spinning;
-    /// may also return earlier. `timeout` bounds the wait.
+    /// Sleeps until `stream` has no work left, at most for `timeout`. May return early.
     ///
     /// # Errors
     /// The error of failed work.

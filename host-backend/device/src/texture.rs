@@ -24,7 +24,7 @@ pub trait TextureDevice {
     /// `OUT_OF_MEMORY`, `INVALID_VALUE`.
     fn array_create(&mut self, shape: &ArrayShape) -> Result<ArrayId>;
 
-    /// Destroys an array once all work given so far is over.
+    /// Destroys an array once all work submitted so far is complete.
     ///
     /// # Errors
     /// `INVALID_HANDLE`.

@@ -1,8 +1,8 @@
 //! A piece of work, submitted to a stream or executed by a node of a graph.
 //!
-//! The same value travels from the decoded call to the driver. The worker creates it with the
-//! device's ids for what the call names; the device resolves these and submits the work to its
-//! driver.
+//! One value travels from the decoded call to the driver. The worker creates it with the
+//! device's IDs of the objects that the call names; the device resolves these and submits
+//! the work to its driver.
 
 use parking_lot::Mutex;
 use std::borrow::Cow;
@@ -14,7 +14,7 @@ use crate::{ArrayId, Conditional, EventId, FunctionId, Result, StreamId};
 /// One end of a rectangular copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CopyEnd {
-    /// Memory the device reaches.
+    /// Memory that the device can access.
     Linear {
         /// Address of the copy's first byte.
         address: u64,
@@ -41,23 +41,22 @@ pub struct Launch<'a> {
     pub function: FunctionId,
     /// Blocks.
     pub grid: [u32; 3],
-    /// Threads in a block.
+    /// Threads per block.
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory.
     pub dynamic_shared: u32,
-    /// All blocks run at once and may synchronize with each other.
+    /// Whether it is cooperative: all blocks run concurrently and may synchronize.
     pub cooperative: bool,
-    /// The kernel may begin before the end of the one before it in its stream, which
-    /// permits that (programmatic dependent launch). Nodes of a graph have edges for it.
+    /// Whether the kernel may start before the preceding kernel of its stream has ended, if
+    /// that one permits it (programmatic dependent launch). In graphs, edges express this.
     pub programmatic: bool,
-    /// Blocks of a cluster; zeros for none.
+    /// Blocks per cluster; zeros for none.
     pub cluster: [u32; 3],
-    /// Parameter bytes, laid out as [`Function::parameters`](crate::Function)
-    /// says.
+    /// The parameters, in the layout of [`Function::parameters`](crate::Function).
     pub parameters: Cow<'a, [u8]>,
 }
 
-/// Elements set to a value.
+/// A memset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memset {
     /// First address to write.
@@ -75,45 +74,45 @@ pub struct Memset {
 }
 
 impl Memset {
-    /// Whether it sets nothing.
+    /// Whether it sets no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.width == 0 || self.height == 0
     }
 }
 
-/// A word of memory that the device reaches.
+/// A word of memory that the device can access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Word {
-    /// Its address, a multiple of its bytes.
+    /// Its address, a multiple of its size.
     pub address: u64,
-    /// It has eight bytes, not four.
+    /// Whether it has eight bytes instead of four.
     pub is_wide: bool,
 }
 
 impl Word {
-    /// Its bytes.
+    /// Its size in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
         if self.is_wide { 8 } else { 4 }
     }
 }
 
-/// When a wait for a word is over.
+/// The condition that ends a wait for a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Until {
-    /// It is not below the value, as numbers that wrap around.
+    /// The word is at least the value, modulo wrap-around.
     AtLeast,
-    /// It is the value.
+    /// The word equals the value.
     Equal,
-    /// It has some bit of the value.
+    /// The word and the value have a common bit.
     And,
-    /// Some bit is neither in it nor in the value.
+    /// Some bit is set neither in the word nor in the value.
     Nor,
 }
 
 impl Until {
-    /// Whether a wait is over if memory contains `there`.
+    /// Whether the condition holds if memory contains `there`.
     #[must_use]
     pub fn holds(self, there: u64, value: u64, is_wide: bool) -> bool {
         let mask = if is_wide {
@@ -136,32 +135,31 @@ impl Until {
 pub enum MemoryOperation {
     /// Writes a word.
     Write {
-        /// Where.
+        /// The word.
         word: Word,
-        /// What, in its low bytes.
+        /// The value, in its low bytes.
         value: u64,
-        /// Earlier writes need not be seen before.
+        /// Whether earlier writes may become visible later.
         is_relaxed: bool,
     },
     /// Waits for a word.
     Wait {
-        /// Where.
+        /// The word.
         word: Word,
         /// The comparand.
         value: u64,
-        /// How.
+        /// The condition.
         until: Until,
     },
-    /// Earlier writes are seen before later ones; by this device alone, or by
-    /// others too.
+    /// A memory barrier: earlier writes become visible before later ones.
     Barrier {
-        /// By this device alone.
+        /// Whether it concerns only this device.
         is_local: bool,
     },
 }
 
 impl MemoryOperation {
-    /// The word that it is about.
+    /// The word that it accesses.
     #[must_use]
     pub fn word(&self) -> Option<Word> {
         match self {
@@ -171,18 +169,18 @@ impl MemoryOperation {
     }
 }
 
-/// Runs on a thread of the device each time the device gets there; what comes
-/// after it continues when it returns.
+/// A host function. It runs on a thread of the device each time the device reaches it;
+/// later work of the stream waits until it returns.
 pub type HostFunction = Arc<dyn Fn() + Send + Sync>;
 
 /// A piece of work.
 #[derive(Clone)]
 pub enum Work<'a> {
-    /// Nothing: a point in the order.
+    /// Nothing; only orders other work.
     Empty,
     /// A kernel.
     Launch(Launch<'a>),
-    /// A copy between two addresses that the device reaches.
+    /// A copy between two addresses that the device can access.
     Copy {
         /// First address to write.
         destination: u64,
@@ -193,29 +191,29 @@ pub enum Work<'a> {
     },
     /// A rectangular copy.
     CopyRect {
-        /// Where to write.
+        /// The destination.
         destination: CopyEnd,
-        /// Where to read.
+        /// The source.
         source: CopyEnd,
         /// Bytes in a row, rows, slices.
         extent: [u64; 3],
     },
-    /// Elements set to a value.
+    /// A memset.
     Memset(Memset),
-    /// Operations on memory, one after the other.
+    /// Operations on memory, in order.
     Memory(Cow<'a, [MemoryOperation]>),
-    /// A function of the host.
+    /// A host function.
     Host(HostFunction),
     /// Records an event.
     EventRecord(EventId),
     /// Waits for an event's last record.
     EventWait(EventId),
-    /// Runs other nodes of its graph as a value says.
+    /// A conditional node, which runs other nodes of its graph.
     Conditional(Conditional),
 }
 
 impl Work<'_> {
-    /// The same work, with parameters of its own.
+    /// The same work with owned parameters.
     #[must_use]
     pub fn into_owned(self) -> Work<'static> {
         match self {
@@ -254,7 +252,7 @@ impl Work<'_> {
     /// Whether `other` is of the same kind.
     #[must_use]
     pub fn is_like(&self, other: &Work<'_>) -> bool {
-        // One kind to CUDA: a memcpy node.
+        // Both are memcpy nodes in CUDA.
         let copies = |work: &Work<'_>| matches!(work, Work::Copy { .. } | Work::CopyRect { .. });
         copies(self) && copies(other) || self.kind() == other.kind()
     }
@@ -284,7 +282,7 @@ impl Work<'_> {
     }
 }
 
-/// The work's kind, and what it is done to; no bytes of the program's.
+/// Shows the kind and the operands, but no data of the program.
 impl fmt::Debug for Work<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -337,14 +335,14 @@ impl fmt::Debug for Work<'_> {
     }
 }
 
-/// Gives a device work.
+/// Submission of work to a device.
 pub trait WorkDevice {
-    /// Gives work to `stream`.
+    /// Submits work to `stream`.
     ///
     /// # Errors
-    /// `INVALID_HANDLE` where it names something that does not exist;
-    /// `INVALID_VALUE` where memory is not wholly reachable or a value is
-    /// wrong; `LAUNCH_OUT_OF_RESOURCES`, `COOPERATIVE_LAUNCH_TOO_LARGE`, …
+    /// `INVALID_HANDLE` if it names an object that does not exist; `INVALID_VALUE` if memory
+    /// is not completely accessible or a value is invalid; `LAUNCH_OUT_OF_RESOURCES`,
+    /// `COOPERATIVE_LAUNCH_TOO_LARGE`, …
     fn submit(&mut self, work: &Work<'_>, stream: StreamId) -> Result<()>;
 
     /// Launches a kernel.
@@ -355,7 +353,7 @@ pub trait WorkDevice {
         self.submit(&Work::Launch(launch), stream)
     }
 
-    /// Copies between two addresses that the device reaches.
+    /// Copies between two addresses that the device can access.
     ///
     /// # Errors
     /// [`submit`](Self::submit).
@@ -413,7 +411,7 @@ pub trait WorkDevice {
         self.submit(&Work::Memset(set), stream)
     }
 
-    /// Runs `function` once when `stream` gets there.
+    /// Runs `function` once when `stream` reaches it.
     ///
     /// # Errors
     /// [`submit`](Self::submit).
@@ -440,7 +438,7 @@ pub trait WorkDevice {
         self.submit(&Work::EventWait(event), stream)
     }
 
-    /// Makes an event stand for the work of a stream so far.
+    /// Records an event in a stream.
     ///
     /// # Errors
     /// [`submit`](Self::submit).

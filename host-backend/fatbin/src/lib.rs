@@ -1,12 +1,13 @@
 //! Images as programs carry them: fat binaries and PTX text.
 //!
-//! A fat binary is a container of entries, one per form of the same code (PTX text, machine code, link-time
-//! intermediate code), each possibly compressed. The software GPU needs the PTX entry whose architecture is the
-//! highest it can claim ([`ptx_of`]); a worker needs to know whether a module's code can print ([`may_name`]), and which variables a session that moves
-//! must carry ([`variables`]).
-//! The bytes come from the guest: every offset is checked, decompression is bounded.
+//! A fat binary is a container of entries, one per form of the same code (PTX text, machine
+//! code, link-time intermediate code), each possibly compressed. The software GPU uses the
+//! PTX entry with the highest architecture that it can claim ([`ptx_of`]). A worker needs to
+//! know whether a module's code can print ([`may_name`]), and which variables a session that
+//! moves must copy ([`variables`]). The bytes come from the guest: every offset is checked,
+//! and decompression is bounded.
 
-// What others send is read here, so nothing may panic.
+// This code parses untrusted input, so it must not panic.
 #![cfg_attr(
     not(test),
     warn(
@@ -89,14 +90,14 @@ fn size(value: u64) -> Result<usize, ImageError> {
     usize::try_from(value).map_err(|_| ImageError::Truncated)
 }
 
-/// What stands in front of an entry's payload.
+/// The header of an entry.
 struct EntryHeader {
     kind: u16,
     /// Its own size.
     header: u64,
-    /// Size of the payload as it lies in the container.
+    /// Size of the payload in the container, padded.
     padded: u64,
-    /// Size of the payload where it is compressed.
+    /// Compressed size of the payload, if it is compressed.
     compressed: u32,
     sm: u32,
     flags: u64,
@@ -214,18 +215,18 @@ fn decompress(entry: &Entry<'_>) -> Result<String, ImageError> {
     text(contents(entry, MAX_PTX)?.into_owned())
 }
 
-/// Bytes of an image's code when it is decompressed, of what a device of one compute capability may run.
+/// Decompressed size of the code in an image that a device of one compute capability may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Unpacked {
-    /// The longest PTX text.
+    /// Size of the longest PTX text.
     pub text: u64,
-    /// All machine code.
+    /// Total size of machine code.
     pub binary: u64,
 }
 
-/// What the code of an image takes when it is decompressed; `arch` as for [`may_name`]. Nothing is decompressed:
-/// code that holds more than it says is refused later. An image that is neither a container nor machine code is
-/// text.
+/// The decompressed size of an image's code, as its headers declare it; `arch` as for
+/// [`may_name`]. Code that is larger than declared is refused when it is decompressed. An
+/// image that is neither a container nor machine code is text.
 ///
 /// # Errors
 /// [`ImageError::Truncated`] when a header does not hold.

@@ -90,7 +90,7 @@ fn of_text(text: &[u8], names: &mut BTreeSet<String>) {
                     statement.clear();
                 }
                 // Only a declaration's begin matters.
-                _ if depth == 0 && statement.len() < MOST_DECLARATION => statement.push(letter),
+                _ if depth == 0 && statement.len() < MAX_DECLARATION => statement.push(letter),
                 _ => {}
             }
         }
@@ -98,7 +98,7 @@ fn of_text(text: &[u8], names: &mut BTreeSet<String>) {
 }
 
 /// Bytes of a declaration's head: its name is at most 1024 characters long.
-const MOST_DECLARATION: usize = 4096;
+const MAX_DECLARATION: usize = 4096;
 
 /// The name that `.global .align 4 .b8 name[16] = {...}` declares.
 fn declared(statement: &str) -> Option<String> {

@@ -15,9 +15,9 @@ use crate::Error;
 /// How long to wait for a response.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Maximum number of bytes of a response, such as a list of claims.
-const MOST: u64 = 256 << 20;
+const MAX_RESPONSE: u64 = 256 << 20;
 /// Maximum number of bytes of an event of a watch.
-const MOST_EVENT: u64 = 4 << 20;
+const MAX_EVENT: u64 = 4 << 20;
 /// The directory with a service account's credentials in a Pod.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
@@ -199,7 +199,7 @@ impl Api {
         let mut line = Vec::new();
         loop {
             line.clear();
-            let mut bounded = (&mut lines).take(MOST_EVENT);
+            let mut bounded = (&mut lines).take(MAX_EVENT);
             let count = bounded.read_until(b'\n', &mut line).unwrap_or(0);
             // The server has ended the watch, or the time is over.
             if count == 0 || line.last() != Some(&b'\n') {
@@ -231,7 +231,7 @@ fn parse(bytes: &[u8]) -> Result<Value, Error> {
 
 fn answer(mut response: ureq::http::Response<ureq::Body>) -> Result<Value, Error> {
     let code = response.status().as_u16();
-    let body = response.body_mut().with_config().limit(MOST);
+    let body = response.body_mut().with_config().limit(MAX_RESPONSE);
     let body = body.read_to_vec().map_err(unreachable)?;
     if (200..300).contains(&code) {
         return parse(&body);

@@ -74,7 +74,7 @@ impl<'a> Files<'a> {
     ///
     /// # Errors
     /// [`Error`].
-    pub fn lead_to(&self, data: &Data) -> Result<(), Error> {
+    pub fn write_for(&self, data: &Data) -> Result<(), Error> {
         self.write("ca.pem", &data.authority)?;
         self.write("lease.pem", &data.certificate)?;
         // JSON's strings are valid in TOML, too.

@@ -10,7 +10,7 @@ use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
 use crate::Error;
-use crate::plugin::{LEISURE, listen};
+use crate::plugin::{SHUTDOWN_TIMEOUT, listen};
 use crate::vm::{Options, Vm};
 
 /// The hook's socket, in the directory that virt-launcher searches.
@@ -155,7 +155,7 @@ async fn serve_until(
     // A client that keeps its connection open must not keep the Pod alive.
     let late = async move {
         is_over(over).await;
-        tokio::time::sleep(LEISURE).await;
+        tokio::time::sleep(SHUTDOWN_TIMEOUT).await;
     };
     let served = Server::builder()
         .add_service(InfoServer::new(hook.clone()))

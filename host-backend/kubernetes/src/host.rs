@@ -55,7 +55,7 @@ pub struct Options {
 
 /// The record of a lease, in a file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Kept {
+struct LeaseRecord {
     vm: String,
     serial: u64,
     key: String,
@@ -66,14 +66,14 @@ struct Kept {
 struct Leased {
     /// `None` while the daemon is not running.
     held: Option<Held>,
-    kept: Kept,
+    kept: LeaseRecord,
     share: Share,
     said: Data,
     /// The number of its connection.
     number: u64,
 }
 
-enum News {
+enum Update {
     /// All claims, from a list.
     All(Vec<Value>),
     /// A changed claim.
@@ -112,7 +112,7 @@ impl Failures {
 struct Host {
     api: Api,
     options: Options,
-    sender: Sender<News>,
+    sender: Sender<Update>,
     /// Claims with shares of this host, by uid.
     claims: BTreeMap<String, Value>,
     leases: BTreeMap<String, Leased>,
@@ -133,7 +133,7 @@ pub fn run(api: &Api, options: Options, end: impl FnOnce() + Send + 'static) -> 
     let to = sender.clone();
     thread::spawn(move || {
         end();
-        drop(to.send(News::End));
+        drop(to.send(Update::End));
     });
     let (follower, to) = (api.clone(), sender.clone());
     thread::spawn(move || follow(&follower, &to));
@@ -152,7 +152,7 @@ pub fn run(api: &Api, options: Options, end: impl FnOnce() + Send + 'static) -> 
 }
 
 /// Reports claims until the receiver is gone.
-fn follow(api: &Api, to: &Sender<News>) {
+fn follow(api: &Api, to: &Sender<Update>) {
     loop {
         match follow_once(api, to) {
             Ok(ControlFlow::Continue(())) => {}
@@ -166,7 +166,7 @@ fn follow(api: &Api, to: &Sender<News>) {
 }
 
 /// Lists the claims, and watches them for a while. Breaks when the receiver is gone.
-fn follow_once(api: &Api, to: &Sender<News>) -> Result<ControlFlow<()>, Error> {
+fn follow_once(api: &Api, to: &Sender<Update>) -> Result<ControlFlow<()>, Error> {
     let mut list = api.get(CLAIMS)?;
     let version = text(&list, "/metadata/resourceVersion").to_owned();
     let items = list.get_mut("items").map(Value::take);
@@ -174,13 +174,13 @@ fn follow_once(api: &Api, to: &Sender<News>) -> Result<ControlFlow<()>, Error> {
         Some(Value::Array(items)) => items,
         _ => Vec::new(),
     };
-    if to.send(News::All(items)).is_err() {
+    if to.send(Update::All(items)).is_err() {
         return Ok(ControlFlow::Break(()));
     }
     let listens = |event: Event| {
         let news = match event.kind.as_str() {
-            "ADDED" | "MODIFIED" => News::Changed(Box::new(event.object)),
-            "DELETED" => News::Gone(text(&event.object, "/metadata/uid").to_owned()),
+            "ADDED" | "MODIFIED" => Update::Changed(Box::new(event.object)),
+            "DELETED" => Update::Gone(text(&event.object, "/metadata/uid").to_owned()),
             _ => return ControlFlow::Continue(()),
         };
         match to.send(news) {
@@ -193,7 +193,7 @@ fn follow_once(api: &Api, to: &Sender<News>) -> Result<ControlFlow<()>, Error> {
 }
 
 impl Host {
-    fn serve(&mut self, news: &Receiver<News>) {
+    fn serve(&mut self, news: &Receiver<Update>) {
         let mut next_look = Instant::now();
         loop {
             let now = Instant::now();
@@ -215,7 +215,7 @@ impl Host {
             match news.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(first) => {
                     for news in std::iter::once(first).chain(news.try_iter()) {
-                        if self.hear(news).is_break() {
+                        if self.handle_update(news).is_break() {
                             return;
                         }
                     }
@@ -232,10 +232,10 @@ impl Host {
         slice::publish(&self.api, &self.options.name, &spec)
     }
 
-    fn hear(&mut self, news: News) -> ControlFlow<()> {
+    fn handle_update(&mut self, news: Update) -> ControlFlow<()> {
         match news {
-            News::End => return ControlFlow::Break(()),
-            News::All(claims) => {
+            Update::End => return ControlFlow::Break(()),
+            Update::All(claims) => {
                 let before = std::mem::take(&mut self.claims);
                 self.due.extend(before.into_keys());
                 self.due.extend(self.leases.keys().cloned());
@@ -244,12 +244,12 @@ impl Host {
                 }
                 self.forget();
             }
-            News::Changed(claim) => self.changed(*claim),
-            News::Gone(uid) => {
+            Update::Changed(claim) => self.changed(*claim),
+            Update::Gone(uid) => {
                 self.claims.remove(&uid);
                 self.due.insert(uid);
             }
-            News::Lost { uid, number } => {
+            Update::Lost { uid, number } => {
                 if let Some(leased) = self.leases.get_mut(&uid)
                     && leased.number == number
                 {
@@ -335,7 +335,7 @@ impl Host {
     fn lease(&mut self, uid: &str, share: &Share, data: &Data) -> Result<(), Error> {
         let path = self.kept(uid);
         let kept = std::fs::read(&path).ok();
-        let kept = kept.and_then(|text| serde_json::from_slice::<Kept>(&text).ok());
+        let kept = kept.and_then(|text| serde_json::from_slice::<LeaseRecord>(&text).ok());
         let again = kept.filter(|kept| kept.key == data.key).map(|kept| Name {
             vm: kept.vm,
             serial: kept.serial,
@@ -354,9 +354,9 @@ impl Host {
         };
         self.number += 1;
         let (number, to, of) = (self.number, self.sender.clone(), uid.to_owned());
-        let lost = move || drop(to.send(News::Lost { uid: of, number }));
+        let lost = move || drop(to.send(Update::Lost { uid: of, number }));
         let (held, lease) = Held::claim(&self.options.lease, wanted, lost)?;
-        let kept = Kept {
+        let kept = LeaseRecord {
             vm: lease.name.vm,
             serial: lease.name.serial,
             key: data.key.clone(),
@@ -392,7 +392,7 @@ impl Host {
 
     fn release(&mut self, uid: &str) {
         if let Some(leased) = self.leases.remove(uid) {
-            tracing::info!(claim = uid, vm = leased.kept.vm, "a lease is over");
+            tracing::info!(claim = uid, vm = leased.kept.vm, "a lease ended");
             if let Some(held) = leased.held {
                 held.release();
             }

@@ -84,9 +84,9 @@ pub enum Error {
     /// A VM's domain cannot have a vsock.
     #[error(transparent)]
     Domain(#[from] paragpu_libvirt::Error),
-    /// The door for a VM's programs cannot be opened.
+    /// The proxy for a VM's programs cannot be opened.
     #[error(transparent)]
-    Door(#[from] paragpu_pool::Error),
+    Proxy(#[from] paragpu_pool::Error),
 }
 
 impl Error {

@@ -114,7 +114,7 @@ fn run(arguments: Arguments) -> Result<(), Error> {
             let api = api()?;
             let own = Host::load().map_err(|error| Error::Configuration(error.to_string()))?;
             if own.lease.socket.as_os_str().is_empty() {
-                let advice = "this host gives no leases: set lease.socket in host.toml";
+                let advice = "this host grants no leases: set lease.socket in host.toml";
                 return Err(Error::Configuration(advice.into()));
             }
             let options = host::Options {

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The claim that the kubelet names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Named {
+pub struct ClaimName {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
@@ -92,7 +92,7 @@ impl Node {
     }
 
     /// Checks the names that the kubelet gave, and keeps other calls from the claim.
-    fn begin<'a>(&'a self, named: &'a Named) -> Result<Busy<'a>, Error> {
+    fn begin<'a>(&'a self, named: &'a ClaimName) -> Result<Busy<'a>, Error> {
         let parts = [&named.namespace, &named.name, &named.uid];
         if !parts.iter().all(|part| claim::is_plain(part)) {
             return Err(Error::Claim("the claim's name or uid is invalid".into()));
@@ -112,7 +112,7 @@ impl Node {
     ///
     /// # Errors
     /// [`Error`].
-    pub fn prepare(&self, named: &Named) -> Result<Prepared, Error> {
+    pub fn prepare(&self, named: &ClaimName) -> Result<Prepared, Error> {
         let _busy = self.begin(named)?;
         let path = claim_path(&named.namespace, &named.name);
         let mut claim = self.api.get(&path)?;
@@ -130,7 +130,7 @@ impl Node {
             claim = self.api.get(&path)?;
             check_uid(&claim, named)?;
         };
-        files.lead_to(&data)?;
+        files.write_for(&data)?;
         Ok(Prepared {
             share,
             device: files.device(),
@@ -177,7 +177,7 @@ impl Node {
     }
 
     /// Waits until the claim has changed since `version`.
-    fn wait(&self, named: &Named, version: &str, deadline: Instant) -> Result<(), Error> {
+    fn wait(&self, named: &ClaimName, version: &str, deadline: Instant) -> Result<(), Error> {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(Error::Lease(
@@ -207,7 +207,7 @@ impl Node {
     ///
     /// # Errors
     /// [`Error`].
-    pub fn unprepare(&self, named: &Named) -> Result<(), Error> {
+    pub fn unprepare(&self, named: &ClaimName) -> Result<(), Error> {
         let _busy = self.begin(named)?;
         Files::new(&self.places, &named.uid).remove()?;
         let path = claim_path(&named.namespace, &named.name);
@@ -238,7 +238,7 @@ fn version(claim: &Value) -> String {
     text(claim, "/metadata/resourceVersion").to_owned()
 }
 
-fn check_uid(claim: &Value, named: &Named) -> Result<(), Error> {
+fn check_uid(claim: &Value, named: &ClaimName) -> Result<(), Error> {
     match text(claim, "/metadata/uid") == named.uid {
         true => Ok(()),
         false => Err(Error::Claim(

@@ -14,11 +14,11 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
-use crate::node::{Named, Node};
+use crate::node::{ClaimName, Node};
 use crate::{DRIVER, Error};
 
 /// How long calls in flight may take after the process was told to end.
-pub(crate) const LEISURE: Duration = Duration::from_secs(5);
+pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The kubelet's interface of drivers.
 #[allow(missing_docs, reason = "generated")]
@@ -68,7 +68,7 @@ impl Driver {
     async fn each<T: Send + 'static>(
         &self,
         claims: Vec<dra::Claim>,
-        work: fn(&Node, &Named) -> T,
+        work: fn(&Node, &ClaimName) -> T,
     ) -> Result<HashMap<String, T>, Status> {
         let begin = |claim: dra::Claim| {
             let (node, uid) = (Arc::clone(&self.node), claim.uid.clone());
@@ -88,8 +88,8 @@ impl Driver {
     }
 }
 
-fn named(claim: dra::Claim) -> Named {
-    Named {
+fn named(claim: dra::Claim) -> ClaimName {
+    ClaimName {
         namespace: claim.namespace,
         name: claim.name,
         uid: claim.uid,
@@ -198,7 +198,7 @@ pub(crate) fn listen(path: &Path) -> Result<UnixListenerStream, Error> {
 
 /// Serves the kubelet until `end`. The registration socket is created last and removed
 /// first, because the kubelet calls the driver while it exists. Calls in flight at the end
-/// may take [`LEISURE`]; the kubelet repeats those that are cut off.
+/// may take [`SHUTDOWN_TIMEOUT`]; the kubelet repeats those that are cut off.
 ///
 /// # Errors
 /// [`Error`].
@@ -238,7 +238,7 @@ async fn serve_until(
         () = end => {
             let _ = std::fs::remove_file(&sockets.registration);
             drop(stop);
-            match timeout(LEISURE, served).await {
+            match timeout(SHUTDOWN_TIMEOUT, served).await {
                 Ok(served) => served,
                 Err(_) => Ok(((), ())),
             }

@@ -1,12 +1,12 @@
 //! The connection from a KubeVirt VM to its claim: the VM's vsock, the daemon that serves
-//! it, and the door that relays from there to the claim's lease.
+//! it, and the proxy that relays from there to the claim's lease.
 //!
 //! ```text
 //!  VM                     compute container    hook's container            GPU host
 //!  program ── vsock ──▶ QEMU ── vhost-user ──▶ vhost-device-vsock
 //!                                                  │ unix socket
 //!                                                  ▼
-//!                                              door: TLS under the ───────▶ paragpud
+//!                                              proxy: TLS under the ───────▶ paragpud
 //!                                              claim's key
 //! ```
 //!
@@ -19,10 +19,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use paragpu_communicator_secure::{Credentials, Files, Wear};
+use paragpu_communicator_secure::{Credentials, Files, KeyLifetime};
 use paragpu_config::guest::{Guest, Tcp};
 use paragpu_libvirt::vhost_vsock;
-use paragpu_pool::door::{Door, Entry};
+use paragpu_pool::proxy::{Entry, Proxy};
 
 use crate::Error;
 
@@ -54,17 +54,17 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Vm {
     options: Options,
-    way: Option<Way>,
+    services: Option<VmServices>,
 }
 
 /// The processes and sockets that serve the VM. Dropping it ends them.
 #[derive(Debug)]
-struct Way {
+struct VmServices {
     daemon: Child,
-    _door: Door,
+    _proxy: Proxy,
 }
 
-impl Drop for Way {
+impl Drop for VmServices {
     fn drop(&mut self) {
         let _ = self.daemon.kill();
         let _ = self.daemon.wait();
@@ -75,8 +75,8 @@ impl Vm {
     /// Starts nothing yet.
     #[must_use]
     pub fn new(options: Options) -> Self {
-        let way = None;
-        Self { options, way }
+        let services = None;
+        Self { options, services }
     }
 
     /// Adds a vsock to the VM's domain, and starts what connects it to the claim.
@@ -97,11 +97,11 @@ impl Vm {
     }
 
     fn open(&mut self) -> Result<(), Error> {
-        let serves = |way: &mut Way| matches!(way.daemon.try_wait(), Ok(None));
-        if self.way.as_mut().is_some_and(serves) {
+        let serves = |services: &mut VmServices| matches!(services.daemon.try_wait(), Ok(None));
+        if self.services.as_mut().is_some_and(serves) {
             return Ok(());
         }
-        self.way = None;
+        self.services = None;
         let guest = Guest::load().map_err(|error| Error::Configuration(error.to_string()))?;
         let (address, credentials) = claim(&guest.tcp)?;
         let own = self.options.directory.join(OWN);
@@ -116,8 +116,8 @@ impl Vm {
         let end = own.join("vsock");
         // vhost-device-vsock maps a port to the socket with this name.
         let name = format!("vsock_{}", self.options.port);
-        let door = Door::open(&Entry::Unix(own.join(name)))?;
-        door.lead_to(address, credentials);
+        let proxy = Proxy::open(&Entry::Unix(own.join(name)))?;
+        proxy.route_to(address, credentials);
         let socket = own.join("vhost");
         let mut daemon = Command::new(&self.options.vsock)
             .arg(format!("--guest-cid={CID}"))
@@ -142,8 +142,8 @@ impl Vm {
             }
             std::thread::sleep(LOOK);
         }
-        let _door = door;
-        self.way = Some(Way { daemon, _door });
+        let _proxy = proxy;
+        self.services = Some(VmServices { daemon, _proxy });
         Ok(())
     }
 }
@@ -162,13 +162,10 @@ fn claim(tcp: &Tcp) -> Result<(&str, Credentials), Error> {
         return Err(Error::Vm(advice.into()));
     };
     let files = Files {
-        section: "tcp",
-        ca: &tcp.ca,
-        certificate: &tcp.certificate,
-        key: &tcp.key,
         key_shared: tcp.key_shared,
+        ..Files::new("tcp", &tcp.ca, &tcp.certificate, &tcp.key)
     };
-    let credentials = Credentials::load(files, Wear::Lasting)
+    let credentials = Credentials::load(files, KeyLifetime::Lasting)
         .map_err(|error| Error::Configuration(error.to_string()))?;
     Ok((address, credentials))
 }

@@ -18,7 +18,7 @@ use crate::message::{self, FromAgent, ToAgent};
 use crate::slurm;
 
 /// How often each side sends a sign of life.
-pub(crate) const BEAT: Duration = Duration::from_secs(1);
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
 /// The lease ends after this silence of its holder. It is longer than the holder waits for
 /// a host before it moves the lease.
 const SILENCE: Duration = Duration::from_secs(45);
@@ -175,7 +175,7 @@ fn say(message: &FromAgent) -> Result<(), Error> {
 impl Agent {
     fn hold(mut self) -> Result<(), Error> {
         loop {
-            match self.events.recv_timeout(BEAT) {
+            match self.events.recv_timeout(HEARTBEAT) {
                 Ok(Event::User(None)) => return Err(Error::Alone),
                 Ok(Event::User(Some(ToAgent::Release {}))) => return Ok(()),
                 Ok(Event::User(Some(message))) => {
@@ -299,7 +299,7 @@ impl Agent {
                 Err(error) if Instant::now() > deadline => return Err(error),
                 Err(_) => {}
             }
-            match self.events.recv_timeout(BEAT) {
+            match self.events.recv_timeout(HEARTBEAT) {
                 Ok(Event::User(None)) => return Err(Error::Alone),
                 Ok(Event::User(Some(ToAgent::Release {}))) => {
                     return Ok(Outcome::Released);

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use paragpu_communicator_secure::{Credentials, Wear};
+use paragpu_communicator_secure::{Credentials, KeyLifetime};
 use paragpu_control::lease::Lease;
 
 use crate::Error;
@@ -31,7 +31,7 @@ impl Files {
 
     /// Writes the address and the certificates of a lease. New programs, and those that
     /// have lost their host, connect there.
-    pub(crate) fn lead_to(&self, lease: &Lease) -> Result<(), Error> {
+    pub(crate) fn write_for(&self, lease: &Lease) -> Result<(), Error> {
         self.write("ca.pem", &lease.authority)?;
         self.write("lease.pem", &lease.certificate)?;
         let path = |name| self.directory.join(name);
@@ -58,7 +58,7 @@ impl Files {
         };
         // The daemon at the other end does not support TLS key updates, which rustls sends
         // when keys wear out.
-        Ok(Credentials::load(files, Wear::Lasting)?)
+        Ok(Credentials::load(files, KeyLifetime::Lasting)?)
     }
 
     /// Writes why the lease is over, for programs that look for their host.
@@ -123,7 +123,7 @@ mod tests {
             let file = files.configuration();
             Sources::only(&file).load::<Guest>().unwrap().values.tcp
         };
-        files.lead_to(&lease).unwrap();
+        files.write_for(&lease).unwrap();
         assert_eq!(read().address.0.as_deref(), Some("gpu1:7474"));
         assert_eq!(read().over, "");
         // The engine's message may contain any characters.

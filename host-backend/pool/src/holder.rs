@@ -15,16 +15,16 @@ use paragpu_control::lease::{Lease, Name};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::agent::BEAT;
-use crate::door::{Door, Entry};
+use crate::agent::HEARTBEAT;
 use crate::files::Files;
 use crate::message::{self, FromAgent, ToAgent};
 use crate::presence::Presence;
+use crate::proxy::{Entry, Proxy};
 use crate::running::RunningAgent;
-use crate::{Error, Pool, Want, event, slurm};
+use crate::{Error, LeaseRequest, Pool, event, slurm};
 
 /// Silence of the agent after which the host is probed. It is lost if its daemon is gone as well.
-const SUSPECT: Duration = Duration::from_secs(5);
+const PROBE_AFTER: Duration = Duration::from_secs(5);
 /// Silence after which a host is lost. It is shorter than the 30 seconds for which programs
 /// look for their host.
 const LOST: Duration = Duration::from_secs(24);
@@ -39,7 +39,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Options {
     /// The resources that the lease requests.
-    pub want: Want,
+    pub want: LeaseRequest,
     /// The path of this program, which is also the agent.
     pub paragpu: PathBuf,
     /// Interval in seconds between checkpoints of its sessions; 0 for none.
@@ -92,7 +92,7 @@ struct Holder<'a> {
     pool: &'a dyn Pool,
     options: Options,
     files: Files,
-    door: Option<Door>,
+    proxy: Option<Proxy>,
     public: String,
     events: Receiver<Event>,
     sender: Sender<Event>,
@@ -160,12 +160,12 @@ impl<'a> Holder<'a> {
         event::signals(&signals, sender.clone(), Event::Signal).map_err(Error::Signals)?;
         let (private, public) = issue::key()?;
         let files = Files::new(options.directory.clone(), &private)?;
-        let door = options.entry.as_ref().map(Door::open).transpose()?;
+        let proxy = options.entry.as_ref().map(Proxy::open).transpose()?;
         let mut holder = Self {
             pool,
             options,
             files,
-            door,
+            proxy,
             public,
             events,
             sender,
@@ -186,7 +186,7 @@ impl<'a> Holder<'a> {
                 None => holder.events.recv().map_err(RecvTimeoutError::from),
             };
             match event {
-                Ok(Event::Agent(agent, message)) => holder.hear(agent, message)?,
+                Ok(Event::Agent(agent, message)) => holder.handle_message(agent, message)?,
                 Ok(Event::Signal(_)) => holder.over = Some("it was interrupted".into()),
                 Err(RecvTimeoutError::Timeout) => {
                     patience = None;
@@ -201,23 +201,23 @@ impl<'a> Holder<'a> {
             }
         }
         holder.lead()?;
-        holder.open_door()?;
+        holder.open_proxy()?;
         Ok(holder)
     }
 
     /// Relays a VM's new connections to the current host of the lease.
-    fn open_door(&self) -> Result<(), Error> {
-        if let (Some(door), Some((lease, _))) = (&self.door, self.lease()) {
-            door.lead_to(&lease.address, self.files.credentials()?);
+    fn open_proxy(&self) -> Result<(), Error> {
+        if let (Some(proxy), Some((lease, _))) = (&self.proxy, self.lease()) {
+            proxy.route_to(&lease.address, self.files.credentials()?);
         }
         Ok(())
     }
 
     /// Relays new connections to the host of another agent while sessions move there, or back.
-    fn turn_door(&self, to: u64) {
+    fn route_proxy(&self, to: u64) {
         let held = self.agents.get(&to).and_then(|held| held.lease.as_ref());
-        if let (Some(door), Some((lease, _))) = (&self.door, held) {
-            door.turn_to(&lease.address);
+        if let (Some(proxy), Some((lease, _))) = (&self.proxy, held) {
+            proxy.turn_to(&lease.address);
         }
     }
 
@@ -230,7 +230,7 @@ impl<'a> Holder<'a> {
         let Some((lease, host)) = self.lease() else {
             return Ok(());
         };
-        self.files.lead_to(lease)?;
+        self.files.write_for(lease)?;
         eprintln!(
             "paragpu: {} of GPU {} of {host} as {}",
             paragpu_config::Size(lease.memory),
@@ -244,7 +244,7 @@ impl<'a> Holder<'a> {
     /// the host that it must leave.
     fn start_agent(&mut self, again: Option<Name>, off: Option<String>) -> Result<u64, Error> {
         let asked = self.options.want.clone();
-        let want = Want {
+        let want = LeaseRequest {
             // Inside a job that has shards, the lease is the job's, whatever was asked for.
             memory: self.lease().map_or(asked.memory, |(lease, _)| lease.memory),
             on: self.toward.clone(),
@@ -320,7 +320,7 @@ impl<'a> Holder<'a> {
     ) -> Result<Option<std::io::Result<ExitStatus>>, Error> {
         let mut beat = Instant::now();
         loop {
-            match self.events.recv_timeout(BEAT) {
+            match self.events.recv_timeout(HEARTBEAT) {
                 Ok(Event::Program(status)) => return Ok(Some(status)),
                 Ok(Event::Signal(number)) => match (program, Signal::from_named_raw(number)) {
                     (Some(pid), Some(signal)) => {
@@ -328,14 +328,14 @@ impl<'a> Holder<'a> {
                     }
                     _ => return Ok(None),
                 },
-                Ok(Event::Agent(agent, message)) => self.hear(agent, message)?,
+                Ok(Event::Agent(agent, message)) => self.handle_message(agent, message)?,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(None),
             }
             if program.is_none() && self.over.is_some() {
                 return Ok(None);
             }
-            if beat.elapsed() >= BEAT {
+            if beat.elapsed() >= HEARTBEAT {
                 beat = Instant::now();
                 self.beat()?;
                 if !lives() {
@@ -373,7 +373,7 @@ impl<'a> Holder<'a> {
         self.optional = false;
     }
 
-    fn hear(&mut self, agent: u64, message: Option<FromAgent>) -> Result<(), Error> {
+    fn handle_message(&mut self, agent: u64, message: Option<FromAgent>) -> Result<(), Error> {
         let Some(held) = self.agents.get_mut(&agent) else {
             return Ok(());
         };
@@ -455,7 +455,7 @@ impl<'a> Holder<'a> {
                     self.failed(agent, "its host accepts no migrations".into());
                     return Ok(());
                 };
-                self.turn_door(agent);
+                self.route_proxy(agent);
                 self.tell(self.current, &ToAgent::Carry { to });
                 self.state = State::Carrying(agent);
             }
@@ -492,7 +492,7 @@ impl<'a> Holder<'a> {
             return Ok(());
         };
         if let Some(error) = error {
-            self.turn_door(self.current);
+            self.route_proxy(self.current);
             self.drop_agent(new);
             self.stays(&error);
             return Ok(());
@@ -501,7 +501,7 @@ impl<'a> Holder<'a> {
         self.toward = None;
         self.settle();
         self.lead()?;
-        self.open_door()?;
+        self.open_proxy()?;
         eprintln!("paragpu: the lease moved; its programs were delayed for {pause:.1} ms at most");
         self.drop_agent(old);
         Ok(())
@@ -540,12 +540,16 @@ impl<'a> Holder<'a> {
             return Ok(());
         };
         let (silence, ended) = (held.heard.elapsed(), held.ended);
-        let Some((lease, _)) = held.lease.as_ref().filter(|_| ended || silence > SUSPECT) else {
+        let Some((lease, _)) = held
+            .lease
+            .as_ref()
+            .filter(|_| ended || silence > PROBE_AFTER)
+        else {
             held.unanswered = 0;
             return Ok(());
         };
         match Presence::of(&lease.address) {
-            Presence::Gone => self.lose(),
+            Presence::Gone => self.host_lost(),
             Presence::There if ended => {
                 self.failed(self.current, "its agent ended unexpectedly".into());
                 Ok(())
@@ -557,18 +561,18 @@ impl<'a> Holder<'a> {
                 Ok(())
             }
             // The engine has ended the job, and the host does not answer either.
-            Presence::Silent if ended && self.options.checkpoint > 0 => self.lose(),
+            Presence::Silent if ended && self.options.checkpoint > 0 => self.host_lost(),
             Presence::Silent => {
                 held.unanswered += u32::from(silence > LOST);
                 match held.unanswered >= UNANSWERED {
-                    true => self.lose(),
+                    true => self.host_lost(),
                     false => Ok(()),
                 }
             }
         }
     }
 
-    fn lose(&mut self) -> Result<(), Error> {
+    fn host_lost(&mut self) -> Result<(), Error> {
         let Some((lease, host)) = self.lease() else {
             return Ok(());
         };
@@ -612,9 +616,9 @@ impl<'a> Holder<'a> {
         {
             eprintln!("paragpu: programs cannot be told that the lease is over: {error}");
         }
-        if let Some(door) = &self.door {
-            door.close(&reason);
-            door.cut();
+        if let Some(proxy) = &self.proxy {
+            proxy.close(&reason);
+            proxy.cut();
         }
         self.over = Some(reason);
     }
@@ -630,7 +634,7 @@ impl<'a> Holder<'a> {
                 self.settle();
                 // Not earlier, because a program that reconnects before its session is
                 // restored would be told that it is over.
-                self.open_door()?;
+                self.open_proxy()?;
             }
         }
         Ok(())
@@ -647,7 +651,7 @@ impl<'a> Holder<'a> {
     fn failed(&mut self, agent: u64, reason: String) {
         match self.state {
             State::Leaving(new) | State::Carrying(new) if new == agent => {
-                self.turn_door(self.current);
+                self.route_proxy(self.current);
                 self.drop_agent(agent);
                 self.stays(&reason);
             }
@@ -661,8 +665,8 @@ impl<'a> Holder<'a> {
                     eprintln!("paragpu: the lease is over: {reason}");
                 }
                 // Connected programs are told by their host, if it is still alive.
-                if let Some(door) = &self.door {
-                    door.close(&reason);
+                if let Some(proxy) = &self.proxy {
+                    proxy.close(&reason);
                 }
                 self.over.get_or_insert(reason);
                 self.drop_agent(agent);
@@ -687,7 +691,7 @@ impl<'a> Holder<'a> {
         for held in self.agents.values_mut() {
             held.words = None;
         }
-        let patience = Instant::now() + 3 * BEAT;
+        let patience = Instant::now() + 3 * HEARTBEAT;
         for held in self.agents.values_mut() {
             while let Ok(None) = held.agent.try_wait() {
                 if Instant::now() > patience {
@@ -696,7 +700,7 @@ impl<'a> Holder<'a> {
                     let _ = held.agent.wait();
                     break;
                 }
-                std::thread::sleep(BEAT / 100);
+                std::thread::sleep(HEARTBEAT / 100);
             }
         }
         self.agents.clear();
@@ -712,7 +716,7 @@ mod tests {
     struct Says(String);
 
     impl Pool for Says {
-        fn agent(&self, _: &Want, _: &std::path::Path) -> Result<Command, Error> {
+        fn agent(&self, _: &LeaseRequest, _: &std::path::Path) -> Result<Command, Error> {
             let mut agent = Command::new("sh");
             agent.args([
                 "-c",
@@ -748,7 +752,7 @@ mod tests {
         let lines = [FromAgent::hello(), said].map(|said| json_lines::encode(&said).unwrap());
         let agent = Says(String::from_utf8(lines.concat()).unwrap());
         let options = Options {
-            want: Want::default(),
+            want: LeaseRequest::default(),
             paragpu: PathBuf::new(),
             checkpoint: 0,
             directory: directory.path().to_owned(),

@@ -10,17 +10,17 @@
 //! A [`Pool`] starts agents: [`Static`] on this host, [`Slurm`](slurm::Slurm) as jobs. The
 //! [`agent`] claims the lease from the daemon and holds it. The [`holder`] tells a program
 //! how to connect to it, and moves the lease when its host drains or is lost. A VM's
-//! programs connect through a [`door`]. The lease's private key stays with the holder; only
+//! programs connect through a [`proxy`]. The lease's private key stays with the holder; only
 //! the public key and a certificate pass through the engine.
 #![forbid(unsafe_code)]
 
 pub mod agent;
-pub mod door;
 mod event;
 mod files;
 pub mod holder;
 mod message;
 mod presence;
+pub mod proxy;
 pub mod rebalance;
 mod running;
 pub mod slurm;
@@ -72,9 +72,9 @@ pub enum Error {
     /// The key could not be created.
     #[error(transparent)]
     Key(#[from] paragpu_communicator_secure::issue::IssueError),
-    /// The door for a VM cannot listen.
+    /// The proxy for a VM cannot listen.
     #[error("cannot listen for the VM's programs")]
-    Door(#[source] Box<paragpu_communicator::Error>),
+    Proxy(#[source] Box<paragpu_communicator::Error>),
     /// The lease's certificate cannot be used.
     #[error(transparent)]
     Certificate(#[from] paragpu_communicator_secure::CertificateError),
@@ -85,7 +85,7 @@ pub enum Error {
 
 /// The resources that a lease requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Want {
+pub struct LeaseRequest {
     /// Bytes of device memory.
     pub memory: u64,
     /// The only acceptable host. The claim fails if it has no room soon.
@@ -103,7 +103,7 @@ pub trait Pool: std::fmt::Debug {
     ///
     /// # Errors
     /// [`Error::Engine`]: there is no such host.
-    fn agent(&self, want: &Want, paragpu: &Path) -> Result<Command, Error>;
+    fn agent(&self, want: &LeaseRequest, paragpu: &Path) -> Result<Command, Error>;
 }
 
 /// A pool without an engine, which consists of this host.
@@ -111,7 +111,7 @@ pub trait Pool: std::fmt::Debug {
 pub struct Static;
 
 impl Pool for Static {
-    fn agent(&self, want: &Want, paragpu: &Path) -> Result<Command, Error> {
+    fn agent(&self, want: &LeaseRequest, paragpu: &Path) -> Result<Command, Error> {
         if want.on.is_some() || !want.not_on.is_empty() {
             let only = "the pool consists of this host only, so the lease cannot move";
             return Err(Error::Engine(only.into()));

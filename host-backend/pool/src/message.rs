@@ -108,13 +108,13 @@ impl FromAgent {
 
 impl Message for ToAgent {
     // Enough for a key and a path.
-    const MOST: usize = 16 << 10;
+    const MAX_LEN: usize = 16 << 10;
 }
 
 impl Message for FromAgent {
     // Enough for two certificates, and for the paths of as many sessions as a lease may
     // have.
-    const MOST: usize = 1 << 20;
+    const MAX_LEN: usize = 1 << 20;
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use paragpu_control::lease::Lease;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::agent::BEAT;
+use crate::agent::HEARTBEAT;
 
 /// A running agent, and the lease and host that it has, if any.
 pub(crate) struct RunningAgent {
@@ -19,7 +19,7 @@ pub(crate) struct RunningAgent {
     pub(crate) heard: Instant,
     /// It has ended, and its host may be lost.
     pub(crate) ended: bool,
-    /// Number of consecutive failed probes of its silent host, one per [`BEAT`].
+    /// Number of consecutive failed probes of its silent host, one per [`HEARTBEAT`].
     pub(crate) unanswered: u32,
     /// Its host drains.
     pub(crate) drains: bool,
@@ -45,12 +45,12 @@ impl RunningAgent {
     pub(crate) fn end(mut self) {
         self.words = None;
         std::thread::spawn(move || {
-            if ends_within(&mut self.agent, 2 * BEAT) {
+            if ends_within(&mut self.agent, 2 * HEARTBEAT) {
                 return;
             }
             // On TERM, srun cancels a pending job. SIGKILL would leave the job queued.
             let _ = kill_process(Pid::from_child(&self.agent), Signal::TERM);
-            if ends_within(&mut self.agent, 2 * BEAT) {
+            if ends_within(&mut self.agent, 2 * HEARTBEAT) {
                 return;
             }
             let _ = self.agent.kill();
@@ -66,7 +66,7 @@ fn ends_within(process: &mut Child, patience: Duration) -> bool {
         if let Ok(Some(_)) | Err(_) = process.try_wait() {
             return true;
         }
-        std::thread::sleep(BEAT / 20);
+        std::thread::sleep(HEARTBEAT / 20);
     }
     false
 }

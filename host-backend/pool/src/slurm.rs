@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::{Error, Pool, Want};
+use crate::{Error, LeaseRequest, Pool};
 
 /// The name of leases' jobs.
 const NAME: &str = "paragpu";
@@ -20,7 +20,7 @@ const NAME: &str = "paragpu";
 const NOW: Duration = Duration::from_secs(10);
 /// The prefix, in a job's field AdminComment, of the host to which its lease should move.
 /// Only operators can write that field, and the user's own comment is kept.
-const TOWARD: &str = "paragpu-to:";
+const DESTINATION_PREFIX: &str = "paragpu-to:";
 
 /// Bytes of device memory of a shard.
 pub const SHARD: u64 = 1 << 30;
@@ -131,7 +131,7 @@ pub fn own_memory() -> Option<u64> {
 }
 
 impl Pool for Slurm {
-    fn agent(&self, want: &Want, paragpu: &Path) -> Result<Command, Error> {
+    fn agent(&self, want: &LeaseRequest, paragpu: &Path) -> Result<Command, Error> {
         let mut srun = if own_memory().is_some() && want.not_on.is_empty() {
             Command::new(paragpu)
         } else {
@@ -330,7 +330,7 @@ pub fn end(job: u64) -> Result<(), Error> {
 pub struct Destination {
     /// The node.
     pub node: String,
-    /// The lease stays if its programs would pause for longer than so many milliseconds.
+    /// The lease stays if its programs would pause for longer than this many milliseconds.
     pub most_pause_ms: Option<u64>,
 }
 
@@ -355,7 +355,7 @@ impl Destination {
 pub fn ask_to_leave(job: u64, node: &str, most_pause_ms: u64) -> Result<(), Error> {
     let job = job.to_string();
     let update = format!("JobId={job}");
-    let comment = format!("AdminComment={TOWARD}{node}/{most_pause_ms}");
+    let comment = format!("AdminComment={DESTINATION_PREFIX}{node}/{most_pause_ms}");
     ask("scontrol", &["update", &update, &comment])?;
     ask("scancel", &["-s", "USR1", &job]).map(drop)
 }
@@ -367,7 +367,7 @@ pub fn destination(job: u64) -> Option<Destination> {
 }
 
 fn destination_of(text: &str) -> Option<Destination> {
-    Destination::parse(field(text, "AdminComment")?.strip_prefix(TOWARD)?)
+    Destination::parse(field(text, "AdminComment")?.strip_prefix(DESTINATION_PREFIX)?)
 }
 
 /// Whether it is the name of one node, not a Slurm list.
@@ -446,24 +446,24 @@ mod tests {
 
     #[test]
     fn a_lease_is_asked_for_on_one_host_or_off_another() {
-        let asked = |want: Want| {
+        let asked = |want: LeaseRequest| {
             let command = Slurm.agent(&want, Path::new("/bin/paragpu")).unwrap();
             let words = command
                 .get_args()
                 .map(|word| word.to_string_lossy().into_owned());
             words.collect::<Vec<_>>()
         };
-        let to = asked(Want {
+        let to = asked(LeaseRequest {
             on: Some("b".into()),
             not_on: vec!["a".into()],
-            ..Want::default()
+            ..LeaseRequest::default()
         });
         for word in ["--nodelist=b", "--immediate=10", "--exclude=a"] {
             assert!(to.iter().any(|it| it == word), "{word}: {to:?}");
         }
-        let away = asked(Want {
+        let away = asked(LeaseRequest {
             not_on: vec!["a".into()],
-            ..Want::default()
+            ..LeaseRequest::default()
         });
         assert!(
             !away

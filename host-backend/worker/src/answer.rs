@@ -6,13 +6,13 @@ use paragpu_protocol::reply::{encode_done, encode_failed};
 use crate::calls::handler;
 use crate::error::{Fault, Outcome, SessionEnd};
 use crate::session::Session;
-use crate::session::completion::{Goal, Pending, Progress, Then};
+use crate::session::completion::{Continuation, Goal, Pending, Progress};
 use crate::session::errors::Deferred;
 use crate::session::gpu::Fence;
 use crate::session::link::At;
 
 /// Maximum length of an error's detail, in bytes.
-const MOST_DETAIL: usize = 4096;
+const MAX_DETAIL: usize = 4096;
 
 impl Session {
     /// Sends the reply to a completed call. The error of a posted call is kept for
@@ -93,14 +93,14 @@ impl Session {
             return self.completion.push(Pending {
                 at,
                 goal: Goal::Ready(reply),
-                then: Then::Reply,
+                then: Continuation::Reply,
             });
         }
         self.link.send_reply(at, &[head, tail])
     }
 
     /// Makes the call pending until the fence is passed, unless it already is.
-    pub(crate) fn after(&mut self, mut fence: Fence, then: Then) -> Outcome<Progress> {
+    pub(crate) fn after(&mut self, mut fence: Fence, then: Continuation) -> Outcome<Progress> {
         match fence.passed(&mut self.gpu)? {
             true => Ok(Progress::Now),
             false => Ok(Progress::Later(Goal::Fence(fence), then)),
@@ -115,7 +115,7 @@ impl Session {
 
 /// Cuts the detail to its maximum length at a character boundary.
 fn clip(detail: &str) -> &str {
-    let mut end = detail.len().min(MOST_DETAIL);
+    let mut end = detail.len().min(MAX_DETAIL);
     while !detail.is_char_boundary(end) {
         end -= 1;
     }
@@ -129,9 +129,9 @@ mod tests {
     #[test]
     fn details_are_cut_between_characters() {
         assert_eq!(clip("short"), "short");
-        let long = "é".repeat(MOST_DETAIL);
-        assert!(clip(&long).len() <= MOST_DETAIL);
+        let long = "é".repeat(MAX_DETAIL);
+        assert!(clip(&long).len() <= MAX_DETAIL);
         let odd = format!("x{long}");
-        assert_eq!(clip(&odd).len(), MOST_DETAIL - 1);
+        assert_eq!(clip(&odd).len(), MAX_DETAIL - 1);
     }
 }

@@ -1,5 +1,5 @@
 //! The thread that answers the daemon while the session is served. It ends the
-//! process if the guest is gone for good.
+//! process if the guest will not return.
 
 use parking_lot::Mutex;
 use std::fs::File;
@@ -53,12 +53,12 @@ pub(crate) fn toward(goal: &Move<'_>) -> Vec<u8> {
 
 /// Reports the progress of orders to the daemon, at a limited rate.
 pub(crate) fn tell(control: Arc<Control>) -> Orders {
-    const OFTEN: Duration = Duration::from_millis(50);
+    const REPORT_INTERVAL: Duration = Duration::from_millis(50);
     let last = Mutex::new(None::<Instant>);
     Orders::new(move |report| {
         if let Report::Progress(_) = report {
             let mut last = last.lock();
-            if last.is_some_and(|last| last.elapsed() < OFTEN) {
+            if last.is_some_and(|last| last.elapsed() < REPORT_INTERVAL) {
                 return;
             }
             *last = Some(Instant::now());
@@ -67,10 +67,7 @@ pub(crate) fn tell(control: Arc<Control>) -> Orders {
         if let (Err(_), FromWorker::Report(Report::Failed(reason))) =
             (control.send(&message, &[]), &message)
         {
-            tracing::warn!(
-                reason,
-                "an order is not carried out, and the daemon is gone"
-            );
+            tracing::warn!(reason, "an order failed, and the daemon is gone");
         }
     })
 }
@@ -90,7 +87,7 @@ pub(crate) struct Attendant {
     /// The session's turn on the GPU.
     pub(crate) turns: Arc<Turns>,
     /// The schedule of periodic checkpoints.
-    pub(crate) again: Mutex<Option<worker::Again>>,
+    pub(crate) again: Mutex<Option<worker::CheckpointSchedule>>,
     /// How long to wait for a guest that lost its connection.
     pub(crate) patience: Duration,
 }
@@ -125,7 +122,7 @@ impl Attendant {
                 let fds = std::mem::take(&mut inbox.fds);
                 match inbox.message::<ToWorker>() {
                     Ok(message) => self.take(message, fds),
-                    Err(error) => tracing::error!(%error, "the daemon sent what cannot be read"),
+                    Err(error) => tracing::error!(%error, "the daemon sent an invalid message"),
                 }
             }
             self.exchange.close();
@@ -189,7 +186,9 @@ impl Attendant {
             | ToWorker::Restore { .. }
             | ToWorker::Own { .. }
             | ToWorker::Quota { .. } => {
-                tracing::error!("the daemon sent what a busy worker does not expect");
+                tracing::error!(
+                    "the daemon sent a message that a worker with a session does not expect"
+                );
             }
         }
     }
@@ -206,14 +205,14 @@ impl Attendant {
     /// Continues the periodic checkpoints that a daemon, now gone, had ordered.
     fn write_again(&self) {
         let again = self.again.lock();
-        let Some(worker::Again { directory, every }) = again.clone() else {
+        let Some(worker::CheckpointSchedule { directory, every }) = again.clone() else {
             return;
         };
         drop(again);
         let every = Duration::from_secs(every.max(1));
         tracing::info!(
             session = self.session, directory = %directory.display(),
-            "the daemon is gone: the session is written without its word"
+            "the daemon is gone: the worker continues the periodic checkpoints"
         );
         loop {
             std::thread::sleep(every);
@@ -226,7 +225,7 @@ impl Attendant {
     }
 
     fn turn(&self, turn: Turn) {
-        self.turns.hear(turn);
+        self.turns.handle(turn);
         // The session may be waiting for calls, or for this.
         self.orders.wake();
     }
@@ -238,7 +237,7 @@ impl Attendant {
         }
     }
 
-    /// Ends the process if the latest guest is gone for good and the session does
+    /// Ends the process if the latest guest will not return and the session does
     /// not notice.
     pub(crate) fn guard(self: &Arc<Self>, liveness: std::io::Result<Option<Liveness>>) {
         let mut watched = self.watched.lock();

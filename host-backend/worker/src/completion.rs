@@ -4,7 +4,7 @@ use paragpu_protocol::handle::ObjectKind;
 
 use crate::error::{Fault, Outcome, SessionEnd};
 use crate::session::Session;
-use crate::session::completion::{Goal, Pending, Then};
+use crate::session::completion::{Continuation, Goal, Pending};
 use crate::session::link::At;
 
 impl Session {
@@ -53,7 +53,7 @@ impl Session {
                 let (gpu, host) = (&mut self.gpu, &mut self.host);
                 copy.step(pending.at, gpu, outbound, host, &mut self.link)?
             }
-            Goal::PagesIn(copy) => copy.step(
+            Goal::CopyIn(copy) => copy.step(
                 &mut self.gpu,
                 &mut self.copies.inbound,
                 self.host.pages(),
@@ -76,14 +76,14 @@ impl Session {
             return self.link.send_reply(pending.at, &[reply]);
         }
         let outcome = match pending.then {
-            Then::Reply => Ok(()),
-            Then::Signal(token) => {
+            Continuation::Reply => Ok(()),
+            Continuation::Signal(token) => {
                 self.copies.tokens.signal(token, true);
                 Ok(())
             }
-            Then::HostUnmap(offset) => self.host.unpin(&mut self.gpu, offset),
-            Then::ShadowDestroy(address) => self.host.drop_shadow(&mut self.gpu, address),
-            Then::FileUnmap(address) => self.host.unmap_file(&mut self.gpu, address),
+            Continuation::HostUnmap(offset) => self.host.unpin(&mut self.gpu, offset),
+            Continuation::ShadowDestroy(address) => self.host.drop_shadow(&mut self.gpu, address),
+            Continuation::FileUnmap(address) => self.host.unmap_file(&mut self.gpu, address),
         };
         if let Goal::Token(token) = pending.goal
             && let Some(error) = self.copies.tokens.take_failure(token)
@@ -94,27 +94,27 @@ impl Session {
     }
 
     /// The goal will not be reached. Runs the rest of the call anyway, as far as
-    /// possible, to free what the call holds.
+    /// possible, to free the call's resources.
     fn abandon(&mut self, pending: Pending, fault: Fault) -> Result<(), SessionEnd> {
         self.forward_output()?;
         match pending.then {
-            Then::Reply => {}
-            Then::Signal(token) => self.copies.tokens.signal(token, false),
-            Then::HostUnmap(offset) => {
+            Continuation::Reply => {}
+            Continuation::Signal(token) => self.copies.tokens.signal(token, false),
+            Continuation::HostUnmap(offset) => {
                 let _ = self.host.unpin(&mut self.gpu, offset);
                 self.objects.live.discard((ObjectKind::HostMemory, offset));
             }
-            Then::ShadowDestroy(address) => {
+            Continuation::ShadowDestroy(address) => {
                 let _ = self.host.drop_shadow(&mut self.gpu, address);
                 self.objects.live.discard((ObjectKind::Shadow, address));
             }
-            Then::FileUnmap(address) => {
+            Continuation::FileUnmap(address) => {
                 let _ = self.host.unmap_file(&mut self.gpu, address);
             }
         }
         match pending.goal {
             Goal::CopyOut(copy) => copy.abandon(&mut self.gpu),
-            Goal::PagesIn(copy) => copy.abandon(&mut self.gpu),
+            Goal::CopyIn(copy) => copy.abandon(&mut self.gpu),
             Goal::Stream(wait) => self.objects.streams.end_wait(&mut self.gpu, &wait),
             _ => {}
         }

@@ -15,7 +15,7 @@ use paragpu_protocol::frame::Control;
 use paragpu_protocol::handshake::{Refusal, Transport, VERSION, Welcome};
 use paragpu_protocol::layout::Regions;
 
-use crate::life::Life;
+use crate::guest_life::GuestLife;
 use crate::session::host_memory::Sharing;
 use crate::transfer::handover::{self, Handover};
 use crate::watch::Liveness;
@@ -111,23 +111,23 @@ impl Guest {
             Transport::Shm => "shm",
             Transport::Pci => "pci",
             Transport::Stream => match self.life() {
-                Life::Unknown => "tcp",
+                GuestLife::Unknown => "tcp",
                 _ => "unix",
             },
         }
     }
 
     /// How to detect the end of the guest's process.
-    pub(crate) fn life(&self) -> Life {
+    pub(crate) fn life(&self) -> GuestLife {
         match (self.transport, self.fds.first()) {
             // The channel is closed when the process has ended, and not before.
-            (Transport::Pci, _) => Life::Channel,
-            (_, Some(socket)) => Life::of_peer(socket.as_fd()),
-            (_, None) => Life::Unknown,
+            (Transport::Pci, _) => GuestLife::Channel,
+            (_, Some(socket)) => GuestLife::of_peer(socket.as_fd()),
+            (_, None) => GuestLife::Unknown,
         }
     }
 
-    /// Detects that the guest is gone for good, if the session waits for `patience`
+    /// Detects that the guest will not return, if the session waits for `patience`
     /// after a lost connection.
     pub(crate) fn liveness(&self, patience: Duration) -> std::io::Result<Option<Liveness>> {
         Liveness::new(self.transport, &self.fds, patience)
@@ -302,7 +302,7 @@ pub(crate) fn guest_memory(fds: &[OwnedFd], channel: Channel) -> Option<GuestMem
         })?;
     memory
         .inspect_err(|error| {
-            tracing::warn!(%error, "the VM's memory is not reached: bytes cross the window");
+            tracing::warn!(%error, "the VM's memory is not accessible: data crosses the window");
         })
         .ok()
 }

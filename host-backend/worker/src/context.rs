@@ -4,7 +4,7 @@ use paragpu_protocol::table::{ContextSynchronize, CtxSetLimit, TopologyGet};
 
 use crate::error::Outcome;
 use crate::session::Session;
-use crate::session::completion::{Progress, Then};
+use crate::session::completion::{Continuation, Progress};
 use crate::session::gpu::Gpu;
 
 /// CU_LIMIT_PRINTF_FIFO_SIZE.
@@ -23,7 +23,7 @@ impl Session {
         // A fence, so that work that other threads submit meanwhile does not
         // prolong the wait.
         let fence = self.objects.streams.fence(&mut self.gpu)?;
-        let progress = self.after(fence, Then::Reply)?;
+        let progress = self.after(fence, Continuation::Reply)?;
         if matches!(progress, Progress::Now) {
             // This also reports the error of failed work.
             self.gpu.context_query()?;

@@ -11,7 +11,7 @@ use paragpu_protocol::table::{
 use crate::error::{Fault, Outcome, SessionEnd, fail};
 use crate::rect::volume;
 use crate::session::Session;
-use crate::session::completion::{Goal, Progress, Then};
+use crate::session::completion::{Continuation, Goal, Progress};
 use crate::session::copies::Copies;
 use crate::session::copy_out::{CopyOut, CopySource};
 use crate::session::errors::Deferred;
@@ -38,7 +38,7 @@ impl Copies {
     ) -> Outcome<Progress> {
         let mut copy = CopyOut::into_frames(source, total, stream);
         match copy.issue(gpu, self.outbound_of(stream)) {
-            Ok(_) => Ok(Progress::Later(Goal::CopyOut(copy), Then::Reply)),
+            Ok(_) => Ok(Progress::Later(Goal::CopyOut(copy), Continuation::Reply)),
             Err(fault) => {
                 copy.abandon(gpu);
                 Err(fault)
@@ -201,7 +201,7 @@ impl Session {
             return self.answer::<()>(at, fail(Status::INVALID_VALUE, why));
         }
         if self.copies.tokens.is_under_way(token) {
-            let waits = Progress::Later(Goal::Token(token), Then::Reply);
+            let waits = Progress::Later(Goal::Token(token), Continuation::Reply);
             return self.progress(at, Ok(waits));
         }
         if let Some(error) = self.copies.tokens.take_failure(token) {

@@ -35,7 +35,7 @@ pub enum SessionEnd {
     #[error("a guest does not send frames of kind {0:#06x}")]
     Kind(u16),
     /// An impossible acknowledgement.
-    #[error("the guest says that it received frames that were not sent")]
+    #[error("the guest acknowledges frames that were not sent")]
     Received,
     /// Contents for memory that is not pinned.
     #[error("the guest sent what it has pinned at {0:#x}, where nothing is")]
@@ -44,7 +44,7 @@ pub enum SessionEnd {
     #[error("the session moved")]
     Moved,
     /// It was checkpointed with `--end`.
-    #[error("the session was put away")]
+    #[error("the session was checkpointed and ended")]
     PutAway,
     /// It was handed over to a worker that is gone; one sentence.
     #[error("{0}")]

@@ -6,7 +6,7 @@ use paragpu_protocol::table::{EventQuery, EventRecord, EventSynchronize};
 
 use crate::error::Outcome;
 use crate::session::Session;
-use crate::session::completion::{Goal, Progress, Then};
+use crate::session::completion::{Continuation, Goal, Progress};
 use crate::session::gpu::Gpu;
 use crate::session::graph::NodeWork;
 use crate::session::objects::Objects;
@@ -32,7 +32,7 @@ impl Session {
             self.forward_output()?;
             return Ok(Progress::Now);
         }
-        Ok(Progress::Later(Goal::Event(event), Then::Reply))
+        Ok(Progress::Later(Goal::Event(event), Continuation::Reply))
     }
 
     pub(crate) fn event_query(&mut self, call: &EventQuery) -> Outcome<()> {

@@ -17,7 +17,7 @@ use crate::session::objects::Objects;
 use crate::session::queue::Blocker;
 
 /// Maximum number of bodies of a conditional node.
-const MOST_BODIES: usize = 1024;
+const MAX_BODIES: usize = 1024;
 
 impl Objects {
     fn graph_append(&mut self, call: &GraphNodes<'_>) -> Outcome<()> {
@@ -27,7 +27,7 @@ impl Objects {
         let mut reader = Reader::new(bytes);
         while reader.remaining() > 0 {
             let Ok(node) = reader.field::<WireNode<'_>>() else {
-                return fail(Status::INVALID_VALUE, "a node is cut short");
+                return fail(Status::INVALID_VALUE, "a nodeis truncated");
             };
             let (node, may_print) = self.graph_node(&node)?;
             prints |= may_print;
@@ -41,7 +41,7 @@ impl Objects {
     fn graph_node(&self, node: &WireNode<'_>) -> Outcome<(GraphNode, bool)> {
         let (after, rest) = node.after.0.as_chunks::<4>();
         if !rest.is_empty() {
-            return fail(Status::INVALID_VALUE, "numbers of nodes are cut short");
+            return fail(Status::INVALID_VALUE, "numbers of nodesare truncated");
         }
         let NodeWork { work, prints } = self.graph_work(node.call, node.work.0)?;
         let after = after
@@ -97,10 +97,10 @@ impl Objects {
             }
         };
         let (bodies, rest) = call.bodies.0.as_chunks::<4>();
-        if !rest.is_empty() || bodies.len() > MOST_BODIES {
+        if !rest.is_empty() || bodies.len() > MAX_BODIES {
             return fail(
                 Status::INVALID_VALUE,
-                "sizes of bodies are cut short or too many",
+                "sizes of bodiesare truncated or too many",
             );
         }
         let bodies = bodies.iter().map(|bytes| u32::from_le_bytes(*bytes));

@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 use crate::error::{Outcome, fail};
 
 /// Maximum number of objects of one kind in a session.
-const MOST: usize = 1 << 20;
+const MAX_OBJECTS: usize = 1 << 20;
 
 /// A map keyed by handles, which the guest takes from a counter. A guest that
 /// chooses colliding handles slows down only itself.
@@ -61,10 +61,13 @@ impl<T> Table<T> {
                 format!("a {} with the handle {handle:#x} exists already", self.kind),
             );
         }
-        if self.objects.len() >= MOST {
+        if self.objects.len() >= MAX_OBJECTS {
             return fail(
                 Status::OUT_OF_MEMORY,
-                format!("the session has {MOST} objects of the kind {}", self.kind),
+                format!(
+                    "the session has {MAX_OBJECTS} objects of the kind {}",
+                    self.kind
+                ),
             );
         }
         Ok(())

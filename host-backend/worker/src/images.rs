@@ -24,12 +24,12 @@ use crate::error::{Outcome, fail};
 use crate::session::host_account::{Charge, HostAccount};
 
 /// Maximum number of bytes of one image.
-const MOST_BYTES: u64 = 1 << 30;
+const MAX_BYTES: u64 = 1 << 30;
 /// Maximum number of images in transfer per session.
-const MOST_AT_ONCE: usize = 8;
+const MAX_CONCURRENT: usize = 8;
 
 /// Maximum number of VMs with cached images.
-const MOST_VMS: usize = 256;
+const MAX_VMS: usize = 256;
 
 /// The hash that names an image.
 pub(crate) type Hash = [u8; 32];
@@ -80,7 +80,7 @@ impl ImageStore {
                 Ok(()) => forget_vms(all, own),
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
                 Err(error) => {
-                    tracing::warn!(directory = %own.display(), %error, "images are not kept");
+                    tracing::warn!(directory = %own.display(), %error, "images are not cached");
                     return false;
                 }
             }
@@ -108,7 +108,7 @@ impl ImageStore {
         let made = own.filter(|own| {
             let now = File::open(own).and_then(|own| own.set_modified(SystemTime::now()));
             if let Err(error) = &now {
-                tracing::warn!(%error, "images are not kept");
+                tracing::warn!(%error, "images are not cached");
             }
             now.is_ok()
         });
@@ -129,7 +129,7 @@ fn forget_vms(all: Option<&Path>, own: &Path) {
         (meta.is_dir() && path != own).then_some((meta.modified().ok()?, path))
     });
     let folders: Vec<_> = folders.collect();
-    if folders.len() >= MOST_VMS
+    if folders.len() >= MAX_VMS
         && let Some((_, oldest)) = folders.into_iter().min()
     {
         // Another worker may do the same at the same time.
@@ -197,13 +197,13 @@ impl Images {
     }
 
     fn begin(&mut self, hash: &Hash, size: u64) -> Outcome<usize> {
-        if size == 0 || size > MOST_BYTES {
+        if size == 0 || size > MAX_BYTES {
             return fail(Status::INVALID_VALUE, format!("an image of {size} bytes"));
         }
-        if self.assembling.len() >= MOST_AT_ONCE {
+        if self.assembling.len() >= MAX_CONCURRENT {
             return fail(
                 Status::INVALID_VALUE,
-                format!("more than {MOST_AT_ONCE} images are sent at once"),
+                format!("more than {MAX_CONCURRENT} images are sent at once"),
             );
         }
         let sink = match &self.store.directory {
@@ -474,9 +474,9 @@ mod tests {
             );
             assert!(!images.holds(&hash, 6));
             assert!(images.assembling.is_empty());
-            let huge = images.write(&hash, MOST_BYTES + 1, 0, b"a");
+            let huge = images.write(&hash, MAX_BYTES + 1, 0, b"a");
             assert_eq!(status(huge), Status::INVALID_VALUE);
-            for index in 0..MOST_AT_ONCE {
+            for index in 0..MAX_CONCURRENT {
                 images.write(&[index as u8; 32], 6, 0, b"abc").unwrap();
             }
             assert_eq!(
@@ -553,11 +553,11 @@ mod tests {
     #[test]
     fn images_of_vms_without_end_are_forgotten() {
         let directory = tempfile::tempdir().unwrap();
-        for vm in 0..2 * MOST_VMS {
+        for vm in 0..2 * MAX_VMS {
             let _ = ImageStore::of_vm(Some(directory.path()), &vm.to_string(), 1);
         }
         let folders = std::fs::read_dir(directory.path()).unwrap().count();
-        assert_eq!(folders, MOST_VMS);
+        assert_eq!(folders, MAX_VMS);
     }
 
     #[test]

@@ -348,7 +348,7 @@ impl Session {
             && let Some((place, header, payload)) = self.intake.overtaker()
             && self.execute(header, &payload)?
         {
-            self.intake.overtook(place);
+            self.intake.mark_executed(place);
         }
         Ok(())
     }

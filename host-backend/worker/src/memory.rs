@@ -15,8 +15,8 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::error::{Outcome, fail};
 use crate::session::Session;
-use crate::session::completion::{Progress, Then};
-use crate::session::sharing::{NOT_ACCEPTED, Taken};
+use crate::session::completion::{Continuation, Progress};
+use crate::session::sharing::{ImportedMapping, NOT_ACCEPTED};
 
 /// Where CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED is among the attributes.
 const ACCESS: usize = 1;
@@ -29,7 +29,7 @@ impl Session {
             .memory
             .map(&mut self.gpu, &mut self.link, address, size)?;
         let progress = match mapped {
-            Some(fence) => self.after(fence, Then::Reply)?,
+            Some(fence) => self.after(fence, Continuation::Reply)?,
             None => Progress::Now,
         };
         self.memory.count();
@@ -66,7 +66,7 @@ impl Session {
             1 => Access::Read,
             3 => Access::ReadWrite,
             other => {
-                let why = format!("{other} is no access to memory");
+                let why = format!("{other} is not a memory access mode");
                 return fail(Status::INVALID_VALUE, why);
             }
         };
@@ -140,7 +140,7 @@ impl Session {
         self.memory
             .take(&mut self.gpu, &mut self.link, [address, size], memory)?;
         let token = offer.token;
-        self.sharing.take(address, Taken { size, token });
+        self.sharing.take(address, ImportedMapping { size, token });
         Ok(())
     }
 
@@ -220,7 +220,7 @@ impl Session {
         }
         let fence = self.objects.streams.fence(&mut self.gpu)?;
         self.host.forget_pin(offset);
-        match self.after(fence, Then::HostUnmap(offset))? {
+        match self.after(fence, Continuation::HostUnmap(offset))? {
             Progress::Now => self
                 .host
                 .unpin(&mut self.gpu, offset)

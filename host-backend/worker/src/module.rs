@@ -16,7 +16,7 @@ use crate::session::link::At;
 use crate::session::objects::Objects;
 
 /// Maximum number of bytes of names, or of an image, in one reply.
-const MOST_BYTES: usize = 240 << 10;
+const MAX_BYTES: usize = 240 << 10;
 
 impl Objects {
     /// Waits for launched host functions before code is loaded or unloaded:
@@ -112,7 +112,7 @@ impl Session {
         };
         let from = usize::try_from(call.offset).unwrap_or(usize::MAX);
         let rest = image.get(from..).unwrap_or_default();
-        let part = rest.get(..MOST_BYTES).unwrap_or(rest);
+        let part = rest.get(..MAX_BYTES).unwrap_or(rest);
         self.answer(at, Ok(Bytes(part)))
     }
 
@@ -154,7 +154,7 @@ impl Session {
         let first = usize::try_from(call.first).unwrap_or(usize::MAX);
         let mut bytes = Vec::new();
         for name in names.iter().skip(first) {
-            if bytes.len() + name.len() >= MOST_BYTES {
+            if bytes.len() + name.len() >= MAX_BYTES {
                 break;
             }
             bytes.extend_from_slice(name.as_bytes());

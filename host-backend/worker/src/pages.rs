@@ -7,8 +7,8 @@ use paragpu_protocol::table::{CheckPages, CopyPagesFromDevice, CopyPagesToDevice
 
 use crate::error::Outcome;
 use crate::session::Session;
-use crate::session::completion::{Goal, Progress, Then};
-use crate::session::copy_in::PagesIn;
+use crate::session::completion::{Continuation, Goal, Progress};
+use crate::session::copy_in::CopyIn;
 use crate::session::copy_out::CopyOut;
 
 impl Session {
@@ -21,8 +21,8 @@ impl Session {
     pub(crate) fn copy_pages_to_device(&mut self, call: &CopyPagesToDevice) -> Outcome<Progress> {
         let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
         let list = self.host.pages().take(call.list, call.size)?;
-        let copy = PagesIn::new(list, call.destination, stream);
-        Ok(Progress::Later(Goal::PagesIn(copy), Then::Reply))
+        let copy = CopyIn::new(list, call.destination, stream);
+        Ok(Progress::Later(Goal::CopyIn(copy), Continuation::Reply))
     }
 
     pub(crate) fn copy_pages_from_device(
@@ -32,6 +32,6 @@ impl Session {
         let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
         let list = self.host.pages().take(call.list, call.size)?;
         let copy = CopyOut::into_pages(call.source, list, stream);
-        Ok(Progress::Later(Goal::CopyOut(copy), Then::Reply))
+        Ok(Progress::Later(Goal::CopyOut(copy), Continuation::Reply))
     }
 }

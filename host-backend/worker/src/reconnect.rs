@@ -16,7 +16,7 @@ use paragpu_protocol::layout::Regions;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::connect::Guest;
-use crate::life::Life;
+use crate::guest_life::GuestLife;
 use crate::session::host_memory::Sharing;
 use crate::session::{Reconnect, Reconnected};
 use paragpu_control::socket::ControlError;
@@ -51,7 +51,7 @@ pub(crate) struct Waiting {
 #[derive(Debug)]
 pub(crate) struct Host {
     waiting: Arc<Waiting>,
-    life: Life,
+    life: GuestLife,
     regions: Regions,
     patience: Duration,
 }
@@ -85,7 +85,7 @@ impl Waiting {
     /// The side of a session that arrived from elsewhere.
     pub(crate) fn host_of(
         self: &Arc<Self>,
-        life: Life,
+        life: GuestLife,
         regions: Regions,
         patience: Duration,
     ) -> Host {
@@ -137,9 +137,9 @@ impl Host {
     /// Waits until a guest may have arrived. False if none will.
     fn wait(&self, deadline: Instant) -> bool {
         let process = match &self.life {
-            Life::Process(process) => Some(process),
-            Life::Unknown => None,
-            Life::Over | Life::Channel => return false,
+            GuestLife::Process(process) => Some(process),
+            GuestLife::Unknown => None,
+            GuestLife::Over | GuestLife::Channel => return false,
         };
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout = Timespec::try_from(left).ok();
@@ -160,7 +160,7 @@ impl Host {
 impl Reconnect for Host {
     fn next(&mut self, lost: &Error, taken: u64, sharing: Sharing) -> Option<Reconnected> {
         let patience = match self.life {
-            Life::Unknown if hung_up(lost) => self.patience.min(REDIAL),
+            GuestLife::Unknown if hung_up(lost) => self.patience.min(REDIAL),
             _ => self.patience,
         };
         let deadline = Instant::now() + patience;

@@ -19,8 +19,8 @@ use crate::attendant::{self, Attendant, on_the_wire, toward};
 use crate::confine;
 use crate::connect::Guest;
 use crate::exchange::Exchange;
+use crate::guest_life::GuestLife;
 use crate::images::ImageStore;
-use crate::life::Life;
 use crate::platform;
 use crate::reconnect::Waiting;
 use crate::session::gpu;
@@ -64,11 +64,11 @@ enum Origin {
     /// A new guest.
     Guest(Box<Guest>),
     /// An earlier location.
-    Elsewhere(Elsewhere),
+    Elsewhere(EarlierHome),
 }
 
 /// The earlier location of a session.
-enum Elsewhere {
+enum EarlierHome {
     /// Another worker, at the other end of a connection.
     Worker(Arrival),
     /// A file of a directory.
@@ -146,7 +146,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         let _ = confine::begin(arguments.device, arguments.calls, arguments.apart);
     }
     if is_driver && let Err(error) = code_cache::reserve() {
-        tracing::warn!(%error, "compiled code is not kept");
+        tracing::warn!(%error, "compiled code is not cached");
     }
     let mut warm = warm_up(arguments)?;
     if is_driver {
@@ -181,7 +181,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         && let Some(directory) = &images.directory
         && let Err(error) = code_cache::keep_in(&directory.join("compiled"))
     {
-        tracing::warn!(%error, "compiled code is not kept");
+        tracing::warn!(%error, "compiled code is not cached");
     }
     let readable: Vec<_> = images.directory.as_deref().into_iter().collect();
     confine::finish(&readable);
@@ -198,7 +198,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
             (Some(connection), reconnect, None)
         }
         Origin::Elsewhere(elsewhere) => {
-            let reconnect = waiting.host_of(Life::Unknown, regions, patience);
+            let reconnect = waiting.host_of(GuestLife::Unknown, regions, patience);
             (None, Some(reconnect), Some(elsewhere))
         }
     };
@@ -243,10 +243,10 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     served.transfer.set_orders(Arc::clone(&orders));
     let exchange = Arc::new(Exchange::new(Arc::clone(control)));
     served.sharing.exchange = Arc::clone(&exchange);
-    let pleas = Arc::clone(control);
-    let turns = Arc::new(Turns::new(move |plea| {
+    let requests = Arc::clone(control);
+    let turns = Arc::new(Turns::new(move |request| {
         // Without the daemon, turns end.
-        let _ = pleas.send(&FromWorker::Turn(plea), &[]);
+        let _ = requests.send(&FromWorker::Turn(request), &[]);
     }));
     served.take_turns(Arc::clone(&turns));
     let attendant = Arc::new(Attendant {
@@ -272,7 +272,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     let receiver = match receiver {
         Ok(receiver) => receiver,
         Err(reason) => {
-            tracing::info!(session, reason, "the session did not come");
+            tracing::info!(session, reason, "the session did not arrive");
             served
                 .transfer
                 .orders()
@@ -300,12 +300,12 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
 /// Receives a session from another worker or from a directory.
 fn receive(
     served: &mut Session,
-    elsewhere: Elsewhere,
+    elsewhere: EarlierHome,
     waiting: &Arc<Waiting>,
     patience: Duration,
 ) -> Result<Box<dyn Receiver>, String> {
     match elsewhere {
-        Elsewhere::Worker(arrival) => {
+        EarlierHome::Worker(arrival) => {
             let route = arrival.route.unwrap_or_default();
             let home = on_the_wire(&route);
             let filled = Destination::new(arrival.link, &home)
@@ -316,7 +316,7 @@ fn receive(
                 Arrived::Waiting(link) => {
                     let resumed = served.resume(paragpu_communicator::Error::Closed);
                     drop(link);
-                    return resumed.map_err(|_| "the guest was lost at the switch".into());
+                    return resumed.map_err(|_| "the guest was lost at the switchover".into());
                 }
             };
             let host = waiting.host_of(life, served.gpu.regions(), patience);
@@ -325,7 +325,7 @@ fn receive(
             guide(served, &home, arrival.follows);
             Ok(receiver)
         }
-        Elsewhere::File(file) => {
+        EarlierHome::File(file) => {
             served.read_file(file).map_err(|error| error.to_string())?;
             served
                 .transfer
@@ -336,7 +336,7 @@ fn receive(
                     "a restored session waits for its guest",
                     std::io::ErrorKind::NotConnected,
                 ))
-                .map_err(|_| "the guest did not come back".into())
+                .map_err(|_| "the guest did not reconnect".into())
         }
     }
 }
@@ -439,14 +439,14 @@ fn wait_for_session(
                     follows,
                     route,
                 };
-                let worker = Elsewhere::Worker(arrival);
+                let worker = EarlierHome::Worker(arrival);
                 return Ok(Some(coming(terms, Origin::Elsewhere(worker))));
             }
             ToWorker::Restore { terms } => {
                 let [file] = <[OwnedFd; 1]>::try_from(fds).map_err(|fds| {
                     Stop::Failed(format!("{} descriptors came with the session", fds.len()))
                 })?;
-                let file = Elsewhere::File(file.into());
+                let file = EarlierHome::File(file.into());
                 return Ok(Some(coming(terms, Origin::Elsewhere(file))));
             }
             ToWorker::Own { user } => {
@@ -460,7 +460,7 @@ fn wait_for_session(
             | ToWorker::Again(_)
             | ToWorker::Turn(_)
             | ToWorker::Migrate(_) => {
-                tracing::error!("the daemon sent what an idle worker does not expect");
+                tracing::error!("the daemon sent a message that an idle worker does not expect");
             }
         }
     }

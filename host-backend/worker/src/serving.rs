@@ -44,7 +44,7 @@ impl Session {
     /// Serves the session until it ends, and closes the connection. The device's
     /// resources are freed when the process exits.
     pub fn serve(&mut self, mut receiver: Box<dyn Receiver>) -> SessionEnd {
-        self.transfer.orders().wakes(receiver.waker());
+        self.transfer.orders().set_waker(receiver.waker());
         let end = loop {
             let turned = match self.turn(receiver.as_mut()) {
                 Ok(()) => self.carry_out_orders(receiver.as_mut()),
@@ -64,7 +64,7 @@ impl Session {
                     }
                     match self.resume(error) {
                         Ok(next) => {
-                            self.transfer.orders().wakes(next.waker());
+                            self.transfer.orders().set_waker(next.waker());
                             receiver = next;
                         }
                         Err(end) => break end,
@@ -155,7 +155,7 @@ impl Session {
         if self.transfer.delay.is_due() {
             self.continue_migration(receiver)?;
         }
-        self.pacing.tend(&mut self.gpu);
+        self.pacing.end_if_due(&mut self.gpu);
         if self.transfer.writing.is_none() {
             self.take_order();
         }
@@ -232,7 +232,7 @@ impl Session {
         if !self.intake.is_empty() {
             return self.turn_with_queue(receiver);
         }
-        // No call is pending. The next call or an order (`Orders::wakes`) wakes
+        // No call is pending. The next call or an order (`Orders::set_waker`) wakes
         // this thread.
         let quiet = self.completion.is_empty() && self.copies.tokens.is_empty();
         let mut wait = match quiet {

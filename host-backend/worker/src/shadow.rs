@@ -11,7 +11,7 @@ use paragpu_protocol::table::{ShadowDestroy, ShadowPatch, ShadowRead, ShadowWrit
 use crate::error::{Fault, Outcome};
 use crate::session::Session;
 use crate::session::bypass::Bypass;
-use crate::session::completion::{Progress, Then};
+use crate::session::completion::{Continuation, Progress};
 use crate::session::copy_out::CopySource;
 use crate::session::link::At;
 
@@ -19,14 +19,14 @@ use crate::session::link::At;
 /// its offset in `runs`, and its bytes.
 ///
 /// # Errors
-/// `INVALID_VALUE` for a run that is cut short or whose address overflows; those of
+/// `INVALID_VALUE` for a run thatis truncated or whose address overflows; those of
 /// the function.
 fn each_run(
     address: u64,
     runs: &[u8],
     mut visit: impl FnMut(u64, usize, &[u8]) -> Outcome<()>,
 ) -> Outcome<()> {
-    let cut_short = |_| Error::new(Status::INVALID_VALUE, "a run is cut short");
+    let cut_short = |_| Error::new(Status::INVALID_VALUE, "a runis truncated");
     let overflow = || Error::new(Status::INVALID_VALUE, "a run's address overflows");
     // Gaps and lengths are untrusted. `visit` checks each run against the memory, and
     // sums that overflow are rejected before.
@@ -89,7 +89,7 @@ impl Session {
         // Kernels in flight may have the address, so the memory is freed when all
         // earlier work is complete.
         let fence = self.objects.streams.fence(&mut self.gpu)?;
-        match self.after(fence, Then::ShadowDestroy(address))? {
+        match self.after(fence, Continuation::ShadowDestroy(address))? {
             Progress::Now => self
                 .host
                 .drop_shadow(&mut self.gpu, address)

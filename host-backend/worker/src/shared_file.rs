@@ -6,7 +6,7 @@ use paragpu_protocol::table::{FileMap, FileUnmap};
 
 use crate::error::{Outcome, SessionEnd, fail};
 use crate::session::Session;
-use crate::session::completion::{Progress, Then};
+use crate::session::completion::{Continuation, Progress};
 
 impl Session {
     pub(crate) fn file_map(&mut self, call: &FileMap) -> Outcome<()> {
@@ -31,7 +31,7 @@ impl Session {
         self.host.check_file(address)?;
         // Kernels in flight may use the address.
         let fence = self.objects.streams.fence(&mut self.gpu)?;
-        match self.after(fence, Then::FileUnmap(address))? {
+        match self.after(fence, Continuation::FileUnmap(address))? {
             Progress::Now => self
                 .host
                 .unmap_file(&mut self.gpu, address)

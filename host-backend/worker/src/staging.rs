@@ -31,7 +31,7 @@ pub(crate) const INBOUND: u64 = 32;
 /// Slots for bytes from the device.
 pub(crate) const OUTBOUND: u64 = 16;
 
-/// Memory of so many slots that the device can reach.
+/// Memory of this many slots that the device can access.
 ///
 /// # Errors
 /// `OUT_OF_MEMORY`; errors of the device.
@@ -64,7 +64,7 @@ const ALIGN: u64 = 64;
 
 /// A call that is being received into a slot, with its head and its data.
 #[derive(Debug, Clone, Copy)]
-struct Slotted {
+struct InSlot {
     slot: usize,
     /// Offset in the mapping.
     offset: u64,
@@ -82,8 +82,8 @@ pub(crate) struct InPlace {
 
 /// A call that is being received.
 #[derive(Debug, Clone, Copy)]
-enum Landed {
-    Slot(Slotted),
+enum Receiving {
+    Slot(InSlot),
     Place(InPlace),
 }
 
@@ -102,7 +102,7 @@ pub(crate) struct Inbound {
     mapping: Option<Arc<Mapping>>,
     slots: Vec<Filling>,
     current: usize,
-    landed: Option<Landed>,
+    landed: Option<Receiving>,
 }
 
 /// Bytes staged for one copy.
@@ -207,12 +207,12 @@ impl Inbound {
 
     /// Whether this is the data of a call that landed at its destination.
     pub(crate) fn is_in_place(&self, bytes: &[u8]) -> bool {
-        matches!(self.landed, Some(Landed::Place(place)) if place.data.as_ref().as_ptr() == bytes.as_ptr())
+        matches!(self.landed, Some(Receiving::Place(place)) if place.data.as_ref().as_ptr() == bytes.as_ptr())
     }
 
     /// The staged form of bytes that belong to the call that landed.
     fn staged(&mut self, bytes: &[u8]) -> Option<Staged> {
-        let Some(Landed::Slot(landed)) = self.landed else {
+        let Some(Receiving::Slot(landed)) = self.landed else {
             return None;
         };
         let mapping = self.mapping.as_ref()?;
@@ -234,10 +234,10 @@ impl Inbound {
     /// The call that landed.
     pub(crate) fn arrived(&self) -> Option<Arrived> {
         Some(match self.landed? {
-            Landed::Slot(landed) => {
+            Receiving::Slot(landed) => {
                 Arrived::Slot(Arc::clone(self.mapping.as_ref()?), landed.offset)
             }
-            Landed::Place(place) => Arrived::Place(place),
+            Receiving::Place(place) => Arrived::Place(place),
         })
     }
 
@@ -285,11 +285,11 @@ pub(crate) struct Arrivals<'a> {
 
 impl Arrivals<'_> {
     /// Finds memory for a call with this head.
-    fn begin(&mut self, head: &[u8], length: usize) -> Option<Landed> {
+    fn begin(&mut self, head: &[u8], length: usize) -> Option<Receiving> {
         if let Some(place) = self.place(head, length) {
-            return Some(Landed::Place(place));
+            return Some(Receiving::Place(place));
         }
-        self.slot(head, length).map(Landed::Slot)
+        self.slot(head, length).map(Receiving::Slot)
     }
 
     /// The destination of the data, if it may be written now.
@@ -311,14 +311,14 @@ impl Arrivals<'_> {
     }
 
     /// Memory in a slot that aligns the data.
-    fn slot(&mut self, head: &[u8], length: usize) -> Option<Slotted> {
+    fn slot(&mut self, head: &[u8], length: usize) -> Option<InSlot> {
         let lead = ALIGN - HEAD as u64;
         let length = head.len() + length;
         let Self { inbound, gpu, .. } = self;
         let place = inbound.room(gpu, length as u64 + lead);
         let offset = place.ok().flatten()? + lead;
         let copied = inbound.mapping.as_ref()?.copy_in(offset, head);
-        copied.then_some(Slotted {
+        copied.then_some(InSlot {
             slot: inbound.current,
             offset,
             length,
@@ -344,13 +344,13 @@ impl Landing for Arrivals<'_> {
         }
         match self.inbound.landed {
             None => false,
-            Some(Landed::Place(place)) => {
+            Some(Receiving::Place(place)) => {
                 let mut count = 0;
                 place.data.fill(at, |memory| count = read(memory));
                 self.gpu.host_wrote(place.data.address(at), count as u64);
                 true
             }
-            Some(Landed::Slot(landed)) => self.inbound.mapping.as_ref().is_some_and(|mapping| {
+            Some(Receiving::Slot(landed)) => self.inbound.mapping.as_ref().is_some_and(|mapping| {
                 let from = HEAD + at;
                 let rest = landed.length.saturating_sub(from);
                 mapping.fill(landed.offset + from as u64, rest, |memory| {
@@ -362,8 +362,8 @@ impl Landing for Arrivals<'_> {
 
     fn landed(&self, count: usize) -> &[u8] {
         match (&self.inbound.landed, &self.inbound.mapping) {
-            (Some(Landed::Place(place)), _) => place.data.first(count),
-            (Some(Landed::Slot(landed)), Some(mapping)) if HEAD + count <= landed.length => {
+            (Some(Receiving::Place(place)), _) => place.data.first(count),
+            (Some(Receiving::Slot(landed)), Some(mapping)) if HEAD + count <= landed.length => {
                 mapping.bytes(landed.offset + HEAD as u64, count)
             }
             _ => &[],
@@ -395,7 +395,7 @@ pub(crate) struct OutSlot {
 }
 
 impl Outbound {
-    /// Staging of so many slots.
+    /// Staging with this many slots.
     pub(crate) fn new(slots: u64) -> Self {
         Self { slots, pool: None }
     }

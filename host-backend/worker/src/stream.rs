@@ -7,7 +7,7 @@ use paragpu_protocol::table::{StreamQuery, StreamSignal, StreamSynchronize, Stre
 
 use crate::error::{Fault, Outcome, fail};
 use crate::session::Session;
-use crate::session::completion::{Goal, Progress, Then};
+use crate::session::completion::{Continuation, Goal, Progress};
 use crate::session::gpu::Gpu;
 use crate::session::graph::NodeWork;
 use crate::session::link::At;
@@ -38,7 +38,7 @@ impl Session {
             return Ok(Progress::Now);
         }
         let wait = self.objects.streams.begin_wait(call.stream)?;
-        Ok(Progress::Later(Goal::Stream(wait), Then::Reply))
+        Ok(Progress::Later(Goal::Stream(wait), Continuation::Reply))
     }
 
     /// A wait that ends by clearing a word instead of by a reply.
@@ -79,7 +79,7 @@ impl Session {
         let wait = streams.begin_wait(call.stream)?;
         Ok(Progress::Later(
             Goal::Stream(wait),
-            Then::Signal(call.token),
+            Continuation::Signal(call.token),
         ))
     }
 

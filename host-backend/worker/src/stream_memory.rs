@@ -12,7 +12,7 @@ use crate::session::graph::NodeWork;
 use crate::session::objects::Objects;
 
 /// Maximum number of operations per call.
-const MOST: usize = 256;
+const MAX_OPERATIONS: usize = 256;
 
 impl Objects {
     pub(crate) fn stream_memory(&mut self, gpu: &mut Gpu, call: &StreamMemory<'_>) -> Outcome<()> {
@@ -26,12 +26,12 @@ impl Objects {
         let mut operations = Vec::new();
         while reader.remaining() > 0 {
             let Ok(wire) = reader.field::<WireOperation>() else {
-                return fail(Status::INVALID_VALUE, "an operation is cut short");
+                return fail(Status::INVALID_VALUE, "an operationis truncated");
             };
-            if operations.len() == MOST {
+            if operations.len() == MAX_OPERATIONS {
                 return fail(
                     Status::INVALID_VALUE,
-                    format!("more than {MOST} operations"),
+                    format!("more than {MAX_OPERATIONS} operations"),
                 );
             }
             operations.push(operation(&wire)?);

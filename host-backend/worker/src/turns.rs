@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use paragpu_control::turn::{Plea, Turn};
+use paragpu_control::turn::{Turn, TurnRequest};
 use parking_lot::{Condvar, Mutex};
 
 /// The state of the session's turn.
@@ -28,7 +28,7 @@ pub struct Turns {
     paced: AtomicBool,
     state: Mutex<TurnState>,
     changed: Condvar,
-    say: Box<dyn Fn(Plea) + Send + Sync>,
+    say: Box<dyn Fn(TurnRequest) + Send + Sync>,
 }
 
 impl std::fmt::Debug for Turns {
@@ -48,7 +48,7 @@ impl Default for Turns {
 
 impl Turns {
     /// Turns that are requested with `say`.
-    pub fn new(say: impl Fn(Plea) + Send + Sync + 'static) -> Self {
+    pub fn new(say: impl Fn(TurnRequest) + Send + Sync + 'static) -> Self {
         Self {
             paced: AtomicBool::new(false),
             state: Mutex::new(TurnState::Away),
@@ -75,7 +75,7 @@ impl Turns {
     }
 
     /// Handles a message of the daemon.
-    pub fn hear(&self, turn: Turn) {
+    pub fn handle(&self, turn: Turn) {
         let mut state = self.state.lock();
         match turn {
             Turn::Paced | Turn::Free => {
@@ -84,7 +84,7 @@ impl Turns {
             }
             Turn::Yours if *state == TurnState::Left => {
                 *state = TurnState::Away;
-                (self.say)(Plea::Over);
+                (self.say)(TurnRequest::Over);
             }
             Turn::Yours => *state = TurnState::Ours,
             Turn::Ends(within) => {
@@ -106,7 +106,7 @@ impl Turns {
         match *state {
             TurnState::Away => {
                 *state = TurnState::Wanted;
-                (self.say)(Plea::Wanted);
+                (self.say)(TurnRequest::Wanted);
             }
             TurnState::Left => *state = TurnState::Wanted,
             TurnState::Wanted | TurnState::Ours | TurnState::Ends(_) => {}
@@ -118,7 +118,7 @@ impl Turns {
         let mut state = self.state.lock();
         if matches!(*state, TurnState::Ours | TurnState::Ends(_)) {
             *state = TurnState::Away;
-            (self.say)(Plea::Over);
+            (self.say)(TurnRequest::Over);
         }
     }
 

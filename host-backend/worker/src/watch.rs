@@ -13,12 +13,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
-use crate::life::Life;
+use crate::guest_life::GuestLife;
 
 /// Grace period for an orderly end of the session.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
 
-/// Detects that a guest is gone for good.
+/// Detects that a guest will not return.
 #[derive(Debug)]
 pub(crate) struct Liveness {
     fd: OwnedFd,
@@ -50,22 +50,22 @@ impl Liveness {
         };
         let life = match transport {
             // The channel is closed when the process has ended.
-            Transport::Pci => Life::Channel,
-            _ if patience.is_zero() => Life::Channel,
-            _ => Life::of_peer(socket.as_fd()),
+            Transport::Pci => GuestLife::Channel,
+            _ if patience.is_zero() => GuestLife::Channel,
+            _ => GuestLife::of_peer(socket.as_fd()),
         };
         Ok(Some(match life {
-            Life::Process(process) => Self {
+            GuestLife::Process(process) => Self {
                 fd: process,
                 events: PollFlags::IN,
                 patience: Duration::ZERO,
             },
-            Life::Over | Life::Channel => Self {
+            GuestLife::Over | GuestLife::Channel => Self {
                 fd: socket.try_clone()?,
                 events: PollFlags::RDHUP,
                 patience: Duration::ZERO,
             },
-            Life::Unknown => Self {
+            GuestLife::Unknown => Self {
                 fd: socket.try_clone()?,
                 events: PollFlags::RDHUP,
                 patience,

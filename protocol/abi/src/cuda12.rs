@@ -1,4 +1,4 @@
-//! Records of the runtime that CUDA 13 laid out anew, as CUDA 12.9 has them.
+//! Records of the runtime that CUDA 13 changed, as CUDA 12.9 lays them out.
 //! All others are the same in both.
 
 use core::ffi::c_void;

@@ -1,23 +1,23 @@
-//! Why a configuration is refused, and where a value came from.
+//! Errors of a configuration, and the origin of a value.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Where a value came from.
+/// The origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody set it.
+    /// The default.
     Default,
     /// A line of a file.
     File {
         /// The file.
         path: PathBuf,
-        /// Counted from 1.
+        /// The line, from 1.
         line: usize,
     },
-    /// An environment variable of this name.
+    /// The environment variable with this name.
     Environment(String),
     /// The caller: a command line option.
     CommandLine,
@@ -40,19 +40,19 @@ pub enum Error {
     /// A file or directory cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// What was being read.
+        /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         #[source]
         source: std::io::Error,
     },
-    /// Text that is not TOML, a key that does not exist, a value of the wrong
-    /// type, out of range, or at odds with another.
+    /// Text that is not TOML, an unknown key, or a value that has the wrong type, is out
+    /// of range, or contradicts another.
     #[error("{origin}: {reason}")]
     Refused {
-        /// Where.
+        /// The origin of the text.
         origin: Origin,
-        /// What is wrong, with the key, and what would be right.
+        /// What is wrong with which key, and what is expected.
         reason: String,
     },
 }

@@ -4,8 +4,8 @@ use std::fmt::{Result, Write as _};
 
 use crate::{Configuration, schema};
 
-/// A file of configuration `T` in which every key is explained and commented
-/// out at its default.
+/// An example file of configuration `T`, with every key explained and commented out
+/// at its default.
 #[must_use]
 pub fn example<T: Configuration>() -> String {
     let mut out = String::new();
@@ -28,7 +28,7 @@ fn write<T: Configuration>(out: &mut String) -> Result {
     let defaults = schema::table(&T::sample());
     let mut section = "";
     for key in T::keys() {
-        // A section that the user names would be there with its header alone.
+        // Comment out the headers of `[vm.NAME]` too: a header alone would create the section.
         let comment = if key.is_named() { "# " } else { "" };
         let first = key.section() != section;
         if first {

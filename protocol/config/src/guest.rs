@@ -43,10 +43,10 @@ configuration! {
         ca: PathBuf = PathBuf::new();
         /// This VM's certificate with its chain to an authority (PEM).
         certificate: PathBuf = PathBuf::new();
-        /// Its private key (PEM), readable by the users alone that may use the VM's GPUs.
+        /// Its private key (PEM), readable only by users that may use the VM's GPUs.
         key: PathBuf = PathBuf::new();
-        /// Let `key` be readable by others, where something else keeps it from them: a container
-        /// whose users are all its own, for example. See docs/kubernetes.md.
+        /// Allow `key` to be readable by other users, if something else protects it, such as a
+        /// container that has its own users. See docs/kubernetes.md.
         key_shared: bool = false;
         /// The host's name in its certificate; empty: as in `address`.
         name: String = String::new();
@@ -95,7 +95,7 @@ impl Configuration for Guest {
     const FILE: &'static str = "/etc/paragpu/guest.toml";
     const FRAGMENTS: &'static str = "/etc/paragpu/conf.d";
     const PREFIX: &'static str = "PARAGPU_";
-    const FOREIGN: &'static [&'static str] = &["PARAGPU_HOST_", "PARAGPU_TEST_"];
+    const FOREIGN_PREFIXES: &'static [&'static str] = &["PARAGPU_HOST_", "PARAGPU_TEST_"];
 
     fn check(&self) -> Result<(), (String, String)> {
         if self.communicator == Communicator::Tcp && self.tcp.address.0.is_none() {
@@ -120,8 +120,8 @@ impl Configuration for Guest {
 }
 
 impl Guest {
-    /// The guest's configuration on this machine and in this process. Silent
-    /// and a few microseconds where nothing is configured.
+    /// Loads the guest's configuration of this machine and process. If nothing is
+    /// configured, this takes a few microseconds and prints nothing.
     ///
     /// # Errors
     /// [`Error`].
@@ -129,7 +129,7 @@ impl Guest {
         Self::load_with_origins().map(|loaded| loaded.values)
     }
 
-    /// As [`load`](Self::load), with where each value came from.
+    /// As [`load`](Self::load), with the origin of each value.
     ///
     /// # Errors
     /// [`Error`].
@@ -137,9 +137,8 @@ impl Guest {
         Sources::system::<Self>().load()
     }
 
-    /// The communicators to try, in order; never [`Communicator::Auto`]. Empty
-    /// where "auto" finds nothing: neither device file nor socket nor port nor
-    /// address.
+    /// The communicators to try, in order; never [`Communicator::Auto`]. Empty if "auto"
+    /// finds neither device file nor socket nor port nor address.
     #[must_use]
     pub fn candidates(&self) -> Vec<Communicator> {
         if self.communicator != Communicator::Auto {

@@ -11,12 +11,12 @@ use crate::{
     Address, Endpoint, Error, Indices, Level, Listen, Loaded, Setting, Size, Sources, VmSockets,
 };
 
-/// What executes the calls.
+/// The kind of device that executes calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
 pub enum DeviceKind {
-    /// CUDA where its driver and a GPU are there, else software.
+    /// CUDA if its driver and a GPU exist, otherwise software.
     Auto,
     /// NVIDIA GPUs through the CUDA driver.
     Cuda,
@@ -24,36 +24,36 @@ pub enum DeviceKind {
     Software,
 }
 
-/// On which device of the host a guest's device is placed.
+/// How guests' devices are placed on the host's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
-    /// The guest's device n is the n-th of the host's.
+    /// The guest's device n is the host's device n.
     Fixed,
-    /// One after the other.
+    /// Round robin.
     RoundRobin,
-    /// The one with the fewest sessions, of those the one with the most free memory.
+    /// The device with the fewest sessions; among these, the one with the most free memory.
     LeastLoaded,
 }
 
-/// Which system calls end a worker with NVIDIA's driver.
+/// The seccomp policy of workers with NVIDIA's driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
 pub enum Calls {
-    /// None.
+    /// No filter.
     Any,
-    /// Those that lead out of it.
+    /// Calls that could escape the process end the worker.
     Deny,
-    /// The same; the kernel's log names others that are unusual.
+    /// The same, and the kernel logs other unusual calls.
     Learn,
 }
 
-/// Who says what a lease may have.
+/// The engine that places leases and sets their limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Engine {
-    /// Nobody: the host's root claims leases.
+    /// None: root on the host claims leases.
     None,
     /// Slurm.
     Slurm,
@@ -300,7 +300,7 @@ impl Tcp {
     }
 }
 
-/// Half of this machine's memory in bytes; 0 where the system does not say.
+/// Half of this machine's memory in bytes; 0 if it is unknown.
 fn half_of_memory() -> u64 {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:"));
@@ -308,15 +308,15 @@ fn half_of_memory() -> u64 {
     kib.unwrap_or(0) * 512
 }
 
-/// Numbers of users for workers.
+/// The users that workers run as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Users {
-    /// None: workers are the daemon's user.
+    /// The daemon's user.
     Shared,
-    /// First and last.
+    /// A range: first and last user ID.
     Range(u32, u32),
-    /// Those that /etc/subuid and /etc/subgid give the daemon's user.
+    /// The range that /etc/subuid and /etc/subgid assign to the daemon's user.
     Subordinate,
 }
 
@@ -345,9 +345,9 @@ text!(Users, Self::read, |users| match users {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ComputeCapability {
-    /// 8 of 8.6.
+    /// The 8 of 8.6.
     pub major: u32,
-    /// 6 of 8.6.
+    /// The 6 of 8.6.
     pub minor: u32,
 }
 
@@ -371,7 +371,7 @@ impl Configuration for Host {
     const FILE: &'static str = "/etc/paragpu/host.toml";
     const FRAGMENTS: &'static str = "/etc/paragpu/host.d";
     const PREFIX: &'static str = "PARAGPU_HOST_";
-    const FOREIGN: &'static [&'static str] = &[];
+    const FOREIGN_PREFIXES: &'static [&'static str] = &[];
 
     fn check(&self) -> Result<(), (String, String)> {
         if let Some(address) = self.tcp.listen.0
@@ -499,14 +499,14 @@ impl Host {
         Ok(())
     }
 
-    /// Most sessions at once of a VM, user or address; 0 for no limit.
+    /// Maximum number of concurrent sessions of a VM, user or address; 0 for no limit.
     #[must_use]
     pub fn sessions_of(&self, vm: &str) -> u32 {
         let own = self.vm.get(vm).map_or(0, |vm| vm.sessions);
         if own == 0 { self.limits.per_vm } else { own }
     }
 
-    /// Most device memory of a VM, user or address, in bytes; 0 for no limit.
+    /// Maximum device memory of a VM, user or address in bytes; 0 for no limit.
     #[must_use]
     pub fn memory_of(&self, vm: &str) -> u64 {
         match self.vm.get(vm).map_or(0, |vm| vm.memory.0) {
@@ -515,7 +515,7 @@ impl Host {
         }
     }
 
-    /// The share of a GPU's time that a VM, user or address is given; `None` where it has
+    /// The share of a GPU's time that a VM, user or address is given; `None` if it has
     /// neither weight nor cap nor priority.
     #[must_use]
     pub fn share_of(&self, vm: &str) -> Option<(u32, u32, u32)> {
@@ -524,7 +524,7 @@ impl Host {
         (given != (0, 0, 0)).then_some(given)
     }
 
-    /// Most bytes of the host's memory that workers hold for a VM, user or address.
+    /// Maximum host memory that workers hold for a VM, user or address, in bytes.
     #[must_use]
     pub fn host_memory(&self) -> u64 {
         match self.limits.per_vm_host_memory.0 {
@@ -533,15 +533,14 @@ impl Host {
         }
     }
 
-    /// The VM that has a context identifier at the host's vsock, where one is
-    /// configured.
+    /// The VM configured with this context identifier (CID) on the host's vsock.
     #[must_use]
     pub fn vm_of_cid(&self, cid: u32) -> Option<&str> {
         let found = self.vm.iter().find(|(_, vm)| vm.cid == cid && cid != 0);
         found.map(|(name, _)| name.as_str())
     }
 
-    /// The host's configuration on this machine and in this process.
+    /// Loads the host's configuration of this machine and process.
     ///
     /// # Errors
     /// [`Error`].
@@ -549,8 +548,8 @@ impl Host {
         Self::load_with_origins().map(|loaded| loaded.values)
     }
 
-    /// Where the daemon notes its sessions: `daemon.state`, or beside the
-    /// control socket.
+    /// The directory of the daemon's session records: `daemon.state`, or `state` next to
+    /// the control socket.
     #[must_use]
     pub fn state_directory(&self) -> PathBuf {
         if self.daemon.state.as_os_str().is_empty() {
@@ -560,8 +559,8 @@ impl Host {
         }
     }
 
-    /// Where program images are kept: `cache.directory`, or what systemd
-    /// gives; `None` for memory only.
+    /// The directory of cached program images: `cache.directory`, or the one from systemd;
+    /// `None` to keep them in memory only.
     #[must_use]
     pub fn cache_directory(&self) -> Option<PathBuf> {
         if self.cache.size.0 == 0 {
@@ -572,7 +571,7 @@ impl Host {
             .or_else(|| std::env::var_os("CACHE_DIRECTORY").map(PathBuf::from))
     }
 
-    /// As [`load`](Self::load), with where each value came from.
+    /// As [`load`](Self::load), with the origin of each value.
     ///
     /// # Errors
     /// [`Error`].

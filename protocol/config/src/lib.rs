@@ -1,7 +1,7 @@
 //! The two configurations: the guest library's and the host daemon's.
 //!
 //! Each is declared once, in [`guest`] and [`host`]: key, type, default, range
-//! and meaning. A configuration is read from, later wins:
+//! and meaning. Values come from these sources; later ones win:
 //!
 //! 1. the defaults;
 //! 2. one file: `/etc/paragpu/guest.toml`, `/etc/paragpu/host.toml`;
@@ -10,20 +10,20 @@
 //! 4. environment variables named after the keys: the guest's
 //!    `PARAGPU_SHM_SOCKET` for `shm.socket`, the host's
 //!    `PARAGPU_HOST_DAEMON_SOCKET` for `daemon.socket`;
-//! 5. what the caller gives (command line).
+//! 5. the caller (command line).
 //!
 //! `PARAGPU_CONFIG` (guest) and `PARAGPU_HOST_CONFIG` (host) name another file,
-//! which then stands for steps 2 and 3 and must exist. Files that are missing
-//! at the default places are silently no files.
+//! which replaces steps 2 and 3 and must exist. Missing default files are not an
+//! error.
 //!
-//! Sections that stand for something with a name, as `[vm.NAME]`, are read from
-//! files and the command line; variables cannot name them.
+//! Sections with a name of the user's choice, such as `[vm.NAME]`, can be set in files
+//! and on the command line, but not by environment variables.
 //!
-//! Unknown keys and wrong values are refused with file, line and the nearest
-//! valid key; so are variables with the prefix that name no key.
-//! `PARAGPU_TEST_*` is left to test programs.
+//! Unknown keys and invalid values are refused with file, line and the most similar
+//! valid key; so are variables with the prefix that match no key.
+//! `PARAGPU_TEST_*` is reserved for test programs.
 
-// What others send is read here, so nothing may panic.
+// This code parses untrusted input, so it must not panic.
 #![cfg_attr(
     not(test),
     warn(

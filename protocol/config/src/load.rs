@@ -1,8 +1,7 @@
-//! Reads a configuration from its places, in their order.
+//! Reads a configuration from its sources, in order.
 //!
-//! Each value is checked alone when it is met, so that a mistake is told with
-//! its line; then the values of all places become one table, and serde makes
-//! the configuration of it.
+//! Each value is checked when it is read, so that errors name its line. The values of
+//! all sources are then merged into one table, which serde deserializes.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -17,13 +16,13 @@ use crate::schema::{self, Configuration, Declared as _, Key, NAME};
 use crate::setting::sentence;
 use crate::{Error, Origin};
 
-/// Longest name of a section that the user names, in bytes.
+/// Maximum length of a section name chosen by the user, in bytes.
 const MAX_NAME: usize = 64;
 
-/// Where to read from. See the crate's documentation for the order.
+/// The sources of a configuration. The crate's documentation describes their order.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
-    /// The file.
+    /// The main file.
     pub file: Option<PathBuf>,
     /// Whether the file must exist.
     pub required: bool,
@@ -35,32 +34,32 @@ pub struct Sources {
     pub arguments: Vec<(String, String)>,
 }
 
-/// A configuration and where each of its values came from.
+/// A configuration, and the origin of each value.
 #[derive(Debug, Clone, Default)]
 pub struct Loaded<T> {
     /// The values.
     pub values: T,
     /// The files that were read, in order.
     pub files: Vec<PathBuf>,
-    /// By the path of the key; of those that were set.
+    /// The origins of values that were set, by the path of the key.
     origins: BTreeMap<Vec<String>, Origin>,
 }
 
-/// One key of a configuration that was loaded.
+/// One key of a loaded configuration.
 #[derive(Debug)]
 pub struct Entry<'a> {
     /// With its section: `shm.socket`, `vm.demo.memory`.
     pub key: String,
     /// As TOML.
     pub value: String,
-    /// Where it came from.
+    /// The value's origin.
     pub origin: &'a Origin,
-    /// The environment variable that sets it, where one can.
+    /// The environment variable that sets it, if there is one.
     pub variable: Option<String>,
 }
 
 impl Sources {
-    /// The places of this machine and process for configuration `T`.
+    /// The sources of configuration `T` on this machine and in this process.
     #[must_use]
     pub fn system<T: Configuration>() -> Self {
         let named =
@@ -76,7 +75,7 @@ impl Sources {
         }
     }
 
-    /// Only `file`, which must exist, and no environment.
+    /// Only `file`, which must exist; no environment.
     #[must_use]
     pub fn only(file: impl Into<PathBuf>) -> Self {
         Self {
@@ -89,7 +88,7 @@ impl Sources {
     /// Reads the configuration.
     ///
     /// # Errors
-    /// [`Error`], for the first thing that is wrong.
+    /// [`Error`] for the first mistake.
     pub fn load<T: Configuration>(&self) -> Result<Loaded<T>, Error> {
         let mut reader = Reader::<T>::default();
         if let Some(file) = &self.file {
@@ -110,7 +109,7 @@ impl Sources {
     }
 }
 
-/// The `*.toml` files of a directory by name; none where it does not exist.
+/// The `*.toml` files of a directory by name; none if it does not exist.
 fn fragments(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     let failed = |source| Error::Read {
         path: directory.to_owned(),
@@ -133,7 +132,7 @@ fn fragments(directory: &Path) -> Result<Vec<PathBuf>, Error> {
 }
 
 impl<T: Configuration> Loaded<T> {
-    /// Every key, then those that were set in a section with a name.
+    /// All keys, then those set in named sections.
     #[must_use]
     pub fn entries(&self) -> Vec<Entry<'_>> {
         let table = schema::table(&self.values);
@@ -155,8 +154,7 @@ impl<T: Configuration> Loaded<T> {
         plain.chain(named).collect()
     }
 
-    /// Where the value of `key` came from; [`Origin::Default`] for a key that
-    /// does not exist.
+    /// The origin of a key's value; [`Origin::Default`] for an unknown key.
     #[must_use]
     pub fn origin(&self, key: &str) -> &Origin {
         let path: Vec<String> = path_of::<T>(key).into_iter().map(str::to_owned).collect();
@@ -164,7 +162,7 @@ impl<T: Configuration> Loaded<T> {
     }
 }
 
-/// The path of a key: a name that the user gives may have dots.
+/// The path of a key. A name chosen by the user may contain dots.
 fn path_of<T: Configuration>(key: &str) -> Vec<&str> {
     let (section, rest) = key.split_once('.').unwrap_or((key, ""));
     let named = T::keys()
@@ -193,7 +191,7 @@ fn refused(path: &[&str], origin: Origin, reason: &str) -> Error {
     Error::Refused { origin, reason }
 }
 
-/// What was read so far.
+/// A configuration while it is being read.
 #[derive(Default)]
 struct Reader<T> {
     loaded: Loaded<T>,
@@ -203,7 +201,7 @@ struct Reader<T> {
 impl<T: Configuration> Reader<T> {
     fn finish(mut self) -> Result<Loaded<T>, Error> {
         if !self.table.is_empty() {
-            // Each value was good alone, so the whole is.
+            // Each value was valid by itself, so the whole table is.
             self.loaded.values = T::deserialize(self.table).map_err(|error| Error::Refused {
                 origin: Origin::Default,
                 reason: error.to_string(),
@@ -269,7 +267,7 @@ impl<T: Configuration> Reader<T> {
         Ok(())
     }
 
-    /// Takes the value of one key.
+    /// Checks and stores the value of a key.
     fn value(&mut self, path: &[&str], value: Value, origin: Origin) -> Result<(), Error> {
         let Some(key) = key_at::<T>(path) else {
             return Err(unknown::<T>(path, &value, origin));
@@ -298,7 +296,9 @@ impl<T: Configuration> Reader<T> {
         let shown = name.to_string_lossy();
         if !shown.starts_with(T::PREFIX)
             || shown == format!("{}CONFIG", T::PREFIX)
-            || T::FOREIGN.iter().any(|prefix| shown.starts_with(prefix))
+            || T::FOREIGN_PREFIXES
+                .iter()
+                .any(|prefix| shown.starts_with(prefix))
         {
             return Ok(());
         }
@@ -318,7 +318,7 @@ impl<T: Configuration> Reader<T> {
         }
     }
 
-    /// Takes the value of one key from where everything is text.
+    /// The same for sources in which every value is text.
     fn text(&mut self, path: &[&str], text: &str, origin: Origin) -> Result<(), Error> {
         let sample = schema::table(&T::sample());
         let named = match path {
@@ -330,7 +330,7 @@ impl<T: Configuration> Reader<T> {
     }
 }
 
-/// A text as TOML, so that it has the type of the key's default.
+/// Converts text to TOML, with the type of the key's default.
 fn guess(default: Option<&Value>, text: &str) -> Value {
     match (default, text) {
         (Some(Value::Boolean(_)), "1" | "true") => Value::Boolean(true),
@@ -364,7 +364,7 @@ fn put(table: &mut Table, path: &[&str], value: Value) {
     }
 }
 
-/// There is no key at `path`, where somebody wrote one.
+/// The error for an unknown key at `path`.
 fn unknown<T: Configuration>(path: &[&str], value: &Value, origin: Origin) -> Error {
     let full = path.join(".");
     if let Some(inside) = key_in::<T>(path) {
@@ -405,10 +405,10 @@ fn top_section<T: Configuration>(key: &Key<T>) -> String {
     section.to_owned()
 }
 
-/// What the parser says of text that is no TOML.
+/// The message for text that is not TOML.
 fn misread(message: &str) -> String {
     let message = message.trim_end().replace('\n', ", ");
-    // It takes a word in which `true` or `false` may begin for one of them.
+    // The parser takes any word that begins like `true` or `false` for a boolean.
     if message.starts_with("invalid boolean") {
         return format!("{message}; any other word stands in quotes");
     }

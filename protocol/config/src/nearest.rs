@@ -12,8 +12,8 @@ pub(crate) fn nearest<'a>(
         .map(|(_, candidate)| candidate)
 }
 
-/// From 1 for equal words down to 0. A key without its section, or in another
-/// section, is similar to the full key.
+/// From 0 to 1 for equal words. A key without its section, or in another section, is
+/// similar to the full key.
 fn similarity(word: &str, candidate: &str) -> f64 {
     let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
     let whole = strsim::normalized_damerau_levenshtein(word, candidate);

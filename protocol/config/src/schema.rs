@@ -1,4 +1,4 @@
-//! What a configuration is: keys with type, default, range and meaning.
+//! The schema of a configuration: keys with type, default, range and meaning.
 
 use std::ops::RangeInclusive;
 
@@ -8,16 +8,16 @@ use toml::{Table, Value};
 
 use crate::{Setting, Size};
 
-/// What stands in a key for a name that the user gives: `vm.NAME.memory`.
+/// The placeholder in a key for a name chosen by the user: `vm.NAME.memory`.
 pub(crate) const NAME: &str = "NAME";
 
 /// One key of a configuration.
 pub struct Key<T: 'static> {
     /// With its section: `shm.socket`.
     pub name: &'static str,
-    /// What it means.
+    /// Its documentation.
     pub doc: &'static str,
-    /// What its section is for.
+    /// The documentation of its section.
     pub(crate) about: &'static str,
     pub(crate) check: fn(&T) -> Result<(), String>,
 }
@@ -29,7 +29,7 @@ impl<T: Configuration> Key<T> {
         T::PREFIX.to_owned() + &self.name.replace('.', "_").to_ascii_uppercase()
     }
 
-    /// The section it lies in; empty at the top.
+    /// Its section; empty at the top level.
     #[must_use]
     pub fn section(&self) -> &'static str {
         self.name
@@ -37,12 +37,12 @@ impl<T: Configuration> Key<T> {
             .map_or("", |(section, _)| section)
     }
 
-    /// Whether its section is one that the user names.
+    /// Whether the user chooses the name of its section.
     pub(crate) fn is_named(&self) -> bool {
         self.name.split('.').any(|part| part == NAME)
     }
 
-    /// Whether `path` leads to it, or to a section around it.
+    /// Whether `path` is the key's path or that of an enclosing section.
     pub(crate) fn begins_with(&self, path: &[&str]) -> bool {
         let mut parts = self.name.split('.');
         path.iter().all(|word| {
@@ -52,44 +52,44 @@ impl<T: Configuration> Key<T> {
         })
     }
 
-    /// Whether it is the one at `path`.
+    /// Whether `path` is the key's path.
     pub(crate) fn is_at(&self, path: &[&str]) -> bool {
         path.len() == self.name.split('.').count() && self.begins_with(path)
     }
 }
 
-/// What a declaration says.
+/// A declared configuration.
 pub trait Declared: Default + Clone + Serialize + DeserializeOwned + 'static {
-    /// Every key, top level first, then section by section.
+    /// All keys: the top level, then each section.
     fn keys() -> &'static [Key<Self>];
 
-    /// Every key at its default, those with a `NAME` too.
+    /// All keys at their defaults, including those with a `NAME`.
     fn sample() -> Self;
 }
 
-/// A set of keys that is read as a whole.
+/// A configuration that is loaded as a whole.
 pub trait Configuration: Declared {
-    /// Its side of the wire.
+    /// The side that it configures: guest or host.
     const SIDE: &'static str;
-    /// Its file at the default place.
+    /// Its default file.
     const FILE: &'static str;
-    /// The directory of its fragments.
+    /// The default directory of its fragments.
     const FRAGMENTS: &'static str;
-    /// What its environment variables start with.
+    /// The prefix of its environment variables.
     const PREFIX: &'static str;
     /// Prefixes of variables that start with [`PREFIX`](Self::PREFIX) but belong to others.
-    const FOREIGN: &'static [&'static str];
-    /// The other side, whose keys some write here.
+    const FOREIGN_PREFIXES: &'static [&'static str];
+    /// The other side's configuration, for errors about keys in the wrong file.
     type Other: Configuration;
 
-    /// Checks what concerns several keys.
+    /// Checks constraints between keys.
     ///
     /// # Errors
-    /// The key to blame, and the rest of the sentence.
+    /// The key at fault, and the rest of the sentence.
     fn check(&self) -> Result<(), (String, String)>;
 }
 
-/// A configuration or a part of it as TOML.
+/// Serializes a configuration or a part of it to TOML.
 pub(crate) fn table(values: &impl Serialize) -> Table {
     Table::try_from(values).unwrap_or_default()
 }
@@ -101,7 +101,7 @@ pub(crate) fn find<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Value> {
     rest.iter().try_fold(first, |value, part| value.get(part))
 }
 
-/// Refuses what serde accepts: a number outside of the range, a relative path.
+/// Refuses values that serde accepts: a number out of range, a relative path.
 pub(crate) fn check(value: &impl Setting, range: &[RangeInclusive<u64>]) -> Result<(), String> {
     value.check()?;
     let outside = |number| range.iter().find(|range| !range.contains(&number));

@@ -1,4 +1,4 @@
-//! The types that a value can have.
+//! The types of values.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,17 +9,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::nearest::nearest;
 
-/// A type of value. Serde reads and writes it.
+/// A type of value, which serde reads and writes.
 pub trait Setting: Serialize + DeserializeOwned {
-    /// Reads what is written as a text in TOML.
+    /// Parses a value that is a string in TOML.
     ///
     /// # Errors
-    /// What the value should be, as the end of a sentence that begins with the key.
+    /// The expected value, as the end of a sentence that begins with the key.
     fn from_text(text: &str) -> Result<Self, String> {
         Self::deserialize(toml::Value::from(text)).map_err(|error| sentence(error.message()))
     }
 
-    /// Refuses what the type could hold, but no key may.
+    /// Refuses values of the type that no key may have.
     ///
     /// # Errors
     /// As [`from_text`](Self::from_text).
@@ -27,13 +27,13 @@ pub trait Setting: Serialize + DeserializeOwned {
         Ok(())
     }
 
-    /// The value as a number, where it may have a range.
+    /// The value as a number, for types that can have a range.
     fn number(&self) -> Option<u64> {
         None
     }
 }
 
-/// Serde's message as the end of a sentence that begins with the key.
+/// Rephrases serde's message as the end of a sentence that begins with the key.
 pub(crate) fn sentence(message: &str) -> String {
     let cut = |start: &str| message.strip_prefix(start)?.split_once(", expected ");
     if let Some((got, expected)) = cut("unknown variant ") {
@@ -43,7 +43,7 @@ pub(crate) fn sentence(message: &str) -> String {
         return format!("expects {expected}, not {got:?}{near}");
     }
     match cut("invalid type: ").or_else(|| cut("invalid value: ")) {
-        // Said of a choice, which is a unit variant to serde.
+        // serde's message for an enumeration, whose choices are unit variants.
         Some((_, "string only")) => "expects a string".to_owned(),
         Some((got, expected)) => format!("expects {expected}, not {got}"),
         None => message.to_owned(),
@@ -67,7 +67,7 @@ impl Setting for PathBuf {
     }
 }
 
-/// Says how a type is read from a text, and written.
+/// Declares how a type is parsed from text and formatted.
 macro_rules! text {
     ($type:ident, $read:expr, $write:expr) => {
         impl TryFrom<String> for $type {
@@ -88,7 +88,7 @@ macro_rules! text {
 }
 pub(crate) use text;
 
-/// A value that TOML has as a number or as a text.
+/// A value that is a number or a string in TOML.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged, expecting = "expects a number or a text")]
 enum Mixed {
@@ -148,11 +148,11 @@ impl fmt::Display for Size {
     }
 }
 
-/// How long a waiting side polls before it sleeps.
+/// How long a waiting thread polls before it sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Mixed", into = "Mixed")]
 pub enum Spin {
-    /// As long as recent waits suggest.
+    /// Adapted to recent waits.
     Auto,
     /// This many microseconds; 0 sleeps at once.
     Microseconds(u32),
@@ -189,7 +189,7 @@ impl Setting for Spin {
     }
 }
 
-/// A host and a port to connect to, or nothing.
+/// A host and port to connect to, or none.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Address(pub Option<String>);
@@ -208,7 +208,7 @@ impl Address {
 }
 text!(Address, Self::read, |address| address.0.unwrap_or_default());
 
-/// An address to listen at, or nothing; port 0 lets the system choose one.
+/// An address to listen on, or none. Port 0 lets the system choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Listen(pub Option<SocketAddr>);
@@ -229,16 +229,16 @@ text!(
         .unwrap_or_default()
 );
 
-/// Where this host listens for programs on it, or nowhere.
+/// An endpoint for programs on this host.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Endpoint {
-    /// Nowhere.
+    /// None.
     #[default]
     Nowhere,
-    /// At an address; port 0 lets the system choose.
+    /// An address; port 0 lets the system choose.
     Tcp(SocketAddr),
-    /// At a unix socket.
+    /// A unix socket.
     Unix(PathBuf),
 }
 
@@ -266,9 +266,8 @@ text!(
 pub struct Indices(pub Vec<u32>);
 impl Setting for Indices {}
 
-/// A unix socket at which one VM's vsock connections come out: its hypervisor
-/// or vhost-user daemon connects to it for a guest that connects to the port
-/// at the end of its name.
+/// A unix socket for the vsock connections of one VM. The VM's hypervisor or vhost-user
+/// daemon connects to it when the guest connects to the port at the end of its name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct VmSocket {
@@ -340,7 +339,7 @@ pub enum Communicator {
     Vsock,
 }
 
-/// How much is said.
+/// The log level.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::Display,
 )]
@@ -349,15 +348,15 @@ pub enum Communicator {
 pub enum Level {
     /// Nothing.
     Off,
-    /// What failed.
+    /// Failures.
     Error,
-    /// And what may surprise: a function that is not served.
+    /// Also surprises, such as a function that is not served.
     Warn,
-    /// And what happens: sessions, processes.
+    /// Also events: sessions, processes.
     Info,
-    /// And why.
+    /// Also the reasons.
     Debug,
-    /// And each step.
+    /// Also each step.
     Trace,
 }
 impl Setting for Communicator {}

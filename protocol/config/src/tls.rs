@@ -1,8 +1,8 @@
-//! The files under which machines trust each other.
+//! Checks of the TLS files.
 
 use std::path::PathBuf;
 
-/// All of them are named, or none.
+/// Checks that either all files are set or none.
 pub(crate) fn check(files: &[(&str, &PathBuf)]) -> Result<(), (String, String)> {
     let named = |(_, file): &&(&str, &PathBuf)| !file.as_os_str().is_empty();
     let missing = files.iter().find(|file| !named(file));

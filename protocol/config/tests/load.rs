@@ -500,7 +500,11 @@ fn variables_are_distinct<T: Configuration>() {
         T::keys().iter().map(|key| key.variable()).collect();
     assert_eq!(names.len(), T::keys().len());
     for name in &names {
-        assert!(!T::FOREIGN.iter().any(|prefix| name.starts_with(prefix)));
+        assert!(
+            !T::FOREIGN_PREFIXES
+                .iter()
+                .any(|prefix| name.starts_with(prefix))
+        );
         assert_ne!(*name, format!("{}CONFIG", T::PREFIX));
     }
 }

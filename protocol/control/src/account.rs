@@ -18,32 +18,32 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 
 use crate::sys::shared::Shared;
 
-/// Most sessions of one VM.
+/// Maximum number of sessions of one VM.
 pub const SLOTS: u32 = 4096;
-/// Words before the slots: the limit, and how many slots were ever in use.
+/// Words before the slots: the limit, and the number of slots ever used.
 const HEAD: usize = 2;
-/// Words of one book.
+/// Number of words per book.
 const BOOK: usize = HEAD + SLOTS as usize;
-/// Words in all: behind the books two more for each slot. The first says whose
-/// the slot is, the second which process of the host serves it.
+/// Total number of words. Two more per slot follow the books: the first identifies
+/// the guest process, the second the worker that serves it.
 const WORDS: usize = 2 * BOOK + 2 * SLOTS as usize;
-/// In a slot's first word behind the books: there is work, of the process in the
-/// lower half on the device between.
+/// Bit of a slot's first word after the books: the session has work. The lower half
+/// holds the guest's process ID, the bits between the device.
 const WORKS: u64 = 1 << 63;
 
-/// The kinds of memory that are counted.
+/// Kinds of memory that are accounted separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Book {
-    /// Memory of devices.
+    /// Device memory.
     Device,
-    /// Memory of the host.
+    /// Host memory.
     Host,
 }
 
 impl Book {
     const ALL: [Self; 2] = [Self::Device, Self::Host];
 
-    /// Its first word.
+    /// Index of its first word.
     fn start(self) -> usize {
         match self {
             Self::Device => 0,
@@ -52,7 +52,7 @@ impl Book {
     }
 }
 
-/// An account.
+/// The account of one VM.
 #[derive(Debug)]
 pub struct Account {
     memory: OwnedFd,
@@ -60,7 +60,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// A new one, without limits.
+    /// Creates an account without limits.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -77,16 +77,16 @@ impl Account {
         Self::open(memory)
     }
 
-    /// One that the daemon made.
+    /// Opens an account that the daemon created.
     ///
     /// # Errors
-    /// Errors of the operating system; `InvalidData` where it is no account.
+    /// Errors of the operating system; `InvalidData` if the memory is not an account.
     pub fn open(memory: OwnedFd) -> io::Result<Self> {
         let words = Shared::map(&memory, WORDS)?;
         Ok(Self { memory, words })
     }
 
-    /// Atomic, because other processes write these words at any time.
+    /// Returns a word as an atomic, because other processes write to it at any time.
     fn word(&self, place: usize) -> &AtomicU64 {
         static NOWHERE: AtomicU64 = AtomicU64::new(0);
         self.words.words().get(place).unwrap_or(&NOWHERE)
@@ -96,7 +96,7 @@ impl Account {
         self.word(book.start() + HEAD + slot.min(SLOTS - 1) as usize)
     }
 
-    /// Sets the limit in bytes; 0 for none. What is over it stays.
+    /// Sets the limit in bytes; 0 for none. Memory already allocated beyond it stays.
     pub fn limit_to(&self, book: Book, limit: u64) {
         self.word(book.start()).store(limit, Ordering::Relaxed);
     }
@@ -110,13 +110,13 @@ impl Account {
         }
     }
 
-    /// A word of a slot behind the books, from 1.
+    /// A slot's word after the books; `which` counts from 1.
     fn beside(&self, slot: u32, which: usize) -> &AtomicU64 {
         let slot = slot.min(SLOTS - 1) as usize;
         self.word(2 * BOOK + which.saturating_sub(1) * SLOTS as usize + slot)
     }
 
-    /// Every session with work, as far as sessions said.
+    /// The sessions with work, as reported by their workers.
     #[must_use]
     pub fn occupants(&self) -> Vec<Occupant> {
         let slots = self.word(Book::Device.start() + 1).load(Ordering::SeqCst);
@@ -134,9 +134,9 @@ impl Account {
         slots.filter_map(occupant).collect()
     }
 
-    /// Clears a slot, whose session begins or is over.
+    /// Clears a slot when its session begins or ends.
     pub fn clear(&self, slot: u32) {
-        // Its owner first: a slot is never listed with the bytes of the next session.
+        // The owner first, so that a slot is never listed with the bytes of the next session.
         self.beside(slot, 1).store(0, Ordering::SeqCst);
         for book in Book::ALL {
             self.slot(book, slot).store(0, Ordering::SeqCst);
@@ -145,12 +145,12 @@ impl Account {
         }
     }
 
-    /// Bytes that all sessions have.
+    /// Bytes used by all sessions.
     #[must_use]
     pub fn used(&self, book: Book) -> u64 {
         let slots = self.word(book.start() + 1).load(Ordering::SeqCst);
-        // Shared memory: a worker that was taken over may have written anything. The
-        // bound and the saturating sum keep this side from failing over it.
+        // A compromised worker may have written anything to this shared memory. The
+        // bound and the saturating sum keep the daemon safe from it.
         let slots = slots.min(u64::from(SLOTS));
         let all = self.words.words().iter().skip(book.start() + HEAD);
         all.take(slots as usize)
@@ -160,7 +160,7 @@ impl Account {
 }
 
 impl AsFd for Account {
-    /// The memory, for a worker.
+    /// The memfd, to pass to a worker.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
     }
@@ -171,59 +171,59 @@ impl AsFd for Account {
 pub struct Occupant {
     /// The guest's ordinal of its device.
     pub device: u32,
-    /// Its process in the guest.
+    /// The process ID in the guest.
     pub pid: u32,
-    /// Its worker's process.
+    /// The process ID of the worker.
     pub worker: u32,
-    /// Bytes of device memory that it has.
+    /// Bytes of device memory in use.
     pub memory: u64,
 }
 
-/// A session's part in the account of its VM. The default is of none: it may
-/// have anything.
+/// A session's slot in the account of its VM. The default belongs to no account and
+/// has no limit.
 #[derive(Debug, Clone, Default)]
 pub struct Share(Option<(Arc<Account>, u32, Book)>);
 
 impl Share {
-    /// The part of the session with this slot in the book of device memory.
+    /// Creates the share of the session in this slot, for device memory.
     #[must_use]
     pub fn new(account: Arc<Account>, slot: u32) -> Self {
         Self(Some((account, slot, Book::Device)))
     }
 
-    /// The same in another book.
+    /// The same slot's share of another book.
     #[must_use]
     pub fn of(&self, book: Book) -> Self {
         let part = self.0.as_ref();
         Self(part.map(|(account, slot, _)| (Arc::clone(account), *slot, book)))
     }
 
-    /// Says whose the session is: process `pid` of the guest, on `device`.
+    /// Publishes the session's owner: process `pid` of the guest, on `device`.
     pub fn introduce(&self, device: u32, pid: u32) {
         if let Some((account, slot, _)) = &self.0 {
             let worker = u64::from(std::process::id());
-            // The word with WORKS last: a reader that sees it sees the worker as well.
+            // Store the word with WORKS last: a reader that sees it also sees the worker.
             account.beside(*slot, 2).store(worker, Ordering::SeqCst);
             let who = WORKS | u64::from(device & 0xff) << 32 | u64::from(pid);
             account.beside(*slot, 1).store(who, Ordering::SeqCst);
         }
     }
 
-    /// Every session of the VM with work; `None` without an account.
+    /// The sessions of the VM with work; `None` without an account.
     #[must_use]
     pub fn occupants(&self) -> Option<Vec<Occupant>> {
         let (account, ..) = self.0.as_ref()?;
         Some(account.occupants())
     }
 
-    /// Counts bytes more; false, and nothing counted, past the limit.
+    /// Charges `bytes`. Returns false and charges nothing if this would exceed the limit.
     #[must_use]
     pub fn take(&self, bytes: u64) -> bool {
         let Some((account, slot, book)) = &self.0 else {
             return true;
         };
-        // Added first, summed up next. In the one order that SeqCst gives, the later
-        // of two additions sees the earlier, so they never both pass the limit.
+        // Add first, then sum up. SeqCst orders all additions totally, so the later of two
+        // sees the earlier one: they never both get past the limit.
         account
             .slot(*book, *slot)
             .fetch_add(bytes, Ordering::SeqCst);
@@ -234,7 +234,7 @@ impl Share {
         fits
     }
 
-    /// Counts them no longer.
+    /// Returns bytes that were charged.
     pub fn give_back(&self, bytes: u64) {
         if let Some((account, slot, book)) = &self.0 {
             account
@@ -251,7 +251,7 @@ impl Share {
             .map_or(u64::MAX, |(account, _, book)| account.limit(*book))
     }
 
-    /// Bytes that are left.
+    /// Bytes left below the limit.
     #[must_use]
     pub fn free(&self) -> u64 {
         self.0.as_ref().map_or(u64::MAX, |(account, _, book)| {
@@ -268,7 +268,7 @@ mod tests {
     fn sessions_share_one_limit() {
         let account = Arc::new(Account::new().unwrap());
         account.limit_to(Book::Device, 100);
-        // As another process has it.
+        // As another process would map it.
         let memory = account.as_fd().try_clone_to_owned().unwrap();
         let other = Arc::new(Account::open(memory).unwrap());
         account.clear(0);
@@ -281,7 +281,7 @@ mod tests {
         assert!(!one.take(1));
         one.give_back(60);
         assert_eq!((account.used(Book::Device), two.free()), (40, 60));
-        // The other is gone without a word.
+        // The other process died.
         account.clear(7);
         assert!(one.take(100));
         account.limit_to(Book::Device, 50);
@@ -341,7 +341,7 @@ mod tests {
             memory: 30,
         };
         assert_eq!(silent.occupants(), Some(vec![occupant]));
-        // What is beside the slots counts as no bytes.
+        // Words outside the slots do not count as bytes.
         assert_eq!(account.used(Book::Device), 31);
         account.clear(9);
         assert_eq!(

@@ -15,27 +15,27 @@ use crate::turn::TimeShare;
 use crate::worker::{self, Phase};
 
 impl Message for Request {
-    // Two paths of the greatest length, and the rest.
-    const MOST: usize = 16 << 10;
+    // Two paths of the maximum length, and the other fields.
+    const MAX_LEN: usize = 16 << 10;
 }
 
 impl Message for Response {
-    // A listing of some ten thousand sessions.
-    const MOST: usize = 16 << 20;
+    // A listing of about ten thousand sessions.
+    const MAX_LEN: usize = 16 << 20;
 }
 
-/// A connection to a daemon's control socket, for a client that may wait.
+/// A blocking connection to a daemon's control socket.
 #[derive(Debug)]
 pub struct Client {
     stream: UnixStream,
 }
 
-/// One [`Response::Progress`].
+/// A [`Response::Progress`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Of this session.
+    /// The session's number.
     pub session: u64,
-    /// How far it is.
+    /// Its progress.
     pub progress: worker::Progress,
 }
 
@@ -49,7 +49,7 @@ impl Client {
         Ok(Self { stream })
     }
 
-    /// One question and its answer.
+    /// Sends a request and returns the response.
     ///
     /// # Errors
     /// [`FrameError`].
@@ -57,7 +57,7 @@ impl Client {
         self.order(request, |_| {})
     }
 
-    /// An order and its end; `progress` sees what comes before.
+    /// Sends an order and returns its outcome. `progress` receives the progress before that.
     ///
     /// # Errors
     /// [`FrameError`].
@@ -89,46 +89,46 @@ impl Client {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Request {
-    /// The sessions: [`Response::Sessions`].
+    /// List the sessions: [`Response::Sessions`].
     List {},
-    /// End a session, whatever it does: [`Response::Ending`].
+    /// End a session, even a busy one: [`Response::Ending`].
     End {
-        /// Its number.
+        /// The session's number.
         session: u64,
     },
-    /// Writes a session's state into a directory: [`Response::Progress`]
-    /// several times, then [`Response::Done`].
+    /// Write a session's state into a directory: [`Response::Progress`]
+    /// repeatedly, then [`Response::Done`].
     Checkpoint {
-        /// Its number.
+        /// The session's number.
         session: u64,
         /// An absolute path.
         directory: PathBuf,
-        /// End the session then, so that it can be restored.
+        /// End the session afterwards, so that it can be restored.
         end: bool,
-        /// Write it again each time so many seconds have passed, as long as it
-        /// is on this host; 0 does so no longer, and writes nothing.
+        /// Repeat at this interval, in seconds, while the session is on this host.
+        /// 0 stops the repetition and writes nothing.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         every: Option<u64>,
     },
-    /// Takes up the session that a directory holds; its guest may connect
-    /// again: [`Response::Done`].
+    /// Restore the session in a directory, so that its guest can reconnect:
+    /// [`Response::Done`].
     Restore {
         /// An absolute path.
         directory: PathBuf,
     },
-    /// Moves running sessions: [`Response::Progress`] several times, then
-    /// [`Response::Done`] for one that was named by its number,
+    /// Move running sessions: [`Response::Progress`] repeatedly, then
+    /// [`Response::Done`] for a session named by its number, or
     /// [`Response::Moved`] for those of a VM or a GPU. After
-    /// [`Response::Error`] all continue here.
+    /// [`Response::Error`] all of them continue here.
     Migrate(Migrate),
-    /// A lease for as long as this connection stands: [`Response::Lease`]. From
-    /// then on [`Response::Leave`] may come unasked.
+    /// Claim a lease for the lifetime of this connection: [`Response::Lease`].
+    /// From then on, [`Response::Leave`] may arrive unsolicited.
     Claim(Claim),
-    /// Ends this connection's lease, whatever its [`Claim::grace`]:
+    /// End this connection's lease at once, without its [`Claim::grace`]:
     /// [`Response::Released`].
     Release {},
-    /// Moves all sessions of this connection's lease to another host, which has
-    /// the lease as well: [`Response::Moved`].
+    /// Move all sessions of this connection's lease to another host, which has
+    /// granted the lease too: [`Response::Moved`].
     Carry {
         /// `tcp://HOST:PORT`.
         to: String,
@@ -136,11 +136,11 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         most_pause_ms: Option<u64>,
     },
-    /// Gives a session, or a VM's sessions together, a share of their GPU's
-    /// time, until they end: [`Response::Shared`]. Exactly one of the two is
-    /// named. What is missing stays as it is.
+    /// Set the share of GPU time of a session, or of a VM's sessions together,
+    /// until they end: [`Response::Shared`]. Exactly one of `session` and `vm` is
+    /// given. Absent values do not change.
     Share {
-        /// The session of this number.
+        /// The session's number.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         session: Option<u64>,
         /// The VM, user or address.
@@ -156,45 +156,45 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         priority: Option<u32>,
     },
-    /// Devices and totals: [`Response::Stats`].
+    /// Report devices and totals: [`Response::Stats`].
     Stats {},
-    /// Who answers: [`Response::Version`].
+    /// Report the daemon's version: [`Response::Version`].
     Version {},
 }
 
-/// Which sessions move, and where to. Exactly one of `session`, `vm` and `gpu`
-/// is given, and at least one of `to`, `to_gpu` and `communicator`.
+/// The sessions to move, and their destination. Exactly one of `session`, `vm` and
+/// `gpu` is given, and at least one of `to`, `to_gpu` and `communicator`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Migrate {
-    /// The session of this number.
+    /// The session's number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<u64>,
-    /// All sessions of this VM: either all arrive, or all stay.
+    /// All sessions of this VM, atomically: all move, or none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vm: Option<String>,
-    /// All sessions on this GPU, each on its own.
+    /// All sessions on this GPU, independently.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu: Option<u32>,
     /// Another daemon: `unix:///PATH` or `tcp://HOST:PORT`. This one where it
     /// is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// A GPU of the destination, by its number there. Where it is missing
+    /// A GPU of the destination, by its number there. Without one,
     /// the one with the number that the guest knows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to_gpu: Option<u32>,
     /// How the guest is to reach the session from then on: `unix`, `tcp`,
-    /// `vsock`, `shm` or `pci`. Where it is missing its connection goes over,
+    /// `vsock`, `shm` or `pci`. If it is absent its connection goes over,
     /// or, to another host, it follows over `tcp`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub communicator: Option<String>,
     /// Stop the programs first and copy then.
     pub stop_first: bool,
-    /// Copy device memory where it could be handed over, too.
+    /// Copy device memory even if it could be handed over.
     pub copy: bool,
-    /// The sessions of a VM stay if from their stop to the commit it takes
-    /// longer than so many milliseconds.
+    /// Maximum downtime in milliseconds: the sessions of a VM stay if the time from
+    /// their stop to the commit exceeds it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub most_pause_ms: Option<u64>,
 }
@@ -205,56 +205,55 @@ pub struct Migrate {
 pub enum Response {
     /// The sessions, oldest first.
     Sessions {
-        /// Each of them.
+        /// One entry per session.
         sessions: Vec<SessionInfo>,
     },
-    /// The session was told to end; it is killed if it does not.
+    /// The session was told to end, and is killed if it does not.
     Ending {
-        /// Its number.
+        /// The session's number.
         session: u64,
     },
-    /// How far an order is; more answers follow.
+    /// The progress of an order; more responses follow.
     Progress {
-        /// Of this session.
+        /// The session's number.
         #[serde(default)]
         session: u64,
         /// 1 while the program runs, 2 while it is stopped.
         phase: Phase,
-        /// Bytes of memory carried.
+        /// Bytes of memory sent so far.
         done: u64,
-        /// All there are.
+        /// Total number of bytes.
         all: u64,
     },
     /// An order was carried out.
     Done(Figures),
     /// The outcomes for sessions that were to move.
     Moved {
-        /// Each of them.
+        /// One entry per session.
         sessions: Vec<Moved>,
     },
-    /// The lease stands.
+    /// The lease is granted.
     Lease(Lease),
-    /// The host drains: the lease is to move elsewhere, or ends with the host.
+    /// The host drains: the lease must move, or ends with the host.
     Leave {
         /// One sentence.
         reason: String,
     },
-    /// The lease is over, as asked.
+    /// The lease ended, as requested.
     Released {},
-    /// The share that was given.
+    /// The new share.
     Shared(TimeShare),
     /// Devices and totals.
     Stats(Stats),
-    /// Who answers.
+    /// The daemon's version.
     Version {
-        /// Release of the daemon.
+        /// The daemon's release.
         daemon: String,
-        /// Version of the wire.
+        /// Version of the wire protocol.
         protocol: String,
-        /// The daemon's process.
+        /// The daemon's process ID.
         pid: u32,
-        /// Why workers run as the daemon's user; `None` where VMs have users of
-        /// their own.
+        /// Why workers run as the daemon's user; `None` if each VM has its own user.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         shared_user: Option<String>,
     },
@@ -270,20 +269,20 @@ pub enum Response {
 pub struct Figures {
     /// Bytes written or sent.
     pub bytes: u64,
-    /// Of these, bytes sent while the program ran.
+    /// Bytes of these that were sent by pre-copy.
     pub pre_copied_bytes: u64,
-    /// Bytes of device memory that were handed over and not sent.
+    /// Bytes of device memory that were handed over instead of sent.
     #[serde(default)]
     pub handed_over_bytes: u64,
-    /// Bytes of device memory that went from GPU to GPU.
+    /// Bytes of device memory copied from GPU to GPU.
     #[serde(default)]
     pub peer_copied_bytes: u64,
-    /// Milliseconds for which the program was stopped.
+    /// Downtime of the program in milliseconds.
     pub blackout_ms: f64,
-    /// Milliseconds: the longest by which one of its calls was delayed.
+    /// The longest delay of one of its calls, in milliseconds.
     #[serde(default)]
     pub longest_delay_ms: f64,
-    /// Milliseconds in all.
+    /// Total time in milliseconds.
     pub total_ms: f64,
 }
 
@@ -304,32 +303,32 @@ impl From<worker::Figures> for Figures {
 /// The outcome for a session that was to move.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Moved {
-    /// The number that it had here.
+    /// Its number on this host.
     pub session: u64,
     /// Its VM, user or address.
     pub vm: String,
-    /// Whether it is at the destination now. Else it is here, unless its
-    /// program ended meanwhile.
+    /// Whether it moved. Otherwise it is still here, unless its program ended in the
+    /// meantime.
     pub moved: bool,
-    /// Why it is not, in one sentence.
+    /// Why it did not, in one sentence.
     pub error: Option<String>,
     /// The figures.
     #[serde(flatten)]
     pub figures: Figures,
 }
 
-/// The activity of a session.
+/// What a session is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Activity {
     /// It serves its program.
     #[default]
     Serving,
-    /// It comes from elsewhere, and its program is not connected to it yet.
+    /// It is arriving from another worker or a file; its program has not connected yet.
     Arriving,
     /// It is being moved.
     Moving,
-    /// Its state is being written.
+    /// Its state is being checkpointed.
     Writing,
 }
 
@@ -338,11 +337,11 @@ pub enum Activity {
 pub struct SessionInfo {
     /// Its number on this host.
     pub id: u64,
-    /// The VM, the user (`uid 1000`) or the address it came from.
+    /// The tenant: a VM, a user (`uid 1000`) or an address.
     pub vm: String,
-    /// The guest's process, as the guest counts.
+    /// The process ID in the guest.
     pub guest_pid: u32,
-    /// The worker's process on this host.
+    /// The worker's process ID on this host.
     pub worker_pid: u32,
     /// `cuda:0`: kind and number of the device on this host.
     pub device: String,
@@ -352,11 +351,11 @@ pub struct SessionInfo {
     pub communicator: String,
     /// Seconds since it began.
     pub age: f64,
-    /// Calls executed; with the rest zero where `counted` is false.
+    /// Calls executed. This and the following counts are 0 if `counted` is false.
     pub calls: u64,
-    /// Of these, calls that nobody waited for.
+    /// Posted calls among these.
     pub posted: u64,
-    /// Of these, calls that a thread waited for.
+    /// Synchronous calls among these.
     pub synchronous: u64,
     /// Kernels launched.
     pub launches: u64,
@@ -364,26 +363,26 @@ pub struct SessionInfo {
     pub bytes_to_device: u64,
     /// Bytes copied from the device to guest memory.
     pub bytes_from_device: u64,
-    /// Bytes of device memory now.
+    /// Current bytes of device memory.
     pub device_memory: u64,
-    /// Bytes of host memory that the worker holds for the guest now.
+    /// Current bytes of host memory that the worker holds for the guest.
     pub host_memory: u64,
-    /// Bytes of its pinned and registered memory that are kept as copies now, because
-    /// guest and host cannot share them.
+    /// Current bytes of shadows: copies of pinned and registered memory that guest and
+    /// host cannot share.
     #[serde(default)]
     pub shadow_memory: u64,
-    /// Whether the counts came from the worker; it cannot be asked when its
-    /// session began under an earlier daemon, nor while a call keeps it busy.
+    /// Whether the worker supplied the counts. It cannot if its session began under an
+    /// earlier daemon, or while a call keeps it busy.
     pub counted: bool,
-    /// Whether it was told to end.
+    /// Whether the session was told to end.
     pub ending: bool,
     /// Activity besides serving.
     #[serde(default)]
     pub activity: Activity,
-    /// Where it is written from time to time.
+    /// Its periodic checkpoints.
     #[serde(default)]
     pub checkpoint: Option<CheckpointInfo>,
-    /// Its part of its GPU's time, where that is shared.
+    /// Its share of GPU time, if the GPU's time is shared.
     #[serde(default)]
     pub turns: Option<TurnsInfo>,
 }
@@ -393,43 +392,43 @@ pub struct SessionInfo {
 pub struct TurnsInfo {
     /// Its share, or its VM's.
     pub share: TimeShare,
-    /// Seconds of all its turns.
+    /// Total seconds of its turns.
     pub seconds: f64,
 }
 
-/// A session's state that is written from time to time.
+/// The periodic checkpoints of a session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CheckpointInfo {
     /// The directory.
     pub directory: PathBuf,
-    /// Seconds from one to the next.
+    /// The interval in seconds.
     pub every: f64,
-    /// Seconds since the state that is there was written.
+    /// Seconds since the last successful checkpoint.
     pub age: f64,
-    /// Why it was not written since; one sentence.
+    /// Why later ones failed; one sentence.
     pub error: Option<String>,
 }
 
 /// Devices and totals.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Stats {
-    /// Sessions now.
+    /// Current number of sessions.
     pub sessions: u64,
-    /// Most at once.
+    /// Maximum number of concurrent sessions.
     pub session_limit: u64,
-    /// Guests that wait for a worker.
+    /// Guests waiting for a worker.
     pub waiting: u64,
-    /// Connections that have not said hello.
+    /// Connections that have not sent a hello.
     pub pending: u64,
     /// Sessions begun since the daemon started.
     pub begun: u64,
     /// Guests refused since the daemon started.
     pub refused: u64,
-    /// Workers that died without a word since the daemon started.
+    /// Workers that crashed since the daemon started.
     pub crashed: u64,
     /// Seconds since the daemon started.
     pub uptime: f64,
-    /// Whether the search for devices is over.
+    /// Whether device discovery has finished.
     pub ready: bool,
     /// The devices.
     pub devices: Vec<DeviceInfo>,
@@ -439,27 +438,27 @@ pub struct Stats {
     pub problem: Option<String>,
 }
 
-/// One VM, user or address that has sessions.
+/// A VM, user or address that has sessions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VmInfo {
     /// As [`SessionInfo::vm`].
     pub vm: String,
-    /// Sessions now.
+    /// Current number of sessions.
     pub sessions: u64,
-    /// Most at once; 0 for no limit.
+    /// Maximum number of concurrent sessions; 0 for no limit.
     pub session_limit: u64,
-    /// Bytes of device memory in all its sessions, those left out that began
-    /// under an earlier daemon.
+    /// Bytes of device memory of all its sessions, except those that began under an
+    /// earlier daemon.
     pub device_memory: u64,
-    /// Maximum number of bytes; 0 for no limit.
+    /// Maximum number of bytes of device memory; 0 for no limit.
     pub device_memory_limit: u64,
 }
 
 /// One device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DeviceInfo {
-    /// Its place: the guest's number of it, unless sessions are placed or the
-    /// VM has devices of its own.
+    /// Its position: the guest's number for it, unless sessions are placed or the VM
+    /// has its own list of devices.
     pub ordinal: u32,
     /// `cuda:0`.
     pub device: String,
@@ -473,16 +472,16 @@ pub struct DeviceInfo {
     /// `9.0`; empty until a worker opened it.
     #[serde(default)]
     pub compute_capability: String,
-    /// The newest CUDA that its driver serves, `13.0`; empty until a worker
+    /// The newest CUDA version that its driver supports, `13.0`; empty until a worker
     /// opened it.
     #[serde(default)]
     pub cuda_version: String,
-    /// Workers that wait for a session.
+    /// Warm workers waiting for a session.
     pub idle: u64,
-    /// Workers that open the device.
+    /// Workers that are opening the device.
     pub starting: u64,
-    /// Sessions.
+    /// Number of sessions.
     pub sessions: u64,
-    /// Why no worker can open it, while none can.
+    /// Why workers cannot open it, if they cannot.
     pub problem: Option<String>,
 }

@@ -7,37 +7,37 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Names an offer.
+/// The name of an offer.
 pub type Token = [u8; 16];
 
 /// A worker's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum Ask {
-    /// Others may take the memory that the one descriptor stands for.
+    /// Offer the memory behind the attached descriptor to other workers.
     Offer {
-        /// Its bytes.
+        /// Its size in bytes.
         size: u64,
-        /// Names the device that it is of.
+        /// Identifies the device that has the memory.
         domain: [u8; 16],
     },
-    /// The same, of memory that another worker offered under this name: the session moves
-    /// together with those that took it.
+    /// The same, for memory that another worker already offered under this token: the
+    /// session moves together with those that imported it.
     Again(Offer),
-    /// Nobody can take it any more. There is no answer.
+    /// Withdraw the offer. There is no answer.
     Withdraw(Token),
-    /// The memory with this token.
+    /// Import the memory with this token.
     Take(Token),
 }
 
-/// A worker's offer to the others of its VM.
+/// An offer of memory to other workers of the VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Offer {
-    /// Its name.
+    /// Its token.
     pub token: Token,
-    /// Its bytes.
+    /// Its size in bytes.
     pub size: u64,
-    /// Names the device that it is of.
+    /// Identifies the device that has the memory.
     pub domain: [u8; 16],
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!  0  u16 magic      0x6770, "pg"
 //!  2  u16 version    [`VERSION`]; a frame of another version is refused
-//!  4  u32 length     bytes of JSON, at most [`Message::MOST`]
+//!  4  u32 length     bytes of JSON, at most [`Message::MAX_LEN`]
 //!  8  JSON
 //! ```
 //!
@@ -16,10 +16,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
-/// Version of all messages. It grows with every change that an earlier release
-/// would misunderstand.
+/// Version of all messages. It increases with every change that an earlier release
+/// would misinterpret.
 pub const VERSION: u16 = 1;
-/// Bytes of a header.
+/// Size of a header in bytes.
 pub const HEADER: usize = 8;
 /// First bytes of every frame.
 const MAGIC: u16 = u16::from_le_bytes(*b"pg");
@@ -27,10 +27,10 @@ const MAGIC: u16 = u16::from_le_bytes(*b"pg");
 /// A value that travels in a frame.
 pub trait Message: Serialize + DeserializeOwned {
     /// Maximum number of bytes of its JSON.
-    const MOST: usize;
+    const MAX_LEN: usize;
 }
 
-/// Why bytes are no message.
+/// Why bytes are not a valid message.
 #[derive(Debug, Error)]
 pub enum FrameError {
     /// The magic is missing.
@@ -39,13 +39,13 @@ pub enum FrameError {
     /// The peer is of another release.
     #[error("the peer speaks version {0} of the control protocol, this side {VERSION}")]
     Version(u16),
-    /// The length exceeds [`Message::MOST`].
+    /// The length exceeds [`Message::MAX_LEN`].
     #[error("a message of {0} bytes is too long")]
     TooLong(usize),
-    /// The packet or stream ends inside a message, or continues behind it.
+    /// The packet or stream ends within a message, or continues after it.
     #[error("a message is incomplete")]
     Length,
-    /// The frame is whole, but its JSON is not the message that was expected.
+    /// The frame is complete, but its JSON is not the expected message.
     #[error("bad message: {0}")]
     Content(#[from] serde_json::Error),
     /// The stream failed.
@@ -53,17 +53,17 @@ pub enum FrameError {
     Io(#[from] io::Error),
 }
 
-/// A message as a whole frame.
+/// Encodes a message as a frame.
 ///
 /// # Errors
-/// [`FrameError::TooLong`]; [`FrameError::Content`] for what JSON cannot hold,
-/// such as a path that is not UTF-8.
+/// [`FrameError::TooLong`]; [`FrameError::Content`] for values that JSON cannot
+/// represent, such as a path that is not UTF-8.
 pub fn encode<M: Message>(message: &M) -> Result<Vec<u8>, FrameError> {
     let mut frame = vec![0; HEADER];
     serde_json::to_writer(&mut frame, message)?;
     let length = frame.len().saturating_sub(HEADER);
     let stated = u32::try_from(length).map_err(|_| FrameError::TooLong(length))?;
-    if length > M::MOST {
+    if length > M::MAX_LEN {
         return Err(FrameError::TooLong(length));
     }
     if let Some((header, _)) = frame.split_first_chunk_mut::<HEADER>() {
@@ -75,7 +75,7 @@ pub fn encode<M: Message>(message: &M) -> Result<Vec<u8>, FrameError> {
     Ok(frame)
 }
 
-/// Bytes of JSON that follow a header.
+/// Number of bytes of JSON after a header.
 fn length<M: Message>(header: [u8; HEADER]) -> Result<usize, FrameError> {
     let [m0, m1, v0, v1, l0, l1, l2, l3] = header;
     if u16::from_le_bytes([m0, m1]) != MAGIC {
@@ -86,13 +86,13 @@ fn length<M: Message>(header: [u8; HEADER]) -> Result<usize, FrameError> {
         return Err(FrameError::Version(version));
     }
     match usize::try_from(u32::from_le_bytes([l0, l1, l2, l3])) {
-        Ok(length) if length <= M::MOST => Ok(length),
+        Ok(length) if length <= M::MAX_LEN => Ok(length),
         Ok(length) => Err(FrameError::TooLong(length)),
         Err(_) => Err(FrameError::TooLong(usize::MAX)),
     }
 }
 
-/// The message of a packet that is one frame.
+/// Decodes the message of a packet that contains one frame.
 ///
 /// # Errors
 /// [`FrameError`].

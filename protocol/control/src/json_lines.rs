@@ -1,7 +1,7 @@
 //! Encodes a message as a line: one JSON value and a newline.
 //!
 //! The control socket uses lines so that a script or a scheduler needs only JSON. Decoding is
-//! total; a line has at most [`Message::MOST`] bytes.
+//! total; a line has at most [`Message::MAX_LEN`] bytes.
 
 use std::io::{BufRead, Write};
 
@@ -16,7 +16,7 @@ const END: u8 = b'\n';
 /// such as a path that is not UTF-8.
 pub fn encode<M: Message>(message: &M) -> Result<Vec<u8>, FrameError> {
     let mut line = serde_json::to_vec(message)?;
-    if line.len() > M::MOST {
+    if line.len() > M::MAX_LEN {
         return Err(FrameError::TooLong(line.len()));
     }
     line.push(END);
@@ -39,13 +39,13 @@ pub fn write<M: Message>(mut stream: impl Write, message: &M) -> Result<(), Fram
 pub fn read<M: Message>(stream: impl BufRead) -> Result<Option<M>, FrameError> {
     let mut line = Vec::new();
     // One byte more than the longest line, and its end.
-    let most = M::MOST.saturating_add(2) as u64;
+    let most = M::MAX_LEN.saturating_add(2) as u64;
     stream.take(most).read_until(END, &mut line)?;
     if line.is_empty() {
         return Ok(None);
     }
     if line.pop_if(|last| *last == END).is_none() {
-        return Err(match line.len() > M::MOST {
+        return Err(match line.len() > M::MAX_LEN {
             true => FrameError::TooLong(line.len()),
             false => FrameError::Length,
         });
@@ -54,7 +54,7 @@ pub fn read<M: Message>(stream: impl BufRead) -> Result<Option<M>, FrameError> {
 }
 
 fn parse<M: Message>(line: &[u8]) -> Result<M, FrameError> {
-    if line.len() > M::MOST {
+    if line.len() > M::MAX_LEN {
         return Err(FrameError::TooLong(line.len()));
     }
     Ok(serde_json::from_slice(line)?)
@@ -86,7 +86,7 @@ impl Assembler {
     /// good. After any other error the stream is of no use.
     pub fn take<M: Message>(&mut self) -> Result<Option<M>, FrameError> {
         let Some(end) = self.bytes.iter().position(|byte| *byte == END) else {
-            return match self.bytes.len() > M::MOST {
+            return match self.bytes.len() > M::MAX_LEN {
                 true => Err(FrameError::TooLong(self.bytes.len())),
                 false => Ok(None),
             };

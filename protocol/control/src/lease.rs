@@ -45,7 +45,7 @@ pub struct Claim {
     pub weight: u32,
     /// Seconds that the lease stands after its connection closed, for the same
     /// user to claim it `again`, if there is no job; 0 for none. At most
-    /// [`MOST_GRACE`].
+    /// [`MAX_GRACE`].
     #[serde(default, skip_serializing_if = "is_none")]
     pub grace: u32,
 }
@@ -57,7 +57,7 @@ fn is_none(number: &u32) -> bool {
 }
 
 /// The longest [`Claim::grace`].
-pub const MOST_GRACE: u32 = 600;
+pub const MAX_GRACE: u32 = 600;
 
 /// Which lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

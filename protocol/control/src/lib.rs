@@ -7,7 +7,7 @@
 //! account of a VM ([`account`]), the format of a session's state, whose first record the daemon
 //! reads ([`state`]), and the system calls that the kernel refuses to both ([`confine`]).
 
-// What others send is read here, so nothing may panic.
+// This code parses untrusted input, so it must not panic.
 #![cfg_attr(
     not(test),
     warn(

@@ -16,12 +16,12 @@ use crate::frame::{self, FrameError, Message};
 
 /// Maximum number of bytes of one packet.
 pub const MAX_PACKET: usize = 64 * 1024;
-/// Most file descriptors that come with one packet.
+/// Maximum number of file descriptors per packet.
 pub const MAX_FDS: usize = 9;
 /// Most file descriptors that the kernel passes with one packet.
 const SCM_MAX_FD: usize = 253;
 
-/// Why daemon and worker do not understand each other.
+/// Errors of the control socket.
 #[derive(Debug, Error)]
 pub enum ControlError {
     /// The other process is gone.
@@ -30,13 +30,13 @@ pub enum ControlError {
     /// Not a message of this version.
     #[error("a message on the control socket is not understood")]
     Message(#[from] FrameError),
-    /// The message or its file descriptors were too many.
+    /// The message is too long, or has too many file descriptors.
     #[error("a message on the control socket is too long")]
     TooLong,
-    /// The other end has much to read.
+    /// The other end's socket buffer is full.
     #[error("the other process does not read its control socket")]
     Full,
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error("the control socket failed")]
     Io(#[from] io::Error),
 }
@@ -57,21 +57,21 @@ impl From<rustix::io::Errno> for ControlError {
 pub enum Received {
     /// A packet is in the [`Inbox`].
     Packet,
-    /// None yet; only where `wait` is false.
+    /// Nothing arrived yet; only returned if `wait` is false.
     Nothing,
 }
 
-/// A received packet and what came with it; to be used again and again.
+/// A buffer for a received packet and its descriptors, reused between packets.
 #[derive(Debug, Default)]
 pub struct Inbox {
     packet: Vec<u8>,
-    /// File descriptors that came with the packet, in order. They are closed
-    /// with the next `receive` unless taken out.
+    /// File descriptors of the packet, in order. The next `receive` closes those that
+    /// were not taken out.
     pub fds: Vec<OwnedFd>,
 }
 
 impl Inbox {
-    /// The packet as a message: `ToWorker` in a worker, `FromWorker` in a daemon.
+    /// Decodes the packet: `ToWorker` in a worker, `FromWorker` in a daemon.
     ///
     /// # Errors
     /// [`ControlError::Message`].
@@ -87,14 +87,14 @@ pub struct Control {
 }
 
 impl AsFd for Control {
-    /// For polling: readable when [`Control::receive`] would not wait.
+    /// For polling: readable when [`Control::receive`] would not block.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
 impl Control {
-    /// A new pair: one for the daemon, one for the worker.
+    /// Creates a pair: one end for the daemon, one for the worker.
     ///
     /// # Errors
     /// [`ControlError::Io`].
@@ -108,20 +108,19 @@ impl Control {
         Ok((Self { socket: a }, Self { socket: b }))
     }
 
-    /// An end that was inherited.
+    /// Takes an inherited end.
     #[must_use]
     pub fn from_fd(socket: OwnedFd) -> Self {
         Self { socket }
     }
 
-    /// The socket itself, to be given to another process.
+    /// The socket itself, to pass to another process.
     #[must_use]
     pub fn into_fd(self) -> OwnedFd {
         self.socket
     }
 
-    /// Sends one message. Waits while the other end has a socket buffer full
-    /// of messages to read.
+    /// Sends one message. Blocks while the other end's socket buffer is full.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -133,8 +132,8 @@ impl Control {
         self.send_flagged(message, fds, SendFlags::NOSIGNAL)
     }
 
-    /// [`send`](Self::send), which fails where it would wait: a daemon waits
-    /// for nobody.
+    /// [`send`](Self::send), but fails instead of blocking: the daemon's event loop
+    /// never waits for a peer.
     ///
     /// # Errors
     /// [`ControlError`]; [`ControlError::Full`].
@@ -172,7 +171,7 @@ impl Control {
         Ok(())
     }
 
-    /// Receives one packet, waiting for it if `wait`.
+    /// Receives one packet, and blocks for it if `wait` is set.
     ///
     /// # Errors
     /// [`ControlError::Closed`] when the other end is gone; [`ControlError::TooLong`],

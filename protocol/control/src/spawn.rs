@@ -10,30 +10,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::socket::{Control, ControlError};
 
-/// Descriptor of a worker's that is the directory where NVIDIA's driver keeps
-/// what it compiled from PTX.
+/// File descriptor in a worker of the directory in which NVIDIA's driver caches code
+/// compiled from PTX.
 pub const CODE_CACHE: RawFd = 1000;
-/// Maximum number of bytes of that directory; the least recently used goes.
+/// Maximum size of that directory in bytes; the least recently used entries are evicted.
 const CODE_CACHE_BYTES: u64 = 256 << 20;
 
-/// The GPUs that NVIDIA's driver shows a process, in their order.
+/// The environment variable that lists the GPUs that NVIDIA's driver shows a process.
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
-/// Most GPUs of a host.
-const MOST: u32 = 32;
+/// Maximum number of GPUs of a host.
+const MAX_GPUS: u32 = 32;
 
 /// Settings of the software GPU; zero selects its default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Software {
-    /// How many devices there are.
+    /// Number of devices.
     pub devices: u32,
-    /// Bytes of device memory of each.
+    /// Bytes of device memory per device.
     pub memory: u64,
     /// Compute capability, major and minor.
     pub compute_capability: (u32, u32),
-    /// Threads that run kernels.
+    /// Number of threads that run kernels.
     pub cores: u32,
-    /// Mapped memory can be handed over.
+    /// Whether mapped memory can be handed over.
     pub shareable: bool,
 }
 
@@ -45,35 +45,31 @@ pub struct Spawn {
     pub program: PathBuf,
     /// `cuda` or `software`.
     pub device: String,
-    /// Which device of that kind on this host.
+    /// The number of the device among those of its kind on this host.
     pub index: u32,
-    /// The guest's ordinal of the device that is most likely: the worker
-    /// opens the device for it beforehand. Another one may be assigned, which
-    /// takes as long as opening the device.
+    /// The most likely guest ordinal of the device, for which the worker opens the device
+    /// in advance. If another one is assigned, the device must be opened again.
     pub ordinal: u32,
-    /// Where module images are kept between sessions; `None`: in memory only.
+    /// Directory for module images that outlive a session; `None` to keep them in memory.
     pub image_cache: Option<PathBuf>,
-    /// Maximum number of bytes of that directory.
+    /// Maximum size of that directory in bytes.
     pub image_cache_bytes: u64,
-    /// Which system calls a worker with NVIDIA's driver is refused: `any`,
-    /// `deny` or `learn`.
+    /// The seccomp policy of a worker with NVIDIA's driver: `any`, `deny` or `learn`.
     pub calls: String,
-    /// Whether the worker measures how long calls take that somebody waits
-    /// for.
+    /// Whether the worker measures the latency of synchronous calls.
     pub latency: bool,
-    /// How much the worker logs: `off`, `error`, `warn`, `info`, `debug` or
-    /// `trace`.
+    /// The worker's log level: `off`, `error`, `warn`, `info`, `debug` or `trace`.
     pub log: String,
-    /// With the device `software`: its settings.
+    /// Settings of the device `software`.
     pub software: Software,
-    /// It starts in namespaces of its own, and becomes its VM's user
+    /// Whether it starts in its own namespaces and becomes its VM's user
     /// ([`ToWorker::Own`](crate::worker::ToWorker::Own)).
     pub apart: bool,
 }
 
 impl Spawn {
-    /// Starts the worker. Its standard error is the daemon's; its standard
-    /// input is the control socket. [`crate::worker`] says what follows.
+    /// Starts the worker. It inherits standard error; its standard input is the control
+    /// socket. [`crate::worker`] describes the messages that follow.
     ///
     /// # Errors
     /// [`ControlError::Io`].
@@ -83,13 +79,13 @@ impl Spawn {
             .command()
             .stdin(Stdio::from(theirs.into_fd()))
             .stdout(Stdio::null())
-            // A signal to the daemon's terminal is not for its sessions.
+            // A signal to the daemon's terminal must not end its sessions.
             .process_group(0)
             .spawn()?;
         Ok((child, ours))
     }
 
-    /// Its program, arguments and what is added to the environment.
+    /// The command, with arguments and additions to the environment.
     #[must_use]
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
@@ -129,11 +125,11 @@ impl Spawn {
     }
 }
 
-/// The GPUs of `configured`, or all, with number `index` before the others; none
-/// if there are not so many. The driver gives its first GPU other addresses
-/// than the rest, and a session's must be the same on each.
+/// The GPUs of `configured`, or all, with number `index` first; empty if there are
+/// fewer. NVIDIA's driver uses different addresses on its first GPU than on others,
+/// and a session's addresses must be the same on each.
 fn with_first(index: u32, configured: Option<&str>) -> String {
-    let all = || (0..MOST).map(|number| number.to_string()).collect();
+    let all = || (0..MAX_GPUS).map(|number| number.to_string()).collect();
     let mut list: Vec<String> = configured.map_or_else(all, |list| {
         list.split(',')
             .map(|entry| entry.trim().to_owned())

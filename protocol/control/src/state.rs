@@ -1,16 +1,16 @@
-//! The format in which a session's state is kept and travels: a stream of
-//! records, the same over a socket and in a file.
+//! The format of a session's state: a stream of records, the same over a socket
+//! and in a file.
 //!
 //! A record is a 24-byte header and a payload, numbers little-endian:
 //!
 //! ```text
-//!  0  u16 kind       see [`Kind`]; one that is not known is an error
-//!  2  u16 version    of that kind's payload; another than [`Kind::version`] is an error
+//!  0  u16 kind       see [`Kind`]; an unknown kind is an error
+//!  2  u16 version    of that kind's payload; must equal [`Kind::version`]
 //!  4  u32 length     bytes of payload, at most [`MAX_PAYLOAD`]
 //!  8  [u8; 16]       first bytes of the BLAKE3 of the eight bytes above and the payload
 //! ```
 //!
-//! A whole state begins with [`Kind::Head`] and ends with [`Kind::End`], which
+//! A complete state begins with [`Kind::Head`] and ends with [`Kind::End`], which
 //! carries the BLAKE3 of the checksums of all records before it.
 #![forbid(unsafe_code)]
 
@@ -22,14 +22,14 @@ use std::path::Path;
 use paragpu_protocol::codec::{Bytes, DecodeError, Text, decode_all};
 use thiserror::Error;
 
-/// Most payload bytes of one record: a chunk of memory and more.
+/// Maximum payload of one record in bytes: a chunk of memory and some more.
 pub const MAX_PAYLOAD: usize = 4 << 20;
-/// Name of the file in a directory that holds a state.
+/// Name of the state's file in a checkpoint directory.
 pub const FILE: &str = "session.paragpu";
-/// Bytes of a record's header.
+/// Size of a record's header in bytes.
 const HEADER: usize = 24;
-/// Bytes that are hashed on all cores.
-const MUCH: usize = 256 << 10;
+/// From this size on, hashing uses all cores.
+const PARALLEL_HASH: usize = 256 << 10;
 
 macro_rules! kinds {
     ($( $(#[$meta:meta])* $name:ident = $number:literal, $version:literal; )*) => {
@@ -43,7 +43,7 @@ macro_rules! kinds {
                 match number { $( $number => Some(Self::$name), )* _ => None }
             }
 
-            /// Version of the payload that this build writes and reads.
+            /// The payload version of this release.
             #[must_use]
             pub fn version(self) -> u16 {
                 match self { $( Self::$name => $version ),* }
@@ -57,71 +57,70 @@ kinds! {
     Head = 1, 2;
     /// [`ImagePart`]: parts of module images, in order.
     Image = 2, 1;
-    /// Some of the live objects, as `replay.rs` writes them.
+    /// Some of the live objects, in the format of `replay.rs`.
     Objects = 3, 1;
-    /// The live objects are complete: recreate them.
+    /// All live objects were sent: recreate them.
     ObjectsEnd = 4, 1;
-    /// Contents of memory, as `regions.rs` writes them.
+    /// Contents of memory, in the format of `regions.rs`.
     Contents = 5, 1;
-    /// What is neither an object nor memory, as `bookkeeping.rs` writes it.
+    /// State that is neither an object nor memory, in the format of `bookkeeping.rs`.
     Bookkeeping = 6, 1;
-    /// A call that the session took in and has not executed: frame header,
-    /// one byte that is 1 where it was executed out of order, payload.
+    /// A call that was received but not executed: frame header, one byte that is 1 if
+    /// it was executed out of order, payload.
     Waiting = 7, 1;
-    /// Frames to the guest that it has not said to have received, one after the
-    /// other: header, payload.
+    /// Frames to the guest that it has not acknowledged: header and payload of each.
     Kept = 9, 2;
-    /// 32 bytes: BLAKE3 of the checksums of all records before.
+    /// 32 bytes: the BLAKE3 of the checksums of all earlier records.
     End = 8, 1;
 
     /// Between workers: the images that the destination lacks, 32 bytes each.
     Missing = 32, 1;
-    /// Between workers: done as asked.
+    /// Between workers: the request was carried out.
     Ready = 33, 1;
-    /// Between workers: it cannot be done; one sentence.
+    /// Between workers: the request failed; one sentence.
     Refused = 34, 1;
-    /// Between workers: hash these contents, as `regions.rs` names them.
+    /// Between workers: hash these contents, named in the format of `regions.rs`.
     Hash = 35, 1;
     /// Between workers: their hashes, in order, 32 bytes each.
     Hashes = 36, 1;
     /// Between workers: the guest's connection; descriptors follow.
     Connection = 37, 1;
-    /// Between workers: the session is the destination's from now on.
+    /// Between workers: the destination owns the session from now on.
     Commit = 38, 1;
-    /// Between workers: the images that the session's modules are of: [`ImagePart`]
-    /// without bytes.
+    /// Between workers: the images of the session's modules, as [`ImagePart`] without
+    /// bytes.
     ImageNames = 39, 1;
-    /// Between workers: the session is whole, and its guest comes by itself; one
-    /// byte that is 1 where the session moves alone.
+    /// Between workers: the session is complete, and its guest connects by itself; one
+    /// byte that is 1 if the session moves alone.
     Await = 40, 1;
-    /// Between workers: the guest has come, and waits for its welcome.
+    /// Between workers: the guest has connected and waits for its welcome.
     Here = 41, 1;
-    /// Between workers: the source lives and waits.
+    /// Between workers: keep-alive of a waiting source.
     Still = 42, 1;
-    /// Between workers: names what device memory each end can hand over and
-    /// take, as its device does; nothing if it can do neither.
+    /// Between workers: identifies the device memory that each end can hand over and
+    /// accept; empty if it can do neither.
     Domain = 43, 1;
-    /// Between workers: mappings of the objects that came before, as `shared.rs`
-    /// writes them; descriptors of them follow.
+    /// Between workers: mappings of the preceding objects, in the format of `shared.rs`;
+    /// their descriptors follow.
     Shared = 44, 1;
-    /// Between workers: of each of those a byte: 1 where it is mapped, 2 where the
-    /// destination can copy from it, 0 if it must be sent.
+    /// Between workers: a byte for each of those: 1 if it is mapped, 2 if the destination
+    /// can copy from it, 0 if it must be sent.
     Taken = 45, 1;
-    /// Between workers: copy these contents, as `regions.rs` names them, from the
-    /// memory that can be copied from; [`Ready`](Self::Ready) says that it is done.
+    /// Between workers: copy these contents, named in the format of `regions.rs`, from
+    /// the memory that can be copied from; [`Ready`](Self::Ready) acknowledges it.
     Fetch = 46, 1;
-    /// Between workers: the memory that the session shares with those that move with it,
-    /// as `sharing.rs` writes it. It is for the objects that follow.
+    /// Between workers: memory shared with the sessions that move together, in the format
+    /// of `sharing.rs`. The following objects use it.
     Sharing = 47, 1;
 }
 
-/// Why a state is not accepted or cannot be written.
+/// Why a state cannot be read or written.
 #[derive(Debug, Error)]
 pub enum StateError {
-    /// It ends too early.
+    /// It is truncated.
     #[error("the state is incomplete")]
     Incomplete,
-    /// A kind of another release, or rubbish.
+    /// A kind of another release, or corrupt data.
     #[error("the state holds a record of unknown kind {0}: it was written by another release")]
     UnknownKind(u16),
     /// A version of another release.
@@ -136,16 +135,16 @@ pub enum StateError {
         /// The version that this release reads.
         expected: u16,
     },
-    /// A length past the limit.
+    /// A length beyond the limit.
     #[error("the state holds a record of {0} bytes")]
     TooLong(usize),
-    /// Bytes changed.
+    /// The checksum does not match.
     #[error("the state is damaged: a record's checksum does not match")]
     Checksum,
-    /// A record at a wrong place.
+    /// A record out of order.
     #[error("the state is not in order: {0}")]
     Order(&'static str),
-    /// A payload that is not what its kind declares.
+    /// A payload that does not match its kind.
     #[error("the state holds a record that is not understood")]
     Payload(#[from] DecodeError),
     /// The session cannot move or be recreated; one sentence.
@@ -166,55 +165,55 @@ impl From<std::io::Error> for StateError {
 }
 
 paragpu_protocol::record! {
-    /// Whose state it is.
+    /// The identity of the session.
     Head<'a> {
         /// The guest's ordinal of the device.
         ordinal: u32,
-        /// Secret with which the guest resumes the session.
+        /// The secret with which the guest resumes the session.
         token: [u8; 16],
-        /// How many devices the guest has.
+        /// Number of devices that the guest sees.
         device_count: u32,
-        /// The guest's process, as the guest counts.
+        /// The process ID in the guest.
         guest_pid: u32,
         /// The VM, user or address.
         vm: Text<'a>,
-        /// Name of the GPU it comes from, for people.
+        /// Name of the source's GPU, for display.
         device: Text<'a>,
-        /// Bytes of device memory that the session has.
+        /// Bytes of device memory of the session.
         device_memory: u64,
-        /// Where the contents of its pinned memory are; a number of the worker's.
+        /// Where the contents of its pinned memory are: a value defined by the worker.
         pinned: u8,
     }
 
     /// Part of a module's image.
     ImagePart<'a> {
-        /// BLAKE3 of the image.
+        /// The BLAKE3 of the image.
         hash: [u8; 32],
-        /// Bytes of the image.
+        /// Size of the image in bytes.
         size: u64,
-        /// Where the part belongs.
+        /// The part's offset in the image.
         offset: u64,
-        /// The part.
+        /// The part's bytes.
         data: Bytes<'a>,
     }
 }
 
-/// Whose state a directory holds, as far as a daemon must know.
+/// The identity of the session in a directory, as far as the daemon needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
     /// The guest's ordinal of the device.
     pub ordinal: u32,
-    /// Secret with which the guest resumes the session.
+    /// The secret with which the guest resumes the session.
     pub token: [u8; 16],
-    /// How many devices the guest has.
+    /// Number of devices that the guest sees.
     pub device_count: u32,
-    /// The guest's process, as the guest counts.
+    /// The process ID in the guest.
     pub guest_pid: u32,
     /// The VM, user or address.
     pub vm: String,
 }
 
-/// Whose state a directory holds. Only the head is read.
+/// Reads the identity of the session in a directory, which is only the head.
 ///
 /// # Errors
 /// [`StateError`].
@@ -240,7 +239,7 @@ fn checksum(start: &[u8], payload: &[&[u8]]) -> [u8; 16] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(start);
     for part in payload {
-        if part.len() < MUCH {
+        if part.len() < PARALLEL_HASH {
             hasher.update(part);
         } else {
             hasher.update_rayon(part);
@@ -261,7 +260,7 @@ pub struct Writer<W> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Writes to `to`, which should buffer.
+    /// Writes to `to`, which should be buffered.
     pub fn new(to: W) -> Self {
         Self {
             to,
@@ -270,7 +269,7 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Writes one record, its payload gathered from `payload`.
+    /// Writes one record with the concatenation of `payload`.
     ///
     /// # Errors
     /// [`StateError::TooLong`], [`StateError::Io`].
@@ -294,7 +293,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Writes the end of a whole state.
+    /// Writes the end of a complete state.
     ///
     /// # Errors
     /// [`StateError::Io`].
@@ -304,7 +303,7 @@ impl<W: Write> Writer<W> {
         self.flush()
     }
 
-    /// Hands everything to the system.
+    /// Flushes the writer.
     ///
     /// # Errors
     /// [`StateError::Io`].
@@ -312,18 +311,18 @@ impl<W: Write> Writer<W> {
         Ok(self.to.flush()?)
     }
 
-    /// Its target.
+    /// The underlying writer.
     pub fn get_ref(&self) -> &W {
         &self.to
     }
 
-    /// The same, to be finished otherwise.
+    /// Returns the underlying writer.
     pub fn into_inner(self) -> W {
         self.to
     }
 }
 
-/// Reads records, each checked before it is seen. Reads nothing past a record.
+/// Reads records, and checks each before it returns it. Never reads past a record.
 #[derive(Debug)]
 pub struct Scanner<R> {
     from: R,
@@ -351,7 +350,7 @@ impl<R: Read> Scanner<R> {
         self.from
     }
 
-    /// The next record.
+    /// Reads the next record.
     ///
     /// # Errors
     /// [`StateError`]; [`StateError::Incomplete`] if there is none.

@@ -1,4 +1,4 @@
-//! Turns on a GPU whose time is shared by weight.
+//! Time slices ("turns") on a GPU whose time is shared by weight.
 //!
 //! ```text
 //!   daemon                                worker
@@ -6,12 +6,12 @@
 //!     │ ◄─────────── Wanted ────────────── │   a call wants to launch
 //!     │ ──────────── Yours ──────────────► │   launch
 //!     │ ──────────── Ends(within) ───────► │   others wait
-//!     │ ◄─────────── Over ──────────────── │   what was launched is over
+//!     │ ◄─────────── Over ──────────────── │   all launched work has completed
 //!     │ ──────────── Free ───────────────► │   launches need no turn
 //! ```
 //!
-//! The daemon measures how long each turn takes, so a worker that is taken over
-//! cannot claim to have used less than it had.
+//! The daemon measures how long each turn takes, so a compromised worker cannot
+//! underreport its use.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,24 +19,24 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum Turn {
-    /// From now on the session launches in its turns only.
+    /// From now on, the session launches only in its turns.
     Paced,
-    /// Launches need no turn any more.
+    /// Launches no longer need a turn.
     Free,
-    /// The turn is the session's.
+    /// The session has the turn.
     Yours,
-    /// Others wait: the turn ends after so many microseconds, at the end of the
-    /// kernel that runs then, or sooner if the session has no work.
+    /// Others wait. The turn ends after this many microseconds, once the running kernel
+    /// has ended, or earlier if the session has no work.
     Ends(u64),
 }
 
 /// A worker's messages about turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub enum Plea {
-    /// A call wants to launch.
+pub enum TurnRequest {
+    /// A call is waiting to launch.
     Wanted,
-    /// The turn is over, and so is all that was launched in it.
+    /// The turn is over, and everything launched in it has completed.
     Over,
 }
 
@@ -44,27 +44,27 @@ pub enum Plea {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TimeShare {
-    /// Time in proportion to this, among those that have work; 1 to [`MOST_WEIGHT`].
+    /// Relative weight among sessions that have work; 1 to [`MAX_WEIGHT`].
     pub weight: u32,
-    /// Most of the time in percent, even of an idle GPU; 100 for all.
+    /// Maximum share of GPU time in percent, even of an idle GPU; 100 for no limit.
     pub cap: u32,
-    /// Before those of a lower priority, from the end of the kernel that runs; 0 to
-    /// [`MOST_PRIORITY`].
+    /// Higher priorities run first, once the running kernel has ended; 0 to
+    /// [`MAX_PRIORITY`].
     pub priority: u32,
 }
 
-/// The greatest weight.
-pub const MOST_WEIGHT: u32 = 1000;
-/// The greatest priority.
-pub const MOST_PRIORITY: u32 = 7;
+/// The maximum weight.
+pub const MAX_WEIGHT: u32 = 1000;
+/// The maximum priority.
+pub const MAX_PRIORITY: u32 = 7;
 
 impl TimeShare {
-    /// Whether it is valid.
+    /// Whether all values are in range.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        (1..=MOST_WEIGHT).contains(&self.weight)
+        (1..=MAX_WEIGHT).contains(&self.weight)
             && (1..=100).contains(&self.cap)
-            && self.priority <= MOST_PRIORITY
+            && self.priority <= MAX_PRIORITY
     }
 }
 

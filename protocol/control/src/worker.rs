@@ -7,7 +7,7 @@
 //!            daemon                              worker
 //!                                                opens its GPU
 //!              │ ◄──────────── Ready ───────────── │   (or Failed, then it exits)
-//!              │ ────────────── Own ─────────────► │   + directory: where the VM's users differ
+//!              │ ────────────── Own ─────────────► │   + directory; if VMs have their own users
 //!              │ ───────────── Quota ────────────► │   + memfd: the VM's account
 //!              │ ── Assign | Arrive | Restore ───► │   + descriptors
 //!              │ ◄─ Report::Progress ───────────── │   of Arrive and Restore
@@ -16,10 +16,10 @@
 //!              │                                   │
 //!              │ ── Query ───────────────────────► │   at any time; before Assign too
 //!              │ ◄─────────── Counters ─────────── │
-//!              │ ── Resume ──────────────────────► │   + descriptors: the guest came again
+//!              │ ── Resume ──────────────────────► │   + descriptors; the guest reconnected
 //!              │ ── Move ────────────────────────► │   asks the guest to follow a route
-//!              │ ◄─ Report::Stayed ─────────────── │   only where it cannot
-//!              │ ── Checkpoint ──────────────────► │   + file, where the VM's users differ
+//!              │ ◄─ Report::Stayed ─────────────── │   only if it cannot
+//!              │ ── Checkpoint ──────────────────► │   + file, if VMs have their own users
 //!              │ ◄─ Report::Progress … ─────────── │
 //!              │ ◄─ Report::Done | ::Failed ────── │
 //!              │ ── Migrate ─────────────────────► │   + link, and three gates
@@ -27,12 +27,12 @@
 //!              │ ◄─ Report::Held(Copied) ───────── │   only with gates
 //!              │ ◄─ Report::Held(Stopped) ──────── │
 //!              │ ◄─ Report::Held(Complete) ─────── │
-//!              │ ◄─ Report::Left ───────────────── │   the session is the destination's
-//!              │ ◄─ Report::Done | ::Failed ────── │   Failed: it goes on here
+//!              │ ◄─ Report::Left ───────────────── │   the destination owns the session
+//!              │ ◄─ Report::Done | ::Failed ────── │   Failed: it continues here
 //!              │ ◄─ Turn ────────────────────────►  │   with shares: see `turn`
-//!              │ ◄─ Exchange ───────────────────── │   + descriptor of what it offers
-//!              │ ── Exchanged ───────────────────► │   + descriptor of what it takes
-//!              │ ── Again ───────────────────────► │   what to do once the daemon is gone
+//!              │ ◄─ Exchange ───────────────────── │   + descriptor of offered memory
+//!              │ ── Exchanged ───────────────────► │   + descriptor of imported memory
+//!              │ ── Again ───────────────────────► │   periodic checkpoints once the daemon is gone
 //!              │ ── End ─────────────────────────► │   ends the session
 //!              │ ◄─────────── Finished ─────────── │   then it exits
 //! ```
@@ -49,23 +49,23 @@ use serde::{Deserialize, Serialize};
 use crate::counters::Counters;
 use crate::exchange::{Ask, Offer};
 use crate::frame::Message;
-use crate::turn::{Plea, Turn};
+use crate::turn::{Turn, TurnRequest};
 
 /// Maximum number of bytes of a message's JSON: a packet holds it and the header.
-pub const MOST: usize = crate::socket::MAX_PACKET - crate::frame::HEADER;
+pub const MAX_LEN: usize = crate::socket::MAX_PACKET - crate::frame::HEADER;
 
-/// A message of the daemon.
+/// A message from the daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum ToWorker {
-    /// Before a session, to a worker that was started apart: become this user,
-    /// for good. The one descriptor, if any comes, is the VM's directory for images.
+    /// Before a session, to a worker in its own namespaces: become this user
+    /// irrevocably. The descriptor, if there is one, is the VM's image directory.
     Own {
-        /// Number of the VM's user, as the worker counts users; 1 or more.
+        /// Number of the VM's user in the worker's user namespace; 1 or more.
         user: u32,
     },
-    /// Before a session: its slot in the account of its VM, which is the one
-    /// descriptor ([`crate::account`]).
+    /// Before a session: its slot in the account of its VM. The descriptor is the
+    /// account ([`crate::account`]).
     Quota {
         /// The slot.
         slot: u32,
@@ -74,129 +74,127 @@ pub enum ToWorker {
     Assign {
         /// The limits of the session.
         terms: Terms,
-        /// Who connected.
+        /// The guest that connected.
         guest: Guest,
     },
-    /// A session comes from the worker at the other end of the one descriptor.
+    /// Receive a session from the worker at the other end of the descriptor.
     Arrive {
         /// The limits of the session.
         terms: Terms,
-        /// How its guest reaches it here; `None` if it need not know.
+        /// How its guest reaches it here; `None` if the guest does not need to know.
         route: Option<Route>,
-        /// The guest must take that route, though its connection comes along.
+        /// Whether the guest must take that route although its connection is handed over.
         follows: bool,
     },
-    /// A session comes from a directory, and waits for its guest. The one
-    /// descriptor is the file in it.
+    /// Restore a session from a file, which is the descriptor, and wait for its guest.
     Restore {
         /// The limits of the session.
         terms: Terms,
     },
-    /// Answer with [`FromWorker::Counters`].
+    /// Reply with [`FromWorker::Counters`].
     Query,
-    /// End the session now, whatever it does.
+    /// End the session now, even if it is busy.
     End,
-    /// The guest connected again. Descriptors as for [`Assign`](Self::Assign).
+    /// The guest reconnected. Descriptors as for [`Assign`](Self::Assign).
     Resume {
-        /// Those of the session; what they allow does not change.
+        /// The terms of the session, unchanged.
         terms: Terms,
         /// The guest's new connection.
         guest: Guest,
     },
     /// Ask the guest to continue over another route.
     Move(Route),
-    /// Write the session's state: into the one descriptor, an empty file that
-    /// the daemon gives its name; else into a directory.
+    /// Write the session's state: into the descriptor, if there is one, an empty file
+    /// that the daemon renames afterwards; otherwise into a directory.
     Checkpoint {
         /// An absolute path.
         directory: PathBuf,
-        /// End the session then, so that it can be restored elsewhere.
+        /// End the session afterwards, so that it can be restored elsewhere.
         end: bool,
     },
-    /// Give the session to another worker.
+    /// Migrate the session to another worker.
     Migrate(Migrate),
-    /// What the worker does by itself once the daemon is gone; `None` for
-    /// nothing.
-    Again(Option<Again>),
-    /// Answers [`FromWorker::Exchange`]; what is taken comes as the one
-    /// descriptor.
+    /// The checkpoints that the worker writes on its own once the daemon is gone; `None`
+    /// for none.
+    Again(Option<CheckpointSchedule>),
+    /// The answer to [`FromWorker::Exchange`]. The descriptor is the imported memory.
     Exchanged {
-        /// As asked.
+        /// The number of the request.
         request: u64,
-        /// The offer; `None` if there is none, or no room for one.
+        /// The offer; `None` if there is no such offer, or no room for another.
         offer: Option<Offer>,
     },
-    /// The session's turn on its GPU ([`crate::turn`]).
+    /// About the session's turn on its GPU ([`crate::turn`]).
     Turn(Turn),
 }
 
-/// A GPU that is open.
+/// An opened GPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gpu {
     /// Its name.
     pub name: String,
-    /// Bytes of its memory.
+    /// Size of its memory in bytes.
     pub memory: u64,
     /// `GPU-` and its UUID.
     pub uuid: String,
     /// `9.0`.
     pub compute_capability: String,
-    /// The newest CUDA that its driver serves: `13.0`.
+    /// The newest CUDA version that its driver supports: `13.0`.
     pub cuda_version: String,
 }
 
-/// A worker's message.
+/// A message from a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum FromWorker {
     /// Its GPU is open.
     Ready {
-        /// Its process.
+        /// Its process ID.
         pid: u32,
         /// The GPU.
         gpu: Gpu,
     },
-    /// It cannot open its GPU or take the session, and exits.
+    /// It cannot open its GPU or serve the session, and exits.
     Failed {
         /// One sentence.
         reason: String,
     },
-    /// The guest has its welcome.
+    /// The guest was sent its welcome.
     Started {
         /// As assigned.
         session: u64,
     },
-    /// Answers [`ToWorker::Query`].
+    /// The reply to [`ToWorker::Query`].
     Counters(Counters),
-    /// How far an order is.
+    /// The progress or outcome of an order.
     Report(Report),
-    /// About memory that sessions of the VM share.
+    /// A request about memory that sessions of the VM share.
     Exchange {
-        /// Returned with the answer.
+        /// The number of the request, returned with the answer.
         request: u64,
-        /// The question.
+        /// The request.
         ask: Ask,
     },
-    /// Of its turn on its GPU ([`crate::turn`]).
-    Turn(Plea),
+    /// About its turn on its GPU ([`crate::turn`]).
+    Turn(TurnRequest),
     /// The session is over; the worker exits.
     Finished {
         /// As assigned.
         session: u64,
-        /// Its result.
+        /// Its final counts.
         counters: Counters,
-        /// The reason for its end in one sentence; `None` after an orderly end.
+        /// Why it ended, in one sentence; `None` after an orderly end.
         reason: Option<String>,
     },
 }
 
 impl Message for ToWorker {
-    const MOST: usize = MOST;
+    const MAX_LEN: usize = MAX_LEN;
 }
 
 impl Message for FromWorker {
-    const MOST: usize = MOST;
+    const MAX_LEN: usize = MAX_LEN;
 }
 
 /// The limits of a session.
@@ -205,50 +203,48 @@ impl Message for FromWorker {
 pub struct Terms {
     /// Number of the session on this host, for listings.
     pub session: u64,
-    /// Secret with which the guest may resume the session.
+    /// The secret with which the guest resumes the session.
     pub token: [u8; 16],
     /// The guest's ordinal of the device.
     pub ordinal: u32,
-    /// How many devices the guest has.
+    /// Number of devices that the guest sees.
     pub device_count: u32,
-    /// Maximum number of bytes of device memory; 0 for all there is.
+    /// Maximum number of bytes of device memory; 0 for no limit.
     pub device_memory: u64,
     /// Maximum number of bytes of host memory that the worker holds for the guest (window of
     /// `shm`, shadows); 0 for the worker's default.
     pub host_memory: u64,
-    /// Bytes of the window that the worker makes for `shm`; 0 for the worker's
-    /// default. Ignored for the other transports.
+    /// Size of the window that the worker creates for `shm`, in bytes; 0 for the worker's
+    /// default. Ignored for other transports.
     pub window: u64,
-    /// Milliseconds for which the session waits for a guest that lost its
-    /// connection; 0 ends it at once.
+    /// Milliseconds that the session waits for a guest that lost its connection;
+    /// 0 ends it immediately.
     pub reconnect: u32,
-    /// The VM's or the user's name, for the log.
+    /// The name of the VM or user, for the log.
     pub vm: String,
 }
 
-/// A guest that connected, as its hello says. Descriptors that come with it: its
-/// connected socket. With a channel instead the window's memfd, the eventfd
-/// guest to host, the eventfd host to guest, and the device process's
-/// connection, whose end (readable, nothing to read) says that the guest is
-/// gone. With [`Channel::lists`] there follow the table of the VM's memory and
-/// the files that hold it.
+/// A connected guest. Its descriptor is the connected socket. With a channel they are
+/// instead the window's memfd, the eventfds guest to host and host to guest, and the
+/// device process's connection, whose end of file means that the guest is gone. With
+/// [`Channel::lists`], the table of the VM's memory and the files that back it follow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Guest {
     /// How its calls travel.
     #[serde(with = "transport")]
     pub transport: Transport,
-    /// Counted frames of the session that it has received.
+    /// Number of counted frames of the session that it has received.
     pub received: u64,
-    /// Its process, as it counts.
+    /// Its process ID in the guest.
     pub pid: u32,
     /// Its channel, with [`Transport::Pci`].
     pub channel: Option<Channel>,
-    /// If TLS protects the connection, how the worker continues with it.
+    /// The TLS state with which the worker continues a secured connection.
     pub secured: Option<Keys>,
 }
 
-/// The state of a secured connection. It holds keys, which nothing shows.
+/// The state of a secured connection. It contains keys, so `Debug` prints nothing of it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Keys(pub Vec<u8>);
@@ -259,18 +255,18 @@ impl std::fmt::Debug for Keys {
     }
 }
 
-/// Where in a VM's window a channel is.
+/// The position of a channel in a VM's window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Channel {
     /// Its number.
     pub number: u32,
-    /// Bytes from the start of the window to its region.
+    /// Offset of its region in the window.
     pub offset: u64,
-    /// Bytes of its region.
+    /// Size of its region in bytes.
     pub size: u64,
-    /// Bytes from the start of the window to its page lists; 0 if the host
-    /// does not reach the VM's memory.
+    /// Offset of its page lists in the window; 0 if the host cannot access the VM's
+    /// memory.
     pub lists: u64,
 }
 
@@ -280,83 +276,83 @@ pub struct Channel {
 pub struct Route {
     /// `unix`, `tcp`, `vsock`, `shm` or `pci`.
     pub communicator: String,
-    /// A socket's path, host and port, a port of the VM's host, or a device
-    /// node; empty for what the guest's configuration says.
+    /// A socket's path, host and port, a port of the VM's host, or a device node; empty
+    /// for the guest's own configuration.
     pub address: String,
 }
 
-/// The session goes to the worker at the other end of a link. Descriptors: the
-/// link, and with [`held`](Self::held) three pipes, the gates, to which the daemon
-/// writes. A byte in the first lets the session stop once it was copied. A byte in
-/// the second lets it send the rest: no session writes to memory that they share any
-/// more. A byte in the third commits. A gate that closes without one ends the
-/// migration. All sessions that move together share the gates, so that one write
+/// Migrates the session to the worker at the other end of a link. Descriptors: the
+/// link and, with [`held`](Self::held), three pipes, the gates, to which the daemon
+/// writes. A byte in the first lets the session stop after pre-copy. A byte in the
+/// second lets it send the remaining memory, because all sessions that share memory
+/// have stopped. A byte in the third commits. A gate that closes without a byte ends
+/// the migration. All sessions that move together share the gates, so one write
 /// decides for all of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Migrate {
-    /// Descriptors pass the link, and the guest's connection goes over. Else it
-    /// leads to another host, and the guest must follow.
+    /// Whether the link passes descriptors, so that the guest's connection is handed over.
+    /// Otherwise the link leads to another host, and the guest must reconnect.
     pub local: bool,
-    /// The gates come with it.
+    /// Whether the gates are attached.
     pub held: bool,
     /// [`Arrive::wanted`](paragpu_protocol::handshake::Arrive::wanted).
     pub wanted: u32,
     /// [`Arrive::follows`](paragpu_protocol::handshake::Arrive::follows).
     pub follows: String,
-    /// Copy memory while the program runs.
+    /// Whether to pre-copy memory while the program runs.
     pub precopy: bool,
-    /// Hand device memory over where both ends are on one GPU. Else copy it.
+    /// Whether to hand device memory over if both ends use one GPU, instead of copying it.
     pub hand_over: bool,
 }
 
-/// A session's state is written again and again.
+/// A schedule of checkpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Again {
+pub struct CheckpointSchedule {
     /// An absolute path.
     pub directory: PathBuf,
-    /// Seconds from one state to the next, at least 1.
+    /// The interval in seconds, at least 1.
     pub every: u64,
 }
 
-/// How far an order is.
+/// The progress or outcome of an order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum Report {
     /// It continues.
     Progress(Progress),
-    /// It is carried out.
+    /// It succeeded.
     Done(Figures),
-    /// It is not carried out, and the session continues; one sentence.
+    /// It failed, and the session continues; one sentence.
     Failed(String),
     /// It waits for the sessions that move with this one.
     Held(Step),
     /// The guest could not follow a [`ToWorker::Move`]; one sentence.
     Stayed(String),
-    /// The session is another worker's; how its guest reaches it.
+    /// Another worker owns the session; how its guest reaches it.
     Left(Route),
 }
 
-/// How much of a session's memory was carried.
+/// How much of a session's memory was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Progress {
-    /// Whether the program runs.
+    /// The phase of the migration.
     pub phase: Phase,
-    /// Bytes carried.
+    /// Bytes sent so far.
     pub done: u64,
-    /// All there are.
+    /// Total number of bytes.
     pub all: u64,
 }
 
-/// Whether the program runs while its memory is carried; 1 or 2 in JSON.
+/// The phase of a migration; 1 or 2 in JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "u8", try_from = "u8")]
 pub enum Phase {
-    /// Pre-copy: it runs.
+    /// Pre-copy: the program runs.
     Running = 1,
-    /// Stop-and-copy: it is stopped.
+    /// Stop-and-copy: the program is stopped.
     Stopped = 2,
 }
 
@@ -372,17 +368,17 @@ impl TryFrom<u8> for Phase {
         match number {
             1 => Ok(Self::Running),
             2 => Ok(Self::Stopped),
-            other => Err(format!("there is no phase {other}")),
+            other => Err(format!("unknown phase {other}")),
         }
     }
 }
 
-/// Where a session waits for those that move with it.
+/// The gate at which a session waits for those that move with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Step {
-    /// Everything was copied once, and the program runs.
+    /// Pre-copy is complete, and the program runs.
     Copied,
-    /// The program is stopped, and the session's device idle.
+    /// The program is stopped and its device is idle.
     Stopped,
     /// The destination has everything, and the program is stopped.
     Complete,
@@ -394,17 +390,17 @@ pub enum Step {
 pub struct Figures {
     /// Bytes written, read or sent.
     pub bytes: u64,
-    /// Of these, bytes sent while the program ran.
+    /// Bytes of these that were sent by pre-copy.
     pub pre_copied: u64,
-    /// Bytes of device memory that were handed over and not sent.
+    /// Bytes of device memory that were handed over instead of sent.
     pub handed_over: u64,
-    /// Bytes of device memory that went from GPU to GPU.
+    /// Bytes of device memory copied from GPU to GPU.
     pub fetched: u64,
-    /// Microseconds for which the program was stopped.
+    /// Downtime of the program in microseconds.
     pub stopped: u64,
-    /// Microseconds: the longest by which one of its calls was delayed.
+    /// The longest delay of one of its calls, in microseconds.
     pub felt: u64,
-    /// Microseconds in all.
+    /// Total time in microseconds.
     pub total: u64,
 }
 

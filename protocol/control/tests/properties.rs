@@ -8,10 +8,10 @@ use paragpu_control::counters::{Counters, LATENCIES};
 use paragpu_control::exchange::{Ask, Offer};
 use paragpu_control::frame::{self, FrameError, HEADER, Message, VERSION};
 use paragpu_control::json_lines::{self, Assembler};
-use paragpu_control::turn::{Plea, TimeShare, Turn};
+use paragpu_control::turn::{TimeShare, Turn, TurnRequest};
 use paragpu_control::worker::{
-    Again, Channel, FromWorker, Gpu, Guest, Keys, Migrate, Phase, Progress, Report, Route, Step,
-    Terms, ToWorker,
+    Channel, CheckpointSchedule, FromWorker, Gpu, Guest, Keys, Migrate, Phase, Progress, Report,
+    Route, Step, Terms, ToWorker,
 };
 use paragpu_protocol::handshake::Transport;
 use proptest::prelude::*;
@@ -111,7 +111,8 @@ fn ask() -> impl Strategy<Value = Ask> {
 }
 
 fn to_worker() -> impl Strategy<Value = ToWorker> {
-    let again = (path(), any::<u64>()).prop_map(|(directory, every)| Again { directory, every });
+    let again = (path(), any::<u64>())
+        .prop_map(|(directory, every)| CheckpointSchedule { directory, every });
     prop_oneof![
         any::<u32>().prop_map(|slot| ToWorker::Quota { slot }),
         (terms(), guest()).prop_map(|(terms, guest)| ToWorker::Assign { terms, guest }),
@@ -208,8 +209,8 @@ fn from_worker() -> impl Strategy<Value = FromWorker> {
         counters().prop_map(FromWorker::Counters),
         report().prop_map(FromWorker::Report),
         (any::<u64>(), ask()).prop_map(|(request, ask)| FromWorker::Exchange { request, ask }),
-        Just(FromWorker::Turn(Plea::Wanted)),
-        Just(FromWorker::Turn(Plea::Over)),
+        Just(FromWorker::Turn(TurnRequest::Wanted)),
+        Just(FromWorker::Turn(TurnRequest::Over)),
         (any::<u64>(), counters(), proptest::option::of(text())).prop_map(
             |(session, counters, reason)| FromWorker::Finished {
                 session,
@@ -385,7 +386,7 @@ proptest! {
 
 #[test]
 fn bad_headers_are_named() {
-    let too_long = u32::try_from(Request::MOST).unwrap() + 1;
+    let too_long = u32::try_from(Request::MAX_LEN).unwrap() + 1;
     for (bytes, expected) in [
         (b"GET / HT".to_vec(), "does not speak"),
         (header(VERSION + 1, 2), "speaks version 2"),
@@ -404,14 +405,14 @@ fn an_endless_line_is_given_up() {
     let read = json_lines::read::<Request>(&mut endless);
     assert!(matches!(read, Err(FrameError::TooLong(_))), "{read:?}");
     let mut assembler = Assembler::default();
-    assembler.push(&vec![b' '; Request::MOST + 1]);
+    assembler.push(&vec![b' '; Request::MAX_LEN + 1]);
     let taken = assembler.take::<Request>();
     assert!(matches!(taken, Err(FrameError::TooLong(_))), "{taken:?}");
 }
 
 #[test]
 fn what_is_too_long_is_not_sent() {
-    let error = "x".repeat(Response::MOST);
+    let error = "x".repeat(Response::MAX_LEN);
     let sent = frame::encode(&Response::Error { error });
     assert!(matches!(sent, Err(FrameError::TooLong(_))), "{sent:?}");
 }

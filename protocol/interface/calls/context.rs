@@ -4,8 +4,8 @@
 #[call(0x0801, synchronous, idempotent, reports, waits)]
 fn ContextSynchronize();
 
-/// Where the GPU's pairs of multiprocessors (TPCs) lie, as function 4 of the
-/// driver's private table 1734dc26 tells: 128 bytes with the cluster of each,
-/// 128 with its number there. NVIDIA's matrix library asks for them.
+/// The layout of the GPU's pairs of multiprocessors (TPCs), as returned by function 4 of
+/// the driver's private table 1734dc26: 128 bytes with the cluster of each, 128 with its
+/// index there. NVIDIA's matrix library uses it.
 #[call(0x0804, cached, idempotent, part(gpu))]
 fn TopologyGet() -> [u8; 256];

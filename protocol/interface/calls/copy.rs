@@ -5,7 +5,7 @@
 fn CopyToDevice(
     /// First device address.
     destination: u64,
-    /// In whose order.
+    /// The stream that orders it.
     stream: StreamHandle,
     /// The bytes, at most 256 KiB less this call's other fields.
     data: Bytes<'a>,
@@ -16,22 +16,22 @@ fn CopyToDevice(
 fn CopyFromDevice(
     /// First device address.
     source: u64,
-    /// Bytes.
+    /// Number of bytes.
     size: u64,
-    /// In whose order.
+    /// The stream that orders it.
     stream: StreamHandle,
 );
 
-/// cuMemcpyAsync between any two addresses that the device reaches: device memory, pinned window memory, shadows.
+/// cuMemcpyAsync between any two addresses that the device can access: device memory, pinned window memory, shadows.
 #[call(0x0203, posted, node, replies, token(token))]
 fn Copy(
     /// First address to write.
     destination: u64,
     /// First address to read.
     source: u64,
-    /// Bytes.
+    /// Number of bytes.
     size: u64,
-    /// In whose order.
+    /// The stream that orders it.
     stream: StreamHandle,
     /// Bulk token to clear when the copy is complete; 0 for none.
     token: u32,
@@ -40,13 +40,13 @@ fn Copy(
 /// cuMemcpy3DAsync between device memory, pinned memory and arrays.
 #[call(0x0204, posted, node, replies, token(token))]
 fn CopyRect(
-    /// Where to write.
+    /// The destination.
     destination: CopyEnd,
-    /// Where to read.
+    /// The source.
     source: CopyEnd,
     /// Bytes in a row, rows in a slice, slices.
     extent: [u64; 3],
-    /// In whose order.
+    /// The stream that orders it.
     stream: StreamHandle,
     /// Bulk token to clear when the copy is complete; 0 for none.
     token: u32,
@@ -55,11 +55,11 @@ fn CopyRect(
 /// cuMemcpy3DAsync to the device of bytes that travel with the call, rows without gaps.
 #[call(0x0205, posted)]
 fn CopyRectToDevice(
-    /// Where to write.
+    /// The destination.
     destination: CopyEnd,
     /// Bytes in a row, rows in a slice, slices.
     extent: [u64; 3],
-    /// In whose order.
+    /// The stream that orders it.
     stream: StreamHandle,
     /// The product of `extent` in bytes.
     data: Bytes<'a>,
@@ -68,11 +68,11 @@ fn CopyRectToDevice(
 /// cuMemcpy3DAsync from the device and a wait for it; the bytes come back as data frames, rows without gaps, before the reply.
 #[call(0x0206, synchronous, idempotent, reports, waits)]
 fn CopyRectFromDevice(
-    /// Where to read.
+    /// The source.
     source: CopyEnd,
     /// Bytes in a row, rows in a slice, slices.
     extent: [u64; 3],
-    /// In whose order.
+    /// The stream that orders it.
     stream: StreamHandle,
 );
 
@@ -91,27 +91,27 @@ fn Memset(
     width: u64,
     /// Rows.
     height: u64,
-    /// In whose order.
+    /// The stream that orders it.
     stream: StreamHandle,
 );
 
-/// Waits until a bulk token is cleared: where spinning on its word took too long.
+/// Waits until a bulk token is cleared, after spinning on its word took too long.
 #[call(0x0208, synchronous, window, idempotent, reports, replies)]
 fn WaitToken(
     /// The token, from 1.
     token: u32,
 );
 
-/// cuMemcpyHtoD of memory that the guest's kernel named in a page list of the session's channel; answered when the copy is complete. MAP_FAILED where the host does not reach that memory, or not any more, or did not see by a [`CheckPages`] that it does: the bytes must go another way.
+/// cuMemcpyHtoD of memory that the guest's kernel named in a page list of the session's channel. The reply comes when the copy is complete. MAP_FAILED if the host cannot access that memory, or no longer can, or no [`CheckPages`] verified it: the guest must copy another way.
 #[call(0x0209, synchronous, waits)]
 fn CopyPagesToDevice(
     /// First device address.
     destination: u64,
     /// Number of the list.
     list: u32,
-    /// Bytes: all that the list names, from its begin.
+    /// Number of bytes: all bytes of the list.
     size: u64,
-    /// In whose order.
+    /// The stream that orders it.
     stream: StreamHandle,
 );
 
@@ -124,17 +124,17 @@ fn CopyPagesFromDevice(
     list: u32,
     /// As of [`CopyPagesToDevice`].
     size: u64,
-    /// In whose order.
+    /// The stream that orders it.
     stream: StreamHandle,
 );
 
-/// Checks that host and guest see each other's writes: a hypervisor may have mapped
-/// the memory privately. Reads 8 bytes through a page list, and if they are
-/// `value`, writes their complement behind them; MAP_FAILED otherwise.
+/// Checks that host and guest see each other's writes, because a hypervisor may have mapped
+/// the memory privately. Reads 8 bytes through a page list and, if they are `value`, writes
+/// their complement after them; MAP_FAILED otherwise.
 #[call(0x020b, synchronous, idempotent)]
 fn CheckPages(
-    /// Number of a list that names 16 bytes, a multiple of 16 into a page.
+    /// Number of a list that names 16 bytes at an offset in a page that is a multiple of 16.
     list: u32,
-    /// What the first 8 of them hold.
+    /// The expected first 8 bytes.
     value: u64,
 );

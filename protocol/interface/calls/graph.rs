@@ -3,18 +3,18 @@
 /// cuGraphInstantiate, first part: an executable graph without nodes.
 #[call(0x0a01, posted, creates(GraphExec = graph), part(objects, graphs))]
 fn GraphBegin(
-    /// Its name from now on.
+    /// Its handle, chosen by the guest.
     graph: GraphExecHandle,
 );
 
-/// cuGraphInstantiate, second part: further nodes, each of which comes after those that it depends on.
+/// cuGraphInstantiate, second part: more nodes, each after those that it depends on.
 #[call(0x0a02, posted, replies, changes(GraphExec = graph), key(first))]
 fn GraphNodes(
     /// The graph.
     graph: GraphExecHandle,
-    /// Number of the first of these nodes; nodes count from 0, without gaps.
+    /// Number of the first of these nodes. Nodes are numbered from 0, without gaps.
     first: u32,
-    /// The nodes, one after the other: each a [`crate::types::GraphNode`].
+    /// The nodes: a sequence of [`crate::types::GraphNode`].
     nodes: Bytes<'a>,
 );
 
@@ -23,11 +23,11 @@ fn GraphNodes(
 fn GraphInstantiate(
     /// The graph.
     graph: GraphExecHandle,
-    /// How many nodes it was given.
+    /// The number of nodes sent.
     nodes: u32,
 );
 
-/// cuGraphExecUpdate, cuGraphExecKernelNodeSetParams and the like: from the next launch on a node does something else of the same kind.
+/// cuGraphExecUpdate, cuGraphExecKernelNodeSetParams and the like: replaces a node's work by other work of the same kind, from the next launch on.
 #[call(0x0a05, posted, idempotent, changes(GraphExec = graph), key(node), part(objects))]
 fn GraphNodeUpdate(
     /// The graph.
@@ -40,33 +40,33 @@ fn GraphNodeUpdate(
     work: Bytes<'a>,
 );
 
-/// cuGraphNodeSetEnabled: from the next launch on a kernel, copy or memset does nothing, or something again.
+/// cuGraphNodeSetEnabled: enables or disables a kernel, copy or memset, from the next launch on.
 #[call(0x0a06, posted, idempotent, changes(GraphExec = graph), key(node), part(objects, graphs))]
 fn GraphNodeEnable(
     /// The graph.
     graph: GraphExecHandle,
     /// The node's number.
     node: u32,
-    /// Whether it does anything.
+    /// Whether it is enabled.
     enabled: bool,
 );
 
-/// A node of a graph that runs others as a value says: those that follow it, with the nodes of conditional nodes among them. A stream cannot have it.
+/// A conditional node: a value selects which of the following nodes run, including nested conditional nodes. Streams cannot have it.
 #[call(0x0a08, posted, node, part(objects))]
 fn GraphConditional(
-    /// What kernels call the value by.
+    /// The handle of the value in kernels.
     condition: u64,
     /// CUgraphConditionalNodeType.
     kind: u8,
-    /// What it is at first.
+    /// The initial value.
     value: u32,
-    /// It is so again at each launch.
+    /// Whether each launch resets the value.
     assigns: bool,
-    /// How many nodes each body has, each a `u32`.
+    /// The number of nodes of each body, each a `u32`.
     bodies: Bytes<'a>,
 );
 
-/// cuGraphExecDestroy: launches made before still run.
+/// cuGraphExecDestroy. Earlier launches still run.
 #[call(0x0a07, posted, destroys(GraphExec = graph), part(objects, graphs))]
 fn GraphDestroy(
     /// The graph.

@@ -1,5 +1,5 @@
-//! Green contexts: parts of the device's multiprocessors. A part is named by
-//! the way to it from the whole device, so that it can be found on another one.
+//! Green contexts: parts of the device's multiprocessors. A part is identified by the
+//! splits that lead to it from the whole device, so that another device can recreate it.
 
 /// cuDeviceGetDevResource: all multiprocessors.
 #[call(0x0805, synchronous, idempotent, part(gpu))]
@@ -8,41 +8,41 @@ fn SmResourceGet() -> SmResource;
 /// cuDevSmResourceSplitByCount.
 #[call(0x0806, synchronous, idempotent, part(objects))]
 fn SmResourceSplit(
-    /// The green context whose resource it is; 0 for the whole device's.
+    /// The green context that has the resource; 0 for the whole device.
     green: GreenHandle,
-    /// Most groups to make; 0 asks how many there would be.
+    /// Maximum number of groups; 0 requests only the possible number.
     groups: u32,
     /// CUdevSmResourceSplit_flags.
     flags: u32,
-    /// Least multiprocessors of a group.
+    /// Minimum number of multiprocessors per group.
     least: u32,
 ) -> SmGroups;
 
-/// cuGreenCtxCreate with what lies at the end of a way.
+/// cuGreenCtxCreate of the part at the end of a list of splits.
 #[call(0x0807, synchronous, creates(Green = green), part(objects, greens))]
 fn GreenCreate(
-    /// Its name from now on.
+    /// Its handle, chosen by the guest.
     green: GreenHandle,
-    /// The multiprocessors that it must have at least: what the program was told.
+    /// The minimum number of multiprocessors: the number that the program was told.
     count: u32,
-    /// [`SmSplit`](crate::types::SmSplit), one after the other; at most 8. None for the whole device.
+    /// A sequence of at most 8 [`SmSplit`](crate::types::SmSplit); empty for the whole device.
     way: Bytes<'a>,
 ) -> SmResource;
 
-/// cuGreenCtxDestroy. Its streams are destroyed before.
+/// cuGreenCtxDestroy. Its streams have been destroyed.
 #[call(0x0808, posted, destroys(Green = green), part(objects))]
 fn GreenDestroy(
     /// The green context.
     green: GreenHandle,
 );
 
-/// cuGreenCtxStreamCreate; the stream waits for no other one.
+/// cuGreenCtxStreamCreate of a non-blocking stream.
 #[call(0x0809, posted, creates(Stream = stream), part(objects))]
 fn GreenStreamCreate(
-    /// Its name from now on.
+    /// Its handle, chosen by the guest.
     stream: StreamHandle,
-    /// Where its kernels run.
+    /// The green context whose multiprocessors run its kernels.
     green: GreenHandle,
-    /// Lower numbers go first.
+    /// The priority; lower numbers run first.
     priority: i32,
 );

@@ -5,18 +5,18 @@
 fn Launch(
     /// The kernel.
     function: FunctionHandle,
-    /// In whose order.
+    /// The stream that orders it.
     stream: StreamHandle,
     /// Blocks.
     grid: [u32; 3],
-    /// Threads in a block.
+    /// Threads per block.
     block: [u32; 3],
     /// Bytes of dynamic shared memory.
     dynamic_shared: u32,
     /// `Launch::COOPERATIVE` and, outside of graphs, `Launch::PROGRAMMATIC`.
     flags: u32,
-    /// Thread blocks of a cluster; zeros for none.
+    /// Blocks per cluster; zeros for none.
     cluster: [u32; 3],
-    /// The kernel's parameter bytes, laid out as [`FunctionInfo::parameters`] says.
+    /// The kernel's parameters, in the layout of [`FunctionInfo::parameters`].
     parameters: Bytes<'a>,
 );

@@ -5,40 +5,40 @@
 fn ImageQuery(
     /// BLAKE3 of the whole image.
     hash: [u8; 32],
-    /// Bytes of the image, at most 1 GiB.
+    /// Size of the image in bytes, at most 1 GiB.
     size: u64,
 ) -> bool;
 
-/// Part of an image that the host did not hold; parts come in order.
+/// A part of an image that the host lacks; parts are sent in order.
 #[call(0x0402, posted, part(objects, modules))]
 fn ImageWrite(
     /// BLAKE3 of the whole image.
     hash: [u8; 32],
-    /// Bytes of the whole image.
+    /// Size of the whole image in bytes.
     size: u64,
-    /// Where this part belongs.
+    /// The part's offset in the image.
     offset: u64,
     /// The part.
     data: Bytes<'a>,
 );
 
-/// cuModuleLoadData, cuLibraryLoadData of an image that the host holds.
+/// cuModuleLoadData, cuLibraryLoadData of an image that the host has.
 #[call(0x0403, synchronous, replies, creates(Module = module))]
 fn ModuleLoad(
-    /// Its name from now on.
+    /// Its handle, chosen by the guest.
     module: ModuleHandle,
     /// BLAKE3 of the image.
     hash: [u8; 32],
-    /// Pairs of `u32` CUjit_option and `u32` value, for the options that are numbers.
+    /// The numeric options: pairs of `u32` CUjit_option and `u32` value.
     options: Bytes<'a>,
 ) -> Text<'r>;
 
-/// cuModuleGetFunction, cuLibraryGetKernel, cuFuncGetAttribute, cuFuncGetParamInfo: all that is constant about a kernel.
+/// cuModuleGetFunction, cuLibraryGetKernel, cuFuncGetAttribute, cuFuncGetParamInfo: the constant facts about a kernel.
 #[call(0x0405, cached, replies, creates(Function = function), inside(Module = module))]
 fn FunctionGet(
-    /// Its name from now on.
+    /// Its handle, chosen by the guest.
     function: FunctionHandle,
-    /// The module it is in.
+    /// The module that contains it.
     module: ModuleHandle,
     /// Its mangled name.
     name: Text<'a>,
@@ -53,7 +53,7 @@ fn GlobalGet(
     name: Text<'a>,
 ) -> GlobalInfo;
 
-/// cuLibraryGetManaged: a variable that is in managed memory; `NOT_FOUND` for any other.
+/// cuLibraryGetManaged: a managed variable; `NOT_FOUND` for any other.
 #[call(0x0411, cached, idempotent, part(objects, modules))]
 fn ManagedGet(
     /// The module.
@@ -62,18 +62,18 @@ fn ManagedGet(
     name: Text<'a>,
 ) -> GlobalInfo;
 
-/// cuOccupancyMaxActiveClusters: exactly what the driver says of this launch.
+/// cuOccupancyMaxActiveClusters: the driver's answer for this launch.
 #[call(0x040b, cached, idempotent, part(objects))]
 fn OccupancyClusters(
     /// The kernel.
     function: FunctionHandle,
     /// Blocks.
     grid: [u32; 3],
-    /// Threads in a block.
+    /// Threads per block.
     block: [u32; 3],
     /// Bytes of dynamic shared memory.
     dynamic_shared: u32,
-    /// Blocks of a cluster.
+    /// Blocks per cluster.
     cluster: [u32; 3],
 ) -> i32;
 
@@ -93,7 +93,7 @@ fn OccupancyClusterSize(
     function: FunctionHandle,
     /// Blocks.
     grid: [u32; 3],
-    /// Threads in a block.
+    /// Threads per block.
     block: [u32; 3],
     /// Bytes of dynamic shared memory.
     dynamic_shared: u32,
@@ -102,17 +102,17 @@ fn OccupancyClusterSize(
 /// cuLinkComplete: links images that the host holds into one, which it keeps.
 #[call(0x040f, synchronous, idempotent, replies)]
 fn ImageLink(
-    /// Pairs of `u32` CUjit_option and `u32` value, for the options that are numbers.
+    /// The numeric options: pairs of `u32` CUjit_option and `u32` value.
     options: Bytes<'a>,
     /// Each input, in order: [`LinkInput`], one after the other.
     inputs: Bytes<'a>,
 ) -> LinkedImage<'r>;
 
-/// Part of an image that the host holds.
+/// A part of an image that the host has.
 #[call(0x0410, synchronous, idempotent, replies)]
 fn ImageRead(
     /// BLAKE3 of the whole image.
     hash: [u8; 32],
-    /// Where the part begins.
+    /// The part's offset in the image.
     offset: u64,
 ) -> Bytes<'r>;

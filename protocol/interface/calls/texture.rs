@@ -3,7 +3,7 @@
 /// cuArray3DCreate, cuMipmappedArrayCreate.
 #[call(0x0301, synchronous, creates(Array = array))]
 fn ArrayCreate(
-    /// Its name from now on.
+    /// Its handle, chosen by the guest.
     array: ArrayHandle,
     /// Extent, format, flags, levels.
     shape: ArrayShape,
@@ -16,12 +16,12 @@ fn ArrayDestroy(
     array: ArrayHandle,
 );
 
-/// cuTexObjectCreate. The reply is the value that kernels are given.
+/// cuTexObjectCreate. The reply is the value that kernels receive.
 #[call(0x0303, synchronous, creates(Texture = texture), part(objects, textures))]
 fn TextureCreate(
-    /// Its name from now on.
+    /// Its handle, chosen by the guest.
     texture: TextureHandle,
-    /// What it reads and how.
+    /// The resource and how it is read.
     spec: TextureSpec,
 ) -> u64;
 
@@ -32,10 +32,10 @@ fn TextureDestroy(
     texture: TextureHandle,
 );
 
-/// cuSurfObjectCreate. The reply is the value that kernels are given.
+/// cuSurfObjectCreate. The reply is the value that kernels receive.
 #[call(0x0305, synchronous, creates(Surface = surface), part(objects, textures))]
 fn SurfaceCreate(
-    /// Its name from now on.
+    /// Its handle, chosen by the guest.
     surface: SurfaceHandle,
     /// The array behind it.
     array: ArrayHandle,
@@ -50,18 +50,18 @@ fn SurfaceDestroy(
     surface: SurfaceHandle,
 );
 
-/// cuTensorMapEncodeTiled, cuTensorMapEncodeIm2col, cuTensorMapEncodeIm2colWide: what a kernel is given.
+/// cuTensorMapEncodeTiled, cuTensorMapEncodeIm2col, cuTensorMapEncodeIm2colWide: the descriptor that a kernel receives.
 #[call(0x0307, synchronous, idempotent, part(gpu))]
 fn TensorMapEncode(
-    /// What it describes.
+    /// The tensor's description.
     map: TensorMap,
 ) -> [u8; 128];
 
-/// cuTensorMapReplaceAddress: the same at another address.
+/// cuTensorMapReplaceAddress: the same descriptor with another address.
 #[call(0x0308, synchronous, idempotent, part(gpu))]
 fn TensorMapReplace(
-    /// What [`TensorMapEncode`] gave.
+    /// The descriptor from [`TensorMapEncode`].
     map: [u8; 128],
-    /// Where the tensor begins.
+    /// The tensor's address.
     address: u64,
 ) -> [u8; 128];

@@ -71,7 +71,7 @@ fn cuStreamGetCaptureInfo_v3(
     count: Out<usize>,
 );
 
-/// Changes what the stream's next node comes after.
+/// Changes the dependencies of the stream's next node.
 #[since(11030)]
 #[per_thread(ptsz)]
 #[cuda12(cudaStreamUpdateCaptureDependencies)]
@@ -83,7 +83,7 @@ fn cuStreamUpdateCaptureDependencies(
     flags: c_uint,
 );
 
-/// Changes what the stream's next node comes after.
+/// Changes the dependencies of the stream's next node.
 #[since(12030)]
 #[per_thread(ptsz)]
 #[runtime(cudaStreamUpdateCaptureDependencies)]

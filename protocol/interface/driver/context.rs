@@ -55,12 +55,12 @@ fn cuCtxCreate_v4(
     device: CUdevice,
 );
 
-/// Ends a context and what was made in it.
+/// Destroys a context and its objects.
 #[since(2000)]
 #[also(cuCtxDestroy_v2 = 4000)]
 fn cuCtxDestroy(context: CUcontext);
 
-/// Makes a context the thread's, above the one it had.
+/// Pushes a context onto the thread's stack.
 #[since(2000)]
 #[also(cuCtxPushCurrent_v2 = 4000)]
 #[required(context)]
@@ -96,7 +96,7 @@ fn cuCtxGetFlags(flags: Out<c_uint>);
 #[since(12010)]
 fn cuCtxSetFlags(flags: c_uint);
 
-/// A number that no other context has.
+/// A unique number of the context.
 #[since(12000)]
 fn cuCtxGetId(context: CUcontext, id: Out<u64>);
 
@@ -126,7 +126,7 @@ fn cuCtxGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>);
 #[cuda12(cudaDeviceGetLimit, cudaThreadGetLimit)]
 fn cuCtxGetLimit(value: Out<usize>, limit: Limit);
 
-/// Changes a limit. The worker keeps it for where the session moves.
+/// Changes a limit. The worker records it, so that it survives a move.
 #[since(3010)]
 #[runtime(cudaDeviceSetLimit)]
 #[call(0x0802, synchronous, idempotent, code(guest, worker))]
@@ -173,7 +173,7 @@ fn cuCtxDetach(context: CUcontext);
 #[since(4000)]
 fn cuCtxEnablePeerAccess(peer: CUcontext, flags: c_uint);
 
-/// Ends it when no other context of the device has it.
+/// Ends the access, unless another context of the device has it.
 #[since(4000)]
 fn cuCtxDisablePeerAccess(peer: CUcontext);
 

@@ -28,7 +28,7 @@ fn cuDeviceGetCount(number: Out<c_int>);
 #[host]
 fn cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice);
 
-/// What identifies it for ever.
+/// Its permanent identity.
 #[since(9020)]
 #[also(cuDeviceGetUuid_v2 = 11040)]
 #[host]
@@ -69,7 +69,7 @@ fn cuDeviceGetPCIBusId(id: *mut c_char, length: c_int, device: CUdevice);
 #[through(device = find_by_bus_id(id.get()?))]
 fn cuDeviceGetByPCIBusId(device: Out<CUdevice>, id: Text);
 
-/// Whether a device can reach another's memory, as the host says. Both must be of one host.
+/// Whether a device can access another's memory, as reported by the host. Both must be on one host.
 #[since(4000)]
 fn cuDeviceCanAccessPeer(can: Out<c_int>, device: CUdevice, peer: CUdevice);
 

@@ -5,7 +5,7 @@
 #[before_init]
 fn cuGetErrorName(error: CUresult, name: Out<*const c_char>);
 
-/// What a result means.
+/// The description of a result.
 #[since(6000)]
 #[before_init]
 fn cuGetErrorString(error: CUresult, text: Out<*const c_char>);

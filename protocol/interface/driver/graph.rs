@@ -90,12 +90,12 @@ fn cuGraphRemoveDependencies_v2(
     count: usize,
 );
 
-/// What a node depends on.
+/// The dependencies of a node.
 #[since(10000)]
 #[through(put_dependencies(node, nodes, std::ptr::null_mut(), count))]
 fn cuGraphNodeGetDependencies(node: CUgraphNode, nodes: Out<CUgraphNode>, count: Out<usize>);
 
-/// What a node depends on.
+/// The dependencies of a node.
 #[since(12030)]
 #[through(put_dependencies(node, nodes, edges, count))]
 fn cuGraphNodeGetDependencies_v2(
@@ -105,12 +105,12 @@ fn cuGraphNodeGetDependencies_v2(
     count: Out<usize>,
 );
 
-/// What depends on a node.
+/// The nodes that depend on a node.
 #[since(10000)]
 #[through(put_dependents(node, nodes, std::ptr::null_mut(), count))]
 fn cuGraphNodeGetDependentNodes(node: CUgraphNode, nodes: Out<CUgraphNode>, count: Out<usize>);
 
-/// What depends on a node.
+/// The nodes that depend on a node.
 #[since(12030)]
 #[through(put_dependents(node, nodes, edges, count))]
 fn cuGraphNodeGetDependentNodes_v2(
@@ -125,7 +125,7 @@ fn cuGraphNodeGetDependentNodes_v2(
 #[runtime(cudaGraphNodeFindInClone)]
 fn cuGraphNodeFindInClone(found: Out<CUgraphNode>, original: CUgraphNode, clone: CUgraph);
 
-/// What kind of node it is.
+/// The type of a node.
 #[since(10000)]
 #[runtime(cudaGraphNodeGetType)]
 fn cuGraphNodeGetType(node: CUgraphNode, kind: Out<c_int>);

@@ -32,7 +32,7 @@ fn cuGraphInstantiateWithParams(
 #[runtime(cudaGraphExecGetFlags)]
 fn cuGraphExecGetFlags(exec: CUgraphExec, flags: Out<u64>);
 
-/// Ends it; what was launched still runs.
+/// Destroys it. Its earlier launches still run.
 #[since(10000)]
 #[runtime(cudaGraphExecDestroy)]
 #[host]

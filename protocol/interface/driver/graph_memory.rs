@@ -11,7 +11,7 @@ fn cuGraphAddMemAllocNode(
     given: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
 );
 
-/// What a node allocates.
+/// The allocation of a node.
 #[since(11040)]
 fn cuGraphMemAllocNodeGetParams(node: CUgraphNode, place: Out<CUDA_MEM_ALLOC_NODE_PARAMS>);
 
@@ -25,6 +25,6 @@ fn cuGraphAddMemFreeNode(
     address: CUdeviceptr,
 );
 
-/// What a node frees.
+/// The address that a node frees.
 #[since(11040)]
 fn cuGraphMemFreeNodeGetParams(node: CUgraphNode, place: Out<CUdeviceptr>);

@@ -16,11 +16,11 @@ fn cuCtxGetDevResource(ctx: CUcontext, resource: Out<CUdevResource>, kind: c_int
 #[since(11040)]
 fn cuCtxGetExecAffinity(exec_affinity: *mut c_void, kind: c_int);
 
-/// Records an event behind the work of all streams of a context.
+/// Records an event after the work of all streams of a context.
 #[since(12050)]
 fn cuCtxRecordEvent(ctx: CUcontext, event: CUevent);
 
-/// What comes after in any stream of a context waits for an event.
+/// Makes all streams of a context wait for an event.
 #[since(12050)]
 fn cuCtxWaitEvent(ctx: CUcontext, event: CUevent);
 
@@ -66,11 +66,11 @@ fn cuGreenCtxDestroy(ctx: CUgreenCtx);
 #[host]
 fn cuGreenCtxGetDevResource(ctx: CUgreenCtx, resource: Out<CUdevResource>, kind: c_int);
 
-/// A number that no other context has.
+/// A unique number of the context.
 #[since(12090)]
 fn cuGreenCtxGetId(green_ctx: CUgreenCtx, green_ctx_id: Out<u64>);
 
-/// Records an event behind the work of all streams of a green context.
+/// Records an event after the work of all streams of a green context.
 #[since(12040)]
 fn cuGreenCtxRecordEvent(ctx: CUgreenCtx, event: CUevent);
 
@@ -84,7 +84,7 @@ fn cuGreenCtxStreamCreate(
     priority: c_int,
 );
 
-/// What comes after in any stream of a green context waits for an event.
+/// Makes all streams of a green context wait for an event.
 #[since(12040)]
 fn cuGreenCtxWaitEvent(ctx: CUgreenCtx, event: CUevent);
 

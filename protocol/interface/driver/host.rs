@@ -28,7 +28,7 @@ fn cuMemHostRegister_v2(address: *mut c_void, size: usize, flags: c_uint);
 #[host]
 fn cuMemHostUnregister(address: *mut c_void);
 
-/// Where the device sees pinned memory.
+/// The device's address of pinned memory.
 #[since(3020)]
 #[host]
 #[clears(device)]

@@ -38,7 +38,7 @@ fn cuLaunchKernelEx_ptsz(
     extra: Out<*mut c_void>,
 );
 
-/// Launches a kernel whose blocks all run at once.
+/// Launches a kernel whose blocks all run concurrently.
 #[since(9000)]
 #[per_thread(ptsz)]
 fn cuLaunchCooperativeKernel(

@@ -67,7 +67,7 @@ fn cuKernelGetAttribute(value: Out<c_int>, which: c_int, kernel: CUkernel, devic
 #[since(12000)]
 fn cuKernelSetAttribute(which: c_int, value: c_int, kernel: CUkernel, device: CUdevice);
 
-/// Where a parameter lies.
+/// Offset and size of a parameter.
 #[since(12040)]
 #[required(kernel)]
 #[through(module::parameter(kernel, index, offset, size))]

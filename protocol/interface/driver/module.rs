@@ -76,7 +76,7 @@ fn cuFuncGetModule(module: Out<CUmodule>, function: CUfunction);
 #[through(name_of(name, function))]
 fn cuFuncGetName(name: Out<*const c_char>, function: CUfunction);
 
-/// Where a parameter lies.
+/// Offset and size of a parameter.
 #[since(12040)]
 #[host]
 #[required(function)]

@@ -1,4 +1,4 @@
-//! What an address is (CUDA Driver API, Unified Addressing).
+//! Attributes of addresses (CUDA Driver API, Unified Addressing).
 
 /// One attribute; memory that CUDA does not know is an error.
 #[since(4000)]

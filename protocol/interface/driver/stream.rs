@@ -34,7 +34,7 @@ fn cuStreamSynchronize(stream: DefaultStream);
 #[host]
 fn cuStreamQuery(stream: DefaultStream);
 
-/// What comes after waits for an event.
+/// Makes a stream wait for an event.
 #[since(3020)]
 #[per_thread(ptsz)]
 #[runtime(cudaStreamWaitEvent)]
@@ -54,7 +54,7 @@ fn cuStreamGetFlags(stream: DefaultStream, flags: Out<c_uint>);
 #[runtime(cudaStreamGetPriority)]
 fn cuStreamGetPriority(stream: DefaultStream, priority: Out<c_int>);
 
-/// A number that no other stream has.
+/// A unique number of the stream.
 #[since(12000)]
 #[per_thread(ptsz)]
 #[runtime(cudaStreamGetId)]
@@ -97,7 +97,7 @@ fn cuStreamSetAttribute(
     value: In<cudaLaunchAttributeValue>,
 );
 
-/// Gives a stream what was set of another one; its priority stays.
+/// Copies the attributes of another stream, except its priority.
 #[since(11000)]
 #[per_thread(ptsz)]
 fn cuStreamCopyAttributes(to: CUstream, from: CUstream);

@@ -1,7 +1,7 @@
 //! Stream memory operations (CUDA Driver API, Stream Memory Operations), and
 //! nodes of graphs that do them.
 
-/// Several operations, one after the other.
+/// Several operations, in order.
 #[since(8000)]
 #[also(cuStreamBatchMemOp_v2 = 11070)]
 #[per_thread(ptsz)]

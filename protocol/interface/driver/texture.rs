@@ -17,7 +17,7 @@ fn cuTexObjectCreate(
 #[through(remove(false, texture))]
 fn cuTexObjectDestroy(texture: CUtexObject);
 
-/// What it reads.
+/// Its resource.
 #[since(5000)]
 fn cuTexObjectGetResourceDesc(place: Out<CUDA_RESOURCE_DESC>, texture: CUtexObject);
 
@@ -25,7 +25,7 @@ fn cuTexObjectGetResourceDesc(place: Out<CUDA_RESOURCE_DESC>, texture: CUtexObje
 #[since(5000)]
 fn cuTexObjectGetTextureDesc(place: Out<CUDA_TEXTURE_DESC>, texture: CUtexObject);
 
-/// The other view that it reads.
+/// Its resource view.
 #[since(5000)]
 fn cuTexObjectGetResourceViewDesc(place: Out<CUDA_RESOURCE_VIEW_DESC>, texture: CUtexObject);
 
@@ -40,6 +40,6 @@ fn cuSurfObjectCreate(surface: Out<CUsurfObject>, from: In<CUDA_RESOURCE_DESC>);
 #[through(remove(true, surface))]
 fn cuSurfObjectDestroy(surface: CUsurfObject);
 
-/// What it reads and writes.
+/// Its resource.
 #[since(5000)]
 fn cuSurfObjectGetResourceDesc(place: Out<CUDA_RESOURCE_DESC>, surface: CUsurfObject);

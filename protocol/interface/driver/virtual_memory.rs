@@ -36,11 +36,11 @@ fn cuMemExportToShareableHandle(
     flags: u64,
 );
 
-/// What a device or the program may do at an address.
+/// The access of a device or the program to an address.
 #[since(10020)]
 fn cuMemGetAccess(flags: Out<u64>, location: In<cudaMemLocation>, ptr: CUdeviceptr);
 
-/// What sizes and addresses are multiples of.
+/// The granularity of sizes and addresses.
 #[since(10020)]
 fn cuMemGetAllocationGranularity(
     granularity: Out<usize>,
@@ -48,7 +48,7 @@ fn cuMemGetAllocationGranularity(
     option: c_int,
 );
 
-/// What physical memory was made with.
+/// The properties with which physical memory was created.
 #[since(10020)]
 fn cuMemGetAllocationPropertiesFromHandle(
     prop: Out<CUmemAllocationProp>,
@@ -90,16 +90,16 @@ fn cuMemMap(
 #[refused("an array has all of its memory: SPARSE_CUDA_ARRAY_SUPPORTED is 0")]
 fn cuMemMapArrayAsync(map_info_list: *mut CUarrayMapInfo, count: c_uint, stream: CUstream);
 
-/// Gives a handle up; the memory goes with its last handle and map.
+/// Releases a handle. The memory is freed with its last handle and mapping.
 #[since(10020)]
 #[host]
 fn cuMemRelease(handle: u64);
 
-/// The handle of what is mapped at an address, once more.
+/// The handle of the memory mapped at an address, with another reference.
 #[since(11000)]
 fn cuMemRetainAllocationHandle(handle: Out<u64>, addr: *mut c_void);
 
-/// Says what device and program may do where memory is mapped.
+/// Sets the access of device and program to mapped memory.
 #[since(10020)]
 #[host]
 fn cuMemSetAccess(ptr: CUdeviceptr, size: usize, desc: *const cudaMemAccessDesc, count: usize);

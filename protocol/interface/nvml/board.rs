@@ -26,7 +26,7 @@ fn nvmlDeviceGetInforomVersion(
 #[figure(78)]
 fn nvmlDeviceGetInforomImageVersion(device: nvmlDevice_t, version: *mut c_char, length: c_uint);
 
-/// Checksum of what the board keeps.
+/// Checksum of the board's configuration.
 #[figure(82)]
 fn nvmlDeviceGetInforomConfigurationChecksum(device: nvmlDevice_t, checksum: Out<c_uint>);
 
@@ -92,7 +92,7 @@ fn nvmlDeviceGetAPIRestriction(device: nvmlDevice_t, api_type: c_uint, is_restri
 #[refused("describes the host's board")]
 fn nvmlDeviceGetIrqNum(device: nvmlDevice_t, irq_num: Out<c_uint>);
 
-/// What bus the GPU is on.
+/// The type of the GPU's bus.
 #[figure(15)]
 fn nvmlDeviceGetBusType(device: nvmlDevice_t, kind: Out<c_uint>);
 

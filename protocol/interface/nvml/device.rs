@@ -27,7 +27,7 @@ fn nvmlDeviceGetHandleByPciBusId_v2(pci_bus_id: Text, device: Out<nvmlDevice_t>)
 /// The name that CUDA reports.
 fn nvmlDeviceGetName(device: nvmlDevice_t, name: *mut c_char, length: c_uint);
 
-/// What the GPU is sold as.
+/// The GPU's brand.
 #[figure(1)]
 fn nvmlDeviceGetBrand(device: nvmlDevice_t, kind: Out<c_uint>);
 

@@ -1,6 +1,6 @@
 //! Events.
 
-/// Why clocks are as they are: bits.
+/// The reasons that limit clocks, as bits.
 #[figure(38)]
 fn nvmlDeviceGetCurrentClocksEventReasons(
     device: nvmlDevice_t,

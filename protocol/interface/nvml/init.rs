@@ -4,7 +4,7 @@
 #[by_hand]
 fn nvmlErrorString(result: c_uint) -> *const c_char;
 
-/// Counts a user; the first makes sure that there is a host.
+/// Counts a user; the first checks that a host answers.
 #[also(nvmlInit = 0)]
 #[before_init]
 fn nvmlInit_v2();
@@ -13,5 +13,5 @@ fn nvmlInit_v2();
 #[before_init]
 fn nvmlInitWithFlags(flags: c_uint);
 
-/// Ends what an nvmlInit began.
+/// Ends one user's nvmlInit.
 fn nvmlShutdown();

@@ -1,9 +1,9 @@
 //! Memory.
 
-/// Memory of this VM's sessions, and what they may have.
+/// Memory use and limit of this VM's sessions.
 fn nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, memory: Out<nvmlMemory_t>);
 
-/// The same, with what the driver keeps.
+/// The same, with the driver's reserved memory.
 fn nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, memory: *mut nvmlMemory_v2_t);
 
 #[refused("not forwarded")]

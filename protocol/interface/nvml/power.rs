@@ -48,7 +48,7 @@ fn nvmlDeviceGetTotalEnergyConsumption(device: nvmlDevice_t, energy: Out<c_ulong
 #[figure(54)]
 fn nvmlDeviceGetEnforcedPowerLimit(device: nvmlDevice_t, limit: Out<c_uint>);
 
-/// Where power comes from.
+/// The power source.
 #[figure(56)]
 fn nvmlDeviceGetPowerSource(device: nvmlDevice_t, power_source: Out<c_uint>);
 

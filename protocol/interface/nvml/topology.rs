@@ -35,14 +35,14 @@ fn nvmlDeviceClearCpuAffinity(device: nvmlDevice_t);
 #[refused("describes the host's topology")]
 fn nvmlDeviceGetNumaNodeId(device: nvmlDevice_t, node: Out<c_uint>);
 
-/// Where the paths to two GPUs meet: nowhere before the CPUs.
+/// The common ancestor of two GPUs: always the system level.
 fn nvmlDeviceGetTopologyCommonAncestor(
     device1: nvmlDevice_t,
     device2: nvmlDevice_t,
     path_info: Out<c_uint>,
 );
 
-/// The GPUs whose paths meet a GPU's at a level.
+/// The GPUs that share an ancestor with a GPU at a level.
 fn nvmlDeviceGetTopologyNearestGpus(
     device: nvmlDevice_t,
     level: c_uint,
@@ -50,7 +50,7 @@ fn nvmlDeviceGetTopologyNearestGpus(
     device_array: *mut nvmlDevice_t,
 );
 
-/// Whether two GPUs reach each other, as CUDA says of the host's; nothing is said of the link.
+/// Whether two GPUs have peer access, as CUDA reports on the host. Nothing is reported of NVLink.
 fn nvmlDeviceGetP2PStatus(
     device1: nvmlDevice_t,
     device2: nvmlDevice_t,

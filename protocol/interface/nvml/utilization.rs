@@ -12,7 +12,7 @@ fn nvmlDeviceGetEncoderUtilization(
     sampling_period_us: Out<c_uint>,
 );
 
-/// What an encoder could take more, in percent.
+/// The free capacity of an encoder in percent.
 #[figure(67, 4)]
 fn nvmlDeviceGetEncoderCapacity(
     device: nvmlDevice_t,
@@ -20,7 +20,7 @@ fn nvmlDeviceGetEncoderCapacity(
     encoder_capacity: Out<c_uint>,
 );
 
-/// What the encoder does: sessions, frames a second, latency.
+/// Statistics of the encoder: sessions, frames per second, latency.
 #[figure(68)]
 fn nvmlDeviceGetEncoderStats(
     device: nvmlDevice_t,
@@ -60,7 +60,7 @@ fn nvmlDeviceGetOfaUtilization(
     sampling_period_us: Out<c_uint>,
 );
 
-/// What frame buffer capture does: sessions, frames a second, latency.
+/// Statistics of frame buffer capture: sessions, frames per second, latency.
 #[figure(72)]
 fn nvmlDeviceGetFBCStats(device: nvmlDevice_t, fbc_stats: Out<[c_uint; 3]>);
 

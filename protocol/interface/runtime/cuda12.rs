@@ -1,5 +1,5 @@
-//! What only `libcudart.so.12` has: functions that CUDA 13 dropped, and those
-//! whose parameters or records it changed, in the form of CUDA 12.9.
+//! Functions of `libcudart.so.12` only: those that CUDA 13 dropped, and those whose
+//! parameters or records it changed, in the form of CUDA 12.9.
 
 #[only(12)]
 #[cuda12(cudaGetDeviceProperties)]

@@ -16,7 +16,7 @@ fn cudaMemcpyToSymbol(
 );
 
 #[per_thread(ptsz)]
-#[through(copy_to(symbol, from, (size, offset), kind, super::copy::When::Later(stream)))]
+#[through(copy_to(symbol, from, (size, offset), kind, super::copy::Timing::Later(stream)))]
 fn cudaMemcpyToSymbolAsync(
     symbol: *const c_void,
     from: *const c_void,
@@ -38,7 +38,7 @@ fn cudaMemcpyFromSymbol(
 );
 
 #[per_thread(ptsz)]
-#[through(copy_from(to, symbol, (size, offset), kind, super::copy::When::Later(stream)))]
+#[through(copy_from(to, symbol, (size, offset), kind, super::copy::Timing::Later(stream)))]
 fn cudaMemcpyFromSymbolAsync(
     to: *mut c_void,
     symbol: *const c_void,

@@ -3,7 +3,7 @@
 
 fn cudaRuntimeGetVersion(version: Out<c_int>);
 
-/// 0 where there is no driver.
+/// 0 if there is no driver.
 fn cudaDriverGetVersion(version: Out<c_int>);
 
 fn cudaGetDriverEntryPoint(

@@ -1,11 +1,11 @@
-//! What stands above a function of the description.
+//! The attributes of a described function.
 
 use proc_macro2::TokenStream;
 use syn::parse::Parser;
 use syn::punctuated::Punctuated;
 use syn::{Attribute, Ident, LitInt, LitStr, Token};
 
-/// The documentation lines above an item, one a line, without the marks.
+/// The documentation of an item, without the comment marks.
 pub(crate) fn doc(attributes: &[Attribute]) -> String {
     let lines = attributes.iter().filter_map(|attribute| {
         let named = attribute.meta.require_name_value().ok()?;
@@ -21,8 +21,7 @@ pub(crate) fn doc(attributes: &[Attribute]) -> String {
     lines.join("\n")
 }
 
-/// The attributes that are not documentation: name and what is in the
-/// parentheses.
+/// The attributes that are not documentation: name and the contents of the parentheses.
 pub(crate) fn rest(attributes: &[Attribute]) -> syn::Result<Vec<(Ident, TokenStream)>> {
     let others = attributes
         .iter()
@@ -51,13 +50,13 @@ where
     syn::parse2::<LitInt>(inside)?.base10_parse()
 }
 
-/// Integers with commas between.
+/// Integers separated by commas.
 pub(crate) fn numbers(inside: TokenStream) -> syn::Result<Vec<u32>> {
     let numbers = Punctuated::<LitInt, Token![,]>::parse_terminated.parse2(inside)?;
     numbers.iter().map(LitInt::base10_parse).collect()
 }
 
-/// One text.
+/// One string.
 pub(crate) fn text(inside: TokenStream) -> syn::Result<String> {
     Ok(syn::parse2::<LitStr>(inside)?.value())
 }
@@ -73,7 +72,7 @@ pub(crate) fn pair(inside: TokenStream) -> syn::Result<(String, u32)> {
     parse.parse2(inside)
 }
 
-/// Names with commas between.
+/// Names separated by commas.
 pub(crate) fn names(inside: TokenStream) -> syn::Result<Vec<String>> {
     let names = Punctuated::<Ident, Token![,]>::parse_terminated.parse2(inside)?;
     Ok(names.iter().map(ToString::to_string).collect())

@@ -1,12 +1,12 @@
-//! What carries the parameters that C passed into code without unsafe.
+//! Wrappers that pass C's parameters to safe code.
 
 use proc_macro2::TokenStream;
 use quote::quote;
 use syn::Expr;
 
-/// The types `Out`, `In` and `Text`, and the streams that a symbol's null stream
-/// stands for. `null` is the error for a pointer that must not be null; the user
-/// provides `Result`, the result of the library's functions.
+/// Generates the types `Out`, `In` and `Text`, and the default streams. `null` is the
+/// error for a pointer that must not be null. The library provides `Result`, the result
+/// of its functions.
 #[must_use]
 pub fn boundary(null: &Expr) -> TokenStream {
     quote! {
@@ -25,36 +25,35 @@ pub fn boundary(null: &Expr) -> TokenStream {
             if stream.is_null() { OWN_STREAM } else { stream }
         }
 
-        /// A parameter made from what C passed.
+        /// A parameter that is converted from C's.
         pub(crate) trait Boundary<Raw> {
-            /// Takes it over.
+            /// Converts it.
             ///
             /// # Safety
-            /// `raw` is what CUDA's manual asks for in this place, for as long as the
-            /// function runs.
+            /// `raw` meets CUDA's requirements for this parameter while the function runs.
             unsafe fn take(raw: Raw) -> Self;
         }
 
         impl<T> Boundary<T> for T {
-            // SAFETY: asks nothing of the value.
+            // SAFETY: the value has no requirements.
             unsafe fn take(raw: T) -> T {
                 raw
             }
         }
 
-        /// Where a function writes one `T`; may be null.
+        /// An output parameter of type `T`; may be null.
         #[derive(Debug, Clone, Copy)]
         pub(crate) struct Out<'c, T>(*mut T, PhantomData<&'c mut T>);
 
         impl<T> Boundary<*mut T> for Out<'_, T> {
-            // SAFETY: as the trait says; `put_if` writes there.
+            // SAFETY: the trait's contract; `put_if` writes there.
             unsafe fn take(raw: *mut T) -> Self {
                 Self(raw, PhantomData)
             }
         }
 
         impl<T> Out<'_, T> {
-            /// Refuses null. What is there need not be a value yet.
+            /// Refuses null. The target may be uninitialized.
             ///
             /// # Errors
             /// `INVALID_VALUE` for null.
@@ -65,7 +64,7 @@ pub fn boundary(null: &Expr) -> TokenStream {
                 Ok(self)
             }
 
-            /// Writes.
+            /// Writes the value.
             ///
             /// # Errors
             /// `INVALID_VALUE` for null.
@@ -74,29 +73,29 @@ pub fn boundary(null: &Expr) -> TokenStream {
                 Ok(())
             }
 
-            /// Writes unless it is null.
+            /// Writes the value unless the pointer is null.
             pub(crate) fn put_if(self, value: T) {
                 if !self.0.is_null() {
-                    // SAFETY: `take` was promised a place for one `T`.
+                    // SAFETY: by the contract of `take`, the pointer is writable for one `T`.
                     unsafe { self.0.write(value) };
                 }
             }
         }
 
-        /// One `T` that a function reads; may be null.
+        /// An input parameter of type `T`; may be null.
         #[derive(Debug, Clone, Copy)]
         pub(crate) struct In<'c, T>(Option<&'c T>);
 
         impl<T> Boundary<*const T> for In<'_, T> {
-            // SAFETY: as the trait says.
+            // SAFETY: the trait's contract.
             unsafe fn take(raw: *const T) -> Self {
-                // SAFETY: `take` was promised null or one `T`.
+                // SAFETY: by the contract of `take`, the pointer is null or points to one `T`.
                 Self(unsafe { raw.as_ref() })
             }
         }
 
         impl<'c, T> In<'c, T> {
-            /// What is there.
+            /// The value.
             ///
             /// # Errors
             /// `INVALID_VALUE` for null.
@@ -110,12 +109,12 @@ pub fn boundary(null: &Expr) -> TokenStream {
         pub(crate) struct Text<'c>(Option<&'c CStr>);
 
         impl Boundary<*const c_char> for Text<'_> {
-            // SAFETY: as the trait says.
+            // SAFETY: the trait's contract.
             unsafe fn take(raw: *const c_char) -> Self {
                 if raw.is_null() {
                     return Self(None);
                 }
-                // SAFETY: `take` was promised a text that a zero ends.
+                // SAFETY: by the contract of `take`, the text is zero-terminated.
                 Self(Some(unsafe { CStr::from_ptr(raw) }))
             }
         }
@@ -124,7 +123,7 @@ pub fn boundary(null: &Expr) -> TokenStream {
             /// The text.
             ///
             /// # Errors
-            /// `INVALID_VALUE` for null, and for what is no UTF-8.
+            /// `INVALID_VALUE` for null, and for text that is not UTF-8.
             pub(crate) fn get(self) -> Result<&'c str> {
                 let text = self.0.ok_or(#null)?;
                 text.to_str().map_err(|_| #null)

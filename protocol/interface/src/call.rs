@@ -1,4 +1,4 @@
-//! One call that crosses to the host.
+//! A call on the wire.
 
 use std::collections::BTreeSet;
 
@@ -13,36 +13,36 @@ use crate::chapter::{Error, Library, items, located};
 use crate::function::Function;
 use crate::wire::plain;
 
-/// How a call crosses.
+/// The class of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// One-way and batched; an error is delivered at a later synchronizing call.
+    /// One-way and batched; a later synchronizing call reports its error.
     Posted,
     /// The guest thread waits for the reply.
     Synchronous,
-    /// Synchronous, but asked at most once for the same arguments.
+    /// Synchronous, but sent at most once for the same arguments.
     Cached,
 }
 
-/// What the worker's function for a call looks like.
+/// The signature of the worker's function for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// It returns the reply.
+    /// Returns the reply.
     Answers,
-    /// It may return a goal to wait for before the reply.
+    /// May return a goal to wait for before the reply.
     Waits,
-    /// It replies by itself.
+    /// Sends the reply itself.
     Replies,
 }
 
-/// What a call does to an object of the session.
+/// The effect of a call on an object of the session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// The object of this kind that the parameter names exists from now on.
+    /// Creates the object: its kind, and the parameter that names it.
     Creates(String, String),
-    /// It is gone.
+    /// Destroys the object.
     Destroys(String, String),
-    /// It differs from how it was created.
+    /// Changes the object.
     Changes(String, String),
 }
 
@@ -53,57 +53,57 @@ pub struct Field {
     pub name: String,
     /// Its type on the wire.
     pub kind: Type,
-    /// What it is.
+    /// Its documentation.
     pub doc: String,
 }
 
 /// The ends of a call that have code of their own; the others are derived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ByHand {
+pub struct Handwritten {
     /// The guest's function.
     pub guest: bool,
     /// The worker's function.
     pub worker: bool,
-    /// What a device does is not this call of the driver.
+    /// The device's function, which is then not the driver's.
     pub device: bool,
 }
 
-/// A call that crosses.
+/// A call on the wire.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// Its number on the wire; fixed for ever.
+    /// Its number on the wire, which never changes.
     pub number: u16,
     /// Its name.
     pub name: String,
-    /// What it does.
+    /// Its documentation.
     pub doc: String,
-    /// How it crosses.
+    /// Its class.
     pub class: Class,
-    /// What it does to the session's objects.
+    /// Its effect on the session's objects.
     pub effect: Option<Effect>,
-    /// The object that the created one lives in: kind and parameter.
+    /// The parent of the created object: kind and parameter.
     pub parent: Option<(String, String)>,
-    /// Parameters that tell changes of one object apart: a later change with
-    /// the same ones replaces the earlier.
+    /// The key of a change: a later change of the object with equal values of these
+    /// parameters replaces the earlier.
     pub key: Vec<String>,
-    /// What the worker's function looks like.
+    /// The signature of the worker's function.
     pub shape: Shape,
-    /// The parameter with the token to clear when the call is over.
+    /// The parameter with the token to clear when the call is complete.
     pub token: Option<String>,
-    /// The part of the worker's session that executes it, a path of fields;
-    /// empty for the session as a whole.
+    /// The part of the worker's session that executes it, as a path of fields; empty for the
+    /// whole session.
     pub part: Vec<String>,
-    /// Properties that are there or not.
+    /// Its boolean properties.
     pub flags: BTreeSet<String>,
-    /// Parameters in order.
+    /// Its parameters, in order.
     pub fields: Vec<Field>,
     /// Type of the reply.
     pub reply: Type,
-    /// The ends with code of their own.
-    pub by_hand: ByHand,
+    /// The ends with handwritten code.
+    pub by_hand: Handwritten,
 }
 
-/// What may stand in `#[call(…)]` besides class, effect, shape, part and token.
+/// The flags of `#[call(…)]`, besides class, effect, shape, part and token.
 const FLAGS: [&str; 6] = [
     "idempotent",
     "window",
@@ -146,7 +146,7 @@ impl Parse for Word {
 }
 
 impl Call {
-    /// Without parameters and properties.
+    /// Creates a call without parameters and properties.
     fn new(name: &str, doc: String, by_hand: bool) -> Self {
         Self {
             number: 0,
@@ -162,7 +162,7 @@ impl Call {
             flags: BTreeSet::new(),
             fields: Vec::new(),
             reply: syn::parse_quote!(()),
-            by_hand: ByHand {
+            by_hand: Handwritten {
                 guest: by_hand,
                 worker: by_hand,
                 device: by_hand,
@@ -186,7 +186,7 @@ impl Call {
         Ok(call)
     }
 
-    /// The call that a function of the driver is: `inside` are its properties.
+    /// The call of a driver function; `inside` are its properties.
     pub(crate) fn of_function(function: &Function, inside: TokenStream) -> syn::Result<Self> {
         let name = function.name.strip_prefix("cu").unwrap_or(&function.name);
         let doc = format!("{}: {}", function.name, function.doc);
@@ -228,7 +228,7 @@ impl Call {
         !self.by_hand.device
     }
 
-    /// Its name as that of a function: `event_record`.
+    /// Its name as a function name: `event_record`.
     #[must_use]
     pub fn function_name(&self) -> String {
         let mut name = String::new();
@@ -330,7 +330,7 @@ pub(crate) fn behind(name: &str, kind: &Type) -> Option<Type> {
     }
 }
 
-/// What crosses of a parameter of the driver.
+/// The type on the wire of a driver parameter.
 fn wire_type(kind: &Type) -> syn::Result<Type> {
     let name = match plain(kind).as_str() {
         "c_int" => "i32",
@@ -368,8 +368,8 @@ fn fields(item: &TraitItemFn) -> syn::Result<Vec<Field>> {
         .collect()
 }
 
-/// The calls of all chapters, and the driver's functions that are calls, in
-/// order of their numbers.
+/// Parses the calls of all chapters, and the driver's functions that are calls, sorted by
+/// number.
 pub(crate) fn parse(texts: &[Text], driver: &Library) -> Result<Vec<Call>, Error> {
     let mut calls: Vec<Call> = Vec::new();
     for &(chapter, text) in texts {

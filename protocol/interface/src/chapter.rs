@@ -1,24 +1,24 @@
-//! Chapters, and the library that they make up.
+//! Chapters of functions, and the library that they form.
 
 use std::collections::BTreeSet;
 
 use crate::Text;
 use crate::function::{Function, Generation, Serving, Symbol};
 
-/// What is wrong with the description.
+/// Errors of the description.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A chapter that is not in the description's syntax.
+    /// A syntax error in a chapter.
     #[error("chapter {chapter}, line {line}: {why}")]
     Syntax {
         /// The chapter's file name without its ending.
         chapter: &'static str,
-        /// From 1.
+        /// The line, from 1.
         line: usize,
         /// The fault.
         why: syn::Error,
     },
-    /// A symbol or a number that is there twice.
+    /// A duplicate symbol or number.
     #[error("{0} is described twice")]
     Twice(String),
 }
@@ -28,19 +28,19 @@ pub enum Error {
 pub struct Chapter {
     /// File name without its ending.
     pub name: &'static str,
-    /// In the file's order.
+    /// Its functions, in the file's order.
     pub functions: Vec<Function>,
 }
 
 /// The functions of one library.
 #[derive(Debug, Clone)]
 pub struct Library {
-    /// By name.
+    /// Its chapters, sorted by name.
     pub chapters: Vec<Chapter>,
 }
 
 impl Library {
-    /// Reads chapters; those of the runtime, as one generation has them.
+    /// Parses chapters; those of the runtime, for one generation.
     pub(crate) fn parse(texts: &[Text], generation: Option<Generation>) -> Result<Self, Error> {
         let mut chapters = Vec::new();
         let mut seen = BTreeSet::new();
@@ -67,8 +67,7 @@ impl Library {
         Ok(Self { chapters })
     }
 
-    /// With the functions that `driver` says this generation of the runtime
-    /// has, too.
+    /// Adds the functions that `driver` declares for this generation of the runtime.
     pub(crate) fn with(mut self, driver: &Self, generation: Generation) -> Result<Self, Error> {
         for from in &driver.chapters {
             let more: Vec<Function> = from
@@ -102,8 +101,8 @@ impl Library {
         Ok(self)
     }
 
-    /// Why a function of the runtime is refused, considering the functions of the
-    /// driver that it needs.
+    /// Why a function of the runtime is refused, including the driver functions that it
+    /// needs.
     #[must_use]
     pub fn why_refused<'l>(&self, function: &'l Function, driver: &'l Self) -> Option<&'l str> {
         if let Serving::Refused(why) | Serving::Denied(why) = &function.serving {
@@ -123,12 +122,12 @@ impl Library {
         })
     }
 
-    /// Every function.
+    /// All functions.
     pub fn functions(&self) -> impl Iterator<Item = &Function> {
         self.chapters.iter().flat_map(|chapter| &chapter.functions)
     }
 
-    /// Every symbol with its function, by name.
+    /// All symbols with their functions, sorted by name.
     #[must_use]
     pub fn symbols(&self) -> Vec<(&Symbol, &Function)> {
         let functions = self.functions();

@@ -1,4 +1,4 @@
-//! From functions of the driver that only cross to the guest's code.
+//! Generates the guest's code of driver functions that are only forwarded.
 
 use proc_macro2::{Ident, TokenStream};
 use quote::quote;
@@ -7,15 +7,15 @@ use crate::call::{Class, Effect, written};
 use crate::function::{Function, Serving};
 use crate::identifier;
 
-/// The code of each function that crosses and has none by hand.
+/// The code of each forwarded function without handwritten code.
 ///
-/// Each refuses a null place for the reply, takes what crosses of each
-/// parameter (`Crosses::cross`, which also tells the session), sends the call
-/// there and writes the reply. The library provides: a type of each kind of
-/// parameter's name in `kind`, `Crossing`, and `Answers`.
+/// Each refuses a null pointer for the reply, converts the parameters
+/// (`WireParameter::cross`, which also determines the session), sends the call to that
+/// session and writes the reply. The library provides a type in `kind` for each kind of
+/// parameter, `Crossing`, and `Answers`.
 #[must_use]
 pub fn crossings<'f>(functions: impl Iterator<Item = &'f Function>) -> TokenStream {
-    let derived = functions.filter(|function| matches!(function.serving, Serving::Crosses));
+    let derived = functions.filter(|function| matches!(function.serving, Serving::Forwarded));
     derived.filter_map(crossing).collect()
 }
 
@@ -39,7 +39,7 @@ fn crossing(function: &Function) -> Option<TokenStream> {
         parameters.extend(quote!(#name: #raw,));
         if call.fields.iter().any(|field| field.name == parameter.name) {
             taken.extend(quote! {
-                let #name = <kind::#kind as Crosses>::cross(#name, &mut crossing)?;
+                let #name = <kind::#kind as WireParameter>::cross(#name, &mut crossing)?;
             });
         } else {
             taken.extend(quote!(let _ = #name;));

@@ -1,4 +1,4 @@
-//! From functions to the code that exports them.
+//! Generates the exported C functions.
 
 use proc_macro2::{Ident, TokenStream};
 use quote::{ToTokens, format_ident, quote};
@@ -8,11 +8,11 @@ use crate::call::behind;
 use crate::function::{Function, Mode, Parameter, Serving, Symbol, Through};
 use crate::identifier;
 
-/// The type that C passes where the description has `kind`.
+/// The C type of a parameter of type `kind`.
 ///
-/// `Out<T>` and `In<T>` are pointers to one `T` that the function writes or
-/// reads; an `Optional<T>` is an `Out<T>` that may be null; `Text` is a C string; `DefaultStream` a stream of which null means
-/// the default stream that the symbol stands for.
+/// `Out<T>` and `In<T>` are pointers to one `T` that the function writes or reads. An
+/// `Optional<T>` is an `Out<T>` that may be null. `Text` is a C string. `DefaultStream` is a
+/// stream for which null means the symbol's default stream.
 #[must_use]
 pub fn c_type(kind: &Type) -> TokenStream {
     let Type::Path(path) = kind else {
@@ -39,10 +39,9 @@ pub fn c_type(kind: &Type) -> TokenStream {
     }
 }
 
-/// The exported functions with code: each converts what C passed (`Boundary`)
-/// and runs the function of its name in `super::CHAPTER`, or in
-/// `super::crossing` where that is derived, under `super::guard` or
-/// `super::guard_before_init`.
+/// The exported functions that are served. Each converts its parameters (`Boundary`) and
+/// runs the function of its name in `super::CHAPTER`, or the derived one in
+/// `super::crossing`, under `super::guard` or `super::guard_before_init`.
 ///
 /// The library provides: the types that the description names,
 /// `Boundary::take`, `own_default`, `DEFAULT_STREAM` and `OWN_STREAM`, `clear`
@@ -58,7 +57,7 @@ pub fn exports<'f>(
     for function in functions {
         if matches!(
             function.serving,
-            Serving::Code | Serving::Crosses | Serving::Through(_)
+            Serving::Code | Serving::Forwarded | Serving::Through(_)
         ) {
             for symbol in &function.symbols {
                 code.extend(export(function, symbol, result, named));
@@ -97,11 +96,11 @@ fn export(function: &Function, symbol: &Symbol, result: &Type, named: bool) -> T
         #[doc = #doc]
         ///
         /// # Safety
-        /// The pointers are as CUDA's manual asks under this name.
+        /// The pointers meet CUDA's requirements for the function of this name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn #exported(#(#names: #types),*) -> #result {
             super::#guard(#(#told,)* || {
-                // SAFETY: each place is null or writable, as the manual asks.
+                // SAFETY: each pointer is null or writable, as the manual requires.
                 #( unsafe { super::clear(#cleared) }; )*
                 #( super::present(#required)?; )*
                 #call
@@ -110,7 +109,7 @@ fn export(function: &Function, symbol: &Symbol, result: &Type, named: bool) -> T
     }
 }
 
-/// The stream that a function without such a parameter is given.
+/// The default stream of a function without a stream parameter.
 fn implied_stream(symbol: &Symbol) -> TokenStream {
     if symbol.per_thread {
         quote!(OWN_STREAM)
@@ -119,7 +118,7 @@ fn implied_stream(symbol: &Symbol) -> TokenStream {
     }
 }
 
-/// What C passed in this place, for code.
+/// The conversion of a parameter.
 fn passed(parameter: &Parameter, symbol: &Symbol) -> TokenStream {
     let name = identifier(&parameter.name);
     if is(&parameter.kind, "DefaultStream") && symbol.per_thread {
@@ -129,10 +128,10 @@ fn passed(parameter: &Parameter, symbol: &Symbol) -> TokenStream {
     }
 }
 
-/// The call of the function's own code.
+/// The call of the function's handwritten code.
 fn own_code(function: &Function, symbol: &Symbol) -> TokenStream {
     let chapter = identifier(match function.serving {
-        Serving::Crosses => "crossing",
+        Serving::Forwarded => "crossing",
         _ => &function.chapter,
     });
     let body = identifier(&function.name);
@@ -142,12 +141,12 @@ fn own_code(function: &Function, symbol: &Symbol) -> TokenStream {
         arguments.push(implied_stream(symbol));
     }
     quote! {
-        // SAFETY: the caller keeps to CUDA's manual for this function.
+        // SAFETY: the caller follows CUDA's manual for this function.
         unsafe { super::#chapter::#body(#(#arguments),*) }
     }
 }
 
-/// The call of a function that this one shares with others.
+/// The call of a function that several exported functions share.
 fn through_another(function: &Function, symbol: &Symbol, through: &Through) -> TokenStream {
     let mut taken = TokenStream::new();
     for parameter in &function.parameters {
@@ -165,7 +164,7 @@ fn through_another(function: &Function, symbol: &Symbol, through: &Through) -> T
         };
         let value = passed(parameter, symbol);
         taken.extend(quote! {
-            // SAFETY: the caller keeps to CUDA's manual for this function.
+            // SAFETY: the caller follows CUDA's manual for this function.
             let #name #carrier = unsafe { #value };
         });
     }
@@ -181,7 +180,7 @@ fn through_another(function: &Function, symbol: &Symbol, through: &Through) -> T
         quote!(super::#called)
     };
     let call = quote! {
-        // SAFETY: the caller keeps to CUDA's manual for this function.
+        // SAFETY: the caller follows CUDA's manual for this function.
         unsafe { #called(#arguments) }
     };
     match &through.place {
@@ -229,7 +228,7 @@ pub fn direct<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type) 
                 #[doc = #doc]
                 ///
                 /// # Safety
-                /// The pointers are as CUDA's manual asks under this name.
+                /// The pointers meet CUDA's requirements for the function of this name.
                 #[unsafe(no_mangle)]
                 pub unsafe extern "C" fn #exported(#(#names: #types),*) -> #result {
                     super::guard(|| {

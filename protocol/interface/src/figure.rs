@@ -9,17 +9,17 @@ use crate::export::{c_type, is};
 use crate::function::{Function, Parameter, Serving};
 use crate::identifier;
 
-/// What a parameter of such a function is.
+/// The role of a parameter of such a function.
 enum Part {
     /// The device.
     Device,
-    /// A number that goes in; it must be below the limit.
+    /// An input number, which must be below the limit.
     In(u32),
     /// So many numbers that come out.
     Out(usize),
     /// As `Out`, but the program may pass null.
     Optional(usize),
-    /// Where a text goes.
+    /// An output buffer for text.
     Text,
     /// Bytes that there are for it.
     Length,
@@ -143,7 +143,7 @@ pub fn figures<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type)
 }
 
 /// The host's end: `figure(nvml, device, number, arguments)`, which calls the
-/// function of this number in NVML (`nvml.find(NAME)`, `None` where it is
+/// function of this number in NVML (`nvml.find(NAME)`, `None` if it is
 /// missing) and returns an `Answer`.
 #[must_use]
 pub fn host_figures<'f>(functions: impl Iterator<Item = &'f Function>) -> TokenStream {

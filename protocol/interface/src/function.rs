@@ -29,7 +29,7 @@ pub struct Parameter {
     pub kind: syn::Type,
 }
 
-/// How a function comes by the stream that a null stream stands for.
+/// How a function gets the default stream that a null stream means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// It has none, or all its symbols do the same.
@@ -40,7 +40,7 @@ pub enum Mode {
     Implied,
 }
 
-/// Where a function's code is.
+/// How a function is served.
 #[derive(Debug, Clone)]
 pub enum Serving {
     /// By hand: the function of this name in the library's module of this
@@ -49,9 +49,9 @@ pub enum Serving {
     /// Derived: it is a call of this function by hand, which several functions
     /// share.
     Through(Through),
-    /// By hand, in the same place, under its C name: it returns no result code,
+    /// By hand, in the same place, but exported under its own C name: it returns no result code,
     /// or compiled code calls it while the program starts.
-    ByHand,
+    UnderCName,
     /// It is a call of this function of the driver with these arguments; with
     /// the flag a context is made current before.
     Direct {
@@ -67,9 +67,9 @@ pub enum Serving {
     /// Not served, for this reason: a guest may not do it.
     Denied(String),
     /// Derived: the call of this function crosses, and its reply is written.
-    Crosses,
-    /// In NVML: the host answers the question of this number, whose arguments
-    /// are below these limits.
+    Forwarded,
+    /// In NVML: the host answers the query with this number. Its arguments are below these
+    /// limits.
     Figure {
         /// Fixed for ever.
         number: u32,
@@ -119,15 +119,15 @@ pub struct Function {
     pub name: String,
     /// The chapter, which is also the module of its code.
     pub chapter: String,
-    /// What it does.
+    /// Its documentation.
     pub doc: String,
-    /// Every symbol, the one that names it first.
+    /// Its symbols; the first is its name.
     pub symbols: Vec<Symbol>,
     /// In order.
     pub parameters: Vec<Parameter>,
-    /// What it returns where that is no result code.
+    /// Its return type, if that is not a result code.
     pub returns: Option<syn::Type>,
-    /// How it comes by a default stream.
+    /// How it gets a default stream.
     pub mode: Mode,
     /// It may be called before the library is initialized.
     pub before_init: bool,
@@ -136,7 +136,7 @@ pub struct Function {
     pub required: Vec<String>,
     /// Where it writes zero before all else, and so where it fails.
     pub clears: Vec<String>,
-    /// Where its code is.
+    /// How it is served.
     pub serving: Serving,
     /// In the runtime: functions of the driver without which it does nothing.
     pub needs: Vec<String>,
@@ -214,7 +214,7 @@ impl Function {
                 "refused" => function.serving = Serving::Refused(attribute::text(inside)?),
                 "denied" => function.serving = Serving::Denied(attribute::text(inside)?),
                 "figure" => function.serving = figure(inside)?,
-                "by_hand" => function.serving = Serving::ByHand,
+                "by_hand" => function.serving = Serving::UnderCName,
                 "through" => function.serving = through(inside)?,
                 "direct" => function.serving = direct(inside, true)?,
                 "direct_without_context" => function.serving = direct(inside, false)?,
@@ -235,7 +235,7 @@ impl Function {
             let call = Call::of_function(&function, inside)?;
             function.host |= call.is_native();
             if !call.by_hand.guest {
-                function.serving = Serving::Crosses;
+                function.serving = Serving::Forwarded;
             }
             function.call = Some(call);
         }

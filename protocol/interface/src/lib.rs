@@ -21,7 +21,7 @@ mod table;
 mod wire;
 
 pub use boundary::boundary;
-pub use call::{ByHand, Call, Class, Effect, Field, Shape};
+pub use call::{Call, Class, Effect, Field, Handwritten, Shape};
 pub use chapter::{Chapter, Error, Library};
 pub use crossing::crossings;
 pub use export::{c_type, direct, exports, stubs};
@@ -39,7 +39,7 @@ include!(concat!(env!("OUT_DIR"), "/chapters.rs"));
 /// The driver's functions.
 ///
 /// # Errors
-/// What is wrong with the description, and where.
+/// The first error of the description.
 pub fn driver() -> Result<Library, Error> {
     Library::parse(DRIVER, None)
 }
@@ -47,7 +47,7 @@ pub fn driver() -> Result<Library, Error> {
 /// The runtime's functions, in the newest generation.
 ///
 /// # Errors
-/// What is wrong with the description, and where.
+/// The first error of the description.
 pub fn runtime() -> Result<Library, Error> {
     runtime_of(Generation::Cuda13)
 }
@@ -55,7 +55,7 @@ pub fn runtime() -> Result<Library, Error> {
 /// The functions of a generation of the runtime.
 ///
 /// # Errors
-/// What is wrong with the description, and where.
+/// The first error of the description.
 pub fn runtime_of(generation: Generation) -> Result<Library, Error> {
     Library::parse(RUNTIME, Some(generation))?.with(&driver()?, generation)
 }
@@ -63,7 +63,7 @@ pub fn runtime_of(generation: Generation) -> Result<Library, Error> {
 /// NVML's functions.
 ///
 /// # Errors
-/// What is wrong with the description, and where.
+/// The first error of the description.
 pub fn nvml() -> Result<Library, Error> {
     Library::parse(NVML, None)
 }
@@ -71,7 +71,7 @@ pub fn nvml() -> Result<Library, Error> {
 /// The calls that cross, in order of their numbers.
 ///
 /// # Errors
-/// What is wrong with the description, and where.
+/// The first error of the description.
 pub fn calls() -> Result<Vec<Call>, Error> {
     call::parse(CALLS, &driver()?)
 }
@@ -80,7 +80,7 @@ pub fn calls() -> Result<Vec<Call>, Error> {
 /// can point into.
 ///
 /// # Errors
-/// Where it is no Rust.
+/// If it is not valid Rust.
 pub fn print(code: &proc_macro2::TokenStream) -> Result<String, Error> {
     let file = syn::parse2(code.clone()).map_err(|why| chapter::located("derived", why))?;
     Ok(prettyplease::unparse(&file))

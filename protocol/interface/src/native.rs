@@ -16,7 +16,7 @@ fn natives(driver: &Library) -> impl Iterator<Item = (&Function, &Call)> {
     calls.filter(|(_, call)| call.is_native())
 }
 
-/// The type by which a device knows what the wire names.
+/// The device's type of an object that the wire names.
 fn device_type(kind: &syn::Type) -> TokenStream {
     match plain(kind).strip_suffix("Handle") {
         Some(object) => {
@@ -49,7 +49,7 @@ pub fn native_calls(driver: &Library) -> TokenStream {
             #[doc = #doc]
             ///
             /// # Errors
-            /// As CUDA's manual says for the function; `NOT_SUPPORTED` of a
+            /// As documented by CUDA for the function; `NOT_SUPPORTED` of a
             /// device without it.
             fn #name(&mut self, #parameters) -> Result<#reply> {
                 #( let _ = #ignored; )*

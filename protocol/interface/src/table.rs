@@ -73,7 +73,7 @@ pub fn table(driver: &Library, runtimes: &[&Library]) -> TokenStream {
             #[doc = #doc]
             ///
             /// # Safety
-            /// As CUDA's driver API manual says for the function.
+            /// As documented by CUDA for the driver's function.
             #[inline]
             pub unsafe fn #name(&self, #(#names: #types),*) -> Result {
                 // SAFETY: the caller's promise.
@@ -90,7 +90,7 @@ pub fn table(driver: &Library, runtimes: &[&Library]) -> TokenStream {
             /// `CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER`.
             ///
             /// # Safety
-            /// What `lookup` returns for a name is null or the address of the
+            /// For each name, `lookup` returns null or the address of the
             /// driver function of that name.
             pub unsafe fn resolve(lookup: &dyn Fn(&str) -> *mut c_void) -> Self {
                 let find = |symbols: &[&str]| {

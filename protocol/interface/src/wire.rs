@@ -21,7 +21,7 @@ pub fn wire(calls: &[Call]) -> TokenStream {
     quote! {
         #(#types)*
 
-        /// Every call there is, in order of number.
+        /// All calls, sorted by number.
         pub const CALLS: &[&CallInfo] = &[#( <#names as WireCall>::INFO ),*];
 
         /// Reads the call with this number from a whole payload and writes it
@@ -29,7 +29,7 @@ pub fn wire(calls: &[Call]) -> TokenStream {
         /// reach the codec of every call.
         ///
         /// # Errors
-        /// [`DecodeError`] where the number or the payload is not one of
+        /// [`DecodeError`] if the number or the payload is not one of
         /// the table's.
         pub fn recode(number: u16, payload: &[u8]) -> Result<Vec<u8>, DecodeError> {
             fn again<'a, T: Field<'a>>(payload: &'a [u8]) -> Result<Vec<u8>, DecodeError> {
@@ -43,7 +43,7 @@ pub fn wire(calls: &[Call]) -> TokenStream {
     }
 }
 
-/// The lifetime of a call's structure, where it borrows from the payload.
+/// The lifetime of a call's structure, if it borrows from the payload.
 #[must_use]
 pub fn life(call: &Call) -> TokenStream {
     let mut kinds = call.fields.iter().map(|field| plain(&field.kind));

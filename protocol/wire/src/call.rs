@@ -3,40 +3,37 @@
 use crate::codec::{DecodeError, Field};
 use crate::handle::ObjectKind;
 
-/// How a call crosses. Calls that are answered in the guest without
-/// crossing are not in the table at all.
+/// The class of a call. Calls that the guest answers itself are not in the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// One-way and batched; an error is delivered at a later synchronizing call.
+    /// One-way and batched; a later synchronizing call reports its error.
     Posted,
     /// The guest thread waits for the reply.
     Synchronous,
-    /// Synchronous, but asked at most once for the same arguments: the guest
-    /// keeps the answer.
+    /// Synchronous, but sent at most once for the same arguments: the guest caches the
+    /// reply.
     Cached,
 }
 
 /// The effect of a call on its session's live objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing that would have to be recreated.
+    /// None that would have to be recreated.
     None,
-    /// An object with this handle exists from now on; the call's own bytes
-    /// recreate it.
+    /// Creates the object with this handle; the call's own bytes recreate it.
     Creates(ObjectKind, u64),
-    /// The object is gone.
+    /// Destroys the object.
     Destroys(ObjectKind, u64),
-    /// The object differs from how it was created; the call's own bytes
-    /// repeat the change.
+    /// Changes the object; the call's own bytes repeat the change.
     Changes(ObjectKind, u64),
 }
 
 /// The capability that a session needs for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Capability {
-    /// Every admitted session.
+    /// None: every admitted session may send it.
     Compute,
-    /// Sessions whose communicator has a window.
+    /// A communicator with a window.
     Window,
 }
 
@@ -47,27 +44,26 @@ pub struct CallInfo {
     pub number: u16,
     /// The name in this table.
     pub name: &'static str,
-    /// How it crosses.
+    /// Its class.
     pub class: Class,
-    /// Repeating it changes nothing.
+    /// Whether it is idempotent.
     pub idempotent: bool,
-    /// Its reply reports the error of an earlier posted call: it waits for the
-    /// device or asks about it, and creates nothing.
+    /// Whether its reply reports the error of an earlier posted call. Such calls wait for or
+    /// query the device, and create nothing.
     pub reports: bool,
-    /// It is answered after the context was lost.
+    /// Whether it is answered after the context was lost.
     pub survives: bool,
-    /// It may be executed before calls that were posted before it.
+    /// Whether it may overtake calls that were posted earlier.
     pub early: bool,
-    /// It can be a node of a graph.
+    /// Whether it can be a graph node.
     pub node: bool,
-    /// Its requirements.
+    /// The capability that it requires.
     pub capability: Capability,
     /// Parameters in order: name and type.
     pub parameters: &'static [(&'static str, &'static str)],
     /// Type of the reply.
     pub reply: &'static str,
-    /// What it does; the first line of its documentation names the CUDA
-    /// functions that it serves.
+    /// Its documentation; the first line names the CUDA functions that it serves.
     pub doc: &'static str,
 }
 
@@ -89,5 +85,5 @@ pub fn info(number: u16) -> Option<&'static CallInfo> {
     calls.get(index).copied()
 }
 
-/// A payload that decodes to nothing is an error of this type.
+/// The result of decoding.
 pub type DecodeResult<T> = Result<T, DecodeError>;

@@ -1,11 +1,11 @@
-//! How values become bytes: little-endian, packed, in order of declaration.
+//! The encoding of values: little-endian, packed, in order of declaration.
 //!
-//! Decoding is total: any bytes give a value or a [`DecodeError`], and a
-//! payload must be used up to its last byte.
+//! Decoding is total: any bytes decode to a value or to a [`DecodeError`], and a payload
+//! must be consumed completely.
 
 use thiserror::Error;
 
-/// Why a payload is not what its call declares.
+/// Why a payload does not match its call's declaration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum DecodeError {
     /// The payload ends inside a field.
@@ -22,7 +22,7 @@ pub enum DecodeError {
     BadValue {
         /// The meaning of the field.
         field: &'static str,
-        /// What it held.
+        /// The value.
         value: u64,
     },
     /// No call or control frame has this number.
@@ -30,7 +30,7 @@ pub enum DecodeError {
     UnknownCall(u16),
 }
 
-/// Takes fields off the front of a payload.
+/// Decodes fields from the front of a payload.
 #[derive(Debug, Clone)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -72,7 +72,7 @@ impl<'a> Reader<'a> {
     /// The next field.
     ///
     /// # Errors
-    /// As the field's type.
+    /// Those of the field's type.
     pub fn field<T: Field<'a>>(&mut self) -> Result<T, DecodeError> {
         T::decode(self)
     }
@@ -95,16 +95,16 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A value with a place on the wire.
+/// A value that can be encoded on the wire.
 pub trait Field<'a>: Sized {
-    /// Appends the value to `out`; a run of bytes at its end may instead be
-    /// returned, to be sent from where it lies.
+    /// Appends the value to `out`. Trailing bytes may be returned instead, so that they are
+    /// sent without a copy.
     fn encode<'s>(&'s self, out: &mut Vec<u8>) -> &'s [u8];
 
-    /// Takes the value off the front of `reader`.
+    /// Decodes the value from the front of `reader`.
     ///
     /// # Errors
-    /// [`DecodeError`] where the bytes are not such a value.
+    /// [`DecodeError`] if the bytes are not such a value.
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError>;
 }
 
@@ -161,7 +161,7 @@ impl<const N: usize> Field<'_> for [u8; N] {
 
 impl Field<'_> for [u32; 3] {
     fn encode<'s>(&'s self, out: &mut Vec<u8>) -> &'s [u8] {
-        // Every launch has three of these: one check for room each.
+        // Every launch has three of these, so each is checked for room only once.
         let mut bytes = [0; 12];
         for (place, value) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(self) {
             *place = value.to_le_bytes();
@@ -190,7 +190,7 @@ impl<const N: usize> Field<'_> for [u64; N] {
     }
 }
 
-/// Bytes of any number: a `u32` count, then the bytes.
+/// A byte string: a `u32` count, then the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Bytes<'a>(pub &'a [u8]);
 
@@ -202,8 +202,8 @@ impl std::fmt::Debug for Bytes<'_> {
 
 impl<'a> Field<'a> for Bytes<'a> {
     fn encode<'s>(&'s self, out: &mut Vec<u8>) -> &'s [u8] {
-        // A count past u32 cannot fit a frame either; the communicator
-        // refuses it there by the true length.
+        // A count beyond u32 exceeds the limit of a frame too, and the communicator refuses
+        // the frame by its true length.
         let count = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
         out.extend_from_slice(&count.to_le_bytes());
         self.0
@@ -233,7 +233,7 @@ impl<'a> Field<'a> for Text<'a> {
     }
 }
 
-/// Declares structs whose fields travel in order of declaration.
+/// Declares structs whose fields are encoded in order of declaration.
 #[macro_export]
 macro_rules! record {
     ($(
@@ -275,7 +275,7 @@ macro_rules! record {
     };
 }
 
-/// Reads one value that must fill `payload` exactly.
+/// Decodes one value that must fill `payload` exactly.
 ///
 /// # Errors
 /// [`DecodeError`].
@@ -286,7 +286,7 @@ pub fn decode_all<'a, T: Field<'a>>(payload: &'a [u8]) -> Result<T, DecodeError>
     Ok(value)
 }
 
-/// The whole value as bytes; for tests and where an allocation does no harm.
+/// Encodes a value into a new buffer, for tests and code that is not hot.
 #[must_use]
 pub fn encode_all<'a, T: Field<'a>>(value: &T) -> Vec<u8> {
     let mut out = Vec::new();

@@ -1,18 +1,18 @@
-//! Frames: the unit that every communicator carries, both ways.
+//! Frames: the unit that communicators carry, in both directions.
 //!
-//! A frame is a 16-byte header followed by `length` bytes of payload. All
-//! integers are little-endian. See `protocol/README.md` for the whole wire.
+//! A frame is a 16-byte header followed by `length` bytes of payload. All integers are
+//! little-endian. `protocol/README.md` describes the whole protocol.
 
 use thiserror::Error;
 
-/// Bytes of the header that precedes every payload.
+/// Size of the header in bytes.
 pub const HEADER_LEN: usize = 16;
 
-/// Most payload bytes one frame may carry. Bulk data is cut into frames of at
-/// most this size, or travels through a shared window.
+/// Maximum payload of one frame in bytes. Bulk data is split into frames of at most this
+/// size, or goes through a shared window.
 pub const MAX_PAYLOAD: usize = 256 * 1024;
 
-/// Bit set in `kind` of a frame that answers a call.
+/// The bit of `kind` that marks a reply.
 pub const REPLY: u16 = 0x8000;
 
 /// First `kind` of the control frames (`0x7f00..=0x7fff`); lower kinds are
@@ -22,39 +22,39 @@ pub const CONTROL: u16 = 0x7f00;
 /// The 16 bytes before every payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FrameHeader {
-    /// Payload bytes that follow; at most [`MAX_PAYLOAD`].
+    /// Number of payload bytes; at most [`MAX_PAYLOAD`].
     pub length: u32,
     /// Call number, call number with [`REPLY`] set, or a [`Control`] kind.
     pub kind: u16,
-    /// Reply slot of the calling guest thread; 0 for a posted call. A reply
-    /// carries the slot of the call it answers.
+    /// Reply slot of the calling guest thread; 0 for a posted call. A reply has the slot of
+    /// its call.
     pub slot: u16,
-    /// Guest to host: position of this call in its session, counted from 1
-    /// without gaps. Host to guest: the highest position executed so far.
+    /// Guest to host: sequence number of this call in its session, from 1 without gaps. Host
+    /// to guest: the highest sequence number executed so far.
     pub sequence: u64,
 }
 
-/// Why the bytes of a header are not a frame.
+/// Why bytes are not a valid frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum FrameError {
     /// The length field exceeds [`MAX_PAYLOAD`].
     #[error("frame of {0} bytes exceeds the limit of {MAX_PAYLOAD}")]
     Oversized(u32),
-    /// Fewer bytes than the header or its length field promised.
+    /// Fewer bytes than a header, or than its length field says.
     #[error("frame ends after {have} of {need} bytes")]
     Truncated {
-        /// Bytes that were there.
+        /// Number of bytes present.
         have: usize,
-        /// Bytes that were promised.
+        /// Number of bytes required.
         need: usize,
     },
 }
 
 impl FrameHeader {
-    /// Header of a frame with `length` payload bytes.
+    /// Creates the header of a frame with `length` payload bytes.
     ///
     /// # Errors
-    /// [`FrameError::Oversized`] past [`MAX_PAYLOAD`].
+    /// [`FrameError::Oversized`] above [`MAX_PAYLOAD`].
     pub fn new(kind: u16, slot: u16, sequence: u64, length: usize) -> Result<Self, FrameError> {
         let length32 = u32::try_from(length).unwrap_or(u32::MAX);
         if length > MAX_PAYLOAD {
@@ -68,7 +68,7 @@ impl FrameHeader {
         })
     }
 
-    /// The header as it stands on the wire.
+    /// Encodes the header.
     #[must_use]
     pub fn to_bytes(self) -> [u8; HEADER_LEN] {
         let mut out = [0; HEADER_LEN];
@@ -79,7 +79,7 @@ impl FrameHeader {
         out
     }
 
-    /// Reads a header, refusing a length past [`MAX_PAYLOAD`].
+    /// Decodes a header, and refuses a length above [`MAX_PAYLOAD`].
     ///
     /// # Errors
     /// [`FrameError::Oversized`].
@@ -97,7 +97,7 @@ impl FrameHeader {
         })
     }
 
-    /// Payload bytes as a size.
+    /// The payload's length as a `usize`.
     #[must_use]
     pub fn payload_len(&self) -> usize {
         self.length as usize
@@ -120,36 +120,36 @@ pub enum Control {
     Welcome = 0x7f01,
     /// Host to guest, instead of a welcome: [`crate::handshake::Refusal`].
     Refusal = 0x7f02,
-    /// Host to guest: part of the bytes that the call in `slot` asked for:
-    /// `u64` offset from the call's destination, then the bytes.
+    /// Host to guest: part of the bytes that the call in `slot` requested: `u64` offset from
+    /// the call's destination, then the bytes.
     Data = 0x7f03,
-    /// Host to guest: run the host function with this `u64` id
-    /// (cuLaunchHostFunc). The guest answers with the call `HostFuncDone`.
+    /// Host to guest: run the host function with this `u64` number (cuLaunchHostFunc). The
+    /// guest answers with the call `HostFuncDone`.
     HostFunc = 0x7f04,
     /// Host to guest: a human-readable line printed by a kernel (printf) or a
     /// failed assertion, to be written to the program's standard output
     /// (`u32` 1) or standard error (`u32` 2), then the bytes.
     Output = 0x7f05,
-    /// Either way: this side ends the session in order; no payload.
+    /// Either direction: this side ends the session in an orderly way; no payload.
     Goodbye = 0x7f06,
-    /// Guest to host: `u64`, how many counted frames of the session it has
-    /// received ([`is_counted`]); the host need not keep these.
+    /// Guest to host: `u64`, the number of counted frames ([`is_counted`]) of the session
+    /// that it has received. The host can discard these.
     Received = 0x7f07,
-    /// Host to guest: `u64`, the highest call sequence taken in; the guest
-    /// need not keep the calls up to it.
+    /// Host to guest: `u64`, the highest call sequence number received. The guest can
+    /// discard the calls up to it.
     Taken = 0x7f08,
     /// Host to guest: [`crate::handshake::Move`].
     Move = 0x7f09,
-    /// Host to guest: [`crate::handshake::Move`]: where to look for the session
-    /// once this connection is lost. The connection stays.
+    /// Host to guest: [`crate::handshake::Move`]: where to reconnect once this connection is
+    /// lost. The connection stays open.
     Home = 0x7f0a,
     /// Guest to host, after a [`Move`](Self::Move) that it could not follow:
     /// [`crate::handshake::Stays`].
     Stays = 0x7f0b,
-    /// Guest to host, before everything else on a connection whose welcome
-    /// [wants](crate::handshake::Welcome::wants_pinned) it: bytes of pinned
-    /// memory, `u64` first address, then the bytes; without bytes it is the
-    /// last. Host to guest, no payload: all of them came.
+    /// Guest to host, first on a connection whose welcome
+    /// [requires](crate::handshake::Welcome::wants_pinned) it: contents of pinned memory,
+    /// `u64` first address, then the bytes; the last frame has no bytes. Host to guest, no
+    /// payload: all of them arrived.
     Pinned = 0x7f0c,
 }
 
@@ -182,9 +182,10 @@ impl Control {
     }
 }
 
-/// Whether a frame of this kind from the host is counted: kept until the guest has
-/// [`Received`](Control::Received) it, and resent on the next connection. Replies
-/// and frames for the program are; frames that belong to the connection are not.
+/// Whether a frame of this kind from the host is counted: kept until the guest
+/// acknowledges it ([`Received`](Control::Received)), and resent on the next connection.
+/// Replies and frames for the program are counted; frames that concern only the
+/// connection are not.
 #[must_use]
 pub fn is_counted(kind: u16) -> bool {
     kind & REPLY != 0
@@ -194,8 +195,8 @@ pub fn is_counted(kind: u16) -> bool {
         )
 }
 
-/// Bytes of frames, headers included, after which a side says at the latest
-/// how far it is ([`Control::Received`], [`Control::Taken`]).
+/// Number of bytes, including headers, after which a side must acknowledge received
+/// frames ([`Control::Received`], [`Control::Taken`]).
 pub const ACKNOWLEDGE_EVERY: usize = 256 * 1024;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Names that the guest gives to the objects of its session.
+//! Handles: the guest's numbers for the objects of its session.
 //!
-//! A handle is a number that the guest chooses and never uses twice in a
-//! session; the worker maps it to the device's own object. Each kind is a
-//! type, so that a handle of the wrong kind cannot be passed on unnoticed.
+//! The guest chooses each number and never reuses it in a session; the worker maps it to
+//! the device's object. Each kind of handle is a type of its own, so that kinds cannot be
+//! confused.
 
 use crate::codec::{DecodeError, Field, Reader};
 
@@ -34,13 +34,12 @@ macro_rules! handles {
 handles! {
     /// A range of device memory, named by its first address in the arena.
     DeviceAddress => Memory,
-    /// A second address of device memory, named by its first byte.
+    /// An alias of device memory, named by its first address.
     AliasAddress => Alias,
     /// A range of the shared window used as pinned memory, named by its
     /// offset in the window's bulk area.
     WindowOffset => HostMemory,
-    /// Host memory of the guest that the worker keeps a copy of, named by its
-    /// address on the device.
+    /// A shadow: the worker's copy of guest memory, named by its address on the device.
     ShadowAddress => Shadow,
     /// A CUDA array or mipmapped array.
     ArrayHandle => Array,
@@ -65,8 +64,7 @@ handles! {
 impl StreamHandle {
     /// The legacy default stream (CUDA's null stream and `CU_STREAM_LEGACY`).
     pub const LEGACY: Self = Self(0);
-    /// Handles from here on name streams the guest created; a thread's
-    /// per-thread default stream (`CU_STREAM_PER_THREAD`) is such a one,
-    /// created by the guest library.
+    /// The first handle of created streams. The guest library also creates a stream for each
+    /// thread's per-thread default stream (`CU_STREAM_PER_THREAD`).
     pub const FIRST: Self = Self(16);
 }

@@ -1,35 +1,35 @@
 //! The first frames of a connection.
 //!
-//! The guest sends a [`Hello`] and waits for a [`Welcome`] or a [`Refusal`].
-//! Two sides talk when all but the last digit of their versions agree; the
-//! side with the greater last digit then keeps to what the other knows.
+//! The guest sends a [`Hello`] and waits for a [`Welcome`] or a [`Refusal`]. Two sides
+//! are compatible if major and minor version are equal; the side with the higher patch
+//! version then uses only what the other supports.
 
 use thiserror::Error;
 
 use crate::codec::{Bytes, Text};
 
-/// Version of the wire: major, minor, patch. Two versions that differ only in
-/// the patch talk to each other.
+/// Version of the wire protocol: major, minor, patch. Versions that differ only in the
+/// patch are compatible.
 pub const VERSION: Version = Version {
     major: 0,
     minor: 3,
     patch: 0,
 };
 
-/// First bytes of every hello: "paragpu" and a zero.
+/// The first bytes of every hello: "paragpu" and a zero.
 pub const MAGIC: [u8; 8] = *b"paragpu\0";
 
-/// Payload bytes of every [`Hello`]: the daemon reads exactly this.
+/// Size of every [`Hello`]; the daemon reads exactly this many bytes.
 pub const HELLO_LEN: usize = 8 + 6 + 1 + 4 + 16 + 8 + 4;
 
 crate::record! {
-    /// A version of the wire.
+    /// A version of the wire protocol.
     Version {
-        /// Others cannot talk.
+        /// Other values are incompatible.
         major: u16,
-        /// Others cannot talk.
+        /// Other values are incompatible.
         minor: u16,
-        /// Others can.
+        /// Other values are compatible.
         patch: u16,
     }
 
@@ -39,43 +39,41 @@ crate::record! {
         magic: [u8; 8],
         /// The guest's version.
         version: Version,
-        /// Kind of the communicator: see [`Transport`].
+        /// The communicator: see [`Transport`].
         transport: u8,
-        /// The guest's ordinal of the device that it asks for.
+        /// The guest's ordinal of the requested device.
         device: u32,
-        /// Secret of the session to resume; zeros for a new one.
+        /// The secret of the session to resume; zeros for a new session.
         token: [u8; 16],
-        /// With a token: how many counted frames of the session the guest has
-        /// received ([`crate::frame::is_counted`]).
+        /// With a token: the number of counted frames of the session that the guest has received
+        /// ([`crate::frame::is_counted`]).
         received: u64,
-        /// Process id in the guest, for listings; 0 of a connection that only
-        /// asks about the device.
+        /// Process ID in the guest, for listings; 0 for a connection that only queries the
+        /// device.
         pid: u32,
     }
 
-    /// Host to guest: the session stands.
+    /// Host to guest: the session is established.
     Welcome {
         /// The host's version.
         version: Version,
         /// Number of the session on its host, for listings.
         session: u64,
-        /// Secret with which the guest resumes the session; zeros where the
-        /// session ends with its connection.
+        /// The secret with which the guest resumes the session; zeros if the session ends with
+        /// its connection.
         token: [u8; 16],
-        /// How many devices the guest has.
+        /// The number of devices that the guest sees.
         device_count: u32,
-        /// The highest call sequence taken in: the guest sends the calls after
-        /// it again. 0 in a new session.
+        /// The highest call sequence number received: the guest resends the calls after it. 0 in
+        /// a new session.
         taken: u64,
-        /// Bytes of a memfd with the channel region that comes with this frame
-        /// (shm); 0 if there is none.
+        /// Size of the attached memfd with the channel region (shm); 0 if there is none.
         region_size: u64,
-        /// Of a resumed session: the host still sees the window that the
-        /// session began with.
+        /// In a resumed session: whether the host still maps the session's original window.
         shares_window: bool,
-        /// Of a resumed session: the host has memory of its own at the window's
-        /// addresses, and lacks what the guest has there: it executes nothing
-        /// before that came ([`crate::frame::Control::Pinned`]).
+        /// In a resumed session: whether the host has memory of its own at the window's
+        /// addresses and needs the guest's contents. It executes nothing before they arrive
+        /// ([`crate::frame::Control::Pinned`]).
         wants_pinned: bool,
     }
 
@@ -84,18 +82,18 @@ crate::record! {
     Move<'a> {
         /// `unix`, `tcp`, `vsock`, `shm` or `pci`.
         communicator: Text<'a>,
-        /// A socket's path, host and port, a port of the VM's host, or a
-        /// device node; empty for what the guest's configuration says.
+        /// A socket's path, host and port, a port of the VM's host, or a device node; empty for
+        /// the guest's own configuration.
         address: Text<'a>,
     }
 
-    /// Guest to host: the session continues over the connection that stands.
+    /// Guest to host: the session stays on the current connection.
     Stays<'a> {
         /// Why the guest could not follow the move; one sentence.
         reason: Text<'a>,
     }
 
-    /// Host to guest: no session.
+    /// Host to guest: the session is refused.
     Refusal<'a> {
         /// The host's version.
         version: Version,
@@ -103,11 +101,10 @@ crate::record! {
         reason: Text<'a>,
     }
 
-    /// Device process to daemon, on its socket for these ([`device_socket`]): a guest opened a
-    /// channel of a VM's window. File descriptors that come with it: window,
-    /// eventfd guest to host, eventfd host to guest; and where the host reaches
-    /// the VM's memory a table of it and the files that hold it, up to
-    /// [`ATTACH_FDS`] in all.
+    /// Device process to daemon, on the socket for device processes ([`device_socket`]): a
+    /// guest opened a channel of a VM's window. File descriptors: window, eventfd guest to
+    /// host, eventfd host to guest; if the host can access the VM's memory, also a table of it
+    /// and the files that back it, at most [`ATTACH_FDS`] in all.
     Attach<'a> {
         /// [`MAGIC`].
         magic: [u8; 8],
@@ -117,70 +114,69 @@ crate::record! {
         vm: Text<'a>,
         /// Channel number in the window.
         channel: u32,
-        /// Bytes from the start of the window to the channel's region.
+        /// Offset of the channel's region in the window.
         channel_offset: u64,
-        /// Bytes of the channel's region.
+        /// Size of the channel's region in bytes.
         channel_size: u64,
-        /// Bytes from the start of the window to the channel's page lists; 0
-        /// where the host does not reach the VM's memory.
+        /// Offset of the channel's page lists in the window; 0 if the host cannot access the VM's
+        /// memory.
         list_offset: u64,
-        /// The hello that the guest sent first, as it came.
+        /// The guest's hello, unchanged.
         hello: Bytes<'a>,
     }
 }
 
 crate::record! {
-    /// Worker to another daemon, on that daemon's socket for guests or over a
-    /// link between hosts: a session comes. The answer is a frame of the kind
-    /// of a welcome from the worker that takes it, with a [`Move`] that says
-    /// how the guest reaches the session there, or a [`Refusal`].
+    /// Worker to another daemon, on that daemon's socket for guests or over a link between
+    /// hosts: a session arrives. The answer is a [`Refusal`], or a frame of a welcome's kind
+    /// from the destination worker, with a [`Move`] that tells how the guest reaches the
+    /// session there.
     Arrive<'a> {
         /// [`MAGIC`].
         magic: [u8; 8],
         /// The sender's version.
         version: Version,
-        /// The VM, user or address that the session is of.
+        /// The session's VM, user or address.
         vm: Text<'a>,
         /// The guest's ordinal of the device.
         device: u32,
-        /// Secret with which the guest resumes the session.
+        /// The secret with which the guest resumes the session.
         token: [u8; 16],
-        /// Process id in the guest, for listings.
+        /// Process ID in the guest, for listings.
         guest_pid: u32,
-        /// `unix`, `tcp`, `vsock`, `shm` or `pci`: how the guest's calls travel.
+        /// The guest's current communicator: `unix`, `tcp`, `vsock`, `shm` or `pci`.
         communicator: Text<'a>,
-        /// How they are to travel from then on; empty if the connection
-        /// comes along as it is.
+        /// The communicator after the move; empty if the connection is handed over.
         follows: Text<'a>,
-        /// Which of the destination's devices is wanted; [`ANY_DEVICE`] for
-        /// the one with the guest's ordinal, or any if there is none.
+        /// The number of the requested device at the destination; [`ANY_DEVICE`] for the one with
+        /// the guest's ordinal, or any if there is none.
         wanted: u32,
     }
 }
 
-/// No wish in [`Arrive::wanted`].
+/// No preference in [`Arrive::wanted`].
 pub const ANY_DEVICE: u32 = u32::MAX;
 
 /// Kind of the [`Attach`] frame.
 pub const ATTACH: u16 = 0x7f10;
 
-/// The daemon's socket for device processes, beside its socket for guests.
+/// The daemon's socket for device processes, next to its socket for guests.
 #[must_use]
 pub fn device_socket(guests: &std::path::Path) -> std::path::PathBuf {
     guests.with_extension("devices")
 }
-/// Most file descriptors that come with it.
+/// Maximum number of its file descriptors.
 pub const ATTACH_FDS: usize = 8;
 /// Kind of the [`Arrive`] frame.
 pub const ARRIVE: u16 = 0x7f11;
 
-/// How a connection travels; the value of [`Hello::transport`].
+/// The transport of a connection; the value of [`Hello::transport`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Transport {
     /// A stream socket: unix, TCP or vsock.
     Stream = 1,
-    /// Rings in a memfd that comes with the welcome.
+    /// Rings in a memfd that is attached to the welcome.
     Shm = 2,
     /// Rings in a channel of a PCI device's window.
     Pci = 3,
@@ -201,18 +197,18 @@ impl TryFrom<u8> for Transport {
 /// Why a hello or welcome is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum HandshakeError {
-    /// Somebody else's protocol.
+    /// The peer speaks another protocol.
     #[error("the peer does not speak paragpu's protocol")]
     Magic,
-    /// Versions differ before the last digit.
+    /// The versions are incompatible.
     #[error(
         "the peer speaks version {peer} of the protocol, this side {VERSION}: install the same release of paragpu on guest and host"
     )]
     Version {
-        /// The other side's.
+        /// The peer's version.
         peer: String,
     },
-    /// No such transport.
+    /// An unknown transport.
     #[error("the peer names an unknown transport ({0})")]
     Transport(u8),
 }
@@ -224,7 +220,7 @@ impl std::fmt::Display for Version {
 }
 
 impl Version {
-    /// Checks that this side can talk to `peer`.
+    /// Checks that `peer` is a compatible version.
     ///
     /// # Errors
     /// [`HandshakeError::Version`].

@@ -16,7 +16,7 @@ pub const WINDOW_BASE: u64 = 0x4000_0000_0000;
 /// End of the range in which NVIDIA's driver reserves what it has for itself on
 /// the host, modules' variables among it: 8 TiB from there down.
 pub const DRIVER_END: u64 = 0x6800_0000_0000;
-/// Most devices one process can have, so that no two regions meet, and none
+/// Maximum number of devices one process can have, so that no two regions meet, and none
 /// meets where Linux places programs (0x5500_0000_0000 and above).
 pub const MAX_DEVICES: u32 = 16;
 /// Unit of [`crate::table::MemMap`]: 2 MiB, the device's mapping granularity.

@@ -4,7 +4,7 @@
 //! [`table`] declares every call once; [`frame`], [`handshake`] and [`reply`]
 //! are what travels around them; [`layout`] is where addresses lie.
 
-// What others send is read here, so nothing may panic.
+// This code parses untrusted input, so it must not panic.
 #![cfg_attr(
     not(test),
     warn(

@@ -1,4 +1,4 @@
-//! What a call ended with: the numbers of CUDA's `CUresult`
+//! The status of a call: the numbers of CUDA's `CUresult`
 //! (CUDA Driver API, Data types used by CUDA driver).
 
 use crate::codec::{DecodeError, Field, Reader};

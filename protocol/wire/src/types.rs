@@ -28,7 +28,7 @@ crate::record! {
         /// The numbers that come out, in order; zeros after them. A negative
         /// number is extended to 64 bits.
         values: [u64; 5],
-        /// The text that comes out; empty where none does.
+        /// The text that comes out; empty if none does.
         text: Text<'a>,
     }
 
@@ -114,9 +114,9 @@ crate::record! {
     SmGroups {
         /// How many groups.
         groups: u32,
-        /// Each of them; zeros where there is none.
+        /// Each of them; zeros if there is none.
         group: SmResource,
-        /// What is left; zeros where nothing is.
+        /// What is left; zeros if nothing is.
         remaining: SmResource,
     }
 

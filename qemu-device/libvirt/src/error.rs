@@ -94,8 +94,8 @@ pub enum Error {
     NoSocket(PathBuf),
     /// The guest has not released the device.
     #[error(
-        "the guest of {domain} has not let go of the device within {seconds} s; nothing else was \
-         changed, and libvirt takes it away when the guest does (a guest that has not booted \
+        "the guest of {domain} has not released the device within {seconds} s; nothing else was \
+         changed, and libvirt removes it once the guest does (a guest that has not booted \
          cannot)"
     )]
     Held {

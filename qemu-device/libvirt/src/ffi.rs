@@ -410,7 +410,7 @@ unsafe fn borrowed(string: *const c_char) -> Option<String> {
     if string.is_null() {
         return None;
     }
-    // SAFETY: the caller promises it.
+    // SAFETY: the caller upholds this.
     let string = unsafe { CStr::from_ptr(string) };
     Some(string.to_string_lossy().into_owned())
 }
@@ -421,7 +421,7 @@ unsafe fn borrowed(string: *const c_char) -> Option<String> {
 /// # Safety
 /// `string` is null, or a C string from malloc that this call may free.
 unsafe fn taken(string: *mut c_char) -> Option<String> {
-    // SAFETY: the caller promises it.
+    // SAFETY: the caller upholds this.
     unsafe {
         let copy = borrowed(string);
         libc::free(string.cast());

@@ -110,7 +110,7 @@ impl Host {
             Supervisor::StartStopDaemon => self.start_daemon(vm),
         };
         if started.is_err() {
-            // Stops what was started. The first error matters more than another one here.
+            // Stops the started process. The first error matters more than one from here.
             let _ = self.stop(vm);
         }
         started

@@ -6,7 +6,7 @@
 //! must run before QEMU connects to it: [`host`] starts and stops it, for [`attach()`]
 //! while the domain runs, and for [`hook`] when libvirt starts a domain or has ended one.
 //! The hook must not call libvirt, which waits for it. [`travel`] handles the migration of
-//! a domain. [`Life`] tells how long a domain runs.
+//! a domain. [`DomainRun`] tells how long a domain runs.
 
 // This crate reads data from others, so it must not panic.
 #![cfg_attr(
@@ -21,18 +21,18 @@
 #![deny(unsafe_code)]
 
 mod attach;
+mod domain_run;
 mod error;
 mod ffi;
 pub mod hook;
 pub mod host;
-mod life;
 pub mod travel;
 pub mod vhost_vsock;
 mod vm;
 pub mod xml;
 
 pub use attach::{Asked, Attach, Change, Detach, attach, detach};
+pub use domain_run::DomainRun;
 pub use error::Error;
 pub use ffi::{Connection, is_installed};
-pub use life::Life;
 pub use vm::VmName;

@@ -72,7 +72,7 @@ pub const NAMESPACE: &str = "urn:paragpu:libvirt:1";
 /// Its prefix, which libvirt keeps.
 pub const PREFIX: &str = "paragpu";
 /// The mark's name in a domain's XML.
-const AHEAD: &str = "paragpu:ahead";
+const MOVE_MARK: &str = "paragpu:ahead";
 
 /// The mark of a domain whose virtual GPUs have moved to another host, without the prefix,
 /// as libvirt requires.
@@ -169,9 +169,7 @@ impl Description {
     pub fn new_port(&self) -> Result<NewPort, Error> {
         let [index, chassis, port] = self.largest.map(|number| number.checked_add(1));
         let (Some(index), Some(chassis), Some(port)) = (index, chassis, port) else {
-            return Err(Error::Xml(
-                "there is no free number for a PCI controller".into(),
-            ));
+            return Err(Error::Xml("no free index for a PCI controller".into()));
         };
         let mut writer = Writer::new(Vec::new());
         writer
@@ -238,7 +236,7 @@ impl Parser {
             ["domain", "devices", "vsock", "cid"] => {
                 self.machine.cid = value("address")?.and_then(|cid| cid.parse().ok());
             }
-            ["domain", "metadata", AHEAD] => self.machine.gpus_moved_of = value("vm")?,
+            ["domain", "metadata", MOVE_MARK] => self.machine.gpus_moved_of = value("vm")?,
             ["domain", "devices", "shmem"] => {
                 self.shmem = Some(Shmem {
                     begin,

@@ -25,7 +25,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use self::connection::{Connection, ConnectionEnd};
-use self::server::{Ends, Server};
+use self::server::{DeviceEnds, Server};
 use crate::Error;
 use crate::eventfd::EventFd;
 
@@ -43,7 +43,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::System`].
-    pub fn serve(socket: UnixStream, ends: Ends, interrupt: EventFd) -> Result<Self, Error> {
+    pub fn serve(socket: UnixStream, ends: DeviceEnds, interrupt: EventFd) -> Result<Self, Error> {
         let failed = |error: std::io::Error| {
             let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
             Error::system("serve the hypervisor")(errno)

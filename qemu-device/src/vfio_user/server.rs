@@ -36,7 +36,7 @@ const STRUCTURE_SIZE: u32 = 16;
 
 /// The parts of the device.
 #[derive(Debug)]
-pub struct Ends {
+pub struct DeviceEnds {
     /// The window.
     pub window: OwnedFd,
     /// Its division into channels.
@@ -52,7 +52,7 @@ pub struct Ends {
 /// One client's device.
 #[derive(Debug)]
 pub struct Server {
-    ends: Ends,
+    ends: DeviceEnds,
     config: ConfigSpace,
     greeted: bool,
     /// Raises the guest's interrupt. The client passes it when the guest enables MSI.
@@ -62,7 +62,7 @@ pub struct Server {
 impl Server {
     /// A device in the state after power-on, before the client's first command.
     #[must_use]
-    pub fn new(ends: Ends) -> Self {
+    pub fn new(ends: DeviceEnds) -> Self {
         Self {
             config: ConfigSpace::new(ends.layout.window_size),
             ends,

@@ -12,7 +12,7 @@ use rustix::io::{Errno, read};
 
 use super::connection::{Command, Connection, ConnectionEnd};
 use super::guest_memory::GuestMemory;
-use super::server::{Ends, Server};
+use super::server::{DeviceEnds, Server};
 use super::wire::*;
 use crate::eventfd::EventFd;
 use crate::layout::Layout;
@@ -27,7 +27,7 @@ fn server() -> (Server, Vec<EventFd>) {
     let bells: Vec<_> = (0..=CHANNELS).map(|_| EventFd::new().unwrap()).collect();
     let mut ends: Vec<_> = bells.iter().map(|bell| bell.duplicate().unwrap()).collect();
     let window = Window::new(layout, 7).unwrap();
-    let ends = Ends {
+    let ends = DeviceEnds {
         window: crate::rings::duplicate(std::os::fd::AsFd::as_fd(&window)).unwrap(),
         layout,
         control: ends.pop().unwrap(),

@@ -17,12 +17,12 @@ const BURST: usize = 200;
 const ROUNDS: usize = 2001;
 
 #[repr(align(128))]
-struct Apart(AtomicU64);
+struct CachePadded(AtomicU64);
 
 struct Ring {
     words: Vec<AtomicU64>,
-    tail: Apart,
-    head: Apart,
+    tail: CachePadded,
+    head: CachePadded,
 }
 
 impl Ring {
@@ -58,8 +58,8 @@ impl Ring {
 pub fn cost() -> f64 {
     let ring = Ring {
         words: (0..RING).map(|_| AtomicU64::new(0)).collect(),
-        tail: Apart(AtomicU64::new(0)),
-        head: Apart(AtomicU64::new(0)),
+        tail: CachePadded(AtomicU64::new(0)),
+        head: CachePadded(AtomicU64::new(0)),
     };
     std::thread::scope(|scope| {
         let consumer = scope.spawn(|| ring.consume((ROUNDS * BURST * RECORD) as u64));

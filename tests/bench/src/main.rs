@@ -24,11 +24,11 @@ use crate::sample::print;
 #[command(name = "paragpu-bench", version)]
 struct Arguments {
     #[command(subcommand)]
-    what: What,
+    what: Benchmark,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum Benchmark {
     /// What the machine does without paragpu.
     Raw {
         /// Bytes of each bulk copy.
@@ -77,7 +77,7 @@ enum Raw {
 }
 
 fn raw(name: Raw, bulk: usize) -> Result<(), Error> {
-    use pingpong::{Manner, Socket};
+    use pingpong::{Socket, WaitMode};
     const MICROS: f64 = 1e6;
     let label = name
         .to_possible_value()
@@ -86,10 +86,10 @@ fn raw(name: Raw, bulk: usize) -> Result<(), Error> {
     let trip = |socket, manner| pingpong::socket(socket, manner).map(|value| value * MICROS);
     let (unit, value) = match name {
         Raw::PingpongShm => ("us", pingpong::shared_memory() * MICROS),
-        Raw::PingpongUnix => ("us", trip(Socket::Unix, Manner::Blocking)?),
-        Raw::PingpongTcp => ("us", trip(Socket::Tcp, Manner::Blocking)?),
-        Raw::PingpongUnixPolled => ("us", trip(Socket::Unix, Manner::Polling)?),
-        Raw::PingpongTcpPolled => ("us", trip(Socket::Tcp, Manner::Polling)?),
+        Raw::PingpongUnix => ("us", trip(Socket::Unix, WaitMode::Blocking)?),
+        Raw::PingpongTcp => ("us", trip(Socket::Tcp, WaitMode::Blocking)?),
+        Raw::PingpongUnixPolled => ("us", trip(Socket::Unix, WaitMode::Polling)?),
+        Raw::PingpongTcpPolled => ("us", trip(Socket::Tcp, WaitMode::Polling)?),
         Raw::Memcpy => ("B/s", copies::memcpy(bulk)),
         Raw::CopyUnix => ("B/s", copies::socket(Socket::Unix, bulk)?),
         Raw::CopyTcp => ("B/s", copies::socket(Socket::Tcp, bulk)?),
@@ -102,7 +102,7 @@ fn raw(name: Raw, bulk: usize) -> Result<(), Error> {
 
 fn run(arguments: Arguments) -> Result<(), Error> {
     match arguments.what {
-        What::Raw { bulk, names } => {
+        Benchmark::Raw { bulk, names } => {
             let names = if names.is_empty() {
                 Raw::value_variants().to_vec()
             } else {
@@ -110,12 +110,12 @@ fn run(arguments: Arguments) -> Result<(), Error> {
             };
             names.into_iter().try_for_each(|name| raw(name, bulk))
         }
-        What::Cpu { program, size } => {
+        Benchmark::Cpu { program, size } => {
             print("cpu", "s", cpu::seconds(program, size));
             Ok(())
         }
-        What::Calls => session::calls(),
-        What::Launches => session::launches(),
+        Benchmark::Calls => session::calls(),
+        Benchmark::Launches => session::launches(),
     }
 }
 

@@ -30,7 +30,7 @@ pub enum Socket {
 
 /// How a thread waits for bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Manner {
+pub enum WaitMode {
     /// In the kernel.
     Blocking,
     /// Looking again and again, as the communicators do.
@@ -39,7 +39,7 @@ pub enum Manner {
 
 /// Alone in its cache lines (two: the processor fetches pairs).
 #[repr(align(128))]
-struct Line(AtomicU64);
+struct CachePadded(AtomicU64);
 
 /// Polls as the communicators do, as long as it takes.
 fn poll_until<R>(mut look: impl FnMut() -> Option<R>) -> R {
@@ -56,13 +56,16 @@ fn poll_until<R>(mut look: impl FnMut() -> Option<R>) -> R {
     }
 }
 
-fn await_value(line: &Line, value: u64) {
+fn await_value(line: &CachePadded, value: u64) {
     poll_until(|| (line.0.load(Ordering::Acquire) == value).then_some(()));
 }
 
 /// Median seconds of a round trip through two cache lines.
 pub fn shared_memory() -> f64 {
-    let (there, back) = (Line(AtomicU64::new(0)), Line(AtomicU64::new(0)));
+    let (there, back) = (
+        CachePadded(AtomicU64::new(0)),
+        CachePadded(AtomicU64::new(0)),
+    );
     let trips = (WARM_UP + BATCHES * 16) as u64;
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -122,8 +125,8 @@ pub fn pair(kind: Socket) -> Result<[Box<dyn Stream>; 2], Error> {
     })
 }
 
-fn receive(socket: &mut dyn Stream, bytes: &mut [u8], manner: Manner) -> std::io::Result<()> {
-    if manner == Manner::Blocking {
+fn receive(socket: &mut dyn Stream, bytes: &mut [u8], manner: WaitMode) -> std::io::Result<()> {
+    if manner == WaitMode::Blocking {
         return socket.read_exact(bytes);
     }
     let mut filled = 0;
@@ -139,10 +142,10 @@ fn receive(socket: &mut dyn Stream, bytes: &mut [u8], manner: Manner) -> std::io
 }
 
 /// Median seconds of a round trip over a socket.
-pub fn socket(kind: Socket, manner: Manner) -> Result<f64, Error> {
+pub fn socket(kind: Socket, manner: WaitMode) -> Result<f64, Error> {
     let [mut here, mut there] = pair(kind)?;
     for end in [&here, &there] {
-        end.set_nonblocking(manner == Manner::Polling)?;
+        end.set_nonblocking(manner == WaitMode::Polling)?;
     }
     std::thread::scope(|scope| {
         let echo = scope.spawn(move || -> std::io::Result<()> {
@@ -173,7 +176,7 @@ mod tests {
     fn every_kind_comes_back() {
         assert!(shared_memory() > 0.0);
         for kind in [Socket::Unix, Socket::Tcp] {
-            for manner in [Manner::Blocking, Manner::Polling] {
+            for manner in [WaitMode::Blocking, WaitMode::Polling] {
                 assert!(socket(kind, manner).unwrap() > 0.0, "{kind:?} {manner:?}");
             }
         }

@@ -8,7 +8,7 @@ use paragpu_config::Communicator;
 use paragpu_config::guest::Guest;
 
 use crate::error::Error;
-use crate::pingpong::{self, Manner, Socket};
+use crate::pingpong::{self, Socket, WaitMode};
 use crate::sample::{each, median, print, seconds_of};
 
 /// Alternations of measurement and baseline.
@@ -46,8 +46,8 @@ pub fn calls() -> Result<(), Error> {
         match kind {
             None => bare.push(pingpong::shared_memory()),
             Some(kind) => {
-                bare.push(pingpong::socket(kind, Manner::Blocking)?);
-                polled.push(pingpong::socket(kind, Manner::Polling)?);
+                bare.push(pingpong::socket(kind, WaitMode::Blocking)?);
+                polled.push(pingpong::socket(kind, WaitMode::Polling)?);
             }
         }
     }

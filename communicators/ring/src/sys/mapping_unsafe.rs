@@ -68,9 +68,9 @@ impl Mapping {
     fn open(&self) -> Result<(), Error> {
         let base = self.base.as_ptr().cast();
         let access = MprotectFlags::READ | MprotectFlags::WRITE;
-        // SAFETY: exactly this mapping, which nobody uses yet.
+        // SAFETY: exactly this mapping, which is not in use yet.
         unsafe {
-            // What fails leaves the mapping locked, as the program asked for.
+            // On failure the mapping stays locked, as the program requested.
             let _ = rustix::mm::munlock(base, self.length);
             rustix::mm::mprotect(base, self.length, access)
         }

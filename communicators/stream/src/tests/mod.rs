@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use paragpu_communicator::conformance::{Factory, RawGuest};
 use paragpu_communicator::{Connection, Polling};
-use paragpu_communicator_secure::Wear;
+use paragpu_communicator_secure::KeyLifetime;
 use paragpu_communicator_secure::testing::secured;
 
 use crate::{Options, over, over_secured};
@@ -25,7 +25,7 @@ enum Socket {
 }
 
 /// TCP under TLS.
-struct Secure(Wear, Options);
+struct Secure(KeyLifetime, Options);
 
 impl Factory for Secure {
     fn connect(&self) -> (Connection, Connection) {
@@ -183,13 +183,13 @@ fn silence_is_broken_by_heartbeats() {
 
 mod tls_polling {
     use super::*;
-    paragpu_communicator::conformance_tests!(Secure(Wear::Replaceable, Options::default()));
+    paragpu_communicator::conformance_tests!(Secure(KeyLifetime::Replaceable, Options::default()));
 }
 
 mod tls_small_writes {
     use super::*;
     paragpu_communicator::conformance_tests!(Secure(
-        Wear::Lasting,
+        KeyLifetime::Lasting,
         Options {
             polling: Polling {
                 spin: Duration::ZERO

@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Connection, Error as TravelError, Polling, Wait};
 use paragpu_communicator_ring::{pci, shm};
-use paragpu_communicator_secure::{Credentials, Error as SecureError, Files, Handshake, Wear};
+use paragpu_communicator_secure::{
+    Credentials, Error as SecureError, Files, Handshake, KeyLifetime,
+};
 use paragpu_communicator_stream as stream;
-use paragpu_communicator_stream::secured::Unmet;
+use paragpu_communicator_stream::secured::ConnectError;
 use paragpu_config::guest::{Guest, Tcp, Vsock};
 use paragpu_config::{Communicator, Setting as _, Spin};
 use paragpu_protocol::codec::{DecodeError, Reader, decode_all, encode_all};
@@ -247,7 +249,7 @@ impl Attempt<'_> {
         }
         Err(Error::NothingFound(if tried.is_empty() {
             format!(
-                "neither {} nor {} is there, and neither vsock.port nor tcp.address is set",
+                "neither {} nor {} exists, and neither vsock.port nor tcp.address is set",
                 self.config.pci.device.display(),
                 self.config.shm.socket.display()
             )
@@ -330,13 +332,10 @@ impl Attempt<'_> {
     fn under_tls(&self, socket: OwnedFd) -> Result<(Connection, Welcome), Error> {
         let tcp = &self.config.tcp;
         let files = Files {
-            section: "tcp",
-            ca: &tcp.ca,
-            certificate: &tcp.certificate,
-            key: &tcp.key,
             key_shared: tcp.key_shared,
+            ..Files::new("tcp", &tcp.ca, &tcp.certificate, &tcp.key)
         };
-        let credentials = Credentials::load(files, Wear::Replaceable)?;
+        let credentials = Credentials::load(files, KeyLifetime::Replaceable)?;
         let name = host_name(tcp);
         let untrusted = |reason: String| Error::Untrusted {
             name: name.to_owned(),
@@ -349,9 +348,11 @@ impl Attempt<'_> {
         let met =
             stream::secured::exchange(&socket, Handshake::new(client), kind, &hello, deadline);
         let (header, payload, secured) = met.map_err(|unmet| match unmet {
-            Unmet::Secure(SecureError::Plain | SecureError::Ended) => Error::NoTls(name.to_owned()),
-            Unmet::Secure(error) => untrusted(error.to_string()),
-            Unmet::Lost(error) => error.into(),
+            ConnectError::Secure(SecureError::Plain | SecureError::Ended) => {
+                Error::NoTls(name.to_owned())
+            }
+            ConnectError::Secure(error) => untrusted(error.to_string()),
+            ConnectError::Lost(error) => error.into(),
         })?;
         let welcome = answer(header.kind, &payload)?;
         let connection = stream::over_secured(socket, self.options(), secured)?;
@@ -412,7 +413,7 @@ impl Attempt<'_> {
                     return Err(Error::NoAnswer {
                         place: format!("the device {}", node.display()),
                         advice: "is paragpud running on the VM's host?",
-                        source: Box::new(TravelError::protocol("no welcome came")),
+                        source: Box::new(TravelError::protocol("the host sent no welcome")),
                     });
                 }
                 None => {}
@@ -495,7 +496,7 @@ fn answer(kind: u16, payload: &[u8]) -> Result<Welcome, Error> {
     match Control::from_kind(kind) {
         Some(Control::Welcome) => {
             let bad = |error: DecodeError| Error::BadAnswer(error.to_string());
-            // What follows may look otherwise in another version.
+            // The following bytes may differ in another version.
             let version = Reader::new(payload).field::<Version>().map_err(bad)?;
             VERSION.check(version)?;
             decode_all(payload).map_err(bad)

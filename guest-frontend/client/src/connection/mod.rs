@@ -1,14 +1,14 @@
 //! A session's connection, and the ones that replace it: posting and calling.
-//! Waiting threads read what comes back: [`receive`].
+//! Waiting threads read the replies: [`receive`].
 
 pub mod connect;
 mod pinned;
 mod receive;
 mod reconnect;
 mod reply_slots;
+mod report_once;
 mod signal;
 mod state;
-mod told;
 mod turns;
 
 use std::cell::Cell;
@@ -32,8 +32,8 @@ use crate::sys::memory::{HostRows, HostSlice};
 pub(crate) use pinned::{Content, PinnedMemory};
 pub(crate) use reconnect::{Recovery, listen};
 use reply_slots::{Slots, with_slot};
+pub use report_once::report_once;
 use state::LinkState;
-pub use told::explain;
 use turns::{Turn, Turns};
 
 /// The result of every call once the connection is lost. CUDA documents it as
@@ -45,13 +45,13 @@ pub type HostFunctionSink = Box<dyn Fn(u64) + Send + Sync>;
 
 /// Maximum bytes of calls kept for the next connection. A call waits while the host
 /// has acknowledged none of them.
-const MOST_KEPT: usize = 4 << 20;
+const MAX_KEPT: usize = 4 << 20;
 /// Bytes kept between two checks of the host's acknowledgements.
-const LOOK: usize = 64 << 10;
+const CHECK_INTERVAL: usize = 64 << 10;
 /// Bytes kept beyond which acknowledgements are read even if no thread waits.
-const MUCH_KEPT: usize = 2 * ACKNOWLEDGE_EVERY;
+const HIGH_WATER: usize = 2 * ACKNOWLEDGE_EVERY;
 /// Maximum wait for frames before other conditions are checked.
-const GLANCE: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The sending half. Calls are sent in the order of their positions.
 struct Outgoing {
@@ -78,7 +78,7 @@ struct Incoming {
 
 /// The positions that the host has acknowledged.
 #[derive(Default)]
-struct Heard {
+struct Acknowledged {
     /// Sequence number of the last call that it executed.
     executed: AtomicU64,
     /// Sequence number of the last call that it received.
@@ -104,7 +104,7 @@ pub struct Link {
     state: LinkState,
     /// A device error after which the context is unusable.
     sticky: AtomicU32,
-    heard: Heard,
+    heard: Acknowledged,
     spin: Duration,
     host_functions: OnceLock<HostFunctionSink>,
     /// The pinned memory, for a host that does not share the session's window.
@@ -176,14 +176,14 @@ impl Link {
         recovery: Option<Recovery>,
     ) -> Self {
         let waker = connection.receiver.waker();
-        let kept = if recovery.is_some() { MUCH_KEPT } else { 0 };
+        let kept = if recovery.is_some() { HIGH_WATER } else { 0 };
         Self {
             turns: Turns::default(),
             outgoing: Mutex::new(Outgoing {
                 sender: Arc::clone(&connection.sender),
                 sequence: 0,
                 kept: Retained::with_capacity(kept),
-                look: LOOK,
+                look: CHECK_INTERVAL,
                 generation: 0,
             }),
             incoming: Mutex::new(Incoming {
@@ -200,7 +200,7 @@ impl Link {
             parked: Mutex::new(Vec::new()),
             state: LinkState::connected(true),
             sticky: AtomicU32::new(0),
-            heard: Heard::default(),
+            heard: Acknowledged::default(),
             spin,
             host_functions: OnceLock::new(),
             pinned: OnceLock::new(),
@@ -381,7 +381,7 @@ impl Link {
         }
         self.sender().close();
         for slot in self.slots.all() {
-            slot.lose();
+            slot.fail();
         }
     }
 
@@ -480,7 +480,7 @@ impl Link {
         if self.heard.taken.load(Ordering::Relaxed) + 1 >= sequence {
             // All earlier calls are acknowledged, so their memory is reused.
             outgoing.kept.clear();
-            outgoing.look = LOOK;
+            outgoing.look = CHECK_INTERVAL;
         }
         let length = payload.iter().map(|part| part.len()).sum();
         if let Ok(header) = FrameHeader::new(number, slot, sequence, length) {
@@ -493,7 +493,7 @@ impl Link {
             return;
         }
         self.forget(&mut outgoing);
-        let much = outgoing.kept.len() >= MUCH_KEPT;
+        let much = outgoing.kept.len() >= HIGH_WATER;
         drop(outgoing);
         if much {
             self.drain(Wait::Poll);
@@ -504,23 +504,23 @@ impl Link {
     fn forget(&self, outgoing: &mut Outgoing) {
         let taken = self.heard.taken.load(Ordering::Relaxed);
         outgoing.kept.trim(|header| header.sequence <= taken);
-        outgoing.look = outgoing.kept.len() + LOOK;
+        outgoing.look = outgoing.kept.len() + CHECK_INTERVAL;
     }
 
     /// Whether so much is kept that no call may follow.
     fn is_full(&self, outgoing: &mut Outgoing) -> bool {
-        if outgoing.kept.len() < MOST_KEPT {
+        if outgoing.kept.len() < MAX_KEPT {
             return false;
         }
         self.forget(outgoing);
-        outgoing.kept.len() >= MOST_KEPT
+        outgoing.kept.len() >= MAX_KEPT
     }
 
     /// Waits briefly for an acknowledgement.
     fn await_taken(&self) -> Result<()> {
         self.state.check()?;
-        if !self.drain(Wait::Until(Instant::now() + GLANCE)) {
-            std::thread::sleep(GLANCE / 10);
+        if !self.drain(Wait::Until(Instant::now() + POLL_INTERVAL)) {
+            std::thread::sleep(POLL_INTERVAL / 10);
         }
         Ok(())
     }
@@ -537,13 +537,13 @@ impl Link {
             eprintln!("paragpu: {status}: {detail}");
         }
         if status == Status::NOT_SUPPORTED {
-            explain(status, detail);
+            report_once(status, detail);
         }
         let _ = DETAIL.try_with(|kept| kept.set(detail.to_owned()));
         status
     }
 
-    fn lose(&self, error: &TravelError) -> Status {
+    fn end_lost(&self, error: &TravelError) -> Status {
         self.end(LOST, &crate::error::chain(error))
     }
 
@@ -559,7 +559,7 @@ impl Link {
                 }
                 self.sender().close();
                 for slot in self.slots.all() {
-                    slot.lose();
+                    slot.fail();
                 }
                 status
             }

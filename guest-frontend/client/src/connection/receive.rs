@@ -12,14 +12,14 @@ use paragpu_protocol::codec::Reader;
 use paragpu_protocol::frame::{ACKNOWLEDGE_EVERY, Control, FrameHeader, HEADER_LEN, is_counted};
 use parking_lot::MutexGuard;
 
-use super::reply_slots::{Misrouted, Slot, Slots};
+use super::reply_slots::{Slot, SlotError, Slots};
 use super::state::State;
-use super::{GLANCE, Incoming, LOST, Link};
+use super::{Incoming, LOST, Link, POLL_INTERVAL};
 use crate::sys::process;
 
 /// The outcome for a thread that tried to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Led {
+enum ReadAttempt {
     /// Its own wait is over.
     Over,
     /// Another thread is reading.
@@ -123,7 +123,7 @@ impl Link {
             if slot.is_over() || self.state.is_ended() {
                 return;
             }
-            if self.lead(slot) == Led::Over {
+            if self.lead(slot) == ReadAttempt::Over {
                 return;
             }
             if spin.again() {
@@ -131,7 +131,7 @@ impl Link {
             }
             self.parked.lock().push(index);
             // A leader that left before the push had no one to wake.
-            let led = self.lead(slot) == Led::Over;
+            let led = self.lead(slot) == ReadAttempt::Over;
             if !led && !slot.is_over() && !self.state.is_ended() {
                 std::thread::park();
             }
@@ -156,10 +156,10 @@ impl Link {
 
     /// Reads frames until the slot's wait is over, unless another thread is
     /// reading.
-    fn lead(&self, slot: &Slot) -> Led {
+    fn lead(&self, slot: &Slot) -> ReadAttempt {
         loop {
             let Some(mut incoming) = self.incoming.try_lock() else {
-                return Led::Busy;
+                return ReadAttempt::Busy;
             };
             let mut outcome = Ok(true);
             while outcome.is_ok() && !slot.is_over() && self.state.may_read() {
@@ -167,10 +167,10 @@ impl Link {
             }
             self.stop_reading(incoming, outcome.err());
             if slot.is_over() || self.state.is_ended() {
-                return Led::Over;
+                return ReadAttempt::Over;
             }
             if self.state.get() == State::Reconnecting {
-                return Led::Busy;
+                return ReadAttempt::Busy;
             }
         }
     }
@@ -194,7 +194,7 @@ impl Link {
     ) -> std::result::Result<bool, TravelError> {
         let owes = self.recovery.is_some() && incoming.untold >= ACKNOWLEDGE_EVERY;
         let wait = match wait {
-            Wait::Forever if owes => Wait::Until(Instant::now() + GLANCE),
+            Wait::Forever if owes => Wait::Until(Instant::now() + POLL_INTERVAL),
             other => other,
         };
         let mut landing = Arrivals(&self.slots);
@@ -242,11 +242,11 @@ impl Link {
             })
         };
         let told = |misrouted| match misrouted {
-            Misrouted::Unasked => format!(
+            SlotError::Unasked => format!(
                 "the host sent an unrequested frame of kind {:#06x}",
                 header.kind
             ),
-            Misrouted::OutOfBounds => "the host sent more bytes than were asked for".to_owned(),
+            SlotError::OutOfBounds => "the host sent more bytes than were asked for".to_owned(),
         };
         if header.replied_call().is_some() {
             return slot()?.deliver(header.kind, frame.payload).map_err(told);

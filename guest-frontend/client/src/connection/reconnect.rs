@@ -176,7 +176,7 @@ impl Link {
     /// The error that every call returns from now on.
     pub(super) fn recover(&self, generation: u64, error: &TravelError) -> Result<()> {
         if self.recovery.is_none() || !error.is_loss() || process::forked() {
-            return Err(self.lose(error));
+            return Err(self.end_lost(error));
         }
         self.reconnect(generation, Some(error))
     }
@@ -253,7 +253,7 @@ impl Link {
                         }
                         // The next use detects the loss.
                         Err(Broken::Again) if lost.is_none() => return Ok(()),
-                        Err(Broken::Again) => "the connection breaks again and again".to_owned(),
+                        Err(Broken::Again) => "the connection keeps breaking".to_owned(),
                         Err(Broken::Over(why)) => return Err(self.end(LOST, &why)),
                     }
                 }
@@ -267,7 +267,7 @@ impl Link {
                         communicator: Text(&communicator),
                         address: Text(&address),
                     });
-                    "the session is sent from host to host".to_owned()
+                    "the session is redirected from host to host without end".to_owned()
                 }
                 Err(error @ (Error::Refused(_) | Error::Handshake(_))) if !moves => {
                     return Err(self.end(LOST, &chain(&error)));
@@ -309,7 +309,8 @@ impl Link {
         // confirmed: resending those would execute them twice.
         if taken > outgoing.sequence || taken < self.heard.taken.load(Ordering::Relaxed) {
             return Err(Broken::Over(format!(
-                "the host has taken in {taken} calls, which cannot be"
+                "the host acknowledges call {taken}: it was never sent, or a later one was already \
+                 acknowledged"
             )));
         }
         let pinned = self.pinned();

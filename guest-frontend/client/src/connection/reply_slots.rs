@@ -35,7 +35,7 @@ struct Inner {
 
 /// Why a frame for a slot was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Misrouted {
+pub(crate) enum SlotError {
     /// No thread waits there, or not for this frame.
     Unasked,
     /// The bytes do not fit the request.
@@ -59,10 +59,10 @@ impl Slot {
     }
 
     /// Delivers a reply.
-    pub(crate) fn deliver(&self, kind: u16, payload: &[u8]) -> Result<(), Misrouted> {
+    pub(crate) fn deliver(&self, kind: u16, payload: &[u8]) -> Result<(), SlotError> {
         let mut inner = self.inner.lock();
         if self.state.load(Ordering::Relaxed) != WAITING || inner.kind != kind {
-            return Err(Misrouted::Unasked);
+            return Err(SlotError::Unasked);
         }
         inner.reply.clear();
         inner.reply.extend_from_slice(payload);
@@ -75,15 +75,15 @@ impl Slot {
     }
 
     /// Delivers a part of the requested data.
-    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Misrouted> {
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), SlotError> {
         let inner = self.inner.lock();
         if self.state.load(Ordering::Relaxed) != WAITING {
-            return Err(Misrouted::Unasked);
+            return Err(SlotError::Unasked);
         }
         match &inner.destination {
             Some(destination) if destination.write(offset, bytes) => Ok(()),
-            Some(_) => Err(Misrouted::OutOfBounds),
-            None => Err(Misrouted::Unasked),
+            Some(_) => Err(SlotError::OutOfBounds),
+            None => Err(SlotError::Unasked),
         }
     }
 
@@ -105,7 +105,7 @@ impl Slot {
     }
 
     /// Ends the wait without a reply.
-    pub(crate) fn lose(&self) {
+    pub(crate) fn fail(&self) {
         let mut inner = self.inner.lock();
         if self.state.load(Ordering::Relaxed) == WAITING {
             inner.destination = None;

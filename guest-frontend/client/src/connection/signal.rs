@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::sys::memory::{load_token, store_token};
 
 /// Polls of the word between two polls of the connection.
-const LOOKS: u32 = 8;
+const POLLS_PER_RECEIVE: u32 = 8;
 
 impl Link {
     /// Waits for the stream's work. False if the thread must ask the host.
@@ -52,7 +52,7 @@ impl Link {
     fn poll_word(&self, words: &Window, index: usize) -> bool {
         let mut spin = Spin::new(self.spin, None);
         loop {
-            for _ in 0..LOOKS {
+            for _ in 0..POLLS_PER_RECEIVE {
                 match load_token(words, index) {
                     1 => std::hint::spin_loop(),
                     0 => return true,

@@ -167,7 +167,7 @@ mod tests {
         assert!(!turns.is_taken());
     }
 
-    /// However turns end, everybody gets one and nobody sleeps on.
+    /// However turns end, every thread gets one and none sleeps forever.
     #[test]
     fn nobody_is_left_in_line() {
         for spin in [Duration::ZERO, Duration::from_micros(20)] {

@@ -27,7 +27,7 @@ use crate::error::Result;
 use crate::host_function::HostFunctions;
 use crate::objects::graph::{CopyNodeEnd, CopyWork, Work};
 use crate::objects::stream::Stream;
-use crate::shadow::Reach;
+use crate::shadow::DeviceView;
 use crate::staging::{SLOT, Slot, Staging};
 use crate::statistics;
 use crate::stream::Streams;
@@ -118,17 +118,17 @@ impl Copies {
         statistics::count_to_device(size);
         let destination = self.access.before(destination, size)?;
         match self.access.reach(source.address(), size) {
-            Reach::Direct(address) => {
+            DeviceView::Direct(address) => {
                 self.post_copy(destination, address, size, stream, 0)?;
                 if wait {
                     self.streams.synchronize(stream)?;
                 }
                 return Ok(());
             }
-            Reach::Shadow(region) => {
+            DeviceView::Shadow(region) => {
                 self.settle_shadow(region.has_writers())?;
             }
-            Reach::Pageable => {}
+            DeviceView::Pageable => {}
         }
         if wait {
             self.streams.before_taking(stream)?;
@@ -184,19 +184,19 @@ impl Copies {
         statistics::count_from_device(size);
         let source = self.access.before(source, size)?;
         match self.access.reach(address, size) {
-            Reach::Direct(address) => {
+            DeviceView::Direct(address) => {
                 self.post_copy(address, source, size, stream, 0)?;
                 if wait {
                     self.streams.synchronize(stream)?;
                 }
                 return Ok(());
             }
-            Reach::Shadow(region) if !wait => {
+            DeviceView::Shadow(region) if !wait => {
                 let device = region.to_device(address);
                 self.access.before(device, size)?;
                 return self.post_copy(device, source, size, stream, 0);
             }
-            Reach::Shadow(_) | Reach::Pageable => {}
+            DeviceView::Shadow(_) | DeviceView::Pageable => {}
         }
         let (mut destination, mut source) = (destination, source);
         if let Some(room) = destination.straight()

@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::objects::array::ArrayLevel;
 use crate::objects::graph::{CopyNodeEnd, CopyWork};
 use crate::objects::stream::Stream;
-use crate::shadow::Reach;
+use crate::shadow::DeviceView;
 use crate::statistics;
 use crate::sys::memory::{HostRows, HostSlice};
 
@@ -175,7 +175,7 @@ impl RectEnd<'_> {
         }
     }
 
-    /// The end as the host is told; `None` for memory of the program.
+    /// The end in the wire's form; `None` for memory of the program.
     fn wire(&self) -> Option<CopyEnd> {
         match *self {
             Self::Device {
@@ -315,16 +315,16 @@ impl Copies {
             } => {
                 let size = span(extent, pitch, rows)?;
                 match self.access.reach(address as u64, size) {
-                    Reach::Direct(address) => Ok(RectEnd::Device {
+                    DeviceView::Direct(address) => Ok(RectEnd::Device {
                         address,
                         pitch,
                         rows,
                     }),
-                    Reach::Shadow(region) => {
+                    DeviceView::Shadow(region) => {
                         self.settle_shadow(region.has_writers())?;
                         Ok(end)
                     }
-                    Reach::Pageable => Ok(end),
+                    DeviceView::Pageable => Ok(end),
                 }
             }
             RectEnd::Device {

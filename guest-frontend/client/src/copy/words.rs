@@ -13,8 +13,8 @@ use crate::error::Result;
 use crate::objects::graph::{MemoryWork, Work};
 use crate::objects::stream::Stream;
 
-/// Most operations in one call, as in CUDA.
-const MOST: usize = 256;
+/// Maximum number of operations in one call, as in CUDA.
+const MAX_OPERATIONS: usize = 256;
 /// CUstreamBatchMemOpType: waits, writes, barrier.
 const WAITS: [u32; 2] = [1, 4];
 const WRITES: [u32; 2] = [2, 5];
@@ -29,7 +29,7 @@ fn size(operation: &MemoryOperation) -> Option<u64> {
     }
 }
 
-/// Refuses what is no operation.
+/// Refuses invalid operations.
 fn check(operation: &MemoryOperation) -> Result<()> {
     let most = match operation.kind {
         kind if WAITS.contains(&kind) => 3,
@@ -66,7 +66,7 @@ pub(crate) fn named(
 }
 
 impl Copies {
-    /// cuStreamBatchMemOp; `given` is what the program said, for a node.
+    /// cuStreamBatchMemOp; for a node, `given` are the program's parameters.
     ///
     /// # Errors
     /// `INVALID_VALUE`.
@@ -76,7 +76,7 @@ impl Copies {
         given: Vec<[u64; 6]>,
         stream: &Stream,
     ) -> Result<()> {
-        if operations.is_empty() || operations.len() > MOST {
+        if operations.is_empty() || operations.len() > MAX_OPERATIONS {
             return Err(Status::INVALID_VALUE);
         }
         operations.iter().try_for_each(check)?;
@@ -102,7 +102,7 @@ impl Copies {
             self.access
                 .after_write(operation.address, size, stream, position);
         }
-        // Somebody may be waiting for the word.
+        // Another thread may be waiting for the word.
         self.link.flush()
     }
 }

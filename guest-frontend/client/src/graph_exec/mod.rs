@@ -33,7 +33,7 @@ use crate::objects::stream::Stream;
 use crate::shadow::Shadows;
 use crate::stream::Streams;
 use crate::user_object::HeldReferences;
-use nodes::{Made, call};
+use nodes::{NodeCalls, call};
 pub use plan::GraphExec;
 use plan::{Plan, Staging, Step};
 pub use update::Refusal;
@@ -44,7 +44,7 @@ const AUTO_FREE: u64 = 1;
 const PART: usize = MAX_PAYLOAD - 64;
 /// Maximum number of dependencies of a node on the wire; more are combined by empty
 /// nodes.
-const MOST_AFTER: usize = 4096;
+const MAX_DEPENDENCIES: usize = 4096;
 
 /// The parts of a session that graphs use.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ pub struct Graphs {
 }
 
 /// A node on the wire.
-struct Wired {
+struct WireNode {
     call: u16,
     work: Vec<u8>,
     after: Vec<u32>,
@@ -107,24 +107,24 @@ impl Graphs {
         Ok(exec)
     }
 
-    /// Converts each flat node to what is sent.
-    fn wire(&self, plan: &mut Plan) -> Result<Vec<Wired>> {
-        let mut nodes: Vec<Wired> = Vec::with_capacity(plan.flat.len());
+    /// Converts each flat node to its wire form.
+    fn wire(&self, plan: &mut Plan) -> Result<Vec<WireNode>> {
+        let mut nodes: Vec<WireNode> = Vec::with_capacity(plan.flat.len());
         // Where each flat node ends.
         let mut ends: Vec<u32> = Vec::with_capacity(plan.flat.len());
         let mut begin = 0;
         let mut put = |call, work, after: Vec<u32>| -> Result<u32> {
             let mut after = after;
-            while after.len() > MOST_AFTER {
-                let rest = after.split_off(after.len() - MOST_AFTER);
-                nodes.push(Wired {
+            while after.len() > MAX_DEPENDENCIES {
+                let rest = after.split_off(after.len() - MAX_DEPENDENCIES);
+                nodes.push(WireNode {
                     call: 0,
                     work: Vec::new(),
                     after: rest,
                 });
                 after.push(last(&nodes)?);
             }
-            nodes.push(Wired { call, work, after });
+            nodes.push(WireNode { call, work, after });
             last(&nodes)
         };
         // The first node of each flat node, and where bodies end.
@@ -154,21 +154,21 @@ impl Graphs {
             };
             let end;
             match self.make(&flat.work)? {
-                Made::Host(_) | Made::Staged { .. } if is_nested => {
+                NodeCalls::Host(_) | NodeCalls::Staged { .. } if is_nested => {
                     return Err(Status::NOT_SUPPORTED);
                 }
-                Made::One(call, work) => {
+                NodeCalls::One(call, work) => {
                     step.number = put(call, work.clone(), after)?;
                     (step.call, step.work) = (call, work);
                     end = step.number;
                 }
-                Made::Host(run) => {
+                NodeCalls::Host(run) => {
                     let (function, (call, work)) = self.host_node(plan, run);
                     step.function = function;
                     step.number = put(call, work, after)?;
                     end = step.number;
                 }
-                Made::Staged {
+                NodeCalls::Staged {
                     before,
                     copy: (call, work),
                     after: then,
@@ -218,7 +218,7 @@ impl Graphs {
         (id, call(&launch))
     }
 
-    fn send_graph(&self, graph: GraphExecHandle, nodes: &[Wired]) -> Result<()> {
+    fn send_graph(&self, graph: GraphExecHandle, nodes: &[WireNode]) -> Result<()> {
         self.parts.link.post(&GraphBegin { graph })?;
         let mut part = Vec::new();
         let (mut first, mut next) = (0, 0);
@@ -258,7 +258,7 @@ impl Graphs {
         instantiated
     }
 
-    /// Frees what a graph holds besides its nodes.
+    /// Frees a graph's resources besides its nodes.
     fn release(&self, plan: &mut Plan) {
         plan.ended = true;
         for id in plan.functions.drain(..) {
@@ -330,6 +330,6 @@ impl Graphs {
     }
 }
 
-fn last(nodes: &[Wired]) -> Result<u32> {
+fn last(nodes: &[WireNode]) -> Result<u32> {
     u32::try_from(nodes.len() - 1).map_err(|_| Status::OUT_OF_MEMORY)
 }

@@ -24,7 +24,7 @@ use crate::stream::wait_for_event;
 const DEVICEMAP: u32 = 2;
 
 /// The calls and host functions that a node becomes.
-pub(super) enum Made {
+pub(super) enum NodeCalls {
     One(u16, Vec<u8>),
     Host(HostRun),
     /// A host function, then a copy, then another one.
@@ -134,19 +134,21 @@ impl Graphs {
 
     /// Converts a copy. Its bytes go through pinned memory at `staging`, or through
     /// new memory, if the device does not reach one side.
-    pub(super) fn make_copy(&self, copy: &CopyWork, staging: Option<u64>) -> Result<Made> {
+    pub(super) fn make_copy(&self, copy: &CopyWork, staging: Option<u64>) -> Result<NodeCalls> {
         let extent = copy.extent;
         let destination = self.reach_end(&copy.destination, extent)?;
         let source = self.reach_end(&copy.source, extent)?;
         if let (Some(destination), Some(source)) = (destination, source) {
             let (number, work) = copy_call(destination, source, extent);
-            return Ok(Made::One(number, work));
+            return Ok(NodeCalls::One(number, work));
         }
         if let (CopyNodeEnd::Host { .. }, CopyNodeEnd::Host { .. }) =
             (&copy.destination, &copy.source)
         {
             let (to, from) = (copy.destination.clone(), copy.source.clone());
-            return Ok(Made::Host(Arc::new(move || host_copy(&to, &from, extent))));
+            return Ok(NodeCalls::Host(Arc::new(move || {
+                host_copy(&to, &from, extent)
+            })));
         }
         let memory = match staging {
             Some(memory) => memory,
@@ -162,7 +164,7 @@ impl Graphs {
         Ok(match (destination, source) {
             (Some(destination), _) => {
                 let from = copy.source.clone();
-                Made::Staged {
+                NodeCalls::Staged {
                     before: Some(Arc::new(move || host_copy(&pinned, &from, extent))),
                     copy: copy_call(destination, between, extent),
                     after: None,
@@ -171,7 +173,7 @@ impl Graphs {
             }
             (_, Some(source)) => {
                 let to = copy.destination.clone();
-                Made::Staged {
+                NodeCalls::Staged {
                     before: None,
                     copy: copy_call(between, source, extent),
                     after: Some(Arc::new(move || host_copy(&to, &pinned, extent))),
@@ -210,7 +212,7 @@ impl Graphs {
     }
 
     /// Converts a node's work.
-    pub(super) fn make(&self, work: &Work) -> Result<Made> {
+    pub(super) fn make(&self, work: &Work) -> Result<NodeCalls> {
         if work
             .ordinal()
             .is_some_and(|ordinal| ordinal != self.ordinal)
@@ -225,7 +227,7 @@ impl Graphs {
             Work::Copy(copy) => return self.make_copy(copy, None),
             Work::Memset(fill) => self.make_fill(fill)?,
             Work::Memory(work) => self.make_memory(work)?,
-            Work::Host(host) => return Ok(Made::Host(Arc::clone(&host.run))),
+            Work::Host(host) => return Ok(NodeCalls::Host(Arc::clone(&host.run))),
             Work::EventRecord(marked) => call(&EventRecord {
                 event: marked.event.handle(),
                 stream: StreamHandle::LEGACY,
@@ -234,7 +236,7 @@ impl Graphs {
                 call(&wait_for_event(StreamHandle::LEGACY, marked.event.handle()))
             }
         };
-        Ok(Made::One(number, work))
+        Ok(NodeCalls::One(number, work))
     }
 }
 

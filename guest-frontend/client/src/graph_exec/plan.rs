@@ -15,7 +15,7 @@ use crate::objects::graph::{Flat, NodeName, Work};
 use crate::objects::graph_memory::GraphMemory;
 use crate::user_object::HeldReferences;
 
-use super::Wired;
+use super::WireNode;
 use super::nodes::conditional_call;
 
 /// An executable graph.
@@ -58,7 +58,7 @@ pub(super) struct Step {
     /// Its bytes go through pinned memory.
     pub(super) staging: Option<Staging>,
     pub(super) enabled: bool,
-    /// A conditional node's bodies are the nodes behind it: so many each.
+    /// A conditional node's bodies are the nodes after it; these are their sizes.
     pub(super) bodies: Vec<u32>,
 }
 
@@ -121,7 +121,7 @@ impl Plan {
 
     /// Says of conditional nodes which nodes are their bodies. `begins` has the
     /// first node of each flat node, and the number of all.
-    pub(super) fn place_bodies(&mut self, begins: &[u32], nodes: &mut [Wired]) -> Result<()> {
+    pub(super) fn place_bodies(&mut self, begins: &[u32], nodes: &mut [WireNode]) -> Result<()> {
         let begin = |flat: usize| begins.get(flat).copied().ok_or(Status::UNKNOWN);
         for (index, (flat, step)) in self.flat.iter().zip(&mut self.steps).enumerate() {
             let Work::Conditional(conditional) = &flat.work else {

@@ -6,7 +6,7 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{GraphNodeEnable, GraphNodeUpdate};
 
 use super::Graphs;
-use super::nodes::{Made, conditional_call, fill_size};
+use super::nodes::{NodeCalls, conditional_call, fill_size};
 use super::plan::{GraphExec, Plan, Staging, Step};
 use crate::copy::volume;
 use crate::error::Result;
@@ -129,19 +129,19 @@ impl Graphs {
             }
             (Work::Conditional(new), _) => {
                 let (call, bytes) = conditional_call(new, &step.bodies);
-                Made::One(call, bytes)
+                NodeCalls::One(call, bytes)
             }
             _ => self.make(&work)?,
         };
         match made {
-            Made::One(call, bytes) if step.function == 0 => {
+            NodeCalls::One(call, bytes) if step.function == 0 => {
                 self.send_change(graph, step, call, bytes)?;
             }
-            Made::Host(run) if step.function != 0 => {
+            NodeCalls::Host(run) if step.function != 0 => {
                 self.parts.host_functions.replace(step.function, run)
             }
-            Made::One(..) | Made::Host(_) => return Ok(Err(Refusal::Parameters)),
-            Made::Staged { memory, .. } => {
+            NodeCalls::One(..) | NodeCalls::Host(_) => return Ok(Err(Refusal::Parameters)),
+            NodeCalls::Staged { memory, .. } => {
                 self.parts.host.free(memory)?;
                 return Ok(Err(Refusal::Parameters));
             }
@@ -150,7 +150,7 @@ impl Graphs {
         Ok(Ok(()))
     }
 
-    /// Sends what the node of a step does now, if it is not the same.
+    /// Sends the new work of a step's node, if it changed.
     fn send_change(
         &self,
         graph: GraphExecHandle,
@@ -177,9 +177,9 @@ impl Graphs {
         graph: GraphExecHandle,
         step: &mut Step,
         staging: Staging,
-        made: Made,
+        made: NodeCalls,
     ) -> Result<Result<(), Refusal>> {
-        let Made::Staged {
+        let NodeCalls::Staged {
             before,
             copy: (call, bytes),
             after,

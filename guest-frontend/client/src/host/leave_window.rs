@@ -6,13 +6,13 @@
 //! thread does this between two connections ([`crate::connection`]), while others may
 //! be anywhere in a call:
 //!
-//! - A thread may have looked at the window before and post its work after. The memory
-//!   it named already had its contents, so these are among those sent now. Work that
+//! - A thread may have checked the window before and post its work afterwards. The memory
+//!   of that work already had its contents, so they are among those sent now. Work that
 //!   may write is recorded after it was posted.
 //! - Copies in progress continue in the staging slots. From then on these stay like
 //!   pinned memory, even if the VM's device goes away.
 //! - The shadows are locked from the moment at which they can be found until their
-//!   contents were taken. Otherwise a thread could send changes before there is a state
+//!   contents were read. Otherwise a thread could send changes before there is a state
 //!   to compare them with.
 
 use std::sync::Arc;
@@ -33,23 +33,23 @@ impl PinnedMemory for HostMemory {
         self.contents.lock().clear();
     }
 
-    /// Makes shadows of all pinned memory of the window. What the host lacks
-    /// of them: the same every time, until it has got it.
+    /// Turns all pinned memory of the window into shadows, and returns the contents that the
+    /// host lacks: the same at every call, until the host has them.
     ///
     /// # Errors
-    /// Where the window's memory is gone.
+    /// If the window's memory is gone.
     fn leave_window(&self) -> Result<Vec<Content>, Error> {
         let mut contents = self.contents.lock();
         if self.window.is_left() {
             return Ok(contents.clone());
         }
         self.window.keep()?;
-        // Work posted up to here may write to the window and is not noted as
-        // a writer of any shadow. Work posted later is, by `after_launch`.
+        // Work posted up to here may write to the window, and is not recorded as a writer of any
+        // shadow. `after_launch` records later work.
         let position = self.streams.progress().posted();
         *self.free.lock() = None;
-        // Held until the shadows can be found: nobody is given memory of the
-        // window, or gives some back, in between.
+        // Held until the shadows can be found, so that nothing in the window is allocated or
+        // freed in between.
         let pinned = self.pinned.write();
         let mut regions: Vec<(Arc<Region>, bool)> = Vec::new();
         for pinned in pinned.values() {
@@ -65,11 +65,11 @@ impl PinnedMemory for HostMemory {
         if let Some(staging) = &self.staging {
             let length = staging.end() - BULK_TOKEN_BYTES;
             let region = self.window.region_of_slots(BULK_TOKEN_BYTES, length);
-            // Slots that the host was not told of were not used.
+            // Slots that the host does not know were not used.
             regions.extend(region.map(|region| (region, staging.is_registered())));
         }
-        // Before anybody can find them, so that nobody sends what changed
-        // before `agree` says what it changed from.
+        // Locked before any thread can find them, so that no thread sends changes before `agree`
+        // has recorded the state to compare with.
         let mut held: Vec<_> = regions.iter().map(|(region, _)| region.hold()).collect();
         for (region, _) in &regions {
             self.shadows.add(Arc::clone(region));

@@ -25,7 +25,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::connection::{Content, Link};
 use crate::error::Result;
-use crate::kept::Kept;
+use crate::freed_blocks::FreedBlocks;
 use crate::ranges::Ranges;
 use crate::shadow::{Region, Shadows};
 use crate::staging::Staging;
@@ -58,28 +58,28 @@ pub struct HostMemory {
     staging: Option<Arc<Staging>>,
     /// Free offsets in the window; `None` once the session has left it.
     free: Mutex<Option<Ranges>>,
-    /// Bytes that a host which lacks them is being sent.
+    /// Contents in transit to a host that lacks them.
     contents: Mutex<Vec<Content>>,
     shadow_space: Arc<Mutex<Ranges>>,
     pinned: RwLock<BTreeMap<u64, Pinned>>,
-    /// Memory of pools that was freed and is still pinned.
-    kept: Mutex<Kept>,
+    /// Freed memory of pools that is still pinned.
+    kept: Mutex<FreedBlocks>,
 }
 
-/// The pinned memory from an address.
+/// A range of pinned memory.
 #[derive(Debug, Clone)]
 pub struct Pinned {
     /// First address in the program.
     pub address: u64,
-    /// Bytes as they were asked for.
+    /// The requested size in bytes.
     pub size: u64,
-    /// Where the device sees the first byte.
+    /// The device's address of the first byte.
     pub device: u64,
     /// Flags of cuMemHostAlloc or cuMemHostRegister.
     pub flags: u32,
     /// Registered memory of the program's own?
     pub registered: bool,
-    /// It was freed in a stream's order and is nobody's for now.
+    /// Freed in stream order, and available for reuse.
     kept: bool,
     pub(crate) backing: Backing,
 }
@@ -145,7 +145,7 @@ impl HostMemory {
         }
     }
 
-    /// The pinned memory that an address of the program lies in.
+    /// The pinned memory that contains an address of the program.
     #[must_use]
     pub fn find(&self, address: u64) -> Option<Pinned> {
         let pinned = self.pinned.read();
@@ -153,14 +153,14 @@ impl HostMemory {
         (!found.kept && address - found.address < found.size).then(|| found.clone())
     }
 
-    /// All that is pinned.
+    /// All pinned memory.
     #[must_use]
     pub fn all(&self) -> Vec<Pinned> {
         let pinned = self.pinned.read();
         pinned.values().filter(|one| !one.kept).cloned().collect()
     }
 
-    /// The pinned memory that a device address lies in.
+    /// The pinned memory that contains a device address.
     #[must_use]
     pub fn find_by_device(&self, address: u64) -> Option<Pinned> {
         self.find(address)
@@ -179,7 +179,7 @@ impl HostMemory {
             })
     }
 
-    /// Addresses for a shadow of `length` bytes, in whole pages.
+    /// Reserves addresses for a shadow of `length` bytes, in whole pages.
     fn reserve(&self, length: u64) -> Result<ShadowPlace> {
         let base = self.shadow_space.lock().take(length, PAGE);
         Ok(ShadowPlace {
@@ -253,7 +253,7 @@ impl HostMemory {
         if let Backing::Window(offset, length) = pinned.backing
             && self.window.is_left()
         {
-            // It was left while the host was asked, which has zeros there.
+            // The session left the window during the call; the new host has zeros there.
             let region = self.window.region(offset, length).ok_or(Status::UNKNOWN)?;
             region.show();
             self.shadows.add(region);
@@ -288,7 +288,8 @@ impl HostMemory {
         })
     }
 
-    /// The place is given back last: until then the host has memory there.
+    /// Frees a shadow. Its addresses are freed last, because the host has memory there until
+    /// then.
     fn leave_shadow(&self, region: &Arc<Region>, place: Arc<ShadowPlace>) -> Result<()> {
         self.forget_shadow(region)?;
         self.link.call(&ShadowDestroy {
@@ -307,13 +308,13 @@ impl HostMemory {
     /// cuMemFreeHost.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where no allocation starts at `address`.
+    /// `INVALID_VALUE` if no allocation starts at `address`.
     pub fn free(&self, address: u64) -> Result<()> {
         let pinned = self.take_pinned(address, false, Status::INVALID_VALUE)?;
         self.release(pinned)
     }
 
-    /// The host gives up what is pinned; the program no longer has it.
+    /// Unpins memory in the host, which the program no longer uses.
     fn release(&self, pinned: Pinned) -> Result<()> {
         match pinned.backing {
             Backing::Window(offset, length) => {
@@ -327,7 +328,7 @@ impl HostMemory {
                 Ok(())
             }
             Backing::Shadow(region, place) => self.leave_shadow(&region, place),
-            // Registered memory only.
+            // Only registered memory has files.
             Backing::File(_) => Err(Status::INVALID_VALUE),
         }
     }
@@ -342,9 +343,8 @@ impl HostMemory {
         pinned.remove(&address).ok_or(missing)
     }
 
-    /// cuMemHostRegister. The device sees the memory at another address, which
-    /// [`Pinned::device`] tells; so CUDA's attribute
-    /// CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM is 0.
+    /// cuMemHostRegister. The device accesses the memory at another address,
+    /// [`Pinned::device`], so CUDA's attribute CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM is 0.
     ///
     /// # Errors
     /// `HOST_MEMORY_ALREADY_REGISTERED`, `INVALID_VALUE`, `OUT_OF_MEMORY`;
@@ -418,10 +418,10 @@ impl HostMemory {
         }
     }
 
-    /// cuMemHostGetDevicePointer: from now on kernels may be given it.
+    /// cuMemHostGetDevicePointer. Kernels may have the address from now on.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where the memory is not pinned.
+    /// `INVALID_VALUE` if the memory is not pinned.
     pub fn device_address(&self, address: u64) -> Result<u64> {
         let pinned = self.find(address).ok_or(Status::INVALID_VALUE)?;
         match &pinned.backing {

@@ -6,21 +6,21 @@ use paragpu_protocol::status::Status;
 
 use super::{Backing, DEVICEMAP, HostMemory, Pinned, whole_pages};
 use crate::error::Result;
-use crate::kept::{Block, Kept, Wanted};
+use crate::freed_blocks::{Block, BlockRequest, FreedBlocks};
 use crate::objects::stream::Stream;
 
 /// CU_MEMHOSTALLOC_PORTABLE and _DEVICEMAP.
 const REACHED_BY_ALL: u32 = 1 | DEVICEMAP;
 /// Bytes that are kept at most.
-const MOST_BYTES: u64 = 256 << 20;
+const MAX_BYTES: u64 = 256 << 20;
 /// Blocks that are kept at most.
-const MOST_BLOCKS: usize = 1024;
-/// All pools share what is kept.
+const MAX_BLOCKS: usize = 1024;
+/// All pools share these limits.
 const ANY: usize = 0;
 
 /// Nothing is kept yet.
-pub(super) fn nothing_kept() -> Kept {
-    Kept::new(MOST_BYTES, MOST_BLOCKS)
+pub(super) fn nothing_kept() -> FreedBlocks {
+    FreedBlocks::new(MAX_BYTES, MAX_BLOCKS)
 }
 
 impl HostMemory {
@@ -32,7 +32,7 @@ impl HostMemory {
         let length = whole_pages(size)?;
         self.link.check()?;
         self.streams.settle();
-        let found = self.kept.lock().take_for(Wanted {
+        let found = self.kept.lock().take_for(BlockRequest {
             length,
             owner: ANY,
             stream: stream.handle(),
@@ -80,7 +80,7 @@ impl HostMemory {
             kept.is_large()
         };
         match is_large {
-            true => self.trim_pooled(MOST_BYTES / 2),
+            true => self.trim_pooled(MAX_BYTES / 2),
             false => Ok(()),
         }
     }

@@ -11,7 +11,7 @@ use parking_lot::RwLock;
 /// handles from other parameters of kernels.
 const HANDLES: u64 = 0x7c0d << 48;
 /// Maximum number of bodies of a node.
-const MOST_BODIES: u32 = 1024;
+const MAX_BODIES: u32 = 1024;
 
 static ALL: LazyLock<RwLock<HashMap<u64, Weak<Condition>>>> = LazyLock::new(RwLock::default);
 
@@ -92,7 +92,7 @@ impl ConditionalKind {
         match number {
             0 if matches!(bodies, 1 | 2) => Some(Self::If),
             1 if bodies == 1 => Some(Self::While),
-            2 if (1..=MOST_BODIES).contains(&bodies) => Some(Self::Switch),
+            2 if (1..=MAX_BODIES).contains(&bodies) => Some(Self::Switch),
             _ => None,
         }
     }

@@ -10,7 +10,7 @@ use crate::objects::condition::{Condition, ConditionalKind};
 use crate::objects::graph::{Conditional, Graph, Work};
 
 /// Most conditional nodes around each other.
-const MOST_NESTED: usize = 32;
+const MAX_NESTING: usize = 32;
 
 impl Graph {
     /// cuGraphConditionalHandleCreate, on a device of the guest.
@@ -35,7 +35,7 @@ impl Graph {
         if !here || !condition.follow() {
             return Err(Status::INVALID_VALUE);
         }
-        if self.within().len() >= MOST_NESTED {
+        if self.within().len() >= MAX_NESTING {
             return Err(Status::NOT_SUPPORTED);
         }
         let bodies = (0..bodies).map(|_| self.body()).collect();
@@ -69,7 +69,7 @@ mod tests {
     fn nesting_ends() {
         let top = Graph::new();
         let mut graph = Arc::clone(&top);
-        for _ in 0..MOST_NESTED {
+        for _ in 0..MAX_NESTING {
             let handle = top.create_condition(0, 0, false).handle();
             let work = graph.conditional(handle, 1, 1).unwrap();
             let Work::Conditional(made) = &work else {
@@ -83,8 +83,8 @@ mod tests {
         let refused = graph.conditional(handle, 1, 1).err();
         assert_eq!(refused, Some(Status::NOT_SUPPORTED));
         let flat = top.flatten().unwrap();
-        assert_eq!(flat.len(), MOST_NESTED);
-        assert_eq!(flat[0].bodies, [u32::try_from(MOST_NESTED).unwrap() - 1]);
-        assert_eq!(flat[MOST_NESTED - 1].bodies, [0]);
+        assert_eq!(flat.len(), MAX_NESTING);
+        assert_eq!(flat[0].bodies, [u32::try_from(MAX_NESTING).unwrap() - 1]);
+        assert_eq!(flat[MAX_NESTING - 1].bodies, [0]);
     }
 }

@@ -253,7 +253,7 @@ impl Function {
         self.registers
     }
 
-    /// Most threads in a block.
+    /// Maximum number of threads in a block.
     pub(crate) fn max_threads(&self) -> u32 {
         self.max_threads.load(Ordering::Relaxed)
     }

@@ -486,7 +486,7 @@ impl Graph {
     /// # Errors
     /// `INVALID_VALUE` where one of them is none of its nodes or given twice,
     /// or does not end so ([`Edge`](crate::objects::edge::Edge));
-    /// `NOT_SUPPORTED` for what a conditional node's body cannot hold.
+    /// `NOT_SUPPORTED` for nodes that a conditional node's body cannot contain.
     pub fn add(&self, work: Work, after: &[Dependency]) -> Result<NodeName> {
         if !self.within().is_empty() && !fits_body(&work) {
             return Err(Status::NOT_SUPPORTED);
@@ -517,7 +517,7 @@ impl Graph {
         }
     }
 
-    /// Changes what a node does.
+    /// Updates a node.
     ///
     /// # Errors
     /// `INVALID_VALUE` if there is no such node, or it is of another kind.
@@ -561,8 +561,7 @@ impl Graph {
         roots.map(|(n, _)| n).collect()
     }
 
-    /// The nodes in an order in which each comes after what it depends on, as
-    /// far as possible that of their creation.
+    /// The nodes in topological order, as far as possible in order of creation.
     ///
     /// # Errors
     /// `INVALID_VALUE` where they depend on each other in a circle.
@@ -695,7 +694,7 @@ impl Work {
 /// A conditional node's work.
 #[derive(Debug)]
 pub struct Conditional {
-    /// What decides.
+    /// The condition.
     pub condition: Arc<Condition>,
     /// How.
     pub kind: ConditionalKind,

@@ -21,7 +21,7 @@ static ALL: RwLock<BTreeMap<u64, Weak<GraphMemory>>> = RwLock::new(BTreeMap::new
 
 /// Where the memory comes from.
 pub(crate) trait Backing: std::fmt::Debug + Send + Sync {
-    /// First address of so many bytes.
+    /// First address of this many bytes.
     fn allocate(&self, size: u64) -> Result<u64>;
     /// Takes them back.
     fn free(&self, address: u64) -> Result<()>;
@@ -30,11 +30,11 @@ pub(crate) trait Backing: std::fmt::Debug + Send + Sync {
 /// How much memory the graphs of a device have, in bytes (cuDeviceGetGraphMemAttribute).
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// What launches allocated; it counts after it was freed as well, until a trim.
+    /// Memory allocated by launches. It counts until a trim, even after it was freed.
     pub used: u64,
     /// The most of that at a time.
     pub used_high: u64,
-    /// What graphs may allocate.
+    /// The limit of graph allocations.
     pub reserved: u64,
     /// The most of that at a time.
     pub reserved_high: u64,
@@ -47,7 +47,7 @@ impl Usage {
         USAGE.lock().get(&ordinal).copied().unwrap_or_default()
     }
 
-    /// Changes a device's numbers; what was highest follows.
+    /// Updates a device's numbers, and their maxima.
     pub fn change(ordinal: u32, change: impl FnOnce(&mut Self)) {
         let mut all = USAGE.lock();
         let usage = all.entry(ordinal).or_default();
@@ -148,7 +148,7 @@ impl Drop for GraphMemory {
         self.forget_use();
         Usage::change(self.ordinal, |usage| usage.reserved -= self.size);
         if !self.is_allocated() {
-            // A session that is over has nothing to be given back to.
+            // A session that has ended needs nothing back.
             let _ = self.backing.free(self.address);
         }
     }

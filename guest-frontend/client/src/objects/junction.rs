@@ -22,7 +22,7 @@ impl Junction {
         self.stream.lock()
     }
 
-    /// What all streams wait for, held until a new stream does.
+    /// The event that all streams wait for, kept for new streams.
     pub(crate) fn barrier(&self) -> MutexGuard<'_, Option<Arc<Event>>> {
         self.barrier.lock()
     }

@@ -7,7 +7,7 @@ use crate::sys::memory::Pages;
 
 /// Whole pages of the program's at the device's addresses.
 #[derive(Debug)]
-pub(crate) struct Run {
+pub(crate) struct PageRun {
     /// Where they end.
     pub(crate) end: u64,
     /// The memory there.
@@ -18,12 +18,12 @@ pub(crate) struct Run {
 #[derive(Debug)]
 pub(crate) struct ManagedVariable {
     region: Arc<Region>,
-    _runs: Vec<Arc<Run>>,
+    _runs: Vec<Arc<PageRun>>,
 }
 
 impl ManagedVariable {
     /// A variable whose bytes are in `runs`.
-    pub(crate) fn new(region: Arc<Region>, runs: Vec<Arc<Run>>) -> Self {
+    pub(crate) fn new(region: Arc<Region>, runs: Vec<Arc<PageRun>>) -> Self {
         Self {
             region,
             _runs: runs,

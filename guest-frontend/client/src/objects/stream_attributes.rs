@@ -87,7 +87,7 @@ fn checked(attribute: i32, value: Value, limits: Limits) -> Result<Value> {
     Ok([first, second, third, fourth, 0, 0, 0, 0])
 }
 
-/// Refuses what is no value of an attribute that is [kept](is_kept).
+/// Refuses invalid values of an attribute that is [kept](is_kept).
 ///
 /// # Errors
 /// As [`Attributes::set`].
@@ -99,7 +99,7 @@ impl Attributes {
     /// Keeps an attribute.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for what is none, and for values that the device does
+    /// `INVALID_VALUE` for invalid values, and for values that the device does
     /// not allow.
     pub fn set(&self, attribute: i32, value: Value, limits: Limits) -> Result<()> {
         let value = checked(attribute, value, limits)?;
@@ -110,7 +110,7 @@ impl Attributes {
     /// The value, or the attribute's default.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for what is no attribute of streams.
+    /// `INVALID_VALUE` for unknown attributes.
     pub fn get(&self, attribute: i32) -> Result<Value> {
         let set = self.0.lock().get(&attribute).copied();
         set.or_else(|| known(attribute))

@@ -36,7 +36,7 @@ pub(crate) use region::Region;
 
 /// How the device accesses an address of the program.
 #[derive(Debug, Clone)]
-pub(crate) enum Reach {
+pub(crate) enum DeviceView {
     /// The device sees the same bytes at this address.
     Direct(u64),
     /// The device has a copy, the shadow.
@@ -104,18 +104,18 @@ impl Shadows {
     }
 
     /// How the device accesses a range of the program's memory.
-    pub(crate) fn reach(&self, address: u64, size: u64) -> Reach {
+    pub(crate) fn reach(&self, address: u64, size: u64) -> DeviceView {
         // Registered memory may consist of pages of the window.
         let address = self.window.place_of(address, size).unwrap_or(address);
         if self.window.holds(address) && !self.window.is_left() {
-            return Reach::Direct(address);
+            return DeviceView::Direct(address);
         }
         if let Some(address) = self.files.place_of(address, size) {
-            return Reach::Direct(address);
+            return DeviceView::Direct(address);
         }
         match self.find(address, size) {
-            Some(region) => Reach::Shadow(region),
-            None => Reach::Pageable,
+            Some(region) => DeviceView::Shadow(region),
+            None => DeviceView::Pageable,
         }
     }
 

@@ -14,13 +14,13 @@ use crate::error::Result;
 use crate::progress::Progress;
 use crate::sys::memory::{HostRows, HostSlice, PAGE};
 
-/// Smallest run of bytes that is compared.
+/// Unit of comparison in bytes.
 const UNIT: usize = 16;
-/// Bytes that are merged at once where all of them differ.
+/// Number of bytes that are merged at once if all of them differ.
 const WORD: usize = 8;
-/// Bytes before each run of a patch.
+/// Size of the header of each run of a patch.
 const HEAD: usize = 8;
-/// Bytes in one write or patch; fits a frame with what else is in it.
+/// Maximum size of one write or patch, which must fit into a frame with its header.
 const WRITE: usize = 240 << 10;
 
 /// One shadow.
@@ -28,12 +28,12 @@ const WRITE: usize = 240 << 10;
 pub(crate) struct Region {
     /// The program's bytes.
     host: HostSlice,
-    /// Where the device sees the first of them.
+    /// The device's address of the first byte.
     device: u64,
-    /// The shadow as the host knows it: whole pages, or memory of the device.
+    /// The host's address of the shadow: whole pages, or device memory.
     base: u64,
     length: u64,
-    /// Kernels can have addresses in it.
+    /// Whether kernels can have addresses in it.
     is_for_kernels: bool,
     visible: AtomicBool,
     state: Mutex<State>,
@@ -41,23 +41,23 @@ pub(crate) struct Region {
 
 #[derive(Debug)]
 pub(crate) struct State {
-    /// What both sides last agreed on; of the program's bytes only. Shared
-    /// with what a host that lacks it is being sent.
+    /// The last contents on which both sides agreed, of the program's bytes only. Shared with
+    /// the contents in transit to a host that lacks them.
     agreed: Arc<Vec<u8>>,
-    /// Where the shadow's pages are fetched to, those that changed.
+    /// Buffer for changed pages of the shadow.
     fetched: Vec<u8>,
-    /// Not 0 for each page that came.
+    /// Nonzero for each page that arrived.
     came: Vec<u8>,
     /// Work that may write to the shadow.
     writers: Vec<(Arc<Progress>, u64)>,
-    /// The program gave the memory back: the host knows no such shadow.
+    /// The program freed the memory; the host has no such shadow any more.
     gone: bool,
 }
 
-/// How many shadows have writers; looked at before every lock.
+/// Number of shadows with writers; checked before any lock is taken.
 static WRITERS: AtomicUsize = AtomicUsize::new(0);
 
-/// Has any shadow of the process writers?
+/// Whether any shadow of the process has writers.
 pub(super) fn have_writers() -> bool {
     WRITERS.load(Ordering::Acquire) != 0
 }
@@ -67,19 +67,19 @@ impl Region {
         Self::make(host, device, (base, length), true)
     }
 
-    /// The staging slots, in place: copies write there, but kernels have no address in
-    /// them, and the host need not have been told of them.
+    /// The staging slots, in place. Copies write there, but kernels have no addresses in them,
+    /// and the host may not know them.
     pub(crate) fn of_slots(host: HostSlice) -> Arc<Self> {
         Self::in_place(host, false)
     }
 
-    /// Memory of the program, zeros, at the address of memory of the device: a variable
-    /// or a map. The host has no other copy.
+    /// Zeroed memory of the program at the address of device memory: a variable or a mapping.
+    /// The host has no separate copy.
     pub(crate) fn of_device(host: HostSlice) -> Arc<Self> {
         Self::in_place(host, true)
     }
 
-    /// Can kernels have addresses in it?
+    /// Whether kernels can have addresses in it.
     pub(super) fn is_for_kernels(&self) -> bool {
         self.is_for_kernels
     }
@@ -112,8 +112,8 @@ impl Region {
         })
     }
 
-    /// Both sides agree on what the program has there now; work up to
-    /// `position` of the session may still write to it.
+    /// Records that both sides agree on the program's current contents, and that work of the
+    /// session up to `position` may still write to it.
     pub(crate) fn agree(&self, state: &mut State, position: u64) -> Arc<Vec<u8>> {
         state.agreed = Arc::new(self.host.part(0, self.host.len()).to_vec());
         if state.writers.is_empty() {
@@ -123,7 +123,7 @@ impl Region {
         Arc::clone(&state.agreed)
     }
 
-    /// A thread that found the shadow before leaves it alone from now on.
+    /// Marks the shadow as freed, for threads that had already found it.
     pub(crate) fn forget(&self) {
         let mut state = self.state.lock();
         state.gone = true;
@@ -132,22 +132,22 @@ impl Region {
         }
     }
 
-    /// Keeps everybody from the shadow.
+    /// Locks the shadow.
     pub(crate) fn hold(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 
-    /// First address and bytes that the host knows.
+    /// First address and size for the host.
     pub(crate) fn on_wire(&self) -> (u64, u64) {
         (self.base, self.length)
     }
 
-    /// Kernels may be given addresses in it.
+    /// Allows kernels to have addresses in it.
     pub(crate) fn show(&self) {
         self.visible.store(true, Ordering::Release);
     }
 
-    /// Nobody has addresses in it any more.
+    /// Records that nothing has addresses in it any more.
     pub(crate) fn hide(&self) {
         self.visible.store(false, Ordering::Release);
     }
@@ -165,22 +165,22 @@ impl Region {
         self.device + (address - self.host.address())
     }
 
-    /// May kernels be given addresses in it?
+    /// Whether kernels may have addresses in it.
     pub(super) fn is_visible(&self) -> bool {
         self.visible.load(Ordering::Acquire)
     }
 
-    /// The first address that the device sees.
+    /// The device's first address.
     pub(super) fn device(&self) -> u64 {
         self.device
     }
 
-    /// May work that is not known to be complete write to it?
+    /// Whether work that is not known to be complete may write to it.
     pub(crate) fn has_writers(&self) -> bool {
         !self.state.lock().writers.is_empty()
     }
 
-    /// Work at `position` of a stream may write to the shadow.
+    /// Adds work at `position` of a stream as a writer.
     pub(crate) fn add_writer(&self, progress: &Arc<Progress>, position: u64) {
         let mut state = self.state.lock();
         if state.gone {
@@ -199,7 +199,7 @@ impl Region {
         }
     }
 
-    /// Sends what the program changed in `[offset, offset + size)`.
+    /// Sends the program's changes in `[offset, offset + size)`.
     pub(super) fn push(&self, link: &Link, offset: usize, size: usize) -> Result<()> {
         let end = offset.saturating_add(size).min(self.host.len());
         let mut state = self.state.lock();
@@ -228,8 +228,7 @@ impl Region {
             let Some(agreed) = agreed.get_mut(from..to) else {
                 return Err(Status::UNKNOWN);
             };
-            // The bytes sent are those agreed on, whatever the program writes
-            // meanwhile.
+            // Both sides agree on the bytes sent, even if the program writes in the meantime.
             agreed.copy_from_slice(self.host.part(from, to - from));
             at = to;
             if !patch.holds(from, to - from) {
@@ -240,8 +239,7 @@ impl Region {
         patch.send(link, self.device)
     }
 
-    /// The first run of differing units from `at` on, before `end`, at most
-    /// one write long.
+    /// The first run of differing units in `at..end`, at most one write long.
     fn changed_run(&self, agreed: &[u8], at: usize, end: usize) -> Option<(usize, usize)> {
         let now = self.host.part(at, end - at);
         let same = equal_units(agreed.get(at..end)?, now);
@@ -254,15 +252,15 @@ impl Region {
         Some((from, from + differing_units(agreed.get(from..limit)?, now)))
     }
 
-    /// Fetches what the device changed; writers that are over are forgotten.
-    /// `session` is the work of all streams.
+    /// Fetches the device's changes, and removes completed writers. `session` is the progress
+    /// of all streams.
     pub(super) fn pull(&self, link: &Link, session: &Progress) -> Result<()> {
         let mut state = self.state.lock();
         if state.writers.is_empty() {
             return Ok(());
         }
-        // Asked before the fetch: work that ends during it may have written to a page
-        // that was read already, so it stays a writer and the next pull reads again.
+        // Read before the fetch: work that completes during it may have written to a page that
+        // was already read, so it remains a writer and the next pull reads again.
         let complete = session.complete();
         let is_over = |(progress, position): &(Arc<Progress>, u64)| {
             *position <= complete.max(progress.complete())
@@ -279,14 +277,14 @@ impl Region {
         } = &mut *state;
         fetched.resize(length, 0);
         let rows = Some(HostRows::of(fetched, came));
-        // The lock is held during the round trip: a push in between would agree with
-        // the host on bytes that the older ones of this fetch replace below.
+        // The lock is held during the round trip: a push in between would agree on bytes that
+        // the older bytes of this fetch replace below.
         let read = ShadowRead {
             address: self.base,
             size: self.length,
         };
         link.call_with(&read, rows, |()| ())?;
-        // Of a shadow, pages that did not change did not come.
+        // For a shadow, only changed pages arrived.
         let agreed: &mut Vec<u8> = Arc::make_mut(agreed);
         let own = before..before + agreed.len();
         for (page, _) in came.iter().enumerate().filter(|(_, came)| **came != 0) {
@@ -297,7 +295,7 @@ impl Region {
                 self.merge(from - before, old, new);
             }
         }
-        // Not before: others look for writers without waiting for this thread.
+        // Not earlier: other threads check for writers without waiting for this one.
         state.writers = left;
         if state.writers.is_empty() {
             WRITERS.fetch_sub(1, Ordering::AcqRel);
@@ -305,8 +303,7 @@ impl Region {
         Ok(())
     }
 
-    /// Writes the bytes at `at` that differ into the program's memory, and
-    /// agrees on them.
+    /// Writes differing bytes at `at` into the program's memory, and agrees on them.
     fn merge(&self, at: usize, agreed: &mut [u8], fetched: &[u8]) {
         let ((old, old_rest), (new, new_rest)) =
             (agreed.as_chunks::<WORD>(), fetched.as_chunks::<WORD>());
@@ -324,7 +321,7 @@ impl Region {
         if changed == 0 {
             return;
         }
-        // No byte of it is zero.
+        // No byte of the difference is zero.
         if changed.wrapping_sub(LOW) & !changed & HIGH == 0 {
             self.host.overwrite(at, new);
         } else {
@@ -334,8 +331,8 @@ impl Region {
 
     fn merge_bytes(&self, at: usize, old: &[u8], new: &[u8]) {
         for (byte, (old, new)) in old.iter().zip(new).enumerate() {
-            // A byte that the device left alone may be one that the program has changed
-            // since: writing it would undo that, and the next push would not see it.
+            // The program may have changed a byte that the device did not: writing it would undo
+            // that change, and the next push would not see it.
             if old != new {
                 self.host.overwrite(at + byte, [*new]);
             }
@@ -343,17 +340,17 @@ impl Region {
     }
 }
 
-/// Bytes before the first unit in which two equally long slices differ.
+/// Number of bytes before the first unit in which two slices of equal length differ.
 fn equal_units(one: &[u8], other: &[u8]) -> usize {
     units(one, other, |same| same)
 }
 
-/// Bytes before the first unit in which they do not.
+/// Number of bytes before the first unit in which they are equal.
 fn differing_units(one: &[u8], other: &[u8]) -> usize {
     units(one, other, |same| !same)
 }
 
-/// Bytes of whole units, and of the shorter one at the end, that are `wanted`.
+/// Number of bytes in the leading units, including a shorter last one, that are `wanted`.
 fn units(one: &[u8], other: &[u8], wanted: impl Fn(bool) -> bool) -> usize {
     let ((ones, one_rest), (others, other_rest)) =
         (one.as_chunks::<UNIT>(), other.as_chunks::<UNIT>());
@@ -368,7 +365,7 @@ fn units(one: &[u8], other: &[u8], wanted: impl Fn(bool) -> bool) -> usize {
     }
 }
 
-/// Changed runs that travel in one call.
+/// Changed runs that are sent in one call.
 #[derive(Default)]
 struct Patch {
     /// Offset of the first run, and of the end of the last.
@@ -379,13 +376,13 @@ struct Patch {
 }
 
 impl Patch {
-    /// Does another run fit?
+    /// Whether another run fits.
     fn holds(&self, from: usize, length: usize) -> bool {
         self.runs.is_empty()
             || self.runs.len() + HEAD + length <= WRITE && u32::try_from(from - self.end).is_ok()
     }
 
-    /// Adds a run behind the others; it fits.
+    /// Appends a run, which fits.
     fn add(&mut self, from: usize, run: &[u8]) {
         if self.runs.is_empty() {
             (self.start, self.end) = (from, from);
@@ -399,12 +396,12 @@ impl Patch {
         self.count += 1;
     }
 
-    /// Posts the runs, of a shadow at `device`, and forgets them.
+    /// Posts the runs of a shadow at `device`, and clears them.
     fn send(&mut self, link: &Link, device: u64) -> Result<()> {
         let address = device + self.start as u64;
         match self.count {
             0 => return Ok(()),
-            // It needs no head.
+            // A single run needs no header.
             1 => {
                 let data = Bytes(self.runs.get(HEAD..).unwrap_or(&[]));
                 link.post(&ShadowWrite { address, data })?;
@@ -434,7 +431,7 @@ mod tests {
 
     use super::*;
 
-    /// Two slices of one length, much of which is equal.
+    /// Two slices of the same length that are largely equal.
     fn alike() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
         vec((0_u8..3, prop::bool::weighted(0.1)), 0..200).prop_map(|bytes| {
             let one = bytes.iter().map(|(byte, _)| *byte);
@@ -456,7 +453,7 @@ mod tests {
 
         #[test]
         fn only_what_the_device_changed_is_written((old, new) in alike(), own in any::<u8>()) {
-            // The program changed all of it meanwhile.
+            // The program changed all of it in the meantime.
             let mut host = vec![own; old.len()];
             let region = Region::new(HostSlice::of(&mut host), 0, 0, 0);
             let mut agreed = old.clone();

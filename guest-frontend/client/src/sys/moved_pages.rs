@@ -18,7 +18,7 @@ use super::memory::PAGE;
 
 /// A second mapping of some pages of a window, which the program does not know.
 #[derive(Debug)]
-pub(crate) struct Second {
+pub(crate) struct SecondMapping {
     mapped: NonNull<c_void>,
     length: usize,
 }
@@ -33,9 +33,9 @@ pub(crate) struct MovedPages {
 }
 
 // SAFETY: both hold addresses of mappings, which only the owner changes.
-unsafe impl Send for Second {}
+unsafe impl Send for SecondMapping {}
 // SAFETY: as above; shared references only give out numbers.
-unsafe impl Sync for Second {}
+unsafe impl Sync for SecondMapping {}
 // SAFETY: as above.
 unsafe impl Send for MovedPages {}
 // SAFETY: `give_back`, which changes the mapping, holds the lock of the registry.
@@ -47,7 +47,7 @@ fn at(address: u64) -> Option<NonNull<c_void>> {
     ))
 }
 
-impl Second {
+impl SecondMapping {
     /// Maps `length` bytes at `offset` of the window, whole pages, a second time. `None` if
     /// the kernel refuses to.
     pub(crate) fn new(window: &Window, offset: u64, length: u64) -> Option<Self> {
@@ -95,7 +95,7 @@ impl Second {
     }
 }
 
-impl Drop for Second {
+impl Drop for SecondMapping {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`; nothing else refers to it.
         unsafe { libc::munmap(self.mapped.as_ptr(), self.length) };
@@ -116,7 +116,7 @@ impl MovedPages {
 
     /// Replaces them by private pages with the same contents. Returns false if writers
     /// cannot be blocked. Also returns false if the program has unmapped some of them: then
-    /// the others remain pages of the window for good.
+    /// the others remain pages of the window permanently.
     pub(crate) fn give_back(&self) -> bool {
         let mut registry = Locked::take();
         // The program may have unmapped some, and the kernel may have reused their
@@ -164,7 +164,7 @@ fn private_pages(length: usize) -> Option<NonNull<c_void>> {
 /// expects at `to`.
 unsafe fn take_place(from: NonNull<c_void>, to: NonNull<c_void>, length: usize) {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    // SAFETY: the caller promises it.
+    // SAFETY: the caller upholds this.
     let moved = unsafe { libc::mremap(from.as_ptr(), length, length, flags, to.as_ptr()) };
     if moved != to.as_ptr() {
         // The kernel may have unmapped the program's memory already. The process cannot
@@ -494,7 +494,7 @@ mod tests {
     /// Moves the middle of `words` to the second half of the window.
     fn moved(window: &Window, words: &'static [AtomicU64]) -> Option<MovedPages> {
         let address = words.as_ptr() as u64 + PAGE as u64;
-        let second = Second::new(window, LENGTH as u64, (LENGTH - 2 * PAGE) as u64).unwrap();
+        let second = SecondMapping::new(window, LENGTH as u64, (LENGTH - 2 * PAGE) as u64).unwrap();
         second.replace(address, window.address() + LENGTH as u64)
     }
 
@@ -601,7 +601,7 @@ mod tests {
     fn other_memory_stays() {
         let window = window();
         let refused = |address: u64| {
-            let second = Second::new(&window, 0, PAGE as u64).unwrap();
+            let second = SecondMapping::new(&window, 0, PAGE as u64).unwrap();
             second.replace(address, window.address()).is_none()
         };
         // Shared memory, read-only memory, unmapped memory, a stack.

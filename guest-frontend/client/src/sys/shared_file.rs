@@ -9,7 +9,7 @@ use rustix::fs::OFlags;
 use super::maps::{self, Mapped};
 
 /// Maximum number of descriptors of the process that are searched.
-const MOST_DESCRIPTORS: usize = 4096;
+const MAX_DESCRIPTORS: usize = 4096;
 
 /// Pages of a file that the program maps shared, readable and writable.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ fn by_path(mapped: &Mapped) -> Option<OwnedFd> {
 /// Duplicates a descriptor that the program has open, such as that of a memfd.
 fn by_descriptor(mapped: &Mapped) -> Option<OwnedFd> {
     let open = std::fs::read_dir("/proc/self/fd").ok()?;
-    open.take(MOST_DESCRIPTORS).find_map(|entry| {
+    open.take(MAX_DESCRIPTORS).find_map(|entry| {
         let entry = entry.ok()?;
         if !is_of(&std::fs::metadata(entry.path()).ok()?, mapped) {
             return None;

@@ -117,7 +117,7 @@ impl Relay {
 
 /// Carries the frames of one direction until it ends or one may not pass; then
 /// both directions end.
-fn carry(
+fn forward(
     from: &UnixStream,
     to: &UnixStream,
     mut pass: impl FnMut(&FrameHeader, &mut Vec<u8>) -> bool,
@@ -229,10 +229,10 @@ impl Worker {
             to_guest.try_clone().unwrap(),
             to_host.try_clone().unwrap(),
         );
-        std::thread::spawn(move || carry(&from, &to, |header, _| seen.admits(header)));
+        std::thread::spawn(move || forward(&from, &to, |header, _| seen.admits(header)));
         let seen = Arc::clone(&relay);
         std::thread::spawn(move || {
-            carry(&to_host, &to_guest, |header, payload| {
+            forward(&to_host, &to_guest, |header, payload| {
                 seen.distort(header, payload);
                 true
             });

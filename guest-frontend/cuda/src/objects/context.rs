@@ -18,7 +18,7 @@ pub const CONTEXT_IS_DESTROYED: Status = Status(709);
 
 /// The green context whose resources a context has.
 #[derive(Debug)]
-pub struct InGreen {
+pub struct GreenBinding {
     /// Its handle's number.
     pub handle: u64,
     /// It.
@@ -34,7 +34,7 @@ pub struct Context {
     /// Its handle's number.
     pub name: u64,
     /// The green context whose resources it has.
-    pub green: Option<InGreen>,
+    pub green: Option<GreenBinding>,
     /// Its device's number.
     pub ordinal: u32,
     /// Its device's session.
@@ -93,7 +93,7 @@ impl Context {
 
     /// The primary context with the resources of a green context.
     #[must_use]
-    pub fn of_green(name: u64, primary: &Self, green: InGreen) -> Self {
+    pub fn of_green(name: u64, primary: &Self, green: GreenBinding) -> Self {
         let (ordinal, session) = (primary.ordinal, primary.session);
         Self {
             name,

@@ -81,7 +81,7 @@ pub enum Object {
     UserObject(Arc<UserObject>),
     /// A CUgreenCtx.
     Green(Arc<GreenContext>),
-    /// What a CUdevResource names.
+    /// The object behind a CUdevResource.
     Part(Arc<Part>),
     /// A CUdevResourceDesc.
     Description(Arc<Description>),
@@ -303,7 +303,7 @@ mod tests {
     use super::*;
 
     fn pool() -> Object {
-        Object::Pool(Pool::new(pool::Place::Device(0), 0))
+        Object::Pool(Pool::new(pool::PoolLocation::Device(0), 0))
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::managed::Location;
 
 /// Where the memory of a pool lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum PoolLocation {
     /// Memory of the device with this ordinal.
     Device(u32),
     /// Pinned memory of the host, or of a node of it.
@@ -22,7 +22,7 @@ pub enum Place {
     Managed(Location),
 }
 
-impl Place {
+impl PoolLocation {
     /// The device's ordinal, where it is memory of one.
     #[must_use]
     pub fn ordinal(self) -> Option<u32> {
@@ -36,7 +36,7 @@ impl Place {
 /// A memory pool.
 #[derive(Debug)]
 pub struct Pool {
-    place: Place,
+    place: PoolLocation,
     state: Mutex<PoolState>,
     account: Arc<Account>,
     /// The number that another process gave it, if it belongs to that process.
@@ -100,7 +100,7 @@ const UNIT: u64 = 2 << 20;
 static WAITS: AtomicU64 = AtomicU64::new(0);
 
 /// The program waited for work of a stream, an event or a context of a session: its
-/// pools give back what they keep beyond their release threshold.
+/// pools free memory beyond their release threshold.
 ///
 /// # Errors
 /// As every call of a session that is over.
@@ -153,7 +153,7 @@ static TAKEN: Mutex<BTreeMap<u64, (u64, Arc<Account>)>> = Mutex::new(BTreeMap::n
 impl Pool {
     /// A pool of at most `limit` bytes (0: all there are).
     #[must_use]
-    pub fn new(place: Place, limit: u64) -> Self {
+    pub fn new(place: PoolLocation, limit: u64) -> Self {
         Self::with_number(place, limit, None)
     }
 
@@ -161,7 +161,7 @@ impl Pool {
     #[must_use]
     pub fn for_others(ordinal: u32, limit: u64) -> Self {
         let number = unique() & !Self::ORDINALS;
-        Self::with_number(Place::Device(ordinal), limit, Some(number))
+        Self::with_number(PoolLocation::Device(ordinal), limit, Some(number))
     }
 
     /// A pool of another process, which gave it this number.
@@ -169,11 +169,11 @@ impl Pool {
     pub fn imported(ordinal: u32, number: u64) -> Self {
         Self {
             imports: Some(number),
-            ..Self::new(Place::Device(ordinal), 0)
+            ..Self::new(PoolLocation::Device(ordinal), 0)
         }
     }
 
-    fn with_number(place: Place, limit: u64, number: Option<u64>) -> Self {
+    fn with_number(place: PoolLocation, limit: u64, number: Option<u64>) -> Self {
         Self {
             place,
             imports: None,
@@ -208,7 +208,7 @@ impl Pool {
 
     /// Where its memory lies.
     #[must_use]
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> PoolLocation {
         self.place
     }
 
@@ -374,7 +374,7 @@ mod tests {
 
     #[test]
     fn what_is_taken_counts_until_it_is_freed() {
-        let pool = Pool::new(Place::Device(0), 100);
+        let pool = Pool::new(PoolLocation::Device(0), 100);
         let account = pool.account();
         account.named(5);
         assert!(account.take(60) && !account.take(50));
@@ -392,7 +392,7 @@ mod tests {
 
     #[test]
     fn freed_memory_stays_reserved_until_a_wait() {
-        let pool = Pool::new(Place::Device(0), 0);
+        let pool = Pool::new(PoolLocation::Device(0), 0);
         let account = pool.account();
         assert!(account.take(3 * UNIT + 1));
         assert_eq!(

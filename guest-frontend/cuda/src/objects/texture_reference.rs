@@ -49,7 +49,7 @@ pub struct TextureReference {
     pub flags: c_uint,
     /// CUarray_format and components.
     pub format: (c_int, c_int),
-    /// Most samples of an anisotropic filter.
+    /// Maximum number of samples of an anisotropic filter.
     pub anisotropy: c_uint,
     /// The value of reads past the border.
     pub border: [f32; 4],

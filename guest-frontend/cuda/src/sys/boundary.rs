@@ -1,7 +1,7 @@
 //! Parameters that a C program passes: `Out`, `In` and `Text` of the description
 //! (protocol/interface/src/boundary.rs).
-// Made where C calls, by code that vouches for what C passed; a library need
-// not use each of them.
+// The generated entry points create them, under the contract of the C interface. A
+// library need not use all of them.
 #![allow(dead_code, clippy::undocumented_unsafe_blocks)]
 
 use paragpu_protocol::status::Status;

@@ -54,7 +54,7 @@ pub(super) fn status(stream: CUstream) -> Result<c_int> {
 /// The capture state of a stream, written to the pointers that are not null.
 ///
 /// # Safety
-/// Each place is null or writable, as CUDA's manual says for
+/// Each place is null or writable, as CUDA documents for
 /// cuStreamGetCaptureInfo.
 pub(super) unsafe fn info(
     stream: CUstream,

@@ -17,7 +17,7 @@ use super::to_malloc;
 use crate::compile_cache::{CompileCache, Key, key};
 
 /// Maximum number of bytes of code that is kept.
-const MOST_CODE: usize = 256 << 20;
+const MAX_CODE: usize = 256 << 20;
 
 /// The compiled code, which callers see by address.
 #[derive(Debug)]
@@ -33,16 +33,16 @@ fn cache() -> Option<&'static CompileCache> {
 /// # Safety
 /// `name` is null or a text that ends.
 unsafe fn compiler<'a>(name: *const c_char) -> &'a [u8] {
-    const MOST: usize = 64;
+    const MAX_NAME: usize = 64;
     const PAGE: usize = 4096;
     if name.is_null() {
         return &[];
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller upholds this.
     let first = unsafe { CStr::from_ptr(name) }.to_bytes_with_nul();
     let rest = name.wrapping_add(first.len());
     // No byte of another page than that of the text's end is read.
-    let readable = (PAGE - (rest.addr() - 1) % PAGE - 1).min(MOST);
+    let readable = (PAGE - (rest.addr() - 1) % PAGE - 1).min(MAX_NAME);
     // SAFETY: on a page that is mapped, since the text ends on it.
     let behind = unsafe { std::slice::from_raw_parts(rest.cast::<u8>(), readable) };
     let length = behind.iter().position(|byte| *byte == 0).unwrap_or(0);
@@ -65,17 +65,17 @@ pub(super) unsafe extern "C" fn open(
     name: *const c_char,
 ) -> CUresult {
     guard_before_init(TABLE_FUNCTION, || {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this.
         let place = unsafe { Out::take(place) }.present()?;
         if source.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this.
         let source = unsafe { std::slice::from_raw_parts(source, size) };
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this.
         let options = (!options.is_null()).then(|| unsafe { CStr::from_ptr(options) });
         let options = options.unwrap_or_default().to_bytes();
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this.
         let compiler = unsafe { compiler(name) };
         let key = key(&[&kind.to_le_bytes(), source, options, compiler]);
         place.put(Box::into_raw(Box::new(Compiled(key))))
@@ -91,7 +91,7 @@ pub(super) unsafe extern "C" fn close(handle: *mut Compiled) -> CUresult {
         if handle.is_null() {
             return Err(Status::INVALID_HANDLE);
         }
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this.
         drop(unsafe { Box::from_raw(handle) });
         Ok(())
     })
@@ -108,7 +108,7 @@ pub(super) unsafe extern "C" fn get(
     size: *mut u32,
 ) -> CUresult {
     guard_before_init(TABLE_FUNCTION, || {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this.
         let (handle, place, size) = unsafe { (handle.as_ref(), Out::take(place), Out::take(size)) };
         let (place, size) = (place.present()?, size.present()?);
         let handle = handle.ok_or(Status::INVALID_HANDLE)?;
@@ -130,13 +130,13 @@ pub(super) unsafe extern "C" fn put(
     size: usize,
 ) -> CUresult {
     guard_before_init(TABLE_FUNCTION, || {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this.
         let handle = unsafe { handle.as_ref() }.ok_or(Status::INVALID_HANDLE)?;
-        if code.is_null() || size > MOST_CODE {
+        if code.is_null() || size > MAX_CODE {
             return Err(Status::INVALID_VALUE);
         }
         if let Some(cache) = cache() {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller upholds this.
             cache.put(&handle.0, unsafe { std::slice::from_raw_parts(code, size) });
         }
         Ok(())
@@ -149,7 +149,7 @@ pub(super) unsafe extern "C" fn put(
 /// `code` is null or what [`get`] gave, not freed yet.
 pub(super) unsafe extern "C" fn free(code: *mut c_void) -> CUresult {
     guard_before_init(TABLE_FUNCTION, || {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this.
         unsafe { libc::free(code) };
         Ok(())
     })

@@ -68,7 +68,7 @@ fn finish(stream: CUstream, wait: bool) -> Result {
 /// Copies of linear memory.
 ///
 /// # Safety
-/// The lists are as CUDA's manual says for cuMemcpyBatchAsync.
+/// The lists are as CUDA documents for `cuMemcpyBatchAsync`.
 unsafe fn linear(
     destinations: *const CUdeviceptr,
     sources: *const CUdeviceptr,
@@ -206,7 +206,7 @@ fn described(operation: &CUDA_MEMCPY3D_BATCH_OP) -> Result<CUDA_MEMCPY3D> {
 /// Copies with extents.
 ///
 /// # Safety
-/// `operations` is null or points to `count` records, as CUDA's manual says for
+/// `operations` is null or points to `count` records, as CUDA documents for
 /// cuMemcpy3DBatchAsync.
 unsafe fn volumes(
     count: usize,
@@ -243,7 +243,7 @@ fn tell(done: Result<(), Failed>, failed: Out<'_, usize>) -> Result {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemcpyBatchAsync.
+/// As documented by CUDA for `cuMemcpyBatchAsync`.
 pub(crate) unsafe fn cuMemcpyBatchAsync(
     destinations: *mut CUdeviceptr,
     sources: *mut CUdeviceptr,
@@ -273,7 +273,7 @@ pub(crate) unsafe fn cuMemcpyBatchAsync(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemcpyBatchAsync_v2.
+/// As documented by CUDA for `cuMemcpyBatchAsync_v2`.
 pub(crate) unsafe fn cuMemcpyBatchAsync_v2(
     destinations: *mut CUdeviceptr,
     sources: *mut CUdeviceptr,
@@ -301,7 +301,7 @@ pub(crate) unsafe fn cuMemcpyBatchAsync_v2(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemcpy3DBatchAsync.
+/// As documented by CUDA for `cuMemcpy3DBatchAsync`.
 pub(crate) unsafe fn cuMemcpy3DBatchAsync(
     count: usize,
     operations: *mut CUDA_MEMCPY3D_BATCH_OP,
@@ -315,7 +315,7 @@ pub(crate) unsafe fn cuMemcpy3DBatchAsync(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemcpy3DBatchAsync_v2.
+/// As documented by CUDA for `cuMemcpy3DBatchAsync_v2`.
 pub(crate) unsafe fn cuMemcpy3DBatchAsync_v2(
     count: usize,
     operations: *mut CUDA_MEMCPY3D_BATCH_OP,

@@ -32,14 +32,14 @@ struct Side {
 }
 
 /// A side whose handles were looked up.
-enum Looked {
+enum ResolvedEnd {
     Device(u64),
     Host(*mut c_void),
     Array(Arc<ArrayLevel>),
 }
 
-impl Looked {
-    /// 0 where it is an array.
+impl ResolvedEnd {
+    /// 0 if it is an array.
     fn address(&self) -> u64 {
         match self {
             Self::Device(address) => *address,
@@ -50,28 +50,32 @@ impl Looked {
 }
 
 impl Side {
-    fn look(&self) -> Result<Looked> {
+    fn look(&self) -> Result<ResolvedEnd> {
         Ok(match self.kind.cast_signed() {
             CU_MEMORYTYPE_HOST if is_device_only(self.host.addr() as u64) => {
-                Looked::Device(self.host.addr() as u64)
+                ResolvedEnd::Device(self.host.addr() as u64)
             }
-            CU_MEMORYTYPE_HOST if !self.host.is_null() => Looked::Host(self.host),
-            CU_MEMORYTYPE_DEVICE if self.device != 0 => Looked::Device(self.device),
+            CU_MEMORYTYPE_HOST if !self.host.is_null() => ResolvedEnd::Host(self.host),
+            CU_MEMORYTYPE_DEVICE if self.device != 0 => ResolvedEnd::Device(self.device),
             CU_MEMORYTYPE_UNIFIED if self.device != 0 => {
                 if copy::is_host(self.device)? {
-                    Looked::Host(copy::pointer(self.device))
+                    ResolvedEnd::Host(copy::pointer(self.device))
                 } else {
-                    Looked::Device(self.device)
+                    ResolvedEnd::Device(self.device)
                 }
             }
             CU_MEMORYTYPE_ARRAY => {
-                Looked::Array(Arc::clone(&array::inner(&array::find(self.array)?)?.object))
+                ResolvedEnd::Array(Arc::clone(&array::inner(&array::find(self.array)?)?.object))
             }
             _ => return Err(Status::INVALID_VALUE),
         })
     }
 
-    fn end<'a>(&self, looked: &'a Looked, [width, height, _]: [usize; 3]) -> Result<RectEnd<'a>> {
+    fn end<'a>(
+        &self,
+        looked: &'a ResolvedEnd,
+        [width, height, _]: [usize; 3],
+    ) -> Result<RectEnd<'a>> {
         let [x, y, z] = self.origin;
         // A pitch or height of 0 means rows or slices without gaps.
         let pitch = if self.pitch == 0 { width } else { self.pitch };
@@ -83,19 +87,19 @@ impl Side {
             .and_then(|bytes| bytes.checked_add(x))
             .ok_or(Status::INVALID_VALUE)?;
         Ok(match looked {
-            Looked::Device(address) => RectEnd::Device {
+            ResolvedEnd::Device(address) => RectEnd::Device {
                 address: address
                     .checked_add(offset as u64)
                     .ok_or(Status::INVALID_VALUE)?,
                 pitch: pitch as u64,
                 rows: rows as u64,
             },
-            Looked::Host(address) => RectEnd::Host {
+            ResolvedEnd::Host(address) => RectEnd::Host {
                 address: address.wrapping_byte_add(offset),
                 pitch: pitch as u64,
                 rows: rows as u64,
             },
-            Looked::Array(array) => RectEnd::Array {
+            ResolvedEnd::Array(array) => RectEnd::Array {
                 array,
                 origin: [x as u64, y as u64, z as u64],
             },
@@ -134,7 +138,7 @@ unsafe fn run(to: &Side, from: &Side, extent: [usize; 3], stream: CUstream, wait
 /// One two-dimensional copy.
 ///
 /// # Safety
-/// `copy` is null or describes a copy as CUDA's manual says for cuMemcpy2D.
+/// `copy` is null or describes a copy as CUDA documents for `cuMemcpy2D`.
 pub(super) unsafe fn flat(copy: *const CUDA_MEMCPY2D, stream: CUstream, wait: bool) -> Result {
     // SAFETY: `copy` is null or readable, as the caller promises.
     let copy = unsafe { get(copy) }?;
@@ -198,7 +202,7 @@ fn sides(copy: &CUDA_MEMCPY3D) -> Result<(Side, Side, [usize; 3])> {
 /// One three-dimensional copy.
 ///
 /// # Safety
-/// `copy` is null or describes a copy as CUDA's manual says for cuMemcpy3D.
+/// `copy` is null or describes a copy as CUDA documents for `cuMemcpy3D`.
 pub unsafe fn volume(copy: *const CUDA_MEMCPY3D, stream: CUstream, wait: bool) -> Result {
     // SAFETY: `copy` is null or readable, as the caller promises.
     let (to, from, extent) = sides(unsafe { get(copy) }?)?;
@@ -209,7 +213,7 @@ pub unsafe fn volume(copy: *const CUDA_MEMCPY3D, stream: CUstream, wait: bool) -
 /// A copy as a node of a graph has it.
 ///
 /// # Safety
-/// `copy` is null or describes a copy as CUDA's manual says for
+/// `copy` is null or describes a copy as CUDA documents for
 /// cuGraphAddMemcpyNode.
 pub unsafe fn node(session: &Session, copy: *const CUDA_MEMCPY3D) -> Result<CopyWork> {
     // SAFETY: `copy` is null or readable, as the caller promises.
@@ -225,7 +229,7 @@ pub unsafe fn node(session: &Session, copy: *const CUDA_MEMCPY3D) -> Result<Copy
 /// Between contexts of one device; other devices are not reached.
 ///
 /// # Safety
-/// `copy` is null or describes a copy as CUDA's manual says for cuMemcpy3DPeer.
+/// `copy` is null or describes a copy as CUDA documents for `cuMemcpy3DPeer`.
 pub(super) unsafe fn peer(copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream, wait: bool) -> Result {
     // SAFETY: `copy` is null or readable, as the caller promises.
     let copy = unsafe { get(copy) }?;
@@ -298,7 +302,7 @@ fn host_side(host: *mut c_void) -> Side {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemcpyHtoA_v2.
+/// As documented by CUDA for `cuMemcpyHtoA_v2`.
 pub(crate) unsafe fn cuMemcpyHtoA_v2(
     array: CUarray,
     offset: usize,
@@ -312,7 +316,7 @@ pub(crate) unsafe fn cuMemcpyHtoA_v2(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemcpyHtoAAsync_v2.
+/// As documented by CUDA for `cuMemcpyHtoAAsync_v2`.
 pub(crate) unsafe fn cuMemcpyHtoAAsync_v2(
     array: CUarray,
     offset: usize,
@@ -326,7 +330,7 @@ pub(crate) unsafe fn cuMemcpyHtoAAsync_v2(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemcpyAtoH_v2.
+/// As documented by CUDA for `cuMemcpyAtoH_v2`.
 pub(crate) unsafe fn cuMemcpyAtoH_v2(
     destination: *mut c_void,
     array: CUarray,
@@ -347,7 +351,7 @@ pub(crate) unsafe fn cuMemcpyAtoH_v2(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemcpyAtoHAsync_v2.
+/// As documented by CUDA for `cuMemcpyAtoHAsync_v2`.
 pub(crate) unsafe fn cuMemcpyAtoHAsync_v2(
     destination: *mut c_void,
     array: CUarray,
@@ -368,7 +372,7 @@ pub(crate) unsafe fn cuMemcpyAtoHAsync_v2(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemcpyDtoA_v2.
+/// As documented by CUDA for `cuMemcpyDtoA_v2`.
 pub(crate) unsafe fn cuMemcpyDtoA_v2(
     array: CUarray,
     offset: usize,
@@ -389,7 +393,7 @@ pub(crate) unsafe fn cuMemcpyDtoA_v2(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemcpyAtoD_v2.
+/// As documented by CUDA for `cuMemcpyAtoD_v2`.
 pub(crate) unsafe fn cuMemcpyAtoD_v2(
     destination: CUdeviceptr,
     array: CUarray,
@@ -410,7 +414,7 @@ pub(crate) unsafe fn cuMemcpyAtoD_v2(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemcpyAtoA_v2.
+/// As documented by CUDA for `cuMemcpyAtoA_v2`.
 pub(crate) unsafe fn cuMemcpyAtoA_v2(
     to: CUarray,
     to_offset: usize,

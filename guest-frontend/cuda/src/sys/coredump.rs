@@ -91,7 +91,7 @@ unsafe fn change(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuCoredumpGetAttribute.
+/// As documented by CUDA for `cuCoredumpGetAttribute`.
 pub(crate) unsafe fn cuCoredumpGetAttribute(
     attribute: c_int,
     value: *mut c_void,
@@ -103,7 +103,7 @@ pub(crate) unsafe fn cuCoredumpGetAttribute(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuCoredumpGetAttributeGlobal.
+/// As documented by CUDA for `cuCoredumpGetAttributeGlobal`.
 pub(crate) unsafe fn cuCoredumpGetAttributeGlobal(
     attribute: c_int,
     value: *mut c_void,
@@ -115,7 +115,7 @@ pub(crate) unsafe fn cuCoredumpGetAttributeGlobal(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuCoredumpSetAttribute.
+/// As documented by CUDA for `cuCoredumpSetAttribute`.
 pub(crate) unsafe fn cuCoredumpSetAttribute(
     attribute: c_int,
     value: *mut c_void,
@@ -128,7 +128,7 @@ pub(crate) unsafe fn cuCoredumpSetAttribute(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuCoredumpSetAttributeGlobal.
+/// As documented by CUDA for `cuCoredumpSetAttributeGlobal`.
 pub(crate) unsafe fn cuCoredumpSetAttributeGlobal(
     attribute: c_int,
     value: *mut c_void,

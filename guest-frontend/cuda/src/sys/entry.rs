@@ -39,7 +39,7 @@ unsafe fn look(name: *const c_char, version: c_int, flags: u64) -> Result<(*mut 
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGetProcAddress.
+/// As documented by CUDA for `cuGetProcAddress`.
 pub(crate) unsafe fn cuGetProcAddress(
     name: *const c_char,
     place: *mut *mut c_void,
@@ -56,7 +56,7 @@ pub(crate) unsafe fn cuGetProcAddress(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGetProcAddress_v2.
+/// As documented by CUDA for `cuGetProcAddress_v2`.
 pub(crate) unsafe fn cuGetProcAddress_v2(
     name: *const c_char,
     place: *mut *mut c_void,
@@ -74,7 +74,7 @@ pub(crate) unsafe fn cuGetProcAddress_v2(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGetProcAddress_v2_ptsz.
+/// As documented by CUDA for `cuGetProcAddress_v2_ptsz`.
 pub(crate) unsafe fn cuGetProcAddress_v2_ptsz(
     name: *const c_char,
     place: *mut *mut c_void,
@@ -88,7 +88,7 @@ pub(crate) unsafe fn cuGetProcAddress_v2_ptsz(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGetExportTable.
+/// As documented by CUDA for `cuGetExportTable`.
 pub(crate) unsafe fn cuGetExportTable(place: Out<'_, *const c_void>, id: *const c_void) -> Result {
     static SAID: AtomicBool = AtomicBool::new(false);
     let place = place.present()?;

@@ -34,7 +34,7 @@ const IDS: [(&str, Id); 5] = [
     id("da9151d3-3ae6-cc41-a5c0-4f26d533e328"),
 ];
 /// Number of entries of the largest table, including 0.
-const MOST: usize = 64;
+const MAX_ENTRIES: usize = 64;
 
 /// A function of a table.
 #[repr(transparent)]
@@ -126,8 +126,8 @@ pub(super) fn find(id: &Id) -> Option<*const c_void> {
 /// A function that is not served.
 extern "C" fn unserved<const TABLE: usize, const NUMBER: usize>() -> CUresult {
     // One for all instances of this function.
-    static SAID: [[AtomicBool; MOST]; IDS.len()] =
-        [const { [const { AtomicBool::new(false) }; MOST] }; IDS.len()];
+    static SAID: [[AtomicBool; MAX_ENTRIES]; IDS.len()] =
+        [const { [const { AtomicBool::new(false) }; MAX_ENTRIES] }; IDS.len()];
     guard_before_init(TABLE_FUNCTION, || {
         let name = IDS.get(TABLE).map_or("", |(name, _)| name);
         let said = SAID.get(TABLE).and_then(|said| said.get(NUMBER));
@@ -146,7 +146,7 @@ extern "C" fn unserved<const TABLE: usize, const NUMBER: usize>() -> CUresult {
 unsafe extern "C" fn current_context(context: *mut CUcontext) -> CUresult {
     guard(TABLE_FUNCTION, || {
         let handle = current::current_if_any().map(|context| context.handle());
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this.
         unsafe { Out::take(context) }.put(handle.unwrap_or(std::ptr::null_mut()))
     })
 }
@@ -158,7 +158,7 @@ unsafe extern "C" fn current_context(context: *mut CUcontext) -> CUresult {
 unsafe extern "C" fn context_device(context: CUcontext, place: *mut CUdevice) -> CUresult {
     guard(TABLE_FUNCTION, || {
         let found = current::find_or_current(context)?;
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this.
         unsafe { Out::take(place) }.put(device::number(found.ordinal))
     })
 }
@@ -170,12 +170,12 @@ unsafe extern "C" fn context_device(context: CUcontext, place: *mut CUdevice) ->
 unsafe extern "C" fn context_id(context: CUcontext, place: *mut u64) -> CUresult {
     guard(TABLE_FUNCTION, || {
         let found = current::find_or_current(context)?;
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this.
         unsafe { Out::take(place) }.put(found.id())
     })
 }
 
-/// What function 39 takes for a stream of this context: its handle. NVIDIA's
+/// The stream of function 39 for this context: its handle. NVIDIA's
 /// driver gives another pointer, which only that function reads.
 ///
 /// # Safety
@@ -192,7 +192,7 @@ unsafe extern "C" fn stream(
             _ => stream,
         };
         named_stream::named(handle)?;
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this.
         unsafe { Out::take(place) }.put(handle)
     })
 }
@@ -208,7 +208,7 @@ unsafe extern "C" fn stream_number(
 ) -> CUresult {
     guard(TABLE_FUNCTION, || {
         let id = named_stream::named(stream)?.id()?;
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this.
         unsafe { Out::take(place) }.put(id as u32)
     })
 }
@@ -219,7 +219,7 @@ unsafe extern "C" fn stream_number(
 /// `clusters` and `numbers` are null or writable.
 unsafe extern "C" fn topology(clusters: *mut *mut u8, numbers: *mut *mut u8) -> CUresult {
     guard(TABLE_FUNCTION, || {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this.
         let (to_clusters, to_numbers) = unsafe { (Out::take(clusters), Out::take(numbers)) };
         let (to_clusters, to_numbers) = (to_clusters.present()?, to_numbers.present()?);
         let (clusters, numbers) = current::current()?.session.device().topology()?;
@@ -234,7 +234,7 @@ unsafe extern "C" fn topology(clusters: *mut *mut u8, numbers: *mut *mut u8) -> 
 /// Both are null or what [`topology`] gave, not freed yet.
 unsafe extern "C" fn free_topology(clusters: *mut u8, numbers: *mut u8) -> CUresult {
     guard(TABLE_FUNCTION, || {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this.
         unsafe {
             libc::free(clusters.cast());
             libc::free(numbers.cast());
@@ -260,7 +260,7 @@ unsafe extern "C" fn module_functions(
         let callback = callback.ok_or(Status::INVALID_VALUE)?;
         current::find_or_current(context)?;
         let ended = module::for_each_function(module, |function| {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller upholds this.
             unsafe { callback(user, function) != 0 }
         })?;
         if ended { Err(ENDED) } else { Ok(()) }

@@ -10,8 +10,8 @@ use paragpu_protocol::status::Status;
 use super::*;
 use crate::crossing;
 
-/// What the library exports and serves, as the description of the driver's
-/// interface declares it (protocol/interface/driver).
+/// The exported functions that are served, derived from the description of the driver's
+/// interface (protocol/interface/driver).
 // Each generated block is safe if the caller follows CUDA's manual, which every
 // exported function requires.
 #[allow(missing_docs, unused_unsafe, clippy::undocumented_unsafe_blocks)]

@@ -387,7 +387,7 @@ pub(crate) fn cuGraphClone(clone: Out<'_, CUgraph>, graph: CUgraph) -> Result {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphGetNodes.
+/// As documented by CUDA for `cuGraphGetNodes`.
 pub(crate) unsafe fn cuGraphGetNodes(
     graph: CUgraph,
     nodes: *mut CUgraphNode,
@@ -399,7 +399,7 @@ pub(crate) unsafe fn cuGraphGetNodes(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphGetRootNodes.
+/// As documented by CUDA for `cuGraphGetRootNodes`.
 pub(crate) unsafe fn cuGraphGetRootNodes(
     graph: CUgraph,
     nodes: *mut CUgraphNode,
@@ -421,7 +421,7 @@ pub(crate) fn cuGraphNodeFindInClone(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphNodeGetType.
+/// As documented by CUDA for `cuGraphNodeGetType`.
 pub(crate) unsafe fn cuGraphNodeGetType(node: CUgraphNode, kind: *mut c_int) -> Result {
     // SAFETY: `kind` is null or writable, as the caller promises.
     unsafe { put(kind, work_of(node)?.kind()) }
@@ -438,7 +438,7 @@ pub(crate) fn cuDeviceGraphMemTrim(number: CUdevice) -> Result {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuDeviceGetGraphMemAttribute.
+/// As documented by CUDA for `cuDeviceGetGraphMemAttribute`.
 pub(crate) unsafe fn cuDeviceGetGraphMemAttribute(
     number: CUdevice,
     attribute: c_int,
@@ -457,7 +457,7 @@ pub(crate) unsafe fn cuDeviceGetGraphMemAttribute(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuDeviceSetGraphMemAttribute.
+/// As documented by CUDA for `cuDeviceSetGraphMemAttribute`.
 pub(crate) unsafe fn cuDeviceSetGraphMemAttribute(
     number: CUdevice,
     attribute: c_int,

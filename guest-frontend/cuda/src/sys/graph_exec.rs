@@ -89,7 +89,7 @@ pub(super) unsafe fn instantiate(exec: *mut CUgraphExec, graph: CUgraph, flags: 
     }
 }
 
-/// Changes what a node of an executable graph does.
+/// Updates a node of an executable graph.
 pub fn set(
     exec: CUgraphExec,
     node: CUgraphNode,
@@ -128,7 +128,7 @@ fn node_of(name: Option<NodeName>) -> CUgraphNode {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphInstantiate.
+/// As documented by CUDA for `cuGraphInstantiate`.
 pub(crate) unsafe fn cuGraphInstantiate(
     exec: *mut CUgraphExec,
     graph: CUgraph,
@@ -147,7 +147,7 @@ pub(crate) unsafe fn cuGraphInstantiate(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphInstantiateWithParams.
+/// As documented by CUDA for `cuGraphInstantiateWithParams`.
 pub(crate) unsafe fn cuGraphInstantiateWithParams(
     exec: *mut CUgraphExec,
     graph: CUgraph,
@@ -166,7 +166,7 @@ pub(crate) unsafe fn cuGraphInstantiateWithParams(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphExecGetFlags.
+/// As documented by CUDA for `cuGraphExecGetFlags`.
 pub(crate) unsafe fn cuGraphExecGetFlags(exec: CUgraphExec, flags: *mut u64) -> Result {
     let found = find_exec(exec)?;
     // SAFETY: `flags` is null or writable, as the caller promises.
@@ -225,7 +225,7 @@ pub(crate) fn cuGraphExecUpdate_v2(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphExecKernelNodeSetParams_v2.
+/// As documented by CUDA for `cuGraphExecKernelNodeSetParams_v2`.
 pub(crate) unsafe fn cuGraphExecKernelNodeSetParams_v2(
     exec: CUgraphExec,
     node: CUgraphNode,
@@ -236,7 +236,7 @@ pub(crate) unsafe fn cuGraphExecKernelNodeSetParams_v2(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphExecMemcpyNodeSetParams.
+/// As documented by CUDA for `cuGraphExecMemcpyNodeSetParams`.
 pub(crate) unsafe fn cuGraphExecMemcpyNodeSetParams(
     exec: CUgraphExec,
     node: CUgraphNode,
@@ -248,7 +248,7 @@ pub(crate) unsafe fn cuGraphExecMemcpyNodeSetParams(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphExecMemsetNodeSetParams.
+/// As documented by CUDA for `cuGraphExecMemsetNodeSetParams`.
 pub(crate) unsafe fn cuGraphExecMemsetNodeSetParams(
     exec: CUgraphExec,
     node: CUgraphNode,
@@ -260,7 +260,7 @@ pub(crate) unsafe fn cuGraphExecMemsetNodeSetParams(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphExecHostNodeSetParams.
+/// As documented by CUDA for `cuGraphExecHostNodeSetParams`.
 pub(crate) unsafe fn cuGraphExecHostNodeSetParams(
     exec: CUgraphExec,
     node: CUgraphNode,
@@ -301,7 +301,7 @@ pub(crate) fn cuGraphExecEventWaitNodeSetEvent(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphExecNodeSetParams.
+/// As documented by CUDA for `cuGraphExecNodeSetParams`.
 pub(crate) unsafe fn cuGraphExecNodeSetParams(
     exec: CUgraphExec,
     node: CUgraphNode,

@@ -59,7 +59,7 @@ fn memory_of(node: CUgraphNode, is_allocation: bool) -> Result<Arc<GraphMemory>>
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphAddMemAllocNode.
+/// As documented by CUDA for `cuGraphAddMemAllocNode`.
 pub(crate) unsafe fn cuGraphAddMemAllocNode(
     place: *mut CUgraphNode,
     graph: CUgraph,
@@ -97,7 +97,7 @@ pub(crate) fn cuGraphMemAllocNodeGetParams(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphAddMemFreeNode.
+/// As documented by CUDA for `cuGraphAddMemFreeNode`.
 pub(crate) unsafe fn cuGraphAddMemFreeNode(
     place: *mut CUgraphNode,
     graph: CUgraph,

@@ -41,7 +41,7 @@ const ASSIGN_DEFAULT: c_uint = 1;
 ///
 /// # Safety
 /// `given` is null or a record whose `kernelParams` or `extra` are as CUDA's
-/// manual says for cuLaunchKernel.
+/// documentation of `cuLaunchKernel` requires.
 pub unsafe fn kernel(given: *const CUDA_KERNEL_NODE_PARAMS_v2, had: Option<&Work>) -> Result<Work> {
     // SAFETY: `given` is null or readable, as the caller promises.
     let given = unsafe { get(given) }?;
@@ -79,7 +79,7 @@ pub unsafe fn kernel(given: *const CUDA_KERNEL_NODE_PARAMS_v2, had: Option<&Work
 /// A copy node's work, in a context.
 ///
 /// # Safety
-/// `given` is null or describes a copy as CUDA's manual says for
+/// `given` is null or describes a copy as CUDA documents for
 /// cuGraphAddMemcpyNode.
 pub unsafe fn copy(given: *const CUDA_MEMCPY3D, context: CUcontext) -> Result<Work> {
     let session = session_of(context)?;
@@ -133,7 +133,7 @@ unsafe fn host(given: *const cudaHostNodeParams) -> Result<Work> {
 /// The work that a general record describes.
 ///
 /// # Safety
-/// `given` is null or a record that its `type` describes, as CUDA's manual says
+/// `given` is null or a record that its `type` describes, as CUDA documents
 /// for cuGraphAddNode.
 pub unsafe fn general(given: *const cudaGraphNodeParams, had: Option<&Work>) -> Result<Work> {
     // SAFETY: `given` is null or readable, as the caller promises.
@@ -385,7 +385,7 @@ fn reshape(node: CUgraphNode, change: impl FnOnce(&mut Shape)) -> Result {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphAddEmptyNode.
+/// As documented by CUDA for `cuGraphAddEmptyNode`.
 pub(crate) unsafe fn cuGraphAddEmptyNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -397,7 +397,7 @@ pub(crate) unsafe fn cuGraphAddEmptyNode(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphAddKernelNode_v2.
+/// As documented by CUDA for `cuGraphAddKernelNode_v2`.
 pub(crate) unsafe fn cuGraphAddKernelNode_v2(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -437,7 +437,7 @@ pub(crate) fn cuGraphKernelNodeGetParams_v2(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphKernelNodeSetParams_v2.
+/// As documented by CUDA for `cuGraphKernelNodeSetParams_v2`.
 pub(crate) unsafe fn cuGraphKernelNodeSetParams_v2(
     node: CUgraphNode,
     given: *const CUDA_KERNEL_NODE_PARAMS_v2,
@@ -470,7 +470,7 @@ pub(crate) fn cuGraphKernelNodeGetAttribute(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphKernelNodeSetAttribute.
+/// As documented by CUDA for `cuGraphKernelNodeSetAttribute`.
 pub(crate) unsafe fn cuGraphKernelNodeSetAttribute(
     node: CUgraphNode,
     attribute: c_int,
@@ -503,7 +503,7 @@ pub(crate) fn cuGraphKernelNodeCopyAttributes(to: CUgraphNode, from: CUgraphNode
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphAddMemcpyNode.
+/// As documented by CUDA for `cuGraphAddMemcpyNode`.
 pub(crate) unsafe fn cuGraphAddMemcpyNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -527,7 +527,7 @@ pub(crate) fn cuGraphMemcpyNodeGetParams(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphMemcpyNodeSetParams.
+/// As documented by CUDA for `cuGraphMemcpyNodeSetParams`.
 pub(crate) unsafe fn cuGraphMemcpyNodeSetParams(
     node: CUgraphNode,
     given: *const CUDA_MEMCPY3D,
@@ -537,7 +537,7 @@ pub(crate) unsafe fn cuGraphMemcpyNodeSetParams(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphAddMemsetNode.
+/// As documented by CUDA for `cuGraphAddMemsetNode`.
 pub(crate) unsafe fn cuGraphAddMemsetNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -569,7 +569,7 @@ pub(crate) fn cuGraphMemsetNodeGetParams(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphMemsetNodeSetParams.
+/// As documented by CUDA for `cuGraphMemsetNodeSetParams`.
 pub(crate) unsafe fn cuGraphMemsetNodeSetParams(
     node: CUgraphNode,
     given: *const cudaMemsetParams,
@@ -579,7 +579,7 @@ pub(crate) unsafe fn cuGraphMemsetNodeSetParams(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphAddHostNode.
+/// As documented by CUDA for `cuGraphAddHostNode`.
 pub(crate) unsafe fn cuGraphAddHostNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -592,7 +592,7 @@ pub(crate) unsafe fn cuGraphAddHostNode(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphHostNodeGetParams.
+/// As documented by CUDA for `cuGraphHostNodeGetParams`.
 pub(crate) unsafe fn cuGraphHostNodeGetParams(
     node: CUgraphNode,
     place: Out<'_, cudaHostNodeParams>,
@@ -613,7 +613,7 @@ pub(crate) unsafe fn cuGraphHostNodeGetParams(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphHostNodeSetParams.
+/// As documented by CUDA for `cuGraphHostNodeSetParams`.
 pub(crate) unsafe fn cuGraphHostNodeSetParams(
     node: CUgraphNode,
     given: *const cudaHostNodeParams,
@@ -623,7 +623,7 @@ pub(crate) unsafe fn cuGraphHostNodeSetParams(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphAddChildGraphNode.
+/// As documented by CUDA for `cuGraphAddChildGraphNode`.
 pub(crate) unsafe fn cuGraphAddChildGraphNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -648,7 +648,7 @@ pub(crate) fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, graph: Out<'_, CU
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphAddEventRecordNode.
+/// As documented by CUDA for `cuGraphAddEventRecordNode`.
 pub(crate) unsafe fn cuGraphAddEventRecordNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -682,7 +682,7 @@ pub(crate) fn cuGraphEventRecordNodeSetEvent(node: CUgraphNode, event: CUevent) 
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphAddEventWaitNode.
+/// As documented by CUDA for `cuGraphAddEventWaitNode`.
 pub(crate) unsafe fn cuGraphAddEventWaitNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -716,7 +716,7 @@ pub(crate) fn cuGraphEventWaitNodeSetEvent(node: CUgraphNode, event: CUevent) ->
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphNodeSetParams.
+/// As documented by CUDA for `cuGraphNodeSetParams`.
 pub(crate) unsafe fn cuGraphNodeSetParams(
     node: CUgraphNode,
     given: *mut cudaGraphNodeParams,

@@ -15,7 +15,7 @@ use super::boundary::Out;
 use super::{Result, context, device, event, unsupported_use};
 use crate::current::{self, Current, with_stack};
 use crate::named_stream;
-use crate::objects::context::{CONTEXT_IS_DESTROYED, Context, InGreen};
+use crate::objects::context::{CONTEXT_IS_DESTROYED, Context, GreenBinding};
 use crate::objects::green::{
     Description, GreenContext, INVALID_RESOURCE_CONFIGURATION, Member, Part, REMAINING,
     forget_parts,
@@ -34,14 +34,14 @@ const DEFAULT_STREAM: c_uint = 1;
 /// CU_STREAM_NON_BLOCKING, which CUDA demands of streams of green contexts.
 const NON_BLOCKING: c_uint = 1;
 /// Maximum number of groups of a split: more than a GPU has multiprocessors.
-const MOST_GROUPS: u32 = 255;
+const MAX_GROUPS: u32 = 255;
 /// Size of an encoded split, and maximum number of splits
 /// (protocol/interface/calls/green.rs).
 const STEP: usize = 44;
-const MOST_STEPS: usize = 8;
+const MAX_STEPS: usize = 8;
 /// Maximum number of resources of a description: the groups of a split and the
 /// rest.
-const MOST_RESOURCES: c_uint = 256;
+const MAX_RESOURCES: c_uint = 256;
 
 fn numbers(resource: SmResource) -> [u32; 3] {
     [resource.count, resource.least, resource.alignment]
@@ -169,7 +169,7 @@ pub(crate) fn cuGreenCtxGetDevResource(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuDevSmResourceSplitByCount.
+/// As documented by CUDA for `cuDevSmResourceSplitByCount`.
 pub(crate) unsafe fn cuDevSmResourceSplitByCount(
     result: *mut CUdevResource,
     groups: *mut c_uint,
@@ -189,7 +189,7 @@ pub(crate) unsafe fn cuDevSmResourceSplitByCount(
     let wanted = match result.is_null() {
         true => 0,
         false if *place == 0 => return Err(Status::INVALID_VALUE),
-        false => (*place).min(MOST_GROUPS),
+        false => (*place).min(MAX_GROUPS),
     };
     let green = match input.green {
         0 => None,
@@ -235,7 +235,7 @@ pub(crate) unsafe fn cuDevSmResourceSplitByCount(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuDevResourceGenerateDesc.
+/// As documented by CUDA for `cuDevResourceGenerateDesc`.
 pub(crate) unsafe fn cuDevResourceGenerateDesc(
     place: Out<'_, CUdevResourceDesc>,
     resources: *mut CUdevResource,
@@ -245,15 +245,15 @@ pub(crate) unsafe fn cuDevResourceGenerateDesc(
     if resources.is_null() || number == 0 {
         return Err(Status::INVALID_VALUE);
     }
-    let parts = (0..number.min(MOST_RESOURCES) as usize)
+    let parts = (0..number.min(MAX_RESOURCES) as usize)
         // SAFETY: the caller promises `number` resources.
         .map(|at| part(unsafe { &*resources.add(at) }))
         .collect::<Result<Vec<_>>>()?;
-    if number > MOST_RESOURCES {
+    if number > MAX_RESOURCES {
         return Err(INVALID_RESOURCE_CONFIGURATION);
     }
     let description = Description::of(&parts)?;
-    if description.way.len() > MOST_STEPS * STEP {
+    if description.way.len() > MAX_STEPS * STEP {
         return Err(unsupported_use!("a resource that was split nine times"));
     }
     place.put(description.handle())
@@ -299,7 +299,7 @@ pub(crate) fn cuGreenCtxCreate(
         let mut made = None;
         objects::insert_with(|name| {
             let green = Arc::clone(&green);
-            let context = Context::of_green(name, &primary, InGreen { handle, green });
+            let context = Context::of_green(name, &primary, GreenBinding { handle, green });
             let context = Arc::new(context);
             made = Some(Arc::clone(&context));
             Object::Context(context)
@@ -411,7 +411,7 @@ pub(crate) fn cuCtxWaitEvent(context: CUcontext, event: CUevent) -> Result {
 /// A stream of the green context that a context has the resources of.
 pub(super) fn create_stream(
     context: &Context,
-    inside: &InGreen,
+    inside: &GreenBinding,
     priority: c_int,
 ) -> Result<CUstream> {
     let session = context.session;
@@ -463,7 +463,7 @@ struct ExecAffinity {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuCtxGetExecAffinity.
+/// As documented by CUDA for `cuCtxGetExecAffinity`.
 pub(crate) unsafe fn cuCtxGetExecAffinity(place: *mut c_void, kind: c_int) -> Result {
     let context = current::current()?;
     if place.is_null() {
@@ -473,7 +473,7 @@ pub(crate) unsafe fn cuCtxGetExecAffinity(place: *mut c_void, kind: c_int) -> Re
     // CU_EXEC_AFFINITY_TYPE_SM_COUNT.
     if kind != 0 {
         // NVIDIA's driver says of which type it has nothing to say.
-        // SAFETY: not null, so it is what the manual demands.
+        // SAFETY: it is not null, so it meets the manual's requirements.
         unsafe { (&raw mut (*place).kind).write(kind) };
         return Err(UNSUPPORTED_EXEC_AFFINITY);
     }

@@ -69,7 +69,7 @@ pub(crate) fn cuMemFreeHost(address: *mut c_void) -> Result {
 pub fn free_all(session: &Session) {
     for found in session.host().all() {
         let _ = managed::remove(found.address);
-        // What the host says no longer matters.
+        // The host's answer no longer matters.
         let _ = pool::freeing(found.address, || match found.registered {
             true => session.host().unregister(found.address),
             false => session.host().free(found.address),
@@ -79,7 +79,7 @@ pub fn free_all(session: &Session) {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemHostRegister_v2.
+/// As documented by CUDA for `cuMemHostRegister_v2`.
 pub(crate) unsafe fn cuMemHostRegister_v2(
     address: *mut c_void,
     size: usize,
@@ -124,7 +124,7 @@ pub(crate) fn cuMemHostGetDevicePointer_v2(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemHostGetFlags.
+/// As documented by CUDA for `cuMemHostGetFlags`.
 pub(crate) unsafe fn cuMemHostGetFlags(flags: *mut c_uint, address: *mut c_void) -> Result {
     current::current()?;
     let (_, found) = pinned(address as u64).ok_or(Status::INVALID_VALUE)?;

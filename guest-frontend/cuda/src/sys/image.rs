@@ -16,7 +16,7 @@ const WRAPPER: u32 = 0x4662_43b1;
 /// CU_JIT_INPUT_FATBINARY.
 pub const FATBINARY: u32 = 2;
 /// Maximum number of bytes of an image (the limit of ImageQuery).
-pub const MOST: usize = 1 << 30;
+pub const MAX_SIZE: usize = 1 << 30;
 /// Type of sections that take no space in the file.
 const NOBITS: u32 = 8;
 
@@ -41,7 +41,7 @@ pub struct Image<'a> {
 /// Version of nvcc's wrapper that lists the linked fat binaries (fatbinary_section.h).
 const LINK_VERSION: u32 = 2;
 /// Maximum number of fat binaries of a program.
-const MOST_LINKED: usize = 1 << 16;
+const MAX_LINKED: usize = 1 << 16;
 
 impl Image<'_> {
     /// Measures an image.
@@ -73,7 +73,7 @@ unsafe fn linked<'a>(image: *const u8) -> Result<Vec<&'a [u8]>> {
     // SAFETY: as above.
     let list = unsafe { list.read_unaligned() };
     let mut found = Vec::new();
-    while version == LINK_VERSION && !list.is_null() && found.len() < MOST_LINKED {
+    while version == LINK_VERSION && !list.is_null() && found.len() < MAX_LINKED {
         // SAFETY: the list ends with a null pointer, which has not been reached.
         let next = unsafe { list.add(found.len()).read() };
         if next.is_null() {
@@ -117,7 +117,7 @@ unsafe fn measure<'a>(image: *const c_void) -> Result<&'a [u8]> {
         // SAFETY: `image` is null or readable, as the caller promises.
         _ => unsafe { text(image) }?,
     };
-    if length > MOST {
+    if length > MAX_SIZE {
         return Err(Status::INVALID_IMAGE);
     }
     // SAFETY: the caller promises an image that is as long as its headers say.
@@ -157,7 +157,7 @@ unsafe fn word(image: *const u8, at: usize) -> u32 {
     u32::from_le(unsafe { image.add(at).cast::<u32>().read_unaligned() })
 }
 
-/// A little-endian size of eight bytes, refused above [`MOST`].
+/// A little-endian size of eight bytes, refused above [`MAX_SIZE`].
 ///
 /// # Safety
 /// `image` is readable up to `at + 8`.
@@ -165,7 +165,7 @@ unsafe fn long(image: *const u8, at: usize) -> Result<usize> {
     // SAFETY: `image` is readable here, as the caller promises.
     let value = u64::from_le(unsafe { image.add(at).cast::<u64>().read_unaligned() });
     match usize::try_from(value) {
-        Ok(value) if value <= MOST => Ok(value),
+        Ok(value) if value <= MAX_SIZE => Ok(value),
         _ => Err(Status::INVALID_IMAGE),
     }
 }
@@ -223,11 +223,11 @@ unsafe fn elf(image: *const u8) -> Result<usize> {
 /// The length of text with the zero that ends it.
 ///
 /// # Safety
-/// `image` is readable up to a zero, or for more than [`MOST`] bytes.
+/// `image` is readable up to a zero, or for more than [`MAX_SIZE`] bytes.
 unsafe fn text(image: *const u8) -> Result<usize> {
     // SAFETY: text of an image ends with a zero, as the caller promises
-    let length = unsafe { libc::strnlen(image.cast(), MOST + 1) };
-    if length == 0 || length > MOST {
+    let length = unsafe { libc::strnlen(image.cast(), MAX_SIZE + 1) };
+    if length == 0 || length > MAX_SIZE {
         return Err(Status::INVALID_IMAGE);
     }
     Ok(length)

@@ -1,4 +1,4 @@
-//! What our runtime library asks of this one beyond CUDA's interface.
+//! Functions for our runtime library beyond CUDA's interface.
 //!
 //! `libcudart` looks the function up with `dlsym`. If it is missing, as in
 //! NVIDIA's driver, it calls cuCtxGetCurrent instead. With it, a call of the

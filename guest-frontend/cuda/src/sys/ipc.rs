@@ -36,7 +36,7 @@ pub(super) unsafe fn descriptor<'a>(given: *mut c_void, kind: c_int) -> Result<B
     if number < 0 {
         return Err(Status::UNKNOWN);
     }
-    // SAFETY: the caller promises it.
+    // SAFETY: the caller upholds this.
     let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
     match rustix::io::fcntl_getfd(descriptor) {
         Ok(_) => Ok(descriptor),
@@ -126,7 +126,7 @@ pub(crate) fn cuIpcOpenEventHandle(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemPoolExportToShareableHandle.
+/// As documented by CUDA for `cuMemPoolExportToShareableHandle`.
 pub(crate) unsafe fn cuMemPoolExportToShareableHandle(
     place: *mut c_void,
     pool: CUmemoryPool,
@@ -174,7 +174,7 @@ pub(crate) fn cuMemPoolImportFromShareableHandle(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemPoolExportPointer.
+/// As documented by CUDA for `cuMemPoolExportPointer`.
 pub(crate) unsafe fn cuMemPoolExportPointer(place: *mut c_void, address: CUdeviceptr) -> Result {
     present(place)?;
     let session = memory::owner(address)?;
@@ -186,7 +186,7 @@ pub(crate) unsafe fn cuMemPoolExportPointer(place: *mut c_void, address: CUdevic
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemPoolImportPointer.
+/// As documented by CUDA for `cuMemPoolImportPointer`.
 pub(crate) unsafe fn cuMemPoolImportPointer(
     place: Out<'_, CUdeviceptr>,
     pool: CUmemoryPool,

@@ -350,7 +350,7 @@ pub(super) fn launch_packed(
 const MULTI_DEVICE_FLAGS: c_uint = 3;
 
 /// # Safety
-/// As CUDA's manual says for cuLaunchCooperativeKernelMultiDevice.
+/// As documented by CUDA for `cuLaunchCooperativeKernelMultiDevice`.
 pub(crate) unsafe fn cuLaunchCooperativeKernelMultiDevice(
     launches: *mut CUDA_LAUNCH_PARAMS,
     number: c_uint,
@@ -383,7 +383,7 @@ pub(crate) unsafe fn cuLaunchCooperativeKernelMultiDevice(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuLaunchKernel.
+/// As documented by CUDA for `cuLaunchKernel`.
 pub(crate) unsafe fn cuLaunchKernel(
     function: CUfunction,
     grid_x: c_uint,
@@ -408,7 +408,7 @@ pub(crate) unsafe fn cuLaunchKernel(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuLaunchKernelEx.
+/// As documented by CUDA for `cuLaunchKernelEx`.
 pub(crate) unsafe fn cuLaunchKernelEx(
     config: In<'_, CUlaunchConfig>,
     function: CUfunction,
@@ -428,7 +428,7 @@ pub(crate) unsafe fn cuLaunchKernelEx(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuLaunchKernelEx_ptsz.
+/// As documented by CUDA for `cuLaunchKernelEx_ptsz`.
 pub(crate) unsafe fn cuLaunchKernelEx_ptsz(
     config: In<'_, CUlaunchConfig>,
     function: CUfunction,
@@ -441,7 +441,7 @@ pub(crate) unsafe fn cuLaunchKernelEx_ptsz(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuLaunchCooperativeKernel.
+/// As documented by CUDA for `cuLaunchCooperativeKernel`.
 pub(crate) unsafe fn cuLaunchCooperativeKernel(
     function: CUfunction,
     grid_x: c_uint,

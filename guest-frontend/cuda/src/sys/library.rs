@@ -137,7 +137,7 @@ fn check_device(device: CUdevice) -> Result {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuLibraryLoadData.
+/// As documented by CUDA for `cuLibraryLoadData`.
 pub(crate) unsafe fn cuLibraryLoadData(
     library: *mut CUlibrary,
     image: *const c_void,
@@ -161,7 +161,7 @@ pub(crate) unsafe fn cuLibraryLoadData(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuLibraryLoadFromFile.
+/// As documented by CUDA for `cuLibraryLoadFromFile`.
 pub(crate) unsafe fn cuLibraryLoadFromFile(
     library: *mut CUlibrary,
     name: *const c_char,
@@ -234,7 +234,7 @@ pub(crate) fn cuLibraryGetKernelCount(count: Out<'_, c_uint>, library: CUlibrary
 }
 
 /// # Safety
-/// As CUDA's manual says for cuLibraryEnumerateKernels.
+/// As documented by CUDA for `cuLibraryEnumerateKernels`.
 pub(crate) unsafe fn cuLibraryEnumerateKernels(
     kernels: *mut CUkernel,
     number: c_uint,
@@ -286,7 +286,7 @@ pub(crate) fn cuLibraryGetManaged(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuKernelGetFunction.
+/// As documented by CUDA for `cuKernelGetFunction`.
 pub(crate) unsafe fn cuKernelGetFunction(function: *mut CUfunction, kernel: CUkernel) -> Result {
     present(function)?;
     let found = find_kernel(kernel)?;
@@ -311,7 +311,7 @@ pub(crate) fn cuKernelGetLibrary(library: Out<'_, CUlibrary>, kernel: CUkernel) 
 }
 
 /// # Safety
-/// As CUDA's manual says for cuKernelGetAttribute.
+/// As documented by CUDA for `cuKernelGetAttribute`.
 pub(crate) unsafe fn cuKernelGetAttribute(
     value: *mut c_int,
     which: c_int,

@@ -12,7 +12,7 @@ use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
 use super::boundary::{Out, Text};
-use super::image::{FATBINARY, MOST, Options, is_binary};
+use super::image::{FATBINARY, MAX_SIZE, Options, is_binary};
 use super::linking::{Input, Linking};
 use super::module::read_file;
 use super::{Result, present, put, put_if};
@@ -53,7 +53,7 @@ unsafe fn add(
         return Err(Status::INVALID_HANDLE);
     };
     let kind = u32::try_from(kind).map_err(|_| Status::INVALID_VALUE)?;
-    if kind > LAST || image.is_empty() || image.len() > MOST {
+    if kind > LAST || image.is_empty() || image.len() > MAX_SIZE {
         return Err(Status::INVALID_VALUE);
     }
     if kind == PTX {
@@ -79,7 +79,7 @@ unsafe fn add(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuLinkCreate.
+/// As documented by CUDA for `cuLinkCreate`.
 pub(crate) unsafe fn cuLinkCreate(
     number: c_uint,
     options: *mut c_int,
@@ -109,7 +109,7 @@ pub(crate) unsafe fn cuLinkCreate(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuLinkAddData.
+/// As documented by CUDA for `cuLinkAddData`.
 pub(crate) unsafe fn cuLinkAddData(
     state: CUlinkState,
     kind: c_int,
@@ -121,7 +121,7 @@ pub(crate) unsafe fn cuLinkAddData(
     values: *mut *mut c_void,
 ) -> Result {
     present(data)?;
-    if size > MOST {
+    if size > MAX_SIZE {
         return Err(Status::OUT_OF_MEMORY);
     }
     // The name is only for messages.
@@ -133,7 +133,7 @@ pub(crate) unsafe fn cuLinkAddData(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuLinkAddFile.
+/// As documented by CUDA for `cuLinkAddFile`.
 pub(crate) unsafe fn cuLinkAddFile(
     state: CUlinkState,
     kind: c_int,
@@ -157,7 +157,7 @@ pub(crate) unsafe fn cuLinkAddFile(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuLinkComplete.
+/// As documented by CUDA for `cuLinkComplete`.
 pub(crate) unsafe fn cuLinkComplete(
     state: CUlinkState,
     image: Out<'_, *mut c_void>,

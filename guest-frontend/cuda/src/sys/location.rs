@@ -8,7 +8,7 @@ use paragpu_protocol::status::Status;
 
 use super::{Result, device, unsupported_use};
 use crate::managed::Location;
-use crate::objects::pool::Place;
+use crate::objects::pool::PoolLocation;
 
 /// CU_MEM_LOCATION_TYPE_NONE: no preferred location of managed memory.
 const NONE: c_int = 0;
@@ -34,8 +34,8 @@ pub fn is_node(id: c_int) -> bool {
 /// The ordinal of the device on which a memory node of a graph allocates.
 pub fn ordinal_of(properties: &cudaMemPoolProps) -> Result<u32> {
     match pool_place(properties)? {
-        Place::Device(ordinal) => Ok(ordinal),
-        Place::Host(_) | Place::Managed(_) => {
+        PoolLocation::Device(ordinal) => Ok(ordinal),
+        PoolLocation::Host(_) | PoolLocation::Managed(_) => {
             Err(unsupported_use!("memory nodes of graphs in the host"))
         }
     }
@@ -51,7 +51,7 @@ pub fn device_of(location: &cudaMemLocation) -> Result<CUdevice> {
 }
 
 /// The location of the memory of a pool with these properties.
-pub fn pool_place(properties: &cudaMemPoolProps) -> Result<Place> {
+pub fn pool_place(properties: &cudaMemPoolProps) -> Result<PoolLocation> {
     match properties.allocType {
         PINNED | MANAGED => place(&properties.location, properties.allocType),
         _ => Err(Status::INVALID_VALUE),
@@ -59,22 +59,24 @@ pub fn pool_place(properties: &cudaMemPoolProps) -> Result<Place> {
 }
 
 /// The location of memory of an allocation type.
-pub fn place(location: &cudaMemLocation, kind: c_int) -> Result<Place> {
+pub fn place(location: &cudaMemLocation, kind: c_int) -> Result<PoolLocation> {
     let named = |id| Location {
         kind: location.r#type,
         id,
     };
     match (kind, location.r#type) {
-        (PINNED, DEVICE) => device::ordinal(location.id).map(Place::Device),
-        (PINNED, HOST) => Ok(Place::Host(named(0))),
-        (PINNED, HOST_NUMA) if is_node(location.id) => Ok(Place::Host(named(location.id))),
-        (MANAGED, NONE) => Ok(Place::Managed(Location::INVALID)),
+        (PINNED, DEVICE) => device::ordinal(location.id).map(PoolLocation::Device),
+        (PINNED, HOST) => Ok(PoolLocation::Host(named(0))),
+        (PINNED, HOST_NUMA) if is_node(location.id) => Ok(PoolLocation::Host(named(location.id))),
+        (MANAGED, NONE) => Ok(PoolLocation::Managed(Location::INVALID)),
         (MANAGED, DEVICE) => {
             device::ordinal(location.id)?;
-            Ok(Place::Managed(named(location.id)))
+            Ok(PoolLocation::Managed(named(location.id)))
         }
-        (MANAGED, HOST) => Ok(Place::Managed(named(0))),
-        (MANAGED, HOST_NUMA) if is_node(location.id) => Ok(Place::Managed(named(location.id))),
+        (MANAGED, HOST) => Ok(PoolLocation::Managed(named(0))),
+        (MANAGED, HOST_NUMA) if is_node(location.id) => {
+            Ok(PoolLocation::Managed(named(location.id)))
+        }
         // As natively, an unknown type of location is not INVALID_VALUE.
         (_, kind) if !(NONE..=HOST_NUMA_CURRENT).contains(&kind) => Err(Status::NOT_SUPPORTED),
         _ => Err(Status::INVALID_VALUE),
@@ -91,7 +93,7 @@ mod tests {
 
     #[test]
     fn the_host_and_its_nodes_are_places() {
-        let host = |kind, id| Ok(Place::Host(Location { kind, id }));
+        let host = |kind, id| Ok(PoolLocation::Host(Location { kind, id }));
         assert_eq!(place(&at(HOST, 77), PINNED), host(HOST, 0));
         assert_eq!(place(&at(HOST_NUMA, 0), PINNED), host(HOST_NUMA, 0));
         for (kind, id, of) in [
@@ -107,7 +109,7 @@ mod tests {
             assert_eq!(found, Err(Status::INVALID_VALUE), "{kind} {id} {of}");
         }
         assert_eq!(place(&at(77, 0), PINNED), Err(Status::NOT_SUPPORTED));
-        let none = Place::Managed(Location::INVALID);
+        let none = PoolLocation::Managed(Location::INVALID);
         assert_eq!(place(&at(NONE, 5), MANAGED), Ok(none));
     }
 }

@@ -48,7 +48,7 @@ fn none(flags: c_uint) -> Result {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuLogsRegisterCallback.
+/// As documented by CUDA for `cuLogsRegisterCallback`.
 pub(crate) unsafe fn cuLogsRegisterCallback(
     callback: CUlogsCallback,
     data: *mut c_void,
@@ -93,7 +93,7 @@ unsafe fn take(iterator: *mut CUlogIterator, room: usize) -> Option<String> {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuLogsDumpToFile.
+/// As documented by CUDA for `cuLogsDumpToFile`.
 pub(crate) unsafe fn cuLogsDumpToFile(
     iterator: *mut CUlogIterator,
     path: Text<'_>,
@@ -110,7 +110,7 @@ pub(crate) unsafe fn cuLogsDumpToFile(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuLogsDumpToMemory.
+/// As documented by CUDA for `cuLogsDumpToMemory`.
 pub(crate) unsafe fn cuLogsDumpToMemory(
     iterator: *mut CUlogIterator,
     buffer: *mut c_char,

@@ -200,7 +200,7 @@ unsafe fn prefetch_all(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemPrefetchBatchAsync.
+/// As documented by CUDA for `cuMemPrefetchBatchAsync`.
 pub(crate) unsafe fn cuMemPrefetchBatchAsync(
     addresses: *mut CUdeviceptr,
     sizes: *mut usize,
@@ -221,7 +221,7 @@ pub(crate) unsafe fn cuMemPrefetchBatchAsync(
 // may stay.
 
 /// # Safety
-/// As CUDA's manual says for cuMemDiscardBatchAsync.
+/// As documented by CUDA for `cuMemDiscardBatchAsync`.
 pub(crate) unsafe fn cuMemDiscardBatchAsync(
     addresses: *mut CUdeviceptr,
     sizes: *mut usize,
@@ -234,7 +234,7 @@ pub(crate) unsafe fn cuMemDiscardBatchAsync(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemDiscardAndPrefetchBatchAsync.
+/// As documented by CUDA for `cuMemDiscardAndPrefetchBatchAsync`.
 pub(crate) unsafe fn cuMemDiscardAndPrefetchBatchAsync(
     addresses: *mut CUdeviceptr,
     sizes: *mut usize,
@@ -296,7 +296,7 @@ unsafe fn attribute(
     } else {
         return Err(Status::INVALID_VALUE);
     };
-    // -2 stands for no device, in the rest of the buffer.
+    // -2 marks unused entries of the buffer.
     let values = values.into_iter().chain(std::iter::repeat(-2));
     for (at, value) in values.take(words).enumerate() {
         // SAFETY: there is room for that many words, as the caller promises.
@@ -306,7 +306,7 @@ unsafe fn attribute(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemRangeGetAttribute.
+/// As documented by CUDA for `cuMemRangeGetAttribute`.
 pub(crate) unsafe fn cuMemRangeGetAttribute(
     data: *mut c_void,
     data_size: usize,
@@ -320,7 +320,7 @@ pub(crate) unsafe fn cuMemRangeGetAttribute(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemRangeGetAttributes.
+/// As documented by CUDA for `cuMemRangeGetAttributes`.
 pub(crate) unsafe fn cuMemRangeGetAttributes(
     data: *mut *mut c_void,
     data_sizes: *mut usize,

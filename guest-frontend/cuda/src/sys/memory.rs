@@ -58,7 +58,7 @@ pub fn allocate(size: usize) -> Result<u64> {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemAlloc_v2.
+/// As documented by CUDA for `cuMemAlloc_v2`.
 pub(crate) unsafe fn cuMemAlloc_v2(address: *mut CUdeviceptr, size: usize) -> Result {
     if address.is_null() {
         return Err(Status::INVALID_VALUE);
@@ -68,7 +68,7 @@ pub(crate) unsafe fn cuMemAlloc_v2(address: *mut CUdeviceptr, size: usize) -> Re
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemAllocPitch_v2.
+/// As documented by CUDA for `cuMemAllocPitch_v2`.
 pub(crate) unsafe fn cuMemAllocPitch_v2(
     address: *mut CUdeviceptr,
     pitch: *mut usize,
@@ -124,7 +124,7 @@ pub fn release(session: &Session, address: u64) -> Result {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemGetInfo_v2.
+/// As documented by CUDA for `cuMemGetInfo_v2`.
 pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Result {
     let info = current::current()?.session.memory().info()?;
     // SAFETY: each place is null or writable, as the caller promises.
@@ -136,7 +136,7 @@ pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Res
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemGetAddressRange_v2.
+/// As documented by CUDA for `cuMemGetAddressRange_v2`.
 pub(crate) unsafe fn cuMemGetAddressRange_v2(
     base: Out<'_, CUdeviceptr>,
     size: *mut usize,

@@ -65,7 +65,7 @@ pub unsafe fn load_image<'a>(
         Err(status) => {
             let detail = paragpu_client::take_detail();
             if status == Status::NO_BINARY_FOR_GPU {
-                paragpu_client::explain(status, &detail);
+                paragpu_client::report_once(status, &detail);
             }
             // SAFETY: the caller upholds the contract of `Options::tell`.
             unsafe { options.tell("", &detail) };
@@ -247,7 +247,7 @@ fn set_cache_config(function: CUfunction, config: c_int) -> Result {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuModuleLoad.
+/// As documented by CUDA for `cuModuleLoad`.
 pub(crate) unsafe fn cuModuleLoad(module: *mut CUmodule, name: *const c_char) -> Result {
     super::present(module)?;
     // SAFETY: the caller upholds the contract of `read_file`.
@@ -257,14 +257,14 @@ pub(crate) unsafe fn cuModuleLoad(module: *mut CUmodule, name: *const c_char) ->
 }
 
 /// # Safety
-/// As CUDA's manual says for cuModuleLoadData.
+/// As documented by CUDA for `cuModuleLoadData`.
 pub(crate) unsafe fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> Result {
     // SAFETY: the caller upholds the contract of `load`.
     unsafe { load(module, &Image::read(image)?, &no_options()?) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cuModuleLoadDataEx.
+/// As documented by CUDA for `cuModuleLoadDataEx`.
 pub(crate) unsafe fn cuModuleLoadDataEx(
     module: *mut CUmodule,
     image: *const c_void,
@@ -283,7 +283,7 @@ pub(crate) unsafe fn cuModuleLoadDataEx(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuModuleLoadFatBinary.
+/// As documented by CUDA for `cuModuleLoadFatBinary`.
 pub(crate) unsafe fn cuModuleLoadFatBinary(module: *mut CUmodule, image: *const c_void) -> Result {
     // SAFETY: the caller upholds the contract of `load`.
     unsafe { load(module, &Image::read(image)?, &no_options()?) }
@@ -356,7 +356,7 @@ pub fn for_each_function(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuModuleEnumerateFunctions.
+/// As documented by CUDA for `cuModuleEnumerateFunctions`.
 pub(crate) unsafe fn cuModuleEnumerateFunctions(
     functions: *mut CUfunction,
     number: c_uint,

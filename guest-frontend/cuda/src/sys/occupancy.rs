@@ -132,7 +132,7 @@ pub(crate) fn cuOccupancyAvailableDynamicSMemPerBlock(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuOccupancyMaxActiveClusters.
+/// As documented by CUDA for `cuOccupancyMaxActiveClusters`.
 pub(crate) unsafe fn cuOccupancyMaxActiveClusters(
     number: Out<'_, c_int>,
     function: CUfunction,
@@ -147,7 +147,7 @@ pub(crate) unsafe fn cuOccupancyMaxActiveClusters(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuOccupancyMaxPotentialClusterSize.
+/// As documented by CUDA for `cuOccupancyMaxPotentialClusterSize`.
 pub(crate) unsafe fn cuOccupancyMaxPotentialClusterSize(
     size: Out<'_, c_int>,
     function: CUfunction,

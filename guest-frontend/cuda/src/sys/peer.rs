@@ -40,7 +40,7 @@ unsafe fn none(capabilities: *mut c_uint, operations: *const c_int, count: c_uin
 }
 
 /// # Safety
-/// As CUDA's manual says for cuDeviceGetP2PAtomicCapabilities.
+/// As documented by CUDA for `cuDeviceGetP2PAtomicCapabilities`.
 pub(crate) unsafe fn cuDeviceGetP2PAtomicCapabilities(
     capabilities: *mut c_uint,
     operations: *const c_int,
@@ -56,7 +56,7 @@ pub(crate) unsafe fn cuDeviceGetP2PAtomicCapabilities(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuDeviceGetHostAtomicCapabilities.
+/// As documented by CUDA for `cuDeviceGetHostAtomicCapabilities`.
 pub(crate) unsafe fn cuDeviceGetHostAtomicCapabilities(
     capabilities: *mut c_uint,
     operations: *const c_int,

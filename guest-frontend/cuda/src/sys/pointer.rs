@@ -229,7 +229,7 @@ unsafe fn nothing(place: *mut c_void, which: c_int) -> Result {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuPointerGetAttribute.
+/// As documented by CUDA for `cuPointerGetAttribute`.
 pub(crate) unsafe fn cuPointerGetAttribute(
     place: *mut c_void,
     which: c_int,
@@ -243,7 +243,7 @@ pub(crate) unsafe fn cuPointerGetAttribute(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuPointerGetAttributes.
+/// As documented by CUDA for `cuPointerGetAttributes`.
 pub(crate) unsafe fn cuPointerGetAttributes(
     number: c_uint,
     which: *mut c_int,
@@ -278,7 +278,7 @@ pub(crate) unsafe fn cuPointerGetAttributes(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuPointerSetAttribute.
+/// As documented by CUDA for `cuPointerSetAttribute`.
 pub(crate) unsafe fn cuPointerSetAttribute(
     value: *const c_void,
     which: c_int,

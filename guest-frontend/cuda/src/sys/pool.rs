@@ -30,7 +30,7 @@ use super::location::{place, pool_place};
 use super::{Result, device, get, graph_memory, host, memory, present, put, unsupported_use};
 use crate::named_stream::{self, Named};
 use crate::objects::context::forget_memory;
-use crate::objects::pool::{Place, Pool};
+use crate::objects::pool::{Pool, PoolLocation};
 use crate::objects::{self, Object, peers, pool};
 use crate::{current, managed};
 
@@ -65,7 +65,7 @@ impl Pools {
     };
 
     /// Creates the default pool if it does not exist.
-    fn of(&mut self, place: Place) -> &mut Self {
+    fn of(&mut self, place: PoolLocation) -> &mut Self {
         if self.default == 0 {
             self.default = insert(Pool::new(place, 0)).addr();
             self.current = self.default;
@@ -77,10 +77,10 @@ impl Pools {
 static POOLS: [Mutex<Pools>; MAX_DEVICES as usize] =
     [const { Mutex::new(Pools::NONE) }; MAX_DEVICES as usize];
 /// The pools of locations other than devices.
-static ELSEWHERE: Mutex<BTreeMap<Place, Pools>> = Mutex::new(BTreeMap::new());
+static ELSEWHERE: Mutex<BTreeMap<PoolLocation, Pools>> = Mutex::new(BTreeMap::new());
 
-fn with_pools_of<R>(place: Place, with: impl FnOnce(&mut Pools) -> R) -> Result<R> {
-    if let Place::Device(ordinal) = place {
+fn with_pools_of<R>(place: PoolLocation, with: impl FnOnce(&mut Pools) -> R) -> Result<R> {
+    if let PoolLocation::Device(ordinal) = place {
         let pools = POOLS.get(ordinal as usize).ok_or(Status::INVALID_DEVICE)?;
         return Ok(with(pools.lock().of(place)));
     }
@@ -90,13 +90,13 @@ fn with_pools_of<R>(place: Place, with: impl FnOnce(&mut Pools) -> R) -> Result<
 }
 
 fn with_pools<R>(device: CUdevice, with: impl FnOnce(&mut Pools) -> R) -> Result<R> {
-    with_pools_of(Place::Device(device::ordinal(device)?), with)
+    with_pools_of(PoolLocation::Device(device::ordinal(device)?), with)
 }
 
 /// [`with_pools`] for functions that return INVALID_VALUE for a device that does not exist.
 fn with_current<R>(device: CUdevice, with: impl FnOnce(&mut Pools) -> R) -> Result<R> {
     let ordinal = device::ordinal(device).map_err(|_| Status::INVALID_VALUE)?;
-    with_pools_of(Place::Device(ordinal), with)
+    with_pools_of(PoolLocation::Device(ordinal), with)
 }
 
 /// Gives a pool a handle.
@@ -125,7 +125,7 @@ fn allocate(size: usize, stream: CUstream, pool: Option<CUmemoryPool>) -> Result
         Some(pool) => pool,
         None => {
             let ordinal = named.session()?.ordinal();
-            handle(with_pools_of(Place::Device(ordinal), |pools| {
+            handle(with_pools_of(PoolLocation::Device(ordinal), |pools| {
                 pools.current
             })?)
         }
@@ -137,8 +137,8 @@ fn allocate(size: usize, stream: CUstream, pool: Option<CUmemoryPool>) -> Result
         Ok((pool.place(), Arc::clone(pool.account())))
     })?;
     let session = match place {
-        Place::Device(ordinal) => device::session(ordinal)?,
-        Place::Host(_) | Place::Managed(_) => named.session()?,
+        PoolLocation::Device(ordinal) => device::session(ordinal)?,
+        PoolLocation::Host(_) | PoolLocation::Managed(_) => named.session()?,
     };
     let size = size as u64;
     let stream = named.stream()?;
@@ -156,28 +156,30 @@ fn allocate(size: usize, stream: CUstream, pool: Option<CUmemoryPool>) -> Result
     }
     let is_own = std::ptr::eq(session, named.session()?);
     let allocated = match (place, account.owner().filter(|_| is_own)) {
-        (Place::Device(_), Some(owner)) => session.memory().allocate_in(size, owner, stream),
-        (Place::Device(_), None) => session.memory().allocate(size),
-        (Place::Host(_) | Place::Managed(_), _) => session.host().allocate_pooled(size, stream),
+        (PoolLocation::Device(_), Some(owner)) => session.memory().allocate_in(size, owner, stream),
+        (PoolLocation::Device(_), None) => session.memory().allocate(size),
+        (PoolLocation::Host(_) | PoolLocation::Managed(_), _) => {
+            session.host().allocate_pooled(size, stream)
+        }
     };
     let address = allocated.inspect_err(|_| account.give_back(size))?;
     account.placed(address, size);
     match place {
-        Place::Device(_) => {
+        PoolLocation::Device(_) => {
             if let Ok(current) = current::current()
                 && std::ptr::eq(current.session, session)
             {
                 current.keep_memory(address);
             }
         }
-        Place::Host(_) => {}
-        Place::Managed(preferred) => managed::insert_preferring(address, size, preferred),
+        PoolLocation::Host(_) => {}
+        PoolLocation::Managed(preferred) => managed::insert_preferring(address, size, preferred),
     }
     Ok(address)
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemAllocAsync.
+/// As documented by CUDA for `cuMemAllocAsync`.
 pub(crate) unsafe fn cuMemAllocAsync(
     address: *mut CUdeviceptr,
     size: usize,
@@ -192,7 +194,7 @@ pub(crate) unsafe fn cuMemAllocAsync(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemAllocFromPoolAsync.
+/// As documented by CUDA for `cuMemAllocFromPoolAsync`.
 pub(crate) unsafe fn cuMemAllocFromPoolAsync(
     address: *mut CUdeviceptr,
     size: usize,
@@ -263,14 +265,14 @@ pub(crate) fn cuDeviceGetMemPool(pool: Out<'_, CUmemoryPool>, device: CUdevice) 
 
 pub(crate) fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool) -> Result {
     let ordinal = device::ordinal(device).map_err(|_| Status::INVALID_VALUE)?;
-    if with_pool(pool, |pool| Ok(pool.place()))? != Place::Device(ordinal) {
+    if with_pool(pool, |pool| Ok(pool.place()))? != PoolLocation::Device(ordinal) {
         return Err(Status::INVALID_VALUE);
     }
     with_current(device, |pools| pools.current = pool.addr())
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemGetDefaultMemPool.
+/// As documented by CUDA for `cuMemGetDefaultMemPool`.
 pub(crate) unsafe fn cuMemGetDefaultMemPool(
     pool: Out<'_, CUmemoryPool>,
     location: *mut cudaMemLocation,
@@ -282,7 +284,7 @@ pub(crate) unsafe fn cuMemGetDefaultMemPool(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemGetMemPool.
+/// As documented by CUDA for `cuMemGetMemPool`.
 pub(crate) unsafe fn cuMemGetMemPool(
     pool: Out<'_, CUmemoryPool>,
     location: *mut cudaMemLocation,
@@ -294,7 +296,7 @@ pub(crate) unsafe fn cuMemGetMemPool(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemSetMemPool.
+/// As documented by CUDA for `cuMemSetMemPool`.
 pub(crate) unsafe fn cuMemSetMemPool(
     location: *mut cudaMemLocation,
     kind: c_int,
@@ -321,15 +323,15 @@ pub(crate) fn cuMemPoolCreate(
     let most = properties.maxSize as u64;
     let made = match (place, properties.handleTypes) {
         (_, 0) => Pool::new(place, most),
-        (Place::Device(ordinal), DESCRIPTOR) => Pool::for_others(ordinal, most),
-        (Place::Device(_), _) => {
+        (PoolLocation::Device(ordinal), DESCRIPTOR) => Pool::for_others(ordinal, most),
+        (PoolLocation::Device(_), _) => {
             return Err(unsupported_use!("cuMemPoolCreate for handles of this type"));
         }
-        (Place::Host(location), DESCRIPTOR) if location.kind == HOST_NUMA => {
+        (PoolLocation::Host(location), DESCRIPTOR) if location.kind == HOST_NUMA => {
             let what = "cuMemPoolCreate of memory in the host for other processes";
             return Err(unsupported_use!(what));
         }
-        (Place::Host(_) | Place::Managed(_), _) => return Err(Status::INVALID_VALUE),
+        (PoolLocation::Host(_) | PoolLocation::Managed(_), _) => return Err(Status::INVALID_VALUE),
     };
     pool.put(insert(made))
 }
@@ -360,8 +362,8 @@ pub(crate) fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> Result {
         return Ok(());
     }
     match place {
-        Place::Device(ordinal) => device::session(ordinal)?.memory().trim()?,
-        Place::Host(_) | Place::Managed(_) => {
+        PoolLocation::Device(ordinal) => device::session(ordinal)?.memory().trim()?,
+        PoolLocation::Host(_) | PoolLocation::Managed(_) => {
             let sessions = (0..MAX_DEVICES).filter_map(device::session_if_open);
             for session in sessions {
                 session.host().trim_pooled(keep as u64)?;
@@ -375,7 +377,7 @@ pub(crate) fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> Result {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemPoolGetAttribute.
+/// As documented by CUDA for `cuMemPoolGetAttribute`.
 pub(crate) unsafe fn cuMemPoolGetAttribute(
     pool: CUmemoryPool,
     which: c_int,
@@ -408,7 +410,7 @@ pub(crate) unsafe fn cuMemPoolGetAttribute(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemPoolSetAttribute.
+/// As documented by CUDA for `cuMemPoolSetAttribute`.
 pub(crate) unsafe fn cuMemPoolSetAttribute(
     pool: CUmemoryPool,
     which: c_int,
@@ -445,13 +447,16 @@ pub(crate) unsafe fn cuMemPoolSetAttribute(
 fn access_of(pool: &Pool, location: &cudaMemLocation) -> Result<c_int> {
     let has = |has: bool| Ok(if has { READ_WRITE } else { 0 });
     match (pool.place(), location.r#type) {
-        (Place::Managed(_), DEVICE) => device::ordinal(location.id).and_then(|_| has(true)),
-        (Place::Host(_), DEVICE) => {
+        (PoolLocation::Managed(_), DEVICE) => device::ordinal(location.id).and_then(|_| has(true)),
+        (PoolLocation::Host(_), DEVICE) => {
             let ordinal = device::ordinal(location.id)?;
             has(pool.state().accessed_by.contains(&ordinal))
         }
-        (Place::Host(_) | Place::Managed(_), HOST | HOST_NUMA | HOST_NUMA_CURRENT) => has(true),
-        (Place::Device(own), DEVICE) => {
+        (
+            PoolLocation::Host(_) | PoolLocation::Managed(_),
+            HOST | HOST_NUMA | HOST_NUMA_CURRENT,
+        ) => has(true),
+        (PoolLocation::Device(own), DEVICE) => {
             let ordinal = device::ordinal(location.id)?;
             has(ordinal == own || pool.state().accessed_by.contains(&ordinal))
         }
@@ -462,7 +467,7 @@ fn access_of(pool: &Pool, location: &cudaMemLocation) -> Result<c_int> {
 /// Sets the access of a location to a pool's memory.
 fn set_access(pool: &Pool, location: &cudaMemLocation, flags: c_int) -> Result {
     match (pool.place(), location.r#type) {
-        (Place::Device(own), _) => {
+        (PoolLocation::Device(own), _) => {
             let ordinal = device::ordinal(device_of(location)?)?;
             if ordinal != own && flags == 0 {
                 pool.state().accessed_by.remove(&ordinal);
@@ -473,12 +478,12 @@ fn set_access(pool: &Pool, location: &cudaMemLocation, flags: c_int) -> Result {
                 pool.state().accessed_by.insert(ordinal);
             }
         }
-        (Place::Host(_), DEVICE) if flags == 0 => {
+        (PoolLocation::Host(_), DEVICE) if flags == 0 => {
             let ordinal = device::ordinal(location.id)?;
             pool.state().accessed_by.remove(&ordinal);
             return Ok(());
         }
-        (Place::Host(_), DEVICE) => {
+        (PoolLocation::Host(_), DEVICE) => {
             let ordinal = device::ordinal(location.id)?;
             if flags == READ_WRITE {
                 pool.state().accessed_by.insert(ordinal);
@@ -495,7 +500,7 @@ fn set_access(pool: &Pool, location: &cudaMemLocation, flags: c_int) -> Result {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemPoolSetAccess.
+/// As documented by CUDA for `cuMemPoolSetAccess`.
 pub(crate) unsafe fn cuMemPoolSetAccess(
     pool: CUmemoryPool,
     access: *const cudaMemAccessDesc,
@@ -513,7 +518,7 @@ pub(crate) unsafe fn cuMemPoolSetAccess(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemPoolGetAccess.
+/// As documented by CUDA for `cuMemPoolGetAccess`.
 pub(crate) unsafe fn cuMemPoolGetAccess(
     flags: Out<'_, c_int>,
     pool: CUmemoryPool,

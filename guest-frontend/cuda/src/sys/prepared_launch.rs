@@ -14,9 +14,9 @@ use super::{Result, launch};
 use crate::objects;
 
 /// Maximum number of bytes of parameters (CUDA C++ Programming Guide: 32,764).
-const MOST: usize = 32_764;
+const MAX_PARAMETER_BYTES: usize = 32_764;
 /// When this many functions have prepared launches, those that no longer exist are removed.
-const MANY: usize = 256;
+const SWEEP_THRESHOLD: usize = 256;
 
 /// The configuration of a function's next launch.
 #[derive(Debug, Clone)]
@@ -46,7 +46,7 @@ fn prepare(function: CUfunction, change: impl FnOnce(&mut Prepared)) -> Result {
     callable(function)?;
     let mut all = PREPARED.lock();
     let all = all.get_or_insert_default();
-    if all.len() >= MANY {
+    if all.len() >= SWEEP_THRESHOLD {
         all.retain(|handle, _| {
             let handle = usize::try_from(*handle).unwrap_or(0);
             objects::find(std::ptr::without_provenance_mut(handle)).is_some()
@@ -59,7 +59,9 @@ fn prepare(function: CUfunction, change: impl FnOnce(&mut Prepared)) -> Result {
 /// Sets bytes of a function's parameters.
 pub(super) fn set(function: CUfunction, offset: c_int, bytes: &[u8]) -> Result {
     let offset = usize::try_from(offset).map_err(|_| Status::INVALID_VALUE)?;
-    let end = offset.checked_add(bytes.len()).filter(|end| *end <= MOST);
+    let end = offset
+        .checked_add(bytes.len())
+        .filter(|end| *end <= MAX_PARAMETER_BYTES);
     let end = end.ok_or(Status::INVALID_VALUE)?;
     prepare(function, |prepared| {
         if prepared.parameters.len() < end {
@@ -84,7 +86,7 @@ pub(super) fn run(function: CUfunction, grid: [c_int; 2], stream: CUstream) -> R
         .as_ref()
         .and_then(|all| all.get(&(function as u64)).cloned());
     let mut prepared = prepared.unwrap_or_default();
-    if prepared.size > MOST {
+    if prepared.size > MAX_PARAMETER_BYTES {
         return Err(Status::INVALID_VALUE);
     }
     prepared.parameters.resize(prepared.size, 0);
@@ -122,7 +124,7 @@ pub(crate) fn cuParamSetSize(function: CUfunction, bytes: c_uint) -> Result {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuParamSetv.
+/// As documented by CUDA for `cuParamSetv`.
 pub(crate) unsafe fn cuParamSetv(
     function: CUfunction,
     offset: c_int,
@@ -137,7 +139,7 @@ pub(crate) unsafe fn cuParamSetv(
     }
     super::present(value)?;
     let bytes = bytes as usize;
-    if bytes > MOST {
+    if bytes > MAX_PARAMETER_BYTES {
         return Err(Status::INVALID_VALUE);
     }
     set(

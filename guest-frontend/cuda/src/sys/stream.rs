@@ -55,14 +55,14 @@ struct Carried(*mut c_void);
 unsafe impl Send for Carried {}
 
 /// # Safety
-/// As CUDA's manual says for cuStreamCreate.
+/// As documented by CUDA for `cuStreamCreate`.
 pub(crate) unsafe fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) -> Result {
     // SAFETY: `stream` is null or writable, as the caller promises.
     unsafe { put(stream, create(stream, flags, 0)?) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cuStreamCreateWithPriority.
+/// As documented by CUDA for `cuStreamCreateWithPriority`.
 pub(crate) unsafe fn cuStreamCreateWithPriority(
     stream: *mut CUstream,
     flags: c_uint,
@@ -121,14 +121,14 @@ pub(crate) fn cuStreamWaitEvent(stream: CUstream, waited: CUevent, flags: c_uint
 }
 
 /// # Safety
-/// As CUDA's manual says for cuStreamGetFlags.
+/// As documented by CUDA for `cuStreamGetFlags`.
 pub(crate) unsafe fn cuStreamGetFlags(stream: CUstream, flags: *mut c_uint) -> Result {
     // SAFETY: `flags` is null or writable, as the caller promises.
     unsafe { put(flags, named_stream::named(stream)?.stream()?.flags()) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cuStreamGetPriority.
+/// As documented by CUDA for `cuStreamGetPriority`.
 pub(crate) unsafe fn cuStreamGetPriority(stream: CUstream, priority: *mut c_int) -> Result {
     // SAFETY: `priority` is null or writable, as the caller promises.
     unsafe { put(priority, named_stream::named(stream)?.stream()?.priority()) }
@@ -145,7 +145,7 @@ pub(crate) fn cuStreamGetDevice(stream: CUstream, device: Out<'_, CUdevice>) -> 
 }
 
 /// # Safety
-/// As CUDA's manual says for cuStreamGetCtx.
+/// As documented by CUDA for `cuStreamGetCtx`.
 pub(crate) unsafe fn cuStreamGetCtx(stream: CUstream, context: *mut CUcontext) -> Result {
     let handle = named_stream::named(stream)?.context()?;
     // SAFETY: `context` is null or writable, as the caller promises.
@@ -187,7 +187,7 @@ pub(crate) fn cuStreamGetAttribute(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuStreamSetAttribute.
+/// As documented by CUDA for `cuStreamSetAttribute`.
 pub(crate) unsafe fn cuStreamSetAttribute(
     stream: CUstream,
     attribute: c_int,
@@ -231,7 +231,7 @@ pub(crate) fn cuStreamCopyAttributes(to: CUstream, from: CUstream) -> Result {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuLaunchHostFunc.
+/// As documented by CUDA for `cuLaunchHostFunc`.
 pub(crate) unsafe fn cuLaunchHostFunc(
     stream: CUstream,
     function: CUhostFn,

@@ -28,7 +28,7 @@ const BARRIER: u32 = 6;
 /// CU_STREAM_WAIT_VALUE_FLUSH. Refused, because CAN_FLUSH_REMOTE_WRITES is 0.
 const FLUSH: u32 = 1 << 30;
 /// Maximum number of operations in one call.
-const MOST: usize = 256;
+const MAX_OPERATIONS: usize = 256;
 
 /// The low and the high half of a word.
 fn halves(word: u64) -> [u32; 2] {
@@ -68,7 +68,7 @@ unsafe fn operations(
     count: c_uint,
 ) -> Result<(Vec<MemoryOperation>, Vec<[u64; 6]>)> {
     let count = usize::try_from(count).map_err(|_| Status::INVALID_VALUE)?;
-    if count == 0 || count > MOST {
+    if count == 0 || count > MAX_OPERATIONS {
         return Err(Status::INVALID_VALUE);
     }
     // SAFETY: every record is as large as its padding. SAFETY: `first` points to `count`
@@ -140,7 +140,7 @@ pub(crate) fn cuStreamWriteValue64(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuStreamBatchMemOp.
+/// As documented by CUDA for `cuStreamBatchMemOp`.
 pub(crate) unsafe fn cuStreamBatchMemOp(
     stream: CUstream,
     count: c_uint,
@@ -180,7 +180,7 @@ pub unsafe fn node(given: *const CUDA_BATCH_MEM_OP_NODE_PARAMS) -> Result<Work> 
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphAddBatchMemOpNode.
+/// As documented by CUDA for `cuGraphAddBatchMemOpNode`.
 pub(crate) unsafe fn cuGraphAddBatchMemOpNode(
     place: *mut CUgraphNode,
     graph: CUgraph,
@@ -212,7 +212,7 @@ pub(crate) fn cuGraphBatchMemOpNodeGetParams(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphBatchMemOpNodeSetParams.
+/// As documented by CUDA for `cuGraphBatchMemOpNodeSetParams`.
 pub(crate) unsafe fn cuGraphBatchMemOpNodeSetParams(
     place: CUgraphNode,
     given: In<'_, CUDA_BATCH_MEM_OP_NODE_PARAMS>,
@@ -226,7 +226,7 @@ pub(crate) unsafe fn cuGraphBatchMemOpNodeSetParams(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuGraphExecBatchMemOpNodeSetParams.
+/// As documented by CUDA for `cuGraphExecBatchMemOpNodeSetParams`.
 pub(crate) unsafe fn cuGraphExecBatchMemOpNodeSetParams(
     exec: CUgraphExec,
     place: CUgraphNode,

@@ -13,7 +13,7 @@ use super::{Result, device, present};
 use crate::current;
 
 /// Maximum number of dimensions.
-const MOST: u32 = 5;
+const MAX_DIMENSIONS: u32 = 5;
 /// Alignment of a tensor map in bytes.
 const ALIGNMENT: usize = 64;
 /// [`TensorBox::kind`].
@@ -37,7 +37,7 @@ fn signed(value: c_int) -> u64 {
 /// A tensor of `rank` dimensions.
 ///
 /// # Safety
-/// The lists are null or as long as CUDA's manual says for the rank.
+/// The lists are null or as long as CUDA requires for the rank.
 unsafe fn tensor(
     data_type: c_int,
     rank: u32,
@@ -46,7 +46,7 @@ unsafe fn tensor(
     strides: *const u64,
     steps: *const u32,
 ) -> Result<Tensor> {
-    if rank == 0 || rank > MOST {
+    if rank == 0 || rank > MAX_DIMENSIONS {
         return Err(Status::INVALID_VALUE);
     }
     let count = rank as usize;
@@ -114,7 +114,7 @@ const NO_PART: TensorBox = TensorBox {
 };
 
 /// # Safety
-/// As CUDA's manual says for cuTensorMapEncodeTiled.
+/// As documented by CUDA for `cuTensorMapEncodeTiled`.
 pub(crate) unsafe fn cuTensorMapEncodeTiled(
     place: *mut CUtensorMap,
     data_type: c_int,
@@ -146,7 +146,7 @@ pub(crate) unsafe fn cuTensorMapEncodeTiled(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuTensorMapEncodeIm2col.
+/// As documented by CUDA for `cuTensorMapEncodeIm2col`.
 pub(crate) unsafe fn cuTensorMapEncodeIm2col(
     place: *mut CUtensorMap,
     data_type: c_int,
@@ -190,7 +190,7 @@ pub(crate) unsafe fn cuTensorMapEncodeIm2col(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuTensorMapEncodeIm2colWide.
+/// As documented by CUDA for `cuTensorMapEncodeIm2colWide`.
 pub(crate) unsafe fn cuTensorMapEncodeIm2colWide(
     place: *mut CUtensorMap,
     data_type: c_int,
@@ -230,7 +230,7 @@ pub(crate) unsafe fn cuTensorMapEncodeIm2colWide(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuTensorMapReplaceAddress.
+/// As documented by CUDA for `cuTensorMapReplaceAddress`.
 pub(crate) unsafe fn cuTensorMapReplaceAddress(
     place: *mut CUtensorMap,
     address: *mut c_void,

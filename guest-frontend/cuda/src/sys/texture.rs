@@ -212,7 +212,7 @@ fn view(descriptor: Option<&CUDA_RESOURCE_VIEW_DESC>) -> Result<ResourceView> {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuTexObjectCreate.
+/// As documented by CUDA for `cuTexObjectCreate`.
 pub(crate) unsafe fn cuTexObjectCreate(
     texture: Out<'_, CUtexObject>,
     from: *const CUDA_RESOURCE_DESC,
@@ -275,7 +275,7 @@ pub(crate) fn cuTexObjectGetResourceViewDesc(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuSurfObjectCreate.
+/// As documented by CUDA for `cuSurfObjectCreate`.
 pub(crate) unsafe fn cuSurfObjectCreate(
     surface: *mut CUsurfObject,
     from: In<'_, CUDA_RESOURCE_DESC>,

@@ -81,7 +81,7 @@ fn check(address: CUdeviceptr) -> Result {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuTexRefSetAddress_v2.
+/// As documented by CUDA for `cuTexRefSetAddress_v2`.
 pub(crate) unsafe fn cuTexRefSetAddress_v2(
     offset: *mut usize,
     named: CUtexref,
@@ -155,7 +155,7 @@ pub(crate) fn cuTexRefSetMipmapLevelClamp(named: CUtexref, least: f32, most: f32
 }
 
 /// # Safety
-/// As CUDA's manual says for cuTexRefSetBorderColor.
+/// As documented by CUDA for `cuTexRefSetBorderColor`.
 pub(crate) unsafe fn cuTexRefSetBorderColor(named: CUtexref, color: *mut f32) -> Result {
     // The color has four components.
     with(named, |it| {
@@ -241,7 +241,7 @@ pub(crate) fn cuTexRefGetMipmapLevelClamp(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuTexRefGetBorderColor.
+/// As documented by CUDA for `cuTexRefGetBorderColor`.
 pub(crate) unsafe fn cuTexRefGetBorderColor(place: *mut f32, named: CUtexref) -> Result {
     let color = with(named, |it| Ok(it.border))?;
     // SAFETY: null or writable for that many, as the caller promises.

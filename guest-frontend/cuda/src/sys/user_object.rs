@@ -33,7 +33,7 @@ fn some(count: c_uint) -> Result<u32> {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuUserObjectCreate.
+/// As documented by CUDA for `cuUserObjectCreate`.
 pub(crate) unsafe fn cuUserObjectCreate(
     place: Out<'_, CUuserObject>,
     data: *mut c_void,

@@ -10,7 +10,7 @@ use std::os::fd::{BorrowedFd, IntoRawFd as _};
 use paragpu_abi::{CUdeviceptr, CUmemAllocationProp, cudaMemAccessDesc, cudaMemLocation};
 use paragpu_client::Session;
 use paragpu_client::shared_memory::{Kind, SharedName};
-use paragpu_client::virtual_memory::{GRANULARITY, Place, Properties, Side};
+use paragpu_client::virtual_memory::{GRANULARITY, MemoryLocation, Properties, Side};
 use paragpu_protocol::status::Status;
 
 use super::address::ordinal_of;
@@ -60,15 +60,15 @@ fn any_session() -> Result<&'static Session> {
 }
 
 /// The location that an allocation requests, and its device if it names one.
-fn place_of(properties: &CUmemAllocationProp) -> Result<(Place, Option<u32>)> {
+fn place_of(properties: &CUmemAllocationProp) -> Result<(MemoryLocation, Option<u32>)> {
     if properties.r#type != PINNED {
         return Err(Status::INVALID_VALUE);
     }
     let cudaMemLocation { r#type: kind, id } = properties.location;
     match kind {
-        DEVICE => Ok((Place::Device, Some(device::ordinal(id)?))),
-        HOST => Ok((Place::Host, None)),
-        HOST_NUMA if is_node(id) => Ok((Place::HostNode(id), None)),
+        DEVICE => Ok((MemoryLocation::Device, Some(device::ordinal(id)?))),
+        HOST => Ok((MemoryLocation::Host, None)),
+        HOST_NUMA if is_node(id) => Ok((MemoryLocation::HostNode(id), None)),
         _ => Err(Status::INVALID_VALUE),
     }
 }
@@ -87,7 +87,7 @@ pub(crate) fn cuMemGetAllocationGranularity(
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemAddressReserve.
+/// As documented by CUDA for `cuMemAddressReserve`.
 pub(crate) unsafe fn cuMemAddressReserve(
     address: *mut CUdeviceptr,
     size: usize,
@@ -111,7 +111,7 @@ pub(crate) fn cuMemAddressFree(address: CUdeviceptr, size: usize) -> Result {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemCreate.
+/// As documented by CUDA for `cuMemCreate`.
 pub(crate) unsafe fn cuMemCreate(
     place: *mut u64,
     size: usize,
@@ -125,10 +125,10 @@ pub(crate) unsafe fn cuMemCreate(
     if flags != 0 {
         return Err(Status::INVALID_VALUE);
     }
-    if at == Place::Host && asked.requestedHandleTypes != 0 {
+    if at == MemoryLocation::Host && asked.requestedHandleTypes != 0 {
         return Err(Status::INVALID_VALUE);
     }
-    if at != Place::Device && asked.requestedHandleTypes != 0 {
+    if at != MemoryLocation::Device && asked.requestedHandleTypes != 0 {
         let what = "cuMemCreate of memory in the host for other processes";
         return Err(unsupported_use!(what));
     }
@@ -173,7 +173,7 @@ fn release_closed() {
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemExportToShareableHandle.
+/// As documented by CUDA for `cuMemExportToShareableHandle`.
 pub(crate) unsafe fn cuMemExportToShareableHandle(
     place: *mut c_void,
     handle: u64,
@@ -228,7 +228,7 @@ fn import(place: Out<'_, u64>, descriptor: BorrowedFd<'_>) -> Result {
     let name = SharedName::from_bytes(&bytes, Kind::Allocation)?;
     let session = any_session()?;
     let kept = Properties {
-        place: Place::Device,
+        place: MemoryLocation::Device,
         handle_types: DESCRIPTOR,
         usage: 0,
     };
@@ -259,10 +259,10 @@ pub(crate) fn cuMemGetAllocationPropertiesFromHandle(
         r#type: PINNED,
         requestedHandleTypes: properties.handle_types,
         location: match properties.place {
-            Place::Device => at(DEVICE, device::number(session.ordinal())),
+            MemoryLocation::Device => at(DEVICE, device::number(session.ordinal())),
             // NVIDIA's driver, too, tells that memory of the host is of a node.
-            Place::Host => at(HOST_NUMA, 0),
-            Place::HostNode(node) => at(HOST_NUMA, node),
+            MemoryLocation::Host => at(HOST_NUMA, 0),
+            MemoryLocation::HostNode(node) => at(HOST_NUMA, node),
         },
         win32HandleMetaData: std::ptr::null_mut(),
         allocFlags: [0, 0, usage[0], usage[1], 0, 0, 0, 0],
@@ -311,25 +311,30 @@ fn side_of(session: &Session, location: &cudaMemLocation) -> Result<Option<Side>
 }
 
 /// Refuses an access that memory at `places` cannot have.
-fn check_access(places: &[Place], location: &cudaMemLocation, side: Side, flags: u32) -> Result {
+fn check_access(
+    places: &[MemoryLocation],
+    location: &cudaMemLocation,
+    side: Side,
+    flags: u32,
+) -> Result {
     if !matches!(flags, 0 | 1 | 3) {
         return Err(Status::INVALID_VALUE);
     }
     for place in places {
         match (place, side) {
-            (Place::Device, Side::Device) => {}
-            (Place::Device, Side::Host) => {
+            (MemoryLocation::Device, Side::Device) => {}
+            (MemoryLocation::Device, Side::Host) => {
                 let what = "cuMemSetAccess for the host to memory of a device";
                 return Err(unsupported_use!(what));
             }
-            (Place::Host, Side::Host) if location.r#type != HOST => {
+            (MemoryLocation::Host, Side::Host) if location.r#type != HOST => {
                 return Err(Status::INVALID_VALUE);
             }
-            (Place::Host | Place::HostNode(_), _) if flags == 1 => {
+            (MemoryLocation::Host | MemoryLocation::HostNode(_), _) if flags == 1 => {
                 let what = "cuMemSetAccess to memory in the host for reading alone";
                 return Err(unsupported_use!(what));
             }
-            (Place::Host | Place::HostNode(_), _) => {}
+            (MemoryLocation::Host | MemoryLocation::HostNode(_), _) => {}
         }
     }
     Ok(())
@@ -347,7 +352,7 @@ fn set_peer_access(owner: &Session, peer: c_int, address: u64, size: u64, flags:
 }
 
 /// # Safety
-/// As CUDA's manual says for cuMemSetAccess.
+/// As documented by CUDA for `cuMemSetAccess`.
 pub(crate) unsafe fn cuMemSetAccess(
     address: CUdeviceptr,
     size: usize,
@@ -368,7 +373,9 @@ pub(crate) unsafe fn cuMemSetAccess(
         // Another device reaches what this device reaches.
         let checked = side.unwrap_or(Side::Device);
         check_access(&places, &one.location, checked, flags)?;
-        if side.is_none() && (flags == 1 || places.iter().any(|place| *place != Place::Device)) {
+        if side.is_none()
+            && (flags == 1 || places.iter().any(|place| *place != MemoryLocation::Device))
+        {
             let what =
                 "cuMemSetAccess for another device, to memory in the host or for reading alone";
             return Err(unsupported_use!(what));

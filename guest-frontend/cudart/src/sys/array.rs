@@ -14,7 +14,7 @@ use paragpu_abi::{
 use std::ffi::{c_int, c_uint, c_void};
 
 /// # Safety
-/// As CUDA's manual says for cudaMallocArray.
+/// As documented by CUDA for `cudaMallocArray`.
 pub(crate) unsafe fn cudaMallocArray(
     array: *mut CUarray,
     desc: *const cudaChannelFormatDesc,
@@ -33,12 +33,12 @@ pub(crate) unsafe fn cudaMallocArray(
     };
     // SAFETY: `desc` is valid, as the caller promises.
     let wanted = driver_descriptor(unsafe { &*desc }, &extent, flags)?;
-    // SAFETY: `cuArray3DCreate_v2` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuArray3DCreate_v2`.
     unsafe { context()?.driver.cuArray3DCreate_v2(array, &wanted) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMalloc3DArray.
+/// As documented by CUDA for `cudaMalloc3DArray`.
 pub(crate) unsafe fn cudaMalloc3DArray(
     array: *mut CUarray,
     desc: *const cudaChannelFormatDesc,
@@ -51,12 +51,12 @@ pub(crate) unsafe fn cudaMalloc3DArray(
     unsafe { put(array, std::ptr::null_mut()) }?;
     // SAFETY: `desc` is valid, as the caller promises.
     let wanted = driver_descriptor(unsafe { &*desc }, &extent, flags)?;
-    // SAFETY: `cuArray3DCreate_v2` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuArray3DCreate_v2`.
     unsafe { context()?.driver.cuArray3DCreate_v2(array, &wanted) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMallocMipmappedArray.
+/// As documented by CUDA for `cudaMallocMipmappedArray`.
 pub(crate) unsafe fn cudaMallocMipmappedArray(
     array: *mut CUmipmappedArray,
     desc: *const cudaChannelFormatDesc,
@@ -70,7 +70,7 @@ pub(crate) unsafe fn cudaMallocMipmappedArray(
     unsafe { put(array, std::ptr::null_mut()) }?;
     // SAFETY: `desc` is valid, as the caller promises.
     let wanted = driver_descriptor(unsafe { &*desc }, &extent, flags)?;
-    // SAFETY: `cuMipmappedArrayCreate` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuMipmappedArrayCreate`.
     unsafe {
         context()?
             .driver
@@ -79,36 +79,36 @@ pub(crate) unsafe fn cudaMallocMipmappedArray(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaFreeArray.
+/// As documented by CUDA for `cudaFreeArray`.
 pub(crate) unsafe fn cudaFreeArray(array: CUarray) -> Result {
     let runtime = context()?;
     if array.is_null() {
         return Ok(());
     }
-    // SAFETY: `cuArrayDestroy` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuArrayDestroy`.
     unsafe { runtime.driver.cuArrayDestroy(array) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaFreeMipmappedArray.
+/// As documented by CUDA for `cudaFreeMipmappedArray`.
 pub(crate) unsafe fn cudaFreeMipmappedArray(array: CUmipmappedArray) -> Result {
     let runtime = context()?;
     if array.is_null() {
         return Ok(());
     }
-    // SAFETY: `cuMipmappedArrayDestroy` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuMipmappedArrayDestroy`.
     unsafe { runtime.driver.cuMipmappedArrayDestroy(array) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaArrayGetInfo.
+/// As documented by CUDA for `cudaArrayGetInfo`.
 pub(crate) unsafe fn cudaArrayGetInfo(
     desc: *mut cudaChannelFormatDesc,
     extent: *mut cudaExtent,
     flags: *mut c_uint,
     array: CUarray,
 ) -> Result {
-    // SAFETY: the caller promises what `descriptor` asks for.
+    // SAFETY: the caller upholds the contract of `descriptor`.
     let found = unsafe { descriptor(context()?, array) }?;
     if !desc.is_null() {
         // SAFETY: `desc` is null or writable, as the caller promises.
@@ -141,19 +141,19 @@ pub(crate) unsafe fn cudaArrayGetInfo(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGetChannelDesc.
+/// As documented by CUDA for `cudaGetChannelDesc`.
 pub(crate) unsafe fn cudaGetChannelDesc(
     desc: Out<'_, cudaChannelFormatDesc>,
     array: CUarray,
 ) -> Result {
     desc.present()?;
-    // SAFETY: the caller promises what `descriptor` asks for.
+    // SAFETY: the caller upholds the contract of `descriptor`.
     let found = unsafe { descriptor(context()?, array) }?;
     desc.put(channel::descriptor(format_of(&found), found.NumChannels))
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaArrayGetMemoryRequirements.
+/// As documented by CUDA for `cudaArrayGetMemoryRequirements`.
 pub(crate) unsafe fn cudaArrayGetMemoryRequirements(
     needs: *mut cudaArrayMemoryRequirements,
     array: CUarray,
@@ -162,7 +162,7 @@ pub(crate) unsafe fn cudaArrayGetMemoryRequirements(
     present(needs)?;
     let runtime = context()?;
     let number = runtime.device(device)?.number;
-    // SAFETY: `cuArrayGetMemoryRequirements` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuArrayGetMemoryRequirements`.
     unsafe {
         runtime
             .driver
@@ -171,7 +171,7 @@ pub(crate) unsafe fn cudaArrayGetMemoryRequirements(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMipmappedArrayGetMemoryRequirements.
+/// As documented by CUDA for `cudaMipmappedArrayGetMemoryRequirements`.
 pub(crate) unsafe fn cudaMipmappedArrayGetMemoryRequirements(
     needs: *mut cudaArrayMemoryRequirements,
     array: CUmipmappedArray,
@@ -180,7 +180,7 @@ pub(crate) unsafe fn cudaMipmappedArrayGetMemoryRequirements(
     present(needs)?;
     let runtime = context()?;
     let number = runtime.device(device)?.number;
-    // SAFETY: `cuMipmappedArrayGetMemoryRequirements` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuMipmappedArrayGetMemoryRequirements`.
     unsafe {
         runtime
             .driver
@@ -189,13 +189,13 @@ pub(crate) unsafe fn cudaMipmappedArrayGetMemoryRequirements(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaArrayGetSparseProperties.
+/// As documented by CUDA for `cudaArrayGetSparseProperties`.
 pub(crate) unsafe fn cudaArrayGetSparseProperties(
     properties: *mut c_void,
     array: CUarray,
 ) -> Result {
     present(properties)?;
-    // SAFETY: `cuArrayGetSparseProperties` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuArrayGetSparseProperties`.
     unsafe {
         context()?
             .driver
@@ -204,13 +204,13 @@ pub(crate) unsafe fn cudaArrayGetSparseProperties(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMipmappedArrayGetSparseProperties.
+/// As documented by CUDA for `cudaMipmappedArrayGetSparseProperties`.
 pub(crate) unsafe fn cudaMipmappedArrayGetSparseProperties(
     properties: *mut c_void,
     array: CUmipmappedArray,
 ) -> Result {
     present(properties)?;
-    // SAFETY: `cuMipmappedArrayGetSparseProperties` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuMipmappedArrayGetSparseProperties`.
     unsafe {
         context()?
             .driver
@@ -218,7 +218,7 @@ pub(crate) unsafe fn cudaMipmappedArrayGetSparseProperties(
     }
 }
 
-/// The descriptor itself is the result; nothing can fail.
+/// Returns the descriptor itself and cannot fail.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn cudaCreateChannelDesc(
     x: c_int,
@@ -230,7 +230,7 @@ pub(crate) extern "C" fn cudaCreateChannelDesc(
     cudaChannelFormatDesc { x, y, z, w, f }
 }
 
-/// The array that the driver is to make; flags have the same values there.
+/// The driver's descriptor of a new array. Flags have the same values there.
 fn driver_descriptor(
     desc: &cudaChannelFormatDesc,
     extent: &cudaExtent,
@@ -261,7 +261,7 @@ fn format_of(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> c_int {
 pub unsafe fn descriptor(runtime: &Runtime, array: CUarray) -> Result<CUDA_ARRAY3D_DESCRIPTOR> {
     // SAFETY: the record has integers, pointers and optional functions.
     let mut found: CUDA_ARRAY3D_DESCRIPTOR = unsafe { zeroed() };
-    // SAFETY: `cuArray3DGetDescriptor_v2` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuArray3DGetDescriptor_v2`.
     unsafe { runtime.driver.cuArray3DGetDescriptor_v2(&mut found, array) }?;
     Ok(found)
 }
@@ -271,7 +271,7 @@ pub unsafe fn descriptor(runtime: &Runtime, array: CUarray) -> Result<CUDA_ARRAY
 /// # Safety
 /// `array` is a live array of the driver's.
 pub unsafe fn element_bytes(runtime: &Runtime, array: CUarray) -> Result<usize> {
-    // SAFETY: the caller promises what `descriptor` asks for.
+    // SAFETY: the caller upholds the contract of `descriptor`.
     let found = unsafe { descriptor(runtime, array) }?;
     match channel::element_size(format_of(&found), found.NumChannels) {
         0 => fail(abi::cudaErrorInvalidChannelDescriptor),

@@ -1,17 +1,17 @@
-//! The copy of NVIDIA's runtime through which a call came, and the interface of
-//! this library to the redirector.
+//! Carriers: the copies of NVIDIA's runtime through which redirected calls arrive, and
+//! this library's interface to the redirector.
 //!
-//! A program and each library in it may carry a runtime of its own, and each
-//! has a last error of its own. `libparagpu-redirect.so` makes all of them jump
-//! here. On the way it leaves the carrier's number in a word of the thread,
-//! and the call takes it out again. Calls from elsewhere find zero.
+//! A program and each of its libraries may carry its own copy of the runtime, each with
+//! its own last error. `libparagpu-redirect.so` makes all of them jump here. On the way
+//! it stores the carrier's number in a thread-local word, and the call takes it out.
+//! Other calls find zero there.
 
 use crate::thread;
 use paragpu_abi::cudaError_t;
 use std::arch::{asm, global_asm};
 
-// A thread-local word at a distance from the thread pointer that is the same
-// for all threads: the redirector writes it with one instruction.
+// A thread-local word at a fixed offset from the thread pointer, so that the
+// redirector writes it with one instruction.
 global_asm!(
     ".pushsection .tbss.paragpu_carrier,\"awT\",@nobits",
     ".balign 4",
@@ -24,11 +24,11 @@ global_asm!(
     ".popsection",
 );
 
-/// The carrier of the call that begins; zero for a caller without one.
+/// Takes the carrier of the current call; zero for a caller without one.
 #[inline]
 pub fn take() -> u32 {
     let carrier: u32;
-    // SAFETY: the word is this thread's, and nobody holds a reference to it.
+    // SAFETY: the word is thread-local, and there are no references to it.
     unsafe {
         asm!(
             "mov {slot}, qword ptr [rip + paragpu_carrier@GOTTPOFF]",
@@ -42,7 +42,7 @@ pub fn take() -> u32 {
     carrier
 }
 
-/// What the redirector needs; its twin is in `redirect/preload/src/sys/runtime.rs`.
+/// The interface for the redirector; `redirect/preload/src/sys/runtime.rs` mirrors it.
 #[repr(C)]
 pub(crate) struct Table {
     version: u32,
@@ -54,8 +54,8 @@ extern "C" fn fail(carrier: u32, code: cudaError_t) {
     thread::with(|thread| thread.fail(carrier, code));
 }
 
-/// Shows this library to the redirector. Its name tells paragpu's runtime from
-/// NVIDIA's, which is redirected.
+/// Returns the interface for the redirector. The symbol also distinguishes paragpu's
+/// runtime from NVIDIA's, which is redirected.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn paragpu_runtime_interface() -> *const Table {
     static TABLE: std::sync::OnceLock<Table> = std::sync::OnceLock::new();
@@ -83,7 +83,7 @@ mod tests {
     use crate::sys::failure::{cudaGetLastError, cudaPeekAtLastError};
     use paragpu_abi::cudaErrorNotSupported;
 
-    /// Leaves a number as the redirector does.
+    /// Stores a carrier's number as the redirector does.
     fn call_from(carrier: u32) {
         // SAFETY: the table lives forever; the word is this thread's.
         unsafe {

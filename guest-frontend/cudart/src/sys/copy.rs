@@ -12,21 +12,21 @@ use std::ptr;
 
 /// When a copy runs, and whether the caller waits for it.
 #[derive(Clone, Copy)]
-pub enum When {
-    /// By the driver's synchronous function, on the legacy default stream.
+pub enum Timing {
+    /// Synchronously, by the driver's synchronous function on the legacy default stream.
     Now,
-    /// On the thread's own default stream, waited for.
+    /// Synchronously, on the thread's own default stream.
     NowOn(CUstream),
-    /// On a stream, not waited for.
+    /// Asynchronously, on a stream.
     Later(CUstream),
 }
 
-/// When a synchronous function copies, by its default stream.
-pub fn now(stream: CUstream) -> When {
+/// The timing of a synchronous function, by its default stream.
+pub fn now(stream: CUstream) -> Timing {
     if stream.is_null() {
-        When::Now
+        Timing::Now
     } else {
-        When::NowOn(stream)
+        Timing::NowOn(stream)
     }
 }
 
@@ -66,7 +66,7 @@ pub const FROM_DEVICE: &[c_int] = &[
 pub const ON_DEVICE: &[c_int] = &[abi::cudaMemcpyDeviceToDevice, abi::cudaMemcpyDefault];
 
 /// # Safety
-/// As CUDA's manual says for cudaMemcpy.
+/// As documented by CUDA for `cudaMemcpy`.
 pub(crate) unsafe fn cudaMemcpy(
     to: *mut c_void,
     from: *const c_void,
@@ -74,12 +74,12 @@ pub(crate) unsafe fn cudaMemcpy(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    // SAFETY: the caller promises what `linear` asks for.
+    // SAFETY: the caller upholds the contract of `linear`.
     unsafe { linear(context()?, to, from, size, kind, now(stream)) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMemcpyAsync.
+/// As documented by CUDA for `cudaMemcpyAsync`.
 pub(crate) unsafe fn cudaMemcpyAsync(
     to: *mut c_void,
     from: *const c_void,
@@ -87,12 +87,12 @@ pub(crate) unsafe fn cudaMemcpyAsync(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    // SAFETY: the caller promises what `linear` asks for.
-    unsafe { linear(context()?, to, from, size, kind, When::Later(stream)) }
+    // SAFETY: the caller upholds the contract of `linear`.
+    unsafe { linear(context()?, to, from, size, kind, Timing::Later(stream)) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMemcpyPeer.
+/// As documented by CUDA for `cudaMemcpyPeer`.
 pub(crate) unsafe fn cudaMemcpyPeer(
     to: *mut c_void,
     to_device: c_int,
@@ -102,7 +102,7 @@ pub(crate) unsafe fn cudaMemcpyPeer(
 ) -> Result {
     let runtime = context()?;
     let (to_context, from_context) = (runtime.primary(to_device)?, runtime.primary(from_device)?);
-    // SAFETY: `cuMemcpyPeer` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuMemcpyPeer`.
     unsafe {
         runtime
             .driver
@@ -111,7 +111,7 @@ pub(crate) unsafe fn cudaMemcpyPeer(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMemcpyPeerAsync.
+/// As documented by CUDA for `cudaMemcpyPeerAsync`.
 pub(crate) unsafe fn cudaMemcpyPeerAsync(
     to: *mut c_void,
     to_device: c_int,
@@ -122,7 +122,7 @@ pub(crate) unsafe fn cudaMemcpyPeerAsync(
 ) -> Result {
     let runtime = context()?;
     let (to_context, from_context) = (runtime.primary(to_device)?, runtime.primary(from_device)?);
-    // SAFETY: `cuMemcpyPeerAsync` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuMemcpyPeerAsync`.
     unsafe {
         runtime.driver.cuMemcpyPeerAsync(
             device(to),
@@ -136,7 +136,7 @@ pub(crate) unsafe fn cudaMemcpyPeerAsync(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMemcpy2D.
+/// As documented by CUDA for `cudaMemcpy2D`.
 pub(crate) unsafe fn cudaMemcpy2D(
     to: *mut c_void,
     to_pitch: usize,
@@ -152,7 +152,7 @@ pub(crate) unsafe fn cudaMemcpy2D(
         CopyEnd::linear(to, to_pitch),
         CopyEnd::linear(from.cast_mut(), from_pitch),
     );
-    // SAFETY: the caller promises what `rows` asks for.
+    // SAFETY: the caller upholds the contract of `rows`.
     unsafe {
         rows(
             context()?,
@@ -166,7 +166,7 @@ pub(crate) unsafe fn cudaMemcpy2D(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMemcpy2DAsync.
+/// As documented by CUDA for `cudaMemcpy2DAsync`.
 pub(crate) unsafe fn cudaMemcpy2DAsync(
     to: *mut c_void,
     to_pitch: usize,
@@ -182,7 +182,7 @@ pub(crate) unsafe fn cudaMemcpy2DAsync(
         CopyEnd::linear(to, to_pitch),
         CopyEnd::linear(from.cast_mut(), from_pitch),
     );
-    // SAFETY: the caller promises what `rows` asks for.
+    // SAFETY: the caller upholds the contract of `rows`.
     unsafe {
         rows(
             context()?,
@@ -190,13 +190,13 @@ pub(crate) unsafe fn cudaMemcpy2DAsync(
             width,
             height,
             (kind, allowed),
-            When::Later(stream),
+            Timing::Later(stream),
         )
     }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMemcpy2DToArray.
+/// As documented by CUDA for `cudaMemcpy2DToArray`.
 pub(crate) unsafe fn cudaMemcpy2DToArray(
     to: CUarray,
     x: usize,
@@ -213,7 +213,7 @@ pub(crate) unsafe fn cudaMemcpy2DToArray(
         CopyEnd::array(to, x, y),
         CopyEnd::linear(from.cast_mut(), from_pitch),
     );
-    // SAFETY: the caller promises what `rows` asks for.
+    // SAFETY: the caller upholds the contract of `rows`.
     unsafe {
         rows(
             context()?,
@@ -227,7 +227,7 @@ pub(crate) unsafe fn cudaMemcpy2DToArray(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMemcpy2DToArrayAsync.
+/// As documented by CUDA for `cudaMemcpy2DToArrayAsync`.
 pub(crate) unsafe fn cudaMemcpy2DToArrayAsync(
     to: CUarray,
     x: usize,
@@ -244,7 +244,7 @@ pub(crate) unsafe fn cudaMemcpy2DToArrayAsync(
         CopyEnd::array(to, x, y),
         CopyEnd::linear(from.cast_mut(), from_pitch),
     );
-    // SAFETY: the caller promises what `rows` asks for.
+    // SAFETY: the caller upholds the contract of `rows`.
     unsafe {
         rows(
             context()?,
@@ -252,13 +252,13 @@ pub(crate) unsafe fn cudaMemcpy2DToArrayAsync(
             width,
             height,
             (kind, allowed),
-            When::Later(stream),
+            Timing::Later(stream),
         )
     }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMemcpy2DFromArray.
+/// As documented by CUDA for `cudaMemcpy2DFromArray`.
 pub(crate) unsafe fn cudaMemcpy2DFromArray(
     to: *mut c_void,
     to_pitch: usize,
@@ -272,7 +272,7 @@ pub(crate) unsafe fn cudaMemcpy2DFromArray(
 ) -> Result {
     let allowed = FROM_DEVICE;
     let ends = (CopyEnd::linear(to, to_pitch), CopyEnd::array(from, x, y));
-    // SAFETY: the caller promises what `rows` asks for.
+    // SAFETY: the caller upholds the contract of `rows`.
     unsafe {
         rows(
             context()?,
@@ -286,7 +286,7 @@ pub(crate) unsafe fn cudaMemcpy2DFromArray(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMemcpy2DFromArrayAsync.
+/// As documented by CUDA for `cudaMemcpy2DFromArrayAsync`.
 pub(crate) unsafe fn cudaMemcpy2DFromArrayAsync(
     to: *mut c_void,
     to_pitch: usize,
@@ -300,7 +300,7 @@ pub(crate) unsafe fn cudaMemcpy2DFromArrayAsync(
 ) -> Result {
     let allowed = FROM_DEVICE;
     let ends = (CopyEnd::linear(to, to_pitch), CopyEnd::array(from, x, y));
-    // SAFETY: the caller promises what `rows` asks for.
+    // SAFETY: the caller upholds the contract of `rows`.
     unsafe {
         rows(
             context()?,
@@ -308,13 +308,13 @@ pub(crate) unsafe fn cudaMemcpy2DFromArrayAsync(
             width,
             height,
             (kind, allowed),
-            When::Later(stream),
+            Timing::Later(stream),
         )
     }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMemcpy2DArrayToArray.
+/// As documented by CUDA for `cudaMemcpy2DArrayToArray`.
 pub(crate) unsafe fn cudaMemcpy2DArrayToArray(
     to: CUarray,
     to_x: usize,
@@ -332,7 +332,7 @@ pub(crate) unsafe fn cudaMemcpy2DArrayToArray(
         CopyEnd::array(to, to_x, to_y),
         CopyEnd::array(from, from_x, from_y),
     );
-    // SAFETY: the caller promises what `rows` asks for.
+    // SAFETY: the caller upholds the contract of `rows`.
     unsafe {
         rows(
             context()?,
@@ -345,7 +345,7 @@ pub(crate) unsafe fn cudaMemcpy2DArrayToArray(
     }
 }
 
-/// One copy of consecutive bytes.
+/// Copies consecutive bytes.
 ///
 /// # Safety
 /// `to` and `from` have `size` bytes, on the side that `kind` says, until the
@@ -356,7 +356,7 @@ pub unsafe fn linear(
     from: *const c_void,
     size: usize,
     kind: c_int,
-    when: When,
+    when: Timing,
 ) -> Result {
     if size == 0 {
         return Ok(());
@@ -364,55 +364,55 @@ pub unsafe fn linear(
     direction(kind, ANY)?;
     let driver = runtime.driver;
     let stream = match when {
-        When::Now => {
+        Timing::Now => {
             return match kind {
-                // SAFETY: `cuMemcpyHtoD_v2` asks for what the caller promises.
+                // SAFETY: the caller upholds the contract of `cuMemcpyHtoD_v2`.
                 abi::cudaMemcpyHostToDevice => unsafe {
                     driver.cuMemcpyHtoD_v2(device(to), from, size)
                 },
-                // SAFETY: `cuMemcpyDtoH_v2` asks for what the caller promises.
+                // SAFETY: the caller upholds the contract of `cuMemcpyDtoH_v2`.
                 abi::cudaMemcpyDeviceToHost => unsafe {
                     driver.cuMemcpyDtoH_v2(to, device(from), size)
                 },
                 abi::cudaMemcpyDeviceToDevice => {
-                    // SAFETY: `cuMemcpyDtoD_v2` asks for what the caller promises.
+                    // SAFETY: the caller upholds the contract of `cuMemcpyDtoD_v2`.
                     unsafe { driver.cuMemcpyDtoD_v2(device(to), device(from), size) }
                 }
-                // SAFETY: `cuMemcpy` asks for what the caller promises.
+                // SAFETY: the caller upholds the contract of `cuMemcpy`.
                 _ => unsafe { driver.cuMemcpy(device(to), device(from), size) },
             };
         }
-        When::NowOn(stream) | When::Later(stream) => stream,
+        Timing::NowOn(stream) | Timing::Later(stream) => stream,
     };
     match kind {
-        // SAFETY: `cuMemcpyHtoDAsync_v2` asks for what the caller promises.
+        // SAFETY: the caller upholds the contract of `cuMemcpyHtoDAsync_v2`.
         abi::cudaMemcpyHostToDevice => unsafe {
             driver.cuMemcpyHtoDAsync_v2(device(to), from, size, stream)
         },
-        // SAFETY: `cuMemcpyDtoHAsync_v2` asks for what the caller promises.
+        // SAFETY: the caller upholds the contract of `cuMemcpyDtoHAsync_v2`.
         abi::cudaMemcpyDeviceToHost => unsafe {
             driver.cuMemcpyDtoHAsync_v2(to, device(from), size, stream)
         },
         abi::cudaMemcpyDeviceToDevice => {
-            // SAFETY: `cuMemcpyDtoDAsync_v2` asks for what the caller promises.
+            // SAFETY: the caller upholds the contract of `cuMemcpyDtoDAsync_v2`.
             unsafe { driver.cuMemcpyDtoDAsync_v2(device(to), device(from), size, stream) }
         }
-        // SAFETY: `cuMemcpyAsync` asks for what the caller promises.
+        // SAFETY: the caller upholds the contract of `cuMemcpyAsync`.
         _ => unsafe { driver.cuMemcpyAsync(device(to), device(from), size, stream) },
     }?;
-    // SAFETY: the caller promises what `finish` asks for.
+    // SAFETY: the caller upholds the contract of `finish`.
     unsafe { finish(runtime, kind, when) }
 }
 
-/// Waits for what was put on a stream, if the caller must wait. Copies within
-/// the device are not waited for, as CUDA says.
+/// Waits for a copy on a stream, if the caller must wait. As CUDA documents, copies
+/// within the device are not waited for.
 ///
 /// # Safety
 /// The stream of `when` is live.
-pub unsafe fn finish(runtime: &Runtime, kind: c_int, when: When) -> Result {
+pub unsafe fn finish(runtime: &Runtime, kind: c_int, when: Timing) -> Result {
     match when {
-        When::NowOn(stream) if kind != abi::cudaMemcpyDeviceToDevice => {
-            // SAFETY: `cuStreamSynchronize` asks for what the caller promises.
+        Timing::NowOn(stream) if kind != abi::cudaMemcpyDeviceToDevice => {
+            // SAFETY: the caller upholds the contract of `cuStreamSynchronize`.
             unsafe { runtime.driver.cuStreamSynchronize(stream) }
         }
         _ => Ok(()),
@@ -470,7 +470,7 @@ pub fn memory_types(kind: c_int) -> (c_int, c_int) {
     }
 }
 
-/// One two-dimensional copy, `width` in bytes, of a kind among those allowed.
+/// Copies a two-dimensional range, `width` bytes wide, if its kind is allowed.
 ///
 /// # Safety
 /// Both ends have `height` rows of `width` bytes, on the side that `kind` says,
@@ -481,7 +481,7 @@ pub unsafe fn rows(
     width: usize,
     height: usize,
     (kind, allowed): (c_int, &[c_int]),
-    when: When,
+    when: Timing,
 ) -> Result {
     if width == 0 || height == 0 {
         return Ok(());
@@ -519,10 +519,10 @@ pub unsafe fn rows(
         Height: height,
     };
     match when {
-        // SAFETY: `cuMemcpy2DUnaligned_v2` asks for what the caller promises.
-        When::Now => unsafe { runtime.driver.cuMemcpy2DUnaligned_v2(&copy) },
-        When::NowOn(stream) | When::Later(stream) => {
-            // SAFETY: `cuMemcpy2DAsync_v2` asks for what the caller promises. The caller promises what `finish` asks for.
+        // SAFETY: the caller upholds the contract of `cuMemcpy2DUnaligned_v2`.
+        Timing::Now => unsafe { runtime.driver.cuMemcpy2DUnaligned_v2(&copy) },
+        Timing::NowOn(stream) | Timing::Later(stream) => {
+            // SAFETY: the caller upholds the contracts of `cuMemcpy2DAsync_v2` and `finish`.
             unsafe {
                 runtime.driver.cuMemcpy2DAsync_v2(&copy, stream)?;
                 finish(runtime, kind, when)

@@ -3,7 +3,7 @@
 
 use super::array::{descriptor, element_bytes};
 use super::copy::{
-    ANY, CopyEnd, FROM_DEVICE, ON_DEVICE, TO_DEVICE, When, direction, finish, memory_types, now,
+    ANY, CopyEnd, FROM_DEVICE, ON_DEVICE, TO_DEVICE, Timing, direction, finish, memory_types, now,
     rows,
 };
 use super::memory::device;
@@ -18,29 +18,29 @@ use paragpu_abi::{
 use std::ffi::{c_int, c_void};
 
 /// # Safety
-/// As CUDA's manual says for cudaMemcpy3D.
+/// As documented by CUDA for `cudaMemcpy3D`.
 pub(crate) unsafe fn cudaMemcpy3D(
     parameters: *const cudaMemcpy3DParms,
     stream: CUstream,
 ) -> Result {
     present(parameters)?;
-    // SAFETY: the caller promises what `volume` asks for.
+    // SAFETY: the caller upholds the contract of `volume`.
     unsafe { volume(context()?, &*parameters, now(stream)) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMemcpy3DAsync.
+/// As documented by CUDA for `cudaMemcpy3DAsync`.
 pub(crate) unsafe fn cudaMemcpy3DAsync(
     parameters: *const cudaMemcpy3DParms,
     stream: CUstream,
 ) -> Result {
     present(parameters)?;
-    // SAFETY: the caller promises what `volume` asks for.
-    unsafe { volume(context()?, &*parameters, When::Later(stream)) }
+    // SAFETY: the caller upholds the contract of `volume`.
+    unsafe { volume(context()?, &*parameters, Timing::Later(stream)) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMemcpy3DPeer.
+/// As documented by CUDA for `cudaMemcpy3DPeer`.
 pub(crate) unsafe fn cudaMemcpy3DPeer(
     parameters: *const cudaMemcpy3DPeerParms,
     stream: CUstream,
@@ -51,10 +51,10 @@ pub(crate) unsafe fn cudaMemcpy3DPeer(
     if is_empty(unsafe { &(*parameters).extent }) {
         return Ok(());
     }
-    // SAFETY: the caller promises what `peer_copy` asks for.
+    // SAFETY: the caller upholds the contract of `peer_copy`.
     let copy = unsafe { peer_copy(runtime, &*parameters) }?;
     if stream.is_null() {
-        // SAFETY: `cuMemcpy3DPeer` asks for what the caller promises.
+        // SAFETY: the caller upholds the contract of `cuMemcpy3DPeer`.
         unsafe { runtime.driver.cuMemcpy3DPeer(&copy) }
     } else {
         // SAFETY: `cuMemcpy3DPeerAsync` and `cuStreamSynchronize` ask for what the caller promises.
@@ -66,7 +66,7 @@ pub(crate) unsafe fn cudaMemcpy3DPeer(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMemcpy3DPeerAsync.
+/// As documented by CUDA for `cudaMemcpy3DPeerAsync`.
 pub(crate) unsafe fn cudaMemcpy3DPeerAsync(
     parameters: *const cudaMemcpy3DPeerParms,
     stream: CUstream,
@@ -77,14 +77,14 @@ pub(crate) unsafe fn cudaMemcpy3DPeerAsync(
     if is_empty(unsafe { &(*parameters).extent }) {
         return Ok(());
     }
-    // SAFETY: the caller promises what `peer_copy` asks for.
+    // SAFETY: the caller upholds the contract of `peer_copy`.
     let copy = unsafe { peer_copy(runtime, &*parameters) }?;
-    // SAFETY: `cuMemcpy3DPeerAsync` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuMemcpy3DPeerAsync`.
     unsafe { runtime.driver.cuMemcpy3DPeerAsync(&copy, stream) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMemcpyToArray.
+/// As documented by CUDA for `cudaMemcpyToArray`.
 pub(crate) unsafe fn cudaMemcpyToArray(
     to: CUarray,
     x: usize,
@@ -94,7 +94,7 @@ pub(crate) unsafe fn cudaMemcpyToArray(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    // SAFETY: the caller promises what `run` asks for.
+    // SAFETY: the caller upholds the contract of `run`.
     unsafe {
         run(
             LinearEnd::Array(to, x, y),
@@ -107,7 +107,7 @@ pub(crate) unsafe fn cudaMemcpyToArray(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMemcpyToArrayAsync.
+/// As documented by CUDA for `cudaMemcpyToArrayAsync`.
 pub(crate) unsafe fn cudaMemcpyToArrayAsync(
     to: CUarray,
     x: usize,
@@ -118,20 +118,20 @@ pub(crate) unsafe fn cudaMemcpyToArrayAsync(
     stream: CUstream,
 ) -> Result {
     let from = LinearEnd::Memory(from.cast_mut());
-    // SAFETY: the caller promises what `run` asks for.
+    // SAFETY: the caller upholds the contract of `run`.
     unsafe {
         run(
             LinearEnd::Array(to, x, y),
             from,
             size,
             (kind, TO_DEVICE),
-            When::Later(stream),
+            Timing::Later(stream),
         )
     }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMemcpyFromArray.
+/// As documented by CUDA for `cudaMemcpyFromArray`.
 pub(crate) unsafe fn cudaMemcpyFromArray(
     to: *mut c_void,
     from: CUarray,
@@ -141,7 +141,7 @@ pub(crate) unsafe fn cudaMemcpyFromArray(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    // SAFETY: the caller promises what `run` asks for.
+    // SAFETY: the caller upholds the contract of `run`.
     unsafe {
         run(
             LinearEnd::Memory(to),
@@ -154,7 +154,7 @@ pub(crate) unsafe fn cudaMemcpyFromArray(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMemcpyFromArrayAsync.
+/// As documented by CUDA for `cudaMemcpyFromArrayAsync`.
 pub(crate) unsafe fn cudaMemcpyFromArrayAsync(
     to: *mut c_void,
     from: CUarray,
@@ -164,20 +164,20 @@ pub(crate) unsafe fn cudaMemcpyFromArrayAsync(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    // SAFETY: the caller promises what `run` asks for.
+    // SAFETY: the caller upholds the contract of `run`.
     unsafe {
         run(
             LinearEnd::Memory(to),
             LinearEnd::Array(from, x, y),
             size,
             (kind, FROM_DEVICE),
-            When::Later(stream),
+            Timing::Later(stream),
         )
     }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMemcpyArrayToArray.
+/// As documented by CUDA for `cudaMemcpyArrayToArray`.
 pub(crate) unsafe fn cudaMemcpyArrayToArray(
     to: CUarray,
     to_x: usize,
@@ -193,7 +193,7 @@ pub(crate) unsafe fn cudaMemcpyArrayToArray(
         LinearEnd::Array(to, to_x, to_y),
         LinearEnd::Array(from, from_x, from_y),
     );
-    // SAFETY: the caller promises what `run` asks for.
+    // SAFETY: the caller upholds the contract of `run`.
     unsafe { run(to, from, size, (kind, ON_DEVICE), now(stream)) }
 }
 
@@ -202,22 +202,22 @@ fn is_empty(extent: &cudaExtent) -> bool {
     extent.width == 0 || extent.height == 0 || extent.depth == 0
 }
 
-/// One three-dimensional copy.
+/// Copies a three-dimensional range.
 ///
 /// # Safety
 /// Arrays and memory of `parameters` are there until the copy is complete
 /// (cudaMemcpy3D); the stream of `when` is live.
-unsafe fn volume(runtime: &Runtime, parameters: &cudaMemcpy3DParms, when: When) -> Result {
+unsafe fn volume(runtime: &Runtime, parameters: &cudaMemcpy3DParms, when: Timing) -> Result {
     if is_empty(&parameters.extent) {
         return Ok(());
     }
-    // SAFETY: the caller promises what `driver_copy` asks for.
+    // SAFETY: the caller upholds the contract of `driver_copy`.
     let copy = unsafe { driver_copy(runtime, parameters) }?;
     match when {
-        // SAFETY: `cuMemcpy3D_v2` asks for what the caller promises.
-        When::Now => unsafe { runtime.driver.cuMemcpy3D_v2(&copy) },
-        When::NowOn(stream) | When::Later(stream) => {
-            // SAFETY: `cuMemcpy3DAsync_v2` asks for what the caller promises. The caller promises what `finish` asks for.
+        // SAFETY: the caller upholds the contract of `cuMemcpy3D_v2`.
+        Timing::Now => unsafe { runtime.driver.cuMemcpy3D_v2(&copy) },
+        Timing::NowOn(stream) | Timing::Later(stream) => {
+            // SAFETY: the caller upholds the contracts of `cuMemcpy3DAsync_v2` and `finish`.
             unsafe {
                 runtime.driver.cuMemcpy3DAsync_v2(&copy, stream)?;
                 finish(runtime, parameters.kind, when)
@@ -242,7 +242,7 @@ unsafe fn unit(
             return fail(abi::cudaErrorInvalidValue);
         }
         if !array.is_null() {
-            // SAFETY: the caller promises what `element_bytes` asks for.
+            // SAFETY: the caller upholds the contract of `element_bytes`.
             let bytes = unsafe { element_bytes(runtime, array) }?;
             if unit.is_some_and(|other| other != bytes) {
                 return fail(abi::cudaErrorInvalidValue);
@@ -269,7 +269,7 @@ fn offset(array: CUarray, position: &cudaPos, unit: usize) -> usize {
 /// The arrays of `p` are null or live.
 pub unsafe fn driver_copy(runtime: &Runtime, p: &cudaMemcpy3DParms) -> Result<CUDA_MEMCPY3D> {
     direction(p.kind, ANY)?;
-    // SAFETY: the caller promises what `unit` asks for.
+    // SAFETY: the caller upholds the contract of `unit`.
     let unit = unsafe { unit(runtime, (p.srcArray, &p.srcPtr), (p.dstArray, &p.dstPtr)) }?;
     // An array is on the device.
     if !p.dstArray.is_null() && !TO_DEVICE.contains(&p.kind)
@@ -317,7 +317,7 @@ pub unsafe fn driver_copy(runtime: &Runtime, p: &cudaMemcpy3DParms) -> Result<CU
 /// # Safety
 /// The arrays of `p` are null or live.
 unsafe fn peer_copy(runtime: &Runtime, p: &cudaMemcpy3DPeerParms) -> Result<CUDA_MEMCPY3D_PEER> {
-    // SAFETY: the caller promises what `unit` asks for.
+    // SAFETY: the caller upholds the contract of `unit`.
     let unit = unsafe { unit(runtime, (p.srcArray, &p.srcPtr), (p.dstArray, &p.dstPtr)) }?;
     let kind = |array: CUarray| {
         if array.is_null() {
@@ -370,7 +370,7 @@ struct Walk {
 }
 
 impl Walk {
-    /// At the start of an end.
+    /// Starts at the beginning of an end.
     ///
     /// # Safety
     /// An array of `place` is live.
@@ -378,11 +378,11 @@ impl Walk {
         let width = match place {
             LinearEnd::Memory(_) => usize::MAX,
             LinearEnd::Array(array, x, _) => {
-                // SAFETY: the caller promises what `descriptor` asks for.
+                // SAFETY: the caller upholds the contract of `descriptor`.
                 let descriptor = unsafe { descriptor(runtime, array) }?;
                 let width = descriptor
                     .Width
-                    // SAFETY: the caller promises what `element_bytes` asks for.
+                    // SAFETY: the caller upholds the contract of `element_bytes`.
                     .saturating_mul(unsafe { element_bytes(runtime, array) }?);
                 if x >= width {
                     return fail(abi::cudaErrorInvalidValue);
@@ -397,7 +397,7 @@ impl Walk {
         })
     }
 
-    /// Where the next byte is, and how many follow in its row.
+    /// The position of the next byte, and the number of bytes left in its row.
     fn next(&self) -> (CopyEnd, usize) {
         match self.place {
             LinearEnd::Memory(memory) => (
@@ -429,16 +429,16 @@ unsafe fn run(
     from: LinearEnd,
     size: usize,
     kind: (c_int, &[c_int]),
-    when: When,
+    when: Timing,
 ) -> Result {
     if size == 0 {
         return Ok(());
     }
     direction(kind.0, kind.1)?;
     let runtime = context()?;
-    // SAFETY: the caller promises what `Walk::new` asks for.
+    // SAFETY: the caller upholds the contract of `Walk::new`.
     let mut to = unsafe { Walk::new(runtime, to) }?;
-    // SAFETY: the caller promises what `Walk::new` asks for.
+    // SAFETY: the caller upholds the contract of `Walk::new`.
     let mut from = unsafe { Walk::new(runtime, from) }?;
     while to.done < size {
         let ((to_end, to_room), (from_end, from_room)) = (to.next(), from.next());
@@ -453,7 +453,7 @@ unsafe fn run(
                 end
             }
         };
-        // SAFETY: the caller promises what `rows` asks for.
+        // SAFETY: the caller upholds the contract of `rows`.
         unsafe {
             rows(
                 runtime,

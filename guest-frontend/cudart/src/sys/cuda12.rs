@@ -1,6 +1,5 @@
-//! What CUDA 12 has otherwise than CUDA 13: functions with other parameters
-//! under one name, records of another length, and functions that CUDA 13
-//! dropped.
+//! Differences of CUDA 12 from CUDA 13: functions with the same name but other
+//! parameters, records of another length, and functions that CUDA 13 dropped.
 
 use super::boundary::{Boundary, Out};
 use super::memory::{attributes_of, device};
@@ -18,16 +17,16 @@ use std::ptr;
 
 // Devices.
 
-/// The function of CUDA 11, whose record ends before what 12 appended.
+/// The function of CUDA 11, whose record lacks the fields that 12 appended.
 ///
 /// # Safety
-/// As CUDA's manual says for cudaGetDeviceProperties_v1.
+/// As documented by CUDA for `cudaGetDeviceProperties_v1`.
 pub(crate) unsafe fn cudaGetDeviceProperties_v1(
     properties: *mut cuda12::cudaDeviceProp,
     device: c_int,
 ) -> Result {
     present(properties)?;
-    // SAFETY: the caller promises what `device_properties` asks for.
+    // SAFETY: the caller upholds the contract of `device_properties`.
     let known = unsafe { device_properties(device) }?;
     let told = offset_of!(cuda12::cudaDeviceProp, hostRegisterSupported);
     // SAFETY: `properties` holds a record of its version, which ends no sooner.
@@ -38,18 +37,18 @@ pub(crate) unsafe fn cudaGetDeviceProperties_v1(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGetDeviceProperties_v2.
+/// As documented by CUDA for `cudaGetDeviceProperties_v2`.
 pub(crate) unsafe fn cudaGetDeviceProperties_v2(
     properties: Out<'_, cuda12::cudaDeviceProp>,
     device: c_int,
 ) -> Result {
     properties.present()?;
-    // SAFETY: the caller promises what `device_properties` asks for.
+    // SAFETY: the caller upholds the contract of `device_properties`.
     properties.put(unsafe { device_properties(device) }?)
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaChooseDevice.
+/// As documented by CUDA for `cudaChooseDevice`.
 pub(crate) unsafe fn cudaChooseDevice(
     device: Out<'_, c_int>,
     wanted: *const cuda12::cudaDeviceProp,
@@ -66,24 +65,24 @@ pub(crate) unsafe fn cudaChooseDevice(
     )
 }
 
-/// Copies the fields that both generations have, and names the others.
+/// Copies the fields that both generations have, and sets the others.
 macro_rules! with_dropped {
     ($known:ident: $( $same:ident ),*; $( $dropped:ident: $value:expr ),*) => {
         cuda12::cudaDeviceProp { $( $same: $known.$same, )* $( $dropped: $value, )* }
     };
 }
 
-/// A device's properties in CUDA 12's record.
+/// A device's properties as CUDA 12's record.
 ///
 /// # Safety
-/// None beyond the driver's.
+/// None beyond those of the driver's function.
 unsafe fn device_properties(ordinal: c_int) -> Result<cuda12::cudaDeviceProp> {
     let runtime = runtime()?;
     let number = runtime.device(ordinal)?.number;
     let known = super::device::cached_properties(runtime, ordinal)?;
     let ask = |attribute: c_int| -> Result<c_int> {
         let mut value = 0;
-        // SAFETY: `cuDeviceGetAttribute` asks for what the caller promises.
+        // SAFETY: the caller upholds the contract of `cuDeviceGetAttribute`.
         unsafe {
             runtime
                 .driver
@@ -128,20 +127,20 @@ unsafe fn device_properties(ordinal: c_int) -> Result<cuda12::cudaDeviceProp> {
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaThreadExit.
+/// As documented by CUDA for `cudaThreadExit`.
 pub(crate) unsafe fn cudaThreadExit() -> Result {
-    // SAFETY: the caller promises what `cudaDeviceReset` asks for.
+    // SAFETY: the caller upholds the contract of `cudaDeviceReset`.
     unsafe { super::device::cudaDeviceReset() }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaSetDoubleForDevice.
+/// As documented by CUDA for `cudaSetDoubleForDevice`.
 pub(crate) unsafe fn cudaSetDoubleForDevice(number: *mut f64) -> Result {
     present(number)
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaSetDoubleForHost.
+/// As documented by CUDA for `cudaSetDoubleForHost`.
 pub(crate) unsafe fn cudaSetDoubleForHost(number: *mut f64) -> Result {
     present(number)
 }
@@ -149,7 +148,7 @@ pub(crate) unsafe fn cudaSetDoubleForHost(number: *mut f64) -> Result {
 // Memory.
 
 /// # Safety
-/// As CUDA's manual says for cudaPointerGetAttributes.
+/// As documented by CUDA for `cudaPointerGetAttributes`.
 pub(crate) unsafe fn cudaPointerGetAttributes(
     attributes: Out<'_, cuda12::cudaPointerAttributes>,
     address: *const c_void,
@@ -165,7 +164,7 @@ pub(crate) unsafe fn cudaPointerGetAttributes(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMemAdvise.
+/// As documented by CUDA for `cudaMemAdvise`.
 pub(crate) unsafe fn cudaMemAdvise(
     address: *const c_void,
     size: usize,
@@ -174,7 +173,7 @@ pub(crate) unsafe fn cudaMemAdvise(
 ) -> Result {
     let runtime = context()?;
     let number = number(runtime, ordinal)?;
-    // SAFETY: `cuMemAdvise` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuMemAdvise`.
     unsafe {
         runtime
             .driver
@@ -183,7 +182,7 @@ pub(crate) unsafe fn cudaMemAdvise(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMemPrefetchAsync.
+/// As documented by CUDA for `cudaMemPrefetchAsync`.
 pub(crate) unsafe fn cudaMemPrefetchAsync(
     address: *const c_void,
     size: usize,
@@ -192,7 +191,7 @@ pub(crate) unsafe fn cudaMemPrefetchAsync(
 ) -> Result {
     let runtime = context()?;
     let number = number(runtime, ordinal)?;
-    // SAFETY: `cuMemPrefetchAsync` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuMemPrefetchAsync`.
     unsafe {
         runtime
             .driver
@@ -200,8 +199,7 @@ pub(crate) unsafe fn cudaMemPrefetchAsync(
     }
 }
 
-/// The driver's number of a device, or of the processor, which both interfaces
-/// call -1.
+/// The driver's number of a device, or -1 for the CPU in both interfaces.
 fn number(runtime: &Runtime, ordinal: c_int) -> Result<c_int> {
     match ordinal {
         abi::cudaCpuDeviceId => Ok(ordinal),
@@ -212,7 +210,7 @@ fn number(runtime: &Runtime, ordinal: c_int) -> Result<c_int> {
 // Graphs.
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphAddNode.
+/// As documented by CUDA for `cudaGraphAddNode`.
 pub(crate) unsafe fn cudaGraphAddNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -220,14 +218,14 @@ pub(crate) unsafe fn cudaGraphAddNode(
     count: usize,
     parameters: *mut cudaGraphNodeParams,
 ) -> Result {
-    // SAFETY: the caller promises what `cudaGraphAddNode` asks for.
+    // SAFETY: the caller upholds the contract of `cudaGraphAddNode`.
     unsafe { graph_params::cudaGraphAddNode(node, graph, after, ptr::null(), count, parameters) }
 }
 
 // Textures and surfaces.
 
 /// # Safety
-/// As CUDA's manual says for cudaCreateTextureObject.
+/// As documented by CUDA for `cudaCreateTextureObject`.
 pub(crate) unsafe fn cudaCreateTextureObject(
     object: *mut CUtexObject,
     resource: *const cuda12::cudaResourceDesc,
@@ -235,27 +233,27 @@ pub(crate) unsafe fn cudaCreateTextureObject(
     view: *const cuda12::cudaResourceViewDesc,
 ) -> Result {
     present(resource)?;
-    // SAFETY: the caller promises what `longer` asks for.
+    // SAFETY: the caller upholds the contract of `longer`.
     let resource: abi::cudaResourceDesc = unsafe { longer(resource) };
     let longer_view: abi::cudaResourceViewDesc;
     let view = if view.is_null() {
         ptr::null()
     } else {
-        // SAFETY: the caller promises what `longer` asks for.
+        // SAFETY: the caller upholds the contract of `longer`.
         longer_view = unsafe { longer(view) };
         &raw const longer_view
     };
-    // SAFETY: the caller promises what `cudaCreateTextureObject` asks for.
+    // SAFETY: the caller upholds the contract of `cudaCreateTextureObject`.
     unsafe { texture::cudaCreateTextureObject(object, &resource, description, view) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGetTextureObjectResourceDesc.
+/// As documented by CUDA for `cudaGetTextureObjectResourceDesc`.
 pub(crate) unsafe fn cudaGetTextureObjectResourceDesc(
     resource: *mut cuda12::cudaResourceDesc,
     object: CUtexObject,
 ) -> Result {
-    // SAFETY: the caller promises what `shortened` asks for.
+    // SAFETY: the caller upholds the contract of `shortened`.
     unsafe {
         shortened(resource, |found| {
             texture::cudaGetTextureObjectResourceDesc(Boundary::take(ptr::from_mut(found)), object)
@@ -264,12 +262,12 @@ pub(crate) unsafe fn cudaGetTextureObjectResourceDesc(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGetTextureObjectResourceViewDesc.
+/// As documented by CUDA for `cudaGetTextureObjectResourceViewDesc`.
 pub(crate) unsafe fn cudaGetTextureObjectResourceViewDesc(
     view: *mut cuda12::cudaResourceViewDesc,
     object: CUtexObject,
 ) -> Result {
-    // SAFETY: the caller promises what `shortened` asks for.
+    // SAFETY: the caller upholds the contract of `shortened`.
     unsafe {
         shortened(view, |found| {
             texture::cudaGetTextureObjectResourceViewDesc(found, object)
@@ -278,25 +276,25 @@ pub(crate) unsafe fn cudaGetTextureObjectResourceViewDesc(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaCreateSurfaceObject.
+/// As documented by CUDA for `cudaCreateSurfaceObject`.
 pub(crate) unsafe fn cudaCreateSurfaceObject(
     object: *mut CUsurfObject,
     resource: *const cuda12::cudaResourceDesc,
 ) -> Result {
     present(resource)?;
-    // SAFETY: the caller promises what `longer` asks for.
+    // SAFETY: the caller upholds the contract of `longer`.
     let resource: abi::cudaResourceDesc = unsafe { longer(resource) };
-    // SAFETY: the caller promises what `cudaCreateSurfaceObject` asks for.
+    // SAFETY: the caller upholds the contract of `cudaCreateSurfaceObject`.
     unsafe { texture::cudaCreateSurfaceObject(object, &resource) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGetSurfaceObjectResourceDesc.
+/// As documented by CUDA for `cudaGetSurfaceObjectResourceDesc`.
 pub(crate) unsafe fn cudaGetSurfaceObjectResourceDesc(
     resource: *mut cuda12::cudaResourceDesc,
     object: CUsurfObject,
 ) -> Result {
-    // SAFETY: the caller promises what `shortened` asks for.
+    // SAFETY: the caller upholds the contract of `shortened`.
     unsafe {
         shortened(resource, |found| {
             texture::cudaGetSurfaceObjectResourceDesc(Boundary::take(ptr::from_mut(found)), object)
@@ -304,8 +302,8 @@ pub(crate) unsafe fn cudaGetSurfaceObjectResourceDesc(
     }
 }
 
-/// Converts a record of CUDA 12 to that of CUDA 13, which begins with it; the rest
-/// is zero.
+/// Extends a record of CUDA 12 with zeros to that of CUDA 13, which begins with the
+/// same fields.
 ///
 /// # Safety
 /// `given` is readable; `Long` begins with the fields of `Short` and is of
@@ -325,7 +323,7 @@ unsafe fn longer<Short, Long>(given: *const Short) -> Long {
     long
 }
 
-/// Writes to `place` what `ask` writes into the longer record of CUDA 13.
+/// Calls `ask` with CUDA 13's longer record and writes the common fields to `place`.
 ///
 /// # Safety
 /// `place` is null or writable; the records are as [`longer`] asks.

@@ -38,7 +38,7 @@ pub(crate) fn cudaSetDevice(device: c_int) -> Result {
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaSetValidDevices.
+/// As documented by CUDA for `cudaSetValidDevices`.
 pub(crate) unsafe fn cudaSetValidDevices(devices: *mut c_int, count: c_int) -> Result {
     let runtime = runtime()?;
     let Ok(count) = usize::try_from(count) else {
@@ -49,29 +49,29 @@ pub(crate) unsafe fn cudaSetValidDevices(devices: *mut c_int, count: c_int) -> R
     }
     if count == 0 {
         thread::set_first(0);
-        // As natively, the thread takes its context anew at the next call.
-        // SAFETY: no context is one that a thread may have.
+        // As natively, the thread takes its context again at the next call.
+        // SAFETY: a thread may have no current context.
         unsafe { runtime.driver.cuCtxSetCurrent(ptr::null_mut()) }?;
         return Ok(());
     }
     present(devices)?;
-    // SAFETY: the program says that so many are there.
+    // SAFETY: the caller passes `count` devices.
     let devices = unsafe { std::slice::from_raw_parts(devices, count) };
     for device in devices {
         runtime.device(*device)?;
     }
-    // Every device that the program sees can be used: the first is taken.
+    // Every visible device is usable, so the first is chosen.
     devices.iter().take(1).copied().for_each(thread::set_first);
     Ok(())
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaInitDevice.
+/// As documented by CUDA for `cudaInitDevice`.
 pub(crate) unsafe fn cudaInitDevice(device: c_int, device_flags: c_uint, flags: c_uint) -> Result {
     let runtime = runtime()?;
     let number = runtime.device(device)?.number;
     if flags & abi::cudaInitDeviceFlagsAreValid as c_uint != 0 {
-        // SAFETY: `cuDevicePrimaryCtxSetFlags_v2` asks for what the caller promises.
+        // SAFETY: the caller upholds the contract of `cuDevicePrimaryCtxSetFlags_v2`.
         unsafe {
             runtime
                 .driver
@@ -82,12 +82,12 @@ pub(crate) unsafe fn cudaInitDevice(device: c_int, device_flags: c_uint, flags: 
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaSetDeviceFlags.
+/// As documented by CUDA for `cudaSetDeviceFlags`.
 pub(crate) unsafe fn cudaSetDeviceFlags(flags: c_uint) -> Result {
     let runtime = runtime()?;
     let device = runtime.current_device()?;
     let number = runtime.device(device)?.number;
-    // SAFETY: `cuDevicePrimaryCtxSetFlags_v2` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuDevicePrimaryCtxSetFlags_v2`.
     unsafe {
         runtime
             .driver
@@ -96,37 +96,37 @@ pub(crate) unsafe fn cudaSetDeviceFlags(flags: c_uint) -> Result {
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGetDeviceFlags.
+/// As documented by CUDA for `cudaGetDeviceFlags`.
 pub(crate) unsafe fn cudaGetDeviceFlags(flags: Out<'_, c_uint>) -> Result {
     flags.present()?;
     let runtime = runtime()?;
     let mut value = 0;
     if runtime.current()?.is_null() {
         let number = runtime.device(runtime.current_device()?)?.number;
-        // SAFETY: `cuDevicePrimaryCtxGetState` asks for what the caller promises.
+        // SAFETY: the caller upholds the contract of `cuDevicePrimaryCtxGetState`.
         unsafe {
             runtime
                 .driver
                 .cuDevicePrimaryCtxGetState(number, &mut value, &mut 0)
         }?;
     } else {
-        // SAFETY: `cuCtxGetFlags` asks for what the caller promises.
+        // SAFETY: the caller upholds the contract of `cuCtxGetFlags`.
         unsafe { runtime.driver.cuCtxGetFlags(&mut value) }?;
     }
     flags.put(value | abi::cudaDeviceMapHost as c_uint)
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaDeviceReset.
+/// As documented by CUDA for `cudaDeviceReset`.
 pub(crate) unsafe fn cudaDeviceReset() -> Result {
     let runtime = runtime()?;
     let device = runtime.current_device()?;
-    // SAFETY: the caller promises what `Runtime::reset` asks for.
+    // SAFETY: the caller upholds the contract of `Runtime::reset`.
     unsafe { runtime.reset(device) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaDeviceGetAttribute.
+/// As documented by CUDA for `cudaDeviceGetAttribute`.
 pub(crate) unsafe fn cudaDeviceGetAttribute(
     value: *mut c_int,
     attribute: c_int,
@@ -134,7 +134,7 @@ pub(crate) unsafe fn cudaDeviceGetAttribute(
 ) -> Result {
     present(value)?;
     let runtime = runtime()?;
-    // SAFETY: `cuDeviceGetAttribute` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuDeviceGetAttribute`.
     unsafe {
         runtime
             .driver
@@ -143,7 +143,7 @@ pub(crate) unsafe fn cudaDeviceGetAttribute(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGetDeviceProperties.
+/// As documented by CUDA for `cudaGetDeviceProperties`.
 pub(crate) unsafe fn cudaGetDeviceProperties(
     properties: *mut cudaDeviceProp,
     device: c_int,
@@ -159,7 +159,7 @@ pub(crate) unsafe fn cudaGetDeviceProperties(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaChooseDevice.
+/// As documented by CUDA for `cudaChooseDevice`.
 pub(crate) unsafe fn cudaChooseDevice(
     device: Out<'_, c_int>,
     wanted: *const cudaDeviceProp,
@@ -205,7 +205,7 @@ pub(super) fn choose(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaDeviceGetByPCIBusId.
+/// As documented by CUDA for `cudaDeviceGetByPCIBusId`.
 pub(crate) unsafe fn cudaDeviceGetByPCIBusId(
     device: Out<'_, c_int>,
     identifier: *const c_char,
@@ -214,7 +214,7 @@ pub(crate) unsafe fn cudaDeviceGetByPCIBusId(
     present(identifier)?;
     let runtime = runtime()?;
     let mut number = 0;
-    // SAFETY: `cuDeviceGetByPCIBusId` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuDeviceGetByPCIBusId`.
     unsafe {
         runtime
             .driver
@@ -224,7 +224,7 @@ pub(crate) unsafe fn cudaDeviceGetByPCIBusId(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaDeviceGetPCIBusId.
+/// As documented by CUDA for `cudaDeviceGetPCIBusId`.
 pub(crate) unsafe fn cudaDeviceGetPCIBusId(
     identifier: *mut c_char,
     length: c_int,
@@ -232,7 +232,7 @@ pub(crate) unsafe fn cudaDeviceGetPCIBusId(
 ) -> Result {
     present(identifier)?;
     let runtime = runtime()?;
-    // SAFETY: `cuDeviceGetPCIBusId` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuDeviceGetPCIBusId`.
     unsafe {
         runtime
             .driver
@@ -241,7 +241,7 @@ pub(crate) unsafe fn cudaDeviceGetPCIBusId(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaDeviceGetTexture1DLinearMaxWidth.
+/// As documented by CUDA for `cudaDeviceGetTexture1DLinearMaxWidth`.
 pub(crate) unsafe fn cudaDeviceGetTexture1DLinearMaxWidth(
     width: *mut usize,
     desc: *const cudaChannelFormatDesc,
@@ -252,7 +252,7 @@ pub(crate) unsafe fn cudaDeviceGetTexture1DLinearMaxWidth(
     let runtime = runtime()?;
     // SAFETY: `desc` is valid, as the caller promises.
     let format = channel::format(unsafe { &*desc })?;
-    // SAFETY: `cuDeviceGetTexture1DLinearMaxWidth` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuDeviceGetTexture1DLinearMaxWidth`.
     unsafe {
         runtime.driver.cuDeviceGetTexture1DLinearMaxWidth(
             width,
@@ -264,14 +264,14 @@ pub(crate) unsafe fn cudaDeviceGetTexture1DLinearMaxWidth(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaDeviceGetNvSciSyncAttributes.
+/// As documented by CUDA for `cudaDeviceGetNvSciSyncAttributes`.
 pub(crate) unsafe fn cudaDeviceGetNvSciSyncAttributes(
     list: *mut c_void,
     device: c_int,
     flags: c_int,
 ) -> Result {
     let runtime = runtime()?;
-    // SAFETY: `cuDeviceGetNvSciSyncAttributes` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuDeviceGetNvSciSyncAttributes`.
     unsafe {
         runtime
             .driver
@@ -280,7 +280,7 @@ pub(crate) unsafe fn cudaDeviceGetNvSciSyncAttributes(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaDeviceRegisterAsyncNotification.
+/// As documented by CUDA for `cudaDeviceRegisterAsyncNotification`.
 pub(crate) unsafe fn cudaDeviceRegisterAsyncNotification(
     device: c_int,
     callback: CUasyncCallback,
@@ -289,7 +289,7 @@ pub(crate) unsafe fn cudaDeviceRegisterAsyncNotification(
 ) -> Result {
     let runtime = runtime()?;
     let number = runtime.device(device)?.number;
-    // SAFETY: `cuDeviceRegisterAsyncNotification` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuDeviceRegisterAsyncNotification`.
     unsafe {
         runtime
             .driver
@@ -298,14 +298,14 @@ pub(crate) unsafe fn cudaDeviceRegisterAsyncNotification(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaDeviceUnregisterAsyncNotification.
+/// As documented by CUDA for `cudaDeviceUnregisterAsyncNotification`.
 pub(crate) unsafe fn cudaDeviceUnregisterAsyncNotification(
     device: c_int,
     handle: CUasyncCallbackHandle,
 ) -> Result {
     let runtime = runtime()?;
     let number = runtime.device(device)?.number;
-    // SAFETY: `cuDeviceUnregisterAsyncNotification` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuDeviceUnregisterAsyncNotification`.
     unsafe {
         runtime
             .driver
@@ -314,7 +314,7 @@ pub(crate) unsafe fn cudaDeviceUnregisterAsyncNotification(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaDeviceCanAccessPeer.
+/// As documented by CUDA for `cudaDeviceCanAccessPeer`.
 pub(crate) unsafe fn cudaDeviceCanAccessPeer(
     able: *mut c_int,
     device: c_int,
@@ -323,30 +323,30 @@ pub(crate) unsafe fn cudaDeviceCanAccessPeer(
     present(able)?;
     let runtime = runtime()?;
     let (device, peer) = (runtime.device(device)?.number, runtime.device(peer)?.number);
-    // SAFETY: `cuDeviceCanAccessPeer` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuDeviceCanAccessPeer`.
     unsafe { runtime.driver.cuDeviceCanAccessPeer(able, device, peer) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaDeviceEnablePeerAccess.
+/// As documented by CUDA for `cudaDeviceEnablePeerAccess`.
 pub(crate) unsafe fn cudaDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> Result {
     let runtime = context()?;
     let peer = runtime.primary(peer)?;
-    // SAFETY: `cuCtxEnablePeerAccess` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuCtxEnablePeerAccess`.
     unsafe { runtime.driver.cuCtxEnablePeerAccess(peer, flags) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaDeviceDisablePeerAccess.
+/// As documented by CUDA for `cudaDeviceDisablePeerAccess`.
 pub(crate) unsafe fn cudaDeviceDisablePeerAccess(peer: c_int) -> Result {
     let runtime = context()?;
     let peer = runtime.primary(peer)?;
-    // SAFETY: `cuCtxDisablePeerAccess` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuCtxDisablePeerAccess`.
     unsafe { runtime.driver.cuCtxDisablePeerAccess(peer) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaDeviceGetP2PAttribute.
+/// As documented by CUDA for `cudaDeviceGetP2PAttribute`.
 pub(crate) unsafe fn cudaDeviceGetP2PAttribute(
     value: *mut c_int,
     attribute: c_int,
@@ -357,7 +357,7 @@ pub(crate) unsafe fn cudaDeviceGetP2PAttribute(
     let runtime = runtime()?;
     let source = runtime.device(source)?.number;
     let destination = runtime.device(destination)?.number;
-    // SAFETY: `cuDeviceGetP2PAttribute` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuDeviceGetP2PAttribute`.
     unsafe {
         runtime
             .driver
@@ -366,7 +366,7 @@ pub(crate) unsafe fn cudaDeviceGetP2PAttribute(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaDeviceGetP2PAtomicCapabilities.
+/// As documented by CUDA for `cudaDeviceGetP2PAtomicCapabilities`.
 pub(crate) unsafe fn cudaDeviceGetP2PAtomicCapabilities(
     capabilities: *mut c_uint,
     operations: *const c_int,
@@ -375,7 +375,7 @@ pub(crate) unsafe fn cudaDeviceGetP2PAtomicCapabilities(
     destination: c_int,
 ) -> Result {
     let runtime = runtime()?;
-    // SAFETY: `cuDeviceGetP2PAtomicCapabilities` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuDeviceGetP2PAtomicCapabilities`.
     unsafe {
         runtime.driver.cuDeviceGetP2PAtomicCapabilities(
             capabilities,
@@ -388,7 +388,7 @@ pub(crate) unsafe fn cudaDeviceGetP2PAtomicCapabilities(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaDeviceGetHostAtomicCapabilities.
+/// As documented by CUDA for `cudaDeviceGetHostAtomicCapabilities`.
 pub(crate) unsafe fn cudaDeviceGetHostAtomicCapabilities(
     capabilities: *mut c_uint,
     operations: *const c_int,
@@ -397,7 +397,7 @@ pub(crate) unsafe fn cudaDeviceGetHostAtomicCapabilities(
 ) -> Result {
     let runtime = runtime()?;
     let number = runtime.device(device)?.number;
-    // SAFETY: `cuDeviceGetHostAtomicCapabilities` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuDeviceGetHostAtomicCapabilities`.
     unsafe {
         runtime
             .driver
@@ -405,7 +405,7 @@ pub(crate) unsafe fn cudaDeviceGetHostAtomicCapabilities(
     }
 }
 
-/// Flags for the driver, which maps host memory without being told.
+/// The driver's flags. The driver always maps host memory, so that flag is dropped.
 fn driver_flags(flags: c_uint) -> Result<c_uint> {
     let schedule = flags & abi::cudaDeviceScheduleMask as c_uint;
     if flags & !(abi::cudaDeviceMask as c_uint) != 0 || (schedule & (schedule.wrapping_sub(1))) != 0
@@ -415,7 +415,7 @@ fn driver_flags(flags: c_uint) -> Result<c_uint> {
     Ok(flags & !(abi::cudaDeviceMapHost as c_uint))
 }
 
-/// A device's properties, asked for once.
+/// A device's properties, queried once.
 pub(super) fn cached_properties(runtime: &Runtime, ordinal: c_int) -> Result<&cudaDeviceProp> {
     let device = runtime.device(ordinal)?;
     if let Some(known) = device.properties.get() {
@@ -425,7 +425,7 @@ pub(super) fn cached_properties(runtime: &Runtime, ordinal: c_int) -> Result<&cu
     Ok(device.properties.get_or_init(|| Box::new(found)))
 }
 
-/// Assigns fields from driver attributes of the same meaning.
+/// Assigns fields from the driver attributes with the same meaning.
 macro_rules! fill {
     ($ask:ident; $( $( $place:ident ).+ $([$index:literal])? = $attribute:ident; )*) => {
         $( $( $place ).+ $([$index])? = $ask(abi::$attribute)?.try_into().unwrap_or(0); )*
@@ -436,9 +436,9 @@ fn properties(runtime: &Runtime, number: c_int) -> Result<cudaDeviceProp> {
     let driver = runtime.driver;
     let ask = |attribute: c_int| -> Result<c_int> {
         let mut value = 0;
-        // SAFETY: it writes one number, to a place of ours.
+        // SAFETY: it writes one number, to a local variable.
         match unsafe { driver.cuDeviceGetAttribute(&mut value, attribute, number) } {
-            // A driver that is older than an attribute does not have the feature.
+            // An older driver that does not know an attribute lacks the feature.
             Err(error) if error == Error::new(abi::cudaErrorInvalidValue) => Ok(0),
             Err(error) => Err(error),
             Ok(()) => Ok(value),

@@ -1,6 +1,5 @@
-//! The driver functions that the runtime calls, as the description of the
-//! driver's interface declares them. The table is filled at the first call
-//! that needs the driver.
+//! The table of driver functions that the runtime calls, derived from the description
+//! of the driver's interface. It is filled by the first call that needs the driver.
 
 // The caller of a function is responsible for its arguments; the table's types are
 // those of the description.

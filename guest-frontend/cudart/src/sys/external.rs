@@ -1,6 +1,6 @@
 //! Memory and semaphores of other interfaces (CUDA Runtime API, chapter
-//! "External Resource Interoperability"). The records have one layout in both
-//! interfaces and are passed on as they are.
+//! "External Resource Interoperability"). The records have the same layout in both
+//! interfaces and are passed through.
 
 use super::boundary::Out;
 use super::memory::pointer;
@@ -11,14 +11,14 @@ use paragpu_abi::{CUexternalMemory, CUexternalSemaphore};
 use std::ffi::c_void;
 
 /// # Safety
-/// As CUDA's manual says for cudaImportExternalMemory.
+/// As documented by CUDA for `cudaImportExternalMemory`.
 pub(crate) unsafe fn cudaImportExternalMemory(
     memory: *mut CUexternalMemory,
     description: *const c_void,
 ) -> Result {
     present(memory)?;
     present(description)?;
-    // SAFETY: `cuImportExternalMemory` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuImportExternalMemory`.
     unsafe {
         context()?
             .driver
@@ -27,7 +27,7 @@ pub(crate) unsafe fn cudaImportExternalMemory(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaExternalMemoryGetMappedBuffer.
+/// As documented by CUDA for `cudaExternalMemoryGetMappedBuffer`.
 pub(crate) unsafe fn cudaExternalMemoryGetMappedBuffer(
     address: Out<'_, *mut c_void>,
     memory: CUexternalMemory,
@@ -35,7 +35,7 @@ pub(crate) unsafe fn cudaExternalMemoryGetMappedBuffer(
 ) -> Result {
     address.present()?;
     let mut found = 0;
-    // SAFETY: `cuExternalMemoryGetMappedBuffer` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuExternalMemoryGetMappedBuffer`.
     unsafe {
         context()?
             .driver
@@ -45,14 +45,14 @@ pub(crate) unsafe fn cudaExternalMemoryGetMappedBuffer(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaImportExternalSemaphore.
+/// As documented by CUDA for `cudaImportExternalSemaphore`.
 pub(crate) unsafe fn cudaImportExternalSemaphore(
     semaphore: *mut CUexternalSemaphore,
     description: *const c_void,
 ) -> Result {
     present(semaphore)?;
     present(description)?;
-    // SAFETY: `cuImportExternalSemaphore` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuImportExternalSemaphore`.
     unsafe {
         context()?
             .driver

@@ -6,7 +6,7 @@ use paragpu_abi as abi;
 use paragpu_abi::cudaError_t;
 use std::ffi::c_char;
 
-// These four report errors and so make none.
+// These four report errors and must not change the last error.
 macro_rules! plain {
     ($( fn $name:ident ( $( $parameter:ident : $kind:ty ),* ) -> $result:ty $body:block )*) => {
         $(

@@ -1,5 +1,5 @@
-//! A driver for unit tests: two devices, no computing. Each thread sees the
-//! calls that it made itself, so that tests may run side by side.
+//! A fake driver for unit tests, with two devices that compute nothing. Each thread sees
+//! only its own calls, so that tests can run in parallel.
 
 use paragpu_abi as abi;
 use paragpu_abi::{CUcontext, CUdevice, CUdeviceptr, CUkernel, CUlibrary, CUresult, CUstream};
@@ -8,11 +8,11 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::{self, without_provenance_mut as handle};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// First word of an image that no device can run.
+/// First word of an image that no device can load.
 pub const FOREIGN_IMAGE: u32 = 0x4e4f_4e45;
-/// Where every variable is, and how many bytes it has.
+/// Address and size of every variable.
 pub const VARIABLE: (CUdeviceptr, usize) = (0x7000_0000, 64);
-/// Freeing this ends the context.
+/// Freeing this address loses the context.
 pub const BAD_ADDRESS: usize = 0x666;
 const DEVICES: c_int = 2;
 
@@ -21,18 +21,17 @@ thread_local! {
     static CURRENT: Cell<CUcontext> = const { Cell::new(ptr::null_mut()) };
 }
 
-/// Retained contexts get new numbers after each reset.
+/// Reset counts: retained contexts get new numbers after each reset.
 static RESETS: [AtomicUsize; DEVICES as usize] = [const { AtomicUsize::new(0) }; 2];
 static HANDLES: AtomicUsize = AtomicUsize::new(0x10_0000);
 
-/// This thread's calls since the last time, oldest first: the name, and after
-/// a blank what the test is to see.
+/// This thread's calls since the last query, oldest first: the name, then the details
+/// that tests compare.
 pub fn calls() -> Vec<String> {
     CALLS.with(|calls| calls.take())
 }
 
-/// As `calls`, without the question for the current context, which precedes
-/// everything.
+/// As `calls`, without the queries of the current context, which precede every call.
 pub fn work() -> Vec<String> {
     let mut calls = calls();
     calls.retain(|call| call != "cuCtxGetCurrent");
@@ -57,7 +56,7 @@ macro_rules! fakes {
         $([ $detail:expr ])? $body:block )*) => {
         $(
             /// # Safety
-            /// The pointers are as the driver's manual says.
+            /// The pointers meet the requirements of the driver's manual.
             unsafe extern "C" fn $name( $( $parameter: $kind ),* ) -> CUresult {
                 #[allow(unused_mut, unused_assignments)]
                 let mut detail = String::new();

@@ -13,53 +13,53 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 
 /// # Safety
-/// As CUDA's manual says for cudaFuncGetAttributes.
+/// As documented by CUDA for `cudaFuncGetAttributes`.
 pub(crate) unsafe fn cudaFuncGetAttributes(
     attributes: Out<'_, cudaFuncAttributes>,
     function: *const c_void,
 ) -> Result {
     attributes.present()?;
-    // SAFETY: the caller promises what `attributes_of` asks for.
+    // SAFETY: the caller upholds the contract of `attributes_of`.
     attributes.put(unsafe { attributes_of(context()?, function) }?)
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaFuncSetAttribute.
+/// As documented by CUDA for `cudaFuncSetAttribute`.
 pub(crate) unsafe fn cudaFuncSetAttribute(
     function: *const c_void,
     attribute: c_int,
     value: c_int,
 ) -> Result {
     let runtime = context()?;
-    // SAFETY: the caller promises what `known` asks for.
+    // SAFETY: the caller upholds the contract of `known`.
     let handle = unsafe { known(runtime, function) }.or(fail(abi::cudaErrorInvalidValue))?;
     settable(attribute)?;
-    // SAFETY: `cuFuncSetAttribute` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuFuncSetAttribute`.
     unsafe { runtime.driver.cuFuncSetAttribute(handle, attribute, value) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaFuncSetCacheConfig.
+/// As documented by CUDA for `cudaFuncSetCacheConfig`.
 pub(crate) unsafe fn cudaFuncSetCacheConfig(function: *const c_void, config: c_int) -> Result {
     let runtime = context()?;
-    // SAFETY: the caller promises what `in_context` asks for.
+    // SAFETY: the caller upholds the contract of `in_context`.
     let handle = unsafe { in_context(runtime, function) }?;
-    // SAFETY: `cuFuncSetCacheConfig` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuFuncSetCacheConfig`.
     unsafe { runtime.driver.cuFuncSetCacheConfig(handle, config) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaFuncSetSharedMemConfig.
+/// As documented by CUDA for `cudaFuncSetSharedMemConfig`.
 pub(crate) unsafe fn cudaFuncSetSharedMemConfig(function: *const c_void, config: c_int) -> Result {
     let runtime = context()?;
-    // SAFETY: the caller promises what `in_context` asks for.
+    // SAFETY: the caller upholds the contract of `in_context`.
     let handle = unsafe { in_context(runtime, function) }?;
-    // SAFETY: `cuFuncSetSharedMemConfig` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuFuncSetSharedMemConfig`.
     unsafe { runtime.driver.cuFuncSetSharedMemConfig(handle, config) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaFuncGetName.
+/// As documented by CUDA for `cudaFuncGetName`.
 pub(crate) unsafe fn cudaFuncGetName(name: *mut *const c_char, function: *const c_void) -> Result {
     present(name)?;
     match registry::lookup(function) {
@@ -67,16 +67,16 @@ pub(crate) unsafe fn cudaFuncGetName(name: *mut *const c_char, function: *const 
         Some(symbol) if !symbol.name().is_null() => unsafe { put(name, symbol.name()) },
         _ => {
             let runtime = context()?;
-            // SAFETY: the caller promises what `kernel` asks for.
+            // SAFETY: the caller upholds the contract of `kernel`.
             let handle = unsafe { kernel(runtime, function) }?;
-            // SAFETY: `cuKernelGetName` asks for what the caller promises.
+            // SAFETY: the caller upholds the contract of `cuKernelGetName`.
             unsafe { runtime.driver.cuKernelGetName(name, handle) }
         }
     }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaFuncGetParamInfo.
+/// As documented by CUDA for `cudaFuncGetParamInfo`.
 pub(crate) unsafe fn cudaFuncGetParamInfo(
     function: *const c_void,
     index: usize,
@@ -85,9 +85,9 @@ pub(crate) unsafe fn cudaFuncGetParamInfo(
 ) -> Result {
     present(offset)?;
     let runtime = context()?;
-    // SAFETY: the caller promises what `kernel` asks for.
+    // SAFETY: the caller upholds the contract of `kernel`.
     let handle = unsafe { kernel(runtime, function) }?;
-    // SAFETY: `cuKernelGetParamInfo` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuKernelGetParamInfo`.
     unsafe {
         runtime
             .driver
@@ -96,7 +96,7 @@ pub(crate) unsafe fn cudaFuncGetParamInfo(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaKernelSetAttributeForDevice.
+/// As documented by CUDA for `cudaKernelSetAttributeForDevice`.
 pub(crate) unsafe fn cudaKernelSetAttributeForDevice(
     handle: CUkernel,
     attribute: c_int,
@@ -105,10 +105,10 @@ pub(crate) unsafe fn cudaKernelSetAttributeForDevice(
 ) -> Result {
     let runtime = context()?;
     settable(attribute)?;
-    // SAFETY: the caller promises what `kernel` asks for.
+    // SAFETY: the caller upholds the contract of `kernel`.
     let handle = unsafe { kernel(runtime, handle) }?;
     let number = runtime.device(device)?.number;
-    // SAFETY: `cuKernelSetAttribute` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuKernelSetAttribute`.
     unsafe {
         runtime
             .driver
@@ -117,47 +117,47 @@ pub(crate) unsafe fn cudaKernelSetAttributeForDevice(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGetFuncBySymbol.
+/// As documented by CUDA for `cudaGetFuncBySymbol`.
 pub(crate) unsafe fn cudaGetFuncBySymbol(
     handle: Out<'_, CUfunction>,
     function: *const c_void,
 ) -> Result {
-    // SAFETY: the caller promises what `known` asks for.
+    // SAFETY: the caller upholds the contract of `known`.
     handle.put(unsafe { known(context()?, function) }?)
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGetKernel.
+/// As documented by CUDA for `cudaGetKernel`.
 pub(crate) unsafe fn cudaGetKernel(handle: Out<'_, CUkernel>, function: *const c_void) -> Result {
     handle.present()?;
     let runtime = context()?;
-    // SAFETY: the caller promises what `known` asks for.
+    // SAFETY: the caller upholds the contract of `known`.
     unsafe { known(runtime, function) }?;
-    // SAFETY: the caller promises what `kernel` asks for.
+    // SAFETY: the caller upholds the contract of `kernel`.
     handle.put(unsafe { kernel(runtime, function) }?)
 }
 
-/// [`in_context`] of functions that say so where a kernel is not one.
+/// As [`in_context`], for functions that report an unknown kernel differently.
 ///
 /// # Safety
 /// As for [`in_context`].
 unsafe fn known(runtime: &Runtime, function: *const c_void) -> Result<CUfunction> {
-    // SAFETY: the caller promises what `in_context` asks for.
+    // SAFETY: the caller upholds the contract of `in_context`.
     unsafe { in_context(runtime, function) }.map_err(|error| match error.code() {
         abi::cudaErrorInvalidResourceHandle => Error::new(abi::cudaErrorInvalidDeviceFunction),
         _ => error,
     })
 }
 
-/// The kernel as a function of the current context.
+/// The kernel's function in the current context.
 ///
 /// # Safety
 /// `function` is a stub's address or a live kernel's handle.
 pub unsafe fn in_context(runtime: &Runtime, function: *const c_void) -> Result<CUfunction> {
-    // SAFETY: the caller promises what `kernel` asks for.
+    // SAFETY: the caller upholds the contract of `kernel`.
     let handle = unsafe { kernel(runtime, function) }?;
     let mut found = ptr::null_mut();
-    // SAFETY: `cuKernelGetFunction` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuKernelGetFunction`.
     unsafe { runtime.driver.cuKernelGetFunction(&mut found, handle) }?;
     Ok(found)
 }
@@ -177,17 +177,17 @@ fn settable(attribute: c_int) -> Result {
 /// # Safety
 /// `function` is a stub's address or a live kernel's handle.
 unsafe fn attributes_of(runtime: &Runtime, function: *const c_void) -> Result<cudaFuncAttributes> {
-    // SAFETY: the caller promises what `in_context` asks for.
+    // SAFETY: the caller upholds the contract of `in_context`.
     let handle = unsafe { in_context(runtime, function) }?;
     let ask = |attribute: c_int| -> Result<c_int> {
         let mut value = 0;
-        // SAFETY: `cuFuncGetAttribute` asks for what the caller promises.
+        // SAFETY: the caller upholds the contract of `cuFuncGetAttribute`.
         match unsafe {
             runtime
                 .driver
                 .cuFuncGetAttribute(&mut value, attribute, handle)
         } {
-            // A driver older than the attribute.
+            // An older driver does not know the attribute.
             Err(error) if error == Error::new(abi::cudaErrorInvalidValue) => Ok(0),
             Err(error) => Err(error),
             Ok(()) => Ok(value),

@@ -8,19 +8,19 @@ use paragpu_abi::{CUgraph, CUgraphExec, CUhostFn, CUuserObject, cudaGraphInstant
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphDebugDotPrint.
+/// As documented by CUDA for `cudaGraphDebugDotPrint`.
 pub(crate) unsafe fn cudaGraphDebugDotPrint(
     graph: CUgraph,
     path: *const c_char,
     flags: c_uint,
 ) -> Result {
     present(path)?;
-    // SAFETY: `cuGraphDebugDotPrint` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphDebugDotPrint`.
     unsafe { context()?.driver.cuGraphDebugDotPrint(graph, path, flags) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphConditionalHandleCreate.
+/// As documented by CUDA for `cudaGraphConditionalHandleCreate`.
 pub(crate) unsafe fn cudaGraphConditionalHandleCreate(
     handle: *mut u64,
     graph: CUgraph,
@@ -30,7 +30,7 @@ pub(crate) unsafe fn cudaGraphConditionalHandleCreate(
     present(handle)?;
     let runtime = context()?;
     let current = runtime.current()?;
-    // SAFETY: `cuGraphConditionalHandleCreate` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphConditionalHandleCreate`.
     unsafe {
         runtime
             .driver
@@ -39,7 +39,7 @@ pub(crate) unsafe fn cudaGraphConditionalHandleCreate(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphInstantiateWithParams_ptsz.
+/// As documented by CUDA for `cudaGraphInstantiateWithParams_ptsz`.
 pub(crate) unsafe fn cudaGraphInstantiateWithParams_ptsz(
     executable: *mut CUgraphExec,
     graph: CUgraph,
@@ -52,7 +52,7 @@ pub(crate) unsafe fn cudaGraphInstantiateWithParams_ptsz(
     // SAFETY: `parameters` is valid, as the caller promises.
     unsafe { (*parameters).uploadStream = super::own_default(given) };
     let outcome = context().and_then(|runtime| {
-        // SAFETY: `cuGraphInstantiateWithParams` asks for what the caller promises.
+        // SAFETY: the caller upholds the contract of `cuGraphInstantiateWithParams`.
         unsafe {
             runtime
                 .driver
@@ -65,16 +65,16 @@ pub(crate) unsafe fn cudaGraphInstantiateWithParams_ptsz(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaDeviceGraphMemTrim.
+/// As documented by CUDA for `cudaDeviceGraphMemTrim`.
 pub(crate) unsafe fn cudaDeviceGraphMemTrim(device: c_int) -> Result {
     let runtime = runtime()?;
     let number = runtime.device(device)?.number;
-    // SAFETY: `cuDeviceGraphMemTrim` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuDeviceGraphMemTrim`.
     unsafe { runtime.driver.cuDeviceGraphMemTrim(number) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaDeviceGetGraphMemAttribute.
+/// As documented by CUDA for `cudaDeviceGetGraphMemAttribute`.
 pub(crate) unsafe fn cudaDeviceGetGraphMemAttribute(
     device: c_int,
     attribute: c_int,
@@ -83,7 +83,7 @@ pub(crate) unsafe fn cudaDeviceGetGraphMemAttribute(
     present(value)?;
     let runtime = runtime()?;
     let number = runtime.device(device)?.number;
-    // SAFETY: `cuDeviceGetGraphMemAttribute` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuDeviceGetGraphMemAttribute`.
     unsafe {
         runtime
             .driver
@@ -92,7 +92,7 @@ pub(crate) unsafe fn cudaDeviceGetGraphMemAttribute(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaDeviceSetGraphMemAttribute.
+/// As documented by CUDA for `cudaDeviceSetGraphMemAttribute`.
 pub(crate) unsafe fn cudaDeviceSetGraphMemAttribute(
     device: c_int,
     attribute: c_int,
@@ -101,7 +101,7 @@ pub(crate) unsafe fn cudaDeviceSetGraphMemAttribute(
     present(value)?;
     let runtime = runtime()?;
     let number = runtime.device(device)?.number;
-    // SAFETY: `cuDeviceSetGraphMemAttribute` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuDeviceSetGraphMemAttribute`.
     unsafe {
         runtime
             .driver
@@ -110,7 +110,7 @@ pub(crate) unsafe fn cudaDeviceSetGraphMemAttribute(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaUserObjectCreate.
+/// As documented by CUDA for `cudaUserObjectCreate`.
 pub(crate) unsafe fn cudaUserObjectCreate(
     object: *mut CUuserObject,
     data: *mut c_void,
@@ -119,7 +119,7 @@ pub(crate) unsafe fn cudaUserObjectCreate(
     flags: c_uint,
 ) -> Result {
     present(object)?;
-    // SAFETY: `cuUserObjectCreate` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuUserObjectCreate`.
     unsafe {
         context()?
             .driver

@@ -1,6 +1,6 @@
 //! Graph nodes and their parameters (CUDA Runtime API, chapter "Graph
-//! Management"). Kernels and copies are put into the driver's form; what has
-//! one layout in both interfaces is passed on.
+//! Management"). Kernels and copies are converted to the driver's form; records with
+//! the same layout in both interfaces are passed through.
 
 use super::boundary::Out;
 use super::copy::{ANY, FROM_DEVICE, TO_DEVICE, direction};
@@ -21,7 +21,7 @@ use paragpu_abi::{
 use std::ffi::{c_int, c_void};
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphAddEmptyNode.
+/// As documented by CUDA for `cudaGraphAddEmptyNode`.
 pub(crate) unsafe fn cudaGraphAddEmptyNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -29,7 +29,7 @@ pub(crate) unsafe fn cudaGraphAddEmptyNode(
     count: usize,
 ) -> Result {
     present(node)?;
-    // SAFETY: `cuGraphAddEmptyNode` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphAddEmptyNode`.
     unsafe {
         context()?
             .driver
@@ -40,7 +40,7 @@ pub(crate) unsafe fn cudaGraphAddEmptyNode(
 // Kernels.
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphAddKernelNode.
+/// As documented by CUDA for `cudaGraphAddKernelNode`.
 pub(crate) unsafe fn cudaGraphAddKernelNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -50,9 +50,9 @@ pub(crate) unsafe fn cudaGraphAddKernelNode(
 ) -> Result {
     present(node)?;
     let runtime = context()?;
-    // SAFETY: the caller promises what `kernel_parameters` asks for.
+    // SAFETY: the caller upholds the contract of `kernel_parameters`.
     let parameters = unsafe { kernel_parameters(runtime, parameters) }?;
-    // SAFETY: `cuGraphAddKernelNode_v2` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphAddKernelNode_v2`.
     unsafe {
         runtime
             .driver
@@ -61,7 +61,7 @@ pub(crate) unsafe fn cudaGraphAddKernelNode(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphKernelNodeGetParams.
+/// As documented by CUDA for `cudaGraphKernelNodeGetParams`.
 pub(crate) unsafe fn cudaGraphKernelNodeGetParams(
     node: CUgraphNode,
     parameters: Out<'_, cudaKernelNodeParams>,
@@ -69,14 +69,14 @@ pub(crate) unsafe fn cudaGraphKernelNodeGetParams(
     parameters.present()?;
     // SAFETY: the record has integers, pointers and optional functions.
     let mut found: CUDA_KERNEL_NODE_PARAMS_v2 = unsafe { zeroed() };
-    // SAFETY: `cuGraphKernelNodeGetParams_v2` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphKernelNodeGetParams_v2`.
     unsafe {
         context()?
             .driver
             .cuGraphKernelNodeGetParams_v2(node, &mut found)
     }?;
     parameters.put(cudaKernelNodeParams {
-        // Programs compare it with the address of their kernel.
+        // Programs compare this with the address of their kernel.
         func: registry::stub_of(if found.kern.is_null() {
             found.func
         } else {
@@ -99,15 +99,15 @@ pub(crate) unsafe fn cudaGraphKernelNodeGetParams(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphKernelNodeSetParams.
+/// As documented by CUDA for `cudaGraphKernelNodeSetParams`.
 pub(crate) unsafe fn cudaGraphKernelNodeSetParams(
     node: CUgraphNode,
     parameters: *const cudaKernelNodeParams,
 ) -> Result {
     let runtime = context()?;
-    // SAFETY: the caller promises what `kernel_parameters` asks for.
+    // SAFETY: the caller upholds the contract of `kernel_parameters`.
     let parameters = unsafe { kernel_parameters(runtime, parameters) }?;
-    // SAFETY: `cuGraphKernelNodeSetParams_v2` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphKernelNodeSetParams_v2`.
     unsafe {
         runtime
             .driver
@@ -116,16 +116,16 @@ pub(crate) unsafe fn cudaGraphKernelNodeSetParams(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphExecKernelNodeSetParams.
+/// As documented by CUDA for `cudaGraphExecKernelNodeSetParams`.
 pub(crate) unsafe fn cudaGraphExecKernelNodeSetParams(
     executable: CUgraphExec,
     node: CUgraphNode,
     parameters: *const cudaKernelNodeParams,
 ) -> Result {
     let runtime = context()?;
-    // SAFETY: the caller promises what `kernel_parameters` asks for.
+    // SAFETY: the caller upholds the contract of `kernel_parameters`.
     let parameters = unsafe { kernel_parameters(runtime, parameters) }?;
-    // SAFETY: `cuGraphExecKernelNodeSetParams_v2` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphExecKernelNodeSetParams_v2`.
     unsafe {
         runtime
             .driver
@@ -134,14 +134,14 @@ pub(crate) unsafe fn cudaGraphExecKernelNodeSetParams(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphKernelNodeSetAttribute.
+/// As documented by CUDA for `cudaGraphKernelNodeSetAttribute`.
 pub(crate) unsafe fn cudaGraphKernelNodeSetAttribute(
     node: CUgraphNode,
     attribute: c_int,
     value: *const cudaLaunchAttributeValue,
 ) -> Result {
     present(value)?;
-    // SAFETY: `cuGraphKernelNodeSetAttribute` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphKernelNodeSetAttribute`.
     unsafe {
         context()?
             .driver
@@ -152,7 +152,7 @@ pub(crate) unsafe fn cudaGraphKernelNodeSetAttribute(
 // Copies.
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphAddMemcpyNode.
+/// As documented by CUDA for `cudaGraphAddMemcpyNode`.
 pub(crate) unsafe fn cudaGraphAddMemcpyNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -161,14 +161,14 @@ pub(crate) unsafe fn cudaGraphAddMemcpyNode(
     parameters: *const cudaMemcpy3DParms,
 ) -> Result {
     present(parameters)?;
-    // SAFETY: the caller promises what `driver_copy` asks for.
+    // SAFETY: the caller upholds the contract of `driver_copy`.
     let copy = unsafe { driver_copy(context()?, &*parameters) }?;
-    // SAFETY: the caller promises what `add_copy` asks for.
+    // SAFETY: the caller upholds the contract of `add_copy`.
     unsafe { add_copy(node, graph, after, count, &copy) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphAddMemcpyNode1D.
+/// As documented by CUDA for `cudaGraphAddMemcpyNode1D`.
 pub(crate) unsafe fn cudaGraphAddMemcpyNode1D(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -179,14 +179,14 @@ pub(crate) unsafe fn cudaGraphAddMemcpyNode1D(
     size: usize,
     kind: c_int,
 ) -> Result {
-    // SAFETY: the caller promises what `line` asks for.
-    let copy = unsafe { line(context()?, to, from, size, kind) }?;
-    // SAFETY: the caller promises what `add_copy` asks for.
+    // SAFETY: the caller upholds the contract of `line`.
+    let copy = unsafe { linear(context()?, to, from, size, kind) }?;
+    // SAFETY: the caller upholds the contract of `add_copy`.
     unsafe { add_copy(node, graph, after, count, &copy) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphAddMemcpyNodeToSymbol.
+/// As documented by CUDA for `cudaGraphAddMemcpyNodeToSymbol`.
 pub(crate) unsafe fn cudaGraphAddMemcpyNodeToSymbol(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -198,14 +198,14 @@ pub(crate) unsafe fn cudaGraphAddMemcpyNodeToSymbol(
     offset: usize,
     kind: c_int,
 ) -> Result {
-    // SAFETY: the caller promises what `to_symbol` asks for.
+    // SAFETY: the caller upholds the contract of `to_symbol`.
     let copy = unsafe { to_symbol(context()?, symbol, from, size, offset, kind) }?;
-    // SAFETY: the caller promises what `add_copy` asks for.
+    // SAFETY: the caller upholds the contract of `add_copy`.
     unsafe { add_copy(node, graph, after, count, &copy) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphAddMemcpyNodeFromSymbol.
+/// As documented by CUDA for `cudaGraphAddMemcpyNodeFromSymbol`.
 pub(crate) unsafe fn cudaGraphAddMemcpyNodeFromSymbol(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -217,28 +217,28 @@ pub(crate) unsafe fn cudaGraphAddMemcpyNodeFromSymbol(
     offset: usize,
     kind: c_int,
 ) -> Result {
-    // SAFETY: the caller promises what `from_symbol` asks for.
+    // SAFETY: the caller upholds the contract of `from_symbol`.
     let copy = unsafe { from_symbol(context()?, to, symbol, size, offset, kind) }?;
-    // SAFETY: the caller promises what `add_copy` asks for.
+    // SAFETY: the caller upholds the contract of `add_copy`.
     unsafe { add_copy(node, graph, after, count, &copy) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphMemcpyNodeSetParams.
+/// As documented by CUDA for `cudaGraphMemcpyNodeSetParams`.
 pub(crate) unsafe fn cudaGraphMemcpyNodeSetParams(
     node: CUgraphNode,
     parameters: *const cudaMemcpy3DParms,
 ) -> Result {
     present(parameters)?;
     let runtime = context()?;
-    // SAFETY: the caller promises what `driver_copy` asks for.
+    // SAFETY: the caller upholds the contract of `driver_copy`.
     let copy = unsafe { driver_copy(runtime, &*parameters) }?;
-    // SAFETY: `cuGraphMemcpyNodeSetParams` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphMemcpyNodeSetParams`.
     unsafe { runtime.driver.cuGraphMemcpyNodeSetParams(node, &copy) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphMemcpyNodeSetParams1D.
+/// As documented by CUDA for `cudaGraphMemcpyNodeSetParams1D`.
 pub(crate) unsafe fn cudaGraphMemcpyNodeSetParams1D(
     node: CUgraphNode,
     to: *mut c_void,
@@ -247,14 +247,14 @@ pub(crate) unsafe fn cudaGraphMemcpyNodeSetParams1D(
     kind: c_int,
 ) -> Result {
     let runtime = context()?;
-    // SAFETY: the caller promises what `line` asks for.
-    let copy = unsafe { line(runtime, to, from, size, kind) }?;
-    // SAFETY: `cuGraphMemcpyNodeSetParams` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `line`.
+    let copy = unsafe { linear(runtime, to, from, size, kind) }?;
+    // SAFETY: the caller upholds the contract of `cuGraphMemcpyNodeSetParams`.
     unsafe { runtime.driver.cuGraphMemcpyNodeSetParams(node, &copy) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphMemcpyNodeSetParamsToSymbol.
+/// As documented by CUDA for `cudaGraphMemcpyNodeSetParamsToSymbol`.
 pub(crate) unsafe fn cudaGraphMemcpyNodeSetParamsToSymbol(
     node: CUgraphNode,
     symbol: *const c_void,
@@ -264,14 +264,14 @@ pub(crate) unsafe fn cudaGraphMemcpyNodeSetParamsToSymbol(
     kind: c_int,
 ) -> Result {
     let runtime = context()?;
-    // SAFETY: the caller promises what `to_symbol` asks for.
+    // SAFETY: the caller upholds the contract of `to_symbol`.
     let copy = unsafe { to_symbol(runtime, symbol, from, size, offset, kind) }?;
-    // SAFETY: `cuGraphMemcpyNodeSetParams` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphMemcpyNodeSetParams`.
     unsafe { runtime.driver.cuGraphMemcpyNodeSetParams(node, &copy) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphMemcpyNodeSetParamsFromSymbol.
+/// As documented by CUDA for `cudaGraphMemcpyNodeSetParamsFromSymbol`.
 pub(crate) unsafe fn cudaGraphMemcpyNodeSetParamsFromSymbol(
     node: CUgraphNode,
     to: *mut c_void,
@@ -281,28 +281,28 @@ pub(crate) unsafe fn cudaGraphMemcpyNodeSetParamsFromSymbol(
     kind: c_int,
 ) -> Result {
     let runtime = context()?;
-    // SAFETY: the caller promises what `from_symbol` asks for.
+    // SAFETY: the caller upholds the contract of `from_symbol`.
     let copy = unsafe { from_symbol(runtime, to, symbol, size, offset, kind) }?;
-    // SAFETY: `cuGraphMemcpyNodeSetParams` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphMemcpyNodeSetParams`.
     unsafe { runtime.driver.cuGraphMemcpyNodeSetParams(node, &copy) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphExecMemcpyNodeSetParams.
+/// As documented by CUDA for `cudaGraphExecMemcpyNodeSetParams`.
 pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParams(
     executable: CUgraphExec,
     node: CUgraphNode,
     parameters: *const cudaMemcpy3DParms,
 ) -> Result {
     present(parameters)?;
-    // SAFETY: the caller promises what `driver_copy` asks for.
+    // SAFETY: the caller upholds the contract of `driver_copy`.
     let copy = unsafe { driver_copy(context()?, &*parameters) }?;
-    // SAFETY: the caller promises what `set_copy` asks for.
+    // SAFETY: the caller upholds the contract of `set_copy`.
     unsafe { set_copy(executable, node, &copy) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphExecMemcpyNodeSetParams1D.
+/// As documented by CUDA for `cudaGraphExecMemcpyNodeSetParams1D`.
 pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParams1D(
     executable: CUgraphExec,
     node: CUgraphNode,
@@ -311,14 +311,14 @@ pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParams1D(
     size: usize,
     kind: c_int,
 ) -> Result {
-    // SAFETY: the caller promises what `line` asks for.
-    let copy = unsafe { line(context()?, to, from, size, kind) }?;
-    // SAFETY: the caller promises what `set_copy` asks for.
+    // SAFETY: the caller upholds the contract of `line`.
+    let copy = unsafe { linear(context()?, to, from, size, kind) }?;
+    // SAFETY: the caller upholds the contract of `set_copy`.
     unsafe { set_copy(executable, node, &copy) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphExecMemcpyNodeSetParamsToSymbol.
+/// As documented by CUDA for `cudaGraphExecMemcpyNodeSetParamsToSymbol`.
 pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParamsToSymbol(
     executable: CUgraphExec,
     node: CUgraphNode,
@@ -328,14 +328,14 @@ pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParamsToSymbol(
     offset: usize,
     kind: c_int,
 ) -> Result {
-    // SAFETY: the caller promises what `to_symbol` asks for.
+    // SAFETY: the caller upholds the contract of `to_symbol`.
     let copy = unsafe { to_symbol(context()?, symbol, from, size, offset, kind) }?;
-    // SAFETY: the caller promises what `set_copy` asks for.
+    // SAFETY: the caller upholds the contract of `set_copy`.
     unsafe { set_copy(executable, node, &copy) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphExecMemcpyNodeSetParamsFromSymbol.
+/// As documented by CUDA for `cudaGraphExecMemcpyNodeSetParamsFromSymbol`.
 pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParamsFromSymbol(
     executable: CUgraphExec,
     node: CUgraphNode,
@@ -345,16 +345,16 @@ pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParamsFromSymbol(
     offset: usize,
     kind: c_int,
 ) -> Result {
-    // SAFETY: the caller promises what `from_symbol` asks for.
+    // SAFETY: the caller upholds the contract of `from_symbol`.
     let copy = unsafe { from_symbol(context()?, to, symbol, size, offset, kind) }?;
-    // SAFETY: the caller promises what `set_copy` asks for.
+    // SAFETY: the caller upholds the contract of `set_copy`.
     unsafe { set_copy(executable, node, &copy) }
 }
 
 // Memsets.
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphAddMemsetNode.
+/// As documented by CUDA for `cudaGraphAddMemsetNode`.
 pub(crate) unsafe fn cudaGraphAddMemsetNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -366,7 +366,7 @@ pub(crate) unsafe fn cudaGraphAddMemsetNode(
     present(parameters)?;
     let runtime = context()?;
     let current = runtime.current()?;
-    // SAFETY: `cuGraphAddMemsetNode` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphAddMemsetNode`.
     unsafe {
         runtime
             .driver
@@ -375,13 +375,13 @@ pub(crate) unsafe fn cudaGraphAddMemsetNode(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphMemsetNodeSetParams.
+/// As documented by CUDA for `cudaGraphMemsetNodeSetParams`.
 pub(crate) unsafe fn cudaGraphMemsetNodeSetParams(
     node: CUgraphNode,
     parameters: *const cudaMemsetParams,
 ) -> Result {
     present(parameters)?;
-    // SAFETY: `cuGraphMemsetNodeSetParams` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphMemsetNodeSetParams`.
     unsafe {
         context()?
             .driver
@@ -390,7 +390,7 @@ pub(crate) unsafe fn cudaGraphMemsetNodeSetParams(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphExecMemsetNodeSetParams.
+/// As documented by CUDA for `cudaGraphExecMemsetNodeSetParams`.
 pub(crate) unsafe fn cudaGraphExecMemsetNodeSetParams(
     executable: CUgraphExec,
     node: CUgraphNode,
@@ -399,7 +399,7 @@ pub(crate) unsafe fn cudaGraphExecMemsetNodeSetParams(
     present(parameters)?;
     let runtime = context()?;
     let current = runtime.current()?;
-    // SAFETY: `cuGraphExecMemsetNodeSetParams` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphExecMemsetNodeSetParams`.
     unsafe {
         runtime
             .driver
@@ -410,7 +410,7 @@ pub(crate) unsafe fn cudaGraphExecMemsetNodeSetParams(
 // Host functions.
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphAddHostNode.
+/// As documented by CUDA for `cudaGraphAddHostNode`.
 pub(crate) unsafe fn cudaGraphAddHostNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -420,7 +420,7 @@ pub(crate) unsafe fn cudaGraphAddHostNode(
 ) -> Result {
     present(node)?;
     present(parameters)?;
-    // SAFETY: `cuGraphAddHostNode` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphAddHostNode`.
     unsafe {
         context()?
             .driver
@@ -429,25 +429,25 @@ pub(crate) unsafe fn cudaGraphAddHostNode(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphHostNodeSetParams.
+/// As documented by CUDA for `cudaGraphHostNodeSetParams`.
 pub(crate) unsafe fn cudaGraphHostNodeSetParams(
     node: CUgraphNode,
     parameters: *const cudaHostNodeParams,
 ) -> Result {
     present(parameters)?;
-    // SAFETY: `cuGraphHostNodeSetParams` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphHostNodeSetParams`.
     unsafe { context()?.driver.cuGraphHostNodeSetParams(node, parameters) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphExecHostNodeSetParams.
+/// As documented by CUDA for `cudaGraphExecHostNodeSetParams`.
 pub(crate) unsafe fn cudaGraphExecHostNodeSetParams(
     executable: CUgraphExec,
     node: CUgraphNode,
     parameters: *const cudaHostNodeParams,
 ) -> Result {
     present(parameters)?;
-    // SAFETY: `cuGraphExecHostNodeSetParams` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphExecHostNodeSetParams`.
     unsafe {
         context()?
             .driver
@@ -455,10 +455,10 @@ pub(crate) unsafe fn cudaGraphExecHostNodeSetParams(
     }
 }
 
-// Graphs in graphs.
+// Child graphs.
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphAddChildGraphNode.
+/// As documented by CUDA for `cudaGraphAddChildGraphNode`.
 pub(crate) unsafe fn cudaGraphAddChildGraphNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -467,7 +467,7 @@ pub(crate) unsafe fn cudaGraphAddChildGraphNode(
     child: CUgraph,
 ) -> Result {
     present(node)?;
-    // SAFETY: `cuGraphAddChildGraphNode` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphAddChildGraphNode`.
     unsafe {
         context()?
             .driver
@@ -478,7 +478,7 @@ pub(crate) unsafe fn cudaGraphAddChildGraphNode(
 // Events.
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphAddEventRecordNode.
+/// As documented by CUDA for `cudaGraphAddEventRecordNode`.
 pub(crate) unsafe fn cudaGraphAddEventRecordNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -487,7 +487,7 @@ pub(crate) unsafe fn cudaGraphAddEventRecordNode(
     event: CUevent,
 ) -> Result {
     present(node)?;
-    // SAFETY: `cuGraphAddEventRecordNode` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphAddEventRecordNode`.
     unsafe {
         context()?
             .driver
@@ -496,7 +496,7 @@ pub(crate) unsafe fn cudaGraphAddEventRecordNode(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphAddEventWaitNode.
+/// As documented by CUDA for `cudaGraphAddEventWaitNode`.
 pub(crate) unsafe fn cudaGraphAddEventWaitNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -505,7 +505,7 @@ pub(crate) unsafe fn cudaGraphAddEventWaitNode(
     event: CUevent,
 ) -> Result {
     present(node)?;
-    // SAFETY: `cuGraphAddEventWaitNode` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphAddEventWaitNode`.
     unsafe {
         context()?
             .driver
@@ -513,10 +513,10 @@ pub(crate) unsafe fn cudaGraphAddEventWaitNode(
     }
 }
 
-// Allocations and external semaphores: one layout in both interfaces.
+// Allocations and external semaphores: the same layout in both interfaces.
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphAddMemAllocNode.
+/// As documented by CUDA for `cudaGraphAddMemAllocNode`.
 pub(crate) unsafe fn cudaGraphAddMemAllocNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -525,7 +525,7 @@ pub(crate) unsafe fn cudaGraphAddMemAllocNode(
     parameters: *mut paragpu_abi::CUDA_MEM_ALLOC_NODE_PARAMS,
 ) -> Result {
     present(node)?;
-    // SAFETY: `cuGraphAddMemAllocNode` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphAddMemAllocNode`.
     unsafe {
         context()?
             .driver
@@ -534,7 +534,7 @@ pub(crate) unsafe fn cudaGraphAddMemAllocNode(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphAddMemFreeNode.
+/// As documented by CUDA for `cudaGraphAddMemFreeNode`.
 pub(crate) unsafe fn cudaGraphAddMemFreeNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -543,7 +543,7 @@ pub(crate) unsafe fn cudaGraphAddMemFreeNode(
     address: *mut c_void,
 ) -> Result {
     present(node)?;
-    // SAFETY: `cuGraphAddMemFreeNode` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphAddMemFreeNode`.
     unsafe {
         context()?
             .driver
@@ -552,13 +552,13 @@ pub(crate) unsafe fn cudaGraphAddMemFreeNode(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphMemFreeNodeGetParams.
+/// As documented by CUDA for `cudaGraphMemFreeNodeGetParams`.
 pub(crate) unsafe fn cudaGraphMemFreeNodeGetParams(
     node: CUgraphNode,
     address: *mut c_void,
 ) -> Result {
     present(address)?;
-    // SAFETY: `cuGraphMemFreeNodeGetParams` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphMemFreeNodeGetParams`.
     unsafe {
         context()?
             .driver
@@ -567,7 +567,7 @@ pub(crate) unsafe fn cudaGraphMemFreeNodeGetParams(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphAddExternalSemaphoresSignalNode.
+/// As documented by CUDA for `cudaGraphAddExternalSemaphoresSignalNode`.
 pub(crate) unsafe fn cudaGraphAddExternalSemaphoresSignalNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -576,7 +576,7 @@ pub(crate) unsafe fn cudaGraphAddExternalSemaphoresSignalNode(
     parameters: *const c_void,
 ) -> Result {
     present(node)?;
-    // SAFETY: `cuGraphAddExternalSemaphoresSignalNode` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphAddExternalSemaphoresSignalNode`.
     unsafe {
         context()?
             .driver
@@ -585,7 +585,7 @@ pub(crate) unsafe fn cudaGraphAddExternalSemaphoresSignalNode(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphAddExternalSemaphoresWaitNode.
+/// As documented by CUDA for `cudaGraphAddExternalSemaphoresWaitNode`.
 pub(crate) unsafe fn cudaGraphAddExternalSemaphoresWaitNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -594,7 +594,7 @@ pub(crate) unsafe fn cudaGraphAddExternalSemaphoresWaitNode(
     parameters: *const c_void,
 ) -> Result {
     present(node)?;
-    // SAFETY: `cuGraphAddExternalSemaphoresWaitNode` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphAddExternalSemaphoresWaitNode`.
     unsafe {
         context()?
             .driver
@@ -615,7 +615,7 @@ pub unsafe fn kernel_parameters(
     // SAFETY: `parameters` is valid, as the caller promises.
     let p = unsafe { &*parameters };
     Ok(CUDA_KERNEL_NODE_PARAMS_v2 {
-        // SAFETY: the caller promises what `in_context` asks for.
+        // SAFETY: the caller upholds the contract of `in_context`.
         func: unsafe { in_context(runtime, p.func) }?,
         gridDimX: p.gridDim.x,
         gridDimY: p.gridDim.y,
@@ -636,7 +636,7 @@ pub unsafe fn kernel_parameters(
 /// # Safety
 /// `to` and `from` have `size` bytes, on the side that `kind` says, whenever
 /// the node runs.
-unsafe fn line(
+unsafe fn linear(
     runtime: &Runtime,
     to: *mut c_void,
     from: *const c_void,
@@ -665,7 +665,7 @@ unsafe fn line(
         // SAFETY: the record has integers, pointers and optional functions.
         ..unsafe { zeroed() }
     };
-    // SAFETY: the caller promises what `driver_copy` asks for.
+    // SAFETY: the caller upholds the contract of `driver_copy`.
     unsafe { driver_copy(runtime, &parameters) }
 }
 
@@ -682,11 +682,11 @@ unsafe fn to_symbol(
     offset: usize,
     kind: c_int,
 ) -> Result<CUDA_MEMCPY3D> {
-    // SAFETY: the caller promises what `part` asks for.
+    // SAFETY: the caller upholds the contract of `part`.
     let to = unsafe { part(runtime, symbol, size, offset) }?;
     direction(kind, TO_DEVICE)?;
-    // SAFETY: the caller promises what `line` asks for.
-    unsafe { line(runtime, to, from, size, kind) }
+    // SAFETY: the caller upholds the contract of `line`.
+    unsafe { linear(runtime, to, from, size, kind) }
 }
 
 /// A copy from a variable.
@@ -702,18 +702,18 @@ unsafe fn from_symbol(
     offset: usize,
     kind: c_int,
 ) -> Result<CUDA_MEMCPY3D> {
-    // SAFETY: the caller promises what `part` asks for.
+    // SAFETY: the caller upholds the contract of `part`.
     let from = unsafe { part(runtime, symbol, size, offset) }?;
     direction(kind, FROM_DEVICE)?;
-    // SAFETY: the caller promises what `line` asks for.
-    unsafe { line(runtime, to, from, size, kind) }
+    // SAFETY: the caller upholds the contract of `line`.
+    unsafe { linear(runtime, to, from, size, kind) }
 }
 
 /// Adds a copy node.
 ///
 /// # Safety
 /// `node` is null or writable, `after` null or of `count` nodes, `graph` live;
-/// `copy` is as CUDA's manual says for cuGraphAddMemcpyNode.
+/// `copy` is as CUDA documents for `cuGraphAddMemcpyNode`.
 unsafe fn add_copy(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -724,7 +724,7 @@ unsafe fn add_copy(
     present(node)?;
     let runtime = context()?;
     let current = runtime.current()?;
-    // SAFETY: `cuGraphAddMemcpyNode` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphAddMemcpyNode`.
     unsafe {
         runtime
             .driver
@@ -732,15 +732,15 @@ unsafe fn add_copy(
     }
 }
 
-/// Gives an executable graph's node another copy.
+/// Replaces the copy of an executable graph's node.
 ///
 /// # Safety
-/// `executable` and `node` are live; `copy` is as CUDA's manual says for
+/// `executable` and `node` are live; `copy` is as CUDA documents for
 /// cuGraphExecMemcpyNodeSetParams.
 unsafe fn set_copy(executable: CUgraphExec, node: CUgraphNode, copy: &CUDA_MEMCPY3D) -> Result {
     let runtime = context()?;
     let current = runtime.current()?;
-    // SAFETY: `cuGraphExecMemcpyNodeSetParams` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphExecMemcpyNodeSetParams`.
     unsafe {
         runtime
             .driver

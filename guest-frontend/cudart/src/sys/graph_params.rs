@@ -18,12 +18,12 @@ use paragpu_abi::{
 };
 use std::ffi::{c_int, c_void};
 
-/// Where a conditional node's record has its context for the driver, counted in
-/// words of eight bytes. The runtime's record ends before it.
+/// Index of the context in the driver's record of a conditional node, in words of eight
+/// bytes. The runtime's record ends before it.
 const CONDITIONAL_CONTEXT: usize = 3;
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphAddNode.
+/// As documented by CUDA for `cudaGraphAddNode`.
 pub(crate) unsafe fn cudaGraphAddNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -34,9 +34,9 @@ pub(crate) unsafe fn cudaGraphAddNode(
 ) -> Result {
     present(node)?;
     let runtime = context()?;
-    // SAFETY: the caller promises what `driver_parameters` asks for.
+    // SAFETY: the caller upholds the contract of `driver_parameters`.
     let mut given = unsafe { driver_parameters(runtime, parameters) }?;
-    // SAFETY: `cuGraphAddNode_v2` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphAddNode_v2`.
     unsafe {
         runtime
             .driver
@@ -48,29 +48,29 @@ pub(crate) unsafe fn cudaGraphAddNode(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphNodeSetParams.
+/// As documented by CUDA for `cudaGraphNodeSetParams`.
 pub(crate) unsafe fn cudaGraphNodeSetParams(
     node: CUgraphNode,
     parameters: *mut cudaGraphNodeParams,
 ) -> Result {
     let runtime = context()?;
-    // SAFETY: the caller promises what `driver_parameters` asks for.
+    // SAFETY: the caller upholds the contract of `driver_parameters`.
     let mut given = unsafe { driver_parameters(runtime, parameters) }?;
-    // SAFETY: `cuGraphNodeSetParams` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphNodeSetParams`.
     unsafe { runtime.driver.cuGraphNodeSetParams(node, &mut given) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphExecNodeSetParams.
+/// As documented by CUDA for `cudaGraphExecNodeSetParams`.
 pub(crate) unsafe fn cudaGraphExecNodeSetParams(
     executable: CUgraphExec,
     node: CUgraphNode,
     parameters: *mut cudaGraphNodeParams,
 ) -> Result {
     let runtime = context()?;
-    // SAFETY: the caller promises what `driver_parameters` asks for.
+    // SAFETY: the caller upholds the contract of `driver_parameters`.
     let mut given = unsafe { driver_parameters(runtime, parameters) }?;
-    // SAFETY: `cuGraphExecNodeSetParams` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphExecNodeSetParams`.
     unsafe {
         runtime
             .driver
@@ -79,7 +79,7 @@ pub(crate) unsafe fn cudaGraphExecNodeSetParams(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGraphMemcpyNodeGetParams.
+/// As documented by CUDA for `cudaGraphMemcpyNodeGetParams`.
 pub(crate) unsafe fn cudaGraphMemcpyNodeGetParams(
     node: CUgraphNode,
     parameters: Out<'_, cudaMemcpy3DParms>,
@@ -88,14 +88,14 @@ pub(crate) unsafe fn cudaGraphMemcpyNodeGetParams(
     let runtime = context()?;
     // SAFETY: the record has integers, pointers and optional functions.
     let mut found: CUDA_MEMCPY3D = unsafe { zeroed() };
-    // SAFETY: `cuGraphMemcpyNodeGetParams` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGraphMemcpyNodeGetParams`.
     unsafe { runtime.driver.cuGraphMemcpyNodeGetParams(node, &mut found) }?;
-    // SAFETY: the caller promises what `runtime_copy` asks for.
+    // SAFETY: the caller upholds the contract of `runtime_copy`.
     parameters.put(unsafe { runtime_copy(runtime, &found) }?)
 }
 
-/// The driver's form of a node's record. It has the runtime's size and place
-/// for the union; kernels, copies, memsets and conditions differ inside.
+/// The driver's form of a node's record. Size and union have the same layout as in the
+/// runtime's; the union's kernels, copies, memsets and conditions differ.
 ///
 /// # Safety
 /// `parameters` is null or a record that its `type` describes
@@ -113,7 +113,7 @@ unsafe fn driver_parameters(
     let current = runtime.current()?;
     match given.r#type {
         abi::cudaGraphNodeTypeKernel => {
-            // SAFETY: the caller promises what `kernel_parameters` asks for.
+            // SAFETY: the caller upholds the contract of `kernel_parameters`.
             let kernel =
                 unsafe { kernel_parameters(runtime, from.cast::<cudaKernelNodeParams>()) }?;
             // SAFETY: `to` is writable here, as the caller promises.
@@ -158,8 +158,8 @@ unsafe fn driver_parameters(
     Ok(made)
 }
 
-/// What the driver wrote for the caller: an allocation's address, the graphs of
-/// a condition.
+/// Copies the driver's results to the caller: an allocation's address, the graphs of a
+/// conditional node.
 fn give_back(made: &cudaGraphNodeParams, given: &mut cudaGraphNodeParams) {
     match made.r#type {
         abi::cudaGraphNodeTypeMemAlloc => given.reserved1 = made.reserved1,
@@ -198,8 +198,8 @@ impl NodeCopyEnd {
         self.kind == abi::CU_MEMORYTYPE_HOST
     }
 
-    /// The end in the runtime's terms, of a copy `width` bytes wide whose
-    /// elements have `unit` bytes.
+    /// The runtime's form of the end, for a copy `width` bytes wide with elements of `unit`
+    /// bytes.
     fn in_runtime(&self, width: usize, unit: usize) -> Result<(CUarray, cudaPos, cudaPitchedPtr)> {
         let (mut array, mut x) = (std::ptr::null_mut(), self.x);
         let mut memory = cudaPitchedPtr {
@@ -263,7 +263,7 @@ unsafe fn runtime_copy(runtime: &Runtime, copy: &CUDA_MEMCPY3D) -> Result<cudaMe
         z: copy.dstZ,
     };
     let unit = match [&from, &to].into_iter().find(|end| end.is_array()) {
-        // SAFETY: the caller promises what `element_bytes` asks for.
+        // SAFETY: the caller upholds the contract of `element_bytes`.
         Some(end) => unsafe { element_bytes(runtime, end.array) }?,
         None => 1,
     };

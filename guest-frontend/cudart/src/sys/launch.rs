@@ -2,9 +2,9 @@
 //! expansion of `<<<>>>`: a pushed configuration, then a launch by the kernel's
 //! stub.
 //!
-//! The driver's error for an impossible grid or block is passed on as it is:
-//! NVIDIA's 13.0 runtime gives `cudaErrorInvalidValue` there too. Older ones,
-//! and this one as `libcudart.so.12`, give `cudaErrorInvalidConfiguration`.
+//! The driver's error for an impossible grid or block is returned unchanged: NVIDIA's
+//! 13.0 runtime also returns `cudaErrorInvalidValue`. Older ones, and this one as
+//! `libcudart.so.12`, return `cudaErrorInvalidConfiguration`.
 
 use super::registry;
 use super::runtime::{Runtime, context};
@@ -17,7 +17,7 @@ use std::ffi::{c_uint, c_void};
 use std::ptr;
 
 /// # Safety
-/// As CUDA's manual says for __cudaLaunchKernel.
+/// As documented by CUDA for `__cudaLaunchKernel`.
 pub(crate) unsafe fn __cudaLaunchKernel(
     kernel: CUkernel,
     grid: dim3,
@@ -26,12 +26,12 @@ pub(crate) unsafe fn __cudaLaunchKernel(
     shared: usize,
     stream: CUstream,
 ) -> Result {
-    // SAFETY: the caller promises what `launch` asks for.
+    // SAFETY: the caller upholds the contract of `launch`.
     unsafe { launch(kernel, grid, block, arguments, shared, stream) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaLaunchCooperativeKernel.
+/// As documented by CUDA for `cudaLaunchCooperativeKernel`.
 pub(crate) unsafe fn cudaLaunchCooperativeKernel(
     function: *const c_void,
     grid: dim3,
@@ -41,9 +41,9 @@ pub(crate) unsafe fn cudaLaunchCooperativeKernel(
     stream: CUstream,
 ) -> Result {
     let runtime = context()?;
-    // SAFETY: the caller promises what `kernel` asks for.
+    // SAFETY: the caller upholds the contract of `kernel`.
     let handle = unsafe { kernel(runtime, function) }?;
-    // SAFETY: `cuLaunchCooperativeKernel` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuLaunchCooperativeKernel`.
     let launched = unsafe {
         runtime.driver.cuLaunchCooperativeKernel(
             handle,
@@ -62,19 +62,19 @@ pub(crate) unsafe fn cudaLaunchCooperativeKernel(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaLaunchKernelExC.
+/// As documented by CUDA for `cudaLaunchKernelExC`.
 pub(crate) unsafe fn cudaLaunchKernelExC(
     config: *const cudaLaunchConfig_t,
     function: *const c_void,
     arguments: *mut *mut c_void,
 ) -> Result {
     present(config)?;
-    // SAFETY: the caller promises what `launch_extended` asks for.
+    // SAFETY: the caller upholds the contract of `launch_extended`.
     unsafe { launch_extended(&*config, function, arguments, (*config).stream) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaLaunchKernelExC_ptsz.
+/// As documented by CUDA for `cudaLaunchKernelExC_ptsz`.
 pub(crate) unsafe fn cudaLaunchKernelExC_ptsz(
     config: *const cudaLaunchConfig_t,
     function: *const c_void,
@@ -83,12 +83,12 @@ pub(crate) unsafe fn cudaLaunchKernelExC_ptsz(
     present(config)?;
     // SAFETY: `config` is valid, as the caller promises.
     let stream = super::own_default(unsafe { (*config).stream });
-    // SAFETY: the caller promises what `launch_extended` asks for.
+    // SAFETY: the caller upholds the contract of `launch_extended`.
     unsafe { launch_extended(&*config, function, arguments, stream) }
 }
 
 /// # Safety
-/// As CUDA's manual says for __cudaPopCallConfiguration.
+/// As documented by CUDA for `__cudaPopCallConfiguration`.
 pub(crate) unsafe fn __cudaPopCallConfiguration(
     grid: *mut dim3,
     block: *mut dim3,
@@ -108,17 +108,17 @@ pub(crate) unsafe fn __cudaPopCallConfiguration(
 }
 
 /// # Safety
-/// As CUDA's manual says for __cudaGetKernel.
+/// As documented by CUDA for `__cudaGetKernel`.
 pub(crate) unsafe fn __cudaGetKernel(handle: *mut CUkernel, function: *const c_void) -> Result {
     present(handle)?;
-    // SAFETY: the caller promises what `kernel` asks for.
+    // SAFETY: the caller upholds the contract of `kernel`.
     let found = context().and_then(|runtime| unsafe { kernel(runtime, function) });
     // SAFETY: the pointer is writable here, as the caller promises.
     unsafe { handle.write(found.unwrap_or(function.cast_mut())) };
     Ok(())
 }
 
-/// Remembers what `<<<>>>` gave; not zero, so that no launch follows, if too
+/// Pushes the arguments of `<<<>>>`. Returns nonzero, which cancels the launch, if too
 /// many configurations are pending.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn __cudaPushCallConfiguration(
@@ -136,15 +136,15 @@ pub(crate) extern "C" fn __cudaPushCallConfiguration(
     c_uint::from(!thread::with(|thread| thread.push(configuration)))
 }
 
-/// The kernel that a launch names: by its stub's address, or by its handle,
-/// which CUDA accepts in the same place.
+/// The kernel of a launch, given by its stub's address or by its handle, which CUDA
+/// accepts as well.
 ///
 /// # Safety
 /// `function` is a stub's address or a live kernel's handle.
 #[inline]
 pub unsafe fn kernel(runtime: &Runtime, function: *const c_void) -> Result<CUkernel> {
     match registry::lookup(function) {
-        // SAFETY: the caller promises what `Symbol::kernel` asks for.
+        // SAFETY: the caller upholds the contract of `Symbol::kernel`.
         Some(symbol) => unsafe { symbol.kernel(runtime) },
         None => registry::adopt(function.cast_mut()),
     }
@@ -165,9 +165,9 @@ pub(super) unsafe fn launch(
     stream: CUstream,
 ) -> Result {
     let runtime = context()?;
-    // SAFETY: the caller promises what `kernel` asks for.
+    // SAFETY: the caller upholds the contract of `kernel`.
     let handle = unsafe { kernel(runtime, function) }?;
-    // SAFETY: `cuLaunchKernel` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuLaunchKernel`.
     let launched = unsafe {
         runtime.driver.cuLaunchKernel(
             handle,
@@ -186,7 +186,7 @@ pub(super) unsafe fn launch(
     launched.map_err(|error| shape_error(error, grid, block))
 }
 
-/// The error of a launch, as the runtime of this generation names that of an
+/// Maps the error of a launch to what this generation of the runtime returns for an
 /// impossible grid or block.
 #[cold]
 fn shape_error(error: Error, grid: dim3, block: dim3) -> Error {
@@ -200,8 +200,8 @@ fn shape_error(error: Error, grid: dim3, block: dim3) -> Error {
     }
 }
 
-/// Is a grid or a block empty, or larger than any GPU takes (CUDA C++
-/// Programming Guide, "Technical Specifications per Compute Capability")?
+/// Whether a grid or block is empty, or larger than any GPU supports (CUDA C++
+/// Programming Guide, "Technical Specifications per Compute Capability").
 fn is_impossible(grid: dim3, block: dim3) -> bool {
     let outside = |dim: dim3, most: [c_uint; 3]| {
         let sides = [dim.x, dim.y, dim.z];
@@ -227,12 +227,12 @@ unsafe fn launch_extended(
     stream: CUstream,
 ) -> Result {
     let runtime = context()?;
-    // SAFETY: the caller promises what `kernel` asks for.
+    // SAFETY: the caller upholds the contract of `kernel`.
     let handle = unsafe { kernel(runtime, function) }?;
     let (grid, block) = (config.gridDim, config.blockDim);
     let mut config = driver_config(config)?;
     config.hStream = stream;
-    // SAFETY: `cuLaunchKernelEx` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuLaunchKernelEx`.
     let launched = unsafe {
         runtime
             .driver
@@ -257,8 +257,8 @@ pub fn driver_config(config: &cudaLaunchConfig_t) -> Result<CUlaunchConfig> {
     })
 }
 
-/// Dynamic shared memory as the driver takes it. More than it can count is
-/// refused; NVIDIA's runtime launches with the low 32 bits of it.
+/// The driver's size of dynamic shared memory. Sizes of 4 GiB and more are refused;
+/// NVIDIA's runtime would use the low 32 bits.
 fn bytes(shared: usize) -> Result<c_uint> {
     c_uint::try_from(shared).map_err(|_| Error::new(abi::cudaErrorInvalidValue))
 }

@@ -12,27 +12,27 @@ use paragpu_abi::{
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
-/// Element size that pitched allocations are made for, in bytes.
+/// Element size for pitched allocations, in bytes.
 const PITCH_ELEMENT: c_uint = 4;
 
-/// A device address as the driver writes it.
+/// A device address in the driver's type.
 pub fn device(pointer: *const c_void) -> CUdeviceptr {
     pointer.addr() as CUdeviceptr
 }
 
-/// A device address as the runtime writes it.
+/// A device address in the runtime's type.
 pub fn pointer(address: CUdeviceptr) -> *mut c_void {
     ptr::with_exposed_provenance_mut(address as usize)
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMalloc.
+/// As documented by CUDA for `cudaMalloc`.
 pub(crate) unsafe fn cudaMalloc(address: *mut *mut c_void, size: usize) -> Result {
     present(address)?;
     let runtime = context()?;
     let mut found = 0;
     if size != 0 {
-        // SAFETY: `cuMemAlloc_v2` asks for what the caller promises.
+        // SAFETY: the caller upholds the contract of `cuMemAlloc_v2`.
         unsafe { runtime.driver.cuMemAlloc_v2(&mut found, size) }?;
     }
     // SAFETY: `address` is null or writable, as the caller promises.
@@ -40,13 +40,13 @@ pub(crate) unsafe fn cudaMalloc(address: *mut *mut c_void, size: usize) -> Resul
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaFree.
+/// As documented by CUDA for `cudaFree`.
 pub(crate) unsafe fn cudaFree(address: *mut c_void) -> Result {
     let runtime = context()?;
     if address.is_null() {
         return runtime.fault();
     }
-    // SAFETY: `cuMemFree_v2` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuMemFree_v2`.
     unsafe { runtime.driver.cuMemFree_v2(device(address)) }
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn cudaMalloc3D(place: Out<'_, cudaPitchedPtr>, extent: cudaExtent) -
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMallocManaged.
+/// As documented by CUDA for `cudaMallocManaged`.
 pub(crate) unsafe fn cudaMallocManaged(
     address: *mut *mut c_void,
     size: usize,
@@ -88,7 +88,7 @@ pub(crate) unsafe fn cudaMallocManaged(
     let runtime = context()?;
     let mut found = 0;
     if size != 0 {
-        // SAFETY: `cuMemAllocManaged` asks for what the caller promises.
+        // SAFETY: the caller upholds the contract of `cuMemAllocManaged`.
         unsafe { runtime.driver.cuMemAllocManaged(&mut found, size, flags) }?;
     }
     // SAFETY: `address` is null or writable, as the caller promises.
@@ -96,18 +96,18 @@ pub(crate) unsafe fn cudaMallocManaged(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaFreeHost.
+/// As documented by CUDA for `cudaFreeHost`.
 pub(crate) unsafe fn cudaFreeHost(address: *mut c_void) -> Result {
     let runtime = context()?;
     if address.is_null() {
         return Ok(());
     }
-    // SAFETY: `cuMemFreeHost` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuMemFreeHost`.
     unsafe { runtime.driver.cuMemFreeHost(address) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaHostGetDevicePointer.
+/// As documented by CUDA for `cudaHostGetDevicePointer`.
 pub(crate) unsafe fn cudaHostGetDevicePointer(
     address: Out<'_, *mut c_void>,
     host: *mut c_void,
@@ -116,7 +116,7 @@ pub(crate) unsafe fn cudaHostGetDevicePointer(
     present(host)?;
     address.put(ptr::null_mut())?;
     let mut found = 0;
-    // SAFETY: `cuMemHostGetDevicePointer_v2` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuMemHostGetDevicePointer_v2`.
     unsafe {
         context()?
             .driver
@@ -134,18 +134,18 @@ pub(crate) fn cudaPointerGetAttributes(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaIpcGetMemHandle.
+/// As documented by CUDA for `cudaIpcGetMemHandle`.
 pub(crate) unsafe fn cudaIpcGetMemHandle(
     handle: *mut cudaIpcMemHandle_t,
     address: *mut c_void,
 ) -> Result {
     present(handle)?;
-    // SAFETY: `cuIpcGetMemHandle` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuIpcGetMemHandle`.
     unsafe { context()?.driver.cuIpcGetMemHandle(handle, device(address)) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaIpcOpenMemHandle.
+/// As documented by CUDA for `cudaIpcOpenMemHandle`.
 pub(crate) unsafe fn cudaIpcOpenMemHandle(
     address: Out<'_, *mut c_void>,
     handle: cudaIpcMemHandle_t,
@@ -153,7 +153,7 @@ pub(crate) unsafe fn cudaIpcOpenMemHandle(
 ) -> Result {
     address.present()?;
     let mut found = 0;
-    // SAFETY: `cuIpcOpenMemHandle_v2` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuIpcOpenMemHandle_v2`.
     unsafe {
         context()?
             .driver
@@ -162,12 +162,12 @@ pub(crate) unsafe fn cudaIpcOpenMemHandle(
     address.put(pointer(found))
 }
 
-/// Rows of at least `width` bytes; none of no bytes.
+/// Allocates rows of at least `width` bytes; nothing for zero bytes.
 fn pitched(width: usize, rows: usize) -> Result<(*mut c_void, usize)> {
     let runtime = context()?;
     let (mut found, mut pitch) = (0, 0);
     if width != 0 && rows != 0 {
-        // SAFETY: it writes an address and a pitch, to places of ours.
+        // SAFETY: it writes an address and a pitch, to local variables.
         unsafe {
             runtime
                 .driver
@@ -177,7 +177,7 @@ fn pitched(width: usize, rows: usize) -> Result<(*mut c_void, usize)> {
     Ok((pointer(found), pitch))
 }
 
-/// Memory of the host's that devices reach.
+/// Allocates pinned host memory.
 ///
 /// # Safety
 /// `address` is null or writable (cudaHostAlloc).
@@ -188,12 +188,12 @@ pub(super) unsafe fn pinned(address: *mut *mut c_void, size: usize, flags: c_uin
         // SAFETY: `address` is null or writable, as the caller promises.
         return unsafe { put(address, ptr::null_mut()) };
     }
-    // SAFETY: `cuMemHostAlloc` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuMemHostAlloc`.
     unsafe { runtime.driver.cuMemHostAlloc(address, size, flags) }
 }
 
-/// What the driver knows of an address; an address that CUDA does not know is
-/// a host's, unregistered.
+/// The driver's attributes of an address. An unknown address is unregistered host
+/// memory.
 pub(super) fn attributes_of(address: *const c_void) -> Result<cudaPointerAttributes> {
     let runtime = context()?;
     let mut owner: CUcontext = ptr::null_mut();
@@ -218,8 +218,8 @@ pub(super) fn attributes_of(address: *const c_void) -> Result<cudaPointerAttribu
         (&raw mut managed).cast(),
         (&raw mut number).cast(),
     ];
-    // SAFETY: as many places as names, each of its attribute's type; of the
-    // address the driver reads nothing.
+    // SAFETY: there are as many results as names, each of its attribute's type; the
+    // driver does not access the address.
     unsafe {
         runtime.driver.cuPointerGetAttributes(
             names.len() as c_uint,

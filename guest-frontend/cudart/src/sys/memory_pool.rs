@@ -11,7 +11,7 @@ use paragpu_abi::{CUmemoryPool, CUstream};
 use std::ffi::{c_int, c_void};
 
 /// # Safety
-/// As CUDA's manual says for cudaMallocAsync.
+/// As documented by CUDA for `cudaMallocAsync`.
 pub(crate) unsafe fn cudaMallocAsync(
     address: *mut *mut c_void,
     size: usize,
@@ -21,7 +21,7 @@ pub(crate) unsafe fn cudaMallocAsync(
     let runtime = context()?;
     let mut found = 0;
     if size != 0 {
-        // SAFETY: `cuMemAllocAsync` asks for what the caller promises.
+        // SAFETY: the caller upholds the contract of `cuMemAllocAsync`.
         unsafe { runtime.driver.cuMemAllocAsync(&mut found, size, stream) }?;
     }
     // SAFETY: `address` is null or writable, as the caller promises.
@@ -29,18 +29,18 @@ pub(crate) unsafe fn cudaMallocAsync(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaFreeAsync.
+/// As documented by CUDA for `cudaFreeAsync`.
 pub(crate) unsafe fn cudaFreeAsync(address: *mut c_void, stream: CUstream) -> Result {
     let runtime = context()?;
     if address.is_null() {
         return Ok(());
     }
-    // SAFETY: `cuMemFreeAsync` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuMemFreeAsync`.
     unsafe { runtime.driver.cuMemFreeAsync(device(address), stream) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMallocFromPoolAsync.
+/// As documented by CUDA for `cudaMallocFromPoolAsync`.
 pub(crate) unsafe fn cudaMallocFromPoolAsync(
     address: *mut *mut c_void,
     size: usize,
@@ -51,7 +51,7 @@ pub(crate) unsafe fn cudaMallocFromPoolAsync(
     let runtime = context()?;
     let mut found = 0;
     if size != 0 {
-        // SAFETY: `cuMemAllocFromPoolAsync` asks for what the caller promises.
+        // SAFETY: the caller upholds the contract of `cuMemAllocFromPoolAsync`.
         unsafe {
             runtime
                 .driver
@@ -63,7 +63,7 @@ pub(crate) unsafe fn cudaMallocFromPoolAsync(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMemPoolImportPointer.
+/// As documented by CUDA for `cudaMemPoolImportPointer`.
 pub(crate) unsafe fn cudaMemPoolImportPointer(
     address: Out<'_, *mut c_void>,
     pool: CUmemoryPool,
@@ -72,13 +72,13 @@ pub(crate) unsafe fn cudaMemPoolImportPointer(
     address.present()?;
     let runtime = context()?;
     let mut found = u64::MAX;
-    // SAFETY: `cuMemPoolImportPointer` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuMemPoolImportPointer`.
     let outcome = unsafe {
         runtime
             .driver
             .cuMemPoolImportPointer(&mut found, pool, data)
     };
-    // The driver writes null before it looks at the handle.
+    // The driver writes null before it checks the handle.
     if found != u64::MAX {
         address.put_if(pointer(found));
     }
@@ -86,37 +86,37 @@ pub(crate) unsafe fn cudaMemPoolImportPointer(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaDeviceGetDefaultMemPool.
+/// As documented by CUDA for `cudaDeviceGetDefaultMemPool`.
 pub(crate) unsafe fn cudaDeviceGetDefaultMemPool(
     pool: *mut CUmemoryPool,
     ordinal: c_int,
 ) -> Result {
     let runtime = runtime()?;
     let number = runtime.device(ordinal)?.number;
-    // SAFETY: `cuDeviceGetDefaultMemPool` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuDeviceGetDefaultMemPool`.
     unsafe { runtime.driver.cuDeviceGetDefaultMemPool(pool, number) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaDeviceGetMemPool.
+/// As documented by CUDA for `cudaDeviceGetMemPool`.
 pub(crate) unsafe fn cudaDeviceGetMemPool(pool: *mut CUmemoryPool, ordinal: c_int) -> Result {
     let runtime = runtime()?;
     let number = runtime
         .device(ordinal)
         .or(fail(abi::cudaErrorInvalidValue))?
         .number;
-    // SAFETY: `cuDeviceGetMemPool` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuDeviceGetMemPool`.
     unsafe { runtime.driver.cuDeviceGetMemPool(pool, number) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaDeviceSetMemPool.
+/// As documented by CUDA for `cudaDeviceSetMemPool`.
 pub(crate) unsafe fn cudaDeviceSetMemPool(ordinal: c_int, pool: CUmemoryPool) -> Result {
     let runtime = runtime()?;
     let number = runtime
         .device(ordinal)
         .or(fail(abi::cudaErrorInvalidValue))?
         .number;
-    // SAFETY: `cuDeviceSetMemPool` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuDeviceSetMemPool`.
     unsafe { runtime.driver.cuDeviceSetMemPool(number, pool) }
 }

@@ -9,7 +9,7 @@ use paragpu_abi::{CUdeviceptr, CUstream, cudaExtent, cudaPitchedPtr};
 use std::ffi::{c_int, c_void};
 
 /// # Safety
-/// As CUDA's manual says for cudaMemset.
+/// As documented by CUDA for `cudaMemset`.
 pub(crate) unsafe fn cudaMemset(
     address: *mut c_void,
     value: c_int,
@@ -22,14 +22,14 @@ pub(crate) unsafe fn cudaMemset(
     }
     // The driver's default stream is the legacy one.
     if stream.is_null() {
-        // SAFETY: `cuMemsetD8_v2` asks for what the caller promises.
+        // SAFETY: the caller upholds the contract of `cuMemsetD8_v2`.
         unsafe {
             runtime
                 .driver
                 .cuMemsetD8_v2(device(address), byte(value), size)
         }
     } else {
-        // SAFETY: `cuMemsetD8Async` asks for what the caller promises.
+        // SAFETY: the caller upholds the contract of `cuMemsetD8Async`.
         unsafe {
             runtime
                 .driver
@@ -39,7 +39,7 @@ pub(crate) unsafe fn cudaMemset(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMemsetAsync.
+/// As documented by CUDA for `cudaMemsetAsync`.
 pub(crate) unsafe fn cudaMemsetAsync(
     address: *mut c_void,
     value: c_int,
@@ -50,7 +50,7 @@ pub(crate) unsafe fn cudaMemsetAsync(
     if size == 0 {
         return Ok(());
     }
-    // SAFETY: `cuMemsetD8Async` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuMemsetD8Async`.
     unsafe {
         runtime
             .driver
@@ -59,7 +59,7 @@ pub(crate) unsafe fn cudaMemsetAsync(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMemset2D.
+/// As documented by CUDA for `cudaMemset2D`.
 pub(crate) unsafe fn cudaMemset2D(
     address: *mut c_void,
     pitch: usize,
@@ -69,16 +69,16 @@ pub(crate) unsafe fn cudaMemset2D(
     stream: CUstream,
 ) -> Result {
     let when = if stream.is_null() {
-        When::Now
+        Timing::Now
     } else {
-        When::On(stream)
+        Timing::On(stream)
     };
-    // SAFETY: the caller promises what `rows` asks for.
+    // SAFETY: the caller upholds the contract of `rows`.
     unsafe { rows(device(address), pitch, value, width, height, when) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMemset2DAsync.
+/// As documented by CUDA for `cudaMemset2DAsync`.
 pub(crate) unsafe fn cudaMemset2DAsync(
     address: *mut c_void,
     pitch: usize,
@@ -87,7 +87,7 @@ pub(crate) unsafe fn cudaMemset2DAsync(
     height: usize,
     stream: CUstream,
 ) -> Result {
-    // SAFETY: the caller promises what `rows` asks for.
+    // SAFETY: the caller upholds the contract of `rows`.
     unsafe {
         rows(
             device(address),
@@ -95,13 +95,13 @@ pub(crate) unsafe fn cudaMemset2DAsync(
             value,
             width,
             height,
-            When::On(stream),
+            Timing::On(stream),
         )
     }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMemset3D.
+/// As documented by CUDA for `cudaMemset3D`.
 pub(crate) unsafe fn cudaMemset3D(
     place: cudaPitchedPtr,
     value: c_int,
@@ -109,34 +109,34 @@ pub(crate) unsafe fn cudaMemset3D(
     stream: CUstream,
 ) -> Result {
     let when = if stream.is_null() {
-        When::Now
+        Timing::Now
     } else {
-        When::On(stream)
+        Timing::On(stream)
     };
-    // SAFETY: the caller promises what `slices` asks for.
+    // SAFETY: the caller upholds the contract of `slices`.
     unsafe { slices(&place, value, &extent, when) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaMemset3DAsync.
+/// As documented by CUDA for `cudaMemset3DAsync`.
 pub(crate) unsafe fn cudaMemset3DAsync(
     place: cudaPitchedPtr,
     value: c_int,
     extent: cudaExtent,
     stream: CUstream,
 ) -> Result {
-    // SAFETY: the caller promises what `slices` asks for.
-    unsafe { slices(&place, value, &extent, When::On(stream)) }
+    // SAFETY: the caller upholds the contract of `slices`.
+    unsafe { slices(&place, value, &extent, Timing::On(stream)) }
 }
 
-/// By the driver's synchronous function, or on a stream.
+/// When a memset runs: synchronously, or on a stream.
 #[derive(Clone, Copy)]
-enum When {
+enum Timing {
     Now,
     On(CUstream),
 }
 
-/// C's memset takes the low byte.
+/// The low byte, as C's memset uses it.
 fn byte(value: c_int) -> u8 {
     value.to_le_bytes()[0]
 }
@@ -152,7 +152,7 @@ unsafe fn rows(
     value: c_int,
     width: usize,
     height: usize,
-    when: When,
+    when: Timing,
 ) -> Result {
     let driver = context()?.driver;
     if width == 0 || height == 0 {
@@ -163,16 +163,18 @@ unsafe fn rows(
     }
     let pitch = pitch.max(width);
     match when {
-        // SAFETY: `cuMemsetD2D8_v2` asks for what the caller promises.
-        When::Now => unsafe { driver.cuMemsetD2D8_v2(address, pitch, byte(value), width, height) },
-        When::On(stream) => {
-            // SAFETY: `cuMemsetD2D8Async` asks for what the caller promises.
+        // SAFETY: the caller upholds the contract of `cuMemsetD2D8_v2`.
+        Timing::Now => unsafe {
+            driver.cuMemsetD2D8_v2(address, pitch, byte(value), width, height)
+        },
+        Timing::On(stream) => {
+            // SAFETY: the caller upholds the contract of `cuMemsetD2D8Async`.
             unsafe { driver.cuMemsetD2D8Async(address, pitch, byte(value), width, height, stream) }
         }
     }
 }
 
-/// Rows of one slice: those the allocation has, if it says.
+/// Rows of one slice: those of the allocation, if it has a height.
 fn height_of(place: &cudaPitchedPtr, extent: &cudaExtent) -> usize {
     if place.ysize == 0 {
         extent.height
@@ -181,12 +183,17 @@ fn height_of(place: &cudaPitchedPtr, extent: &cudaExtent) -> usize {
     }
 }
 
-/// Full slices lie one after the other, so that one 2D memset does them.
+/// Sets slices. Complete slices are contiguous, so one 2D memset suffices.
 ///
 /// # Safety
 /// `place` is device memory of `extent` (cudaMemset3D); the stream of `when` is
 /// live.
-unsafe fn slices(place: &cudaPitchedPtr, value: c_int, extent: &cudaExtent, when: When) -> Result {
+unsafe fn slices(
+    place: &cudaPitchedPtr,
+    value: c_int,
+    extent: &cudaExtent,
+    when: Timing,
+) -> Result {
     let invalid = || fail(abi::cudaErrorInvalidValue);
     let slice = height_of(place, extent);
     let start = device(place.ptr);
@@ -194,7 +201,7 @@ unsafe fn slices(place: &cudaPitchedPtr, value: c_int, extent: &cudaExtent, when
         let Some(height) = extent.height.checked_mul(extent.depth) else {
             return invalid();
         };
-        // SAFETY: the caller promises what `rows` asks for.
+        // SAFETY: the caller upholds the contract of `rows`.
         return unsafe { rows(start, place.pitch, value, extent.width, height, when) };
     }
     for index in 0..extent.depth {
@@ -205,7 +212,7 @@ unsafe fn slices(place: &cudaPitchedPtr, value: c_int, extent: &cudaExtent, when
             return invalid();
         };
         let address = start.wrapping_add(offset as CUdeviceptr);
-        // SAFETY: the caller promises what `rows` asks for.
+        // SAFETY: the caller upholds the contract of `rows`.
         unsafe {
             rows(
                 address,

@@ -1,8 +1,8 @@
 //! The C boundary: the exported functions, and the driver behind them.
 //!
 //! The functions here take pointers from a C program and rely on it to follow
-//! CUDA's manual, so they are `unsafe`. Each unsafe block names the promise of the
-//! caller on which it relies.
+//! CUDA's manual, so they are `unsafe`. Each unsafe block names the part of that
+//! contract on which it relies.
 #![allow(non_snake_case, clippy::too_many_arguments)]
 
 use crate::error::{Error, Result};
@@ -49,10 +49,10 @@ mod fake;
 #[cfg(test)]
 mod tests;
 
-/// What the library exports and serves, as the description of the runtime's
-/// interface declares it (protocol/interface/runtime).
-// Each generated block is safe where the caller keeps to CUDA's manual, which
-// is what every exported function asks for.
+/// The exported functions that are served, derived from the description of the
+/// runtime's interface (protocol/interface/runtime).
+// Each generated block is safe if the caller follows CUDA's manual, which is the
+// contract of every exported function.
 #[allow(unused_unsafe, clippy::undocumented_unsafe_blocks)]
 pub(crate) mod exports {
     use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -74,8 +74,8 @@ pub(crate) mod stubs {
     include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
 }
 
-/// Runs one exported function: nothing unwinds into C, and an error becomes
-/// the thread's last error.
+/// Runs one exported function. Stops panics from unwinding into C, and stores an error
+/// as the thread's last error.
 #[inline]
 fn guard(body: impl FnOnce() -> Result) -> cudaError_t {
     let carrier = carrier::take();
@@ -91,7 +91,7 @@ fn guard(body: impl FnOnce() -> Result) -> cudaError_t {
     error.code()
 }
 
-/// The null stream as a per-thread (`_ptsz`) function means it.
+/// Maps the null stream to the per-thread default stream, as `_ptsz` functions do.
 fn own_default(stream: CUstream) -> CUstream {
     if stream.is_null() {
         CU_STREAM_PER_THREAD
@@ -106,7 +106,7 @@ fn refuse(name: &str, said: &AtomicBool) -> cudaError_t {
     guard(|| Err(unsupported(name, said)))
 }
 
-/// The error of a function that is not served; says its name the first time.
+/// The error of a function that is not served. Prints its name the first time.
 #[cold]
 fn unsupported(name: &str, said: &AtomicBool) -> Error {
     if !said.swap(true, Ordering::Relaxed) {
@@ -127,7 +127,7 @@ fn fail<T>(code: cudaError_t) -> Result<T> {
     Err(Error::new(code))
 }
 
-/// Writes through a pointer of the caller's.
+/// Writes through a pointer from the caller.
 ///
 /// # Errors
 /// `cudaErrorInvalidValue` if it is null.
@@ -146,7 +146,7 @@ unsafe fn put<T>(place: *mut T, value: T) -> Result {
 /// Writes zero through a pointer that may be null.
 ///
 /// # Safety
-/// `place` is null, or writable for a `T` of which all bytes zero are a value.
+/// `place` is null, or writable for a `T` for which all-zero bytes are valid.
 unsafe fn clear<T>(place: *mut T) {
     if !place.is_null() {
         // SAFETY: writable, as the caller promises.
@@ -154,7 +154,7 @@ unsafe fn clear<T>(place: *mut T) {
     }
 }
 
-/// Refuses a null pointer of the caller's with `cudaErrorInvalidValue`.
+/// Refuses a null pointer from the caller with `cudaErrorInvalidValue`.
 fn present<T>(pointer: *const T) -> Result {
     if pointer.is_null() {
         return fail(abi::cudaErrorInvalidValue);
@@ -162,7 +162,7 @@ fn present<T>(pointer: *const T) -> Result {
     Ok(())
 }
 
-/// A record of the C interface with all bytes zero.
+/// A zeroed record of the C interface.
 ///
 /// # Safety
 /// `T` is a record of integers, raw pointers and optional functions.
@@ -171,7 +171,7 @@ unsafe fn zeroed<T>() -> T {
     unsafe { std::mem::zeroed() }
 }
 
-/// A C string for a message; lossy.
+/// Converts a C string for a message, lossily.
 ///
 /// # Safety
 /// `string` is null or a C string.

@@ -10,8 +10,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
-// What compiled code calls when it is loaded and unloaded: no device is
-// touched, and nothing is reported.
+// Compiled code calls these functions when it is loaded and unloaded. They touch no
+// device and report nothing.
 macro_rules! startup {
     ($( $(#[$doc:meta])* fn $name:ident ( $( $parameter:ident : $kind:ty ),* $(,)? )
         $(-> $result:ty)? $body:block )*) => {
@@ -19,10 +19,10 @@ macro_rules! startup {
             $(#[$doc])*
             ///
             /// # Safety
-            /// The pointers are what nvcc's code passes (crt/host_runtime.h).
+            /// The pointers meet the contract of crt/host_runtime.h.
             #[unsafe(no_mangle)]
             pub(crate) unsafe extern "C" fn $name( $( $parameter: $kind ),* ) $(-> $result)? {
-                // SAFETY: nvcc's code keeps to crt/host_runtime.h.
+                // SAFETY: nvcc's code follows crt/host_runtime.h.
                 #[allow(unused_unsafe)]
                 let body = AssertUnwindSafe(|| unsafe { $body });
                 catch_unwind(body).unwrap_or_default()
@@ -68,8 +68,8 @@ startup! {
         registry::register_symbol(handle.cast(), pointer.cast(), name, Kind::Managed);
     }
 
-    /// Before the host first touches a managed variable: loads the fatbinary.
-    /// Not zero if that worked.
+    /// Loads the fat binary before the host first accesses a managed variable. Returns
+    /// nonzero on success.
     fn __cudaInitModule(handle: *mut *mut c_void) -> c_char {
         let loaded = context().and_then(|runtime| match handle.cast::<Binary>().as_ref() {
             Some(binary) => binary.load(runtime).map(|_| ()),
@@ -86,7 +86,7 @@ startup! {
     }
 }
 
-/// A fatbinary's handle as compiled code keeps it.
+/// A fat binary's handle, as compiled code stores it.
 #[repr(transparent)]
 pub(crate) struct Handle(pub(super) *mut *mut c_void);
 
@@ -97,7 +97,7 @@ impl Default for Handle {
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaLibraryLoadData.
+/// As documented by CUDA for `cudaLibraryLoadData`.
 pub(crate) unsafe fn cudaLibraryLoadData(
     library: *mut CUlibrary,
     code: *const c_void,
@@ -109,7 +109,7 @@ pub(crate) unsafe fn cudaLibraryLoadData(
     count: c_uint,
 ) -> Result {
     present(library)?;
-    // SAFETY: `cuLibraryLoadData` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuLibraryLoadData`.
     unsafe {
         context()?.driver.cuLibraryLoadData(
             library,
@@ -125,7 +125,7 @@ pub(crate) unsafe fn cudaLibraryLoadData(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaLibraryLoadFromFile.
+/// As documented by CUDA for `cudaLibraryLoadFromFile`.
 pub(crate) unsafe fn cudaLibraryLoadFromFile(
     library: *mut CUlibrary,
     path: *const c_char,
@@ -137,7 +137,7 @@ pub(crate) unsafe fn cudaLibraryLoadFromFile(
     count: c_uint,
 ) -> Result {
     present(library)?;
-    // SAFETY: `cuLibraryLoadFromFile` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuLibraryLoadFromFile`.
     unsafe {
         context()?.driver.cuLibraryLoadFromFile(
             library,
@@ -153,7 +153,7 @@ pub(crate) unsafe fn cudaLibraryLoadFromFile(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaLibraryGetGlobal.
+/// As documented by CUDA for `cudaLibraryGetGlobal`.
 pub(crate) unsafe fn cudaLibraryGetGlobal(
     address: *mut *mut c_void,
     size: *mut usize,
@@ -162,7 +162,7 @@ pub(crate) unsafe fn cudaLibraryGetGlobal(
 ) -> Result {
     let mut found: CUdeviceptr = 0;
     let mut bytes = 0;
-    // SAFETY: `cuLibraryGetGlobal` asks for what the caller promises. The caller promises what `give` asks for.
+    // SAFETY: the caller upholds the contracts of `cuLibraryGetGlobal` and `give`.
     unsafe {
         context()?
             .driver
@@ -172,7 +172,7 @@ pub(crate) unsafe fn cudaLibraryGetGlobal(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaLibraryGetManaged.
+/// As documented by CUDA for `cudaLibraryGetManaged`.
 pub(crate) unsafe fn cudaLibraryGetManaged(
     address: *mut *mut c_void,
     size: *mut usize,
@@ -181,7 +181,7 @@ pub(crate) unsafe fn cudaLibraryGetManaged(
 ) -> Result {
     let mut found: CUdeviceptr = 0;
     let mut bytes = 0;
-    // SAFETY: `cuLibraryGetManaged` asks for what the caller promises. The caller promises what `give` asks for.
+    // SAFETY: the caller upholds the contracts of `cuLibraryGetManaged` and `give`.
     unsafe {
         context()?
             .driver
@@ -190,7 +190,7 @@ pub(crate) unsafe fn cudaLibraryGetManaged(
     }
 }
 
-/// Address and size to those of the two that the caller asked for.
+/// Writes address and size to those of the two pointers that are not null.
 ///
 /// # Safety
 /// `address` and `size` are null or writable.

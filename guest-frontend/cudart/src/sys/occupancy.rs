@@ -9,7 +9,7 @@ use paragpu_abi::cudaLaunchConfig_t;
 use std::ffi::{c_int, c_uint, c_void};
 
 /// # Safety
-/// As CUDA's manual says for cudaOccupancyAvailableDynamicSMemPerBlock.
+/// As documented by CUDA for `cudaOccupancyAvailableDynamicSMemPerBlock`.
 pub(crate) unsafe fn cudaOccupancyAvailableDynamicSMemPerBlock(
     shared: *mut usize,
     function: *const c_void,
@@ -18,9 +18,9 @@ pub(crate) unsafe fn cudaOccupancyAvailableDynamicSMemPerBlock(
 ) -> Result {
     present(shared)?;
     let runtime = context()?;
-    // SAFETY: the caller promises what `in_context` asks for.
+    // SAFETY: the caller upholds the contract of `in_context`.
     let handle = unsafe { in_context(runtime, function) }?;
-    // SAFETY: `cuOccupancyAvailableDynamicSMemPerBlock` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuOccupancyAvailableDynamicSMemPerBlock`.
     unsafe {
         runtime
             .driver
@@ -29,7 +29,7 @@ pub(crate) unsafe fn cudaOccupancyAvailableDynamicSMemPerBlock(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaOccupancyMaxActiveClusters.
+/// As documented by CUDA for `cudaOccupancyMaxActiveClusters`.
 pub(crate) unsafe fn cudaOccupancyMaxActiveClusters(
     clusters: *mut c_int,
     function: *const c_void,
@@ -38,11 +38,11 @@ pub(crate) unsafe fn cudaOccupancyMaxActiveClusters(
     present(clusters)?;
     present(config)?;
     let runtime = context()?;
-    // SAFETY: the caller promises what `in_context` asks for.
+    // SAFETY: the caller upholds the contract of `in_context`.
     let handle = unsafe { in_context(runtime, function) }?;
     // SAFETY: `config` is valid, as the caller promises.
     let config = driver_config(unsafe { &*config })?;
-    // SAFETY: `cuOccupancyMaxActiveClusters` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuOccupancyMaxActiveClusters`.
     unsafe {
         runtime
             .driver
@@ -51,7 +51,7 @@ pub(crate) unsafe fn cudaOccupancyMaxActiveClusters(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaOccupancyMaxPotentialClusterSize.
+/// As documented by CUDA for `cudaOccupancyMaxPotentialClusterSize`.
 pub(crate) unsafe fn cudaOccupancyMaxPotentialClusterSize(
     size: *mut c_int,
     function: *const c_void,
@@ -60,11 +60,11 @@ pub(crate) unsafe fn cudaOccupancyMaxPotentialClusterSize(
     present(size)?;
     present(config)?;
     let runtime = context()?;
-    // SAFETY: the caller promises what `in_context` asks for.
+    // SAFETY: the caller upholds the contract of `in_context`.
     let handle = unsafe { in_context(runtime, function) }?;
     // SAFETY: `config` is valid, as the caller promises.
     let config = driver_config(unsafe { &*config })?;
-    // SAFETY: `cuOccupancyMaxPotentialClusterSize` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuOccupancyMaxPotentialClusterSize`.
     unsafe {
         runtime
             .driver
@@ -72,7 +72,7 @@ pub(crate) unsafe fn cudaOccupancyMaxPotentialClusterSize(
     }
 }
 
-/// Blocks that fit on a multiprocessor.
+/// The number of blocks that fit on a multiprocessor.
 ///
 /// # Safety
 /// `blocks` is null or writable; `function` is a stub's address or a live
@@ -86,9 +86,9 @@ pub(super) unsafe fn active_blocks(
 ) -> crate::error::Result {
     present(blocks)?;
     let runtime = context()?;
-    // SAFETY: the caller promises what `in_context` asks for.
+    // SAFETY: the caller upholds the contract of `in_context`.
     let handle = unsafe { in_context(runtime, function) }?;
-    // SAFETY: `cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of the driver function.
     unsafe {
         runtime
             .driver

@@ -1,11 +1,11 @@
-//! Kernels and variables that compiled code registered, found by the address
-//! of their host stand-in.
+//! Kernels and variables that compiled code registered, indexed by the address of their
+//! host stub.
 //!
-//! A launch looks its kernel up here, so reading takes no lock: an
-//! open-addressing table whose slots, once filled, keep their key forever.
-//! Writers hold a mutex; a table that fills up is copied to one twice as large
-//! and the old one, which a reader may still hold, is left allocated (all of
-//! them together are smaller than the last).
+//! Every launch looks its kernel up here, so readers take no lock: this is an
+//! open-addressing table whose slots, once filled, keep their key forever. Writers hold
+//! a mutex. A full table is copied to one of twice the size; the old one stays
+//! allocated, because a reader may still use it (all old tables together are smaller
+//! than the current one).
 
 use super::runtime::Runtime;
 use super::{fail, say, text};
@@ -30,14 +30,14 @@ struct Wrapper {
     more: *const c_void,
 }
 
-/// One registered fatbinary. The C side holds its address as its handle.
+/// A registered fat binary. Its address is the handle that C code holds.
 pub struct Binary {
     wrapper: *const Wrapper,
     library: AtomicPtr<c_void>,
     state: Mutex<State>,
 }
 
-/// A registered fatbinary, whose wrapper is valid.
+/// A registered fat binary, whose wrapper is valid.
 struct Registered(*mut Binary);
 
 // SAFETY: a record is shared by all threads and never freed.
@@ -50,13 +50,13 @@ struct Loaded(CUlibrary);
 #[derive(Default)]
 struct State {
     symbols: Vec<&'static Symbol>,
-    /// The library, from before `Binary::library` shows it to all.
+    /// The library, set before `Binary::library` publishes it.
     loaded: Option<Loaded>,
-    /// The error of the last load; loading again would find the same.
+    /// The error of the last load, which another attempt would repeat.
     failed: Option<Error>,
 }
 
-/// The device symbol behind a host stand-in's address.
+/// The kind of device symbol behind a host stub.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A kernel.
@@ -69,20 +69,20 @@ pub enum Kind {
 
 /// A registered kernel or variable.
 pub struct Symbol {
-    /// The stand-in's address.
+    /// The stub's address.
     key: usize,
-    /// Its fatbinary; null once that is unregistered.
+    /// Its fat binary; null once that is unregistered.
     binary: AtomicPtr<Binary>,
-    /// The name in the fatbinary.
+    /// The name in the fat binary.
     name: AtomicPtr<c_char>,
     kind: AtomicUsize,
     /// A kernel's handle, once looked up.
     kernel: AtomicPtr<c_void>,
-    /// A variable's address in each context that asked.
+    /// A variable's address in each context that used it.
     places: Mutex<Vec<VariableLocation>>,
 }
 
-/// Where a variable is on one device.
+/// A variable's address on one device.
 #[derive(Clone, Copy)]
 struct VariableLocation {
     device: c_int,
@@ -112,7 +112,7 @@ struct Table {
 
 static TABLE: AtomicPtr<Table> = AtomicPtr::new(ptr::null_mut());
 static WRITERS: Mutex<()> = Mutex::new(());
-/// Taken before [`WRITERS`].
+/// Locked before [`WRITERS`].
 static REGISTERED: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
 /// The stubs of kernels, by the handles that were looked up for them.
 static STUBS: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
@@ -157,7 +157,7 @@ impl Table {
     }
 }
 
-/// The symbol whose stand-in has this address, registered now or before.
+/// The symbol whose stub has this address, even if it was unregistered.
 #[inline]
 fn find(key: usize) -> Option<&'static Symbol> {
     // SAFETY: tables and symbols are never freed.
@@ -175,13 +175,13 @@ fn find(key: usize) -> Option<&'static Symbol> {
     None
 }
 
-/// The registered symbol whose stand-in has this address.
+/// The registered symbol whose stub has this address.
 #[inline]
 pub fn lookup(address: *const c_void) -> Option<&'static Symbol> {
     find(address.addr()).filter(|symbol| !symbol.binary.load(Ordering::Acquire).is_null())
 }
 
-/// Notes a fatbinary; loads nothing.
+/// Registers a fat binary without loading it.
 pub fn register_binary(wrapper: *const c_void) -> *mut Binary {
     let binary = new_binary(wrapper);
     locked(&REGISTERED).push(Registered(binary));
@@ -196,10 +196,10 @@ fn new_binary(wrapper: *const c_void) -> *mut Binary {
     }))
 }
 
-/// Loads all fatbinaries that are registered, for a program that asked for that
-/// (`CUDA_MODULE_LOADING=EAGER`). One that cannot be loaded fails at its first use.
+/// Loads all registered fat binaries, for programs with `CUDA_MODULE_LOADING=EAGER`.
+/// One that cannot be loaded fails at its first use.
 pub fn load_all(runtime: &Runtime) {
-    // None is unregistered, and its image unmapped, while it loads.
+    // The lock keeps binaries from being unregistered, and unmapped, while they load.
     let registered = locked(&REGISTERED);
     for binary in registered.iter() {
         // SAFETY: records are never freed; a registered one has its wrapper.
@@ -207,18 +207,18 @@ pub fn load_all(runtime: &Runtime) {
     }
 }
 
-/// Notes a kernel or variable of a fatbinary.
+/// Registers a kernel or variable of a fat binary.
 ///
 /// # Safety
-/// `binary` is null or of [`register_binary`]; `name`, and a managed variable's
-/// `stand_in`, stay until it is unregistered.
+/// `binary` is null or from [`register_binary`]; `name`, and a managed variable's
+/// `stand_in`, stay valid until it is unregistered.
 pub unsafe fn register_symbol(
     binary: *mut Binary,
     stand_in: *const c_void,
     name: *const c_char,
     kind: Kind,
 ) {
-    // The address comes back as a number: a managed variable's is written to.
+    // Exposed, because a managed variable is later written through this number.
     let key = stand_in.expose_provenance();
     // SAFETY: the pointer is null or readable, as the caller promises.
     let Some(owner) = (unsafe { binary.as_ref() }) else {
@@ -237,13 +237,13 @@ pub unsafe fn register_symbol(
     locked(&owner.state).symbols.push(symbol);
 }
 
-/// A program's name for a kernel: its stub, or the handle if it has none.
+/// The stub of a kernel, or its handle if it has no stub.
 pub fn stub_of(kernel: *mut c_void) -> *mut c_void {
     let stub = locked(&STUBS).get(&kernel.addr()).copied();
     stub.map_or(kernel, ptr::with_exposed_provenance_mut)
 }
 
-/// The entry of a key, made if there is none yet. Writers only.
+/// The entry of a key, created if needed. Writers only.
 fn entry(key: usize) -> &'static Symbol {
     if let Some(symbol) = find(key) {
         return symbol;
@@ -260,20 +260,20 @@ fn entry(key: usize) -> &'static Symbol {
     symbol
 }
 
-/// Takes an address that no code registered for a kernel's handle, which CUDA
-/// accepts wherever it accepts a kernel's stub, and remembers it.
+/// Treats an unregistered address as a kernel's handle, which CUDA accepts wherever it
+/// accepts a stub, and caches it.
 ///
 /// # Errors
 /// `cudaErrorInvalidDeviceFunction` for null. `cudaErrorInvalidResourceHandle`
-/// for an address inside a loaded program or library: that is a function or
-/// variable of the host's, which no driver may be handed as a kernel.
+/// for an address inside a loaded program or library: that is a host function or
+/// variable, which must not reach the driver as a kernel.
 #[cold]
 pub fn adopt(handle: CUkernel) -> Result<CUkernel> {
     if handle.is_null() {
         return fail(abi::cudaErrorInvalidDeviceFunction);
     }
-    // SAFETY: a record of pointers; dladdr compares the address with what is
-    // loaded and does not follow it.
+    // SAFETY: a record of pointers; dladdr compares the address with loaded objects and
+    // does not dereference it.
     let loaded = unsafe {
         let mut place: libc::Dl_info = super::zeroed();
         libc::dladdr(handle, &mut place) != 0
@@ -287,15 +287,15 @@ pub fn adopt(handle: CUkernel) -> Result<CUkernel> {
         symbol.name.store(ptr::null_mut(), Ordering::Relaxed);
         symbol.kind.store(Kind::Kernel as usize, Ordering::Relaxed);
         symbol.kernel.store(handle, Ordering::Release);
-        // A fatbinary without an image, so that code which registers this
-        // address later never leaves a reader with a pointer to nothing.
+        // A fat binary without an image, so that a reader never finds a null pointer even if
+        // this address is registered later.
         let none = new_binary(ptr::null());
         symbol.binary.store(none, Ordering::Release);
     }
     Ok(handle)
 }
 
-/// A table with room for one more. Writers only.
+/// A table with a free slot. Writers only.
 fn room() -> &'static Table {
     // SAFETY: tables are never freed.
     let old = unsafe { TABLE.load(Ordering::Acquire).as_ref() };
@@ -317,11 +317,11 @@ fn room() -> &'static Table {
     table
 }
 
-/// Forgets a fatbinary and unloads it if it was loaded. Its record stays
+/// Unregisters a fat binary, and unloads it if it was loaded. Its record stays
 /// allocated: another thread may be about to launch one of its kernels.
 ///
 /// # Safety
-/// `binary` is null or of [`register_binary`].
+/// `binary` is null or from [`register_binary`].
 pub unsafe fn unregister_binary(binary: *mut Binary) {
     // SAFETY: the pointer is null or readable, as the caller promises.
     let Some(owner) = (unsafe { binary.as_ref() }) else {
@@ -342,16 +342,16 @@ pub unsafe fn unregister_binary(binary: *mut Binary) {
     let loaded = locked(&owner.state).loaded.take();
     if let (Some(Loaded(library)), Some(runtime)) = (loaded, super::runtime::started()) {
         // At exit the driver may already be shut down, and the error has no
-        // receiver. SAFETY: `cuLibraryUnload` asks for what the caller promises.
+        // receiver. SAFETY: the caller upholds the contract of `cuLibraryUnload`.
         let _ = unsafe { runtime.driver.cuLibraryUnload(library) };
     }
 }
 
 impl Binary {
-    /// Loads the fatbinary if it is not loaded.
+    /// Loads the fat binary if it is not loaded.
     ///
     /// # Safety
-    /// The wrapper that was registered, and what it points to, are still there.
+    /// The registered wrapper, and the data that it points to, are still mapped.
     pub unsafe fn load(&self, runtime: &Runtime) -> Result<CUlibrary> {
         let library = self.library.load(Ordering::Acquire);
         if !library.is_null() {
@@ -365,9 +365,9 @@ impl Binary {
         if let Some(error) = state.failed {
             return Err(error);
         }
-        // SAFETY: the caller promises what `Binary::image` asks for.
+        // SAFETY: the caller upholds the contract of `Binary::image`.
         let loaded = unsafe { self.image() }.and_then(|image| {
-            // SAFETY: `cuLibraryLoadData` asks for what the caller promises.
+            // SAFETY: the caller upholds the contract of `cuLibraryLoadData`.
             unsafe {
                 runtime.driver.cuLibraryLoadData(
                     &mut library,
@@ -382,7 +382,7 @@ impl Binary {
             }
         });
         if let Err(error) = loaded {
-            // An error of the context's is not one of the image's.
+            // An error of the context says nothing about the image.
             if !error.is_sticky() && error.code() != abi::cudaErrorMemoryAllocation {
                 state.failed = Some(error);
             }
@@ -392,16 +392,16 @@ impl Binary {
             .symbols
             .iter()
             .filter(|symbol| symbol.is(Kind::Managed))
-            // SAFETY: the caller promises what `Symbol::share` asks for.
+            // SAFETY: the caller upholds the contract of `Symbol::share`.
             .filter_map(|symbol| Some((unsafe { symbol.share(runtime, library) }?, *symbol)))
             .collect();
         state.loaded = Some(Loaded(library));
         drop(state);
-        // A program can also refer to a managed variable by its address.
+        // A program can also refer to a managed variable by its own address.
         for (address, symbol) in shared {
             let place = ptr::with_exposed_provenance(address);
             let owner = ptr::from_ref(self).cast_mut();
-            // SAFETY: the caller promises what `register_symbol` asks for.
+            // SAFETY: the caller upholds the contract of `register_symbol`.
             unsafe { register_symbol(owner, place, symbol.name(), Kind::Managed) };
         }
         self.library.store(library, Ordering::Release);
@@ -411,13 +411,13 @@ impl Binary {
     /// The image to load.
     ///
     /// # Safety
-    /// The wrapper that was registered is still there.
+    /// The registered wrapper is still mapped.
     unsafe fn image(&self) -> Result<*const c_void> {
         // SAFETY: the pointer is null or readable, as the caller promises.
         match unsafe { self.wrapper.as_ref() } {
             Some(wrapper) if wrapper.magic == WRAPPER_MAGIC => match wrapper.version {
                 1 => Ok(wrapper.image),
-                // The driver follows the list of linked containers itself.
+                // The driver walks the list of linked containers itself.
                 _ => Ok(self.wrapper.cast()),
             },
             _ => fail(abi::cudaErrorInvalidKernelImage),
@@ -430,21 +430,21 @@ impl Symbol {
         self.kind.load(Ordering::Relaxed) == kind as usize
     }
 
-    /// The fatbinary, loaded.
+    /// The loaded fat binary.
     ///
     /// # Safety
-    /// As for [`Binary::load`]; a binary's address is null or of
+    /// As for [`Binary::load`]; a binary's address is null or from
     /// [`register_binary`].
     unsafe fn library(&self, runtime: &Runtime, gone: c_int) -> Result<CUlibrary> {
         // SAFETY: the pointer is null or readable, as the caller promises.
         match unsafe { self.binary.load(Ordering::Acquire).as_ref() } {
-            // SAFETY: the caller promises what `Binary::load` asks for.
+            // SAFETY: the caller upholds the contract of `Binary::load`.
             Some(binary) => unsafe { binary.load(runtime) },
             None => fail(gone),
         }
     }
 
-    /// The kernel's name in the fatbinary.
+    /// The kernel's name in the fat binary.
     pub fn name(&self) -> *const c_char {
         self.name.load(Ordering::Relaxed)
     }
@@ -459,11 +459,11 @@ impl Symbol {
         if !kernel.is_null() {
             return Ok(kernel);
         }
-        // SAFETY: the caller promises what `Symbol::find_kernel` asks for.
+        // SAFETY: the caller upholds the contract of `Symbol::find_kernel`.
         unsafe { self.find_kernel(runtime) }
     }
 
-    /// As [`kernel`](Self::kernel), through the fatbinary.
+    /// As [`kernel`](Self::kernel), but looks it up in the fat binary.
     ///
     /// # Safety
     /// As for [`Binary::load`].
@@ -472,10 +472,10 @@ impl Symbol {
         if !self.is(Kind::Kernel) {
             return fail(abi::cudaErrorInvalidDeviceFunction);
         }
-        // SAFETY: the caller promises what `Symbol::library` asks for.
+        // SAFETY: the caller upholds the contract of `Symbol::library`.
         let library = unsafe { self.library(runtime, abi::cudaErrorInvalidDeviceFunction) }?;
         let mut kernel = ptr::null_mut();
-        // SAFETY: `cuLibraryGetKernel` asks for what the caller promises.
+        // SAFETY: the caller upholds the contract of `cuLibraryGetKernel`.
         unsafe {
             runtime
                 .driver
@@ -502,7 +502,7 @@ impl Symbol {
         }
         let device = runtime.current_device()?;
         let resets = runtime.resets(device);
-        // SAFETY: the caller promises what `Symbol::library` asks for.
+        // SAFETY: the caller upholds the contract of `Symbol::library`.
         let library = unsafe { self.library(runtime, abi::cudaErrorInvalidSymbol) }?;
         let mut places = locked(&self.places);
         if let Some(place) = places
@@ -516,14 +516,14 @@ impl Symbol {
         }
         let (mut address, mut size) = (0, 0);
         let found = if self.is(Kind::Managed) {
-            // SAFETY: `cuLibraryGetManaged` asks for what the caller promises.
+            // SAFETY: the caller upholds the contract of `cuLibraryGetManaged`.
             unsafe {
                 runtime
                     .driver
                     .cuLibraryGetManaged(&mut address, &mut size, library, self.name())
             }
         } else {
-            // SAFETY: `cuLibraryGetGlobal` asks for what the caller promises.
+            // SAFETY: the caller upholds the contract of `cuLibraryGetGlobal`.
             unsafe {
                 runtime
                     .driver
@@ -543,15 +543,14 @@ impl Symbol {
         Ok(Global { address, size })
     }
 
-    /// Gives the host its pointer to a managed variable; its address.
+    /// Writes the address of a managed variable to its host stub, and returns it.
     ///
     /// # Safety
-    /// The symbol is a managed variable whose stand-in is still there;
-    /// `library` is live.
+    /// The symbol is a managed variable whose stub is still mapped; `library` is live.
     unsafe fn share(&self, runtime: &Runtime, library: CUlibrary) -> Option<usize> {
         let (mut address, mut size) = (0, 0);
         let found =
-            // SAFETY: `cuLibraryGetManaged` asks for what the caller promises.
+            // SAFETY: the caller upholds the contract of `cuLibraryGetManaged`.
             unsafe { runtime
                 .driver
                 .cuLibraryGetManaged(&mut address, &mut size, library, self.name()) };

@@ -1,9 +1,9 @@
-//! The start of the runtime, its devices and their primary contexts.
+//! Initialization of the runtime, its devices and their primary contexts.
 //!
-//! Nothing happens before the first call that needs it: then `libcuda.so.1` is
-//! opened and initialized, and at the first call that needs a context the
-//! current device's primary context is retained and made current. A thread
-//! that has a context of its own (driver interface) keeps it.
+//! Initialization is lazy. The first call that needs the driver opens and initializes
+//! `libcuda.so.1`; the first that needs a context retains the current device's primary
+//! context and makes it current. A thread that set its own context through the driver
+//! interface keeps it.
 
 use super::driver::Driver;
 use super::{fail, registry};
@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 /// The runtime's version: 1000 major + 10 minor.
 pub const VERSION: c_int = if cfg!(cuda12) { 12090 } else { 13000 };
 
-/// The oldest driver that the runtime works on: the oldest that hosts may
-/// have. A function that such a driver lacks fails when it is called.
+/// The oldest supported driver, which is the oldest that hosts may have. Functions that
+/// it lacks fail when they are called.
 const OLDEST_DRIVER: c_int = 12040;
 
 /// `CU_MODULE_EAGER_LOADING`.
@@ -153,7 +153,7 @@ pub fn started() -> Option<&'static Runtime> {
 #[cold]
 fn start() -> Result<Runtime> {
     let Library { driver, shown } = library()?;
-    // SAFETY: driver functions called as the manual says.
+    // SAFETY: the arguments meet the requirements of the driver's manual.
     unsafe {
         let mut version = 0;
         driver.cuDriverGetVersion(&mut version)?;
@@ -323,7 +323,7 @@ impl Runtime {
     pub unsafe fn reset(&self, ordinal: c_int) -> Result {
         let device = self.device(ordinal)?;
         let _retaining = device.retaining.lock();
-        // SAFETY: `cuDevicePrimaryCtxReset` asks for what the caller promises.
+        // SAFETY: the caller upholds the contract of `cuDevicePrimaryCtxReset`.
         unsafe { self.driver.cuDevicePrimaryCtxReset(device.number) }?;
         device.context.store(ptr::null_mut(), Ordering::Release);
         device.fault.store(abi::cudaSuccess, Ordering::Relaxed);

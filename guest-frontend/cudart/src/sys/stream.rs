@@ -10,18 +10,18 @@ use paragpu_abi::{CUdeviceptr, CUstream, cudaLaunchAttributeValue};
 use std::ffi::{c_int, c_uint, c_void};
 
 /// # Safety
-/// As CUDA's manual says for cudaStreamDestroy.
+/// As documented by CUDA for `cudaStreamDestroy`.
 pub(crate) unsafe fn cudaStreamDestroy(stream: CUstream) -> Result {
     let runtime = context()?;
     if stream.addr() <= abi::CU_STREAM_PER_THREAD.addr() {
         return fail(abi::cudaErrorInvalidResourceHandle);
     }
-    // SAFETY: `cuStreamDestroy` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuStreamDestroy`.
     unsafe { runtime.driver.cuStreamDestroy(stream) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaStreamAttachMemAsync.
+/// As documented by CUDA for `cudaStreamAttachMemAsync`.
 pub(crate) unsafe fn cudaStreamAttachMemAsync(
     stream: CUstream,
     address: *mut c_void,
@@ -29,7 +29,7 @@ pub(crate) unsafe fn cudaStreamAttachMemAsync(
     flags: c_uint,
 ) -> Result {
     let address = address.addr() as CUdeviceptr;
-    // SAFETY: `cuStreamAttachMemAsync` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuStreamAttachMemAsync`.
     unsafe {
         context()?
             .driver
@@ -38,25 +38,25 @@ pub(crate) unsafe fn cudaStreamAttachMemAsync(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaStreamGetDevice.
+/// As documented by CUDA for `cudaStreamGetDevice`.
 pub(crate) unsafe fn cudaStreamGetDevice(stream: CUstream, device: Out<'_, c_int>) -> Result {
     device.present()?;
     let runtime = context()?;
     let mut number = 0;
-    // SAFETY: `cuStreamGetDevice` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuStreamGetDevice`.
     unsafe { runtime.driver.cuStreamGetDevice(stream, &mut number) }?;
     device.put(runtime.ordinal(number))
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaStreamSetAttribute.
+/// As documented by CUDA for `cudaStreamSetAttribute`.
 pub(crate) unsafe fn cudaStreamSetAttribute(
     stream: CUstream,
     attribute: c_int,
     value: *const cudaLaunchAttributeValue,
 ) -> Result {
     present(value)?;
-    // SAFETY: `cuStreamSetAttribute` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuStreamSetAttribute`.
     unsafe {
         context()?
             .driver
@@ -65,13 +65,13 @@ pub(crate) unsafe fn cudaStreamSetAttribute(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaStreamCopyAttributes_ptsz.
+/// As documented by CUDA for `cudaStreamCopyAttributes_ptsz`.
 pub(crate) unsafe fn cudaStreamCopyAttributes_ptsz(
     destination: CUstream,
     source: CUstream,
 ) -> Result {
     let (destination, source) = (super::own_default(destination), super::own_default(source));
-    // SAFETY: `cuStreamCopyAttributes` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuStreamCopyAttributes`.
     unsafe {
         context()?
             .driver

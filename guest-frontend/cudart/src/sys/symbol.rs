@@ -1,6 +1,6 @@
 //! Variables of device code (CUDA Runtime API, chapter "Memory Management").
 
-use super::copy::{FROM_DEVICE, TO_DEVICE, When, direction, linear};
+use super::copy::{FROM_DEVICE, TO_DEVICE, Timing, direction, linear};
 use super::memory::pointer;
 use super::registry::{self, Global};
 use super::runtime::{Runtime, context};
@@ -10,7 +10,7 @@ use paragpu_abi as abi;
 use std::ffi::{c_int, c_void};
 
 /// # Safety
-/// As CUDA's manual says for cudaGetSymbolAddress.
+/// As documented by CUDA for `cudaGetSymbolAddress`.
 pub(crate) unsafe fn cudaGetSymbolAddress(
     address: *mut *mut c_void,
     symbol: *const c_void,
@@ -20,7 +20,7 @@ pub(crate) unsafe fn cudaGetSymbolAddress(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGetSymbolSize.
+/// As documented by CUDA for `cudaGetSymbolSize`.
 pub(crate) unsafe fn cudaGetSymbolSize(size: *mut usize, symbol: *const c_void) -> Result {
     // SAFETY: `size` is null or writable, as the caller promises.
     unsafe { put(size, global(context()?, symbol)?.size) }
@@ -29,46 +29,46 @@ pub(crate) unsafe fn cudaGetSymbolSize(size: *mut usize, symbol: *const c_void) 
 /// Copies to a part of a variable, given by size and offset.
 ///
 /// # Safety
-/// `from` has so many bytes until the copy is complete; the code that registered
+/// `from` has this many bytes until the copy is complete; the code that registered
 /// `symbol` is still loaded.
 pub(super) unsafe fn copy_to(
     symbol: *const c_void,
     from: *const c_void,
     (size, offset): (usize, usize),
     kind: c_int,
-    when: When,
+    when: Timing,
 ) -> Result {
     if size == 0 {
         return Ok(());
     }
     let runtime = context()?;
-    // SAFETY: the caller promises what `part` asks for.
+    // SAFETY: the caller upholds the contract of `part`.
     let to = unsafe { part(runtime, symbol, size, offset) }?;
     direction(kind, TO_DEVICE)?;
-    // SAFETY: the caller promises what `linear` asks for.
+    // SAFETY: the caller upholds the contract of `linear`.
     unsafe { linear(runtime, to, from, size, kind, when) }
 }
 
 /// Copies from a part of a variable, given by size and offset.
 ///
 /// # Safety
-/// `to` has so many bytes until the copy is complete; the code that registered
+/// `to` has this many bytes until the copy is complete; the code that registered
 /// `symbol` is still loaded.
 pub(super) unsafe fn copy_from(
     to: *mut c_void,
     symbol: *const c_void,
     (size, offset): (usize, usize),
     kind: c_int,
-    when: When,
+    when: Timing,
 ) -> Result {
     if size == 0 {
         return Ok(());
     }
     let runtime = context()?;
-    // SAFETY: the caller promises what `part` asks for.
+    // SAFETY: the caller upholds the contract of `part`.
     let from = unsafe { part(runtime, symbol, size, offset) }?;
     direction(kind, FROM_DEVICE)?;
-    // SAFETY: the caller promises what `linear` asks for.
+    // SAFETY: the caller upholds the contract of `linear`.
     unsafe { linear(runtime, to, from, size, kind, when) }
 }
 
@@ -81,7 +81,7 @@ pub(super) unsafe fn copy_from(
 /// The code that registered `symbol` is still loaded.
 unsafe fn global(runtime: &Runtime, symbol: *const c_void) -> Result<Global> {
     match registry::lookup(symbol) {
-        // SAFETY: the caller promises what `Symbol::global` asks for.
+        // SAFETY: the caller upholds the contract of `Symbol::global`.
         Some(symbol) => unsafe { symbol.global(runtime) },
         None => fail(abi::cudaErrorInvalidSymbol),
     }
@@ -97,7 +97,7 @@ pub unsafe fn part(
     size: usize,
     offset: usize,
 ) -> Result<*mut c_void> {
-    // SAFETY: the caller promises what `global` asks for.
+    // SAFETY: the caller upholds the contract of `global`.
     let global = unsafe { global(runtime, symbol) }?;
     match offset.checked_add(size) {
         Some(end) if end <= global.size => Ok(pointer(global.address + offset as u64)),

@@ -25,7 +25,7 @@ const FLAGS: [c_int; 5] = [
 ];
 
 /// # Safety
-/// As CUDA's manual says for cudaCreateTextureObject.
+/// As documented by CUDA for `cudaCreateTextureObject`.
 pub(crate) unsafe fn cudaCreateTextureObject(
     object: *mut CUtexObject,
     resource: *const cudaResourceDesc,
@@ -34,7 +34,7 @@ pub(crate) unsafe fn cudaCreateTextureObject(
 ) -> Result {
     present(resource)?;
     let runtime = context()?;
-    // SAFETY: the caller promises what `driver_resource` asks for.
+    // SAFETY: the caller upholds the contract of `driver_resource`.
     let resource = unsafe { driver_resource(&*resource) }?;
     present(object)?;
     present(texture)?;
@@ -42,7 +42,7 @@ pub(crate) unsafe fn cudaCreateTextureObject(
     let texture = driver_texture(unsafe { &*texture });
     // A view has one layout in both interfaces.
     let view = view.cast::<CUDA_RESOURCE_VIEW_DESC>();
-    // SAFETY: `cuTexObjectCreate` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuTexObjectCreate`.
     unsafe {
         runtime
             .driver
@@ -51,18 +51,18 @@ pub(crate) unsafe fn cudaCreateTextureObject(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaDestroyTextureObject.
+/// As documented by CUDA for `cudaDestroyTextureObject`.
 pub(crate) unsafe fn cudaDestroyTextureObject(object: CUtexObject) -> Result {
     let runtime = context()?;
     if object == 0 {
         return Ok(());
     }
-    // SAFETY: `cuTexObjectDestroy` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuTexObjectDestroy`.
     unsafe { runtime.driver.cuTexObjectDestroy(object) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGetTextureObjectResourceDesc.
+/// As documented by CUDA for `cudaGetTextureObjectResourceDesc`.
 pub(crate) unsafe fn cudaGetTextureObjectResourceDesc(
     resource: Out<'_, cudaResourceDesc>,
     object: CUtexObject,
@@ -70,18 +70,18 @@ pub(crate) unsafe fn cudaGetTextureObjectResourceDesc(
     resource.present()?;
     // SAFETY: the record has integers, pointers and optional functions.
     let mut found: CUDA_RESOURCE_DESC = unsafe { zeroed() };
-    // SAFETY: `cuTexObjectGetResourceDesc` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuTexObjectGetResourceDesc`.
     unsafe {
         context()?
             .driver
             .cuTexObjectGetResourceDesc(&mut found, object)
     }?;
-    // SAFETY: the caller promises what `runtime_resource` asks for.
+    // SAFETY: the caller upholds the contract of `runtime_resource`.
     resource.put(unsafe { runtime_resource(&found) }?)
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGetTextureObjectTextureDesc.
+/// As documented by CUDA for `cudaGetTextureObjectTextureDesc`.
 pub(crate) unsafe fn cudaGetTextureObjectTextureDesc(
     texture: Out<'_, cudaTextureDesc>,
     object: CUtexObject,
@@ -89,7 +89,7 @@ pub(crate) unsafe fn cudaGetTextureObjectTextureDesc(
     texture.present()?;
     // SAFETY: the record has integers, pointers and optional functions.
     let mut found: CUDA_TEXTURE_DESC = unsafe { zeroed() };
-    // SAFETY: `cuTexObjectGetTextureDesc` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuTexObjectGetTextureDesc`.
     unsafe {
         context()?
             .driver
@@ -99,13 +99,13 @@ pub(crate) unsafe fn cudaGetTextureObjectTextureDesc(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGetTextureObjectResourceViewDesc.
+/// As documented by CUDA for `cudaGetTextureObjectResourceViewDesc`.
 pub(crate) unsafe fn cudaGetTextureObjectResourceViewDesc(
     view: *mut cudaResourceViewDesc,
     object: CUtexObject,
 ) -> Result {
     present(view)?;
-    // SAFETY: `cuTexObjectGetResourceViewDesc` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuTexObjectGetResourceViewDesc`.
     unsafe {
         context()?
             .driver
@@ -114,7 +114,7 @@ pub(crate) unsafe fn cudaGetTextureObjectResourceViewDesc(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaCreateSurfaceObject.
+/// As documented by CUDA for `cudaCreateSurfaceObject`.
 pub(crate) unsafe fn cudaCreateSurfaceObject(
     object: *mut CUsurfObject,
     resource: *const cudaResourceDesc,
@@ -126,25 +126,25 @@ pub(crate) unsafe fn cudaCreateSurfaceObject(
     if unsafe { (*resource).resType } != abi::cudaResourceTypeArray {
         return fail(abi::cudaErrorInvalidValue);
     }
-    // SAFETY: the caller promises what `driver_resource` asks for.
+    // SAFETY: the caller upholds the contract of `driver_resource`.
     let resource = unsafe { driver_resource(&*resource) }?;
-    // SAFETY: `cuSurfObjectCreate` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuSurfObjectCreate`.
     unsafe { runtime.driver.cuSurfObjectCreate(object, &resource) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaDestroySurfaceObject.
+/// As documented by CUDA for `cudaDestroySurfaceObject`.
 pub(crate) unsafe fn cudaDestroySurfaceObject(object: CUsurfObject) -> Result {
     let runtime = context()?;
     if object == 0 {
         return Ok(());
     }
-    // SAFETY: `cuSurfObjectDestroy` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuSurfObjectDestroy`.
     unsafe { runtime.driver.cuSurfObjectDestroy(object) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGetSurfaceObjectResourceDesc.
+/// As documented by CUDA for `cudaGetSurfaceObjectResourceDesc`.
 pub(crate) unsafe fn cudaGetSurfaceObjectResourceDesc(
     resource: Out<'_, cudaResourceDesc>,
     object: CUsurfObject,
@@ -152,13 +152,13 @@ pub(crate) unsafe fn cudaGetSurfaceObjectResourceDesc(
     resource.present()?;
     // SAFETY: the record has integers, pointers and optional functions.
     let mut found: CUDA_RESOURCE_DESC = unsafe { zeroed() };
-    // SAFETY: `cuSurfObjectGetResourceDesc` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuSurfObjectGetResourceDesc`.
     unsafe {
         context()?
             .driver
             .cuSurfObjectGetResourceDesc(&mut found, object)
     }?;
-    // SAFETY: the caller promises what `runtime_resource` asks for.
+    // SAFETY: the caller upholds the contract of `runtime_resource`.
     resource.put(unsafe { runtime_resource(&found) }?)
 }
 

@@ -14,44 +14,44 @@ pub(crate) fn cudaRuntimeGetVersion(version: Out<'_, c_int>) -> Result {
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaDriverGetVersion.
+/// As documented by CUDA for `cudaDriverGetVersion`.
 pub(crate) unsafe fn cudaDriverGetVersion(version: *mut c_int) -> Result {
     present(version)?;
     // SAFETY: the pointer is writable here, as the caller promises.
     unsafe { version.write(0) };
     if let Ok(driver) = driver() {
-        // SAFETY: `cuDriverGetVersion` asks for what the caller promises.
+        // SAFETY: the caller upholds the contract of `cuDriverGetVersion`.
         unsafe { driver.cuDriverGetVersion(version) }?;
     }
     Ok(())
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGetDriverEntryPoint.
+/// As documented by CUDA for `cudaGetDriverEntryPoint`.
 pub(crate) unsafe fn cudaGetDriverEntryPoint(
     symbol: *const c_char,
     function: *mut *mut c_void,
     flags: u64,
     status: *mut c_int,
 ) -> Result {
-    // SAFETY: the caller promises what `entry_point` asks for.
+    // SAFETY: the caller upholds the contract of `entry_point`.
     unsafe { entry_point(symbol, function, VERSION, flags, status) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGetDriverEntryPoint_ptsz.
+/// As documented by CUDA for `cudaGetDriverEntryPoint_ptsz`.
 pub(crate) unsafe fn cudaGetDriverEntryPoint_ptsz(
     symbol: *const c_char,
     function: *mut *mut c_void,
     flags: u64,
     status: *mut c_int,
 ) -> Result {
-    // SAFETY: the caller promises what `entry_point` asks for.
+    // SAFETY: the caller upholds the contract of `entry_point`.
     unsafe { entry_point(symbol, function, VERSION, own(flags), status) }
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGetDriverEntryPointByVersion.
+/// As documented by CUDA for `cudaGetDriverEntryPointByVersion`.
 pub(crate) unsafe fn cudaGetDriverEntryPointByVersion(
     symbol: *const c_char,
     function: *mut *mut c_void,
@@ -59,7 +59,7 @@ pub(crate) unsafe fn cudaGetDriverEntryPointByVersion(
     flags: u64,
     status: *mut c_int,
 ) -> Result {
-    // SAFETY: the caller promises what `entry_point` asks for.
+    // SAFETY: the caller upholds the contract of `entry_point`.
     unsafe {
         entry_point(
             symbol,
@@ -72,7 +72,7 @@ pub(crate) unsafe fn cudaGetDriverEntryPointByVersion(
 }
 
 /// # Safety
-/// As CUDA's manual says for cudaGetDriverEntryPointByVersion_ptsz.
+/// As documented by CUDA for `cudaGetDriverEntryPointByVersion_ptsz`.
 pub(crate) unsafe fn cudaGetDriverEntryPointByVersion_ptsz(
     symbol: *const c_char,
     function: *mut *mut c_void,
@@ -80,7 +80,7 @@ pub(crate) unsafe fn cudaGetDriverEntryPointByVersion_ptsz(
     flags: u64,
     status: *mut c_int,
 ) -> Result {
-    // SAFETY: the caller promises what `entry_point` asks for.
+    // SAFETY: the caller upholds the contract of `entry_point`.
     unsafe {
         entry_point(
             symbol,
@@ -116,7 +116,7 @@ unsafe fn entry_point(
     present(symbol)?;
     present(function)?;
     let (mut place, mut found) = (ptr::null_mut(), 0);
-    // SAFETY: `cuGetProcAddress_v2` asks for what the caller promises.
+    // SAFETY: the caller upholds the contract of `cuGetProcAddress_v2`.
     let asked =
         unsafe { driver()?.cuGetProcAddress_v2(symbol, &mut place, version, flags, &mut found) };
     match asked {

@@ -1,7 +1,7 @@
-//! What a C program passes, as the description names it: `Out`, `In` and
-//! `Text` (protocol/interface/src/boundary.rs).
-// Made where C calls, by code that vouches for what C passed; a library need
-// not use each of them.
+//! Wrappers of the pointers that C programs pass: `Out`, `In` and `Text`
+//! (protocol/interface/src/boundary.rs).
+// The generated entry points create them, under the contract of the C interface. A
+// library need not use all of them.
 #![allow(dead_code, clippy::undocumented_unsafe_blocks)]
 
 use crate::code::{Code, Result};

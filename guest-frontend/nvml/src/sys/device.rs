@@ -1,4 +1,4 @@
-//! Devices: count, handles, and what CUDA reports of them.
+//! Devices: count, handles, and facts that CUDA reports.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -16,7 +16,7 @@ const CAPABILITY: [u32; 2] = [75, 76];
 const UUID_TEXT: c_uint = 1;
 const UUID_BYTES: c_uint = 2;
 
-/// The address of a device's byte is its handle.
+/// A device's handle is the address of its byte in this array.
 static HANDLES: [u8; MAX_DEVICES as usize] = [0; MAX_DEVICES as usize];
 
 /// The handle of a device.
@@ -123,14 +123,14 @@ pub(crate) fn nvmlDeviceGetHandleByPciBusId_v2(
 }
 
 /// # Safety
-/// As NVML's manual says for nvmlDeviceGetName.
+/// As documented by NVML for `nvmlDeviceGetName`.
 pub(crate) unsafe fn nvmlDeviceGetName(
     device: nvmlDevice_t,
     name: *mut c_char,
     length: c_uint,
 ) -> Result {
     let snapshot = devices().snapshot(ordinal(device)?)?;
-    // SAFETY: the caller keeps to NVML's manual.
+    // SAFETY: the caller follows NVML's manual.
     unsafe { put_text(name, length, &snapshot.name) }
 }
 
@@ -143,14 +143,14 @@ pub(crate) fn nvmlDeviceGetMinorNumber(device: nvmlDevice_t, minor: Out<'_, c_ui
 }
 
 /// # Safety
-/// As NVML's manual says for nvmlDeviceGetUUID.
+/// As documented by NVML for `nvmlDeviceGetUUID`.
 pub(crate) unsafe fn nvmlDeviceGetUUID(
     device: nvmlDevice_t,
     uuid: *mut c_char,
     length: c_uint,
 ) -> Result {
     let snapshot = devices().snapshot(ordinal(device)?)?;
-    // SAFETY: the caller keeps to NVML's manual.
+    // SAFETY: the caller follows NVML's manual.
     unsafe { put_text(uuid, length, &uuid_text(&snapshot.uuid)) }
 }
 

@@ -11,7 +11,7 @@ use super::device;
 use super::types::{nvmlDevice_t, nvmlEventData_t, nvmlEventSet_t};
 use crate::code::{Code, Result};
 
-/// The sets that there are, by their handles.
+/// The handles of existing event sets.
 static SETS: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
 fn sets() -> MutexGuard<'static, BTreeSet<usize>> {

@@ -1,10 +1,10 @@
-//! The table of functions without names that nvidia-smi asks NVML for.
+//! The table of unnamed functions that nvidia-smi requests from NVML.
 //!
-//! What is known of it was learnt by watching arguments and results of native
-//! runs of nvidia-smi 535, 550 and 580 beside NVML 580.159 (tests/nvml/watch.c), and of
-//! slot 23 by what nvidia-smi prints for a result. Slots whose meaning that showed are
-//! answered. The others return NOT_SUPPORTED, which nvidia-smi shows as "N/A", without
-//! a word: a line on standard error would stand in the middle of a monitor's row.
+//! Its meaning was found by watching the arguments and results of native runs of
+//! nvidia-smi 535, 550 and 580 with NVML 580.159 (tests/nvml/watch.c); for slot 23, by
+//! the text that nvidia-smi prints for a result. Slots whose meaning became clear are
+//! served. The others return NOT_SUPPORTED, which nvidia-smi shows as "N/A". They print
+//! nothing, because a line on standard error would break a monitor's row.
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::ptr;
@@ -18,7 +18,7 @@ use crate::code::{Code, Result};
 const ID: [u8; 16] = [
     0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4,
 ];
-/// Its words: the first is its size in bytes, the others are functions.
+/// Number of words: the first is the size in bytes, the others are functions.
 const WORDS: usize = 270;
 
 /// A word of the table.
@@ -44,7 +44,7 @@ static TABLE: [Word; WORDS] = {
     table
 };
 
-/// Gives the table with an identifier, of which there is one.
+/// Returns the table with this identifier. There is only one.
 ///
 /// # Safety
 /// `table` is null or writable, `id` null or sixteen bytes.
@@ -54,7 +54,7 @@ pub unsafe extern "C" fn nvmlInternalGetExportTable(
     id: *const [u8; 16],
 ) -> nvmlReturn_t {
     guard_before_init(|| {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this.
         let (table, id) = unsafe { (table.as_mut(), id.as_ref()) };
         let table = table.ok_or(Code::INVALID_ARGUMENT)?;
         *table = ptr::null();
@@ -71,8 +71,8 @@ extern "C" fn unserved() -> nvmlReturn_t {
     Code::NOT_SUPPORTED.0
 }
 
-/// Where the paths of two devices meet, given by their addresses on the bus, for
-/// `topo -m`: from 0, one bridge, to 4, another memory node; links of NVLink follow.
+/// The common ancestor of two devices, given by their bus addresses, for `topo -m`:
+/// from 0, one bridge, to 4, another memory node; NVLink links follow.
 ///
 /// # Safety
 /// `one` and `other` are null or texts, `place` is null or writable.
@@ -84,16 +84,16 @@ unsafe extern "C" fn ancestor(
     const OTHER_NODE: c_uint = 4;
     guard(|| {
         for id in [one, other] {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller upholds this.
             let id: Text<'_> = unsafe { Boundary::take(id) };
             device::by_bus_id(id.get()?)?;
         }
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this.
         unsafe { put(place, OTHER_NODE) }
     })
 }
 
-/// nvmlDeviceGetEnforcedPowerLimit, which --query-gpu asks for here.
+/// nvmlDeviceGetEnforcedPowerLimit, as used by --query-gpu.
 ///
 /// # Safety
 /// `place` is null or writable.
@@ -101,54 +101,54 @@ unsafe extern "C" fn enforced_power_limit(
     handle: nvmlDevice_t,
     place: *mut c_uint,
 ) -> nvmlReturn_t {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller upholds this.
     unsafe { exports::nvmlDeviceGetEnforcedPowerLimit(handle, place) }
 }
 
-/// Is given each line that nvidia-smi prints, after it was printed: a format, the
-/// name of the stream, the line.
+/// Receives each line that nvidia-smi has printed: a format, the name of the stream, and
+/// the line.
 extern "C" fn log() -> nvmlReturn_t {
     Code::SUCCESS.0
 }
 
-/// Before dmon and pmon: 1 for a device that is there.
+/// Called before dmon and pmon: 1 for an existing device.
 ///
 /// # Safety
 /// `place` is null or writable.
 unsafe extern "C" fn is_there(handle: nvmlDevice_t, place: *mut c_uint) -> nvmlReturn_t {
     guard(|| {
         device::ordinal(handle)?;
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this.
         let place = unsafe { place.as_mut() };
         *place.ok_or(Code::INVALID_ARGUMENT)? = 1;
         Ok(())
     })
 }
 
-/// What processes used of a device since a time, for pmon: where nothing ran, natively
-/// NOT_FOUND, without which pmon asks again at once.
+/// Process utilization since a point in time, for pmon. NVIDIA's library returns
+/// NOT_FOUND if nothing ran; with any other code, pmon retries immediately.
 extern "C" fn no_samples() -> nvmlReturn_t {
     Code::NOT_FOUND.0
 }
 
-/// What slot 213 tells of a process: 4,128 bytes.
+/// Slot 213's record of a process: 4,128 bytes.
 #[repr(C)]
 struct Process {
     pid: c_uint,
     /// Bytes of the device's memory.
     memory: c_ulonglong,
-    /// Its part of a partitioned GPU: none.
+    /// Its MIG instances: none.
     instances: [c_uint; 2],
-    /// 0 in every native record.
+    /// 0 in every observed record.
     unknown: c_ulonglong,
-    /// Its arguments as /proc has them, each with a zero behind it.
+    /// Its arguments as in /proc, each terminated by a zero.
     arguments: [u8; 4096],
 }
 
 impl Process {
     fn new((pid, memory): (u32, u64)) -> Self {
         let mut arguments = [0; 4096];
-        // One that has ended has none.
+        // A process that has exited has none.
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         // The last byte stays zero.
         for (place, byte) in arguments.iter_mut().take(4095).zip(line) {
@@ -164,8 +164,8 @@ impl Process {
     }
 }
 
-/// The VM's processes that compute: `count` is how many there is room for, and then
-/// how many there are.
+/// The VM's compute processes. `count` is the capacity, and on return the number of
+/// processes.
 ///
 /// # Safety
 /// `count` is null or a readable and writable word; `place` is null or writable for
@@ -177,17 +177,17 @@ unsafe extern "C" fn compute_processes(
 ) -> nvmlReturn_t {
     guard(|| {
         let list = process::processes(handle)?.into_iter().map(Process::new);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this.
         unsafe { put_list(place, count, list.collect()) }
     })
 }
 
-/// How many processes draw, or share the device by MPS: none.
+/// The number of graphics processes, or of MPS processes: none.
 ///
 /// # Safety
 /// `count` is null or writable.
 unsafe extern "C" fn no_processes(handle: nvmlDevice_t, count: *mut c_uint) -> nvmlReturn_t {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller upholds this.
     guard(|| unsafe { put_none(handle, count) })
 }
 
@@ -195,14 +195,14 @@ unsafe extern "C" fn no_processes(handle: nvmlDevice_t, count: *mut c_uint) -> n
 /// `count` is null or writable.
 unsafe fn put_none(handle: nvmlDevice_t, count: *mut c_uint) -> Result {
     device::ordinal(handle)?;
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller upholds this.
     let count = unsafe { count.as_mut() };
     *count.ok_or(Code::INVALID_ARGUMENT)? = 0;
     Ok(())
 }
 
-/// The address on the PCI bus of the device with an index, with four digits of the
-/// domain, in `size` bytes at `place`.
+/// Writes the PCI bus address of a device, with four domain digits, to `size` bytes at
+/// `place`.
 ///
 /// # Safety
 /// `place` is null or has `size` bytes.

@@ -1,4 +1,4 @@
-//! Fields by their numbers: those that a figure answers, too.
+//! Fields by number: those that a figure also answers.
 
 use std::ffi::{c_int, c_uint};
 use std::time::SystemTime;
@@ -10,11 +10,11 @@ use crate::code::{Code, Result};
 /// NVML_VALUE_TYPE_UNSIGNED_INT and _UNSIGNED_LONG_LONG.
 const WORD: c_uint = 1;
 const LONG: c_uint = 3;
-/// Most fields of one call: NVML has fewer.
-const MOST: usize = 1024;
+/// Maximum number of fields per call; NVML defines fewer.
+const MAX_FIELDS: usize = 1024;
 
-/// A field: its number, the type of its value, the figure, the figure's
-/// arguments with what they are below, and which of its numbers it is.
+/// A field: its number, the type of its value, the figure, the figure's arguments with
+/// their limits, and the index of the value in the figure's answer.
 type Row = (u32, c_uint, u32, &'static [(c_uint, u32)], usize);
 
 /// NVML_FI_DEV_….
@@ -102,7 +102,7 @@ fn value(ordinal: u32, field: u32) -> Result<(c_uint, u64)> {
 }
 
 /// # Safety
-/// As NVML's manual says for nvmlDeviceGetFieldValues.
+/// As documented by NVML for `nvmlDeviceGetFieldValues`.
 pub(crate) unsafe fn nvmlDeviceGetFieldValues(
     handle: nvmlDevice_t,
     count: c_int,
@@ -111,7 +111,7 @@ pub(crate) unsafe fn nvmlDeviceGetFieldValues(
     let ordinal = device(handle)?;
     present(values)?;
     let count = usize::try_from(count).ok();
-    let count = count.filter(|count| (1..=MOST).contains(count));
+    let count = count.filter(|count| (1..=MAX_FIELDS).contains(count));
     for index in 0..count.ok_or(Code::INVALID_ARGUMENT)? {
         // SAFETY: the program passes `count` entries.
         let place = unsafe { values.add(index) };

@@ -1,9 +1,8 @@
-//! Start and end.
+//! Initialization and shutdown.
 //!
-//! Users are counted: the library is initialized while one is there. A forked
-//! child stays initialized, as NVML's users expect, and gets connections of its
-//! own: of its parent's state nothing is touched, since locks may be held for
-//! ever and threads are missing.
+//! The library counts its users, and is initialized while there is one. A forked child
+//! stays initialized, as NVML's users expect, but gets connections of its own. It never
+//! touches the parent's state, whose locks may be held by threads that the child lacks.
 
 use std::ffi::{c_char, c_uint};
 use std::ptr::null_mut;
@@ -16,7 +15,7 @@ use crate::code::{Code, Result};
 use crate::devices::Devices;
 
 static USERS: AtomicU32 = AtomicU32::new(0);
-/// Null until this process needs it.
+/// Null until this process needs devices.
 static DEVICES: AtomicPtr<Devices> = AtomicPtr::new(null_mut());
 
 extern "C" fn in_child() {
@@ -46,7 +45,7 @@ pub(crate) fn devices() -> &'static Devices {
         match DEVICES.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => new,
             Err(other) => {
-                // SAFETY: made above, and seen by nobody.
+                // SAFETY: it was created above, and never published.
                 drop(unsafe { Box::from_raw(new) });
                 other
             }
@@ -54,7 +53,7 @@ pub(crate) fn devices() -> &'static Devices {
     } else {
         current
     };
-    // SAFETY: what is stored was leaked, and is never freed.
+    // SAFETY: the stored pointer was leaked and is never freed.
     unsafe { &*current }
 }
 
@@ -85,7 +84,7 @@ pub(crate) fn nvmlShutdown() -> Result {
     Ok(())
 }
 
-/// A result code in words.
+/// The message of a result code.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlErrorString(result: c_uint) -> *const c_char {
     Code(result).text().as_ptr()

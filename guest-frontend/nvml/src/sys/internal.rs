@@ -1,6 +1,6 @@
-//! By what a worker knows this library from NVIDIA's.
+//! The marker by which a worker distinguishes this library from NVIDIA's.
 
-/// Nobody calls it: a worker on a machine that is host and guest looks for its name,
-/// and does not ask itself about GPUs.
+/// Never called. A worker on a machine that is both host and guest looks for this symbol,
+/// so that it does not query itself about GPUs.
 #[unsafe(no_mangle)]
 pub extern "C" fn paragpu_nvml() {}

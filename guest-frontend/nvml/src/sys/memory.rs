@@ -1,4 +1,4 @@
-//! Memory: what this VM's sessions have, of what they may have.
+//! Memory: use and limit of this VM's sessions.
 
 use super::boundary::Out;
 use super::init::devices;
@@ -23,19 +23,19 @@ pub(crate) fn nvmlDeviceGetMemoryInfo(
 }
 
 /// # Safety
-/// As NVML's manual says for nvmlDeviceGetMemoryInfo_v2.
+/// As documented by NVML for `nvmlDeviceGetMemoryInfo_v2`.
 pub(crate) unsafe fn nvmlDeviceGetMemoryInfo_v2(
     handle: nvmlDevice_t,
     place: *mut nvmlMemory_v2_t,
 ) -> Result {
     let wanted = version_of::<nvmlMemory_v2_t>(2);
-    // SAFETY: the caller keeps to NVML's manual.
+    // SAFETY: the caller follows NVML's manual.
     unsafe { version(place, wanted, Code::FUNCTION_NOT_FOUND) }?;
     let nvmlMemory_t { total, free, used } = memory(handle)?;
     let memory = nvmlMemory_v2_t {
         version: wanted,
         total,
-        // What the host's driver keeps is not the VM's.
+        // Memory reserved by the host's driver does not concern the VM.
         reserved: 0,
         free,
         used,

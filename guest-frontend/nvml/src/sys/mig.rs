@@ -1,4 +1,4 @@
-//! Instances of a GPU, which a guest has none of.
+//! MIG instances, of which a guest has none.
 
 use std::ffi::c_uint;
 

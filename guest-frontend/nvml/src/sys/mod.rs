@@ -1,4 +1,4 @@
-//! The C interface: what every function goes through.
+//! The C interface: helpers of all exported functions.
 //!
 #![allow(clippy::not_unsafe_ptr_arg_deref)]
 // Functions have NVML's names.
@@ -36,10 +36,10 @@ pub mod numbers {
     include!(concat!(env!("OUT_DIR"), "/numbers.rs"));
 }
 
-/// What the library exports and serves, as the description of NVML declares it
+/// The exported functions that are served, derived from the description of NVML
 /// (protocol/interface/nvml).
-// Each generated block is safe where the caller keeps to NVML's manual, which
-// is what every exported function asks for.
+// Each generated block is safe if the caller follows NVML's manual, which is the
+// contract of every exported function.
 #[allow(missing_docs, unused_unsafe, clippy::undocumented_unsafe_blocks)]
 pub mod exports {
     use std::ffi::{c_char, c_int, c_uint, c_ulong, c_ulonglong};
@@ -50,7 +50,7 @@ pub mod exports {
     include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 }
 
-/// What the library exports and does not serve.
+/// The exported functions that are not served.
 pub mod stubs {
     use std::sync::atomic::AtomicBool;
 
@@ -59,7 +59,7 @@ pub mod stubs {
     include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
 }
 
-/// Runs the body of an exported function. Nothing unwinds into C.
+/// Runs the body of an exported function. Stops panics from unwinding into C.
 fn guard(body: impl FnOnce() -> Result) -> nvmlReturn_t {
     guard_before_init(|| match init::is_initialized() {
         true => body(),
@@ -76,22 +76,23 @@ fn guard_before_init(body: impl FnOnce() -> Result) -> nvmlReturn_t {
     }
 }
 
-/// What a function that is not served does. Programs try many of these: no word.
+/// The behaviour of a function that is not served. It prints nothing, because programs
+/// probe for many of them.
 fn refuse(_: &str, _: &AtomicBool) -> nvmlReturn_t {
     guard(|| Err(Code::NOT_SUPPORTED))
 }
 
-/// What a function that a guest may not use does.
+/// The behaviour of a function that a guest may not use.
 fn deny() -> nvmlReturn_t {
     guard(|| Err(Code::NO_PERMISSION))
 }
 
-/// The ordinal that a handle stands for.
+/// The ordinal of a handle's device.
 fn device(handle: nvmlDevice_t) -> Result<u32> {
     device::ordinal(handle)
 }
 
-/// The device that questions about the system go to.
+/// The device that answers queries about the system.
 fn first() -> Result<u32> {
     match init::devices().count()? {
         0 => Err(Code::NOT_SUPPORTED),
@@ -99,7 +100,7 @@ fn first() -> Result<u32> {
     }
 }
 
-/// Asks for a figure; each argument comes with what it must be below.
+/// Asks the host for a figure. Each argument comes with its exclusive limit.
 fn ask(ordinal: u32, figure: u32, arguments: &[(c_uint, u32)]) -> Result<Answer> {
     let mut bytes = [0; 4];
     for (place, (argument, limit)) in bytes.iter_mut().zip(arguments) {
@@ -111,48 +112,48 @@ fn ask(ordinal: u32, figure: u32, arguments: &[(c_uint, u32)]) -> Result<Answer>
     init::devices().ask(ordinal, figure, bytes)
 }
 
-/// Asks for a figure that is a text.
+/// Asks the host for a figure that is text.
 fn ask_text(ordinal: u32, figure: u32) -> Result<String> {
     Ok(ask(ordinal, figure, &[])?.text)
 }
 
-/// Something made of an answer's numbers.
-trait Scatter {
-    /// From the numbers at the start of `values`.
+/// A value that is built from an answer's numbers.
+trait FromFigures {
+    /// Builds the value from the first numbers of `values`.
     fn scatter(values: &[u64]) -> Self;
 }
 
-impl Scatter for c_uint {
+impl FromFigures for c_uint {
     fn scatter(values: &[u64]) -> Self {
         values.first().map_or(0, |value| *value as Self)
     }
 }
 
-impl Scatter for c_int {
+impl FromFigures for c_int {
     fn scatter(values: &[u64]) -> Self {
         values.first().map_or(0, |value| *value as Self)
     }
 }
 
-impl Scatter for c_ulonglong {
+impl FromFigures for c_ulonglong {
     fn scatter(values: &[u64]) -> Self {
         values.first().copied().unwrap_or(0)
     }
 }
 
-impl<T: Scatter + Copy, const N: usize> Scatter for [T; N] {
+impl<T: FromFigures + Copy, const N: usize> FromFigures for [T; N] {
     fn scatter(values: &[u64]) -> Self {
         std::array::from_fn(|place| T::scatter(values.get(place..).unwrap_or_default()))
     }
 }
 
-/// Writes what begins at number `from` of an answer.
+/// Writes the value that begins at number `from` of an answer.
 ///
 /// # Safety
 /// `place` is null, or writable and aligned for a `T`.
-unsafe fn scatter<T: Scatter>(place: *mut T, answer: &Answer, from: usize) -> Result {
+unsafe fn scatter<T: FromFigures>(place: *mut T, answer: &Answer, from: usize) -> Result {
     let values = answer.values.get(from..).unwrap_or_default();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds this.
     unsafe { put(place, T::scatter(values)) }
 }
 
@@ -162,12 +163,12 @@ unsafe fn scatter<T: Scatter>(place: *mut T, answer: &Answer, from: usize) -> Re
 /// `place` is null, or writable and aligned for a `T`.
 unsafe fn put<T>(place: *mut T, value: T) -> Result {
     present(place)?;
-    // SAFETY: not null, so the caller's promise holds.
+    // SAFETY: it is not null, so the caller's contract applies.
     unsafe { place.write(value) };
     Ok(())
 }
 
-/// Refuses a null pointer. What is there need not be a value yet.
+/// Refuses a null pointer. The target may be uninitialized.
 fn present<T>(place: *const T) -> Result {
     match place.is_null() {
         true => Err(Code::INVALID_ARGUMENT),
@@ -182,14 +183,14 @@ fn present<T>(place: *const T) -> Result {
 /// `place` is null, or begins with a readable word.
 unsafe fn version<T>(place: *const T, wanted: c_uint, mismatch: Code) -> Result {
     present(place)?;
-    // SAFETY: not null, so the caller's promise holds.
+    // SAFETY: it is not null, so the caller's contract applies.
     match unsafe { place.cast::<c_uint>().read() } == wanted {
         true => Ok(()),
         false => Err(mismatch),
     }
 }
 
-/// Writes text, ended with a zero, where it fits into `length` bytes.
+/// Writes text and a terminating zero, if they fit into `length` bytes.
 ///
 /// # Safety
 /// `place` is null or writable for `length` bytes.
@@ -199,8 +200,8 @@ unsafe fn put_text(place: *mut c_char, length: c_uint, text: &str) -> Result {
     if room < text.len() + 1 {
         return Err(Code::INSUFFICIENT_SIZE);
     }
-    // SAFETY: the text and its zero fit into `length` bytes, which are the
-    // program's and so lie apart from the text.
+    // SAFETY: the text and its zero fit into `length` bytes, which belong to the
+    // program and do not overlap the text.
     unsafe {
         std::ptr::copy_nonoverlapping(text.as_ptr().cast(), place, text.len());
         place.add(text.len()).write(0);
@@ -208,15 +209,15 @@ unsafe fn put_text(place: *mut c_char, length: c_uint, text: &str) -> Result {
     Ok(())
 }
 
-/// Writes a list where the program has room for it, as NVML does: `count` is
-/// the room, and then how many there are.
+/// Writes a list as NVML does: `count` is the capacity, and on return the number of
+/// elements.
 ///
 /// # Safety
 /// `count` is null or a readable and writable word; `place` is null or writable
 /// for as many `T` as it says.
 unsafe fn put_list<T>(place: *mut T, count: *mut c_uint, list: Vec<T>) -> Result {
     present(count)?;
-    // SAFETY: not null, so the caller's promise holds.
+    // SAFETY: it is not null, so the caller's contract applies.
     let room = unsafe { count.read() } as usize;
     let all = c_uint::try_from(list.len()).map_err(|_| Code::UNKNOWN)?;
     // SAFETY: as above.

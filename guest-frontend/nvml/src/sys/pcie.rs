@@ -1,4 +1,4 @@
-//! The place on the bus, as CUDA reports it.
+//! The PCI address, as CUDA reports it.
 
 use std::ffi::{c_char, c_uint};
 
@@ -58,7 +58,7 @@ impl PciAddress {
             domain: self.domain,
             bus: self.bus,
             device: self.device,
-            // Of the host's board; the guest has no such device.
+            // The ID of the host's board means nothing to the guest, which has no such device.
             pci_device_id: 0,
         }
     }
@@ -71,7 +71,7 @@ impl PciAddress {
     }
 }
 
-/// Text in an array, with a zero behind it.
+/// Text as a zero-terminated array.
 fn chars<const N: usize>(text: &str) -> [c_char; N] {
     let mut chars = [0; N];
     let room = N.saturating_sub(1);
@@ -81,7 +81,7 @@ fn chars<const N: usize>(text: &str) -> [c_char; N] {
     chars
 }
 
-/// Where CUDA says that a device is.
+/// The PCI address that CUDA reports for a device.
 pub(crate) fn place(ordinal: u32) -> Result<PciAddress> {
     let snapshot = devices().snapshot(ordinal)?;
     PciAddress::parse(&snapshot.pci_bus_id).ok_or(Code::UNKNOWN)
@@ -104,14 +104,14 @@ pub(crate) fn nvmlDeviceGetPciInfo_v3(handle: nvmlDevice_t, pci: Out<'_, nvmlPci
 }
 
 /// # Safety
-/// As NVML's manual says for nvmlDeviceGetPciInfoExt.
+/// As documented by NVML for `nvmlDeviceGetPciInfoExt`.
 pub(crate) unsafe fn nvmlDeviceGetPciInfoExt(
     handle: nvmlDevice_t,
     pci: *mut nvmlPciInfoExt_t,
 ) -> Result {
     let place = place(device(handle)?)?;
     let wanted = version_of::<nvmlPciInfoExt_t>(1);
-    // SAFETY: the caller keeps to NVML's manual.
+    // SAFETY: the caller follows NVML's manual.
     unsafe { version(pci, wanted, Code::ARGUMENT_VERSION_MISMATCH) }?;
     let info = nvmlPciInfoExt_t {
         version: wanted,

@@ -1,4 +1,4 @@
-//! Processes: those of this VM, and no others.
+//! Processes of this VM.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_uint, c_ulonglong};
@@ -15,7 +15,7 @@ use crate::code::{Code, Result};
 /// No instance of a GPU.
 const NO_INSTANCE: c_uint = c_uint::MAX;
 
-/// Each process once, by its number, with the bytes of all its sessions.
+/// The bytes of all sessions of each process, by process ID.
 pub(crate) fn processes(handle: nvmlDevice_t) -> Result<BTreeMap<u32, u64>> {
     let mut processes = BTreeMap::new();
     for process in devices().usage(device(handle)?)?.processes {
@@ -26,7 +26,7 @@ pub(crate) fn processes(handle: nvmlDevice_t) -> Result<BTreeMap<u32, u64>> {
 }
 
 /// # Safety
-/// As NVML's manual says for nvmlDeviceGetComputeRunningProcesses_v3.
+/// As documented by NVML for `nvmlDeviceGetComputeRunningProcesses_v3`.
 pub(crate) unsafe fn nvmlDeviceGetComputeRunningProcesses_v3(
     handle: nvmlDevice_t,
     count: *mut c_uint,
@@ -39,12 +39,12 @@ pub(crate) unsafe fn nvmlDeviceGetComputeRunningProcesses_v3(
         compute_instance: NO_INSTANCE,
     };
     let infos_now = processes(handle)?.into_iter().map(info);
-    // SAFETY: the caller keeps to NVML's manual.
+    // SAFETY: the caller follows NVML's manual.
     unsafe { put_list(infos, count, infos_now.collect()) }
 }
 
 /// # Safety
-/// As NVML's manual says for nvmlDeviceGetComputeRunningProcesses.
+/// As documented by NVML for `nvmlDeviceGetComputeRunningProcesses`.
 pub(crate) unsafe fn nvmlDeviceGetComputeRunningProcesses(
     handle: nvmlDevice_t,
     count: *mut c_uint,
@@ -55,11 +55,11 @@ pub(crate) unsafe fn nvmlDeviceGetComputeRunningProcesses(
         used_gpu_memory,
     };
     let infos_now = processes(handle)?.into_iter().map(info);
-    // SAFETY: the caller keeps to NVML's manual.
+    // SAFETY: the caller follows NVML's manual.
     unsafe { put_list(infos, count, infos_now.collect()) }
 }
 
-/// A list of processes that is empty: there are none of the kind.
+/// Writes an empty list of processes.
 ///
 /// # Safety
 /// As [`put_list`].
@@ -70,51 +70,51 @@ unsafe fn none<T>(handle: nvmlDevice_t, count: *mut c_uint, infos: *mut T) -> Re
 }
 
 /// # Safety
-/// As NVML's manual says for nvmlDeviceGetGraphicsRunningProcesses_v3.
+/// As documented by NVML for `nvmlDeviceGetGraphicsRunningProcesses_v3`.
 pub(crate) unsafe fn nvmlDeviceGetGraphicsRunningProcesses_v3(
     handle: nvmlDevice_t,
     count: *mut c_uint,
     infos: *mut nvmlProcessInfo_t,
 ) -> Result {
-    // SAFETY: the caller keeps to NVML's manual.
+    // SAFETY: the caller follows NVML's manual.
     unsafe { none(handle, count, infos) }
 }
 
 /// # Safety
-/// As NVML's manual says for nvmlDeviceGetGraphicsRunningProcesses.
+/// As documented by NVML for `nvmlDeviceGetGraphicsRunningProcesses`.
 pub(crate) unsafe fn nvmlDeviceGetGraphicsRunningProcesses(
     handle: nvmlDevice_t,
     count: *mut c_uint,
     infos: *mut nvmlProcessInfo_v1_t,
 ) -> Result {
-    // SAFETY: the caller keeps to NVML's manual.
+    // SAFETY: the caller follows NVML's manual.
     unsafe { none(handle, count, infos) }
 }
 
 /// # Safety
-/// As NVML's manual says for nvmlDeviceGetMPSComputeRunningProcesses_v3.
+/// As documented by NVML for `nvmlDeviceGetMPSComputeRunningProcesses_v3`.
 pub(crate) unsafe fn nvmlDeviceGetMPSComputeRunningProcesses_v3(
     handle: nvmlDevice_t,
     count: *mut c_uint,
     infos: *mut nvmlProcessInfo_t,
 ) -> Result {
-    // SAFETY: the caller keeps to NVML's manual.
+    // SAFETY: the caller follows NVML's manual.
     unsafe { none(handle, count, infos) }
 }
 
 /// # Safety
-/// As NVML's manual says for nvmlDeviceGetMPSComputeRunningProcesses.
+/// As documented by NVML for `nvmlDeviceGetMPSComputeRunningProcesses`.
 pub(crate) unsafe fn nvmlDeviceGetMPSComputeRunningProcesses(
     handle: nvmlDevice_t,
     count: *mut c_uint,
     infos: *mut nvmlProcessInfo_v1_t,
 ) -> Result {
-    // SAFETY: the caller keeps to NVML's manual.
+    // SAFETY: the caller follows NVML's manual.
     unsafe { none(handle, count, infos) }
 }
 
 /// # Safety
-/// As NVML's manual says for nvmlDeviceGetProcessUtilization.
+/// As documented by NVML for `nvmlDeviceGetProcessUtilization`.
 pub(crate) unsafe fn nvmlDeviceGetProcessUtilization(
     handle: nvmlDevice_t,
     samples: *mut nvmlProcessUtilizationSample_t,
@@ -143,6 +143,6 @@ pub(crate) unsafe fn nvmlDeviceGetProcessUtilization(
         unsafe { super::put(count, all) }?;
         return Err(Code::INSUFFICIENT_SIZE);
     }
-    // SAFETY: the caller keeps to NVML's manual.
+    // SAFETY: the caller follows NVML's manual.
     unsafe { put_list(samples, count, found) }
 }

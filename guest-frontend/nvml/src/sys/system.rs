@@ -13,7 +13,7 @@ pub(crate) fn nvmlSystemGetCudaDriverVersion_v2(version: Out<'_, c_int>) -> Resu
 }
 
 /// # Safety
-/// As NVML's manual says for nvmlSystemGetProcessName.
+/// As documented by NVML for `nvmlSystemGetProcessName`.
 pub(crate) unsafe fn nvmlSystemGetProcessName(
     pid: c_uint,
     name: *mut c_char,
@@ -30,6 +30,6 @@ pub(crate) unsafe fn nvmlSystemGetProcessName(
     while text.len() > room {
         text.pop();
     }
-    // SAFETY: the caller keeps to NVML's manual.
+    // SAFETY: the caller follows NVML's manual.
     unsafe { put_text(name, length, &text) }
 }

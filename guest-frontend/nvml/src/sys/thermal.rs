@@ -4,18 +4,18 @@ use super::types::{nvmlDevice_t, nvmlTemperature_t, version_of};
 use super::{ask, device, numbers, put, version};
 use crate::code::{Code, Result};
 
-/// How many sensors there are.
+/// The number of sensors.
 const SENSORS: u32 = 1;
 
 /// # Safety
-/// As NVML's manual says for nvmlDeviceGetTemperatureV.
+/// As documented by NVML for `nvmlDeviceGetTemperatureV`.
 pub(crate) unsafe fn nvmlDeviceGetTemperatureV(
     handle: nvmlDevice_t,
     place: *mut nvmlTemperature_t,
 ) -> Result {
     let ordinal = device(handle)?;
     let wanted = version_of::<nvmlTemperature_t>(1);
-    // SAFETY: the caller keeps to NVML's manual.
+    // SAFETY: the caller follows NVML's manual.
     unsafe { version(place, wanted, Code::INVALID_ARGUMENT) }?;
     // SAFETY: the version says that the structure is this one.
     let sensor = unsafe { place.read() }.sensor;

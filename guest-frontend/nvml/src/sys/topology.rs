@@ -1,7 +1,7 @@
-//! How GPUs reach each other, CPUs and memory.
+//! Topology of GPUs, CPUs and memory.
 //!
-//! A guest knows nothing of the paths on its host. Of the VM's CPUs and memory none is
-//! nearer to a GPU than another, and two GPUs are as far apart as NVML can say.
+//! A guest does not see the topology of its host. All CPUs and memory of the VM are
+//! equally near to a GPU, and two GPUs are at NVML's greatest distance.
 
 use std::ffi::{c_int, c_uint, c_ulong};
 use std::fs;
@@ -11,7 +11,7 @@ use super::types::nvmlDevice_t;
 use super::{device, init, present, put};
 use crate::code::{Code, Result};
 
-/// NVML_P2P_CAPS_INDEX_UNKNOWN: what can be asked for lies before.
+/// NVML_P2P_CAPS_INDEX_UNKNOWN: valid indices are below.
 const INDICES: c_uint = 5;
 /// NVML_P2P_CAPS_INDEX_READ, _WRITE and _ATOMICS.
 const READ: c_uint = 0;
@@ -23,13 +23,13 @@ const NOT_REACHED: c_uint = 5;
 /// NVML_AFFINITY_SCOPE_NODE, the first of two scopes; the other is _SOCKET.
 const NODE: c_uint = 0;
 const SCOPES: c_uint = 2;
-/// NVML_TOPOLOGY_INTERNAL and _SYSTEM, the nearest level and the farthest.
+/// NVML_TOPOLOGY_INTERNAL and _SYSTEM, the nearest and the farthest level.
 const INTERNAL: c_uint = 0;
 const SYSTEM: c_uint = 50;
-/// Levels are so far apart.
+/// Distance between two levels.
 const STEP: c_uint = 10;
 
-/// Numbers of a list as the kernel writes it, such as `0-3,8`.
+/// The numbers of a list in the kernel's format, such as `0-3,8`.
 fn numbers(list: &str) -> impl Iterator<Item = usize> {
     let ranges = list.trim().split(',').filter_map(|part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -45,10 +45,10 @@ fn online(kind: &str) -> Vec<usize> {
     numbers(list.as_deref().unwrap_or("0")).collect()
 }
 
-/// Bits of a set's word.
+/// Bits of a word of a set.
 const BITS: usize = c_ulong::BITS as usize;
 
-/// A set of so many words, without what does not fit.
+/// A set of `words` words, without members that do not fit.
 fn set_of(members: &[usize], words: usize) -> Vec<c_ulong> {
     let mut set = vec![0; words];
     for member in members {
@@ -62,14 +62,14 @@ fn set_of(members: &[usize], words: usize) -> Vec<c_ulong> {
 /// # Safety
 /// `place` is null or writable for `words` words.
 unsafe fn put_set(place: *mut c_ulong, words: c_uint, kind: &str) -> Result {
-    /// No machine has more.
-    const MOST: usize = 1 << 16;
+    /// More than any machine has.
+    const MAX_WORDS: usize = 1 << 16;
     present(place)?;
     let room = words as usize;
     if room == 0 {
         return Err(Code::INVALID_ARGUMENT);
     }
-    for (index, word) in set_of(&online(kind), room.min(MOST))
+    for (index, word) in set_of(&online(kind), room.min(MAX_WORDS))
         .into_iter()
         .enumerate()
     {
@@ -94,42 +94,42 @@ unsafe fn affinity(
     if scope >= SCOPES {
         return Err(Code::INVALID_ARGUMENT);
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller upholds this.
     unsafe { put_set(set, words, kind) }
 }
 
 /// # Safety
-/// As NVML's manual says for nvmlDeviceGetCpuAffinity.
+/// As documented by NVML for `nvmlDeviceGetCpuAffinity`.
 pub(crate) unsafe fn nvmlDeviceGetCpuAffinity(
     handle: nvmlDevice_t,
     words: c_uint,
     set: *mut c_ulong,
 ) -> Result {
-    // SAFETY: the caller keeps to NVML's manual.
+    // SAFETY: the caller follows NVML's manual.
     unsafe { affinity(handle, words, set, NODE, "cpu") }
 }
 
 /// # Safety
-/// As NVML's manual says for nvmlDeviceGetCpuAffinityWithinScope.
+/// As documented by NVML for `nvmlDeviceGetCpuAffinityWithinScope`.
 pub(crate) unsafe fn nvmlDeviceGetCpuAffinityWithinScope(
     handle: nvmlDevice_t,
     words: c_uint,
     set: *mut c_ulong,
     within: c_uint,
 ) -> Result {
-    // SAFETY: the caller keeps to NVML's manual.
+    // SAFETY: the caller follows NVML's manual.
     unsafe { affinity(handle, words, set, within, "cpu") }
 }
 
 /// # Safety
-/// As NVML's manual says for nvmlDeviceGetMemoryAffinity.
+/// As documented by NVML for `nvmlDeviceGetMemoryAffinity`.
 pub(crate) unsafe fn nvmlDeviceGetMemoryAffinity(
     handle: nvmlDevice_t,
     words: c_uint,
     set: *mut c_ulong,
     within: c_uint,
 ) -> Result {
-    // SAFETY: the caller keeps to NVML's manual.
+    // SAFETY: the caller follows NVML's manual.
     unsafe { affinity(handle, words, set, within, "node") }
 }
 
@@ -191,7 +191,7 @@ unsafe fn put_handles(
 }
 
 /// # Safety
-/// As NVML's manual says for nvmlDeviceGetTopologyNearestGpus.
+/// As documented by NVML for `nvmlDeviceGetTopologyNearestGpus`.
 pub(crate) unsafe fn nvmlDeviceGetTopologyNearestGpus(
     handle: nvmlDevice_t,
     level: c_uint,
@@ -204,12 +204,12 @@ pub(crate) unsafe fn nvmlDeviceGetTopologyNearestGpus(
     }
     let others = (0..init::devices().count()?).filter(|other| *other != ordinal);
     let near = others.filter(|other| ancestor(ordinal, *other) == level);
-    // SAFETY: the caller keeps to NVML's manual.
+    // SAFETY: the caller follows NVML's manual.
     unsafe { put_handles(place, count, near) }
 }
 
 /// # Safety
-/// As NVML's manual says for nvmlSystemGetTopologyGpuSet.
+/// As documented by NVML for `nvmlSystemGetTopologyGpuSet`.
 pub(crate) unsafe fn nvmlSystemGetTopologyGpuSet(
     cpu: c_uint,
     count: *mut c_uint,
@@ -218,7 +218,7 @@ pub(crate) unsafe fn nvmlSystemGetTopologyGpuSet(
     if !online("cpu").contains(&(cpu as usize)) {
         return Err(Code::INVALID_ARGUMENT);
     }
-    // SAFETY: the caller keeps to NVML's manual.
+    // SAFETY: the caller follows NVML's manual.
     unsafe { put_handles(place, count, 0..init::devices().count()?) }
 }
 

@@ -12,11 +12,11 @@ pub(crate) fn nvmlUnitGetCount(count: Out<'_, c_uint>) -> Result {
 }
 
 /// # Safety
-/// As NVML's manual says for nvmlSystemGetHicVersion.
+/// As documented by NVML for `nvmlSystemGetHicVersion`.
 pub(crate) unsafe fn nvmlSystemGetHicVersion(
     count: *mut c_uint,
     _entries: *mut nvmlHwbcEntry_t,
 ) -> Result {
-    // SAFETY: the caller keeps to NVML's manual.
+    // SAFETY: the caller follows NVML's manual.
     unsafe { put(count, 0) }
 }

@@ -1,39 +1,36 @@
-//! `libparagpu-redirect.so`: CUDA runtimes that programs and libraries carry
-//! inside jump to paragpu's.
+//! `libparagpu-redirect.so`: redirects the CUDA runtimes inside programs and libraries to
+//! paragpu's.
 //!
-//! The library is named in `/etc/ld.so.preload` (or `LD_PRELOAD`), so the
-//! loader maps it into every program. It needs the C library and nothing else.
+//! `/etc/ld.so.preload` (or `LD_PRELOAD`) names this library, so the loader maps it into
+//! every program. It depends only on the C library.
 //!
-//! **When it runs.** An object's public entries must be rewritten after the
-//! loader mapped it and before its constructors call them. Every object that is
-//! linked with the C library's start files calls `__gmon_start__` first of all,
-//! if somebody defines it: a hook from the days of profilers. This library
-//! defines it, and looks for new objects when it is called. So objects of the
-//! start and those that `dlopen` brings are served alike. Compared with others:
+//! **When it runs.** An object's public functions must be patched after the loader mapped
+//! it and before its constructors call them. Every object linked with the C library's
+//! start files first calls `__gmon_start__`, if it is defined: an old hook for profilers.
+//! This library defines it, and looks for new objects when it is called, both at program
+//! start and after `dlopen`. The alternatives are worse:
 //!
-//! - `LD_AUDIT` has the right hooks. But no file names auditors for all
-//!   programs, and each program would pay for a second C library in a namespace
-//!   of its own.
-//! - A constructor of a preloaded library runs after those of most others.
-//! - Rewriting the debugger's hook in the loader changes the loader's code.
+//! - `LD_AUDIT` has the right hooks, but no file enables auditors for all programs, and
+//!   each program would pay for a second C library in its own namespace.
+//! - A constructor of a preloaded library runs after those of most other libraries.
+//! - Patching the debugger's hook in the loader would change the loader's code.
 //!
-//! Constructors of objects without that call (linked with `-nostartfiles`) run
-//! too early for us; calls of theirs fail as they did.
+//! Constructors of objects without that call (linked with `-nostartfiles`) run too early;
+//! their calls fail as they would without this library.
 //!
-//! **What it does.** [`sys::objects`] keeps the list of objects that were seen.
-//! Of a new one it asks `paragpu_redirect` where its runtime is.
-//! [`sys::patch`] then writes a jump over each public entry: the only write
-//! outside this library's memory. The jump leads through a record in
-//! [`sys::entry`], which loads paragpu's runtime at the first call and tells it
-//! which object is calling, as each has a last error of its own.
+//! **What it does.** [`sys::objects`] keeps the list of known objects. For a new one,
+//! `paragpu_redirect` finds the runtime inside. [`sys::patch`] then writes a jump over
+//! each public function: the only write outside of this library's memory. The jump leads
+//! through a record in [`sys::entry`], which loads paragpu's runtime at the first call and
+//! tells it which object is calling, because each object has its own last error.
 //!
-//! **What it costs.** A program without CUDA pays for the mapping of this
-//! library and one look at the imports of each object.
+//! **What it costs.** A program without CUDA pays for mapping this library and for one
+//! look at the imports of each object.
 #![cfg_attr(panic = "abort", no_std)]
 
 pub mod sys;
 
-/// There is nobody to unwind to: the code below does not panic.
+/// Required without the standard library. The code below does not panic.
 #[cfg(panic = "abort")]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {

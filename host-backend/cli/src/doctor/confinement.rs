@@ -1,4 +1,4 @@
-//! What confines the workers, as the kernel tells it, and why something does not.
+//! The confinement of workers, as the kernel reports it, and why parts are missing.
 
 use landlock::{AccessFs, CompatLevel, Compatible as _, Ruleset, RulesetAttr as _};
 use std::collections::BTreeMap;
@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 use super::report::{Report, State};
 
 const SIDE: &str = "host";
-/// A set of capabilities without any.
+/// The empty capability set.
 const NONE: &str = "0000000000000000";
-/// How long workers may take to confine themselves.
+/// The time that workers have to confine themselves.
 const STARTING: Duration = Duration::from_secs(1);
 
-/// Looks at what the kernel offers, and at the workers of a daemon; `shared_user`
-/// is why they have no users of their VMs' own.
+/// Checks the kernel's features and the workers of a daemon. `shared_user` is the reason
+/// why VMs do not have their own users.
 pub(super) fn examine(report: &mut Report, daemon: u32, shared_user: Option<&str>) {
     kernel(report);
     users(report, shared_user);
     let workers = children_of(daemon, "paragpu-worker");
     if workers.is_empty() {
-        report.add(SIDE, "confinement", State::Absent, "no worker runs");
+        report.add(SIDE, "confinement", State::Absent, "no worker is running");
     }
     let own = status(daemon);
     if let Some(own) = &own {
@@ -56,8 +56,7 @@ pub(super) fn examine(report: &mut Report, daemon: u32, shared_user: Option<&str
             "refused by the kernel",
         );
         note(
-            // CAP_SETGID and CAP_SETUID in its own namespace, until it has its VM's
-            // user.
+            // It has CAP_SETGID and CAP_SETUID in its own namespace until it becomes its VM's user.
             (is("CapEff", NONE) && is("CapPrm", NONE))
                 || (apart && is("CapEff", "00000000000000c0")),
             "no capabilities",
@@ -101,7 +100,7 @@ fn users(report: &mut Report, shared_user: Option<&str>) {
         Some(reason) if reason.starts_with("confine.") => {
             let detail = format!("workers run as paragpud's user: {reason}");
             let finding = report.add(SIDE, WHAT, State::Absent, detail);
-            // Of NVIDIA GPUs confine.cuda_users is the reason, which is experimental.
+            // For NVIDIA GPUs the reason is confine.cuda_users, which is experimental.
             if reason.starts_with("confine.users") {
                 finding.advise("set confine.users in host.toml, and start paragpud again");
             }
@@ -113,7 +112,7 @@ fn users(report: &mut Report, shared_user: Option<&str>) {
     }
 }
 
-/// What confines the daemon itself; root keeps its rights.
+/// Reports the daemon's own confinement; root keeps its rights.
 fn itself(report: &mut Report, own: &BTreeMap<String, String>) {
     let is = |key: &str, value: &str| own.get(key).is_some_and(|found| found == value);
     let root = own
@@ -141,7 +140,7 @@ fn landlock_is_offered() -> bool {
         .is_ok()
 }
 
-/// What a worker asks of the kernel.
+/// Checks the kernel features that workers need.
 fn kernel(report: &mut Report) {
     if landlock_is_offered() {
         report.add(SIDE, "Landlock", State::Good, "the kernel has it");
@@ -158,9 +157,9 @@ fn kernel(report: &mut Report) {
     }
 }
 
-/// Whether a process has its own namespaces. It has one number in each PID
-/// namespace that it is in. Without one of its own, as with NVIDIA's driver, its
-/// user differs from the daemon's.
+/// Whether a process has its own namespaces. It has a process ID in each PID namespace
+/// that contains it. Without its own PID namespace, as with NVIDIA's driver, its user
+/// differs from the daemon's.
 fn is_apart(process: &BTreeMap<String, String>, daemon: Option<&BTreeMap<String, String>>) -> bool {
     let numbers = process.get("NSpid");
     let user = daemon.and_then(|daemon| daemon.get("Uid"));
@@ -168,8 +167,8 @@ fn is_apart(process: &BTreeMap<String, String>, daemon: Option<&BTreeMap<String,
         || user.is_some_and(|user| process.get("Uid") != Some(user))
 }
 
-/// What /proc tells of a worker, which confines itself when it has started; its filter
-/// is the last of it.
+/// The status of a worker in /proc. A worker confines itself after its start, and the
+/// seccomp filter is the last step.
 fn started(
     worker: u32,
     patience: Instant,
@@ -192,7 +191,7 @@ fn is_filtered(
     process.get("Seccomp").is_some_and(|mode| mode == "2") && adds_filters(process, before)
 }
 
-/// Whether a process has more seccomp filters than those with which it was started.
+/// Whether a process has more seccomp filters than at its start.
 fn adds_filters(
     process: &BTreeMap<String, String>,
     before: Option<&BTreeMap<String, String>>,
@@ -221,7 +220,7 @@ fn children_of(daemon: u32, name: &str) -> Vec<u32> {
     numbers.filter(is_one).collect()
 }
 
-/// What /proc tells of a process.
+/// The status of a process in /proc.
 fn status(pid: u32) -> Option<BTreeMap<String, String>> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let pairs = text.lines().filter_map(|line| line.split_once(':'));

@@ -12,7 +12,7 @@ use crate::redirect::redirected;
 
 const SIDE: &str = "guest";
 
-/// Looks at everything.
+/// Checks everything.
 pub(super) fn examine(report: &mut Report) {
     let loaded = match Guest::load_with_origins() {
         Ok(loaded) => loaded,
@@ -31,7 +31,7 @@ pub(super) fn examine(report: &mut Report) {
     communicators(report, &loaded.values);
 }
 
-/// The PCI device, its driver and its file.
+/// Checks the PCI device, its driver and its device file.
 fn pci(report: &mut Report, guest: &Guest) {
     let device = ivshmem();
     let file = &guest.pci.device;
@@ -89,7 +89,7 @@ fn ivshmem() -> Option<(String, Option<String>)> {
         })
 }
 
-/// Whether programs that carry NVIDIA's runtime use paragpu's.
+/// Reports whether programs that carry NVIDIA's runtime use paragpu's.
 fn redirector(report: &mut Report) {
     const SUBJECT: &str = "redirector";
     match redirected() {
@@ -126,7 +126,7 @@ fn libraries(report: &mut Report) {
                 .advise("install the guest package, or set LD_LIBRARY_PATH");
             continue;
         };
-        // Our libraries name their environment variables.
+        // Our libraries contain the names of their environment variables.
         let ours = std::fs::read(&path).is_ok_and(|bytes| {
             let mark = b"PARAGPU_";
             bytes.windows(mark.len()).any(|part| part == mark)
@@ -229,7 +229,7 @@ fn communicators(report: &mut Report, guest: &Guest) {
             let detail = match communicator {
                 Communicator::Vsock => "no port".into(),
                 Communicator::Tcp => "no address".into(),
-                _ => format!("{place} is not there"),
+                _ => format!("{place} does not exist"),
             };
             report.add(SIDE, communicator.to_string(), State::Absent, detail);
             continue;
@@ -265,11 +265,6 @@ fn communicators(report: &mut Report, guest: &Guest) {
         }
     }
     if served.is_none() && candidates.len() > 1 {
-        report.add(
-            SIDE,
-            "communicator",
-            State::Bad,
-            "none answers with a session",
-        );
+        report.add(SIDE, "communicator", State::Bad, "none offers a session");
     }
 }

@@ -14,8 +14,8 @@ use crate::error::chain;
 
 const SIDE: &str = "host";
 
-/// Whether this machine looks like a host: configured as one, or its daemon's
-/// socket is there.
+/// Whether this machine is a host: it is configured as one, or the daemon's socket
+/// exists.
 pub(super) fn is_one(control: Option<&Path>) -> bool {
     control.is_some()
         || Host::load_with_origins().map_or(true, |loaded| {
@@ -23,7 +23,7 @@ pub(super) fn is_one(control: Option<&Path>) -> bool {
         })
 }
 
-/// Looks at everything.
+/// Checks everything.
 pub(super) fn examine(report: &mut Report, control: Option<&Path>) {
     let loaded = match Host::load_with_origins() {
         Ok(loaded) => loaded,
@@ -70,14 +70,14 @@ fn vsock(report: &mut Report, host: &Host) {
                     SIDE,
                     "vsock",
                     State::Warning,
-                    format!("VM {}: {path} is not there", socket.vm),
+                    format!("VM {}: {path} does not exist", socket.vm),
                 )
                 .advise("paragpud makes it when it starts or reads its configuration again");
         }
     }
 }
 
-/// Checks the requirements of `paragpu attach` by files, without asking libvirt.
+/// Checks the requirements of `paragpu attach` by looking at files only, not at libvirt.
 fn libvirt(report: &mut Report) {
     if !paragpu_libvirt::is_installed() {
         report.add(
@@ -93,12 +93,12 @@ fn libvirt(report: &mut Report) {
     let is_program = |found: std::fs::Metadata| found.permissions().mode() & 0o111 != 0;
     let problem = if !hook.metadata().is_ok_and(is_program) {
         Some((
-            format!("{} is not there, or no program", hook.display()),
+            format!("{} does not exist or is not executable", hook.display()),
             "install paragpu-host, and restart libvirt's daemon, which then finds it",
         ))
     } else if host.supervisor.is_none() {
         Some((
-            "neither systemd nor start-stop-daemon is here".into(),
+            "neither systemd nor start-stop-daemon is installed".into(),
             "start paragpu-qemu-device yourself: `paragpu attach --socket`",
         ))
     } else {
@@ -115,7 +115,7 @@ fn libvirt(report: &mut Report) {
     }
 }
 
-/// Checks NVIDIA's driver by files.
+/// Checks NVIDIA's driver by looking at files only.
 fn driver(report: &mut Report, host: &Host) {
     if host.device.kind == DeviceKind::Software {
         report.add(
@@ -146,7 +146,7 @@ fn driver(report: &mut Report, host: &Host) {
                 SIDE,
                 "NVIDIA driver",
                 State::Absent,
-                "not loaded: the software GPU serves",
+                "not loaded: the software GPU is used",
             );
         }
     }
@@ -179,13 +179,18 @@ fn daemon(report: &mut Report, given: Option<&Path>) {
         }
         Ok(_) | Err(_) => {
             report
-                .add(SIDE, "daemon", State::Bad, "answers in another language")
+                .add(
+                    SIDE,
+                    "daemon",
+                    State::Bad,
+                    "speaks another protocol version",
+                )
                 .advise("this command and paragpud are of different releases");
             return;
         }
     }
     let Ok(Response::Stats(stats)) = control.ask(&Request::Stats {}) else {
-        report.add(SIDE, "daemon", State::Bad, "does not say how it is");
+        report.add(SIDE, "daemon", State::Bad, "does not report its status");
         return;
     };
     if let Some(problem) = &stats.problem {

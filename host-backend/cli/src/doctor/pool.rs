@@ -1,4 +1,4 @@
-//! A pool: what its hosts and requesters need beside the rest.
+//! Requirements of a pool's hosts and clients.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
@@ -13,7 +13,7 @@ use super::report::{Report, State};
 
 const SIDE: &str = "pool";
 
-/// Slurm's commands, and on a GPU host what leases need.
+/// Checks Slurm's commands and, on a GPU host, the requirements of leases.
 pub(super) fn examine(report: &mut Report) {
     for program in ["srun", "scontrol", "squeue", "scancel"] {
         let started = Command::new(program)
@@ -54,7 +54,7 @@ pub(super) fn examine(report: &mut Report) {
     }
 }
 
-/// The nodes that have shards; `None` where Slurm does not answer.
+/// The nodes that have shards; `None` if Slurm does not answer.
 fn nodes(report: &mut Report) -> Option<BTreeMap<String, Node>> {
     for (set, needed) in slurm::unfit_settings().unwrap_or_default() {
         report
@@ -121,9 +121,9 @@ fn node(report: &mut Report, host: &Host, nodes: &BTreeMap<String, Node>) {
     }
 }
 
-/// Slurm's prolog and epilog, which a host may do without.
+/// Checks Slurm's prolog and epilog, which are optional.
 fn scripts(report: &mut Report) {
-    // That Slurm does not answer is said elsewhere.
+    // Another check reports that Slurm does not answer.
     let Ok(found) = slurm::scripts() else { return };
     for name in ["Prolog", "Epilog"] {
         let mut own = found.iter().filter(|(key, _)| *key == name).peekable();

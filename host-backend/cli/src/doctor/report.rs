@@ -7,17 +7,17 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum State {
-    /// In order.
+    /// Correct.
     Good,
     /// Missing, and not needed in this configuration.
     Absent,
-    /// May matter.
+    /// May be a problem.
     Warning,
     /// Keeps programs from finding a GPU.
     Bad,
 }
 
-/// One thing that was examined.
+/// The result of one check.
 #[derive(Debug, Serialize)]
 pub(super) struct Finding {
     pub(super) side: &'static str,

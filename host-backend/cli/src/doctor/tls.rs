@@ -1,17 +1,17 @@
-//! The certificates of either side: usable, whose, and for how long.
+//! Checks certificates of both sides: validity, identity and expiry.
 
 use std::time::{Duration, SystemTime};
 
-use paragpu_communicator_secure::{Credentials, Described, Files, Wear, describe};
+use paragpu_communicator_secure::{Credentials, Described, Files, KeyLifetime, describe};
 use paragpu_config::guest::Guest;
 use paragpu_config::host::Host;
 
 use super::report::{Report, State};
 
-/// Before a certificate ends, so long is enough to make another.
-const SOON: Duration = Duration::from_secs(14 * 24 * 60 * 60);
+/// Time before the expiry of a certificate from which on it is reported.
+const EXPIRY_WARNING: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
-/// What guests at `tcp.listen` are shown, and daemons of other hosts.
+/// Checks the certificates for guests at `tcp.listen` and for daemons of other hosts.
 pub(super) fn of_host(report: &mut Report, host: &Host) {
     const SIDE: &str = "host";
     let tcp = &host.tcp;
@@ -23,8 +23,8 @@ pub(super) fn of_host(report: &mut Report, host: &Host) {
             let others = !address.ip().is_loopback();
             let state = if others { State::Warning } else { State::Good };
             let reach = match others {
-                true => "which other machines reach",
-                false => "which this machine alone reaches",
+                true => "reachable from other machines",
+                false => "reachable only from this machine",
             };
             let detail = format!("{address}, {reach}: neither encrypted nor authenticated");
             let finding = report.add(SIDE, "tcp", state, detail);
@@ -38,13 +38,7 @@ pub(super) fn of_host(report: &mut Report, host: &Host) {
         _ => {
             host_wears(
                 report,
-                Files {
-                    section: "tcp",
-                    ca: &tcp.ca,
-                    certificate: &tcp.certificate,
-                    key: &tcp.key,
-                    key_shared: false,
-                },
+                Files::new("tcp", &tcp.ca, &tcp.certificate, &tcp.key),
             );
         }
     }
@@ -52,18 +46,17 @@ pub(super) fn of_host(report: &mut Report, host: &Host) {
     if !migration.ca.as_os_str().is_empty() {
         host_wears(
             report,
-            Files {
-                section: "migration",
-                ca: &migration.ca,
-                certificate: &migration.certificate,
-                key: &migration.key,
-                key_shared: false,
-            },
+            Files::new(
+                "migration",
+                &migration.ca,
+                &migration.certificate,
+                &migration.key,
+            ),
         );
     }
 }
 
-/// What this VM shows hosts.
+/// Checks the certificate that this VM presents to hosts.
 pub(super) fn of_guest(report: &mut Report, guest: &Guest) {
     const SIDE: &str = "guest";
     let tcp = &guest.tcp;
@@ -75,11 +68,8 @@ pub(super) fn of_guest(report: &mut Report, guest: &Guest) {
         return;
     }
     let files = Files {
-        section: "tcp",
-        ca: &tcp.ca,
-        certificate: &tcp.certificate,
-        key: &tcp.key,
         key_shared: tcp.key_shared,
+        ..Files::new("tcp", &tcp.ca, &tcp.certificate, &tcp.key)
     };
     let Some(described) = usable(report, SIDE, "tcp", files) else {
         return;
@@ -99,7 +89,7 @@ pub(super) fn of_guest(report: &mut Report, guest: &Guest) {
     }
 }
 
-/// A certificate of this host: usable, and no VM's.
+/// Checks that a certificate of this host is usable and not a VM's.
 fn host_wears(report: &mut Report, files: Files<'_>) {
     const SIDE: &str = "host";
     let what = files.section;
@@ -116,14 +106,14 @@ fn host_wears(report: &mut Report, files: Files<'_>) {
     report.add(SIDE, what, State::Good, detail);
 }
 
-/// The certificate, where the three files can be used today.
+/// The certificate, if the three files are usable today.
 fn usable(
     report: &mut Report,
     side: &'static str,
     what: &str,
     files: Files<'_>,
 ) -> Option<Described> {
-    if let Err(error) = Credentials::load(files, Wear::Replaceable) {
+    if let Err(error) = Credentials::load(files, KeyLifetime::Replaceable) {
         report
             .add(side, what, State::Bad, error.to_string())
             .advise("`paragpu certificate` makes these files; see `paragpu help certificate`");
@@ -145,8 +135,8 @@ fn usable(
     if left == 0 {
         report
             .add(side, what, State::Bad, format!("{path} has expired"))
-            .advise("make another, and send paragpud SIGHUP on a host");
-    } else if left < SOON.as_secs() {
+            .advise("create a new one, and send paragpud SIGHUP on a host");
+    } else if left < EXPIRY_WARNING.as_secs() {
         let detail = format!("{path} expires in {} hours", left / 3600);
         report.add(side, what, State::Warning, detail);
     }

@@ -15,14 +15,14 @@ pub struct Carried {
     pub kind: &'static str,
     /// Releases of the build; empty if it is not known.
     pub releases: Vec<String>,
-    /// The library of paragpu's that serves it; nothing if none does.
+    /// The library of paragpu that serves it, if there is one.
     pub served_by: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub build_id: Option<String>,
     pub detail: String,
 }
 
-/// An object in a file, read where it is needed: libraries are large.
+/// An object in a file. Only the needed parts are read, because libraries are large.
 #[derive(Debug)]
 pub struct OnDisk(pub File);
 

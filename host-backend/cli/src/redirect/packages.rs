@@ -21,23 +21,23 @@ const CODE: [&[u8]; 2] = [b".nv_fatbin", b"__nv_relfatbin"];
 pub struct Package {
     pub name: String,
     pub version: String,
-    /// All CUDA runtimes in it, and in the packages that it needs, are served.
+    /// Whether all CUDA runtimes in it and in its dependencies are served.
     pub ready: bool,
-    /// Objects with a CUDA runtime.
+    /// Number of objects with a CUDA runtime.
     pub runtimes: usize,
-    /// Its fat binaries.
+    /// Number of its fat binaries.
     pub fat_binaries: usize,
-    /// Those of them that have PTX.
+    /// Number of these with PTX.
     pub with_ptx: usize,
-    /// Compute capabilities times ten that there is PTX for.
+    /// Compute capabilities with PTX, times ten.
     pub ptx: BTreeSet<u32>,
-    /// The same of machine code.
+    /// The same for machine code.
     pub machine_code: BTreeSet<u32>,
-    /// Packages that it needs and that use CUDA.
+    /// Dependencies that use CUDA.
     pub through: BTreeSet<String>,
 }
 
-/// What an installer wrote about a package.
+/// A package's metadata, written by its installer.
 #[derive(Debug)]
 struct Installed {
     name: String,
@@ -46,14 +46,14 @@ struct Installed {
     files: BTreeSet<PathBuf>,
 }
 
-/// Is this the folder in which an installer describes a package?
+/// Whether a folder contains an installer's metadata of a package.
 pub fn describes_package(folder: &Path) -> bool {
     folder
         .extension()
         .is_some_and(|extension| extension == "dist-info")
 }
 
-/// Of the packages that these folders describe, those that use CUDA, by name.
+/// The packages in these folders that use CUDA, by name.
 pub fn using_cuda(
     folders: &BTreeSet<PathBuf>,
     objects: &BTreeSet<PathBuf>,
@@ -93,7 +93,7 @@ pub fn using_cuda(
     found.into_values().collect()
 }
 
-/// Adds the packages that need one of those found, until none is added.
+/// Adds packages that depend on those found, until a fixed point.
 fn needing(installed: &[Installed], found: &mut BTreeMap<String, Package>) {
     loop {
         let mut changed = false;
@@ -152,7 +152,7 @@ fn code<'a>(objects: impl Iterator<Item = &'a PathBuf>) -> Forms {
                     .checked_add(at)
                     .is_some_and(|position| raw.read(position, into))
             };
-            // What cannot be read is no code that runs.
+            // Code that cannot be read cannot run either.
             found.add(forms(size, read).unwrap_or_default());
         }
     }
@@ -171,7 +171,7 @@ fn read(folder: &Path) -> Option<Installed> {
     };
     let needs = headers()
         .filter_map(|line| line.strip_prefix("Requires-Dist:"))
-        // What only an extra needs may be missing, and is not used without it.
+        // Dependencies of extras may be missing, and are not used without them.
         .filter(|need| !need.contains("extra =="))
         .map(|need| normal(need.trim()))
         .collect();
@@ -189,7 +189,7 @@ fn read(folder: &Path) -> Option<Installed> {
     })
 }
 
-/// The name at the beginning of a requirement, as the index writes it.
+/// The normalized name at the beginning of a requirement.
 fn normal(requirement: &str) -> String {
     let end = requirement
         .find(|byte: char| !byte.is_ascii_alphanumeric() && !"-_.".contains(byte))
@@ -198,8 +198,7 @@ fn normal(requirement: &str) -> String {
     name.to_ascii_lowercase().replace(['_', '.'], "-")
 }
 
-/// One line for each package; `redirects` says whether programs that start here are
-/// redirected.
+/// One line per package. `redirects` is whether programs started here are redirected.
 pub fn text(packages: &[Package], redirects: bool) -> String {
     let mut text = String::new();
     for package in packages {
@@ -220,7 +219,7 @@ pub fn text(packages: &[Package], redirects: bool) -> String {
     text
 }
 
-/// What a package has of CUDA.
+/// A package's use of CUDA.
 fn about(package: &Package) -> String {
     let runtimes = match package.runtimes {
         0 => String::new(),

@@ -1,4 +1,4 @@
-//! Whether programs that start here are redirected, as the redirector itself finds out
+//! Whether programs started here are redirected, by the redirector's own rules
 //! (`guest-frontend/redirect/preload/src/sys/settings.rs`).
 
 use std::fmt;
@@ -8,9 +8,9 @@ use std::{env, fs};
 
 use paragpu_redirect::switch;
 
-/// The library that redirects.
+/// The redirector library.
 pub(super) const REDIRECTOR: &str = "libparagpu-redirect.so";
-/// What every program maps at its start.
+/// The file that lists the libraries preloaded into every program.
 const PRELOADED: &str = "/etc/ld.so.preload";
 const CONFIGURATION: &str = "/etc/paragpu/guest.toml";
 const NVIDIAS_DRIVER: &str = "/proc/driver/nvidia/version";
@@ -18,18 +18,18 @@ const NVIDIAS_DRIVER: &str = "/proc/driver/nvidia/version";
 /// Why programs are not redirected.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NotRedirected {
-    /// Nothing loads the library.
+    /// The library is not preloaded.
     NotLoaded,
-    /// By the environment.
+    /// An environment variable disables it.
     Variable,
-    /// By this file.
+    /// This file disables it.
     File(PathBuf),
-    /// Programs use it instead.
+    /// NVIDIA's driver is used instead.
     Driver,
 }
 
 impl NotRedirected {
-    /// Whether NVIDIA's runtimes fail then.
+    /// Whether NVIDIA's runtimes then fail.
     pub fn fails(&self) -> bool {
         *self != Self::Driver
     }
@@ -39,14 +39,14 @@ impl fmt::Display for NotRedirected {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotLoaded => write!(out, "{REDIRECTOR} is not in {PRELOADED}"),
-            Self::Variable => write!(out, "PARAGPU_REDIRECT says no"),
+            Self::Variable => write!(out, "PARAGPU_REDIRECT disables it"),
             Self::File(path) => write!(out, "redirect = false in {}", path.display()),
-            Self::Driver => write!(out, "NVIDIA's kernel driver is loaded, which serves"),
+            Self::Driver => write!(out, "NVIDIA's kernel driver is loaded and takes precedence"),
         }
     }
 }
 
-/// The library that redirects programs that are started from here.
+/// The redirector of programs started here.
 pub fn redirected() -> Result<PathBuf, NotRedirected> {
     let library = loaded().ok_or(NotRedirected::NotLoaded)?;
     let variable = env::var_os("PARAGPU_REDIRECT");
@@ -70,7 +70,7 @@ pub fn redirected() -> Result<PathBuf, NotRedirected> {
     Ok(library)
 }
 
-/// What the loader is told to map, by the environment and for all programs.
+/// The redirector as preloaded by the environment or for all programs.
 fn loaded() -> Option<PathBuf> {
     let mut named = env::var_os("LD_PRELOAD").unwrap_or_default().into_vec();
     named.push(b' ');

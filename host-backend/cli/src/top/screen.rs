@@ -13,7 +13,7 @@ use super::view::View;
 use crate::arguments::Sort;
 use crate::sessions::age;
 
-/// What a key does.
+/// The action of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Key {
     Quit,

@@ -1,4 +1,4 @@
-//! What happened between two looks at the daemon.
+//! Activity between two samples of the daemon's counters.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crate::arguments::Sort;
 use crate::control::{Control, unexpected};
 use crate::error::Error;
 
-/// What the daemon said at one moment.
+/// A sample of the daemon's counters.
 pub(super) struct Sample {
     at: Instant,
     sessions: BTreeMap<u64, SessionInfo>,
@@ -67,7 +67,7 @@ pub(super) struct Row {
     pub(super) device_memory: u64,
     /// Bytes of pinned and registered memory that are kept as copies.
     pub(super) shadow_memory: u64,
-    /// Its part of the GPU's time in turns; `None` where it takes none.
+    /// Its part of the GPU's time in turns; `None` if it takes none.
     pub(super) time: Option<f64>,
     /// The weight, cap and priority of its turns.
     pub(super) share: Option<TimeShare>,
@@ -97,7 +97,7 @@ pub(super) fn sample(control: &Control) -> Result<Sample, Error> {
     })
 }
 
-/// What happened from `before` to `now`.
+/// The activity from `before` to `now`.
 pub(super) fn view(before: &Sample, now: &Sample, sort: Sort) -> View {
     let seconds = now.at.duration_since(before.at).as_secs_f64();
     let mut rows: Vec<Row> = now

@@ -31,7 +31,7 @@ impl Broker {
                 Ok(server) => self.greet_under_tls(socket, peer, server),
                 Err(reason) => tracing::error!(reason, "TLS refuses guests"),
             },
-            _ => self.greet(Guest::new(socket, peer)),
+            _ => self.await_hello(Guest::new(socket, peer)),
         }
     }
 
@@ -47,10 +47,10 @@ impl Broker {
             Err(error) => return self.pause_accepting(&error),
         };
         let own = own_address(&socket).or(at).unwrap_or(from);
-        match self.travel.links.accept(socket, from, tls) {
+        match self.operations.links.accept(socket, from, tls) {
             Ok(socket) => {
                 let peer = Peer::Host { from, at: own };
-                self.greet(Guest::new(socket, peer));
+                self.await_hello(Guest::new(socket, peer));
             }
             Err(reason) => tracing::warn!(%from, reason, "a link is refused"),
         }
@@ -58,7 +58,7 @@ impl Broker {
 
     /// Reads the first frame of a connection. If all of it has arrived, the
     /// connection need not wait.
-    fn greet(&mut self, guest: Guest) {
+    fn await_hello(&mut self, guest: Guest) {
         let mut pending = Pending::new(guest, self.patience());
         match pending.advance() {
             Progress::More => {
@@ -130,7 +130,7 @@ impl Broker {
                 tracing::info!(peer = %guest.peer, "a connection {what}");
             }
             Progress::Left => {
-                tracing::debug!(peer = %guest.peer, "a connection ended without a word");
+                tracing::debug!(peer = %guest.peer, "a connection ended before its hello");
             }
         }
     }
@@ -194,7 +194,7 @@ impl Broker {
         }
         if (self.sessions.len() + self.arrivals.waiting.len()) as u64 >= limit {
             let reason = format!(
-                "the host serves {limit} sessions already, its limit: try again when one has \
+                "the host already serves {limit} sessions, its limit: try again when one has \
                  ended, or raise limits.sessions in its host.toml"
             );
             self.refuse(guest, &reason);
@@ -213,7 +213,7 @@ impl Broker {
                 _ => format!("vm.{}.sessions", asked.vm),
             };
             let reason = format!(
-                "{} has {quota} sessions on this host already, its limit: end a program, or raise \
+                "{} already has {quota} sessions on this host, its limit: end a program, or raise \
                  {key} in the host's host.toml",
                 asked.vm
             );
@@ -266,7 +266,7 @@ impl Broker {
                     "the host's daemon was restarted since the session began: the session gets no \
                      new connection"
                 }
-                false => "the session that the guest resumes is over",
+                false => "the session that the guest resumes has ended",
             };
             self.refuse(guest, reason);
             return;
@@ -294,7 +294,7 @@ impl Broker {
             // Its guest retries: it finds this connection closed and reconnects.
             Err(ControlError::Full) => return,
             Err(_) => {
-                self.refuse(guest, "the session that the guest resumes is over");
+                self.refuse(guest, "the session that the guest resumes has ended");
                 return;
             }
         }
@@ -407,7 +407,7 @@ impl Broker {
     /// one.
     pub(super) fn match_waiting(&mut self) {
         for mut waiting in std::mem::take(&mut self.arrivals.waiting) {
-            if let Some(reason) = self.hopeless(&mut waiting) {
+            if let Some(reason) = self.refusal_reason(&mut waiting) {
                 self.refuse(waiting.guest, &reason);
             } else if let Some(waiting) = self.assign(waiting) {
                 self.arrivals.waiting.push_back(waiting);
@@ -417,9 +417,9 @@ impl Broker {
 
     /// Why the guest cannot get a worker; `None` if it may. A guest whose GPU
     /// cannot be opened is placed on another if its limits allow.
-    fn hopeless(&self, waiting: &mut Waiting) -> Option<String> {
+    fn refusal_reason(&self, waiting: &mut Waiting) -> Option<String> {
         if let Some(problem) = self.devices.problem() {
-            return Some(format!("the host has no GPU to give: {problem}"));
+            return Some(format!("the host has no GPU for guests: {problem}"));
         }
         let place = match waiting.placed.as_ref()? {
             Ok(place) => *place,
@@ -520,7 +520,7 @@ impl Broker {
         }
         worker.state = State::Serving(session);
         // The session may be back.
-        self.travel.departed.remove(&token);
+        self.operations.departed.remove(&token);
         tracing::info!(
             session,
             worker = worker.pid,

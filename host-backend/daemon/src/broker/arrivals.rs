@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use crate::handshake::{Asked, Guest};
+use crate::handshake_threads::HandshakeThreads;
 use crate::reception::Reception;
-use crate::shaking::Shaking;
 
 /// A guest that waits for a worker.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(super) struct Arrivals {
     /// Peers that have not completed their hello.
     pub(super) reception: Reception,
     /// Threads for their handshakes.
-    pub(super) shaking: Shaking,
+    pub(super) handshakes: HandshakeThreads,
     /// Admitted guests without a worker.
     pub(super) waiting: VecDeque<Waiting>,
     /// Guests of leases whose agents have not reclaimed them yet.

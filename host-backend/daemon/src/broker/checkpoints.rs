@@ -11,7 +11,7 @@ use paragpu_control::worker::{self, ToWorker};
 
 use super::Broker;
 use super::order::{NOBODY, Outcome, Periodic};
-use crate::notes::Again;
+use crate::notes::CheckpointSchedule;
 
 /// Retry interval while a session is being moved or written.
 const BUSY: Duration = Duration::from_secs(1);
@@ -22,7 +22,7 @@ impl Broker {
     pub(super) fn checkpoint_over(
         &mut self,
         session: Option<u64>,
-        again: Again,
+        again: CheckpointSchedule,
         outcome: &Outcome,
     ) {
         let Some(session) = session else { return };
@@ -31,7 +31,7 @@ impl Broker {
         if outcome.is_ok() && !self.is_known(session, &again) {
             self.tell_again(session, Some(&again));
         }
-        match (outcome, self.travel.checkpoints.get_mut(&session)) {
+        match (outcome, self.operations.checkpoints.get_mut(&session)) {
             (Ok(_), _) => {
                 let periodic = Periodic {
                     again,
@@ -39,7 +39,7 @@ impl Broker {
                     last: Some(now),
                     error: None,
                 };
-                self.travel.checkpoints.insert(session, periodic);
+                self.operations.checkpoints.insert(session, periodic);
             }
             (Err(error), Some(periodic)) => {
                 tracing::warn!(
@@ -56,55 +56,55 @@ impl Broker {
 
     /// Stops writing a session.
     pub(super) fn end_checkpoints(&mut self, session: u64) -> Response {
-        let adopted = self.travel.checkpoints.get(&session);
+        let adopted = self.operations.checkpoints.get(&session);
         if adopted.is_some_and(|periodic| periodic.next.is_none()) {
             return Response::Error {
                 error: format!(
-                    "session {session} began under an earlier daemon: its worker writes it for as \
-                     long as it lives"
+                    "session {session} began under an earlier daemon: its worker checkpoints \
+                     it until it ends"
                 ),
             };
         }
-        match self.travel.checkpoints.remove(&session) {
+        match self.operations.checkpoints.remove(&session) {
             Some(_) => {
                 self.tell_again(session, None);
                 Response::Done(Figures::default())
             }
             None => Response::Error {
-                error: format!("session {session} is not written from time to time"),
+                error: format!("session {session} has no periodic checkpoints"),
             },
         }
     }
 
     /// Whether a session already has this schedule.
-    fn is_known(&self, session: u64, again: &Again) -> bool {
-        let periodic = self.travel.checkpoints.get(&session);
+    fn is_known(&self, session: u64, again: &CheckpointSchedule) -> bool {
+        let periodic = self.operations.checkpoints.get(&session);
         periodic.is_some_and(|periodic| periodic.again == *again)
     }
 
     /// Gives a session's schedule to its worker, and records it for a later daemon.
     ///
     /// A worker with its VM's user cannot create files.
-    fn tell_again(&self, session: u64, again: Option<&Again>) {
+    fn tell_again(&self, session: u64, again: Option<&CheckpointSchedule>) {
         let found = self.sessions.get(&session);
         let worker = found.and_then(|found| self.workers.get(&found.worker));
         if worker.is_some_and(|worker| worker.apart) {
             return;
         }
         self.notes.write_again(session, again.cloned());
-        let message = ToWorker::Again(again.map(|again| worker::Again {
+        let message = ToWorker::Again(again.map(|again| worker::CheckpointSchedule {
             directory: again.directory.clone(),
             every: again.every.as_secs(),
         }));
         if let Some(control) = worker.and_then(|worker| worker.control.as_ref())
             && let Err(error) = control.try_send(&message, &[])
         {
-            tracing::warn!(session, %error, "the worker does not know how to go on alone");
+            tracing::warn!(session, %error, "the worker cannot continue checkpoints without the daemon");
         }
     }
 
     /// Adopts the schedule of a session of an earlier daemon; its worker keeps it.
-    pub(super) fn adopt_checkpoints(&mut self, session: u64, again: Option<Again>) {
+    pub(super) fn adopt_checkpoints(&mut self, session: u64, again: Option<CheckpointSchedule>) {
         if let Some(again) = again {
             let periodic = Periodic {
                 again,
@@ -112,7 +112,7 @@ impl Broker {
                 last: None,
                 error: None,
             };
-            self.travel.checkpoints.insert(session, periodic);
+            self.operations.checkpoints.insert(session, periodic);
         }
     }
 
@@ -121,8 +121,8 @@ impl Broker {
         if self.operation.signals.is_ending() {
             return;
         }
-        let due: Vec<(u64, Again)> = self
-            .travel
+        let due: Vec<(u64, CheckpointSchedule)> = self
+            .operations
             .checkpoints
             .iter()
             .filter(|(_, periodic)| periodic.next.is_some_and(|next| next <= now))
@@ -131,7 +131,7 @@ impl Broker {
         for (session, again) in due {
             let every = Some(again.every.as_secs());
             let ordered = self.order_checkpoint(NOBODY, session, &again.directory, false, every);
-            if let Some(periodic) = self.travel.checkpoints.get_mut(&session) {
+            if let Some(periodic) = self.operations.checkpoints.get_mut(&session) {
                 // The end of this one determines when the next is due.
                 let soon = match ordered {
                     Ok(()) => again.every.max(BUSY),
@@ -143,7 +143,7 @@ impl Broker {
     }
 
     pub(super) fn next_checkpoint(&self) -> Option<Instant> {
-        self.travel
+        self.operations
             .checkpoints
             .values()
             .filter_map(|periodic| periodic.next)
@@ -152,7 +152,7 @@ impl Broker {
 
     /// The schedule, for a listing.
     pub(super) fn checkpoint_info(&self, session: u64) -> Option<CheckpointInfo> {
-        let periodic = self.travel.checkpoints.get(&session)?;
+        let periodic = self.operations.checkpoints.get(&session)?;
         Some(CheckpointInfo {
             directory: periodic.again.directory.clone(),
             every: periodic.again.every.as_secs_f64(),

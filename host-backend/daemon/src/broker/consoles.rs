@@ -9,7 +9,7 @@ use rustix::event::PollFlags;
 
 use super::Broker;
 use super::inquiries::{Audience, Listing};
-use super::turns::Wish;
+use super::turns::ShareRequest;
 use crate::console::Console;
 use crate::listener::Peer;
 use crate::worker::State;
@@ -17,9 +17,9 @@ use crate::worker::State;
 /// How long a listing waits for busy workers.
 const PATIENCE: Duration = Duration::from_millis(250);
 /// Maximum number of connections of the control socket.
-const MOST: usize = 64;
+const MAX_CONNECTIONS: usize = 64;
 /// Maximum number of connections of the lease socket per user.
-const MOST_AGENTS: usize = 1024;
+const MAX_AGENTS: usize = 1024;
 
 impl Broker {
     pub(super) fn accept_console(&mut self) {
@@ -29,7 +29,7 @@ impl Broker {
         match commands.accept() {
             Ok(Some((socket, _))) => {
                 let console = Console::new(socket);
-                if self.commanders() < MOST {
+                if self.commanders() < MAX_CONNECTIONS {
                     let key = self.counts.key();
                     self.inquiries.consoles.insert(key, console);
                 }
@@ -54,7 +54,7 @@ impl Broker {
             Ok(Some((socket, Peer::Local { uid, .. }))) => {
                 let of_user = |console: &&Console| console.agent == Some(uid);
                 let mut console = Console::new(socket);
-                if self.inquiries.consoles.values().filter(of_user).count() < MOST_AGENTS {
+                if self.inquiries.consoles.values().filter(of_user).count() < MAX_AGENTS {
                     let key = self.counts.key();
                     console.agent = Some(uid);
                     self.inquiries.consoles.insert(key, console);
@@ -152,7 +152,7 @@ impl Broker {
                     None => return,
                 },
                 Ok(Request::Carry { to, most_pause_ms }) => {
-                    match self.carry(key, to, most_pause_ms) {
+                    match self.move_lease(key, to, most_pause_ms) {
                         Some(response) => response,
                         None => return,
                     }
@@ -165,7 +165,7 @@ impl Broker {
                     cap,
                     priority,
                 }) => {
-                    let wish = Wish {
+                    let wish = ShareRequest {
                         weight,
                         cap,
                         priority,

@@ -7,12 +7,12 @@ use paragpu_control::worker::ToWorker;
 
 use super::Broker;
 use super::token::token;
-use crate::giving::Given;
+use crate::received_fd::ReceivedFd;
 use crate::worker::{Line, State};
 
 impl Broker {
     /// Handles a worker's request about memory of its VM's other sessions.
-    pub(super) fn exchange(&mut self, key: u64, request: u64, ask: Ask, fds: Vec<Given>) {
+    pub(super) fn exchange(&mut self, key: u64, request: u64, ask: Ask, fds: Vec<ReceivedFd>) {
         let Some(worker) = self.workers.get(&key) else {
             return;
         };
@@ -56,7 +56,7 @@ impl Broker {
 
     /// Answers a worker that takes memory.
     fn take_offer(&mut self, key: u64, session: u64, request: u64, token: &Token) {
-        let (sessions, travel) = (&self.sessions, &self.travel);
+        let (sessions, operations) = (&self.sessions, &self.operations);
         let Some(facts) = sessions.get(&session) else {
             return;
         };
@@ -66,7 +66,7 @@ impl Broker {
         let same = |other| sessions.get(&other).is_some_and(|it| it.arrives == arrives);
         let there = |other| {
             let key = sessions.get(&other).map_or(0, |it| it.worker);
-            !arrives || !travel.is_leaving(key)
+            !arrives || !operations.is_leaving(key)
         };
         let right = |other| same(other) && there(other);
         let owner = self.tenants.offers(&facts.facts.vm).and_then(|offers| {

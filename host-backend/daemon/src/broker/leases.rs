@@ -7,8 +7,8 @@ use paragpu_communicator_secure::Identity;
 use paragpu_communicator_secure::issue::Authority;
 use paragpu_config::host::Engine;
 use paragpu_control::admin::{Migrate, Request, Response};
-use paragpu_control::lease::{Claim, Lease, MOST_GRACE, Name, PREFIX};
-use paragpu_control::turn::MOST_WEIGHT;
+use paragpu_control::lease::{Claim, Lease, MAX_GRACE, Name, PREFIX};
+use paragpu_control::turn::MAX_WEIGHT;
 
 use super::Broker;
 use super::arrivals::Early;
@@ -20,7 +20,7 @@ use crate::session::now;
 /// How long agents have to find a restarted daemon.
 const RETURN: Duration = Duration::from_secs(30);
 /// Maximum number of guests that wait for their leases' agents.
-const MOST_EARLY: usize = 256;
+const MAX_EARLY: usize = 256;
 /// Retry interval of a session that could not be checkpointed.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -31,7 +31,7 @@ impl Broker {
     pub(super) fn expects(&self, identity: &Identity) -> bool {
         identity.lease != 0
             && self.leases.get(&identity.vm).is_none()
-            && self.arrivals.early.len() < MOST_EARLY
+            && self.arrivals.early.len() < MAX_EARLY
             && Instant::now() < self.counts.started + RETURN
     }
 
@@ -81,7 +81,7 @@ impl Broker {
             Request::Carry { .. } | Request::Release {} => {
                 Err("this connection has no lease".into())
             }
-            _ if is_agent => Err("agents of leases may not ask that".into()),
+            _ if is_agent => Err("agents of leases may not send this request".into()),
             _ => Ok(()),
         }
     }
@@ -94,7 +94,7 @@ impl Broker {
             })
         };
         if self.host.lease.authority.as_os_str().is_empty() {
-            return refused("this host gives no leases: see lease.socket in host.toml");
+            return refused("this host grants no leases: see lease.socket in host.toml");
         }
         let uid = self
             .inquiries
@@ -110,7 +110,7 @@ impl Broker {
                 None
             }
             (Engine::Slurm, None) => refused("leases of this host are jobs of Slurm"),
-            (Engine::None, _) if claim.weight > MOST_WEIGHT || claim.grace > MOST_GRACE => {
+            (Engine::None, _) if claim.weight > MAX_WEIGHT || claim.grace > MAX_GRACE => {
                 refused("a weight is 1 to 1000, a grace at most 600 seconds")
             }
             (Engine::None, _) if uid.is_none_or(|uid| uid == 0 || uid == own) => {
@@ -255,7 +255,7 @@ impl Broker {
     }
 
     /// Moves a lease's sessions to another host. `None` while they move.
-    pub(super) fn carry(
+    pub(super) fn move_lease(
         &mut self,
         key: u64,
         to: String,
@@ -316,7 +316,7 @@ impl Broker {
         if self.leases.end(vm).is_none() {
             return;
         }
-        tracing::info!(vm, "a lease is over");
+        tracing::info!(vm, "a lease ended");
         self.tenants.end_lease(vm);
         self.shares.end_lease(vm);
         self.end_sessions_of(vm);
@@ -391,7 +391,7 @@ impl Broker {
             let Some(leased) = self.leases.get(vm).filter(|leased| leased.checkpoint > 0) else {
                 continue;
             };
-            if self.travel.checkpoints.contains_key(session) || it.arrives {
+            if self.operations.checkpoints.contains_key(session) || it.arrives {
                 continue;
             }
             if leased.next_try > now {
@@ -408,7 +408,7 @@ impl Broker {
                 self.order_checkpoint(NOBODY, session, &directory, false, Some(every))
             });
             if let Err(error) = ordered {
-                tracing::debug!(session, error, "a session is not written yet");
+                tracing::debug!(session, error, "a session has no checkpoint yet");
             }
             if let Some(leased) = self.leases.get_mut(&vm) {
                 leased.next_try = now + RETRY;

@@ -37,15 +37,15 @@ impl Listeners {
     pub fn open(host: &Host) -> Result<Self, Error> {
         let control_group = group(&host.daemon.control_group)?;
         let guest_group = group(&host.daemon.group)?;
-        let commands = patiently(|| Listener::unix(&host.daemon.control, control_group))?;
+        let commands = retry(|| Listener::unix(&host.daemon.control, control_group))?;
         let agents = match host.lease.socket.as_os_str().is_empty() {
             true => None,
-            false => Some(patiently(|| Listener::agents(&host.lease.socket))?),
+            false => Some(retry(|| Listener::agents(&host.lease.socket))?),
         };
         let devices = device_socket(&host.daemon.socket);
         let mut guests = vec![
-            patiently(|| Listener::unix(&host.daemon.socket, guest_group))?,
-            patiently(|| Listener::devices(&devices))?,
+            retry(|| Listener::unix(&host.daemon.socket, guest_group))?,
+            retry(|| Listener::devices(&devices))?,
         ];
         if let Some(address) = host.tcp.listen.0 {
             guests.push(Listener::tcp(address)?);
@@ -55,12 +55,12 @@ impl Listeners {
         }
         let vsock_group = group(&host.vsock.group)?;
         for socket in &host.vsock.unix.0 {
-            guests.push(patiently(|| Listener::vm(socket, vsock_group))?);
+            guests.push(retry(|| Listener::vm(socket, vsock_group))?);
         }
         let metrics = match &host.metrics.listen {
             Endpoint::Nowhere => None,
             Endpoint::Tcp(address) => Some(Listener::tcp(*address)?),
-            Endpoint::Unix(path) => Some(patiently(|| Listener::unix(path, None))?),
+            Endpoint::Unix(path) => Some(retry(|| Listener::unix(path, None))?),
         };
         Ok(Self {
             guests,
@@ -114,15 +114,15 @@ impl Listeners {
     pub fn renew_certificates(&mut self, host: &Host) {
         match tls::among_hosts(&host.migration) {
             Ok(tls) => self.tls = tls,
-            Err(error) => tracing::error!(%error, "the earlier certificate stays"),
+            Err(error) => tracing::error!(%error, "the previous certificate stays in use"),
         }
         match tls::for_guests(host) {
             // Guests that rely on TLS keep it.
             Ok(None) if self.guest_tls.is_some() => {
-                tracing::warn!("guests leave TLS with a restart only");
+                tracing::warn!("TLS for guests can be turned off only by a restart");
             }
             Ok(tls) => self.guest_tls = tls,
-            Err(error) => tracing::error!(%error, "the earlier certificate stays"),
+            Err(error) => tracing::error!(%error, "the previous certificate stays in use"),
         }
     }
 
@@ -153,7 +153,7 @@ impl Listeners {
 
 /// Retries for a second while another daemon seems to run: a daemon that was
 /// killed between fork and exec of a worker keeps its locks until the exec.
-pub(super) fn patiently<T>(try_it: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+pub(super) fn retry<T>(try_it: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
     for _ in 0..20 {
         match try_it() {
             Err(Error::Running(_)) => std::thread::sleep(Duration::from_millis(50)),

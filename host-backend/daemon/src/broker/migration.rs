@@ -73,19 +73,21 @@ pub(super) enum Stage {
     Stopping {
         rest: OwnedFd,
         commit: OwnedFd,
-        pause: Duration,
-        deadline: Instant,
+        pause: Pause,
     },
-    /// All are stopped, and the rest is sent: nobody writes to memory that they share.
-    Stopped {
-        commit: OwnedFd,
-        pause: Duration,
-        deadline: Instant,
-    },
+    /// All are stopped, so shared memory no longer changes, and the rest is sent.
+    Stopped { commit: OwnedFd, pause: Pause },
     /// The destination owns the sessions.
     Committed,
     /// The sessions stay here.
     Staying,
+}
+
+/// The time limit of the pause, from the stop to the commit.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pause {
+    limit: Duration,
+    deadline: Instant,
 }
 
 impl Stage {
@@ -135,8 +137,10 @@ impl Stage {
                 true => Self::Stopping {
                     rest,
                     commit,
-                    pause,
-                    deadline: Instant::now() + pause.min(TOGETHER),
+                    pause: Pause {
+                        limit: pause,
+                        deadline: Instant::now() + pause.min(TOGETHER),
+                    },
                 },
                 false => Self::Staying,
             },
@@ -144,13 +148,8 @@ impl Stage {
                 rest,
                 commit,
                 pause,
-                deadline,
             } if step >= Some(Step::Stopped) => match open(&rest) {
-                true => Self::Stopped {
-                    commit,
-                    pause,
-                    deadline,
-                },
+                true => Self::Stopped { commit, pause },
                 false => Self::Staying,
             },
             Self::Stopped { commit, .. } if commits => match open(&commit) {
@@ -161,33 +160,31 @@ impl Stage {
         }
     }
 
-    /// The deadline for all to be complete.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    /// The pause, while it lasts.
+    fn pause(&self) -> Option<&Pause> {
         match self {
-            Self::Stopping { deadline, .. } | Self::Stopped { deadline, .. } => Some(*deadline),
+            Self::Stopping { pause, .. } | Self::Stopped { pause, .. } => Some(pause),
             _ => None,
         }
     }
 
-    /// One sentence, if the deadline for all to be complete is over.
+    /// The deadline for all to be complete.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.pause().map(|pause| pause.deadline)
+    }
+
+    /// One sentence, if the deadline for all to be complete has passed.
     pub(super) fn overdue(&self, now: Instant) -> Option<String> {
-        match self {
-            Self::Stopping {
-                pause, deadline, ..
-            }
-            | Self::Stopped {
-                pause, deadline, ..
-            } if *deadline <= now => Some(format!(
-                "its programs would have paused for longer than {} ms",
-                pause.as_millis()
-            )),
-            _ => None,
-        }
+        let pause = self.pause().filter(|pause| pause.deadline <= now)?;
+        Some(format!(
+            "its programs would have paused for longer than {} ms",
+            pause.limit.as_millis()
+        ))
     }
 }
 
 impl Member {
-    /// What the operator is told.
+    /// The operator's report.
     pub(super) fn over(self, outcome: Outcome) -> Moved {
         let (figures, error) = match outcome {
             Ok(figures) => (figures, None),

@@ -14,7 +14,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::migration::{Departed, Member, Migration, Stage};
 use super::order::{Kind, Ordered, Outcome};
-use super::{Broker, Travel};
+use super::{Broker, Operations};
 use crate::handshake::Guest;
 use crate::link::Destination;
 use crate::listener::Peer;
@@ -29,7 +29,7 @@ const SENT_ON: Duration = Duration::from_secs(600);
 const SPOILED: u32 = 2;
 
 /// The destination and options of an order.
-struct Goal {
+struct MoveOptions {
     place: Destination,
     local: bool,
     wanted: u32,
@@ -38,7 +38,7 @@ struct Goal {
     hand_over: bool,
 }
 
-impl Travel {
+impl Operations {
     /// Whether the session of this worker moves together with others, and has not left.
     pub(super) fn is_leaving(&self, key: u64) -> bool {
         let undecided = self
@@ -54,7 +54,7 @@ impl Travel {
 impl Broker {
     /// Whether this connection of the control socket waits for a migration.
     pub(super) fn migrates(&self, console: u64) -> bool {
-        self.travel
+        self.operations
             .migrations
             .values()
             .any(|migration| migration.console == console)
@@ -70,7 +70,7 @@ impl Broker {
             Some(name) => match Communicator::from_text(name) {
                 Ok(Communicator::Auto) | Err(_) => {
                     return Err(format!(
-                        "{name:?} is no communicator: give unix, tcp, vsock, shm or pci"
+                        "{name:?} is not a communicator: use unix, tcp, vsock, shm or pci"
                     ));
                 }
                 Ok(known) => known.to_string(),
@@ -99,10 +99,10 @@ impl Broker {
         if let Some(gpu) = migrate.to_gpu.filter(|_| here) {
             sessions.retain(|session| self.gpu_of(*session) != Some(gpu));
             if sessions.is_empty() {
-                return Err(format!("nothing moves: it is on GPU {gpu} already"));
+                return Err(format!("nothing to move: it is already on GPU {gpu}"));
             }
         }
-        let goal = Goal {
+        let goal = MoveOptions {
             local: matches!(place, Destination::Socket(_)),
             place,
             wanted: migrate.to_gpu.unwrap_or(ANY_DEVICE),
@@ -161,7 +161,7 @@ impl Broker {
         console: u64,
         migrate: &Migrate,
         sessions: &[u64],
-        goal: &Goal,
+        goal: &MoveOptions,
     ) -> Result<(), String> {
         let together = migrate.vm.is_some();
         if migrate.gpu.is_none() {
@@ -215,7 +215,7 @@ impl Broker {
 
     /// Records a migration that has begun, to wait for its members.
     fn await_members(&mut self, id: u64, migration: Migration) {
-        self.travel.migrations.insert(id, migration);
+        self.operations.migrations.insert(id, migration);
         self.advance_migration(id);
     }
 
@@ -275,7 +275,7 @@ impl Broker {
         console: u64,
         id: u64,
         session: u64,
-        goal: &Goal,
+        goal: &MoveOptions,
         gates: Option<&[OwnedFd; 3]>,
     ) -> Result<u64, String> {
         let key = self.orderable(session)?;
@@ -288,7 +288,7 @@ impl Broker {
             (_, wanted) => wanted,
         };
         let link = self
-            .travel
+            .operations
             .links
             .open(&goal.place, self.listeners.tls.as_ref())?;
         let message = ToWorker::Migrate(worker::Migrate {
@@ -308,13 +308,17 @@ impl Broker {
 
     /// Notes that a session waits for the others.
     pub(super) fn held(&mut self, key: u64, step: Step) {
-        let Some(Kind::Migration(id)) = self.travel.orders.get(&key).map(|ordered| &ordered.kind)
+        let Some(Kind::Migration(id)) = self
+            .operations
+            .orders
+            .get(&key)
+            .map(|ordered| &ordered.kind)
         else {
             return;
         };
         let id = *id;
         if let Some(member) = self
-            .travel
+            .operations
             .migrations
             .get_mut(&id)
             .and_then(|migration| migration.members.get_mut(&key))
@@ -332,7 +336,7 @@ impl Broker {
         let Some(owner) = self.sessions.get(&owner).map(|session| session.worker) else {
             return true;
         };
-        for migration in self.travel.migrations.values_mut() {
+        for migration in self.operations.migrations.values_mut() {
             let members = &migration.members;
             let parts = members.contains_key(&owner) && !members.contains_key(&taker);
             if parts && migration.stage.is_undecided() {
@@ -354,18 +358,18 @@ impl Broker {
     /// Notes that the program of a moving session exited: the others need not wait
     /// for it.
     pub(super) fn member_ended(&mut self, id: u64, key: u64) {
-        let Some(migration) = self.travel.migrations.get_mut(&id) else {
+        let Some(migration) = self.operations.migrations.get_mut(&id) else {
             return;
         };
         if let Some(member) = migration.members.remove(&key) {
-            let reason = "its program ended meanwhile".to_owned();
+            let reason = "its program ended in the meantime".to_owned();
             migration.over.push(member.over(Err(reason)));
         }
     }
 
     /// Handles the end of a session's move.
     pub(super) fn member_over(&mut self, id: u64, key: u64, outcome: Outcome) {
-        let Some(migration) = self.travel.migrations.get_mut(&id) else {
+        let Some(migration) = self.operations.migrations.get_mut(&id) else {
             return;
         };
         if let Some(member) = migration.members.remove(&key) {
@@ -384,13 +388,13 @@ impl Broker {
     /// Opens the gates that can be opened, and answers when the migration is
     /// complete.
     fn advance_migration(&mut self, id: u64) {
-        let Some(migration) = self.travel.migrations.get_mut(&id) else {
+        let Some(migration) = self.operations.migrations.get_mut(&id) else {
             return;
         };
         // Without members nothing follows.
         let slowest = migration.members.values().map(|member| member.step).min();
         if migration.stage.commits(slowest.flatten()) {
-            // From the commit on, others take what the destinations offer.
+            // From the commit on, sessions import the memory that the destinations offer.
             for member in migration.members.values() {
                 self.tenants.moved(&member.vm, member.session);
             }
@@ -400,7 +404,7 @@ impl Broker {
         if !migration.members.is_empty() {
             return;
         }
-        let Some(migration) = self.travel.migrations.remove(&id) else {
+        let Some(migration) = self.operations.migrations.remove(&id) else {
             return;
         };
         let response = match (migration.single, migration.over.first()) {
@@ -430,15 +434,15 @@ impl Broker {
 
     /// Gives up migrations that took too long.
     pub(super) fn end_overdue_migrations(&mut self, now: Instant) {
-        for migration in self.travel.migrations.values_mut() {
+        for migration in self.operations.migrations.values_mut() {
             if let Some(reason) = migration.stage.overdue(now) {
-                tracing::warn!(reason, "sessions that were to move together stay");
+                tracing::warn!(reason, "sessions that should move together stay");
                 migration.why = Some(reason);
                 migration.stage.give_up();
             }
         }
         let late: Vec<u64> = self
-            .travel
+            .operations
             .orders
             .iter()
             .filter(|(_, ordered)| match &ordered.kind {
@@ -449,7 +453,7 @@ impl Broker {
             .collect();
         for key in late {
             let reason = format!(
-                "its program did not come within {} s: it may be stopped, and goes over when it \
+                "its program did not reconnect within {} s: it may be stopped, and follows when it \
                  runs again",
                 RELOCATES.as_secs()
             );
@@ -459,18 +463,18 @@ impl Broker {
 
     pub(super) fn next_migration_deadline(&self) -> Option<Instant> {
         let together = self
-            .travel
+            .operations
             .migrations
             .values()
             .filter_map(|migration| migration.stage.deadline());
-        let relocations = self
-            .travel
-            .orders
-            .values()
-            .filter_map(|ordered| match &ordered.kind {
-                Kind::Relocation { began, .. } => Some(*began + RELOCATES),
-                _ => None,
-            });
+        let relocations =
+            self.operations
+                .orders
+                .values()
+                .filter_map(|ordered| match &ordered.kind {
+                    Kind::Relocation { began, .. } => Some(*began + RELOCATES),
+                    _ => None,
+                });
         together.chain(relocations).min()
     }
 
@@ -493,9 +497,7 @@ impl Broker {
             ));
         }
         if found.facts.communicator == communicator {
-            return Err(format!(
-                "session {session} goes over {communicator} already"
-            ));
+            return Err(format!("session {session} already uses {communicator}"));
         }
         let from = Peer::Local { uid: 0, pid: 0 };
         let address = self.address(communicator, &found.facts.vm, &from)?;
@@ -528,7 +530,7 @@ impl Broker {
     /// comes here.
     pub(super) fn departed(&mut self, key: u64, route: Route) {
         let now = Instant::now();
-        self.travel
+        self.operations
             .departed
             .retain(|_, departed| departed.until > now);
         let mut of_worker = self.sessions.values_mut();
@@ -542,12 +544,12 @@ impl Broker {
         }
         let until = now + SENT_ON;
         let departed = Departed { route, until };
-        self.travel.departed.insert(token, departed);
+        self.operations.departed.insert(token, departed);
     }
 
     /// Redirects a guest whose session moved away. Returns the guest if it did not.
     pub(super) fn send_on(&self, guest: Guest, token: &[u8; 16]) -> Option<Guest> {
-        let departed = self.travel.departed.get(token);
+        let departed = self.operations.departed.get(token);
         let Some(departed) = departed.filter(|departed| departed.until > Instant::now()) else {
             return Some(guest);
         };
@@ -561,7 +563,12 @@ impl Broker {
 
     /// Notes that a guest has reconnected over this communicator.
     pub(super) fn followed(&mut self, key: u64, communicator: &str) {
-        let total_ms = match self.travel.orders.get(&key).map(|ordered| &ordered.kind) {
+        let total_ms = match self
+            .operations
+            .orders
+            .get(&key)
+            .map(|ordered| &ordered.kind)
+        {
             Some(Kind::Relocation {
                 communicator: wanted,
                 began,
@@ -579,7 +586,11 @@ impl Broker {
     /// Notes that a guest could not follow the move.
     pub(super) fn stayed(&mut self, key: u64, reason: &str) {
         tracing::info!(reason, "a guest stays over its communicator");
-        let kind = self.travel.orders.get(&key).map(|ordered| &ordered.kind);
+        let kind = self
+            .operations
+            .orders
+            .get(&key)
+            .map(|ordered| &ordered.kind);
         if matches!(kind, Some(Kind::Relocation { .. })) {
             self.order_over(key, Err(format!("its program stays: {reason}")));
         }

@@ -1,4 +1,4 @@
-//! What an operator controls from outside: configuration, log level, signals.
+//! Control by the operator: configuration, log level, signals.
 
 use paragpu_config::host::Host;
 

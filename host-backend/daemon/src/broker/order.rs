@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use paragpu_control::admin::Figures;
 use paragpu_control::state::FILE;
 
-use super::fresh::Fresh;
+use super::unnamed_checkpoint::UnnamedCheckpoint;
 use crate::handshake::{Asked, Guest};
-use crate::notes::Again;
+use crate::notes::CheckpointSchedule;
 
 /// A console key that no connection has: the daemon itself gave the order.
 pub(super) const NOBODY: u64 = 0;
@@ -31,9 +31,9 @@ pub(super) enum Kind {
         /// End the session when it is done.
         puts_away: bool,
         /// The schedule of further checkpoints.
-        again: Option<Again>,
+        again: Option<CheckpointSchedule>,
         /// The file to write, if the worker cannot create one.
-        fresh: Option<Fresh>,
+        fresh: Option<UnnamedCheckpoint>,
     },
     /// A move, as part of this migration.
     Migration(u64),
@@ -77,7 +77,7 @@ impl Parked {
 /// The schedule of a session's periodic checkpoints.
 #[derive(Debug)]
 pub(super) struct Periodic {
-    pub(super) again: Again,
+    pub(super) again: CheckpointSchedule,
     /// `None` if its worker keeps the schedule.
     pub(super) next: Option<Instant>,
     /// When this daemon last had it written.

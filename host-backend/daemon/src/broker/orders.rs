@@ -10,29 +10,29 @@ use paragpu_control::socket::ControlError;
 use paragpu_control::state;
 use paragpu_control::worker::{Progress, Terms, ToWorker};
 
-use super::fresh::Fresh;
 use super::order::{Kind, Ordered, Outcome, Parked, Restoring};
+use super::unnamed_checkpoint::UnnamedCheckpoint;
 use super::{Broker, GRACE};
 use crate::console::Console;
 use crate::handshake::{Asked, Guest};
-use crate::notes::Again;
+use crate::notes::CheckpointSchedule;
 use crate::session::{Facts, Session, now};
 use crate::worker::State;
 
 /// How long the guest of a checkpointed session is kept waiting.
 const KEPT: Duration = Duration::from_secs(600);
 /// How long a restore waits for a worker.
-const WORKER_COMES: Duration = Duration::from_secs(30);
+const WORKER_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Broker {
     /// Whether this connection of the control socket waits for an order.
     pub(super) fn awaits_order(&self, console: u64) -> bool {
-        self.travel
+        self.operations
             .orders
             .values()
             .any(|ordered| ordered.console == console)
             || self
-                .travel
+                .operations
                 .restores
                 .iter()
                 .any(|waiting| waiting.console == console)
@@ -42,7 +42,7 @@ impl Broker {
     /// The activity of a session besides serving its program.
     pub(super) fn activity(&self, session: &Session) -> Activity {
         match self
-            .travel
+            .operations
             .orders
             .get(&session.worker)
             .map(|ordered| &ordered.kind)
@@ -66,9 +66,9 @@ impl Broker {
                 "session {session} is still arriving: try again when it is here"
             ));
         }
-        if self.travel.orders.contains_key(&key) {
+        if self.operations.orders.contains_key(&key) {
             return Err(format!(
-                "session {session} is being moved or written already: try again when that is over"
+                "session {session} is already being moved or checkpointed: try again afterwards"
             ));
         }
         self.workers
@@ -94,7 +94,7 @@ impl Broker {
             .ok_or(ControlError::Closed)
             .and_then(|control| control.try_send(message, fds))
             .map_err(|error| format!("the session's worker is lost: {error}"))?;
-        self.travel.orders.insert(key, ordered);
+        self.operations.orders.insert(key, ordered);
         Ok(())
     }
 
@@ -109,7 +109,7 @@ impl Broker {
         if end && every.is_some() {
             return Err("a session that ends is not written again: leave out one of both".into());
         }
-        let again = every.map(|seconds| Again {
+        let again = every.map(|seconds| CheckpointSchedule {
             directory: directory.to_owned(),
             every: Duration::from_secs(seconds),
         });
@@ -118,7 +118,7 @@ impl Broker {
         let apart = self.workers.get(&key).is_some_and(|worker| worker.apart);
         let (fresh, file) = match apart {
             true => {
-                let made = Fresh::make(&directory);
+                let made = UnnamedCheckpoint::make(&directory);
                 let (fresh, file) = made.map_err(|error| {
                     format!("{} cannot be written to: {error}", directory.display())
                 })?;
@@ -142,26 +142,26 @@ impl Broker {
 
     /// Has a worker restore the session of a directory, as soon as one is idle.
     pub(super) fn order_restore(&mut self, console: u64, directory: &Path) -> Result<(), String> {
-        self.restore(console, directory, Instant::now() + WORKER_COMES)
+        self.restore(console, directory, Instant::now() + WORKER_TIMEOUT)
     }
 
     /// Gives idle workers to restores that wait for one. Returns when the first is given
     /// up.
     pub(super) fn match_restores(&mut self, now: Instant) -> Option<Instant> {
-        for waiting in std::mem::take(&mut self.travel.restores) {
+        for waiting in std::mem::take(&mut self.operations.restores) {
             let console = waiting.console;
             if !self.inquiries.consoles.contains_key(&console) {
                 continue;
             }
             if now < waiting.until && self.idle_on(waiting.place).is_none() {
-                self.travel.restores.push(waiting);
+                self.operations.restores.push(waiting);
                 continue;
             }
             if let Err(error) = self.restore(console, &waiting.directory, waiting.until) {
                 self.answer(console, &Response::Error { error });
             }
         }
-        let deadlines = self.travel.restores.iter();
+        let deadlines = self.operations.restores.iter();
         deadlines.map(|waiting| waiting.until).min()
     }
 
@@ -202,7 +202,7 @@ impl Broker {
                 let why = problem.unwrap_or_else(|| "none started in time".to_owned());
                 return Err(format!("no worker of device {label} is idle: {why}"));
             }
-            self.travel.restores.push(Restoring {
+            self.operations.restores.push(Restoring {
                 console,
                 directory: directory.to_owned(),
                 place,
@@ -249,7 +249,7 @@ impl Broker {
             return Err("the worker is lost: try again".into());
         }
         worker.state = State::Serving(session);
-        tracing::info!(session, directory = %directory.display(), "session comes from a directory");
+        tracing::info!(session, directory = %directory.display(), "session is restored from a directory");
         self.sessions.insert(
             session,
             Session {
@@ -267,14 +267,17 @@ impl Broker {
             again: None,
             fresh: None,
         };
-        self.travel.orders.insert(key, Ordered { console, kind });
+        self.operations
+            .orders
+            .insert(key, Ordered { console, kind });
         Ok(())
     }
 
     /// Handles a worker's progress report.
     pub(super) fn order_progress(&mut self, key: u64, progress: Progress) {
         let Progress { phase, done, all } = progress;
-        if let (Some(ordered), Some(session)) = (self.travel.orders.get(&key), self.session_of(key))
+        if let (Some(ordered), Some(session)) =
+            (self.operations.orders.get(&key), self.session_of(key))
         {
             let console = ordered.console;
             // A client that does not read needs no more of it.
@@ -304,7 +307,7 @@ impl Broker {
 
     /// Handles the end of an order.
     pub(super) fn order_over(&mut self, key: u64, outcome: Outcome) {
-        let Some(Ordered { console, kind }) = self.travel.orders.remove(&key) else {
+        let Some(Ordered { console, kind }) = self.operations.orders.remove(&key) else {
             return;
         };
         let outcome = match &kind {
@@ -318,7 +321,7 @@ impl Broker {
             session,
             done = outcome.is_ok(),
             reason = outcome.as_ref().err(),
-            "an order to a session is over"
+            "an order to a session completed"
         );
         match kind {
             Kind::Migration(id) | Kind::Relocation { id, .. } => {
@@ -339,7 +342,7 @@ impl Broker {
                 {
                     let token = std::mem::take(&mut session.token);
                     self.notes.park(token, KEPT);
-                    self.travel.parked.push(Parked::new(token, KEPT));
+                    self.operations.parked.push(Parked::new(token, KEPT));
                 }
             }
             Kind::State {
@@ -358,7 +361,7 @@ impl Broker {
 
     /// Handles the exit of a worker with an unfinished order.
     pub(super) fn order_ended(&mut self, key: u64) {
-        let Some(ordered) = self.travel.orders.get(&key) else {
+        let Some(ordered) = self.operations.orders.get(&key) else {
             return;
         };
         let worker = self.workers.get(&key);
@@ -368,7 +371,7 @@ impl Broker {
             self.member_ended(*id, key);
         }
         let reason = match orderly {
-            true => "its program ended meanwhile",
+            true => "its program ended in the meantime",
             false => "its worker ended",
         };
         self.order_over(key, Err(reason.into()));
@@ -378,7 +381,7 @@ impl Broker {
     /// reconnect.
     pub(super) fn take_up_parked(&mut self) {
         let parked = self.notes.parked().into_iter();
-        self.travel.parked = parked
+        self.operations.parked = parked
             .map(|(token, left)| Parked::new(token, left))
             .collect();
     }
@@ -387,7 +390,7 @@ impl Broker {
     pub(super) fn park(&mut self, guest: Guest, asked: Box<Asked>) -> Option<(Guest, Box<Asked>)> {
         let now = Instant::now();
         let notes = &self.notes;
-        self.travel.parked.retain(|parked| {
+        self.operations.parked.retain(|parked| {
             let waits = parked.until > now;
             if !waits {
                 notes.unpark(&parked.token);
@@ -396,7 +399,7 @@ impl Broker {
         });
         let token = asked.hello.token;
         match self
-            .travel
+            .operations
             .parked
             .iter_mut()
             .find(|parked| parked.token == token)
@@ -412,7 +415,7 @@ impl Broker {
     /// Hands waiting guests to their restored sessions.
     fn bring_back(&mut self) {
         let mut back = Vec::new();
-        for mut parked in std::mem::take(&mut self.travel.parked) {
+        for mut parked in std::mem::take(&mut self.operations.parked) {
             let here = self
                 .sessions
                 .values()
@@ -424,7 +427,7 @@ impl Broker {
                 }
                 (false, guest) => {
                     parked.guest = guest;
-                    self.travel.parked.push(parked);
+                    self.operations.parked.push(parked);
                 }
             }
         }

@@ -55,7 +55,7 @@ impl Broker {
         chosen.ok_or_else(|| {
             let (count, whose) = match (gpus.len(), self.devices.count()) {
                 (0, _) => {
-                    return format!("none of the devices that {} may have is there", asked.vm);
+                    return format!("none of the devices that {} may use exists", asked.vm);
                 }
                 (own, all) if own < all as usize => (own, " to this guest"),
                 (all, _) => (all, ""),

@@ -18,7 +18,7 @@ impl Broker {
         let applied = applied(&self.host, &new);
         if applied != new {
             tracing::warn!(
-                "sockets, devices, metrics and worker program change with a restart only"
+                "changes of sockets, devices, metrics and worker program need a restart"
             );
         }
         self.host = applied;
@@ -26,13 +26,13 @@ impl Broker {
         self.follow_shares();
         self.listeners.renew_certificates(&self.host);
         if let Err(error) = self.listeners.follow_vm_sockets(&self.host.vsock) {
-            tracing::error!(%error, "a socket of a VM is not listened at");
+            tracing::error!(%error, "cannot listen on a VM's socket");
         }
         let filter = logging::filter(self.host.log.level);
         if let Err(error) = self.operation.log.reload(filter) {
-            tracing::warn!(%error, "the log level stays");
+            tracing::warn!(%error, "the log level is unchanged");
         }
-        tracing::info!("configuration read again");
+        tracing::info!("configuration reloaded");
     }
 }
 

@@ -13,7 +13,7 @@ use crate::worker::State;
 /// How long a connection may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum number of connections.
-const MOST: usize = 16;
+const MAX_CONNECTIONS: usize = 16;
 
 impl Broker {
     pub(super) fn accept_scrape(&mut self) {
@@ -24,7 +24,9 @@ impl Broker {
             Ok(Some((socket, _))) => {
                 // Silent connections must not keep others out.
                 let oldest = self.inquiries.scrapes.keys().next().copied();
-                if let Some(oldest) = oldest.filter(|_| self.inquiries.scrapes.len() >= MOST) {
+                if let Some(oldest) =
+                    oldest.filter(|_| self.inquiries.scrapes.len() >= MAX_CONNECTIONS)
+                {
                     self.forget_scrape(oldest);
                 }
                 let key = self.counts.key();

@@ -12,7 +12,7 @@ use paragpu_control::worker::{FromWorker, Gpu, Report, ToWorker};
 
 use super::{Broker, GRACE};
 use crate::error::chain;
-use crate::giving::{Given, Giver};
+use crate::received_fd::{PeerKind, ReceivedFd};
 use crate::session::Session;
 use crate::worker::{State, Worker};
 
@@ -20,7 +20,7 @@ use crate::worker::{State, Worker};
 const STARTING: usize = 8;
 
 /// Interval of checks for expired certificates.
-const EXPIRY_LOOK: Duration = Duration::from_secs(60);
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Broker {
     /// Adopts the sessions of an earlier daemon.
@@ -76,7 +76,7 @@ impl Broker {
                 .filter(|waiting| waiting.placed == Some(Ok(ordinal)))
                 .count();
             let restores = self
-                .travel
+                .operations
                 .restores
                 .iter()
                 .filter(|waiting| waiting.place == ordinal)
@@ -213,15 +213,17 @@ impl Broker {
     }
 
     /// Handles a worker's messages.
-    pub(super) fn hear(&mut self, key: u64) {
+    pub(super) fn receive_from_worker(&mut self, key: u64) {
         loop {
             let Some(worker) = self.workers.get_mut(&key) else {
                 return;
             };
-            let news = worker.hear(&mut self.spawning.inbox);
+            let news = worker.receive(&mut self.spawning.inbox);
             // Whatever the message is: closing what came with it may block.
             let fds = std::mem::take(&mut self.spawning.inbox.fds).into_iter();
-            let fds: Vec<Given> = fds.map(|fd| Given::new(fd, Giver::Worker)).collect();
+            let fds: Vec<ReceivedFd> = fds
+                .map(|fd| ReceivedFd::new(fd, PeerKind::Worker))
+                .collect();
             let (ordinal, pid) = (worker.ordinal, worker.pid);
             match news {
                 None => {
@@ -275,7 +277,7 @@ impl Broker {
                 Some(FromWorker::Exchange { request, ask }) => {
                     self.exchange(key, request, ask, fds);
                 }
-                Some(FromWorker::Turn(plea)) => self.plea(key, plea),
+                Some(FromWorker::Turn(request)) => self.turn_request(key, request),
                 Some(FromWorker::Started { .. }) => {
                     if let State::Serving(session) = worker.state
                         && let Some(session) = self.sessions.get_mut(&session)
@@ -300,7 +302,7 @@ impl Broker {
     /// Handles the exit of a worker.
     pub(super) fn exited(&mut self, key: u64) {
         // Its last messages may still be in the socket.
-        self.hear(key);
+        self.receive_from_worker(key);
         self.order_ended(key);
         let Some(mut worker) = self.workers.remove(&key) else {
             return;
@@ -333,7 +335,7 @@ impl Broker {
         if let Some(counters) = &over.counters {
             self.counts.ended.add(&facts.vm, &facts.device, counters);
         }
-        self.travel.checkpoints.remove(&session);
+        self.operations.checkpoints.remove(&session);
         let calls = over.counters.map(|counters| counters.calls);
         let word = worker.last_word.as_deref();
         let expected = worker.finished || worker.told || word.is_some();
@@ -391,7 +393,7 @@ impl Broker {
                 .is_none_or(|worker| worker.told);
             if left > 0 {
                 // The clock may be changed meanwhile.
-                let at = now + Duration::from_secs(left).min(EXPIRY_LOOK);
+                let at = now + Duration::from_secs(left).min(EXPIRY_INTERVAL);
                 next = Some(next.map_or(at, |next: Instant| next.min(at)));
             } else if !told {
                 over.push(*number);
@@ -454,7 +456,7 @@ fn usable(directory: &Path) -> bool {
     if let Err(error) = &made {
         tracing::warn!(
             directory = %directory.display(), %error,
-            "program images are not kept: set cache.directory to a folder that paragpud may create"
+            "program images are not cached: set cache.directory to a directory that paragpud can create"
         );
     }
     made.is_ok()

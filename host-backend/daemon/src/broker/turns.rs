@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use paragpu_control::admin::Response;
-use paragpu_control::turn::{MOST_PRIORITY, MOST_WEIGHT, Plea, TimeShare};
+use paragpu_control::turn::{MAX_PRIORITY, MAX_WEIGHT, TimeShare, TurnRequest};
 use paragpu_control::worker::ToWorker;
 
 use super::Broker;
@@ -11,7 +11,7 @@ use crate::shares::{Notice, Owner};
 use crate::worker::State;
 
 /// An operator's request.
-pub(super) struct Wish {
+pub(super) struct ShareRequest {
     pub(super) weight: Option<u32>,
     pub(super) cap: Option<u32>,
     pub(super) priority: Option<u32>,
@@ -40,10 +40,10 @@ impl Broker {
     }
 
     /// Handles a worker's message about its session's turn.
-    pub(super) fn plea(&mut self, key: u64, plea: Plea) {
+    pub(super) fn turn_request(&mut self, key: u64, request: TurnRequest) {
         let worker = self.workers.get(&key);
         if let Some(State::Serving(session)) = worker.map(|worker| worker.state) {
-            self.shares.hear(session, plea, Instant::now());
+            self.shares.handle_request(session, request, Instant::now());
         }
     }
 
@@ -72,7 +72,7 @@ impl Broker {
         &mut self,
         session: Option<u64>,
         vm: Option<String>,
-        wish: &Wish,
+        wish: &ShareRequest,
     ) -> Response {
         let error = |error: String| Response::Error { error };
         let owner = match (session, vm) {
@@ -85,7 +85,9 @@ impl Broker {
                 match sessions.any(|session| session.facts.vm == vm) {
                     true => Owner::Vm(vm),
                     false => {
-                        return error(format!("{vm:?} has no sessions: host.toml keeps shares"));
+                        return error(format!(
+                            "{vm:?} has no sessions: set permanent shares in host.toml"
+                        ));
                     }
                 }
             }
@@ -99,8 +101,8 @@ impl Broker {
         };
         if !share.is_valid() {
             return error(format!(
-                "a weight is 1 to {MOST_WEIGHT}, a cap 1 to 100 percent, a priority 0 to \
-                 {MOST_PRIORITY}"
+                "a weight is 1 to {MAX_WEIGHT}, a cap 1 to 100 percent, a priority 0 to \
+                 {MAX_PRIORITY}"
             ));
         }
         self.shares.give(owner, share);

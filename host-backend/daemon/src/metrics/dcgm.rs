@@ -42,7 +42,7 @@ impl Collector for Dcgm {
         let gauges: [(&str, &str, Reading); 4] = [
             (
                 "DCGM_FI_DEV_GPU_UTIL",
-                "Percent of a GPU's time that sessions had of late",
+                "Percentage of recent GPU time used by sessions",
                 |board| board.percent.map(|percent| percent.min(100).into()),
             ),
             ("DCGM_FI_DEV_FB_TOTAL", "Memory of a GPU in MiB", |board| {
@@ -50,10 +50,10 @@ impl Collector for Dcgm {
             }),
             (
                 "DCGM_FI_DEV_FB_USED",
-                "Memory in MiB that sessions have of a GPU",
+                "GPU memory used by sessions in MiB",
                 |board| Some(board.used / MIB),
             ),
-            ("DCGM_FI_DEV_FB_FREE", "The rest in MiB", |board| {
+            ("DCGM_FI_DEV_FB_FREE", "Free GPU memory in MiB", |board| {
                 Some(board.memory.saturating_sub(board.used) / MIB)
             }),
         ];

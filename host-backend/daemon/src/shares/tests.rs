@@ -52,7 +52,7 @@ impl Program {
         }
         let Some(until) = self.turn else {
             if self.idle.is_none() {
-                shares.hear(self.session, Plea::Wanted, now);
+                shares.handle_request(self.session, TurnRequest::Wanted, now);
             }
             return;
         };
@@ -70,7 +70,7 @@ impl Program {
         let ends = self.idle.is_some() || until.is_some_and(|until| until <= now);
         if self.over.is_none() && ends {
             self.turn = None;
-            shares.hear(self.session, Plea::Over, now);
+            shares.handle_request(self.session, TurnRequest::Over, now);
             return;
         }
         self.worked += STEP;
@@ -275,9 +275,9 @@ fn a_lease_has_the_weight_that_it_was_claimed_with() {
 fn a_worker_that_keeps_its_turn_keeps_nobody_out() {
     let (mut shares, programs, now) = paced(&[share(100), share(100)]);
     let [holder, other] = [programs[0].session, programs[1].session];
-    shares.hear(holder, Plea::Wanted, now);
+    shares.handle_request(holder, TurnRequest::Wanted, now);
     shares.settle(now);
-    shares.hear(other, Plea::Wanted, now);
+    shares.handle_request(other, TurnRequest::Wanted, now);
     let (words, next) = shares.settle(now);
     let quantum = u64::try_from(QUANTUM.as_micros()).unwrap();
     assert_eq!(words, [(holder, Turn::Ends(quantum))]);
@@ -286,7 +286,7 @@ fn a_worker_that_keeps_its_turn_keeps_nobody_out() {
     assert_eq!(shares.settle(next).0, [(other, Turn::Yours)]);
     // It pays for all the time until it says that it is over, or dies.
     shares.leave(holder);
-    shares.hear(other, Plea::Over, next);
+    shares.handle_request(other, TurnRequest::Over, next);
     assert_eq!(shares.settle(next).0, []);
 }
 
@@ -310,7 +310,7 @@ mod properties {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
-        /// Whatever the weights and the kernels: who always has work gets its share,
+        /// For any weights and kernels: a session that always has work gets its share,
         /// and the GPU is never idle.
         #[test]
         fn work_gets_its_share(

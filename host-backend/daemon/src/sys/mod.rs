@@ -1,7 +1,7 @@
 //! System calls without a safe wrapper.
 #![allow(unsafe_code)]
 
-pub mod apart;
+pub mod namespaces;
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};

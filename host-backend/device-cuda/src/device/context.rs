@@ -22,9 +22,8 @@ impl ContextDevice for CudaDevice {
     }
 
     fn flush_output(&mut self) -> Result<()> {
-        // The driver prints what kernels wrote when it is asked to wait for a
-        // stream. This one is always idle: the wait cannot be for a host
-        // function that in turn waits for us.
+        // The driver flushes the output of kernels when it synchronizes a stream. This stream
+        // is always idle, so the call cannot wait for a host function that waits for us.
         self.context.stream_synchronize(&self.quiet)
     }
 }

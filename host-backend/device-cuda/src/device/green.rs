@@ -15,10 +15,10 @@ const NONE: SmResource = SmResource {
     alignment: 0,
 };
 
-/// A green context. Its streams hold it: it ends with the last of them.
+/// A green context. Its streams share it; it ends with the last of them.
 pub(crate) struct OpenGreen {
     green: Green,
-    /// Those whose resources were split on the way to it.
+    /// The green contexts whose resources were split to create it.
     parents: Vec<Green>,
 }
 
@@ -30,15 +30,15 @@ impl OpenGreen {
     }
 }
 
-/// Ends a green context that nothing else holds.
-pub(super) fn let_go(context: &Context, green: Arc<OpenGreen>) -> Result<()> {
+/// Destroys a green context if this was its last reference.
+pub(super) fn release(context: &Context, green: Arc<OpenGreen>) -> Result<()> {
     match Arc::into_inner(green) {
         Some(green) => green.destroy(context),
         None => Ok(()),
     }
 }
 
-/// What a step takes of a resource.
+/// The parts of a resource that a step selects.
 fn take(context: &Context, input: &SmPart, step: &SmSplit) -> Result<Vec<SmPart>> {
     let parts = context.split(input, step.groups.max(1), step.flags, step.least)?;
     let taken = members(step).map(|member| match member {
@@ -52,8 +52,8 @@ fn take(context: &Context, input: &SmPart, step: &SmSplit) -> Result<Vec<SmPart>
     }
 }
 
-/// Makes the green context at the end of a way. Only a green context's resource
-/// can be split again, so each step but the last makes one.
+/// Creates the green context at the end of a list of splits. Only a green context's
+/// resource can be split again, so each step but the last creates one.
 fn make(context: &Context, way: &[SmSplit], parents: &mut Vec<Green>) -> Result<Green> {
     let mut resources = vec![context.device_resource()?];
     for (at, step) in way.iter().enumerate() {
@@ -130,7 +130,7 @@ impl GreenDevice for CudaDevice {
             .greens
             .remove(green.0)
             .ok_or(Status::INVALID_HANDLE)?;
-        let_go(&self.context, open)
+        release(&self.context, open)
     }
 
     fn green_stream_create(&mut self, green: GreenId, priority: i32) -> Result<StreamId> {

@@ -1,6 +1,6 @@
 //! Memory.
 
-use super::{CudaDevice, HASH, MOST_IMPORTED, find, stream};
+use super::{CudaDevice, HASH, MAX_IMPORTED, find, stream};
 use crate::hash;
 use crate::memory::Memory;
 use crate::retired::Leaving;
@@ -55,7 +55,7 @@ impl MemoryDevice for CudaDevice {
         let Some(came) = self.imported.get(&address) else {
             return self.context.export(handle);
         };
-        // Whether a driver exports what was imported is not documented.
+        // It is not documented whether a driver can export imported memory.
         came.try_clone()
             .map_err(|error| Error::new(Status::OPERATING_SYSTEM, error.to_string()))
     }
@@ -64,7 +64,7 @@ impl MemoryDevice for CudaDevice {
         self.make_room(address, size)?;
         let handle = self.context.import(address, size, descriptor.as_fd())?;
         self.memory.add_device(address, size, handle);
-        if self.imported.len() < MOST_IMPORTED {
+        if self.imported.len() < MAX_IMPORTED {
             self.imported.insert(address, descriptor);
         }
         Ok(())
@@ -140,7 +140,7 @@ impl MemoryDevice for CudaDevice {
     fn hash(&mut self, ranges: &[(u64, u64)], out: u64, order: StreamId) -> Result<()> {
         if ranges
             .iter()
-            .any(|(_, size)| !(1..=hash::MOST).contains(size))
+            .any(|(_, size)| !(1..=hash::MAX_RANGE).contains(size))
         {
             return Err(Status::INVALID_VALUE.into());
         }
@@ -153,7 +153,7 @@ impl MemoryDevice for CudaDevice {
         let mut out = out;
         for (first, each, count) in hash::runs(ranges) {
             let launch = Launch {
-                // Not one of the session's.
+                // No function of the session has this ID.
                 function: FunctionId(0),
                 grid: [count, 1, 1],
                 block: [hash::THREADS, 1, 1],

@@ -100,8 +100,8 @@ impl ModuleDevice for CudaDevice {
 
     fn module_managed(&mut self, module: ModuleId, name: &str) -> Result<(u64, u64)> {
         let (address, size) = self.module_global(module, name).map_err(|error| {
-            // cuModuleGetGlobal calls a kernel's name invalid; to
-            // cuLibraryGetManaged it is a name that is not there.
+            // cuModuleGetGlobal returns INVALID_VALUE for a kernel's name, cuLibraryGetManaged
+            // NOT_FOUND.
             if error.status == Status::INVALID_VALUE {
                 let why = format!("no managed variable {name}");
                 return Error::new(Status::NOT_FOUND, why);
@@ -121,7 +121,7 @@ impl ModuleDevice for CudaDevice {
     fn module_variables(&mut self, module: ModuleId) -> Result<Vec<Variable>> {
         let loaded = find(&self.modules, module.0)?;
         if loaded.managed {
-            // NVIDIA's driver places them; another worker's would lie elsewhere.
+            // NVIDIA's driver chooses their addresses, which would differ in another worker.
             let why = "a module has __managed__ variables";
             return Err(Error::new(Status::NOT_SUPPORTED, why));
         }
@@ -138,7 +138,7 @@ impl ModuleDevice for CudaDevice {
                     size,
                     name: name.clone(),
                 }),
-                // Of a form of the code that this device does not run.
+                // A name from a form of the code that this device does not run.
                 Err(error) if error.status == Status::NOT_FOUND => {}
                 Err(error) => return Err(error),
             }

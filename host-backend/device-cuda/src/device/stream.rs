@@ -1,7 +1,7 @@
 //! Streams.
 
-use super::green::let_go;
-use super::{CudaDevice, NAP, NON_BLOCKING, OpenStream, stream};
+use super::green::release;
+use super::{CudaDevice, MAX_SLEEP, NON_BLOCKING, OpenStream, stream};
 use paragpu_device::{Result, StreamDevice, StreamId};
 use paragpu_protocol::status::Status;
 use std::time::Duration;
@@ -24,7 +24,7 @@ impl StreamDevice for CudaDevice {
             .ok_or(Status::INVALID_HANDLE)?;
         self.context.stream_destroy(open.stream)?;
         match open.green {
-            Some(green) => let_go(&self.context, green),
+            Some(green) => release(&self.context, green),
             None => Ok(()),
         }
     }
@@ -55,7 +55,7 @@ impl StreamDevice for CudaDevice {
     }
 
     fn stream_doze(&mut self, _stream: StreamId, timeout: Duration) -> Result<()> {
-        std::thread::sleep(timeout.min(NAP));
+        std::thread::sleep(timeout.min(MAX_SLEEP));
         Ok(())
     }
 }

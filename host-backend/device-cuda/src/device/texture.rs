@@ -34,8 +34,8 @@ impl TextureDevice for CudaDevice {
             TextureResource::Linear(linear) => {
                 let bytes = match linear.height {
                     0 => Some(linear.width),
-                    // The last row may end with its elements, whose size the
-                    // driver knows: whole rows but the last are checked here.
+                    // The last row may end with its last element, whose size only the driver knows, so
+                    // this checks all rows but the last.
                     height => linear.pitch.checked_mul(height - 1),
                 };
                 let bytes = bytes.ok_or(Status::INVALID_VALUE)?;

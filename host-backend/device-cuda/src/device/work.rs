@@ -1,11 +1,11 @@
-//! Work: what it names is looked up, then it goes to the driver.
+//! Work: resolves its objects and submits it to the driver.
 
 use paragpu_device::{CopyEnd, MemoryOperation, Memset, Result, StreamId, Work, WorkDevice};
 use paragpu_protocol::status::Status;
 
 use super::{CudaDevice, find, stream};
 use crate::memory::rect_bytes;
-use crate::sys::{Found, RectEnd};
+use crate::sys::{RectEnd, Resolved};
 
 impl WorkDevice for CudaDevice {
     fn submit(&mut self, work: &Work<'_>, order: StreamId) -> Result<()> {
@@ -17,34 +17,34 @@ impl WorkDevice for CudaDevice {
 
 impl CudaDevice {
     /// Checks that the work refers to live objects and to the session's memory.
-    pub(crate) fn look_up(&self, work: &Work<'_>) -> Result<Found<'_>> {
+    pub(crate) fn look_up(&self, work: &Work<'_>) -> Result<Resolved<'_>> {
         Ok(match work {
             Work::Launch(launch) => {
                 let kernel = find(&self.functions, launch.function.0)?;
                 kernel.check_parameters(&launch.parameters)?;
-                Found::Function(&kernel.function)
+                Resolved::Function(&kernel.function)
             }
-            // Of a graph alone.
-            Work::Conditional(_) => Found::Nothing,
-            Work::Copy { size: 0, .. } => Found::Nothing,
+            // Only exists in graphs.
+            Work::Conditional(_) => Resolved::Nothing,
+            Work::Copy { size: 0, .. } => Resolved::Nothing,
             Work::Copy {
                 destination,
                 source,
                 size,
-            } => Found::Spans {
+            } => Resolved::Spans {
                 destination: self.memory.span(*destination, *size)?,
                 source: self.memory.span(*source, *size)?,
             },
-            Work::CopyRect { extent, .. } if extent.contains(&0) => Found::Nothing,
+            Work::CopyRect { extent, .. } if extent.contains(&0) => Resolved::Nothing,
             Work::CopyRect {
                 destination,
                 source,
                 extent,
-            } => Found::Ends {
+            } => Resolved::Ends {
                 destination: self.rect_end(*destination, *extent)?,
                 source: self.rect_end(*source, *extent)?,
             },
-            Work::Memset(set) if set.is_empty() => Found::Nothing,
+            Work::Memset(set) if set.is_empty() => Resolved::Nothing,
             Work::Memset(set) => {
                 let Memset {
                     destination,
@@ -58,9 +58,9 @@ impl CudaDevice {
                     .checked_mul(element.into())
                     .ok_or(Status::INVALID_VALUE)?;
                 let bytes = rect_bytes(pitch, 0, [row, height, 1]).ok_or(Status::INVALID_VALUE)?;
-                Found::Span(self.memory.span(destination, bytes)?)
+                Resolved::Span(self.memory.span(destination, bytes)?)
             }
-            Work::Memory(operations) if operations.is_empty() => Found::Nothing,
+            Work::Memory(operations) if operations.is_empty() => Resolved::Nothing,
             Work::Memory(operations) => {
                 for word in operations.iter().filter_map(MemoryOperation::word) {
                     self.memory.span(word.address, word.size())?;
@@ -68,12 +68,12 @@ impl CudaDevice {
                         return Err(Status::INVALID_VALUE.into());
                     }
                 }
-                Found::Words
+                Resolved::Words
             }
             Work::EventRecord(event) | Work::EventWait(event) => {
-                Found::Event(find(&self.events, event.0)?)
+                Resolved::Event(find(&self.events, event.0)?)
             }
-            Work::Empty | Work::Host(_) => Found::Nothing,
+            Work::Empty | Work::Host(_) => Resolved::Nothing,
         })
     }
 

@@ -1,4 +1,4 @@
-//! The functions of `libcuda.so.1` that the worker uses, found at run time.
+//! The functions of `libcuda.so.1` that the worker uses, resolved at run time.
 //!
 //! Enumerations are plain integers: a newer driver may return values that
 //! this build does not know.
@@ -22,23 +22,21 @@ macro_rules! driver {
         used { $( $symbol:ident ( $($type:ty),* ); )* }
         newer { $( $later:ident ( $($kind:ty),* ); )* }
     ) => {
-        /// The driver's functions, by symbol.
+        /// The driver's functions.
         #[allow(non_snake_case)]
         pub struct Driver {
             $( pub(super) $symbol: unsafe extern "C" fn($($type),*) -> CUresult, )*
             $( pub(super) $later: Option<unsafe extern "C" fn($($kind),*) -> CUresult>, )*
-            /// They live in it.
+            /// The library that contains them.
             _library: libloading::Library,
         }
 
         impl Driver {
-            /// Finds `libcuda.so.1` and every function of it that is needed,
-            /// and initialises it.
+            /// Loads `libcuda.so.1`, resolves all functions, and initializes the driver.
             ///
             /// # Errors
-            /// `NO_DEVICE` if there is no driver or only paragpu's library
-            /// for guests, `SYSTEM_DRIVER_MISMATCH` where it lacks a function,
-            /// or what cuInit says.
+            /// `NO_DEVICE` if there is no driver or only paragpu's guest library;
+            /// `SYSTEM_DRIVER_MISMATCH` if it lacks a function; errors of cuInit.
             pub fn load() -> Result<Self> {
                 // SAFETY: NVIDIA's driver library may be loaded by any process.
                 let library = unsafe { libloading::Library::new("libcuda.so.1") }
@@ -79,7 +77,7 @@ macro_rules! driver {
                     )*
                     _library: library,
                 };
-                // SAFETY: the one call that must come first.
+                // SAFETY: cuInit is the call that must come first.
                 check(unsafe { (driver.cuInit)(0) })?;
                 Ok(driver)
             }
@@ -87,23 +85,23 @@ macro_rules! driver {
     };
 }
 
-// The functions that build.rs names, with the description's prototypes.
+// The functions listed in build.rs, with the description's prototypes.
 include!(concat!(env!("OUT_DIR"), "/driver.rs"));
 
-/// Whether a library is paragpu's own, which exports `mark`. Where a machine is
-/// host and guest, the loader finds it if NVIDIA's does not exist; a worker that
-/// used it would be a guest of its own daemon.
+/// Whether a library is paragpu's own, which exports `mark`. On a machine that is both
+/// host and guest, the loader finds it if NVIDIA's does not exist; a worker that used it
+/// would be a guest of its own daemon.
 pub(super) fn is_of_guests(library: &libloading::Library, mark: &CStr) -> bool {
-    // SAFETY: whether the name is there is asked; nothing is called or read.
+    // SAFETY: this only looks the symbol up; nothing is called or read.
     unsafe { library.get::<*mut c_void>(mark.to_bytes_with_nul()) }.is_ok()
 }
 
-/// A driver's answer as a result.
+/// Converts the driver's status to a result.
 pub fn check(code: CUresult) -> Result<()> {
     Status(code.cast_unsigned()).ok().map_err(Error::from)
 }
 
-/// The answer to a query: over, not yet, or an error.
+/// Converts the status of a query: complete, not yet, or an error.
 pub fn check_query(code: CUresult) -> Result<bool> {
     match Status(code.cast_unsigned()) {
         Status::SUCCESS => Ok(true),

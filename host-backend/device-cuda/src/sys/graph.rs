@@ -16,27 +16,26 @@ use super::driver::check;
 use super::memory::Span;
 use super::resources::Stream;
 use super::stream_memory::Records;
-use super::work::Found;
+use super::work::Resolved;
 
-/// A CUgraph, what it was instantiated to, and what its nodes point to.
+/// A CUgraph, its executable graph, and the data that its nodes point to.
 #[derive(Debug)]
 pub struct Graph {
     graph: usize,
     exec: usize,
     nodes: Vec<usize>,
-    /// Nodes that are switched off.
+    /// Disabled nodes.
     disabled: Vec<u32>,
-    /// Boxes of [`HostFunction`]s; kept until the graph ends, since a
-    /// launch under way may be about to run one that was replaced.
+    /// Boxes of [`HostFunction`]s, kept until the graph is destroyed: a launch in flight may
+    /// still run one that was replaced.
     functions: Vec<usize>,
     /// The graphs of conditional nodes, by body.
     bodies: Vec<usize>,
-    /// Values of conditional nodes: the node, what the session calls the value,
-    /// and what the driver does.
+    /// Values of conditional nodes: the node, the session's handle and the driver's handle.
     values: Vec<(u32, u64, u64)>,
 }
 
-/// Records that the driver copies when it is given them.
+/// Node parameters, which the driver copies.
 enum Record {
     Empty,
     Kernel(CUDA_KERNEL_NODE_PARAMS_v2, bool, [u32; 3]),
@@ -54,12 +53,12 @@ enum Record {
 /// # Safety
 /// `argument` is a [`HostFunction`] that its graph keeps.
 unsafe extern "C" fn run(argument: *mut c_void) {
-    // SAFETY: a box that the graph keeps until no launch of it is under way.
+    // SAFETY: a box that the graph keeps until no launch of it is in flight.
     let function = unsafe { &*argument.cast::<HostFunction>() };
     function();
 }
 
-/// The parameter buffer of a kernel in the form that the driver takes.
+/// The parameter buffer of a kernel, in the driver's format.
 struct Extra {
     parameters: Vec<u8>,
     size: usize,
@@ -75,8 +74,8 @@ impl Extra {
         })
     }
 
-    /// Takes the parameters, with the driver's names of conditional nodes' values
-    /// where the session's are.
+    /// Copies the parameters, and replaces the session's handles of conditional nodes' values
+    /// by the driver's.
     fn fill(&mut self, parameters: &[u8], values: &[(u32, u64, u64)]) -> *mut *mut c_void {
         self.parameters = parameters.to_vec();
         if !values.is_empty() {
@@ -100,17 +99,17 @@ impl Extra {
 }
 
 impl Context {
-    /// What the driver is told of a node. `extra` and what `work` borrows must
-    /// outlive the use of it.
+    /// The driver's parameters of a node. `extra` and the data that `work` borrows must
+    /// outlive their use.
     fn record(
         &self,
         graph: &mut Graph,
         work: &Work<'_>,
-        found: &Found<'_>,
+        found: &Resolved<'_>,
         extra: &mut Extra,
     ) -> Result<Record> {
         Ok(match (work, found) {
-            (Work::Launch(launch), Found::Function(function)) => {
+            (Work::Launch(launch), Resolved::Function(function)) => {
                 let record = CUDA_KERNEL_NODE_PARAMS_v2 {
                     func: function.raw(),
                     gridDimX: launch.grid[0],
@@ -129,7 +128,7 @@ impl Context {
             }
             (
                 Work::Copy { .. },
-                Found::Spans {
+                Resolved::Spans {
                     destination,
                     source,
                 },
@@ -144,12 +143,12 @@ impl Context {
             }
             (
                 Work::CopyRect { extent, .. },
-                Found::Ends {
+                Resolved::Ends {
                     destination,
                     source,
                 },
             ) => Record::Copy(self.rect_record(destination, source, *extent)?),
-            (Work::Memset(set), Found::Span(span)) => Record::Set(cudaMemsetParams {
+            (Work::Memset(set), Resolved::Span(span)) => Record::Set(cudaMemsetParams {
                 dst: span.address() as *mut c_void,
                 pitch: set.pitch as usize,
                 value: set.value,
@@ -157,7 +156,7 @@ impl Context {
                 width: set.width as usize,
                 height: set.height as usize,
             }),
-            (Work::Memory(operations), Found::Words) => Record::Words(Records::new(operations)),
+            (Work::Memory(operations), Resolved::Words) => Record::Words(Records::new(operations)),
             (Work::Host(function), _) => {
                 let kept = Box::into_raw(Box::new(HostFunction::clone(function)));
                 graph.functions.push(kept as usize);
@@ -166,18 +165,18 @@ impl Context {
                     userData: kept.cast(),
                 })
             }
-            (Work::EventRecord(_), Found::Event(event)) => Record::Mark(event.raw()),
-            (Work::EventWait(_), Found::Event(event)) => Record::Wait(event.raw()),
+            (Work::EventRecord(_), Resolved::Event(event)) => Record::Mark(event.raw()),
+            (Work::EventWait(_), Resolved::Event(event)) => Record::Wait(event.raw()),
             (Work::Conditional(conditional), _) => {
                 Record::Conditional(self.conditional_record(graph, conditional))
             }
-            // A copy of nothing is an empty node to the driver.
-            (_, Found::Nothing) => Record::Empty,
+            // The driver has no copies of zero bytes.
+            (_, Resolved::Nothing) => Record::Empty,
             _ => return Err(Status::INVALID_VALUE.into()),
         })
     }
 
-    /// A graph without nodes that is not instantiated.
+    /// Creates an empty graph, not instantiated.
     pub fn graph_begin(&self) -> Result<Graph> {
         let mut graph = ptr::null_mut();
         // SAFETY: an out-parameter.
@@ -193,12 +192,12 @@ impl Context {
         })
     }
 
-    /// Adds a node that comes after others, to the graph or to a body in it.
+    /// Adds a node with dependencies, to the graph or to a body in it.
     pub fn graph_add(
         &self,
         graph: &mut Graph,
         body: Option<usize>,
-        (work, found): (&Work<'_>, &Found<'_>),
+        (work, found): (&Work<'_>, &Resolved<'_>),
         after: &[u32],
     ) -> Result<()> {
         let before: Vec<*mut c_void> = after
@@ -215,8 +214,8 @@ impl Context {
         let (mut node, into) = (ptr::null_mut(), into as *mut c_void);
         let (list, count) = (before.as_ptr(), before.len());
         let context = self.raw as *mut c_void;
-        // SAFETY: graph, nodes and what the records name are alive; the driver
-        // copies the records, the parameter buffer too.
+        // SAFETY: the graph, its nodes and the objects that the records refer to are alive;
+        // the driver copies the records and the parameter buffer.
         check(unsafe {
             match &mut record {
                 Record::Empty => (d.cuGraphAddEmptyNode)(&mut node, into, list, count),
@@ -249,8 +248,8 @@ impl Context {
         Ok(())
     }
 
-    /// The value of conditional node `number`, which is added later: kernels before
-    /// it name it.
+    /// Creates the value of conditional node `number` before the node itself, because
+    /// earlier kernels refer to it.
     pub fn graph_condition(
         &self,
         graph: &mut Graph,
@@ -320,12 +319,12 @@ impl Context {
         Ok(())
     }
 
-    /// Makes the graph ready to be launched, or ready anew.
+    /// Instantiates the graph, or instantiates it again.
     pub fn graph_ready(&self, graph: &mut Graph) -> Result<()> {
         if !graph.values.is_empty() && graph.exec != 0 {
-            // Of a graph with conditional nodes there may be one executable form.
+            // A graph with conditional nodes can have only one executable graph.
             let before = std::mem::take(&mut graph.exec);
-            // SAFETY: not used again; launches of it still run.
+            // SAFETY: it is not used again; its launches still run.
             check(unsafe { (self.driver.cuGraphExecDestroy)(before as *mut c_void) })?;
         }
         let mut exec = ptr::null_mut();
@@ -335,7 +334,7 @@ impl Context {
         })?;
         let before = std::mem::replace(&mut graph.exec, exec as usize);
         if before != 0 {
-            // SAFETY: not used again; launches of it still run.
+            // SAFETY: it is not used again; its launches still run.
             check(unsafe { (self.driver.cuGraphExecDestroy)(before as *mut c_void) })?;
         }
         let disabled = graph.disabled.clone();
@@ -344,13 +343,13 @@ impl Context {
             .try_for_each(|number| self.enable(graph, number, false))
     }
 
-    /// Changes what a node does. Where the driver cannot change the executable
-    /// graph it is instantiated again.
+    /// Updates a node. If the driver cannot update the executable graph, the graph is
+    /// instantiated again.
     pub fn graph_update(
         &self,
         graph: &mut Graph,
         number: u32,
-        (work, found): (&Work<'_>, &Found<'_>),
+        (work, found): (&Work<'_>, &Resolved<'_>),
     ) -> Result<()> {
         let node = graph.node(number)?;
         if let Work::Conditional(conditional) = work {
@@ -378,7 +377,7 @@ impl Context {
         })?;
         let mut instantiate = false;
         if let Record::Kernel(_, cooperative, cluster) = record {
-            // The executable graph has no such attributes to be changed.
+            // These attributes cannot be updated in an executable graph.
             instantiate = cooperative || cluster != [0; 3];
             self.kernel_attributes(node, cooperative, cluster)?;
         }
@@ -407,7 +406,7 @@ impl Context {
         Ok(())
     }
 
-    /// Switches a node on or off.
+    /// Enables or disables a node.
     pub fn graph_enable(&self, graph: &mut Graph, number: u32, enabled: bool) -> Result<()> {
         self.enable(graph, number, enabled)?;
         graph.disabled.retain(|other| *other != number);
@@ -431,7 +430,7 @@ impl Context {
         check(unsafe { (self.driver.cuGraphLaunch)(graph.exec as *mut c_void, stream.raw()) })
     }
 
-    /// Destroys a graph of which no launch is under way.
+    /// Destroys a graph that has no launch in flight.
     pub fn graph_destroy(&self, graph: Graph) -> Result<()> {
         let mut outcome = Ok(());
         if graph.exec != 0 {
@@ -441,7 +440,7 @@ impl Context {
         // SAFETY: as above.
         let destroyed = check(unsafe { (self.driver.cuGraphDestroy)(graph.graph as *mut c_void) });
         for function in &graph.functions {
-            // SAFETY: made in `record`, and no launch runs it any more.
+            // SAFETY: it was created in `record`, and no launch can run it any more.
             drop(unsafe { Box::from_raw(*function as *mut HostFunction) });
         }
         outcome.and(destroyed)
@@ -449,7 +448,7 @@ impl Context {
 }
 
 impl Graph {
-    /// Takes the graphs that the driver made for a conditional node.
+    /// Takes the body graphs that the driver created for a conditional node.
     fn take_bodies(&mut self, made: &cudaGraphNodeParams, count: usize) -> Result<()> {
         let place = (&raw const made.reserved1).cast::<CUDA_CONDITIONAL_NODE_PARAMS>();
         // SAFETY: the record is of this type; the driver has filled it.
@@ -457,13 +456,13 @@ impl Graph {
         if first.is_null() {
             return Err(Status::UNKNOWN.into());
         }
-        // SAFETY: the driver keeps a list of so many with the node.
+        // SAFETY: the driver keeps a list of this length with the node.
         let bodies = unsafe { std::slice::from_raw_parts(first, count) };
         self.bodies.extend(bodies.iter().map(|body| *body as usize));
         Ok(())
     }
 
-    /// From now on the session calls a conditional node's value so.
+    /// Changes the session's handle of a conditional node's value.
     fn rename(&mut self, number: u32, condition: u64) -> Result<()> {
         let mut values = self.values.iter_mut();
         let value = values.find(|(node, ..)| *node == number);

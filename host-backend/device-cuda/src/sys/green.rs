@@ -1,5 +1,5 @@
-//! Green contexts. What the driver says of a resource is opaque: it comes from
-//! the driver, stays in this process, and goes back to the driver.
+//! Green contexts. The driver's resource records are opaque: they never leave this
+//! process, and only records from the driver are passed to it.
 
 use core::ffi::{c_int, c_uint};
 use std::ptr;
@@ -15,14 +15,14 @@ use super::resources::{Green, Stream};
 
 /// CU_DEV_RESOURCE_TYPE_SM.
 const MULTIPROCESSORS: c_int = 1;
-/// CU_GREEN_CTX_DEFAULT_STREAM, which CUDA demands.
+/// CU_GREEN_CTX_DEFAULT_STREAM, which CUDA requires.
 const DEFAULT_STREAM: c_uint = 1;
-/// CU_STREAM_NON_BLOCKING, which CUDA demands of streams of green contexts.
+/// CU_STREAM_NON_BLOCKING, which CUDA requires for streams of green contexts.
 const NON_BLOCKING: c_uint = 1;
-/// Most groups of a split: more than a GPU has multiprocessors.
-const MOST_GROUPS: u32 = 255;
+/// Maximum number of groups of a split: more than a GPU has multiprocessors.
+const MAX_GROUPS: u32 = 255;
 
-/// A resource, as the driver describes it.
+/// A resource record of the driver.
 #[derive(Clone)]
 pub struct SmPart(CUdevResource);
 
@@ -35,7 +35,7 @@ impl SmPart {
         })
     }
 
-    /// Its multiprocessors: zeros where it is none.
+    /// Its multiprocessors; zeros if it is not an SM resource.
     pub fn multiprocessors(&self) -> SmResource {
         let [count, least, alignment, ..] = match self.0.r#type {
             MULTIPROCESSORS => self.0._oversize,
@@ -49,13 +49,13 @@ impl SmPart {
     }
 }
 
-/// What a split makes.
+/// The result of a split.
 pub struct Parts {
-    /// How many groups there are, or would be.
+    /// The number of groups, or the possible number.
     pub count: u32,
-    /// The groups; none where it was only asked how many there would be.
+    /// The groups; empty if only the number was requested.
     pub groups: Vec<SmPart>,
-    /// What is left.
+    /// The remainder.
     pub remaining: SmPart,
 }
 
@@ -71,17 +71,17 @@ impl Context {
         Ok(resource)
     }
 
-    /// cuDevSmResourceSplitByCount; 0 groups ask how many there would be.
+    /// cuDevSmResourceSplitByCount; 0 groups request only the possible number.
     pub fn split(&self, input: &SmPart, groups: u32, flags: u32, least: u32) -> Result<Parts> {
-        let mut count = groups.min(MOST_GROUPS);
+        let mut count = groups.min(MAX_GROUPS);
         let mut made = vec![SmPart::none(); count as usize];
         let mut remaining = SmPart::none();
         let place = match made.first_mut() {
             Some(first) => ptr::from_mut(first).cast(),
             None => ptr::null_mut(),
         };
-        // SAFETY: `made` has `count` elements, each of them a CUdevResource alone;
-        // a null place asks for the number of groups. The input is the driver's.
+        // SAFETY: `made` has `count` elements of CUdevResource; a null pointer requests the
+        // number of groups. The input came from the driver.
         check(unsafe {
             (self.driver.cuDevSmResourceSplitByCount)(
                 place,
@@ -105,9 +105,9 @@ impl Context {
         let number = c_uint::try_from(resources.len()).map_err(|_| Status::INVALID_VALUE)?;
         let (mut description, mut green) = (ptr::null_mut(), ptr::null_mut());
         let first = resources.as_mut_ptr().cast::<CUdevResource>();
-        // SAFETY: `number` resources of the driver's, and an out-parameter.
+        // SAFETY: `number` resources from the driver, and an out-parameter.
         check(unsafe { (self.driver.cuDevResourceGenerateDesc)(&mut description, first, number) })?;
-        // SAFETY: an out-parameter; the driver just made the description.
+        // SAFETY: an out-parameter; the driver just created the descriptor.
         check(unsafe {
             (self.driver.cuGreenCtxCreate)(&mut green, description, self.device, DEFAULT_STREAM)
         })?;

@@ -1,4 +1,4 @@
-//! What the driver tells of the host's devices.
+//! Facts about the host's devices.
 
 use core::ffi::{c_char, c_int};
 
@@ -16,7 +16,7 @@ impl Driver {
         Ok(version)
     }
 
-    /// The devices, as cuDeviceGet names them.
+    /// The devices, as returned by cuDeviceGet.
     pub fn devices(&self) -> Result<Vec<c_int>> {
         let mut count = 0;
         // SAFETY: an out-parameter.
@@ -33,7 +33,7 @@ impl Driver {
 
     /// cuDeviceGetName.
     pub fn name(&self, device: c_int) -> Result<String> {
-        // SAFETY: the function fills at most the bytes it is told.
+        // SAFETY: the function writes at most `size` bytes.
         text(256, |buffer, size| unsafe {
             (self.cuDeviceGetName)(buffer, size, device)
         })
@@ -41,7 +41,7 @@ impl Driver {
 
     /// cuDeviceGetPCIBusId.
     pub fn pci_bus_id(&self, device: c_int) -> Result<String> {
-        // SAFETY: the function fills at most the bytes it is told.
+        // SAFETY: the function writes at most `size` bytes.
         text(32, |buffer, size| unsafe {
             (self.cuDeviceGetPCIBusId)(buffer, size, device)
         })
@@ -74,7 +74,7 @@ impl Driver {
         Ok(size as u64)
     }
 
-    /// cuDeviceGetAttribute; `None` for one the driver does not know.
+    /// cuDeviceGetAttribute; `None` for an attribute that the driver does not know.
     pub fn attribute(&self, device: c_int, attribute: c_int) -> Option<i32> {
         let mut value = 0;
         // SAFETY: an out-parameter; unknown attributes are refused.

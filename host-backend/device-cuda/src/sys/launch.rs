@@ -11,8 +11,8 @@ use super::driver::check;
 use super::resources::{Function, Stream};
 
 impl Context {
-    /// cuLaunchKernelEx with a parameter buffer, whose length the caller has
-    /// compared with the function's parameters.
+    /// cuLaunchKernelEx with a parameter buffer, whose size the caller has checked against
+    /// the function's parameters.
     pub fn launch(&self, launch: &Launch<'_>, function: &Function, stream: &Stream) -> Result<()> {
         const PARAMETERS: *mut c_void = ptr::without_provenance_mut(1);
         const PARAMETERS_SIZE: *mut c_void = ptr::without_provenance_mut(2);

@@ -31,4 +31,4 @@ pub use green::SmPart;
 pub use memory::Span;
 pub use resources::{Array, Event, Function, Green, Module, Stream};
 pub use texture::Resource;
-pub use work::Found;
+pub use work::Resolved;

@@ -71,7 +71,7 @@ impl<const N: usize> Figure for [c_ulonglong; N] {
     }
 }
 
-/// What NVML wrote as a C string.
+/// Converts a C string that NVML wrote.
 fn text_of(bytes: &[u8]) -> String {
     let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()

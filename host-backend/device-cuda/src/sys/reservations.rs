@@ -21,7 +21,7 @@ const STEP: u64 = 32 << 20;
 /// Bytes of the part.
 const PART: u64 = 8 << 40;
 /// Smallest range that is placed: less is nobody's reservation.
-const LEAST: usize = 1 << 20;
+const MIN_RANGE: usize = 1 << 20;
 
 /// mmap(2). What reserves addresses is placed, all else goes to the kernel.
 ///
@@ -39,7 +39,7 @@ pub(super) unsafe extern "C" fn mmap(
     let anywhere = address.is_null() && flags & libc::MAP_ANONYMOUS != 0;
     if anywhere
         && protection == libc::PROT_NONE
-        && length >= LEAST
+        && length >= MIN_RANGE
         && let Some(place) = reserve(length, flags)
     {
         return place;
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(first, DRIVER_END - STEP);
         let second = reserved(3 * UNIT - 4096);
         assert_eq!(second, first - 3 * STEP);
-        let third = reserved(LEAST);
+        let third = reserved(MIN_RANGE);
         assert_eq!(third, second - STEP);
         freed(second, 3 * UNIT - 4096);
         let gap = reserved(2 * UNIT);
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(below, third - 2 * STEP);
         for (place, length) in [
             (first, UNIT),
-            (third, LEAST),
+            (third, MIN_RANGE),
             (gap, 2 * UNIT),
             (below, 2 * UNIT),
         ] {

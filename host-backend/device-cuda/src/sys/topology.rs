@@ -18,8 +18,8 @@ const TABLE: [u8; 16] = [
 const ARRAYS: usize = 4;
 /// Frees them.
 const FREE: usize = 13;
-/// Most TPCs.
-const MOST: usize = 128;
+/// Maximum number of TPCs.
+const MAX_TPCS: usize = 128;
 /// CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT; a TPC has two.
 const MULTIPROCESSORS: c_int = 16;
 
@@ -43,7 +43,7 @@ impl Context {
         let words = table.cast::<usize>();
         // SAFETY: a table begins with its size in bytes and lives as the driver.
         let size = unsafe { words.as_ref() }.copied().unwrap_or(0);
-        if size <= FREE * size_of::<usize>() || !(1..=MOST).contains(&count) {
+        if size <= FREE * size_of::<usize>() || !(1..=MAX_TPCS).contains(&count) {
             return Err(unknown());
         }
         // SAFETY: both words lie in the table and are functions of these types, or null.
@@ -58,8 +58,8 @@ impl Context {
         if clusters.is_null() || numbers.is_null() {
             return Err(unknown());
         }
-        let mut topology = [0; 2 * MOST];
-        let (first, second) = topology.split_at_mut(MOST);
+        let mut topology = [0; 2 * MAX_TPCS];
+        let (first, second) = topology.split_at_mut(MAX_TPCS);
         // SAFETY: the driver allocated a byte for each TPC in both, and frees them.
         unsafe {
             ptr::copy_nonoverlapping(clusters, first.as_mut_ptr(), count);

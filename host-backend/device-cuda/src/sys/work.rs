@@ -8,10 +8,10 @@ use super::copy::RectEnd;
 use super::memory::Span;
 use super::resources::{Event, Function, Stream};
 
-/// What a piece of work names, looked up: alive while it is borrowed, and
-/// memory that this process owns.
-pub enum Found<'a> {
-    /// It names nothing, or has nothing to do.
+/// The resolved objects and memory of a piece of work: alive while they are borrowed,
+/// and owned by this process.
+pub enum Resolved<'a> {
+    /// It uses no objects, or has nothing to do.
     Nothing,
     Function(&'a Function),
     Spans {
@@ -31,31 +31,31 @@ pub enum Found<'a> {
 
 impl Context {
     /// Gives `work` to a stream; `found` is what it names.
-    pub fn submit(&self, work: &Work<'_>, found: &Found<'_>, stream: &Stream) -> Result<()> {
+    pub fn submit(&self, work: &Work<'_>, found: &Resolved<'_>, stream: &Stream) -> Result<()> {
         match (work, found) {
-            (Work::Launch(launch), Found::Function(function)) => {
+            (Work::Launch(launch), Resolved::Function(function)) => {
                 self.launch(launch, function, stream)
             }
             (
                 Work::Copy { .. },
-                Found::Spans {
+                Resolved::Spans {
                     destination,
                     source,
                 },
             ) => self.copy(*destination, *source, stream),
             (
                 Work::CopyRect { extent, .. },
-                Found::Ends {
+                Resolved::Ends {
                     destination,
                     source,
                 },
             ) => self.copy_rect(destination, source, *extent, stream),
-            (Work::Memset(set), Found::Span(span)) => self.set(*span, set, stream),
-            (Work::Memory(operations), Found::Words) => self.operate(operations, stream),
+            (Work::Memset(set), Resolved::Span(span)) => self.set(*span, set, stream),
+            (Work::Memory(operations), Resolved::Words) => self.operate(operations, stream),
             (Work::Host(function), _) => self.host_function(stream, function.clone()),
-            (Work::EventRecord(_), Found::Event(event)) => self.event_record(event, stream),
-            (Work::EventWait(_), Found::Event(event)) => self.stream_wait(stream, event),
-            (_, Found::Nothing) => Ok(()),
+            (Work::EventRecord(_), Resolved::Event(event)) => self.event_record(event, stream),
+            (Work::EventWait(_), Resolved::Event(event)) => self.stream_wait(stream, event),
+            (_, Resolved::Nothing) => Ok(()),
             _ => Err(Status::INVALID_VALUE.into()),
         }
     }

@@ -3,7 +3,7 @@
 use super::memory::space;
 use super::{Decoder, Result};
 use crate::exec::fragment::{
-    self, Combine, Element, Fragment, Layout, MOST_DOUBLES, MOST_SINGLES, Matrix, Multiply, Role,
+    self, Combine, Element, Fragment, Layout, MAX_DOUBLES, MAX_SINGLES, Matrix, Multiply, Role,
     Shape, Transfer,
 };
 use crate::program::{Ext, Reg};
@@ -11,14 +11,18 @@ use crate::ptx::ast::{Operand, Type};
 use std::sync::Arc;
 
 /// Maximum number of rows or columns of a matrix.
-const MOST: u32 = 256;
+const MAX_DIMENSION: u32 = 256;
 
 /// `m16n8k16`.
 fn shape(m: &str) -> Option<Shape> {
     let rest = m.strip_prefix('m')?;
     let (rows, rest) = rest.split_once('n')?;
     let (columns, depth) = rest.split_once('k')?;
-    let size = |text: &str| text.parse().ok().filter(|n| (1..=MOST).contains(n));
+    let size = |text: &str| {
+        text.parse()
+            .ok()
+            .filter(|n| (1..=MAX_DIMENSION).contains(n))
+    };
     Some([size(rows)?, size(columns)?, size(depth)?])
 }
 
@@ -183,8 +187,8 @@ impl<'m> Decoder<'m> {
             .map(|role| fragment::extent(shape, role).iter().product::<u32>())
             .into_iter()
             .max();
-        if a.single() && largest > Some(MOST_SINGLES)
-            || a == Element::F64 && largest > Some(MOST_DOUBLES)
+        if a.single() && largest > Some(MAX_SINGLES)
+            || a == Element::F64 && largest > Some(MAX_DOUBLES)
         {
             return self.unsupported("matrices of this size");
         }

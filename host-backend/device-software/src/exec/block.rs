@@ -44,7 +44,7 @@ pub struct SharedMemory {
     pub dynamic: u32,
     /// Where it starts.
     pub dynamic_base: u32,
-    /// Whether there is reserved memory: only where the program uses it, so that
+    /// Whether there is reserved memory: only if the program uses it, so that
     /// accesses behind the end of its own memory are found everywhere else.
     pub is_reserved: bool,
 }

@@ -98,9 +98,9 @@ pub enum Layout {
 pub type Shape = [u32; 3];
 
 /// Maximum number of elements of an operand that is multiplied in single precision.
-pub const MOST_SINGLES: u32 = 1024;
+pub const MAX_SINGLES: u32 = 1024;
 /// Maximum number of elements of an operand that is multiplied in double precision.
-pub const MOST_DOUBLES: u32 = 256;
+pub const MAX_DOUBLES: u32 = 256;
 
 /// Rows and columns of an operand.
 #[must_use]

@@ -13,7 +13,7 @@
 use super::block::Env;
 use super::fp8;
 use super::fragment::{
-    Combine, Element, Fragment, MOST_DOUBLES, MOST_SINGLES, Matrix, Multiply, Transfer,
+    Combine, Element, Fragment, MAX_DOUBLES, MAX_SINGLES, Matrix, Multiply, Transfer,
 };
 use super::lanes::nan32;
 use super::soft::{Format, f16_to_f32, f32_to_half};
@@ -24,8 +24,8 @@ use crate::program::{Address, Reg};
 
 type Stop = (Fault, u32);
 
-const SINGLES: usize = MOST_SINGLES as usize;
-const DOUBLES: usize = MOST_DOUBLES as usize;
+const SINGLES: usize = MAX_SINGLES as usize;
+const DOUBLES: usize = MAX_DOUBLES as usize;
 
 impl Warp {
     pub(super) fn matrix(

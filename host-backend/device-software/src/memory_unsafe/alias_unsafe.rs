@@ -7,8 +7,8 @@ use std::os::fd::AsRawFd as _;
 use std::sync::atomic::Ordering;
 
 use super::{
-    MAPPED, MOST_SHARED, Memory, MemoryError, NONE, Table, map_anywhere, map_shared, pointer,
-    pointer_mut, protect, shared,
+    MAPPED, MAX_SHARED_MAPPINGS, Memory, MemoryError, NONE, Table, map_anywhere, map_shared,
+    pointer, pointer_mut, protect, shared,
 };
 
 /// Bytes of a page, the unit in which copies skip zeros.
@@ -120,7 +120,7 @@ impl Memory {
             Some(&size) if !table.aliases.contains_key(&address) => size,
             _ => return Err(MemoryError::NotMapped(address)),
         };
-        if table.doubled.contains(&address) || table.shared.len() >= MOST_SHARED {
+        if table.doubled.contains(&address) || table.shared.len() >= MAX_SHARED_MAPPINGS {
             return Err(MemoryError::Private(address));
         }
         let failed = |error| MemoryError::Descriptor(size, error);
@@ -217,7 +217,7 @@ impl Memory {
 unsafe fn remap(from: usize, old: usize, new: usize, to: usize) -> bool {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     let target = pointer_mut::<libc::c_void>(to);
-    // SAFETY: the caller promises it.
+    // SAFETY: the caller upholds this.
     let got = unsafe { libc::mremap(pointer_mut(from), old, new, flags, target) };
     got != libc::MAP_FAILED
 }

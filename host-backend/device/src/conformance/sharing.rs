@@ -1,4 +1,4 @@
-//! Memory that devices share.
+//! Memory shared between devices.
 
 use std::os::fd::OwnedFd;
 use std::sync::mpsc;
@@ -10,9 +10,9 @@ use paragpu_protocol::status::Status;
 use super::{set, settle, word};
 use crate::{Device, Platform, Result, StreamId};
 
-/// Memory is handed over from one device to another one, with what it holds, and
-/// from that to a third; what is not such memory is refused. False if the
-/// device does not hand over.
+/// Memory is handed over with its contents from one device to another, and from there to
+/// a third; other descriptors are refused. Returns false if the device does not support
+/// handing over.
 ///
 /// # Panics
 /// Where the device does not conform.
@@ -35,7 +35,7 @@ pub fn handing_over(platform: &dyn Platform) -> bool {
     set(giver.as_mut(), from + end, 0x5eed_0001);
     let handed = giver.memory_export(from).expect("export");
     let copies = || handed.try_clone().expect("a descriptor more");
-    // Not there, not over another mapping, and not more than it stands for.
+    // Outside the arena, over another mapping, and larger than the memory.
     taker.memory_map(to + 2 * CHUNK, CHUNK).expect("map");
     for (address, size) in [
         (to - CHUNK, 2 * CHUNK),
@@ -52,7 +52,7 @@ pub fn handing_over(platform: &dyn Platform) -> bool {
     let file = std::fs::File::open("/dev/zero").expect("/dev/zero");
     let foreign = taker.memory_import(to, 2 * CHUNK, file.into());
     assert!(foreign.is_err(), "a file was taken for memory");
-    // A failure leaves room, and what it holds is there and shared.
+    // A failure leaves the range free; the memory is shared with its contents.
     taker
         .memory_import(to, 2 * CHUNK, copies())
         .expect("import");
@@ -60,13 +60,13 @@ pub fn handing_over(platform: &dyn Platform) -> bool {
     assert_eq!(word(taker.as_mut(), to + end), 0x5eed_0001);
     set(taker.as_mut(), to + end, 0x5eed_0002);
     assert_eq!(word(giver.as_mut(), from + end), 0x5eed_0002);
-    // It outlives the mapping that it came from, and the device.
+    // It outlives the original mapping and device.
     giver.memory_unmap(from).expect("unmap");
     giver.memory_map(from, 2 * CHUNK).expect("map again");
     assert_eq!(word(giver.as_mut(), from + end), 0, "memory of its own");
     drop(giver);
     assert_eq!(word(taker.as_mut(), to + end), 0x5eed_0002);
-    // And continues from there.
+    // It can be handed over again.
     let handed = taker.memory_export(to).expect("export what was imported");
     let mut third = platform.open(0, last).expect("device 0 opens again");
     third
@@ -79,9 +79,9 @@ pub fn handing_over(platform: &dyn Platform) -> bool {
     true
 }
 
-/// A device copies from the memory of another one, if there are two, which
-/// continues with it; what is not such memory is refused. False if the device
-/// does not hand over.
+/// A device copies from the memory of another one, if there are two, while that
+/// continues to use it; other descriptors are refused. Returns false if the device does
+/// not support handing over.
 ///
 /// # Panics
 /// Where the device does not conform.
@@ -89,8 +89,8 @@ pub fn peers(platform: &(dyn Platform + Sync)) -> bool {
     let [here, there] = [0, 1].map(|n| Regions::of(n).expect("regions"));
     let (from, to) = (here.arena, there.arena);
     let set = |device: &mut dyn Device, at, value| set(device, at, value, CHUNK);
-    // A device is of the thread that opened it: the owner has one of its own,
-    // which ends with the channel.
+    // A device belongs to the thread that opened it, so the owner has its own thread, which
+    // ends with the channel.
     let (change, changes) = mpsc::channel::<u32>();
     let (handed, owned) = mpsc::channel::<Option<OwnedFd>>();
     thread::scope(|scope| {
@@ -111,7 +111,7 @@ pub fn peers(platform: &(dyn Platform + Sync)) -> bool {
                 handed.send(None).expect("the reader waits");
             }
             drop(owner);
-            // The reader may have gone by now.
+            // The reader may have ended by now.
             let _ = handed.send(None);
         });
         let Ok(Some(exported)) = owned.recv() else {
@@ -134,7 +134,7 @@ pub fn peers(platform: &(dyn Platform + Sync)) -> bool {
         };
         assert_eq!(fetch(0, CHUNK).expect("copy"), 0x5eed_0001);
         assert_eq!(fetch(CHUNK, 4096).expect("copy"), 0x5eed_0002);
-        // Past its end, and past the reader's own.
+        // Beyond its end, and beyond the reader's own memory.
         for (offset, size) in [
             (CHUNK + 4, CHUNK),
             (2 * CHUNK, 4),
@@ -144,7 +144,7 @@ pub fn peers(platform: &(dyn Platform + Sync)) -> bool {
             let error = fetch(offset, size).unwrap_err();
             assert_eq!(error.status, Status::INVALID_VALUE, "{size} at {offset:#x}");
         }
-        // What the owner writes is there; the memory outlives it.
+        // The owner's writes are visible; the memory outlives the owner.
         change.send(0x5eed_0003).expect("the owner waits");
         owned.recv().expect("the owner");
         assert_eq!(fetch(4096, 4096).expect("copy"), 0x5eed_0003);

@@ -5,7 +5,7 @@ use paragpu_protocol::layout::{CHUNK, Regions};
 use super::{PAGE, settle};
 use crate::{Device, Platform, StreamId};
 
-/// Stores of every kind: each thread in a page of its own.
+/// All kinds of stores; each thread writes to its own page.
 pub(super) const STORES: &str = "
 .version 7.0
 .target sm_70
@@ -25,7 +25,7 @@ pub(super) const STORES: &str = "
     red.global.add.u32 [%d3+1048576], %r2;
     atom.global.exch.b32 %r3, [%d3+2097152], %r2;
     st.global.u8 [%d3+3145731], %r2;
-    // A whole warp, one word beside the other.
+    // A whole warp, to adjacent words.
     mul.wide.u32 %d4, %r1, 4;
     add.s64 %d5, %d1, %d4;
     st.global.u32 [%d5+4194304], %r2;
@@ -36,8 +36,8 @@ pub(super) const STORES: &str = "
 }
 ";
 
-/// What is written is noted, whatever writes it. Nothing if the device does
-/// not track writes.
+/// Dirty tracking: all writes are recorded, whatever performs them. Does nothing if the
+/// device does not track writes.
 ///
 /// # Panics
 /// Where the device does not conform.
@@ -58,7 +58,7 @@ pub fn writes(platform: &dyn Platform) {
         .map(|page| (page, PAGE))
         .chain([(variable, 4096), (variable + 8192, bytes - 8192)])
         .collect();
-    // Their hashes go to memory that is not looked at, and from there here.
+    // Hashes go to memory that is not tracked here, and are read from there.
     let hashes = |device: &mut dyn Device| {
         let mut host = vec![0_u8; pages.len() * 32 + 2 * PAGE as usize];
         let at = (host.as_mut_ptr() as u64).next_multiple_of(PAGE);
@@ -134,7 +134,7 @@ pub fn writes(platform: &dyn Platform) {
     let forgotten = noted(device, false);
     let left = forgotten.iter().filter(|noted| **noted).count();
     assert!(left <= 2, "pages are forgotten, but for those of others");
-    // What is mapped anew holds zeros instead.
+    // A new mapping holds zeros.
     device.memory_unmap(a).expect("unmap");
     settle(device, StreamId::LEGACY).expect("settle");
     device.memory_map(a, 8 * CHUNK).expect("map");

@@ -34,7 +34,7 @@ pub(super) fn read_only_beneath(directories: &[&Path]) -> Result<(), String> {
         .handle_access(AccessFs::ReadFile)
         .and_then(Ruleset::create)
         .and_then(|ruleset| {
-            // What does not exist is not read either.
+            // A missing file needs no rule.
             ruleset.add_rules(path_beneath_rules(readable, AccessFs::ReadFile))
         });
     restrict(ruleset.map_err(|error| error.to_string())?)

@@ -150,7 +150,7 @@ const OLDER: &[libc::c_long] = &[];
 
 /// Ways out of a process beside [`MOUNTS`]: programs, other processes, new
 /// namespaces, files by handle, the kernel's own parts, rights.
-const WAYS_OUT: &[libc::c_long] = &[
+const ESCAPES: &[libc::c_long] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
     libc::SYS_ptrace,
@@ -214,7 +214,7 @@ pub(super) fn allow_session() -> Result<(), String> {
 /// For all threads of the process, the driver's too: no ways out.
 pub(super) fn deny_ways_out() -> Result<(), String> {
     name_refused_calls().map_err(|error| error.to_string())?;
-    let ways = WAYS_OUT.iter().chain(&MOUNTS);
+    let ways = ESCAPES.iter().chain(&MOUNTS);
     let ways = ways.map(|call| (*call, Vec::new())).collect();
     apply(ways, SeccompAction::Allow, SeccompAction::Trap)
 }

@@ -11,7 +11,7 @@ use paragpu_device::StreamId;
 use paragpu_protocol::status::Status;
 use std::time::Duration;
 
-use super::copy_out::LEAST_SLOTS;
+use super::copy_out::MIN_SLOTS;
 use super::gpu::Gpu;
 use crate::error::{Outcome, fail};
 use crate::staging::{Outbound, SLOT, pinned};
@@ -24,11 +24,11 @@ const NON_BLOCKING: u32 = 1;
 /// programs seldom use is least likely to share.
 const URGENT: i32 = -100;
 /// Maximum wait between two polls of the device.
-const NAP: Duration = Duration::from_micros(50);
+const MAX_SLEEP: Duration = Duration::from_micros(50);
 
 /// Where bytes to the device are.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Aside {
+pub(crate) struct BypassSource {
     /// Their address for the device.
     pub(crate) address: u64,
     /// The stream that copies them.
@@ -54,7 +54,7 @@ impl Default for Bypass {
     fn default() -> Self {
         Self {
             open: None,
-            outbound: Outbound::new(LEAST_SLOTS),
+            outbound: Outbound::new(MIN_SLOTS),
         }
     }
 }
@@ -99,7 +99,7 @@ impl Bypass {
     ///
     /// # Errors
     /// `INVALID_VALUE` for more bytes; `OUT_OF_MEMORY`; errors of the device.
-    pub(crate) fn stage(&mut self, gpu: &mut Gpu, bytes: &[u8]) -> Outcome<Aside> {
+    pub(crate) fn stage(&mut self, gpu: &mut Gpu, bytes: &[u8]) -> Outcome<BypassSource> {
         let Open { stream, inbound } = self.open(gpu)?;
         if !inbound.copy_in(0, bytes) {
             let (length, most) = (bytes.len(), SLOT);
@@ -108,7 +108,7 @@ impl Bypass {
                 format!("{length} bytes, more than {most}"),
             );
         }
-        Ok(Aside {
+        Ok(BypassSource {
             address: inbound.address(),
             stream: *stream,
         })
@@ -120,11 +120,11 @@ impl Bypass {
     ///
     /// # Errors
     /// The error of failed work.
-    pub(crate) fn settle(gpu: &mut Gpu, aside: Aside) -> Outcome<()> {
+    pub(crate) fn settle(gpu: &mut Gpu, aside: BypassSource) -> Outcome<()> {
         let mut spin = Spin::new(Polling::default().spin, None);
         while !gpu.stream_query(aside.stream)? {
             if !spin.again() {
-                gpu.stream_doze(aside.stream, NAP)?;
+                gpu.stream_doze(aside.stream, MAX_SLEEP)?;
             }
         }
         Ok(())

@@ -10,11 +10,11 @@ use std::sync::{Arc, OnceLock};
 const PRINTING: [&str; 1] = ["vprintf"];
 /// Maximum number of bytes of decompressed code to search; a larger module counts
 /// as printing.
-const MOST_BYTES: u64 = 16 << 20;
+const MAX_BYTES: u64 = 16 << 20;
 /// Images up to this size are searched without a thread.
 const SHORT: usize = 16 << 10;
 /// Maximum number of concurrent searches: each keeps an image in memory.
-const MOST_SEARCHES: usize = 4;
+const MAX_SEARCHES: usize = 4;
 
 /// Searches in progress.
 static SEARCHES: AtomicUsize = AtomicUsize::new(0);
@@ -31,7 +31,7 @@ impl CodeSearch {
         let by_thread = image.len() > SHORT
             && SEARCHES
                 .fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
-                    (count < MOST_SEARCHES).then_some(count + 1)
+                    (count < MAX_SEARCHES).then_some(count + 1)
                 })
                 .is_ok();
         if by_thread {
@@ -52,7 +52,7 @@ impl CodeSearch {
     }
 
     fn look(&self, image: &[u8], arch: Option<u32>) {
-        let prints = paragpu_fatbin::may_name(image, &PRINTING, arch, MOST_BYTES);
+        let prints = paragpu_fatbin::may_name(image, &PRINTING, arch, MAX_BYTES);
         let _ = self.0.set(prints);
     }
 
@@ -120,7 +120,7 @@ mod tests {
                 ));
             }
         }
-        let huge = vec![b' '; MOST_BYTES as usize + 1];
+        let huge = vec![b' '; MAX_BYTES as usize + 1];
         assert!(Prints::of(&CodeSearch::begin(Arc::new(huge), None)).wait());
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use paragpu_communicator::Wait;
 use paragpu_device::{EventId, StreamId};
 
-use super::copy_in::PagesIn;
+use super::copy_in::CopyIn;
 use super::copy_out::CopyOut;
 use super::gpu::Fence;
 use super::link::At;
@@ -19,7 +19,7 @@ use crate::error::SessionEnd;
 use crate::statistics::Statistics;
 
 /// Maximum number of pending calls of a session: more than a process has threads.
-const MOST_PENDING: usize = 16 * 1024;
+const MAX_PENDING: usize = 16 * 1024;
 
 /// Maximum bytes of replies that wait for earlier ones of their slot. A thread of a program
 /// has one call at a time, so there are hardly any.
@@ -37,7 +37,7 @@ pub(crate) enum Goal {
     /// A copy to the guest.
     CopyOut(Box<CopyOut>),
     /// A copy from guest memory that the host can reach.
-    PagesIn(Box<PagesIn>),
+    CopyIn(Box<CopyIn>),
     /// All work that a stream had.
     Stream(StreamWait),
     /// None: the reply waits for earlier ones of its slot.
@@ -50,7 +50,7 @@ impl Goal {
         match self {
             Self::Fence(fence) => fence.stream(),
             Self::CopyOut(copy) => Some(copy.stream()),
-            Self::PagesIn(copy) => Some(copy.stream()),
+            Self::CopyIn(copy) => Some(copy.stream()),
             Self::Stream(wait) => Some(wait.id()),
             Self::Event(_) | Self::Token(_) | Self::Ready(_) => None,
         }
@@ -60,7 +60,7 @@ impl Goal {
     /// process.
     fn leave_guest_memory(&mut self) {
         match self {
-            Self::PagesIn(copy) => copy.leave(),
+            Self::CopyIn(copy) => copy.leave(),
             Self::CopyOut(copy) => copy.leave(),
             _ => {}
         }
@@ -69,7 +69,7 @@ impl Goal {
 
 /// The rest of a call, to run when the goal is reached.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Then {
+pub(crate) enum Continuation {
     /// Nothing but the reply.
     Reply,
     /// Signal the thread that waits for this token.
@@ -88,7 +88,7 @@ pub(crate) enum Progress {
     /// The call is complete.
     Now,
     /// The call is complete once the goal is reached and the rest has run.
-    Later(Goal, Then),
+    Later(Goal, Continuation),
 }
 
 /// A pending call.
@@ -96,7 +96,7 @@ pub(crate) enum Progress {
 pub(crate) struct Pending {
     pub(crate) at: At,
     pub(crate) goal: Goal,
-    pub(crate) then: Then,
+    pub(crate) then: Continuation,
 }
 
 /// The pending calls of a session.
@@ -108,7 +108,7 @@ pub(crate) struct Completion {
     /// calls of its slot.
     answering: bool,
     pacer: Pacer,
-    /// Sequence number of the last call whose wait the device ends by itself.
+    /// Sequence number of the last call whose wait the device itself ends.
     left: Option<u64>,
     statistics: Arc<Statistics>,
 }
@@ -136,7 +136,7 @@ impl Completion {
 
     /// Adds a pending call.
     pub(crate) fn push(&mut self, pending: Pending) -> Result<(), SessionEnd> {
-        if self.pending.len() >= MOST_PENDING {
+        if self.pending.len() >= MAX_PENDING {
             return Err(SessionEnd::TooMuch("calls that wait"));
         }
         if let Goal::Ready(reply) = &pending.goal {

@@ -17,7 +17,7 @@ use crate::statistics::Statistics;
 
 /// The copy.
 #[derive(Debug)]
-pub(crate) struct PagesIn {
+pub(crate) struct CopyIn {
     /// Released before the reply.
     list: Option<List>,
     destination: u64,
@@ -29,7 +29,7 @@ pub(crate) struct PagesIn {
     end: Option<EventId>,
 }
 
-impl PagesIn {
+impl CopyIn {
     /// A copy of all bytes that the list names.
     pub(crate) fn new(list: List, destination: u64, stream: StreamId) -> Box<Self> {
         Box::new(Self {

@@ -20,10 +20,10 @@ use crate::sys::device_bytes::DeviceBytes;
 /// Bytes of a data frame to the guest: whole pages after an offset.
 const CHUNK: u64 = (MAX_PAYLOAD as u64 - 8) / 4096 * 4096;
 const _: () = assert!(CHUNK <= SLOT);
-/// The fewest slots with which copies never wait for each other for good: those that the
+/// The minimum number of slots with which copies never deadlock: those that the
 /// guest need not have acknowledged, and those of a copy.
-pub(crate) const LEAST_SLOTS: u64 = ACKNOWLEDGE_EVERY as u64 / LENT + 1 + DEPTH as u64;
-const _: () = assert!(LEAST_SLOTS <= OUTBOUND);
+pub(crate) const MIN_SLOTS: u64 = ACKNOWLEDGE_EVERY as u64 / LENT + 1 + DEPTH as u64;
+const _: () = assert!(MIN_SLOTS <= OUTBOUND);
 /// Maximum number of chunks in flight per copy.
 const DEPTH: usize = 4;
 

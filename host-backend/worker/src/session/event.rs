@@ -14,14 +14,14 @@ use crate::handles::Table;
 
 /// Times of events that were recorded before the session moved to this device.
 #[derive(Debug, Default)]
-struct Past {
+struct EarlierTimes {
     /// Milliseconds before `epoch`, by the guest's handle.
     before: BTreeMap<u64, f32>,
     /// An event of this device, reached when the session arrived.
     epoch: Option<EventId>,
 }
 
-impl Past {
+impl EarlierTimes {
     /// Forgets an event that is recorded again or destroyed.
     fn forget(&mut self, event: EventHandle) {
         if !self.before.is_empty() {
@@ -34,14 +34,14 @@ impl Past {
 #[derive(Debug)]
 pub(crate) struct Events {
     table: Table<EventId>,
-    past: Past,
+    past: EarlierTimes,
 }
 
 impl Events {
     pub(crate) fn new() -> Self {
         Self {
             table: Table::new("event"),
-            past: Past::default(),
+            past: EarlierTimes::default(),
         }
     }
 
@@ -127,7 +127,7 @@ impl Events {
 
     /// Takes over the ages of the events of a session that arrives.
     pub(crate) fn adopt(&mut self, gpu: &mut Gpu, ages: BTreeMap<u64, f32>) -> Result<()> {
-        self.past = Past {
+        self.past = EarlierTimes {
             before: ages,
             epoch: Some(reached_now(gpu)?),
         };

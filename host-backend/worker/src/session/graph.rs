@@ -13,7 +13,7 @@ use crate::error::{Fault, Outcome, fail};
 use crate::handles::{HandleMap, Table};
 
 /// Maximum number of nodes of a graph.
-const MOST_NODES: usize = 1 << 20;
+const MAX_NODES: usize = 1 << 20;
 /// Host memory charged per node, in addition to its encoded size: the device's data
 /// for it and for its launch.
 const NODE: u64 = 256;
@@ -164,7 +164,7 @@ impl Graphs {
         let State::Building(all) = &mut graph.state else {
             return fail(Status::INVALID_VALUE, "the graph has all its nodes");
         };
-        if u32::try_from(all.len()) != Ok(first) || all.len() + nodes.len() > MOST_NODES {
+        if u32::try_from(all.len()) != Ok(first) || all.len() + nodes.len() > MAX_NODES {
             return fail(Status::INVALID_VALUE, "nodes count from 0, without gaps");
         }
         let weight = (bytes as u64).saturating_mul(COPIES);

@@ -13,10 +13,10 @@ use crate::handles::Table;
 
 /// Maximum number of splits of all green contexts together: the device creates a
 /// green context for each, in memory that no limit covers.
-const MOST: usize = 256;
+const MAX_SPLITS: usize = 256;
 
 /// Maximum number of splits between the whole device and a green context.
-const MOST_STEPS: usize = 8;
+const MAX_STEPS: usize = 8;
 
 /// Decodes the splits that lead from the whole device to a green context.
 fn steps(way: &[u8]) -> Outcome<Vec<SmSplit>> {
@@ -24,12 +24,12 @@ fn steps(way: &[u8]) -> Outcome<Vec<SmSplit>> {
     let mut steps = Vec::new();
     while reader.remaining() > 0 {
         let Ok(step) = reader.field() else {
-            return fail(Status::INVALID_VALUE, "a step is cut short");
+            return fail(Status::INVALID_VALUE, "a stepis truncated");
         };
-        if steps.len() == MOST_STEPS {
+        if steps.len() == MAX_STEPS {
             return fail(
                 Status::INVALID_VALUE,
-                format!("more than {MOST_STEPS} steps"),
+                format!("more than {MAX_STEPS} steps"),
             );
         }
         steps.push(step);
@@ -78,8 +78,8 @@ impl Greens {
         }
         self.table.check_free(green.0)?;
         let more = way.len().max(1);
-        if self.made + more > MOST {
-            let why = format!("the session's green contexts have {MOST} steps");
+        if self.made + more > MAX_SPLITS {
+            let why = format!("the session's green contexts have {MAX_SPLITS} steps");
             return fail(Status::OUT_OF_MEMORY, why);
         }
         let made = gpu.green_create(&way, count).map_err(|mut error| {

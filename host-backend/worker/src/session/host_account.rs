@@ -11,7 +11,7 @@ use crate::statistics::Statistics;
 use paragpu_control::account::Share;
 
 /// Default limit of a session's host memory.
-const MOST: u64 = 32 << 30;
+const DEFAULT_LIMIT: u64 = 32 << 30;
 
 /// The account of a session.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(crate) struct Charge {
 impl HostAccount {
     /// For a session with a limit of `limit` bytes; 0 for 32 GiB.
     pub(crate) fn new(limit: u64, statistics: Arc<Statistics>) -> Arc<Self> {
-        let limit = if limit == 0 { MOST } else { limit };
+        let limit = if limit == 0 { DEFAULT_LIMIT } else { limit };
         Arc::new(Self {
             limit,
             held: AtomicU64::new(0),

@@ -16,7 +16,7 @@ use paragpu_protocol::status::Status;
 use crate::error::{Outcome, fail};
 
 /// Maximum number of host functions of a session that are queued in streams.
-const MOST: usize = 64 * 1024;
+const MAX_QUEUED: usize = 64 * 1024;
 
 /// The state of a host function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl HostFunctions {
                 format!("host function {id} was launched already"),
             );
         }
-        if table.functions.len() >= MOST {
+        if table.functions.len() >= MAX_QUEUED {
             return fail(Status::OUT_OF_MEMORY, "too many host functions wait");
         }
         table.functions.insert(id, State::Queued);

@@ -53,7 +53,7 @@ impl Pinned {
     }
 }
 
-/// What a reconnecting guest finds at its window's addresses.
+/// The memory at the window's addresses, for a reconnecting guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
     /// Nothing.
@@ -349,7 +349,7 @@ impl HostMemory {
     }
 
     /// Why the session cannot move, in a sentence.
-    pub(crate) fn hindrance(&self) -> Option<String> {
+    pub(crate) fn move_blocker(&self) -> Option<String> {
         let count = self.files.len();
         (count != 0).then(|| {
             format!(
@@ -417,7 +417,9 @@ impl HostMemory {
         shadow
             .map(|shadow| shadow.agreed(offset, size))
             .filter(|bytes| bytes.len() == size)
-            .ok_or(StateError::Order("contents of a shadow that is not there"))
+            .ok_or(StateError::Order(
+                "contents of a shadow that does not exist",
+            ))
     }
 
     /// Sets the last agreed bytes of a shadow, for a session that arrived.
@@ -430,7 +432,9 @@ impl HostMemory {
         let shadow = self.shadows.get(&address);
         match shadow.map(|shadow| shadow.set_agreed(offset, bytes)) {
             Some(true) => Ok(()),
-            _ => Err(StateError::Order("contents of a shadow that is not there")),
+            _ => Err(StateError::Order(
+                "contents of a shadow that does not exist",
+            )),
         }
     }
 }

@@ -16,7 +16,7 @@ const OVERHEAD: usize = 96;
 const BACKLOG: usize = 16 << 20;
 /// Maximum bytes in the queue while the guest runs host functions, whose completion
 /// may be behind them.
-const MOST_BACKLOG: usize = 256 << 20;
+const MAX_BACKLOG: usize = 256 << 20;
 /// Bytes of the queue that do not count for the VM.
 const OWN: usize = 1 << 20;
 /// Bytes that are charged at once.
@@ -139,7 +139,7 @@ impl Intake {
         executed: bool,
     ) -> Result<(), SessionEnd> {
         self.backlog_bytes += OVERHEAD + payload.len();
-        if self.backlog_bytes > MOST_BACKLOG {
+        if self.backlog_bytes > MAX_BACKLOG {
             return Err(SessionEnd::TooMuch("bytes to copy behind a host function"));
         }
         let call = QueuedCall {
@@ -179,7 +179,7 @@ impl Intake {
     }
 
     /// Notes that the call at this place was executed.
-    pub(crate) fn overtook(&mut self, place: usize) {
+    pub(crate) fn mark_executed(&mut self, place: usize) {
         if let Some(call) = self.backlog.get_mut(place) {
             self.overtakers -= usize::from(call.may_overtake());
             call.executed = true;
@@ -211,7 +211,7 @@ impl Intake {
     /// Whether more calls may be queued.
     pub(crate) fn takes_more(&mut self, host_functions_run: bool) -> bool {
         let most = match host_functions_run {
-            true => MOST_BACKLOG,
+            true => MAX_BACKLOG,
             false => BACKLOG,
         };
         self.backlog_bytes < most && self.counts()

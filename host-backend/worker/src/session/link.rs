@@ -1,5 +1,5 @@
-//! The session's end of the guest's connection: what it sends, and what happens
-//! after a connection is lost.
+//! The session's end of the guest's connection: sending, and the
+//! state that survives a lost connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

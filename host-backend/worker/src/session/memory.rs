@@ -378,7 +378,7 @@ impl DeviceMemory {
         })
     }
 
-    /// As if the mapping had been handed to somebody else.
+    /// As if the mapping had been handed over.
     #[cfg(test)]
     pub(crate) fn give_up(&mut self, address: u64) -> bool {
         self.arena.give_up(address)

@@ -19,7 +19,7 @@ use crate::handles::Table;
 use crate::images::{ImageStore, Images, Stored};
 
 /// Maximum bytes of a loader's log to send.
-const MOST_LOG: usize = 64 * 1024;
+const MAX_LOG: usize = 64 * 1024;
 
 /// A module of the guest.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ fn weight(image: &[u8], gpu: &Gpu) -> u64 {
 
 /// Cuts a log to its maximum length.
 fn cut(log: &mut String) {
-    let mut end = log.len().min(MOST_LOG);
+    let mut end = log.len().min(MAX_LOG);
     while !log.is_char_boundary(end) {
         end -= 1;
     }

@@ -16,9 +16,9 @@ use crate::error::SessionEnd;
 /// Bytes of one frame.
 const PART: usize = 64 * 1024;
 /// Maximum unread bytes in the file; older output is dropped.
-const MOST: u64 = 64 << 20;
+const MAX_UNREAD: u64 = 64 << 20;
 /// Maximum number of launches of kernels whose code is still being searched.
-const MOST_SOUGHT: usize = 256;
+const MAX_SOUGHT: usize = 256;
 /// Bytes after which the file's memory is freed.
 const SWEEP: u64 = 1 << 20;
 
@@ -60,8 +60,8 @@ impl Output {
         let mut count = rustix::io::pread(&self.file, self.part.as_mut_slice(), self.read)?;
         if count == PART {
             let size = u64::try_from(rustix::fs::fstat(&self.file)?.st_size).unwrap_or(0);
-            if size.saturating_sub(self.read) > MOST {
-                self.read = size - MOST;
+            if size.saturating_sub(self.read) > MAX_UNREAD {
+                self.read = size - MAX_UNREAD;
                 count = rustix::io::pread(&self.file, self.part.as_mut_slice(), self.read)?;
             }
         }
@@ -101,7 +101,7 @@ impl Printing {
         match prints {
             Prints::No => {}
             Prints::Yes => self.may_print = true,
-            Prints::Sought(_) if self.sought.len() < MOST_SOUGHT => self.sought.push(prints),
+            Prints::Sought(_) if self.sought.len() < MAX_SOUGHT => self.sought.push(prints),
             Prints::Sought(_) => self.may_print |= prints.wait(),
         }
     }
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn a_flood_is_cut() {
         let mut output = Output::new().unwrap();
-        write(&output, &vec![b'x'; MOST as usize + 10 * PART]);
+        write(&output, &vec![b'x'; MAX_UNREAD as usize + 10 * PART]);
         let mut count = 0;
         loop {
             match output.next().unwrap().len() {
@@ -188,6 +188,6 @@ mod tests {
                 more => count += more as u64,
             }
         }
-        assert_eq!(count, MOST);
+        assert_eq!(count, MAX_UNREAD);
     }
 }

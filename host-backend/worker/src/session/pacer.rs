@@ -31,12 +31,12 @@ pub(crate) struct Pacer {
 /// would cost them more than it saves.
 const POLLING: Duration = Duration::from_micros(200);
 /// Minimum and maximum sleep.
-const NAP: (Duration, Duration) = (Duration::from_micros(10), Duration::from_millis(1));
+const SLEEP: (Duration, Duration) = (Duration::from_micros(10), Duration::from_millis(1));
 /// A sleep is this fraction of the time waited, so it adds less than 1 % to a wait.
 /// A wait of a second has some 2500 sleeps.
-const NAP_PART: u32 = 256;
+const SLEEP_FRACTION: u32 = 256;
 /// Maximum wait for the device alone.
-const DOZE: Duration = Duration::from_micros(200);
+const MAX_DEVICE_WAIT: Duration = Duration::from_micros(200);
 
 impl Pacer {
     /// Something completed: poll again.
@@ -58,16 +58,18 @@ impl Pacer {
             self.crowded = began.elapsed() < POLLING;
         }
         if self.crowded && computes_on_host {
-            return Pace::Device(DOZE);
+            return Pace::Device(MAX_DEVICE_WAIT);
         }
         let now = Instant::now();
         let waited = now - began;
-        Pace::Guest(Wait::Until(now + (waited / NAP_PART).clamp(NAP.0, NAP.1)))
+        Pace::Guest(Wait::Until(
+            now + (waited / SLEEP_FRACTION).clamp(SLEEP.0, SLEEP.1),
+        ))
     }
 
     /// Whether it is worth checking for output of running kernels.
     pub(crate) fn is_slow(&self) -> bool {
-        self.began.is_some_and(|began| began.elapsed() > NAP.1)
+        self.began.is_some_and(|began| began.elapsed() > SLEEP.1)
     }
 }
 
@@ -99,7 +101,7 @@ mod tests {
             assert!(nap <= Duration::from_micros(most) + slack * 2, "{nap:?}");
         }
         pacer.crowded = true;
-        assert_eq!(pacer.pace(true), Pace::Device(DOZE));
+        assert_eq!(pacer.pace(true), Pace::Device(MAX_DEVICE_WAIT));
         assert!(matches!(pacer.pace(false), Pace::Guest(Wait::Until(_))));
         pacer.reset();
         assert_eq!(pacer.pace(true), Pace::Guest(Wait::Poll));

@@ -17,7 +17,7 @@ use super::host_function::HostFunctions;
 const STEP: u32 = 256;
 /// Maximum number of queued work items. A graph launch that counts for more may
 /// still queue behind two others.
-const MOST: u64 = 8192;
+const MAX_QUEUED: u64 = 8192;
 
 /// The work queued in one stream.
 #[derive(Debug, Default)]
@@ -71,7 +71,7 @@ impl Queue {
         }
         self.forget_passed(gpu);
         let waiting = self.len() + u64::from(pieces);
-        if waiting > MOST && self.marks.len() > 1 {
+        if waiting > MAX_QUEUED && self.marks.len() > 1 {
             return Ok(false);
         }
         if self.since > 0 {

@@ -19,9 +19,9 @@ use crate::staging::Lent;
 
 /// Maximum bytes kept for a guest that acknowledges nothing; beyond it the session
 /// ends.
-const MOST_KEPT: usize = 256 << 20;
+const MAX_KEPT: usize = 256 << 20;
 /// If more bytes are kept, copies to the guest wait, and what is kept counts for the VM.
-const MUCH_KEPT: usize = 4 << 20;
+const HIGH_WATER: usize = 4 << 20;
 /// Bytes that are charged at once.
 const CHARGED: u64 = 1 << 20;
 
@@ -92,7 +92,7 @@ impl DurableSender {
     /// Takes over an existing connection from another process. Nothing is resent.
     pub(crate) fn take_over(&self, sender: Arc<dyn Sender>) {
         let mut state = locked(&self.state);
-        self.goes_over(&mut state, sender);
+        self.attach_sender(&mut state, sender);
     }
 
     /// Counted frames acknowledged and sent.
@@ -127,7 +127,7 @@ impl DurableSender {
 
     /// Whether so much is kept that the guest should acknowledge first.
     pub(crate) fn is_behind(&self) -> bool {
-        self.durable && locked(&self.state).kept.len() >= MUCH_KEPT
+        self.durable && locked(&self.state).kept.len() >= HIGH_WATER
     }
 
     /// Sends a frame that belongs to the connection, if there is room, without
@@ -179,7 +179,7 @@ impl DurableSender {
         }
         state.forget(received);
         state.sender.close();
-        self.goes_over(&mut state, Arc::clone(&sender));
+        self.attach_sender(&mut state, Arc::clone(&sender));
         let again = state.kept.each(|header, payload| {
             let sequence = Some(header.sequence);
             sender
@@ -193,7 +193,7 @@ impl DurableSender {
         true
     }
 
-    fn goes_over(&self, state: &mut State, sender: Arc<dyn Sender>) {
+    fn attach_sender(&self, state: &mut State, sender: Arc<dyn Sender>) {
         self.gathers.store(sender.gathers(), Ordering::Relaxed);
         self.down.store(false, Ordering::Relaxed);
         state.sender = Arc::clone(&sender);
@@ -242,7 +242,7 @@ impl DurableSender {
             if self.durable {
                 keep(&mut state.kept, what);
             }
-            if state.kept.len() > MOST_KEPT || !state.counts() {
+            if state.kept.len() > MAX_KEPT || !state.counts() {
                 return Err(Error::protocol("the guest does not say what it received"));
             }
         }
@@ -290,7 +290,7 @@ impl State {
         let Some(held) = &mut self.held else {
             return true;
         };
-        let wanted = self.kept.len().saturating_sub(MUCH_KEPT) as u64;
+        let wanted = self.kept.len().saturating_sub(HIGH_WATER) as u64;
         match wanted.checked_sub(held.bytes()) {
             None | Some(0) => true,
             Some(more) => held.grow(more.max(CHARGED)).is_ok(),
@@ -306,7 +306,7 @@ impl State {
         });
         self.received = self.received.max(count);
         if let Some(held) = &mut self.held {
-            let wanted = self.kept.len().saturating_sub(MUCH_KEPT) as u64;
+            let wanted = self.kept.len().saturating_sub(HIGH_WATER) as u64;
             held.shrink(held.bytes().saturating_sub(wanted + CHARGED));
             if wanted == 0 {
                 held.shrink(CHARGED);

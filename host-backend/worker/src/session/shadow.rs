@@ -16,7 +16,7 @@ use paragpu_protocol::frame::MAX_PAYLOAD;
 /// Unit of registered host memory.
 pub(crate) const PAGE: u64 = 4096;
 /// Maximum number of bytes of one data frame: whole pages, after the offset.
-const MOST: usize = (MAX_PAYLOAD - 8) / PAGE as usize * PAGE as usize;
+const MAX_FRAME_BYTES: usize = (MAX_PAYLOAD - 8) / PAGE as usize * PAGE as usize;
 
 /// One shadow.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ impl Shadow {
             // and the bytes sent must be the bytes agreed on.
             let differs = self.memory.copy_out(offset, &mut page)
                 && self.agreed.bytes(offset, page.len()) != page;
-            if length > 0 && (!differs || length + page.len() > MOST) {
+            if length > 0 && (!differs || length + page.len() > MAX_FRAME_BYTES) {
                 changed(run, self.agreed.bytes(run, length))?;
                 length = 0;
             }

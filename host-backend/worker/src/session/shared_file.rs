@@ -30,7 +30,7 @@ impl SharedFile {
     /// Maps `size` bytes of `file` from `offset` at exactly `address`.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for what is no range of pages of a regular file,
+    /// `INVALID_VALUE` if it is not a range of pages of a regular file,
     /// `OUT_OF_MEMORY` where the system refuses.
     pub(super) fn map(
         address: u64,

@@ -20,14 +20,14 @@ pub(crate) struct Sharing {
     /// Offered mappings: address to token.
     offered: BTreeMap<u64, Token>,
     /// Mappings that other sessions offer, by address.
-    taken: BTreeMap<u64, Taken>,
+    taken: BTreeMap<u64, ImportedMapping>,
     /// By which other sessions ask about access to the device.
     pub(crate) name: Option<Token>,
 }
 
 /// A mapping that another session offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct ImportedMapping {
     /// Bytes.
     pub(crate) size: u64,
     /// Its name.
@@ -61,7 +61,7 @@ impl Sharing {
     }
 
     /// The mappings that other sessions offer, by address.
-    pub(crate) fn taken(&self) -> impl Iterator<Item = (u64, Taken)> + '_ {
+    pub(crate) fn taken(&self) -> impl Iterator<Item = (u64, ImportedMapping)> + '_ {
         self.taken.iter().map(|(base, taken)| (*base, *taken))
     }
 
@@ -70,7 +70,7 @@ impl Sharing {
         self.exchange.ask(ask, &[memory.as_fd()])?.offer
     }
 
-    /// What another session of the VM offers under this name.
+    /// The offer of another session of the VM with this token.
     pub(crate) fn find(&self, token: Token) -> Option<(Offer, OwnedFd)> {
         let answer = self.exchange.ask(Ask::Take(token), &[])?;
         Some((answer.offer?, answer.memory?))
@@ -91,7 +91,7 @@ impl Sharing {
     }
 
     /// Notes that memory of another session is mapped at an address.
-    pub(crate) fn take(&mut self, base: u64, taken: Taken) {
+    pub(crate) fn take(&mut self, base: u64, taken: ImportedMapping) {
         self.taken.insert(base, taken);
     }
 
@@ -101,7 +101,7 @@ impl Sharing {
     }
 
     /// One sentence that says why the session cannot move alone, if it cannot.
-    pub(crate) fn hindrance(&self) -> Option<String> {
+    pub(crate) fn move_blocker(&self) -> Option<String> {
         match (self.offered.len(), self.taken.len()) {
             (0, 0) => None,
             (offered, taken) => Some(format!(

@@ -16,7 +16,7 @@ use crate::handles::Table;
 
 /// Number of destroyed streams with unfinished work after which all of them are
 /// polled.
-const MANY_DYING: usize = 64;
+const SWEEP_THRESHOLD: usize = 64;
 
 /// Work items of all streams that do not count for the VM: a session may have so many.
 const OWN_WORK: u64 = 16 * 1024;
@@ -42,7 +42,7 @@ impl StreamWait {
 
 /// Waits for a stream that has received more work since.
 #[derive(Debug)]
-struct Passed {
+struct EarlierWaits {
     /// The period in which the waits began.
     period: u64,
     /// The mark before that work.
@@ -64,7 +64,7 @@ struct Stream {
     /// Number of waits that began in this period; they end when the stream is idle.
     waits: u32,
     /// Waits of earlier periods.
-    passed: Vec<Passed>,
+    passed: Vec<EarlierWaits>,
 }
 
 impl Stream {
@@ -86,7 +86,7 @@ impl Stream {
     fn set_apart(&mut self, gpu: &mut Gpu) -> Outcome<()> {
         if self.waits > 0 {
             let mark = gpu.mark(self.id)?;
-            self.passed.push(Passed {
+            self.passed.push(EarlierWaits {
                 period: self.period,
                 mark,
                 waits: self.waits,
@@ -205,7 +205,7 @@ impl Streams {
 
     /// Forgets complete work, and returns what was charged for it.
     fn sweep(&mut self, gpu: &mut Gpu) -> Outcome<()> {
-        self.bury(gpu)?;
+        self.destroy_dying(gpu)?;
         let mut queued: u64 = self.dying.iter().map(|stream| stream.queued).sum();
         let streams = self.table.values_mut();
         for stream in std::iter::once(&mut self.legacy).chain(streams) {
@@ -232,7 +232,7 @@ impl Streams {
 
     /// A fence behind all work submitted so far.
     pub(crate) fn fence(&mut self, gpu: &mut Gpu) -> Outcome<Fence> {
-        self.bury(gpu)?;
+        self.destroy_dying(gpu)?;
         let mut fence = Fence::default();
         let streams = self.table.values_mut();
         for stream in std::iter::once(&mut self.legacy).chain(streams) {
@@ -254,7 +254,7 @@ impl Streams {
     }
 
     /// Destroys dying streams whose work is complete.
-    fn bury(&mut self, gpu: &mut Gpu) -> Outcome<()> {
+    fn destroy_dying(&mut self, gpu: &mut Gpu) -> Outcome<()> {
         let mut index = 0;
         while let Some(&Dying { id, queued }) = self.dying.get(index) {
             if gpu.stream_query(id)? {
@@ -282,7 +282,7 @@ impl Streams {
     ) -> Outcome<()> {
         let stream = self.get(call.stream)?;
         if let Err(error) = gpu.stream_set_attribute(stream.id, call.attribute, &call.value) {
-            // Nobody waits for the answer, and no result depends on it.
+            // The answer is not waited for, and no result depends on it.
             let attribute = call.attribute;
             tracing::debug!(%error, attribute, "the GPU refuses an attribute of a stream");
         }
@@ -321,8 +321,8 @@ impl Streams {
         if stream.busy && !gpu.stream_query(stream.id)? {
             let id = stream.id;
             self.dying.push(Dying { id, queued });
-            if self.dying.len() > MANY_DYING {
-                self.bury(gpu)?;
+            if self.dying.len() > SWEEP_THRESHOLD {
+                self.destroy_dying(gpu)?;
             }
             return Ok(());
         }
@@ -364,7 +364,7 @@ impl Streams {
             stream.busy = !gpu.stream_query(stream.id)?;
             return Ok(!stream.busy);
         }
-        let before = |passed: &&Passed| passed.period == wait.period;
+        let before = |passed: &&EarlierWaits| passed.period == wait.period;
         match stream.passed.iter().find(before) {
             Some(passed) => gpu.event_query(passed.mark),
             None => Ok(true),
@@ -380,7 +380,7 @@ impl Streams {
             stream.waits -= 1;
             return;
         }
-        let before = |passed: &Passed| passed.period == wait.period;
+        let before = |passed: &EarlierWaits| passed.period == wait.period;
         let Some(index) = stream.passed.iter().position(before) else {
             return;
         };

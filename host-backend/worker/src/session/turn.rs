@@ -15,20 +15,20 @@ use crate::error::{Fault, Outcome};
 use crate::turns::{TurnState, Turns};
 
 /// Target amount of queued work in the GPU: enough to keep it busy.
-const AHEAD: Duration = Duration::from_millis(1);
+const QUEUED_WORK: Duration = Duration::from_millis(1);
 /// Launches that may always be queued: one runs, and one follows.
 const FEW: usize = 2;
 /// Maximum number of queued launches, so that long kernels behind short ones do not
 /// overrun the turn by much.
-const MOST: usize = 64;
+const MAX_LAUNCHES: usize = 64;
 /// How long an idle session keeps its turn, without and with other sessions
 /// waiting: many programs pause briefly between two kernels.
 const IDLE: Duration = Duration::from_millis(1);
 const IDLE_WANTED: Duration = Duration::from_micros(200);
 /// Poll interval of a session without a turn. It is woken when it gets one.
-const AWAY: Duration = Duration::from_millis(10);
+const IDLE_POLL: Duration = Duration::from_millis(10);
 /// Minimum and maximum time between two polls of a GPU that has enough work.
-const LOOKS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(500));
+const POLL_INTERVAL: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(500));
 /// Poll interval of the GPU while a turn ends.
 const ENDING: Duration = Duration::from_micros(50);
 
@@ -62,8 +62,8 @@ impl Pacing {
         let waiting = u32::try_from(self.marks.len()).unwrap_or(u32::MAX);
         let ahead = self.mean.saturating_mul(waiting);
         // The first launches give the estimate.
-        let known = !self.mean.is_zero() && self.marks.len() < MOST;
-        let room = self.marks.len() < FEW || known && ahead < AHEAD;
+        let known = !self.mean.is_zero() && self.marks.len() < MAX_LAUNCHES;
+        let room = self.marks.len() < FEW || known && ahead < QUEUED_WORK;
         match self.turns.state() {
             TurnState::Ours => room,
             TurnState::Ends(end) => room && Instant::now() + ahead < end,
@@ -114,7 +114,7 @@ impl Pacing {
     }
 
     /// Ends the turn if its time is over or the session is idle.
-    pub(crate) fn tend(&mut self, gpu: &mut Gpu) {
+    pub(crate) fn end_if_due(&mut self, gpu: &mut Gpu) {
         if !self.turns.is_paced() {
             return;
         }
@@ -145,9 +145,9 @@ impl Pacing {
             return None;
         }
         Some(match self.turns.state() {
-            TurnState::Away | TurnState::Wanted | TurnState::Left if others_wait => LOOKS.1,
-            TurnState::Away | TurnState::Wanted | TurnState::Left => AWAY,
-            TurnState::Ours => (self.mean / 2).clamp(LOOKS.0, LOOKS.1),
+            TurnState::Away | TurnState::Wanted | TurnState::Left if others_wait => POLL_INTERVAL.1,
+            TurnState::Away | TurnState::Wanted | TurnState::Left => IDLE_POLL,
+            TurnState::Ours => (self.mean / 2).clamp(POLL_INTERVAL.0, POLL_INTERVAL.1),
             TurnState::Ends(_) => ENDING,
         })
     }

@@ -20,7 +20,7 @@ pub fn reserve() -> io::Result<()> {
     let gone = tempfile::tempdir()?;
     let directory = File::open(gone.path())?;
     gone.close()?;
-    lead_to(&directory)
+    set_cache_directory(&directory)
 }
 
 /// Keeps compiled code in this directory, which is made.
@@ -32,10 +32,10 @@ pub fn keep_in(directory: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    lead_to(&File::open(directory)?)
+    set_cache_directory(&File::open(directory)?)
 }
 
-fn lead_to(directory: &impl AsFd) -> io::Result<()> {
+fn set_cache_directory(directory: &impl AsFd) -> io::Result<()> {
     let from = directory.as_fd().as_raw_fd();
     // SAFETY: nothing else of this process has descriptor CODE_CACHE: the
     // system gives the lowest that is free, and it is taken at the start.

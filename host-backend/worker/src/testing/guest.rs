@@ -272,7 +272,7 @@ impl Guest {
         (self.session.join().unwrap(), said)
     }
 
-    /// Dies without a word.
+    /// Dies unexpectedly.
     pub fn die(self) -> SessionEnd {
         drop(self.connection);
         self.session.join().unwrap()

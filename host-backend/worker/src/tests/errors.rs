@@ -1,4 +1,4 @@
-//! Errors of calls that nobody waited for, and lasting ones.
+//! Errors of posted calls, and sticky errors.
 
 use paragpu_protocol::codec::Bytes;
 use paragpu_protocol::handle::{DeviceAddress, EventHandle, StreamHandle};

@@ -315,7 +315,7 @@ fn shadows_agree_page_by_page() {
     }
     let read = |address, size| ShadowRead { address, size };
     let size = 16 * 4096;
-    // What the guest wrote itself does not come back.
+    // The guest's own writes are not returned.
     guest.fetch(&read(shadow, size), size as usize).unwrap();
     assert_eq!(guest.counters().bytes_from_device, 0);
     // The device writes two pages.
@@ -391,7 +391,7 @@ fn device_memory_is_read_and_written_like_a_shadow() {
     for cut in (1..runs.len()).filter(|cut| ![10, 18].contains(cut)) {
         guest.fails(&patch(base, &runs[..cut]), Status::INVALID_VALUE);
     }
-    // What came before the run that is refused is written.
+    // Runs before the refused one are written.
     guest.fails(&patch(base + CHUNK - 6, runs), Status::INVALID_VALUE);
     assert_eq!(guest.fetch(&read(base + CHUNK - 5, 2), 2).unwrap(), b"ab");
     // As the address of shadows says, and it is none.
@@ -428,7 +428,7 @@ fn a_file_is_shared() {
     let first = pass(&guest, &file);
     guest.call(&map(shadow, 2 * PAGE, PAGE, first)).unwrap();
     assert_eq!(guest.device.count("host_register"), 1);
-    // What the device writes is in the file, and the last page of it is whole.
+    // The device's writes are in the file, and its last page is complete.
     let last = pass(&guest, &file);
     guest
         .call(&map(shadow + 2 * PAGE, PAGE, 3 * PAGE, last))
@@ -470,7 +470,7 @@ fn a_file_is_shared() {
     guest.call(&create(free)).unwrap();
     let passed = pass(&guest, &file);
     guest.fails(&map(free, PAGE, 0, passed), taken);
-    // What is no file, and one that cannot be written.
+    // A descriptor that is not a file, and a file that cannot be written.
     let (pipe, _writer) = std::io::pipe().unwrap();
     let passed = pass(&guest, &pipe);
     guest.fails(&map(free + PAGE, PAGE, 0, passed), Status::INVALID_VALUE);

@@ -442,7 +442,7 @@ fn a_device_that_fails_a_call_fails_only_that_call() {
         priority: 0,
     };
     guest.fails(&create, broken);
-    // What was not created has no name, which is free for another try.
+    // A failed creation leaves the handle free for another attempt.
     guest.fails(
         &StreamQuery {
             stream: StreamHandle(60),

@@ -468,7 +468,7 @@ impl Direct {
     }
 }
 
-/// What a move and a checkpoint begin with.
+/// The beginning of a move and of a checkpoint.
 #[test]
 fn a_session_stops_when_its_copies_are_done() {
     let mut direct = Direct::new();

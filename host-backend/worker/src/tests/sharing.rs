@@ -168,7 +168,7 @@ fn what_one_session_writes_another_reads() {
         let moved = session.items().unwrap_err().to_string();
         assert!(moved.contains("shares device memory"), "{moved}");
     }
-    // What is another's is neither freed nor offered.
+    // Memory of another session can be neither freed nor offered.
     let unmap = |address| MemUnmap {
         address: DeviceAddress(address),
     };
@@ -185,7 +185,7 @@ fn what_one_session_writes_another_reads() {
     other.mem_map(&more).unwrap();
     one.mem_unmap(&unmap(mine)).unwrap();
     assert!(one.items().is_ok());
-    // Nobody takes what is gone. Its memory is not used again for another.
+    // A withdrawn offer cannot be imported, and its memory is not reused.
     other.mem_unmap(&unmap(theirs + 2 * CHUNK)).unwrap();
     settle(&mut other);
     one.mem_map(&map).unwrap();

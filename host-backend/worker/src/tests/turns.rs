@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
-use paragpu_control::turn::{Plea, Turn};
+use paragpu_control::turn::{Turn, TurnRequest};
 use paragpu_protocol::handle::{FunctionHandle, StreamHandle};
 use paragpu_protocol::table::{Ping, StreamCreate, StreamSynchronize};
 
@@ -18,16 +18,16 @@ const ID: u64 = 1;
 struct Paced {
     guest: Guest,
     turns: Arc<Turns>,
-    pleas: Receiver<Plea>,
+    pleas: Receiver<TurnRequest>,
     noop: FunctionHandle,
 }
 
 fn paced() -> Paced {
     let (say, pleas) = channel();
-    let turns = Arc::new(Turns::new(move |plea| {
-        let _ = say.send(plea);
+    let turns = Arc::new(Turns::new(move |request| {
+        let _ = say.send(request);
     }));
-    turns.hear(Turn::Paced);
+    turns.handle(Turn::Paced);
     let mut guest = Guest::with_turns(Arc::clone(&turns));
     let create = StreamCreate {
         stream: STREAM,
@@ -49,16 +49,16 @@ fn paced() -> Paced {
 fn launches_wait_for_the_turn() {
     let mut paced = paced();
     paced.guest.post(&launch(paced.noop, STREAM, &[]));
-    assert_eq!(paced.pleas.recv(), Ok(Plea::Wanted));
+    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
     assert_eq!(paced.guest.counters().launches, 0);
-    paced.turns.hear(Turn::Yours);
+    paced.turns.handle(Turn::Yours);
     let synchronize = StreamSynchronize { stream: STREAM };
     paced.guest.call(&synchronize).unwrap();
     assert_eq!(paced.guest.counters().launches, 1);
-    // Without more work the turn is over by itself.
-    assert_eq!(paced.pleas.recv(), Ok(Plea::Over));
+    // Without more work the turn ends by itself.
+    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Over));
     paced.guest.post(&launch(paced.noop, STREAM, &[]));
-    assert_eq!(paced.pleas.recv(), Ok(Plea::Wanted));
+    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
     paced.guest.die();
 }
 
@@ -69,21 +69,21 @@ fn a_turn_ends_behind_the_kernel_that_runs() {
     for _ in 0..5 {
         paced.guest.post(&launch(paced.noop, STREAM, &[]));
     }
-    assert_eq!(paced.pleas.recv(), Ok(Plea::Wanted));
-    paced.turns.hear(Turn::Yours);
-    paced.turns.hear(Turn::Ends(60_000_000));
+    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
+    paced.turns.handle(Turn::Yours);
+    paced.turns.handle(Turn::Ends(60_000_000));
     // Few are given to the GPU before one is over.
     while paced.guest.counters().launches < 2 {
         std::thread::yield_now();
     }
-    paced.turns.hear(Turn::Ends(0));
+    paced.turns.handle(Turn::Ends(0));
     assert!(paced.pleas.try_recv().is_err(), "a kernel still runs");
     paced.guest.device.hold(ID, false);
-    assert_eq!(paced.pleas.recv(), Ok(Plea::Over));
+    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Over));
     assert_eq!(paced.guest.counters().launches, 2);
-    assert_eq!(paced.pleas.recv(), Ok(Plea::Wanted));
+    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
     // The rest launch in the next turn.
-    paced.turns.hear(Turn::Yours);
+    paced.turns.handle(Turn::Yours);
     let synchronize = StreamSynchronize { stream: STREAM };
     paced.guest.call(&synchronize).unwrap();
     assert_eq!(paced.guest.counters().launches, 5);
@@ -94,8 +94,8 @@ fn a_turn_ends_behind_the_kernel_that_runs() {
 fn without_shares_no_turn_is_needed() {
     let mut paced = paced();
     paced.guest.post(&launch(paced.noop, STREAM, &[]));
-    assert_eq!(paced.pleas.recv(), Ok(Plea::Wanted));
-    paced.turns.hear(Turn::Free);
+    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
+    paced.turns.handle(Turn::Free);
     paced.guest.call(&Ping { value: 1 }).unwrap();
     assert_eq!(paced.guest.counters().launches, 1);
     paced.guest.goodbye();

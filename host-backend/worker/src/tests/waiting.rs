@@ -146,7 +146,7 @@ fn a_stream_that_is_waited_for_may_be_destroyed() {
     guest.send(1, &StreamSynchronize { stream });
     guest.send(2, &ContextSynchronize {});
     guest.call(&StreamDestroy { stream }).unwrap();
-    // Looks at what is destroyed.
+    // Checks destroyed objects.
     guest.send(3, &ContextSynchronize {});
     guest.call(&Ping { value: 0 }).unwrap();
     assert!(guest.aside.is_empty());

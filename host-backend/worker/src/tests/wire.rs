@@ -1,4 +1,4 @@
-//! What a guest must not send, and guests that go away.
+//! Invalid calls, and guests that disappear.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

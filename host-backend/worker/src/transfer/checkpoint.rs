@@ -13,7 +13,7 @@ use super::attempts::Attempts;
 use super::identity::Identity;
 use super::orders::{CheckpointTarget, Figures, Phase, Progress, Report, micros};
 use super::state::{FILE, Kind, Scanner, StateError, Writer};
-use super::stop::{Filling, Unstopped};
+use super::stop::{Filling, NotStopped};
 use crate::error::SessionEnd;
 use crate::session::{Session, Task};
 
@@ -55,8 +55,8 @@ impl Task for Checkpoint {
             }
             .map_err(|error| error.to_string()),
             Ok(false) => return Ok(Some(self)),
-            Err(Unstopped::Goes(reason)) => Err(reason),
-            Err(Unstopped::Ended(end)) => return Err(end),
+            Err(NotStopped::Goes(reason)) => Err(reason),
+            Err(NotStopped::Ended(end)) => return Err(end),
         };
         let orders = session.transfer.orders();
         match written {

@@ -25,7 +25,7 @@ use super::shared::{Mapping, Peers, mappings};
 use super::state::{ImagePart, Kind, Scanner, StateError, Writer};
 use super::stop::Filling;
 use crate::connect::{attach_pci, guest_memory};
-use crate::life::Life;
+use crate::guest_life::GuestLife;
 use crate::reconnect::Waiting;
 use crate::session::Session;
 use crate::session::host_memory::Pinned;
@@ -38,7 +38,7 @@ const SILENCE: Duration = Duration::from_secs(90);
 pub(crate) enum Arrived {
     /// By its connection, which was handed over; and how to detect that the guest
     /// is gone.
-    Connected(Box<dyn Receiver>, Life),
+    Connected(Box<dyn Receiver>, GuestLife),
     /// By a new connection that waits for its welcome. Closing the link then tells
     /// the source that the guest no longer uses the memory that it shared with the
     /// source's host.
@@ -52,7 +52,7 @@ pub(crate) struct Destination {
     filling: Filling,
     missing: Vec<u8>,
     connection: Option<Connection>,
-    life: Option<Life>,
+    life: Option<GuestLife>,
     /// The token that came with the connection.
     token: Option<Token>,
     /// The access of the two devices to each other's memory.
@@ -362,15 +362,15 @@ impl Destination {
             kept.push(fd.try_clone()?);
         }
         self.life = Some(match (transport, fds.last()) {
-            (Transport::Pci, _) | (_, None) => Life::Channel,
-            (_, Some(socket)) => Life::of_peer(socket.as_fd()),
+            (Transport::Pci, _) | (_, None) => GuestLife::Channel,
+            (_, Some(socket)) => GuestLife::of_peer(socket.as_fd()),
         });
         session
             .link
             .set_communicator(match (transport, &self.life) {
                 (Transport::Shm, _) => "shm",
                 (Transport::Pci, _) => "pci",
-                (Transport::Stream, Some(Life::Unknown)) => "tcp",
+                (Transport::Stream, Some(GuestLife::Unknown)) => "tcp",
                 (Transport::Stream, _) => "unix",
             });
         if transport == Transport::Pci {

@@ -27,7 +27,7 @@ pub(crate) struct Handover {
 }
 
 impl Handover {
-    /// Detects that the guest is gone for good: [`Liveness::new`].
+    /// Detects that the guest will not return: [`Liveness::new`].
     pub(crate) fn liveness(&self, patience: Duration) -> std::io::Result<Option<Liveness>> {
         Liveness::new(self.transport, &self.fds, patience)
     }

@@ -27,7 +27,7 @@ struct Load {
 
 /// A slot that the device is filling or reading.
 #[derive(Debug)]
-struct UnderWay {
+struct InFlight {
     load: Load,
     mark: EventId,
 }
@@ -54,7 +54,7 @@ impl Batch<'_> {
 #[derive(Debug)]
 pub(crate) struct Mover {
     ring: StagingRing,
-    under_way: VecDeque<UnderWay>,
+    under_way: VecDeque<InFlight>,
     /// The slot that collects writes.
     open: Option<Load>,
     next: u64,
@@ -160,7 +160,7 @@ impl Mover {
             return Err(StateError::Order("a slot that is not there"));
         };
         device(session.gpu.event_record(mark, self.ring.stream()))?;
-        self.under_way.push_back(UnderWay { load, mark });
+        self.under_way.push_back(InFlight { load, mark });
         Ok(())
     }
 
@@ -198,7 +198,7 @@ impl Mover {
         Ok(self
             .under_way
             .pop_front()
-            .map(|UnderWay { load, .. }| Batch { load, staging }))
+            .map(|InFlight { load, .. }| Batch { load, staging }))
     }
 
     /// Reads all `chunks` and passes them on, in order.

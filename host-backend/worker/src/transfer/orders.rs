@@ -120,7 +120,7 @@ impl Orders {
     }
 
     /// Sets what interrupts the session's wait for calls.
-    pub(crate) fn wakes(&self, wake: Arc<dyn Wake>) {
+    pub(crate) fn set_waker(&self, wake: Arc<dyn Wake>) {
         *locked(&self.wake) = Some(wake);
     }
 

@@ -22,8 +22,8 @@ use crate::session::Session;
 
 /// Maximum number of rounds.
 const ROUNDS: u32 = 6;
-/// Pre-copy may waste 1/`VAIN` of all contents on pages that become dirty again.
-const VAIN: u64 = 10;
+/// Pre-copy may waste 1/`MAX_WASTE` of all contents on pages that become dirty again.
+const MAX_WASTE: u64 = 10;
 /// If less than 1/`LITTLE` of all contents is dirty, it is left for the stop,
 /// without another round.
 const LITTLE: u64 = 64;
@@ -34,8 +34,8 @@ const HOT: u64 = 4;
 
 /// One chunk in this many is a sample, within these limits.
 const SAMPLED: usize = 32;
-const FEWEST_SAMPLES: usize = 4;
-const MOST_SAMPLES: usize = 32;
+const MIN_SAMPLES: usize = 4;
+const MAX_SAMPLES: usize = 32;
 /// Sessions with fewer chunks are copied before samples could show anything.
 const SMALL: usize = 16;
 /// The samples are reread after 1/32, 1/8 and 1/2 of all contents.
@@ -72,7 +72,7 @@ impl Samples {
         if fit.len() < SMALL {
             return Self::default();
         }
-        let count = (fit.len() / SAMPLED).clamp(FEWEST_SAMPLES, MOST_SAMPLES);
+        let count = (fit.len() / SAMPLED).clamp(MIN_SAMPLES, MAX_SAMPLES);
         // Not at the start of each part: programs tend to write there.
         let places = (0..count).map(|at| (2 * at + 1) * fit.len() / (2 * count));
         let chosen = places.filter_map(|at| fit.get(at));
@@ -107,7 +107,7 @@ impl Samples {
 
     /// Whether nearly all copied samples have changed.
     fn are_changed(&self) -> bool {
-        self.copied >= FEWEST_SAMPLES && self.changed > self.copied / 4 * 3
+        self.copied >= MIN_SAMPLES && self.changed > self.copied / 4 * 3
     }
 
     /// The probes that are due for rereading after `copied` of `all` bytes.
@@ -172,7 +172,7 @@ pub(crate) struct PreCopy {
 
 /// The chunks to send after the stop.
 #[derive(Debug, Default)]
-pub(crate) struct Rest {
+pub(crate) struct Remaining {
     /// To send in any case.
     pub(crate) send: Vec<Chunk>,
     /// To send unless zero: the destination has zeros there.
@@ -284,8 +284,8 @@ impl PreCopy {
         }
     }
 
-    /// The device's tracking misses writes: what the destination holds is compared.
-    pub(crate) fn distrust(&mut self) {
+    /// The device's tracking misses writes, so the destination's contents are compared.
+    pub(crate) fn ignore_tracking(&mut self) {
         self.watched = false;
     }
 
@@ -378,7 +378,7 @@ impl PreCopy {
     }
 
     /// Ends pre-copy if it wastes too much.
-    pub(crate) fn judge(&mut self, session: &mut Session) -> Result<(), StateError> {
+    pub(crate) fn stop_if_wasteful(&mut self, session: &mut Session) -> Result<(), StateError> {
         if !self.watched {
             if self.samples.are_changed() {
                 self.give_up();
@@ -402,7 +402,7 @@ impl PreCopy {
 
     fn is_vain(&self, stale: u64) -> bool {
         let of_use = self.held_bytes.saturating_sub(stale);
-        self.copied.saturating_sub(of_use) > self.all / VAIN
+        self.copied.saturating_sub(of_use) > self.all / MAX_WASTE
     }
 
     /// The dirty part of the destination's contents.
@@ -418,10 +418,14 @@ impl PreCopy {
 
     /// The part of `chunks`, all contents of the stopped session, that the
     /// destination lacks.
-    pub(crate) fn rest(&self, session: &mut Session, chunks: &[Chunk]) -> Result<Rest, StateError> {
+    pub(crate) fn rest(
+        &self,
+        session: &mut Session,
+        chunks: &[Chunk],
+    ) -> Result<Remaining, StateError> {
         let now = owners(session);
         let same = same(&now, &self.owners);
-        let mut rest = Rest::default();
+        let mut rest = Remaining::default();
         for chunk in chunks {
             if !same(chunk) {
                 // The destination may have other contents there.

@@ -248,7 +248,7 @@ fn extent(shape: &ArrayShape, level: u32) -> Option<[u64; 3]> {
 
 impl Objects {
     fn shape(&self, array: u64) -> Result<ArrayShape, StateError> {
-        let lost = StateError::Order("contents of an array that is not there");
+        let lost = StateError::Order("contents of an array that does not exist");
         let Some(recorded) = self.live.created((ObjectKind::Array, array)) else {
             return Err(lost);
         };
@@ -338,7 +338,7 @@ impl Session {
                 };
                 let array = self.objects.textures.array(chunk.name);
                 let array = array
-                    .map_err(|_| StateError::Order("contents of an array that is not there"))?;
+                    .map_err(|_| StateError::Order("contents of an array that does not exist"))?;
                 let end = CopyEnd::Array {
                     array,
                     level,

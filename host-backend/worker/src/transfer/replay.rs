@@ -179,8 +179,8 @@ impl Session {
     /// # Errors
     /// [`StateError::Impossible`] if the device cannot locate a module's variables.
     pub fn items(&mut self) -> Result<Vec<Item>, StateError> {
-        match self.sharing.hindrance() {
-            Some(hindrance) => Err(StateError::Impossible(hindrance)),
+        match self.sharing.move_blocker() {
+            Some(reason) => Err(StateError::Impossible(reason)),
             None => self.items_together(),
         }
     }
@@ -191,8 +191,8 @@ impl Session {
     /// # Errors
     /// As [`items`](Self::items).
     pub(super) fn items_together(&mut self) -> Result<Vec<Item>, StateError> {
-        if let Some(hindrance) = self.host.hindrance() {
-            return Err(StateError::Impossible(hindrance));
+        if let Some(reason) = self.host.move_blocker() {
+            return Err(StateError::Impossible(reason));
         }
         let mut items = Vec::with_capacity(self.objects.live.len());
         let mut placed = Vec::new();
@@ -362,10 +362,10 @@ impl Session {
         surplus
             .into_iter()
             .rev()
-            .try_for_each(|name| self.unmake(name))
+            .try_for_each(|name| self.destroy(name))
     }
 
-    fn unmake(&mut self, name: Name) -> Result<(), StateError> {
+    fn destroy(&mut self, name: Name) -> Result<(), StateError> {
         match destroying(name) {
             Some(call) => self.perform(&call),
             // It is destroyed with its parent.

@@ -179,7 +179,7 @@ fn what_is_not_such_memory_is_copied() {
     assert_eq!(session.memory.live(), SIZE);
 }
 
-/// What a destination says of a source that does this.
+/// The destination's answer to a source that does this.
 fn refusal(hostile: impl FnOnce(&UnixStream, &mut Writer<UnixStream>) + Send) -> String {
     let mut session = shareable();
     let (ours, theirs) = UnixStream::pair().unwrap();

@@ -15,7 +15,7 @@ use paragpu_protocol::codec::{Field, Reader};
 use super::replay::refused;
 use super::state::{StateError, device};
 use crate::session::Session;
-use crate::session::sharing::{NOT_ACCEPTED, Taken};
+use crate::session::sharing::{ImportedMapping, NOT_ACCEPTED};
 
 /// How long the other session may take to offer its memory: less than the source waits
 /// for an answer.
@@ -55,7 +55,8 @@ impl Session {
             Some((address, size, 0, token))
         });
         let others = self.sharing.taken();
-        let others = others.map(|(address, Taken { size, token })| (address, size, 1, token));
+        let others =
+            others.map(|(address, ImportedMapping { size, token })| (address, size, 1, token));
         let mut payload = Vec::new();
         for (address, size, taken, token) in own.chain(others) {
             let part = Part {
@@ -74,8 +75,8 @@ impl Session {
     pub(super) fn share(&mut self, parts: &[Part]) -> Result<(), StateError> {
         let (taken, own): (Vec<&Part>, Vec<&Part>) = parts.iter().partition(|part| part.taken != 0);
         let wanted: BTreeMap<u64, &Part> = taken.iter().map(|part| (part.address, *part)).collect();
-        let others: Vec<(u64, Taken)> = self.sharing.taken().collect();
-        for (address, Taken { size, token }) in others {
+        let others: Vec<(u64, ImportedMapping)> = self.sharing.taken().collect();
+        for (address, ImportedMapping { size, token }) in others {
             let stays = wanted
                 .get(&address)
                 .is_some_and(|part| (part.size, part.token) == (size, token));

@@ -34,14 +34,14 @@ use super::precopy::PreCopy;
 use super::regions::Chunk;
 use super::shared::{Delivery, Shared};
 use super::state::{Kind, StateError};
-use super::stop::Unstopped;
+use super::stop::NotStopped;
 use crate::error::SessionEnd;
 use crate::session::{Session, Task};
 
 /// Maximum silence of the destination.
 pub(super) const SILENCE: Duration = Duration::from_secs(20);
 /// How long a guest may take to send its pinned memory to a destination.
-const GUEST_LEAVES: Duration = Duration::from_secs(300);
+const GUEST_TIMEOUT: Duration = Duration::from_secs(300);
 /// Maximum time for copies before calls are served: with a fast link, copying would
 /// otherwise delay calls until the end.
 const SLICE: Duration = Duration::from_micros(500);
@@ -123,7 +123,7 @@ enum Stage {
     Committing,
 }
 
-/// Memory that the destination copies by itself.
+/// Memory that the destination copies on its own.
 #[derive(Debug, Default)]
 struct Fetches {
     /// Chunks not announced to it yet.
@@ -232,7 +232,7 @@ impl Source {
     /// uses the window that it shared with this host, and the operator may remove
     /// the VM's device.
     fn await_guest_left(&self) {
-        let deadline = Instant::now() + GUEST_LEAVES;
+        let deadline = Instant::now() + GUEST_TIMEOUT;
         let mut fds = [PollFd::from_borrowed_fd(self.peer.socket(), PollFlags::IN)];
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -290,7 +290,7 @@ impl Source {
         Ok(())
     }
 
-    /// Does what is possible without delaying the program for the other end.
+    /// Does all work that does not make the program wait for the other end.
     /// Returns true when the session can stop.
     fn advance(&mut self, session: &mut Session) -> Result<bool, StateError> {
         match self.stage {
@@ -373,7 +373,7 @@ impl Source {
         };
         let stage = self.peer.stage()?;
         if stage.is_over() {
-            return self.peer.call_back().map(|()| false);
+            return self.peer.await_writer().map(|()| false);
         }
         stage.retry();
         precopy.read(session)?;
@@ -396,7 +396,7 @@ impl Source {
             if !payload.is_empty() {
                 stage.offer(payload);
             }
-            precopy.judge(session)?;
+            precopy.stop_if_wasteful(session)?;
             precopy.read(session)?;
         }
         session.transfer.orders().report(Report::Progress(Progress {
@@ -434,8 +434,8 @@ impl Source {
                 self.stage = Stage::Copied;
                 return Ok(Some(self));
             }
-            Err(Unstopped::Goes(reason)) => return self.stay(session, &reason),
-            Err(Unstopped::Ended(end)) => return Err(self.broken_off(session, end)),
+            Err(NotStopped::Goes(reason)) => return self.stay(session, &reason),
+            Err(NotStopped::Ended(end)) => return Err(self.broken_off(session, end)),
         }
         self.reached("the device has nothing left to do");
         self.stage = Stage::Stopped;
@@ -456,11 +456,11 @@ impl Source {
         };
         match met.and_then(|()| self.await_others(session, receiver)) {
             Ok(()) => {}
-            Err(Unstopped::Goes(reason)) => {
+            Err(NotStopped::Goes(reason)) => {
                 self.peer.call_off(&reason);
                 return self.stay(session, &reason);
             }
-            Err(Unstopped::Ended(end)) => return Err(self.broken_off(session, end)),
+            Err(NotStopped::Ended(end)) => return Err(self.broken_off(session, end)),
         }
         self.stage = Stage::Committing;
         if let Err(error) = self.commit() {

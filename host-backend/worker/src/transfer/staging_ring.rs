@@ -18,7 +18,7 @@ const UNTIMED: u32 = 2;
 /// Number of slots, of [`CHUNK`] bytes each.
 pub(crate) const SLOTS: u64 = 8;
 /// Maximum sleep between two polls of the device.
-const DOZE: Duration = Duration::from_micros(200);
+const MAX_SLEEP: Duration = Duration::from_micros(200);
 
 /// Memory that the device reads and writes. It stays mapped, even after errors,
 /// until [`unmap`](Self::unmap) is called with no copy in flight.
@@ -83,7 +83,7 @@ impl StagingRing {
 
     /// Waits a little for the stream.
     pub(crate) fn doze(&self, gpu: &mut Gpu) -> Result<()> {
-        gpu.stream_doze(self.stream, DOZE)
+        gpu.stream_doze(self.stream, MAX_SLEEP)
     }
 
     /// Waits until the stream is idle.

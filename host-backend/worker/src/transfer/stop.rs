@@ -26,14 +26,14 @@ const PART: usize = 1 << 20;
 
 /// Why a session was not stopped.
 #[derive(Debug)]
-pub(crate) enum Unstopped {
+pub(crate) enum NotStopped {
     /// It ended.
     Ended(SessionEnd),
     /// It continues; one sentence.
     Goes(String),
 }
 
-impl From<SessionEnd> for Unstopped {
+impl From<SessionEnd> for NotStopped {
     fn from(end: SessionEnd) -> Self {
         Self::Ended(end)
     }
@@ -106,18 +106,18 @@ impl Intake {
 impl Link {
     /// Keeps frames that another worker had sent.
     pub(crate) fn keep_frames(&self, mut record: &[u8]) -> Result<(), StateError> {
-        const RUBBISH: StateError = StateError::Order("a frame without a header");
+        const MALFORMED: StateError = StateError::Order("a frame without a header");
         while let Some((header, rest)) = record.split_first_chunk::<HEADER_LEN>() {
-            let header = FrameHeader::from_bytes(header).map_err(|_| RUBBISH)?;
+            let header = FrameHeader::from_bytes(header).map_err(|_| MALFORMED)?;
             let Some((payload, next)) = rest.split_at_checked(header.payload_len()) else {
-                return Err(RUBBISH);
+                return Err(MALFORMED);
             };
             self.sender().keep(header, payload);
             record = next;
         }
         match record {
             [] => Ok(()),
-            _ => Err(RUBBISH),
+            _ => Err(MALFORMED),
         }
     }
 }
@@ -128,7 +128,7 @@ impl Session {
         &mut self,
         receiver: &mut dyn Receiver,
         attempts: &mut Attempts,
-    ) -> Result<bool, Unstopped> {
+    ) -> Result<bool, NotStopped> {
         let patience = attempts.begin();
         if self.stop(receiver, patience)? {
             attempts.succeed();
@@ -142,7 +142,7 @@ impl Session {
                 );
                 Ok(false)
             }
-            Failed::Last(patience) => Err(Unstopped::Goes(format!(
+            Failed::Last(patience) => Err(NotStopped::Goes(format!(
                 "its GPU was still busy after a wait of {} s: a kernel may run for long or wait \
                  for its program, so try again later",
                 patience.as_secs()
@@ -159,7 +159,7 @@ impl Session {
         &mut self,
         receiver: &mut dyn Receiver,
         patience: Duration,
-    ) -> Result<bool, Unstopped> {
+    ) -> Result<bool, NotStopped> {
         self.recall(receiver);
         let deadline = Instant::now() + patience;
         loop {
@@ -176,7 +176,7 @@ impl Session {
             self.link.flush()?;
             // After a sticky error the driver does not allow reading memory.
             if let Some(lost) = self.errors.sticky() {
-                return Err(Unstopped::Goes(format!(
+                return Err(NotStopped::Goes(format!(
                     "the session's context is lost ({}): there is nothing to move",
                     lost.status
                 )));
@@ -184,7 +184,7 @@ impl Session {
             let over = self
                 .gpu
                 .context_query()
-                .map_err(|error| Unstopped::Goes(format!("the session's work failed: {error}")))?;
+                .map_err(|error| NotStopped::Goes(format!("the session's work failed: {error}")))?;
             if over
                 && self.completion.is_empty()
                 && self.copies.tokens.is_empty()

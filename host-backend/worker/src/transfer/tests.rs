@@ -118,7 +118,7 @@ fn contents(session: &mut Session) -> Vec<(super::regions::Chunk, blake3::Hash)>
     all
 }
 
-/// What a program might do, by numbers.
+/// Random operations of a program.
 #[derive(Debug, Clone)]
 enum Step {
     Create(u8, u64),
@@ -414,8 +414,8 @@ impl Copy {
         }
     }
 
-    /// The destination makes the objects anew that are others now; what is in
-    /// those then, nobody knows.
+    /// The destination recreates changed objects; the contents
+    /// of these are unspecified.
     fn follow(&mut self, session: &mut Session) {
         let now = created(session);
         for (name, call) in &self.objects {
@@ -498,7 +498,7 @@ proptest! {
                     }
                 }
             }
-            precopy.judge(&mut source.session).unwrap();
+            precopy.stop_if_wasteful(&mut source.session).unwrap();
             if precopy.is_idle() && precopy.is_over(&mut source.session).unwrap() {
                 break;
             }
@@ -707,7 +707,7 @@ fn copied_ahead(percent: u64) -> f64 {
             }
             rewrite(&mut session);
         }
-        precopy.judge(&mut session).unwrap();
+        precopy.stop_if_wasteful(&mut session).unwrap();
         if precopy.is_idle() && precopy.is_over(&mut session).unwrap() {
             break;
         }

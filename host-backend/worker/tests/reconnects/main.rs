@@ -20,7 +20,7 @@ use host::Host;
 use load::Load;
 use paragpu_client::Session;
 use paragpu_communicator_secure::issue::Authority;
-use paragpu_communicator_secure::{Credentials, Files, Identity, Wear};
+use paragpu_communicator_secure::{Credentials, Files, Identity, KeyLifetime};
 use paragpu_config::Communicator;
 use paragpu_config::guest::Guest;
 
@@ -123,7 +123,7 @@ fn tcp_cut_at_random_bytes() {
 
 #[test]
 fn tls_cut_at_random_bytes() {
-    for wear in [Wear::Replaceable, Wear::Lasting] {
+    for wear in [KeyLifetime::Replaceable, KeyLifetime::Lasting] {
         let directory = tempfile::tempdir().unwrap();
         let authority = Authority::open(directory.path()).unwrap();
         let until = SystemTime::now() + Duration::from_secs(3600);

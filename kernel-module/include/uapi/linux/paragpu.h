@@ -16,13 +16,13 @@
  *   BAR 1   the MSI-X table; none over vfio-user, where the interrupt is MSI
  *   BAR 2   the window: page 0 is &struct paragpu_window_header, the channels
  *           follow from @channel_offset on, each @channel_size bytes; then,
- *           where the host reaches the guest's memory, the page lists
+ *           if the host can access the guest's memory, the page lists
  *
  * All integers are little-endian. Reserved bytes are zero.
  *
- * Who writes: the host writes the window header before the guest can see the
- * device, and never again but for the words named below. Neither side trusts
- * what the other wrote: each checks it once, and uses its own copy.
+ * Ownership: the host writes the window header before the guest can see the
+ * device, and afterwards only the words named below. Neither side trusts data
+ * from the other: it copies the data, checks the copy and uses only that.
  */
 #ifndef _UAPI_LINUX_PARAGPU_H
 #define _UAPI_LINUX_PARAGPU_H
@@ -30,7 +30,7 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-/* PCI identity: that of every ivshmem device; the magic below tells ours. */
+/* PCI IDs of all ivshmem devices; the magic below identifies this device. */
 #define PARAGPU_PCI_VENDOR_ID		0x1af4
 #define PARAGPU_PCI_DEVICE_ID		0x1110
 
@@ -45,7 +45,7 @@
  *
  * The control peer is the device's owner on the host: rung after each change
  * of a channel's state word. A channel's peer is the process that serves the
- * channel: rung for what is in its rings.
+ * channel: rung for new data in its rings.
  */
 #define PARAGPU_PEER_GUEST		0
 #define PARAGPU_PEER_CHANNEL(channel)	((channel) + 1)
@@ -71,15 +71,15 @@
 
 /**
  * enum paragpu_channel_state - state word of a channel in the window header
- * @PARAGPU_CHANNEL_FREE: scrubbed, its header written, nobody has it. The
- *	guest takes it by compare-and-exchange to @PARAGPU_CHANNEL_OPEN.
- * @PARAGPU_CHANNEL_OPEN: a guest process has it. Only the guest makes this.
+ * @PARAGPU_CHANNEL_FREE: scrubbed, header written, unused. The guest takes it
+ *	by compare-and-exchange to @PARAGPU_CHANNEL_OPEN.
+ * @PARAGPU_CHANNEL_OPEN: a guest process has it. Only the guest sets this.
  * @PARAGPU_CHANNEL_HOST_CLOSED: the host ended it; the process in the guest
- *	still holds it. Only the host makes this, from @PARAGPU_CHANNEL_OPEN
+ *	still holds it. Only the host sets this, from @PARAGPU_CHANNEL_OPEN
  *	by compare-and-exchange, then sets the pending bit and interrupts.
  * @PARAGPU_CHANNEL_RELEASED: no guest process has it any more. Only the guest
- *	makes this, from any state, then rings the control peer. Once nobody on
- *	the host uses it, the host scrubs it, makes it @PARAGPU_CHANNEL_FREE
+ *	sets this, from any state, then rings the control peer. Once nothing on
+ *	the host uses it, the host scrubs it, sets it to @PARAGPU_CHANNEL_FREE
  *	and interrupts.
  */
 enum paragpu_channel_state {
@@ -91,7 +91,7 @@ enum paragpu_channel_state {
 
 /**
  * struct paragpu_window_header - page 0 of the window
- * @magic: %PARAGPU_WINDOW_MAGIC; any other value is somebody else's device
+ * @magic: %PARAGPU_WINDOW_MAGIC; any other value is another kind of device
  * @version: %PARAGPU_VERSION of the host
  * @channel_count: channels in the window, 1 to %PARAGPU_MAX_CHANNELS
  * @generation: differs after each start of the host's side of the device
@@ -201,14 +201,14 @@ struct paragpu_channel_header {
 /**
  * struct paragpu_record - head of a record in a ring
  * @length: payload bytes that follow this head, at most %PARAGPU_MAX_PAYLOAD
- * @kind: what the record is (protocol/README.md), or %PARAGPU_RECORD_PAD
- * @slot: whose reply is wanted, or 0
- * @sequence: position in the session
+ * @kind: kind of frame (protocol/README.md), or %PARAGPU_RECORD_PAD
+ * @slot: slot for the reply, or 0
+ * @sequence: sequence number in the session
  *
  * Ring offsets are index modulo ring size. A record begins at a multiple of
  * %PARAGPU_RECORD_ALIGNMENT and occupies head and payload rounded up to that.
- * It never wraps: a pad record, whose @length is what is left of the ring
- * after its own head, fills the end.
+ * It never wraps: a pad record fills the end of the ring; its @length is the
+ * space left after its own head.
  */
 struct paragpu_record {
 	__le32 length;
@@ -227,18 +227,18 @@ struct paragpu_record {
 #define PARAGPU_LIST_SIZE		16384
 /* Entries of a list. */
 #define PARAGPU_LIST_ENTRIES		2040
-/* Most bytes of memory that one list names. */
+/* Maximum number of bytes that one list names. */
 #define PARAGPU_PIN_MAX			(4 * 1024 * 1024)
 
 /**
- * enum paragpu_list_state - who may do what with a page list
+ * enum paragpu_list_state - ownership of a page list
  * @PARAGPU_LIST_FREE: it names nothing. The guest's kernel writes it, then
- *	makes it @PARAGPU_LIST_READY.
- * @PARAGPU_LIST_READY: it names pages of the process that has the channel,
- *	pinned. The host makes it @PARAGPU_LIST_BUSY by compare-and-exchange
- *	before it looks at it; the guest's kernel makes it @PARAGPU_LIST_FREE,
- *	likewise, before it lets the pages go.
- * @PARAGPU_LIST_BUSY: the host reads or writes the pages. It makes the list
+ *	sets it to @PARAGPU_LIST_READY.
+ * @PARAGPU_LIST_READY: it names pinned pages of the process that has the
+ *	channel. The host sets it to @PARAGPU_LIST_BUSY by compare-and-exchange
+ *	before it reads it; the guest's kernel sets it to @PARAGPU_LIST_FREE,
+ *	likewise, before it unpins the pages.
+ * @PARAGPU_LIST_BUSY: the host reads or writes the pages. It sets the list to
  *	@PARAGPU_LIST_READY afterwards.
  */
 enum paragpu_list_state {
@@ -251,22 +251,21 @@ enum paragpu_list_state {
 #define PARAGPU_LIST_WRITABLE		0x1
 
 /**
- * struct paragpu_page_list - memory of the guest that the host may copy itself
+ * struct paragpu_page_list - guest memory that the host may copy directly
  * @state: &enum paragpu_list_state
  * @count: entries, at most %PARAGPU_LIST_ENTRIES
- * @offset: where in the first entry's memory the named bytes begin, less than
- *	the guest's page size
+ * @offset: offset of the first named byte in the first entry's memory, less
+ *	than the guest's page size
  * @flags: %PARAGPU_LIST_WRITABLE
- * @length: bytes named
+ * @length: number of bytes named
  * @reserved: zero
- * @entry: where the memory is, as the device sees it, in order: an address
- *	that is a multiple of %PARAGPU_ALIGNMENT, plus one less than the number
- *	of %PARAGPU_ALIGNMENT bytes that follow each other there
+ * @entry: the memory's ranges in device addresses, in order: an address that
+ *	is a multiple of %PARAGPU_ALIGNMENT, plus one less than the range's
+ *	length in units of %PARAGPU_ALIGNMENT
  *
  * Lists lie outside of the channels, so that no process of the guest can map
- * them: the guest's kernel vouches for each process's pages. The host believes
- * none of it: what an entry names has to be memory that the VM mapped for the
- * device.
+ * them: the guest's kernel vouches for each process's pages. The host does not
+ * trust it either: entries must name memory that the VM mapped for the device.
  *
  * A list that is not free when its channel is released belongs to the host
  * until the channel is %PARAGPU_CHANNEL_FREE, which ends all use.
@@ -285,24 +284,24 @@ struct paragpu_page_list {
  * The character device /dev/paragpuN.
  *
  * open(2) takes the first free channel. It fails with ENOSPC when all channels
- * are taken, ENODEV when the device is gone. When the only channels not taken
- * are still being scrubbed it waits for one of them, a second at most; with
- * O_NONBLOCK it fails with EAGAIN instead. The channel is given back when the
+ * are taken, ENODEV if the device is gone. If the only channels not taken are
+ * still being scrubbed, it waits for one of them, at most a second; with
+ * O_NONBLOCK it fails with EAGAIN instead. The channel is returned when the
  * last descriptor of that open is closed, which the end of the process does.
  *
  * mmap(2) maps the opener's channel, from offset 0, MAP_SHARED, at most
- * channel_size bytes. fork(2) does not hand the mapping on. When the device
- * goes away the process keeps what it had there, as memory that nobody shares,
- * but where PARAGPU_IOC_FADE said otherwise. Where the device was torn out, or
- * there is no memory for it, touching what was not kept raises SIGBUS.
+ * channel_size bytes. fork(2) does not inherit the mapping. When the device is
+ * removed, the process keeps the contents as private memory, except for the part
+ * that PARAGPU_IOC_FADE excluded. After a surprise removal, or without memory
+ * for the contents, accesses to lost contents raise SIGBUS.
  *
- * poll(2): POLLIN once the host rang since the last PARAGPU_IOC_ACK, rarely
- * also when it did not; POLLHUP and POLLERR once the host closed the channel
- * or the device is gone.
+ * poll(2): POLLIN if the host rang since the last PARAGPU_IOC_ACK, rarely also
+ * spuriously; POLLHUP and POLLERR once the host closed the channel or the device
+ * is gone.
  */
 
 /**
- * struct paragpu_info - answer of %PARAGPU_IOC_INFO
+ * struct paragpu_info - result of %PARAGPU_IOC_INFO
  * @version: version of the window, as in &struct paragpu_window_header
  * @channel: number of the opener's channel, from 0
  * @channel_size: bytes that mmap(2) can map
@@ -322,16 +321,15 @@ struct paragpu_info {
 /* Rings the host's side of the channel. ENODEV: the device is gone. */
 #define PARAGPU_IOC_DOORBELL	_IO('P', 0x02)
 /*
- * Forgets that the host rang. To miss nothing: acknowledge, look at the ring,
- * then poll.
+ * Clears the doorbell. To miss no event: acknowledge, check the ring, then poll.
  */
 #define PARAGPU_IOC_ACK		_IO('P', 0x03)
 /*
- * Takes the number of bytes from the channel's begin on that fade when the
- * device goes away: instead of being kept they hold nothing, that is zeros
- * or what the process itself wrote there since. A reader looks at
- * the channel's magic afterwards: as long as it stands, what was read before
- * was the channel's. 0 at open. EINVAL: more than channel_size.
+ * Sets the size of the channel's leading part that fades when the device is
+ * removed: its contents are not preserved, and it reads as zeros or as later
+ * writes of the process. A reader checks the channel's magic after reading: if
+ * it is intact, the earlier reads were valid. 0 at open. EINVAL: more than
+ * channel_size.
  */
 #define PARAGPU_IOC_FADE	_IOW('P', 0x04, __u64)
 
@@ -339,8 +337,8 @@ struct paragpu_info {
  * struct paragpu_pin_request - argument of %PARAGPU_IOC_PIN
  * @address: first byte of the caller's memory
  * @length: bytes, 1 to %PARAGPU_PIN_MAX
- * @flags: %PARAGPU_LIST_WRITABLE if the host is to write there
- * @list: answer: the number of the list, from 0
+ * @flags: %PARAGPU_LIST_WRITABLE if the host may write there
+ * @list: result: the number of the list, from 0
  */
 struct paragpu_pin_request {
 	__u64 address;

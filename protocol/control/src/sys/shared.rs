@@ -8,15 +8,15 @@ use std::sync::atomic::AtomicU64;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// A mapping of words.
+/// A mapping of shared words.
 #[derive(Debug)]
 pub struct Shared {
     base: NonNull<AtomicU64>,
     count: usize,
 }
 
-// SAFETY: the memory stays mapped while the value lives, and is only reached
-// through atomic words.
+// SAFETY: the memory stays mapped while the value lives, and is only accessed
+// as atomic words.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -25,8 +25,8 @@ impl Shared {
     /// Maps `count` words from the start of a memfd.
     ///
     /// # Errors
-    /// Errors of the operating system; `InvalidData` where the memfd has fewer words, or
-    /// may lose them.
+    /// Errors of the operating system; `InvalidData` if the memfd has fewer words, or
+    /// could be truncated.
     pub fn map(memory: impl AsFd, count: usize) -> io::Result<Self> {
         let memory = memory.as_fd();
         let length = count * size_of::<u64>();
@@ -35,7 +35,7 @@ impl Shared {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the kernel chooses a free place, and nothing else knows of it.
+        // SAFETY: the kernel chooses a free address, which nothing else uses.
         let base = unsafe {
             mmap(
                 std::ptr::null_mut(),
@@ -50,7 +50,7 @@ impl Shared {
         Ok(Self { base, count })
     }
 
-    /// The words; other processes change them at any time.
+    /// The words. Other processes may change them at any time.
     #[must_use]
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: `count` words are mapped, page-aligned, while self lives: the

@@ -1,4 +1,4 @@
-//! One runtime inside an object: its entries, and what its calls go through.
+//! Carriers: runtimes inside objects, with the records of their functions.
 
 use core::mem::size_of;
 use core::ptr;
@@ -9,29 +9,29 @@ use paragpu_redirect::Interface;
 use super::entry::Entry;
 use super::memory::{self, File};
 
-/// Bytes of a path that are kept for messages.
+/// Maximum length of a path in messages.
 const PATH: usize = 200;
 
-/// One runtime inside an object. It is the head of a mapping in which its
-/// entries follow; it lives as long as the object.
+/// One runtime inside an object. It is the head of a mapping that also contains its
+/// entries, and lives as long as the object.
 pub struct Carrier {
     /// The next runtime of the same object.
     pub next: *mut Self,
-    /// The interface of its functions; nothing if that is not served.
+    /// The interface of its functions; `None` if it is not served.
     pub interface: Option<Interface>,
-    /// Tells its last errors from those of others.
+    /// Identifies its last errors.
     pub number: u32,
     count: usize,
     capacity: usize,
     length: usize,
-    /// Holds names of entries.
+    /// The file that contains the names of entries.
     file: Option<File>,
     path: [u8; PATH],
     path_length: usize,
 }
 
 impl Carrier {
-    /// A carrier with room for entries; null if there is no memory.
+    /// Allocates a carrier with room for entries; null if there is no memory.
     pub fn new(
         path: &[u8],
         interface: Option<Interface>,
@@ -44,7 +44,7 @@ impl Carrier {
         if place.is_null() {
             return place;
         }
-        // The end of a long path tells more than its start.
+        // The end of a long path is more informative than its start.
         let end = path
             .get(path.len().saturating_sub(PATH)..)
             .unwrap_or_default();
@@ -55,7 +55,7 @@ impl Carrier {
         let carrier = Self {
             next: ptr::null_mut(),
             interface,
-            // Zero stands for callers that carry none.
+            // Zero means a caller without a carrier.
             number: NUMBERS.fetch_add(1, Ordering::Relaxed).max(1),
             count: 0,
             capacity,
@@ -64,7 +64,7 @@ impl Carrier {
             path: kept,
             path_length: end.len(),
         };
-        // SAFETY: the mapping is large enough, aligned and nobody else's.
+        // SAFETY: the mapping is large enough, aligned and exclusively owned.
         unsafe { place.write(carrier) };
         place
     }
@@ -85,7 +85,7 @@ impl Carrier {
         name_length: usize,
         address: usize,
     ) -> bool {
-        // SAFETY: the caller's promise; entries follow the head.
+        // SAFETY: the caller upholds this; entries follow the head.
         unsafe {
             if (*carrier).count == (*carrier).capacity {
                 return false;
@@ -97,7 +97,7 @@ impl Carrier {
         true
     }
 
-    /// The first entry behind the head.
+    /// The first entry after the head.
     ///
     /// # Safety
     /// `carrier` heads an allocation with room for an entry.
@@ -112,17 +112,17 @@ impl Carrier {
     /// # Safety
     /// `carrier` came from [`new`](Self::new) and is not released.
     pub unsafe fn entries<'a>(carrier: *mut Self) -> &'a [Entry] {
-        // SAFETY: the caller's promise; all up to the count are written.
+        // SAFETY: the caller upholds this; all entries up to the count are initialized.
         unsafe { core::slice::from_raw_parts(Self::first(carrier), (*carrier).count) }
     }
 
-    /// Gives back a list of carriers.
+    /// Frees a list of carriers.
     ///
     /// # Safety
     /// The object that carried them is unloaded, or was never patched.
     pub unsafe fn release(mut carrier: *mut Self) {
         while !carrier.is_null() {
-            // SAFETY: it came from `new`; nobody jumps through it any more.
+            // SAFETY: it came from `new`, and nothing jumps through it any more.
             unsafe {
                 let next = (*carrier).next;
                 if let Some(file) = (*carrier).file {

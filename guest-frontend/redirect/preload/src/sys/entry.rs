@@ -1,9 +1,9 @@
-//! What a public function of a carried runtime has become.
+//! The record of a redirected public function.
 //!
-//! Its first bytes load the address of an [`Entry`] into r11, which a caller
-//! never keeps, and jump to the entry's target. That is at first [`lazy`],
-//! which loads paragpu's runtime and looks the function up; then [`pass`],
-//! which tells the runtime who is calling and continues there; or [`refuse`].
+//! The function's first bytes load the address of an [`Entry`] into r11, which is not
+//! preserved across calls, and jump to the entry's target. Initially that is [`lazy`],
+//! which loads paragpu's runtime and looks the function up. Afterwards it is [`pass`],
+//! which tells the runtime the carrier and jumps there, or [`refuse`].
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
@@ -12,11 +12,11 @@ use paragpu_redirect::{Returns, returns};
 
 use super::carrier::Carrier;
 use super::runtime::Runtime;
-use super::say::{Lossy, say};
+use super::say::{LossyText, say};
 
-/// Longest name of a function, with its zero.
+/// Maximum length of a function's name, with its zero.
 const NAME: usize = 96;
-/// `cudaErrorInitializationError`: paragpu's runtime cannot be had.
+/// `cudaErrorInitializationError`: paragpu's runtime cannot be loaded.
 const NOT_INITIALIZED: c_int = 3;
 /// `cudaErrorNotSupported`.
 const NOT_SUPPORTED: c_int = 801;
@@ -24,18 +24,18 @@ const NOT_SUPPORTED: c_int = 801;
 /// One public function. The assembly below knows the first four fields.
 #[repr(C)]
 pub struct Entry {
-    /// Where its code jumps.
+    /// The target of its jump.
     target: AtomicUsize,
     /// paragpu's function.
     function: AtomicUsize,
-    /// Where, from the thread pointer, paragpu's function finds the carrier.
+    /// Offset from the thread pointer at which paragpu's function finds the carrier.
     slot: AtomicIsize,
     /// The carrier's number.
     number: u32,
     name_length: u32,
     name: *const u8,
     carrier: *const Carrier,
-    /// Where the function is.
+    /// The function's address.
     pub address: usize,
     said: AtomicBool,
 }
@@ -129,7 +129,7 @@ const _: () = assert!(
 );
 
 impl Entry {
-    /// An entry that is looked up when it is first called.
+    /// Creates an entry that is resolved by its first call.
     ///
     /// # Safety
     /// As for [`Carrier::add`].
@@ -143,7 +143,7 @@ impl Entry {
             target: AtomicUsize::new(lazy as *const () as usize),
             function: AtomicUsize::new(0),
             slot: AtomicIsize::new(0),
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller upholds this.
             number: unsafe { (*carrier).number },
             name_length: u32::try_from(name_length).unwrap_or(0),
             name,
@@ -155,17 +155,17 @@ impl Entry {
 
     fn name(&self) -> &[u8] {
         let length = usize::try_from(self.name_length).unwrap_or(0);
-        // SAFETY: promised where it was added.
+        // SAFETY: guaranteed by the contract of `add`.
         unsafe { core::slice::from_raw_parts(self.name, length) }
     }
 
     fn carrier(&self) -> &Carrier {
-        // SAFETY: the carrier is the head of the mapping that this is in.
+        // SAFETY: the carrier is the head of the mapping that contains this entry.
         unsafe { &*self.carrier }
     }
 }
 
-/// Looks up where an entry leads. Threads may do so at once: all find the same.
+/// Resolves an entry. Concurrent calls are harmless: all find the same target.
 extern "C" fn resolve(entry: &Entry) {
     let name = entry.name();
     let mut buffer = [0u8; NAME];
@@ -184,23 +184,23 @@ extern "C" fn resolve(entry: &Entry) {
     entry.function.store(function, Ordering::Relaxed);
     let target = match (function, returns(name)) {
         (0, _) => refuse as *const () as usize,
-        // Only functions that report know of carriers.
+        // Only functions that return a status depend on the carrier.
         (_, Returns::Status) => pass as *const () as usize,
         _ => function,
     };
     entry.target.store(target, Ordering::Release);
 }
 
-/// Answers for a function that paragpu's runtime does not have, or for all if
-/// there is no such runtime.
+/// Returns an error for a function that paragpu's runtime lacks, or for all functions if
+/// that runtime cannot be loaded.
 extern "C" fn refused(entry: &Entry, first: *mut [u32; 5]) -> usize {
     let carrier = entry.carrier();
     let runtime = carrier.interface.and_then(Runtime::loaded);
     if !entry.said.swap(true, Ordering::Relaxed) && runtime.is_some() {
         say(format_args!(
             "{} is not supported (called by {})",
-            Lossy(entry.name()),
-            Lossy(carrier.path()),
+            LossyText(entry.name()),
+            LossyText(carrier.path()),
         ));
     }
     match returns(entry.name()) {

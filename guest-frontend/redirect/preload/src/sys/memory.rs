@@ -1,10 +1,10 @@
-//! Memory of this process: to read objects from, and of our own.
+//! Access to this process's objects, and allocation of pages.
 
 use core::ptr;
 
 use paragpu_redirect::image::Raw;
 
-/// Objects that the loader mapped. Positions are addresses.
+/// The objects that the loader mapped. Positions are addresses.
 pub struct Process;
 
 impl Raw for Process {
@@ -12,17 +12,16 @@ impl Raw for Process {
         let Ok(address) = usize::try_from(position) else {
             return false;
         };
-        // SAFETY: `Image` asks for program headers, which the loader shows us,
-        // and for bytes of loaded segments that the file backs. The loader
-        // holds them mapped while it lists objects.
+        // SAFETY: `Image` reads program headers, which the loader passes us, and file-backed
+        // bytes of loaded segments. The loader keeps them mapped while it lists objects.
         unsafe { ptr::copy_nonoverlapping(address as *const u8, into.as_mut_ptr(), into.len()) };
         true
     }
 }
 
-/// Fresh pages, zeroed; null if there are none.
+/// Allocates zeroed pages; null if there is no memory.
 pub fn pages(length: usize) -> *mut u8 {
-    // SAFETY: a new mapping touches nothing that exists.
+    // SAFETY: a new mapping affects nothing that exists.
     let address = unsafe {
         libc::mmap(
             ptr::null_mut(),
@@ -40,17 +39,16 @@ pub fn pages(length: usize) -> *mut u8 {
     }
 }
 
-/// Gives pages back.
+/// Frees pages.
 ///
 /// # Safety
-/// They came from [`pages`] or [`File::open`], with this length, and nobody
-/// uses them any more.
+/// They came from [`pages`] or [`File::open`], with this length, and are no longer used.
 pub unsafe fn release(address: *mut u8, length: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds this.
     unsafe { libc::munmap(address.cast(), length) };
 }
 
-/// A file, mapped to be read. It stays mapped until it is released.
+/// A file that is mapped read-only until it is released.
 #[derive(Clone, Copy)]
 pub struct File {
     address: *const u8,
@@ -94,7 +92,7 @@ impl File {
         }
     }
 
-    /// Where the bytes from an offset on are.
+    /// A pointer to the bytes at an offset.
     pub fn place(&self, offset: u64) -> *const u8 {
         self.address
             .wrapping_add(usize::try_from(offset).unwrap_or(0).min(self.length))
@@ -103,9 +101,9 @@ impl File {
     /// Unmaps it.
     ///
     /// # Safety
-    /// Nobody uses what it holds any more.
+    /// Its bytes are no longer used.
     pub unsafe fn release(self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds this.
         unsafe { release(self.address.cast_mut(), self.length) };
     }
 }

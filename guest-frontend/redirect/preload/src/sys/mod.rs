@@ -1,4 +1,4 @@
-//! The process around this library: all that is unsafe.
+//! All unsafe code: access to the process around this library.
 
 mod carrier;
 mod entry;
@@ -11,25 +11,24 @@ mod settings;
 
 /// Called by every object before its constructors (see the crate).
 ///
-/// Its name is the C library's; a profiled program (`-pg`) has its own, which
-/// goes first, and is served by the constructor below.
+/// The C library defines the name. A profiled program (`-pg`) has its own definition,
+/// which takes precedence; the constructor below serves that case.
 #[unsafe(no_mangle)]
 pub extern "C" fn __gmon_start__() {
     objects::look();
 }
 
-/// Asked by GCC's address sanitizer for its options, before those of the
-/// environment. It ends a program before whose library another one was loaded,
-/// because that one could define functions that it means to watch. This
-/// library defines none of them.
+/// Called by GCC's address sanitizer for its default options. By default it aborts if
+/// another library was loaded before its own, because that could define functions that it
+/// intercepts. This library defines none of them.
 ///
-/// A program with options of its own has this function itself, and goes first.
+/// A program with its own options defines this function itself, and takes precedence.
 #[unsafe(no_mangle)]
 pub extern "C" fn __asan_default_options() -> *const core::ffi::c_char {
     c"verify_asan_link_order=0".as_ptr()
 }
 
-/// The objects of the start that did not call.
+/// Serves objects loaded at program start that did not call the hook.
 extern "C" fn constructor() {
     objects::look();
 }

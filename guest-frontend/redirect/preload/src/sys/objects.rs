@@ -1,14 +1,13 @@
-//! The objects of the process: which were seen, and what was done with them.
+//! The known objects of the process, and their state.
 //!
 //! ```text
 //! new ──look──> Plain                     no runtime inside, or paragpu's own
 //!        └────> Carriers(list) ──unload──> released
 //! ```
 //!
-//! The caller holds the loader's lock or is alone, except for the main
-//! program at its start, so a lock of our own orders them. It belongs to a
-//! process, so that a child of `fork` does not wait for a thread that it does
-//! not have.
+//! Callers hold the loader's lock or are alone, except the main program at its start, so a
+//! lock of our own serializes them. The lock stores the owning process, so that a child of
+//! `fork` does not wait for a thread that it does not have.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::mem::size_of;
@@ -23,38 +22,37 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::carrier::Carrier;
 use super::memory::{self, File, Process};
-use super::say::{Lossy, say};
+use super::say::{LossyText, say};
 use super::{patch, settings};
 
-/// Objects that are taken from the loader's list at a time.
+/// Number of objects taken from the loader's list at a time.
 const FRESH: usize = 32;
-/// Objects for which the first list has room; it doubles.
+/// Initial capacity of the list; it doubles.
 const FIRST_ROOM: usize = 128;
 /// Longest path.
 const PATH: usize = 4096;
-/// Bytes of program headers that tell one object from another.
+/// Number of bytes of program headers that identify an object.
 const HEADERS: usize = 1024;
 
-/// An object that was seen.
+/// A known object.
 struct Seen {
     base: u64,
     headers: u64,
-    /// A hash of what it is, as another may come to its place.
+    /// A hash of its identity, because another object may be loaded at its address.
     identity: u64,
-    /// The round in which it was last there.
+    /// The round in which it was last loaded.
     round: u64,
     /// The runtimes inside; null for none.
     carriers: *mut Carrier,
 }
 
-/// All that were seen.
+/// All known objects.
 struct Objects {
     list: *mut Seen,
     count: usize,
     room: usize,
     round: u64,
-    /// How many objects the loader had loaded and unloaded when it was last
-    /// asked.
+    /// The loader's counts of loaded and unloaded objects at the last look.
     loaded: u64,
     unloaded: u64,
 }
@@ -77,8 +75,8 @@ static OBJECTS: Guarded = Guarded(core::cell::UnsafeCell::new(Objects {
     unloaded: 0,
 }));
 
-/// Takes the lock. What a thread of the parent held when this process was
-/// forked is free.
+/// Takes the lock. A lock held by a thread of the parent at the time of the fork counts
+/// as free.
 fn lock() {
     // SAFETY: it takes nothing.
     let own = unsafe { libc::getpid() };
@@ -100,7 +98,7 @@ fn lock() {
     }
 }
 
-/// Looks for objects that are new.
+/// Looks for new objects.
 pub fn look() {
     if settings::is_privileged() {
         return;
@@ -132,14 +130,13 @@ pub fn look() {
     OWNER.store(0, Ordering::Release);
 }
 
-/// What is filled while the loader lists its objects. The loader's list is
-/// locked meanwhile, and a child of `fork` inherits that; so the objects are
-/// looked at afterwards.
+/// Filled while the loader lists its objects. The loader's list is locked during that
+/// time, and a child of `fork` would inherit the lock, so objects are examined afterwards.
 struct Listing<'a> {
     objects: &'a mut Objects,
-    /// Whether objects came or went.
+    /// Whether objects were loaded or unloaded.
     changed: bool,
-    /// Objects to look at.
+    /// Objects to examine.
     fresh: [Option<libc::dl_phdr_info>; FRESH],
     count: usize,
 }
@@ -153,7 +150,7 @@ impl Listing<'_> {
     }
 }
 
-/// Called by the loader once: whether objects came or went.
+/// Called once by the loader. Checks whether objects were loaded or unloaded.
 ///
 /// # Safety
 /// `info` is the loader's, and `data` a [`Listing`].
@@ -187,11 +184,11 @@ impl Objects {
         if self.list.is_null() {
             return &mut [];
         }
-        // SAFETY: all up to the count are written, and borrowed with `self`.
+        // SAFETY: all entries up to the count are initialized, and borrowed with `self`.
         unsafe { core::slice::from_raw_parts_mut(self.list, self.count) }
     }
 
-    /// Whether an object was looked at and is as it was then.
+    /// Whether an object was examined and has not changed since.
     fn is_known(&mut self, info: &libc::dl_phdr_info) -> bool {
         let (round, identity) = (self.round, identity(info));
         let place = (info.dlpi_addr, info.dlpi_phdr as u64);
@@ -201,13 +198,13 @@ impl Objects {
             .find(|one| (one.base, one.headers) == place);
         known.is_some_and(|known| {
             known.round = round;
-            // SAFETY: the object is mapped, and is the one that was patched if
-            // its identity is equal; unless it was loaded again.
+            // SAFETY: the object is mapped. If its identity is equal, it is the object that was
+            // patched, or another copy of it.
             known.identity == identity && unsafe { is_patched(known.carriers) }
         })
     }
 
-    /// Looks at an object that is not known.
+    /// Examines an unknown object.
     fn examine(&mut self, info: &libc::dl_phdr_info) {
         let (base, headers) = (info.dlpi_addr, info.dlpi_phdr as u64);
         let image = Image::of_memory(Process, base, headers, info.dlpi_phnum);
@@ -227,7 +224,7 @@ impl Objects {
         match place {
             Some(place) => {
                 let old = core::mem::replace(place, fresh);
-                // SAFETY: the object that carried them is gone.
+                // SAFETY: the object that contained them is unloaded.
                 unsafe { Carrier::release(old.carriers) };
             }
             None => self.add(fresh),
@@ -239,7 +236,7 @@ impl Objects {
             let room = (self.room * 2).max(FIRST_ROOM);
             let list = memory::pages(room * size_of::<Seen>()).cast::<Seen>();
             if list.is_null() {
-                // It is looked at again next time.
+                // It is examined again next time.
                 return;
             }
             if !self.list.is_null() {
@@ -256,7 +253,7 @@ impl Objects {
         self.count += 1;
     }
 
-    /// Drops what was not there in this round.
+    /// Removes objects that were not loaded in this round.
     fn forget_unloaded(&mut self) {
         let round = self.round;
         let mut index = 0;
@@ -274,7 +271,7 @@ impl Objects {
     }
 }
 
-/// A hash of what an object is: its program headers, which name every size.
+/// A hash of an object's program headers, which contain all sizes.
 fn identity(info: &libc::dl_phdr_info) -> u64 {
     let length = usize::from(info.dlpi_phnum) * size_of::<libc::Elf64_Phdr>();
     // SAFETY: the loader's own copy of the headers.
@@ -283,13 +280,13 @@ fn identity(info: &libc::dl_phdr_info) -> u64 {
     xxh3_64(bytes)
 }
 
-/// Whether all of an object's runtimes still jump. True if it has none.
+/// Whether all of an object's runtimes are still patched. True if it has none.
 ///
 /// # Safety
 /// The object is mapped.
 unsafe fn is_patched(mut carrier: *mut Carrier) -> bool {
     while !carrier.is_null() {
-        // SAFETY: carriers of the list live, and the caller's promise.
+        // SAFETY: the carriers of the list are alive; the caller upholds the rest.
         unsafe {
             if let Some(first) = Carrier::entries(carrier).first()
                 && !patch::is_patched(first)
@@ -302,7 +299,7 @@ unsafe fn is_patched(mut carrier: *mut Carrier) -> bool {
     true
 }
 
-/// Redirects every runtime inside an object: what they became.
+/// Redirects all runtimes inside an object, and returns their carriers.
 fn redirect(info: &libc::dl_phdr_info, image: &Image<Process>) -> *mut Carrier {
     let shared = image.dynamic().and_then(|dynamic| {
         let shared = symbols::shared(image, &dynamic)?;
@@ -351,8 +348,8 @@ impl Found<'_> {
         });
     }
 
-    /// Redirects static runtimes: by their fingerprints, else by the symbols in
-    /// the object's file.
+    /// Redirects static runtimes, found by their fingerprints or else by the symbols in the
+    /// object's file.
     fn inside(&mut self, image: &Image<Process>) {
         let facts = match Facts::parse(facts::TEXT) {
             Ok(facts) => facts,
@@ -381,8 +378,7 @@ impl Found<'_> {
         }
     }
 
-    /// Redirects the static runtime that the file's symbols name. False if the
-    /// object has none that is known.
+    /// Redirects a static runtime by the file's symbols. Returns false if there is none.
     fn by_symbols(&mut self, image: &Image<Process>, facts: &Facts<'_>) -> bool {
         let mut path = [0u8; PATH + 1];
         let Some(place) = path.get_mut(..self.path.len()) else {
@@ -397,7 +393,7 @@ impl Found<'_> {
             let named = Table::of_file(&file)?.runtime(&on_disk, facts)?;
             let mut count = 0;
             let mut same = true;
-            // The file may have been replaced since it was mapped.
+            // The file may have been replaced after it was mapped.
             named.entries(&on_disk, |entry| {
                 let (mut old, mut new) = ([0; 16], [1; 16]);
                 same &= on_disk.read(entry.address, &mut old)
@@ -423,7 +419,7 @@ impl Found<'_> {
         })
     }
 
-    /// Makes a carrier of the entries that `list` adds, and redirects them.
+    /// Creates a carrier with the entries that `list` adds, and redirects them.
     fn redirect_entries(
         &mut self,
         interface: Option<Interface>,
@@ -442,18 +438,17 @@ impl Found<'_> {
             // which the carrier keeps; the address is that of its function.
             unsafe { Carrier::add(carrier, name, length, address) };
         });
-        // SAFETY: the object's constructors have not run, so nobody executes
-        // these functions.
+        // SAFETY: the object's constructors have not run, so nothing executes these functions.
         let written = unsafe { patch::write(Carrier::entries(carrier)) };
         if written {
-            // SAFETY: it was made above.
+            // SAFETY: it was created above.
             unsafe { (*carrier).next = self.carriers };
             self.carriers = carrier;
             if interface.is_none() {
                 self.refused("its version is neither 12 nor 13");
             }
         } else {
-            // SAFETY: nothing jumps to it.
+            // SAFETY: nothing jumps through it.
             unsafe { Carrier::release(carrier) };
             self.refused("the system does not let its code be changed");
         }
@@ -463,15 +458,15 @@ impl Found<'_> {
     fn refused(&self, why: &str) {
         say(format_args!(
             "{} carries a CUDA runtime that paragpu cannot serve: {why}; its calls fail",
-            Lossy(self.path),
+            LossyText(self.path),
         ));
     }
 
-    /// Reports a runtime that is like a known one but not equal. One that is
-    /// like none is reported by paragpu's driver library when it is called.
+    /// Reports a runtime that resembles a known build but differs. One that resembles none is
+    /// reported by paragpu's driver library when it is called.
     fn unknown(&self, alike: Option<&str>, id: Option<BuildId>) {
         let Some(alike) = alike else { return };
-        let path = Lossy(self.path);
+        let path = LossyText(self.path);
         let advice = "its calls fail; `paragpu doctor` and docs/redirect.md say what to do";
         match id {
             Some(id) => say(format_args!(
@@ -485,7 +480,7 @@ impl Found<'_> {
     }
 }
 
-/// The object's path; the main program has none in the loader's list.
+/// The object's path, which the loader's list lacks for the main program.
 fn path<'a>(info: &'a libc::dl_phdr_info, buffer: &'a mut [u8; PATH]) -> &'a [u8] {
     const PROGRAM: &CStr = c"/proc/self/exe";
     if !info.dlpi_name.is_null() {

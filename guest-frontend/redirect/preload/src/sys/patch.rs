@@ -1,11 +1,11 @@
-//! The writes into other objects: a jump over each public entry.
+//! Writes into other objects: a jump over each public function.
 //!
-//! The pages are copied into a file in memory, the jumps are written there, and
-//! the file is mapped over the code, readable and executable. So no page is
-//! ever writable and executable, or becomes executable after it was writable:
-//! processes with `MemoryDenyWriteExecute=` are served, and SELinux asks for
-//! `execute` on a file in memory, not for `execmod` or `execmem`. Where that is
-//! refused the pages are made writable for the moment of the write.
+//! The pages are copied into a memfd, the jumps are written there, and the memfd is mapped
+//! over the code, readable and executable. So no page is ever writable and executable, or
+//! becomes executable after it was writable. This works in processes with
+//! `MemoryDenyWriteExecute=`, and SELinux requires `execute` on a memfd instead of
+//! `execmod` or `execmem`. If it is refused, the pages are made writable for the moment of
+//! the write.
 
 use core::ptr;
 
@@ -21,16 +21,16 @@ fn jump(entry: &Entry) -> [u8; JUMP] {
     [0x49, 0xbb, a, b, c, d, e, f, g, h, 0x41, 0xff, 0x23]
 }
 
-/// Whether the code of an entry is its jump.
+/// Whether an entry's function begins with its jump.
 ///
 /// # Safety
 /// An object is mapped, readable, where the entry's function was.
 pub unsafe fn is_patched(entry: &Entry) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds this.
     unsafe { (entry.address as *const [u8; JUMP]).read_unaligned() == jump(entry) }
 }
 
-/// Pages that hold all entries: where, and how many bytes.
+/// The pages of all entries: address and bytes.
 fn range(entries: &[Entry]) -> Option<(usize, usize)> {
     let low = entries.iter().map(|entry| entry.address).min()?;
     let high = entries.iter().map(|entry| entry.address).max()?;
@@ -39,7 +39,7 @@ fn range(entries: &[Entry]) -> Option<(usize, usize)> {
     Some((start, end - start))
 }
 
-/// Writes the jumps; false if the system does not let us.
+/// Writes the jumps. Returns false if the system refuses.
 ///
 /// # Safety
 /// Each entry's address is that of a function with room for a jump in one
@@ -52,7 +52,7 @@ pub unsafe fn write(entries: &[Entry]) -> bool {
     unsafe { by_copy(entries, start, length) || in_place(entries, start, length) }
 }
 
-/// Writes the jumps into code at `code`, which goes to `start`.
+/// Writes the jumps into a copy at `code` of the code at `start`.
 ///
 /// # Safety
 /// `code` is writable for the whole range of the entries.
@@ -67,13 +67,13 @@ unsafe fn write_jumps(entries: &[Entry], start: usize, code: *mut u8) {
     }
 }
 
-/// Puts a private copy with the jumps in place of the code.
+/// Replaces the code by a private copy with the jumps.
 ///
 /// # Safety
 /// The range is mapped code that holds all entries, and nothing executes there.
 unsafe fn by_copy(entries: &[Entry], start: usize, length: usize) -> bool {
-    // SAFETY: the new mapping is ours until it is unmapped; the one at `start`
-    // has the same bytes as before but for the jumps.
+    // SAFETY: the new mapping is ours until it is unmapped; the one at `start` has the same
+    // bytes as before except for the jumps.
     unsafe {
         let name = c"paragpu-redirect".as_ptr();
         let file = libc::memfd_create(name, libc::MFD_CLOEXEC);
@@ -99,8 +99,7 @@ unsafe fn fill(file: i32, entries: &[Entry], start: usize, length: usize) -> boo
     let Ok(size) = libc::off_t::try_from(length) else {
         return false;
     };
-    // SAFETY: the code is readable, the mapping is as large, and both are ours
-    // to touch.
+    // SAFETY: the code is readable, and the mapping is as large and exclusively ours.
     unsafe {
         if libc::ftruncate(file, size) != 0 {
             return false;
@@ -122,7 +121,7 @@ unsafe fn fill(file: i32, entries: &[Entry], start: usize, length: usize) -> boo
 /// As [`by_copy`].
 unsafe fn in_place(entries: &[Entry], start: usize, length: usize) -> bool {
     let place = start as *mut libc::c_void;
-    // SAFETY: code of the object, which nobody executes now.
+    // SAFETY: code of the object, which nothing executes now.
     unsafe {
         if libc::mprotect(place, length, libc::PROT_READ | libc::PROT_WRITE) != 0 {
             return false;

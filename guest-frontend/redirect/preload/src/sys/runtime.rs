@@ -1,4 +1,4 @@
-//! paragpu's runtimes, loaded when the first call needs one.
+//! paragpu's runtimes, loaded on demand.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
@@ -6,20 +6,20 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use paragpu_redirect::Interface;
 
-use super::say::{Lossy, say};
+use super::say::{LossyText, say};
 
-/// The version of [`Table`] that is understood here.
+/// The supported version of [`Table`].
 const VERSION: u32 = 1;
 /// Longest path of a library.
 const PATH: usize = 4096;
 
-/// What paragpu's runtime shows to this library (`cudart/src/sys/carrier.rs`).
+/// The interface of paragpu's runtime for this library (`cudart/src/sys/carrier.rs`).
 #[repr(C)]
 pub struct Table {
     version: u32,
     /// Records a failure of a carrier's call on this thread.
     pub fail: extern "C" fn(carrier: u32, code: c_int),
-    /// Where, from the thread pointer, a call finds its carrier.
+    /// Offset from the thread pointer at which a call finds its carrier.
     pub slot: isize,
 }
 
@@ -27,13 +27,13 @@ pub struct Table {
 #[derive(Clone, Copy)]
 pub struct Runtime {
     handle: *mut c_void,
-    /// What it shows.
+    /// Its interface.
     pub table: &'static Table,
 }
 
 static HANDLES: [AtomicPtr<c_void>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
 static TABLES: [AtomicPtr<Table>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
-/// Whether loading failed: it is said once, and not tried again.
+/// Whether loading failed: it is reported once and not retried.
 static FAILED: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 
 fn index(interface: Interface) -> usize {
@@ -44,7 +44,7 @@ fn index(interface: Interface) -> usize {
 }
 
 impl Runtime {
-    /// The runtime of an interface if it was loaded.
+    /// The runtime of an interface, if it is loaded.
     pub fn loaded(interface: Interface) -> Option<Self> {
         let table = TABLES.get(index(interface))?.load(Ordering::Acquire);
         let handle = HANDLES.get(index(interface))?.load(Ordering::Relaxed);
@@ -53,7 +53,7 @@ impl Runtime {
         Some(Self { handle, table })
     }
 
-    /// The runtime of an interface; says why it cannot be had.
+    /// Loads the runtime of an interface, and reports failures.
     pub fn load(interface: Interface, caller: &[u8]) -> Option<Self> {
         let index = index(interface);
         let failed = FAILED.get(index)?;
@@ -75,9 +75,9 @@ impl Runtime {
                 if !failed.swap(true, Ordering::Relaxed) {
                     say(format_args!(
                         "{} carries a CUDA runtime, but {} cannot be loaded: {}; its calls fail",
-                        Lossy(caller),
+                        LossyText(caller),
                         interface.library(),
-                        Lossy(why),
+                        LossyText(why),
                     ));
                 }
                 None
@@ -85,17 +85,17 @@ impl Runtime {
         }
     }
 
-    /// A public function of it. `name` ends with a zero.
+    /// Looks up a public function. `name` is zero-terminated.
     pub fn function(&self, name: &[u8]) -> usize {
         if name.last() != Some(&0) {
             return 0;
         }
-        // SAFETY: the handle is open forever, the name is a C string.
+        // SAFETY: the handle is never closed; the name is a C string.
         unsafe { libc::dlsym(self.handle, name.as_ptr().cast()) as usize }
     }
 }
 
-/// Loads the library that lies beside this one, whatever else has its name.
+/// Loads the library from this library's directory, regardless of others of its name.
 fn open(interface: Interface) -> Result<(*mut c_void, *const Table), &'static [u8]> {
     let mut path = [0u8; PATH];
     let folder = folder(&mut path).ok_or(&b"its folder is not known"[..])?;
@@ -105,7 +105,7 @@ fn open(interface: Interface) -> Result<(*mut c_void, *const Table), &'static [u
         .ok_or(&b"a long path"[..])?;
     place.copy_from_slice(name);
     // SAFETY: the buffer ends with zeros; the symbol has this type in paragpu's
-    // runtime, and only there (`symbols::OURS`).
+    // runtime, and only there (`symbols::OWN_MARKER`).
     unsafe {
         let handle = libc::dlopen(path.as_ptr().cast(), libc::RTLD_NOW | libc::RTLD_LOCAL);
         if handle.is_null() {
@@ -129,7 +129,8 @@ fn open(interface: Interface) -> Result<(*mut c_void, *const Table), &'static [u
     }
 }
 
-/// Writes the folder of this library, with its last slash: how long it is.
+/// Writes the path of this library's directory, with its last slash, and returns the
+/// length.
 fn folder(path: &mut [u8; PATH]) -> Option<usize> {
     // SAFETY: the address is this library's; the loader keeps the name.
     let own = unsafe {

@@ -2,7 +2,7 @@
 
 use core::fmt::{self, Write as _};
 
-/// Longest message; the rest is cut off.
+/// Maximum length of a message; longer ones are truncated.
 const LONGEST: usize = 1024;
 
 struct Line {
@@ -12,7 +12,7 @@ struct Line {
 
 impl fmt::Write for Line {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // The last byte is the line's end.
+        // The last byte is the newline.
         let room = LONGEST - 1 - self.length;
         let part = text
             .as_bytes()
@@ -38,14 +38,14 @@ pub fn say(text: fmt::Arguments<'_>) {
     if let Some(end) = line.bytes.get_mut(line.length) {
         *end = b'\n';
     }
-    // SAFETY: the bytes are the line's. Nobody is left to tell if it fails.
+    // SAFETY: the bytes are the line's. A failure cannot be reported.
     unsafe { libc::write(2, line.bytes.as_ptr().cast(), line.length + 1) };
 }
 
-/// Bytes as text; what is none becomes a question mark.
-pub struct Lossy<'a>(pub &'a [u8]);
+/// Displays bytes as text, with question marks for invalid UTF-8.
+pub struct LossyText<'a>(pub &'a [u8]);
 
-impl fmt::Display for Lossy<'_> {
+impl fmt::Display for LossyText<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         for part in self.0.utf8_chunks() {
             formatter.write_str(part.valid())?;

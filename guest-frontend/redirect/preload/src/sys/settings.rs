@@ -1,4 +1,4 @@
-//! Whether this process redirects at all.
+//! Whether redirection is enabled in this process.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -11,10 +11,10 @@ const OFF: u8 = 2;
 
 /// The configuration of guests.
 const CONFIGURATION: &CStr = c"/etc/paragpu/guest.toml";
-/// There while NVIDIA's kernel driver is loaded: programs then use it.
+/// Exists while NVIDIA's kernel driver is loaded; programs then use that.
 const NVIDIAS_DRIVER: &CStr = c"/proc/driver/nvidia/version";
 
-/// Whether to redirect; looked up when the first runtime was found.
+/// Whether to redirect; determined when the first runtime is found.
 pub fn enabled() -> bool {
     static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
     if STATE.load(Ordering::Relaxed) == UNKNOWN {
@@ -24,14 +24,13 @@ pub fn enabled() -> bool {
     STATE.load(Ordering::Relaxed) == ON
 }
 
-/// Whether the program has rights that its user lacks: nothing is done there.
+/// Whether the program has more rights than its user (AT_SECURE). It is then left alone.
 pub fn is_privileged() -> bool {
     // SAFETY: it reads what the kernel gave at the start.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// The environment, then the configuration, then whether NVIDIA's driver is
-/// there.
+/// Checks the environment, then the configuration, then for NVIDIA's driver.
 fn find_out() -> bool {
     if let Some(commanded) = environment().and_then(switch::commanded) {
         return commanded;
@@ -48,8 +47,8 @@ fn environment() -> Option<&'static [u8]> {
 }
 
 fn variable(name: &CStr) -> Option<&'static CStr> {
-    // SAFETY: the name is a C string. The value is read before the program,
-    // which alone might change it, begins or at its `dlopen`.
+    // SAFETY: the name is a C string. The value is read before the program starts, or
+    // during its `dlopen`; nothing else could change it.
     unsafe {
         let value = libc::getenv(name.as_ptr());
         (!value.is_null()).then(|| CStr::from_ptr(value))

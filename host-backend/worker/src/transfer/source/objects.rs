@@ -152,7 +152,7 @@ impl Source {
         // Only of these: the program may map more while they are sent.
         self.shared.begin(session)?;
         let items = Arc::clone(&self.recreated.items);
-        self.send_sharing(session)?;
+        self.send_sharing(session.shared_parts())?;
         self.peer.send_off();
         self.peer
             .stage()?
@@ -170,8 +170,7 @@ impl Source {
     }
 
     /// Sends which memory the session shares, if that has changed.
-    fn send_sharing(&mut self, session: &Session) -> Result<(), StateError> {
-        let sharing = session.shared_parts();
+    fn send_sharing(&mut self, sharing: Vec<u8>) -> Result<(), StateError> {
         if sharing != self.recreated.sharing {
             self.peer.writer()?.put(Kind::Sharing, &[&sharing])?;
             self.recreated.sharing = sharing;
@@ -213,8 +212,9 @@ impl Source {
     /// created since the last round.
     pub(super) fn catch_up(&mut self, session: &mut Session) -> Result<(), StateError> {
         let items = self.items(session)?;
+        let sharing = session.shared_parts();
         let same = items == *self.recreated.items
-            && session.shared_parts() == self.recreated.sharing
+            && sharing == self.recreated.sharing
             && !self.shared.is_behind(session)?;
         if same {
             return Ok(());
@@ -225,7 +225,7 @@ impl Source {
         for image in &images {
             write_image(image, writer)?;
         }
-        self.send_sharing(session)?;
+        self.send_sharing(sharing)?;
         write_items(&items, self.peer.writer()?)?;
         self.recreated.items = Arc::new(items);
         self.shared.begin(session)?;

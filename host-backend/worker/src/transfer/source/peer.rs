@@ -16,9 +16,9 @@ use crate::transfer::send_stage::SendStage;
 use crate::transfer::state::{Kind, Scanner, StateError, Writer};
 
 /// Maximum size of the answer to the first frame.
-const MOST_ANSWER: usize = 64 * 1024;
+const MAX_ANSWER: usize = 64 * 1024;
 /// Interval of messages that this end is waiting.
-const STILL: Duration = Duration::from_secs(5);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
 type PeerWriter = BufWriter<UnixStream>;
 
@@ -29,7 +29,7 @@ enum Out {
     Here(Box<Writer<PeerWriter>>),
     /// A separate thread, which also hashes.
     Away(SendStage<PeerWriter>),
-    /// Nobody: the link is lost.
+    /// None: the link is lost.
     Lost,
 }
 
@@ -98,11 +98,11 @@ impl Peer {
             // The other end had nothing to answer meanwhile.
             self.heard = Instant::now();
         }
-        self.call_back().map(|()| true)
+        self.await_writer().map(|()| true)
     }
 
     /// Waits until that thread has written everything.
-    pub(super) fn call_back(&mut self) -> Result<(), StateError> {
+    pub(super) fn await_writer(&mut self) -> Result<(), StateError> {
         self.out = match std::mem::replace(&mut self.out, Out::Lost) {
             Out::Away(stage) => Out::Here(stage.finish()?),
             other => other,
@@ -168,8 +168,7 @@ impl Peer {
     pub(super) fn welcome(&mut self) -> Result<(String, String), StateError> {
         let deadline = Some(Instant::now() + SILENCE);
         let (header, payload) =
-            handshake::receive_exact_frame(self.socket(), MOST_ANSWER, deadline)
-                .map_err(carried)?;
+            handshake::receive_exact_frame(self.socket(), MAX_ANSWER, deadline).map_err(carried)?;
         if header.kind == Control::Welcome.kind() {
             let home: Move<'_> = decode_all(&payload)?;
             return Ok((home.communicator.0.to_owned(), home.address.0.to_owned()));
@@ -186,7 +185,7 @@ impl Peer {
 
     /// Tells the destination periodically that this end is waiting.
     pub(super) fn still(&mut self) -> Result<(), StateError> {
-        if self.told.elapsed() >= STILL {
+        if self.told.elapsed() >= KEEPALIVE_INTERVAL {
             self.told = Instant::now();
             let writer = self.writer()?;
             writer.put(Kind::Still, &[])?;

@@ -37,7 +37,7 @@ impl Source {
         };
         if session.sharing.offers() {
             // Those that took the memory wrote to it, too.
-            precopy.distrust();
+            precopy.ignore_tracking();
         }
         self.reached("the objects are there");
         let sent = self.send_rest(session, &mut precopy);
@@ -60,7 +60,7 @@ impl Source {
         writer.put(Kind::Bookkeeping, &[&bookkeeping])?;
         session.write_frames(writer)?;
         if !self.local {
-            return self.leave_alone();
+            return self.await_guest_at_destination();
         }
         let secured = receiver.secured().unwrap_or_default();
         self.pass_connection(session, &secured, &receiver.unfinished())?;
@@ -106,7 +106,7 @@ impl Source {
         let sent = self
             .send_chunks(session, precopy, &send, true, (0, all))
             .and_then(|done| self.send_chunks(session, precopy, &rest.fresh, false, (done, all)));
-        self.peer.call_back()?;
+        self.peer.await_writer()?;
         sent?;
         if cfg!(debug_assertions) {
             // Verifies dirty tracking, including handed-over memory, which is the
@@ -115,7 +115,7 @@ impl Source {
             let different = self.different(session, precopy, &chunks)?;
             if !different.is_empty() {
                 return Err(StateError::Impossible(format!(
-                    "{} of {} chunks are not what they were: {:?}",
+                    "{} of {} chunks differ after the copy: {:?}",
                     different.len(),
                     chunks.len(),
                     different.first()

@@ -1,5 +1,5 @@
 //! The waits from pre-copy to the switch: for the sessions that move together with
-//! this one, and for a guest that has to reconnect to the destination by itself.
+//! this one, and for a guest that has to reconnect to the destination on its own.
 //!
 //! If the link between the hosts breaks during the switch, the guest decides: it has
 //! one connection, and the session continues on the side that accepted it.
@@ -14,18 +14,19 @@ use paragpu_protocol::handshake::Move;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Source;
+use super::peer::Peer;
 use crate::error::SessionEnd;
 use crate::intake::why_it_stays;
 use crate::session::Session;
 use crate::transfer::orders::{Report, Step};
 use crate::transfer::state::{Kind, StateError};
-use crate::transfer::stop::Unstopped;
+use crate::transfer::stop::NotStopped;
 
 /// How long a guest may take to connect to the destination. A running guest is
 /// notified within a second.
 const FOLLOWS: Duration = Duration::from_secs(60);
 /// Maximum time between two polls of the guest's connection.
-const GLANCE: Duration = Duration::from_micros(200);
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 /// Pipes with one writer, the daemon, and a reader in each of the sessions that
 /// move together. The byte is never read, so every session sees it. So is the end
@@ -81,7 +82,7 @@ fn ready(fd: BorrowedFd<'_>, patience: Duration) -> PollFlags {
     }
 }
 
-impl From<StateError> for Unstopped {
+impl From<StateError> for NotStopped {
     fn from(error: StateError) -> Self {
         Self::Goes(error.to_string())
     }
@@ -107,7 +108,7 @@ impl Source {
     }
 
     /// Tells the destination that it has everything except the guest.
-    pub(super) fn leave_alone(&mut self) -> Result<(), StateError> {
+    pub(super) fn await_guest_at_destination(&mut self) -> Result<(), StateError> {
         let alone = [u8::from(self.gates.is_none())];
         self.peer.writer()?.put(Kind::Await, &[&alone])?;
         self.peer.expect(Kind::Ready).map(drop)
@@ -118,7 +119,7 @@ impl Source {
         &mut self,
         session: &mut Session,
         receiver: &mut dyn Receiver,
-    ) -> Result<(), Unstopped> {
+    ) -> Result<(), NotStopped> {
         let (communicator, address) = &self.home;
         let place = format!("{communicator} {address}");
         let goal = Move {
@@ -132,18 +133,18 @@ impl Source {
             .say(Control::Move.kind(), &[&encode_all(&goal)]);
         let deadline = Instant::now() + FOLLOWS;
         loop {
-            if !ready(self.peer.socket(), GLANCE).is_empty() {
+            if !ready(self.peer.socket(), POLL_INTERVAL).is_empty() {
                 self.peer.expect(Kind::Here)?;
                 return Ok(());
             }
             self.gates.as_ref().map_or(Ok(()), Gates::still)?;
             if let Some(reason) = queue_late_calls(session, receiver)? {
-                return Err(Unstopped::Goes(format!(
+                return Err(NotStopped::Goes(format!(
                     "its program cannot follow to {place}: {reason}"
                 )));
             }
             if Instant::now() >= deadline {
-                return Err(Unstopped::Goes(format!(
+                return Err(NotStopped::Goes(format!(
                     "its program did not come to {place} within {} s: it may be stopped, so try \
                      again",
                     FOLLOWS.as_secs()
@@ -155,20 +156,14 @@ impl Source {
     /// Waits until the sessions that move with this one are also stopped: until then they
     /// may write to memory that this one shares with them.
     pub(super) fn await_stopped(&mut self, session: &Session) -> Result<(), StateError> {
-        if self.gates.is_none() {
-            return Ok(());
-        }
-        session
-            .transfer
-            .orders()
-            .report(Report::Held(Step::Stopped));
-        while let Some(gates) = &self.gates
-            && !is_open(gates.rest.as_fd())?
-        {
-            ready(gates.rest.as_fd(), Duration::from_millis(1));
-            self.peer.still()?;
-        }
-        Ok(())
+        self.report_held(session, Step::Stopped);
+        self.await_gate(
+            |gates| gates.rest.as_fd(),
+            |peer, gate| {
+                ready(gate, Duration::from_millis(1));
+                peer.still()
+            },
+        )
     }
 
     /// Waits until the sessions that move with this one are also complete.
@@ -176,25 +171,44 @@ impl Source {
         &mut self,
         session: &mut Session,
         receiver: &mut dyn Receiver,
-    ) -> Result<(), Unstopped> {
-        if self.gates.is_none() {
-            return Ok(());
+    ) -> Result<(), NotStopped> {
+        self.report_held(session, Step::Complete);
+        let local = self.local;
+        self.await_gate(
+            |gates| gates.commit.as_fd(),
+            |peer, _| {
+                // The destination sends something only if it gives up.
+                if !ready(peer.socket(), Duration::from_millis(1)).is_empty() {
+                    peer.expect(Kind::Still)?;
+                }
+                peer.still()?;
+                if !local {
+                    queue_late_calls(session, receiver)?;
+                }
+                Ok(())
+            },
+        )
+    }
+
+    /// Reports that the session waits at a gate for those that move with it.
+    fn report_held(&self, session: &Session, step: Step) {
+        if self.gates.is_some() {
+            session.transfer.orders().report(Report::Held(step));
         }
-        session
-            .transfer
-            .orders()
-            .report(Report::Held(Step::Complete));
-        while let Some(gates) = &self.gates
-            && !is_open(gates.commit.as_fd())?
-        {
-            // The destination sends something only if it gives up.
-            if !ready(self.peer.socket(), Duration::from_millis(1)).is_empty() {
-                self.peer.expect(Kind::Still)?;
-            }
-            self.peer.still()?;
-            if !self.local {
-                queue_late_calls(session, receiver)?;
-            }
+    }
+
+    /// Calls `poll` until the gate is open. Returns at once for a session that moves alone.
+    fn await_gate<E: From<StateError>>(
+        &mut self,
+        gate: fn(&Gates) -> BorrowedFd<'_>,
+        mut poll: impl FnMut(&mut Peer, BorrowedFd<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Some(gates) = &self.gates else {
+            return Ok(());
+        };
+        let gate = gate(gates);
+        while !is_open(gate)? {
+            poll(&mut self.peer, gate)?;
         }
         Ok(())
     }
@@ -218,7 +232,7 @@ pub(super) fn may_leave(session: &Session, local: bool, follows: &str) -> Result
 fn queue_late_calls(
     session: &mut Session,
     receiver: &mut dyn Receiver,
-) -> Result<Option<String>, Unstopped> {
+) -> Result<Option<String>, NotStopped> {
     while session.takes_more()
         && let Some(frame) = receiver.receive(Wait::Poll).map_err(SessionEnd::from)?
     {

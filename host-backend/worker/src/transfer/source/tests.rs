@@ -1,4 +1,4 @@
-//! What the source does at moments that a destination sees only by chance.
+//! The source's behaviour in states that a real destination reaches only by chance.
 //! Nothing here can wait for the session's thread: it is the test's.
 
 use std::os::unix::net::UnixStream;
@@ -10,7 +10,7 @@ use crate::live::Recorded;
 use paragpu_communicator::Receiver;
 use paragpu_communicator_stream as stream;
 use paragpu_communicator_stream::handshake::{receive_exact_frame, send_frame};
-use paragpu_control::turn::{Plea, Turn};
+use paragpu_control::turn::{Turn, TurnRequest};
 use paragpu_protocol::codec::{Bytes, Text, decode_all, encode_all};
 use paragpu_protocol::frame::Control;
 use paragpu_protocol::handle::ModuleHandle;
@@ -139,7 +139,7 @@ fn an_image_of_a_module_that_is_loaded_meanwhile_is_offered_too() {
     }
     assert_eq!(kind, Kind::ObjectsEnd);
 
-    // What is loaded while memory is copied is not left for the stop.
+    // Modules loaded during pre-copy are sent before the stop.
     let last = [PTX, b"// the last one\n"].concat();
     let third = load(&mut begun.session, 3, &last);
     begun.answer(Kind::Ready, &[]);
@@ -185,14 +185,14 @@ fn a_program_that_loads_modules_without_end_stays() {
 fn images_are_sent_while_calls_are_served() {
     let _alone = alone();
     let mut session = shareable();
-    // More than the link takes while nobody reads.
+    // More than fits into the link while nothing reads it.
     let large = [PTX, &b"// a line\n".repeat(600_000)].concat();
     let hash = load(&mut session, 1, &large);
     let mut begun = Begun::new(session);
     assert_eq!(begun.record().0, Kind::Head);
     assert_eq!(begun.images(), (vec![(hash, 0)], Kind::ImageNames));
     begun.answer(Kind::Missing, &hash);
-    // Nobody reads, and no step waits for that.
+    // Nothing reads the link, and no step waits for it.
     for _ in 0..1000 {
         begun
             .session
@@ -213,10 +213,10 @@ fn images_are_sent_while_calls_are_served() {
 fn a_session_that_stops_leaves_the_gpu_to_others() {
     let _alone = alone();
     let (say, pleas) = channel();
-    let turns = Arc::new(Turns::new(move |plea| {
-        let _ = say.send(plea);
+    let turns = Arc::new(Turns::new(move |request| {
+        let _ = say.send(request);
     }));
-    turns.hear(Turn::Paced);
+    turns.handle(Turn::Paced);
     let mut session = shareable();
     session.take_turns(Arc::clone(&turns));
     let mut begun = Begun::new(session);
@@ -228,20 +228,20 @@ fn a_session_that_stops_leaves_the_gpu_to_others() {
     let said = || pleas.try_iter().collect::<Vec<_>>();
     // In its turn.
     turns.want();
-    turns.hear(Turn::Yours);
+    turns.handle(Turn::Yours);
     stop();
-    assert_eq!(said(), [Plea::Wanted, Plea::Over]);
+    assert_eq!(said(), [TurnRequest::Wanted, TurnRequest::Over]);
     // Before the turn that it asked for.
     turns.want();
     stop();
-    assert_eq!(said(), [Plea::Wanted]);
-    turns.hear(Turn::Yours);
-    assert_eq!(said(), [Plea::Over]);
+    assert_eq!(said(), [TurnRequest::Wanted]);
+    turns.handle(Turn::Yours);
+    assert_eq!(said(), [TurnRequest::Over]);
     // It continues before that turn comes.
     turns.want();
     stop();
     turns.want();
-    turns.hear(Turn::Yours);
-    assert_eq!(said(), [Plea::Wanted]);
+    turns.handle(Turn::Yours);
+    assert_eq!(said(), [TurnRequest::Wanted]);
     assert_eq!(turns.state(), TurnState::Ours);
 }

@@ -1,32 +1,32 @@
-//! Memory that was freed in a stream's order and is kept for the next allocation of its
-//! size (CUDA Driver API, Stream Ordered Memory Allocator).
+//! Blocks freed in stream order, kept for the next allocation of their size (CUDA Driver
+//! API, Stream Ordered Memory Allocator).
 //!
-//! A block is given out again in the stream that freed it, whose order keeps its old work
-//! from the new, or in any stream once all work posted before it was freed is known to be
-//! complete. Neither crosses.
+//! A block is reused in the stream that freed it, whose order separates old work from new,
+//! or in any stream once all work posted before the free is known to be complete. Neither
+//! needs a round trip.
 
 use std::collections::BTreeSet;
 
 use paragpu_protocol::handle::StreamHandle;
 
-/// A block that was freed and is kept.
+/// A freed block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Block {
     /// First address.
     pub(crate) address: u64,
-    /// Bytes as they were taken from where they go back to.
+    /// Its size in the allocator to which it returns.
     pub(crate) length: u64,
-    /// The pool that it belongs to.
+    /// The pool that owns it.
     pub(crate) owner: usize,
     /// The stream that freed it.
     pub(crate) stream: StreamHandle,
-    /// The last call posted by then.
+    /// The last call posted before it was freed.
     pub(crate) posted: u64,
 }
 
-/// The allocation that a block is wanted for.
+/// An allocation that could reuse a block.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wanted {
+pub(crate) struct BlockRequest {
     pub(crate) length: u64,
     pub(crate) owner: usize,
     pub(crate) stream: StreamHandle,
@@ -34,17 +34,17 @@ pub(crate) struct Wanted {
     pub(crate) complete: u64,
 }
 
-/// The blocks that are kept, the oldest first.
+/// The freed blocks, oldest first.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct FreedBlocks {
     blocks: Vec<Block>,
     bytes: u64,
     most_bytes: u64,
     most_blocks: usize,
 }
 
-impl Kept {
-    /// None, and no more than so many bytes and blocks later.
+impl FreedBlocks {
+    /// Creates an empty list with limits for bytes and blocks.
     pub(crate) fn new(most_bytes: u64, most_blocks: usize) -> Self {
         Self {
             blocks: Vec::new(),
@@ -79,8 +79,8 @@ impl Kept {
         Some(block)
     }
 
-    /// The newest block that will do.
-    pub(crate) fn take_for(&mut self, wanted: Wanted) -> Option<u64> {
+    /// Takes the newest suitable block.
+    pub(crate) fn take_for(&mut self, wanted: BlockRequest) -> Option<u64> {
         let fits = |block: &Block| {
             block.length == wanted.length
                 && block.owner == wanted.owner
@@ -92,32 +92,32 @@ impl Kept {
         Some(block.address)
     }
 
-    /// Is there more than may be kept?
+    /// Whether a limit is exceeded.
     pub(crate) fn is_large(&self) -> bool {
         self.bytes > self.most_bytes || self.blocks.len() > self.most_blocks
     }
 
-    /// The oldest block, where there are more than half of what may be kept.
+    /// Takes the oldest block, if the list is more than half full.
     pub(crate) fn take_surplus(&mut self) -> Option<Block> {
         let much = self.bytes > self.most_bytes / 2 || self.blocks.len() > self.most_blocks / 2;
         much.then(|| self.take(|_| true)).flatten()
     }
 
-    /// The oldest block whose work is complete, where more than `keep` bytes are kept, or
-    /// too many blocks.
+    /// Takes the oldest block whose work is complete, if more than `keep` bytes or too many
+    /// blocks are kept.
     pub(crate) fn take_complete(&mut self, keep: u64, complete: u64) -> Option<Block> {
         let much = self.bytes > keep || self.blocks.len() > self.most_blocks / 2;
         much.then(|| self.take(|block| block.posted <= complete))
             .flatten()
     }
 
-    /// All blocks, which are kept no longer.
+    /// Takes all blocks.
     pub(crate) fn take_all(&mut self) -> Vec<Block> {
         self.bytes = 0;
         std::mem::take(&mut self.blocks)
     }
 
-    /// The blocks whose work is complete of owners that keep more than they may.
+    /// Takes the completed blocks of owners that exceed their limits.
     pub(crate) fn take_over(&mut self, complete: u64, may: impl Fn(usize) -> u64) -> Vec<Block> {
         let owners: BTreeSet<usize> = self.blocks.iter().map(|block| block.owner).collect();
         let mut taken = Vec::new();
@@ -150,8 +150,8 @@ mod tests {
         }
     }
 
-    fn wanted(stream: u64, complete: u64) -> Wanted {
-        Wanted {
+    fn wanted(stream: u64, complete: u64) -> BlockRequest {
+        BlockRequest {
             length: 4096,
             owner: 1,
             stream: StreamHandle(stream),
@@ -161,10 +161,10 @@ mod tests {
 
     #[test]
     fn a_block_returns_in_its_stream_or_once_its_work_is_over() {
-        let mut kept = Kept::new(1 << 20, 100);
+        let mut kept = FreedBlocks::new(1 << 20, 100);
         kept.add(block(1, 7, 10));
         kept.add(block(2, 8, 20));
-        let other = |owner, length| Wanted {
+        let other = |owner, length| BlockRequest {
             owner,
             length,
             ..wanted(7, 99)
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn the_newest_block_returns_first() {
-        let mut kept = Kept::new(1 << 20, 100);
+        let mut kept = FreedBlocks::new(1 << 20, 100);
         for address in 1..4 {
             kept.add(block(address, 7, address));
         }
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn surplus_and_what_owners_may_not_keep_go_oldest_first() {
-        let mut kept = Kept::new(3 * 4096, 100);
+        let mut kept = FreedBlocks::new(3 * 4096, 100);
         for address in 1..5 {
             kept.add(block(address, 7, address));
         }

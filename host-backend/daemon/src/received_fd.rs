@@ -23,7 +23,7 @@ use crate::sys::Interrupter;
 
 /// The sender of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Giver {
+pub enum PeerKind {
     /// A guest: its connection.
     Guest,
     /// A device process.
@@ -34,24 +34,24 @@ pub enum Giver {
 
 /// A descriptor that a peer sent.
 #[derive(Debug)]
-pub struct Given {
+pub struct ReceivedFd {
     /// `None` only while it is dropped.
     fd: Option<OwnedFd>,
-    giver: Giver,
+    giver: PeerKind,
 }
 
 /// A thread that closes.
 #[derive(Debug)]
-struct Closer {
+struct ClosingThread {
     thread: OnceLock<Option<Sender<OwnedFd>>>,
     waiting: AtomicUsize,
 }
 
-static GUESTS: Closer = Closer::new();
-static DEVICES: Closer = Closer::new();
-static WORKERS: Closer = Closer::new();
+static GUESTS: ClosingThread = ClosingThread::new();
+static DEVICES: ClosingThread = ClosingThread::new();
+static WORKERS: ClosingThread = ClosingThread::new();
 
-impl Closer {
+impl ClosingThread {
     const fn new() -> Self {
         Self {
             thread: OnceLock::new(),
@@ -59,11 +59,11 @@ impl Closer {
         }
     }
 
-    fn of(giver: Giver) -> &'static Self {
+    fn of(giver: PeerKind) -> &'static Self {
         match giver {
-            Giver::Guest => &GUESTS,
-            Giver::Device => &DEVICES,
-            Giver::Worker => &WORKERS,
+            PeerKind::Guest => &GUESTS,
+            PeerKind::Device => &DEVICES,
+            PeerKind::Worker => &WORKERS,
         }
     }
 
@@ -101,10 +101,10 @@ impl Closer {
     }
 }
 
-impl Given {
+impl ReceivedFd {
     /// A descriptor sent by `giver`.
     #[must_use]
-    pub fn new(fd: OwnedFd, giver: Giver) -> Self {
+    pub fn new(fd: OwnedFd, giver: PeerKind) -> Self {
         let fd = Some(fd);
         Self { fd, giver }
     }
@@ -150,7 +150,7 @@ fn receive(socket: BorrowedFd<'_>, to: &mut [u8], flags: RecvFlags) -> Result<us
     }
 }
 
-impl AsFd for Given {
+impl AsFd for ReceivedFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.fd {
             Some(fd) => fd.as_fd(),
@@ -159,10 +159,10 @@ impl AsFd for Given {
     }
 }
 
-impl Drop for Given {
+impl Drop for ReceivedFd {
     fn drop(&mut self) {
         if let Some(fd) = self.fd.take() {
-            Closer::of(self.giver).close(fd);
+            ClosingThread::of(self.giver).close(fd);
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::sys::process::{peer_pidfd, peer_process};
 
 /// How the end of a guest process is detected.
 #[derive(Debug)]
-pub(crate) enum Life {
+pub(crate) enum GuestLife {
     /// Readable when the process has ended.
     Process(OwnedFd),
     /// The process has already ended.
@@ -17,7 +17,7 @@ pub(crate) enum Life {
     Unknown,
 }
 
-impl Life {
+impl GuestLife {
     /// For the process at the other end of a socket.
     pub(crate) fn of_peer(socket: BorrowedFd<'_>) -> Self {
         if let Some(process) = peer_pidfd(socket) {

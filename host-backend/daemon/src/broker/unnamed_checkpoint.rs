@@ -13,12 +13,12 @@ use super::token::token;
 
 /// A file that does not have its final name yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Fresh {
+pub(super) struct UnnamedCheckpoint {
     directory: PathBuf,
     path: PathBuf,
 }
 
-impl Fresh {
+impl UnnamedCheckpoint {
     /// Creates one in a directory, which is created if it does not exist. Only its
     /// owner can read it: it will hold the token and the program's data.
     pub(super) fn make(directory: &Path) -> io::Result<(Self, File)> {
@@ -47,7 +47,7 @@ impl Fresh {
             Ok(()) => outcome,
             // Not removed: its session may have ended.
             Err(error) => Err(format!(
-                "the state is whole in {}, and cannot be named {FILE}: {error}",
+                "the state was written to {}, but cannot be renamed to {FILE}: {error}",
                 self.path.display()
             )),
         }

@@ -18,14 +18,14 @@ use crate::handshake::{Pending, Progress};
 use crate::sys;
 
 /// Maximum number of threads.
-const MOST: usize = 4;
+const MAX_THREADS: usize = 4;
 
 /// A connection with its key, and the result of a step.
 type Step = (u64, Pending, Progress);
 
 /// The daemon's side of the threads.
 #[derive(Debug)]
-pub struct Shaking {
+pub struct HandshakeThreads {
     orders: Sender<(u64, Pending)>,
     done: Receiver<Step>,
     /// Receives a byte for each completed step.
@@ -34,14 +34,14 @@ pub struct Shaking {
     idle: usize,
 }
 
-impl Shaking {
-    /// Starts one thread per two processors, at least one and at most [`MOST`].
+impl HandshakeThreads {
+    /// Starts one thread per two processors, at least one and at most [`MAX_THREADS`].
     ///
     /// # Errors
     /// Errors of the operating system.
     pub fn start() -> io::Result<Self> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let count = (processors / 2).clamp(1, MOST);
+        let count = (processors / 2).clamp(1, MAX_THREADS);
         let (wake, woken) = UnixStream::pair()?;
         woken.set_nonblocking(true)?;
         let (orders, ordered) = channel();
@@ -73,7 +73,7 @@ impl Shaking {
     }
 
     /// Has a thread do the next step of a connection's handshake.
-    pub fn go_on(&mut self, key: u64, pending: Pending) {
+    pub fn submit(&mut self, key: u64, pending: Pending) {
         match self.orders.send((key, pending)) {
             Ok(()) => self.idle = self.idle.saturating_sub(1),
             Err(_) => tracing::error!("no thread is left for handshakes"),

@@ -6,7 +6,7 @@ use crate::xml::Description;
 
 /// A domain since its last start.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Life {
+pub struct DomainRun {
     /// Its name.
     pub name: String,
     uuid: String,
@@ -15,7 +15,7 @@ pub struct Life {
     pub cid: Option<u32>,
 }
 
-impl Life {
+impl DomainRun {
     /// The life of a running domain.
     ///
     /// # Errors

@@ -1,17 +1,17 @@
-//! What the program's user has been told.
+//! Reports of the host, printed once each.
 
 use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 use std::collections::HashSet;
 
-/// Most texts, after which nothing more is said: the host writes them.
-const MOST: usize = 100;
+/// Maximum number of reports. They come from the host, which is not trusted to be brief.
+const MAX_MESSAGES: usize = 100;
 
-static TOLD: Mutex<Option<HashSet<String>>> = Mutex::new(None);
+static REPORTED: Mutex<Option<HashSet<String>>> = Mutex::new(None);
 
-/// Says once, on standard error, why the host does not do something. Many programs ignore the status of a launch, and
-/// would show the reason nowhere.
-pub fn explain(status: Status, detail: &str) {
+/// Prints the host's reason for a failure on standard error, once. Many programs ignore the
+/// status of a launch and would never show it.
+pub fn report_once(status: Status, detail: &str) {
     if is_new(detail) {
         eprintln!("paragpu: {status}: {detail}");
     }
@@ -21,9 +21,9 @@ fn is_new(detail: &str) -> bool {
     if detail.is_empty() {
         return false;
     }
-    let mut told = TOLD.lock();
+    let mut told = REPORTED.lock();
     let told = told.get_or_insert_default();
-    told.len() < MOST && told.insert(detail.to_owned())
+    told.len() < MAX_MESSAGES && told.insert(detail.to_owned())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  VM                         VM's host                        GPU host
-//!  program ── vsock ──▶ door: TLS under the lease's key ──────▶ paragpud
+//!  program ── vsock ──▶ proxy: TLS under the lease's key ──────▶ paragpud
 //! ```
 
 use std::io::Error as IoError;
@@ -24,7 +24,7 @@ use paragpu_protocol::handshake::{Refusal, VERSION};
 use crate::Error;
 
 /// Maximum number of concurrent connections of a VM. Each has a thread.
-const MOST: usize = 128;
+const MAX_CONNECTIONS: usize = 128;
 /// How long each address of the lease's host may take to accept a connection.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a program whose lease is over may take to send its hello.
@@ -50,7 +50,7 @@ pub enum Entry {
 
 /// Where connections are relayed to.
 #[derive(Debug)]
-enum Way {
+enum Route {
     /// To the host of the lease.
     Open {
         address: String,
@@ -62,7 +62,7 @@ enum Way {
 
 #[derive(Debug)]
 struct Shared {
-    way: Way,
+    route: Route,
     /// The open connections to hosts, each with a number and an address.
     open: Vec<(u64, String, TcpStream)>,
     /// Number of connections so far.
@@ -71,22 +71,22 @@ struct Shared {
     carried: usize,
 }
 
-/// A listening door. Dropping it closes the door and its connections.
+/// A listening proxy. Dropping it closes the proxy and its connections.
 #[derive(Debug)]
-pub struct Door {
+pub struct Proxy {
     shared: Arc<Mutex<Shared>>,
     socket: Option<PathBuf>,
 }
 
-impl Door {
+impl Proxy {
     /// Listens. Connections are refused until there is a lease.
     ///
     /// # Errors
-    /// [`Error::Door`].
+    /// [`Error::Proxy`].
     pub fn open(entry: &Entry) -> Result<Self, Error> {
-        let failed = |error: paragpu_communicator::Error| Error::Door(Box::new(error));
+        let failed = |error: paragpu_communicator::Error| Error::Proxy(Box::new(error));
         let shared = Arc::new(Mutex::new(Shared {
-            way: Way::Closed("there is no lease yet".into()),
+            route: Route::Closed("there is no lease yet".into()),
             open: Vec::new(),
             count: 0,
             carried: 0,
@@ -113,9 +113,9 @@ impl Door {
 
     /// Relays new connections to the host of the lease. Ends connections to other hosts,
     /// whose programs then reconnect.
-    pub fn lead_to(&self, address: &str, credentials: Credentials) {
+    pub fn route_to(&self, address: &str, credentials: Credentials) {
         let mut shared = lock(&self.shared);
-        shared.way = Way::Open {
+        shared.route = Route::Open {
             address: address.to_owned(),
             credentials,
         };
@@ -129,7 +129,7 @@ impl Door {
     /// Relays new connections to another host, with the same certificate. Existing
     /// connections stay.
     pub(crate) fn turn_to(&self, there: &str) {
-        if let Way::Open { address, .. } = &mut lock(&self.shared).way {
+        if let Route::Open { address, .. } = &mut lock(&self.shared).route {
             there.clone_into(address);
         }
     }
@@ -137,10 +137,10 @@ impl Door {
     /// Refuses new connections, because the lease is over. Connected programs are told by
     /// their host.
     pub(crate) fn close(&self, why: &str) {
-        lock(&self.shared).way = Way::Closed(format!("the lease is over: {why}"));
+        lock(&self.shared).route = Route::Closed(format!("the lease is over: {why}"));
     }
 
-    /// Ends all connections, because their host is lost or the door closes.
+    /// Ends all connections, because their host is lost or the proxy closes.
     pub(crate) fn cut(&self) {
         for (_, _, connection) in lock(&self.shared).open.drain(..) {
             let _ = connection.shutdown(Shutdown::Both);
@@ -148,7 +148,7 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for Proxy {
     fn drop(&mut self) {
         self.close("its holder ended");
         self.cut();
@@ -183,14 +183,14 @@ fn serve(
 fn take_in(shared: &Arc<Mutex<Shared>>, guest: OwnedFd) {
     {
         let mut all = lock(shared);
-        if all.carried >= MOST {
+        if all.carried >= MAX_CONNECTIONS {
             return;
         }
         all.carried += 1;
     }
     let own = Arc::clone(shared);
     let relay = move || {
-        carry(&own, &guest);
+        relay_connection(&own, &guest);
         lock(&own).carried -= 1;
     };
     // The system may have no threads left; the program then reconnects.
@@ -201,21 +201,21 @@ fn take_in(shared: &Arc<Mutex<Shared>>, guest: OwnedFd) {
 }
 
 /// Relays one connection until it ends.
-fn carry(shared: &Mutex<Shared>, guest: &OwnedFd) {
-    let way = match &lock(shared).way {
-        Way::Open {
+fn relay_connection(shared: &Mutex<Shared>, guest: &OwnedFd) {
+    let route = match &lock(shared).route {
+        Route::Open {
             address,
             credentials,
         } => Ok((address.clone(), credentials.clone())),
-        Way::Closed(why) => Err(why.clone()),
+        Route::Closed(why) => Err(why.clone()),
     };
-    let (address, credentials) = match way {
-        Ok(way) => way,
+    let (address, credentials) = match route {
+        Ok(route) => route,
         Err(why) => return refuse(guest, &why),
     };
     // On failure the connection is closed without a refusal, so that the program
     // reconnects: the host may be lost, and the lease soon be elsewhere.
-    let name = machine(&address);
+    let name = host_name(&address);
     let Ok(tls) = credentials.client(name) else {
         return refuse(guest, &format!("{name} is not a valid host name"));
     };
@@ -241,12 +241,10 @@ fn carry(shared: &Mutex<Shared>, guest: &OwnedFd) {
 }
 
 /// The host part of an address, as its certificate names it.
-fn machine(address: &str) -> &str {
-    let machine = address.rsplit_once(':').map_or(address, |(name, _)| name);
-    let inner = machine
-        .strip_prefix('[')
-        .and_then(|it| it.strip_suffix(']'));
-    inner.unwrap_or(machine)
+fn host_name(address: &str) -> &str {
+    let host = address.rsplit_once(':').map_or(address, |(name, _)| name);
+    let inner = host.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
+    inner.unwrap_or(host)
 }
 
 /// Tells a program why it gets no session.
@@ -268,7 +266,7 @@ mod tests {
     use std::net::TcpListener;
     use std::os::unix::net::UnixStream;
 
-    use paragpu_communicator_secure::Wear;
+    use paragpu_communicator_secure::KeyLifetime;
     use paragpu_communicator_secure::testing::credentials;
     use paragpu_protocol::codec::decode_all;
 
@@ -276,19 +274,19 @@ mod tests {
 
     #[test]
     fn names_are_those_of_certificates() {
-        let names = ["gpu1:7474", "10.0.0.2:1", "[fd00::1]:7474"].map(machine);
+        let names = ["gpu1:7474", "10.0.0.2:1", "[fd00::1]:7474"].map(host_name);
         assert_eq!(names, ["gpu1", "10.0.0.2", "fd00::1"]);
     }
 
     #[test]
     fn programs_come_to_where_the_lease_is_and_hear_that_it_is_over() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("door");
-        let door = Door::open(&Entry::Unix(path.clone())).unwrap();
-        let (guest, host) = credentials(Wear::Lasting);
+        let path = directory.path().join("proxy");
+        let proxy = Proxy::open(&Entry::Unix(path.clone())).unwrap();
+        let (guest, host) = credentials(KeyLifetime::Lasting);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("localhost:{}", listener.local_addr().unwrap().port());
-        door.lead_to(&address, guest.clone());
+        proxy.route_to(&address, guest.clone());
 
         let mut program = UnixStream::connect(&path).unwrap();
         program.write_all(b"hello").unwrap();
@@ -305,7 +303,7 @@ mod tests {
         program.read_to_end(&mut nothing).unwrap();
         assert!(nothing.is_empty());
 
-        door.close("gpu1 is lost");
+        proxy.close("gpu1 is lost");
         let late = UnixStream::connect(&path).unwrap();
         let deadline = Some(Instant::now() + Duration::from_secs(20));
         send_frame(&late, Control::Hello.kind(), 0, 0, b"", deadline).unwrap();
@@ -313,7 +311,7 @@ mod tests {
         assert_eq!(header.kind, Control::Refusal.kind());
         let refusal: Refusal<'_> = decode_all(&payload).unwrap();
         assert_eq!(refusal.reason.0, "the lease is over: gpu1 is lost");
-        drop(door);
+        drop(proxy);
         assert!(!path.exists());
     }
 }

@@ -12,7 +12,7 @@ use crate::listener::Peer;
 impl Broker {
     /// Queues a connection that begins with TLS. Threads do its handshake.
     pub(super) fn greet_under_tls(&mut self, socket: OwnedFd, peer: Peer, tls: Connection) {
-        let guest = Guest::shaking(socket, peer, Handshake::new(tls));
+        let guest = Guest::handshaking(socket, peer, Handshake::new(tls));
         let pending = Pending::new(guest, self.patience());
         let key = self.counts.key();
         let places = self.places();
@@ -21,17 +21,17 @@ impl Broker {
 
     /// Gives handshakes to idle threads.
     pub(super) fn hand_out(&mut self) {
-        while self.arrivals.shaking.is_idle() {
+        while self.arrivals.handshakes.is_idle() {
             let Some((key, pending)) = self.arrivals.reception.next_to_shake() else {
                 return;
             };
-            self.arrivals.shaking.go_on(key, pending);
+            self.arrivals.handshakes.submit(key, pending);
         }
     }
 
     /// Collects handshakes that threads have advanced.
-    pub(super) fn shaken(&mut self) {
-        for (key, pending, progress) in self.arrivals.shaking.done() {
+    pub(super) fn finish_handshake_steps(&mut self) {
+        for (key, pending, progress) in self.arrivals.handshakes.done() {
             if let Progress::More = progress {
                 self.arrivals.reception.take_back(key, pending);
                 self.recognize(key);

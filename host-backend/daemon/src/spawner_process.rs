@@ -33,7 +33,7 @@ use rustix::thread::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::sys::apart::{self, Map, Namespaces, Program};
+use crate::sys::namespaces::{self, Map, Namespaces, Program};
 
 /// Exit status of a process that succeeded.
 const DONE: i32 = 0;
@@ -45,7 +45,7 @@ enum Request {
     Start(Box<Spawn>),
     /// Give the directory to this user of the range.
     Give { user: u32 },
-    /// Remove what is in the directory, as this user of the range.
+    /// Empty the directory, as this user of the range.
     Empty { user: u32 },
 }
 
@@ -59,21 +59,21 @@ enum Reply {
 }
 
 impl Message for Request {
-    const MOST: usize = 16 << 10;
+    const MAX_LEN: usize = 16 << 10;
 }
 
 impl Message for Reply {
-    const MOST: usize = 16 << 10;
+    const MAX_LEN: usize = 16 << 10;
 }
 
 /// The daemon's side.
 #[derive(Debug)]
-pub struct Apart {
+pub struct SpawnerProcess {
     socket: Control,
     users: u32,
 }
 
-impl Apart {
+impl SpawnerProcess {
     /// Forks the spawner. Must be called while this process has one thread.
     ///
     /// # Errors
@@ -89,12 +89,12 @@ impl Apart {
         let null = File::options().write(true).open("/dev/null");
         let null = null.map_err(|error| format!("/dev/null: {error}"))?;
         let (ours, theirs) = Control::pair().map_err(asked)?;
-        match apart::fork() {
+        match namespaces::fork() {
             Ok(None) => {
                 let kept = [theirs.as_fd(), file.as_fd(), null.as_fd()];
-                let closed = apart::close_all_but(&kept.map(|fd| fd.as_raw_fd()));
+                let closed = namespaces::close_all_but(&kept.map(|fd| fd.as_raw_fd()));
                 if closed.is_err() {
-                    apart::exit(1);
+                    namespaces::exit(1);
                 }
                 let mut privileged = Privileged {
                     map,
@@ -103,7 +103,7 @@ impl Apart {
                     spare: None,
                     last: Namespaces::All,
                 };
-                apart::exit(privileged.serve(&theirs));
+                namespaces::exit(privileged.serve(&theirs));
             }
             Ok(Some(_)) => drop(theirs),
             Err(error) => return Err(format!("the spawner cannot be started: {error}")),
@@ -113,7 +113,7 @@ impl Apart {
             users: map.count,
         };
         // The spawner reports whether it can.
-        apart.hear(&mut Inbox::default())?;
+        apart.receive_reply(&mut Inbox::default())?;
         Ok(apart)
     }
 
@@ -165,10 +165,10 @@ impl Apart {
     ) -> Result<u32, String> {
         let sent = self.socket.send(request, &[fd]);
         sent.map_err(|error| format!("the spawner is lost: {error}"))?;
-        self.hear(inbox)
+        self.receive_reply(inbox)
     }
 
-    fn hear(&self, inbox: &mut Inbox) -> Result<u32, String> {
+    fn receive_reply(&self, inbox: &mut Inbox) -> Result<u32, String> {
         let heard = self.socket.receive(inbox, true);
         let reply = heard.and_then(|_| inbox.message::<Reply>());
         match reply.map_err(|error| format!("the spawner is lost: {error}"))? {
@@ -234,7 +234,7 @@ struct Spare {
 impl Privileged {
     /// Serves until the daemon is gone. Returns the exit status.
     fn serve(&mut self, socket: &Control) -> i32 {
-        apart::introduce(c"paragpu-spawner");
+        namespaces::introduce(c"paragpu-spawner");
         let able = self.limit().and_then(|()| self.prove());
         let reply = match &able {
             Ok(()) => Reply::Done { pid: 0 },
@@ -278,7 +278,7 @@ impl Privileged {
         }
         set_no_new_privs(true).map_err(|errno| errno.to_string())?;
         keep(needed).map_err(|_| {
-            "paragpud has not CAP_SETUID, CAP_SETGID and CAP_CHOWN, and is not root".to_owned()
+            "paragpud lacks CAP_SETUID, CAP_SETGID and CAP_CHOWN, and is not root".to_owned()
         })?;
         let _ = clear_ambient_capability_set();
         Ok(())
@@ -286,18 +286,18 @@ impl Privileged {
 
     /// Starts a process the way workers are started, before the first is needed.
     fn prove(&self) -> Result<(), String> {
-        let as_vm = || match apart::become_user(1) {
+        let as_vm = || match namespaces::become_user(1) {
             Ok(()) => DONE,
             Err(_) => 124,
         };
         self.run(Namespaces::All, as_vm).map_err(|reason| {
-            format!("the kernel gives no namespaces to users ({reason}): see user.max_user_namespaces, kernel.unprivileged_userns_clone and kernel.apparmor_restrict_unprivileged_userns")
+            format!("the kernel does not allow user namespaces ({reason}): see user.max_user_namespaces, kernel.unprivileged_userns_clone and kernel.apparmor_restrict_unprivileged_userns")
         })
     }
 
     /// Runs something in a process with a user of the range, and waits for it.
     fn run(&self, namespaces: Namespaces, what: impl FnOnce() -> i32) -> Result<(), String> {
-        let started = apart::start(self.map, namespaces, false, what);
+        let started = namespaces::start(self.map, namespaces, false, what);
         let (_, pidfd) = started.map_err(|error| error.to_string())?;
         let ended = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
         match ended.map_err(|errno| errno.to_string())? {
@@ -336,7 +336,7 @@ impl Privileged {
                 if directory(fd)?.st_uid != owner {
                     return Err("the directory is not the user's".into());
                 }
-                let removed = || match apart::become_user(user).and_then(|()| empty(fd)) {
+                let removed = || match namespaces::become_user(user).and_then(|()| empty(fd)) {
                     Ok(()) => DONE,
                     Err(_) => 124,
                 };
@@ -350,7 +350,7 @@ impl Privileged {
     fn of_range(&self, user: u32) -> Result<u32, String> {
         match user {
             1.. if user < self.map.count => Ok(self.map.first + user),
-            _ => Err(format!("{user} is no VM's user")),
+            _ => Err(format!("{user} is not the user of a VM")),
         }
     }
 
@@ -358,16 +358,16 @@ impl Privileged {
     fn start(&mut self, spawn: Box<Spawn>, socket: &OwnedFd) -> Result<(u32, OwnedFd), String> {
         let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_lowercase());
         if !spawn.apart || spawn.image_cache.is_some() {
-            return Err("not a worker of a user of its own".into());
+            return Err("not a worker with its own user".into());
         }
         if !["software", "cuda"].contains(&spawn.device.as_str())
             || !plain(&spawn.log)
             || !plain(&spawn.calls)
         {
-            return Err("not an argument of a worker's".into());
+            return Err("not an argument of a worker".into());
         }
         if rustix::net::sockopt::socket_domain(socket) != Ok(rustix::net::AddressFamily::UNIX) {
-            return Err("not a socket of the daemon's".into());
+            return Err("not one of the daemon's sockets".into());
         }
         self.last = namespaces(&spawn);
         let request = Request::Start(spawn);
@@ -386,8 +386,8 @@ impl Privileged {
     /// Creates a waiting process.
     fn spare(&self, namespaces: Namespaces) -> Result<Spare, String> {
         let (gate, theirs) = Control::pair().map_err(|error| error.to_string())?;
-        let (pid, pidfd) = apart::start(self.map, namespaces, true, || self.wait(&theirs))
-            .map_err(|error| format!("the kernel starts no process: {error}"))?;
+        let (pid, pidfd) = namespaces::start(self.map, namespaces, true, || self.wait(&theirs))
+            .map_err(|error| format!("cannot start a process: {error}"))?;
         Ok(Spare {
             namespaces,
             pid: pid.cast_unsigned(),
@@ -401,10 +401,10 @@ impl Privileged {
     fn wait(&self, gate: &Control) -> i32 {
         // Among them the other end of the gate, which would keep it open.
         let kept = [gate.as_fd(), self.file.as_fd(), self.null.as_fd()];
-        if apart::close_all_but(&kept.map(|fd| fd.as_raw_fd())).is_err() {
+        if namespaces::close_all_but(&kept.map(|fd| fd.as_raw_fd())).is_err() {
             return 124;
         }
-        apart::introduce(c"paragpu-spare");
+        namespaces::introduce(c"paragpu-spare");
         let mut inbox = Inbox::default();
         if gate.receive(&mut inbox, true).is_err() {
             return DONE;
@@ -413,7 +413,7 @@ impl Privileged {
         match (inbox.message(), <[OwnedFd; 1]>::try_from(fds)) {
             (Ok(Request::Start(spawn)), Ok([socket])) => {
                 self.program(&spawn, &socket).map_or(126, |program| {
-                    apart::run(&program, spawn.device == "software")
+                    namespaces::run(&program, spawn.device == "software")
                 })
             }
             _ => 125,
