@@ -14,6 +14,7 @@ use paragpu_protocol::status::Status;
 fn kernel(body: &str) -> String {
     module(&format!(
         ".extern .func (.param .b64 r) malloc (.param .b64 size);
+.extern .func (.param .b64 r) __cuda_syscall_aligned_malloc (.param .b64 size, .param .b64 to);
 .extern .func free (.param .b64 address);
 .visible .entry k(.param .u64 out, .param .u64 in) {{
 .reg .pred %p<8>; .reg .b16 %rs<8>; .reg .b32 %r<16>; .reg .b64 %rd<16>; .reg .f32 %f<8>;
@@ -217,4 +218,72 @@ red.global.add.L2::cache_hint.u32 [%rd1+16], 3, %rd3;",
     assert_eq!(f32::from_bits(sums[1]), 496.0);
     assert_eq!(sums[4], 96);
     settle(gpu.device.as_mut(), STREAM).unwrap();
+}
+
+#[test]
+fn kernels_allocate_aligned_memory() {
+    let mut gpu = Gpu::new();
+    gpu.device.ctx_set_limit(heap::LIMIT, 1 << 16).unwrap();
+    // Thread t asks for 100 bytes at a multiple of 16 << t, and again after it freed them;
+    // then for an alignment that is none.
+    let aligned = "{ .param .b64 a; .param .b64 t; .param .b64 b; st.param.b64 [a], %rd2; st.param.b64 [t], %rd4; call.uni (b), __cuda_syscall_aligned_malloc, (a, t); ld.param.b64 %rd3, [b]; }";
+    let body = format!(
+        "mov.u64 %rd2, 100; mov.u64 %rd4, 16; shl.b64 %rd4, %rd4, %r0; mad.wide.u32 %rd5, %r0, 16, %rd0;
+{aligned} st.global.u64 [%rd5], %rd3; {RELEASE} {aligned} st.global.u64 [%rd5+8], %rd3;
+mov.u64 %rd4, 24; {aligned} st.global.u64 [%rd1], %rd3;"
+    );
+    run(&mut gpu, &body, 8).unwrap();
+    let mut blocks = Vec::new();
+    for (thread, pair) in gpu.get64(0x100000, 16).chunks_exact(2).enumerate() {
+        for at in pair {
+            assert!(
+                *at != 0 && at.is_multiple_of(16 << thread),
+                "{thread}: {at:#x}"
+            );
+        }
+        blocks.push(pair[1]);
+    }
+    blocks.sort_unstable();
+    assert!(blocks.windows(2).all(|w| w[0] + 100 <= w[1]));
+    assert_eq!(gpu.get64(0, 1), [0]);
+}
+
+#[test]
+fn accesses_of_128_bits() {
+    let mut gpu = Gpu::new();
+    // Each thread of two blocks adds 2^64 + 1 to a counter in global memory, and to one in
+    // shared memory, by compare-and-swap from an ordered load on. Then every thread stores
+    // the block's counter, and one exchanges it.
+    let add = |space: &str, address: &str, label: &str| {
+        format!(
+            "ld.relaxed.gpu.{space}.b128 %q0, [{address}]; mov.b128 {{%rd2, %rd3}}, %q0;
+{label}: add.u64 %rd4, %rd2, 1; add.u64 %rd5, %rd3, 1; mov.b128 %q0, {{%rd2, %rd3}}; mov.b128 %q1, {{%rd4, %rd5}};
+atom.relaxed.gpu.{space}.cas.b128 %q2, [{address}], %q0, %q1; mov.b128 {{%rd6, %rd7}}, %q2;
+setp.ne.u64 %p0, %rd6, %rd2; setp.ne.or.u64 %p0, %rd7, %rd3, %p0; mov.u64 %rd2, %rd6; mov.u64 %rd3, %rd7; @%p0 bra {label};"
+        )
+    };
+    let global = add("global", "%rd0", "GLOBAL");
+    let shared = add("shared::cta", "S", "SHARED");
+    let text = kernel(&format!(
+        ".shared .align 16 .b8 S[16]; .reg .b128 %q<4>; .reg .b128 whole;
+{global}
+mov.u64 %rd2, 0; mov.b128 whole, {{%rd2, %rd2}}; st.shared.b128 [S], whole; bar.sync 0;
+{shared} bar.sync 0; mov.u32 %r1, %ctaid.x; mad.wide.u32 %rd8, %r1, 32, %rd1;
+ld.shared.b128 %q3, [S]; mov.b128 whole, %q3; st.release.gpu.global.b128 [%rd8], whole; bar.sync 0;
+setp.ne.u32 %p1, %r0, 0; @%p1 ret; mov.u64 %rd9, 7; mov.b128 %q0, {{%rd9, %rd9}};
+atom.exch.b128 %q1, [%rd8], %q0; st.global.b128 [%rd8+16], %q1;"
+    ));
+    let f = gpu.kernel(&text, "k");
+    let base = gpu.arena;
+    let arguments = [Arg::P(base + 0x100000), Arg::P(base)];
+    gpu.launch(&f, [2, 1, 1], [64, 1, 1], &arguments).unwrap();
+    assert_eq!(gpu.get64(0x100000, 2), [128, 128]);
+    assert_eq!(gpu.get64(0, 8), [7, 7, 64, 64, 7, 7, 64, 64]);
+    let error = run(
+        &mut gpu,
+        ".reg .b128 %q; ld.acquire.gpu.b128 %q, [%rd0+8];",
+        1,
+    )
+    .unwrap_err();
+    assert_eq!(error.status, Status::MISALIGNED_ADDRESS);
 }

@@ -56,11 +56,16 @@ pub enum Symbol {
     Runtime(RuntimeCall),
     /// `malloc`.
     Malloc,
+    /// `__nv_aligned_device_malloc`.
+    AlignedMalloc,
     /// `free`.
     Free,
     /// `cudaGraphSetConditional`.
     SetConditional,
 }
+
+/// What `__nv_aligned_device_malloc` of CUDA's headers calls.
+pub(crate) const ALIGNED_MALLOC: &str = "__cuda_syscall_aligned_malloc";
 
 /// Sets the value of a graph's condition.
 const SET_CONDITIONAL: &str = "cudaGraphSetConditional";
@@ -158,6 +163,7 @@ pub fn decode<'m>(module: &'m Module<'m>, addresses: &HashMap<&'m str, u64>) -> 
             "vprintf" => symbols.insert("vprintf", Symbol::Printf),
             "__assertfail" => symbols.insert("__assertfail", Symbol::AssertFail),
             "malloc" => symbols.insert("malloc", Symbol::Malloc),
+            ALIGNED_MALLOC => symbols.insert(ALIGNED_MALLOC, Symbol::AlignedMalloc),
             "free" => symbols.insert("free", Symbol::Free),
             SET_CONDITIONAL => symbols.insert(SET_CONDITIONAL, Symbol::SetConditional),
             // A prototype of a function that is defined below or never used. A call reports
@@ -405,7 +411,11 @@ impl<'m> Decoder<'m> {
         }
         let mut parts = i.opcode.split('.');
         let base = parts.next().unwrap_or_default();
-        let mods: Vec<&str> = parts.collect();
+        let mut mods: Vec<&str> = parts.collect();
+        // PTX has `.relu` before an integer type; CUDA's headers write it behind.
+        if matches!(base, "min" | "max") && mods.last() == Some(&"relu") {
+            mods.rotate_right(1);
+        }
         let done = self.packed(base, &mods, &i.operands)?
             || self.arith(base, &mods, &i.operands)?
             || self.float(base, &mods, &i.operands)?

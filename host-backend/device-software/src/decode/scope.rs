@@ -79,7 +79,7 @@ impl<'m> Decoder<'m> {
                 if let Some(reg) = reg {
                     return Some((reg, ty));
                 }
-                let reg = self.f.new_reg(ty)?;
+                let reg = self.f.new_reg(ty);
                 self.f.scopes[index].registers.insert(name, (ty, Some(reg)));
                 return Some((reg, ty));
             }
@@ -91,7 +91,7 @@ impl<'m> Decoder<'m> {
                     continue;
                 };
                 if number.parse::<u32>().is_ok_and(|n| n < count) {
-                    let reg = self.f.new_reg(ty)?;
+                    let reg = self.f.new_reg(ty);
                     self.f.scopes[index].registers.insert(name, (ty, Some(reg)));
                     return Some((reg, ty));
                 }

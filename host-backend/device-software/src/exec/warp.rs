@@ -600,6 +600,7 @@ impl Warp {
             }
             Ext::Store(access) => self.store(env, access, active),
             Ext::Atomic(atomic) => self.atomic(env, atomic, active),
+            Ext::Wide(access) => self.wide(env, access, active),
             Ext::Matrix(matrix) => self.matrix(env, matrix, active),
             Ext::CopyAsync(copy) => self.copy_async(env, copy, active),
             Ext::Barrier64(barrier) => self.barrier64(env, barrier, active),
