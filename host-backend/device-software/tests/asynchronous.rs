@@ -125,6 +125,29 @@ st.global.v4.u32 [%rd0], {%r2,%r3,%r4,%r5}; st.global.v2.u32 [%rd0+16], {%r6,%r7
     assert_eq!(gpu.get32(0x100000, 6), [3, 0, 1, 1, 0, 1]);
 }
 
+#[test]
+fn all_warps_see_a_phase_complete_before_one_runs_on() {
+    // Each of eight warps arrives and waits, after which thread 0 at once initializes the
+    // object again. A program must not; on GPUs it works, because all warps are woken
+    // together.
+    for (wait, state) in [
+        ("test_wait", "%rd2"),
+        ("try_wait", "%rd2"),
+        ("try_wait.parity", "0"),
+    ] {
+        let mut gpu = Gpu::new();
+        let body = format!(
+            ".shared .align 8 .b8 B[8]; mov.u32 %r1, B; setp.eq.u32 %p0, %r0, 0;
+@%p0 mbarrier.init.shared.b64 [%r1], 256; bar.sync 0; mbarrier.arrive.shared.b64 %rd2, [%r1];
+WAIT: mbarrier.{wait}.shared.b64 %p1, [%r1], {state}; @!%p1 bra WAIT;
+@%p0 mbarrier.init.shared.b64 [%r1], 512; bar.sync 0;
+mad.wide.u32 %rd3, %r0, 4, %rd0; st.global.u32 [%rd3], %r0;"
+        );
+        run(&mut gpu, &body, 256).unwrap();
+        assert_eq!(gpu.get32(0x100000, 256), (0..256).collect::<Vec<u32>>());
+    }
+}
+
 const ALLOCATE: &str = "{ .param .b64 a; .param .b64 b; st.param.b64 [a], %rd2; call.uni (b), malloc, (a); ld.param.b64 %rd3, [b]; }";
 const RELEASE: &str = "{ .param .b64 a; st.param.b64 [a], %rd3; call.uni free, (a); }";
 

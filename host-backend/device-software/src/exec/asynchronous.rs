@@ -129,6 +129,16 @@ impl Warp {
         if let Some(d) = barrier.d {
             self.write(d, &out, mask);
         }
+        if !matches!(
+            op,
+            BarrierOp::Test | BarrierOp::Try | BarrierOp::TestParity | BarrierOp::TryParity
+        ) {
+            return Ok(Flow::Next);
+        }
+        // A GPU wakes all waiting warps together. Here the first must not run on, complete
+        // the next phase or initialize the object again before the others have looked.
+        let woken = self.awaits && !waits;
+        self.awaits = waits;
         if waits && matches!(op, BarrierOp::Try | BarrierOp::TryParity) {
             self.spins += 64;
             return Ok(Flow::Yield);
@@ -136,7 +146,7 @@ impl Warp {
         if waits {
             self.spins += 1;
         }
-        Ok(Flow::Next)
+        Ok(if woken { Flow::Yield } else { Flow::Next })
     }
 
     pub(super) fn copy_async(

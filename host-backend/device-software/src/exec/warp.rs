@@ -155,6 +155,8 @@ pub struct Warp {
     /// Number of ordered loads, atomics and sleeps in this turn, which are signs of
     /// waiting.
     pub(super) spins: u32,
+    /// Whether the last look at a barrier object found its phase incomplete.
+    pub(super) awaits: bool,
 }
 
 impl Warp {
@@ -213,6 +215,7 @@ impl Warp {
             },
             cluster: Arrivals::default(),
             spins: 0,
+            awaits: false,
         };
         if let Some(f) = program.funcs.get(func) {
             // The kernel's own frame always fits in local memory, which was checked at the
