@@ -468,7 +468,8 @@ bar.sync 0; xor.b32 %r5, %r2, 4; mov.u32 %r3, {name}; add.u32 %r3, %r3, %r5; ld.
     ));
     let mut gpu = Gpu::new();
     let base = gpu.arena;
-    let want: [(&str, i32, fn(u32) -> u32); 6] = [
+    type Want = (&'static str, i32, fn(u32) -> u32);
+    let want: [Want; 6] = [
         ("none", 0, |_| 0),
         ("small", 400, |n| (n ^ 1) + 10),
         ("large", 40000, |n| (n ^ 1) + 20),
