@@ -493,6 +493,8 @@ pub struct CopyAsync {
     pub ignore: Option<u32>,
     /// The barrier whose transaction count it completes.
     pub barrier: Option<Address>,
+    /// Row of a mask of 16 bits: which of each 16 bytes are copied; all if there is none.
+    pub bytes: Option<u32>,
 }
 
 /// How much an asynchronous copy writes.

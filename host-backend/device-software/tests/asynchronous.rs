@@ -310,3 +310,40 @@ atom.exch.b128 %q1, [%rd8], %q0; st.global.b128 [%rd8+16], %q1;"
     .unwrap_err();
     assert_eq!(error.status, Status::MISALIGNED_ADDRESS);
 }
+
+#[test]
+fn no_block_is_left_to_cancel() {
+    let mut gpu = Gpu::new();
+    // As CUB's scan does with CUDA 13.3: a block handles its own index, then those of
+    // blocks that it cancels. Here each of four is launched, and adds one to its word.
+    let text = kernel(
+        ".shared .align 16 .b8 A[16]; .shared .align 8 .b8 B[8]; .reg .b128 %q; mov.u32 %r1, B; mov.u32 %r2, A;
+mbarrier.init.shared.b64 [%r1], 1; mov.u32 %r3, %ctaid.x; mov.u32 %r4, 0;
+TILE: mad.wide.u32 %rd2, %r3, 4, %rd1; atom.global.add.u32 %r5, [%rd2], 1;
+mbarrier.arrive.expect_tx.shared::cta.b64 %rd3, [%r1], 16;
+clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [%r2], [%r1];
+WAIT: mbarrier.try_wait.parity.shared.b64 %p1, [%r1], %r4; @!%p1 bra WAIT; xor.b32 %r4, %r4, 1;
+ld.shared.b128 %q, [A]; clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 %p2, %q;
+clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {%r3, %r6, %r7, _}, %q;
+clusterlaunchcontrol.query_cancel.get_first_ctaid::x.b32.b128 %r3, %q; @%p2 bra TILE;",
+    );
+    let f = gpu.kernel(&text, "k");
+    let base = gpu.arena;
+    gpu.put32(0, &[0; 4]);
+    let arguments = [Arg::P(base + 0x100000), Arg::P(base)];
+    gpu.launch(&f, [4, 1, 1], [1, 1, 1], &arguments).unwrap();
+    assert_eq!(gpu.get32(0, 4), [1; 4]);
+}
+
+#[test]
+fn bulk_copies_take_the_bytes_of_their_mask() {
+    let mut gpu = Gpu::new();
+    gpu.put32(0, &[0x1111_1111; 8]);
+    let body = ".shared .align 16 .b8 S[32]; mov.u32 %r1, S; mov.u32 %r2, 0x44332211; mov.u16 %rs1, 0x8005;
+st.shared.v4.u32 [%r1], {%r2, %r2, %r2, %r2}; st.shared.v4.u32 [%r1+16], {%r2, %r2, %r2, %r2};
+cp.async.bulk.global.shared::cta.bulk_group.cp_mask [%rd1], [%r1], 32, %rs1;
+cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;";
+    run(&mut gpu, body, 1).unwrap();
+    let want = [0x1133_1111, 0x1111_1111, 0x1111_1111, 0x4411_1111];
+    assert_eq!(gpu.get32(0, 8), [want, want].concat());
+}

@@ -161,6 +161,7 @@ impl Warp {
             CopySize::Bulk(row) => self.read(Reg::R32(row)),
         };
         let sources = copy.source.map(|row| self.read(Reg::R32(row)));
+        let masks = copy.bytes.map(|row| self.read(Reg::R32(row)));
         let ignored = copy
             .ignore
             .map_or(0, |p| self.p[(self.run.bases.p + p) as usize]);
@@ -185,13 +186,38 @@ impl Warp {
             if ignored >> l & 1 != 0 {
                 there = 0;
             }
-            self.copy_lane(env, copy, l, [to[l], from[l]], [size, there])?;
+            let places = [to[l], from[l]];
+            match masks {
+                Some(masks) => self.copy_bytes(env, copy, l, places, size, masks[l])?,
+                None => self.copy_lane(env, copy, l, places, [size, there])?,
+            }
             if let Some((space, at)) = &barriers {
                 let complete = |word| changed(BarrierOp::Complete, word, size);
                 self.object(env, *space, at[l], l, complete)?;
             }
         }
         Ok(Flow::Next)
+    }
+
+    /// Copies those of each 16 bytes whose bits are set in `mask`.
+    fn copy_bytes(
+        &mut self,
+        env: &mut Env<'_>,
+        copy: &CopyAsync,
+        lane: usize,
+        [to, from]: [u64; 2],
+        size: u64,
+        mask: u64,
+    ) -> Result<(), Stop> {
+        let stop = |fault| (fault, lane as u32);
+        for at in (0..size).filter(|at| mask >> (at % 16) & 1 != 0) {
+            let source = from.wrapping_add(at);
+            let value = self.lane_load(env, copy.from.space, lane, source, 1);
+            let value = value.map_err(stop)?;
+            self.lane_store(env, copy.to.space, lane, to.wrapping_add(at), 1, value)
+                .map_err(stop)?;
+        }
+        Ok(())
     }
 
     /// Copies the first `there` of `size` bytes; the others become zero.
