@@ -137,8 +137,7 @@ impl Warp {
         }
         // A GPU wakes all waiting warps together. Here the first must not run on, complete
         // the next phase or initialize the object again before the others have looked.
-        let woken = self.awaits && !waits;
-        self.awaits = waits;
+        let woken = self.is_woken(waits);
         if waits && matches!(op, BarrierOp::Try | BarrierOp::TryParity) {
             self.spins += 64;
             return Ok(Flow::Yield);

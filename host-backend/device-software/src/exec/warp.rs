@@ -122,6 +122,8 @@ struct Turns {
     boosted: bool,
     /// Counts turns. A fragment records its value when it begins to wait.
     clock: u64,
+    /// Whether the last look at a barrier object found its phase incomplete.
+    awaits: bool,
 }
 
 /// The start state of a warp: its kernel and its lanes.
@@ -155,8 +157,6 @@ pub struct Warp {
     /// Number of ordered loads, atomics and sleeps in this turn, which are signs of
     /// waiting.
     pub(super) spins: u32,
-    /// Whether the last look at a barrier object found its phase incomplete.
-    pub(super) awaits: bool,
 }
 
 impl Warp {
@@ -212,10 +212,10 @@ impl Warp {
                 spins: 0,
                 boosted: false,
                 clock: 0,
+                awaits: false,
             },
             cluster: Arrivals::default(),
             spins: 0,
-            awaits: false,
         };
         if let Some(f) = program.funcs.get(func) {
             // The kernel's own frame always fits in local memory, which was checked at the
@@ -450,6 +450,12 @@ impl Warp {
         self.turns.clock += 1;
         self.run.since = self.turns.clock;
         std::mem::swap(&mut self.run, &mut self.others[n]);
+    }
+
+    /// Notes whether a look at a barrier object found its phase incomplete; whether it is
+    /// complete, and was not at the look before.
+    pub(super) fn is_woken(&mut self, waits: bool) -> bool {
+        std::mem::replace(&mut self.turns.awaits, waits) && !waits
     }
 
     /// Handles the end of a lease: extends it, or gives the fragment that has waited
