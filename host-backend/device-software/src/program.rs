@@ -495,6 +495,8 @@ pub struct CopyAsync {
     pub barrier: Option<Address>,
     /// Row of a mask of 16 bits: which of each 16 bytes are copied; all if there is none.
     pub bytes: Option<u32>,
+    /// Rows of how many bytes at the start and at the end are not copied.
+    pub edges: Option<[u32; 2]>,
 }
 
 /// How much an asynchronous copy writes.

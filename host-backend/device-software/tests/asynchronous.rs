@@ -336,7 +336,7 @@ clusterlaunchcontrol.query_cancel.get_first_ctaid::x.b32.b128 %r3, %q; @%p2 bra 
 }
 
 #[test]
-fn bulk_copies_take_the_bytes_of_their_mask() {
+fn bulk_copies_leave_out_bytes() {
     let mut gpu = Gpu::new();
     gpu.put32(0, &[0x1111_1111; 8]);
     let body = ".shared .align 16 .b8 S[32]; mov.u32 %r1, S; mov.u32 %r2, 0x44332211; mov.u16 %rs1, 0x8005;
@@ -346,4 +346,15 @@ cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;";
     run(&mut gpu, body, 1).unwrap();
     let want = [0x1133_1111, 0x1111_1111, 0x1111_1111, 0x4411_1111];
     assert_eq!(gpu.get32(0, 8), [want, want].concat());
+    // Three bytes at the start and five at the end of 32 are not read; all count as copied.
+    gpu.put32(0, &[0x2222_2222; 8]);
+    let body = ".shared .align 16 .b8 S[32]; .shared .align 8 .b8 B[8]; mov.u32 %r1, S; mov.u32 %r2, B; mov.u32 %r3, 3; mov.u32 %r4, 5; mov.u32 %r5, 0;
+st.shared.v4.u32 [%r1], {%r5, %r5, %r5, %r5}; st.shared.v4.u32 [%r1+16], {%r5, %r5, %r5, %r5};
+mbarrier.init.shared.b64 [%r2], 1; mbarrier.arrive.expect_tx.shared::cta.b64 %rd2, [%r2], 32;
+cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes.ignore_oob [%r1], [%rd1], 32, %r3, %r4, [%r2];
+WAIT: mbarrier.try_wait.shared.b64 %p1, [%r2], %rd2; @!%p1 bra WAIT;
+ld.shared.v2.u32 {%r3, %r4}, [%r1]; ld.shared.v2.u32 {%r5, %r6}, [%r1+24]; st.global.v4.u32 [%rd0], {%r3, %r4, %r5, %r6};";
+    run(&mut gpu, body, 1).unwrap();
+    let want = [0x2200_0000, 0x2222_2222, 0x0022_2222, 0];
+    assert_eq!(gpu.get32(0x100000, 4), want);
 }

@@ -106,6 +106,7 @@ impl<'m> Decoder<'m> {
             ignore,
             barrier: None,
             bytes: None,
+            edges: None,
         }));
         Ok(true)
     }
@@ -122,7 +123,8 @@ impl<'m> Decoder<'m> {
             [to, "global", rest @ ..]
                 if is_shared(to) && rest.first() == Some(&"mbarrier::complete_tx::bytes") =>
             {
-                if rest.iter().skip(1).any(|m| !hint(m)) {
+                let known = |m: &&str| hint(m) || *m == "ignore_oob";
+                if !rest.iter().skip(1).all(known) {
                     return self.unsupported(format!("cp.async.bulk.{}", mods.join(".")));
                 }
                 ([MemSpace::Shared, MemSpace::Global], true)
@@ -144,6 +146,13 @@ impl<'m> Decoder<'m> {
         };
         let (to, from) = (self.address(d, to)?, self.address(a, from)?);
         let size = CopySize::Bulk(self.s32(size, Type::U32)?);
+        let (edges, more) = match more {
+            [left, right, more @ ..] if mods.contains(&"ignore_oob") => {
+                let edges = [self.s32(left, Type::U32)?, self.s32(right, Type::U32)?];
+                (Some(edges), more)
+            }
+            more => (None, more),
+        };
         let barrier = match (barrier, more) {
             (true, [address, ..]) => Some(self.address(address, MemSpace::Shared)?),
             (true, []) => return self.invalid("wrong number of operands"),
@@ -163,6 +172,7 @@ impl<'m> Decoder<'m> {
             ignore: None,
             barrier,
             bytes,
+            edges,
         }));
         Ok(true)
     }

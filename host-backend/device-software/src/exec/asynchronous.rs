@@ -161,6 +161,9 @@ impl Warp {
         };
         let sources = copy.source.map(|row| self.read(Reg::R32(row)));
         let masks = copy.bytes.map(|row| self.read(Reg::R32(row)));
+        let edges = copy
+            .edges
+            .map(|rows| rows.map(|row| self.read(Reg::R32(row))));
         let ignored = copy
             .ignore
             .map_or(0, |p| self.p[(self.run.bases.p + p) as usize]);
@@ -186,9 +189,13 @@ impl Warp {
                 there = 0;
             }
             let places = [to[l], from[l]];
-            match masks {
-                Some(masks) => self.copy_bytes(env, copy, l, places, size, masks[l])?,
-                None => self.copy_lane(env, copy, l, places, [size, there])?,
+            if masks.is_some() || edges.is_some() {
+                let [left, right] = edges.map_or([0; 2], |edges| edges.map(|e| e[l]));
+                let range = left..size.saturating_sub(right);
+                let mask = masks.map_or(u64::MAX, |masks| masks[l]);
+                self.copy_bytes(env, copy, l, places, range, mask)?;
+            } else {
+                self.copy_lane(env, copy, l, places, [size, there])?;
             }
             if let Some((space, at)) = &barriers {
                 let complete = |word| changed(BarrierOp::Complete, word, size);
@@ -198,18 +205,18 @@ impl Warp {
         Ok(Flow::Next)
     }
 
-    /// Copies those of each 16 bytes whose bits are set in `mask`.
+    /// Copies those bytes of the range whose bits, of 16, are set in `mask`.
     fn copy_bytes(
         &mut self,
         env: &mut Env<'_>,
         copy: &CopyAsync,
         lane: usize,
         [to, from]: [u64; 2],
-        size: u64,
+        range: std::ops::Range<u64>,
         mask: u64,
     ) -> Result<(), Stop> {
         let stop = |fault| (fault, lane as u32);
-        for at in (0..size).filter(|at| mask >> (at % 16) & 1 != 0) {
+        for at in range.filter(|at| mask >> (at % 16) & 1 != 0) {
             let source = from.wrapping_add(at);
             let value = self.lane_load(env, copy.from.space, lane, source, 1);
             let value = value.map_err(stop)?;
