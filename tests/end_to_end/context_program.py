@@ -115,6 +115,19 @@ def kept_when_another_context_ends():
     return told
 
 
+def released(context):
+    """What is told of a primary context that was released, while it is current."""
+    number, address = ctypes.c_int(-1), ctypes.c_uint64()
+    return {
+        "get device": call("cuCtxGetDevice", byref(number)),
+        "device": number.value,
+        "get its device": call("cuCtxGetDevice_v2", byref(number), context),
+        "get flags": call("cuCtxGetFlags", byref(number)),
+        "wait": call("cuCtxSynchronize"),
+        "allocate": call("cuMemAlloc_v2", byref(address), ctypes.c_size_t(64)),
+    }
+
+
 def main():
     """Without a current context, and after the context's end."""
     context = ctypes.c_void_p()
@@ -129,6 +142,8 @@ def main():
             must("cuDevicePrimaryCtxRelease_v2", 0)
             told["wait for the ended context"] = call("cuCtxSynchronize_v2", context)
         told[when] = objects.statuses()
+    must("cuCtxPushCurrent_v2", context)
+    told["current and released"] = released(context)
     print(json.dumps(told))
 
 

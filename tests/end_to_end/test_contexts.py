@@ -73,6 +73,14 @@ class Contexts(unittest.TestCase):
                     told["another context"],
                     {"same address": True, "kept": True, "free what went with its context": INVALID_VALUE},
                 )
+                # nvCOMP releases the primary context, and asks for its device.
+                self.assertEqual(
+                    told["current and released"],
+                    {
+                        **{"get device": 0, "device": 0, "get its device": 0, "get flags": 0},
+                        **{"wait": CONTEXT_IS_DESTROYED, "allocate": CONTEXT_IS_DESTROYED},
+                    },
+                )
                 for when, expected in (("without", by_name(WITHOUT)), ("after", by_name(WITHOUT) | by_name(AFTER))):
                     self.assertEqual({name: status for name, status in told[when].items() if status}, expected, when)
 

@@ -213,6 +213,25 @@ static void check_current(Program &program, const Kernels &kernels, Part &part) 
     program.expect(!green, "the default stream stayed the green context's");
 }
 
+// What the runtime says of a stream's multiprocessors. CUDA 13.0's does not: the function
+// came with 13.1, whose cuSOLVER needs it.
+static void check_runtime(Program &program, const Part &part, unsigned all) {
+    using Get = int(CUstream, CUdevResource *, int);
+    void *runtime = dlopen("libcudart.so.13", RTLD_NOW | RTLD_LOCAL);
+    auto get = runtime ? reinterpret_cast<Get *>(dlsym(runtime, "cudaStreamGetDevResource")) : nullptr;
+    if (!get) {
+        return;
+    }
+    CUdevResource resource = {};
+    program.expect_equal("the resource of a stream", get(part.stream, &resource, CU_DEV_RESOURCE_TYPE_SM), 0);
+    program.expect_equal("a stream's multiprocessors", multiprocessors(resource), multiprocessors(part.resource));
+    program.expect_equal("the resource of the default stream", get(nullptr, &resource, CU_DEV_RESOURCE_TYPE_SM), 0);
+    program.expect_equal("the default stream's multiprocessors", multiprocessors(resource), all);
+    // cudaDevResourceTypeWorkqueue, cudaErrorInvalidResourceType.
+    program.expect_equal("a stream's work queues", get(part.stream, &resource, 10000), 914);
+    program.expect_equal("no place for the resource", get(part.stream, nullptr, CU_DEV_RESOURCE_TYPE_SM), 1);
+}
+
 // On a GPU that keeps parts apart: no block runs outside of its part. Kernels of
 // both parts run at once, each with more blocks than the device has places for.
 static void check_places(Program &program, const Kernels &kernels, Part *parts) {
@@ -283,6 +302,7 @@ int main(int argc, char **argv) {
         check_events(program, kernels, primary, parts, false);
         check_events(program, kernels, primary, parts, true);
         check_current(program, kernels, parts[0]);
+        check_runtime(program, parts[0], static_cast<unsigned>(all));
         if (!std::strncmp(name, "NVIDIA", 6)) {
             check_places(program, kernels, parts);
         }

@@ -98,6 +98,16 @@ pub fn current() -> Result<Current> {
     Ok(context)
 }
 
+/// The calling thread's context, which may be a primary one that was released: its device
+/// and flags are told all the same.
+pub fn current_or_released() -> Result<Current> {
+    let context = current_if_any().ok_or(Status::INVALID_CONTEXT)?;
+    if !context.is_primary() || context.green.is_some() {
+        context.alive()?;
+    }
+    Ok(context)
+}
+
 /// The context with this handle.
 pub fn find(handle: CUcontext) -> Result<Current> {
     match objects::find(handle).as_deref().map(|object| &**object) {

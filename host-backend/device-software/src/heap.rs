@@ -65,10 +65,10 @@ impl Heap {
         Some((size, used))
     }
 
-    /// Allocates `bytes` bytes and returns their address; `None` if no free block is large
-    /// enough.
+    /// Allocates `bytes` bytes at a multiple of `alignment`, a power of two, and returns
+    /// their address; `None` if no free block is large enough.
     #[must_use]
-    pub fn take(&self, memory: &Memory, bytes: u64) -> Option<u64> {
+    pub fn take(&self, memory: &Memory, bytes: u64, alignment: u64) -> Option<u64> {
         let need = bytes
             .max(1)
             .checked_next_multiple_of(HEADER)?
@@ -77,20 +77,24 @@ impl Heap {
         for (mut at, end) in [(*cursor, self.end), (self.start, *cursor)] {
             while at < end {
                 let (size, used) = self.block(memory, at)?;
-                if used || size < need {
+                // What lies before the aligned address stays a free block.
+                let address = (at + HEADER).checked_next_multiple_of(alignment.max(HEADER))?;
+                let gap = address - HEADER - at;
+                if used || size < need.checked_add(gap)? {
                     at += size;
                     continue;
                 }
-                let next = at + need;
-                // The rest of the block gets its own header first, so that the headers are
-                // valid at any time.
-                let rest = size - need;
+                let (own, next) = (at + gap, at + gap + need);
+                // The rest of the block gets its own header first, and the header of the
+                // block found changes last, so that the headers are valid at any time.
+                let rest = size - gap - need;
                 let done = (rest == 0
                     || memory.store(next + 8, 8, 0) && memory.store(next, 8, rest))
-                    && memory.store(at, 8, need)
-                    && memory.store(at + 8, 8, USED);
+                    && memory.store(own, 8, need)
+                    && memory.store(own + 8, 8, USED)
+                    && (gap == 0 || memory.store(at + 8, 8, 0) && memory.store(at, 8, gap));
                 *cursor = if next < self.end { next } else { self.start };
-                return done.then_some(at + HEADER);
+                return done.then_some(address);
             }
         }
         None

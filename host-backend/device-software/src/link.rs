@@ -28,10 +28,11 @@ const RUNTIME_CALL: &str = "__cudaCDP2";
 /// A function that identifies CUDA's device runtime.
 const LAUNCH: &str = "__cudaCDP2LaunchDeviceV2";
 /// Names that need no definition.
-const BUILT_IN: [&str; 5] = [
+const BUILT_IN: [&str; 6] = [
     "vprintf",
     "__assertfail",
     "malloc",
+    "__cuda_syscall_aligned_malloc",
     "free",
     "cudaGraphSetConditional",
 ];

@@ -19,7 +19,7 @@ use crate::written::Written;
 use alias_unsafe::Alias;
 pub use alias_unsafe::Twice;
 use paragpu_protocol::layout::{CHUNK, DEVICE_STRIDE};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 const CHUNK_SHIFT: u32 = CHUNK.trailing_zeros();
 const NONE: u8 = 0;
@@ -81,6 +81,8 @@ pub struct Memory {
     table: Mutex<Table>,
     host: RwLock<Vec<(u64, u64)>>,
     written: Written,
+    /// Held during atomic accesses of 128 bits, for which there are no atomic types.
+    wide: Mutex<()>,
 }
 
 fn protect(address: u64, size: u64, access: i32, flags: i32) -> std::io::Result<()> {
@@ -156,6 +158,7 @@ impl Memory {
             table: Mutex::default(),
             host: RwLock::default(),
             written: Written::default(),
+            wide: Mutex::default(),
         })
     }
 
@@ -168,6 +171,11 @@ impl Memory {
     #[inline]
     pub fn wrote(&self, address: u64, size: u64) {
         self.written.note(address.wrapping_sub(self.base), size);
+    }
+
+    /// Excludes other atomic accesses of 128 bits.
+    pub fn wide_lock(&self) -> MutexGuard<'_, ()> {
+        self.wide.lock()
     }
 
     /// First address of the arena.

@@ -1,7 +1,7 @@
 //! Loads modules: from image to PTX to program, and places their variables in device
 //! memory.
 
-use crate::decode;
+use crate::decode::{self, ALIGNED_MALLOC};
 use crate::error::PtxError;
 use crate::heap::{self, Heap};
 use crate::memory_unsafe::{Memory, MemoryError};
@@ -243,7 +243,8 @@ impl Module {
         let of_runtime =
             |name: &str| RuntimeCall::of(name).is_some_and(|(call, ..)| call.uses_heap());
         let calls = |f: &Function<'_>| {
-            f.body.is_none() && (matches!(f.name, "malloc" | "free") || of_runtime(f.name))
+            f.body.is_none()
+                && (matches!(f.name, "malloc" | ALIGNED_MALLOC | "free") || of_runtime(f.name))
         };
         if syntax.functions.iter().any(calls) {
             end = heap_at

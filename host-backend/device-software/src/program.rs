@@ -192,6 +192,31 @@ pub struct Atomic {
     pub c: Option<Reg>,
 }
 
+/// What an atomic access of 128 bits does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum WideOp {
+    Load,
+    Store,
+    Exch,
+    Cas,
+}
+
+/// An atomic access of 128 bits. Each register is two rows of 64 bits, the low one first.
+#[derive(Debug, Clone)]
+pub struct Wide {
+    /// Operation.
+    pub op: WideOp,
+    /// Where.
+    pub address: Address,
+    /// Old value; unused by stores.
+    pub d: [u32; 2],
+    /// Operand; unused by loads.
+    pub b: [u32; 2],
+    /// New value of a compare-and-swap (`b` is then what is compared).
+    pub c: [u32; 2],
+}
+
 /// Special registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -296,6 +321,8 @@ pub enum CallTarget {
     AssertFail,
     /// `malloc(size)`.
     Malloc,
+    /// `__nv_aligned_device_malloc(size, alignment)`.
+    AlignedMalloc,
     /// `free(address)`.
     Free,
     /// `cudaGraphSetConditional(handle, value)`.
@@ -466,6 +493,10 @@ pub struct CopyAsync {
     pub ignore: Option<u32>,
     /// The barrier whose transaction count it completes.
     pub barrier: Option<Address>,
+    /// Row of a mask of 16 bits: which of each 16 bytes are copied; all if there is none.
+    pub bytes: Option<u32>,
+    /// Rows of how many bytes at the start and at the end are not copied.
+    pub edges: Option<[u32; 2]>,
 }
 
 /// How much an asynchronous copy writes.
@@ -542,6 +573,7 @@ pub enum Ext {
     Load(Access),
     Store(Access),
     Atomic(Atomic),
+    Wide(Wide),
     Shfl {
         mode: ShflMode,
         d: u32,

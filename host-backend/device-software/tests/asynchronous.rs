@@ -14,6 +14,7 @@ use paragpu_protocol::status::Status;
 fn kernel(body: &str) -> String {
     module(&format!(
         ".extern .func (.param .b64 r) malloc (.param .b64 size);
+.extern .func (.param .b64 r) __cuda_syscall_aligned_malloc (.param .b64 size, .param .b64 to);
 .extern .func free (.param .b64 address);
 .visible .entry k(.param .u64 out, .param .u64 in) {{
 .reg .pred %p<8>; .reg .b16 %rs<8>; .reg .b32 %r<16>; .reg .b64 %rd<16>; .reg .f32 %f<8>;
@@ -124,6 +125,29 @@ st.global.v4.u32 [%rd0], {%r2,%r3,%r4,%r5}; st.global.v2.u32 [%rd0+16], {%r6,%r7
     assert_eq!(gpu.get32(0x100000, 6), [3, 0, 1, 1, 0, 1]);
 }
 
+#[test]
+fn all_warps_see_a_phase_complete_before_one_runs_on() {
+    // Each of eight warps arrives and waits, after which thread 0 at once initializes the
+    // object again. A program must not; on GPUs it works, because all warps are woken
+    // together.
+    for (wait, state) in [
+        ("test_wait", "%rd2"),
+        ("try_wait", "%rd2"),
+        ("try_wait.parity", "0"),
+    ] {
+        let mut gpu = Gpu::new();
+        let body = format!(
+            ".shared .align 8 .b8 B[8]; mov.u32 %r1, B; setp.eq.u32 %p0, %r0, 0;
+@%p0 mbarrier.init.shared.b64 [%r1], 256; bar.sync 0; mbarrier.arrive.shared.b64 %rd2, [%r1];
+WAIT: mbarrier.{wait}.shared.b64 %p1, [%r1], {state}; @!%p1 bra WAIT;
+@%p0 mbarrier.init.shared.b64 [%r1], 512; bar.sync 0;
+mad.wide.u32 %rd3, %r0, 4, %rd0; st.global.u32 [%rd3], %r0;"
+        );
+        run(&mut gpu, &body, 256).unwrap();
+        assert_eq!(gpu.get32(0x100000, 256), (0..256).collect::<Vec<u32>>());
+    }
+}
+
 const ALLOCATE: &str = "{ .param .b64 a; .param .b64 b; st.param.b64 [a], %rd2; call.uni (b), malloc, (a); ld.param.b64 %rd3, [b]; }";
 const RELEASE: &str = "{ .param .b64 a; st.param.b64 [a], %rd3; call.uni free, (a); }";
 
@@ -217,4 +241,120 @@ red.global.add.L2::cache_hint.u32 [%rd1+16], 3, %rd3;",
     assert_eq!(f32::from_bits(sums[1]), 496.0);
     assert_eq!(sums[4], 96);
     settle(gpu.device.as_mut(), STREAM).unwrap();
+}
+
+#[test]
+fn kernels_allocate_aligned_memory() {
+    let mut gpu = Gpu::new();
+    gpu.device.ctx_set_limit(heap::LIMIT, 1 << 16).unwrap();
+    // Thread t asks for 100 bytes at a multiple of 16 << t, and again after it freed them;
+    // then for an alignment that is none.
+    let aligned = "{ .param .b64 a; .param .b64 t; .param .b64 b; st.param.b64 [a], %rd2; st.param.b64 [t], %rd4; call.uni (b), __cuda_syscall_aligned_malloc, (a, t); ld.param.b64 %rd3, [b]; }";
+    let body = format!(
+        "mov.u64 %rd2, 100; mov.u64 %rd4, 16; shl.b64 %rd4, %rd4, %r0; mad.wide.u32 %rd5, %r0, 16, %rd0;
+{aligned} st.global.u64 [%rd5], %rd3; {RELEASE} {aligned} st.global.u64 [%rd5+8], %rd3;
+mov.u64 %rd4, 24; {aligned} st.global.u64 [%rd1], %rd3;"
+    );
+    run(&mut gpu, &body, 8).unwrap();
+    let mut blocks = Vec::new();
+    for (thread, pair) in gpu.get64(0x100000, 16).chunks_exact(2).enumerate() {
+        for at in pair {
+            assert!(
+                *at != 0 && at.is_multiple_of(16 << thread),
+                "{thread}: {at:#x}"
+            );
+        }
+        blocks.push(pair[1]);
+    }
+    blocks.sort_unstable();
+    assert!(blocks.windows(2).all(|w| w[0] + 100 <= w[1]));
+    assert_eq!(gpu.get64(0, 1), [0]);
+}
+
+#[test]
+fn accesses_of_128_bits() {
+    let mut gpu = Gpu::new();
+    // Each thread of two blocks adds 2^64 + 1 to a counter in global memory, and to one in
+    // shared memory, by compare-and-swap from an ordered load on. Then every thread stores
+    // the block's counter, and one exchanges it.
+    let add = |space: &str, address: &str, label: &str| {
+        format!(
+            "ld.relaxed.gpu.{space}.b128 %q0, [{address}]; mov.b128 {{%rd2, %rd3}}, %q0;
+{label}: add.u64 %rd4, %rd2, 1; add.u64 %rd5, %rd3, 1; mov.b128 %q0, {{%rd2, %rd3}}; mov.b128 %q1, {{%rd4, %rd5}};
+atom.relaxed.gpu.{space}.cas.b128 %q2, [{address}], %q0, %q1; mov.b128 {{%rd6, %rd7}}, %q2;
+setp.ne.u64 %p0, %rd6, %rd2; setp.ne.or.u64 %p0, %rd7, %rd3, %p0; mov.u64 %rd2, %rd6; mov.u64 %rd3, %rd7; @%p0 bra {label};"
+        )
+    };
+    let global = add("global", "%rd0", "GLOBAL");
+    let shared = add("shared::cta", "S", "SHARED");
+    let text = kernel(&format!(
+        ".shared .align 16 .b8 S[16]; .reg .b128 %q<4>; .reg .b128 whole;
+{global}
+mov.u64 %rd2, 0; mov.b128 whole, {{%rd2, %rd2}}; st.shared.b128 [S], whole; bar.sync 0;
+{shared} bar.sync 0; mov.u32 %r1, %ctaid.x; mad.wide.u32 %rd8, %r1, 32, %rd1;
+ld.shared.b128 %q3, [S]; mov.b128 whole, %q3; st.release.gpu.global.b128 [%rd8], whole; bar.sync 0;
+setp.ne.u32 %p1, %r0, 0; @%p1 ret; mov.u64 %rd9, 7; mov.b128 %q0, {{%rd9, %rd9}};
+atom.exch.b128 %q1, [%rd8], %q0; st.global.b128 [%rd8+16], %q1;"
+    ));
+    let f = gpu.kernel(&text, "k");
+    let base = gpu.arena;
+    let arguments = [Arg::P(base + 0x100000), Arg::P(base)];
+    gpu.launch(&f, [2, 1, 1], [64, 1, 1], &arguments).unwrap();
+    assert_eq!(gpu.get64(0x100000, 2), [128, 128]);
+    assert_eq!(gpu.get64(0, 8), [7, 7, 64, 64, 7, 7, 64, 64]);
+    let error = run(
+        &mut gpu,
+        ".reg .b128 %q; ld.acquire.gpu.b128 %q, [%rd0+8];",
+        1,
+    )
+    .unwrap_err();
+    assert_eq!(error.status, Status::MISALIGNED_ADDRESS);
+}
+
+#[test]
+fn no_block_is_left_to_cancel() {
+    let mut gpu = Gpu::new();
+    // As CUB's scan does with CUDA 13.3: a block handles its own index, then those of
+    // blocks that it cancels. Here each of four is launched, and adds one to its word.
+    let text = kernel(
+        ".shared .align 16 .b8 A[16]; .shared .align 8 .b8 B[8]; .reg .b128 %q; mov.u32 %r1, B; mov.u32 %r2, A;
+mbarrier.init.shared.b64 [%r1], 1; mov.u32 %r3, %ctaid.x; mov.u32 %r4, 0;
+TILE: mad.wide.u32 %rd2, %r3, 4, %rd1; atom.global.add.u32 %r5, [%rd2], 1;
+mbarrier.arrive.expect_tx.shared::cta.b64 %rd3, [%r1], 16;
+clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [%r2], [%r1];
+WAIT: mbarrier.try_wait.parity.shared.b64 %p1, [%r1], %r4; @!%p1 bra WAIT; xor.b32 %r4, %r4, 1;
+ld.shared.b128 %q, [A]; clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 %p2, %q;
+clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {%r3, %r6, %r7, _}, %q;
+clusterlaunchcontrol.query_cancel.get_first_ctaid::x.b32.b128 %r3, %q; @%p2 bra TILE;",
+    );
+    let f = gpu.kernel(&text, "k");
+    let base = gpu.arena;
+    gpu.put32(0, &[0; 4]);
+    let arguments = [Arg::P(base + 0x100000), Arg::P(base)];
+    gpu.launch(&f, [4, 1, 1], [1, 1, 1], &arguments).unwrap();
+    assert_eq!(gpu.get32(0, 4), [1; 4]);
+}
+
+#[test]
+fn bulk_copies_leave_out_bytes() {
+    let mut gpu = Gpu::new();
+    gpu.put32(0, &[0x1111_1111; 8]);
+    let body = ".shared .align 16 .b8 S[32]; mov.u32 %r1, S; mov.u32 %r2, 0x44332211; mov.u16 %rs1, 0x8005;
+st.shared.v4.u32 [%r1], {%r2, %r2, %r2, %r2}; st.shared.v4.u32 [%r1+16], {%r2, %r2, %r2, %r2};
+cp.async.bulk.global.shared::cta.bulk_group.cp_mask [%rd1], [%r1], 32, %rs1;
+cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;";
+    run(&mut gpu, body, 1).unwrap();
+    let want = [0x1133_1111, 0x1111_1111, 0x1111_1111, 0x4411_1111];
+    assert_eq!(gpu.get32(0, 8), [want, want].concat());
+    // Three bytes at the start and five at the end of 32 are not read; all count as copied.
+    gpu.put32(0, &[0x2222_2222; 8]);
+    let body = ".shared .align 16 .b8 S[32]; .shared .align 8 .b8 B[8]; mov.u32 %r1, S; mov.u32 %r2, B; mov.u32 %r3, 3; mov.u32 %r4, 5; mov.u32 %r5, 0;
+st.shared.v4.u32 [%r1], {%r5, %r5, %r5, %r5}; st.shared.v4.u32 [%r1+16], {%r5, %r5, %r5, %r5};
+mbarrier.init.shared.b64 [%r2], 1; mbarrier.arrive.expect_tx.shared::cta.b64 %rd2, [%r2], 32;
+cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes.ignore_oob [%r1], [%rd1], 32, %r3, %r4, [%r2];
+WAIT: mbarrier.try_wait.shared.b64 %p1, [%r2], %rd2; @!%p1 bra WAIT;
+ld.shared.v2.u32 {%r3, %r4}, [%r1]; ld.shared.v2.u32 {%r5, %r6}, [%r1+24]; st.global.v4.u32 [%rd0], {%r3, %r4, %r5, %r6};";
+    run(&mut gpu, body, 1).unwrap();
+    let want = [0x2200_0000, 0x2222_2222, 0x0022_2222, 0];
+    assert_eq!(gpu.get32(0x100000, 4), want);
 }

@@ -436,6 +436,67 @@ st.global.u32 [%rd1], %r2; ret;",
 }
 
 #[test]
+fn kernels_have_the_shared_memory_that_they_mention() {
+    let kernel = |name: &str, body: &str| {
+        format!(
+            ".visible .entry {name}(.param .u64 out) {{ .reg .b32 %r<8>; .reg .b64 %rd<4>;
+ld.param.u64 %rd1, [out]; mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 2; mov.u32 %r7, 0; {body}
+cvt.u64.u32 %rd2, %r2; add.u64 %rd1, %rd1, %rd2; st.global.u32 [%rd1], %r7; ret; }}\n"
+        )
+    };
+    // Stores a number for each thread, and adds its neighbour's after a barrier.
+    let uses = |name: &str, by: u32| {
+        format!(
+            "mov.u32 %r3, {name}; add.u32 %r3, %r3, %r2; add.u32 %r4, %r1, {by}; st.shared.u32 [%r3], %r4;
+bar.sync 0; xor.b32 %r5, %r2, 4; mov.u32 %r3, {name}; add.u32 %r3, %r3, %r5; ld.shared.u32 %r6, [%r3]; add.u32 %r7, %r7, %r6;"
+        )
+    };
+    let function =
+        ".func g() { .reg .b32 %r<4>; mov.u32 %r1, theirs; st.shared.u32 [%r1], 9; ret; }\n";
+    let call = "mov.u64 %rd3, g; call %rd3, (), proto;";
+    let kernels = [
+        kernel("none", ""),
+        kernel("small", &uses("few", 10)),
+        kernel("large", &uses("many", 20)),
+        kernel("both", &format!("{}{}", uses("few", 10), uses("many", 20))),
+        kernel("calls", &format!("call g; {} call g;", uses("few", 10))),
+        kernel("indirect", &format!("proto: .callprototype _(); {call}")),
+    ];
+    let text = module(&format!(
+        ".shared .align 4 .b8 few[400];\n.shared .align 16 .b8 many[40000];\n.shared .align 4 .b8 theirs[256];\n{function}{}",
+        kernels.concat()
+    ));
+    let mut gpu = Gpu::new();
+    let base = gpu.arena;
+    type Want = (&'static str, i32, fn(u32) -> u32);
+    let want: [Want; 6] = [
+        ("none", 0, |_| 0),
+        ("small", 400, |n| (n ^ 1) + 10),
+        ("large", 40000, |n| (n ^ 1) + 20),
+        ("both", 40400, |n| 2 * (n ^ 1) + 30),
+        ("calls", 656, |n| (n ^ 1) + 10),
+        ("indirect", 256, |_| 0),
+    ];
+    for (name, bytes, result) in want {
+        let f = gpu.kernel(&text, name);
+        // CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES.
+        assert!(
+            f.attributes.contains(&(1, bytes)),
+            "{name}: {:?}",
+            f.attributes
+        );
+        gpu.start(&f, [1, 1, 1], [64, 1, 1], 8000, false, &[Arg::P(base)])
+            .unwrap();
+        settle(gpu.device.as_mut(), STREAM).unwrap();
+        assert_eq!(
+            gpu.get32(0, 64),
+            (0..64).map(result).collect::<Vec<u32>>(),
+            "{name}"
+        );
+    }
+}
+
+#[test]
 fn dynamic_and_static_shared_memory_do_not_overlap() {
     let text = around(
         ".extern .shared .align 16 .b8 dyn[];",

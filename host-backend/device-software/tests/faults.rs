@@ -247,7 +247,16 @@ fn what_is_not_served_is_refused_by_name_and_line() {
             "nonsense",
         ),
         ("{ call.uni elsewhere; }", Status::INVALID_PTX, "elsewhere"),
-        ("st.global.b128 [%rd1], %rd1;", Status::NOT_SUPPORTED, ""),
+        (
+            "st.global.b128 [%rd1], %rd1;",
+            Status::INVALID_PTX,
+            "not a register of 128 bits",
+        ),
+        (
+            "multimem.st.global.f32 [%rd1], %r1;",
+            Status::NOT_SUPPORTED,
+            "multimem",
+        ),
         (
             "ld.global.u32.fancy %r1, [%rd1];",
             Status::NOT_SUPPORTED,

@@ -41,6 +41,13 @@ fn packed_integers() {
             ("max.relu.s32 %r0,%r1,%r2;", |a, b, _| {
                 (a as i32).max(b as i32).max(0) as u32
             }),
+            // As CUDA's headers write it (__vimax_s32_relu for compute capability 9.0).
+            ("max.s32.relu %r0,%r1,%r2;", |a, b, _| {
+                (a as i32).max(b as i32).max(0) as u32
+            }),
+            ("min.s16x2.relu %r0,%r1,%r2;", |a, b, _| {
+                signed(a, b, |x, y| x.min(y).max(0))
+            }),
             ("szext.clamp.u32 %r0,%r1,%r2;", |a, b, _| {
                 if b >= 32 { a } else { a & ((1 << b) - 1) }
             }),

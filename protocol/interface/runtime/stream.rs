@@ -28,6 +28,13 @@ fn cudaStreamAttachMemAsync(
 #[per_thread(ptsz)]
 fn cudaStreamGetDevice(stream: DefaultStream, device: Out<c_int>);
 
+/// The multiprocessors that a stream may use. NVIDIA's libraries of CUDA 13.1 and newer call
+/// it in `cusolverDnSetStream` and elsewhere, and fail with it.
+#[since(13010)]
+#[only(13)]
+#[per_thread(ptsz)]
+fn cudaStreamGetDevResource(stream: DefaultStream, resource: Out<CUdevResource>, kind: c_int);
+
 #[per_thread(ptsz)]
 fn cudaStreamSetAttribute(
     stream: DefaultStream,

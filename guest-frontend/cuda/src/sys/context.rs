@@ -15,7 +15,9 @@ use parking_lot::Mutex;
 
 use super::boundary::Out;
 use super::{Result, device, host, memory, present, put, unsupported_use};
-use crate::current::{current, current_if_any, find, find_or_current, with_stack};
+use crate::current::{
+    current, current_if_any, current_or_released, find, find_or_current, with_stack,
+};
 use crate::named_stream;
 use crate::objects::context::Context;
 use crate::objects::{self, Object, peers, pool};
@@ -309,7 +311,7 @@ pub(crate) unsafe fn cuCtxGetCurrent(context: *mut CUcontext) -> Result {
 }
 
 pub(crate) fn cuCtxGetDevice(device: Out<'_, CUdevice>) -> Result {
-    device.put(device::number(current()?.ordinal))
+    device.put(device::number(current_or_released()?.ordinal))
 }
 
 pub(crate) fn cuCtxGetDevice_v2(device: Out<'_, CUdevice>, context: CUcontext) -> Result {
@@ -320,7 +322,7 @@ pub(crate) fn cuCtxGetDevice_v2(device: Out<'_, CUdevice>, context: CUcontext) -
 /// `flags` is null or writable.
 pub(crate) unsafe fn cuCtxGetFlags(flags: *mut c_uint) -> Result {
     // SAFETY: `flags` is null or writable, as the caller promises.
-    unsafe { put(flags, current()?.flags() | MAP_HOST) }
+    unsafe { put(flags, current_or_released()?.flags() | MAP_HOST) }
 }
 
 pub(crate) fn cuCtxSetFlags(flags: c_uint) -> Result {

@@ -2,7 +2,9 @@
 
 use super::memory::{hint, space};
 use super::{Decoder, Result};
-use crate::program::{Address, Barrier64, BarrierOp, CopyAsync, CopySize, Ext, MemSpace, Reg};
+use crate::program::{
+    Access, Address, Barrier64, BarrierOp, CopyAsync, CopySize, Ext, Extend, MemSpace, Op, Reg,
+};
 use crate::ptx::ast::{Operand, Type};
 
 impl<'m> Decoder<'m> {
@@ -17,6 +19,12 @@ impl<'m> Decoder<'m> {
             ("cp", ["async", rest @ ..]) => self.copy(rest, operands),
             ("mbarrier", [what, rest @ ..]) => self.barrier_object(what, rest, operands),
             ("st" | "red", ["async", rest @ ..]) => self.remote(base, rest, operands),
+            ("clusterlaunchcontrol", ["try_cancel", "async", rest @ ..]) => {
+                self.try_cancel(rest, operands)
+            }
+            ("clusterlaunchcontrol", ["query_cancel", rest @ ..]) => {
+                self.query_cancel(rest, operands)
+            }
             _ => Ok(false),
         }
     }
@@ -97,6 +105,8 @@ impl<'m> Decoder<'m> {
             source,
             ignore,
             barrier: None,
+            bytes: None,
+            edges: None,
         }));
         Ok(true)
     }
@@ -113,7 +123,8 @@ impl<'m> Decoder<'m> {
             [to, "global", rest @ ..]
                 if is_shared(to) && rest.first() == Some(&"mbarrier::complete_tx::bytes") =>
             {
-                if rest.iter().skip(1).any(|m| !hint(m)) {
+                let known = |m: &&str| hint(m) || *m == "ignore_oob";
+                if !rest.iter().skip(1).all(known) {
                     return self.unsupported(format!("cp.async.bulk.{}", mods.join(".")));
                 }
                 ([MemSpace::Shared, MemSpace::Global], true)
@@ -124,7 +135,7 @@ impl<'m> Decoder<'m> {
                 "mbarrier::complete_tx::bytes",
             ] => ([MemSpace::Shared, MemSpace::Shared], true),
             ["global", from, "bulk_group", rest @ ..]
-                if is_shared(from) && rest.iter().all(|m| hint(m)) =>
+                if is_shared(from) && rest.iter().all(|m| hint(m) || *m == "cp_mask") =>
             {
                 ([MemSpace::Global, MemSpace::Shared], false)
             }
@@ -135,10 +146,23 @@ impl<'m> Decoder<'m> {
         };
         let (to, from) = (self.address(d, to)?, self.address(a, from)?);
         let size = CopySize::Bulk(self.s32(size, Type::U32)?);
+        let (edges, more) = match more {
+            [left, right, more @ ..] if mods.contains(&"ignore_oob") => {
+                let edges = [self.s32(left, Type::U32)?, self.s32(right, Type::U32)?];
+                (Some(edges), more)
+            }
+            more => (None, more),
+        };
         let barrier = match (barrier, more) {
             (true, [address, ..]) => Some(self.address(address, MemSpace::Shared)?),
             (true, []) => return self.invalid("wrong number of operands"),
             (false, _) => None,
+        };
+        // It comes last, behind a cache policy.
+        let bytes = match (mods.contains(&"cp_mask"), more.last()) {
+            (false, _) => None,
+            (true, Some(mask)) => Some(self.s32(mask, Type::U16)?),
+            (true, None) => return self.invalid("wrong number of operands"),
         };
         self.ext(Ext::CopyAsync(CopyAsync {
             to,
@@ -147,7 +171,65 @@ impl<'m> Decoder<'m> {
             source: None,
             ignore: None,
             barrier,
+            bytes,
+            edges,
         }));
+        Ok(true)
+    }
+
+    /// `clusterlaunchcontrol.try_cancel`, which may always answer that no block is left to
+    /// cancel: then each block that was launched runs.
+    fn try_cancel(&mut self, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
+        // Of a cluster's blocks each would need the answer.
+        if mods.iter().any(|m| m.starts_with("multicast")) {
+            return Ok(false);
+        }
+        self.only(mods, &["shared::cta", "mbarrier::complete_tx::bytes"])?;
+        let [answer, barrier] = self.operands(operands)?;
+        let space = space(mods);
+        let address = self.address(answer, space)?;
+        let barrier = self.address(barrier, space)?;
+        let none = Some(Reg::R64(self.f.const64(0)));
+        self.ext(Ext::Store(Access {
+            address,
+            width: 8,
+            extend: Extend::Zero,
+            narrow: 0,
+            regs: vec![none; 2],
+            ordered: false,
+        }));
+        let bytes = Reg::R32(self.f.const32(16));
+        self.on_barrier(BarrierOp::Complete, barrier, None, Some(bytes));
+        Ok(true)
+    }
+
+    /// `clusterlaunchcontrol.query_cancel`: whether a block was cancelled, and its indices,
+    /// which are undefined if none was.
+    fn query_cancel(&mut self, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
+        let [d, answer] = self.operands(operands)?;
+        let [low, _] = self.wide_rows(answer)?;
+        let zero = self.f.const32(0);
+        match mods {
+            ["is_canceled", "pred", "b128"] => {
+                let (p, none) = (self.dp(d)?, self.f.const64(0));
+                self.emit(Op::Eq64, p, low, none, 0, 0);
+                self.emit(Op::PNot, p, p, 0, 0, 0);
+            }
+            ["get_first_ctaid", "v4", "b32", "b128"] => {
+                let Operand::Vector(list) = d else {
+                    return self.invalid("expected four destinations");
+                };
+                for d in list {
+                    let d = self.d32(d)?;
+                    self.emit(Op::Mov32, d, zero, 0, 0, 0);
+                }
+            }
+            [of, "b32", "b128"] if of.starts_with("get_first_ctaid::") => {
+                let d = self.d32(d)?;
+                self.emit(Op::Mov32, d, zero, 0, 0, 0);
+            }
+            _ => return Ok(false),
+        }
         Ok(true)
     }
 

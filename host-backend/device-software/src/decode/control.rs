@@ -74,6 +74,10 @@ impl<'m> Decoder<'m> {
                     self.program.uses_heap = true;
                     CallTarget::Malloc
                 }
+                Some(Symbol::AlignedMalloc) => {
+                    self.program.uses_heap = true;
+                    CallTarget::AlignedMalloc
+                }
                 Some(Symbol::Free) => {
                     self.program.uses_heap = true;
                     CallTarget::Free
@@ -98,6 +102,7 @@ impl<'m> Decoder<'m> {
         let returns = self.call_places(returns)?;
         let system = match target {
             CallTarget::Malloc => Some(([8].as_slice(), [8].as_slice())),
+            CallTarget::AlignedMalloc => Some(([8, 8].as_slice(), [8].as_slice())),
             CallTarget::Free => Some(([8].as_slice(), [].as_slice())),
             CallTarget::SetConditional => Some(([8, 4].as_slice(), [].as_slice())),
             CallTarget::Runtime(_) => {

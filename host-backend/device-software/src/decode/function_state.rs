@@ -127,14 +127,16 @@ impl FuncState<'_> {
         self.used = [0; 3];
     }
 
-    pub fn new_reg(&mut self, ty: Type) -> Option<Reg> {
-        let (count, wrap): (&mut u32, fn(u32) -> Reg) = match ty {
-            Type::Pred => (&mut self.preds, Reg::P),
-            Type::B128 => return None,
-            _ if ty.size() == 8 => (&mut self.rows64, Reg::R64),
-            _ => (&mut self.rows32, Reg::R32),
+    /// A new register. One of 128 bits is two rows of 64: this one has the low bits, the
+    /// next the high ones.
+    pub fn new_reg(&mut self, ty: Type) -> Reg {
+        let (count, rows, wrap): (&mut u32, u32, fn(u32) -> Reg) = match ty {
+            Type::Pred => (&mut self.preds, 1, Reg::P),
+            Type::B128 => (&mut self.rows64, 2, Reg::R64),
+            _ if ty.size() == 8 => (&mut self.rows64, 1, Reg::R64),
+            _ => (&mut self.rows32, 1, Reg::R32),
         };
-        *count += 1;
-        Some(wrap(*count - 1))
+        *count += rows;
+        wrap(*count - rows)
     }
 }

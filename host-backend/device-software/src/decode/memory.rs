@@ -2,7 +2,9 @@
 
 use super::operand::Named;
 use super::{Decoder, Result};
-use crate::program::{Access, Address, AtomOp, Atomic, Ext, Extend, MemSpace, Op, Reg, Special};
+use crate::program::{
+    Access, Address, AtomOp, Atomic, Ext, Extend, MemSpace, Op, Reg, Special, Wide, WideOp,
+};
 use crate::ptx::ast::{Operand, Type};
 
 pub(super) fn space(mods: &[&str]) -> MemSpace {
@@ -139,7 +141,7 @@ impl<'m> Decoder<'m> {
                 m => return self.unsupported(format!("modifier .{m}")),
             }
         }
-        if ty == Type::B128 || ty == Type::Pred {
+        if ty == Type::Pred || ty == Type::B128 && count > 1 {
             return self.unsupported("access of this type");
         }
         Ok((space(rest), count, ty, ordered))
@@ -159,6 +161,11 @@ impl<'m> Decoder<'m> {
         };
         if list.len() != count {
             return self.invalid("number of destinations");
+        }
+        if ty == Type::B128 {
+            let d = self.wide_rows(&list[0])?;
+            self.wide_access(WideOp::Load, ordered, address, d);
+            return Ok(true);
         }
         let mut narrow = 0;
         let mut regs = Vec::new();
@@ -209,6 +216,11 @@ impl<'m> Decoder<'m> {
         if list.len() != count {
             return self.invalid("number of sources");
         }
+        if ty == Type::B128 {
+            let b = self.wide_rows(&list[0])?;
+            self.wide_access(WideOp::Store, ordered, address, b);
+            return Ok(true);
+        }
         let mut regs = Vec::new();
         for operand in list {
             // A register may be wider than the access: its low bits are stored.
@@ -237,6 +249,33 @@ impl<'m> Decoder<'m> {
             ordered,
         }));
         Ok(true)
+    }
+
+    /// A load or store of 128 bits. One that is ordered is also atomic.
+    fn wide_access(&mut self, op: WideOp, ordered: bool, address: Address, rows: [u32; 2]) {
+        if ordered {
+            let [d, b, c] = [rows; 3];
+            self.ext(Ext::Wide(Wide {
+                op,
+                address,
+                d,
+                b,
+                c,
+            }));
+            return;
+        }
+        let access = Access {
+            address,
+            width: 8,
+            extend: Extend::Zero,
+            narrow: 0,
+            regs: rows.map(|row| Some(Reg::R64(row))).to_vec(),
+            ordered,
+        };
+        self.ext(match op {
+            WideOp::Load => Ext::Load(access),
+            _ => Ext::Store(access),
+        });
     }
 
     fn atomic(&mut self, base: &str, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
@@ -289,9 +328,6 @@ impl<'m> Decoder<'m> {
             ("dec", _) => AtomOp::Dec,
             _ => return Ok(false),
         };
-        if ty == Type::B128 {
-            return self.unsupported("128-bit atomic");
-        }
         let (d, rest) = match operands.split_first() {
             Some((d, rest)) if base == "atom" => (Some(d), rest),
             _ => (None, operands),
@@ -303,6 +339,30 @@ impl<'m> Decoder<'m> {
             _ => return self.invalid("wrong number of operands"),
         };
         let address = self.address(address, space(mods))?;
+        if ty == Type::B128 {
+            let b = self.wide_rows(b)?;
+            let c = match c {
+                Some(c) => self.wide_rows(c)?,
+                None => b,
+            };
+            let op = match op {
+                AtomOp::Exch => WideOp::Exch,
+                AtomOp::Cas => WideOp::Cas,
+                _ => return self.unsupported("this operation on 128 bits"),
+            };
+            let d = match d {
+                Some(d) => self.wide_rows(d)?,
+                None => return self.invalid("expected a register of 128 bits"),
+            };
+            self.ext(Ext::Wide(Wide {
+                op,
+                address,
+                d,
+                b,
+                c,
+            }));
+            return Ok(true);
+        }
         if count > 1 {
             return self.atomic_vector(op, ty, count, address, d, b);
         }

@@ -18,6 +18,7 @@ mod operand;
 mod order;
 mod packed;
 mod scope;
+mod shared;
 mod stack;
 mod texture;
 mod video;
@@ -29,6 +30,7 @@ use crate::program::{Ext, FUNCTION_BASE, FUNCTION_STRIDE, Func, Inst, Op, Progra
 use crate::ptx::ast::{Function, Init, Instruction, Module, Operand, Space, Statement, Var};
 use function_state::{FuncState, Scope, Storage};
 pub use half::{FP8_E5M2, FP8_FINITE, FP8_UE8M0, FP8_UP};
+use shared::Shared;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -56,11 +58,16 @@ pub enum Symbol {
     Runtime(RuntimeCall),
     /// `malloc`.
     Malloc,
+    /// `__nv_aligned_device_malloc`.
+    AlignedMalloc,
     /// `free`.
     Free,
     /// `cudaGraphSetConditional`.
     SetConditional,
 }
+
+/// What `__nv_aligned_device_malloc` of CUDA's headers calls.
+pub(crate) const ALIGNED_MALLOC: &str = "__cuda_syscall_aligned_malloc";
 
 /// Sets the value of a graph's condition.
 const SET_CONDITIONAL: &str = "cudaGraphSetConditional";
@@ -104,6 +111,15 @@ fn layout(vars: &[Var<'_>], start: u32) -> Result<(Vec<(u32, u32)>, u32)> {
     Ok((out, at))
 }
 
+/// The place of a shared variable behind the first `end` bytes, which are then more.
+fn place_shared(end: &mut u32, var: &Var<'_>) -> Result<u32> {
+    let too_large = || PtxError::invalid(var.line, "shared memory too large");
+    let offset = align_up(*end, var.align).ok_or_else(too_large)?;
+    let size = u32::try_from(var.size()).map_err(|_| too_large())?;
+    *end = offset.checked_add(size).ok_or_else(too_large)?;
+    Ok(offset)
+}
+
 /// Decodes a module whose variables in memory are at `addresses`.
 ///
 /// A function with something unsupported or unresolved is kept as refused
@@ -118,17 +134,16 @@ pub fn decode<'m>(module: &'m Module<'m>, addresses: &HashMap<&'m str, u64>) -> 
         target: module.target,
         ..Program::default()
     };
+    let plan = Shared::of(module);
     let mut shared = 0u32;
     for var in &module.variables {
         let symbol = match var.space {
             Space::Shared if var.count.is_none() || var.external => Symbol::DynamicShared,
-            Space::Shared => {
-                let too_large = || PtxError::invalid(var.line, "shared memory too large");
-                let offset = align_up(shared, var.align).ok_or_else(too_large)?;
-                let size = u32::try_from(var.size()).map_err(|_| too_large())?;
-                shared = offset.checked_add(size).ok_or_else(too_large)?;
-                Symbol::Shared(offset)
+            Space::Shared if plan.is_common(var.name) => {
+                Symbol::Shared(place_shared(&mut shared, var)?)
             }
+            // Each kernel that mentions it places it.
+            Space::Shared => continue,
             _ => match addresses.get(var.name) {
                 Some(&address) => Symbol::Memory(address),
                 None => {
@@ -158,6 +173,7 @@ pub fn decode<'m>(module: &'m Module<'m>, addresses: &HashMap<&'m str, u64>) -> 
             "vprintf" => symbols.insert("vprintf", Symbol::Printf),
             "__assertfail" => symbols.insert("__assertfail", Symbol::AssertFail),
             "malloc" => symbols.insert("malloc", Symbol::Malloc),
+            ALIGNED_MALLOC => symbols.insert(ALIGNED_MALLOC, Symbol::AlignedMalloc),
             "free" => symbols.insert("free", Symbol::Free),
             SET_CONDITIONAL => symbols.insert(SET_CONDITIONAL, Symbol::SetConditional),
             // A prototype of a function that is defined below or never used. A call reports
@@ -210,7 +226,17 @@ pub fn decode<'m>(module: &'m Module<'m>, addresses: &HashMap<&'m str, u64>) -> 
         .filter(|(_, function)| function.entry);
     for (index, function) in functions.chain(kernels) {
         let (code, ext) = (decoder.program.code.len(), decoder.program.ext.len());
-        match decoder.function(index, function) {
+        let mut shared = decoder.shared;
+        if function.entry {
+            if !plan.uses_common(function) {
+                shared = 0;
+            }
+            for var in plan.own(function) {
+                let symbol = Symbol::Shared(place_shared(&mut shared, var)?);
+                decoder.symbols.insert(var.name, symbol);
+            }
+        }
+        match decoder.function(index, function, shared) {
             Ok(()) => {}
             Err(invalid @ PtxError::Invalid { .. }) => return Err(invalid),
             // The module's other kernels still run: only those that need this function are refused.
@@ -282,11 +308,12 @@ impl<'m> Decoder<'m> {
         Err(PtxError::unsupported(self.line, what))
     }
 
-    fn function(&mut self, index: usize, function: &'m Function<'m>) -> Result<()> {
+    /// Decodes a function whose own shared variables begin at `shared`.
+    fn function(&mut self, index: usize, function: &'m Function<'m>, shared: u32) -> Result<()> {
         let func = self.program.funcs.get(index).cloned().unwrap_or_default();
         self.f = FuncState::default();
         self.f.local = func.local;
-        self.f.shared = self.shared;
+        self.f.shared = shared;
         let mut scope = Scope::default();
         for (var, &(offset, size)) in function.params.iter().zip(&func.params) {
             let place = if function.entry {
@@ -405,7 +432,11 @@ impl<'m> Decoder<'m> {
         }
         let mut parts = i.opcode.split('.');
         let base = parts.next().unwrap_or_default();
-        let mods: Vec<&str> = parts.collect();
+        let mut mods: Vec<&str> = parts.collect();
+        // PTX has `.relu` before an integer type; CUDA's headers write it behind.
+        if matches!(base, "min" | "max") && mods.last() == Some(&"relu") {
+            mods.rotate_right(1);
+        }
         let done = self.packed(base, &mods, &i.operands)?
             || self.arith(base, &mods, &i.operands)?
             || self.float(base, &mods, &i.operands)?

@@ -108,11 +108,36 @@ impl<'m> Decoder<'m> {
             return self.unsupported("mov with modifiers");
         }
         let [d, a] = self.operands(operands)?;
+        if ty == Type::B128 {
+            return self.mov_wide(d, a);
+        }
         match (d, a) {
             (Operand::Vector(parts), source) => self.unpack(ty, parts, source),
             (_, Operand::Vector(parts)) => self.pack(ty, d, parts),
             _ => self.mov_rows(ty, d, a),
         }
+    }
+
+    /// Moves 128 bits between registers, or between one and two of 64 bits.
+    fn mov_wide(&mut self, d: &Operand<'m>, a: &Operand<'m>) -> Result<bool> {
+        let from = match a {
+            Operand::Vector(parts) => {
+                let [low, high] = self.operands(parts)?;
+                [self.s64(low, Type::B64)?, self.s64(high, Type::B64)?]
+            }
+            a => self.wide_rows(a)?,
+        };
+        let to = match d {
+            Operand::Vector(parts) => {
+                let [low, high] = self.operands(parts)?;
+                [self.d64(low)?, self.d64(high)?]
+            }
+            d => self.wide_rows(d)?,
+        };
+        for (d, a) in to.into_iter().zip(from) {
+            self.emit(Op::Mov64, d, a, 0, 0, 0);
+        }
+        Ok(true)
     }
 
     fn mov_rows(&mut self, ty: Type, d: &Operand<'m>, a: &Operand<'m>) -> Result<bool> {

@@ -97,6 +97,7 @@ impl<'m> Decoder<'m> {
                 Symbol::Printf
                 | Symbol::AssertFail
                 | Symbol::Malloc
+                | Symbol::AlignedMalloc
                 | Symbol::Free
                 | Symbol::Runtime(_)
                 | Symbol::SetConditional => self.unsupported(format!("address of {name}")),
@@ -189,6 +190,7 @@ impl<'m> Decoder<'m> {
     pub(super) fn s64(&mut self, operand: &Operand<'m>, ty: Type) -> Result<u32> {
         let reg = match operand {
             Operand::Name(name) => match self.find_register(name) {
+                Some((_, Type::B128)) => return self.invalid("expected a 64-bit operand"),
                 Some((reg, _)) => reg,
                 None => self.load_named(name, 0, true)?,
             },
@@ -240,10 +242,23 @@ impl<'m> Decoder<'m> {
                 _ => Reg::R32(self.f.temp32()),
             }),
             Operand::Name(name) => match self.find_register(name) {
+                Some((_, Type::B128)) => self.invalid("destination is of 128 bits"),
                 Some((reg, _)) => Ok(reg),
                 None => self.invalid(format!("{name} is not a register")),
             },
             _ => self.invalid("expected a destination register"),
+        }
+    }
+
+    /// The rows of a register of 128 bits, the low bits first.
+    pub(super) fn wide_rows(&mut self, operand: &Operand<'m>) -> Result<[u32; 2]> {
+        match operand {
+            Operand::Name("_") => Ok([self.f.temp64(), self.f.temp64()]),
+            Operand::Name(name) => match self.find_register(name) {
+                Some((Reg::R64(low), Type::B128)) => Ok([low, low + 1]),
+                _ => self.invalid(format!("{name} is not a register of 128 bits")),
+            },
+            _ => self.invalid("expected a register of 128 bits"),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Names inside a function: registers, variables, labels, with PTX's block scoping.
 
 use super::function_state::{Scope, Storage};
-use super::{Decoder, Result, align_up};
+use super::{Decoder, Result, align_up, place_shared};
 use crate::error::PtxError;
 use crate::program::{Ext, Reg};
 use crate::ptx::ast::{Space, Statement, Type, Var};
@@ -52,11 +52,7 @@ impl<'m> Decoder<'m> {
                 Storage::Frame(offset)
             }
             Space::Shared if var.count.is_none() => Storage::DynamicShared,
-            Space::Shared => {
-                let offset = align_up(self.f.shared, var.align).ok_or_else(too_large)?;
-                self.f.shared = offset.checked_add(size).ok_or_else(too_large)?;
-                Storage::Shared(offset)
-            }
+            Space::Shared => Storage::Shared(place_shared(&mut self.f.shared, var)?),
             _ => {
                 return Err(PtxError::unsupported(
                     var.line,
@@ -79,7 +75,7 @@ impl<'m> Decoder<'m> {
                 if let Some(reg) = reg {
                     return Some((reg, ty));
                 }
-                let reg = self.f.new_reg(ty)?;
+                let reg = self.f.new_reg(ty);
                 self.f.scopes[index].registers.insert(name, (ty, Some(reg)));
                 return Some((reg, ty));
             }
@@ -91,7 +87,7 @@ impl<'m> Decoder<'m> {
                     continue;
                 };
                 if number.parse::<u32>().is_ok_and(|n| n < count) {
-                    let reg = self.f.new_reg(ty)?;
+                    let reg = self.f.new_reg(ty);
                     self.f.scopes[index].registers.insert(name, (ty, Some(reg)));
                     return Some((reg, ty));
                 }

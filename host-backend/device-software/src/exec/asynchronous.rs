@@ -129,6 +129,15 @@ impl Warp {
         if let Some(d) = barrier.d {
             self.write(d, &out, mask);
         }
+        if !matches!(
+            op,
+            BarrierOp::Test | BarrierOp::Try | BarrierOp::TestParity | BarrierOp::TryParity
+        ) {
+            return Ok(Flow::Next);
+        }
+        // A GPU wakes all waiting warps together. Here the first must not run on, complete
+        // the next phase or initialize the object again before the others have looked.
+        let woken = self.is_woken(waits);
         if waits && matches!(op, BarrierOp::Try | BarrierOp::TryParity) {
             self.spins += 64;
             return Ok(Flow::Yield);
@@ -136,7 +145,7 @@ impl Warp {
         if waits {
             self.spins += 1;
         }
-        Ok(Flow::Next)
+        Ok(if woken { Flow::Yield } else { Flow::Next })
     }
 
     pub(super) fn copy_async(
@@ -151,6 +160,10 @@ impl Warp {
             CopySize::Bulk(row) => self.read(Reg::R32(row)),
         };
         let sources = copy.source.map(|row| self.read(Reg::R32(row)));
+        let masks = copy.bytes.map(|row| self.read(Reg::R32(row)));
+        let edges = copy
+            .edges
+            .map(|rows| rows.map(|row| self.read(Reg::R32(row))));
         let ignored = copy
             .ignore
             .map_or(0, |p| self.p[(self.run.bases.p + p) as usize]);
@@ -175,13 +188,42 @@ impl Warp {
             if ignored >> l & 1 != 0 {
                 there = 0;
             }
-            self.copy_lane(env, copy, l, [to[l], from[l]], [size, there])?;
+            let places = [to[l], from[l]];
+            if masks.is_some() || edges.is_some() {
+                let [left, right] = edges.map_or([0; 2], |edges| edges.map(|e| e[l]));
+                let range = left..size.saturating_sub(right);
+                let mask = masks.map_or(u64::MAX, |masks| masks[l]);
+                self.copy_bytes(env, copy, l, places, range, mask)?;
+            } else {
+                self.copy_lane(env, copy, l, places, [size, there])?;
+            }
             if let Some((space, at)) = &barriers {
                 let complete = |word| changed(BarrierOp::Complete, word, size);
                 self.object(env, *space, at[l], l, complete)?;
             }
         }
         Ok(Flow::Next)
+    }
+
+    /// Copies those bytes of the range whose bits, of 16, are set in `mask`.
+    fn copy_bytes(
+        &mut self,
+        env: &mut Env<'_>,
+        copy: &CopyAsync,
+        lane: usize,
+        [to, from]: [u64; 2],
+        range: std::ops::Range<u64>,
+        mask: u64,
+    ) -> Result<(), Stop> {
+        let stop = |fault| (fault, lane as u32);
+        for at in range.filter(|at| mask >> (at % 16) & 1 != 0) {
+            let source = from.wrapping_add(at);
+            let value = self.lane_load(env, copy.from.space, lane, source, 1);
+            let value = value.map_err(stop)?;
+            self.lane_store(env, copy.to.space, lane, to.wrapping_add(at), 1, value)
+                .map_err(stop)?;
+        }
+        Ok(())
     }
 
     /// Copies the first `there` of `size` bytes; the others become zero.

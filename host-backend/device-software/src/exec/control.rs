@@ -173,7 +173,7 @@ impl Warp {
                 self.run.pc += 1;
                 return Ok(Flow::Switch);
             }
-            CallTarget::Malloc | CallTarget::Free => {
+            CallTarget::Malloc | CallTarget::AlignedMalloc | CallTarget::Free => {
                 self.heap_call(env, call)?;
                 self.run.pc += 1;
                 return Ok(Flow::Switch);
@@ -247,7 +247,7 @@ impl Warp {
         }
     }
 
-    /// `malloc` or `free`, lane by lane.
+    /// `malloc`, its aligned form, or `free`, lane by lane.
     fn heap_call(&mut self, env: &mut Env<'_>, call: &Call) -> Result<(), (Fault, u32)> {
         let base = self.run.bases.local;
         let argument = call.args.first().map_or(0, |&(offset, _)| offset);
@@ -260,8 +260,16 @@ impl Warp {
                 }
                 continue;
             }
-            let heap = env.grid.heap.as_ref();
-            let address = heap.and_then(|heap| heap.take(env.memory, value));
+            let alignment = match call.args.get(1) {
+                Some(&(offset, _)) => self.local_load(lane, base + offset, 8).unwrap_or(0),
+                None => 1,
+            };
+            let heap = env
+                .grid
+                .heap
+                .as_ref()
+                .filter(|_| alignment.is_power_of_two());
+            let address = heap.and_then(|heap| heap.take(env.memory, value, alignment));
             if let Some(&(offset, _)) = call.returns.first() {
                 self.local_store(lane, base + offset, 8, address.unwrap_or(0));
             }

@@ -100,7 +100,7 @@ impl Warp {
             RuntimeCall::PeekAtLastError => Ok(env.grid.launched.last_error(false).into()),
             RuntimeCall::Malloc => {
                 let heap = env.grid.heap.as_ref();
-                let taken = heap.and_then(|heap| heap.take(env.memory, argument(self, 1, 8)));
+                let taken = heap.and_then(|heap| heap.take(env.memory, argument(self, 1, 8), 1));
                 self.lane_store(
                     env,
                     MemSpace::Generic,
@@ -145,7 +145,7 @@ impl Warp {
         let func = kernel_at(env, function).ok_or(INVALID_FUNCTION)?;
         let bytes = env.program.funcs.get(func).map_or(0, |f| f.param_bytes);
         let heap = env.grid.heap.as_ref();
-        let taken = heap.and_then(|heap| heap.take(env.memory, HEADER + u64::from(bytes)));
+        let taken = heap.and_then(|heap| heap.take(env.memory, HEADER + u64::from(bytes), 1));
         let buffer = taken.ok_or(OUT_OF_MEMORY)?;
         let mut written = env.memory.store(buffer, 8, function);
         for side in 0..3 {

@@ -122,6 +122,8 @@ struct Turns {
     boosted: bool,
     /// Counts turns. A fragment records its value when it begins to wait.
     clock: u64,
+    /// Whether the last look at a barrier object found its phase incomplete.
+    awaits: bool,
 }
 
 /// The start state of a warp: its kernel and its lanes.
@@ -210,6 +212,7 @@ impl Warp {
                 spins: 0,
                 boosted: false,
                 clock: 0,
+                awaits: false,
             },
             cluster: Arrivals::default(),
             spins: 0,
@@ -449,6 +452,12 @@ impl Warp {
         std::mem::swap(&mut self.run, &mut self.others[n]);
     }
 
+    /// Notes whether a look at a barrier object found its phase incomplete; whether it is
+    /// complete, and was not at the look before.
+    pub(super) fn is_woken(&mut self, waits: bool) -> bool {
+        std::mem::replace(&mut self.turns.awaits, waits) && !waits
+    }
+
     /// Handles the end of a lease: extends it, or gives the fragment that has waited
     /// longest a turn out of order.
     fn rotate(&mut self) {
@@ -600,6 +609,7 @@ impl Warp {
             }
             Ext::Store(access) => self.store(env, access, active),
             Ext::Atomic(atomic) => self.atomic(env, atomic, active),
+            Ext::Wide(access) => self.wide(env, access, active),
             Ext::Matrix(matrix) => self.matrix(env, matrix, active),
             Ext::CopyAsync(copy) => self.copy_async(env, copy, active),
             Ext::Barrier64(barrier) => self.barrier64(env, barrier, active),
