@@ -310,8 +310,11 @@ def topology():
     count, handles = ctypes.c_uint(2), (ctypes.c_void_p * 2)()
     call("nvmlDeviceGetTopologyNearestGpus", near, 50, ctypes.byref(count), handles)
     assert (count.value, handles[0], handles[1]) == (1, far.value, None)
-    for level in (5, 60, -1):
-        call("nvmlDeviceGetTopologyNearestGpus", near, level, ctypes.byref(count), NULL, code=INVALID)
+    call("nvmlDeviceGetTopologyNearestGpus", near, 5, ctypes.byref(count), NULL, code=INVALID)
+    for level, found in ((5, 0), (60, 1)):
+        count.value = 2
+        call("nvmlDeviceGetTopologyNearestGpus", near, level, ctypes.byref(count), handles)
+        assert count.value == found, level
     call("nvmlDeviceGetTopologyNearestGpus", near, 50, ctypes.byref(ctypes.c_uint(1)), NULL, code=INVALID)
     count.value = 1
     call("nvmlSystemGetTopologyGpuSet", 0, ctypes.byref(count), handles)

@@ -188,9 +188,9 @@ class BetweenGpus(Shared):
 
     def left(self, here):
         def on_it():
-            return {session["device"] for session in here.sessions()}
+            return {session["device"].split(":")[1] for session in here.sessions()}
 
-        eventually(lambda: on_it() == {f"software:{self.gpu}"}, "all are on the GPU")
+        eventually(lambda: on_it() == {str(self.gpu)}, "all are on the GPU")
 
     # As between daemons.
     test_alone_they_stay = None

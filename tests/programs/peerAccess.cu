@@ -178,7 +178,23 @@ static void run_mapped(Program &program, Random &random) {
     }
     CUDA_CHECK(cudaSetDevice(computes));
     check_memory(program, reinterpret_cast<unsigned *>(base), 2000, random);
+    // The same memory at addresses that the other reserves, for itself alone.
+    CUdeviceptr other = 0;
+    DRIVER_CHECK(cuMemAddressReserve, &other, grain, 0, 0, 0);
+    DRIVER_CHECK(cuMemMap, other, grain, 0, handle, 0);
+    DRIVER_CHECK(cuMemSetAccess, other, grain, access + 1, 1);
+    std::vector<unsigned> words = random_words(random, 2000), got(2000);
+    CUDA_CHECK(cudaMemcpy(reinterpret_cast<void *>(base), words.data(), words.size() * sizeof(unsigned), cudaMemcpyHostToDevice));
     synchronize_both();
+    launch_add(reinterpret_cast<unsigned *>(other), reinterpret_cast<unsigned *>(other), words.size());
+    synchronize_both();
+    CUDA_CHECK(cudaMemcpy(got.data(), reinterpret_cast<void *>(base), got.size() * sizeof(unsigned), cudaMemcpyDeviceToHost));
+    for (unsigned &word : words) {
+        word = 2 * word + 1;
+    }
+    program.expect_equal("memory at two addresses", got.data(), words.data(), got.size());
+    DRIVER_CHECK(cuMemUnmap, other, grain);
+    DRIVER_CHECK(cuMemAddressFree, other, grain);
     DRIVER_CHECK(cuMemUnmap, base, grain);
     DRIVER_CHECK(cuMemAddressFree, base, grain);
     DRIVER_CHECK(cuMemRelease, handle);

@@ -281,9 +281,9 @@ pub(crate) fn cuMemMap(
         return Err(Status::INVALID_VALUE);
     }
     let (session, number) = allocation(handle)?;
-    if !std::ptr::eq(session, owner(address)?) {
-        let what = "cuMemMap of memory where another device's addresses were reserved";
-        return Err(unsupported_use!(what));
+    let mapping = owner(address)?;
+    if !std::ptr::eq(session, mapping) {
+        return map_of_peer(mapping, address, size as u64, session, number);
     }
     let space = session.virtual_memory();
     let mapped = space.map(address, size as u64, number);
@@ -291,6 +291,27 @@ pub(crate) fn cuMemMap(
         let what = "cuMemMap of memory in the host at a second address";
         return Err(unsupported_use!(what));
     }
+    mapped
+}
+
+/// Maps an allocation of another device at addresses of `mapping`, which imports it as
+/// another process would. Only the mapping refers to what was imported.
+fn map_of_peer(
+    mapping: &Session,
+    address: u64,
+    size: u64,
+    session: &Session,
+    number: u64,
+) -> Result {
+    let properties = session.virtual_memory().properties(number)?;
+    if properties.place != MemoryLocation::Device {
+        let what = "cuMemMap of memory in the host where another device's addresses were reserved";
+        return Err(unsupported_use!(what));
+    }
+    let name = session.virtual_memory().offer(number)?;
+    let imported = mapping.virtual_memory().import(&name, properties)?;
+    let mapped = mapping.virtual_memory().map(address, size, imported);
+    mapping.virtual_memory().release(imported)?;
     mapped
 }
 

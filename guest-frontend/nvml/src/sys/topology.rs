@@ -26,8 +26,6 @@ const SCOPES: c_uint = 2;
 /// NVML_TOPOLOGY_INTERNAL and _SYSTEM, the nearest and the farthest level.
 const INTERNAL: c_uint = 0;
 const SYSTEM: c_uint = 50;
-/// Distance between two levels.
-const STEP: c_uint = 10;
 
 /// The numbers of a list in the kernel's format, such as `0-3,8`.
 fn numbers(list: &str) -> impl Iterator<Item = usize> {
@@ -136,6 +134,10 @@ pub(crate) unsafe fn nvmlDeviceGetMemoryAffinity(
 /// Has the calling thread run on any CPU: each is as near as the others.
 pub(crate) fn nvmlDeviceSetCpuAffinity(handle: nvmlDevice_t) -> Result {
     device(handle)?;
+    run_on_all_cpus()
+}
+
+fn run_on_all_cpus() -> Result {
     let cpus = online("cpu");
     let words = cpus.iter().max().map_or(1, |last| last / BITS + 1);
     let set = set_of(&cpus, words);
@@ -144,8 +146,9 @@ pub(crate) fn nvmlDeviceSetCpuAffinity(handle: nvmlDevice_t) -> Result {
     (got == 0).then_some(()).ok_or(Code::UNKNOWN)
 }
 
-pub(crate) fn nvmlDeviceClearCpuAffinity(handle: nvmlDevice_t) -> Result {
-    nvmlDeviceSetCpuAffinity(handle)
+/// Ends what [`nvmlDeviceSetCpuAffinity`] did, whatever the device.
+pub(crate) fn nvmlDeviceClearCpuAffinity(_: nvmlDevice_t) -> Result {
+    run_on_all_cpus()
 }
 
 /// Where the paths to two devices meet.
@@ -180,8 +183,8 @@ unsafe fn put_handles(
         _ => handles.len().min(room),
     };
     if room > 0 {
+        present(place)?;
         for (index, handle) in handles.into_iter().take(given).enumerate() {
-            present(place)?;
             // SAFETY: there is room for them.
             unsafe { place.add(index).write(handle) };
         }
@@ -199,11 +202,8 @@ pub(crate) unsafe fn nvmlDeviceGetTopologyNearestGpus(
     place: *mut nvmlDevice_t,
 ) -> Result {
     let ordinal = device(handle)?;
-    if level > SYSTEM || !level.is_multiple_of(STEP) {
-        return Err(Code::INVALID_ARGUMENT);
-    }
     let others = (0..init::devices().count()?).filter(|other| *other != ordinal);
-    let near = others.filter(|other| ancestor(ordinal, *other) == level);
+    let near = others.filter(|other| ancestor(ordinal, *other) <= level);
     // SAFETY: the caller follows NVML's manual.
     unsafe { put_handles(place, count, near) }
 }
