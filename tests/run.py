@@ -185,6 +185,7 @@ def stages():
         newer = ("module-6.12",)
     yield Stage("end-to-end", modules(halves), of_unittest, environment=python)
     yield Stage("unit", ["cargo", "test", "--workspace", "--no-fail-fast"], of_cargo)
+    yield Stage("parity", ["bash", "-ec", PARITY], of_parity)
     demo = [sys.executable, os.path.join(HERE, "demo", "demo.py"), "--where", "vm", "--device", "software", "--output", DEMO]
     yield Stage("demo", demo, of_demo, after=first)
     yield Stage("end-to-end-vm", modules(VM_MODULES), of_unittest, after=(*first, *newer), environment=python)
@@ -196,7 +197,6 @@ def stages():
         environment={"RUSTFLAGS": "--cfg loom", "CARGO_TARGET_DIR": os.path.join(ROOT, "target", "loom")},
     )
     yield Stage("hostile", [sys.executable, os.path.join(HERE, "hostile", "run.py"), "--output", HOSTILE], of_hostile)
-    yield Stage("parity", ["bash", "-ec", PARITY], of_parity)
     yield Stage("wire", [sys.executable, "-m", "unittest", "-v", "wire.test_wire"], of_unittest, environment=python)
     yield Stage("tree", [sys.executable, "-m", "unittest", "-v", "tree.test_tree"], of_unittest, after=(), environment=python)
 

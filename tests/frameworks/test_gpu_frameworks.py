@@ -69,7 +69,7 @@ GOAL = 1.01
 
 
 # What the guest's packages set.
-PACKAGED = {"NCCL_SHM_DISABLE": "1"}
+PACKAGED = {"NCCL_SHM_DISABLE": "1", "NCCL_P2P_LEVEL": "SYS"}
 
 
 def native():

@@ -27,9 +27,11 @@ use serde::Serialize;
 use crate::arguments::Output;
 use crate::error::{Error, print, print_json};
 
-/// Disables NCCL's shared memory between processes, because kernels of two processes do
-/// not see it coherently. Ranks then use sockets.
-const NCCL_SHM_DISABLE: &str = "NCCL_SHM_DISABLE";
+/// NCCL's settings in a guest, as `/etc/nccl.conf` of the packages has them. Kernels of two
+/// processes do not see shared memory coherently, so ranks use sockets, unless their GPUs
+/// have peer access. A guest does not learn how near two GPUs are: NCCL asks CUDA whatever
+/// the distance.
+const NCCL: [(&str, &str); 2] = [("NCCL_SHM_DISABLE", "1"), ("NCCL_P2P_LEVEL", "SYS")];
 /// The directory in which the packages install the guest's libraries.
 const INSTALLED: &str = "/usr/lib/paragpu";
 /// The loader of 64-bit programs, which can list what a program loads.
@@ -72,8 +74,10 @@ pub fn command(
         .env("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", folder, ":"))
         // Overrides guest.toml.
         .env("PARAGPU_REDIRECT", "1");
-    if env::var_os(NCCL_SHM_DISABLE).is_none() {
-        command.env(NCCL_SHM_DISABLE, "1");
+    for (name, value) in NCCL {
+        if env::var_os(name).is_none() {
+            command.env(name, value);
+        }
     }
     Ok(command)
 }

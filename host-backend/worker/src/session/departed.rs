@@ -7,9 +7,8 @@
 use std::collections::VecDeque;
 
 use super::gpu::{Fence, Gpu};
-use super::objects::Objects;
+use super::stream::Streams;
 use crate::error::Outcome;
-use crate::live::Change;
 
 /// Bytes of destroyed objects that one fence stands for: a fence for each would cost more
 /// than the objects.
@@ -17,7 +16,7 @@ const BATCH: u64 = 1 << 20;
 
 /// The destroyed objects whose memory still counts.
 #[derive(Debug, Default)]
-pub(crate) struct Departed {
+pub(super) struct Departed {
     /// Bytes, and the fence after which the device keeps them no longer; oldest first.
     batches: VecDeque<(Fence, u64)>,
     /// Bytes destroyed since the last fence.
@@ -25,6 +24,37 @@ pub(crate) struct Departed {
 }
 
 impl Departed {
+    /// Whether none counts.
+    pub(super) fn is_empty(&self) -> bool {
+        self.open == 0 && self.batches.is_empty()
+    }
+
+    /// Adds destroyed objects; returns the bytes that count no longer.
+    pub(super) fn add(&mut self, gpu: &mut Gpu, streams: &mut Streams, bytes: u64) -> Outcome<u64> {
+        if bytes == 0 || !gpu.computes_on_host() {
+            return Ok(bytes);
+        }
+        self.open += bytes;
+        // After an error nothing is kept.
+        if !matches!(gpu.context_query(), Ok(false)) {
+            return Ok(std::mem::take(&mut self.open) + self.collect(gpu));
+        }
+        match self.open >= BATCH {
+            true => self.settle(gpu, streams),
+            false => Ok(0),
+        }
+    }
+
+    /// Fences all; returns the bytes that count no longer.
+    pub(super) fn settle(&mut self, gpu: &mut Gpu, streams: &mut Streams) -> Outcome<u64> {
+        let bytes = std::mem::take(&mut self.open);
+        if bytes > 0 {
+            let fence = streams.fence(gpu)?;
+            self.batches.push_back((fence, bytes));
+        }
+        Ok(self.collect(gpu))
+    }
+
     /// Forgets those that the device keeps no longer; returns their bytes.
     fn collect(&mut self, gpu: &mut Gpu) -> u64 {
         let mut freed = 0;
@@ -39,66 +69,5 @@ impl Departed {
             }
         }
         freed
-    }
-}
-
-impl Objects {
-    /// Charges for the effect of a call with a payload of this length.
-    ///
-    /// # Errors
-    /// As [`Live::admit`](crate::live::Live::admit).
-    pub(crate) fn admit(
-        &mut self,
-        gpu: &mut Gpu,
-        change: &Change,
-        number: u16,
-        payload: usize,
-    ) -> Outcome<()> {
-        match self.live.admit(change, number, payload) {
-            Err(_) if self.departed.open > 0 || !self.departed.batches.is_empty() => {
-                self.close_batch(gpu)?;
-                let freed = self.departed.collect(gpu);
-                self.live.give_back(freed);
-                self.live.admit(change, number, payload)
-            }
-            admitted => admitted,
-        }
-    }
-
-    /// Records the effect of a successful call.
-    pub(crate) fn apply(
-        &mut self,
-        gpu: &mut Gpu,
-        change: &Change,
-        number: u16,
-        payload: &[u8],
-    ) -> Outcome<()> {
-        let freed = self.live.apply(change, number, payload);
-        if freed == 0 || !gpu.computes_on_host() {
-            self.live.give_back(freed);
-            return Ok(());
-        }
-        self.departed.open += freed;
-        // After an error nothing is kept.
-        if !matches!(gpu.context_query(), Ok(false)) {
-            let idle = std::mem::take(&mut self.departed.open) + self.departed.collect(gpu);
-            self.live.give_back(idle);
-            return Ok(());
-        }
-        if self.departed.open >= BATCH {
-            self.close_batch(gpu)?;
-            let freed = self.departed.collect(gpu);
-            self.live.give_back(freed);
-        }
-        Ok(())
-    }
-
-    fn close_batch(&mut self, gpu: &mut Gpu) -> Outcome<()> {
-        let bytes = std::mem::take(&mut self.departed.open);
-        if bytes > 0 {
-            let fence = self.streams.fence(gpu)?;
-            self.departed.batches.push_back((fence, bytes));
-        }
-        Ok(())
     }
 }

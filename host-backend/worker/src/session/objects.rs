@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use super::departed::Departed;
 use super::event::Events;
+use super::gpu::Gpu;
 use super::graph::Graphs;
 use super::green::Greens;
 use super::host_function::HostFunctions;
 use super::module::Modules;
 use super::stream::Streams;
 use super::texture::Textures;
-use crate::live::Live;
+use crate::error::Outcome;
+use crate::live::{Change, Live};
 
 /// The objects of a session.
 pub(crate) struct Objects {
@@ -28,7 +30,7 @@ pub(crate) struct Objects {
     /// The calls that recreate all of them.
     pub(crate) live: Live,
     /// Destroyed objects whose memory still counts.
-    pub(super) departed: Departed,
+    departed: Departed,
 }
 
 impl Objects {
@@ -46,6 +48,41 @@ impl Objects {
             host_functions,
             limits: BTreeMap::new(),
         }
+    }
+
+    /// Charges for the effect of a call with a payload of this length.
+    ///
+    /// # Errors
+    /// As [`Live::admit`].
+    pub(crate) fn admit(
+        &mut self,
+        gpu: &mut Gpu,
+        change: &Change,
+        number: u16,
+        payload: usize,
+    ) -> Outcome<()> {
+        match self.live.admit(change, number, payload) {
+            Err(_) if !self.departed.is_empty() => {
+                let freed = self.departed.settle(gpu, &mut self.streams)?;
+                self.live.give_back(freed);
+                self.live.admit(change, number, payload)
+            }
+            admitted => admitted,
+        }
+    }
+
+    /// Records the effect of a successful call.
+    pub(crate) fn apply(
+        &mut self,
+        gpu: &mut Gpu,
+        change: &Change,
+        number: u16,
+        payload: &[u8],
+    ) -> Outcome<()> {
+        let bytes = self.live.apply(change, number, payload);
+        let freed = self.departed.add(gpu, &mut self.streams, bytes)?;
+        self.live.give_back(freed);
+        Ok(())
     }
 
     /// Notes a context limit that the guest set.
