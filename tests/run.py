@@ -135,9 +135,9 @@ make --no-print-directory -C kernel-module \\
 """
 
 # The software GPU's answers beside those of NVIDIA's driver.
-PARITY = """
+PARITY = f"""
 make -s prototypes
-exec python3 tests/parity/test_parity.py --device software --jobs 2 --recorded tests/parity/native-h100.json
+exec {sys.executable} tests/parity/test_parity.py --device software --jobs 2 --recorded tests/parity/native-h100.json
 """
 
 # Tests that boot VMs.
