@@ -6,8 +6,8 @@ use std::sync::Arc;
 use paragpu_protocol::handle::DeviceAddress;
 use paragpu_protocol::layout::Regions;
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{MemGetInfo, MemLeave, MemMap, MemTake, MemUnmap};
-use paragpu_protocol::types::{MemoryInfo, MemoryOffer};
+use paragpu_protocol::table::{MemGetInfo, MemMap, MemUnmap};
+use paragpu_protocol::types::MemoryInfo;
 use parking_lot::{Mutex, RwLock};
 
 use crate::arena::{Allocation, Arena, Block, SMALL};
@@ -159,23 +159,20 @@ impl DeviceMemory {
         self.check(address, size).is_ok()
     }
 
-    /// Maps memory of another session, which offers it under this name, at its address
-    /// there.
-    pub(crate) fn take(&self, address: u64, offer: &MemoryOffer) -> Result<()> {
-        self.link.call(&MemTake {
-            address,
-            size: offer.size,
-            token: offer.token,
-        })?;
-        self.add_map(address, offer.size);
+    /// Maps memory of `owner`'s session, `size` bytes at `memory`, at `address` of its arena.
+    ///
+    /// # Errors
+    /// As [`peer::map`].
+    pub(crate) fn take(&self, owner: &Link, memory: u64, address: u64, size: u64) -> Result<()> {
+        peer::map(owner, &self.link, memory, address, size)?;
+        self.add_map(address, size);
         Ok(())
     }
 
     /// Ends this.
     pub(crate) fn leave_taken(&self, address: u64) {
         self.remove_map(address);
-        // Where the session is over, nothing is mapped any more.
-        let _ = self.link.post(&MemLeave { address });
+        peer::unmap(&self.link, address);
     }
 
     /// Refuses a range that is not allocated on another device either, or on one to which
@@ -189,13 +186,6 @@ impl DeviceMemory {
         }
     }
 
-    /// Whether this device has access to the memory of another session.
-    #[must_use]
-    pub fn reaches(&self, other: &Self) -> bool {
-        let reached = self.reached.read();
-        reached.iter().any(|memory| std::ptr::eq(&**memory, other))
-    }
-
     /// Gives this device, `ordinal`, access to all memory of another session, present and
     /// future.
     ///
@@ -203,8 +193,9 @@ impl DeviceMemory {
     /// What the hosts say: `PEER_ACCESS_UNSUPPORTED` (217) if they do not reach each other.
     pub fn reach(&self, ordinal: u32, other: &Arc<Self>) -> Result<()> {
         other.peers.grant(ordinal, &self.link)?;
-        if !self.reaches(other) {
-            self.reached.write().push(Arc::clone(other));
+        let mut reached = self.reached.write();
+        if !reached.iter().any(|memory| Arc::ptr_eq(memory, other)) {
+            reached.push(Arc::clone(other));
         }
         Ok(())
     }
@@ -320,16 +311,14 @@ impl DeviceMemory {
             });
             match mapped {
                 Ok(()) => {
-                    if let Err(status) = self.peers.add(address, range) {
-                        let mut arena = self.arena.write();
-                        let address_of = DeviceAddress(address);
-                        self.link.post(&MemUnmap {
-                            address: address_of,
-                        })?;
-                        arena.not_mapped(address, range);
-                        return Err(status);
+                    let passed = self.peers.add(address, range);
+                    let mut arena = self.arena.write();
+                    if passed.is_err() {
+                        let address = DeviceAddress(address);
+                        self.link.post(&MemUnmap { address })?;
+                        arena.not_mapped(address.0, range);
                     }
-                    return Ok(self.arena.write().mapped(address, size));
+                    return passed.map(|()| arena.mapped(address, size));
                 }
                 Err(status) => {
                     self.arena.write().not_mapped(address, range);

@@ -27,6 +27,36 @@ pub(crate) fn attributes(accessing: &Link, owner: &Link) -> Result<[u64; 5]> {
     Ok(values)
 }
 
+/// Maps memory of `owner`'s session, a whole mapping of `size` bytes at `memory`, at
+/// `address` for the device of another session.
+///
+/// # Errors
+/// `NOT_SUPPORTED` for a part of a mapping; what the hosts say.
+pub(crate) fn map(
+    owner: &Link,
+    accessing: &Link,
+    memory: u64,
+    address: u64,
+    size: u64,
+) -> Result<()> {
+    let offer: MemoryOffer = owner.call(&MemOffer { address: memory })?;
+    if (offer.base, offer.size) != (memory, size) {
+        return Err(Status::NOT_SUPPORTED);
+    }
+    let token = offer.token;
+    accessing.call(&MemTake {
+        address,
+        size,
+        token,
+    })
+}
+
+/// Ends this.
+pub(crate) fn unmap(accessing: &Link, address: u64) {
+    // A session that is over has nothing mapped any more.
+    let _ = accessing.post(&MemLeave { address });
+}
+
 /// A device that has access.
 #[derive(Debug)]
 struct Peer {
@@ -102,8 +132,7 @@ impl PeerAccess {
         state.mappings.remove(&address);
         for peer in state.peers.values_mut() {
             if peer.mapped.remove(&address) {
-                // A device whose session is over has nothing mapped any more.
-                let _ = peer.link.post(&MemLeave { address });
+                unmap(&peer.link, address);
             }
         }
     }
@@ -141,49 +170,34 @@ impl PeerAccess {
             return;
         };
         for address in peer.mapped {
-            // As in `remove`.
-            let _ = peer.link.post(&MemLeave { address });
+            unmap(&peer.link, address);
         }
     }
 
-    /// Passes a mapping on to a device. It may be unmapped meanwhile.
+    /// Passes a mapping on to a device. Meanwhile it may be unmapped, or the access end.
     fn pass(&self, device: u32, address: u64, mapping: Mapping) -> Result<()> {
         let link = {
             let state = self.state.lock();
-            let Some(peer) = state.peers.get(&device) else {
-                return Ok(());
-            };
-            if peer.mapped.contains(&address) {
-                return Ok(());
+            match state.peers.get(&device) {
+                Some(peer) if !peer.mapped.contains(&address) => Arc::clone(&peer.link),
+                _ => return Ok(()),
             }
-            Arc::clone(&peer.link)
         };
-        let Mapping { size, .. } = mapping;
-        let taken = self
-            .link
-            .call(&MemOffer { address })
-            .and_then(
-                |offer: MemoryOffer| match (offer.base, offer.size) == (address, size) {
-                    true => link.call(&MemTake {
-                        address,
-                        size,
-                        token: offer.token,
-                    }),
-                    false => Err(Status::UNKNOWN),
-                },
-            );
+        let mapped = map(&self.link, &link, address, address, mapping.size);
         let mut state = self.state.lock();
         let is_there = state.mappings.get(&address) == Some(&mapping);
-        match (taken, is_there) {
-            (Ok(()), true) => {
-                if let Some(peer) = state.peers.get_mut(&device) {
-                    peer.mapped.insert(address);
-                }
+        let peer = state.peers.get_mut(&device).filter(|_| is_there);
+        match (mapped, peer) {
+            (Ok(()), Some(peer)) => {
+                peer.mapped.insert(address);
                 Ok(())
             }
-            (Ok(()), false) => link.post(&MemLeave { address }).map(drop),
-            (Err(status), true) => Err(status),
-            (Err(_), false) => Ok(()),
+            (Ok(()), None) => {
+                unmap(&link, address);
+                Ok(())
+            }
+            (Err(status), Some(_)) => Err(status),
+            (Err(_), None) => Ok(()),
         }
     }
 }

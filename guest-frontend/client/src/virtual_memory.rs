@@ -12,8 +12,7 @@ use std::sync::Arc;
 use paragpu_protocol::handle::{AliasAddress, DeviceAddress};
 use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{MemAlias, MemAliasEnd, MemOffer};
-use paragpu_protocol::types::MemoryOffer;
+use paragpu_protocol::table::{MemAlias, MemAliasEnd};
 use parking_lot::Mutex;
 
 use crate::connection::Link;
@@ -280,11 +279,7 @@ impl VirtualMemory {
             let of_map = peers.entry(address).or_default();
             match (of_map.contains_key(&device), access) {
                 (false, 3) => {
-                    let offer: MemoryOffer = self.link.call(&MemOffer { address: memory })?;
-                    if (offer.base, offer.size) != (memory, size) {
-                        return Err(Status::NOT_SUPPORTED);
-                    }
-                    accessing.take(address, &offer)?;
+                    accessing.take(&self.link, memory, address, size)?;
                     of_map.insert(device, Arc::clone(accessing));
                 }
                 (true, 0) => {

@@ -98,7 +98,7 @@ pub enum Verdict {
     },
 }
 
-/// A claim about which the engine is to be asked.
+/// A claim that waits for the engine's answer.
 #[derive(Debug)]
 struct Question {
     holder: u64,

@@ -76,12 +76,8 @@ impl Memory {
     /// must consist of chunks of one other arena, whose start is returned.
     pub fn check_peer(&self, address: u64, size: u64) -> Result<u64> {
         let chunks = (address | size).is_multiple_of(CHUNK) && size > 0;
-        let arena = (0..MAX_DEVICES)
-            .filter_map(Regions::of)
-            .map(|regions| regions.arena)
+        Regions::arena_of(address, size)
             .filter(|arena| *arena != self.regions.arena)
-            .find(|arena| Regions::holds(*arena, address, size));
-        arena
             .filter(|_| chunks && !self.overlaps(address, size))
             .ok_or(Status::INVALID_VALUE.into())
     }

@@ -60,6 +60,16 @@ impl Regions {
         })
     }
 
+    /// First address of the arena, of whatever device, that holds
+    /// `[address, address + size)`.
+    #[must_use]
+    pub fn arena_of(address: u64, size: u64) -> Option<u64> {
+        let mut arenas = (0..MAX_DEVICES)
+            .filter_map(Self::of)
+            .map(|regions| regions.arena);
+        arenas.find(|arena| Self::holds(*arena, address, size))
+    }
+
     /// Whether `[address, address + size)` lies in the region that starts at
     /// `base`.
     #[must_use]

@@ -396,14 +396,12 @@ pub(crate) fn cuDeviceGetP2PAttribute(
     if from == to {
         return Err(Status::INVALID_DEVICE);
     }
-    let index = usize::try_from(attribute)
-        .ok()
-        .and_then(|n| n.checked_sub(1));
-    let attributes = index.filter(|index| *index < 5).map(|index| {
-        let attributes = peer_attributes(from, to);
-        attributes.get(index).copied().unwrap_or(0)
-    });
-    value.put(attributes.ok_or(Status::INVALID_VALUE)?)
+    if !(1..=5).contains(&attribute) {
+        return Err(Status::INVALID_VALUE);
+    }
+    let attributes = (1..).zip(peer_attributes(from, to));
+    let mut wanted = attributes.filter(|(number, _)| *number == attribute);
+    value.put(wanted.next().map_or(0, |(_, value)| value))
 }
 
 pub(crate) fn cuDeviceGetTexture1DLinearMaxWidth(

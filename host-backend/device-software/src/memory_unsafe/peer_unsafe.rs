@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
-use paragpu_protocol::layout::{ARENA_BASE, CHUNK, DEVICE_STRIDE, MAX_DEVICES};
+use paragpu_protocol::layout::{CHUNK, Regions};
 
 use super::{Memory, MemoryError, map_fixed, pointer_mut, shared};
 
@@ -13,18 +13,8 @@ impl Memory {
     /// Whether a range consists of chunks of the arena of another device.
     fn is_of_peer(&self, address: u64, size: u64) -> bool {
         let chunks = size > 0 && (address | size).is_multiple_of(CHUNK);
-        let arenas = DEVICE_STRIDE * u64::from(MAX_DEVICES);
-        let last = address.checked_add(size - u64::from(size > 0));
-        let (Some(first), Some(last)) = (
-            address.checked_sub(ARENA_BASE),
-            last.and_then(|last| last.checked_sub(ARENA_BASE)),
-        ) else {
-            return false;
-        };
-        let arena = first / DEVICE_STRIDE;
-        let own = self.base.checked_sub(ARENA_BASE);
-        let is_own = own.is_some_and(|own| own / DEVICE_STRIDE == arena);
-        chunks && last < arenas && arena == last / DEVICE_STRIDE && !is_own
+        let arena = Regions::arena_of(address, size);
+        chunks && arena.is_some_and(|arena| arena != self.base)
     }
 
     /// Whether no memory of another device is in the range, ended or not.

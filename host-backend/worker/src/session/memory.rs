@@ -1,6 +1,6 @@
 //! The session's device memory.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -28,9 +28,9 @@ const IDLE_MEMORY: u64 = 1 << 30;
 pub(crate) struct DeviceMemory {
     arena: Arena<Fence>,
     aliases: Aliases,
-    /// Memory of other devices, at its addresses there: size by address. It counts for
+    /// Memory of other devices, at its addresses there. It counts for
     /// their sessions.
-    peers: BTreeMap<u64, u64>,
+    peers: BTreeSet<u64>,
     statistics: Arc<Statistics>,
 }
 
@@ -45,7 +45,7 @@ impl DeviceMemory {
         Self {
             arena: Arena::new(base, limit, IDLE_MEMORY.min(total / 8)),
             aliases: Aliases::default(),
-            peers: BTreeMap::new(),
+            peers: BTreeSet::new(),
             statistics,
         }
     }
@@ -349,7 +349,7 @@ impl DeviceMemory {
             return fail(Status::OUT_OF_MEMORY, why);
         }
         gpu.peer_map(address, size, memory)?;
-        self.peers.insert(address, size);
+        self.peers.insert(address);
         Ok(())
     }
 
@@ -360,7 +360,7 @@ impl DeviceMemory {
         link: &mut Link,
         address: u64,
     ) -> Outcome<()> {
-        if self.peers.remove(&address).is_none() {
+        if !self.peers.remove(&address) {
             self.arena.give_up(address);
             self.count();
         }

@@ -1,0 +1,80 @@
+//! A decoded function: its frame, its parameters, and the limits of its launches.
+
+use crate::attributes::MAX_THREADS;
+use crate::error::PtxError;
+
+/// Rows of a frame and the constants in them.
+#[derive(Debug, Clone, Default)]
+pub struct Constants {
+    /// Of 32 bits.
+    pub rows32: Vec<(u32, u32)>,
+    /// Of 64 bits.
+    pub rows64: Vec<(u32, u64)>,
+}
+
+/// The limits of a kernel's launches.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Bounds {
+    /// `.maxntid` or `.reqntid`: maximum number of threads of a block.
+    pub max_threads: Option<u32>,
+    /// `.reqnctapercluster`: blocks of a cluster.
+    pub cluster: Option<[u32; 3]>,
+    /// `.explicitcluster`: whether the kernel or its launch must specify the cluster size.
+    pub explicit_cluster: bool,
+    /// `.maxclusterrank`: maximum number of blocks of a cluster.
+    pub max_cluster: Option<u32>,
+}
+
+/// A decoded function.
+#[derive(Debug, Clone, Default)]
+pub struct Func {
+    /// Mangled name.
+    pub name: String,
+    /// Whether it is a kernel.
+    pub entry: bool,
+    /// First instruction.
+    pub start: u32,
+    /// One past the last.
+    pub end: u32,
+    /// Rows of the frame.
+    pub rows32: u32,
+    /// Rows of the frame.
+    pub rows64: u32,
+    /// Predicates of the frame.
+    pub preds: u32,
+    /// Rows that hold constants.
+    pub constants: Constants,
+    /// Bytes of local memory of the frame.
+    pub local: u32,
+    /// Bytes of static shared memory (kernels).
+    pub shared: u32,
+    /// Offset and size of each parameter: in the parameter buffer (kernels) or in the frame
+    /// (functions).
+    pub params: Vec<(u32, u32)>,
+    /// Offset and size of each returned value in the frame.
+    pub returns: Vec<(u32, u32)>,
+    /// Bytes of all parameters (kernels).
+    pub param_bytes: u32,
+    /// The limits of its launches.
+    pub bounds: Bounds,
+    /// Why it cannot run, if it or a function that it calls is refused.
+    pub refused: Option<PtxError>,
+}
+
+impl Func {
+    /// The number of threads of a block, if the kernel can be launched with such a grid.
+    #[must_use]
+    pub fn threads(&self, grid: [u32; 3], block: [u32; 3]) -> Option<u32> {
+        let [gx, gy, gz] = grid;
+        let [bx, by, bz] = block;
+        let blocks = (1..=i32::MAX as u32).contains(&gx)
+            && [gy, gz].iter().all(|side| (1..=65535).contains(side));
+        let sides = bx <= 1024 && by <= 1024 && bz <= 64;
+        let most = self.bounds.max_threads;
+        let most = most.unwrap_or(MAX_THREADS).min(MAX_THREADS);
+        let threads = block
+            .iter()
+            .try_fold(1u32, |n, &side| n.checked_mul(side))?;
+        (blocks && sides && (1..=most).contains(&threads)).then_some(threads)
+    }
+}
