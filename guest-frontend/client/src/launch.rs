@@ -60,6 +60,7 @@ impl Launches {
             // Launches with a handle are captured by `capture`.
             return stream.cannot_capture();
         }
+        let preferences = shape.preferences.encode();
         let visible = self.shadows.before_launch(parameters)?;
         let position = self.streams.post_work(
             stream,
@@ -71,6 +72,7 @@ impl Launches {
                 dynamic_shared: shape.dynamic_shared,
                 flags: self.flags(shape)?,
                 cluster: shape.cluster,
+                preferences: Bytes(&preferences),
                 parameters: Bytes(parameters),
             },
         )?;
@@ -89,8 +91,10 @@ impl Launches {
     ///
     /// # Errors
     /// As [`launch`](Self::launch).
-    pub fn capture(&self, stream: &Stream, kernel: Kernel) -> Result<()> {
+    pub fn capture(&self, stream: &Stream, mut kernel: Kernel) -> Result<()> {
         self.check(&kernel.function, &kernel.shape)?;
+        let preferences = &mut kernel.shape.preferences;
+        preferences.inherit_priority(stream.priority());
         let programmatic = kernel.shape.programmatic;
         stream.note_launch(Work::Kernel(Arc::new(kernel)), programmatic)
     }

@@ -21,8 +21,9 @@ use crate::objects::edge::Dependency;
 use crate::objects::event::Event;
 use crate::objects::graph::Graph;
 use crate::objects::junction::Junction;
+use crate::objects::preference::{Limits, Value, bytes_of};
 pub use crate::objects::stream::{NON_BLOCKING, Stream};
-use crate::objects::stream_attributes::{self, Limits, Value};
+use crate::objects::stream_attributes;
 use crate::objects::user_object::References;
 use crate::progress::Progress;
 use crate::shadow::Shadows;
@@ -320,15 +321,11 @@ impl Streams {
         if stream.is_legacy() || !stream_attributes::is_passed_on(attribute) {
             return Ok(());
         }
-        let mut bytes = [0; 64];
-        for (place, word) in bytes.chunks_exact_mut(8).zip(value) {
-            place.copy_from_slice(&word.to_le_bytes());
-        }
         self.link
             .post(&StreamSetAttribute {
                 stream: stream.handle(),
                 attribute: attribute.cast_unsigned(),
-                value: bytes,
+                value: bytes_of(value),
             })
             .map(drop)
     }

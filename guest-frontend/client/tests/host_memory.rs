@@ -10,6 +10,7 @@ use common::{PTX, Worker, parameters, read_back};
 use paragpu_client::Session;
 use paragpu_client::launch::Shape;
 use paragpu_client::objects::function::Function;
+use paragpu_client::objects::preference::Preferences;
 use paragpu_client::stream::Stream;
 use paragpu_client::sys::memory::HostSlice;
 use paragpu_client::virtual_memory::{GRANULARITY, MemoryLocation, Properties, Side};
@@ -23,6 +24,7 @@ const SHAPE: Shape = Shape {
     cooperative: false,
     cluster: [0; 3],
     programmatic: false,
+    preferences: Preferences::NONE,
 };
 
 /// A session's addresses are its device's: each test has a device of its own.

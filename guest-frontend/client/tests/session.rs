@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::{PTX, Worker, parameters, read_back};
 use paragpu_client::launch::Shape;
+use paragpu_client::objects::preference::Preferences;
 use paragpu_client::sys::memory::{HostRows, HostSlice};
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
@@ -46,6 +47,7 @@ const SHAPE: Shape = Shape {
     cooperative: false,
     cluster: [0; 3],
     programmatic: false,
+    preferences: Preferences::NONE,
 };
 
 #[test]

@@ -157,6 +157,7 @@ mod tests {
                     cooperative: false,
                     programmatic: false,
                     cluster: [0; 3],
+                    preferences: Vec::new(),
                     parameters: parameters.into(),
                 },
                 StreamId::LEGACY,

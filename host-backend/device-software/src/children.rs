@@ -134,6 +134,7 @@ impl Family {
                     cooperative: false,
                     programmatic: false,
                     cluster: [0; 3],
+                    preferences: Vec::new(),
                     parameters: parameters.into(),
                 };
                 let launched = Launched::new(depth, Arc::clone(&self.pending));

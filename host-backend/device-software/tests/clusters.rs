@@ -26,6 +26,7 @@ fn launch(gpu: &mut Gpu, f: &Function, grid: [u32; 3], cluster: [u32; 3]) -> Res
         cooperative: false,
         programmatic: false,
         cluster,
+        preferences: Vec::new(),
         parameters: pack(f, &[Arg::P(gpu.arena)]).into(),
     };
     gpu.device.launch(launch, STREAM)?;

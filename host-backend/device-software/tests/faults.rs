@@ -171,6 +171,7 @@ fn cancelling_fails_the_session() {
         cooperative: false,
         programmatic: false,
         cluster: [0; 3],
+        preferences: Vec::new(),
         parameters: [0; 8].as_slice().into(),
     };
     device.launch(launch, StreamId::LEGACY).unwrap();

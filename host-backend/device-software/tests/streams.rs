@@ -536,6 +536,7 @@ ret; }",
             cooperative: false,
             programmatic: false,
             cluster: [0; 3],
+            preferences: Vec::new(),
             parameters: parameters.into(),
         })
     };

@@ -52,8 +52,20 @@ pub struct Launch<'a> {
     pub programmatic: bool,
     /// Blocks per cluster; zeros for none.
     pub cluster: [u32; 3],
+    /// Attributes that steer the GPU without changing results. A device without these
+    /// attributes ignores them.
+    pub preferences: Vec<Preference>,
     /// The parameters, in the layout of [`Function::parameters`](crate::Function).
     pub parameters: Cow<'a, [u8]>,
+}
+
+/// An attribute of a launch (CUlaunchAttribute).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Preference {
+    /// CUlaunchAttributeID.
+    pub attribute: u32,
+    /// CUlaunchAttributeValue.
+    pub value: [u8; 64],
 }
 
 /// A memset.

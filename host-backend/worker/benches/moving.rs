@@ -131,6 +131,7 @@ fn launches() -> Vec<Recorded> {
         dynamic_shared: 0,
         flags: 0,
         cluster: [0; 3],
+        preferences: paragpu_protocol::codec::Bytes(&[]),
         parameters: paragpu_protocol::codec::Bytes(&[0; 32]),
     });
     vec![launch; CALLS as usize]

@@ -1,9 +1,12 @@
 //! Kernel launches.
 
-use paragpu_device::{Launch as DeviceLaunch, Work};
+use paragpu_device::{Launch as DeviceLaunch, Preference, Work};
+use paragpu_protocol::codec::Reader;
+use paragpu_protocol::status::Status;
 use paragpu_protocol::table::Launch;
+use paragpu_protocol::types::LaunchPreference;
 
-use crate::error::Outcome;
+use crate::error::{Outcome, fail};
 use crate::session::Session;
 use crate::session::graph::NodeWork;
 use crate::session::objects::Objects;
@@ -22,11 +25,32 @@ impl Objects {
             cooperative: call.flags & Launch::COOPERATIVE != 0,
             programmatic: call.flags & Launch::PROGRAMMATIC != 0,
             cluster: call.cluster,
+            preferences: preferences(call.preferences.0)?,
             parameters: call.parameters.0.into(),
         });
         let prints = kernel.prints();
         Ok(NodeWork { work, prints })
     }
+}
+
+/// The preferences of a launch.
+fn preferences(encoded: &[u8]) -> Outcome<Vec<Preference>> {
+    let mut reader = Reader::new(encoded);
+    let mut preferences: Vec<Preference> = Vec::new();
+    while reader.remaining() > 0 {
+        let Ok(LaunchPreference { attribute, value }) = reader.field() else {
+            return fail(Status::INVALID_VALUE, "a preference is truncated");
+        };
+        let is_there = |had: &Preference| had.attribute == attribute;
+        if !Launch::PREFERENCES.contains(&attribute) || preferences.iter().any(is_there) {
+            return fail(
+                Status::INVALID_VALUE,
+                format!("attribute {attribute} is no preference, or is there twice"),
+            );
+        }
+        preferences.push(Preference { attribute, value });
+    }
+    Ok(preferences)
 }
 
 impl Session {

@@ -70,6 +70,7 @@ impl Objects {
             cooperative: false,
             programmatic: false,
             cluster: [0; 3],
+            preferences: Vec::new(),
             parameters: (&[]).into(),
         })
     }

@@ -257,6 +257,7 @@ impl Guest {
                 dynamic_shared: 0,
                 flags: 0,
                 cluster: [0; 3],
+                preferences: Bytes(&[]),
                 parameters: Bytes(parameters),
             },
         );

@@ -27,6 +27,7 @@ pub mod graph;
 pub mod handle;
 pub mod launch;
 pub mod memory;
+pub mod nvml;
 pub mod stream;
 pub mod texture;
 

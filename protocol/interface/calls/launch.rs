@@ -17,6 +17,9 @@ fn Launch(
     flags: u32,
     /// Blocks per cluster; zeros for none.
     cluster: [u32; 3],
+    /// Attributes that steer the GPU without changing results, as `LaunchPreference`s: those
+    /// in `Launch::PREFERENCES`, each at most once.
+    preferences: Bytes<'a>,
     /// The kernel's parameters, in the layout of [`FunctionInfo::parameters`].
     parameters: Bytes<'a>,
 );

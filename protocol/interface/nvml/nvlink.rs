@@ -1,4 +1,5 @@
-//! NVLink and fabric.
+//! NVLink and fabric. Links are reported to a VM whose GPUs all have peer access to each
+//! other. NCCL takes it that GPUs with links have.
 
 #[refused("a VM's GPUs are not linked")]
 fn nvmlDeviceGetC2cModeInfoV(device: nvmlDevice_t, c2c_mode_info: Out<nvmlC2cModeInfo_v1_t>);
@@ -9,13 +10,16 @@ fn nvmlDeviceGetGpuFabricInfo(device: nvmlDevice_t, gpu_fabric_info: Out<nvmlGpu
 #[refused("a VM's GPUs are not linked")]
 fn nvmlDeviceGetGpuFabricInfoV(device: nvmlDevice_t, gpu_fabric_info: Out<nvmlGpuFabricInfoV_t>);
 
-#[refused("a VM's GPUs are not linked")]
+/// Whether a link is active.
+#[figure(86, 36)]
 fn nvmlDeviceGetNvLinkState(device: nvmlDevice_t, link: c_uint, is_active: Out<c_uint>);
 
-#[refused("a VM's GPUs are not linked")]
+/// A link's version.
+#[figure(87, 36)]
 fn nvmlDeviceGetNvLinkVersion(device: nvmlDevice_t, link: c_uint, version: Out<c_uint>);
 
-#[refused("a VM's GPUs are not linked")]
+/// Whether a link has a capability.
+#[figure(88, 36, 6)]
 fn nvmlDeviceGetNvLinkCapability(
     device: nvmlDevice_t,
     link: c_uint,
@@ -23,7 +27,8 @@ fn nvmlDeviceGetNvLinkCapability(
     cap_result: Out<c_uint>,
 );
 
-#[refused("a VM's GPUs are not linked")]
+/// The PCI address, on the host, of a link's other end.
+#[figure(89, 36)]
 fn nvmlDeviceGetNvLinkRemotePciInfo_v2(device: nvmlDevice_t, link: c_uint, pci: Out<nvmlPciInfo_t>);
 
 #[refused("a VM's GPUs are not linked")]
@@ -74,7 +79,8 @@ fn nvmlDeviceFreezeNvLinkUtilizationCounter(
 #[denied("changes the host's GPU, which others share")]
 fn nvmlDeviceResetNvLinkUtilizationCounter(device: nvmlDevice_t, link: c_uint, counter: c_uint);
 
-#[refused("a VM's GPUs are not linked")]
+/// The kind of device at a link's other end.
+#[figure(90, 36)]
 fn nvmlDeviceGetNvLinkRemoteDeviceType(
     device: nvmlDevice_t,
     link: c_uint,
@@ -108,5 +114,5 @@ fn nvmlDeviceSetNvlinkBwMode(device: nvmlDevice_t, set_bw_mode: Out<nvmlNvlinkSe
 #[refused("a VM's GPUs are not linked")]
 fn nvmlDeviceGetNvLinkInfo(device: nvmlDevice_t, info: Out<nvmlNvLinkInfo_t>);
 
-#[refused("a VM's GPUs are not linked")]
-fn nvmlDeviceGetNvLinkRemotePciInfo(device: nvmlDevice_t, link: c_uint, pci: Out<nvmlPciInfo_t>);
+/// As `_v2`, with the first structure of this name.
+fn nvmlDeviceGetNvLinkRemotePciInfo(device: nvmlDevice_t, link: c_uint, pci: Out<PciInfo2>);

@@ -50,7 +50,7 @@ fn nvmlDeviceGetTopologyNearestGpus(
     device_array: *mut nvmlDevice_t,
 );
 
-/// Whether two GPUs have peer access, as CUDA reports on the host. Nothing is reported of NVLink.
+/// Whether two GPUs have peer access, as CUDA reports on the host, and links.
 fn nvmlDeviceGetP2PStatus(
     device1: nvmlDevice_t,
     device2: nvmlDevice_t,

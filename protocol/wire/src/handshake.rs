@@ -12,7 +12,7 @@ use crate::codec::{Bytes, Text};
 /// patch are compatible.
 pub const VERSION: Version = Version {
     major: 0,
-    minor: 3,
+    minor: 4,
     patch: 0,
 };
 

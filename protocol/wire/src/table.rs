@@ -33,6 +33,9 @@ impl Launch<'_> {
     /// In [`flags`](Self::flags): the kernel may begin before the end of the one before
     /// it in its stream, which permits that (CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION).
     pub const PROGRAMMATIC: u32 = 2;
+    /// CUlaunchAttributeIDs of the preferences: access policy window, scheduling of clusters,
+    /// priority, memory synchronization domains, their map, shared memory carveout.
+    pub const PREFERENCES: [u32; 6] = [1, 5, 8, 9, 10, 14];
 
     /// The flags of a launch.
     #[must_use]
@@ -73,6 +76,7 @@ mod tests {
             dynamic_shared: 7,
             flags: 1,
             cluster: [0; 3],
+            preferences: Bytes(&[]),
             parameters: Bytes(&[1, 2, 3]),
         };
         let mut head = Vec::new();

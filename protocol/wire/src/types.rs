@@ -100,6 +100,14 @@ crate::record! {
         value: u64,
     }
 
+    /// An attribute of one launch (CUlaunchAttribute).
+    LaunchPreference {
+        /// CUlaunchAttributeID.
+        attribute: u32,
+        /// CUlaunchAttributeValue.
+        value: [u8; 64],
+    }
+
     /// A resource of multiprocessors (CUdevSmResource).
     SmResource {
         /// How many.

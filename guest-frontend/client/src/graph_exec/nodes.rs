@@ -50,6 +50,7 @@ fn launch_call(kernel: &Kernel) -> (u16, Vec<u8>) {
         // The edges say which nodes begin early.
         flags: Launch::flags_of(kernel.shape.cooperative, false),
         cluster: kernel.shape.cluster,
+        preferences: Bytes(&kernel.shape.preferences.encode()),
         parameters: Bytes(&kernel.parameters),
     })
 }

@@ -18,6 +18,7 @@ mod graph_edges;
 pub mod graph_memory;
 pub(crate) mod junction;
 pub(crate) mod managed_variable;
+pub mod preference;
 pub mod shape;
 pub mod stream;
 pub mod stream_attributes;

@@ -4,10 +4,11 @@ use paragpu_protocol::status::Status;
 
 use crate::error::Result;
 use crate::objects::function::Function;
+use crate::objects::preference::Preferences;
 use crate::snapshot::Limits;
 
 /// The shape of a launch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Shape {
     /// Blocks.
     pub grid: [u32; 3],
@@ -21,6 +22,8 @@ pub struct Shape {
     pub cluster: [u32; 3],
     /// The kernel may begin before the end of the kernel before it.
     pub programmatic: bool,
+    /// Attributes that steer the GPU without changing results.
+    pub preferences: Preferences,
 }
 
 impl Shape {

@@ -11,6 +11,7 @@ use paragpu_abi::{
 };
 use paragpu_client::launch::Shape;
 use paragpu_client::objects::graph::{CopyNodeEnd, CopyWork, Fill, Graph, Kernel, Work};
+use paragpu_client::objects::preference;
 use paragpu_client::texture::ArrayLevel;
 use paragpu_protocol::status::Status;
 
@@ -19,15 +20,15 @@ use super::graph::{dependencies, find, find_node, handle, node_handle, work_of};
 use super::host_call::host_call;
 use super::module::callable;
 use super::{
-    Result, copy_rect, event, get, graph_memory, launch, put, stream_memory, unsupported_use,
+    Result, copy_rect, event, get, graph_memory, launch, put, stream, stream_memory,
+    unsupported_use,
 };
 use crate::current;
 use crate::objects::{self, Object};
 
-/// CU_LAUNCH_ATTRIBUTE_COOPERATIVE, _CLUSTER_DIMENSION and _PRIORITY.
+/// CU_LAUNCH_ATTRIBUTE_COOPERATIVE and _CLUSTER_DIMENSION.
 const COOPERATIVE: c_int = 2;
 const CLUSTER_DIMENSION: c_int = 4;
-const PRIORITY: c_int = 8;
 /// CU_GRAPH_NODE_TYPE_MEM_ALLOC, _MEM_FREE and _BATCH_MEM_OP.
 const MEM_ALLOC: c_int = 10;
 const MEM_FREE: c_int = 11;
@@ -63,7 +64,7 @@ pub unsafe fn kernel(given: *const CUDA_KERNEL_NODE_PARAMS_v2, had: Option<&Work
     };
     // Attributes belong to the node and stay.
     if let Some(Work::Kernel(had)) = had {
-        (shape.cooperative, shape.cluster) = (had.shape.cooperative, had.shape.cluster);
+        take_attributes(&mut shape, &had.shape);
     }
     // SAFETY: the caller upholds the contract of `parameters`.
     let parameters = unsafe { launch::parameters(function, given.kernelParams, given.extra) }?;
@@ -368,11 +369,17 @@ fn child_of(node: CUgraphNode) -> Result<Arc<Graph>> {
     }
 }
 
+/// Takes the attributes of a kernel node for another.
+fn take_attributes(shape: &mut Shape, from: &Shape) {
+    (shape.cooperative, shape.cluster) = (from.cooperative, from.cluster);
+    shape.preferences.clone_from(&from.preferences);
+}
+
 /// Changes the shape of a kernel node's launch.
 fn reshape(node: CUgraphNode, change: impl FnOnce(&mut Shape)) -> Result {
     let (graph, number) = find_node(node)?;
     let had = kernel_of(node)?;
-    let mut shape = had.shape;
+    let mut shape = had.shape.clone();
     change(&mut shape);
     let kernel = Kernel::new(
         had.ordinal,
@@ -451,7 +458,7 @@ pub(crate) fn cuGraphKernelNodeGetAttribute(
     attribute: c_int,
     value: Out<'_, cudaLaunchAttributeValue>,
 ) -> Result {
-    let shape = kernel_of(node)?.shape;
+    let shape = &kernel_of(node)?.shape;
     let mut found = cudaLaunchAttributeValue { pad: [0; 8] };
     match attribute {
         COOPERATIVE => found.cooperative = shape.cooperative.into(),
@@ -459,7 +466,9 @@ pub(crate) fn cuGraphKernelNodeGetAttribute(
             let [x, y, z] = shape.cluster;
             found.clusterDim = dim3 { x, y, z };
         }
-        PRIORITY => found.priority = 0,
+        _ if preference::is_of_launch(attribute) => {
+            found.pad = shape.preferences.get(attribute)?;
+        }
         _ => {
             return Err(unsupported_use!(
                 "cuGraphKernelNodeGetAttribute of this attribute"
@@ -488,7 +497,13 @@ pub(crate) unsafe fn cuGraphKernelNodeSetAttribute(
             let dim3 { x, y, z } = unsafe { value.clusterDim };
             reshape(node, |shape| shape.cluster = [x, y, z])
         }
-        PRIORITY => kernel_of(node).map(|_| ()),
+        _ if preference::is_of_launch(attribute) => {
+            let limits = stream::limits(current::current()?.session)?;
+            let mut preferences = kernel_of(node)?.shape.preferences.clone();
+            // SAFETY: every field of the union is numbers.
+            preferences.set(attribute, unsafe { value.pad }, limits)?;
+            reshape(node, |shape| shape.preferences = preferences)
+        }
         _ => Err(unsupported_use!(
             "cuGraphKernelNodeSetAttribute of this attribute"
         )),
@@ -496,10 +511,8 @@ pub(crate) unsafe fn cuGraphKernelNodeSetAttribute(
 }
 
 pub(crate) fn cuGraphKernelNodeCopyAttributes(to: CUgraphNode, from: CUgraphNode) -> Result {
-    let from = kernel_of(from)?.shape;
-    reshape(to, |shape| {
-        (shape.cooperative, shape.cluster) = (from.cooperative, from.cluster);
-    })
+    let from = kernel_of(from)?;
+    reshape(to, |shape| take_attributes(shape, &from.shape))
 }
 
 /// # Safety

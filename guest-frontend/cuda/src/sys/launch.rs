@@ -12,7 +12,7 @@ use paragpu_client::launch::Shape;
 use paragpu_client::module::Function;
 use paragpu_client::objects::edge::Edge;
 use paragpu_client::objects::graph::Kernel;
-use paragpu_client::objects::stream_attributes;
+use paragpu_client::objects::preference;
 use paragpu_protocol::status::Status;
 
 use super::boundary::In;
@@ -30,25 +30,14 @@ const COOPERATIVE: c_int = 2;
 const SYNCHRONIZATION_POLICY: c_int = 3;
 /// CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION.
 const CLUSTER_DIMENSION: c_int = 4;
-/// CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE.
-const CLUSTER_SCHEDULING: c_int = 5;
 /// CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION.
 const PROGRAMMATIC_SERIALIZATION: c_int = 6;
-/// CU_LAUNCH_ATTRIBUTE_PRIORITY.
-const PRIORITY: c_int = 8;
-/// CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW.
-const ACCESS_POLICY_WINDOW: c_int = 1;
 /// CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT.
 const PROGRAMMATIC_EVENT: c_int = 7;
-/// CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP and _MEM_SYNC_DOMAIN.
-const DOMAIN_MAP: c_int = 9;
-const DOMAIN: c_int = 10;
 /// CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION.
 const PREFERRED_CLUSTER: c_int = 11;
 /// CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT.
 const COMPLETION_EVENT: c_int = 12;
-/// CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, in percent.
-const CARVEOUT: c_int = 14;
 
 /// CU_LAUNCH_PARAM_END, _BUFFER_POINTER and _BUFFER_SIZE.
 const PARAM_END: usize = 0;
@@ -174,7 +163,7 @@ unsafe fn launch(
         // SAFETY: the caller upholds the contract of `parameters`.
         let parameters = unsafe { parameters(function, pointers, extra) }?;
         let (ordinal, function) = (session.ordinal(), Arc::clone(function));
-        let kernel = Kernel::new(ordinal, function, named as u64, *shape, parameters);
+        let kernel = Kernel::new(ordinal, function, named as u64, shape.clone(), parameters);
         return session.launches().capture(stream, kernel);
     }
     if !pointers.is_null() && !extra.is_null() {
@@ -290,16 +279,13 @@ unsafe fn attributes(
         // SAFETY: `attributes` points to `count` elements, as the caller promises.
         let attribute = unsafe { &*attributes.add(index) };
         match attribute.id {
-            // Preferences that do not change results.
-            IGNORE | SYNCHRONIZATION_POLICY | PRIORITY | CLUSTER_SCHEDULING => {}
-            // SAFETY: every field of the union is numbers; `id` says which is set.
-            CARVEOUT if matches!(unsafe { attribute.val.syncPolicy }, -1..=100) => {}
-            PREFERRED_CLUSTER => {}
-            ACCESS_POLICY_WINDOW | DOMAIN_MAP | DOMAIN => {
+            // They do not change results, and steer a thread or nothing.
+            IGNORE | SYNCHRONIZATION_POLICY | PREFERRED_CLUSTER => {}
+            id if preference::is_of_launch(id) => {
                 let limits = stream::limits(current::current()?.session)?;
-                // SAFETY: as above.
+                // SAFETY: every field of the union is numbers.
                 let value = unsafe { attribute.val.pad };
-                stream_attributes::check(attribute.id, value, limits)?;
+                shape.preferences.set(id, value, limits)?;
             }
             // `events_of` handles these after the launch.
             PROGRAMMATIC_EVENT | COMPLETION_EVENT => {}

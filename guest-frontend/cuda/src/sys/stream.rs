@@ -6,7 +6,8 @@ use paragpu_abi::{
     CUcontext, CUdevice, CUevent, CUhostFn, CUstream, CUstreamCallback, cudaLaunchAttributeValue,
 };
 use paragpu_client::Session;
-use paragpu_client::objects::stream_attributes::{self, Limits};
+use paragpu_client::objects::preference::Limits;
+use paragpu_client::objects::stream_attributes;
 use paragpu_client::stream::NON_BLOCKING;
 use paragpu_protocol::status::Status;
 

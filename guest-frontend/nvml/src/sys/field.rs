@@ -1,7 +1,9 @@
-//! Fields by number: those that a figure also answers.
+//! Fields by number: those that a figure also answers, and those of links.
 
 use std::ffi::{c_int, c_uint};
 use std::time::SystemTime;
+
+use paragpu_abi::nvml::{FIELD, LINK_FIELDS};
 
 use super::types::{nvmlDevice_t, nvmlFieldValue_t};
 use super::{ask, device, numbers, present};
@@ -92,8 +94,13 @@ const FIELDS: &[Row] = &[
     (190, WORD, numbers::nvmlDeviceGetEnforcedPowerLimit, &[], 0),
 ];
 
-/// The type of a field and its value.
-fn value(ordinal: u32, field: u32) -> Result<(c_uint, u64)> {
+/// The type of a field and its value. Only fields of links have a scope, the link.
+fn value(ordinal: u32, field: u32, scope: u32) -> Result<(c_uint, u64)> {
+    if LINK_FIELDS.iter().any(|known| u32::from(*known) == field) {
+        let (all, scope) = (u32::from(u8::MAX), scope.min(u32::from(u8::MAX) - 1));
+        let [kind, value, ..] = ask(ordinal, FIELD, &[(field, all), (scope, all)])?.values;
+        return Ok((c_uint::try_from(kind).map_err(|_| Code::UNKNOWN)?, value));
+    }
     let row = FIELDS.iter().find(|row| row.0 == field);
     let (_, kind, figure, arguments, place) = row.ok_or(Code::NOT_SUPPORTED)?;
     let answer = ask(ordinal, *figure, arguments)?;
@@ -117,7 +124,7 @@ pub(crate) unsafe fn nvmlDeviceGetFieldValues(
         let place = unsafe { values.add(index) };
         // SAFETY: as above.
         let mut entry = unsafe { place.read() };
-        match value(ordinal, entry.field) {
+        match value(ordinal, entry.field, entry.scope) {
             Ok((kind, value)) => {
                 let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
                 entry.time = now.map_or(0, |now| i64::try_from(now.as_micros()).unwrap_or(0));

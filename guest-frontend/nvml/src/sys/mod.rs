@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use paragpu_client::monitor::Answer;
 
 use crate::code::{Code, Result};
-use types::{nvmlDevice_t, nvmlReturn_t};
+use types::{nvmlDevice_t, nvmlPciInfo_t, nvmlReturn_t};
 
 pub(crate) mod boundary;
 pub mod device;
@@ -22,6 +22,7 @@ pub mod init;
 mod internal;
 pub mod memory;
 pub mod mig;
+pub mod nvlink;
 pub mod pcie;
 pub mod process;
 pub mod system;
@@ -109,6 +110,7 @@ fn ask(ordinal: u32, figure: u32, arguments: &[(c_uint, u32)]) -> Result<Answer>
         }
         *place = u8::try_from(*argument).map_err(|_| Code::INVALID_ARGUMENT)?;
     }
+    nvlink::check(ordinal, figure)?;
     init::devices().ask(ordinal, figure, bytes)
 }
 
@@ -138,6 +140,14 @@ impl FromFigures for c_int {
 impl FromFigures for c_ulonglong {
     fn scatter(values: &[u64]) -> Self {
         values.first().copied().unwrap_or(0)
+    }
+}
+
+impl FromFigures for nvmlPciInfo_t {
+    fn scatter(values: &[u64]) -> Self {
+        pcie::remote(std::array::from_fn(|place| {
+            c_uint::scatter(values.get(place..).unwrap_or_default())
+        }))
     }
 }
 

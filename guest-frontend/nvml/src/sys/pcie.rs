@@ -52,6 +52,20 @@ impl PciAddress {
         format!("{domain:08X}:{bus:02X}:{device:02X}.0")
     }
 
+    /// The structure with a device number and a subsystem number.
+    fn info(self, pci_device_id: c_uint, pci_subsystem_id: c_uint) -> nvmlPciInfo_t {
+        nvmlPciInfo_t {
+            head: PciInfo2 {
+                head: PciInfo1 {
+                    pci_device_id,
+                    ..self.first()
+                },
+                pci_subsystem_id,
+            },
+            bus_id: chars(&self.full()),
+        }
+    }
+
     fn first(self) -> PciInfo1 {
         PciInfo1 {
             bus_id: chars(&self.legacy()),
@@ -96,11 +110,19 @@ pub(crate) fn nvmlDeviceGetPciInfo_v2(handle: nvmlDevice_t, pci: Out<'_, PciInfo
 }
 
 pub(crate) fn nvmlDeviceGetPciInfo_v3(handle: nvmlDevice_t, pci: Out<'_, nvmlPciInfo_t>) -> Result {
-    let place = place(device(handle)?)?;
-    pci.put(nvmlPciInfo_t {
-        head: place.second(),
-        bus_id: chars(&place.full()),
-    })
+    pci.put(place(device(handle)?)?.info(0, 0))
+}
+
+/// A device that is not the guest's, as the host's NVML describes it: domain, bus, device,
+/// device number, subsystem number.
+pub(crate) fn remote(figures: [c_uint; 5]) -> nvmlPciInfo_t {
+    let [domain, bus, device, id, subsystem] = figures;
+    let place = PciAddress {
+        domain,
+        bus,
+        device,
+    };
+    place.info(id, subsystem)
 }
 
 /// # Safety

@@ -8,14 +8,15 @@ use std::fs;
 
 use super::boundary::Out;
 use super::types::nvmlDevice_t;
-use super::{device, init, present, put};
+use super::{device, init, nvlink, present, put};
 use crate::code::{Code, Result};
 
 /// NVML_P2P_CAPS_INDEX_UNKNOWN: valid indices are below.
 const INDICES: c_uint = 5;
-/// NVML_P2P_CAPS_INDEX_READ, _WRITE and _ATOMICS.
+/// NVML_P2P_CAPS_INDEX_READ, _WRITE, _NVLINK and _ATOMICS.
 const READ: c_uint = 0;
 const WRITE: c_uint = 1;
+const NVLINK: c_uint = 2;
 const ATOMICS: c_uint = 3;
 /// NVML_P2P_STATUS_OK and _NOT_SUPPORTED.
 const REACHED: c_uint = 0;
@@ -242,7 +243,7 @@ pub(crate) fn nvmlDeviceGetP2PStatus(
     let has = match index {
         READ | WRITE => access != 0,
         ATOMICS => atomics != 0,
-        // Of the link between them a guest knows nothing.
+        NVLINK => access != 0 && nvlink::is_active(one),
         _ => false,
     };
     status.put(if has { REACHED } else { NOT_REACHED })

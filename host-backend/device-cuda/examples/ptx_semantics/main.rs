@@ -180,6 +180,7 @@ impl Machine {
             cooperative: false,
             programmatic: false,
             cluster: [0; 3],
+            preferences: Vec::new(),
             parameters: parameters.into(),
         };
         self.device.launch(launch, stream)?;

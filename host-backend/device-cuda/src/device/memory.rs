@@ -161,6 +161,7 @@ impl MemoryDevice for CudaDevice {
                 cooperative: false,
                 programmatic: false,
                 cluster: [0; 3],
+                preferences: Vec::new(),
                 parameters: [first, each, out].map(u64::to_le_bytes).concat().into(),
             };
             self.context.launch(&launch, function, order)?;

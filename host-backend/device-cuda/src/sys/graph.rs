@@ -7,12 +7,13 @@ use paragpu_abi::{
     CUDA_CONDITIONAL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY3D, cudaGraphNodeParams,
     cudaHostNodeParams, cudaLaunchAttributeValue, cudaMemsetParams, dim3,
 };
-use paragpu_device::{Conditional, ConditionalKind, HostFunction, Result, Work};
+use paragpu_device::{Conditional, ConditionalKind, HostFunction, Launch, Result, Work};
 use paragpu_protocol::status::Status;
 
 use super::context::Context;
 use super::copy::RectEnd;
 use super::driver::check;
+use super::launch;
 use super::memory::Span;
 use super::resources::Stream;
 use super::stream_memory::Records;
@@ -38,7 +39,7 @@ pub struct Graph {
 /// Node parameters, which the driver copies.
 enum Record {
     Empty,
-    Kernel(CUDA_KERNEL_NODE_PARAMS_v2, bool, [u32; 3]),
+    Kernel(CUDA_KERNEL_NODE_PARAMS_v2),
     Copy(CUDA_MEMCPY3D),
     Set(cudaMemsetParams),
     Words(Records),
@@ -124,7 +125,7 @@ impl Context {
                     kern: ptr::null_mut(),
                     ctx: ptr::null_mut(),
                 };
-                Record::Kernel(record, launch.cooperative, launch.cluster)
+                Record::Kernel(record)
             }
             (
                 Work::Copy { .. },
@@ -219,9 +220,7 @@ impl Context {
         check(unsafe {
             match &mut record {
                 Record::Empty => (d.cuGraphAddEmptyNode)(&mut node, into, list, count),
-                Record::Kernel(r, ..) => {
-                    (d.cuGraphAddKernelNode_v2)(&mut node, into, list, count, r)
-                }
+                Record::Kernel(r) => (d.cuGraphAddKernelNode_v2)(&mut node, into, list, count, r),
                 Record::Copy(r) => {
                     (d.cuGraphAddMemcpyNode)(&mut node, into, list, count, r, context)
                 }
@@ -242,8 +241,8 @@ impl Context {
         if let (Record::Conditional(made), Work::Conditional(conditional)) = (&record, work) {
             graph.take_bodies(made, conditional.bodies.len())?;
         }
-        if let Record::Kernel(_, cooperative, cluster) = record {
-            self.kernel_attributes(node, cooperative, cluster)?;
+        if let Work::Launch(launch) = work {
+            self.kernel_attributes(node, launch)?;
         }
         Ok(())
     }
@@ -293,13 +292,8 @@ impl Context {
         record
     }
 
-    /// Launch attributes of a kernel node.
-    fn kernel_attributes(
-        &self,
-        node: *mut c_void,
-        cooperative: bool,
-        cluster: [u32; 3],
-    ) -> Result<()> {
+    /// Sets the launch attributes of a kernel node; whether there are any.
+    fn kernel_attributes(&self, node: *mut c_void, launch: &Launch<'_>) -> Result<bool> {
         const COOPERATIVE: i32 = 2;
         const CLUSTER: i32 = 4;
         let set = |id, value: cudaLaunchAttributeValue| {
@@ -307,16 +301,21 @@ impl Context {
             check(unsafe { (self.driver.cuGraphKernelNodeSetAttribute)(node, id, &value) })
         };
         let mut value = cudaLaunchAttributeValue { pad: [0; 8] };
-        if cooperative {
+        if launch.cooperative {
             value.cooperative = 1;
             set(COOPERATIVE, value)?;
         }
-        if cluster != [0; 3] {
-            let [x, y, z] = cluster;
+        let in_clusters = launch.cluster != [0; 3];
+        if in_clusters {
+            let [x, y, z] = launch.cluster;
             value.clusterDim = dim3 { x, y, z };
             set(CLUSTER, value)?;
         }
-        Ok(())
+        for preference in &launch.preferences {
+            let value = launch::value(&preference.value);
+            set(preference.attribute.cast_signed(), value)?;
+        }
+        Ok(launch.cooperative || in_clusters || !launch.preferences.is_empty())
     }
 
     /// Instantiates the graph, or instantiates it again.
@@ -364,7 +363,7 @@ impl Context {
         check(unsafe {
             match &mut record {
                 Record::Empty | Record::Conditional(_) => 0,
-                Record::Kernel(r, ..) => (d.cuGraphKernelNodeSetParams_v2)(node, r),
+                Record::Kernel(r) => (d.cuGraphKernelNodeSetParams_v2)(node, r),
                 Record::Copy(r) => (d.cuGraphMemcpyNodeSetParams)(node, r),
                 Record::Set(r) => (d.cuGraphMemsetNodeSetParams)(node, r),
                 Record::Words(records) => {
@@ -376,17 +375,16 @@ impl Context {
             }
         })?;
         let mut instantiate = false;
-        if let Record::Kernel(_, cooperative, cluster) = record {
+        if let Work::Launch(launch) = work {
             // These attributes cannot be updated in an executable graph.
-            instantiate = cooperative || cluster != [0; 3];
-            self.kernel_attributes(node, cooperative, cluster)?;
+            instantiate = self.kernel_attributes(node, launch)?;
         }
         if !instantiate {
             // SAFETY: as for `graph_add`.
             let changed = check(unsafe {
                 match &mut record {
                     Record::Empty | Record::Conditional(_) => 0,
-                    Record::Kernel(r, ..) => (d.cuGraphExecKernelNodeSetParams_v2)(exec, node, r),
+                    Record::Kernel(r) => (d.cuGraphExecKernelNodeSetParams_v2)(exec, node, r),
                     Record::Copy(r) => (d.cuGraphExecMemcpyNodeSetParams)(exec, node, r, context),
                     Record::Set(r) => (d.cuGraphExecMemsetNodeSetParams)(exec, node, r, context),
                     Record::Words(records) => {

@@ -1,10 +1,12 @@
 //! Kernels and host functions in stream order.
 
 use core::ffi::c_void;
+use std::mem::MaybeUninit;
 use std::ptr;
 
 use paragpu_abi::{CUlaunchConfig, CUstream, cudaLaunchAttribute, cudaLaunchAttributeValue, dim3};
 use paragpu_device::{HostFunction, Launch, Result};
+use paragpu_protocol::table as wire;
 
 use super::context::Context;
 use super::driver::check;
@@ -16,7 +18,7 @@ impl Context {
     pub fn launch(&self, launch: &Launch<'_>, function: &Function, stream: &Stream) -> Result<()> {
         const PARAMETERS: *mut c_void = ptr::without_provenance_mut(1);
         const PARAMETERS_SIZE: *mut c_void = ptr::without_provenance_mut(2);
-        let mut attributes = NO_ATTRIBUTES;
+        let mut attributes = ROOM;
         let config = configuration(launch, &mut attributes, stream.raw());
         let mut size = launch.parameters.len();
         let mut extra = [
@@ -39,7 +41,7 @@ impl Context {
 
     /// cuOccupancyMaxActiveClusters.
     pub fn occupancy_clusters(&self, launch: &Launch<'_>, function: &Function) -> Result<i32> {
-        let mut attributes = NO_ATTRIBUTES;
+        let mut attributes = ROOM;
         let config = configuration(launch, &mut attributes, ptr::null_mut());
         let mut clusters = 0;
         // SAFETY: the function is alive; a complete record; an out-parameter.
@@ -51,7 +53,7 @@ impl Context {
 
     /// cuOccupancyMaxPotentialClusterSize.
     pub fn occupancy_cluster_size(&self, launch: &Launch<'_>, function: &Function) -> Result<i32> {
-        let mut attributes = NO_ATTRIBUTES;
+        let mut attributes = ROOM;
         let config = configuration(launch, &mut attributes, ptr::null_mut());
         let mut size = 0;
         // SAFETY: the function is alive; a complete record; an out-parameter.
@@ -83,30 +85,46 @@ impl Context {
     }
 }
 
-/// Room for the attributes of a launch.
-const NO_ATTRIBUTES: [cudaLaunchAttribute; 3] =
-    [attribute(2, cudaLaunchAttributeValue { cooperative: 1 }); 3];
+/// Attributes that a launch can have: three of its own and its preferences.
+const MAX_ATTRIBUTES: usize = 3 + wire::Launch::PREFERENCES.len();
+
+/// The attributes of a launch, in as many places as it has.
+type Attributes = [MaybeUninit<cudaLaunchAttribute>; MAX_ATTRIBUTES];
+
+const ROOM: Attributes = [MaybeUninit::uninit(); MAX_ATTRIBUTES];
 
 /// A launch as the driver takes it. The record names `attributes`, which must
 /// stay where they are while it is used.
 fn configuration(
     launch: &Launch<'_>,
-    attributes: &mut [cudaLaunchAttribute; 3],
+    attributes: &mut Attributes,
     stream: CUstream,
 ) -> CUlaunchConfig {
-    let mut count = usize::from(launch.cooperative);
+    const COOPERATIVE: i32 = 2;
+    const CLUSTER: i32 = 4;
+    const PROGRAMMATIC: i32 = 6;
+    let mut count = 0;
+    let mut push = |id, value| {
+        if let Some(place) = attributes.get_mut(count) {
+            place.write(attribute(id, value));
+            count += 1;
+        }
+    };
+    if launch.cooperative {
+        push(COOPERATIVE, cudaLaunchAttributeValue { cooperative: 1 });
+    }
     if launch.programmatic {
-        let value = cudaLaunchAttributeValue { syncPolicy: 1 };
-        attributes[count] = attribute(6, value);
-        count += 1;
+        push(PROGRAMMATIC, cudaLaunchAttributeValue { syncPolicy: 1 });
     }
     if launch.cluster != [0; 3] {
         let [x, y, z] = launch.cluster;
         let value = cudaLaunchAttributeValue {
             clusterDim: dim3 { x, y, z },
         };
-        attributes[count] = attribute(4, value);
-        count += 1;
+        push(CLUSTER, value);
+    }
+    for preference in &launch.preferences {
+        push(preference.attribute.cast_signed(), value(&preference.value));
     }
     CUlaunchConfig {
         gridDimX: launch.grid[0],
@@ -117,9 +135,18 @@ fn configuration(
         blockDimZ: launch.block[2],
         sharedMemBytes: launch.dynamic_shared,
         hStream: stream,
-        attrs: attributes.as_mut_ptr(),
+        attrs: attributes.as_mut_ptr().cast(),
         numAttrs: count as u32,
     }
+}
+
+/// The value of an attribute, from the wire's bytes.
+pub(super) fn value(bytes: &[u8; 64]) -> cudaLaunchAttributeValue {
+    let mut words = [0; 8];
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    cudaLaunchAttributeValue { pad: words }
 }
 
 /// A launch attribute.

@@ -1,9 +1,10 @@
 //! The host's `libnvidia-ml.so.1`, found at run time. Its functions are called
 //! as the description of NVML says (`protocol/interface/nvml`).
 
-use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
+use core::ffi::{c_char, c_int, c_longlong, c_uint, c_ulonglong, c_void};
 
 use libloading::Library;
+use paragpu_abi::nvml::{FIELD, LINK_FIELDS};
 use paragpu_device::management::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED};
 
 use super::driver::is_of_guests;
@@ -33,6 +34,33 @@ struct Sample {
     decoder: c_uint,
 }
 
+/// nvmlPciInfo_t.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct nvmlPciInfo_t {
+    bus_id_legacy: [c_char; 16],
+    domain: c_uint,
+    bus: c_uint,
+    device: c_uint,
+    pci_device_id: c_uint,
+    pci_subsystem_id: c_uint,
+    bus_id: [c_char; 32],
+}
+
+/// nvmlFieldValue_t. Every member of the union `value` begins where it does.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct FieldValue {
+    field: c_uint,
+    scope: c_uint,
+    time: c_longlong,
+    latency: c_longlong,
+    value_type: c_uint,
+    code: c_uint,
+    value: c_ulonglong,
+}
+
 /// Something that comes out of a function as numbers.
 trait Figure {
     /// Puts it at the start of `values`.
@@ -54,6 +82,15 @@ impl Figure for c_int {
 impl Figure for c_ulonglong {
     fn gather(self, values: &mut [u64]) {
         [self].gather(values);
+    }
+}
+
+impl Figure for nvmlPciInfo_t {
+    fn gather(self, values: &mut [u64]) {
+        let numbers = [self.domain, self.bus, self.device];
+        let ids = [self.pci_device_id, self.pci_subsystem_id];
+        numbers.gather(values);
+        ids.gather(&mut values[numbers.len()..]);
     }
 }
 
@@ -137,9 +174,36 @@ impl Nvml {
     /// Answers a figure.
     pub fn ask(&self, uuid: &[u8; 16], number: u32, arguments: [u8; 4]) -> Answer {
         match self.device(uuid) {
+            Some(device) if number == FIELD => self.field(device, arguments),
             Some(device) => figure(self, device, number, arguments),
             None => Answer::refused(NOT_SUPPORTED),
         }
+    }
+
+    /// Answers [`FIELD`].
+    fn field(&self, device: nvmlDevice_t, [field, scope, ..]: [u8; 4]) -> Answer {
+        if !LINK_FIELDS.contains(&field) {
+            return Answer::refused(INVALID_ARGUMENT);
+        }
+        let Some(address) = self.find("nvmlDeviceGetFieldValues") else {
+            return Answer::refused(NOT_SUPPORTED);
+        };
+        let mut value = FieldValue {
+            field: field.into(),
+            scope: scope.into(),
+            ..FieldValue::default()
+        };
+        // SAFETY: the type is nvml.h's for this name; there is room for one value.
+        let code = unsafe {
+            let function = std::mem::transmute::<
+                *mut c_void,
+                unsafe extern "C" fn(nvmlDevice_t, c_int, *mut FieldValue) -> c_uint,
+            >(address);
+            function(device, 1, &raw mut value)
+        };
+        let mut answer = Answer::refused(if code == 0 { value.code } else { code });
+        answer.values = [value.value_type.into(), value.value, 0, 0, 0];
+        answer
     }
 
     /// Percent of the multiprocessors' time by process, as sampled last.

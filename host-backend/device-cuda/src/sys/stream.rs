@@ -2,11 +2,11 @@
 
 use std::ptr;
 
-use paragpu_abi::cudaLaunchAttributeValue;
 use paragpu_device::Result;
 
 use super::context::Context;
 use super::driver::{check, check_query};
+use super::launch;
 use super::resources::{Event, Stream};
 
 impl Context {
@@ -25,11 +25,7 @@ impl Context {
         attribute: u32,
         value: &[u8; 64],
     ) -> Result<()> {
-        let mut words = [0; 8];
-        for (word, bytes) in words.iter_mut().zip(value.as_chunks().0) {
-            *word = u64::from_le_bytes(*bytes);
-        }
-        let value = cudaLaunchAttributeValue { pad: words };
+        let value = launch::value(value);
         // SAFETY: a complete value; the driver checks what it means.
         check(unsafe {
             (self.driver.cuStreamSetAttribute)(stream.raw(), attribute.cast_signed(), &value)

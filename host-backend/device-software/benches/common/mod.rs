@@ -67,6 +67,7 @@ pub fn rate(cores: u32, ordinal: u32, rounds: u32) -> f64 {
             cooperative: false,
             programmatic: false,
             cluster: [0; 3],
+            preferences: Vec::new(),
             parameters: parameters.as_slice().into(),
         };
         device.launch(launch, StreamId::LEGACY).expect("launch");

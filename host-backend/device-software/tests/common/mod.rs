@@ -131,6 +131,7 @@ impl Gpu {
             cooperative,
             programmatic: false,
             cluster: [0; 3],
+            preferences: Vec::new(),
             parameters: parameters.into(),
         };
         self.device.launch(launch, stream)

@@ -114,6 +114,7 @@ pub fn writes(platform: &dyn Platform) {
                 cooperative: false,
                 programmatic: false,
                 cluster: [0; 3],
+                preferences: Vec::new(),
                 parameters: a.to_le_bytes().to_vec().into(),
             },
             StreamId::LEGACY,

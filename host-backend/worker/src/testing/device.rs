@@ -14,8 +14,8 @@ use std::time::Duration;
 use paragpu_device::{
     ArrayId, ContextDevice, CopyEnd, Error, EventDevice, EventId, Function, FunctionId,
     GraphDevice, GraphId, GraphNode, HostFunction, Launch, MemoryOperation, Memset, ModuleDevice,
-    ModuleId, NativeDevice, Result, Snapshot, StreamDevice, StreamId, SurfaceId, TextureDevice,
-    TextureId, TextureResource, Work, WorkDevice,
+    ModuleId, NativeDevice, Preference, Result, Snapshot, StreamDevice, StreamId, SurfaceId,
+    TextureDevice, TextureId, TextureResource, Work, WorkDevice,
 };
 use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::status::Status;
@@ -340,9 +340,13 @@ impl TestDevice {
     }
 
     fn launches(&mut self, launch: &Launch<'_>, stream: StreamId) -> Result<()> {
-        let mut state = self.enter(match launch.programmatic {
-            true => "programmatic_launch",
-            false => "launch",
+        let preferred = |had: &Preference| (had.attribute, had.value[0]);
+        let preferred: Vec<_> = launch.preferences.iter().map(preferred).collect();
+        let mut state = self.enter(match (launch.programmatic, preferred.as_slice()) {
+            (true, _) => "programmatic_launch",
+            (false, []) => "launch",
+            (false, [(8, 7)]) => "launch_with_priority_7",
+            (false, _) => "launch_with_preferences",
         })?;
         let name = state.functions.get(&launch.function);
         let work = match name.map(String::as_str) {

@@ -87,6 +87,7 @@ fn launch(function: FunctionHandle, stream: StreamHandle, parameters: &[u8]) -> 
         dynamic_shared: 0,
         flags: 0,
         cluster: [0; 3],
+        preferences: Bytes(&[]),
         parameters: Bytes(parameters),
     }
 }

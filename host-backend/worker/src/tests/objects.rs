@@ -176,6 +176,18 @@ fn modules_and_kernels() {
     guest.call(&early).unwrap();
     let counts = ["launch", "programmatic_launch"].map(|name| guest.device.count(name));
     assert_eq!(counts, [1, 1]);
+    let preference = |attribute: u32| [&attribute.to_le_bytes()[..], &[7; 64]].concat();
+    let (priority, cooperative) = (preference(8), preference(2));
+    let twice = [&priority[..], &priority].concat();
+    let preferring = |bytes| Launch {
+        preferences: Bytes(bytes),
+        ..launch(function, stream, &[])
+    };
+    guest.call(&preferring(&priority)).unwrap();
+    assert_eq!(guest.device.count("launch_with_priority_7"), 1);
+    for bytes in [&priority[..67], &cooperative, &twice] {
+        guest.fails(&preferring(bytes), Status::INVALID_VALUE);
+    }
     let check_unknown = |guest: &mut Guest, function| {
         guest.fails(&attribute(function), Status::INVALID_HANDLE);
         guest.fails(&config(function), Status::INVALID_HANDLE);

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use paragpu_client::Session;
 use paragpu_client::launch::Shape;
 use paragpu_client::module::Function;
+use paragpu_client::objects::preference::Preferences;
 use paragpu_client::sys::memory::{HostRows, HostSlice};
 
 /// One step of a chain: not commutative, so that order counts.
@@ -36,6 +37,7 @@ const ONE: Shape = Shape {
     cooperative: false,
     cluster: [0; 3],
     programmatic: false,
+    preferences: Preferences::NONE,
 };
 
 /// A small generator, the same everywhere (splitmix64).
