@@ -1,10 +1,13 @@
 """A guest that shares device memory with another process.
 
-usage: sharing_program.py own | take HANDLE | export SOCKET | import SOCKET
+usage: sharing_program.py own | take HANDLE | export SOCKET | import SOCKET | pool SOCKET | pooled SOCKET
   own     allocates memory and prints "handle HEX", as which others open it
   take    opens it and prints "ready"
   export  creates memory, maps it, and gives its descriptor to each that connects
   import  takes a descriptor there, maps its memory and prints "ready"
+  pool    allocates memory from a pool, and gives the pool's descriptor and the memory's
+          name to each that connects
+  pooled  takes both there and prints "ready"
 Then, for each line of input:
   busy      adds 1 to each word of the memory again and again; prints "busy"
   stop      stops that; prints "added N"
@@ -57,6 +60,39 @@ class Access(ctypes.Structure):
     _fields_ = [("place", ctypes.c_int), ("device", ctypes.c_int), ("flags", ctypes.c_int)]
 
 
+class PoolProperties(ctypes.Structure):
+    """CUmemPoolProps."""
+
+    _fields_ = [(name, ctypes.c_int) for name in ("kind", "handles", "place", "device")] + [
+        ("security", ctypes.c_void_p),
+        ("most", ctypes.c_size_t),
+        ("rest", ctypes.c_ubyte * 56),
+    ]
+
+
+def serve(path, file, name=b"!"):
+    """Gives a descriptor and a name to each that connects to a socket."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+
+    def give():
+        while True:
+            other, _ = listener.accept()
+            with other:
+                socket.send_fds(other, [name], [file])
+
+    threading.Thread(target=give, daemon=True).start()
+
+
+def received(path):
+    """A name and a descriptor from a socket."""
+    with socket.socket(socket.AF_UNIX) as other:
+        other.connect(path)
+        name, (file,), _, _ = socket.recv_fds(other, 64, 1)
+    return name, file
+
+
 class Sharer:
     """One of the processes."""
 
@@ -64,9 +100,10 @@ class Sharer:
         self.guest = Guest()
         self.cuda = self.guest.cuda
         self.add = self.guest.function(self.guest.load(PTX), b"add")
-        self.taken = how in ("take", "import")
+        self.taken = how in ("take", "import", "pooled")
         makes = {"own": lambda: self.guest.allocate(SIZE), "take": lambda: self.open(name)}
         makes |= {"export": lambda: self.create(name), "import": lambda: self.map(self.imported(name))}
+        makes |= {"pool": lambda: self.allocate_from_pool(name), "pooled": lambda: self.import_from_pool(name)}
         self.data = makes[how]()
         if not self.taken:
             self.cuda.cuMemsetD32_v2(pointer(self.data), ctypes.c_uint(0), ctypes.c_size_t(COUNT))
@@ -78,27 +115,38 @@ class Sharer:
         asked = Allocation(kind=1, handles=1, place=1, device=0)
         self.cuda.cuMemCreate(ctypes.byref(created), ctypes.c_size_t(SIZE), ctypes.byref(asked), ctypes.c_uint64(0))
         self.cuda.cuMemExportToShareableHandle(ctypes.byref(file), created, 1, ctypes.c_uint64(0))
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(path)
-        listener.listen()
-
-        def give():
-            while True:
-                other, _ = listener.accept()
-                with other:
-                    socket.send_fds(other, [b"!"], [file.value])
-
-        threading.Thread(target=give, daemon=True).start()
+        serve(path, file.value)
         return self.map(created)
 
     def imported(self, path):
         """An object that another process created."""
         found = ctypes.c_uint64()
-        with socket.socket(socket.AF_UNIX) as other:
-            other.connect(path)
-            _, (file,), _, _ = socket.recv_fds(other, 1, 1)
+        _, file = received(path)
         self.cuda.cuMemImportFromShareableHandle(ctypes.byref(found), ctypes.c_void_p(file), 1)
         return found
+
+    def allocate_from_pool(self, path):
+        """The address of memory of a pool that others can import."""
+        pool, file, address = ctypes.c_uint64(), ctypes.c_int(), ctypes.c_uint64()
+        asked = PoolProperties(kind=1, handles=1, place=1, device=0)
+        name = (ctypes.c_ubyte * 64)()
+        self.cuda.cuMemPoolCreate(ctypes.byref(pool), ctypes.byref(asked))
+        self.cuda.cuMemAllocFromPoolAsync(ctypes.byref(address), ctypes.c_size_t(SIZE), pool, None)
+        self.cuda.cuCtxSynchronize()
+        self.cuda.cuMemPoolExportToShareableHandle(ctypes.byref(file), pool, 1, ctypes.c_uint64(0))
+        self.cuda.cuMemPoolExportPointer(name, address)
+        serve(path, file.value, bytes(name))
+        return address.value
+
+    def import_from_pool(self, path):
+        """The address of memory of another process's pool."""
+        pool, address = ctypes.c_uint64(), ctypes.c_uint64()
+        name, file = received(path)
+        self.cuda.cuMemPoolImportFromShareableHandle(
+            ctypes.byref(pool), ctypes.c_void_p(file), 1, ctypes.c_uint64(0)
+        )
+        self.cuda.cuMemPoolImportPointer(ctypes.byref(address), pool, (ctypes.c_ubyte * 64)(*name))
+        return address.value
 
     def map(self, memory):
         """Maps memory that was created or imported."""

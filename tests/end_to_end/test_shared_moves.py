@@ -88,10 +88,17 @@ class Shared(Pair):
             self.assertEqual(code, 0, errors)
 
     def test_exported_memory_is_mapped_at_other_addresses(self):
+        self.exchange("export", "import", "import")
+
+    def test_memory_of_an_exported_pool_moves_too(self):
+        self.exchange("pool", "pooled", "pooled")
+
+    def exchange(self, *roles):
+        """One process exports memory, others import it; all move while they write to it."""
         with tempfile.TemporaryDirectory(prefix="paragpu-export-") as folder:
             place = os.path.join(folder, "socket")
             everybody, total = [], 0
-            for how in "export", "import", "import":
+            for how in roles:
                 everybody.append(self.program("unix", PROGRAM, how, place))
                 read_until(everybody[-1], "ready")
             here, there = self.one, self.two

@@ -150,6 +150,88 @@ static void run_copies(Program &program, size_t count, Random &random) {
     }
 }
 
+// A volume of words of 40 x 12 x 5, in pitched memory or an array of a GPU.
+struct Volume {
+    static constexpr size_t width = 40, height = 12, depth = 5, words = width * height * depth;
+    int device;
+    cudaPitchedPtr memory = {};
+    cudaArray_t array = nullptr;
+
+    Volume(int where, bool in_array) : device(where) {
+        CUDA_CHECK(cudaSetDevice(device));
+        if (in_array) {
+            cudaChannelFormatDesc format = cudaCreateChannelDesc<unsigned>();
+            CUDA_CHECK(cudaMalloc3DArray(&array, &format, make_cudaExtent(width, height, depth)));
+        } else {
+            CUDA_CHECK(cudaMalloc3D(&memory, make_cudaExtent(width * sizeof(unsigned), height, depth)));
+        }
+        CUDA_CHECK(cudaSetDevice(computes));
+    }
+
+    ~Volume() {
+        CUDA_CHECK(array ? cudaFreeArray(array) : cudaFree(memory.ptr));
+    }
+
+    // A copy from or to packed words of the program, while another GPU is current.
+    void exchange(unsigned *host, bool to_device) const {
+        cudaMemcpy3DParms copy = {};
+        cudaPitchedPtr packed = make_cudaPitchedPtr(host, width * sizeof(unsigned), width, height);
+        (to_device ? copy.srcPtr : copy.dstPtr) = packed;
+        (to_device ? copy.dstPtr : copy.srcPtr) = memory;
+        (to_device ? copy.dstArray : copy.srcArray) = array;
+        copy.extent = make_cudaExtent(array ? width : width * sizeof(unsigned), height, depth);
+        copy.kind = to_device ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
+        CUDA_CHECK(cudaMemcpy3D(&copy));
+    }
+};
+
+// Part of a volume from GPU to GPU, in both directions, among pitched memory and arrays.
+static void run_volumes(Program &program, Random &random) {
+    cudaStream_t stream;
+    CUDA_CHECK(cudaStreamCreate(&stream));
+    for (int kinds = 0; kinds < 8; ++kinds) {
+        bool there = kinds & 1;
+        Volume from(there ? owns : computes, kinds & 2), to(there ? computes : owns, kinds & 4);
+        std::vector<unsigned> source = random_words(random, Volume::words), want(Volume::words, 7), got(Volume::words);
+        from.exchange(source.data(), true);
+        to.exchange(want.data(), true);
+        size_t width = 1 + random.below(30), height = 1 + random.below(8), depth = 1 + random.below(3);
+        size_t x = random.below(10), y = random.below(4), z = random.below(2);
+        cudaMemcpy3DPeerParms copy = {};
+        copy.srcDevice = from.device;
+        copy.dstDevice = to.device;
+        copy.srcPtr = from.memory;
+        copy.dstPtr = to.memory;
+        copy.srcArray = from.array;
+        copy.dstArray = to.array;
+        // Positions and extent count elements if an array takes part, else bytes.
+        size_t unit = from.array || to.array ? 1 : sizeof(unsigned);
+        copy.srcPos = make_cudaPos(x * (from.array ? 1 : sizeof(unsigned)), y, z);
+        copy.dstPos = make_cudaPos(2 * (to.array ? 1 : sizeof(unsigned)), 1, 1);
+        copy.extent = make_cudaExtent(width * unit, height, depth);
+        if (random.below(2)) {
+            CUDA_CHECK(cudaMemcpy3DPeer(&copy));
+        } else {
+            CUDA_CHECK(cudaMemcpy3DPeerAsync(&copy, stream));
+            CUDA_CHECK(cudaStreamSynchronize(stream));
+        }
+        for (size_t slice = 0; slice < depth; ++slice) {
+            for (size_t row = 0; row < height; ++row) {
+                for (size_t column = 0; column < width; ++column) {
+                    want[((slice + 1) * Volume::height + row + 1) * Volume::width + column + 2] =
+                        source[((slice + z) * Volume::height + row + y) * Volume::width + column + x];
+                }
+            }
+        }
+        synchronize_both();
+        CUDA_CHECK(cudaSetDevice(computes));
+        to.exchange(got.data(), false);
+        program.expect_equal("a volume", got.data(), want.data(), Volume::words);
+        program.digest(got.data(), Volume::words * sizeof(unsigned));
+    }
+    CUDA_CHECK(cudaStreamDestroy(stream));
+}
+
 // Memory that the program maps, with access for both.
 static void run_mapped(Program &program, Random &random) {
     CUmemAllocationProp prop = {};
@@ -256,11 +338,13 @@ int main(int argc, char **argv) {
         size_t count = static_cast<size_t>(program.size()) * 1000;
         // Of this one before, of the others after.
         unsigned *before = allocate<unsigned>(owns, count);
+        run_volumes(program, random);
         if (reaches) {
             expect_code(program, "not enabled", cudaDeviceDisablePeerAccess(owns), cudaErrorPeerAccessNotEnabled);
             CUDA_CHECK(cudaDeviceEnablePeerAccess(owns, 0));
             expect_code(program, "enabled", cudaDeviceEnablePeerAccess(owns, 0), cudaErrorPeerAccessAlreadyEnabled);
         }
+        run_volumes(program, random);
         check_memory(program, before, count, random);
         run_allocations(program, count, random);
         run_atomics(program);

@@ -14,8 +14,8 @@ use paragpu_client::texture::ArrayLevel;
 use paragpu_protocol::status::Status;
 use std::sync::Arc;
 
-use super::address::is_device_only;
-use super::{Result, array, copy, get, pointer};
+use super::address::{is_device_only, ordinal_of};
+use super::{Result, array, copy, device, get, pointer};
 use crate::current;
 use crate::named_stream;
 
@@ -35,7 +35,7 @@ struct Side {
 enum ResolvedEnd {
     Device(u64),
     Host(*mut c_void),
-    Array(Arc<ArrayLevel>),
+    Array(Arc<ArrayLevel>, &'static Session),
 }
 
 impl ResolvedEnd {
@@ -44,7 +44,20 @@ impl ResolvedEnd {
         match self {
             Self::Device(address) => *address,
             Self::Host(address) => address.addr() as u64,
-            Self::Array(_) => 0,
+            Self::Array(..) => 0,
+        }
+    }
+
+    /// The session that copies it: the stream's, unless its device does not reach the memory
+    /// and another's has it.
+    fn session(&self, stream: &'static Session) -> &'static Session {
+        match self {
+            Self::Host(_) => stream,
+            Self::Device(address) if stream.memory().holds(*address, 1) => stream,
+            Self::Device(address) => ordinal_of(*address)
+                .and_then(device::session_if_open)
+                .unwrap_or(stream),
+            Self::Array(_, session) => session,
         }
     }
 }
@@ -65,10 +78,24 @@ impl Side {
                 }
             }
             CU_MEMORYTYPE_ARRAY => {
-                ResolvedEnd::Array(Arc::clone(&array::inner(&array::find(self.array)?)?.object))
+                let found = array::find(self.array)?;
+                let inner = array::inner(&found)?;
+                ResolvedEnd::Array(Arc::clone(&inner.object), inner.session)
             }
             _ => return Err(Status::INVALID_VALUE),
         })
+    }
+
+    /// The side, moved by rows and slices of a copy.
+    fn moved(&self, rows: usize, slices: usize, [width, height, _]: [usize; 3]) -> Self {
+        let [x, y, z] = self.origin;
+        Self {
+            // They no longer follow from the extent.
+            pitch: if self.pitch == 0 { width } else { self.pitch },
+            rows: if self.rows == 0 { height } else { self.rows },
+            origin: [x, y.saturating_add(rows), z.saturating_add(slices)],
+            ..*self
+        }
     }
 
     fn end<'a>(
@@ -99,7 +126,7 @@ impl Side {
                 pitch: pitch as u64,
                 rows: rows as u64,
             },
-            ResolvedEnd::Array(array) => RectEnd::Array {
+            ResolvedEnd::Array(array, _) => RectEnd::Array {
                 array,
                 origin: [x as u64, y as u64, z as u64],
             },
@@ -119,6 +146,16 @@ unsafe fn run(to: &Side, from: &Side, extent: [usize; 3], stream: CUstream, wait
         return session.check();
     }
     let (to_looked, from_looked) = (to.look()?, from.look()?);
+    let ends = [
+        Located::new(to, &to_looked, session),
+        Located::new(from, &from_looked, session),
+    ];
+    if !ends.iter().all(|end| std::ptr::eq(session, end.session)) {
+        // Nothing orders the copies of another device behind this stream.
+        session.streams().synchronize(found)?;
+        // SAFETY: the caller upholds the contract of `elsewhere`.
+        return unsafe { elsewhere(&ends, extent) };
+    }
     // SAFETY: the caller upholds the contract of `Copies>::rect`.
     unsafe {
         session.copies().rect(
@@ -133,6 +170,85 @@ unsafe fn run(to: &Side, from: &Side, extent: [usize; 3], stream: CUstream, wait
         true => pointer::finish(&[to_looked.address(), from_looked.address()], stream),
         false => Ok(()),
     }
+}
+
+/// A resolved side with the session that copies it.
+struct Located<'a> {
+    side: &'a Side,
+    end: &'a ResolvedEnd,
+    session: &'static Session,
+}
+
+impl<'a> Located<'a> {
+    fn new(side: &'a Side, end: &'a ResolvedEnd, stream: &'static Session) -> Self {
+        let session = end.session(stream);
+        Self { side, end, session }
+    }
+
+    fn is_host(&self) -> bool {
+        matches!(self.end, ResolvedEnd::Host(_))
+    }
+
+    /// Rows of a slice of the end of a copy of `extent`.
+    fn part(
+        &self,
+        row: usize,
+        slice: usize,
+        part: [usize; 3],
+        extent: [usize; 3],
+    ) -> Result<RectEnd<'a>> {
+        self.side.moved(row, slice, extent).end(self.end, part)
+    }
+}
+
+/// Copies from the second end to the first where the stream's device does not reach both.
+/// Between two devices the bytes go through the program.
+///
+/// # Safety
+/// As for [`run`].
+unsafe fn elsewhere([to, from]: &[Located<'_>; 2], extent: [usize; 3]) -> Result {
+    /// Bytes of the buffer, unless a row is longer.
+    const STEP: usize = 4 << 20;
+    let [width, height, depth] = extent;
+    let one = if to.is_host() { from } else { to };
+    if to.is_host() || from.is_host() || std::ptr::eq(to.session, from.session) {
+        let (into, out) = (
+            to.side.end(to.end, extent)?,
+            from.side.end(from.end, extent)?,
+        );
+        let extent = extent.map(|n| n as u64);
+        let session = one.session;
+        // SAFETY: the caller upholds the contract of `Copies>::rect`.
+        return unsafe {
+            session
+                .copies()
+                .rect(into, out, extent, session.legacy(), true)
+        };
+    }
+    from.session.synchronize()?;
+    let rows = (STEP / width).clamp(1, height);
+    let mut buffer = vec![0_u8; width.checked_mul(rows).ok_or(Status::INVALID_VALUE)?];
+    for slice in 0..depth {
+        for row in (0..height).step_by(rows) {
+            let part = [width, rows.min(height - row), 1];
+            let out = from.part(row, slice, part, extent)?;
+            let into = to.part(row, slice, part, extent)?;
+            let part = part.map(|n| n as u64);
+            let staging = RectEnd::Host {
+                address: buffer.as_mut_ptr().cast(),
+                pitch: width as u64,
+                rows: rows as u64,
+            };
+            let (from, to) = (from.session, to.session);
+            // SAFETY: the buffer holds the rows and outlives both copies: each is waited for.
+            unsafe {
+                from.copies()
+                    .rect(staging, out, part, from.legacy(), true)?;
+                to.copies().rect(into, staging, part, to.legacy(), true)?;
+            }
+        }
+    }
+    to.session.synchronize()
 }
 
 /// One two-dimensional copy.
@@ -226,20 +342,16 @@ pub unsafe fn node(session: &Session, copy: *const CUDA_MEMCPY3D) -> Result<Copy
     )
 }
 
-/// Between contexts of one device; other devices are not reached.
+/// Between the devices of two contexts. The addresses and arrays say which devices have
+/// them.
 ///
 /// # Safety
 /// `copy` is null or describes a copy as CUDA documents for `cuMemcpy3DPeer`.
 pub(super) unsafe fn peer(copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream, wait: bool) -> Result {
     // SAFETY: `copy` is null or readable, as the caller promises.
     let copy = unsafe { get(copy) }?;
-    let to = current::find_or_current(copy.dstContext)?;
-    let from = current::find_or_current(copy.srcContext)?;
-    if to.ordinal != from.ordinal {
-        return Err(super::unsupported_use!(
-            "cuMemcpy3DPeer between two devices"
-        ));
-    }
+    current::find_or_current(copy.dstContext)?;
+    current::find_or_current(copy.srcContext)?;
     let same = CUDA_MEMCPY3D {
         srcXInBytes: copy.srcXInBytes,
         srcY: copy.srcY,
