@@ -125,5 +125,35 @@ def one_process():
     return step
 
 
+# Words of 256 MiB, and how many of a result are judged.
+LARGE, JUDGED = 64 << 20, 4096
+
+
+@case
+def all_reduce_256m():
+    """NCCL's reduction of 256 MiB over the GPUs of one process."""
+    parts = [numbers(gpu, JUDGED).to(f"cuda:{gpu}").repeat(LARGE // JUDGED) for gpu in range(2)]
+    sums = [torch.empty_like(part) for part in parts]
+
+    def step():
+        torch.cuda.nccl.all_reduce(parts, sums)
+        return sums[0][-JUDGED:]
+
+    return step
+
+
+@case
+def copy_256m():
+    """A copy of 256 MiB from GPU to GPU."""
+    here = numbers(1, JUDGED).to("cuda:0").repeat(LARGE // JUDGED)
+    there = torch.empty_like(here, device="cuda:1")
+
+    def step():
+        there.copy_(here, non_blocking=True)
+        return there[-JUDGED:]
+
+    return step
+
+
 if __name__ == "__main__":
     main(torch.cuda.synchronize, BEGAN)

@@ -96,15 +96,23 @@ class Machine:
         """
         self.qmp.do("stop")
         self.qmp.do("migrate", uri=other.migration)
+        self.await_status("query-migrate", ("completed",), ("failed", "cancelled"))
+        # While it still loads, QEMU takes `cont` for a wish that the state of the
+        # source, which is paused, overrules in the end.
+        other.await_status("query-status", ("paused",), ("internal-error", "shutdown"))
+        other.qmp.do("cont")
+        other.await_status("query-status", ("running",), ("internal-error", "shutdown"))
+
+    def await_status(self, query, wanted, failed):
+        """Asks QEMU until its status is one of the wanted."""
         deadline = time.monotonic() + PATIENCE
         while True:
-            state = self.qmp.do("query-migrate")
-            if state.get("status") == "completed":
-                break
-            if state.get("status") in ("failed", "cancelled") or time.monotonic() > deadline:
-                raise QmpError(f"the machine does not migrate: {state}")
-            time.sleep(0.02)
-        other.qmp.do("cont")
+            state = self.qmp.do(query)
+            if state.get("status") in wanted:
+                return
+            if state.get("status") in failed or time.monotonic() > deadline:
+                raise QmpError(f"{query} of {self.name}: {state}")
+            time.sleep(0.02)  # QMP has events for some of these states only
 
     def read(self, name="output.log"):
         """A file of this machine's, as far as it goes."""

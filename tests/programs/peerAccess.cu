@@ -206,8 +206,8 @@ static void run_volumes(Program &program, Random &random) {
         copy.dstArray = to.array;
         // Positions and extent count elements if an array takes part, else bytes.
         size_t unit = from.array || to.array ? 1 : sizeof(unsigned);
-        copy.srcPos = make_cudaPos(x * (from.array ? 1 : sizeof(unsigned)), y, z);
-        copy.dstPos = make_cudaPos(2 * (to.array ? 1 : sizeof(unsigned)), 1, 1);
+        copy.srcPos = make_cudaPos(x * unit, y, z);
+        copy.dstPos = make_cudaPos(2 * unit, 1, 1);
         copy.extent = make_cudaExtent(width * unit, height, depth);
         if (random.below(2)) {
             CUDA_CHECK(cudaMemcpy3DPeer(&copy));

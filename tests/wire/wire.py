@@ -174,6 +174,7 @@ CALLS = {
     0x0807: ("GreenCreate", [("green", "u64"), ("count", "u32"), ("way", "Bytes")], "SmResource"),
     0x0808: ("GreenDestroy", [("green", "u64")], ""),
     0x0809: ("GreenStreamCreate", [("stream", "u64"), ("green", "u64"), ("priority", "i32")], ""),
+    0x080A: ("CtxResetPersistingL2Cache", [], ""),
     0x0901: ("HostFuncLaunch", [("stream", "u64"), ("id", "u64")], ""),
     0x0902: ("HostFuncDone", [("id", "u64")], ""),
     0x0A01: ("GraphBegin", [("graph", "u64")], ""),

@@ -97,16 +97,11 @@ const OVERRIDES: &[(u32, i32)] = &[
     // HOST_NATIVE_ATOMIC_SUPPORTED.
     (86, 0),
     // What functions, flags and attributes that are not served would use:
-    // compressible memory, access policies and persisting L2, timeline
-    // semaphores, flushing of RDMA writes and their order.
+    // compressible memory, timeline semaphores, flushing of RDMA writes and their order.
     (107, 0),
-    (108, 0),
-    (109, 0),
     (114, 0),
     (117, 0),
     (118, 0),
-    // One memory synchronisation domain, the default one.
-    (126, 1),
     // Unified function pointers, decompression.
     (129, 0),
     (136, 0),

@@ -168,6 +168,7 @@ impl Options {
             // Stream memory operations of 64 bits, and waits for NOR.
             at(122, 1),
             at(123, 1),
+            at(126, 1),
             at(129, 1),
             at(131, u32::MAX),
             at(134, u32::MAX),

@@ -155,10 +155,10 @@ fn cuCtxGetSharedMemConfig(config: Out<c_int>);
 #[runtime(cudaDeviceSetSharedMemConfig)]
 fn cuCtxSetSharedMemConfig(config: c_int);
 
-/// Nothing persists in the cache: access policies are not served.
+/// Makes the lines of the cache that access policies keep normal ones.
 #[since(11000)]
 #[runtime(cudaCtxResetPersistingL2Cache)]
-#[through(require_current())]
+#[call(0x080a, synchronous, idempotent)]
 fn cuCtxResetPersistingL2Cache();
 
 /// A use of the context, the old way.

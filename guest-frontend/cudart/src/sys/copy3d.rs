@@ -13,7 +13,7 @@ use crate::error::Result;
 use paragpu_abi as abi;
 use paragpu_abi::{
     CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUarray, CUstream, cudaExtent, cudaMemcpy3DParms,
-    cudaMemcpy3DPeerParms, cudaPitchedPtr, cudaPos,
+    cudaMemcpy3DPeerParms, cudaPitchedPtr,
 };
 use std::ffi::{c_int, c_void};
 
@@ -226,8 +226,9 @@ unsafe fn volume(runtime: &Runtime, parameters: &cudaMemcpy3DParms, when: Timing
     }
 }
 
-/// Bytes of an element of the copy's extent: an array's, else 1. Either end is
-/// an array or memory, not both.
+/// Bytes of an element of the copy's extent and positions: an array's, else 1. If one end
+/// is an array, its elements count positions in the other's memory, too, as natively (CUDA's
+/// manual has bytes there). Either end is an array or memory, not both.
 ///
 /// # Safety
 /// The arrays are null or live.
@@ -253,16 +254,6 @@ unsafe fn unit(
     Ok(unit.unwrap_or(1))
 }
 
-/// Bytes from the start of a row. Positions count elements in an array and
-/// bytes in linear memory.
-fn offset(array: CUarray, position: &cudaPos, unit: usize) -> usize {
-    if array.is_null() {
-        position.x
-    } else {
-        position.x.saturating_mul(unit)
-    }
-}
-
 /// The driver's form of a runtime 3D copy.
 ///
 /// # Safety
@@ -286,7 +277,7 @@ pub unsafe fn driver_copy(runtime: &Runtime, p: &cudaMemcpy3DParms) -> Result<CU
         }
     };
     Ok(CUDA_MEMCPY3D {
-        srcXInBytes: offset(p.srcArray, &p.srcPos, unit),
+        srcXInBytes: p.srcPos.x.saturating_mul(unit),
         srcY: p.srcPos.y,
         srcZ: p.srcPos.z,
         srcMemoryType: kind(p.srcArray, from_type),
@@ -295,7 +286,7 @@ pub unsafe fn driver_copy(runtime: &Runtime, p: &cudaMemcpy3DParms) -> Result<CU
         srcArray: p.srcArray,
         srcPitch: p.srcPtr.pitch,
         srcHeight: p.srcPtr.ysize,
-        dstXInBytes: offset(p.dstArray, &p.dstPos, unit),
+        dstXInBytes: p.dstPos.x.saturating_mul(unit),
         dstY: p.dstPos.y,
         dstZ: p.dstPos.z,
         dstMemoryType: kind(p.dstArray, to_type),
@@ -327,7 +318,7 @@ unsafe fn peer_copy(runtime: &Runtime, p: &cudaMemcpy3DPeerParms) -> Result<CUDA
         }
     };
     Ok(CUDA_MEMCPY3D_PEER {
-        srcXInBytes: offset(p.srcArray, &p.srcPos, unit),
+        srcXInBytes: p.srcPos.x.saturating_mul(unit),
         srcY: p.srcPos.y,
         srcZ: p.srcPos.z,
         srcMemoryType: kind(p.srcArray),
@@ -336,7 +327,7 @@ unsafe fn peer_copy(runtime: &Runtime, p: &cudaMemcpy3DPeerParms) -> Result<CUDA
         srcContext: runtime.primary(p.srcDevice)?,
         srcPitch: p.srcPtr.pitch,
         srcHeight: p.srcPtr.ysize,
-        dstXInBytes: offset(p.dstArray, &p.dstPos, unit),
+        dstXInBytes: p.dstPos.x.saturating_mul(unit),
         dstY: p.dstPos.y,
         dstZ: p.dstPos.z,
         dstMemoryType: kind(p.dstArray),

@@ -201,7 +201,7 @@ impl NodeCopyEnd {
     /// The runtime's form of the end, for a copy `width` bytes wide with elements of `unit`
     /// bytes.
     fn in_runtime(&self, width: usize, unit: usize) -> Result<(CUarray, cudaPos, cudaPitchedPtr)> {
-        let (mut array, mut x) = (std::ptr::null_mut(), self.x);
+        let mut array = std::ptr::null_mut();
         let mut memory = cudaPitchedPtr {
             ptr: self.memory,
             pitch: self.pitch,
@@ -210,10 +210,6 @@ impl NodeCopyEnd {
         };
         if self.is_array() {
             array = self.array;
-            x = match self.x.checked_div(unit) {
-                Some(x) => x,
-                None => return fail(abi::cudaErrorUnknown),
-            };
             memory = cudaPitchedPtr {
                 ptr: std::ptr::null_mut(),
                 pitch: 0,
@@ -221,6 +217,9 @@ impl NodeCopyEnd {
                 ysize: 0,
             };
         }
+        let Some(x) = self.x.checked_div(unit) else {
+            return fail(abi::cudaErrorUnknown);
+        };
         let position = cudaPos {
             x,
             y: self.y,

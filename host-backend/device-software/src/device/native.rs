@@ -93,6 +93,11 @@ impl NativeDevice for SoftwareDevice {
         Ok(kernels.count() as u32)
     }
 
+    /// Its cache keeps nothing.
+    fn ctx_reset_persisting_l2_cache(&mut self) -> Result<()> {
+        self.scheduler.check()
+    }
+
     fn ctx_set_limit(&mut self, limit: u32, value: u64) -> Result<()> {
         self.scheduler.check()?;
         let most = match limit {
