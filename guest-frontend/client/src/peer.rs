@@ -22,8 +22,18 @@ use crate::error::Result;
 /// # Errors
 /// As [`Link::check`].
 pub(crate) fn attributes(accessing: &Link, owner: &Link) -> Result<[u64; 5]> {
-    let PeerName { token } = owner.call(&PeerOffer {})?;
-    let PeerAttributes { values } = accessing.call(&PeerAsk { token })?;
+    /// A name that was offered before a move is unknown at the destination.
+    const ATTEMPTS: usize = 3;
+    let mut values = [0; 5];
+    for _ in 0..ATTEMPTS {
+        let PeerName { token } = owner.call(&PeerOffer {})?;
+        PeerAttributes { values } = accessing.call(&PeerAsk { token })?;
+        // CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED.
+        let [_, access, ..] = values;
+        if access != 0 {
+            break;
+        }
+    }
     Ok(values)
 }
 

@@ -17,9 +17,8 @@ fn cuLaunchKernel(
     extra: Out<*mut c_void>,
 );
 
-/// Launches a kernel with attributes. Preferences of one launch are checked and have no
-/// further effect: priority, scheduling policy, carveout, preferred cluster, access policy
-/// window, memory synchronization domains. A stream's reach the GPU.
+/// Launches a kernel with attributes. A synchronization policy, which would steer a thread of
+/// the host, and a preferred cluster have no effect.
 #[since(11060)]
 #[host]
 fn cuLaunchKernelEx(

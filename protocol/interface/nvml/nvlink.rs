@@ -1,13 +1,13 @@
 //! NVLink and fabric. Links are reported to a VM whose GPUs all have peer access to each
 //! other. NCCL takes it that GPUs with links have.
 
-#[refused("a VM's GPUs are not linked")]
+#[refused("concerns the host's links as a whole")]
 fn nvmlDeviceGetC2cModeInfoV(device: nvmlDevice_t, c2c_mode_info: Out<nvmlC2cModeInfo_v1_t>);
 
-#[refused("a VM's GPUs are not linked")]
+#[refused("concerns the host's links as a whole")]
 fn nvmlDeviceGetGpuFabricInfo(device: nvmlDevice_t, gpu_fabric_info: Out<nvmlGpuFabricInfo_t>);
 
-#[refused("a VM's GPUs are not linked")]
+#[refused("concerns the host's links as a whole")]
 fn nvmlDeviceGetGpuFabricInfoV(device: nvmlDevice_t, gpu_fabric_info: Out<nvmlGpuFabricInfoV_t>);
 
 /// Whether a link is active.
@@ -31,7 +31,7 @@ fn nvmlDeviceGetNvLinkCapability(
 #[figure(89, 36)]
 fn nvmlDeviceGetNvLinkRemotePciInfo_v2(device: nvmlDevice_t, link: c_uint, pci: Out<nvmlPciInfo_t>);
 
-#[refused("a VM's GPUs are not linked")]
+#[refused("concerns the host's links as a whole")]
 fn nvmlDeviceGetNvLinkErrorCounter(
     device: nvmlDevice_t,
     link: c_uint,
@@ -51,7 +51,7 @@ fn nvmlDeviceSetNvLinkUtilizationControl(
     reset: c_uint,
 );
 
-#[refused("a VM's GPUs are not linked")]
+#[refused("concerns the host's links as a whole")]
 fn nvmlDeviceGetNvLinkUtilizationControl(
     device: nvmlDevice_t,
     link: c_uint,
@@ -59,7 +59,7 @@ fn nvmlDeviceGetNvLinkUtilizationControl(
     control: Out<nvmlNvLinkUtilizationControl_t>,
 );
 
-#[refused("a VM's GPUs are not linked")]
+#[refused("concerns the host's links as a whole")]
 fn nvmlDeviceGetNvLinkUtilizationCounter(
     device: nvmlDevice_t,
     link: c_uint,
@@ -96,22 +96,22 @@ fn nvmlDeviceSetNvLinkDeviceLowPowerThreshold(
 #[denied("changes the host's GPU, which others share")]
 fn nvmlSystemSetNvlinkBwMode(nvlink_bw_mode: c_uint);
 
-#[refused("a VM's GPUs are not linked")]
+#[refused("concerns the host's links as a whole")]
 fn nvmlSystemGetNvlinkBwMode(nvlink_bw_mode: Out<c_uint>);
 
-#[refused("a VM's GPUs are not linked")]
+#[refused("concerns the host's links as a whole")]
 fn nvmlDeviceGetNvlinkSupportedBwModes(
     device: nvmlDevice_t,
     supported_bw_mode: Out<nvmlNvlinkSupportedBwModes_t>,
 );
 
-#[refused("a VM's GPUs are not linked")]
+#[refused("concerns the host's links as a whole")]
 fn nvmlDeviceGetNvlinkBwMode(device: nvmlDevice_t, get_bw_mode: Out<nvmlNvlinkGetBwMode_t>);
 
 #[denied("changes the host's GPU, which others share")]
 fn nvmlDeviceSetNvlinkBwMode(device: nvmlDevice_t, set_bw_mode: Out<nvmlNvlinkSetBwMode_t>);
 
-#[refused("a VM's GPUs are not linked")]
+#[refused("concerns the host's links as a whole")]
 fn nvmlDeviceGetNvLinkInfo(device: nvmlDevice_t, info: Out<nvmlNvLinkInfo_t>);
 
 /// As `_v2`, with the first structure of this name.

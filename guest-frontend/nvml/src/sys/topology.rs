@@ -234,10 +234,15 @@ pub(crate) fn nvmlDeviceGetP2PStatus(
         return Err(Code::INVALID_ARGUMENT);
     }
     let status = status.present()?;
-    // A GPU is no peer of its own.
-    let attributes = match one == other {
-        true => [0; 5],
-        false => init::devices().peer_attributes(one, other)?,
+    // As natively, a GPU is its own peer if it has another.
+    let devices = init::devices();
+    let peer = match one == other {
+        true => (0..devices.count()?).find(|peer| *peer != one),
+        false => Some(other),
+    };
+    let attributes = match peer {
+        Some(peer) => devices.peer_attributes(one, peer)?,
+        None => [0; 5],
     };
     let [_, access, atomics, ..] = attributes;
     let has = match index {

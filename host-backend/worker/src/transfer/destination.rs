@@ -187,7 +187,8 @@ impl Destination {
                     session.take_record(&mut self.filling, kind, payload)?;
                     // The driver needs a while to pin staging memory.
                     Mover::new(session)?.keep(session);
-                    self.answer(Kind::Ready, &[])?;
+                    let lacks_shared = u8::from(self.filling.lacks_shared);
+                    self.answer(Kind::Ready, &[lacks_shared])?;
                 }
                 Kind::Hash => {
                     let chunks = named(payload)?;

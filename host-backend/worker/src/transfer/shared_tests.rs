@@ -18,6 +18,7 @@ use super::destination::Destination;
 use super::regions::Span;
 use super::replay::Item;
 use super::shared::{Delivery, Mapping, Shared, mappings};
+use super::sharing::Parts;
 use super::state::{Kind, StateError, Writer};
 use super::tests::{alone, apply, settle, shareable};
 use crate::reconnect::Waiting;
@@ -83,6 +84,24 @@ fn memory(size: u64, seals: SealFlags) -> OwnedFd {
     ftruncate(&memory, size).unwrap();
     fcntl_add_seals(&memory, seals).unwrap();
     memory
+}
+
+/// A program frees memory while rounds describe it, so that no round may wait for an offer.
+#[test]
+fn a_round_does_not_wait_for_memory_that_nobody_offers() {
+    let _alone = alone();
+    let mut session = shareable();
+    let address = session.gpu.regions().arena;
+    let mut part = vec![0];
+    part.extend(address.to_le_bytes());
+    part.extend(SIZE.to_le_bytes());
+    part.push(1);
+    part.extend([7; 16]);
+    let parts = Parts::decode(&part).unwrap();
+    assert!(!session.share(&parts).unwrap(), "it is left to the stop");
+    assert!(session.share(&Parts::decode(&[0]).unwrap()).unwrap());
+    part.pop();
+    assert!(Parts::decode(&part).is_err() && Parts::decode(&[]).is_err());
 }
 
 #[test]

@@ -5,6 +5,10 @@
 //! before they recreate objects that need it. All of this happens before the commit, so
 //! the sessions stay if one cannot. The source sends contents when all sessions are
 //! stopped.
+//!
+//! While the programs run, they allocate and free, so the rounds of two sessions need not
+//! fit together. A destination that finds no offer says so, and the source sends another
+//! round. After the stop all of them describe the same moment.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,9 +21,12 @@ use super::state::{StateError, device};
 use crate::session::Session;
 use crate::session::sharing::{ImportedMapping, NOT_ACCEPTED};
 
-/// How long the other session may take to offer its memory: less than the source waits
-/// for an answer.
+/// How long the other sessions may take to offer their memory after all have stopped: less
+/// than the source waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// The same while the programs run. What a session takes may be freed by then, or is in no
+/// round of its owner's move yet.
+const BRIEF: Duration = Duration::from_millis(20);
 /// Time between two questions for it.
 const AGAIN: Duration = Duration::from_millis(2);
 
@@ -37,18 +44,29 @@ paragpu_protocol::record! {
     }
 }
 
-/// The mappings in a record.
-pub(super) fn parts(payload: &[u8]) -> Result<Vec<Part>, StateError> {
-    let mut reader = Reader::new(payload);
-    let mut parts = Vec::new();
-    while reader.remaining() > 0 {
-        parts.push(reader.field()?);
+/// The memory that a session shares.
+#[derive(Debug)]
+pub(super) struct Parts {
+    /// All sessions that move together have stopped.
+    stopped: bool,
+    parts: Vec<Part>,
+}
+
+impl Parts {
+    /// From a record: whether the sessions have stopped, then the parts.
+    pub(super) fn decode(payload: &[u8]) -> Result<Self, StateError> {
+        let mut reader = Reader::new(payload);
+        let stopped = reader.field::<u8>()? != 0;
+        let mut parts = Vec::new();
+        while reader.remaining() > 0 {
+            parts.push(reader.field()?);
+        }
+        Ok(Self { stopped, parts })
     }
-    Ok(parts)
 }
 
 impl Session {
-    /// The memory that the session shares, as a record.
+    /// The memory that the session shares, as the parts of a record.
     pub(super) fn shared_parts(&self) -> Vec<u8> {
         let own = self.sharing.offered().filter_map(|(address, token)| {
             let (_, size) = self.memory.around(address)?;
@@ -71,8 +89,8 @@ impl Session {
         payload
     }
 
-    /// Shares this memory, and no other.
-    pub(super) fn share(&mut self, parts: &[Part]) -> Result<(), StateError> {
+    /// Shares this memory, and no other. False if others do not offer all of it yet.
+    pub(super) fn share(&mut self, Parts { stopped, parts }: &Parts) -> Result<bool, StateError> {
         let (taken, own): (Vec<&Part>, Vec<&Part>) = parts.iter().partition(|part| part.taken != 0);
         let wanted: BTreeMap<u64, &Part> = taken.iter().map(|part| (part.address, *part)).collect();
         let others: Vec<(u64, ImportedMapping)> = self.sharing.taken().collect();
@@ -90,12 +108,22 @@ impl Session {
                 self.offer_again(part)?;
             }
         }
+        let deadline = Instant::now() + if *stopped { PATIENCE } else { BRIEF };
         for part in taken {
-            if !self.sharing.is_taken(part.address) {
-                self.take_again(part)?;
+            if self.sharing.is_taken(part.address) || self.take_again(part, deadline)? {
+                continue;
             }
+            if !stopped {
+                return Ok(false);
+            }
+            return Err(StateError::Impossible(format!(
+                "no session that moves with it offers the {} bytes that it shares within {} s: \
+                 move all sessions of the VM together",
+                part.size,
+                PATIENCE.as_secs()
+            )));
         }
-        Ok(())
+        Ok(true)
     }
 
     fn offer_again(&mut self, part: &Part) -> Result<(), StateError> {
@@ -118,20 +146,15 @@ impl Session {
         Ok(())
     }
 
-    fn take_again(&mut self, part: &Part) -> Result<(), StateError> {
-        let deadline = Instant::now() + PATIENCE;
+    /// False if nobody offers it until the deadline.
+    fn take_again(&mut self, part: &Part, deadline: Instant) -> Result<bool, StateError> {
         loop {
             if let Some((offer, memory)) = self.sharing.find(part.token) {
                 let place = [part.address, part.size];
-                return refused(self.take_offered(place, &offer, memory));
+                return refused(self.take_offered(place, &offer, memory)).map(|()| true);
             }
             if Instant::now() >= deadline {
-                return Err(StateError::Impossible(format!(
-                    "no session that moves with it offers the {} bytes that it shares within \
-                     {} s: move all sessions of the VM together",
-                    part.size,
-                    PATIENCE.as_secs()
-                )));
+                return Ok(false);
             }
             std::thread::sleep(AGAIN);
         }

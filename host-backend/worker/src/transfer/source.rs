@@ -65,8 +65,9 @@ const FETCHES: usize = 4096;
 ///                 │                                        HandingOver *
 ///                 │                                              │
 ///                 │                                              ▼
-///                 │                                          Recreated
-///                 │ objects were created                         │
+///                 ├─────────────────────────────────────── Recreated
+///                 │ objects were created, or others offer        │
+///                 │ no memory that it shares yet                 │
 ///                 │                                              ▼
 ///                 └── Flushing ◀── Copying ◀──────────────── Fetching *
 ///                        │
@@ -276,15 +277,17 @@ impl Source {
         }
         let chunks = self.chunks(session, Delivery::Sent)?;
         let owners = self.recreated.owners.clone();
-        if let Some(precopy) = &mut self.precopy {
-            precopy.renew(session, owners, chunks);
-        } else {
-            let mut precopy = PreCopy::new(session, owners, chunks, self.watched)?;
-            if !self.copies_before {
-                precopy.give_up();
+        let mut precopy = match self.precopy.take() {
+            Some(mut precopy) => {
+                precopy.renew(session, owners, chunks);
+                precopy
             }
-            self.precopy = Some(precopy);
+            None => PreCopy::new(session, owners, chunks, self.watched)?,
+        };
+        if !self.copies_before {
+            precopy.give_up();
         }
+        self.precopy = Some(precopy);
         self.peer.send_off();
         self.stage = Stage::Copying;
         Ok(())
@@ -335,7 +338,9 @@ impl Source {
                 self.go_on_handing_over(session)?;
             }
             Stage::Recreated => {
-                self.peer.expect(Kind::Ready)?;
+                if !self.recreated(session)? {
+                    return Ok(false);
+                }
                 if self.copies_before {
                     let mut fetches = self.chunks(session, Delivery::Fetched)?;
                     // The program may have mapped other memory there since.

@@ -285,17 +285,22 @@ impl Session {
             Kind::Image => self.objects.take_image(payload),
             Kind::Objects => Item::take(payload, &mut filling.items),
             Kind::Sharing => {
-                filling.sharing = Some(sharing::parts(payload)?);
+                filling.sharing = Some(sharing::Parts::decode(payload)?);
                 Ok(())
             }
             Kind::ObjectsEnd => {
                 self.settle(filling)?;
+                filling.lacks_shared = false;
                 if let Some(parts) = filling.sharing.take() {
                     self.map_memory(&filling.items)?;
-                    self.share(&parts)?;
+                    filling.lacks_shared = !self.share(&parts)?;
                 }
                 filling.made = std::mem::take(&mut filling.items);
-                self.replace_objects(&filling.made).map(drop)
+                match filling.lacks_shared {
+                    // Objects may need it.
+                    true => Ok(()),
+                    false => self.replace_objects(&filling.made).map(drop),
+                }
             }
             Kind::Contents => {
                 let mut mover = match filling.mover.take() {
@@ -395,7 +400,10 @@ pub(crate) struct Filling {
     /// Objects received, to be created when all have arrived.
     pub(super) items: Vec<Item>,
     /// The memory that the session shares, if that has changed.
-    sharing: Option<Vec<sharing::Part>>,
+    sharing: Option<sharing::Parts>,
+    /// Other sessions do not offer all memory that it shares, so the last objects were not
+    /// created.
+    pub(super) lacks_shared: bool,
     made: Vec<Item>,
     mover: Option<Mover>,
 }

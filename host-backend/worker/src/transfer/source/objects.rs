@@ -25,6 +25,9 @@ use crate::transfer::survey;
 
 /// Maximum number of rounds that send objects while the program runs.
 const ROUNDS: u32 = 4;
+/// How often a round may find no offer of shared memory. Then the objects are sent after
+/// the stop.
+const LACKS: u32 = 16;
 /// How often the program may have loaded further modules when the last ones were sent.
 pub(super) const RELOADS: u32 = 64;
 
@@ -37,6 +40,10 @@ pub(super) struct Recreated {
     items: Arc<Vec<Item>>,
     /// The memory that it shares with the sessions that move with this one.
     sharing: Vec<u8>,
+    /// It found no offer of some of it, and has not created the objects.
+    lacks_shared: bool,
+    /// How often that was so.
+    lacks: u32,
     /// The calls that created them.
     pub(super) owners: Owners,
     /// Modules whose variables the device has not located yet.
@@ -152,7 +159,7 @@ impl Source {
         // Only of these: the program may map more while they are sent.
         self.shared.begin(session)?;
         let items = Arc::clone(&self.recreated.items);
-        self.send_sharing(session.shared_parts())?;
+        self.send_sharing(session.shared_parts(), false)?;
         self.peer.send_off();
         self.peer
             .stage()?
@@ -169,13 +176,31 @@ impl Source {
         }
     }
 
-    /// Sends which memory the session shares, if that has changed.
-    fn send_sharing(&mut self, sharing: Vec<u8>) -> Result<(), StateError> {
-        if sharing != self.recreated.sharing {
-            self.peer.writer()?.put(Kind::Sharing, &[&sharing])?;
+    /// Sends which memory the session shares, unless the destination shares just that.
+    fn send_sharing(&mut self, sharing: Vec<u8>, stopped: bool) -> Result<(), StateError> {
+        if self.recreated.lacks_shared || sharing != self.recreated.sharing {
+            let writer = self.peer.writer()?;
+            writer.put(Kind::Sharing, &[&[u8::from(stopped)], &sharing])?;
             self.recreated.sharing = sharing;
         }
         Ok(())
+    }
+
+    /// Receives the answer to a round. Begins another one if the destination found no offer
+    /// of shared memory: then it returns false.
+    pub(super) fn recreated(&mut self, session: &Session) -> Result<bool, StateError> {
+        self.recreated.lacks_shared = self.peer.expect(Kind::Ready)? != [0];
+        if !self.recreated.lacks_shared {
+            return Ok(true);
+        }
+        self.recreated.lacks += 1;
+        if self.recreated.lacks > LACKS {
+            // There is nothing to copy to.
+            self.copies_before = false;
+            return Ok(true);
+        }
+        self.begin_round(session)?;
+        Ok(false)
     }
 
     /// Hands over some of the objects' memory. True if an answer will follow. At
@@ -213,7 +238,8 @@ impl Source {
     pub(super) fn catch_up(&mut self, session: &mut Session) -> Result<(), StateError> {
         let items = self.items(session)?;
         let sharing = session.shared_parts();
-        let same = items == *self.recreated.items
+        let same = !self.recreated.lacks_shared
+            && items == *self.recreated.items
             && sharing == self.recreated.sharing
             && !self.shared.is_behind(session)?;
         if same {
@@ -225,7 +251,7 @@ impl Source {
         for image in &images {
             write_image(image, writer)?;
         }
-        self.send_sharing(sharing)?;
+        self.send_sharing(sharing, true)?;
         write_items(&items, self.peer.writer()?)?;
         self.recreated.items = Arc::new(items);
         self.shared.begin(session)?;
