@@ -70,7 +70,7 @@ impl Device {
     /// The cluster of each of the GPU's TPCs, and its number there.
     ///
     /// # Errors
-    /// `NOT_SUPPORTED` where the host's device does not tell.
+    /// `NOT_SUPPORTED` if the host's device does not report it.
     pub fn topology(&self) -> Result<(Vec<u8>, Vec<u8>)> {
         let count = self.limits()?.multiprocessors / 2;
         let count = usize::try_from(count).unwrap_or(0);

@@ -52,7 +52,7 @@ pub struct Streams {
     orphans: Progress,
     /// All existing streams.
     live: Mutex<Vec<Arc<Stream>>>,
-    /// Records events of, and waits in, all streams together.
+    /// Records events of all streams together, and waits in all of them.
     junction: Junction,
     /// Memory shared with the host, with a word for each waiting thread.
     window: Arc<PinnedWindow>,
@@ -501,8 +501,8 @@ impl Streams {
     ///
     /// # Errors
     /// `STREAM_CAPTURE_IMPLICIT` while a blocking stream captures.
-    pub fn permit_question(&self) -> Result<()> {
-        capture::permit_question(self.session)
+    pub fn permit_query(&self) -> Result<()> {
+        capture::permit_query(self.session)
     }
 
     /// Must be called before all work of the session is waited for.

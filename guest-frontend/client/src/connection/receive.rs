@@ -130,7 +130,7 @@ impl Link {
                 continue;
             }
             self.parked.lock().push(index);
-            // A leader that left before the push had no one to wake.
+            // A leader that stopped before the push had no thread to wake.
             let led = self.lead(slot) == ReadAttempt::Over;
             if !led && !slot.is_over() && !self.state.is_ended() {
                 std::thread::park();
@@ -213,13 +213,13 @@ impl Link {
             None => false,
         };
         if self.recovery.is_some() && incoming.untold >= ACKNOWLEDGE_EVERY {
-            self.tell_received(incoming);
+            self.acknowledge(incoming);
         }
         Ok(came)
     }
 
     /// Acknowledges frames to the host, if there is room.
-    fn tell_received(&self, incoming: &mut Incoming) {
+    fn acknowledge(&self, incoming: &mut Incoming) {
         let kind = Control::Received.kind();
         let count = incoming.received.to_le_bytes();
         match self.sender().try_send(kind, 0, Some(0), &[&count]) {
@@ -246,7 +246,7 @@ impl Link {
                 "the host sent an unrequested frame of kind {:#06x}",
                 header.kind
             ),
-            SlotError::OutOfBounds => "the host sent more bytes than were asked for".to_owned(),
+            SlotError::OutOfBounds => "the host sent more bytes than requested".to_owned(),
         };
         if header.replied_call().is_some() {
             return slot()?.deliver(header.kind, frame.payload).map_err(told);

@@ -1,4 +1,4 @@
-//! Reports of the host, printed once each.
+//! Reports by the host, each printed once.
 
 use paragpu_protocol::status::Status;
 use parking_lot::Mutex;

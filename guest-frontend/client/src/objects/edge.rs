@@ -9,13 +9,13 @@ pub enum Edge {
     /// At the end of the earlier one.
     #[default]
     Full,
-    /// Between kernels: when all blocks of the earlier one permit it; the later
-    /// one waits itself for what it needs.
+    /// Between kernels: when all blocks of the earlier one permit it. The later one
+    /// itself waits for what it needs.
     Programmatic,
     /// After a kernel: when all its blocks have begun.
     Begun,
-    /// Between kernels: when all blocks of the earlier one have begun; the later
-    /// one waits itself for what it needs.
+    /// Between kernels: when all blocks of the earlier one have begun. The later one
+    /// itself waits for what it needs.
     ProgrammaticBegun,
 }
 

@@ -25,7 +25,7 @@ pub fn find(event: CUevent) -> Result<Found> {
         .ok_or_else(|| objects::missing(event))
 }
 
-/// The result.
+/// The event in a lookup's result.
 pub fn inner(found: &Found) -> Result<&InContext<Event>> {
     match &***found {
         Object::Event(inner) => Ok(inner),
@@ -33,7 +33,7 @@ pub fn inner(found: &Found) -> Result<&InContext<Event>> {
     }
 }
 
-/// An event as a node has it.
+/// An event in a graph node's form.
 pub fn marked(named: CUevent) -> Result<Marked> {
     let found = find(named)?;
     let inner = inner(&found)?;

@@ -22,8 +22,8 @@ use crate::current;
 use crate::named_stream;
 use crate::objects::{self, Found, InContext, Object};
 
-/// CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH, _UPLOAD and
-/// _USE_NODE_PRIORITY: nothing to free, and preferences.
+/// CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH, _UPLOAD and _USE_NODE_PRIORITY:
+/// accepted.
 const FLAGS: u64 = 1 | 2 | 8;
 /// CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH.
 const DEVICE_LAUNCH: u64 = 4;
@@ -44,8 +44,8 @@ fn inner(found: &Found) -> Result<&InContext<GraphExec>> {
     }
 }
 
-/// The session of a graph's nodes, or the current one if they need none in
-/// particular.
+/// The session of a graph's nodes, or the current one if they do not need a particular
+/// device.
 fn session_of(graph: &Graph) -> Result<&'static Session> {
     for number in graph.nodes() {
         let work = graph.work(number)?;
@@ -112,7 +112,7 @@ fn child(exec: CUgraphExec, node: CUgraphNode, new: &Graph) -> Result {
     }
 }
 
-/// The outcome of an update: success, or an error and its node.
+/// The result of an update: success, or an error and its node.
 fn update(exec: CUgraphExec, graph: CUgraph) -> Result<Option<(c_int, Option<NodeName>)>> {
     let found = find_exec(exec)?;
     let inner = inner(&found)?;

@@ -59,7 +59,7 @@ fn by_device(number: CUdevice) -> Result<Location> {
     Ok(Location::device(number))
 }
 
-/// Checks a location that the program gives: a device, the host or one of its nodes.
+/// Resolves a location from the program: a device, the host or one of its nodes.
 fn by_location(location: cudaMemLocation) -> Result<Location> {
     match location.r#type {
         1 => by_device(location.id),
@@ -299,7 +299,7 @@ unsafe fn attribute(
     // -2 marks unused entries of the buffer.
     let values = values.into_iter().chain(std::iter::repeat(-2));
     for (at, value) in values.take(words).enumerate() {
-        // SAFETY: there is room for that many words, as the caller promises.
+        // SAFETY: the buffer has `room` bytes, as the caller promises.
         unsafe { place.cast::<c_int>().add(at).write(value) };
     }
     Ok(())

@@ -92,7 +92,7 @@ pub fn end_of_context(handle: u64) {
 /// The resource of a texture.
 ///
 /// # Safety
-/// `descriptor.res` is of the kind that `resType` says.
+/// `descriptor.res` is of the kind in `resType`.
 unsafe fn resource(descriptor: &CUDA_RESOURCE_DESC) -> Result<TextureResource> {
     if descriptor.flags != 0 {
         return Err(Status::INVALID_VALUE);
@@ -110,7 +110,8 @@ unsafe fn resource(descriptor: &CUDA_RESOURCE_DESC) -> Result<TextureResource> {
     };
     match descriptor.resType {
         CU_RESOURCE_TYPE_ARRAY => {
-            // SAFETY: every field of the union is plain numbers; `resType` says which is set.
+            // SAFETY: every field of the union is plain numbers; `resType` selects the
+            // valid one.
             let array = unsafe { descriptor.res.array };
             present(array)?;
             let found = array::find(array)?;
@@ -125,11 +126,13 @@ unsafe fn resource(descriptor: &CUDA_RESOURCE_DESC) -> Result<TextureResource> {
             })
         }
         CU_RESOURCE_TYPE_MIPMAPPED_ARRAY => Ok(TextureResource::Array(
-            // SAFETY: every field of the union is plain numbers; `resType` says which is set.
+            // SAFETY: every field of the union is plain numbers; `resType` selects the
+            // valid one.
             array::whole(unsafe { descriptor.res.mipmap })?.handle(),
         )),
         CU_RESOURCE_TYPE_LINEAR => {
-            // SAFETY: every field of the union is plain numbers; `resType` says which is set.
+            // SAFETY: every field of the union is plain numbers; `resType` selects the
+            // valid one.
             let from = unsafe { descriptor.res.linear };
             linear(
                 from.devPtr,
@@ -141,7 +144,8 @@ unsafe fn resource(descriptor: &CUDA_RESOURCE_DESC) -> Result<TextureResource> {
             )
         }
         CU_RESOURCE_TYPE_PITCH2D => {
-            // SAFETY: every field of the union is plain numbers; `resType` says which is set.
+            // SAFETY: every field of the union is plain numbers; `resType` selects the
+            // valid one.
             let from = unsafe { descriptor.res.pitch2D };
             linear(
                 from.devPtr,
@@ -285,7 +289,7 @@ pub(crate) unsafe fn cuSurfObjectCreate(
     if from.resType != CU_RESOURCE_TYPE_ARRAY || from.flags != 0 {
         return Err(Status::INVALID_VALUE);
     }
-    // SAFETY: every field of the union is plain numbers; `resType` says which is set.
+    // SAFETY: every field of the union is plain numbers; `resType` selects the valid one.
     let array = unsafe { from.res.array };
     present(array)?;
     let found = array::find(array)?;

@@ -25,11 +25,11 @@ fn with<R>(named: CUtexref, then: impl FnOnce(&mut TextureReference) -> Result<R
     }
 }
 
-pub(crate) fn cuTexRefCreate(place: Out<'_, CUtexref>) -> Result {
-    place.present()?;
+pub(crate) fn cuTexRefCreate(out: Out<'_, CUtexref>) -> Result {
+    out.present()?;
     current::current()?;
     let made = Mutex::new(TextureReference::default());
-    place.put(objects::insert(Object::TextureReference(made)))
+    out.put(objects::insert(Object::TextureReference(made)))
 }
 
 pub(crate) fn cuTexRefDestroy(named: CUtexref) -> Result {
@@ -88,7 +88,8 @@ pub(crate) unsafe fn cuTexRefSetAddress_v2(
     address: CUdeviceptr,
     size: usize,
 ) -> Result {
-    // All device memory is aligned for textures. Written before anything is checked.
+    // All device memory is aligned for textures. NVIDIA's driver writes the offset before
+    // any check.
     // SAFETY: null or writable, as the caller promises.
     unsafe { put_if(offset, 0) };
     with(named, |reference| {
@@ -165,45 +166,42 @@ pub(crate) unsafe fn cuTexRefSetBorderColor(named: CUtexref, color: *mut f32) ->
     })
 }
 
-pub(crate) fn cuTexRefGetAddress_v2(place: Out<'_, CUdeviceptr>, named: CUtexref) -> Result {
-    place.put_if(0);
+pub(crate) fn cuTexRefGetAddress_v2(out: Out<'_, CUdeviceptr>, named: CUtexref) -> Result {
+    out.put_if(0);
     match with(named, |it| Ok(it.bound))? {
-        Bound::Address(address) => place.put(address),
+        Bound::Address(address) => out.put(address),
         _ => Err(Status::INVALID_VALUE),
     }
 }
 
-pub(crate) fn cuTexRefGetArray(place: Out<'_, CUarray>, named: CUtexref) -> Result {
+pub(crate) fn cuTexRefGetArray(out: Out<'_, CUarray>, named: CUtexref) -> Result {
     match with(named, |it| Ok(it.bound))? {
-        Bound::Array(array) => place.put(std::ptr::without_provenance_mut(array)),
+        Bound::Array(array) => out.put(std::ptr::without_provenance_mut(array)),
         _ => Err(Status::INVALID_VALUE),
     }
 }
 
-pub(crate) fn cuTexRefGetMipmappedArray(
-    place: Out<'_, CUmipmappedArray>,
-    named: CUtexref,
-) -> Result {
+pub(crate) fn cuTexRefGetMipmappedArray(out: Out<'_, CUmipmappedArray>, named: CUtexref) -> Result {
     match with(named, |it| Ok(it.bound))? {
-        Bound::Mipmapped(array) => place.put(std::ptr::without_provenance_mut(array)),
+        Bound::Mipmapped(array) => out.put(std::ptr::without_provenance_mut(array)),
         _ => Err(Status::INVALID_VALUE),
     }
 }
 
 pub(crate) fn cuTexRefGetAddressMode(
-    place: Out<'_, c_int>,
+    out: Out<'_, c_int>,
     named: CUtexref,
     dimension: c_int,
 ) -> Result {
-    place.put(with(named, |it| it.address_mode(dimension))?)
+    out.put(with(named, |it| it.address_mode(dimension))?)
 }
 
-pub(crate) fn cuTexRefGetFilterMode(place: Out<'_, c_int>, named: CUtexref) -> Result {
-    place.put(with(named, |it| Ok(it.filter))?)
+pub(crate) fn cuTexRefGetFilterMode(out: Out<'_, c_int>, named: CUtexref) -> Result {
+    out.put(with(named, |it| Ok(it.filter))?)
 }
 
-pub(crate) fn cuTexRefGetFlags(place: Out<'_, c_uint>, named: CUtexref) -> Result {
-    place.put(with(named, |it| Ok(it.flags))?)
+pub(crate) fn cuTexRefGetFlags(out: Out<'_, c_uint>, named: CUtexref) -> Result {
+    out.put(with(named, |it| Ok(it.flags))?)
 }
 
 pub(crate) fn cuTexRefGetFormat(
@@ -217,16 +215,16 @@ pub(crate) fn cuTexRefGetFormat(
     Ok(())
 }
 
-pub(crate) fn cuTexRefGetMaxAnisotropy(place: Out<'_, c_int>, named: CUtexref) -> Result {
-    place.put(with(named, |it| Ok(it.anisotropy.cast_signed()))?)
+pub(crate) fn cuTexRefGetMaxAnisotropy(out: Out<'_, c_int>, named: CUtexref) -> Result {
+    out.put(with(named, |it| Ok(it.anisotropy.cast_signed()))?)
 }
 
-pub(crate) fn cuTexRefGetMipmapFilterMode(place: Out<'_, c_int>, named: CUtexref) -> Result {
-    place.put(with(named, |it| Ok(it.mipmap.filter))?)
+pub(crate) fn cuTexRefGetMipmapFilterMode(out: Out<'_, c_int>, named: CUtexref) -> Result {
+    out.put(with(named, |it| Ok(it.mipmap.filter))?)
 }
 
-pub(crate) fn cuTexRefGetMipmapLevelBias(place: Out<'_, f32>, named: CUtexref) -> Result {
-    place.put(with(named, |it| Ok(it.mipmap.bias))?)
+pub(crate) fn cuTexRefGetMipmapLevelBias(out: Out<'_, f32>, named: CUtexref) -> Result {
+    out.put(with(named, |it| Ok(it.mipmap.bias))?)
 }
 
 pub(crate) fn cuTexRefGetMipmapLevelClamp(
@@ -242,8 +240,8 @@ pub(crate) fn cuTexRefGetMipmapLevelClamp(
 
 /// # Safety
 /// As documented by CUDA for `cuTexRefGetBorderColor`.
-pub(crate) unsafe fn cuTexRefGetBorderColor(place: *mut f32, named: CUtexref) -> Result {
+pub(crate) unsafe fn cuTexRefGetBorderColor(out: *mut f32, named: CUtexref) -> Result {
     let color = with(named, |it| Ok(it.border))?;
     // SAFETY: null or writable for that many, as the caller promises.
-    unsafe { super::put(place.cast::<[f32; 4]>(), color) }
+    unsafe { super::put(out.cast::<[f32; 4]>(), color) }
 }
