@@ -19,9 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The daemon's reply.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    /// `None` if there is none.
+    /// `None` if there is no result.
     pub(crate) offer: Option<Offer>,
-    /// A descriptor that came with it.
+    /// A descriptor that came with the reply.
     pub(crate) memory: Option<OwnedFd>,
 }
 
@@ -30,7 +30,7 @@ struct State {
     /// Number of the last request.
     asked: u64,
     answer: Option<Answer>,
-    /// Notes that the daemon is gone.
+    /// Whether the daemon is gone.
     closed: bool,
 }
 
@@ -70,8 +70,8 @@ impl Exchange {
         state.answer.take()
     }
 
-    /// Sends a request that has no reply.
-    pub(crate) fn tell(&self, ask: Ask) {
+    /// Sends a request without a reply.
+    pub(crate) fn notify(&self, ask: Ask) {
         if let Some(control) = &self.control {
             // If the daemon is gone, there is nothing to release.
             let _ = control.send(&FromWorker::Exchange { request: 0, ask }, &[]);
@@ -88,7 +88,7 @@ impl Exchange {
         }
     }
 
-    /// Notes that the daemon is gone.
+    /// Records that the daemon is gone.
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
         self.changed.notify_all();
@@ -101,7 +101,7 @@ mod tests {
     use paragpu_control::socket::Inbox;
 
     #[test]
-    fn late_answers_are_not_taken_for_others() {
+    fn late_replies_are_dropped() {
         let (daemon, worker) = Control::pair().unwrap();
         let exchange = Arc::new(Exchange::new(Arc::new(worker)));
         let other = Arc::clone(&exchange);

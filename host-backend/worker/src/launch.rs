@@ -45,7 +45,7 @@ fn preferences(encoded: &[u8]) -> Outcome<Vec<Preference>> {
         if !Launch::PREFERENCES.contains(&attribute) || preferences.iter().any(is_there) {
             return fail(
                 Status::INVALID_VALUE,
-                format!("attribute {attribute} is no preference, or is there twice"),
+                format!("attribute {attribute} is not a preference, or is given twice"),
             );
         }
         preferences.push(Preference { attribute, value });

@@ -45,9 +45,9 @@ struct State {
     received: u64,
     /// Counted frames sent.
     sent: u64,
-    /// Questions to the guest, to be sent over the next connection.
+    /// Queries to the guest, to be sent over the next connection.
     asked: Option<(u16, Vec<u8>)>,
-    /// The host memory charged for what is kept; `None` if nobody counts it.
+    /// The host memory charged for kept frames; `None` if it is not accounted.
     held: Option<Charge>,
 }
 
@@ -74,12 +74,12 @@ impl DurableSender {
         }
     }
 
-    /// Charges what is kept.
+    /// Charges kept frames.
     pub(crate) fn count_for(&self, account: &Arc<HostAccount>) {
         locked(&self.state).held = Some(account.open());
     }
 
-    /// Notes the guest's acknowledgement. False if the number is impossible.
+    /// Records the guest's acknowledgement. Returns false if the number is impossible.
     pub(crate) fn received(&self, count: u64) -> bool {
         let mut state = locked(&self.state);
         if count > state.sent {
@@ -125,20 +125,21 @@ impl DurableSender {
         locked(&self.state).kept.push(header, &[payload]);
     }
 
-    /// Whether so much is kept that the guest should acknowledge first.
+    /// Whether the kept frames reach the limit at which the guest should acknowledge
+    /// first.
     pub(crate) fn is_behind(&self) -> bool {
         self.durable && locked(&self.state).kept.len() >= HIGH_WATER
     }
 
-    /// Sends a frame that belongs to the connection, if there is room, without
-    /// waiting for a thread that sends.
-    pub(crate) fn say(&self, kind: u16, payload: &[&[u8]]) {
+    /// Sends a frame that belongs to the connection, if there is room, without waiting
+    /// for a thread that sends.
+    pub(crate) fn notify(&self, kind: u16, payload: &[&[u8]]) {
         let sender = Arc::clone(&*locked(&self.current));
         let _ = sender.try_send(kind, 0, Some(0), payload);
         let _ = sender.flush();
     }
 
-    /// Like [`say`](Self::say), but repeated on the next connection if this one is
+    /// Like [`notify`](Self::notify), but repeated on the next connection if this one is
     /// closed.
     pub(crate) fn ask(&self, kind: u16, payload: &[u8]) {
         // First without the lock of `state`: a thread may hold it for as long as
@@ -160,20 +161,20 @@ impl DurableSender {
         Arc::clone(&*locked(&self.current))
     }
 
-    /// Closes the current connection; the session continues.
+    /// Closes the current connection. The session continues.
     pub(crate) fn cut(&self) {
         // Not through `state`: a thread that waits for room in the connection holds
         // its lock, and only closing the connection ends that wait.
         locked(&self.current).close();
     }
 
-    /// Continues over a new connection. The guest has received `received` counted
-    /// frames, and the others are resent. False if the number is impossible. If the
+    /// Continues over a new connection. The guest has received `received` counted frames,
+    /// and the others are resent. Returns false if the number is impossible. If the
     /// connection breaks again, the next flush reports it.
     pub(crate) fn resume(&self, sender: Arc<dyn Sender>, received: u64) -> bool {
         let mut state = locked(&self.state);
-        // Frames before `state.received` are no longer kept. Only a connection that
-        // was opened before the last one can ask for them.
+        // Frames before `state.received` are no longer kept. Only a connection that was
+        // opened before the last one can ask for them.
         if received > state.sent || received < state.received {
             return false;
         }
@@ -200,7 +201,7 @@ impl DurableSender {
         *locked(&self.current) = sender;
     }
 
-    /// Notes the loss of the connection.
+    /// Records the loss of the connection.
     fn note<T>(&self, outcome: &Result<T, Error>) {
         if outcome.is_err() {
             self.down.store(true, Ordering::Relaxed);
@@ -243,14 +244,14 @@ impl DurableSender {
                 keep(&mut state.kept, what);
             }
             if state.kept.len() > MAX_KEPT || !state.counts() {
-                return Err(Error::protocol("the guest does not say what it received"));
+                return Err(Error::protocol("the guest does not acknowledge frames"));
             }
         }
         Ok(())
     }
 
     /// Sends a frame of this kind, slot and sequence number. Its payload is `start`
-    /// followed by the bytes of `end`, which stay there until the guest has
+    /// followed by the bytes of `end`, which stay unchanged until the guest has
     /// acknowledged them.
     pub(crate) fn send_lent(
         &self,
@@ -285,7 +286,7 @@ fn keep_copy(
 }
 
 impl State {
-    /// Charges what is kept. False if there is no room for it.
+    /// Charges kept frames. Returns false if the account has no room.
     fn counts(&mut self) -> bool {
         let Some(held) = &mut self.held else {
             return true;
@@ -420,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lent_is_copied_before_its_memory_goes() {
+    fn lent_bytes_are_copied_before_their_memory_is_freed() {
         let mut device = TestDevice::default();
         device.state().in_place = true;
         device.memory_map(CHUNK, CHUNK).unwrap();
@@ -441,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_connection_lost_comes_with_the_next_once_and_in_order() {
+    fn lost_frames_are_resent_once_and_in_order() {
         let (host, mut guest) = pair();
         let sender = DurableSender::new(Arc::clone(&host.sender), true);
         for value in 0..5_u8 {

@@ -1,9 +1,8 @@
-//! The device of the tests.
+//! The device for tests.
 //!
-//! Work given to a stream is done when somebody asks about it, unless the
-//! test holds the stream. Kernels by name: `noop`; `fault` loses the context;
-//! `reject` is refused at launch; `store` writes the rest of its parameters to
-//! the address that they begin with.
+//! Work submitted to a stream is executed when it is polled, unless the test holds the
+//! stream. Kernels by name: `noop`; `fault` loses the context; `reject` is refused at
+//! launch; `store` writes its remaining parameters to the address in the first.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -58,7 +57,7 @@ pub struct State {
     graphs: HashMap<GraphId, Vec<GraphNode>>,
     lost: Option<Error>,
     next: u64,
-    /// Memory is the process's own: streams that are empty may be done without.
+    /// Memory belongs to the process: idle streams can be bypassed.
     pub in_place: bool,
     /// It needs no processor of this host.
     pub is_apart: bool,
@@ -144,7 +143,7 @@ impl State {
         Ok(())
     }
 
-    /// Does what can be done.
+    /// Executes what can be executed.
     fn advance(&mut self) -> Result<()> {
         let mut moved = true;
         while moved && self.lost.is_none() {
@@ -217,7 +216,7 @@ impl State {
     }
 }
 
-/// The facts about a test device.
+/// The properties of a test device.
 #[must_use]
 pub fn snapshot() -> Snapshot {
     Snapshot {

@@ -13,14 +13,14 @@ const STREAM: StreamHandle = StreamHandle::LEGACY;
 const LAUNCH: u16 = 0x0501;
 
 #[test]
-fn the_first_posted_error_is_told_once_by_a_call_that_synchronizes() {
+fn the_first_posted_error_is_reported_once_by_a_synchronizing_call() {
     let mut guest = Guest::new();
     load_module(&mut guest);
     let reject = kernel(&mut guest, 20, "reject");
     let event = EventHandle(404);
     guest.post(&launch(reject, STREAM, &[]));
     guest.post(&EventDestroy { event });
-    // A call that does not synchronize does not tell it.
+    // A call that does not synchronize does not report it.
     guest.call(&Ping { value: 1 }).unwrap();
     guest.memory_info();
     guest.call(&EventCreate { event, flags: 0 }).unwrap();
@@ -31,7 +31,7 @@ fn the_first_posted_error_is_told_once_by_a_call_that_synchronizes() {
 }
 
 #[test]
-fn every_call_that_synchronizes_tells() {
+fn every_synchronizing_call_reports_errors() {
     let mut guest = Guest::new();
     load_module(&mut guest);
     let reject = kernel(&mut guest, 20, "reject");
@@ -104,9 +104,9 @@ fn a_lost_context_fails_every_later_call_alike() {
     assert_eq!(
         guest.device.state().log.len(),
         before,
-        "the device is left alone"
+        "the device is not called"
     );
-    // The session itself lives.
+    // The session itself continues.
     let pong = guest.call(&Ping { value: 5 }).unwrap();
     assert_eq!(decode::<u64>(&pong), 5);
     assert!(guest.goodbye().is_orderly());

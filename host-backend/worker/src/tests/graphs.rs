@@ -90,7 +90,7 @@ fn a_graph_is_built_launched_changed_and_destroyed() {
 }
 
 #[test]
-fn little_is_given_behind_a_graph_with_a_host_function() {
+fn work_behind_a_graph_with_a_host_function_is_limited() {
     let mut guest = Guest::new();
     let base = guest.regions.arena;
     guest
@@ -117,7 +117,7 @@ fn little_is_given_behind_a_graph_with_a_host_function() {
 }
 
 #[test]
-fn nodes_that_cannot_be_are_refused() {
+fn invalid_nodes_are_refused() {
     let absent = EventRecord {
         event: EventHandle(4711),
         stream: StreamHandle::LEGACY,

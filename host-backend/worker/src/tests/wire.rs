@@ -19,7 +19,7 @@ use crate::session::{Reconnect, Reconnected, Session};
 use crate::testing::device::TestDevice;
 use crate::testing::guest::{Guest, setup};
 
-/// Frames that came, before nothing more does.
+/// Frames that were received, and then nothing.
 struct Came(VecDeque<(u16, Vec<u8>)>, Vec<u8>);
 
 impl Receiver for Came {
@@ -53,7 +53,7 @@ impl Reconnect for Asked {
 }
 
 #[test]
-fn a_guest_that_said_goodbye_is_not_waited_for() {
+fn a_guest_that_said_goodbye_is_not_awaited() {
     let ping = || (Ping::INFO.number, encode_all(&Ping { value: 1 }));
     let goodbye = (Control::Goodbye.kind(), vec![]);
     for (frames, waited) in [
@@ -156,7 +156,7 @@ fn a_guest_that_dies_ends_its_session() {
     guest.call(&Ping { value: 0 }).unwrap();
     assert!(guest.die().is_orderly());
 
-    // While a call waits for a device that never comes to it.
+    // While a call waits for a device that never completes it.
     let mut guest = Guest::new();
     let map = MemMap {
         address: DeviceAddress(guest.regions.arena),
@@ -179,7 +179,7 @@ fn a_guest_that_dies_ends_its_session() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Any bytes under any number: the session answers or ends, and ends well.
+    /// Any payload of any call: the session answers or ends in order.
     #[test]
     fn any_payload_is_survived(
         calls in proptest::collection::vec(

@@ -37,16 +37,16 @@ pub enum CheckpointTarget {
 /// How a session leaves: [`Migrate`](paragpu_control::worker::Migrate).
 #[derive(Debug)]
 pub struct Departure {
-    /// Leads to the destination's daemon.
+    /// The link to the destination's daemon.
     pub link: OwnedFd,
     /// The link can carry descriptors.
     pub local: bool,
     /// The requested device of the destination.
     pub wanted: u32,
-    /// The communicator over which the guest continues there; empty for its
-    /// connection as it is.
+    /// The communicator over which the guest continues there; empty to keep its
+    /// connection.
     pub follows: String,
-    /// For sessions that move together: the pipes that allow the stop, what follows it,
+    /// For sessions that move together: the pipes that open the stop, the rest after it,
     /// and the commit.
     pub gates: Option<[OwnedFd; 3]>,
     /// Pre-copy memory.
@@ -119,7 +119,7 @@ impl Orders {
         order
     }
 
-    /// Sets what interrupts the session's wait for calls.
+    /// Sets how to interrupt the session's wait for calls.
     pub(crate) fn set_waker(&self, wake: Arc<dyn Wake>) {
         *locked(&self.wake) = Some(wake);
     }

@@ -5,10 +5,10 @@
 //!
 //! On one GPU, both workers then map the same memory. The source continues to use it
 //! while its program runs, and if the move fails. The destination neither reads nor
-//! writes it before it owns the session, and unmaps it if it never does. Memory that
-//! the program maps in the meantime is handed over after the stop. A mapping that
-//! one end cannot export or the other cannot import is copied like any other; this
-//! is known before the switch.
+//! writes it before it owns the session, and unmaps it if it never does. Memory that the
+//! program maps in the meantime is handed over after the stop. A mapping that one end
+//! cannot export or the other cannot import is copied like any other; this is known
+//! before the switchover.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -24,8 +24,8 @@ use super::state::{StateError, device};
 use crate::session::Session;
 
 paragpu_protocol::record! {
-    /// A mapping of device memory. A record contains several; the descriptors of
-    /// those that have one follow in a frame.
+    /// A mapping of device memory. A record contains several. Their descriptors follow in
+    /// a frame.
     Mapping {
         /// First address.
         address: u64,
@@ -120,7 +120,7 @@ impl Shared {
         self.domain
     }
 
-    /// Notes the domain of the destination's device; empty if it accepts no
+    /// Records the domain of the destination's device; empty if it accepts no
     /// descriptors.
     pub(super) fn agree(&mut self, theirs: &[u8]) {
         self.agreed = self.domain.is_some() && !theirs.is_empty();
@@ -152,7 +152,7 @@ impl Shared {
         Ok(unknown)
     }
 
-    /// Whether memory was mapped since.
+    /// Whether memory was mapped since the last round.
     pub(super) fn is_behind(&self, session: &Session) -> Result<bool, StateError> {
         Ok(!self.unknown(session)?.is_empty())
     }
@@ -199,7 +199,7 @@ impl Shared {
         (!self.asked.is_empty()).then_some(batch)
     }
 
-    /// Notes which of them the destination took.
+    /// Records which of them the destination took.
     pub(super) fn answered(&mut self, taken: &[u8]) -> Result<(), StateError> {
         if taken.len() != self.asked.len() {
             return Err(StateError::Order("an answer about other mappings"));
@@ -253,7 +253,7 @@ impl Shared {
 pub(super) struct Peers(BTreeMap<u64, PeerId>);
 
 impl Peers {
-    /// Opens a mapping, replacing an earlier one at its address. False if the
+    /// Opens a mapping, replacing an earlier one at its address. Returns false if the
     /// device cannot copy from it.
     pub(super) fn open(
         &mut self,
@@ -275,7 +275,7 @@ impl Peers {
                 Ok(true)
             }
             Err(error) => {
-                tracing::debug!(%error, address, size, "memory is sent");
+                tracing::debug!(%error, address, size, "memory is sent instead of copied");
                 Ok(false)
             }
         }

@@ -1,10 +1,10 @@
 //! Memory that sessions of a VM share, when they move together.
 //!
 //! The session that allocated the memory recreates it at the destination, with its
-//! contents, and offers it there under the same name. The others take it from there,
+//! contents, and offers it there under the same token. The others take it from there
 //! before they recreate objects that need it. All of this happens before the commit, so
-//! the sessions stay if one cannot. The source sends contents when all sessions are
-//! stopped.
+//! the sessions stay if one of them cannot move. The source sends contents when all
+//! sessions are stopped.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use crate::session::sharing::{ImportedMapping, NOT_ACCEPTED};
 /// How long the other session may take to offer its memory: less than the source waits
 /// for an answer.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Time between two questions for it.
+/// Time between two queries for it.
 const AGAIN: Duration = Duration::from_millis(2);
 
 paragpu_protocol::record! {
@@ -30,9 +30,9 @@ paragpu_protocol::record! {
         address: u64,
         /// Bytes.
         size: u64,
-        /// 1: of another session. 0: the session's own.
+        /// 1: another session's. 0: the session's own.
         taken: u8,
-        /// Its name.
+        /// Its token.
         token: [u8; 16],
     }
 }
