@@ -115,8 +115,8 @@ struct Spawning {
     inbox: Inbox,
 }
 
-/// The daemon. Each part owns its state; the modules beside this one hold the
-/// steps that concern several parts.
+/// The daemon. Each part owns its state. The submodules contain the steps that involve
+/// several parts.
 #[derive(Debug)]
 pub struct Broker {
     host: Host,
@@ -159,12 +159,13 @@ impl Broker {
         let hidden = rustix::process::DumpableBehavior::NotDumpable;
         rustix::process::set_dumpable_behavior(hidden).map_err(Error::system("hide its memory"))?;
         raise_descriptor_limit();
-        let spawner = Spawner::start().map_err(Error::system("start the thread for workers"))?;
+        let spawner =
+            Spawner::start().map_err(Error::system("start the thread that starts workers"))?;
         let handshakes =
             HandshakeThreads::start().map_err(Error::system("start threads for handshakes"))?;
         let signals = Signals::receive()?;
         let notes = retry(|| Notes::open(&host.state_directory()))?;
-        let leases = Leases::new().map_err(Error::system("make a socket pair"))?;
+        let leases = Leases::new().map_err(Error::system("create a socket pair"))?;
         let mut broker = Self {
             listeners: Listeners::open(&host)?,
             spawning: Spawning {
@@ -311,8 +312,8 @@ impl Broker {
             }
         }
         let patience = deadline.map(|deadline| {
-            // Rounded up, so that the loop does not spin through the last fraction
-            // of a millisecond.
+            // Rounded up, so that the loop does not spin through the last fraction of a
+            // millisecond.
             let left = deadline.saturating_duration_since(Instant::now());
             Timespec::try_from(left + Duration::from_micros(100)).unwrap_or(Timespec {
                 tv_sec: 1,

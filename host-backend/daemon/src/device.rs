@@ -15,7 +15,7 @@ use paragpu_protocol::layout::MAX_DEVICES;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// Exists while NVIDIA's kernel driver is loaded. The device files do not tell: the
+/// Exists while NVIDIA's kernel driver is loaded. The device files are no indication: the
 /// guest package creates them, too.
 const NVIDIAS_DRIVER: &str = "/proc/driver/nvidia/version";
 
@@ -24,7 +24,7 @@ const NVIDIAS_DRIVER: &str = "/proc/driver/nvidia/version";
 pub struct Device {
     /// Its index among the devices of its kind on this host.
     pub index: u32,
-    /// As a worker opened it; empty until one did.
+    /// As a worker reported it; `None` until one did.
     pub gpu: Gpu,
     /// Why the last worker could not open it.
     pub problem: Option<String>,
@@ -33,8 +33,8 @@ pub struct Device {
     failures: u32,
 }
 
-/// The devices, in the default order in which guests see them. Throughout the
-/// daemon, a device's index in this list is called its place.
+/// The devices, in the default order in which guests see them. Throughout the daemon, a
+/// device's index in this list is called its place.
 #[derive(Debug)]
 pub struct Devices {
     kind: &'static str,
@@ -92,7 +92,7 @@ impl Devices {
         self.kind
     }
 
-    /// Whether guests can be given devices.
+    /// Whether devices are available to guests.
     #[must_use]
     pub fn ready(&self) -> bool {
         self.search == Search::Over
@@ -150,7 +150,7 @@ impl Devices {
         format!("{}:{index}", self.kind)
     }
 
-    /// Notes that a worker opened device `ordinal`.
+    /// Records that a worker opened device `ordinal`.
     pub fn opened(&mut self, ordinal: u32, gpu: Gpu) {
         let last = self.list.len().saturating_sub(1);
         let Some(place) = usize::try_from(ordinal).ok().filter(|place| *place <= last) else {
@@ -188,8 +188,8 @@ impl Devices {
         }));
     }
 
-    /// Notes that a worker could not open device `ordinal`. Returns whether that is
-    /// a fault, rather than the end of the search.
+    /// Records that a worker could not open device `ordinal`. Returns whether that is a
+    /// fault, rather than the end of the search.
     pub fn failed(&mut self, ordinal: u32, reason: String, now: Instant) -> bool {
         let last = self.list.len().saturating_sub(1);
         let Some(place) = usize::try_from(ordinal).ok().filter(|place| *place <= last) else {
@@ -225,7 +225,7 @@ impl Devices {
         true
     }
 
-    /// Ends pauses that are over. Returns the end of the next one.
+    /// Ends expired pauses. Returns the end of the next one.
     pub fn retry(&mut self, now: Instant) -> Option<Instant> {
         for device in &mut self.list {
             if device.retry.is_some_and(|retry| retry <= now) {

@@ -22,9 +22,8 @@ use self::encode::{escaped, gauge};
 /// The content type of [`Report::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Maximum number of pairs of VM and GPU kept after their sessions ended. It
-/// exceeds the VMs of a host, and bounds the cost of guests that keep changing
-/// addresses.
+/// Maximum number of pairs of VM and GPU kept after their sessions ended. It exceeds the
+/// VMs of a host, and bounds the cost of guests that keep changing addresses.
 const MAX_ENDED: usize = 4096;
 
 /// One number of a session.
@@ -119,7 +118,7 @@ pub struct Moves {
 }
 
 impl Moves {
-    /// Adds a move that went well.
+    /// Adds a successful move.
     pub fn add(&mut self, figures: &Figures) {
         self.downtime.add(figures.blackout_ms / 1e3);
         self.delay.add(figures.longest_delay_ms / 1e3);
@@ -131,7 +130,7 @@ impl Moves {
 pub struct Report {
     /// Counters and sessions by VM and GPU.
     places: BTreeMap<VmAndGpu, (Counters, u64)>,
-    /// By VM: bytes of device memory, and the most there may be; 0 for no limit.
+    /// By VM: bytes of device memory, and the limit; 0 for none.
     pub vms: BTreeMap<String, (u64, u64)>,
     /// By GPU: bytes of memory, and workers that are idle or starting.
     pub gpus: BTreeMap<String, (u64, u64, u64)>,
@@ -139,11 +138,11 @@ pub struct Report {
     pub totals: [u64; 3],
     /// Moves of sessions.
     pub moves: Moves,
-    /// Guests waiting for a worker, connections that have not said hello.
+    /// Guests that wait for a worker, and connections that have not sent a hello.
     pub waiting: [u64; 2],
-    /// Of sessions that take turns on their GPU: VM, GPU, session, turns.
+    /// For sessions that take turns on their GPU: VM, GPU, session, turns.
     pub turns: Vec<(String, String, u64, TurnsInfo)>,
-    /// By GPU, what dcgm-exporter tells of it, too.
+    /// By GPU: the metrics with dcgm-exporter's names.
     pub boards: BTreeMap<String, Board>,
 }
 
@@ -240,7 +239,7 @@ impl Report {
         Ok(())
     }
 
-    /// Turns on GPUs whose time is shared.
+    /// Turns on GPUs with shares.
     fn turns(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let labels = |(vm, gpu, session, _): &(String, String, u64, TurnsInfo)| {
             [
@@ -464,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_that_are_over_stay_counted() {
+    fn ended_sessions_stay_counted() {
         let mut ended = Ended::default();
         ended.add("a", "cuda:0", &counters());
         let mut report = Report::new(&ended);
@@ -523,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dashboard_shows_what_is_told() {
+    fn the_dashboard_shows_existing_metrics() {
         let dashboard: serde_json::Value =
             serde_json::from_str(include_str!("../../../docs/grafana.json")).unwrap();
         let mut report = Report::default();
@@ -560,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn names_without_end_are_others() {
+    fn excess_names_are_combined() {
         let mut ended = Ended::default();
         for number in 0..2 * MAX_ENDED {
             ended.add(&number.to_string(), "cuda:0", &counters());

@@ -1,9 +1,9 @@
 //! Chooses the GPU for a guest's device.
 //!
-//! A session is placed when its guest is admitted, from the load at that moment. The only
-//! state is the GPU that the last session got. Two devices of one process get different
-//! GPUs unless there are fewer GPUs than devices, and a device that a process already uses
-//! stays where it is.
+//! A session is placed when its guest is admitted, by the load at that moment. The only
+//! state is the GPU of the previous session. Two devices of one process get different
+//! GPUs unless there are fewer GPUs than devices, and a device that a process already
+//! uses stays where it is.
 #![forbid(unsafe_code)]
 
 use paragpu_config::host::Placement;
@@ -30,10 +30,10 @@ pub struct Assigned {
     pub place: u32,
 }
 
-/// Chooses the GPU for the guest's device `ordinal` and returns its place. `gpus` is in the
-/// order in which the guest sees them, `held` lists the devices that the process already
-/// uses, and `last` is the place of the previous session. `None` if the guest has no such
-/// device.
+/// Chooses the GPU for the guest's device `ordinal` and returns its index. `gpus` is in
+/// the order in which the guest sees them, `held` lists the devices that the process
+/// already uses, and `last` is the index of the previous session's GPU. `None` if the
+/// guest has no such device.
 #[must_use]
 pub fn choose(
     policy: Placement,
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn round_robin_goes_round() {
+    fn round_robin_wraps_around() {
         let gpus = [gpu(0, 5, 0), gpu(1, 0, 0), gpu(3, 0, 0)];
         let mut last = None;
         let mut places = Vec::new();

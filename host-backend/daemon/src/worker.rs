@@ -58,7 +58,7 @@ impl Drop for Line {
     fn drop(&mut self) {
         if let Some(control) = self.0.take() {
             let socket = control.into_fd();
-            // The worker is told at once, whatever the thread is closing.
+            // The worker is notified immediately, whatever the thread is closing.
             let _ = rustix::net::shutdown(&socket, Shutdown::Both);
             drop(ReceivedFd::new(socket, PeerKind::Worker));
         }
@@ -79,7 +79,7 @@ pub struct Worker {
     /// Its control socket; `None` once that is closed, and for a worker that
     /// an earlier daemon started.
     pub control: Option<Line>,
-    /// Why it failed or how the session ended, in its own words.
+    /// Why it failed or how the session ended, in the worker's words.
     pub last_word: Option<String>,
     /// Whether it has reported the end of its session.
     pub finished: bool,
@@ -96,7 +96,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts a worker for the device at place `ordinal`.
+    /// Starts a worker for the device with index `ordinal`.
     ///
     /// # Errors
     /// As [`Spawner::spawn`], and errors of pidfd_open(2).
@@ -218,7 +218,7 @@ impl Worker {
         self.told = true;
         self.deadline.get_or_insert(deadline);
         match &self.control {
-            // A worker that cannot be told is killed at the deadline.
+            // A worker that cannot be reached is killed at the deadline.
             Some(control) => drop(control.try_send(&ToWorker::End, &[])),
             // SIGKILL, because the first process of a PID namespace ignores signals that it
             // does not handle.
@@ -250,8 +250,8 @@ impl Worker {
     }
 }
 
-/// Tells the operator the likeliest cause of an invalid message: an upgrade replaced the
-/// worker program while the daemon kept running.
+/// Reports the likeliest cause of an invalid message: an upgrade replaced the worker
+/// program while the daemon kept running.
 fn not_understood(error: &ControlError) -> String {
     format!(
         "paragpu-worker sent an invalid message ({}): it and paragpud must be of the same \

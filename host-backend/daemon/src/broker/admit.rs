@@ -56,17 +56,17 @@ impl Broker {
         }
     }
 
-    /// Reads the first frame of a connection. If all of it has arrived, the
-    /// connection need not wait.
+    /// Reads the first frame of a connection. If all of it has arrived, the connection
+    /// need not wait.
     fn await_hello(&mut self, guest: Guest) {
         let mut pending = Pending::new(guest, self.patience());
         match pending.advance() {
             Progress::More => {
                 let key = self.counts.key();
-                self.arrivals.reception.enter(key, pending, self.places());
+                self.arrivals.reception.enter(key, pending, self.slots());
                 self.recognize(key);
             }
-            progress => self.first_said(pending.guest, progress),
+            progress => self.first_frame(pending.guest, progress),
         }
     }
 
@@ -76,12 +76,11 @@ impl Broker {
     }
 
     /// Maximum number of connections without a hello.
-    pub(super) fn places(&self) -> usize {
+    pub(super) fn slots(&self) -> usize {
         usize::try_from(self.host.limits.pending).unwrap_or(usize::MAX)
     }
 
-    /// Stops accepting for a while, because the system has no descriptors or memory
-    /// left.
+    /// Stops accepting for a while, because the system is out of descriptors or memory.
     pub(super) fn pause_accepting(&mut self, error: &std::io::Error) {
         tracing::warn!(%error, "a connection cannot be accepted");
         self.listeners.pause(Instant::now() + ACCEPT_PAUSE);
@@ -99,13 +98,13 @@ impl Broker {
             Progress::More => self.recognize(key),
             progress => {
                 if let Some(Pending { guest, .. }) = self.arrivals.reception.remove(key) {
-                    self.first_said(guest, progress);
+                    self.first_frame(guest, progress);
                 }
             }
         }
     }
 
-    /// Gives priority to a connection that names a session of this host.
+    /// Prioritizes a connection that presents the token of a session of this host.
     pub(super) fn recognize(&mut self, key: u64) {
         let named = self
             .arrivals
@@ -116,17 +115,17 @@ impl Broker {
             *token != [0; 16] && self.sessions.values().any(|one| same(&one.token, token))
         };
         if named.is_some_and(|token| known(&token)) {
-            self.arrivals.reception.recognize(key, self.places());
+            self.arrivals.reception.recognize(key, self.slots());
         }
     }
 
     /// Handles a first frame that is complete or never will be.
-    pub(super) fn first_said(&mut self, guest: Guest, progress: Progress) {
+    pub(super) fn first_frame(&mut self, guest: Guest, progress: Progress) {
         match progress {
             Progress::More => {}
             Progress::Complete(asked) => self.admit(guest, asked),
             Progress::Refused(reason) => self.refuse(guest, &reason),
-            Progress::Rubbish(what) => {
+            Progress::Invalid(what) => {
                 tracing::info!(peer = %guest.peer, "a connection {what}");
             }
             Progress::Left => {
@@ -138,7 +137,7 @@ impl Broker {
     /// Closes connections whose hello did not arrive in time.
     pub(super) fn give_up_on_silent(&mut self, now: Instant) {
         for source in self.arrivals.reception.overdue(now) {
-            tracing::info!(?source, "a connection did not say hello in time");
+            tracing::info!(?source, "a connection did not send its hello in time");
         }
     }
 
@@ -237,8 +236,8 @@ impl Broker {
         let mut named = named.filter(|session| same(&session.token, &token));
         let vm = named.next().map(|session| session.facts.vm.clone());
         let device_count = self.devices_of(&vm.unwrap_or_default());
-        // During a move between devices of this host, two workers have its token;
-        // the older one has its guest.
+        // During a move between devices of this host, two workers have its token. The
+        // older one has its guest.
         let found = self
             .sessions
             .values_mut()
@@ -253,7 +252,7 @@ impl Broker {
             let guest = match asked.channel {
                 // A device process passes on no descriptors.
                 Some(_) => Some(guest),
-                None => self.send_on(guest, &token),
+                None => self.redirect(guest, &token),
             };
             let Some(guest) = guest else { return };
             // A worker has no control socket to a later daemon.
@@ -291,7 +290,7 @@ impl Broker {
             });
         match sent {
             Ok(()) => {}
-            // Its guest retries: it finds this connection closed and reconnects.
+            // The guest retries: it finds this connection closed and reconnects.
             Err(ControlError::Full) => return,
             Err(_) => {
                 self.refuse(guest, "the session that the guest resumes has ended");
@@ -314,8 +313,8 @@ impl Broker {
         self.followed(key, asked.communicator);
     }
 
-    /// How the guest of an arriving session can reach it here; `None` if it need
-    /// not know.
+    /// The route by which the guest of an arriving session can reach it here; `None` if
+    /// it need not be notified.
     fn home(&self, guest: &Guest, asked: &Asked) -> Result<Option<Route>, String> {
         let Some(arrival) = &asked.arrives else {
             return Ok(None);
@@ -396,9 +395,9 @@ impl Broker {
         running.chain(waiting).filter(|other| *other == vm).count() as u64
     }
 
-    /// Removes a guest of the queue that is gone.
-    pub(super) fn gave_up(&mut self, place: usize) {
-        if let Some(waiting) = self.arrivals.waiting.remove(place) {
+    /// Removes a waiting guest that has disconnected.
+    pub(super) fn gave_up(&mut self, index: usize) {
+        if let Some(waiting) = self.arrivals.waiting.remove(index) {
             tracing::debug!(vm = waiting.asked.vm, "a guest left before it had a worker");
         }
     }
@@ -564,11 +563,11 @@ fn expiry(peer: &Peer) -> Option<u64> {
     }
 }
 
-/// Checks that the guest at `peer`, counted as `vm`, may continue the session whose
-/// token it named. A certificate is valid for the sessions of its VM. A session
-/// that began under a certificate does not continue over a connection without one,
-/// unless this host itself knows that the connection is of the same VM, or its peer
-/// may end the session anyway.
+/// Checks that the guest at `peer`, accounted as `vm`, may continue the session whose
+/// token it presented. A certificate is valid for the sessions of its VM. A session that
+/// began under a certificate does not continue over a connection without one, unless this
+/// host itself knows that the connection is of the same VM, or its peer may end the
+/// session anyway.
 fn may_resume(facts: &Facts, peer: &Peer, vm: &str) -> Result<(), &'static str> {
     let own = rustix::process::geteuid().as_raw();
     let may = match peer {
@@ -643,9 +642,9 @@ fn descriptors<'a>(guest: &'a Guest, asked: &'a Asked) -> Vec<BorrowedFd<'a>> {
     if let Some(channel) = &asked.channel {
         fds.extend(channel.fds.iter().map(|fd| fd.as_fd()));
     }
-    // For a channel of the PCI device it is the fourth. The device process holds
-    // the other end, waits there for the worker to exit, and shuts it down when the
-    // guest is gone.
+    // For a channel of the PCI device it is the fourth. The device process holds the
+    // other end, waits there for the worker to exit, and shuts it down when the guest is
+    // gone.
     fds.push(guest.as_fd());
     if let Some(channel) = &asked.channel {
         fds.extend(channel.memory.iter().map(|fd| fd.as_fd()));

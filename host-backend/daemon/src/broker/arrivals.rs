@@ -15,7 +15,7 @@ pub(super) struct Waiting {
     pub(super) placed: Option<Result<u32, String>>,
 }
 
-/// A guest that came back before the agent of its lease.
+/// A guest that reconnected before the agent of its lease.
 #[derive(Debug)]
 pub(super) struct Early {
     pub(super) vm: String,
@@ -23,7 +23,7 @@ pub(super) struct Early {
     pub(super) asked: Box<Asked>,
 }
 
-/// Guests on their way to a session.
+/// Guests that are being admitted.
 #[derive(Debug)]
 pub(super) struct Arrivals {
     /// Peers that have not completed their hello.

@@ -98,7 +98,7 @@ impl Broker {
             let mut listings = self.inquiries.listings.iter();
             let console = self.inquiries.consoles.get(&key);
             if listings.any(|listing| listing.audience == audience)
-                // What the client does not read must not pile up.
+                // Output that the client does not read must not accumulate.
                 || console.is_some_and(Console::writing)
                 || self.awaits_order(key)
                 || self.leases.asks(key)

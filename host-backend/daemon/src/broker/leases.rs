@@ -17,7 +17,7 @@ use crate::handshake::{Asked, Guest};
 use crate::leases::{self, Grant, Hold, Leased, Verdict};
 use crate::session::now;
 
-/// How long agents have to find a restarted daemon.
+/// How long agents have to reconnect to a restarted daemon.
 const RETURN: Duration = Duration::from_secs(30);
 /// Maximum number of guests that wait for their leases' agents.
 const MAX_EARLY: usize = 256;
@@ -25,9 +25,9 @@ const MAX_EARLY: usize = 256;
 const RETRY: Duration = Duration::from_millis(500);
 
 impl Broker {
-    /// Whether this is the certificate of a lease that an agent may still reclaim.
-    /// A restarted daemon has no leases at first, and guests may reconnect before
-    /// the agents.
+    /// Whether this is the certificate of a lease that an agent may still reclaim. A
+    /// restarted daemon has no leases at first, and guests may reconnect before the
+    /// agents.
     pub(super) fn expects(&self, identity: &Identity) -> bool {
         identity.lease != 0
             && self.leases.get(&identity.vm).is_none()
@@ -35,15 +35,15 @@ impl Broker {
             && Instant::now() < self.counts.started + RETURN
     }
 
-    /// Keeps a guest until the agent of its lease reclaims it, or the time for that
+    /// Keeps a guest until the agent of its lease reclaims it, or the time limit for that
     /// is over.
     pub(super) fn keep_for_agent(&mut self, vm: String, guest: Guest, asked: Box<Asked>) {
         tracing::info!(peer = %guest.peer, vm, "a guest waits for its lease's agent");
         self.arrivals.early.push(Early { vm, guest, asked });
     }
 
-    /// Admits or refuses the waiting guests of `vm`, whose lease exists now, or all
-    /// of them, because no more agents are expected.
+    /// Admits or refuses the waiting guests of `vm`, whose lease exists now. Without
+    /// `vm`, all of them, because no more agents are expected.
     fn admit_early(&mut self, vm: Option<&str>) {
         let early = std::mem::take(&mut self.arrivals.early);
         let (heard, early): (Vec<_>, Vec<_>) = early
@@ -66,16 +66,16 @@ impl Broker {
         match request {
             Request::Claim(_) | Request::Version {} => Ok(()),
             Request::Carry { to, .. } if is_agent && !to.starts_with("tcp://") => {
-                // This process would hand the lease's memory to a socket of the agent's
+                // This process would pass the lease's memory to a socket of the agent's
                 // choice, by descriptor.
-                Err("a lease moves to another host only: to is tcp://HOST:PORT".into())
+                Err("a lease can only move to another host: `to` must be tcp://HOST:PORT".into())
             }
             Request::Carry { .. } | Request::Release {} if self.leases.of(key).is_some() => Ok(()),
             Request::Restore { directory } if is_agent => {
                 let own = self.leases.of(key).and_then(|vm| self.states_of(vm));
                 let own = own.is_some_and(|own| is_two_below(directory, &own));
                 own.then_some(()).ok_or_else(|| {
-                    "the agent may restore the states of its own lease only".to_owned()
+                    "an agent may only restore checkpoints of its own lease".to_owned()
                 })
             }
             Request::Carry { .. } | Request::Release {} => {
@@ -86,7 +86,7 @@ impl Broker {
         }
     }
 
-    /// Handles a claim of a lease. `None` while the engine is asked.
+    /// Handles a claim of a lease. `None` while the engine is queried.
     pub(super) fn claim(&mut self, key: u64, claim: Claim) -> Option<Response> {
         let refused = |error: &str| {
             Some(Response::Error {
@@ -109,9 +109,9 @@ impl Broker {
                 self.leases.ask_for(key, uid, claim, job, node);
                 None
             }
-            (Engine::Slurm, None) => refused("leases of this host are jobs of Slurm"),
+            (Engine::Slurm, None) => refused("leases of this host require a Slurm job"),
             (Engine::None, _) if claim.weight > MAX_WEIGHT || claim.grace > MAX_GRACE => {
-                refused("a weight is 1 to 1000, a grace at most 600 seconds")
+                refused("a weight must be 1 to 1000, a grace period at most 600 seconds")
             }
             (Engine::None, _) if uid.is_none_or(|uid| uid == 0 || uid == own) => {
                 let grant = Grant {
@@ -144,7 +144,7 @@ impl Broker {
                 }
                 Verdict::Drains {
                     drains: Some(true), ..
-                } => self.tell_to_leave(),
+                } => self.announce_drain(),
                 Verdict::Drains { .. } => {}
             }
         }
@@ -199,7 +199,7 @@ impl Broker {
     fn describe(&self, vm: &str, leased: &Leased, key: &str) -> Result<Lease, String> {
         let Leased { serial, grant, .. } = leased;
         if self.devices.place_of(grant.gpu).is_none() && self.devices.ready() {
-            return Err(format!("this host gives no GPU {}", grant.gpu));
+            return Err(format!("this host does not offer GPU {}", grant.gpu));
         }
         let expires = now().saturating_add(self.host.lease.valid.into());
         let identity = Identity {
@@ -278,7 +278,7 @@ impl Broker {
         }
     }
 
-    fn tell_to_leave(&mut self) {
+    fn announce_drain(&mut self) {
         let untold = self.leases.iter().filter(|(_, leased)| !leased.told);
         let holders: Vec<(String, u64)> = untold
             .filter_map(|(vm, leased)| match leased.hold {
@@ -295,8 +295,8 @@ impl Broker {
         }
     }
 
-    /// Handles the loss of a connection: the lease that it held ends, at once or
-    /// after its grace.
+    /// Handles the loss of a connection. Its lease ends, immediately or after its grace
+    /// period.
     pub(super) fn end_lease(&mut self, key: u64) {
         if let Some(vm) = self.leases.leave(key, Instant::now()) {
             self.lease_over(&vm);
@@ -325,7 +325,7 @@ impl Broker {
             let remove = move || drop(std::fs::remove_dir_all(own));
             let thread = std::thread::Builder::new().name("states".into());
             if let Err(error) = thread.spawn(remove) {
-                tracing::warn!(vm, %error, "the states of a lease stay");
+                tracing::warn!(vm, %error, "the checkpoints of a lease cannot be removed");
             }
         }
     }
@@ -374,7 +374,7 @@ impl Broker {
                 .values()
                 .any(|it| it.facts.vm == vm && !told(it.worker))
             {
-                tracing::warn!(vm, "no agent claims the lease of a session");
+                tracing::warn!(vm, "no agent has claimed the lease of a session");
                 self.end_sessions_of(&vm);
             }
         }
@@ -424,7 +424,7 @@ fn make(directory: &Path) -> Result<(), String> {
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true).mode(0o700);
     let made = builder.create(directory);
-    made.map_err(|error| format!("cannot make {}: {error}", directory.display()))
+    made.map_err(|error| format!("cannot create {}: {error}", directory.display()))
 }
 
 /// Whether it is HOST/SESSION in `own`.

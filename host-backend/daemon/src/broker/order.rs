@@ -13,7 +13,7 @@ use crate::notes::CheckpointSchedule;
 /// A console key that no connection has: the daemon itself gave the order.
 pub(super) const NOBODY: u64 = 0;
 
-/// The outcome of an order: its figures, or one sentence that says why it failed.
+/// The outcome of an order: its figures, or one sentence about the failure.
 pub(super) type Outcome = Result<Figures, String>;
 
 /// An order that a worker has not completed.

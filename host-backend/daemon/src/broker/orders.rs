@@ -19,7 +19,7 @@ use crate::notes::CheckpointSchedule;
 use crate::session::{Facts, Session, now};
 use crate::worker::State;
 
-/// How long the guest of a checkpointed session is kept waiting.
+/// How long the guest of a checkpointed session may wait.
 const KEPT: Duration = Duration::from_secs(600);
 /// How long a restore waits for a worker.
 const WORKER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -63,7 +63,7 @@ impl Broker {
         let key = found.worker;
         if found.arrives {
             return Err(format!(
-                "session {session} is still arriving: try again when it is here"
+                "session {session} is still arriving: try again later"
             ));
         }
         if self.operations.orders.contains_key(&key) {
@@ -76,7 +76,9 @@ impl Broker {
             .filter(|worker| !worker.told && !worker.finished && worker.control.is_some())
             .map(|_| key)
             .ok_or_else(|| {
-                format!("session {session} ends, or began under an earlier daemon: it stays")
+                format!(
+                    "session {session} is ending, or began under an earlier daemon, so it stays"
+                )
             })
     }
 
@@ -107,7 +109,7 @@ impl Broker {
         every: Option<u64>,
     ) -> Result<(), String> {
         if end && every.is_some() {
-            return Err("a session that ends is not written again: leave out one of both".into());
+            return Err("--end and --every exclude each other".into());
         }
         let again = every.map(|seconds| CheckpointSchedule {
             directory: directory.to_owned(),
@@ -145,8 +147,8 @@ impl Broker {
         self.restore(console, directory, Instant::now() + WORKER_TIMEOUT)
     }
 
-    /// Gives idle workers to restores that wait for one. Returns when the first is given
-    /// up.
+    /// Assigns idle workers to restores that wait for one. Returns when the first is
+    /// given up.
     pub(super) fn match_restores(&mut self, now: Instant) -> Option<Instant> {
         for waiting in std::mem::take(&mut self.operations.restores) {
             let console = waiting.console;
@@ -280,7 +282,7 @@ impl Broker {
             (self.operations.orders.get(&key), self.session_of(key))
         {
             let console = ordered.console;
-            // A client that does not read needs no more of it.
+            // A client that does not read does not need more of it.
             let reads = self.inquiries.consoles.get(&console);
             if reads.is_none_or(Console::writing) {
                 return;
@@ -330,7 +332,7 @@ impl Broker {
             Kind::State {
                 puts_away: true, ..
             } if outcome.is_ok() => {
-                // The worker exits. If the daemon ends meanwhile, it must not say
+                // The worker exits. If the daemon ends meanwhile, it must not send a
                 // goodbye to the guest.
                 if let Some(worker) = self.workers.get_mut(&key) {
                     worker.told = true;

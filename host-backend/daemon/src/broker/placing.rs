@@ -29,7 +29,7 @@ impl Broker {
         u32::try_from(self.gpus_of(vm).len()).unwrap_or(u32::MAX)
     }
 
-    /// The index of the GPU for a guest: the one that it names, or that of the
+    /// The index of the GPU for a guest: the one that it requests, or that of the
     /// configured placement.
     fn place(&self, asked: &Asked) -> Result<u32, String> {
         let gpus = self.gpus_of(&asked.vm);
@@ -55,7 +55,7 @@ impl Broker {
         chosen.ok_or_else(|| {
             let (count, whose) = match (gpus.len(), self.devices.count()) {
                 (0, _) => {
-                    return format!("none of the devices that {} may use exists", asked.vm);
+                    return format!("none of the devices of {} exists", asked.vm);
                 }
                 (own, all) if own < all as usize => (own, " to this guest"),
                 (all, _) => (all, ""),
@@ -74,13 +74,11 @@ impl Broker {
         let place = self
             .devices
             .place_of(index)
-            .ok_or_else(|| format!("this host gives no {kind}:{index} to guests"))?;
+            .ok_or_else(|| format!("this host does not offer {kind}:{index} to guests"))?;
         if gpus.contains(&place) {
             Ok(place)
         } else {
-            Err(format!(
-                "vm.{vm}.devices does not let {vm} have {kind}:{index}"
-            ))
+            Err(format!("vm.{vm}.devices does not include {kind}:{index}"))
         }
     }
 

@@ -130,7 +130,7 @@ impl Broker {
             device: self.devices.kind().to_owned(),
             index: device.index,
             ordinal: self.likely_ordinal(ordinal),
-            // A worker with its own user is given a directory.
+            // A worker with its own user receives a directory.
             image_cache: images.filter(|_| !apart),
             image_cache_bytes: self.host.cache.size.0,
             calls: self.host.confine.cuda_calls.to_string(),
@@ -171,7 +171,7 @@ impl Broker {
         self.shared_user().is_none()
     }
 
-    /// Why not, if not.
+    /// Why workers share a user, if they do.
     pub(super) fn shared_user(&self) -> Option<String> {
         let safe = self.devices.kind() == "software" || self.host.confine.cuda_users;
         match &self.spawning.users {
@@ -219,7 +219,7 @@ impl Broker {
                 return;
             };
             let news = worker.receive(&mut self.spawning.inbox);
-            // Whatever the message is: closing what came with it may block.
+            // For any message: closing its descriptors may block.
             let fds = std::mem::take(&mut self.spawning.inbox.fds).into_iter();
             let fds: Vec<ReceivedFd> = fds
                 .map(|fd| ReceivedFd::new(fd, PeerKind::Worker))

@@ -36,7 +36,7 @@ impl Broker {
     /// Applies changes of sessions, shares or the configuration.
     pub(super) fn follow_shares(&mut self) {
         let words = self.shares.follow(&self.host, Instant::now());
-        self.tell_turns(words);
+        self.send_notices(words);
     }
 
     /// Handles a worker's message about its session's turn.
@@ -50,11 +50,11 @@ impl Broker {
     /// Begins and ends turns. Returns the time of the next change.
     pub(super) fn take_turns(&mut self, now: Instant) -> Option<Instant> {
         let (words, next) = self.shares.settle(now);
-        self.tell_turns(words);
+        self.send_notices(words);
         next
     }
 
-    fn tell_turns(&mut self, words: Vec<Notice>) {
+    fn send_notices(&mut self, words: Vec<Notice>) {
         for (session, turn) in words {
             let key = self.sessions.get(&session).map(|session| session.worker);
             let worker = key.and_then(|key| self.workers.get(&key));
@@ -91,7 +91,7 @@ impl Broker {
                     }
                 }
             }
-            _ => return error("name either a session or a VM".into()),
+            _ => return error("give either a session or a VM".into()),
         };
         let now = self.shares.share_of(&self.host, &owner);
         let share = TimeShare {

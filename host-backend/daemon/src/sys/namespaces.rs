@@ -41,13 +41,13 @@ impl Namespaces {
     }
 }
 
-/// The map of a user namespace, the same for users and groups: its numbers from 0 on stand
-/// for these of the host.
+/// The map of a user namespace, the same for users and groups: its numbers from 0 on map
+/// to these of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Map {
     /// The host's number for 0.
     pub first: u32,
-    /// How many numbers are mapped.
+    /// The number of mapped users.
     pub count: u32,
 }
 
@@ -89,7 +89,7 @@ pub fn fork() -> io::Result<Option<libc::pid_t>> {
     }
 }
 
-/// Exits at once, without destructors or exit handlers.
+/// Exits immediately, without destructors or exit handlers.
 pub fn exit(code: i32) -> ! {
     // SAFETY: _exit does not return.
     unsafe { libc::_exit(code) }
@@ -152,7 +152,7 @@ pub fn start(
         .try_for_each(|name| std::fs::write(format!("/proc/{pid}/{name}"), &line));
     let begun = mapped.and_then(|()| Ok(rustix::io::write(&go, &[1])?));
     if let Err(error) = begun {
-        // The child reads the end of the pipe and exits.
+        // The child sees the end of the pipe and exits.
         drop(go);
         return Err(error);
     }
@@ -197,7 +197,7 @@ pub fn run(program: &Program<'_>, mounts: bool) -> i32 {
     // SAFETY: descriptors 0 and 1 are the standard ones, which no value of this process
     // owns. The lists end with a null pointer and outlive the call.
     unsafe {
-        // A process group of its own: Ctrl-C at the daemon's terminal must not end
+        // A separate process group: Ctrl-C at the daemon's terminal must not end
         // sessions.
         if check(libc::setpgid(0, 0)).is_err()
             || check(libc::dup2(program.input.as_raw_fd(), 0)).is_err()
