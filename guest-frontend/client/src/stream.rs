@@ -141,7 +141,7 @@ impl Streams {
     /// Must be called before work is posted to a stream.
     pub(crate) fn before_work(&self, stream: &Stream) -> Result<()> {
         if stream.is_legacy() {
-            self.permit_legacy()?;
+            capture::permit_legacy(self.session)?;
         }
         if self.copies.concern(stream) {
             let stream_handle = stream.handle();
@@ -397,7 +397,7 @@ impl Streams {
             return stream.cannot_capture();
         }
         if stream.is_legacy() {
-            self.permit_legacy()?;
+            capture::permit_legacy(self.session)?;
         }
         if self.is_known_idle(stream) {
             self.link.check()?;
@@ -486,14 +486,6 @@ impl Streams {
     ) -> Result<()> {
         self.link.check()?;
         stream.begin_capture(self.session, mode, into, after)
-    }
-
-    /// Must be called before work is posted to, or waited for in, the legacy default stream.
-    ///
-    /// # Errors
-    /// `STREAM_CAPTURE_IMPLICIT`.
-    pub(crate) fn permit_legacy(&self) -> Result<()> {
-        capture::permit_legacy(self.session)
     }
 
     /// Must be called before the capture status of the legacy default stream is queried.

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
-use paragpu_config::Size;
 use paragpu_config::host::{Engine as Placer, Host};
+use paragpu_config::{Setting as _, Size};
 use paragpu_libvirt::{Connection, DomainRun};
 use paragpu_pool::holder::{self, Options};
 use paragpu_pool::proxy::Entry;
@@ -17,7 +17,7 @@ use paragpu_pool::{LeaseRequest, Pool, Static, agent};
 
 use crate::error::{Error, print};
 use crate::redirect;
-use crate::values::{interval, pause, size};
+use crate::values::{interval, pause};
 
 /// The vsock port that `paragpu attach --pool` listens on by default.
 const PORT: u32 = 7014;
@@ -48,7 +48,7 @@ pub struct LeaseOptions {
     #[arg(long, value_name = "ENGINE", requires = "memory")]
     pub pool: Option<Engine>,
     /// Device memory of the lease, such as 20GiB; whole GiB under Slurm.
-    #[arg(long, value_name = "SIZE", requires = "pool", value_parser = size)]
+    #[arg(long, value_name = "SIZE", requires = "pool", value_parser = Size::from_text)]
     pub memory: Option<Size>,
     /// Checkpoint the sessions at this interval, such as 30s or 10m. If the host
     /// is lost, another one restores the last checkpoint.

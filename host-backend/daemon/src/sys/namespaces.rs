@@ -138,7 +138,7 @@ pub fn start(
             exit(120);
         }
         drop(wait);
-        exit(match be_first() {
+        exit(match become_user(0) {
             Ok(()) => then(),
             Err(_) => 121,
         });
@@ -157,11 +157,6 @@ pub fn start(
         return Err(error);
     }
     Ok((pid, pidfd))
-}
-
-/// Becomes user and group 0 of the namespace, without other groups.
-fn be_first() -> io::Result<()> {
-    become_user(0)
 }
 
 /// Becomes this user and group of the namespace irrevocably, without other groups.

@@ -5,7 +5,7 @@
 //! because of a lost connection. Only [`flush`](Sender::flush) reports it, which the
 //! session calls between calls, never inside one.
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,10 +51,6 @@ struct State {
     held: Option<Charge>,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
-}
-
 impl DurableSender {
     /// Sends over `sender` at first.
     pub(crate) fn new(sender: Arc<dyn Sender>, durable: bool) -> Self {
@@ -76,12 +72,12 @@ impl DurableSender {
 
     /// Charges kept frames.
     pub(crate) fn count_for(&self, account: &Arc<HostAccount>) {
-        locked(&self.state).held = Some(account.open());
+        self.state.lock().held = Some(account.open());
     }
 
     /// Records the guest's acknowledgement. Returns false if the number is impossible.
     pub(crate) fn received(&self, count: u64) -> bool {
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         if count > state.sent {
             return false;
         }
@@ -91,19 +87,19 @@ impl DurableSender {
 
     /// Takes over an existing connection from another process. Nothing is resent.
     pub(crate) fn take_over(&self, sender: Arc<dyn Sender>) {
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         self.attach_sender(&mut state, sender);
     }
 
     /// Counted frames acknowledged and sent.
     pub(crate) fn counts(&self) -> (u64, u64) {
-        let state = locked(&self.state);
+        let state = self.state.lock();
         (state.received, state.sent)
     }
 
     /// Sets the counts of a session that arrived.
     pub(crate) fn set_counts(&self, received: u64, sent: u64) {
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         (state.received, state.sent) = (received, sent);
     }
 
@@ -112,29 +108,29 @@ impl DurableSender {
         &self,
         visit: impl FnMut(FrameHeader, [&[u8]; 2]) -> Result<(), E>,
     ) -> Result<(), E> {
-        locked(&self.state).kept.each(visit)
+        self.state.lock().kept.each(visit)
     }
 
     /// Copies lent data, whose memory is about to be freed.
     pub(crate) fn own(&self) {
-        locked(&self.state).kept.own();
+        self.state.lock().kept.own();
     }
 
     /// Keeps a frame that another process sent.
     pub(crate) fn keep(&self, header: FrameHeader, payload: &[u8]) {
-        locked(&self.state).kept.push(header, &[payload]);
+        self.state.lock().kept.push(header, &[payload]);
     }
 
     /// Whether the kept frames reach the limit at which the guest should acknowledge
     /// first.
     pub(crate) fn is_behind(&self) -> bool {
-        self.durable && locked(&self.state).kept.len() >= HIGH_WATER
+        self.durable && self.state.lock().kept.len() >= HIGH_WATER
     }
 
     /// Sends a frame that belongs to the connection, if there is room, without waiting
     /// for a thread that sends.
     pub(crate) fn notify(&self, kind: u16, payload: &[&[u8]]) {
-        let sender = Arc::clone(&*locked(&self.current));
+        let sender = Arc::clone(&*self.current.lock());
         let _ = sender.try_send(kind, 0, Some(0), payload);
         let _ = sender.flush();
     }
@@ -149,7 +145,7 @@ impl DurableSender {
             let _ = self.connection().flush();
             return;
         }
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         let said = state.sender.try_send(kind, 0, Some(0), &[payload]);
         if said.and_then(|_| state.sender.flush()).is_err() {
             state.asked = Some((kind, payload.to_vec()));
@@ -158,21 +154,21 @@ impl DurableSender {
 
     /// The current connection.
     pub(crate) fn connection(&self) -> Arc<dyn Sender> {
-        Arc::clone(&*locked(&self.current))
+        Arc::clone(&*self.current.lock())
     }
 
     /// Closes the current connection. The session continues.
     pub(crate) fn cut(&self) {
         // Not through `state`: a thread that waits for room in the connection holds
         // its lock, and only closing the connection ends that wait.
-        locked(&self.current).close();
+        self.current.lock().close();
     }
 
     /// Continues over a new connection. The guest has received `received` counted frames,
     /// and the others are resent. Returns false if the number is impossible. If the
     /// connection breaks again, the next flush reports it.
     pub(crate) fn resume(&self, sender: Arc<dyn Sender>, received: u64) -> bool {
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         // Frames before `state.received` are no longer kept. Only a connection that was
         // opened before the last one can ask for them.
         if received > state.sent || received < state.received {
@@ -198,7 +194,7 @@ impl DurableSender {
         self.gathers.store(sender.gathers(), Ordering::Relaxed);
         self.down.store(false, Ordering::Relaxed);
         state.sender = Arc::clone(&sender);
-        *locked(&self.current) = sender;
+        *self.current.lock() = sender;
     }
 
     /// Records the loss of the connection.
@@ -224,7 +220,7 @@ impl DurableSender {
     ) -> Result<(), Error> {
         // One lock covers sending and keeping: the next connection resends frames
         // in the order in which they were kept, which must be the order of sending.
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         let outcome = if self.is_down() {
             Err(Error::Closed)
         } else {
@@ -352,7 +348,7 @@ impl Sender for DurableSender {
     }
 
     fn wait_for_room(&self, length: usize) -> Result<(), Error> {
-        let sender = Arc::clone(&*locked(&self.current));
+        let sender = Arc::clone(&*self.current.lock());
         match sender.wait_for_room(length) {
             Err(error) if error.is_loss() => Ok(()),
             other => other,
@@ -370,14 +366,14 @@ impl Sender for DurableSender {
         if !self.gathers() {
             return Ok(());
         }
-        let state = locked(&self.state);
+        let state = self.state.lock();
         let flushed = state.sender.flush();
         self.note(&flushed);
         flushed
     }
 
     fn settle(&self, deadline: Instant) -> Result<bool, Error> {
-        let sender = Arc::clone(&*locked(&self.current));
+        let sender = Arc::clone(&*self.current.lock());
         sender.settle(deadline)
     }
 

@@ -19,7 +19,7 @@ use super::regions::Span;
 use super::replay::Item;
 use super::shared::{Delivery, Mapping, Shared, mappings};
 use super::state::{Kind, StateError, Writer};
-use super::tests::{alone, apply, settle, shareable};
+use super::tests::{alone, settle, shareable};
 use crate::reconnect::Waiting;
 use crate::session::Session;
 
@@ -32,7 +32,7 @@ fn map(session: &mut Session, at: u64) -> u64 {
         address: DeviceAddress(address),
         size: SIZE,
     });
-    apply(session, &map).unwrap();
+    session.perform(&map).unwrap();
     address
 }
 
@@ -40,7 +40,7 @@ fn unmap(session: &mut Session, address: u64) {
     let unmap = Recorded::of(&MemUnmap {
         address: DeviceAddress(address),
     });
-    apply(session, &unmap).unwrap();
+    session.perform(&unmap).unwrap();
 }
 
 fn fill(session: &mut Session, address: u64, value: u32) {

@@ -159,10 +159,6 @@ pub(crate) struct Source {
     token: Token,
 }
 
-fn io(error: std::io::Error) -> StateError {
-    StateError::from(error)
-}
-
 fn carried(error: paragpu_communicator::Error) -> StateError {
     StateError::Impossible(format!("the destination's daemon is lost: {error}"))
 }
@@ -189,9 +185,13 @@ impl Source {
         };
         may_leave(session, local, &follows)?;
         let socket = UnixStream::from(link);
-        socket.set_nonblocking(false).map_err(io)?;
-        socket.set_read_timeout(Some(SILENCE)).map_err(io)?;
-        socket.set_write_timeout(Some(SILENCE)).map_err(io)?;
+        socket.set_nonblocking(false).map_err(StateError::from)?;
+        socket
+            .set_read_timeout(Some(SILENCE))
+            .map_err(StateError::from)?;
+        socket
+            .set_write_timeout(Some(SILENCE))
+            .map_err(StateError::from)?;
         let identity = session.transfer.identity();
         let arrive = encode_all(&Arrive {
             magic: MAGIC,
@@ -211,7 +211,7 @@ impl Source {
             false => None,
         };
         Ok(Self {
-            peer: Peer::new(socket).map_err(io)?,
+            peer: Peer::new(socket).map_err(StateError::from)?,
             local,
             asked_domain: false,
             gates: gates.map(Gates::new),
@@ -225,7 +225,7 @@ impl Source {
             shared: Shared::new(domain),
             fetches: Fetches::default(),
             precopy: None,
-            token: Token::new().map_err(io)?,
+            token: Token::new().map_err(StateError::from)?,
         })
     }
 
@@ -500,7 +500,7 @@ impl Source {
     /// it has none here.
     fn commit(&mut self) -> Result<(), StateError> {
         if self.local {
-            self.token.give().map_err(io)?;
+            self.token.give().map_err(StateError::from)?;
         }
         let committed = self.peer.writer().and_then(|writer| {
             writer.put(Kind::Commit, &[])?;

@@ -14,7 +14,7 @@ use paragpu_protocol::types::{ArrayShape, LinearResource, Sampling, TextureResou
 use proptest::prelude::*;
 
 use super::precopy::{PreCopy, owners};
-use super::state::{Kind, Scanner, StateError, Writer};
+use super::state::{Kind, Scanner, Writer};
 use crate::images::ImageStore;
 use crate::live::{Name, Recorded};
 use crate::session::{Session, Setup};
@@ -73,10 +73,6 @@ fn with_options(options: Options) -> Session {
         reconnect: None,
     };
     Session::new(setup, Arc::new(Nowhere), None)
-}
-
-pub(super) fn apply(session: &mut Session, call: &Recorded) -> Result<(), StateError> {
-    session.perform(call)
 }
 
 pub(super) fn settle(session: &mut Session) {
@@ -222,7 +218,7 @@ impl Program {
             },
             _ => return,
         };
-        apply(&mut self.session, &call).unwrap();
+        self.session.perform(&call).unwrap();
         self.next += 1;
         let name = match kind {
             0 => regions.arena + at * 4 * CHUNK,
@@ -274,18 +270,16 @@ impl Program {
                 })
             }
         };
-        apply(&mut self.session, &call).unwrap();
+        self.session.perform(&call).unwrap();
     }
 
     fn fill(&mut self, at: u64, value: u32) {
         if let Some(&event) = self.named.get(&(2, at)) {
             let stream = StreamHandle(self.named.get(&(1, at)).copied().unwrap_or(0));
             let event = EventHandle(event);
-            apply(
-                &mut self.session,
-                &Recorded::of(&EventRecord { event, stream }),
-            )
-            .unwrap();
+            self.session
+                .perform(&Recorded::of(&EventRecord { event, stream }))
+                .unwrap();
         }
         // By its second address, if it has one.
         let second = self.named.get(&(8, at));
@@ -303,9 +297,8 @@ impl Program {
                 .address
         });
         for destination in memory.into_iter().chain(variable) {
-            apply(
-                &mut self.session,
-                &Recorded::of(&Memset {
+            self.session
+                .perform(&Recorded::of(&Memset {
                     destination,
                     pitch: 0,
                     value,
@@ -313,9 +306,8 @@ impl Program {
                     width: 64,
                     height: 1,
                     stream: StreamHandle(0),
-                }),
-            )
-            .unwrap();
+                }))
+                .unwrap();
         }
     }
 }
@@ -575,7 +567,7 @@ fn a_gpu_without_enough_memory_refuses() {
         address: DeviceAddress(first.session.gpu.regions().arena),
         size: 300 << 20,
     });
-    apply(&mut first.session, &map).unwrap();
+    first.session.perform(&map).unwrap();
     let state = write(&mut first.session);
     assert!(state.len() < 1 << 20, "zeros are not written");
     drop(first);
@@ -595,14 +587,14 @@ fn times_between_events_are_preserved() {
             event: EventHandle(event),
             flags: 0,
         });
-        apply(&mut first.session, &create).unwrap();
+        first.session.perform(&create).unwrap();
     }
     for event in [200, 201] {
         let record = Recorded::of(&EventRecord {
             event: EventHandle(event),
             stream: StreamHandle(0),
         });
-        apply(&mut first.session, &record).unwrap();
+        first.session.perform(&record).unwrap();
         settle(&mut first.session);
     }
     let elapsed = |session: &mut Session, start: u64, end: u64| {
@@ -625,7 +617,7 @@ fn times_between_events_are_preserved() {
         event: EventHandle(202),
         stream: StreamHandle(0),
     });
-    apply(&mut second, &record).unwrap();
+    second.perform(&record).unwrap();
     settle(&mut second);
     assert!(elapsed(&mut second, 201, 202).unwrap() > 0.0);
 }
@@ -649,14 +641,14 @@ fn linear_textures_and_attributes_are_restored() {
             view: no_view(),
         },
     });
-    apply(&mut first.session, &texture).unwrap();
+    first.session.perform(&texture).unwrap();
     let function = FunctionHandle(first.named[&(7, 0)]);
     let set = Recorded::of(&FuncSetAttribute {
         function,
         attribute: 8,
         value: 4096,
     });
-    apply(&mut first.session, &set).unwrap();
+    first.session.perform(&set).unwrap();
     let objects = live(&first.session);
     let state = write(&mut first.session);
     drop(first);
@@ -676,7 +668,7 @@ fn copied_ahead(percent: u64) -> f64 {
         address,
         size: SIZE,
     };
-    apply(&mut session, &Recorded::of(&map)).unwrap();
+    session.perform(&Recorded::of(&map)).unwrap();
     let mut value = 0;
     let mut rewrite = |session: &mut Session| {
         value += 1;
@@ -690,7 +682,7 @@ fn copied_ahead(percent: u64) -> f64 {
             height: SIZE / CHUNK * percent / 100,
             stream: StreamHandle(0),
         };
-        apply(session, &Recorded::of(&set)).unwrap();
+        session.perform(&Recorded::of(&set)).unwrap();
         settle(session);
     };
     rewrite(&mut session);

@@ -22,7 +22,7 @@ use super::objects::RELOADS;
 use crate::session::Session;
 use crate::transfer::orders::Departure;
 use crate::transfer::state::{ImagePart, Kind, Scanner, Writer};
-use crate::transfer::tests::{PTX, alone, apply, shareable, store};
+use crate::transfer::tests::{PTX, alone, shareable, store};
 use crate::turns::{TurnState, Turns};
 
 /// Loads a module of `image` and returns its hash.
@@ -33,7 +33,7 @@ fn load(session: &mut Session, module: u64, image: &[u8]) -> [u8; 32] {
         hash,
         options: Bytes(&[]),
     });
-    apply(session, &call).unwrap();
+    session.perform(&call).unwrap();
     hash
 }
 
