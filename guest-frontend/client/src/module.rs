@@ -95,12 +95,12 @@ impl Modules {
             hash,
             options: Bytes(&options),
         };
-        let ask = || self.link.call_with(&load, None, |log| log.0.to_owned());
-        let log = match ask() {
+        let send = || self.link.call_with(&load, None, |log| log.0.to_owned());
+        let log = match send() {
             // The host dropped the image between the two calls.
             Err(Status::NOT_FOUND) if held => {
                 self.send_image(hash, image)?;
-                ask()
+                send()
             }
             answer => answer,
         };
@@ -266,9 +266,9 @@ impl Modules {
                 let text = |name| String::from_utf8_lossy(name).into_owned();
                 (reply.total as usize, each.map(text).collect::<Vec<_>>())
             })?;
-            let told = more.iter().filter(|name| !name.is_empty()).count();
+            let added = more.iter().filter(|name| !name.is_empty()).count();
             names.extend(more);
-            if names.len() >= total || told == 0 {
+            if names.len() >= total || added == 0 {
                 names.truncate(total);
                 return Ok(Arc::clone(module.names.get_or_init(|| names.into())));
             }

@@ -76,9 +76,9 @@ impl Monitor {
     /// As [`Link::check`].
     pub fn snapshot(&self) -> Result<Arc<Snapshot>> {
         let ordinal = self.ordinal;
-        let ask = SnapshotDevice { ordinal };
+        let query = SnapshotDevice { ordinal };
         self.link
-            .call_with(&ask, None, |reply| Arc::new(Snapshot::from_wire(&reply)))
+            .call_with(&query, None, |reply| Arc::new(Snapshot::from_wire(&reply)))
     }
 
     /// Queries the figure with this number.
@@ -86,8 +86,8 @@ impl Monitor {
     /// # Errors
     /// As [`Link::check`].
     pub fn query(&self, figure: u32, arguments: [u8; 4]) -> Result<Answer> {
-        let ask = DeviceAsk { figure, arguments };
-        self.link.call_with(&ask, None, |answer| Answer {
+        let query = DeviceAsk { figure, arguments };
+        self.link.call_with(&query, None, |answer| Answer {
             code: answer.code,
             values: answer.values,
             text: answer.text.0.to_owned(),

@@ -97,11 +97,11 @@ impl Session {
         } = connect(config, ordinal)?;
         if config.log.level >= Level::Info {
             // A program without standard error goes without the line.
-            let mut said = std::io::stderr().lock();
+            let mut stderr = std::io::stderr().lock();
             for reason in passed_over {
-                let _ = writeln!(said, "paragpu: skipped: {reason}");
+                let _ = writeln!(stderr, "paragpu: skipped: {reason}");
             }
-            let _ = writeln!(said, "paragpu: device {ordinal} uses {communicator}");
+            let _ = writeln!(stderr, "paragpu: device {ordinal} uses {communicator}");
         }
         let has_window = connection.window.is_some();
         let recovery = Recovery::new(config, ordinal, &welcome, has_window);

@@ -174,12 +174,12 @@ impl Slot<'_> {
             }
             std::thread::yield_now();
         }
-        let told = link.call(&WaitToken {
+        let result = link.call(&WaitToken {
             token: self.token(),
         });
         // After a failure, or if the host cannot write the word.
         self.disarm();
-        told
+        result
     }
 
     /// Copies into the slot.

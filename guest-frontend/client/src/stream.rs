@@ -187,10 +187,14 @@ impl Streams {
     }
 
     /// Waits until the stream's work is complete, by polling a shared word or by a call.
-    fn await_work(&self, stream: StreamHandle, ask: impl FnOnce() -> Result<()>) -> Result<()> {
+    fn await_work(
+        &self,
+        stream: StreamHandle,
+        synchronize_host: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         match self.window.words() {
             Some(words) if self.link.await_signal(words, stream)? => Ok(()),
-            _ => ask(),
+            _ => synchronize_host(),
         }
     }
 
@@ -212,10 +216,10 @@ impl Streams {
     pub fn synchronize_all(&self) -> Result<()> {
         let posted = self.progress.posted();
         if posted > self.progress.complete() {
-            let ask = || self.link.call(&ContextSynchronize {});
+            let synchronize_host = || self.link.call(&ContextSynchronize {});
             match self.only_busy() {
-                Some(stream) => self.await_work(stream, ask)?,
-                None => ask()?,
+                Some(stream) => self.await_work(stream, synchronize_host)?,
+                None => synchronize_host()?,
             }
             self.progress.finish(posted);
             self.sweep();
@@ -391,8 +395,8 @@ impl Streams {
         })
     }
 
-    /// Uses `ask` to wait for the stream's work, unless it is known to be complete.
-    fn wait(&self, stream: &Stream, ask: impl FnOnce() -> Result<()>) -> Result<()> {
+    /// Uses `synchronize_host` to wait for the stream's work, unless it is known to be complete.
+    fn wait(&self, stream: &Stream, synchronize_host: impl FnOnce() -> Result<()>) -> Result<()> {
         if stream.is_capturing() {
             return stream.cannot_capture();
         }
@@ -403,7 +407,7 @@ impl Streams {
             self.link.check()?;
             return self.shadows.pull();
         }
-        self.finish_after(stream, ask)
+        self.finish_after(stream, synchronize_host)
     }
 
     /// Calls `wait`, which waits for a stream, and records the work that is then complete.

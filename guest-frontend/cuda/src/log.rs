@@ -54,12 +54,12 @@ impl Messages {
     pub fn since(&self, from: Option<u32>, room: usize) -> Option<String> {
         let kept = self.lines.len();
         // Numbers may wrap, so compare their distance from the next.
-        let asked = from.map_or(kept, |from| self.next().wrapping_sub(from) as usize);
-        if asked as u64 > self.pushed {
+        let requested = from.map_or(kept, |from| self.next().wrapping_sub(from) as usize);
+        if requested as u64 > self.pushed {
             return None;
         }
-        let lost = asked > kept;
-        let wanted = asked.min(kept);
+        let lost = requested > kept;
+        let wanted = requested.min(kept);
         let all: usize = self.newest(wanted).map(String::len).sum();
         if !lost && all <= room {
             return Some(self.newest(wanted).map(String::as_str).collect());

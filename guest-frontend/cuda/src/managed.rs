@@ -225,14 +225,14 @@ pub fn uniform<T: PartialEq>(
     let found = all.get(&start).ok_or(Status::INVALID_VALUE)?;
     let first = found.advice.range(..=range.start).next_back();
     let later = found.advice.range(range);
-    let mut told = first
+    let mut values = first
         .into_iter()
         .chain(later)
         .map(|(_, advice)| read(advice));
-    let Some(value) = told.next() else {
+    let Some(value) = values.next() else {
         return Ok(None);
     };
-    Ok(told.all(|other| other == value).then_some(value))
+    Ok(values.all(|other| other == value).then_some(value))
 }
 
 #[cfg(test)]

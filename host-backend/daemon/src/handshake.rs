@@ -58,7 +58,7 @@ pub struct Guest {
 
 /// A guest's request.
 #[derive(Debug)]
-pub struct Asked {
+pub struct SessionRequest {
     /// The validated hello.
     pub hello: Hello,
     /// Its transport.
@@ -83,7 +83,7 @@ pub struct Arrival {
     pub token: [u8; 16],
     /// The guest's connection is handed over.
     pub local: bool,
-    /// Its guest will reconnect over [`Asked::communicator`].
+    /// Its guest will reconnect over [`SessionRequest::communicator`].
     pub follows: bool,
 }
 
@@ -110,7 +110,7 @@ pub enum Progress {
     /// More bytes follow.
     More,
     /// It is complete and valid.
-    Complete(Box<Asked>),
+    Complete(Box<SessionRequest>),
     /// The peer speaks the protocol, but cannot be served: one sentence.
     Refused(String),
     /// The peer does not speak the protocol, or is gone.
@@ -309,7 +309,7 @@ impl Pending {
         }
         let kind = FrameHeader::from_bytes(header).map_or(0, |header| header.kind);
         let fds = std::mem::take(&mut self.fds);
-        let asked = match (kind, &self.guest.peer) {
+        let request = match (kind, &self.guest.peer) {
             (ATTACH, Peer::Device { .. }) => attached(payload, fds),
             (ATTACH, _) => {
                 Err("device processes must connect to the daemon's socket for them".into())
@@ -323,14 +323,14 @@ impl Pending {
             }
             (_, peer) => said_hello(payload, peer),
         };
-        match asked {
-            Ok(asked) => Progress::Complete(Box::new(asked)),
+        match request {
+            Ok(request) => Progress::Complete(Box::new(request)),
             Err(reason) => Progress::Refused(reason),
         }
     }
 }
 
-fn said_hello(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
+fn said_hello(payload: &[u8], peer: &Peer) -> Result<SessionRequest, String> {
     let hello: Hello = decode_all(payload).map_err(|error| format!("bad hello: {error}"))?;
     let transport = hello.check().map_err(|error| error.to_string())?;
     let communicator = match (transport, peer) {
@@ -345,7 +345,7 @@ fn said_hello(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
             return Err("a channel of a PCI device must come from its device process".into());
         }
     };
-    Ok(Asked {
+    Ok(SessionRequest {
         hello,
         transport,
         communicator,
@@ -359,7 +359,7 @@ fn said_hello(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
 /// Checks a session that arrives from another daemon's worker. It brings memory and a
 /// secret, and names its VM, so only a process with this daemon's privileges or a host
 /// with a certificate may send it.
-fn arrived(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
+fn arrived(payload: &[u8], peer: &Peer) -> Result<SessionRequest, String> {
     let arrive: Arrive<'_> =
         decode_all(payload).map_err(|error| format!("bad arrival: {error}"))?;
     let own = rustix::process::geteuid().as_raw();
@@ -391,7 +391,7 @@ fn arrived(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
         other => return Err(format!("a session cannot arrive over {other:?}")),
     };
     let hello = Hello::new(transport, arrive.device, arrive.guest_pid);
-    Ok(Asked {
+    Ok(SessionRequest {
         hello,
         transport,
         communicator,
@@ -406,7 +406,7 @@ fn arrived(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
     })
 }
 
-fn attached(payload: &[u8], mut fds: Vec<ReceivedFd>) -> Result<Asked, String> {
+fn attached(payload: &[u8], mut fds: Vec<ReceivedFd>) -> Result<SessionRequest, String> {
     let attach: Attach<'_> = decode_all(payload).map_err(|error| format!("bad attach: {error}"))?;
     let hello: Hello = decode_all(attach.hello.0).map_err(|error| format!("bad hello: {error}"))?;
     if hello.check().map_err(|error| error.to_string())? != Transport::Pci {
@@ -422,7 +422,7 @@ fn attached(payload: &[u8], mut fds: Vec<ReceivedFd>) -> Result<Asked, String> {
     if memory.is_empty() != (attach.list_offset == 0) || memory.len() == 1 {
         return Err("a VM's memory requires page lists, a table and its files".into());
     }
-    Ok(Asked {
+    Ok(SessionRequest {
         hello,
         transport: Transport::Pci,
         communicator: "pci",
@@ -594,7 +594,7 @@ mod tests {
         let mut bytes = frame(Control::Hello.kind(), &hello);
         bytes.extend_from_slice(b"the worker's");
         let (progress, rest) = read(&bytes, LOCAL);
-        assert!(matches!(progress, Progress::Complete(asked) if asked.hello.device == 3));
+        assert!(matches!(progress, Progress::Complete(request) if request.hello.device == 3));
         assert_eq!(rest, b"the worker's");
     }
 

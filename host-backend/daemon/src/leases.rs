@@ -74,7 +74,7 @@ pub struct Leased {
     /// When to retry sessions that could not be checkpointed.
     pub next_try: Instant,
     /// Whether its agent was notified that the host drains.
-    pub told: bool,
+    pub notified: bool,
 }
 
 /// The engine's answer.
@@ -115,7 +115,7 @@ pub struct Leases {
     /// Claims that wait until the engine has answered others.
     queue: VecDeque<Question>,
     /// Connections whose claims the engine is processing, with their users.
-    asking: Vec<(u64, u32)>,
+    queried: Vec<(u64, u32)>,
     /// A byte in `woken` for each verdict.
     verdicts: (Sender<Verdict>, Receiver<Verdict>),
     wake: Arc<UnixStream>,
@@ -135,7 +135,7 @@ impl Leases {
         Ok(Self {
             standing: BTreeMap::new(),
             queue: VecDeque::new(),
-            asking: Vec::new(),
+            queried: Vec::new(),
             verdicts: channel(),
             wake: Arc::new(wake),
             woken,
@@ -157,22 +157,22 @@ impl Leases {
         let verdicts: Vec<Verdict> = self.verdicts.1.try_iter().collect();
         for verdict in &verdicts {
             match verdict {
-                Verdict::Claim { holder, .. } => self.asking.retain(|(other, _)| other != holder),
+                Verdict::Claim { holder, .. } => self.queried.retain(|(other, _)| other != holder),
                 Verdict::Drains { took, .. } => {
                     self.looks = false;
                     self.next_look = Instant::now() + until_next_look(*took);
                 }
             }
         }
-        self.ask_next();
+        self.query_next();
         verdicts
     }
 
     /// Whether a claim of this connection waits for the engine.
     #[must_use]
-    pub fn asks(&self, holder: u64) -> bool {
+    pub fn has_claim(&self, holder: u64) -> bool {
         let waits = |question: &Question| question.holder == holder;
-        self.queue.iter().any(waits) || self.asking.iter().any(|(other, _)| *other == holder)
+        self.queue.iter().any(waits) || self.queried.iter().any(|(other, _)| *other == holder)
     }
 
     /// Removes the pending claims of a closed connection.
@@ -181,7 +181,7 @@ impl Leases {
     }
 
     /// Queries the engine in a thread.
-    fn ask(
+    fn query(
         &self,
         question: impl FnOnce() -> Verdict + Send + 'static,
     ) -> std::io::Result<JoinHandle<()>> {
@@ -196,7 +196,7 @@ impl Leases {
     }
 
     /// Queries the resources of the job of a user's claim, in turn.
-    pub fn ask_for(&mut self, holder: u64, uid: u32, claim: Claim, job: u64, node: String) {
+    pub fn enqueue(&mut self, holder: u64, uid: u32, claim: Claim, job: u64, node: String) {
         self.queue.push_back(Question {
             holder,
             uid,
@@ -204,23 +204,23 @@ impl Leases {
             job,
             node,
         });
-        self.ask_next();
+        self.query_next();
     }
 
     /// The next claim to process, if the limits allow one now.
     fn next_question(&mut self) -> Option<Question> {
-        let asked = |uid: u32| self.asking.iter().filter(|(_, one)| *one == uid).count();
-        let may = |question: &Question| asked(question.uid) < QUESTIONS_EACH;
+        let count = |uid: u32| self.queried.iter().filter(|(_, one)| *one == uid).count();
+        let may = |question: &Question| count(question.uid) < QUESTIONS_EACH;
         let place = self.queue.iter().position(may)?;
-        (self.asking.len() < QUESTIONS).then(|| self.queue.remove(place))?
+        (self.queried.len() < QUESTIONS).then(|| self.queue.remove(place))?
     }
 
-    fn ask_next(&mut self) {
+    fn query_next(&mut self) {
         while let Some(question) = self.next_question() {
-            self.asking.push((question.holder, question.uid));
+            self.queried.push((question.holder, question.uid));
             let holder = question.holder;
             let claim = Box::new(question.claim.clone());
-            if let Err(error) = self.ask_about(question) {
+            if let Err(error) = self.query_for(question) {
                 // The channel lives as long as this. The next message wakes the loop.
                 let grant = Err(format!("the host cannot query its engine: {error}"));
                 let verdict = Verdict::Claim {
@@ -234,7 +234,7 @@ impl Leases {
         }
     }
 
-    fn ask_about(&self, question: Question) -> std::io::Result<JoinHandle<()>> {
+    fn query_for(&self, question: Question) -> std::io::Result<JoinHandle<()>> {
         let Question {
             holder,
             claim,
@@ -242,7 +242,7 @@ impl Leases {
             node,
             ..
         } = question;
-        self.ask(move || Verdict::Claim {
+        self.query(move || Verdict::Claim {
             holder,
             claim: Box::new(claim),
             grant: slurm::job(job, &node)
@@ -266,13 +266,13 @@ impl Leases {
         if self.next_look <= now {
             self.looks = true;
             let node = node(lease);
-            let asked = self.ask(move || {
+            let result = self.query(move || {
                 let began = Instant::now();
                 let drains = slurm::drains(&node).ok();
                 let took = began.elapsed();
                 Verdict::Drains { drains, took }
             });
-            if asked.is_ok() {
+            if result.is_ok() {
                 return None;
             }
             // The system is out of threads.
@@ -350,7 +350,7 @@ impl Leases {
             hold: Hold::By(holder),
             checkpoint: claim.checkpoint,
             next_try: Instant::now(),
-            told: false,
+            notified: false,
         };
         self.standing.insert(vm.clone(), leased.clone());
         Ok((vm, leased))
@@ -533,25 +533,25 @@ mod tests {
         leases
             .queue
             .extend((500..503).map(|holder| question(holder, 2)));
-        let mut asked = Vec::new();
+        let mut holders = Vec::new();
         while let Some(next) = leases.next_question() {
-            leases.asking.push((next.holder, next.uid));
-            asked.push(next.holder);
+            leases.queried.push((next.holder, next.uid));
+            holders.push(next.holder);
         }
-        assert_eq!(asked, [0, 1, 500, 501]);
-        assert!(leases.asks(0) && leases.asks(499));
+        assert_eq!(holders, [0, 1, 500, 501]);
+        assert!(leases.has_claim(0) && leases.has_claim(499));
         leases.forget(499);
-        assert!(!leases.asks(499));
-        leases.asking.retain(|(holder, _)| *holder != 1);
+        assert!(!leases.has_claim(499));
+        leases.queried.retain(|(holder, _)| *holder != 1);
         assert_eq!(leases.next_question().unwrap().holder, 2);
         // Regardless of the number of users.
         leases
             .queue
             .extend((1000..2000).map(|holder| question(holder, holder as u32)));
         while let Some(next) = leases.next_question() {
-            leases.asking.push((next.holder, next.uid));
+            leases.queried.push((next.holder, next.uid));
         }
-        assert_eq!(leases.asking.len(), QUESTIONS);
+        assert_eq!(leases.queried.len(), QUESTIONS);
     }
 
     #[test]

@@ -166,13 +166,13 @@ impl Links {
                 let (name, port, place) = (name.clone(), *port, place.to_string());
                 let count = Counted::new(&self.count);
                 self.spawn(count, MAX_LINKS, move |far, _count| {
-                    let mut heard = false;
+                    let mut received = false;
                     let carried = connect_tcp(&name, port)
                         .map_err(Broken::from)
-                        .and_then(|tcp| relay(tls, &tcp, far.as_fd(), &mut heard));
+                        .and_then(|tcp| relay(tls, &tcp, far.as_fd(), &mut received));
                     if let Err(error) = carried {
                         tracing::info!(place, %error, "a link to another host is lost");
-                        if !heard {
+                        if !received {
                             refuse(far, &why(&place, &error));
                         }
                     }

@@ -540,7 +540,7 @@ mod tests {
         };
         report.turns.push(("a".into(), "cuda:0".into(), 7, turns));
         let text = report.encode();
-        let told = |name: &str| {
+        let exported = |name: &str| {
             let mut lines = text.lines().map(|line| line.split(['{', ' ']).next());
             lines.any(|first| first == Some(name))
         };
@@ -550,7 +550,7 @@ mod tests {
                 let expression = target["expr"].as_str().unwrap();
                 let words = expression.split(|c: char| !c.is_alphanumeric() && c != '_');
                 for name in words.filter(|w| w.starts_with("paragpu_") || w.starts_with("DCGM_")) {
-                    assert!(told(name), "{name}\n{text}");
+                    assert!(exported(name), "{name}\n{text}");
                     names += 1;
                 }
             }

@@ -80,7 +80,7 @@ struct Runner {
     owner: Owner,
     state: State,
     /// Whether its worker has been notified that it takes turns.
-    told: bool,
+    notified: bool,
     used: Duration,
 }
 
@@ -167,7 +167,7 @@ impl Shares {
             vm: vm.to_owned(),
             owner: Owner::Vm(vm.to_owned()),
             state: State::Away,
-            told: false,
+            notified: false,
             used: Duration::ZERO,
         };
         let gpu = self.gpus.entry(gpu.to_owned()).or_default();
@@ -271,8 +271,8 @@ impl Shares {
             }
             gpu.clocks.retain(|owner, _| owners.contains(owner));
             for (session, runner) in &mut gpu.runners {
-                if runner.told != gpu.paced {
-                    runner.told = gpu.paced;
+                if runner.notified != gpu.paced {
+                    runner.notified = gpu.paced;
                     runner.state = State::Away;
                     notices.push((*session, if gpu.paced { Turn::Paced } else { Turn::Free }));
                 }

@@ -83,12 +83,12 @@ impl SpawnerProcess {
             first,
             count: last - first + 1,
         };
-        let asked = |error: ControlError| error.to_string();
+        let describe = |error: ControlError| error.to_string();
         let file = open(program, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
             .map_err(|errno| format!("{}: {errno}", program.display()))?;
         let null = File::options().write(true).open("/dev/null");
         let null = null.map_err(|error| format!("/dev/null: {error}"))?;
-        let (ours, theirs) = Control::pair().map_err(asked)?;
+        let (ours, theirs) = Control::pair().map_err(describe)?;
         match namespaces::fork() {
             Ok(None) => {
                 let kept = [theirs.as_fd(), file.as_fd(), null.as_fd()];
@@ -169,8 +169,8 @@ impl SpawnerProcess {
     }
 
     fn receive_reply(&self, inbox: &mut Inbox) -> Result<u32, String> {
-        let heard = self.socket.receive(inbox, true);
-        let reply = heard.and_then(|_| inbox.message::<Reply>());
+        let received = self.socket.receive(inbox, true);
+        let reply = received.and_then(|_| inbox.message::<Reply>());
         match reply.map_err(|error| format!("the spawner is lost: {error}"))? {
             Reply::Done { pid } => Ok(pid),
             Reply::Failed(reason) => Err(reason),

@@ -84,9 +84,9 @@ pub struct Worker {
     /// Whether it has reported the end of its session.
     pub finished: bool,
     /// Whether a request for counters is unanswered.
-    pub asked: bool,
-    /// Whether it was told to end its session.
-    pub told: bool,
+    pub queried: bool,
+    /// Whether it was requested to end its session.
+    pub ending: bool,
     /// When it is killed if it has not exited.
     pub deadline: Option<Instant>,
     /// Whether it is a child of this process, which must reap it.
@@ -153,8 +153,8 @@ impl Worker {
             control: None,
             last_word: None,
             finished: false,
-            asked: false,
-            told: false,
+            queried: false,
+            ending: false,
             deadline: None,
             child: false,
             apart: false,
@@ -173,7 +173,7 @@ impl Worker {
         match message {
             Ok(message) => {
                 match &message {
-                    FromWorker::Counters(_) => self.asked = false,
+                    FromWorker::Counters(_) => self.queried = false,
                     FromWorker::Failed { reason } => self.last_word = Some(reason.clone()),
                     FromWorker::Finished { reason, .. } => {
                         self.finished = true;
@@ -201,21 +201,21 @@ impl Worker {
 
     /// Requests counters, unless a request is unanswered: a worker that does not read must
     /// not fill its socket and so block the daemon.
-    pub fn ask(&mut self) {
-        if !self.asked
+    pub fn query(&mut self) {
+        if !self.queried
             && let Some(control) = &self.control
         {
-            self.asked = control.try_send(&ToWorker::Query, &[]).is_ok();
+            self.queried = control.try_send(&ToWorker::Query, &[]).is_ok();
         }
     }
 
     /// Tells it to end its session, and sets when it is killed if it does not. Only the
     /// first call has an effect.
     pub fn end(&mut self, deadline: Instant) {
-        if self.told {
+        if self.ending {
             return;
         }
-        self.told = true;
+        self.ending = true;
         self.deadline.get_or_insert(deadline);
         match &self.control {
             // A worker that cannot be reached is killed at the deadline.

@@ -156,7 +156,7 @@ impl Attendant {
             },
             ToWorker::Move(route) => {
                 let goal = toward(&on_the_wire(&route));
-                self.sender.ask(Frame::Move.kind(), &goal);
+                self.sender.query(Frame::Move.kind(), &goal);
             }
             ToWorker::Checkpoint { directory, end } => {
                 let file = fds.into_iter().next().map(File::from);

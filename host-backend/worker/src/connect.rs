@@ -219,7 +219,7 @@ impl Guest {
         });
         let kind = Control::Refusal.kind();
         let deadline = Some(Instant::now() + PATIENCE);
-        let told = match self.transport {
+        let sent = match self.transport {
             Transport::Stream | Transport::Shm => {
                 self.take_fd().and_then(|socket| match &mut self.secured {
                     Some(secured) => {
@@ -235,7 +235,7 @@ impl Guest {
                 Ok(())
             }),
         };
-        if let Err(error) = told {
+        if let Err(error) = sent {
             tracing::info!(%error, "cannot report the refusal to the guest");
         }
     }

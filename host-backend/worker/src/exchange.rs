@@ -28,7 +28,7 @@ pub(crate) struct Answer {
 #[derive(Debug, Default)]
 struct State {
     /// Number of the last request.
-    asked: u64,
+    last_request: u64,
     answer: Option<Answer>,
     /// Whether the daemon is gone.
     closed: bool,
@@ -53,13 +53,13 @@ impl Exchange {
     }
 
     /// Sends a request and waits for the reply. `None` if there is none.
-    pub(crate) fn ask(&self, ask: Ask, fds: &[BorrowedFd<'_>]) -> Option<Answer> {
+    pub(crate) fn query(&self, ask: Ask, fds: &[BorrowedFd<'_>]) -> Option<Answer> {
         let control = self.control.as_ref()?;
         let request = {
             let mut state = self.state.lock();
-            state.asked += 1;
+            state.last_request += 1;
             state.answer = None;
-            state.asked
+            state.last_request
         };
         control
             .send(&FromWorker::Exchange { request, ask }, fds)
@@ -82,7 +82,7 @@ impl Exchange {
     pub(crate) fn answered(&self, request: u64, answer: Answer) {
         let mut state = self.state.lock();
         // A late reply is dropped.
-        if state.asked == request {
+        if state.last_request == request {
             state.answer = Some(answer);
             self.changed.notify_all();
         }
@@ -105,7 +105,7 @@ mod tests {
         let (daemon, worker) = Control::pair().unwrap();
         let exchange = Arc::new(Exchange::new(Arc::new(worker)));
         let other = Arc::clone(&exchange);
-        let asking = std::thread::spawn(move || other.ask(Ask::Take([7; 16]), &[]));
+        let asking = std::thread::spawn(move || other.query(Ask::Take([7; 16]), &[]));
         let mut inbox = Inbox::default();
         daemon.receive(&mut inbox, true).unwrap();
         let FromWorker::Exchange { request, ask } = inbox.message().unwrap() else {
@@ -125,7 +125,7 @@ mod tests {
         let taken = asking.join().unwrap().unwrap();
         assert_eq!(taken.offer.unwrap().size, 2);
         exchange.close();
-        assert!(exchange.ask(Ask::Take([7; 16]), &[]).is_none());
-        assert!(Exchange::default().ask(Ask::Take([0; 16]), &[]).is_none());
+        assert!(exchange.query(Ask::Take([7; 16]), &[]).is_none());
+        assert!(Exchange::default().query(Ask::Take([0; 16]), &[]).is_none());
     }
 }

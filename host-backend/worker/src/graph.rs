@@ -138,8 +138,8 @@ impl Session {
     pub(crate) fn graph_nodes(&mut self, at: At, call: &GraphNodes<'_>) -> Result<bool, Fault> {
         match self.objects.graph_append(call) {
             Err(Fault::Call(error)) => {
-                let told = self.objects.graphs.fail(call.graph.0, error);
-                self.answer(at, told)?;
+                let result = self.objects.graphs.fail(call.graph.0, error);
+                self.answer(at, result)?;
                 Ok(false)
             }
             other => self.answer(at, other),

@@ -348,7 +348,7 @@ fn guide(served: &Session, home: &Move<'_>, follows: bool) {
     }
     let home = toward(home);
     if follows {
-        served.link.sender().ask(Frame::Move.kind(), &home);
+        served.link.sender().query(Frame::Move.kind(), &home);
     } else {
         served.link.sender().notify(Frame::Home.kind(), &[&home]);
     }

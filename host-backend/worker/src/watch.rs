@@ -170,13 +170,13 @@ mod tests {
         let (host, guest) = UnixStream::pair().unwrap();
         let fds = [host.into()];
         let liveness = Liveness::new(Transport::Stream, &fds, Duration::ZERO);
-        let (tell, told) = mpsc::channel::<()>();
+        let (sender, receiver) = mpsc::channel::<()>();
         let watched = watch(liveness.unwrap().unwrap(), Duration::ZERO, move || {
-            tell.send(()).unwrap();
+            sender.send(()).unwrap();
         });
         drop(watched);
         // The thread has ended without a message.
-        assert!(told.recv().is_err());
+        assert!(receiver.recv().is_err());
         drop(guest);
     }
 
@@ -193,12 +193,12 @@ mod tests {
         // A thread that calls the device stays there.
         let held = device.state();
         guest.send(1, &MemGetInfo {});
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let watched = watch(liveness.unwrap().unwrap(), Duration::ZERO, move || {
-            tell.send(()).unwrap();
+            sender.send(()).unwrap();
         });
         guest.connection.sender.close();
-        told.recv().unwrap();
+        receiver.recv().unwrap();
         drop((held, watched));
         guest.die();
     }

@@ -104,7 +104,7 @@ pub struct Link {
     state: LinkState,
     /// A device error after which the context is unusable.
     sticky: AtomicU32,
-    heard: Acknowledged,
+    acknowledged: Acknowledged,
     spin: Duration,
     host_functions: OnceLock<HostFunctionSink>,
     /// The pinned memory, for a host that does not share the session's window.
@@ -200,7 +200,7 @@ impl Link {
             parked: Mutex::new(Vec::new()),
             state: LinkState::connected(true),
             sticky: AtomicU32::new(0),
-            heard: Acknowledged::default(),
+            acknowledged: Acknowledged::default(),
             spin,
             host_functions: OnceLock::new(),
             pinned: OnceLock::new(),
@@ -367,7 +367,7 @@ impl Link {
     /// The last position that the host has executed.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
-        self.heard.executed.load(Ordering::Relaxed)
+        self.acknowledged.executed.load(Ordering::Relaxed)
     }
 
     /// Ends the session with a goodbye to the host.
@@ -475,7 +475,7 @@ impl Link {
         lent: Option<HostSlice>,
     ) {
         let sequence = outgoing.sequence;
-        if self.heard.taken.load(Ordering::Relaxed) + 1 >= sequence {
+        if self.acknowledged.taken.load(Ordering::Relaxed) + 1 >= sequence {
             // All earlier calls are acknowledged, so their memory is reused.
             outgoing.kept.clear();
             outgoing.look = CHECK_INTERVAL;
@@ -500,7 +500,7 @@ impl Link {
 
     /// Drops acknowledged calls.
     fn forget(&self, outgoing: &mut Outgoing) {
-        let taken = self.heard.taken.load(Ordering::Relaxed);
+        let taken = self.acknowledged.taken.load(Ordering::Relaxed);
         outgoing.kept.trim(|header| header.sequence <= taken);
         outgoing.look = outgoing.kept.len() + CHECK_INTERVAL;
     }

@@ -231,8 +231,8 @@ impl Link {
 
     fn route(&self, frame: &Frame<'_>) -> Result<(), String> {
         let header = &frame.header;
-        advance(&self.heard.executed, header.sequence);
-        advance(&self.heard.taken, header.sequence);
+        advance(&self.acknowledged.executed, header.sequence);
+        advance(&self.acknowledged.taken, header.sequence);
         let slot = || {
             self.slots.get(header.slot).ok_or_else(|| {
                 format!(
@@ -241,7 +241,7 @@ impl Link {
                 )
             })
         };
-        let told = |misrouted| match misrouted {
+        let to_error = |misrouted| match misrouted {
             SlotError::Unasked => format!(
                 "the host sent an unrequested frame of kind {:#06x}",
                 header.kind
@@ -249,7 +249,9 @@ impl Link {
             SlotError::OutOfBounds => "the host sent more bytes than requested".to_owned(),
         };
         if header.replied_call().is_some() {
-            return slot()?.deliver(header.kind, frame.payload).map_err(told);
+            return slot()?
+                .deliver(header.kind, frame.payload)
+                .map_err(to_error);
         }
         if frame.landed > 0 {
             // Only data frames land, at their destination.
@@ -261,7 +263,7 @@ impl Link {
             Some(Control::Data) => {
                 let offset: u64 = reader.field().map_err(malformed)?;
                 let bytes = reader.bytes(reader.remaining()).map_err(malformed)?;
-                slot()?.write(offset, bytes).map_err(told)
+                slot()?.write(offset, bytes).map_err(to_error)
             }
             Some(Control::HostFunc) => {
                 let id: u64 = reader.field().map_err(malformed)?;
@@ -278,7 +280,7 @@ impl Link {
             }
             Some(Control::Taken) => {
                 let taken: u64 = reader.field().map_err(malformed)?;
-                advance(&self.heard.taken, taken);
+                advance(&self.acknowledged.taken, taken);
                 Ok(())
             }
             Some(Control::Move) => {

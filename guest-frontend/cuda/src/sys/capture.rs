@@ -177,8 +177,8 @@ pub(crate) unsafe fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -
                 && !stream.is_capturing()
                 && info.own
             {
-                let told = handle(&info.graph);
-                objects::remove(told, |object| matches!(object, Object::Graph(_)));
+                let stale = handle(&info.graph);
+                objects::remove(stale, |object| matches!(object, Object::Graph(_)));
                 info.graph.end();
             }
             Err(status)

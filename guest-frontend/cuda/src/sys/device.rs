@@ -36,8 +36,8 @@ pub fn is_initialized() -> bool {
 
 /// Prints once why no session could be opened.
 fn report(error: &Error) {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if !SAID.swap(true, Ordering::Relaxed) {
+    static REPORTED: AtomicBool = AtomicBool::new(false);
+    if !REPORTED.swap(true, Ordering::Relaxed) {
         eprintln!("paragpu: {}", chain(error));
     }
 }
@@ -108,8 +108,8 @@ fn visible() -> Result<&'static [u32]> {
 
 /// Reports that MIG instances are not supported.
 fn report_mig(name: &str) {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if !SAID.swap(true, Ordering::Relaxed) {
+    static REPORTED: AtomicBool = AtomicBool::new(false);
+    if !REPORTED.swap(true, Ordering::Relaxed) {
         eprintln!("paragpu: not supported: {name} in CUDA_VISIBLE_DEVICES");
     }
 }
@@ -128,7 +128,7 @@ fn candidates(order: Order, entries: Option<&[Entry]>) -> Result<Vec<Candidate>>
         Some(Entry::Index(index)) if *index < MAX_DEVICES => *index,
         _ => 0,
     };
-    let asked = match session(first) {
+    let session = match session(first) {
         Err(_) if first > 0 => session(0)?,
         opened => opened?,
     };
@@ -138,7 +138,7 @@ fn candidates(order: Order, entries: Option<&[Entry]>) -> Result<Vec<Candidate>>
         bus: String::new(),
         speed: 0,
     };
-    Ok((0..asked.device_count().min(MAX_DEVICES))
+    Ok((0..session.device_count().min(MAX_DEVICES))
         .map(numbered)
         .collect())
 }
@@ -376,10 +376,10 @@ pub(crate) fn cuDeviceCanAccessPeer(
 fn peer_attributes(device: u32, peer: u32) -> [c_int; 5] {
     /// The index of CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED.
     const ARRAYS: usize = 3;
-    let asked = || session(device)?.peer_attributes(session(peer)?);
+    let query = || session(device)?.peer_attributes(session(peer)?);
     let mut attributes = match device == peer {
         true => [0; 5],
-        false => asked().unwrap_or_default(),
+        false => query().unwrap_or_default(),
     };
     // An array belongs to the session that created it.
     attributes[ARRAYS] = 0;

@@ -90,7 +90,7 @@ pub(crate) unsafe fn cuGetProcAddress_v2_ptsz(
 /// # Safety
 /// As documented by CUDA for `cuGetExportTable`.
 pub(crate) unsafe fn cuGetExportTable(out: Out<'_, *const c_void>, id: *const c_void) -> Result {
-    static SAID: AtomicBool = AtomicBool::new(false);
+    static REPORTED: AtomicBool = AtomicBool::new(false);
     let out = out.present()?;
     if id.is_null() {
         return Err(Status::INVALID_VALUE);
@@ -101,7 +101,7 @@ pub(crate) unsafe fn cuGetExportTable(out: Out<'_, *const c_void>, id: *const c_
     if known.is_ok() {
         return Ok(());
     }
-    if !SAID.swap(true, Ordering::Relaxed) {
+    if !REPORTED.swap(true, Ordering::Relaxed) {
         eprintln!(
             "paragpu: a private table of the driver was asked for, which paragpu does not have; \
              where a CUDA runtime of NVIDIA's asks, its calls fail: start the program with \

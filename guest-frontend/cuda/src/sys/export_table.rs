@@ -126,15 +126,17 @@ pub(super) fn find(id: &Id) -> Option<*const c_void> {
 /// A function that is not served.
 extern "C" fn unserved<const TABLE: usize, const NUMBER: usize>() -> CUresult {
     // One flag for all instances of this function.
-    static SAID: [[AtomicBool; MAX_ENTRIES]; IDS.len()] =
+    static REPORTED: [[AtomicBool; MAX_ENTRIES]; IDS.len()] =
         [const { [const { AtomicBool::new(false) }; MAX_ENTRIES] }; IDS.len()];
     guard_before_init(TABLE_FUNCTION, || {
         let name = IDS.get(TABLE).map_or("", |(name, _)| name);
-        let said = SAID.get(TABLE).and_then(|said| said.get(NUMBER));
-        let said = said.ok_or(Status::NOT_SUPPORTED)?;
+        let reported = REPORTED
+            .get(TABLE)
+            .and_then(|reported| reported.get(NUMBER));
+        let reported = reported.ok_or(Status::NOT_SUPPORTED)?;
         Err(unsupported(
             &format!("function {NUMBER} of the private table {name}"),
-            said,
+            reported,
         ))
     })
 }

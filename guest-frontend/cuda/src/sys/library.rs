@@ -314,23 +314,23 @@ pub(crate) fn cuKernelGetLibrary(library: Out<'_, CUlibrary>, kernel: CUkernel) 
 /// As documented by CUDA for `cuKernelGetAttribute`.
 pub(crate) unsafe fn cuKernelGetAttribute(
     value: *mut c_int,
-    which: c_int,
+    selector: c_int,
     kernel: CUkernel,
     device: CUdevice,
 ) -> Result {
     check_device(device)?;
     // SAFETY: the caller upholds the contract of `attribute`.
-    unsafe { attribute(value, which, kernel) }
+    unsafe { attribute(value, selector, kernel) }
 }
 
 pub(crate) fn cuKernelSetAttribute(
-    which: c_int,
+    selector: c_int,
     value: c_int,
     kernel: CUkernel,
     device: CUdevice,
 ) -> Result {
     check_device(device)?;
-    set_attribute(kernel, which, value)
+    set_attribute(kernel, selector, value)
 }
 
 pub(crate) fn cuLibraryGetUnifiedFunction(

@@ -252,12 +252,12 @@ pub(crate) unsafe fn cuMemDiscardAndPrefetchBatchAsync(
 }
 
 /// An attribute that is one integer.
-fn number(which: c_int, address: u64, size: u64) -> Result<c_int> {
-    let location = |tell: fn(&Advice) -> Location| {
-        let found = managed::uniform(address, size, tell)?;
+fn number(selector: c_int, address: u64, size: u64) -> Result<c_int> {
+    let location = |field: fn(&Advice) -> Location| {
+        let found = managed::uniform(address, size, field)?;
         Ok::<_, Status>(found.unwrap_or(Location::INVALID))
     };
-    Ok(match which {
+    Ok(match selector {
         READ_MOSTLY => {
             let all = managed::uniform(address, size, |known| known.read_mostly)?;
             c_int::from(all == Some(true))
@@ -279,7 +279,7 @@ fn number(which: c_int, address: u64, size: u64) -> Result<c_int> {
 unsafe fn attribute(
     place: *mut c_void,
     room: usize,
-    which: c_int,
+    selector: c_int,
     address: u64,
     size: u64,
 ) -> Result {
@@ -288,11 +288,11 @@ unsafe fn attribute(
         return Err(Status::INVALID_VALUE);
     }
     let words = room / WORD;
-    let values = if which == ACCESSED_BY {
+    let values = if selector == ACCESSED_BY {
         let found = managed::uniform(address, size, |known| known.accessed_by.clone())?;
         found.unwrap_or_default()
     } else if words == 1 {
-        vec![number(which, address, size)?]
+        vec![number(selector, address, size)?]
     } else {
         return Err(Status::INVALID_VALUE);
     };
@@ -310,13 +310,13 @@ unsafe fn attribute(
 pub(crate) unsafe fn cuMemRangeGetAttribute(
     data: *mut c_void,
     data_size: usize,
-    which: c_int,
+    selector: c_int,
     address: CUdeviceptr,
     size: usize,
 ) -> Result {
     current::current()?;
     // SAFETY: the program's buffer, as CUDA's manual requires.
-    unsafe { attribute(data, data_size, which, address, size as u64) }
+    unsafe { attribute(data, data_size, selector, address, size as u64) }
 }
 
 /// # Safety

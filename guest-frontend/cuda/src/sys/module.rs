@@ -423,8 +423,8 @@ pub(crate) fn cuModuleGetGlobal_v2(
     Ok(())
 }
 
-pub(crate) fn cuFuncSetAttribute(function: CUfunction, which: c_int, value: c_int) -> Result {
-    set_attribute(function, which, value)
+pub(crate) fn cuFuncSetAttribute(function: CUfunction, attribute: c_int, value: c_int) -> Result {
+    set_attribute(function, attribute, value)
 }
 
 pub(crate) fn cuFuncSetCacheConfig(function: CUfunction, config: c_int) -> Result {

@@ -380,22 +380,22 @@ pub(crate) fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> Result {
 /// As documented by CUDA for `cuMemPoolGetAttribute`.
 pub(crate) unsafe fn cuMemPoolGetAttribute(
     pool: CUmemoryPool,
-    which: c_int,
+    attribute: c_int,
     value: *mut c_void,
 ) -> Result {
     if value.is_null() {
         return Err(Status::INVALID_VALUE);
     }
     with_pool(pool, |pool| {
-        if REUSE.contains(&which) {
-            let index = usize::try_from(which - 1).unwrap_or(0);
+        if REUSE.contains(&attribute) {
+            let index = usize::try_from(attribute - 1).unwrap_or(0);
             let policy = pool.state().reuse.get(index).copied().unwrap_or(0);
             // SAFETY: the pointer is writable here, as the caller promises.
             unsafe { value.cast::<c_int>().write(policy) };
             return Ok(());
         }
         let account = pool.account();
-        let asked = match which {
+        let number = match attribute {
             RELEASE_THRESHOLD => account.threshold(),
             RESERVED => account.reserved().now,
             RESERVED_HIGH => account.reserved().most,
@@ -404,7 +404,7 @@ pub(crate) unsafe fn cuMemPoolGetAttribute(
             _ => return Err(Status::INVALID_VALUE),
         };
         // SAFETY: `value` is writable here, as the caller promises.
-        unsafe { value.cast::<u64>().write(asked) };
+        unsafe { value.cast::<u64>().write(number) };
         Ok(())
     })
 }
@@ -413,27 +413,27 @@ pub(crate) unsafe fn cuMemPoolGetAttribute(
 /// As documented by CUDA for `cuMemPoolSetAttribute`.
 pub(crate) unsafe fn cuMemPoolSetAttribute(
     pool: CUmemoryPool,
-    which: c_int,
+    attribute: c_int,
     value: *mut c_void,
 ) -> Result {
     if value.is_null() {
         return Err(Status::INVALID_VALUE);
     }
     with_pool(pool, |pool| {
-        if REUSE.contains(&which) {
-            let index = usize::try_from(which - 1).unwrap_or(0);
+        if REUSE.contains(&attribute) {
+            let index = usize::try_from(attribute - 1).unwrap_or(0);
             if let Some(location) = pool.state().reuse.get_mut(index) {
                 // SAFETY: `value` is readable here, as the caller promises.
                 *location = unsafe { value.cast::<c_int>().read() };
             }
             return Ok(());
         }
-        if ![RELEASE_THRESHOLD, RESERVED_HIGH, USED_HIGH].contains(&which) {
+        if ![RELEASE_THRESHOLD, RESERVED_HIGH, USED_HIGH].contains(&attribute) {
             return Err(Status::INVALID_VALUE);
         }
         // SAFETY: `value` is readable here, as the caller promises.
         let wanted = unsafe { value.cast::<u64>().read() };
-        match (which, wanted) {
+        match (attribute, wanted) {
             (RELEASE_THRESHOLD, bytes) => pool.account().set_threshold(bytes),
             (RESERVED_HIGH, 0) => pool.account().reset_reserved(),
             (USED_HIGH, 0) => pool.account().reset_used(),

@@ -120,23 +120,23 @@ pub(crate) unsafe fn cuMemCreate(
 ) -> Result {
     present(out)?;
     // SAFETY: `properties` is null or readable, as the caller promises.
-    let asked = unsafe { get(properties) }?;
-    let (at, ordinal) = location_of(asked)?;
+    let requested = unsafe { get(properties) }?;
+    let (at, ordinal) = location_of(requested)?;
     if flags != 0 {
         return Err(Status::INVALID_VALUE);
     }
-    if at == MemoryLocation::Host && asked.requestedHandleTypes != 0 {
+    if at == MemoryLocation::Host && requested.requestedHandleTypes != 0 {
         return Err(Status::INVALID_VALUE);
     }
-    if at != MemoryLocation::Device && asked.requestedHandleTypes != 0 {
+    if at != MemoryLocation::Device && requested.requestedHandleTypes != 0 {
         let what = "cuMemCreate of memory in the host for other processes";
         return Err(unsupported_use!(what));
     }
-    if asked.requestedHandleTypes & !DESCRIPTOR != 0 {
+    if requested.requestedHandleTypes & !DESCRIPTOR != 0 {
         return Err(unsupported_use!("cuMemCreate for handles of this type"));
     }
     // Requests for compression are hints, and may be ignored.
-    let [_, direct, usage @ ..] = asked.allocFlags;
+    let [_, direct, usage @ ..] = requested.allocFlags;
     if direct != 0 {
         return Err(unsupported_use!("cuMemCreate for GPUDirect RDMA"));
     }
@@ -153,7 +153,7 @@ pub(crate) unsafe fn cuMemCreate(
     };
     let kept = Properties {
         location: at,
-        handle_types: asked.requestedHandleTypes,
+        handle_types: requested.requestedHandleTypes,
         usage,
     };
     let number = session.virtual_memory().create(size as u64, kept)?;

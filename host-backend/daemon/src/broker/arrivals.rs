@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::handshake::{Asked, Guest};
+use crate::handshake::{Guest, SessionRequest};
 use crate::handshake_threads::HandshakeThreads;
 use crate::reception::Reception;
 
@@ -10,7 +10,7 @@ use crate::reception::Reception;
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) guest: Guest,
-    pub(super) asked: Box<Asked>,
+    pub(super) request: Box<SessionRequest>,
     /// Index of its GPU, or why it gets none; `None` until the devices are known.
     pub(super) placed: Option<Result<u32, String>>,
 }
@@ -20,7 +20,7 @@ pub(super) struct Waiting {
 pub(super) struct Early {
     pub(super) vm: String,
     pub(super) guest: Guest,
-    pub(super) asked: Box<Asked>,
+    pub(super) request: Box<SessionRequest>,
 }
 
 /// Guests that are being admitted.

@@ -13,7 +13,7 @@ use paragpu_control::turn::MAX_WEIGHT;
 use super::Broker;
 use super::arrivals::Early;
 use super::order::NOBODY;
-use crate::handshake::{Asked, Guest};
+use crate::handshake::{Guest, SessionRequest};
 use crate::leases::{self, Grant, Hold, Leased, Verdict};
 use crate::session::now;
 
@@ -37,21 +37,26 @@ impl Broker {
 
     /// Keeps a guest until the agent of its lease reclaims it, or the time limit for that
     /// is over.
-    pub(super) fn keep_for_agent(&mut self, vm: String, guest: Guest, asked: Box<Asked>) {
+    pub(super) fn keep_for_agent(
+        &mut self,
+        vm: String,
+        guest: Guest,
+        request: Box<SessionRequest>,
+    ) {
         tracing::info!(peer = %guest.peer, vm, "a guest waits for its lease's agent");
-        self.arrivals.early.push(Early { vm, guest, asked });
+        self.arrivals.early.push(Early { vm, guest, request });
     }
 
     /// Admits or refuses the waiting guests of `vm`, whose lease exists now. Without
     /// `vm`, all of them, because no more agents are expected.
     fn admit_early(&mut self, vm: Option<&str>) {
         let early = std::mem::take(&mut self.arrivals.early);
-        let (heard, early): (Vec<_>, Vec<_>) = early
+        let (ready, early): (Vec<_>, Vec<_>) = early
             .into_iter()
             .partition(|one| vm.is_none_or(|vm| one.vm == vm));
         self.arrivals.early = early;
-        for Early { guest, asked, .. } in heard {
-            self.admit(guest, asked);
+        for Early { guest, request, .. } in ready {
+            self.admit(guest, request);
         }
     }
 
@@ -106,7 +111,7 @@ impl Broker {
             (Engine::Slurm, Some(job)) => {
                 let node = leases::node(&self.host.lease);
                 let uid = uid.unwrap_or(own);
-                self.leases.ask_for(key, uid, claim, job, node);
+                self.leases.enqueue(key, uid, claim, job, node);
                 None
             }
             (Engine::Slurm, None) => refused("leases of this host require a Slurm job"),
@@ -279,8 +284,8 @@ impl Broker {
     }
 
     fn announce_drain(&mut self) {
-        let untold = self.leases.iter().filter(|(_, leased)| !leased.told);
-        let holders: Vec<(String, u64)> = untold
+        let unnotified = self.leases.iter().filter(|(_, leased)| !leased.notified);
+        let holders: Vec<(String, u64)> = unnotified
             .filter_map(|(vm, leased)| match leased.hold {
                 Hold::By(holder) => Some((vm.clone(), holder)),
                 Hold::Until(_) => None,
@@ -288,7 +293,7 @@ impl Broker {
             .collect();
         for (vm, holder) in holders {
             if let Some(leased) = self.leases.get_mut(&vm) {
-                leased.told = true;
+                leased.notified = true;
             }
             let reason = "it drains".to_owned();
             self.answer(holder, &Response::Leave { reason });
@@ -368,11 +373,11 @@ impl Broker {
             return Some(until);
         }
         for vm in unclaimed {
-            let told = |worker: u64| self.workers.get(&worker).is_none_or(|it| it.told);
+            let ending = |worker: u64| self.workers.get(&worker).is_none_or(|it| it.ending);
             if self
                 .sessions
                 .values()
-                .any(|it| it.facts.vm == vm && !told(it.worker))
+                .any(|it| it.facts.vm == vm && !ending(it.worker))
             {
                 tracing::warn!(vm, "no agent has claimed the lease of a session");
                 self.end_sessions_of(&vm);

@@ -7,7 +7,7 @@ use paragpu_control::admin::Figures;
 use paragpu_control::state::FILE;
 
 use super::unnamed_checkpoint::UnnamedCheckpoint;
-use crate::handshake::{Asked, Guest};
+use crate::handshake::{Guest, SessionRequest};
 use crate::notes::CheckpointSchedule;
 
 /// A console key that no connection has: the daemon itself gave the order.
@@ -61,7 +61,7 @@ pub(super) struct Restoring {
 pub(super) struct Parked {
     pub(super) token: [u8; 16],
     pub(super) until: Instant,
-    pub(super) guest: Option<(Guest, Box<Asked>)>,
+    pub(super) guest: Option<(Guest, Box<SessionRequest>)>,
 }
 
 impl Parked {

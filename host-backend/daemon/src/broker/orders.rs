@@ -14,7 +14,7 @@ use super::order::{Kind, Ordered, Outcome, Parked, Restoring};
 use super::unnamed_checkpoint::UnnamedCheckpoint;
 use super::{Broker, GRACE};
 use crate::console::Console;
-use crate::handshake::{Asked, Guest};
+use crate::handshake::{Guest, SessionRequest};
 use crate::notes::CheckpointSchedule;
 use crate::session::{Facts, Session, now};
 use crate::worker::State;
@@ -73,7 +73,7 @@ impl Broker {
         }
         self.workers
             .get(&key)
-            .filter(|worker| !worker.told && !worker.finished && worker.control.is_some())
+            .filter(|worker| !worker.ending && !worker.finished && worker.control.is_some())
             .map(|_| key)
             .ok_or_else(|| {
                 format!(
@@ -335,7 +335,7 @@ impl Broker {
                 // The worker exits. If the daemon ends meanwhile, it must not send a
                 // goodbye to the guest.
                 if let Some(worker) = self.workers.get_mut(&key) {
-                    worker.told = true;
+                    worker.ending = true;
                     worker.deadline.get_or_insert(Instant::now() + GRACE);
                 }
                 let session = session.and_then(|session| self.sessions.get_mut(&session));
@@ -389,7 +389,11 @@ impl Broker {
     }
 
     /// Keeps a guest whose session is checkpointed. Returns the guest if it is not.
-    pub(super) fn park(&mut self, guest: Guest, asked: Box<Asked>) -> Option<(Guest, Box<Asked>)> {
+    pub(super) fn park(
+        &mut self,
+        guest: Guest,
+        request: Box<SessionRequest>,
+    ) -> Option<(Guest, Box<SessionRequest>)> {
         let now = Instant::now();
         let notes = &self.notes;
         self.operations.parked.retain(|parked| {
@@ -399,7 +403,7 @@ impl Broker {
             }
             waits
         });
-        let token = asked.hello.token;
+        let token = request.hello.token;
         match self
             .operations
             .parked
@@ -407,10 +411,10 @@ impl Broker {
             .find(|parked| parked.token == token)
         {
             Some(parked) => {
-                parked.guest = Some((guest, asked));
+                parked.guest = Some((guest, request));
                 None
             }
-            None => Some((guest, asked)),
+            None => Some((guest, request)),
         }
     }
 
@@ -433,8 +437,8 @@ impl Broker {
                 }
             }
         }
-        for (guest, asked) in back {
-            self.resume(guest, &asked);
+        for (guest, request) in back {
+            self.resume(guest, &request);
         }
     }
 }

@@ -3,7 +3,7 @@
 use paragpu_config::host::Placement;
 
 use super::Broker;
-use crate::handshake::Asked;
+use crate::handshake::SessionRequest;
 use crate::placement::{Assigned, Gpu, choose};
 
 impl Broker {
@@ -31,16 +31,16 @@ impl Broker {
 
     /// The index of the GPU for a guest: the one that it requests, or that of the
     /// configured placement.
-    fn place(&self, asked: &Asked) -> Result<u32, String> {
-        let gpus = self.gpus_of(&asked.vm);
-        if let Some(index) = asked.gpu {
-            return self.named(&asked.vm, &gpus, index);
+    fn place(&self, request: &SessionRequest) -> Result<u32, String> {
+        let gpus = self.gpus_of(&request.vm);
+        if let Some(index) = request.gpu {
+            return self.named(&request.vm, &gpus, index);
         }
-        let ordinal = asked.hello.device;
+        let ordinal = request.hello.device;
         let all: Vec<Gpu> = gpus.iter().map(|place| self.gpu(*place)).collect();
         let policy = self.host.device.placement;
         // An arriving session may come from a host with more devices.
-        let beyond = asked.arrives.is_some() && ordinal as usize >= all.len();
+        let beyond = request.arrives.is_some() && ordinal as usize >= all.len();
         let chosen = if beyond {
             choose(Placement::LeastLoaded, 0, &all, &[], None)
         } else {
@@ -48,14 +48,14 @@ impl Broker {
                 policy,
                 ordinal,
                 &all,
-                &self.held_by(asked),
+                &self.held_by(request),
                 self.arrivals.last_place,
             )
         };
         chosen.ok_or_else(|| {
             let (count, whose) = match (gpus.len(), self.devices.count()) {
                 (0, _) => {
-                    return format!("none of the devices of {} exists", asked.vm);
+                    return format!("none of the devices of {} exists", request.vm);
                 }
                 (own, all) if own < all as usize => (own, " to this guest"),
                 (all, _) => (all, ""),
@@ -111,11 +111,11 @@ impl Broker {
 
     /// The devices that the guest's process already has. A moving session does not
     /// count.
-    fn held_by(&self, asked: &Asked) -> Vec<Assigned> {
+    fn held_by(&self, request: &SessionRequest) -> Vec<Assigned> {
         let own = |vm: &str, pid: u32, ordinal: u32| {
-            vm == asked.vm
-                && pid == asked.hello.pid
-                && !(asked.arrives.is_some() && ordinal == asked.hello.device)
+            vm == request.vm
+                && pid == request.hello.pid
+                && !(request.arrives.is_some() && ordinal == request.hello.device)
         };
         let running = self.sessions.values().filter_map(|session| {
             let facts = &session.facts;
@@ -126,9 +126,9 @@ impl Broker {
             })
         });
         let waiting = self.arrivals.waiting.iter().filter_map(|waiting| {
-            let hello = &waiting.asked.hello;
+            let hello = &waiting.request.hello;
             let place = *waiting.placed.as_ref()?.as_ref().ok()?;
-            own(&waiting.asked.vm, hello.pid, hello.device).then_some(Assigned {
+            own(&waiting.request.vm, hello.pid, hello.device).then_some(Assigned {
                 ordinal: hello.device,
                 place,
             })
@@ -137,10 +137,10 @@ impl Broker {
     }
 
     /// Whether the guest can get a GPU other than one that does not work.
-    pub(super) fn works_elsewhere(&self, asked: &Asked) -> bool {
+    pub(super) fn works_elsewhere(&self, request: &SessionRequest) -> bool {
         let fixed = self.host.device.placement == Placement::Fixed;
-        let gpus = self.gpus_of(&asked.vm);
-        !fixed && asked.gpu.is_none() && gpus.iter().any(|place| self.gpu(*place).works)
+        let gpus = self.gpus_of(&request.vm);
+        !fixed && request.gpu.is_none() && gpus.iter().any(|place| self.gpu(*place).works)
     }
 
     /// Places the waiting guests that have no GPU yet.
@@ -155,7 +155,7 @@ impl Broker {
             if waiting.placed.is_some() {
                 continue;
             }
-            let placed = self.place(&waiting.asked);
+            let placed = self.place(&waiting.request);
             if let Ok(place) = placed {
                 self.arrivals.last_place = Some(place);
             }
@@ -168,9 +168,9 @@ impl Broker {
     /// The guest's most likely ordinal of this GPU.
     pub(super) fn likely_ordinal(&self, place: u32) -> u32 {
         let waiting = self.arrivals.waiting.iter();
-        let mut asked = waiting.filter(|waiting| waiting.placed == Some(Ok(place)));
-        match (asked.next(), self.host.device.placement) {
-            (Some(waiting), _) => waiting.asked.hello.device,
+        let mut matching = waiting.filter(|waiting| waiting.placed == Some(Ok(place)));
+        match (matching.next(), self.host.device.placement) {
+            (Some(waiting), _) => waiting.request.hello.device,
             (None, Placement::Fixed) => place,
             (None, _) => 0,
         }

@@ -338,7 +338,7 @@ impl Broker {
         self.operations.checkpoints.remove(&session);
         let calls = over.counters.map(|counters| counters.calls);
         let word = worker.last_word.as_deref();
-        let expected = worker.finished || worker.told || word.is_some();
+        let expected = worker.finished || worker.ending || word.is_some();
         match status {
             Some(status) if !expected && !status.success() => {
                 self.counts.crashed += 1;
@@ -370,7 +370,12 @@ impl Broker {
         };
         if let Some(worker) = self.workers.get_mut(&key) {
             let vm = self.sessions.get(&session).map(|session| &session.facts.vm);
-            tracing::info!(session, worker = worker.pid, vm, "session is told to end");
+            tracing::info!(
+                session,
+                worker = worker.pid,
+                vm,
+                "session is requested to end"
+            );
             worker.end(Instant::now() + GRACE);
         }
         true
@@ -387,15 +392,15 @@ impl Broker {
                 continue;
             };
             let left = expires.saturating_sub(clock);
-            let told = self
+            let ending = self
                 .workers
                 .get(&session.worker)
-                .is_none_or(|worker| worker.told);
+                .is_none_or(|worker| worker.ending);
             if left > 0 {
                 // The clock may be changed meanwhile.
                 let at = now + Duration::from_secs(left).min(EXPIRY_INTERVAL);
                 next = Some(next.map_or(at, |next: Instant| next.min(at)));
-            } else if !told {
+            } else if !ending {
                 over.push(*number);
             }
         }

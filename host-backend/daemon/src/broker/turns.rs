@@ -59,8 +59,8 @@ impl Broker {
             let key = self.sessions.get(&session).map(|session| session.worker);
             let worker = key.and_then(|key| self.workers.get(&key));
             let control = worker.and_then(|worker| worker.control.as_ref());
-            let told = control.map(|control| control.try_send(&ToWorker::Turn(turn), &[]));
-            if !matches!(told, Some(Ok(()))) {
+            let sent = control.map(|control| control.try_send(&ToWorker::Turn(turn), &[]));
+            if !matches!(sent, Some(Ok(()))) {
                 // A worker that does not read, or is gone, does not take part.
                 self.shares.leave(session);
             }

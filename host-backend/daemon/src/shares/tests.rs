@@ -112,9 +112,9 @@ fn paced(weights: &[TimeShare]) -> (Shares, Vec<Program>, Instant) {
         // Kernels of different lengths.
         programs.push(program(number, 300 + 700 * number));
     }
-    let told = shares.follow(&Host::default(), now);
-    assert!(told.iter().all(|(_, word)| *word == Turn::Paced));
-    assert_eq!(told.len(), weights.len());
+    let turns = shares.follow(&Host::default(), now);
+    assert!(turns.iter().all(|(_, word)| *word == Turn::Paced));
+    assert_eq!(turns.len(), weights.len());
     (shares, programs, now)
 }
 
@@ -228,8 +228,12 @@ fn sessions_of_a_vm_share_its_time() {
     shares.join(3, "b", "cuda:0");
     shares.join(4, "b", "cuda:1");
     shares.give(Owner::Vm("a".into()), share(100));
-    let told = shares.follow(&Host::default(), now);
-    assert_eq!(told.len(), 3, "nothing changes on the other GPU: {told:?}");
+    let turns = shares.follow(&Host::default(), now);
+    assert_eq!(
+        turns.len(),
+        3,
+        "nothing changes on the other GPU: {turns:?}"
+    );
     let mut programs = [program(1, 500), program(2, 500), program(3, 500)];
     let window = Duration::from_secs(2);
     run(&mut shares, &mut programs, now, window);

@@ -114,18 +114,18 @@ pub fn start(
         flags |= libc::CLONE_PARENT;
     }
     // SAFETY: all zeros are a valid clone_args: without a stack, it behaves like fork.
-    let mut asked: libc::clone_args = unsafe { std::mem::zeroed() };
-    asked.flags = u64::from(flags.cast_unsigned());
-    asked.pidfd = (&raw mut pidfd) as u64;
+    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+    arguments.flags = u64::from(flags.cast_unsigned());
+    arguments.pidfd = (&raw mut pidfd) as u64;
     if !given_away {
-        asked.exit_signal = u64::from(libc::SIGCHLD.cast_unsigned());
+        arguments.exit_signal = u64::from(libc::SIGCHLD.cast_unsigned());
     }
     // SAFETY: as with fork, memory is copied. This process has one thread, because `fork`
     // above created it.
     let pid = unsafe {
         libc::syscall(
             libc::SYS_clone3,
-            &raw mut asked,
+            &raw mut arguments,
             size_of::<libc::clone_args>(),
         )
     };

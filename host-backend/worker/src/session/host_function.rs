@@ -119,7 +119,7 @@ impl HostFunctions {
                 self.running.fetch_add(1, Ordering::Release);
             }
         }
-        let asked = self
+        let sent = self
             .sender
             .send(
                 Control::HostFunc.kind(),
@@ -130,7 +130,7 @@ impl HostFunctions {
             .map(drop);
         // If the connection is lost, the frame is resent over the next one.
         let _ = self.sender.flush();
-        if asked.is_err() {
+        if sent.is_err() {
             // The session's thread detects the failure and ends the session.
             self.remove(id);
             return;

@@ -29,7 +29,7 @@ pub(crate) struct GuestPages {
     memory: Option<GuestMemory>,
     /// Whether the log reports that the host does not see it: once, because the guest can
     /// make the check fail as often as it likes.
-    told: bool,
+    reported: bool,
 }
 
 impl GuestPages {
@@ -59,9 +59,9 @@ impl GuestPages {
         let Some(memory) = &mut self.memory else {
             return unreached();
         };
-        let told = &mut self.told;
+        let reported = &mut self.reported;
         memory.check(list, value).map_err(|error| {
-            if matches!(error, ListError::NotShared(_)) && !std::mem::replace(told, true) {
+            if matches!(error, ListError::NotShared(_)) && !std::mem::replace(reported, true) {
                 tracing::warn!(
                     vm,
                     "the hypervisor maps the VM's memory for itself alone, so that all bytes \

@@ -46,7 +46,7 @@ struct State {
     /// Counted frames sent.
     sent: u64,
     /// Queries to the guest, to be sent over the next connection.
-    asked: Option<(u16, Vec<u8>)>,
+    pending_query: Option<(u16, Vec<u8>)>,
     /// The host memory charged for kept frames; `None` if it is not accounted.
     held: Option<Charge>,
 }
@@ -62,7 +62,7 @@ impl DurableSender {
                 kept: Retained::default(),
                 received: 0,
                 sent: 0,
-                asked: None,
+                pending_query: None,
                 held: None,
             }),
             current: Mutex::new(sender),
@@ -137,18 +137,18 @@ impl DurableSender {
 
     /// Like [`notify`](Self::notify), but repeated on the next connection if this one is
     /// closed.
-    pub(crate) fn ask(&self, kind: u16, payload: &[u8]) {
+    pub(crate) fn query(&self, kind: u16, payload: &[u8]) {
         // First without the lock of `state`: a thread may hold it for as long as
         // the connection is full.
-        let said = self.connection().try_send(kind, 0, Some(0), &[payload]);
-        if said.is_ok() {
+        let sent = self.connection().try_send(kind, 0, Some(0), &[payload]);
+        if sent.is_ok() {
             let _ = self.connection().flush();
             return;
         }
         let mut state = self.state.lock();
-        let said = state.sender.try_send(kind, 0, Some(0), &[payload]);
-        if said.and_then(|_| state.sender.flush()).is_err() {
-            state.asked = Some((kind, payload.to_vec()));
+        let sent = state.sender.try_send(kind, 0, Some(0), &[payload]);
+        if sent.and_then(|_| state.sender.flush()).is_err() {
+            state.pending_query = Some((kind, payload.to_vec()));
         }
     }
 
@@ -183,7 +183,7 @@ impl DurableSender {
                 .send(header.kind, header.slot, sequence, &payload)
                 .map(drop)
         });
-        if let Some((kind, payload)) = state.asked.take() {
+        if let Some((kind, payload)) = state.pending_query.take() {
             let _ = sender.try_send(kind, 0, Some(0), &[&payload]);
         }
         self.note(&again.and_then(|()| sender.flush()));

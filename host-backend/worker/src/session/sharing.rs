@@ -67,12 +67,12 @@ impl Sharing {
 
     /// Offers memory to the VM's other sessions. `None` if the daemon does not accept it.
     pub(crate) fn propose(&self, ask: Ask, memory: &OwnedFd) -> Option<Offer> {
-        self.exchange.ask(ask, &[memory.as_fd()])?.offer
+        self.exchange.query(ask, &[memory.as_fd()])?.offer
     }
 
     /// The offer of another session of the VM with this token.
     pub(crate) fn find(&self, token: Token) -> Option<(Offer, OwnedFd)> {
-        let answer = self.exchange.ask(Ask::Take(token), &[])?;
+        let answer = self.exchange.query(Ask::Take(token), &[])?;
         Some((answer.offer?, answer.memory?))
     }
 

@@ -196,10 +196,10 @@ impl State {
             }
             Task::Host(function, over) => {
                 if let Some(function) = function {
-                    let told = Arc::clone(&over);
+                    let done = Arc::clone(&over);
                     std::thread::spawn(move || {
                         function();
-                        told.store(true, Ordering::SeqCst);
+                        done.store(true, Ordering::SeqCst);
                     });
                 }
                 let is_over = over.load(Ordering::SeqCst);

@@ -263,13 +263,13 @@ impl Guest {
 
     /// Waits for the session's end. Returns its last output on standard error.
     pub fn ended(mut self) -> (SessionEnd, String) {
-        let mut said = String::new();
+        let mut output = String::new();
         while let Ok(Some(frame)) = self.connection.receiver.receive(Wait::Forever) {
             if frame.header.kind == Control::Output.kind() {
-                said.push_str(std::str::from_utf8(&frame.payload[4..]).unwrap());
+                output.push_str(std::str::from_utf8(&frame.payload[4..]).unwrap());
             }
         }
-        (self.session.join().unwrap(), said)
+        (self.session.join().unwrap(), output)
     }
 
     /// Dies unexpectedly.

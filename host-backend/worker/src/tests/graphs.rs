@@ -143,8 +143,8 @@ fn invalid_nodes_are_refused() {
     ];
     for (nodes, count, status) in cases {
         let mut guest = Guest::new();
-        let (told, _) = begin(&mut guest, &nodes, count).unwrap_err();
-        assert_eq!(told, status);
+        let (refused, _) = begin(&mut guest, &nodes, count).unwrap_err();
+        assert_eq!(refused, status);
         guest.call(&ContextSynchronize {}).unwrap();
         guest.goodbye();
     }

@@ -101,8 +101,8 @@ fn events() {
         guest.call(&EventSynchronize { event }).unwrap();
         guest.call(&EventQuery { event }).unwrap();
     }
-    let told = guest.call(&elapsed(EVENT, end)).unwrap();
-    assert_eq!(decode::<f32>(&told), 1.5);
+    let time = guest.call(&elapsed(EVENT, end)).unwrap();
+    assert_eq!(decode::<f32>(&time), 1.5);
     let twice = EventCreate {
         event: end,
         flags: 0,

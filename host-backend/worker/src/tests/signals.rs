@@ -118,10 +118,10 @@ fn a_device_that_fails_clears_nothing() {
     wait(&mut guest);
     guest.call(&Ping { value: 0 }).unwrap();
     guest.device.hold(0, false);
-    let told = guest
+    let error = guest
         .call(&StreamSynchronize { stream: LEGACY })
         .unwrap_err();
-    assert_eq!(told.0, Status::ILLEGAL_ADDRESS);
+    assert_eq!(error.0, Status::ILLEGAL_ADDRESS);
     assert_eq!(word(&guest), 1);
     // The next wait reports that it must ask.
     wait(&mut guest);
@@ -202,8 +202,8 @@ fn errors_must_be_queried() {
     wait(&mut guest);
     assert_eq!(ended(&mut guest), BULK_TOKEN_FAILED);
     let synchronize = StreamSynchronize { stream: LEGACY };
-    let told = guest.call(&synchronize).unwrap_err();
-    assert_eq!(told.0, Status::INVALID_VALUE);
+    let error = guest.call(&synchronize).unwrap_err();
+    assert_eq!(error.0, Status::INVALID_VALUE);
     // Of an invalid stream, and of invalid tokens.
     for (stream, token, status) in [
         (StreamHandle(404), TOKEN, Status::INVALID_HANDLE),
@@ -219,8 +219,8 @@ fn errors_must_be_queried() {
         guest.post(&launch(fault, LEGACY, &[]));
         wait(&mut guest);
         assert_eq!(ended_lost(&mut guest), BULK_TOKEN_FAILED);
-        let told = guest.call(&synchronize).unwrap_err();
-        assert_eq!(told.0, Status::ILLEGAL_ADDRESS);
+        let error = guest.call(&synchronize).unwrap_err();
+        assert_eq!(error.0, Status::ILLEGAL_ADDRESS);
     }
     guest.goodbye();
 }

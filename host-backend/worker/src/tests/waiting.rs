@@ -112,8 +112,8 @@ fn a_wait_covers_earlier_work_only() {
     guest.post(&HostFuncLaunch { stream, id: 5 });
     guest.device.hold(id, false);
     guest.reply(1).unwrap();
-    let asked = guest.next_where(|frame| frame.kind == Control::HostFunc.kind());
-    assert_eq!(asked.payload, 5_u64.to_le_bytes());
+    let request = guest.next_where(|frame| frame.kind == Control::HostFunc.kind());
+    assert_eq!(request.payload, 5_u64.to_le_bytes());
     guest.post(&HostFuncDone { id: 5 });
     guest.call(&ContextSynchronize {}).unwrap();
     guest.goodbye();
@@ -174,9 +174,9 @@ fn host_functions_stop_their_stream_until_done() {
         },
         Status::INVALID_HANDLE,
     );
-    let asked = guest.next_where(|frame| frame.kind == Control::HostFunc.kind());
+    let request = guest.next_where(|frame| frame.kind == Control::HostFunc.kind());
     assert_eq!(
-        (asked.slot, asked.payload.as_slice()),
+        (request.slot, request.payload.as_slice()),
         (0, &1_u64.to_le_bytes()[..])
     );
     set(&guest, stream);

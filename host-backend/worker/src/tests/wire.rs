@@ -60,14 +60,14 @@ fn a_guest_that_said_goodbye_is_not_awaited() {
         (vec![ping(), ping(), goodbye], false),
         (vec![ping(); 2], true),
     ] {
-        let asked = Arc::new(AtomicBool::new(false));
+        let requested = Arc::new(AtomicBool::new(false));
         let mut setup = setup(&TestDevice::default());
-        setup.reconnect = Some(Box::new(Asked(Arc::clone(&asked))));
+        setup.reconnect = Some(Box::new(Asked(Arc::clone(&requested))));
         // The reply to the first cannot be sent any more.
         let mut session = Session::new(setup, Arc::new(Nowhere), None);
         let end = session.serve(Box::new(Came(frames.into(), vec![])));
         assert_eq!(matches!(end, SessionEnd::Goodbye), !waited, "{end:?}");
-        assert_eq!(asked.load(Ordering::Relaxed), waited);
+        assert_eq!(requested.load(Ordering::Relaxed), waited);
     }
 }
 
@@ -76,12 +76,12 @@ fn calls_come_without_gaps() {
     for sequence in [0, 2, 7, u64::MAX] {
         let guest = Guest::new();
         guest.raw(0x0001, 1, Some(sequence), &[&[0; 8]]);
-        let (end, said) = guest.ended();
+        let (end, output) = guest.ended();
         assert!(
             matches!(end, SessionEnd::Sequence { expected: 1, .. }),
             "{end:?}"
         );
-        assert!(said.contains("call 1 was next"), "{said}");
+        assert!(output.contains("call 1 was next"), "{output}");
     }
     let mut guest = Guest::new();
     guest.call(&Ping { value: 0 }).unwrap();
@@ -117,13 +117,13 @@ fn a_malformed_call_ends_its_session_by_name() {
         let other = Guest::new();
         let long = [0xff; 1000];
         guest.raw(info.number, 1, None, &[&long]);
-        let (end, said) = guest.ended();
+        let (end, output) = guest.ended();
         assert!(
             matches!(end, SessionEnd::Malformed { .. }),
             "{}: {end:?}",
             info.name
         );
-        assert!(said.contains(info.name), "{said}");
+        assert!(output.contains(info.name), "{output}");
         let mut other = other;
         other.call(&Ping { value: 1 }).unwrap();
         other.goodbye();

@@ -104,7 +104,7 @@ pub(super) struct Shared {
     replaced: BTreeSet<u64>,
     queue: VecDeque<(u64, Known)>,
     /// Requests that the destination has not answered.
-    asked: Vec<(u64, Known)>,
+    requested: Vec<(u64, Known)>,
 }
 
 impl Shared {
@@ -170,7 +170,7 @@ impl Shared {
             payload: Vec::new(),
             descriptors: Vec::new(),
         };
-        while self.asked.len() < MAX_FDS
+        while self.requested.len() < MAX_FDS
             && let Some((address, found)) = self.queue.pop_front()
         {
             // The program may have unmapped it meanwhile; that is checked after the
@@ -194,17 +194,18 @@ impl Shared {
             let tail = mapping.encode(&mut batch.payload);
             batch.payload.extend_from_slice(tail);
             batch.descriptors.extend(descriptor);
-            self.asked.push((address, found));
+            self.requested.push((address, found));
         }
-        (!self.asked.is_empty()).then_some(batch)
+        (!self.requested.is_empty()).then_some(batch)
     }
 
     /// Records which of them the destination took.
     pub(super) fn answered(&mut self, taken: &[u8]) -> Result<(), StateError> {
-        if taken.len() != self.asked.len() {
+        if taken.len() != self.requested.len() {
             return Err(StateError::Order("an answer about other mappings"));
         }
-        for ((address, found), answer) in std::mem::take(&mut self.asked).into_iter().zip(taken) {
+        for ((address, found), answer) in std::mem::take(&mut self.requested).into_iter().zip(taken)
+        {
             let delivery = Delivery::of(*answer)?;
             if delivery == Delivery::Sent && self.delivery(address) != Delivery::Sent {
                 self.replaced.insert(address);

@@ -130,7 +130,7 @@ struct Fetches {
     /// Chunks not announced to it yet.
     queue: Vec<Chunk>,
     /// Chunks announced to it.
-    told: HashSet<Chunk>,
+    announced: HashSet<Chunk>,
 }
 
 /// A migration in progress.
@@ -262,7 +262,7 @@ impl Source {
         let mut names = Vec::new();
         for chunk in queue.drain(..some) {
             chunk.put_name(&mut names);
-            self.fetches.told.insert(chunk);
+            self.fetches.announced.insert(chunk);
         }
         let writer = self.peer.writer()?;
         writer.put(Kind::Fetch, &[&names])?;
@@ -342,7 +342,8 @@ impl Source {
                     let mut fetches = self.chunks(session, Delivery::Fetched)?;
                     // The program may have mapped other memory there in the meantime.
                     fetches.retain(|chunk| {
-                        !self.fetches.told.contains(chunk) && self.shared.is_current(session, chunk)
+                        !self.fetches.announced.contains(chunk)
+                            && self.shared.is_current(session, chunk)
                     });
                     self.fetches.queue = fetches;
                 }

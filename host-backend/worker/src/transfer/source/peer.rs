@@ -39,9 +39,9 @@ pub(super) struct Peer {
     out: Out,
     scanner: Scanner<UnixStream>,
     /// When it last sent something.
-    heard: Instant,
+    last_received: Instant,
     /// When it was last notified that this end is waiting.
-    told: Instant,
+    last_sent: Instant,
 }
 
 impl Peer {
@@ -52,8 +52,8 @@ impl Peer {
         Ok(Self {
             out: Out::Here(Box::new(Writer::new(writer))),
             scanner: Scanner::new(other),
-            heard: Instant::now(),
-            told: Instant::now(),
+            last_received: Instant::now(),
+            last_sent: Instant::now(),
         })
     }
 
@@ -96,7 +96,7 @@ impl Peer {
                 return Ok(false);
             }
             // The other end had nothing to answer meanwhile.
-            self.heard = Instant::now();
+            self.last_received = Instant::now();
         }
         self.await_writer().map(|()| true)
     }
@@ -124,8 +124,8 @@ impl Peer {
         };
         let there = matches!(poll(&mut fds, Some(&now)), Ok(count) if count > 0);
         if there {
-            self.heard = Instant::now();
-        } else if self.heard.elapsed() > SILENCE {
+            self.last_received = Instant::now();
+        } else if self.last_received.elapsed() > SILENCE {
             return Err(StateError::Impossible(
                 "the destination did not answer".into(),
             ));
@@ -184,8 +184,8 @@ impl Peer {
 
     /// Notifies the destination periodically that this end is waiting.
     pub(super) fn still(&mut self) -> Result<(), StateError> {
-        if self.told.elapsed() >= KEEPALIVE_INTERVAL {
-            self.told = Instant::now();
+        if self.last_sent.elapsed() >= KEEPALIVE_INTERVAL {
+            self.last_sent = Instant::now();
             let writer = self.writer()?;
             writer.put(Kind::Still, &[])?;
             writer.flush()?;

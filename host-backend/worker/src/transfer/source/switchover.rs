@@ -37,7 +37,7 @@ pub(super) struct Gates {
     rest: OwnedFd,
     commit: OwnedFd,
     /// The daemon knows that this session is ready to stop.
-    told: bool,
+    reported: bool,
 }
 
 impl Gates {
@@ -46,7 +46,7 @@ impl Gates {
             stop,
             rest,
             commit,
-            told: false,
+            reported: false,
         }
     }
 
@@ -98,8 +98,8 @@ impl Source {
         let Some(gates) = &mut self.gates else {
             return Ok(true);
         };
-        if !gates.told {
-            gates.told = true;
+        if !gates.reported {
+            gates.reported = true;
             session.transfer.orders().report(Report::Held(Step::Copied));
         }
         // Those that stopped earlier may have given up in the meantime.

@@ -142,14 +142,14 @@ fn an_image_of_a_module_that_is_loaded_meanwhile_is_offered_too() {
     let last = [PTX, b"// the last one\n"].concat();
     let third = load(&mut begun.session, 3, &last);
     begun.answer(Kind::Ready, &[]);
-    let asked = loop {
+    let requested = loop {
         match begun.images() {
-            (asked, Kind::ImageNames) => break asked,
-            (asked, Kind::Contents) => assert!(asked.is_empty()),
+            (requested, Kind::ImageNames) => break requested,
+            (requested, Kind::Contents) => assert!(requested.is_empty()),
             (_, other) => panic!("{other:?}"),
         }
     };
-    assert_eq!(asked, vec![(third, 0)]);
+    assert_eq!(requested, vec![(third, 0)]);
 }
 
 #[test]
@@ -166,8 +166,8 @@ fn a_program_that_loads_modules_without_end_stays() {
         load(&mut begun.session, 2 + u64::from(number), &other);
         begun.answer(Kind::Missing, &[]);
         if number < RELOADS {
-            let (asked, kind) = begun.images();
-            assert_eq!((asked.len(), kind), (1, Kind::ImageNames), "{number}");
+            let (requested, kind) = begun.images();
+            assert_eq!((requested.len(), kind), (1, Kind::ImageNames), "{number}");
         }
     }
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -224,23 +224,23 @@ fn a_session_that_stops_leaves_the_gpu_to_others() {
         let stopped = begun.session.stop(receiver, Duration::from_secs(20));
         assert!(matches!(stopped, Ok(true)), "{stopped:?}");
     };
-    let said = || pleas.try_iter().collect::<Vec<_>>();
+    let requests = || pleas.try_iter().collect::<Vec<_>>();
     // During its turn.
     turns.request();
     turns.handle(Turn::Yours);
     stop();
-    assert_eq!(said(), [TurnRequest::Wanted, TurnRequest::Over]);
+    assert_eq!(requests(), [TurnRequest::Wanted, TurnRequest::Over]);
     // Before the turn that it requested.
     turns.request();
     stop();
-    assert_eq!(said(), [TurnRequest::Wanted]);
+    assert_eq!(requests(), [TurnRequest::Wanted]);
     turns.handle(Turn::Yours);
-    assert_eq!(said(), [TurnRequest::Over]);
+    assert_eq!(requests(), [TurnRequest::Over]);
     // It continues before that turn.
     turns.request();
     stop();
     turns.request();
     turns.handle(Turn::Yours);
-    assert_eq!(said(), [TurnRequest::Wanted]);
+    assert_eq!(requests(), [TurnRequest::Wanted]);
     assert_eq!(turns.state(), TurnState::Ours);
 }
