@@ -24,7 +24,7 @@ pub(crate) struct PinnedWindow {
     /// reset.
     left: AtomicBool,
     /// Whether kernels may know addresses in it.
-    named: AtomicBool,
+    known: AtomicBool,
     /// Registered memory of the program that maps parts of it, by address.
     moved: RwLock<BTreeMap<u64, MovedPages>>,
     /// Number of entries in `moved`; checked before the lock is taken.
@@ -43,7 +43,7 @@ impl PinnedWindow {
             base,
             memory,
             left: AtomicBool::new(false),
-            named: AtomicBool::new(false),
+            known: AtomicBool::new(false),
             moved: RwLock::default(),
             count: AtomicUsize::new(0),
         }
@@ -96,12 +96,12 @@ impl PinnedWindow {
 
     /// Records that kernels may know addresses in it.
     pub(crate) fn note_known(&self) {
-        self.named.store(true, Ordering::Relaxed);
+        self.known.store(true, Ordering::Relaxed);
     }
 
     /// Whether kernels may know addresses in it.
     pub(crate) fn is_known(&self) -> bool {
-        self.named.load(Ordering::Relaxed)
+        self.known.load(Ordering::Relaxed)
     }
 
     /// Records that a kernel received these parameters.

@@ -24,7 +24,7 @@ type FileName = (u64, u64);
 /// The object behind a descriptor, and this side's socket to it.
 #[derive(Debug)]
 struct Shared<T> {
-    what: T,
+    object: T,
     end: UnixStream,
 }
 
@@ -72,11 +72,11 @@ impl<T: Copy> SharedHandles<T> {
         Self(Mutex::new(None))
     }
 
-    /// A descriptor that represents `what` in this process, and the handle in others.
+    /// A descriptor that represents `object` in this process, and the handle in others.
     ///
     /// # Errors
     /// Errors of the operating system; `OutOfMemory` for too many.
-    pub fn share(&self, what: T, handle: &[u8; HANDLE]) -> std::io::Result<OwnedFd> {
+    pub fn share(&self, object: T, handle: &[u8; HANDLE]) -> std::io::Result<OwnedFd> {
         let (mut end, given) = UnixStream::pair()?;
         end.write_all(handle)?;
         end.set_nonblocking(true)?;
@@ -87,7 +87,7 @@ impl<T: Copy> SharedHandles<T> {
         if shared.len() >= MAX_HANDLES {
             return Err(std::io::ErrorKind::OutOfMemory.into());
         }
-        shared.insert(name, Shared { what, end });
+        shared.insert(name, Shared { object, end });
         Ok(given)
     }
 
@@ -97,7 +97,7 @@ impl<T: Copy> SharedHandles<T> {
         let file = File::from(descriptor.try_clone_to_owned().ok()?);
         let name = name(&file).ok()?;
         let shared = self.0.lock();
-        shared.as_ref()?.get(&name).map(|shared| shared.what)
+        shared.as_ref()?.get(&name).map(|shared| shared.object)
     }
 
     /// Takes the objects whose descriptors are all closed.
@@ -107,7 +107,7 @@ impl<T: Copy> SharedHandles<T> {
             return Vec::new();
         };
         let closed = shared.extract_if(|_, shared| is_closed(&mut shared.end));
-        closed.map(|(_, shared)| shared.what).collect()
+        closed.map(|(_, shared)| shared.object).collect()
     }
 }
 

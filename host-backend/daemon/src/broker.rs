@@ -188,7 +188,7 @@ impl Broker {
                 handshakes,
                 waiting: VecDeque::new(),
                 early: Vec::new(),
-                last_place: None,
+                last_position: None,
             },
             tenants: Tenants::default(),
             leases,
@@ -275,9 +275,9 @@ impl Broker {
         for (key, pending) in self.arrivals.reception.listening() {
             add(Polled::Pending(key), pending.guest.as_fd(), read);
         }
-        for (place, waiting) in self.arrivals.waiting.iter().enumerate().rev() {
+        for (position, waiting) in self.arrivals.waiting.iter().enumerate().rev() {
             let flags = PollFlags::RDHUP;
-            add(Polled::Waiting(place), waiting.guest.as_fd(), flags);
+            add(Polled::Waiting(position), waiting.guest.as_fd(), flags);
         }
         for (key, scrape) in &self.inquiries.scrapes {
             if scrape.writing() {
@@ -307,8 +307,8 @@ impl Broker {
             if let Some(far) = &self.listeners.far {
                 add(Polled::Links, far.as_fd(), read);
             }
-            for (place, listener) in self.listeners.guests.iter().enumerate() {
-                add(Polled::Guests(place), listener.as_fd(), read);
+            for (position, listener) in self.listeners.guests.iter().enumerate() {
+                add(Polled::Guests(position), listener.as_fd(), read);
             }
         }
         let patience = deadline.map(|deadline| {
@@ -335,7 +335,7 @@ impl Broker {
 
     fn handle(&mut self, source: Polled, flags: PollFlags) {
         match source {
-            Polled::Guests(place) => self.accept(place),
+            Polled::Guests(position) => self.accept(position),
             Polled::Links => self.accept_link(),
             Polled::Commands => self.accept_console(),
             Polled::Agents => self.accept_agent(),
@@ -344,7 +344,7 @@ impl Broker {
             Polled::Reload => self.reload(),
             Polled::Pending(key) => self.advance(key),
             Polled::Handshakes => self.finish_handshake_steps(),
-            Polled::Waiting(place) => self.gave_up(place),
+            Polled::Waiting(position) => self.gave_up(position),
             Polled::Control(key) => self.receive_from_worker(key),
             Polled::Process(key) => self.exited(key),
             Polled::Console(key) => self.console(key, flags),

@@ -34,7 +34,7 @@ pub struct Device {
 }
 
 /// The devices, in the default order in which guests see them. Throughout the daemon, a
-/// device's index in this list is called its place.
+/// device's index in this list is called its position.
 #[derive(Debug)]
 pub struct Devices {
     kind: &'static str,
@@ -128,19 +128,19 @@ impl Devices {
         self.list.get(usize::try_from(ordinal).ok()?)
     }
 
-    /// The place of the device with this index on the host, if guests can use it.
+    /// The position of the device with this index on the host, if guests can use it.
     #[must_use]
-    pub fn place_of(&self, index: u32) -> Option<u32> {
+    pub fn position_of(&self, index: u32) -> Option<u32> {
         let found = self.iter().take(self.count() as usize);
         let mut found = found.filter(|(_, device)| device.index == index);
-        found.next().map(|(place, _)| place)
+        found.next().map(|(position, _)| position)
     }
 
-    /// The place of the device with this label.
+    /// The position of the device with this label.
     #[must_use]
     pub fn labelled(&self, label: &str) -> Option<u32> {
         let (kind, index) = label.split_once(':')?;
-        self.place_of(index.parse().ok().filter(|_| kind == self.kind)?)
+        self.position_of(index.parse().ok().filter(|_| kind == self.kind)?)
     }
 
     /// `cuda:0`.
@@ -153,17 +153,20 @@ impl Devices {
     /// Records that a worker opened device `ordinal`.
     pub fn opened(&mut self, ordinal: u32, gpu: Gpu) {
         let last = self.list.len().saturating_sub(1);
-        let Some(place) = usize::try_from(ordinal).ok().filter(|place| *place <= last) else {
+        let Some(position) = usize::try_from(ordinal)
+            .ok()
+            .filter(|position| *position <= last)
+        else {
             return;
         };
-        if let Some(device) = self.list.get_mut(place) {
+        if let Some(device) = self.list.get_mut(position) {
             *device = Device {
                 index: device.index,
                 gpu,
                 ..Device::default()
             };
         }
-        if self.search != Search::Over && place == last {
+        if self.search != Search::Over && position == last {
             self.proceed();
         }
     }
@@ -192,11 +195,14 @@ impl Devices {
     /// fault, rather than the end of the search.
     pub fn failed(&mut self, ordinal: u32, reason: String, now: Instant) -> bool {
         let last = self.list.len().saturating_sub(1);
-        let Some(place) = usize::try_from(ordinal).ok().filter(|place| *place <= last) else {
+        let Some(position) = usize::try_from(ordinal)
+            .ok()
+            .filter(|position| *position <= last)
+        else {
             return false;
         };
-        if self.search != Search::Over && place == last {
-            if place > 0 {
+        if self.search != Search::Over && position == last {
+            if position > 0 {
                 self.list.pop();
                 self.search = Search::Over;
                 return false;
@@ -215,7 +221,7 @@ impl Devices {
             }
             self.search = Search::Nothing(reason.clone());
         }
-        let Some(device) = self.list.get_mut(place) else {
+        let Some(device) = self.list.get_mut(position) else {
             return false;
         };
         let pause = FIRST_PAUSE.saturating_mul(1 << device.failures.min(6));

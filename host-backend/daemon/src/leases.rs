@@ -211,8 +211,8 @@ impl Leases {
     fn next_question(&mut self) -> Option<Question> {
         let count = |uid: u32| self.queried.iter().filter(|(_, one)| *one == uid).count();
         let may = |question: &Question| count(question.uid) < QUESTIONS_EACH;
-        let place = self.queue.iter().position(may)?;
-        (self.queried.len() < QUESTIONS).then(|| self.queue.remove(place))?
+        let next = self.queue.iter().position(may)?;
+        (self.queried.len() < QUESTIONS).then(|| self.queue.remove(next))?
     }
 
     fn query_next(&mut self) {

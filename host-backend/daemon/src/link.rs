@@ -90,7 +90,7 @@ impl std::fmt::Display for Destination {
 /// Links that have shown no certificate yet: any machine may open them.
 #[derive(Debug, Default)]
 struct Strangers {
-    places: Slots,
+    slots: Slots,
     links: BTreeMap<u64, (PeerIdentity, TcpStream)>,
     next: u64,
 }
@@ -103,7 +103,7 @@ impl Strangers {
         self.next += 1;
         let source = PeerIdentity::of(&Peer::Remote(from));
         self.links.insert(key, (source.clone(), tcp));
-        if let Some(loser) = self.places.enter(source, key, STRANGERS)
+        if let Some(loser) = self.slots.enter(source, key, STRANGERS)
             && let Some((_, tcp)) = self.links.remove(&loser)
         {
             // Its thread ends.
@@ -114,7 +114,7 @@ impl Strangers {
 
     fn leave(&mut self, key: u64) {
         if let Some((source, _)) = self.links.remove(&key) {
-            self.places.leave(&source, key);
+            self.slots.leave(&source, key);
         }
     }
 }

@@ -39,9 +39,9 @@ pub struct Ended(BTreeMap<VmAndGpu, Counters>);
 impl Ended {
     /// Adds a session's last counters.
     pub fn add(&mut self, vm: &str, gpu: &str, counters: &Counters) {
-        let mut place = (vm.to_owned(), gpu.to_owned());
-        if self.0.len() >= MAX_ENDED && !self.0.contains_key(&place) {
-            place.0 = "others".into();
+        let mut key = (vm.to_owned(), gpu.to_owned());
+        if self.0.len() >= MAX_ENDED && !self.0.contains_key(&key) {
+            key.0 = "others".into();
         }
         let last = Counters {
             device_memory: 0,
@@ -50,7 +50,7 @@ impl Ended {
             gpu_percent: None,
             ..*counters
         };
-        add(self.0.entry(place).or_insert(Counters::NONE), &last);
+        add(self.0.entry(key).or_insert(Counters::NONE), &last);
     }
 }
 
@@ -129,7 +129,7 @@ impl Moves {
 #[derive(Debug, Default)]
 pub struct Report {
     /// Counters and sessions by VM and GPU.
-    places: BTreeMap<VmAndGpu, (Counters, u64)>,
+    by_vm: BTreeMap<VmAndGpu, (Counters, u64)>,
     /// By VM: bytes of device memory, and the limit; 0 for none.
     pub vms: BTreeMap<String, (u64, u64)>,
     /// By GPU: bytes of memory, and workers that are idle or starting.
@@ -150,10 +150,10 @@ impl Report {
     /// A report that starts with ended sessions.
     #[must_use]
     pub fn new(ended: &Ended) -> Self {
-        let places = ended.0.iter();
+        let by_vm = ended.0.iter();
         Self {
-            places: places
-                .map(|(place, counters)| (place.clone(), (*counters, 0)))
+            by_vm: by_vm
+                .map(|(key, counters)| (key.clone(), (*counters, 0)))
                 .collect(),
             ..Self::default()
         }
@@ -161,8 +161,8 @@ impl Report {
 
     /// Adds a running session.
     pub fn session(&mut self, vm: &str, gpu: &str, counters: Option<&Counters>) {
-        let place = (vm.to_owned(), gpu.to_owned());
-        let (sum, sessions) = self.places.entry(place).or_insert((Counters::NONE, 0));
+        let key = (vm.to_owned(), gpu.to_owned());
+        let (sum, sessions) = self.by_vm.entry(key).or_insert((Counters::NONE, 0));
         add(sum, counters.unwrap_or(&Counters::NONE));
         *sessions += 1;
     }
@@ -172,7 +172,7 @@ impl Report {
     pub fn encode(mut self) -> String {
         let mut registry = Registry::default();
         let mut boards = std::mem::take(&mut self.boards);
-        for ((_, gpu), (counters, sessions)) in &self.places {
+        for ((_, gpu), (counters, sessions)) in &self.by_vm {
             if let Some(board) = boards.get_mut(gpu) {
                 board.used = board.used.saturating_add(counters.device_memory);
                 if *sessions > 0 {
@@ -199,7 +199,7 @@ impl Report {
         values: &[(&str, Of)],
     ) -> Result<(), Error> {
         let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for ((vm, gpu), (counters, _)) in &self.places {
+        for ((vm, gpu), (counters, _)) in &self.by_vm {
             let (vm, gpu) = (escaped(vm), escaped(gpu));
             for (value, of) in values {
                 let all = [("vm", vm.as_str()), ("gpu", gpu.as_str()), (label, value)];
@@ -219,7 +219,7 @@ impl Report {
         of: fn(&Counters, u64) -> u64,
     ) -> Result<(), Error> {
         let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for ((vm, gpu), (counters, sessions)) in &self.places {
+        for ((vm, gpu), (counters, sessions)) in &self.by_vm {
             let labels = [("vm", escaped(vm)), ("gpu", escaped(gpu))];
             gauge(&mut metric.encode_family(&labels)?, of(counters, *sessions))?;
         }
@@ -230,7 +230,7 @@ impl Report {
     fn utilization(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let help = "Percentage of recent GPU time used by sessions";
         let mut metric = encoder.encode_descriptor("gpu_percent", help, None, MetricType::Gauge)?;
-        for ((vm, gpu), (counters, _)) in &self.places {
+        for ((vm, gpu), (counters, _)) in &self.by_vm {
             if let Some(percent) = counters.gpu_percent {
                 let labels = [("vm", escaped(vm)), ("gpu", escaped(gpu))];
                 gauge(&mut metric.encode_family(&labels)?, percent.into())?;
@@ -275,7 +275,7 @@ impl Report {
             None,
             MetricType::Histogram,
         )?;
-        for ((vm, gpu), (counters, _)) in &self.places {
+        for ((vm, gpu), (counters, _)) in &self.by_vm {
             let labels = [("vm", escaped(vm)), ("gpu", escaped(gpu))];
             let bounds = BOUNDS.iter().map(|bound| *bound as f64 / 1e9);
             let buckets: Vec<(f64, u64)> = bounds.chain([f64::MAX]).zip(counters.latency).collect();

@@ -63,10 +63,10 @@ pub struct Limit(Mutex<HashMap<Identifier, Bucket>>);
 impl<S: Subscriber> Layer<S> for Limit {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         let now = Instant::now();
-        let place = event.metadata().callsite();
+        let callsite = event.metadata().callsite();
         let taken = {
-            let mut places = self.0.lock();
-            let bucket = places.entry(place).or_insert_with(|| Bucket::new(now));
+            let mut buckets = self.0.lock();
+            let bucket = buckets.entry(callsite).or_insert_with(|| Bucket::new(now));
             bucket.take(now)
         };
         if let Some(missing) = taken.filter(|missing| *missing > 0) {

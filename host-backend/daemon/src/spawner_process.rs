@@ -296,8 +296,8 @@ impl Privileged {
     }
 
     /// Runs something in a process with a user of the range, and waits for it.
-    fn run(&self, namespaces: Namespaces, what: impl FnOnce() -> i32) -> Result<(), String> {
-        let started = namespaces::start(self.map, namespaces, false, what);
+    fn run(&self, namespaces: Namespaces, action: impl FnOnce() -> i32) -> Result<(), String> {
+        let started = namespaces::start(self.map, namespaces, false, action);
         let (_, pidfd) = started.map_err(|error| error.to_string())?;
         let ended = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
         match ended.map_err(|errno| errno.to_string())? {

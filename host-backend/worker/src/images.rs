@@ -293,7 +293,7 @@ impl Images {
                 Ok(Stored {
                     hash: *hash,
                     size: kept.bytes.len() as u64,
-                    place: Contents::Memory(Arc::clone(&kept.bytes)),
+                    contents: Contents::Memory(Arc::clone(&kept.bytes)),
                 })
             });
         };
@@ -302,7 +302,7 @@ impl Images {
             Ok(meta) => Ok(Stored {
                 hash: *hash,
                 size: meta.len(),
-                place: Contents::File(path),
+                contents: Contents::File(path),
             }),
             Err(_) => missing(),
         }
@@ -320,7 +320,7 @@ pub(crate) struct Stored {
     pub(crate) hash: Hash,
     /// Its size.
     pub(crate) size: u64,
-    place: Contents,
+    contents: Contents,
 }
 
 #[derive(Debug, Clone)]
@@ -332,7 +332,7 @@ enum Contents {
 impl Stored {
     /// Its bytes, as [`Images::load`].
     pub(crate) fn load(&self) -> Outcome<Arc<Vec<u8>>> {
-        let path = match &self.place {
+        let path = match &self.contents {
             Contents::Memory(bytes) => return Ok(Arc::clone(bytes)),
             Contents::File(path) => path,
         };

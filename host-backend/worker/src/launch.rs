@@ -41,8 +41,8 @@ fn preferences(encoded: &[u8]) -> Outcome<Vec<Preference>> {
         let Ok(LaunchPreference { attribute, value }) = reader.field() else {
             return fail(Status::INVALID_VALUE, "a preference is truncated");
         };
-        let is_there = |had: &Preference| had.attribute == attribute;
-        if !Launch::PREFERENCES.contains(&attribute) || preferences.iter().any(is_there) {
+        let is_duplicate = |other: &Preference| other.attribute == attribute;
+        if !Launch::PREFERENCES.contains(&attribute) || preferences.iter().any(is_duplicate) {
             return fail(
                 Status::INVALID_VALUE,
                 format!("attribute {attribute} is not a preference, or is given twice"),

@@ -89,8 +89,11 @@ impl From<u32> for Dependency {
 /// Adds dependencies to those that a stream's next node has.
 pub(super) fn merge(last: &mut Vec<Dependency>, more: &[Dependency]) {
     for dependency in more {
-        match last.iter_mut().find(|had| had.node == dependency.node) {
-            Some(had) if had.edge != dependency.edge => had.edge = Edge::Full,
+        match last
+            .iter_mut()
+            .find(|existing| existing.node == dependency.node)
+        {
+            Some(existing) if existing.edge != dependency.edge => existing.edge = Edge::Full,
             Some(_) => {}
             None => last.push(*dependency),
         }

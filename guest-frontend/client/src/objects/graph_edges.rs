@@ -20,7 +20,7 @@ impl Graph {
             let added = match nodes.get(to as usize) {
                 Some(Some(node)) if from.node != to => {
                     let fits = check_edge(&nodes, from, &node.work);
-                    fits.is_ok() && node.after.iter().all(|had| had.node != from.node)
+                    fits.is_ok() && node.after.iter().all(|existing| existing.node != from.node)
                 }
                 _ => false,
             };
@@ -46,13 +46,13 @@ impl Graph {
         let mut nodes = self.nodes.lock();
         let mut taken = Vec::new();
         for &(from, to) in pairs {
-            let Some((place, had)) = take(&mut nodes, from.node, to) else {
-                for (had, to, place) in taken.into_iter().rev() {
-                    restore(&mut nodes, had, to, place);
+            let Some((place, existing)) = take(&mut nodes, from.node, to) else {
+                for (existing, to, place) in taken.into_iter().rev() {
+                    restore(&mut nodes, existing, to, place);
                 }
                 return Err(Status::INVALID_VALUE);
             };
-            taken.push((had, to, place));
+            taken.push((existing, to, place));
         }
         Ok(())
     }

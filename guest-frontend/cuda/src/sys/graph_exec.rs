@@ -107,7 +107,10 @@ fn child(exec: CUgraphExec, node: CUgraphNode, new: &Graph) -> Result {
     let inner = inner(&found)?;
     let (graph, number) = find_node(node)?;
     match graph.work(number)? {
-        Work::Child(had) => inner.session.graphs().set_child(&inner.object, &had, new),
+        Work::Child(current) => inner
+            .session
+            .graphs()
+            .set_child(&inner.object, &current, new),
         _ => Err(Status::INVALID_VALUE),
     }
 }
@@ -232,7 +235,9 @@ pub(crate) unsafe fn cuGraphExecKernelNodeSetParams_v2(
     given: *const CUDA_KERNEL_NODE_PARAMS_v2,
 ) -> Result {
     // SAFETY: the caller upholds the contract of `kernel`.
-    set(exec, node, |had| unsafe { kernel(given, Some(had)) })
+    set(exec, node, |current| unsafe {
+        kernel(given, Some(current))
+    })
 }
 
 /// # Safety
@@ -311,7 +316,9 @@ pub(crate) unsafe fn cuGraphExecNodeSetParams(
     match unsafe { general(given, None) }? {
         Work::Child(new) => child(exec, node, &new),
         // SAFETY: the caller upholds the contract of `general`.
-        _ => set(exec, node, |had| unsafe { general(given, Some(had)) }),
+        _ => set(exec, node, |current| unsafe {
+            general(given, Some(current))
+        }),
     }
 }
 

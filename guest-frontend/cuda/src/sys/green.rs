@@ -350,15 +350,15 @@ pub(crate) fn cuGreenCtxGetId(green: CUgreenCtx, id: Out<'_, u64>) -> Result {
 
 /// The event with this handle, and its session.
 fn with_event(
-    named: CUevent,
+    handle: CUevent,
     with: impl FnOnce(&InContext<paragpu_client::event::Event>) -> Result,
 ) -> Result {
-    let found = event::find(named)?;
+    let found = event::find(handle)?;
     with(event::inner(&found)?)
 }
 
-fn record(session: &'static Session, of: Option<&Green>, named: CUevent) -> Result {
-    with_event(named, |event| {
+fn record(session: &'static Session, of: Option<&Green>, handle: CUevent) -> Result {
+    with_event(handle, |event| {
         if !std::ptr::eq(session, event.session) {
             return Err(Status::INVALID_HANDLE);
         }
@@ -366,8 +366,8 @@ fn record(session: &'static Session, of: Option<&Green>, named: CUevent) -> Resu
     })
 }
 
-fn wait(session: &'static Session, of: Option<&Green>, named: CUevent) -> Result {
-    with_event(named, |event| {
+fn wait(session: &'static Session, of: Option<&Green>, handle: CUevent) -> Result {
+    with_event(handle, |event| {
         if std::ptr::eq(session, event.session) {
             return session.wait_all(of, &event.object);
         }

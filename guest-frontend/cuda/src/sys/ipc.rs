@@ -95,11 +95,11 @@ pub(crate) fn cuIpcCloseMemHandle(address: CUdeviceptr) -> Result {
     }
 }
 
-pub(crate) fn cuIpcGetEventHandle(out: Out<'_, cudaIpcEventHandle_t>, named: CUevent) -> Result {
-    if named.is_null() {
+pub(crate) fn cuIpcGetEventHandle(out: Out<'_, cudaIpcEventHandle_t>, event: CUevent) -> Result {
+    if event.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    let found = event::find(named)?;
+    let found = event::find(event)?;
     out.put(cudaIpcEventHandle_t { reserved: [0; 64] })?;
     let event = event::inner(&found)?;
     let bytes = event.session.share_event(&event.object)?;

@@ -169,8 +169,8 @@ fn sampling(descriptor: &CUDA_TEXTURE_DESC) -> Result<Sampling> {
     };
     let [x, y, z] = descriptor.addressMode;
     let mut border = [0; 16];
-    for (place, colour) in border.chunks_exact_mut(4).zip(descriptor.borderColor) {
-        place.copy_from_slice(&colour.to_le_bytes());
+    for (out, colour) in border.chunks_exact_mut(4).zip(descriptor.borderColor) {
+        out.copy_from_slice(&colour.to_le_bytes());
     }
     Ok(Sampling {
         address_modes: [known(x, 3)?, known(y, 3)?, known(z, 3)?],
@@ -220,18 +220,17 @@ fn view(descriptor: Option<&CUDA_RESOURCE_VIEW_DESC>) -> Result<ResourceView> {
 pub(crate) unsafe fn cuTexObjectCreate(
     texture: Out<'_, CUtexObject>,
     from: *const CUDA_RESOURCE_DESC,
-    how: *const CUDA_TEXTURE_DESC,
+    description: *const CUDA_TEXTURE_DESC,
     another: *const CUDA_RESOURCE_VIEW_DESC,
 ) -> Result {
     texture.present()?;
-    // SAFETY: `from` is null or readable, as the caller promises. `how` is null or readable, as
-    // the caller promises.
-    let (from, how) = (unsafe { get(from) }?, unsafe { get(how) }?);
+    // SAFETY: both pointers are null or readable, as the caller promises.
+    let (from, description) = (unsafe { get(from) }?, unsafe { get(description) }?);
     let current = current::current()?;
     let spec = TextureSpec {
         // SAFETY: the caller upholds the contract of `resource`.
         resource: unsafe { resource(from) }?,
-        sampling: sampling(how)?,
+        sampling: sampling(description)?,
         // SAFETY: the pointer is null or readable, as the caller promises.
         view: view(unsafe { another.as_ref() })?,
     };
@@ -247,7 +246,7 @@ pub(crate) unsafe fn cuTexObjectCreate(
                 object: Arc::clone(&object),
             }),
             resource: *from,
-            sampling: Some(*how),
+            sampling: Some(*description),
             // SAFETY: the pointer is null or readable, as the caller promises.
             view: unsafe { another.as_ref() }.copied(),
         },
@@ -256,26 +255,26 @@ pub(crate) unsafe fn cuTexObjectCreate(
 }
 
 pub(crate) fn cuTexObjectGetResourceDesc(
-    place: Out<'_, CUDA_RESOURCE_DESC>,
+    out: Out<'_, CUDA_RESOURCE_DESC>,
     texture: CUtexObject,
 ) -> Result {
-    place.put(look(false, texture, |entry| entry.resource)?)
+    out.put(look(false, texture, |entry| entry.resource)?)
 }
 
 pub(crate) fn cuTexObjectGetTextureDesc(
-    place: Out<'_, CUDA_TEXTURE_DESC>,
+    out: Out<'_, CUDA_TEXTURE_DESC>,
     texture: CUtexObject,
 ) -> Result {
     let found = look(false, texture, |entry| entry.sampling)?;
-    place.put(found.ok_or(Status::INVALID_VALUE)?)
+    out.put(found.ok_or(Status::INVALID_VALUE)?)
 }
 
 pub(crate) fn cuTexObjectGetResourceViewDesc(
-    place: Out<'_, CUDA_RESOURCE_VIEW_DESC>,
+    out: Out<'_, CUDA_RESOURCE_VIEW_DESC>,
     texture: CUtexObject,
 ) -> Result {
     let found = look(false, texture, |entry| entry.view)?;
-    place.put(found.ok_or(Status::INVALID_VALUE)?)
+    out.put(found.ok_or(Status::INVALID_VALUE)?)
 }
 
 /// # Safety
@@ -316,8 +315,8 @@ pub(crate) unsafe fn cuSurfObjectCreate(
 }
 
 pub(crate) fn cuSurfObjectGetResourceDesc(
-    place: Out<'_, CUDA_RESOURCE_DESC>,
+    out: Out<'_, CUDA_RESOURCE_DESC>,
     surface: CUsurfObject,
 ) -> Result {
-    place.put(look(true, surface, |entry| entry.resource)?)
+    out.put(look(true, surface, |entry| entry.resource)?)
 }

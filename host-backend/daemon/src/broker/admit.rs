@@ -17,8 +17,8 @@ use crate::session::{Facts, Session, now};
 use crate::worker::{State, Worker};
 
 impl Broker {
-    pub(super) fn accept(&mut self, place: usize) {
-        let Some(listener) = self.listeners.guests.get(place) else {
+    pub(super) fn accept(&mut self, position: usize) {
+        let Some(listener) = self.listeners.guests.get(position) else {
             return;
         };
         let (socket, peer) = match listener.accept() {
@@ -424,14 +424,14 @@ impl Broker {
         if let Some(problem) = self.devices.problem() {
             return Some(format!("the host has no GPU for guests: {problem}"));
         }
-        let place = match waiting.placed.as_ref()? {
-            Ok(place) => *place,
+        let position = match waiting.placed.as_ref()? {
+            Ok(position) => *position,
             Err(reason) => return Some(reason.clone()),
         };
-        let device = self.devices.get(place)?;
+        let device = self.devices.get(position)?;
         let problem = device.problem.as_ref()?;
         let coming = self.workers.values().any(|worker| {
-            worker.ordinal == place && matches!(worker.state, State::Starting | State::Idle)
+            worker.ordinal == position && matches!(worker.state, State::Starting | State::Idle)
         });
         if coming || device.retry.is_none() {
             return None;
@@ -440,7 +440,7 @@ impl Broker {
             waiting.placed = None;
             return None;
         }
-        let label = self.devices.label(place);
+        let label = self.devices.label(position);
         Some(format!(
             "the host's device {label} cannot be opened: {problem}"
         ))
@@ -449,11 +449,11 @@ impl Broker {
     /// Hands a guest to an idle worker of its device. Returns the guest if there is
     /// none.
     fn assign(&mut self, waiting: Waiting) -> Option<Waiting> {
-        let Some(Ok(place)) = waiting.placed else {
+        let Some(Ok(position)) = waiting.placed else {
             return Some(waiting);
         };
         loop {
-            let Some(key) = self.idle_on(place) else {
+            let Some(key) = self.idle_on(position) else {
                 return Some(waiting);
             };
             if let Err(reason) = self.own(key, &waiting.request.vm) {
@@ -467,8 +467,8 @@ impl Broker {
     }
 
     /// An idle worker on the GPU with this index.
-    pub(super) fn idle_on(&self, place: u32) -> Option<u64> {
-        let idle = |worker: &Worker| worker.ordinal == place && worker.state == State::Idle;
+    pub(super) fn idle_on(&self, position: u32) -> Option<u64> {
+        let idle = |worker: &Worker| worker.ordinal == position && worker.state == State::Idle;
         let mut found = self.workers.iter().filter(|(_, worker)| idle(worker));
         found.next().map(|(key, _)| *key)
     }

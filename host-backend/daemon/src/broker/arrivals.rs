@@ -35,5 +35,5 @@ pub(super) struct Arrivals {
     /// Guests of leases whose agents have not reclaimed them yet.
     pub(super) early: Vec<Early>,
     /// Index of the GPU of the latest session.
-    pub(super) last_place: Option<u32>,
+    pub(super) last_position: Option<u32>,
 }

@@ -203,7 +203,7 @@ impl Broker {
 
     fn describe(&self, vm: &str, leased: &Leased, key: &str) -> Result<Lease, String> {
         let Leased { serial, grant, .. } = leased;
-        if self.devices.place_of(grant.gpu).is_none() && self.devices.ready() {
+        if self.devices.position_of(grant.gpu).is_none() && self.devices.ready() {
             return Err(format!("this host does not offer GPU {}", grant.gpu));
         }
         let expires = now().saturating_add(self.host.lease.valid.into());

@@ -51,7 +51,7 @@ pub(super) struct Restoring {
     pub(super) console: u64,
     pub(super) directory: PathBuf,
     /// Index of its GPU.
-    pub(super) place: u32,
+    pub(super) position: u32,
     /// When it is given up.
     pub(super) until: Instant,
 }

@@ -155,7 +155,7 @@ impl Broker {
             if !self.inquiries.consoles.contains_key(&console) {
                 continue;
             }
-            if now < waiting.until && self.idle_on(waiting.place).is_none() {
+            if now < waiting.until && self.idle_on(waiting.position).is_none() {
                 self.operations.restores.push(waiting);
                 continue;
             }
@@ -192,22 +192,22 @@ impl Broker {
         }
         let ordinal = owner.ordinal;
         let leased = self.leases.get(&owner.vm);
-        let place = leased.map_or(Some(ordinal), |it| self.devices.place_of(it.grant.gpu));
-        let place = place.filter(|place| self.devices.get(*place).is_some());
-        let Some(place) = place else {
+        let position = leased.map_or(Some(ordinal), |it| self.devices.position_of(it.grant.gpu));
+        let position = position.filter(|position| self.devices.get(*position).is_some());
+        let Some(position) = position else {
             return Err(format!("the host has no device {ordinal}"));
         };
-        let Some(key) = self.idle_on(place) else {
+        let Some(key) = self.idle_on(position) else {
             if Instant::now() >= until {
-                let label = self.devices.label(place);
-                let problem = self.devices.get(place).and_then(|it| it.problem.clone());
+                let label = self.devices.label(position);
+                let problem = self.devices.get(position).and_then(|it| it.problem.clone());
                 let why = problem.unwrap_or_else(|| "none started in time".to_owned());
                 return Err(format!("no worker of device {label} is idle: {why}"));
             }
             self.operations.restores.push(Restoring {
                 console,
                 directory: directory.to_owned(),
-                place,
+                position,
                 until,
             });
             return Ok(());

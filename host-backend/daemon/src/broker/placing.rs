@@ -11,14 +11,14 @@ impl Broker {
     /// them.
     fn gpus_of(&self, vm: &str) -> Vec<u32> {
         if let Some(leased) = self.leases.get(vm) {
-            let place = self.devices.place_of(leased.grant.gpu);
-            return place.into_iter().collect();
+            let position = self.devices.position_of(leased.grant.gpu);
+            return position.into_iter().collect();
         }
         let given = self.host.vm.get(vm).map(|vm| vm.devices.0.as_slice());
         match given.filter(|given| !given.is_empty()) {
             None => (0..self.devices.count()).collect(),
             Some(given) => {
-                let places = given.iter().map(|index| self.devices.place_of(*index));
+                let places = given.iter().map(|index| self.devices.position_of(*index));
                 places.flatten().collect()
             }
         }
@@ -37,7 +37,7 @@ impl Broker {
             return self.named(&request.vm, &gpus, index);
         }
         let ordinal = request.hello.device;
-        let all: Vec<Gpu> = gpus.iter().map(|place| self.gpu(*place)).collect();
+        let all: Vec<Gpu> = gpus.iter().map(|position| self.gpu(*position)).collect();
         let policy = self.host.device.placement;
         // An arriving session may come from a host with more devices.
         let beyond = request.arrives.is_some() && ordinal as usize >= all.len();
@@ -49,7 +49,7 @@ impl Broker {
                 ordinal,
                 &all,
                 &self.held_by(request),
-                self.arrivals.last_place,
+                self.arrivals.last_position,
             )
         };
         chosen.ok_or_else(|| {
@@ -71,20 +71,20 @@ impl Broker {
     /// The index of a GPU that is requested by its number on the host.
     fn named(&self, vm: &str, gpus: &[u32], index: u32) -> Result<u32, String> {
         let kind = self.devices.kind();
-        let place = self
+        let position = self
             .devices
-            .place_of(index)
+            .position_of(index)
             .ok_or_else(|| format!("this host does not offer {kind}:{index} to guests"))?;
-        if gpus.contains(&place) {
-            Ok(place)
+        if gpus.contains(&position) {
+            Ok(position)
         } else {
             Err(format!("vm.{vm}.devices does not include {kind}:{index}"))
         }
     }
 
     /// The load of a GPU.
-    fn gpu(&self, place: u32) -> Gpu {
-        let label = self.devices.label(place);
+    fn gpu(&self, position: u32) -> Gpu {
+        let label = self.devices.label(position);
         let on_it = self
             .sessions
             .values()
@@ -98,11 +98,11 @@ impl Broker {
         }
         let coming = self.arrivals.waiting.iter();
         sessions += coming
-            .filter(|waiting| waiting.placed == Some(Ok(place)))
+            .filter(|waiting| waiting.placed == Some(Ok(position)))
             .count() as u64;
-        let device = self.devices.get(place);
+        let device = self.devices.get(position);
         Gpu {
-            place,
+            position,
             sessions,
             memory,
             works: device.is_some_and(|device| device.problem.is_none()),
@@ -119,18 +119,18 @@ impl Broker {
         };
         let running = self.sessions.values().filter_map(|session| {
             let facts = &session.facts;
-            let place = self.devices.labelled(&facts.device)?;
+            let position = self.devices.labelled(&facts.device)?;
             own(&facts.vm, facts.guest_pid, facts.ordinal).then_some(Assigned {
                 ordinal: facts.ordinal,
-                place,
+                position,
             })
         });
         let waiting = self.arrivals.waiting.iter().filter_map(|waiting| {
             let hello = &waiting.request.hello;
-            let place = *waiting.placed.as_ref()?.as_ref().ok()?;
+            let position = *waiting.placed.as_ref()?.as_ref().ok()?;
             own(&waiting.request.vm, hello.pid, hello.device).then_some(Assigned {
                 ordinal: hello.device,
-                place,
+                position,
             })
         });
         running.chain(waiting).collect()
@@ -140,7 +140,7 @@ impl Broker {
     pub(super) fn works_elsewhere(&self, request: &SessionRequest) -> bool {
         let fixed = self.host.device.placement == Placement::Fixed;
         let gpus = self.gpus_of(&request.vm);
-        !fixed && request.gpu.is_none() && gpus.iter().any(|place| self.gpu(*place).works)
+        !fixed && request.gpu.is_none() && gpus.iter().any(|position| self.gpu(*position).works)
     }
 
     /// Places the waiting guests that have no GPU yet.
@@ -156,8 +156,8 @@ impl Broker {
                 continue;
             }
             let placed = self.place(&waiting.request);
-            if let Ok(place) = placed {
-                self.arrivals.last_place = Some(place);
+            if let Ok(position) = placed {
+                self.arrivals.last_position = Some(position);
             }
             if let Some(waiting) = self.arrivals.waiting.get_mut(at) {
                 waiting.placed = Some(placed);
@@ -166,12 +166,12 @@ impl Broker {
     }
 
     /// The guest's most likely ordinal of this GPU.
-    pub(super) fn likely_ordinal(&self, place: u32) -> u32 {
+    pub(super) fn likely_ordinal(&self, position: u32) -> u32 {
         let waiting = self.arrivals.waiting.iter();
-        let mut matching = waiting.filter(|waiting| waiting.placed == Some(Ok(place)));
+        let mut matching = waiting.filter(|waiting| waiting.placed == Some(Ok(position)));
         match (matching.next(), self.host.device.placement) {
             (Some(waiting), _) => waiting.request.hello.device,
-            (None, Placement::Fixed) => place,
+            (None, Placement::Fixed) => position,
             (None, _) => 0,
         }
     }

@@ -79,7 +79,7 @@ impl Broker {
                 .operations
                 .restores
                 .iter()
-                .filter(|waiting| waiting.place == ordinal)
+                .filter(|waiting| waiting.position == ordinal)
                 .count();
             let demand = guests + restores;
             // The search for devices needs a worker even if none is kept warm.

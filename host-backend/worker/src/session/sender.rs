@@ -214,7 +214,7 @@ impl DurableSender {
     fn pass<T>(
         &self,
         kind: u16,
-        what: T,
+        frame: T,
         send: impl FnOnce(&dyn Sender, &T) -> Result<u64, Error>,
         keep: impl FnOnce(&mut Retained<Lent>, T),
     ) -> Result<(), Error> {
@@ -224,7 +224,7 @@ impl DurableSender {
         let outcome = if self.is_down() {
             Err(Error::Closed)
         } else {
-            send(&*state.sender, &what)
+            send(&*state.sender, &frame)
         };
         match outcome {
             Ok(_) => {}
@@ -237,7 +237,7 @@ impl DurableSender {
         if is_counted(kind) {
             state.sent += 1;
             if self.durable {
-                keep(&mut state.kept, what);
+                keep(&mut state.kept, frame);
             }
             if state.kept.len() > MAX_KEPT || !state.counts() {
                 return Err(Error::protocol("the guest does not acknowledge frames"));

@@ -339,7 +339,7 @@ impl TestDevice {
     }
 
     fn launches(&mut self, launch: &Launch<'_>, stream: StreamId) -> Result<()> {
-        let preferred = |had: &Preference| (had.attribute, had.value[0]);
+        let preferred = |preference: &Preference| (preference.attribute, preference.value[0]);
         let preferred: Vec<_> = launch.preferences.iter().map(preferred).collect();
         let mut state = self.enter(match (launch.programmatic, preferred.as_slice()) {
             (true, _) => "programmatic_launch",

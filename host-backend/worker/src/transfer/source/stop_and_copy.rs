@@ -70,9 +70,9 @@ impl Source {
     }
 
     /// Logs a step, for analysis of the downtime.
-    pub(super) fn reached(&self, what: &str) {
+    pub(super) fn reached(&self, step: &str) {
         let micros = self.attempts.standing().as_micros();
-        tracing::debug!(micros, "{what}");
+        tracing::debug!(micros, "{step}");
     }
 
     fn send_rest(
