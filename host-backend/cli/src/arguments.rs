@@ -68,10 +68,10 @@ pub enum Command {
     /// Exits with 0 if programs in this guest will find a GPU and, on a host,
     /// if the daemon serves one; otherwise with 1.
     ///
-    /// With PROGRAM, lists the CUDA runtimes of NVIDIA that a program and the
-    /// libraries it loads at its start carry, or a library, or a whole folder,
-    /// and what serves each. Does not run the program. Exits with 1 if one of
-    /// them is not served, or if programs are not redirected on this machine.
+    /// With PROGRAM (a program, a library or a folder), lists the CUDA runtimes
+    /// in it and in the libraries that it loads at its start, and what serves
+    /// each. Does not run the program. Exits with 1 if one of them is not
+    /// served, or if programs are not redirected on this machine.
     Doctor {
         /// Programs, libraries or folders to inspect.
         #[arg(value_name = "PROGRAM", conflicts_with = "side")]

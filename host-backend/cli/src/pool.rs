@@ -25,7 +25,7 @@ const PORT: u32 = 7014;
 /// What places leases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
-    /// None: this host's own GPUs.
+    /// No engine: this host's own GPUs.
     #[value(alias = "static")]
     None,
     /// Slurm.
