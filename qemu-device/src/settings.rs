@@ -9,7 +9,7 @@ use crate::layout::Layout;
 
 /// Serves the paragpu PCI device of one VM.
 ///
-/// Start it before the VM, then give QEMU
+/// Start it before the VM. Then pass QEMU
 /// `-chardev socket,id=paragpu,path=SOCKET
 /// -device ivshmem-doorbell,chardev=paragpu,vectors=1`;
 /// or, with `--protocol vfio-user`, QEMU from 10.1 on `-device
@@ -37,8 +37,8 @@ pub struct Arguments {
     /// Size of the shared window, a power of two such as 256M or 1G.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
     pub window_size: u64,
-    /// Maximum number of guest processes that use the device at once; they divide
-    /// the window.
+    /// Maximum number of guest processes that use the device at once; the window is
+    /// divided among them.
     #[arg(long, value_name = "COUNT", default_value_t = 32)]
     pub channels: u16,
     /// With vfio-user: copy only through the window, even if the VM shares its

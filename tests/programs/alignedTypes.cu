@@ -1,7 +1,7 @@
 // alignedTypes: copies arrays of structures with and without alignment.
 //
 // The alignment of a type decides which loads and stores the compiler uses, from
-// one byte to 16. Every member must arrive; padding may hold anything.
+// one byte to 16. Every member must be copied; padding may have any value.
 
 #include "common/check.h"
 
@@ -34,7 +34,7 @@ static void run(Program &program, const char *what, const DeviceArray<unsigned c
         right &= !std::memcmp(element, &data[at * sizeof(T)], sizeof(Word) * words);
         program.digest(element, sizeof(Word) * words);
     }
-    // What lies behind the last element must not have been touched.
+    // Memory behind the last element must be unchanged.
     for (size_t at = count * sizeof(T); at < got.size(); ++at) {
         right &= got[at] == 0xa5;
     }

@@ -1,7 +1,7 @@
-// asyncAPI: the CPU works on while copies and a kernel run in a stream.
+// asyncAPI: the CPU continues while copies and a kernel run in a stream.
 //
-// Pinned memory, asynchronous copies both ways, and an event that the CPU asks
-// again and again. How often it asked is told but decides nothing.
+// Pinned memory, asynchronous copies in both directions, and an event that the CPU
+// polls. The number of polls is printed but not checked.
 
 #include "common/check.h"
 
@@ -52,7 +52,7 @@ int main(int argc, char **argv) {
             ++asked;
         }
         CUDA_CHECK(status);
-        // That the event was not ready is an answer, and no error.
+        // cudaErrorNotReady is a result, not an error.
         program.expect_equal("the last error", static_cast<int>(cudaPeekAtLastError()), static_cast<int>(cudaSuccess));
         float milliseconds = -1;
         CUDA_CHECK(elapsed(&milliseconds, start, stop));

@@ -16,7 +16,7 @@ static cudaMemcpyAttributes order(cudaMemcpySrcAccessOrder order) {
     return attributes;
 }
 
-// Both directions in one batch, then back: each piece lies elsewhere on the way.
+// Both directions in one batch, then back, with each piece at another offset between.
 static void run_linear(Program &program, size_t count, Random &random, cudaStream_t stream) {
     const size_t pieces = 16;
     size_t bytes = count * sizeof(int);
@@ -39,7 +39,7 @@ static void run_linear(Program &program, size_t count, Random &random, cudaStrea
     cudaMemcpyAttributes attributes[] = {order(cudaMemcpySrcAccessOrderStream), order(cudaMemcpySrcAccessOrderDuringApiCall)};
     size_t firsts[] = {0, pieces / 2};
     CUDA_CHECK(cudaMemcpyBatchAsync(to.data(), sources.data(), sizes.data(), pieces, attributes, firsts, 2, stream));
-    // The second half's sources were to be read during the call.
+    // The second half's sources may be overwritten: they were read during the call.
     std::fill(pinned, pinned + count * pieces, -1);
     for (size_t piece = 0; piece < pieces; ++piece) {
         to[piece] = other + (pieces - 1 - piece) * count;
@@ -121,8 +121,8 @@ static void run_volumes(Program &program, Random &random, cudaStream_t stream) {
     float *device;
     CUDA_CHECK(cudaMalloc(&device, want.size() * sizeof(float)));
     cudaExtent extent = {width, height, depth}, half = {width, height, depth / 2};
-    // Into an array by halves, to another one, to the device, to the host. What
-    // depends on another copy is another batch.
+    // Into an array by halves, to another array, to the device, to the host. Copies
+    // that depend on another are in a later batch.
     cudaMemcpy3DBatchOp halves[] = {
         copy(memory(from.data(), row, rows), inside(array, 3, 2, 1), half),
         copy(memory(from.data() + row * rows * depth / 2, row, rows), inside(array, 3, 2, 1 + depth / 2), half),

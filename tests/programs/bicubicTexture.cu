@@ -97,7 +97,7 @@ __global__ void bicubic_by_linear(cudaTextureObject_t linear, float *out, View v
         gy1 * (gx0 * tex2D<float>(linear, x0, y1) + gx1 * tex2D<float>(linear, x1, y1));
 }
 
-// The texel that an index means, or -1 for the border.
+// The texel that an index addresses, or -1 for the border.
 static int address(int at, int count, cudaTextureAddressMode mode) {
     switch (mode) {
     case cudaAddressModeWrap:

@@ -1,8 +1,8 @@
-// callbacks: host functions in their place between kernels and copies.
+// callbacks: host functions in order between kernels and copies.
 //
-// The host function of each link reads what the copy before it brought and
-// changes the buffer that the copy after it takes: a function that runs early,
-// late, twice or never spoils the result. Both cudaLaunchHostFunc and
+// The host function of each link reads the result of the copy before it and
+// changes the source of the copy after it: a function that runs early, late,
+// twice or never changes the result. Both cudaLaunchHostFunc and
 // cudaStreamAddCallback, in two streams at once.
 
 #include "common/check.h"

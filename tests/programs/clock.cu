@@ -1,7 +1,7 @@
 // clock: each block times itself with clock64 while it looks for a minimum.
 //
-// The minima are compared with the CPU. Of the times only what must hold is
-// asked: every block stopped after it started, and globaltimer went forward.
+// The minima are compared with the CPU. Of the times only invariants are checked:
+// every block stopped after it started, and globaltimer advanced.
 
 #include "common/check.h"
 

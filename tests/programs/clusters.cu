@@ -1,7 +1,7 @@
-// clusters: blocks that run together and reach each other's shared memory.
+// clusters: blocks that run together and access each other's shared memory.
 //
 // A ring of neighbours, a histogram whose counters lie in the blocks of a cluster,
-// clusters of a size that the kernel says and of one that the launch says.
+// clusters of a size that the kernel sets and of one that the launch sets.
 
 #include "common/check.h"
 
@@ -25,7 +25,7 @@ __global__ void __cluster_dims__(4, 1, 1) neighbours(unsigned *found) {
     if (threadIdx.x == 0) {
         found[blockIdx.x] = *cluster.map_shared_rank(&own, next);
     }
-    // The memory stays until all have read it.
+    // Shared memory must stay valid until all have read it.
     cluster.sync();
 }
 

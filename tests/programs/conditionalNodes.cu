@@ -1,8 +1,8 @@
-// conditionalNodes: nodes of graphs that run others as a value says.
+// conditionalNodes: graph nodes that run other nodes depending on a value.
 //
 // Kernels set the values: branches with and without an alternative, a choice of
 // many, loops, loops in loops and in branches, bodies that are captured, copies
-// and fills in bodies, values that are given anew at each launch, and updates.
+// and fills in bodies, values that are reset at each launch, and updates.
 
 #include "common/check.h"
 
@@ -55,7 +55,7 @@ static cudaGraphNode_t add_kernel(cudaGraph_t graph, const cudaGraphNode_t *afte
     return node;
 }
 
-// A conditional node; its bodies.
+// Adds a conditional node and returns its bodies.
 static std::vector<cudaGraph_t> conditional(cudaGraph_t graph, const cudaGraphNode_t *after, cudaGraphConditionalHandle handle,
                                             cudaGraphConditionalNodeType type, unsigned bodies, cudaGraphNode_t *made = nullptr) {
     cudaGraphNode_t node;
@@ -106,7 +106,7 @@ static void launch(cudaGraphExec_t exec, cudaStream_t stream) {
     CUDA_CHECK(cudaStreamSynchronize(stream));
 }
 
-// Branches and a choice: word 0 decides, word n counts how often body n ran.
+// Branches and a switch: word 0 selects, word n counts how often body n ran.
 static void run_choices(Program &program, cudaStream_t stream, cudaGraphConditionalNodeType type, unsigned bodies) {
     Words words(8);
     int salt = 7, one = 1;
@@ -121,7 +121,7 @@ static void run_choices(Program &program, cudaStream_t stream, cudaGraphConditio
         void *added[] = {&place, &one};
         add_kernel(body[at], nullptr, reinterpret_cast<void *>(add), added);
     }
-    // What comes after the node comes after its bodies.
+    // Nodes that depend on the conditional node run after its bodies.
     int *last = words.place + 7;
     CUDA_CHECK(cudaGraphAddMemcpyNode1D(&first, graph, &choice, 1, last, words.place + 1, sizeof(int), cudaMemcpyDeviceToDevice));
     cudaGraphExec_t exec;
@@ -153,7 +153,7 @@ static void run_choices(Program &program, cudaStream_t stream, cudaGraphConditio
 // A loop of `count` turns in a loop of `outer` turns in a branch; bodies are
 // captured, filled and copied in.
 static void run_loops(Program &program, cudaStream_t stream, int outer, int count) {
-    Words words(8); // 0, 1: what is left; 2, 3: turns; 4: copied; 5: filled; 6: the branch
+    Words words(8); // 0, 1: iterations left; 2, 3: iterations done; 4: copied; 5: filled; 6: the branch
     cudaGraph_t graph;
     CUDA_CHECK(cudaGraphCreate(&graph, 0));
     cudaGraphConditionalHandle branch = handle_of(graph, 1, cudaGraphCondAssignDefault);
@@ -173,7 +173,7 @@ static void run_loops(Program &program, cudaStream_t stream, int outer, int coun
     CUDA_CHECK(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking));
     CUDA_CHECK(cudaStreamBeginCaptureToGraph(side, inner_body[0], nullptr, nullptr, 0, cudaStreamCaptureModeThreadLocal));
     count_down<<<1, 32, 0, side>>>(inner, inner_left, inner_turns);
-    // Whose graph it is knows it already.
+    // The body graph already belongs to the node.
     CUDA_CHECK(cudaStreamEndCapture(side, nullptr));
     CUDA_CHECK(cudaStreamBeginCaptureToGraph(side, body[0], &inner_node, nullptr, 1, cudaStreamCaptureModeThreadLocal));
     count_down<<<1, 32, 0, side>>>(loop, left, turns);
@@ -189,7 +189,7 @@ static void run_loops(Program &program, cudaStream_t stream, int outer, int coun
         int all = launched * outer * count;
         words.check(program, "turns of the loops", {0, 0, launched * outer, all, all, 0x01010101});
     }
-    // A node of the inner body does something else from now on.
+    // Update a node of the inner body.
     int *place = words.place + 6;
     void *changed[] = {&inner, &inner_left, &place};
     size_t nodes = 1;

@@ -34,7 +34,7 @@ __global__ void stencil(unsigned *one, unsigned *two, unsigned count, unsigned *
         atomicAdd(blocks_seen, 1u);
     }
     grid.sync();
-    // Everyone sees what every block added before the barrier.
+    // Every thread sees what every block added before the barrier.
     if (grid.thread_rank() == grid.size() - 1) {
         blocks_seen[1] = blocks_seen[0] * 1000 + gridDim.x;
     }
@@ -60,7 +60,7 @@ template <unsigned width> __global__ void tiles(const unsigned *input, unsigned 
     output[at] = sum + 7 * odd + (neighbour ^ marks) + tile.thread_rank() + 1000 * tile.meta_group_rank();
 }
 
-// Threads with an odd value count themselves by one atomic of their group.
+// Threads with an odd value are counted with one atomic per group.
 __global__ void coalesced(const unsigned *input, unsigned *places, unsigned *total, unsigned count) {
     unsigned at = blockIdx.x * blockDim.x + threadIdx.x;
     if (at < count && (input[at] & 1)) {
@@ -155,7 +155,7 @@ static void run_coalesced(Program &program, const std::vector<unsigned> &input) 
     places.download(got.data());
     device_total.download(&total);
     program.expect_equal("the odd values", total, odd);
-    // The places of the groups depend on timing; together they are 0 to odd - 1.
+    // The ranks of the groups depend on timing; together they are 0 to odd - 1.
     for (unsigned at = 0; at < count; ++at) {
         if (input[at] & 1) {
             taken.push_back(got[at]);

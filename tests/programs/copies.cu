@@ -1,8 +1,8 @@
 // copies: 1D, 2D and 3D copies and fills among all kinds of memory.
 //
-// Every round draws operations with odd sizes, offsets and pitches, does them on
-// the device and mirrors each on the CPU. Then all memories are compared whole,
-// so a byte too many is found like a byte too few.
+// Every round generates random operations with odd sizes, offsets and pitches, and
+// executes them on the device and on a CPU mirror. Then all memory is compared in
+// full, so that a byte too many is found like a byte too few.
 
 #include "common/check.h"
 
@@ -152,7 +152,7 @@ private:
                        : from_host ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToDevice;
     }
 
-    // Work with host memory is awaited at once; the rest is ordered by the streams.
+    // Work with host memory is synchronized at once; the rest is ordered by the streams.
     void settle(bool host, bool asynchronous) {
         if (host && asynchronous) {
             CUDA_CHECK(cudaStreamSynchronize(stream_));
@@ -161,7 +161,7 @@ private:
         }
     }
 
-    // A place for rows x slices of `width` bytes; the pitch is odd as often as not.
+    // A box for rows x slices of `width` bytes; the pitch is odd as often as not.
     Box place(size_t width, size_t height, size_t slices, size_t unit) {
         Box box;
         box.rows = height + (slices > 1 ? upto(2) : 0);
@@ -336,7 +336,7 @@ private:
         }
     }
 
-    // From array to array, flat or solid.
+    // From array to array, 2D or 3D.
     void copy_between() {
         bool flat = coin();
         size_t first = random_.below(2);
@@ -375,7 +375,7 @@ private:
     cudaStream_t stream_;
 };
 
-// Allocations with a pitch hold what they promise.
+// Pitched allocations have the promised size and alignment.
 static void check_pitched(Program &program) {
     for (size_t width : {1, 63, 512, 1000, 4097}) {
         cudaPitchedPtr pointer;

@@ -1,10 +1,10 @@
-// dependentLaunch: kernels that begin before the end of those before them
+// dependentLaunch: kernels that begin before the preceding ones end
 // (programmatic dependent launch), outside of graphs.
 //
-// Each kernel permits the next at once, prepares something of its own, and waits
-// for the one before it only where it reads what that wrote. Chains in one stream
-// and in two, among launches without the attribute, copies and events, must give
-// what kernels in full order give.
+// Each kernel permits the next at once, does independent work, and waits for its
+// predecessor only before it reads that one's output. Chains in one stream and in
+// two, mixed with launches without the attribute, copies and events, must give the
+// results of kernels in full order.
 
 #include "common/check.h"
 
@@ -109,8 +109,8 @@ int main(int argc, char **argv) {
             one.end(program, "a chain of early kernels", steps);
 
             // Kernels of two streams; some have the attribute's other value, and some
-            // are behind a copy to where the one before them wrote, or behind an event
-            // of the other stream.
+            // follow a copy to the predecessor's output, or an event of the other
+            // stream.
             one.begin(static_cast<unsigned>(random.next()));
             other.begin(static_cast<unsigned>(random.next()));
             for (int at = 0; at < steps; ++at) {

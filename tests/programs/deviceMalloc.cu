@@ -1,9 +1,9 @@
 // deviceMalloc: kernels that allocate with malloc and new, and free.
 //
 // One kernel builds a list for each thread, node by node, from the device's heap;
-// a second walks and sums the lists; a third frees them. Then the heap must hold
-// as much as before: a thread fills it, counts, and frees all. A request larger
-// than the heap gives null.
+// a second walks and sums the lists; a third frees them. Then the heap must have
+// the same capacity as before: a thread fills it, counts, and frees all. A request
+// larger than the heap returns null.
 
 #include "common/check.h"
 
@@ -58,7 +58,7 @@ __global__ void release(Node **heads, unsigned count) {
     }
 }
 
-// How many blocks of 4 KiB the heap holds; and whether it gives null where it must.
+// The number of 4 KiB blocks that the heap holds, and whether it returns null when full.
 __global__ void capacity(unsigned *blocks, unsigned long long heap) {
     void **last = nullptr;
     unsigned count = 0;
@@ -118,7 +118,7 @@ int main(int argc, char **argv) {
         program.digest(sums.data(), count * sizeof(unsigned));
         program.expect_equal("the sums", sums.data(), want.data(), count);
         program.expect(before[0] > 1000 && before[1] == 1, "a full heap gives null");
-        // What is left over lies at the heap's end, and perhaps where the search began.
+        // The remainder is at the heap's end, and perhaps where the search began.
         program.expect(after[0] + 1 >= before[0], "what kernels freed can be allocated again");
     }
     return program.finish();

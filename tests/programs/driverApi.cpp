@@ -1,8 +1,8 @@
 // driverApi: the driver API alone, with the PTX of its kernels inside.
 //
 // libcuda.so.1 is opened at run time, so neither it nor the runtime is needed to
-// build or start this program. Functions come from dlsym, and once more from
-// cuGetProcAddress, which must lead to the same behaviour.
+// build or start this program. Functions are looked up by dlsym, and again by
+// cuGetProcAddress, and must behave the same.
 
 #include "common/check.h"
 #include "common/opened.h"
@@ -170,7 +170,7 @@ static void run_scale(Program &program, CUmodule module, CUstream stream) {
     CU(cuEventDestroy, stop);
     CU(cuEventDestroy, start);
 
-    // The same bytes by way of the device and of patterns.
+    // The same bytes by a copy through the device, and by fills.
     CU(cuMemcpyDtoD, from, to, bytes);
     CU(cuMemsetD8, from, 0x11, 3);
     CU(cuMemsetD16, from + 4, 0x2233, count > 3 ? 2 : 0);
@@ -208,7 +208,7 @@ static void run_parameters(Program &program, CUmodule module) {
     CU(cuMemcpyDtoH, got, to, sizeof got);
     program.expect_equal("parameters by pointers", got, want, 7);
 
-    // The same in one buffer, laid out as the kernel's parameters are.
+    // The same in one buffer with the layout of the kernel's parameters.
     unsigned char buffer[64];
     size_t offsets[7], sizes[7], end = 0;
     for (int at = 0; at < 7; ++at) {
@@ -289,7 +289,7 @@ static void check_refusals(Program &program, CUmodule module) {
                   CUDA_ERROR_INVALID_VALUE);
 }
 
-// What cuGetProcAddress leads to must do what the symbol does.
+// Functions of cuGetProcAddress must behave like the symbols.
 static void check_proc_address(Program &program) {
     void *address = nullptr;
     CUdriverProcAddressQueryResult found;
@@ -304,14 +304,14 @@ static void check_proc_address(Program &program) {
     CU(cuPointerGetAttribute, &type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, memory);
     program.expect_equal("the type of the memory", type, static_cast<unsigned>(CU_MEMORYTYPE_DEVICE));
     CU(cuMemFree, memory);
-    // The function itself says SUCCESS or NOT_FOUND, depending on its age; the
-    // query result is what counts.
+    // The function itself returns SUCCESS or NOT_FOUND, depending on its version; only
+    // the query result is checked.
     (void)DRIVER(cuGetProcAddress)("cuNoSuchFunction", &address, 12000, CU_GET_PROC_ADDRESS_DEFAULT, &found);
     program.expect(found == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, "cuGetProcAddress found what is not there");
 }
 
 // A memset of memory with this attribute is complete when it returns, and so is all
-// that its stream did before.
+// earlier work of its stream.
 static void check_synchronous_memory(Program &program) {
     const size_t bytes = 8 << 20;
     CUdeviceptr first = 0, second = 0;
@@ -345,7 +345,7 @@ static void check_synchronous_memory(Program &program) {
     set = 1;
     expect_status(program, "an attribute of freed memory",
                   DRIVER(cuPointerSetAttribute)(&set, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, first), CUDA_ERROR_INVALID_VALUE);
-    // What lies there next is other memory.
+    // The address is reused by other memory.
     CU(cuMemAlloc, &first, bytes);
     CU(cuPointerGetAttribute, &set, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, first);
     program.expect_equal("whether memory in the same place is synchronous", set, 0u);
@@ -354,8 +354,8 @@ static void check_synchronous_memory(Program &program) {
     CU(cuMemFree, first);
 }
 
-// A thread without a current context frees memory, asks what an address is and
-// uses streams.
+// A thread without a current context frees memory, queries an address and uses
+// streams.
 static void check_without_context(Program &program, CUcontext context) {
     CUdeviceptr memory = 0, kept = 0;
     void *pinned = nullptr;

@@ -1,5 +1,5 @@
-// driverTools: what the driver API has around kernels: linking at run time,
-// launches prepared in steps, the log of errors, attributes of core dumps.
+// driverTools: the driver API around kernels: linking at run time, launches
+// prepared in steps, the error log, attributes of core dumps.
 //
 // libcuda.so.1 is opened at run time, as in driverApi.
 
@@ -12,8 +12,8 @@ static const char ptx[] =
 #include "driverApi_kernels.inc"
     ;
 
-// Two texts become one image: a kernel, and the function and variable that it
-// takes from elsewhere.
+// Two sources are linked into one image: a kernel, and the function and variable that
+// it imports.
 static const char caller[] = ".version 7.0\n.target sm_75\n.address_size 64\n"
                              ".extern .func (.param .b32 result) twice(.param .b32 value);\n"
                              ".extern .global .align 4 .u32 base;\n"
@@ -64,8 +64,8 @@ static void check_link(Program &program) {
     CU(cuModuleUnload, module);
     CU(cuMemFree, to);
 
-    // What is missing or broken is refused when it is added or at the end, and
-    // the log says why. The size of a log becomes the bytes of it that were used.
+    // Missing or invalid input is refused when it is added or at the end, and the log
+    // gives the reason. The log's size is set to the bytes that were used.
     values[1] = reinterpret_cast<void *>(sizeof log);
     CU(cuLinkCreate, 2, options, values, &link);
     CUresult status = add_text(link, caller, sizeof caller, "caller");
@@ -85,7 +85,7 @@ static void check_link(Program &program) {
     CU(cuLinkDestroy, link);
 }
 
-// Launches as before cuLaunchKernel.
+// Launches by the functions that preceded cuLaunchKernel.
 static void check_prepared_launch(Program &program, CUmodule module) {
     CUfunction kernel;
     CUdeviceptr from = 0, to = 0;
@@ -134,18 +134,18 @@ struct Heard {
     char last[256];
 };
 
-static void hear(void *data, CUlogLevel level, char *message, size_t length) {
+static void record_log(void *data, CUlogLevel level, char *message, size_t length) {
     Heard *heard = static_cast<Heard *>(data);
     ++heard->times;
     snprintf(heard->last, sizeof heard->last, "%.*s", static_cast<int>(length), message);
 }
 
-// The log can be read; what it says is the driver's own.
+// The log can be read; its text depends on the driver.
 static void check_log(Program &program) {
     Heard heard = {};
     CUlogsCallbackHandle handle = nullptr;
     CUlogIterator place = 0;
-    CU(cuLogsRegisterCallback, hear, &heard, &handle);
+    CU(cuLogsRegisterCallback, record_log, &heard, &handle);
     CU(cuLogsCurrent, &place, 0);
     char text[4096] = "none";
     size_t size = sizeof text;

@@ -1,7 +1,7 @@
 // dynamicParallelism: kernels that launch kernels.
 //
-// A quicksort whose parts are grids of their own, launches of many blocks, copies
-// and memsets from kernels, an order within a block and tail launches.
+// A quicksort whose parts are separate grids, launches of many blocks, copies and
+// memsets from kernels, order within a block, and tail launches.
 
 #include "common/check.h"
 
@@ -60,7 +60,7 @@ __global__ void add(unsigned *counts, int at, unsigned by) {
     atomicAdd(counts + at, by);
 }
 
-// Each thread of each block launches grids of its own.
+// Each thread of each block launches its own grids.
 __global__ void many(unsigned *counts, int *errors) {
     add<<<2, 8>>>(counts, blockIdx.x, threadIdx.x + 1);
     if (cudaGetLastError() != cudaSuccess) {
@@ -80,7 +80,7 @@ __global__ void in_order(unsigned *values) {
     times<<<1, 1>>>(values, 7, 4);
 }
 
-// What the parent wrote before is there, also to copies and memsets.
+// The parent's earlier writes are visible, also to copies and memsets.
 __global__ void moves(unsigned *values, unsigned *copies, int count) {
     for (int at = 0; at < count; ++at) {
         values[at] = at * 5u;
@@ -94,7 +94,7 @@ __global__ void moves(unsigned *values, unsigned *copies, int count) {
 
 constexpr int LONGEST = 128;
 
-// The name and the sentence of an error, in kernels.
+// The name and description of an error, in kernels.
 __global__ void describe(char *words, cudaError_t error) {
     const char *texts[] = {cudaGetErrorName(error), cudaGetErrorString(error)};
     for (int text = 0; text < 2; ++text) {
@@ -117,7 +117,7 @@ static void run_sort(Program &program, int count, Random &random) {
     CUDA_CHECK(cudaMemcpy(device, values.data(), bytes, cudaMemcpyHostToDevice));
     quicksort<<<1, 1>>>(device, 0, count - 1, 0);
     LAUNCH_CHECK();
-    // A copy behind the launch waits for the whole family.
+    // A copy behind the launch waits for all descendants.
     CUDA_CHECK(cudaMemcpy(values.data(), device, bytes, cudaMemcpyDeviceToHost));
     program.expect_equal("the sorted values", values.data(), want.data(), values.size());
     program.digest(values.data(), bytes);

@@ -1,13 +1,13 @@
 // errors: calls that must fail, and how.
 //
-// Errors after which a program goes on: each must have its documented number,
-// show once in cudaGetLastError and leave the device usable. And, in processes of
-// their own, the errors that end a context: the kernel's next synchronization
-// tells, and so does every call after it.
+// Errors after which a program continues: each must have its documented number,
+// appear once in cudaGetLastError and leave the device usable. And, in separate
+// processes, sticky errors: the next synchronization reports them, and so does
+// every call after it.
 //
-// For launches of an impossible shape the documentation knows two errors:
-// runtimes before 13 give cudaErrorInvalidConfiguration, 13.0 cudaErrorInvalidValue
-// (seen on driver 580). Likewise for a function that is no kernel. Either is right.
+// For launches of an impossible shape two errors are documented: runtimes before 13
+// return cudaErrorInvalidConfiguration, 13.0 cudaErrorInvalidValue (seen on driver
+// 580). Likewise for a function that is not a kernel. Either is accepted.
 
 #include "common/check.h"
 
@@ -31,7 +31,7 @@ __global__ void with_shared(int *values) {
 
 __global__ void __launch_bounds__(128) bounded(int *values) { values[threadIdx.x] = 1; }
 
-// Far outside of every allocation.
+// Far outside every allocation.
 __global__ void write_outside(int *values) { values[(1ull << 40) + threadIdx.x] = 1; }
 __global__ void read_null(const int *volatile *where, int *values) { values[0] = **where; }
 __global__ void write_misaligned(char *bytes) { *reinterpret_cast<volatile int *>(bytes + 1) = 1; }
@@ -49,7 +49,7 @@ static void expect_status(const char *what, cudaError_t got, cudaError_t want) {
     the_program->digest(&got, sizeof got);
 }
 
-// The error of a call, once more as the last error, and then no more.
+// Checks that a call's error is also the last error, once.
 static void expect_last(const char *what, cudaError_t got, cudaError_t want) {
     expect_status(what, got, want);
     expect_status("cudaPeekAtLastError", cudaPeekAtLastError(), want);
@@ -57,7 +57,7 @@ static void expect_last(const char *what, cudaError_t got, cudaError_t want) {
     expect_status("cudaGetLastError again", cudaGetLastError(), cudaSuccess);
 }
 
-// The same where two errors are right; they stay out of the digest.
+// The same where two errors are accepted; they are not part of the digest.
 static void expect_last_either(const char *what, cudaError_t got, cudaError_t one, cudaError_t other) {
     if (got != one && got != other) {
         the_program->fail("%s gave %s, expected %s or %s", what, cudaGetErrorName(got), cudaGetErrorName(one),
@@ -70,7 +70,7 @@ static void expect_last_either(const char *what, cudaError_t got, cudaError_t on
     expect_status("cudaGetLastError again", cudaGetLastError(), cudaSuccess);
 }
 
-// Of the launch just made.
+// The error of the preceding launch.
 static void expect_bad_shape(const char *what) {
     expect_last_either(what, cudaPeekAtLastError(), cudaErrorInvalidConfiguration,
                        CUDART_VERSION < 13000 ? cudaErrorInvalidConfiguration : cudaErrorInvalidValue);
@@ -99,7 +99,7 @@ static void check_launches(int *device) {
         cudaErrorInvalidDeviceFunction, cudaErrorInvalidResourceHandle);
     expect_last("launching nothing", cudaLaunchKernel(nullptr, dim3(1), dim3(1), no_arguments, 0, nullptr),
                 cudaErrorInvalidDeviceFunction);
-    // A call that succeeds leaves the last error alone.
+    // A successful call does not change the last error.
     fill<<<1, 4096>>>(device, 1, 64);
     CUDA_CHECK(cudaMemset(device, 0, 4));
     expect_bad_shape("the error before a call that succeeds");
@@ -185,7 +185,7 @@ static void check_devices_and_names() {
     }
 }
 
-// After all these the device still works.
+// After all these errors the device still works.
 static void check_still_works(int *device) {
     int host[64] = {};
     fill<<<1, 64>>>(device, 77, 64);
@@ -208,7 +208,7 @@ static const Fatal fatals[] = {
     {"trap", cudaErrorLaunchFailure},
 };
 
-// errors --fatal NUMBER: the child's whole life.
+// errors --fatal NUMBER: the child process.
 static int run_fatal(int number) {
     Program program("errors", "one error that ends a context", "", 1, 1, 1);
     the_program = &program;
@@ -262,7 +262,7 @@ int main(int argc, char **argv) {
     program.parse(argc, argv);
     the_program = &program;
     while (program.next_round()) {
-        // Before this process calls CUDA in its first round, and all at once.
+        // Before this process first calls CUDA, and all concurrently.
         const int count = sizeof fatals / sizeof *fatals;
         pid_t pids[count];
         for (int number = 0; number < count; ++number) {

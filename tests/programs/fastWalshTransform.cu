@@ -1,6 +1,6 @@
 // fastWalshTransform: the Walsh-Hadamard transform, and back.
 //
-// Large strides go two stages a kernel in global memory, the rest in shared
+// Large strides take two stages per kernel in global memory, the rest in shared
 // memory. The inputs are integers so small that every sum is exact: the
 // transform is compared bit for bit with the CPU, and twice the transform over
 // its length must give the input again.

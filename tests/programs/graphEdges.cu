@@ -1,7 +1,7 @@
 // graphEdges: edges of graphs with ports and types.
 //
-// Edges that permit a kernel to begin early are built, listed and removed, come
-// of captured launches with attributes, and must keep what kernels wait for.
+// Edges that permit a kernel to begin early are built, listed and removed, result
+// from captured launches with attributes, and must preserve dependencies.
 
 #include "common/check.h"
 
@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-// What is written here the kernel after it reads once it has waited for it.
+// The next kernel reads what this one writes, once it has waited for it.
 __global__ void produce(int *place, int value, int count) {
 #if __CUDA_ARCH__ >= 900
     cudaTriggerProgrammaticLaunchCompletion();
@@ -133,14 +133,14 @@ static void run_built(Program &program, Buffers &buffers) {
     launch(program, clone, buffers, value);
     CUDA_CHECK(cudaGraphDestroy(clone));
 
-    // Two nodes have one edge, which they name without its data.
+    // Two nodes have one edge; queries without edge data return it.
     refused(program, cudaGraphAddDependencies(graph, &nodes[0], &nodes[1], &begun, 1), cudaErrorInvalidValue, "two nodes have a second edge");
     CUDA_CHECK(cudaGraphRemoveDependencies(graph, &nodes[0], &nodes[1], nullptr, 1));
     refused(program, cudaGraphRemoveDependencies(graph, &nodes[0], &nodes[1], &programmatic, 1), cudaErrorInvalidValue, "an edge was removed twice");
     CUDA_CHECK(cudaGraphAddDependencies(graph, &nodes[0], &nodes[1], &begun, 1));
     launch(program, graph, buffers, value);
 
-    // What is no kernel has full edges only.
+    // Nodes other than kernels have full edges only.
     CUDA_CHECK(cudaGraphAddEmptyNode(&nodes[2], graph, nullptr, 0));
     refused(program, cudaGraphAddDependencies(graph, &nodes[1], &nodes[2], &programmatic, 1), cudaErrorInvalidValue, "an empty node waits for a kernel by itself");
     refused(program, cudaGraphAddDependencies(graph, &nodes[2], &nodes[1], &programmatic, 1), cudaErrorInvalidValue, "an empty node lets a kernel begin early");
@@ -151,7 +151,7 @@ static void run_built(Program &program, Buffers &buffers) {
     CUDA_CHECK(cudaGraphDestroy(graph));
 }
 
-// The edges that a stream's next node gets.
+// The edges of a stream's next node.
 static std::vector<cudaGraphEdgeData> next_edges(cudaStream_t stream) {
     cudaStreamCaptureStatus status;
     cudaGraph_t graph;

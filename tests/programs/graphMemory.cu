@@ -1,8 +1,8 @@
-// graphMemory: memory that graphs allocate and free, and accounts of pools.
+// graphMemory: memory that graphs allocate and free, and statistics of pools.
 //
-// Allocations captured in a stream and added as nodes, used by kernels between,
-// launched again and again; one that a graph leaves to the program; the bytes
-// that pools say are in use, and a pool with a limit.
+// Allocations captured in a stream and added as nodes, used by kernels in between
+// and launched repeatedly; one that the program frees after the graph; the bytes
+// that pools report as in use, and a pool with a limit.
 
 #include "common/check.h"
 
@@ -65,8 +65,8 @@ static unsigned long long of_graphs(int device, cudaGraphMemAttributeType which)
     return bytes;
 }
 
-// The device has as many bytes for graphs as one has allocated, and more where it
-// takes whole pages.
+// The device reserves at least as many bytes for graphs as one has allocated, rounded
+// up to whole pages.
 static void check_usage(Program &program, int device, size_t bytes) {
     program.expect(of_graphs(device, cudaGraphMemAttrUsedMemCurrent) >= bytes, "graphs use less than they have");
     program.expect(of_graphs(device, cudaGraphMemAttrReservedMemCurrent) >= bytes, "graphs reserve less than they have");
@@ -129,12 +129,12 @@ static void run_nodes(Program &program, size_t count, cudaStream_t stream) {
         CUDA_CHECK(cudaMemcpy(got.data(), values, count * sizeof(unsigned), cudaMemcpyDeviceToHost));
         program.expect_equal("memory that a graph left", got.data(), want.data(), count);
         check_usage(program, device, params.bytesize);
-        // It is allocated already.
+        // Fails: it is already allocated.
         program.expect(cudaGraphLaunch(exec, stream) == cudaErrorInvalidValue, "memory was allocated twice");
         (void)cudaGetLastError();
         CUDA_CHECK(cudaFreeAsync(values, stream));
         CUDA_CHECK(cudaStreamSynchronize(stream));
-        // It is the graph's again.
+        // The graph owns it again.
         check_usage(program, device, params.bytesize);
         check_trim(program, device, params.bytesize);
     }
@@ -178,7 +178,7 @@ static void run_pools(Program &program, cudaStream_t stream) {
     CUDA_CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &zero));
     program.expect(used(pool, cudaMemPoolAttrUsedMemHigh) == 0, "a pool does not begin anew");
 
-    // What was free at a wait was given back; with a threshold it stays.
+    // A synchronization releases free memory, unless a threshold keeps it.
     program.expect(used(pool, cudaMemPoolAttrReservedMemCurrent) == 0, "a pool keeps memory over a wait");
     program.expect(used(pool, cudaMemPoolAttrReservedMemHigh) >= 2 * each, "a pool never had its memory");
     unsigned long long all = ~0ULL;

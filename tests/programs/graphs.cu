@@ -1,9 +1,9 @@
-// graphs: captured and built graphs, launched again and again.
+// graphs: captured and built graphs, launched repeatedly.
 //
-// Each round builds its graphs anew, launches them many times while the CPU
-// keeps account of what every launch must have done, and compares: a node that
-// runs early, late, twice or never, or with parameters of before an update,
-// spoils the values.
+// Each round rebuilds its graphs and launches them many times while the CPU
+// computes what every launch must have done, and compares: a node that runs early,
+// late, twice or never, or with the parameters from before an update, changes
+// the values.
 
 #include "common/check.h"
 
@@ -26,7 +26,7 @@ __global__ void join(unsigned *into, const unsigned *left, const unsigned *right
     }
 }
 
-// CUDA 13 gives these functions an argument more, for the edges' data.
+// In CUDA 13 these functions have one more argument, for the edge data.
 static cudaError_t count_edges(cudaGraph_t graph, size_t *edges) {
 #if CUDART_VERSION >= 13000
     return cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, edges);
@@ -82,7 +82,7 @@ static std::vector<unsigned> fetched(const unsigned *device) {
 }
 
 // Two streams, forked and joined; copies of pinned memory, a memset and a host
-// function. What a launch leaves behind is what the next one begins with.
+// function. Each launch starts from the values that the previous one left.
 static void fork_and_join(Random &random) {
     cudaStream_t first, second;
     cudaEvent_t fork, joined;
@@ -163,7 +163,7 @@ static void fork_and_join(Random &random) {
     CUDA_CHECK(cudaStreamDestroy(second));
 }
 
-// Copies of ordinary memory: each launch takes and brings what is there then.
+// Copies of pageable memory: each launch reads its contents at that time.
 static void ordinary_memory(Random &random) {
     cudaStream_t stream;
     CUDA_CHECK(cudaStreamCreate(&stream));
@@ -194,7 +194,7 @@ static void ordinary_memory(Random &random) {
     CUDA_CHECK(cudaStreamDestroy(stream));
 }
 
-// Launches in flight keep the host function and the ordinary memory that they had.
+// Launches in flight keep their host function and pageable memory.
 static void replaced_in_flight() {
     cudaStream_t stream;
     CUDA_CHECK(cudaStreamCreate(&stream));
@@ -275,7 +275,7 @@ static void account(std::vector<unsigned> &values, unsigned factor, unsigned amo
     }
 }
 
-// An executable graph that takes the parameters of other graphs.
+// An executable graph that is updated from other graphs.
 static void updates() {
     cudaStream_t stream;
     CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -297,7 +297,7 @@ static void updates() {
         account(want, 5 + 2 * turn, 100 * turn);
         account(want, 5 + 2 * turn, 100 * turn);
     }
-    // A graph of another form does not fit.
+    // A graph with another topology is refused.
     cudaGraph_t other;
     CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
     CUDA_CHECK(cudaMemsetAsync(device, 0, bytes, stream));
@@ -338,7 +338,7 @@ static void updates() {
     CUDA_CHECK(cudaStreamDestroy(stream));
 }
 
-// A graph put together by hand, with a graph inside.
+// A graph built from nodes, with a child graph.
 static void built() {
     unsigned *first = on_device(), *second = on_device();
     unsigned *host;
@@ -420,7 +420,7 @@ static void built() {
     CUDA_CHECK(cudaStreamDestroy(stream));
 }
 
-// Events that a graph records, for those outside of it.
+// Events that a graph records, awaited outside of it.
 static void events() {
     cudaStream_t stream, other;
     cudaEvent_t reached;
@@ -466,7 +466,7 @@ static void expect_error(const char *what, cudaError_t got, cudaError_t want) {
     }
 }
 
-// What CUDA refuses while a stream captures.
+// Calls that CUDA refuses during a capture.
 static void refusals() {
     cudaStream_t stream, blocking;
     cudaEvent_t event;
@@ -485,7 +485,7 @@ static void refusals() {
     CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
     CUDA_CHECK(cudaEventRecord(event, stream));
     expect_error("querying a captured event", cudaEventQuery(event), cudaErrorCapturedEvent);
-    // Whether the question spoils the capture is not documented.
+    // Whether the query invalidates the capture is not documented.
     if (cudaStreamEndCapture(stream, &graph) == cudaSuccess) {
         CUDA_CHECK(cudaGraphDestroy(graph));
     }
@@ -497,7 +497,7 @@ static void refusals() {
     CUDA_CHECK(cudaMemsetAsync(device, 0, 4, blocking));
     expect_error("leaving work unjoined", cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureUnjoined);
 
-    // Who only asks about the legacy stream is refused, and the capture goes on.
+    // A query of the legacy stream is refused, and the capture continues.
     CUDA_CHECK(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeRelaxed));
     cudaStreamCaptureStatus asked;
     expect_error("a question about the legacy stream", cudaStreamIsCapturing(nullptr, &asked),

@@ -1,5 +1,5 @@
-// greenContexts: two parts of the device's multiprocessors, with streams, events
-// and a current context of each.
+// greenContexts: two parts of the device's multiprocessors, each with streams, events
+// and a context that is made current.
 //
 // libcuda.so.1 is opened at run time, as in driverApi.
 
@@ -9,8 +9,8 @@
 #include <atomic>
 #include <sched.h>
 
-// `fill` writes a number and the thread's own to each place; `where` notes on
-// which multiprocessor each block runs, after a while.
+// `fill` writes the sum of a number and the thread's index to each word; `where` records
+// on which multiprocessor each block runs, after a delay.
 static const char ptx[] = ".version 7.0\n.target sm_75\n.address_size 64\n"
                           ".visible .entry fill(.param .u64 to, .param .u32 value) {\n"
                           ".reg .b32 %r<6>; .reg .b64 %d<4>;\n"
@@ -58,8 +58,8 @@ static void expect_filled(Program &program, const char *what, CUdeviceptr memory
     program.expect_equal(what, got, want, WIDTH);
 }
 
-// Splits the device into two equal parts and what is left; false if it has too
-// few multiprocessors.
+// Splits the device into two equal parts and the remainder; false if it has too few
+// multiprocessors.
 static bool split(Program &program, CUdevice device, Part *parts, CUdevResource *rest) {
     CUdevResource whole;
     CU(cuDeviceGetDevResource, device, &whole, CU_DEV_RESOURCE_TYPE_SM);
@@ -86,7 +86,7 @@ static bool split(Program &program, CUdevice device, Part *parts, CUdevResource 
                          multiprocessors(made[0]) + multiprocessors(made[1]) + multiprocessors(*rest),
                          whole.sm.smCount);
 
-    // What cannot be.
+    // Impossible requests.
     auto splits = DRIVER(cuDevSmResourceSplitByCount);
     CUdevResource none = {};
     CUdevResourceDesc description = nullptr;
@@ -138,7 +138,7 @@ static void create(Program &program, CUdevice device, CUcontext primary, Part *p
     CU(cuMemAlloc, &part->memory, MAX_WIDTH * sizeof(unsigned));
 }
 
-// A stream that waits until the program lets it go on.
+// A stream that waits until the program releases it.
 struct Gate {
     std::atomic<bool> open{false};
 
@@ -149,7 +149,7 @@ struct Gate {
     }
 };
 
-// An event of all of a green context's work, and one of all of the primary's.
+// An event for all work of a green context, and one for all work of the primary context.
 static void check_events(Program &program, const Kernels &kernels, CUcontext primary, Part *parts, bool of_context) {
     Gate gate;
     CUevent event = nullptr;
@@ -181,7 +181,7 @@ static void check_events(Program &program, const Kernels &kernels, CUcontext pri
     CU(cuEventDestroy, event);
 }
 
-// What runs in a context with a green context's multiprocessors.
+// Work in a context with a green context's multiprocessors.
 static void check_current(Program &program, const Kernels &kernels, Part &part) {
     CUcontext popped = nullptr;
     CUgreenCtx green = nullptr;
@@ -213,8 +213,8 @@ static void check_current(Program &program, const Kernels &kernels, Part &part) 
     program.expect(!green, "the default stream stayed the green context's");
 }
 
-// What the runtime says of a stream's multiprocessors. CUDA 13.0's does not: the function
-// came with 13.1, whose cuSOLVER needs it.
+// The runtime's query of a stream's multiprocessors. CUDA 13.0 does not have it: it was
+// added in 13.1, whose cuSOLVER needs it.
 static void check_runtime(Program &program, const Part &part, unsigned all) {
     using Get = int(CUstream, CUdevResource *, int);
     void *runtime = dlopen("libcudart.so.13", RTLD_NOW | RTLD_LOCAL);
@@ -232,8 +232,8 @@ static void check_runtime(Program &program, const Part &part, unsigned all) {
     program.expect_equal("no place for the resource", get(part.stream, nullptr, CU_DEV_RESOURCE_TYPE_SM), 1);
 }
 
-// On a GPU that keeps parts apart: no block runs outside of its part. Kernels of
-// both parts run at once, each with more blocks than the device has places for.
+// On a GPU that isolates the parts: no block runs outside its part. Kernels of both
+// parts run concurrently, each with more blocks than the device can hold.
 static void check_places(Program &program, const Kernels &kernels, Part *parts) {
     unsigned seen[2][MAX_WIDTH], used[2] = {0, 0}, both = 0;
     for (int at = 0; at < 2; ++at) {

@@ -1,6 +1,6 @@
 // histogram: counts bytes in 64 and in 256 bins.
 //
-// 256 bins: one histogram a warp in shared memory, counted with shared atomics
+// 256 bins: one histogram per warp in shared memory, counted with shared atomics
 // and added up per block. 64 bins (the upper six bits): one per block in dynamic
 // shared memory, added to the result with global atomics. Counts are integers
 // and compared exactly.
@@ -44,7 +44,7 @@ __global__ void count_256(const unsigned char *data, size_t bytes, unsigned *par
     }
 }
 
-// One block a bin.
+// One block per bin.
 __global__ void merge_256(const unsigned *partial, unsigned *histogram, int blocks) {
     __shared__ unsigned sums[64];
     unsigned sum = 0;

@@ -1,9 +1,9 @@
-// hostBacklog: a host function that takes long, and more work behind it than a
-// driver takes in at once.
+// hostBacklog: a slow host function, and more work behind it than a driver
+// queues.
 //
-// A driver blocks the call that brings a launch where about a thousand wait. The
-// host function must end nevertheless, whatever the work is and in whichever
-// stream it waits: launches, copies, records of events, graphs.
+// A driver blocks a launch once about a thousand are queued. The host function must
+// still be able to finish, whatever the work is and in whichever stream it waits:
+// launches, copies, event records, graphs.
 
 #include "common/check.h"
 
@@ -19,7 +19,7 @@ struct Slow {
     int runs;
 };
 
-// Looks at what the copy before it brought, and takes its time.
+// Slowly reads the result of the copy before it.
 static void slow(void *data) {
     Slow *self = static_cast<Slow *>(data);
     self->found = *self->seen;
@@ -44,7 +44,7 @@ constexpr int streams = 4;
 struct Case {
     cudaStream_t stream[streams];
     cudaEvent_t event;
-    // A word for each stream; the first is what the function sees and changes.
+    // A word for each stream; the function reads and changes the first.
     unsigned *device;
     unsigned *host;
     unsigned want[streams];
@@ -65,7 +65,7 @@ static void begin(Case &at) {
     at.slow.runs = 0;
 }
 
-// The chain around the function: a copy brings what it sees, another takes what it left.
+// The chain around the function: a copy writes what it reads, another reads what it wrote.
 static void before(Case &at) {
     launch(at, 0, 7);
     CUDA_CHECK(cudaMemcpyAsync(at.host, at.device, sizeof(unsigned), cudaMemcpyDeviceToHost, at.stream[0]));
@@ -131,7 +131,7 @@ static void copies(Program &program, Case &at, int count) {
     program.expect_equal("the last copy", at.host[1], at.want[0]);
 }
 
-// The function is in a graph; launches, and launches of another graph, come behind.
+// The function is in a graph, followed by launches of kernels and of another graph.
 static void graphs(Program &program, Case &at, int count) {
     cudaGraph_t graph[2];
     cudaGraphExec_t ready[2];

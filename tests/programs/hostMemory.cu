@@ -1,9 +1,9 @@
-// hostMemory: pools of pinned and managed memory, and memory in the host that the
-// program maps itself.
+// hostMemory: pools of pinned and managed memory, and host memory that the program
+// maps itself.
 //
-// Program and kernels take turns on memory from such pools; memory freed in a stream
-// is given out again in its order; accounts, limits, accesses and current pools. Memory
-// created in the host keeps its contents over its maps and accesses. And what is refused.
+// Program and kernels alternate on memory from such pools; memory freed in a stream is
+// reused in stream order; statistics, limits, access rights and current pools. Memory
+// created on the host keeps its contents across maps and accesses. And refused calls.
 
 #include "common/driver.h"
 
@@ -63,7 +63,7 @@ static uint64_t level(cudaMemPool_t pool, cudaMemPoolAttr which) {
     return value;
 }
 
-// Program and kernel take turns on the same addresses.
+// Program and kernel alternate on the same addresses.
 static void take_turns(Program &program, const char *what, unsigned *values, size_t count, cudaStream_t stream,
                        Random &random) {
     std::vector<unsigned> want(count);
@@ -124,8 +124,8 @@ static void run_pool(Program &program, const char *what, const cudaMemPoolProps 
     program.expect(from == reinterpret_cast<CUmemoryPool>(pool), "memory knows its pool");
     program.expect_equal<uint64_t>("bytes in use", level(pool, cudaMemPoolAttrUsedMemCurrent), bytes);
 
-    // Freed and taken again in a stream, without a wait: each kernel sees what the
-    // copy before it wrote, whatever block it got.
+    // Freed and allocated again in a stream, without a wait: each kernel sees what the
+    // copy before it wrote, whichever block it got.
     std::vector<unsigned> want(count), got(count);
     CUDA_CHECK(cudaFreeAsync(values, stream));
     for (unsigned turn = 0; turn < 20; ++turn) {
@@ -147,7 +147,7 @@ static void run_pool(Program &program, const char *what, const cudaMemPoolProps 
     program.expect_equal<uint64_t>("most bytes in use", level(pool, cudaMemPoolAttrUsedMemHigh), bytes);
     CUDA_CHECK(cudaMemPoolTrimTo(pool, 0));
 
-    // By a plain free, too; and twice is once too often.
+    // cudaFree works as well; a second free fails.
     CUDA_CHECK(cudaMallocFromPoolAsync(reinterpret_cast<void **>(&values), bytes, pool, stream));
     CUDA_CHECK(cudaStreamSynchronize(stream));
     CUDA_CHECK(cudaFree(values));
@@ -157,7 +157,7 @@ static void run_pool(Program &program, const char *what, const cudaMemPoolProps 
     CUDA_CHECK(cudaStreamDestroy(stream));
 }
 
-// Pools of places, and which of them allocations come from.
+// Pools by location, and the pool that allocations come from.
 static void run_places(Program &program, const cudaMemPoolProps &props) {
     cudaMemLocation where = props.location;
     cudaMemPool_t first = nullptr, now = nullptr, own = nullptr;
@@ -168,7 +168,7 @@ static void run_places(Program &program, const cudaMemPoolProps &props) {
     CUDA_CHECK(cudaMemSetMemPool(&where, props.allocType, own));
     CUDA_CHECK(cudaMemGetMemPool(&now, &where, props.allocType));
     program.expect(now == own, "another pool is current");
-    // One of another place.
+    // A pool of another location.
     int number = 0;
     cudaMemPool_t other = nullptr;
     CUDA_CHECK(cudaGetDevice(&number));
@@ -179,7 +179,7 @@ static void run_places(Program &program, const cudaMemPoolProps &props) {
         program.expect(cudaDeviceSetMemPool(number, own) == cudaErrorInvalidValue, "the host's pool is not a device's");
     }
     CUDA_CHECK(cudaMemPoolDestroy(own));
-    // Drivers differ in which pool is current then.
+    // Drivers differ in which pool is current afterwards.
     CUDA_CHECK(cudaMemGetMemPool(&now, &where, props.allocType));
     program.expect(now != own, "a pool is current after its end");
     CUDA_CHECK(cudaMemSetMemPool(&where, props.allocType, first));
@@ -189,7 +189,7 @@ static void run_places(Program &program, const cudaMemPoolProps &props) {
     cudaGetLastError();
 }
 
-// A pool's limit; locations and handles that pools in the host do not have.
+// A pool's limit; locations and handles that host pools do not support.
 static void run_pool_refusals(Program &program) {
     cudaMemPool_t pool = nullptr;
     void *memory = nullptr, *more = nullptr;
@@ -230,7 +230,7 @@ static CUresult set_access(CUdeviceptr address, size_t bytes, CUmemLocationType 
     return DRIVER(cuMemSetAccess)(address, bytes, &desc, 1);
 }
 
-// Of the host's node 0: where the device has access, CUDA says so of the whole host, too.
+// On the host's node 0: if the device has access, CUDA reports so for the whole host, too.
 static void check_access(Program &program, CUdeviceptr address, CUmemLocationType type, unsigned long long want) {
     CUmemLocation where = {};
     where.type = type;
@@ -245,7 +245,7 @@ struct Function {
     std::vector<unsigned> found;
 };
 
-// Sees all of the memory, and changes its ends.
+// Reads all of the memory, and changes its ends.
 static void look_and_change(void *data) {
     Function *self = static_cast<Function *>(data);
     self->found.assign(self->values, self->values + self->found.size());
@@ -276,7 +276,7 @@ static void run_function(Program &program, unsigned *values, std::vector<unsigne
     CUDA_CHECK(cudaStreamDestroy(stream));
 }
 
-// Memory of the host, mapped by the program: contents stay over maps and accesses.
+// Host memory mapped by the program: contents persist across maps and accesses.
 static void run_maps(Program &program, CUmemAllocationProp prop, size_t pieces, Random &random) {
     const CUmemAccess_flags both = CU_MEM_ACCESS_FLAGS_PROT_READWRITE, none = CU_MEM_ACCESS_FLAGS_PROT_NONE;
     CUmemLocationType host = CU_MEM_LOCATION_TYPE_HOST, gpu = CU_MEM_LOCATION_TYPE_DEVICE;
@@ -290,7 +290,7 @@ static void run_maps(Program &program, CUmemAllocationProp prop, size_t pieces, 
     DRIVER_CHECK(cuMemCreate, &handle, bytes, &prop, 0);
     CUmemAllocationProp found = {};
     DRIVER_CHECK(cuMemGetAllocationPropertiesFromHandle, &found, handle);
-    // Memory of the host is of its node 0.
+    // Host memory is on node 0.
     program.expect(found.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA && found.location.id == 0, "properties are kept");
     program.expect(found.type == prop.type && !found.requestedHandleTypes, "so are its type and handles");
     DRIVER_CHECK(cuMemMap, base, bytes, 0, handle, 0);
@@ -318,7 +318,7 @@ static void run_maps(Program &program, CUmemAllocationProp prop, size_t pieces, 
         values[count / 2] = want[count / 2] = turn;
     }
     run_function(program, values, want);
-    // The device alone, which finds what the program wrote last.
+    // Access for the device alone, which sees the program's last writes.
     program.expect_equal("the host's access ends", set_access(base, bytes, host, none), CUDA_SUCCESS);
     check_access(program, base, node, 0);
     launch(values, 5, count);
@@ -327,7 +327,7 @@ static void run_maps(Program &program, CUmemAllocationProp prop, size_t pieces, 
         want[at] += 5 + static_cast<unsigned>(at);
     }
     program.expect_equal("memory of the host for the device alone", got.data(), want.data(), count);
-    // At another address, for the program again.
+    // At another address, with access for the program again.
     DRIVER_CHECK(cuMemUnmap, base, bytes);
     DRIVER_CHECK(cuMemMap, base + bytes, bytes, 0, handle, 0);
     DRIVER_CHECK(cuMemRelease, handle);
@@ -360,7 +360,7 @@ static void run_map_refusals(Program &program) {
     CUdeviceptr base = 0;
     DRIVER_CHECK(cuMemAddressReserve, &base, 2 * grain, 0, 0, 0);
     DRIVER_CHECK(cuMemMap, base, grain, 0, handle, 0);
-    // Over itself, and over a half that is not mapped.
+    // A misaligned map, and access to a half that is not mapped.
     DRIVER_FAILS(CUDA_ERROR_INVALID_VALUE, cuMemMap, base + 1, grain, 0, handle, 0);
     program.expect(set_access(base, 2 * grain, CU_MEM_LOCATION_TYPE_HOST, CU_MEM_ACCESS_FLAGS_PROT_READWRITE) ==
                        CUDA_ERROR_INVALID_VALUE,

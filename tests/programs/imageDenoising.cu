@@ -1,7 +1,7 @@
-// imageDenoising: takes noise out of a colour image in two ways.
+// imageDenoising: removes noise from a colour image in two ways.
 //
-// KNN weighs each neighbour by how near and how alike it is; NLM by how alike
-// the patches around both are. Pixels are bytes read through a texture as
+// KNN weights each neighbour by distance and similarity, NLM by the similarity
+// of the patches around both. Pixels are bytes read through a texture as
 // fractions. Tolerance 2e-5 absolute at values from 0 to 1: sums of some 49
 // weights that come from expf.
 
@@ -20,7 +20,7 @@ __host__ __device__ static float alike(float4 a, float4 b) {
     return x * x + y * y + z * z;
 }
 
-// The weighted mean of what has been added.
+// The weighted mean of the added values.
 struct Mean {
     float x, y, z, weight;
 
@@ -33,7 +33,7 @@ struct Mean {
     __host__ __device__ float4 value() const { return make_float4(x / weight, y / weight, z / weight, weight); }
 };
 
-// The pixel at a place, the nearest one beyond the edge: on the device through
+// The pixel at a position, the nearest one beyond the edge: on the device through
 // the texture, on the CPU from memory.
 struct Read {
     cudaTextureObject_t texture;
@@ -100,7 +100,7 @@ int main(int argc, char **argv) {
     int width = static_cast<int>(program.size()), height = width * 2 / 3 + 1;
     size_t pixels = static_cast<size_t>(width) * height;
 
-    // A gradient with squares in it, and noise over all.
+    // A gradient with squares, and noise over everything.
     Random random(program.seed());
     std::vector<uchar4> image(pixels);
     std::vector<float4> read(pixels), want_knn(pixels), want_nlm(pixels), got(pixels);

@@ -1,4 +1,4 @@
-// inspection: questions that need no work of the device.
+// inspection: queries that need no work of the device.
 //
 // Graphs as DOT files with and without details, atomic operations across links,
 // flushes of remote writes, arrays that are neither planar nor sparse nor mapped
@@ -110,8 +110,8 @@ static void run_streams(Program &program) {
     CUDA_CHECK(cudaStreamDestroy(other));
 }
 
-// The runtime hands out the driver's tables. NVIDIA's libraries take the current
-// context from this one.
+// The runtime returns the driver's export tables. NVIDIA's libraries use this one to
+// get the current context.
 static void run_export_table(Program &program) {
     cudaUUID_t id = {{0x42, '\xd8', 0x5a, '\x81', 0x23, '\xf6', '\xcb', 0x47, '\x82', '\x98', '\xf6', '\xe7', '\x8a', 0x3a, '\xec', '\xdc'}};
     const void *table = nullptr;

@@ -1,9 +1,9 @@
 // interprocess: two processes of one program that share device memory and events.
 //
-// The parent starts itself again (fork and exec, before any CUDA call). It hands the
-// child memory, an event, a pool and memory of that pool; the child hands an event
-// back. Both then take turns in kernels on the same memory, in the order that the
-// events give. Handles that are forged or of the process itself must be refused.
+// The parent starts itself again (fork and exec, before any CUDA call). It passes
+// memory, an event, a pool and memory of that pool to the child; the child passes an
+// event back. Both then alternate in kernels on the same memory, ordered by the
+// events. Forged handles and the process's own handles must be refused.
 
 #include "common/check.h"
 
@@ -39,8 +39,8 @@ static unsigned on_cpu(size_t at, unsigned seed) {
     return value;
 }
 
-/// Sends bytes, and a descriptor where there is one.
-static void say(Program &program, int channel, const void *data, size_t bytes, int descriptor = -1) {
+/// Sends bytes, and a descriptor if there is one.
+static void send_message(Program &program, int channel, const void *data, size_t bytes, int descriptor = -1) {
     iovec part = {const_cast<void *>(data), bytes};
     alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
     msghdr message = {};
@@ -60,8 +60,8 @@ static void say(Program &program, int channel, const void *data, size_t bytes, i
     }
 }
 
-/// Receives as much as was sent; the descriptor that came, or -1.
-static int hear(Program &program, int channel, void *data, size_t bytes) {
+/// Receives the message; returns its descriptor, or -1.
+static int receive_message(Program &program, int channel, void *data, size_t bytes) {
     iovec part = {data, bytes};
     alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
     msghdr message = {};
@@ -90,7 +90,7 @@ struct Greeting {
 static int run_child() {
     Program program("interprocess child", "one of two", "elements", 1, 1, 1);
     Greeting greeting;
-    int descriptor = hear(program, channel_of_child, &greeting, sizeof greeting);
+    int descriptor = receive_message(program, channel_of_child, &greeting, sizeof greeting);
     unsigned *values = nullptr, *again = nullptr, *small = nullptr;
     CUDA_CHECK(cudaIpcOpenMemHandle(reinterpret_cast<void **>(&values), greeting.memory, cudaIpcMemLazyEnablePeerAccess));
     CUDA_CHECK(cudaIpcOpenMemHandle(reinterpret_cast<void **>(&again), greeting.memory, cudaIpcMemLazyEnablePeerAccess));
@@ -106,17 +106,17 @@ static int run_child() {
     CUDA_CHECK(cudaEventCreateWithFlags(&own, cudaEventDisableTiming | cudaEventInterprocess));
     cudaIpcEventHandle_t handle;
     CUDA_CHECK(cudaIpcGetEventHandle(&handle, own));
-    say(program, channel_of_child, &handle, sizeof handle);
+    send_message(program, channel_of_child, &handle, sizeof handle);
 
     cudaStream_t stream = nullptr;
     CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     for (unsigned number = 0; number < turns; ++number) {
         char word = 0;
-        hear(program, channel_of_child, &word, 1);
+        receive_message(program, channel_of_child, &word, 1);
         CUDA_CHECK(cudaStreamWaitEvent(stream, parents, 0));
         turn<<<blocks_for(greeting.count, 256), 256, 0, stream>>>(values, 5, number, greeting.count);
         CUDA_CHECK(cudaEventRecord(own, stream));
-        say(program, channel_of_child, &word, 1);
+        send_message(program, channel_of_child, &word, 1);
     }
     CUDA_CHECK(cudaEventSynchronize(own));
     program.expect(cudaEventQuery(own) == cudaSuccess, "an event is over once it was waited for");
@@ -144,9 +144,9 @@ static int run_child() {
     CUDA_CHECK(cudaEventDestroy(own));
     CUDA_CHECK(cudaStreamDestroy(stream));
     char word = program.failed() ? 1 : 0;
-    say(program, channel_of_child, &word, 1);
-    // The parent frees what was shared once it has heard that.
-    hear(program, channel_of_child, &word, 1);
+    send_message(program, channel_of_child, &word, 1);
+    // The parent frees the shared memory once it has received this.
+    receive_message(program, channel_of_child, &word, 1);
     return program.failed() ? 1 : 0;
 }
 
@@ -195,7 +195,7 @@ static void run_parent(Program &program, int channel) {
     CUDA_CHECK(cudaMemcpy(small, &mark, sizeof mark, cudaMemcpyHostToDevice));
     cudaEvent_t own = nullptr, childs = nullptr;
     CUDA_CHECK(cudaEventCreateWithFlags(&own, cudaEventDisableTiming | cudaEventInterprocess));
-    // Recorded before anybody else knows of it.
+    // Recorded before the event is shared.
     CUDA_CHECK(cudaEventRecord(own, stream));
     CUDA_CHECK(cudaIpcGetMemHandle(&greeting.memory, values));
     CUDA_CHECK(cudaIpcGetMemHandle(&greeting.small, small));
@@ -215,18 +215,18 @@ static void run_parent(Program &program, int channel) {
     CUDA_CHECK(cudaMemPoolExportToShareableHandle(&descriptor, pool, cudaMemHandleTypePosixFileDescriptor, 0));
     CUDA_CHECK(cudaMemPoolExportPointer(&greeting.of_pool, of_pool));
     refusals(program, greeting, values);
-    say(program, channel, &greeting, sizeof greeting, descriptor);
+    send_message(program, channel, &greeting, sizeof greeting, descriptor);
     close(descriptor);
 
     cudaIpcEventHandle_t handle;
-    hear(program, channel, &handle, sizeof handle);
+    receive_message(program, channel, &handle, sizeof handle);
     CUDA_CHECK(cudaIpcOpenEventHandle(&childs, handle));
     for (unsigned number = 0; number < turns; ++number) {
         char word = 0;
         turn<<<blocks_for(count, 256), 256, 0, stream>>>(values, 3, number, count);
         CUDA_CHECK(cudaEventRecord(own, stream));
-        say(program, channel, &word, 1);
-        hear(program, channel, &word, 1);
+        send_message(program, channel, &word, 1);
+        receive_message(program, channel, &word, 1);
         CUDA_CHECK(cudaStreamWaitEvent(stream, childs, 0));
     }
     std::vector<unsigned> got(count), want(count);
@@ -238,10 +238,10 @@ static void run_parent(Program &program, int channel) {
     program.digest(got.data(), count * sizeof(unsigned));
     program.expect_equal("values", got.data(), want.data(), count);
     char word = 1;
-    hear(program, channel, &word, 1);
+    receive_message(program, channel, &word, 1);
     program.expect(word == 0, "the child found all as it must be");
     CUDA_CHECK(cudaEventDestroy(childs));
-    say(program, channel, &word, 1);
+    send_message(program, channel, &word, 1);
     CUDA_CHECK(cudaEventDestroy(own));
     CUDA_CHECK(cudaFree(values));
     CUDA_CHECK(cudaFree(small));
@@ -257,7 +257,7 @@ int main(int argc, char **argv) {
     }
     Program program("interprocess", "shares memory and events with another process", "elements", 100000, 1, 1L << 28);
     program.parse(argc, argv);
-    // A process that began later would have what this one has of CUDA.
+    // Forked before CUDA is used: a later child would inherit this process's CUDA state.
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends)) {
         program.die("socketpair: %s", std::strerror(errno));

@@ -1,6 +1,6 @@
 // managedMemory: one pointer for program and kernels.
 //
-// cudaMallocManaged for what both sides write in turn, a linked list that a
+// cudaMallocManaged for memory that both sides write in turn, a linked list that a
 // kernel follows, copies and memsets of managed memory, attributes of pointers
 // and ranges, advice and prefetches.
 
@@ -41,7 +41,7 @@ static void run_turns(Program &program, size_t count, Random &random) {
         values[at] = static_cast<float>(random.below(1000));
         sums[at] = want[at] = static_cast<float>(random.below(1000));
     }
-    // The host writes between launches what the next one reads.
+    // Between launches the host writes the input of the next one.
     for (int turn = 0; turn < 3; ++turn) {
         saxpy<<<(count + 255) / 256, 256>>>(sums, values, 2.0f, count);
         LAUNCH_CHECK();

@@ -1,9 +1,9 @@
-// managedVariables: __managed__ variables, which program and kernels share.
+// managedVariables: __managed__ variables, shared by program and kernels.
 //
 // A counter, an array of odd size, a pointer to managed memory; by name, by
 // address and through symbols; in launches of two streams, a graph and copies;
-// in host functions that are slow to return, while kernels are loaded and launches
-// queue up behind them.
+// in slow host functions, while kernels are loaded and launches queue up behind
+// them.
 
 #include "common/check.h"
 
@@ -69,7 +69,7 @@ static void run_by_address(Program &program, Random &random) {
     for (cudaStream_t &stream : streams) {
         CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     }
-    // Each half in a stream of its own, with its address as a parameter.
+    // Each half in a separate stream, with its address as a parameter.
     size_t half = VALUES / 2;
     scale<<<(half + 255) / 256, 256, 0, streams[0]>>>(values, half, 3.0f);
     scale<<<(VALUES - half + 255) / 256, 256, 0, streams[1]>>>(values + half, VALUES - half, 2.0f);
@@ -91,7 +91,7 @@ static void run_by_address(Program &program, Random &random) {
                                                attributes.type == cudaMemoryTypeManaged &&
                                                attributes.hostPointer == attributes.devicePointer, "one address for both is wrong");
 
-    // Copies, with the program's last words.
+    // Copies include the program's last writes.
     values[3] = want[3] = -4.0f;
     float *device = nullptr;
     CUDA_CHECK(cudaMalloc(&device, sizeof values));
@@ -99,7 +99,7 @@ static void run_by_address(Program &program, Random &random) {
     std::vector<float> copied(VALUES);
     CUDA_CHECK(cudaMemcpy(copied.data(), device, sizeof values, cudaMemcpyDeviceToHost));
     program.expect_equal("a copy", copied.data(), want.data(), VALUES);
-    // Of managed memory it is over when it returns.
+    // A copy of managed memory is complete when the call returns.
     CUDA_CHECK(cudaMemset(values + 10, 0, 40));
     program.expect(values[10] == 0.0f && values[19] == 0.0f && values[20] == want[20], "a memset is wrong");
     int other = 77;
@@ -107,7 +107,7 @@ static void run_by_address(Program &program, Random &random) {
     CUDA_CHECK(cudaDeviceSynchronize());
     program.expect(counter == 77, "a copy to a symbol is wrong");
 
-    // By a graph, launched twice with a word of the program's between.
+    // By a graph, launched twice; the program writes a word in between.
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t ready = nullptr;
     CUDA_CHECK(cudaStreamBeginCapture(streams[0], cudaStreamCaptureModeThreadLocal));
@@ -151,7 +151,7 @@ struct Function {
     int runs;
 };
 
-// A different value for each argument, which takes long to find.
+// A slowly computed value that differs for each argument.
 static unsigned changed(unsigned first) {
     unsigned hash = first;
     for (unsigned at = 0; at < 20000000; ++at) {
@@ -160,7 +160,7 @@ static unsigned changed(unsigned first) {
     return hash;
 }
 
-// What is queued behind it has arrived by the time it writes the variable.
+// By the time it writes the variable, the work behind it has been queued.
 static void change_handed(void *data) {
     Function *self = static_cast<Function *>(data);
     self->found = handed;
@@ -169,7 +169,7 @@ static void change_handed(void *data) {
     ++self->runs;
 }
 
-// The function sees what the kernel before it wrote, and all behind it what the function wrote.
+// The function sees the writes of the kernel before it, and all work behind it the function's.
 static void run_behind_functions(Program &program, int launches) {
     cudaStream_t stream = nullptr;
     CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -188,7 +188,7 @@ static void run_behind_functions(Program &program, int launches) {
     want = function.left * 7 + 2;
     program.expect_equal("the variable after a kernel that was loaded", static_cast<unsigned>(handed), want);
 
-    // More than a driver takes in at once, and a second function behind all of it.
+    // More than a driver queues, and a second function behind all of it.
     Function second{};
     CUDA_CHECK(cudaLaunchHostFunc(stream, change_handed, &function));
     for (int number = 0; number < launches; ++number) {

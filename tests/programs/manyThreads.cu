@@ -1,9 +1,9 @@
 // manyThreads: eight threads that launch at once, each on a stream of its own.
 //
-// Every launch changes a word in a way that shows its place in the order, and every
-// few launches the thread hands over to its neighbour by an event: the neighbour's
-// stream takes the word of the stream before it. A launch that is lost, doubled or out
-// of order, in whichever thread, changes the result.
+// Every launch changes a word depending on its position in the order. Every few
+// launches a thread passes its word to its neighbour by an event: the neighbour's
+// stream reads the word of the stream before it. A launch that is lost, doubled or
+// out of order, in any thread, changes the result.
 
 #include "common/check.h"
 
@@ -70,7 +70,7 @@ int main(int argc, char **argv) {
             for (std::thread &one : running) {
                 one.join();
             }
-            // Hands over from left to right; the last waits for all, the first for the last.
+            // Passes words from left to right; the last waits for all, the first for the last.
             for (int number = 0; number < threads; ++number) {
                 Lane &left = lanes[(number + threads - 1) % threads];
                 CUDA_CHECK(cudaStreamWaitEvent(lanes[number].stream, left.event, 0));
@@ -79,7 +79,7 @@ int main(int argc, char **argv) {
                 CUDA_CHECK(cudaEventRecord(lanes[number].event, lanes[number].stream));
                 want[number] = want[number] * 5 + want[(number + threads - 1) % threads];
             }
-            // A word changes again when the right neighbour has taken it.
+            // A word changes again once the right neighbour has read it.
             for (int number = 0; number + 1 < threads; ++number) {
                 CUDA_CHECK(cudaStreamWaitEvent(lanes[number].stream, lanes[number + 1].event, 0));
             }

@@ -1,9 +1,9 @@
 // mappedMemory: kernels that work on the host's memory in place.
 //
 // Memory from cudaHostAlloc (mapped, portable, write-combined), from
-// cudaMallocHost, and the program's own memory after cudaHostRegister. What a
-// kernel writes is in host memory after the synchronization, what the host
-// writes is seen by the next kernel, and no copy is called in between.
+// cudaMallocHost, and the program's own memory after cudaHostRegister. The host sees
+// a kernel's writes after synchronization, the next kernel sees the host's writes,
+// and no copy is called in between.
 
 #include "common/check.h"
 
@@ -39,7 +39,7 @@ static void run_combine(Program &program, const char *what, int *a, int *b, int 
         sums[at] = -1;
         want[at] = a[at] * 3 + b[at];
     }
-    // Twice, with inputs that the host changed in between.
+    // Twice; the host changes the inputs in between.
     for (int turn = 0; turn < 2; ++turn) {
         combine<<<64, 128>>>(device_view(a), device_view(b), device_view(sums), count);
         LAUNCH_CHECK();

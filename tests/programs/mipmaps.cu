@@ -1,4 +1,4 @@
-// mipmaps: builds pyramids of images on the device, level from level.
+// mipmaps: builds image pyramids on the device, each level from the one before.
 //
 // Each level of a mipmapped array is read through a texture of that level alone, and
 // the next is written through a surface of that level; then every level is read once
@@ -31,8 +31,8 @@ __global__ void shrink(cudaTextureObject_t above, cudaSurfaceObject_t below, int
     surf2Dwrite(mean, below, x * static_cast<int>(sizeof mean), y);
 }
 
-// By surfaces alone: of the layers of one level, GPUs find the first only through a
-// texture.
+// By surfaces alone: through a texture of one level, GPUs access only the first of
+// its layers.
 __global__ void shrink_layers(cudaSurfaceObject_t above, cudaSurfaceObject_t below, int width, int height) {
     int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y, layer = blockIdx.z;
     if (x >= width || y >= height) {

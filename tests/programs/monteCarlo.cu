@@ -1,8 +1,8 @@
 // monteCarlo: prices a European call from random paths, and counts points in a
 // circle.
 //
-// The random numbers are made on the device from the index of the path alone, so
-// the CPU walks the very same paths: the points are compared exactly, the price
+// The random numbers are computed on the device from the path's index alone, so the
+// CPU follows the same paths: the points are compared exactly, the price
 // to 1e-5 of the sum (logf, cosf and expf differ in their last bits). The price
 // must also lie within five standard errors of the closed formula.
 

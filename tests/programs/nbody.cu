@@ -1,9 +1,9 @@
 // nbody: bodies under gravity, all pairs, by tiles in shared memory.
 //
-// Positions and velocities stay on the device from round to round, four steps a
-// round. After each round the CPU walks the same four steps from where the round
-// began: so a state lost or changed on the way is found in the round it happens.
-// Tolerance 1e-4 relative plus 1e-5, since the device takes rsqrtf and fma.
+// Positions and velocities stay on the device from round to round, four steps per
+// round. After each round the CPU computes the same four steps from the round's
+// initial state, so that a lost or changed state is found in the round where it
+// happens. Tolerance 1e-4 relative plus 1e-5, since the device uses rsqrtf and fma.
 
 #include "common/check.h"
 

@@ -1,10 +1,9 @@
-// peerAccess: kernels and copies of one GPU in the memory of another.
+// peerAccess: kernels and copies of one GPU on the memory of another.
 //
-// Memory of before and after the access was enabled, large and small, freed and
-// allocated again; memory that is mapped by the program; memory of a pool; kernels of
-// both GPUs that add to the same words; copies in one GPU's stream; and what is
-// refused. With a single GPU, or two that do not reach each other, all of it happens
-// on one.
+// Memory allocated before and after access was enabled, large and small, freed and
+// allocated again; memory that the program maps; memory of a pool; kernels of both
+// GPUs that add to the same words; copies in one GPU's stream; and refused calls.
+// With a single GPU, or two without peer access, everything runs on one.
 
 #include "common/driver.h"
 
@@ -23,7 +22,7 @@ __global__ void count_up(unsigned *counters, unsigned times) {
     }
 }
 
-// The GPU that computes, and the one that has the memory.
+// The GPU that computes, and the one that owns the memory.
 static int computes = 0, owns = 0;
 
 static void launch_add(unsigned *values, const unsigned *more, size_t count, cudaStream_t stream = nullptr) {
@@ -54,7 +53,7 @@ static std::vector<unsigned> random_words(Random &random, size_t count) {
     return words;
 }
 
-// One GPU adds what it has to words of the other, which then adds its own to both.
+// One GPU adds its values to words of the other, which then adds its own to both.
 static void check_memory(Program &program, unsigned *theirs, size_t count, Random &random) {
     std::vector<unsigned> first = random_words(random, count), second = random_words(random, count), got(count);
     size_t bytes = count * sizeof(unsigned);
@@ -66,7 +65,7 @@ static void check_memory(Program &program, unsigned *theirs, size_t count, Rando
     CUDA_CHECK(cudaSetDevice(owns));
     launch_add(theirs, theirs, count);
     synchronize_both();
-    // It reads what the other wrote.
+    // It reads the other's writes.
     launch_add(mine, theirs, count);
     CUDA_CHECK(cudaMemcpy(got.data(), mine, bytes, cudaMemcpyDeviceToHost));
     for (size_t at = 0; at < count; ++at) {
@@ -86,7 +85,7 @@ static void run_allocations(Program &program, size_t count, Random &random) {
         memory = allocate<unsigned>(owns, 1000);
         check_memory(program, memory, 1000, random);
     }
-    // Freed memory comes back as other memory.
+    // Freed addresses are reused by other memory.
     for (int turn = 0; turn < 3; ++turn) {
         unsigned *large = allocate<unsigned>(owns, count);
         check_memory(program, large, count, random);
@@ -97,7 +96,7 @@ static void run_allocations(Program &program, size_t count, Random &random) {
     }
 }
 
-// Both add at once. Links without atomics would lose some, so then one does.
+// Both add concurrently. Links without atomics would lose some additions; then only one adds.
 static void run_atomics(Program &program) {
     int atomics = 1;
     if (owns != computes) {
@@ -118,7 +117,7 @@ static void run_atomics(Program &program) {
     CUDA_CHECK(cudaFree(counters));
 }
 
-// Copies to and fro in a stream of one GPU, between its kernels.
+// Copies in both directions in a stream of one GPU, between its kernels.
 static void run_copies(Program &program, size_t count, Random &random) {
     size_t bytes = count * sizeof(unsigned);
     std::vector<unsigned> words = random_words(random, count), got(count);
@@ -260,7 +259,7 @@ static void run_mapped(Program &program, Random &random) {
     }
     CUDA_CHECK(cudaSetDevice(computes));
     check_memory(program, reinterpret_cast<unsigned *>(base), 2000, random);
-    // The same memory at addresses that the other reserves, for itself alone.
+    // The same memory at addresses that the other GPU reserves, for itself alone.
     CUdeviceptr other = 0;
     DRIVER_CHECK(cuMemAddressReserve, &other, grain, 0, 0, 0);
     DRIVER_CHECK(cuMemMap, other, grain, 0, handle, 0);
@@ -336,7 +335,7 @@ int main(int argc, char **argv) {
     while (program.next_round()) {
         Random random(program.seed());
         size_t count = static_cast<size_t>(program.size()) * 1000;
-        // Of this one before, of the others after.
+        // `before` is allocated before peer access is enabled, the others after.
         unsigned *before = allocate<unsigned>(owns, count);
         run_volumes(program, random);
         if (reaches) {

@@ -1,10 +1,10 @@
-// perThreadStreams: two threads, each with a default stream of its own.
+// perThreadStreams: two threads, each with its own default stream.
 //
 // Compiled with --default-stream per-thread: <<<>>> without a stream and copies
 // without one go to the calling thread's stream. The first thread's kernel waits
 // (at most 20 seconds of the device's clock) for what the second thread's kernel
-// writes, so the two streams must be different and must overlap; then both work
-// through a chain of copies and kernels whose order matters.
+// writes, so the two streams must be different and must overlap; then both run a
+// chain of copies and kernels whose order matters.
 
 #include "common/check.h"
 
@@ -39,7 +39,7 @@ __global__ void advance(unsigned *values, unsigned step, size_t count) {
     }
 }
 
-// One thread's part; CUDA's state of a thread (device, last error) is its own.
+// One thread's part; CUDA's per-thread state (device, last error) is separate.
 struct Worker {
     unsigned number;
     size_t count;
@@ -91,7 +91,7 @@ struct Worker {
         ok(cudaMemcpyAsync(got.data(), values, bytes, cudaMemcpyDeviceToHost, cudaStreamPerThread), "the copy back");
         ok(cudaStreamSynchronize(0), "cudaStreamSynchronize");
         ok(cudaFree(values), "cudaFree");
-        // An error of this thread must not show in the other.
+        // An error of this thread must not appear in the other.
         if (number == 1) {
             if (cudaSetDevice(4711) != cudaErrorInvalidDevice || cudaPeekAtLastError() != cudaErrorInvalidDevice) {
                 ok(cudaErrorUnknown, "cudaSetDevice of no device");

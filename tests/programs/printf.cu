@@ -1,11 +1,11 @@
 // printf: formatted output and assert from kernels.
 //
-// Standard output is a pipe while the kernels run, so that the text which the
-// device printed is compared letter by letter with what the host's snprintf
-// makes of the same formats. Lines of one thread come in order; those of
-// different blocks may not, so they are sorted first. With --assert a kernel
-// asserts wrongly on purpose: the next synchronization must give
-// cudaErrorAssert, and the message must name the expression.
+// Standard output is a pipe while the kernels run, so that the device's text is
+// compared character by character with the output of the host's snprintf for the
+// same formats. Lines of one thread are in order; those of different blocks may
+// not be, so they are sorted first. With --assert a kernel's assertion fails on
+// purpose: the next synchronization must return cudaErrorAssert, and the message
+// must name the expression.
 
 #include "common/check.h"
 
@@ -38,8 +38,8 @@ __global__ void print_threads() {
     }
 }
 
-// What printf returns: the number of arguments it took; see "Formatted output" in
-// the CUDA C++ programming guide.
+// printf returns the number of its arguments; see "Formatted output" in the CUDA
+// C++ programming guide.
 __global__ void print_counts(int *counts) {
     counts[0] = printf("none\n");
     counts[1] = printf("three: %d %f %s\n", 1, 2.0, "x");
@@ -103,8 +103,8 @@ static std::string sorted_lines(const std::string &text) {
     return sorted;
 }
 
-// While it lives, what is written to a file descriptor goes to a file without a
-// name; `take` ends that and gives the text.
+// While it lives, output to a file descriptor goes to an unnamed file; `take` ends
+// that and returns the text.
 class Capture {
 public:
     explicit Capture(int descriptor) : descriptor_(descriptor), file_(std::tmpfile()) {
@@ -191,8 +191,8 @@ static void run_prints(Program &program) {
     }
 }
 
-// The failing assertion poisons this process's context, so it is all this run
-// does.
+// The failing assertion ends this process's context, so this run does nothing
+// else.
 static void run_assert(Program &program) {
     std::vector<int> values(64, 3);
     values[37] = 12;

@@ -1,7 +1,7 @@
-// reduction: sums an array in several ways, each a step on from the last.
+// reduction: sums an array in several ways, each a refinement of the one before.
 //
-// Interleaved and sequential shared memory, two elements a load, warp shuffles
-// down and in a butterfly, atomics, and counting by votes; in int, float and
+// Interleaved and sequential shared memory, two elements per load, warp shuffles
+// down and as a butterfly, atomics, and counting by votes; in int, float and
 // double. All sums are exact (small integers and multiples of 1/16), so every
 // way must give the CPU's result bit for bit.
 
@@ -103,7 +103,7 @@ struct Votes {
     unsigned bits_xor;
 };
 
-// Counts by votes, and what the other atomics make of the same numbers.
+// Counts by votes, and applies the other atomics to the same numbers.
 __global__ void vote(const int *input, Votes *votes, unsigned count) {
     for (unsigned start = blockIdx.x * block_size; start < count; start += gridDim.x * block_size) {
         unsigned at = start + threadIdx.x;
@@ -197,7 +197,7 @@ static void count_votes(Program &program, const std::vector<int> &input) {
         want.warps_all += all;
         want.warps_any += any;
     }
-    // The last block votes with whole warps that hold no element.
+    // In the last block, whole warps without elements vote.
     size_t padded = (input.size() + 31) / 32 * 32, covered = blocks_for(input.size(), block_size) * size_t{block_size};
     want.warps_all += static_cast<unsigned>((covered - padded) / 32);
 

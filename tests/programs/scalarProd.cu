@@ -1,4 +1,4 @@
-// scalarProd: scalar products of many pairs of vectors, one block a pair.
+// scalarProd: scalar products of many pairs of vectors, one block per pair.
 //
 // Each thread sums a strided part, then the block adds up in shared memory. The
 // inputs are multiples of 1/16, so every sum is exact and compared bit for bit.

@@ -1,8 +1,7 @@
 // streamMemory: streams that write words and wait for words.
 //
-// Two streams that take turns by words in device memory, every condition,
-// batches, captures into graphs, nodes of graphs and their changes; and what is
-// refused.
+// Two streams that alternate by words in device memory, every condition, batches,
+// captures into graphs, graph nodes and their updates; and refused calls.
 
 #include "common/driver.h"
 
@@ -66,7 +65,7 @@ static void run_turns(Program &program, unsigned turns, cudaStream_t streams[2])
     CUDA_CHECK(cudaFree(count));
 }
 
-// Conditions, in a batch that none of them holds up.
+// Conditions in a batch, all of them already met.
 static void run_conditions(Program &program, cudaStream_t stream) {
     unsigned *words;
     CUDA_CHECK(cudaMalloc(&words, 64));
@@ -104,7 +103,7 @@ static void run_conditions(Program &program, cudaStream_t stream) {
     CUDA_CHECK(cudaFree(words));
 }
 
-// Captured once, launched often; then as a node that is changed.
+// Captured once, launched often; then as a node that is updated.
 static void run_graphs(Program &program, cudaStream_t stream) {
     unsigned *words;
     CUDA_CHECK(cudaMalloc(&words, 64));

@@ -4,8 +4,8 @@
 // a stream that is destroyed at once, overlap of kernels and of a copy with a
 // kernel, timing, queries, priorities and flags. Every step of a chain computes
 // x = 5 x + step, so a wrong order gives a wrong number. The overlap kernels wait
-// for one another, for at most 20 seconds of the device's own clock: with
-// streams that do not overlap they end in a failure, not in a hang.
+// for one another, for at most 20 seconds of the device's clock: if streams do
+// not overlap, the test fails instead of hanging.
 
 #include "common/check.h"
 
@@ -110,7 +110,7 @@ static void run_default_stream(Program &program, Chain &chain) {
     CUDA_CHECK(cudaStreamDestroy(one));
 }
 
-// A destroyed stream's work is still done, and device synchronization waits for it.
+// A destroyed stream's work still completes, and device synchronization waits for it.
 static void run_destroyed_stream(Program &program, Chain &chain) {
     cudaStream_t stream;
     CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -122,7 +122,7 @@ static void run_destroyed_stream(Program &program, Chain &chain) {
     chain.check(program, "the chain in a destroyed stream");
 }
 
-// Whether a kernel, and a copy, ran beside a kernel of another stream.
+// Whether a kernel, and a copy, ran concurrently with a kernel of another stream.
 static void try_overlap(bool &kernel, bool &copy) {
     cudaStream_t waiting, acting;
     CUDA_CHECK(cudaStreamCreateWithFlags(&waiting, cudaStreamNonBlocking));
@@ -131,7 +131,7 @@ static void try_overlap(bool &kernel, bool &copy) {
     CUDA_CHECK(cudaMallocHost(&pinned, 3 * sizeof(unsigned)));
     DeviceArray<unsigned> flags(4);
     CUDA_CHECK(cudaMemset(flags.get(), 0, flags.bytes()));
-    // It need not be over, and streams that do not block do not wait for it.
+    // It need not be complete, and non-blocking streams do not wait for it.
     CUDA_CHECK(cudaDeviceSynchronize());
     unsigned *flag = flags.get(), *seen = flags.get() + 2;
     // Loading a kernel may wait for the device to be idle, so load both first.
@@ -157,8 +157,8 @@ static void try_overlap(bool &kernel, bool &copy) {
     CUDA_CHECK(cudaStreamDestroy(waiting));
 }
 
-// No single launch is promised to run beside another: a device that is moved
-// between the two is idle first. That none ever does is a fault.
+// No particular launches must overlap: if the session moves between the two, the
+// device is idle first. But it is a fault if none ever do.
 static void run_overlap(Program &program) {
     bool kernel = false, copy = false;
     for (int attempt = 0; attempt < 3 && !(kernel && copy); ++attempt) {
@@ -184,7 +184,7 @@ static void run_events(Program &program, Chain &chain) {
     CUDA_CHECK(cudaEventCreate(&stop));
     CUDA_CHECK(cudaEventCreateWithFlags(&untimed, cudaEventDisableTiming));
 
-    // An event never recorded is complete, nothing waits for it, and it has no time.
+    // An event that was never recorded is complete, nothing waits for it, and it has no time.
     expect_status(program, "cudaEventQuery of a fresh event", cudaEventQuery(start), cudaSuccess);
     expect_status(program, "waiting for a fresh event", cudaStreamWaitEvent(stream, start, 0), cudaSuccess);
     float milliseconds = 0;

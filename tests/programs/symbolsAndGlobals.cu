@@ -1,4 +1,4 @@
-// symbolsAndGlobals: variables that live on the device, reached by symbol.
+// symbolsAndGlobals: device variables, accessed by symbol.
 //
 // __device__ and __constant__ variables with and without initial values, scalars,
 // arrays, structures and pointers; cudaMemcpyToSymbol and FromSymbol (plain,
@@ -64,7 +64,7 @@ __global__ void through_pointer(unsigned *values, int count) {
     }
 }
 
-// The initial values arrive, and what a kernel changes stays.
+// Initial values are loaded, and a kernel's changes persist.
 static void check_report(Program &program, const DeviceArray<Report> &out, int count, const Settings &constant) {
     report<<<1, 1>>>(out.get());
     LAUNCH_CHECK();
@@ -125,7 +125,7 @@ int main(int argc, char **argv) {
             factor[at] = at < count ? static_cast<int>(random.below(1000)) : 1;
         }
         CUDA_CHECK(cudaMemcpyToSymbolAsync(table, start.data(), sizeof table, 0, cudaMemcpyHostToDevice, stream));
-        // The factors in two parts, the second out of device memory.
+        // The factors in two parts, the second from device memory.
         DeviceArray<int> device_factor(factor.data(), table_size);
         CUDA_CHECK(cudaMemcpyToSymbol(factors, factor.data(), 5 * sizeof(int)));
         CUDA_CHECK(cudaMemcpyToSymbol(factors, device_factor.get() + 5, (table_size - 5) * sizeof(int),

@@ -16,7 +16,7 @@
 
 using namespace nvcuda;
 
-// How the host sees an element, and how wmma does.
+// The element type on the host, and for wmma.
 template <typename T> struct Element {
     using Fragment = T;
     using Sum = float;
@@ -33,7 +33,7 @@ template <> struct Element<signed char> {
     static constexpr int depth = 16;
 };
 
-// A is row after row, B column after column.
+// A is row-major, B column-major.
 template <typename T, typename Sum>
 __global__ void multiply(const T *a, const T *b, const Sum *c, Sum *d, int size) {
     constexpr int depth = Element<T>::depth;

@@ -1,6 +1,6 @@
-// transpose: turns a matrix, element by element, by tiles, and along diagonals.
+// transpose: transposes a matrix by element, by tile, and along diagonals.
 //
-// Rows are pitched (cudaMallocPitch) and travel by cudaMemcpy2D; the shape is not
+// Rows are pitched (cudaMallocPitch) and copied by cudaMemcpy2D; the shape is not
 // square and no multiple of the tile. Results are compared bit for bit.
 
 #include "common/check.h"

@@ -1,4 +1,4 @@
-// twoProcesses: two processes of one program that compute for each other.
+// twoProcesses: two processes of one program that use each other's results.
 //
 // The parent starts itself twice (fork and exec, before any CUDA call) and calls
 // no CUDA at all. Each child computes a half on the device, sends it to the other
@@ -62,7 +62,7 @@ static bool read_all(int descriptor, void *data, size_t bytes) {
     return true;
 }
 
-// The descriptors a child finds open.
+// The descriptors that are open in a child.
 constexpr int from_other = 20;
 constexpr int to_other = 21;
 constexpr int to_parent = 22;
@@ -99,7 +99,7 @@ static pid_t start_child(unsigned child, size_t count, unsigned seed, const int 
     if (pid != 0) {
         return pid;
     }
-    // Away from the numbers that are about to be taken, and not inherited there.
+    // Above the numbers that are assigned next, and closed on exec.
     int parked[3];
     for (int at = 0; at < 3; ++at) {
         parked[at] = fcntl(descriptors[at], F_DUPFD_CLOEXEC, 30);

@@ -1,8 +1,8 @@
-// userObjects: data of the program that graphs keep alive.
+// userObjects: program data that graphs keep alive.
 //
 // References of the program and of graphs, moved ones, clones, child graphs,
 // captures, executable graphs and their updates. Each destructor must run once,
-// after the last reference, and not before a launch that uses its data is over.
+// after the last reference, and not before launches that use its data are complete.
 
 #include "common/check.h"
 
@@ -11,7 +11,7 @@
 #include <mutex>
 #include <vector>
 
-// Data that knows how often it was ended. Destructors run on a thread of CUDA's.
+// Data that counts its destructions. Destructors run on one of CUDA's threads.
 struct Data {
     std::mutex mutex;
     std::condition_variable changed;
@@ -89,8 +89,8 @@ __global__ void fill(int *place, int value, int count) {
     }
 }
 
-// A capture gives its graph an object, as libraries do that need buffers as long
-// as the graph.
+// A capture passes an object to its graph, as libraries do whose buffers must live as
+// long as the graph.
 static cudaGraph_t captured(cudaStream_t stream, cudaUserObject_t object, int *place, int value, int count) {
     cudaGraph_t graph;
     cudaStreamCaptureStatus status;
@@ -140,7 +140,7 @@ static void run_executable(Program &program, int count) {
     CUDA_CHECK(cudaStreamDestroy(stream));
 }
 
-// The launch is under way while its graph is destroyed.
+// The graph is destroyed while its launch is in flight.
 static void run_under_way(Program &program) {
     struct Gate {
         std::mutex mutex;

@@ -1,6 +1,6 @@
-// vectorAdd: c = a + b, the smallest whole program.
+// vectorAdd: c = a + b, the smallest complete program.
 //
-// One IEEE addition an element, so the CPU's result is compared bit for bit.
+// One IEEE addition per element, so the CPU's result is compared bit for bit.
 
 #include "common/check.h"
 

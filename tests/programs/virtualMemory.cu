@@ -1,8 +1,8 @@
-// virtualMemory: addresses that the program reserves, memory that it maps there.
+// virtualMemory: addresses that the program reserves, and memory that it maps there.
 //
 // A vector that grows in place, piece by piece, as allocators of frameworks do;
-// memory at two addresses; memory that outlives its handle, its map, and moves
-// to another address; attributes; and what does not fit.
+// memory at two addresses; memory that outlives its handle or its map, and memory
+// that is mapped at another address; attributes; and invalid ranges.
 
 #include "common/driver.h"
 
@@ -57,7 +57,7 @@ static void allow(CUdeviceptr address, size_t bytes) {
 
 static void *pointer(CUdeviceptr address) { return reinterpret_cast<void *>(address); }
 
-// Grows in place: what is there stays, and a kernel runs over all pieces.
+// Grows in place: contents persist, and a kernel accesses all pieces.
 static void run_growth(Program &program, size_t grain, size_t pieces, Random &random) {
     CUdeviceptr base = reserve(pieces * grain * 2);
     size_t each = grain / sizeof(unsigned);
@@ -93,7 +93,7 @@ static void run_growth(Program &program, size_t grain, size_t pieces, Random &ra
     DRIVER_CHECK(cuMemAddressFree, base, pieces * grain * 2);
 }
 
-// The same memory at two addresses, then at another, with the handle back from
+// The same memory at two addresses, then at a third, with the handle retrieved from
 // an address.
 static void run_places(Program &program, size_t grain, Random &random) {
     size_t count = grain / sizeof(unsigned);
@@ -122,7 +122,7 @@ static void run_places(Program &program, size_t grain, Random &random) {
     DRIVER_CHECK(cuMemRelease, handle);
     DRIVER_CHECK(cuMemUnmap, base, grain);
     DRIVER_CHECK(cuMemUnmap, base + 2 * grain, grain);
-    // Held by the handle alone.
+    // Kept alive by the handle alone.
     CUmemAllocationProp prop = {};
     DRIVER_CHECK(cuMemGetAllocationPropertiesFromHandle, &prop, again);
     if (prop.type != CU_MEM_ALLOCATION_TYPE_PINNED || prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
@@ -136,7 +136,7 @@ static void run_places(Program &program, size_t grain, Random &random) {
     program.expect_equal("memory that moved", got.data(), want.data(), count);
     program.digest(got.data(), grain);
 
-    // Work in flight goes on over the unmap of other memory.
+    // Work in flight continues while other memory is unmapped.
     launch(base + grain, 9, count);
     cudaPointerAttributes attributes = {};
     CUDA_CHECK(cudaPointerGetAttributes(&attributes, pointer(base + grain + 64)));
@@ -154,7 +154,7 @@ static void run_places(Program &program, size_t grain, Random &random) {
     DRIVER_CHECK(cuMemAddressFree, base, 4 * grain);
 }
 
-// A descriptor stands for memory, and keeps it.
+// A descriptor refers to memory, and keeps it alive.
 static void run_shared(Program &program, size_t grain) {
     CUmemAllocationProp prop = properties();
     prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -169,7 +169,7 @@ static void run_shared(Program &program, size_t grain) {
     DRIVER_CHECK(cuMemExportToShareableHandle, &descriptor, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     DRIVER_CHECK(cuMemUnmap, base, grain);
     DRIVER_CHECK(cuMemRelease, handle);
-    // Nothing but the descriptor has it now.
+    // Now only the descriptor keeps it alive.
     DRIVER_CHECK(cuMemImportFromShareableHandle, &other, reinterpret_cast<void *>(static_cast<intptr_t>(descriptor)),
                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     close(descriptor);

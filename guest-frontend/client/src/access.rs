@@ -34,10 +34,9 @@ impl Access {
         self.shadows.reach(address, size)
     }
 
-    /// Prepares a range for reads or writes by the device: refuses memory that is
-    /// not allocated, and sends the program's changes there. Returns the
-    /// device's address, which differs if registered memory is named by its host
-    /// address.
+    /// Prepares a range for reads or writes by the device: refuses memory that is not
+    /// allocated, and sends the program's changes. Returns the device's address. It
+    /// differs if registered memory is given by its host address.
     pub(crate) fn before(&self, address: u64, size: u64) -> Result<u64> {
         let device = match self.shadows.reach(address, size) {
             DeviceView::Direct(device) => return Ok(device),
@@ -45,8 +44,8 @@ impl Access {
             DeviceView::Pageable => address,
         };
         match self.shadows.find_by_device(device, size) {
-            // Also before writes: bytes that the device does not overwrite must be
-            // the program's when both copies are merged later.
+            // Also before writes: bytes that the device does not overwrite must be the
+            // program's when both copies are merged later.
             Some(region) => self.shadows.push(&region, device, size)?,
             None => self.memory.check(device, size)?,
         }
@@ -59,15 +58,15 @@ impl Access {
             .device_writes(address, size, stream.progress(), position);
     }
 
-    /// The address by which a graph's node may name a range at each launch;
-    /// `None` for memory of the program that the device does not reach.
+    /// The address that a graph node may use for a range at each launch. `None` for
+    /// program memory that the device cannot access.
     ///
     /// # Errors
     /// `INVALID_VALUE` for other memory that is not allocated.
     pub(crate) fn name(&self, address: u64, size: u64, is_host: bool) -> Result<Option<u64>> {
         match self.shadows.reach(address, size) {
             DeviceView::Direct(address) => {
-                self.window.name();
+                self.window.note_known();
                 Ok(Some(address))
             }
             DeviceView::Shadow(region) => {

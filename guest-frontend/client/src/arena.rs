@@ -1,13 +1,13 @@
 //! The allocator of a session's device memory arena.
 //!
-//! Large blocks are whole chunks of 2 MiB, which the host maps and unmaps as units.
-//! A freed range is preferred for a block of the same size, because the host keeps it
-//! mapped. Small blocks (up to 1 MiB) are carved out of chunks here, so most
-//! allocations do not cross.
+//! Large blocks are whole chunks of 2 MiB, which the host maps and unmaps as units. A
+//! freed range is preferred for a block of the same size, because the host keeps it
+//! mapped. Small blocks (up to 1 MiB) are carved out of chunks here, so most allocations
+//! need no round trip.
 //!
-//! The host orders [`MemUnmap`] after the work posted before it, but it never learns
-//! that a small block was freed. So a freed small block is quarantined until all
-//! work posted before its release is known to be complete.
+//! The host orders [`MemUnmap`] after the work posted before it, but it never learns that
+//! a small block was freed. So a freed small block is quarantined until all work posted
+//! before its release is known to be complete.
 //!
 //! [`MemUnmap`]: paragpu_protocol::table::MemUnmap
 
@@ -107,8 +107,7 @@ impl Arena {
         (self.base..self.base + DEVICE_STRIDE).contains(&address)
     }
 
-    /// A block of `size` bytes (1 to [`SMALL`]) in a chunk that is mapped, if
-    /// there is room.
+    /// A block of `size` bytes (1 to [`SMALL`]) in a mapped chunk, if one has room.
     pub fn allocate_ready(&mut self, size: u64) -> Option<u64> {
         let taken = size.checked_next_multiple_of(ALIGNMENT)?;
         let address = self.small.take(taken, ALIGNMENT)?;
@@ -134,8 +133,8 @@ impl Arena {
         }
     }
 
-    /// The host mapped what [`allocate`](Self::allocate) asked for: the block
-    /// of `size` bytes is at the address returned.
+    /// The host mapped the range of [`allocate`](Self::allocate). Returns the address of
+    /// the block of `size` bytes.
     pub fn mapped(&mut self, address: u64, size: u64) -> u64 {
         let taken = size.next_multiple_of(ALIGNMENT);
         if taken <= SMALL {

@@ -1,10 +1,10 @@
 //! Keeps, without a wait, the guarantee of a synchronous copy from pageable memory
 //! (CUDA Runtime API, API synchronization behavior).
 //!
-//! Such a copy returns when the data is taken, not when it has arrived. CUDA then lets
-//! a program use the data in any stream. Therefore:
+//! Such a copy returns when the bytes are read, not when they have arrived. CUDA then
+//! lets a program use the data in any stream. Therefore:
 //!
-//! - before the data is taken, the call waits for kernels and host functions of the
+//! - before the bytes are read, the call waits for kernels and host functions of the
 //!   copy's stream that may still run;
 //! - work posted later to a stream that would not wait for the copy is made to wait
 //!   for it on the device.
@@ -77,8 +77,8 @@ impl CopyOrder {
         Some(streams.swap_remove(index).position)
     }
 
-    /// Streams whose copies `stream` would not wait for implicitly.
-    fn strangers(&self, stream: &Stream, complete: u64) -> Vec<StreamHandle> {
+    /// Streams whose copies `stream` does not wait for implicitly.
+    fn unordered_streams(&self, stream: &Stream, complete: u64) -> Vec<StreamHandle> {
         let ordered = stream.ordered().max(complete);
         let legacy = StreamHandle::LEGACY;
         self.streams
@@ -103,7 +103,7 @@ impl CopyOrder {
         wait: impl Fn(EventHandle) -> Result<()>,
     ) -> Result<()> {
         let last = self.last.load(Ordering::Acquire);
-        for other in self.strangers(stream, complete) {
+        for other in self.unordered_streams(stream, complete) {
             let event = EventHandle(self.handles.next());
             self.link.post(&EventCreate {
                 event,

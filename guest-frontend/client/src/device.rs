@@ -70,18 +70,18 @@ impl Device {
     /// The cluster of each of the GPU's TPCs, and its number there.
     ///
     /// # Errors
-    /// `NOT_SUPPORTED` where the host's device does not tell.
+    /// `NOT_SUPPORTED` if the host's device does not report it.
     pub fn topology(&self) -> Result<(Vec<u8>, Vec<u8>)> {
         let count = self.limits()?.multiprocessors / 2;
         let count = usize::try_from(count).unwrap_or(0);
-        let told = match self.topology.get() {
-            Some(told) => told,
+        let topology = match self.topology.get() {
+            Some(topology) => topology,
             None => {
-                let told = self.link.call(&TopologyGet {})?;
-                self.topology.get_or_init(|| told)
+                let topology = self.link.call(&TopologyGet {})?;
+                self.topology.get_or_init(|| topology)
             }
         };
-        let (clusters, numbers) = told.split_at(told.len() / 2);
+        let (clusters, numbers) = topology.split_at(topology.len() / 2);
         let array = |all: &[u8]| all.get(..count).map(<[u8]>::to_vec);
         array(clusters)
             .zip(array(numbers))

@@ -10,8 +10,8 @@ pub type Result<T, E = Status> = std::result::Result<T, E>;
 /// Why there is no session.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// The configuration cannot be used.
-    #[error("the configuration cannot be used")]
+    /// The configuration is unusable.
+    #[error("the configuration is unusable")]
     Configuration(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// Nothing answers at the configured address.
     #[error("no host answers at {place}; {advice}")]
@@ -24,7 +24,7 @@ pub enum Error {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// Other processes have every channel of the VM's device.
+    /// Other processes use every channel of the VM's device.
     #[error(
         "all channels of the device {0} are in use by other processes of this VM: end one, or \
          start paragpu-qemu-device for the VM with more (--channels)"
@@ -43,7 +43,7 @@ pub enum Error {
     Elsewhere {
         /// How to reach it.
         communicator: String,
-        /// Where.
+        /// The address.
         address: String,
     },
     /// The two sides are incompatible.
@@ -90,14 +90,14 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// A device past the last.
+    /// A device ordinal out of range.
     #[error("there is no device {0}")]
     NoDevice(u32),
 }
 
 impl Error {
-    /// The CUDA result for this error: if no host was found there is no device; a
-    /// host that cannot be used is not ready.
+    /// The CUDA result for this error: no device if no host was found; not ready if the
+    /// host is unusable.
     #[must_use]
     pub fn status(&self) -> Status {
         match self {

@@ -43,8 +43,7 @@ impl Events {
     /// cuEventCreate.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for unknown flags, and for an event of several processes
-    /// that has a time.
+    /// `INVALID_VALUE` for unknown flags, and for an interprocess event with timing.
     pub fn create(&self, flags: u32) -> Result<Arc<Event>> {
         if flags & !(BLOCKING_SYNC | DISABLE_TIMING | INTERPROCESS) != 0 {
             return Err(Status::INVALID_VALUE);
@@ -55,7 +54,7 @@ impl Events {
         let handle = EventHandle(self.handles.next());
         self.link.post(&EventCreate {
             event: handle,
-            // The host's event belongs to this process alone.
+            // The host's event is private to this process.
             flags: flags & !INTERPROCESS,
         })?;
         Ok(Arc::new(Event::new(handle, flags)))
@@ -108,7 +107,7 @@ impl Events {
     /// cuEventQuery.
     ///
     /// # Errors
-    /// `NOT_READY`; of work that failed.
+    /// `NOT_READY`; the error of failed work.
     pub fn query(&self, event: &Event) -> Result<()> {
         self.wait(event, || {
             self.link.call(&EventQuery {
@@ -117,11 +116,11 @@ impl Events {
         })
     }
 
-    /// Asks with `ask` whether the event is reached, unless that is known.
-    fn wait(&self, event: &Event, ask: impl FnOnce() -> Result<()>) -> Result<()> {
+    /// Uses `query` to determine whether the event is reached, unless that is known.
+    fn wait(&self, event: &Event, query: impl FnOnce() -> Result<()>) -> Result<()> {
         event.check_not_captured()?;
         if let Some(recorded) = event.outstanding(self.streams.progress().complete()) {
-            ask()?;
+            query()?;
             event.note_reached(recorded);
             self.streams.sweep();
         } else {

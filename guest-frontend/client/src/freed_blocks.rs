@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_returns_in_its_stream_or_once_its_work_is_over() {
+    fn a_block_is_reused_in_its_stream_or_once_its_work_is_complete() {
         let mut kept = FreedBlocks::new(1 << 20, 100);
         kept.add(block(1, 7, 10));
         kept.add(block(2, 8, 20));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_block_returns_first() {
+    fn the_newest_block_is_reused_first() {
         let mut kept = FreedBlocks::new(1 << 20, 100);
         for address in 1..4 {
             kept.add(block(address, 7, address));

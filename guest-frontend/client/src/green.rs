@@ -75,8 +75,8 @@ impl Session {
         })
     }
 
-    /// cuGreenCtxCreate with what the encoded steps of `way` lead to, which the
-    /// program was told has `count` multiprocessors.
+    /// cuGreenCtxCreate for the part that the encoded splits in `way` lead to. The
+    /// program knows it as `count` multiprocessors.
     ///
     /// # Errors
     /// The host driver's answer.
@@ -96,7 +96,7 @@ impl Session {
         }))
     }
 
-    /// cuGreenCtxDestroy: its streams end, work in them still runs.
+    /// cuGreenCtxDestroy: ends its streams; their work still runs.
     ///
     /// # Errors
     /// As [`Link::check`](crate::connection::Link::check).
@@ -124,7 +124,7 @@ impl Session {
     /// cuCtxSynchronize of a green context.
     ///
     /// # Errors
-    /// Of work that failed.
+    /// The first error of failed work.
     pub fn synchronize_green(&self, green: &Green) -> Result<()> {
         let streams = self.streams().all(Some(green.handle));
         let mut streams = streams.iter();

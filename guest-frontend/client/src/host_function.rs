@@ -1,9 +1,9 @@
 //! Host functions: functions of the program that run in stream order
 //! (cuLaunchHostFunc).
 //!
-//! While some are outstanding, one thread reads frames, so that the host is heard
-//! although no thread waits. Another thread runs the functions, so that a function
-//! that blocks does not stop the reading.
+//! While some are outstanding, one thread reads frames, so that requests of the host are
+//! received although no thread waits. Another thread runs the functions, so that a
+//! function that blocks does not stop the reading.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -108,7 +108,7 @@ impl HostFunctions {
     fn start(&self) {
         self.started.call_once(|| {
             let (sender, ids) = channel::<u64>();
-            self.tell(sender);
+            self.report(sender);
             let shared = Arc::clone(&self.shared);
             spawn("paragpu-host", move || {
                 while let Some(id) = shared.next_id(&ids) {
@@ -120,7 +120,7 @@ impl HostFunctions {
         });
     }
 
-    fn tell(&self, sender: Sender<u64>) {
+    fn report(&self, sender: Sender<u64>) {
         let sender = Mutex::new(sender);
         self.shared.link.on_host_function(Box::new(move |id| {
             let _ = sender.lock().send(id);
@@ -199,7 +199,7 @@ impl Shared {
 }
 
 impl HostFunctions {
-    /// Keeps a function that graphs run; returns its number.
+    /// Stores a function that graphs run. Returns its number.
     pub(crate) fn keep(&self, run: HostRun) -> u64 {
         let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
         let kept = GraphFunction {
@@ -218,7 +218,7 @@ impl HostFunctions {
         }
     }
 
-    /// Forgets a function once earlier launches have reached it.
+    /// Removes a function once earlier launches have reached it.
     pub(crate) fn end_kept(&self, id: u64) {
         let mut all = self.shared.kept.lock();
         if let Some(kept) = all.get_mut(&id) {
@@ -229,7 +229,7 @@ impl HostFunctions {
         }
     }
 
-    /// Notes that the launch that `post` posts runs the functions `ids`.
+    /// Records that the launch that `post` posts runs the functions `ids`.
     pub(crate) fn launch_kept(
         &self,
         ids: &[u64],
@@ -240,7 +240,7 @@ impl HostFunctions {
         let shared = &self.shared;
         *shared.outstanding.lock() += ids.len();
         let posted = {
-            // Held until the position is known, so that they run only then.
+            // The lock is held until the position is known, so that they run only then.
             let mut all = shared.kept.lock();
             let posted = post();
             if let Ok(position) = posted {
@@ -283,7 +283,7 @@ impl HostFunctions {
         };
         *shared.outstanding.lock() += 1;
         let posted = {
-            // Held until the position is known, so that it runs only then.
+            // The lock is held until the position is known, so that it runs only then.
             let mut functions = shared.functions.lock();
             functions.insert(id, waiting);
             let posted = self.streams.post_work(

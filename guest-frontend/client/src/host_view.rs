@@ -1,8 +1,8 @@
-//! Memory that a program creates in the host (cuMemCreate) and maps where it has access
+//! Memory that a program creates in the host (cuMemCreate) and maps with access for
 //! itself.
 //!
 //! Such memory is the session's device memory, so it counts, moves and is checkpointed
-//! like all of it. While the program has access, it has pages of its own at the map's
+//! like the rest. While the program has access, it has separate pages at the map's
 //! address: a *view*, synchronized like a shadow ([`crate::shadow`]). A view is coherent
 //! at launches, at copies of its range, after waits and in host functions.
 
@@ -21,9 +21,9 @@ use crate::sys::memory::{Pages, Reservation};
 /// The views of all sessions: first address to bytes.
 static SEEN: RwLock<BTreeMap<u64, u64>> = RwLock::new(BTreeMap::new());
 
-/// Does the program have a view at an address of device memory?
+/// Whether the program has a view at an address of device memory.
 #[must_use]
-pub fn is_seen(address: u64) -> bool {
+pub fn has_view(address: u64) -> bool {
     let seen = SEEN.read();
     let found = seen.range(..=address).next_back();
     found.is_some_and(|(start, size)| address - start < *size)
@@ -68,11 +68,11 @@ impl HostViews {
         (address - start < size).then_some((start, size))
     }
 
-    /// Gives the program pages at the address of a map of the device, with the bytes
-    /// that the memory has.
+    /// Gives the program pages at the address of a device map, with the memory's
+    /// contents.
     ///
     /// # Errors
-    /// `OUT_OF_MEMORY` where the program can have no pages there; of the copy.
+    /// `OUT_OF_MEMORY` if no pages fit there; the error of a failed copy.
     pub(crate) fn begin(&self, address: u64, size: u64) -> Result<()> {
         // Work posted so far may write the memory at its earlier addresses.
         self.streams.synchronize_all()?;
@@ -93,11 +93,11 @@ impl HostViews {
         pulled
     }
 
-    /// Removes the program's pages at an address; the device keeps the written contents;
-    /// does nothing if there are none.
+    /// Removes the program's pages at an address, if any. The device keeps what the
+    /// program wrote.
     ///
     /// # Errors
-    /// Of work that failed; the pages are gone nevertheless.
+    /// The error of failed work. The pages are gone nevertheless.
     pub(crate) fn end(&self, address: u64) -> Result<()> {
         let found = {
             let views = self.views.read();

@@ -16,7 +16,7 @@ use crate::objects::junction::Junction;
 use crate::objects::stream::{NON_BLOCKING, Stream};
 
 impl Session {
-    /// The streams of a green context, or all; none of them captures.
+    /// The streams of a green context, or all streams. Refused if one of them captures.
     fn not_capturing(&self, of: Option<&Green>) -> Result<Vec<Arc<Stream>>> {
         let streams = self.streams().all(of.map(Green::handle));
         let mut refused = Ok(());
@@ -27,15 +27,19 @@ impl Session {
     }
 
     /// The junction's stream.
-    fn meeting(&self, of: Option<&Green>, place: &mut Option<Arc<Stream>>) -> Result<Arc<Stream>> {
-        if let Some(stream) = place {
+    fn junction_stream(
+        &self,
+        of: Option<&Green>,
+        cached: &mut Option<Arc<Stream>>,
+    ) -> Result<Arc<Stream>> {
+        if let Some(stream) = cached {
             return Ok(Arc::clone(stream));
         }
         let made = match of {
             Some(green) => self.streams().create_in(green.handle(), 0)?,
             None => self.streams().create(NON_BLOCKING, 0)?,
         };
-        *place = Some(Arc::clone(&made));
+        *cached = Some(Arc::clone(&made));
         Ok(made)
     }
 
@@ -49,8 +53,8 @@ impl Session {
     /// `STREAM_CAPTURE_UNSUPPORTED` while a stream captures.
     pub fn record_all(&self, of: Option<&Green>, event: &Event) -> Result<()> {
         let streams = self.not_capturing(of)?;
-        let mut place = self.junction(of).stream();
-        let junction = self.meeting(of, &mut place)?;
+        let mut slot = self.junction(of).stream();
+        let junction = self.junction_stream(of, &mut slot)?;
         for stream in &streams {
             if Arc::ptr_eq(stream, &junction) || self.streams().is_known_idle(stream) {
                 continue;
@@ -71,18 +75,18 @@ impl Session {
     pub fn wait_all(&self, of: Option<&Green>, event: &Event) -> Result<()> {
         event.refuse_captured()?;
         let streams = self.not_capturing(of)?;
-        let junction = self.junction(of);
-        let mut place = junction.stream();
-        let meeting = self.meeting(of, &mut place)?;
-        self.wait_event(&meeting, event)?;
-        if self.streams().is_known_idle(&meeting) {
+        let state = self.junction(of);
+        let mut slot = state.stream();
+        let junction = self.junction_stream(of, &mut slot)?;
+        self.wait_event(&junction, event)?;
+        if self.streams().is_known_idle(&junction) {
             return Ok(());
         }
         let barrier = self.events().create(DISABLE_TIMING)?;
-        self.events().record(&barrier, &meeting)?;
-        let earlier = junction.barrier().replace(Arc::clone(&barrier));
+        self.events().record(&barrier, &junction)?;
+        let earlier = state.barrier().replace(Arc::clone(&barrier));
         for stream in &streams {
-            if !Arc::ptr_eq(stream, &meeting) {
+            if !Arc::ptr_eq(stream, &junction) {
                 self.streams().wait_event(stream, &barrier)?;
             }
         }

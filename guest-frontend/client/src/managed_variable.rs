@@ -3,8 +3,8 @@
 //!
 //! The program's side is private memory at that address, synchronized like a shadow
 //! ([`crate::shadow`]), but the host has no copy: it reads and writes the variable. So a
-//! session that moves has nothing but the variable to take along. CUDA lets the program
-//! use managed memory only while no work is in flight (CONCURRENT_MANAGED_ACCESS is 0).
+//! move takes nothing but the variable along. CUDA lets the program use managed memory
+//! only while no work is in flight (CONCURRENT_MANAGED_ACCESS is 0).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -24,14 +24,14 @@ const PAGE: u64 = 4096;
 #[derive(Debug)]
 pub(crate) struct ManagedVariables {
     shadows: Arc<Shadows>,
-    /// Addresses of the device's memory, where variables may lie as well.
+    /// Addresses of the device's memory, which can contain variables.
     arena: Arc<Reservation>,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Memory of the program's by its first address. Variables share pages.
+    /// Memory of the program by its first address. Variables may share pages.
     runs: BTreeMap<u64, Weak<PageRun>>,
 }
 
@@ -53,7 +53,7 @@ impl ManagedVariables {
         let length = usize::try_from(size).map_err(|_| Status::OUT_OF_MEMORY)?;
         let pages = runs.iter().map(|run| &run.pages);
         let host = Pages::span(pages, address, length).ok_or(Status::UNKNOWN)?;
-        // Its pages may have had a variable before.
+        // A variable of an earlier module may have been in these pages.
         host.clear();
         let region = Region::of_device(host);
         region.show();
@@ -70,7 +70,7 @@ impl ManagedVariables {
         }
     }
 
-    /// The device forgets the variable with its module.
+    /// Removes the variable when its module is unloaded.
     pub(crate) fn remove(&self, variable: &ManagedVariable) {
         self.shadows.remove(variable.region());
     }

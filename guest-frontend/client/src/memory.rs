@@ -29,7 +29,7 @@ pub struct DeviceMemory {
     /// Held while the host maps a chunk for small blocks, so that threads
     /// which run out of small blocks at the same time share one new chunk.
     growing: Mutex<()>,
-    /// Variables of modules: first address to bytes.
+    /// Variables of modules, by first address, with their bytes.
     globals: RwLock<BTreeMap<u64, u64>>,
     /// Memory that the program mapped itself and may use.
     maps: RwLock<Maps>,
@@ -37,16 +37,16 @@ pub struct DeviceMemory {
     peers: PeerAccess,
     /// Sessions whose memory this device has access to.
     reached: RwLock<Vec<Arc<DeviceMemory>>>,
-    /// Memory of pools that was freed, for the next allocation. Locked before the arena.
+    /// Freed memory of pools, kept for the next allocation. Locked before the arena.
     kept: Mutex<FreedBlocks>,
 }
 
-/// Bytes of pools that are kept at most: more may be mapped, and costs a crossing.
+/// Maximum bytes that pools keep. More may be mapped, but costs a round trip.
 const KEPT_BYTES: u64 = 2 << 30;
-/// Blocks of pools that are kept at most.
+/// Maximum number of blocks that pools keep.
 const KEPT_BLOCKS: usize = 4096;
 
-/// First address to bytes and a number that no other allocation had.
+/// By first address: the bytes, and a number that no other allocation had.
 #[derive(Debug, Default)]
 struct Maps {
     ranges: BTreeMap<u64, (u64, u64)>,
@@ -59,7 +59,7 @@ impl Maps {
         (address - start < size).then_some((start, size, id))
     }
 
-    /// Whether a range lies in one map, or in adjacent maps.
+    /// Whether a range is inside one map, or adjacent maps.
     fn holds(&self, address: u64, size: u64) -> bool {
         let Some(end) = address.checked_add(size) else {
             return false;
@@ -105,19 +105,18 @@ impl DeviceMemory {
         }
     }
 
-    /// Notes a variable of a module at `address`.
+    /// Records a variable of a module at `address`.
     pub(crate) fn add_global(&self, address: u64, size: u64) {
         self.globals.write().insert(address, size);
     }
 
-    /// Notes that the module of a variable was unloaded.
+    /// Records that the module of a variable was unloaded.
     pub(crate) fn remove_global(&self, address: u64) {
         self.globals.write().remove(&address);
     }
 
-    /// The allocation or module variable that `address` lies in: first
-    /// address, bytes, and a number that no other allocation ever had (0 for
-    /// variables).
+    /// The allocation or module variable that contains `address`: first address, bytes,
+    /// and a number that is unique among allocations (0 for variables).
     #[must_use]
     pub fn find(&self, address: u64) -> Option<(u64, u64, u64)> {
         if let Some(Block {
@@ -134,7 +133,7 @@ impl DeviceMemory {
         (address - start < size).then_some((start, size, 0))
     }
 
-    /// First address and bytes of the allocation around an address.
+    /// First address and bytes of the allocation that contains an address.
     pub(crate) fn block(&self, address: u64) -> Option<(u64, u64)> {
         let block = self.arena.read().find(address)?;
         Some((block.address, block.size))
@@ -153,7 +152,8 @@ impl DeviceMemory {
         }
     }
 
-    /// Whether the device reaches a whole range of device memory: its own, or another's.
+    /// Whether the device can access a whole range of device memory, its own or another
+    /// device's.
     #[must_use]
     pub fn holds(&self, address: u64, size: u64) -> bool {
         self.check(address, size).is_ok()
@@ -169,14 +169,14 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Ends this.
+    /// Unmaps such memory.
     pub(crate) fn leave_taken(&self, address: u64) {
         self.remove_map(address);
         peer::unmap(&self.link, address);
     }
 
-    /// Refuses a range that is not allocated on another device either, or on one to which
-    /// this one has no access.
+    /// Refuses a range that is not allocated on another device that this one has access
+    /// to.
     fn check_reached(&self, address: u64, size: u64) -> Result<()> {
         let reached = self.reached.read();
         let holds = |memory: &Arc<Self>| memory.arena.read().holds(address, size);
@@ -190,7 +190,7 @@ impl DeviceMemory {
     /// future.
     ///
     /// # Errors
-    /// What the hosts say: `PEER_ACCESS_UNSUPPORTED` (217) if they do not reach each other.
+    /// Errors of the hosts: `PEER_ACCESS_UNSUPPORTED` (217) without peer access.
     pub fn reach(&self, ordinal: u32, other: &Arc<Self>) -> Result<()> {
         other.peers.grant(ordinal, &self.link)?;
         let mut reached = self.reached.write();
@@ -221,7 +221,7 @@ impl DeviceMemory {
         self.arena.read().used()
     }
 
-    /// Whether this is a device address, as far as the guest can know.
+    /// Whether this is a device address, as far as the guest knows.
     #[must_use]
     pub fn is_device(&self, address: u64) -> bool {
         if self.arena.read().spans(address) {
@@ -243,7 +243,7 @@ impl DeviceMemory {
         self.arena.write().not_mapped(address, size);
     }
 
-    /// Notes that the program mapped memory at `[address, address + size)`.
+    /// Records that the program mapped memory at `[address, address + size)`.
     pub(crate) fn add_map(&self, address: u64, size: u64) {
         let mut maps = self.maps.write();
         maps.next += 1;
@@ -251,12 +251,12 @@ impl DeviceMemory {
         maps.ranges.insert(address, (size, id));
     }
 
-    /// Notes that the program unmapped it.
+    /// Records that the program unmapped it.
     pub(crate) fn remove_map(&self, address: u64) {
         self.maps.write().ranges.remove(&address);
     }
 
-    /// cuMemAlloc. Blocks up to 1 MiB usually do not cross.
+    /// cuMemAlloc. Blocks up to 1 MiB usually need no round trip.
     ///
     /// # Errors
     /// `INVALID_VALUE` for 0 bytes, `OUT_OF_MEMORY`.
@@ -281,7 +281,7 @@ impl DeviceMemory {
         self.map_for(size)
     }
 
-    /// Finds a block of `size` bytes, having the host map more memory.
+    /// Finds a block of `size` bytes in memory that the host newly maps.
     fn map_for(&self, size: u64) -> Result<u64> {
         let mut effort = Effort::None;
         loop {
@@ -304,7 +304,7 @@ impl DeviceMemory {
                     }
                 }
             };
-            // The range belongs to this thread: the arena gives it to no other.
+            // The range belongs to this thread: the arena hands it to no other.
             let mapped = self.link.call(&MemMap {
                 address: DeviceAddress(address),
                 size: range,
@@ -354,11 +354,11 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// cuMemAllocAsync of a pool: what the pool freed, where the stream's order permits
-    /// it, else as [`allocate`](Self::allocate).
+    /// cuMemAllocAsync from a pool: a block that the pool freed, if stream order permits
+    /// it; otherwise as [`allocate`](Self::allocate).
     ///
     /// # Errors
-    /// As there.
+    /// As for [`allocate`](Self::allocate).
     pub fn allocate_in(&self, size: u64, owner: usize, stream: &Stream) -> Result<u64> {
         self.link.check()?;
         let taken = Arena::taken_for(size).ok_or(Status::OUT_OF_MEMORY)?;
@@ -380,10 +380,10 @@ impl DeviceMemory {
         self.allocate(size)
     }
 
-    /// cuMemFreeAsync: the pool keeps the memory. Nothing crosses.
+    /// cuMemFreeAsync: the pool keeps the memory. No call is sent.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where no allocation starts at `address`.
+    /// `INVALID_VALUE` if no allocation starts at `address`.
     pub fn free_in(&self, address: u64, owner: usize, stream: &Stream) -> Result<()> {
         self.link.check()?;
         let mut kept = self.kept.lock();
@@ -403,8 +403,8 @@ impl DeviceMemory {
         self.release(surplus)
     }
 
-    /// The program waited for work: pools give back what they keep beyond what `may` says
-    /// each may, of which all work is complete.
+    /// Called after the program waited for work: pools return completed blocks beyond
+    /// their release thresholds, `may`.
     ///
     /// # Errors
     /// As [`Link::check`].
@@ -414,13 +414,13 @@ impl DeviceMemory {
         self.release(over)
     }
 
-    /// Does any pool keep memory?
+    /// Whether any pool keeps memory.
     #[must_use]
     pub fn pools_keep(&self) -> bool {
         !self.kept.lock().is_empty()
     }
 
-    /// Frees blocks that were kept.
+    /// Frees kept blocks.
     fn release(&self, blocks: Vec<KeptBlock>) -> Result<()> {
         for block in blocks {
             let KeptBlock {
@@ -432,7 +432,7 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Frees all that pools keep.
+    /// Frees everything that pools keep.
     fn release_all(&self) -> Result<()> {
         let all = self.kept.lock().take_all();
         self.release(all)
@@ -449,7 +449,7 @@ impl DeviceMemory {
     /// (cuMemPoolTrimTo).
     ///
     /// # Errors
-    /// Of work that failed.
+    /// The error of failed work.
     pub fn trim(&self) -> Result<()> {
         self.release_all()?;
         self.streams.synchronize_all()?;
@@ -466,10 +466,9 @@ impl DeviceMemory {
         self.unmap(|arena| Ok((arena.reclaim(complete), ())))
     }
 
-    /// Changes the arena and posts what the host must unmap. The arena stays
-    /// locked until it is posted, which waits for no reply: the ranges are
-    /// free in the arena already, and another thread's `MemMap` of one of
-    /// them must come after.
+    /// Changes the arena and posts the resulting unmaps. The arena stays locked until
+    /// they are posted, which does not wait: the ranges are already free in the arena,
+    /// and another thread's `MemMap` of one of them must come after.
     fn unmap<R>(
         &self,
         change: impl FnOnce(&mut Arena) -> Result<(Vec<(u64, u64)>, R)>,

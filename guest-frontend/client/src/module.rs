@@ -75,9 +75,9 @@ impl Modules {
         }
     }
 
-    /// cuModuleLoadDataEx, cuLibraryLoadData of a whole image; `options` are
-    /// CUjit_option and value, for the options that are numbers. Images that
-    /// the host has seen before do not travel again.
+    /// cuModuleLoadDataEx, cuLibraryLoadData of a whole image. `options` are CUjit_option
+    /// and value, for the options that are numbers. Images that the host already has are
+    /// not sent again.
     ///
     /// # Errors
     /// `INVALID_IMAGE`, `INVALID_PTX`, `NO_BINARY_FOR_GPU`, …
@@ -95,12 +95,12 @@ impl Modules {
             hash,
             options: Bytes(&options),
         };
-        let ask = || self.link.call_with(&load, None, |log| log.0.to_owned());
-        let log = match ask() {
+        let send = || self.link.call_with(&load, None, |log| log.0.to_owned());
+        let log = match send() {
             // The host dropped the image between the two calls.
             Err(Status::NOT_FOUND) if held => {
                 self.send_image(hash, image)?;
-                ask()
+                send()
             }
             answer => answer,
         };
@@ -127,8 +127,7 @@ impl Modules {
         Ok(())
     }
 
-    /// cuLinkComplete: links inputs into one image; returns it and the linker's
-    /// log.
+    /// cuLinkComplete: links inputs into one image. Returns it and the linker's log.
     ///
     /// # Errors
     /// `INVALID_PTX`, `NOT_SUPPORTED`, …
@@ -176,7 +175,7 @@ impl Modules {
         Err(Status::INVALID_IMAGE)
     }
 
-    /// Makes the host hold an image.
+    /// Ensures that the host holds an image.
     fn offer(&self, image: &[u8]) -> Result<()> {
         let hash = *blake3::hash(image).as_bytes();
         let size = image.len() as u64;
@@ -187,7 +186,7 @@ impl Modules {
         self.send_image(hash, image)
     }
 
-    /// An image that the host holds.
+    /// Reads an image that the host holds.
     fn read(&self, hash: [u8; 32], size: u64) -> Result<Vec<u8>> {
         let mut image = Vec::new();
         while (image.len() as u64) < size {
@@ -222,7 +221,7 @@ impl Modules {
             .map(|_| ())
     }
 
-    /// cuModuleGetFunction; the host is asked once.
+    /// cuModuleGetFunction. The host is queried once.
     ///
     /// # Errors
     /// `NOT_FOUND`.
@@ -246,8 +245,8 @@ impl Modules {
         Ok(module.keep_function(function))
     }
 
-    /// cuModuleEnumerateFunctions: the names of the module's kernels; the host is
-    /// asked once.
+    /// cuModuleEnumerateFunctions: the names of the module's kernels. The host is queried
+    /// once.
     ///
     /// # Errors
     /// Errors of the host's driver.
@@ -267,16 +266,16 @@ impl Modules {
                 let text = |name| String::from_utf8_lossy(name).into_owned();
                 (reply.total as usize, each.map(text).collect::<Vec<_>>())
             })?;
-            let told = more.iter().filter(|name| !name.is_empty()).count();
+            let added = more.iter().filter(|name| !name.is_empty()).count();
             names.extend(more);
-            if names.len() >= total || told == 0 {
+            if names.len() >= total || added == 0 {
                 names.truncate(total);
                 return Ok(Arc::clone(module.names.get_or_init(|| names.into())));
             }
         }
     }
 
-    /// cuModuleGetGlobal: address and size; the host is asked once.
+    /// cuModuleGetGlobal: address and size. The host is queried once.
     ///
     /// # Errors
     /// `NOT_FOUND`.
@@ -297,8 +296,8 @@ impl Modules {
     /// access at that address from now on.
     ///
     /// # Errors
-    /// `NOT_FOUND` also for other variables; `NOT_SUPPORTED` where the program has
-    /// something else at its addresses.
+    /// `NOT_FOUND` also for other variables; `NOT_SUPPORTED` if the program uses these
+    /// addresses for something else.
     pub fn managed(&self, module: &Module, name: &str) -> Result<(u64, u64)> {
         module.managed(name, || {
             let info = self.link.call(&ManagedGet {
@@ -317,7 +316,7 @@ impl Modules {
     /// # Errors
     /// `INVALID_VALUE`.
     pub fn set_attribute(&self, function: &Function, attribute: u32, value: i32) -> Result<()> {
-        // The others describe how the function was compiled.
+        // The other attributes describe how the function was compiled.
         if attribute < MAX_DYNAMIC_SHARED_SIZE_BYTES {
             return Err(Status::INVALID_VALUE);
         }
@@ -356,8 +355,8 @@ impl Modules {
             .map(|_| ())
     }
 
-    /// cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags; the host is asked once
-    /// for the same arguments.
+    /// cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags. The host is queried once for
+    /// the same arguments.
     ///
     /// # Errors
     /// `INVALID_VALUE`.
@@ -384,8 +383,8 @@ impl Modules {
             })
     }
 
-    /// cuOccupancyMaxActiveClusters: clusters of `cluster` blocks that run at
-    /// once.
+    /// cuOccupancyMaxActiveClusters: the number of clusters of `cluster` blocks that can
+    /// run at the same time.
     ///
     /// # Errors
     /// Errors of the host's driver.
@@ -399,7 +398,7 @@ impl Modules {
         })
     }
 
-    /// cuOccupancyMaxPotentialClusterSize: the largest cluster of such a launch.
+    /// cuOccupancyMaxPotentialClusterSize: the largest cluster for such a launch.
     ///
     /// # Errors
     /// Errors of the host's driver.
@@ -412,7 +411,7 @@ impl Modules {
         })
     }
 
-    /// cuOccupancyAvailableDynamicSMemPerBlock; the host is asked once for the same
+    /// cuOccupancyAvailableDynamicSMemPerBlock. The host is queried once for the same
     /// arguments.
     ///
     /// # Errors

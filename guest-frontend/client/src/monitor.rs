@@ -8,7 +8,7 @@ use paragpu_protocol::table::{DeviceAsk, DeviceUse, SnapshotDevice};
 use paragpu_protocol::types::ProcessUsage;
 
 use crate::connection::Link;
-use crate::connection::connect::{Connected, connect_to_ask};
+use crate::connection::connect::{Connected, connect_for_queries};
 use crate::error::{Error, Result};
 use crate::peer;
 use crate::snapshot::Snapshot;
@@ -27,7 +27,7 @@ pub struct Answer {
 /// The use of a device by the VM's sessions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Usage {
-    /// Their common limit in bytes.
+    /// The sessions' common limit in bytes.
     pub limit: u64,
     /// Bytes in use.
     pub used: u64,
@@ -46,7 +46,7 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Connects by `config`. The host may start a worker for it.
+    /// Connects as configured. The host may start a worker for it.
     ///
     /// # Errors
     /// [`Error`].
@@ -56,9 +56,9 @@ impl Monitor {
             welcome,
             spin,
             ..
-        } = connect_to_ask(config, ordinal)?;
+        } = connect_for_queries(config, ordinal)?;
         Ok(Self {
-            link: Link::for_questions(connection, spin),
+            link: Link::for_queries(connection, spin),
             ordinal,
             device_count: welcome.device_count,
         })
@@ -76,18 +76,18 @@ impl Monitor {
     /// As [`Link::check`].
     pub fn snapshot(&self) -> Result<Arc<Snapshot>> {
         let ordinal = self.ordinal;
-        let ask = SnapshotDevice { ordinal };
+        let query = SnapshotDevice { ordinal };
         self.link
-            .call_with(&ask, None, |reply| Arc::new(Snapshot::from_wire(&reply)))
+            .call_with(&query, None, |reply| Arc::new(Snapshot::from_wire(&reply)))
     }
 
-    /// Asks for the figure of this number.
+    /// Queries the figure with this number.
     ///
     /// # Errors
     /// As [`Link::check`].
-    pub fn ask(&self, figure: u32, arguments: [u8; 4]) -> Result<Answer> {
-        let ask = DeviceAsk { figure, arguments };
-        self.link.call_with(&ask, None, |answer| Answer {
+    pub fn query(&self, figure: u32, arguments: [u8; 4]) -> Result<Answer> {
+        let query = DeviceAsk { figure, arguments };
+        self.link.call_with(&query, None, |answer| Answer {
             code: answer.code,
             values: answer.values,
             text: answer.text.0.to_owned(),

@@ -1,4 +1,4 @@
-//! Completed work, as far as it is known, so that asking again need not cross.
+//! Which work is known to be complete, so that repeated queries need no round trip.
 //!
 //! Positions are sequence numbers of calls. Each stream, and the session as a whole, has
 //! the position of the last work posted and of the last work known to be complete. Both
@@ -14,18 +14,18 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Work was posted at this position, higher than any before. One thread
-    /// at a time: [`Link::post_and`](crate::connection::Link::post_and) says when.
+    /// Records work at this position, which is higher than any before. One thread at a
+    /// time: see [`Link::post_and`](crate::connection::Link::post_and).
     pub(crate) fn post(&self, position: u64) {
         self.posted.store(position, Ordering::Release);
     }
 
-    /// Work up to this position counts as posted here, too.
+    /// Counts work up to this position as posted here, too.
     pub(crate) fn join(&self, position: u64) {
         self.posted.fetch_max(position, Ordering::AcqRel);
     }
 
-    /// All work up to this position is over.
+    /// Records that all work up to this position is complete.
     pub fn finish(&self, position: u64) {
         self.complete.fetch_max(position, Ordering::AcqRel);
     }
@@ -36,7 +36,7 @@ impl Progress {
         self.posted.load(Ordering::Acquire)
     }
 
-    /// All work up to here is known to be complete.
+    /// The position up to which all work is known to be complete.
     #[must_use]
     pub fn complete(&self) -> u64 {
         self.complete.load(Ordering::Acquire)

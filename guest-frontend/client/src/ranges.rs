@@ -14,8 +14,8 @@ pub struct Ranges {
 }
 
 impl Ranges {
-    /// No free range; ranges on the two sides of a multiple of `boundary` stay
-    /// apart (0: none do).
+    /// Starts without free ranges. Ranges on the two sides of a multiple of `boundary`
+    /// are never joined (0: no boundary).
     #[must_use]
     pub fn new(boundary: u64) -> Self {
         Self {
@@ -38,8 +38,8 @@ impl Ranges {
         self.take_at(fit, length).then_some(fit)
     }
 
-    /// Takes exactly `[address, address + length)`; false where part of it is
-    /// not free.
+    /// Takes exactly `[address, address + length)`. Returns false if part of it is not
+    /// free.
     pub fn take_at(&mut self, address: u64, length: u64) -> bool {
         let Some((&start, &have)) = self.by_address.range(..=address).next_back() else {
             return false;
@@ -60,8 +60,8 @@ impl Ranges {
         true
     }
 
-    /// Gives a range back; returns the free range that it is now part of.
-    /// The range must not overlap a free one.
+    /// Returns a range and yields the free range that it is now part of. The range must
+    /// not overlap a free one.
     pub fn give(&mut self, address: u64, length: u64) -> (u64, u64) {
         let (mut start, mut end) = (address, address + length);
         if let Some((&before, &have)) = self.by_address.range(..address).next_back()

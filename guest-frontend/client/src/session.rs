@@ -1,4 +1,4 @@
-//! One session: the device of a host as one process of the guest sees it.
+//! A session: the device of a host as one process of the guest uses it.
 //!
 //! A session is made of parts, each of which owns its state and uses only those
 //! before it:
@@ -55,7 +55,7 @@ use crate::texture::Textures;
 use crate::virtual_memory::VirtualMemory;
 use crate::window::PinnedWindow;
 
-/// The addresses of the session, kept from everything else.
+/// The reserved address range of the session.
 #[derive(Debug)]
 struct Arena {
     regions: Regions,
@@ -83,7 +83,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Connects as `config` says.
+    /// Connects as configured.
     ///
     /// # Errors
     /// [`Error`].
@@ -96,12 +96,12 @@ impl Session {
             passed_over,
         } = connect(config, ordinal)?;
         if config.log.level >= Level::Info {
-            // A program without standard error does without the line.
-            let mut said = std::io::stderr().lock();
+            // A program without standard error goes without the line.
+            let mut stderr = std::io::stderr().lock();
             for reason in passed_over {
-                let _ = writeln!(said, "paragpu: skipped: {reason}");
+                let _ = writeln!(stderr, "paragpu: skipped: {reason}");
             }
-            let _ = writeln!(said, "paragpu: device {ordinal} uses {communicator}");
+            let _ = writeln!(stderr, "paragpu: device {ordinal} uses {communicator}");
         }
         let has_window = connection.window.is_some();
         let recovery = Recovery::new(config, ordinal, &welcome, has_window);
@@ -111,7 +111,7 @@ impl Session {
     /// The session that stands on `connection`, and ends with it.
     ///
     /// # Errors
-    /// [`Error::Reserve`] where the device's address range is taken.
+    /// [`Error::Reserve`] if the device's address range is taken.
     pub fn new(
         connection: Connection,
         welcome: Welcome,
@@ -339,7 +339,7 @@ impl Session {
     /// Gives this device access to all memory of another session, present and future.
     ///
     /// # Errors
-    /// What the hosts say.
+    /// Errors of the hosts.
     pub fn enable_peer(&self, owner: &Self) -> Result<()> {
         self.memory.reach(self.ordinal(), &owner.memory)
     }
@@ -352,7 +352,7 @@ impl Session {
     /// CU_DEVICE_P2P_ATTRIBUTE_*, 1 to 5, of this device's access to another session's.
     ///
     /// # Errors
-    /// What the hosts say.
+    /// Errors of the hosts.
     pub fn peer_attributes(&self, owner: &Self) -> Result<[u64; 5]> {
         self.memory.peer_attributes(&owner.memory)
     }
@@ -368,7 +368,7 @@ impl Session {
             .set_peer_access(address, size, accessing, access)
     }
 
-    /// Memory for a node of a graph.
+    /// Allocates memory for a graph node.
     ///
     /// # Errors
     /// `INVALID_VALUE` for 0 bytes, `OUT_OF_MEMORY`.
@@ -376,7 +376,7 @@ impl Session {
         GraphMemory::new(self.ordinal(), Arc::clone(&self.memory) as _, size)
     }
 
-    /// Addresses that the program reserves, and memory that it maps there.
+    /// Reserved addresses, and memory that the program maps there.
     #[must_use]
     pub fn virtual_memory(&self) -> &VirtualMemory {
         &self.virtual_memory
@@ -388,7 +388,7 @@ impl Session {
         &self.host
     }
 
-    /// The functions of the program that streams run.
+    /// The program's functions that streams run.
     #[must_use]
     pub fn host_functions(&self) -> &HostFunctions {
         &self.host_functions
@@ -432,7 +432,7 @@ impl Session {
         self.device.snapshot()
     }
 
-    /// Success, or what every call ends with from now on.
+    /// Success, or the error that every call returns from now on.
     ///
     /// # Errors
     /// As [`Link::check`].
@@ -463,12 +463,12 @@ impl Session {
     /// cuCtxSynchronize.
     ///
     /// # Errors
-    /// Of work that failed.
+    /// The error of failed work.
     pub fn synchronize(&self) -> Result<()> {
         self.streams.synchronize_all()
     }
 
-    /// Ends the session in order.
+    /// Ends the session with a goodbye to the host.
     pub fn close(&self) {
         self.link.close();
     }

@@ -3,8 +3,7 @@
 //! Each record of such an event has a number, and a page of guest memory holds the last
 //! one. A stream that reaches the record writes the number to a word of device memory
 //! that the processes share; a stream that waits for the event waits for that word. Each
-//! record in flight has a word of its own, because streams may reach them in any
-//! order.
+//! record in flight has a separate word, because streams may reach them in any order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +24,7 @@ const NON_BLOCKING: u32 = 1;
 /// CUstreamBatchMemOpType: a word is waited for, or written.
 const WAIT: u32 = 4;
 const WRITE: u32 = 5;
-/// First and longest pause between two looks at a word.
+/// First and longest pause between two reads of a word.
 const SHORT: Duration = Duration::from_micros(20);
 const LONG: Duration = Duration::from_millis(1);
 
@@ -33,12 +32,12 @@ impl Session {
     /// cuIpcGetEventHandle.
     ///
     /// # Errors
-    /// `INVALID_HANDLE` of an event that is not for several processes.
+    /// `INVALID_HANDLE` if the event is not interprocess.
     pub fn share_event(&self, event: &Event) -> Result<[u8; HANDLE]> {
         if event.flags() & INTERPROCESS == 0 {
             return Err(Status::INVALID_HANDLE);
         }
-        // One of several threads that ask shares it.
+        // If several threads ask, one of them shares it.
         let _order = event.sharing();
         if let Some(shared) = event.shared() {
             return Ok(shared.name);
@@ -46,7 +45,7 @@ impl Session {
         let shared = self.new_shared()?;
         let stream = self.reader(&shared)?;
         if event.recorded().is_some() {
-            // Others wait for the record that was made already.
+            // Other processes wait for the record that was already made.
             self.streams().wait_event(stream, event)?;
             self.record_shared(&shared, stream)?;
         }
@@ -82,7 +81,7 @@ impl Session {
     /// cuIpcOpenEventHandle.
     ///
     /// # Errors
-    /// `MAP_FAILED`, `INVALID_HANDLE`; `INVALID_CONTEXT` of this process's own.
+    /// `MAP_FAILED`, `INVALID_HANDLE`; `INVALID_CONTEXT` for an event of this process.
     pub fn open_event(&self, bytes: &[u8; HANDLE]) -> Result<Arc<Event>> {
         /// CUDA_ERROR_INVALID_CONTEXT.
         const INVALID_CONTEXT: Status = Status(201);
@@ -114,7 +113,7 @@ impl Session {
         let (record, _order) = shared.number();
         let mut operations = Vec::with_capacity(2);
         if record > SharedEvent::WORDS {
-            // The word was an earlier record's, which waiters must see first.
+            // The word held an earlier record, which waiters must see first.
             let earlier = record - SharedEvent::WORDS;
             operations.push(shared.operation(WAIT, earlier, earlier));
         }
@@ -183,7 +182,7 @@ impl Session {
         }
     }
 
-    /// The stream waits for an event of any kind.
+    /// Makes the stream wait for an event of any kind.
     ///
     /// # Errors
     /// As [`Link::check`](crate::connection::Link::check).
@@ -197,7 +196,7 @@ impl Session {
     /// cuEventQuery, of any event.
     ///
     /// # Errors
-    /// `NOT_READY`; of work that failed.
+    /// `NOT_READY`; the error of failed work.
     pub fn query_event(&self, event: &Event) -> Result<()> {
         match event.shared() {
             Some(shared) => self.query_shared(shared),
@@ -208,7 +207,7 @@ impl Session {
     /// cuEventSynchronize, of any event.
     ///
     /// # Errors
-    /// Of work that failed.
+    /// The error of failed work.
     pub fn synchronize_event(&self, event: &Event) -> Result<()> {
         match event.shared() {
             Some(shared) => self.synchronize_shared(shared),

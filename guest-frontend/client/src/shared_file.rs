@@ -1,7 +1,7 @@
-//! Registered memory that is a shared mapping of a file, as several processes use to
-//! talk to each other. The host maps the same file: program, device, and other
-//! processes see the same bytes at any time, also while a kernel runs. Only
-//! communicators between processes of one machine can pass the file.
+//! Registered memory that is a shared mapping of a file, which several processes use to
+//! communicate. The host maps the same file: program, device, and other processes see the
+//! same bytes at any time, also while a kernel runs. Only communicators between processes
+//! of one machine can pass the file.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
@@ -13,21 +13,21 @@ use parking_lot::{Mutex, RwLock};
 use crate::connection::Link;
 use crate::sys::shared_file;
 
-/// The registered ranges that are files.
+/// The registered ranges that are shared mappings of files.
 #[derive(Debug, Default)]
 pub(crate) struct SharedFiles {
-    /// By the program's address: bytes, and the device's address.
+    /// By the program's address: size in bytes, and the device's address.
     ranges: RwLock<BTreeMap<u64, (u64, u64)>>,
-    /// How many there are; looked at before every lock.
+    /// Number of ranges. Checked before the lock is taken.
     count: AtomicUsize,
-    /// Number of the file passed last. Held from there to the end of its call, because
+    /// Number of the file passed last. The lock is held until its call has ended, because
     /// the host takes files in the order of their numbers.
     passed: Mutex<u64>,
 }
 
 impl SharedFiles {
-    /// Where the device has a range, by the program's address or the device's own.
-    pub(crate) fn place_of(&self, address: u64, size: u64) -> Option<u64> {
+    /// The device's address of a range, given by the program's address or the device's.
+    pub(crate) fn address_of(&self, address: u64, size: u64) -> Option<u64> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
@@ -46,14 +46,14 @@ impl SharedFiles {
             .then_some(address)
     }
 
-    /// Finds a range from now on.
+    /// Adds a range.
     pub(crate) fn add(&self, address: u64, size: u64, device: u64) {
         let mut ranges = self.ranges.write();
         ranges.insert(address, (size, device));
         self.count.store(ranges.len(), Ordering::Release);
     }
 
-    /// Finds it no more.
+    /// Removes a range.
     pub(crate) fn remove(&self, address: u64) {
         let mut ranges = self.ranges.write();
         ranges.remove(&address);
@@ -61,8 +61,8 @@ impl SharedFiles {
     }
 
     /// Has the host map `length` bytes at `address` of the program, in whole pages, at
-    /// `device`. False if they are no shared mapping of a file, or if the host cannot
-    /// map it.
+    /// `device`. Returns false if they are not a shared mapping of a file, or if the host
+    /// cannot map it.
     pub(crate) fn share(&self, link: &Link, address: u64, length: u64, device: u64) -> bool {
         let Some(pages) = shared_file::find(address, length) else {
             return false;

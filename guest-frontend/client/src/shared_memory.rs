@@ -53,18 +53,18 @@ pub struct SharedName {
     pub length: u64,
     /// The process that made the handle.
     process: u64,
-    /// More of this kind.
+    /// Further data of this kind.
     pub note: u64,
 }
 
-/// Tells this process from others.
+/// Distinguishes this process from others.
 fn process() -> u64 {
     static PROCESS: OnceLock<u64> = OnceLock::new();
     *PROCESS.get_or_init(unique)
 }
 
 impl SharedName {
-    /// The name of something that is no memory.
+    /// The name of an object that is not memory.
     #[must_use]
     pub fn bare(kind: Kind, note: u64) -> Self {
         Self {
@@ -78,7 +78,7 @@ impl SharedName {
         }
     }
 
-    /// As a program has it.
+    /// The form in which the program holds it.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; HANDLE] {
         let mut bytes = [0; HANDLE];
@@ -104,7 +104,7 @@ impl SharedName {
     /// A handle from the program, with arbitrary contents.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where it is no handle of this kind.
+    /// `INVALID_VALUE` if it is not a handle of this kind.
     pub fn from_bytes(bytes: &[u8; HANDLE], kind: Kind) -> Result<Self> {
         let (head, rest) = bytes.split_at(8);
         let (token, numbers) = rest.split_at(16);
@@ -142,7 +142,7 @@ impl SharedName {
 struct Opened {
     base: u64,
     size: u64,
-    /// By place: as what, and how often, the program opened it.
+    /// By address: its kind, and how often the program opened it.
     places: BTreeMap<u64, (Kind, u64)>,
 }
 
@@ -151,8 +151,8 @@ struct Opened {
 pub struct SharedMemory {
     link: Arc<Link>,
     memory: Arc<DeviceMemory>,
-    /// By token. Held while the host is told: what one thread closes another
-    /// may open.
+    /// By token. The lock is held while the host is notified: what one thread closes,
+    /// another may open.
     opened: Mutex<HashMap<[u8; 16], Opened>>,
 }
 
@@ -187,7 +187,7 @@ impl SharedMemory {
         })
     }
 
-    /// Opens memory of another process: its address.
+    /// Opens memory of another process and returns its address.
     ///
     /// # Errors
     /// `INVALID_HANDLE` if it is no longer offered, `OUT_OF_MEMORY`.
@@ -236,7 +236,7 @@ impl SharedMemory {
         })
     }
 
-    /// As what memory of another process was opened that begins at an address.
+    /// The kind of another process's memory that begins at an address.
     #[must_use]
     pub fn kind(&self, address: u64) -> Option<Kind> {
         let opened = self.opened.lock();
@@ -247,7 +247,7 @@ impl SharedMemory {
     /// Closes memory as often as it was opened.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where nothing was opened.
+    /// `INVALID_VALUE` if nothing was opened there.
     pub fn close(&self, address: u64) -> Result<()> {
         let mut opened = self.opened.lock();
         let found = opened
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_comes_back() {
+    fn a_handle_survives_a_round_trip() {
         let bytes = name().to_bytes();
         assert_eq!(SharedName::from_bytes(&bytes, Kind::Memory), Ok(name()));
         assert!(SharedName::from_bytes(&bytes, Kind::Event).is_err());

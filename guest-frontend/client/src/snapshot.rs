@@ -33,7 +33,7 @@ pub struct Limits {
     pub grid: [u32; 3],
     /// Registers that a block can have.
     pub registers: u32,
-    /// Bytes of shared memory that a block has without asking for more.
+    /// Bytes of shared memory that a block has by default.
     pub shared: u32,
     /// Bytes of shared memory that a block can have.
     pub shared_optin: u32,
@@ -50,13 +50,13 @@ pub struct Limits {
     pub programmatic: bool,
 }
 
-/// Device attributes that the guest answers otherwise than the device itself
-/// would, because they describe what this library serves.
+/// Device attributes that the guest overrides, because they describe what this library
+/// serves.
 const OVERRIDES: &[(u32, i32)] = &[
     // CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM: registered memory is copied.
     (91, 0),
-    // MANAGED_MEMORY lies in the host. CONCURRENT_MANAGED_ACCESS: without a
-    // window it is a copy, coherent at launches and waits only.
+    // MANAGED_MEMORY is in the host. CONCURRENT_MANAGED_ACCESS: without a window it is a
+    // copy, coherent at launches and waits only.
     (83, 1),
     (89, 0),
     // PAGEABLE_MEMORY_ACCESS and through the host's page tables, direct
@@ -64,7 +64,7 @@ const OVERRIDES: &[(u32, i32)] = &[
     (88, 0),
     (100, 0),
     (101, 0),
-    // Stream memory operations in their first version, whose answers differ.
+    // The first version of stream memory operations, whose answers differ.
     (92, 0),
     (93, 0),
     (94, 0),
@@ -96,8 +96,8 @@ const OVERRIDES: &[(u32, i32)] = &[
     (115, 1),
     // HOST_NATIVE_ATOMIC_SUPPORTED.
     (86, 0),
-    // What functions, flags and attributes that are not served would use:
-    // compressible memory, timeline semaphores, flushing of RDMA writes and their order.
+    // Used by functions, flags and attributes that are not served: compressible memory,
+    // timeline semaphores, flushing of RDMA writes and their order.
     (107, 0),
     (114, 0),
     (117, 0),

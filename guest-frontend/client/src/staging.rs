@@ -20,7 +20,7 @@ pub(crate) use crate::staging_layout::SLOT;
 use crate::staging_layout::{end, slots};
 use crate::sys::memory::{load_token, store_token};
 
-/// How long a token is polled before the host is asked to tell.
+/// How long a token is polled before the guest asks the host for a notification.
 const PATIENCE: Duration = Duration::from_micros(200);
 
 /// The staging slots of a session.
@@ -43,7 +43,7 @@ pub struct Slot<'a> {
 }
 
 impl Staging {
-    /// The slots of a window that has room for some.
+    /// The slots of a window, if it has room for any.
     pub(crate) fn new(window: &Arc<Window>) -> Option<Self> {
         let count = slots(window.len());
         (count > 0).then(|| Self {
@@ -55,7 +55,7 @@ impl Staging {
         })
     }
 
-    /// Whether the host has confirmed them. They are not used before.
+    /// Whether the host has confirmed the slots. They are unusable before.
     pub(crate) fn is_registered(&self) -> bool {
         self.registered.load(Ordering::Acquire)
     }
@@ -65,7 +65,7 @@ impl Staging {
         end(self.slots.len())
     }
 
-    /// How many slots there are.
+    /// The number of slots.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
@@ -106,7 +106,7 @@ impl Staging {
             })
     }
 
-    /// The slots are pinned memory, once.
+    /// Registers the slots as pinned memory, once.
     fn register(&self, link: &Link) -> Result<()> {
         if self.is_registered() {
             return Ok(());
@@ -142,17 +142,17 @@ impl Slot<'_> {
         BULK_TOKEN_BYTES + (self.index * SLOT) as u64
     }
 
-    /// Sets the token: a copy that will clear it is posted next.
+    /// Sets the token. A copy that will clear it must be posted next.
     pub(crate) fn arm(&self) {
         store_token(&self.staging.window, self.index, 1);
     }
 
-    /// Clears the token: no copy will.
+    /// Clears the token because no copy will.
     pub(crate) fn disarm(&self) {
         store_token(&self.staging.window, self.index, 0);
     }
 
-    /// Waits until the last copy from or to the slot is over.
+    /// Waits until the last copy from or to the slot is complete.
     pub(crate) fn wait(&self, link: &Link) -> Result<()> {
         let pending = || match load_token(&self.staging.window, self.index) {
             0 => Some(false),
@@ -174,12 +174,12 @@ impl Slot<'_> {
             }
             std::thread::yield_now();
         }
-        let told = link.call(&WaitToken {
+        let result = link.call(&WaitToken {
             token: self.token(),
         });
-        // After a failure, and where the host does not see the word.
+        // After a failure, or if the host cannot write the word.
         self.disarm();
-        told
+        result
     }
 
     /// Copies into the slot.
@@ -196,7 +196,7 @@ impl Slot<'_> {
             .window
             .copy_out(self.offset() + at as u64, bytes)
             .map_err(|_| Status::UNKNOWN)?;
-        // A device that went away left no bytes.
+        // A device that was removed left no bytes.
         let there = self.staging.window.is_there();
         there.then_some(()).ok_or(LOST)
     }

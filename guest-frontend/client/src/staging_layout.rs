@@ -1,11 +1,11 @@
-//! The location of the staging slots in a window: behind the token words, before pinned
+//! The location of the staging slots in a window: after the token words, before pinned
 //! memory.
 
 use paragpu_protocol::layout::{BULK_TOKEN_BYTES, STAGING_TOKENS};
 
 /// Bytes of a slot.
 pub(crate) const SLOT: usize = 512 << 10;
-/// Most slots.
+/// Maximum number of slots.
 const SLOTS: usize = STAGING_TOKENS as usize;
 /// Slots in a quarter of a window, if at least two fit.
 pub(crate) fn slots(window: u64) -> usize {
@@ -19,7 +19,7 @@ pub(crate) fn end(count: usize) -> u64 {
     BULK_TOKEN_BYTES + (count * SLOT) as u64
 }
 
-/// Bytes of a window that are the session's own, and not the program's.
+/// Bytes of a window that the session uses itself.
 pub(crate) fn reach(window: u64) -> u64 {
     end(slots(window))
 }

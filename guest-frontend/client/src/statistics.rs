@@ -72,7 +72,7 @@ pub(crate) fn count_synchronous(number: u16) -> Option<Waiting> {
     Some(Waiting { number, began })
 }
 
-/// How long calls of one number waited; they stand as in [`CALLS`].
+/// How long calls of one number waited, in the order of [`CALLS`].
 struct Waits {
     count: AtomicU64,
     nanoseconds: AtomicU64,
@@ -85,7 +85,7 @@ static WAITS: [Waits; CALLS.len()] = [const {
     }
 }; CALLS.len()];
 
-/// Whether anything reads the wait times of calls.
+/// Whether wait times are recorded.
 static CLOCKED: AtomicBool = AtomicBool::new(false);
 
 /// A call that waits.
@@ -162,7 +162,7 @@ impl Statistics {
 
 static FILE: Mutex<Option<PathBuf>> = Mutex::new(None);
 
-/// At the process's end, appends one line of JSON with the counts to a file.
+/// When the process exits, appends one line of JSON with the counts to a file.
 pub fn write_statistics_to(path: PathBuf) {
     *FILE.lock() = Some(path);
     CLOCKED.store(true, Ordering::Relaxed);

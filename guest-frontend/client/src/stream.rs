@@ -52,7 +52,7 @@ pub struct Streams {
     orphans: Progress,
     /// All existing streams.
     live: Mutex<Vec<Arc<Stream>>>,
-    /// Records events of, and waits in, all streams together.
+    /// Records events of all streams together, and waits in all of them.
     junction: Junction,
     /// Memory shared with the host, with a word for each waiting thread.
     window: Arc<PinnedWindow>,
@@ -141,7 +141,7 @@ impl Streams {
     /// Must be called before work is posted to a stream.
     pub(crate) fn before_work(&self, stream: &Stream) -> Result<()> {
         if stream.is_legacy() {
-            self.permit_legacy()?;
+            capture::permit_legacy(self.session)?;
         }
         if self.copies.concern(stream) {
             let stream_handle = stream.handle();
@@ -187,10 +187,14 @@ impl Streams {
     }
 
     /// Waits until the stream's work is complete, by polling a shared word or by a call.
-    fn await_work(&self, stream: StreamHandle, ask: impl FnOnce() -> Result<()>) -> Result<()> {
+    fn await_work(
+        &self,
+        stream: StreamHandle,
+        synchronize_host: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         match self.window.words() {
             Some(words) if self.link.await_signal(words, stream)? => Ok(()),
-            _ => ask(),
+            _ => synchronize_host(),
         }
     }
 
@@ -212,10 +216,10 @@ impl Streams {
     pub fn synchronize_all(&self) -> Result<()> {
         let posted = self.progress.posted();
         if posted > self.progress.complete() {
-            let ask = || self.link.call(&ContextSynchronize {});
+            let synchronize_host = || self.link.call(&ContextSynchronize {});
             match self.only_busy() {
-                Some(stream) => self.await_work(stream, ask)?,
-                None => ask()?,
+                Some(stream) => self.await_work(stream, synchronize_host)?,
+                None => synchronize_host()?,
             }
             self.progress.finish(posted);
             self.sweep();
@@ -391,19 +395,19 @@ impl Streams {
         })
     }
 
-    /// Uses `ask` to wait for the stream's work, unless it is known to be complete.
-    fn wait(&self, stream: &Stream, ask: impl FnOnce() -> Result<()>) -> Result<()> {
+    /// Uses `synchronize_host` to wait for the stream's work, unless it is known to be complete.
+    fn wait(&self, stream: &Stream, synchronize_host: impl FnOnce() -> Result<()>) -> Result<()> {
         if stream.is_capturing() {
             return stream.cannot_capture();
         }
         if stream.is_legacy() {
-            self.permit_legacy()?;
+            capture::permit_legacy(self.session)?;
         }
         if self.is_known_idle(stream) {
             self.link.check()?;
             return self.shadows.pull();
         }
-        self.finish_after(stream, ask)
+        self.finish_after(stream, synchronize_host)
     }
 
     /// Calls `wait`, which waits for a stream, and records the work that is then complete.
@@ -488,21 +492,13 @@ impl Streams {
         stream.begin_capture(self.session, mode, into, after)
     }
 
-    /// Must be called before work is posted to, or waited for in, the legacy default stream.
-    ///
-    /// # Errors
-    /// `STREAM_CAPTURE_IMPLICIT`.
-    pub(crate) fn permit_legacy(&self) -> Result<()> {
-        capture::permit_legacy(self.session)
-    }
-
     /// Must be called before the capture status of the legacy default stream is queried.
     /// Does not invalidate captures.
     ///
     /// # Errors
     /// `STREAM_CAPTURE_IMPLICIT` while a blocking stream captures.
-    pub fn permit_question(&self) -> Result<()> {
-        capture::permit_question(self.session)
+    pub fn permit_query(&self) -> Result<()> {
+        capture::permit_query(self.session)
     }
 
     /// Must be called before all work of the session is waited for.

@@ -50,7 +50,7 @@ pub struct Textures {
     maps: Mutex<HashMap<Vec<u8>, [u8; 128]>>,
 }
 
-/// Most tensor maps that are remembered.
+/// Maximum number of cached tensor maps.
 const MAX_MAPS: usize = 4096;
 
 impl Textures {

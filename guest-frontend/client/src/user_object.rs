@@ -34,7 +34,7 @@ impl HeldReferences {
         self.graphs.iter().all(|(_, held)| held.is_empty())
     }
 
-    /// A launch was posted.
+    /// Records a posted launch.
     pub(crate) fn launched(&mut self, progress: &Arc<Progress>, position: u64) {
         if self.is_empty() {
             return;
@@ -46,7 +46,7 @@ impl HeldReferences {
         }
     }
 
-    /// All references, once more.
+    /// A second reference to each.
     pub(crate) fn all(&self) -> References {
         let mut all = References::default();
         for (_, held) in &self.graphs {
@@ -55,8 +55,8 @@ impl HeldReferences {
         all
     }
 
-    /// Those of `graphs` replace those from the graph numbered `first` on, or
-    /// all; returns what was replaced.
+    /// Replaces the references of the graphs numbered from `first` on, or all, by those
+    /// of `graphs`. Returns what was replaced.
     pub(crate) fn replace(
         &mut self,
         first: Option<u32>,
@@ -73,7 +73,7 @@ impl HeldReferences {
             .collect()
     }
 
-    /// Everything, at the graph's end.
+    /// Takes all references, at the graph's end.
     pub(crate) fn take(&mut self) -> Vec<References> {
         let graphs = std::mem::take(&mut self.graphs);
         graphs.into_iter().map(|(_, held)| held).collect()
@@ -84,7 +84,7 @@ impl HeldReferences {
     }
 }
 
-/// References whose graph is gone and whose launches may be under way.
+/// References whose graph is gone and whose launches may be in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Retired {
     /// Whether the list has entries; checked before the lock is taken.
@@ -102,7 +102,7 @@ impl Retired {
         self.any.store(true, Ordering::Release);
     }
 
-    /// Releases what no launch holds; all work up to `complete` is over.
+    /// Releases what no launch holds. All work up to `complete` is complete.
     pub(crate) fn sweep(&self, complete: u64) {
         if !self.any.load(Ordering::Acquire) {
             return;
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn launches_under_way_keep_references() {
+    fn launches_in_flight_keep_references() {
         let (references, ended) = held(1);
         let mut exec = HeldReferences::new(vec![references]);
         let streams = [Arc::new(Progress::default()), Arc::new(Progress::default())];

@@ -23,7 +23,7 @@ use crate::objects::graph_memory::GraphMemory;
 use crate::shared_memory::{Kind, SharedMemory, SharedName};
 use crate::virtual_space::{Access, Change, VirtualSpace};
 
-pub use crate::host_view::is_seen;
+pub use crate::host_view::has_view;
 pub use crate::virtual_space::{MemoryLocation, Properties, Side};
 
 /// Sizes and addresses must be multiples of this many bytes.
@@ -40,8 +40,8 @@ pub struct VirtualMemory {
     views: HostViews,
     /// Other devices that have access, by the address of the mapping. Locked after `space`.
     peers: Mutex<BTreeMap<u64, BTreeMap<u32, Arc<DeviceMemory>>>>,
-    /// Locked until the host has been told, because another thread may map memory at
-    /// addresses that one thread unmaps.
+    /// Locked until the host has received the change, because another thread may map
+    /// memory at addresses that this one unmaps.
     space: Mutex<VirtualSpace>,
 }
 
@@ -182,7 +182,7 @@ impl VirtualMemory {
         self.space.lock().is_mapped_in_host(handle)
     }
 
-    /// cuMemUnmap, of whole maps.
+    /// cuMemUnmap, of whole mappings.
     ///
     /// # Errors
     /// `INVALID_VALUE`.
@@ -265,7 +265,7 @@ impl VirtualMemory {
     /// is 0 for none, else 3.
     ///
     /// # Errors
-    /// `INVALID_VALUE`, `NOT_SUPPORTED`; what the hosts say.
+    /// `INVALID_VALUE`, `NOT_SUPPORTED`; errors of the hosts.
     pub(crate) fn set_peer_access(
         &self,
         address: u64,
@@ -306,7 +306,7 @@ impl VirtualMemory {
 
     /// Whether the program has access to memory in the host at an address.
     #[must_use]
-    pub fn is_seen(&self, address: u64) -> bool {
+    pub fn has_view(&self, address: u64) -> bool {
         self.views.find(address).is_some()
     }
 
@@ -325,11 +325,11 @@ impl VirtualMemory {
     ///
     /// # Errors
     /// `INVALID_VALUE` if part of the range is not mapped.
-    pub fn places(&self, address: u64, size: u64) -> Result<Vec<MemoryLocation>> {
-        self.space.lock().places(address, size)
+    pub fn locations(&self, address: u64, size: u64) -> Result<Vec<MemoryLocation>> {
+        self.space.lock().locations(address, size)
     }
 
-    /// Frees all of the session's allocations except those made here and those of graphs
+    /// Frees all of the session's allocations except those of this module and of graphs
     /// (cuDevicePrimaryCtxReset).
     ///
     /// # Errors

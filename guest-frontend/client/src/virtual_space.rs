@@ -1,8 +1,8 @@
 //! The state of a session's virtual memory: reserved addresses, physical allocations, and
-//! mappings (CUDA Driver API, Virtual Memory Management). Nothing here talks to the host.
+//! mappings (CUDA Driver API, Virtual Memory Management). Nothing here calls the host.
 //!
 //! An allocation is memory at an address of the session's arena, which the program never
-//! learns. A mapping gives it an address in a reservation.
+//! sees. A mapping gives it an address in a reservation.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -35,7 +35,7 @@ pub enum Side {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Properties {
     /// CUmemAllocationProp::location.
-    pub place: MemoryLocation,
+    pub location: MemoryLocation,
     /// A mask of CUmemAllocationHandleType.
     pub handle_types: i32,
     /// CUmemAllocationProp::allocFlags::usage.
@@ -46,7 +46,7 @@ pub struct Properties {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Access {
     pub(crate) device: u32,
-    /// Not 0 only for memory in the host.
+    /// Nonzero only for memory in the host.
     pub(crate) host: u32,
 }
 
@@ -138,7 +138,7 @@ impl VirtualSpace {
         self.reservations.insert(address, size);
     }
 
-    /// Removes a reservation, which must be named whole and without mappings.
+    /// Removes a reservation, which must be given whole and without mappings.
     pub(crate) fn unreserve(&mut self, address: u64, size: u64) -> Result<()> {
         if self.reservations.get(&address) != Some(&size) || self.is_mapped(address, size) {
             return Err(Status::INVALID_VALUE);
@@ -210,7 +210,7 @@ impl VirtualSpace {
         // Memory in the host has one mapping at a time: the views of two would not see each
         // other's writes.
         let is_second =
-            allocation.properties.place != MemoryLocation::Device && allocation.maps > 0;
+            allocation.properties.location != MemoryLocation::Device && allocation.maps > 0;
         if size > allocation.size || is_second {
             // NVIDIA's driver returns this, not INVALID_VALUE, for a size larger than the
             // allocation.
@@ -229,17 +229,17 @@ impl VirtualSpace {
     /// Whether this is memory in the host and mapped somewhere.
     pub(crate) fn is_mapped_in_host(&mut self, handle: u64) -> Result<bool> {
         let allocation = self.held(handle)?;
-        Ok(allocation.properties.place != MemoryLocation::Device && allocation.maps > 0)
+        Ok(allocation.properties.location != MemoryLocation::Device && allocation.maps > 0)
     }
 
     /// The location of the memory of each mapping in a range.
-    pub(crate) fn places(&self, address: u64, size: u64) -> Result<Vec<MemoryLocation>> {
+    pub(crate) fn locations(&self, address: u64, size: u64) -> Result<Vec<MemoryLocation>> {
         let maps = self.whole(address, size)?;
         let allocations = maps.iter().filter_map(|at| {
             let map = self.maps.get(at)?;
             self.allocations.get(&map.allocation)
         });
-        Ok(allocations.map(|one| one.properties.place).collect())
+        Ok(allocations.map(|one| one.properties.location).collect())
     }
 
     /// The addresses of the mappings that make up exactly this range, without a gap.
@@ -314,7 +314,7 @@ impl VirtualSpace {
         Ok(backed.collect())
     }
 
-    /// Where the mapping around an address starts.
+    /// The start of the mapping that contains an address.
     pub(crate) fn start(&self, address: u64) -> Result<u64> {
         let found = self.find(address).ok_or(Status::INVALID_VALUE)?;
         Ok(found.0)
@@ -334,8 +334,8 @@ impl VirtualSpace {
     }
 
     /// Removes the mappings of a range. Returns the addresses of those that the host must
-    /// unmap, and the memory to free. As natively, the range may have gaps, but mappings
-    /// end only as a whole.
+    /// unmap, and the memory to free. As with NVIDIA's driver, the range may have gaps,
+    /// but only whole mappings are removed.
     pub(crate) fn unmap(&mut self, address: u64, size: u64) -> Result<(Vec<u64>, Vec<u64>)> {
         let (mut ends, mut frees) = (Vec::new(), Vec::new());
         for at in self.inside(address, size)? {
@@ -390,7 +390,7 @@ mod tests {
 
     const BASE: u64 = 1 << 40;
     const PLAIN: Properties = Properties {
-        place: MemoryLocation::Device,
+        location: MemoryLocation::Device,
         handle_types: 0,
         usage: 0,
     };
@@ -465,8 +465,8 @@ mod tests {
     }
 
     proptest! {
-        /// Mappings lie in the reservation and do not overlap, and all memory is freed in
-        /// the end.
+        /// Mappings are inside the reservation and do not overlap, and all memory is
+        /// freed in the end.
         #[test]
         fn maps_are_apart(steps in prop::collection::vec((0_u8..5, 0_u64..18, 0_u64..4), 1..200)) {
             let mut space = space();

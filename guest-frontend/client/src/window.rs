@@ -24,7 +24,7 @@ pub(crate) struct PinnedWindow {
     /// reset.
     left: AtomicBool,
     /// Whether kernels may know addresses in it.
-    named: AtomicBool,
+    known: AtomicBool,
     /// Registered memory of the program that maps parts of it, by address.
     moved: RwLock<BTreeMap<u64, MovedPages>>,
     /// Number of entries in `moved`; checked before the lock is taken.
@@ -43,7 +43,7 @@ impl PinnedWindow {
             base,
             memory,
             left: AtomicBool::new(false),
-            named: AtomicBool::new(false),
+            known: AtomicBool::new(false),
             moved: RwLock::default(),
             count: AtomicUsize::new(0),
         }
@@ -90,28 +90,28 @@ impl PinnedWindow {
     }
 
     /// Whether its memory still exists.
-    pub(crate) fn is_there(&self) -> bool {
+    pub(crate) fn exists(&self) -> bool {
         self.memory.as_ref().is_none_or(|window| window.is_there())
     }
 
-    /// Records that kernels know addresses in it.
-    pub(crate) fn name(&self) {
-        self.named.store(true, Ordering::Relaxed);
+    /// Records that kernels may know addresses in it.
+    pub(crate) fn note_known(&self) {
+        self.known.store(true, Ordering::Relaxed);
     }
 
     /// Whether kernels may know addresses in it.
-    pub(crate) fn is_named(&self) -> bool {
-        self.named.load(Ordering::Relaxed)
+    pub(crate) fn is_known(&self) -> bool {
+        self.known.load(Ordering::Relaxed)
     }
 
     /// Records that a kernel received these parameters.
-    pub(crate) fn note_named(&self, parameters: &[u8]) {
-        if self.base == 0 || self.is_named() {
+    pub(crate) fn note_parameters(&self, parameters: &[u8]) {
+        if self.base == 0 || self.is_known() {
             return;
         }
         let mut words = parameters.as_chunks::<8>().0.iter();
         if words.any(|word| self.holds(u64::from_le_bytes(*word))) {
-            self.name();
+            self.note_known();
         }
     }
 
@@ -140,7 +140,7 @@ impl PinnedWindow {
     }
 
     /// The address in the window of program memory that maps a part of it.
-    pub(crate) fn place_of(&self, address: u64, size: u64) -> Option<u64> {
+    pub(crate) fn address_of(&self, address: u64, size: u64) -> Option<u64> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }

@@ -208,7 +208,7 @@ fn what_pools_keep_is_bounded_and_given_up_where_memory_is_short() {
 }
 
 const IN_HOST: Properties = Properties {
-    place: MemoryLocation::Host,
+    location: MemoryLocation::Host,
     handle_types: 0,
     usage: 0,
 };
@@ -223,9 +223,9 @@ fn memory_in_the_host_keeps_its_contents_over_accesses_and_maps() {
     let base = space.reserve(2 * size, 0, 0).unwrap();
     let memory = space.create(size, IN_HOST).unwrap();
     space.map(base, size, memory).unwrap();
-    assert!(!space.is_seen(base));
+    assert!(!space.has_view(base));
     space.set_access(base, size, Side::Host, 3).unwrap();
-    assert!(space.is_seen(base + size - 1) && !space.is_seen(base + size));
+    assert!(space.has_view(base + size - 1) && !space.has_view(base + size));
     let view = bytes(base, size as usize);
     assert!(view.iter().all(|byte| *byte == 0));
     view[2000] = 7;
@@ -239,7 +239,7 @@ fn memory_in_the_host_keeps_its_contents_over_accesses_and_maps() {
     // What the program writes last is there without its access.
     view[2001] = 40;
     space.set_access(base, size, Side::Host, 0).unwrap();
-    assert!(!space.is_seen(base));
+    assert!(!space.has_view(base));
     assert_eq!(space.access(base, Side::Host), Ok(0));
     assert_eq!(read_back(&session, base + 2000, 2), [7, 40]);
     assert_eq!(read_back(&session, base + size - 1, 1), [9]);
@@ -261,7 +261,7 @@ fn memory_in_the_host_keeps_its_contents_over_accesses_and_maps() {
     assert_eq!(view[49..54], [0, 1, 2, 3, 0]);
     space.release(memory).unwrap();
     space.unmap(base + size, size).unwrap();
-    assert!(!space.is_seen(base + size));
+    assert!(!space.has_view(base + size));
     space.unreserve(base, 2 * size).unwrap();
 }
 
@@ -288,7 +288,7 @@ fn a_view_ends_with_its_map_whoever_has_access() {
             space.set_access(at, GRANULARITY, side, 0).unwrap();
             assert_eq!(space.access(at, side), Ok(0));
         }
-        assert!(!space.is_seen(at));
+        assert!(!space.has_view(at));
         space.set_access(at, GRANULARITY, Side::Host, 3).unwrap();
         assert_eq!(bytes(at, 8), [5; 8]);
     }
@@ -302,7 +302,7 @@ fn a_view_ends_with_its_map_whoever_has_access() {
     );
     // Both at once.
     space.unmap(base, 2 * GRANULARITY).unwrap();
-    assert!(!space.is_seen(base) && !space.is_seen(base + GRANULARITY));
+    assert!(!space.has_view(base) && !space.has_view(base + GRANULARITY));
     // Behind what was posted.
     session.ping().unwrap();
     assert_eq!(worker.count("MemMap"), worker.count("MemUnmap"));

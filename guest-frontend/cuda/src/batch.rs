@@ -1,5 +1,4 @@
-//! Batches: lists of operations, of which each run shares one set of
-//! attributes.
+//! Batches: lists of operations in which each run shares one set of attributes.
 
 use paragpu_protocol::status::Status;
 
@@ -9,8 +8,8 @@ use crate::sys::Result;
 /// from operation `firsts[k]` on.
 ///
 /// # Errors
-/// `INVALID_VALUE` unless the first run begins at 0, each later, and the last
-/// inside the batch.
+/// `INVALID_VALUE` unless the first run begins at 0, each later one after its
+/// predecessor, and the last inside the batch.
 pub fn attributes(count: usize, firsts: &[usize]) -> Result<Vec<usize>> {
     let ascending = firsts.is_sorted_by(|one, next| one < next);
     let inside = firsts.last().is_some_and(|last| *last < count);
@@ -18,8 +17,8 @@ pub fn attributes(count: usize, firsts: &[usize]) -> Result<Vec<usize>> {
         return Err(Status::INVALID_VALUE);
     }
     let mut found = Vec::with_capacity(count);
-    for (place, next) in firsts.iter().skip(1).chain([&count]).enumerate() {
-        found.resize(*next, place);
+    for (index, next) in firsts.iter().skip(1).chain([&count]).enumerate() {
+        found.resize(*next, index);
     }
     Ok(found)
 }

@@ -61,7 +61,7 @@ impl CompileCache {
         Self { folder, most_bytes }
     }
 
-    fn place(&self, key: &Key) -> PathBuf {
+    fn path(&self, key: &Key) -> PathBuf {
         self.folder
             .join(blake3::Hash::from_bytes(*key).to_hex().as_str())
     }
@@ -69,19 +69,19 @@ impl CompileCache {
     /// The cached entry.
     #[must_use]
     pub fn get(&self, key: &Key) -> Option<Vec<u8>> {
-        let place = self.place(key);
-        let mut bytes = fs::read(&place).ok()?;
+        let path = self.path(key);
+        let mut bytes = fs::read(&path).ok()?;
         if bytes.len() < HASH {
-            let _ = fs::remove_file(&place);
+            let _ = fs::remove_file(&path);
             return None;
         }
         let code = bytes.split_off(HASH);
         if blake3::hash(&code).as_bytes()[..] != bytes[..] {
-            let _ = fs::remove_file(&place);
+            let _ = fs::remove_file(&path);
             return None;
         }
         // The modification time records the last use.
-        let _ = File::open(&place).and_then(|file| file.set_modified(SystemTime::now()));
+        let _ = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
         Some(code)
     }
 
@@ -98,14 +98,14 @@ impl CompileCache {
         let written = File::create(&unfinished).and_then(|mut file| {
             file.write_all(blake3::hash(code).as_bytes())?;
             file.write_all(code)?;
-            fs::rename(&unfinished, self.place(key))
+            fs::rename(&unfinished, self.path(key))
         });
         if written.is_err() {
             let _ = fs::remove_file(&unfinished);
         }
     }
 
-    /// Other processes may do the same at the same time.
+    /// Evicts entries. Other processes may do the same at the same time.
     fn make_room(&self, size: u64) {
         let entries = fs::read_dir(&self.folder).into_iter().flatten();
         let mut files: Vec<_> = entries
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_is_got() {
+    fn a_stored_entry_is_found() {
         let folder = Folder::new("put");
         let cache = CompileCache::at(folder.0.clone(), 1 << 20);
         let (one, other) = (key(&[b"a", b"bc"]), key(&[b"ab", b"c"]));
@@ -166,26 +166,26 @@ mod tests {
     }
 
     #[test]
-    fn damaged_code_is_not_there() {
+    fn a_damaged_entry_counts_as_missing() {
         let folder = Folder::new("damaged");
         let cache = CompileCache::at(folder.0.clone(), 1 << 20);
         let key = key(&[b"a"]);
         for damage in [&b""[..], b"short", &[7; 40]] {
             cache.put(&key, b"code");
-            fs::write(cache.place(&key), damage).unwrap();
+            fs::write(cache.path(&key), damage).unwrap();
             assert_eq!(cache.get(&key), None);
         }
     }
 
     #[test]
-    fn the_least_recently_used_makes_room() {
+    fn the_least_recently_used_entry_is_evicted() {
         let folder = Folder::new("room");
         let cache = CompileCache::at(folder.0.clone(), 1000);
         let keys: Vec<Key> = (0..4_u8).map(|number| key(&[&[number]])).collect();
         for (age, key) in keys.iter().enumerate() {
             cache.put(key, &[0; 400]);
             let used = SystemTime::now() - std::time::Duration::from_secs(100 - age as u64);
-            if let Ok(file) = File::open(cache.place(key)) {
+            if let Ok(file) = File::open(cache.path(key)) {
                 file.set_modified(used).unwrap();
             }
         }

@@ -1,5 +1,5 @@
-//! Attributes of core dumps of a GPU. A virtual GPU makes none: the attributes
-//! are kept, and those that would ask for a dump cannot be set.
+//! Attributes of core dumps of a GPU. A virtual GPU writes none: the attributes are
+//! stored, and those that would request a dump cannot be set.
 
 use paragpu_client::Result;
 use paragpu_protocol::status::Status;
@@ -36,7 +36,7 @@ const USER_TRIGGER: i32 = 4;
 const FILE: i32 = 5;
 const PIPE: i32 = 6;
 const GENERATION: i32 = 7;
-/// CU_COREDUMP_LIGHTWEIGHT_FLAGS: all memory and images left out.
+/// CU_COREDUMP_LIGHTWEIGHT_FLAGS: omits all memory and images.
 const LIGHT: u32 = 0x2f;
 /// All generation flags.
 const KNOWN: u32 = 0x3f;
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attributes_are_kept_and_no_dump_is_promised() {
+    fn attributes_are_stored_and_no_dump_is_promised() {
         let mut of = Attributes::new();
         for attribute in 1..=7 {
             let value = of.get(attribute).unwrap();

@@ -1,5 +1,5 @@
-//! Functions that only cross: the host's driver answers them unchanged. Their code
-//! is derived from the description of the driver.
+//! Functions that are only forwarded: the host's driver answers them unchanged. Their
+//! code is derived from the description of the driver.
 
 use std::ffi::{c_int, c_uint};
 
@@ -13,15 +13,15 @@ use crate::current;
 use crate::sys::boundary::Out;
 use crate::sys::{Result, context, event, module};
 
-/// A call to be sent. It goes to the session of the objects that it names, or to
-/// that of the thread's context if it names none.
+/// A call to be sent. It goes to the session of the objects in its arguments, or, without
+/// any, to that of the thread's context.
 #[derive(Debug, Default)]
 pub struct Crossing {
     session: Option<&'static Session>,
 }
 
 impl Crossing {
-    /// Notes that the call names an object of `session`.
+    /// Records that an object of `session` is among the arguments.
     fn names(&mut self, session: &'static Session) -> Result {
         match self.session.replace(session) {
             Some(other) if !std::ptr::eq(other, session) => Err(Status::INVALID_HANDLE),
@@ -47,7 +47,7 @@ pub trait WireParameter {
     /// Checks and converts it.
     ///
     /// # Errors
-    /// The error if C passed something else.
+    /// The error for an invalid argument.
     fn cross(passed: Self::C, crossing: &mut Crossing) -> Result<Self::Wire>;
 }
 
@@ -55,7 +55,7 @@ pub trait WireParameter {
 pub mod kind {
     #![allow(missing_debug_implementations)]
 
-    /// An event that has a time.
+    /// An event with timing.
     pub struct TimedEvent;
     /// A limit of a context.
     pub struct Limit;

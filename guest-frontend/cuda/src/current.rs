@@ -24,7 +24,7 @@ pub type Current = Rc<Arc<Context>>;
 pub struct ThreadContext {
     /// Its handle; null for none.
     pub context: CUcontext,
-    /// The program's number of its device; -1 for none.
+    /// The device's number in the program; -1 for none.
     pub device: CUdevice,
 }
 
@@ -58,7 +58,7 @@ pub fn with_stack<R>(with: impl FnOnce(&mut Vec<Current>) -> R) -> R {
     })
 }
 
-/// The thread ends and releases its contexts.
+/// Releases the thread's contexts when it ends.
 fn end() {
     let stack = STACK.with(|stack| mem::take(&mut **stack.borrow_mut()));
     show(None);
@@ -79,8 +79,8 @@ fn show(current: Option<&Current>) {
     });
 }
 
-/// The address of the thread's context for the runtime library. It is the same for
-/// the thread's lifetime.
+/// The address of the thread's context for the runtime library. It stays the same for the
+/// thread's lifetime.
 pub fn shown() -> *const ThreadContext {
     SHOWN.with(|shown| shown.as_ptr().cast_const())
 }
@@ -98,8 +98,8 @@ pub fn current() -> Result<Current> {
     Ok(context)
 }
 
-/// The calling thread's context, which may be a primary one that was released: its device
-/// and flags are told all the same.
+/// The calling thread's context, which may be a released primary context: its device and
+/// flags can still be queried.
 pub fn current_or_released() -> Result<Current> {
     let context = current_if_any().ok_or(Status::INVALID_CONTEXT)?;
     if !context.is_primary() || context.green.is_some() {

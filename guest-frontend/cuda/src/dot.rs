@@ -30,7 +30,7 @@ impl Details {
         Self(flags & Self::ALL)
     }
 
-    fn tell(self, flag: u32) -> bool {
+    fn has(self, flag: u32) -> bool {
         self.0 & (flag | Self::VERBOSE) != 0
     }
 }
@@ -39,7 +39,7 @@ impl Details {
 #[must_use]
 pub fn print(graph: &Arc<Graph>, details: Details) -> String {
     let mut out = String::from("digraph dot {\n");
-    // Text has room for everything.
+    // Writing to a String cannot fail.
     let _ = cluster(&mut out, graph, details);
     out.push_str("}\n");
     out
@@ -51,7 +51,7 @@ fn cluster(out: &mut String, graph: &Graph, details: Details) -> fmt::Result {
     writeln!(out, "label=\"graph_{id}\" graph[style=\"dashed\"];")?;
     let mut children = Vec::new();
     for number in graph.nodes() {
-        // Another thread may have removed it.
+        // Another thread may have removed the node.
         let Ok(work) = graph.work(number) else {
             continue;
         };
@@ -119,7 +119,7 @@ fn label(graph: &Graph, number: u32, work: &Work, details: Details) -> Result<St
         Work::Copy(copy) => copy_label(&mut out, copy, details)?,
         Work::Memset(fill) => {
             out.push_str("MEMSET");
-            if details.tell(Details::MEMSET) {
+            if details.has(Details::MEMSET) {
                 write!(
                     out,
                     "\naddress {:#x}\nvalue {:#x}, {} bytes\nwidth {}, height {}, pitch {}",
@@ -138,13 +138,13 @@ fn label(graph: &Graph, number: u32, work: &Work, details: Details) -> Result<St
         Work::MemFree(memory) => write!(out, "MEM_FREE\naddress {:#x}", memory.address)?,
         Work::Host(call) => {
             out.push_str("HOST");
-            if details.tell(Details::HOST) {
+            if details.has(Details::HOST) {
                 write!(out, "\n{:#x}({:#x})", call.function, call.argument)?;
             }
         }
         Work::Conditional(conditional) => {
             write!(out, "CONDITIONAL\n{:?}", conditional.kind)?;
-            if details.tell(Details::CONDITIONAL) {
+            if details.has(Details::CONDITIONAL) {
                 write!(out, "\nhandle {:#x}", conditional.condition.handle())?;
             }
         }
@@ -154,12 +154,12 @@ fn label(graph: &Graph, number: u32, work: &Work, details: Details) -> Result<St
                 Work::EventRecord(_) => "EVENT_RECORD",
                 _ => "EVENT_WAIT",
             });
-            if details.tell(Details::EVENT) {
+            if details.has(Details::EVENT) {
                 write!(out, "\nevent {:#x}", marked.handle)?;
             }
         }
     }
-    if details.tell(Details::HANDLES) {
+    if details.has(Details::HANDLES) {
         write!(out, "\nnode {number} of graph {}", graph.id())?;
     }
     Ok(out)
@@ -168,7 +168,7 @@ fn label(graph: &Graph, number: u32, work: &Work, details: Details) -> Result<St
 fn kernel_label(out: &mut String, kernel: &Kernel, details: Details) -> fmt::Result {
     let shape = &kernel.shape;
     write!(out, "KERNEL\n{}", kernel.function.name())?;
-    if details.tell(Details::KERNEL) {
+    if details.has(Details::KERNEL) {
         let list = |numbers: [u32; 3]| numbers.map(|n| n.to_string()).join(",");
         write!(
             out,
@@ -187,7 +187,7 @@ fn kernel_label(out: &mut String, kernel: &Kernel, details: Details) -> fmt::Res
                 .try_for_each(|byte| write!(out, "{byte:02x}"))?;
         }
     }
-    if details.tell(Details::KERNEL_ATTRIBUTES) {
+    if details.has(Details::KERNEL_ATTRIBUTES) {
         write!(
             out,
             "\ncooperative {}\ncluster {:?}",
@@ -195,7 +195,7 @@ fn kernel_label(out: &mut String, kernel: &Kernel, details: Details) -> fmt::Res
             shape.cluster
         )?;
     }
-    if details.tell(Details::HANDLES) {
+    if details.has(Details::HANDLES) {
         write!(out, "\nfunction {:#x}", kernel.handle)?;
     }
     Ok(())
@@ -204,7 +204,7 @@ fn kernel_label(out: &mut String, kernel: &Kernel, details: Details) -> fmt::Res
 fn copy_label(out: &mut String, copy: &CopyWork, details: Details) -> fmt::Result {
     let (from, to) = (&copy.source, &copy.destination);
     write!(out, "MEMCPY\n{} to {}", kind(from), kind(to))?;
-    if details.tell(Details::COPY) {
+    if details.has(Details::COPY) {
         write!(out, "\nfrom ")?;
         end(out, from)?;
         write!(out, "\nto ")?;
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_edges_and_children_are_there() {
+    fn nodes_edges_and_children_are_printed() {
         let graph = graph();
         let text = print(&graph, Details::of(0));
         let id = graph.id();
@@ -282,12 +282,12 @@ mod tests {
     }
 
     #[test]
-    fn flags_choose_what_is_told() {
+    fn flags_select_details() {
         let graph = graph();
-        let told = |flags| print(&graph, Details::of(flags)).contains("0x1234");
-        assert!(!told(0) && !told(Details::KERNEL));
-        assert!(told(Details::MEMSET) && told(Details::VERBOSE));
-        assert!(!told(1 << 16), "an unknown flag names nothing");
+        let printed = |flags| print(&graph, Details::of(flags)).contains("0x1234");
+        assert!(!printed(0) && !printed(Details::KERNEL));
+        assert!(printed(Details::MEMSET) && printed(Details::VERBOSE));
+        assert!(!printed(1 << 16), "an unknown flag names nothing");
     }
 
     #[test]

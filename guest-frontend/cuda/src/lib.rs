@@ -1,12 +1,11 @@
 //! `libcuda.so.1`: the CUDA 13.0 driver interface over a session with a host.
 //!
-//! The functions are described in `protocol/interface/driver`, one file per
-//! chapter of NVIDIA's "CUDA Driver API" reference manual, whose semantics
-//! hold. The build script derives every exported symbol from the description;
-//! the code of a served function has the function's name and lies in the file
-//! of its chapter's name under `sys`. What it does is `paragpu-client`'s. A
-//! function that is not served says so once and returns
-//! `CUDA_ERROR_NOT_SUPPORTED`.
+//! The functions are described in `protocol/interface/driver`, one file per chapter of
+//! NVIDIA's "CUDA Driver API" reference manual, whose semantics apply. The build script
+//! derives every exported symbol from the description. The code of a served function has
+//! the function's name and is in the file of its chapter under `sys`. `paragpu-client`
+//! implements the semantics. A function that is not served prints its name once and
+//! returns `CUDA_ERROR_NOT_SUPPORTED`.
 #![deny(unsafe_code)]
 #![recursion_limit = "1024"]
 

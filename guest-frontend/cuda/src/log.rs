@@ -1,5 +1,4 @@
-//! The log of errors: messages about failed calls, of which the newest are
-//! kept.
+//! The log of errors: the newest messages about failed calls.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,7 +10,7 @@ const MAX_BYTES: usize = 25_600;
 /// Replaces dropped messages.
 const CUT: &str = "earlier messages were left out\n";
 
-/// Messages, each one line.
+/// Messages of one line each.
 #[derive(Debug, Default)]
 pub struct Messages {
     lines: VecDeque<String>,
@@ -48,19 +47,19 @@ impl Messages {
         self.pushed as u32
     }
 
-    /// The messages from number `from` on, or all, in at most `room` bytes. If
-    /// there are more, the newest ones, after a line that says so. `None` if not
-    /// even the newest fits, or there was no such message.
+    /// The messages from number `from` on, or all, in at most `room` bytes. If they do
+    /// not all fit, the newest ones, after a line that says so. `None` if not even the
+    /// newest fits, or the number is unknown.
     #[must_use]
     pub fn since(&self, from: Option<u32>, room: usize) -> Option<String> {
         let kept = self.lines.len();
         // Numbers may wrap, so compare their distance from the next.
-        let asked = from.map_or(kept, |from| self.next().wrapping_sub(from) as usize);
-        if asked as u64 > self.pushed {
+        let requested = from.map_or(kept, |from| self.next().wrapping_sub(from) as usize);
+        if requested as u64 > self.pushed {
             return None;
         }
-        let lost = asked > kept;
-        let wanted = asked.min(kept);
+        let lost = requested > kept;
+        let wanted = requested.min(kept);
         let all: usize = self.newest(wanted).map(String::len).sum();
         if !lost && all <= room {
             return Some(self.newest(wanted).map(String::as_str).collect());
@@ -105,7 +104,7 @@ pub fn with<R>(look: impl FnOnce(&Messages) -> R) -> R {
 
 /// Adds a message and passes it to the listeners.
 #[cold]
-pub fn say(message: &str) {
+pub fn add(message: &str) {
     MESSAGES.lock().push(message);
     // Not under the lock: a listener may remove itself.
     let listeners: Vec<Listener> = {
@@ -129,7 +128,7 @@ pub fn listen(listener: Listener) -> usize {
     number
 }
 
-/// Removes a listener. False if there is none with this number.
+/// Removes a listener. Returns false if none has this number.
 pub fn end(number: usize) -> bool {
     let mut all = LISTENERS.lock();
     let before = all.1.len();
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_cut_at_the_front() {
+    fn the_oldest_messages_are_dropped() {
         let mut messages = Messages::default();
         let third = "third ".repeat(9);
         for line in ["first ".repeat(9), "second ".repeat(9), third.clone()] {

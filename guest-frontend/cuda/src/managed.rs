@@ -1,9 +1,9 @@
 //! Managed memory: host memory that program and device access at one address.
 //!
-//! It is pinned memory of the session's window where there is one, and a shadow
-//! otherwise, coherent at launches and waits like any pinned memory. Nothing
-//! migrates between host and device, so advice and prefetches change nothing
-//! but what cuMemRangeGetAttribute reports; CUDA defines both as hints.
+//! It is pinned memory of the session's window if there is one, otherwise a shadow,
+//! coherent at launches and waits like any pinned memory. Nothing migrates between host
+//! and device, so advice and prefetches, which CUDA defines as hints, only change what
+//! cuMemRangeGetAttribute reports.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use paragpu_protocol::status::Status;
 
 use crate::sys::Result;
 
-/// CUmemLocation: a kind and, of a device or NUMA node, its number.
+/// CUmemLocation: a kind and, for a device or NUMA node, its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Location {
     /// CUmemLocationType.
@@ -47,8 +47,8 @@ impl Location {
         }
     }
 
-    /// As attributes older than locations name it: the device, -1 for the
-    /// host (CU_DEVICE_CPU), -2 for none (CU_DEVICE_INVALID).
+    /// In the form of attributes older than locations: the device, -1 for the host
+    /// (CU_DEVICE_CPU), -2 for none (CU_DEVICE_INVALID).
     #[must_use]
     pub fn as_device(self) -> i32 {
         match self.kind {
@@ -85,28 +85,28 @@ impl Default for Advice {
     }
 }
 
-/// One allocation: its size, and advice from each of some addresses on.
+/// An allocation: its size, and the advice from each of some addresses on.
 #[derive(Debug)]
 struct Allocation {
     size: u64,
-    /// The device of a variable of a module, which is freed with that alone.
+    /// The device of a module variable, which is freed only with its module.
     variable_of: Option<u32>,
     advice: BTreeMap<u64, Advice>,
 }
 
 static ALLOCATIONS: RwLock<BTreeMap<u64, Allocation>> = RwLock::new(BTreeMap::new());
 
-/// Notes an allocation.
+/// Records an allocation.
 pub fn insert(address: u64, size: u64) {
     note(address, size, None, Location::INVALID);
 }
 
-/// Notes an allocation of a pool that prefers a location.
+/// Records an allocation of a pool that prefers a location.
 pub fn insert_preferring(address: u64, size: u64, preferred: Location) {
     note(address, size, None, preferred);
 }
 
-/// Notes a variable of a device's module, unless it is known.
+/// Records a variable of a device's module, unless it is recorded already.
 pub fn insert_variable(address: u64, size: u64, ordinal: u32) {
     note(address, size, Some(ordinal), Location::INVALID);
 }
@@ -124,13 +124,13 @@ fn note(address: u64, size: u64, variable_of: Option<u32>, preferred: Location) 
     });
 }
 
-/// Forgets the allocation that begins at an address. False if there is none.
+/// Removes the allocation that begins at an address. Returns false if there is none.
 #[must_use]
 pub fn remove(address: u64) -> bool {
     forget(address, false)
 }
 
-/// Forgets the variable at an address.
+/// Removes the variable at an address.
 pub fn remove_variable(address: u64) {
     forget(address, true);
 }
@@ -169,7 +169,7 @@ fn find(all: &BTreeMap<u64, Allocation>, address: u64) -> Option<(u64, u64)> {
     (address - start < found.size).then_some((*start, found.size))
 }
 
-/// The range, if all of it lies in one allocation; and where that begins.
+/// The range, if all of it is in one allocation, and the start of the allocation.
 fn within(all: &BTreeMap<u64, Allocation>, address: u64, size: u64) -> Result<(u64, Range<u64>)> {
     let (start, length) = find(all, address).ok_or(Status::INVALID_VALUE)?;
     let end = address.checked_add(size).ok_or(Status::INVALID_VALUE)?;
@@ -182,7 +182,7 @@ fn within(all: &BTreeMap<u64, Allocation>, address: u64, size: u64) -> Result<(u
 /// Changes the advice about a range.
 ///
 /// # Errors
-/// `INVALID_VALUE` for an empty range, or one that is not all in one allocation.
+/// `INVALID_VALUE` for an empty range, or one that is not inside one allocation.
 pub fn advise(address: u64, size: u64, change: impl Fn(&mut Advice)) -> Result {
     let mut all = ALLOCATIONS.write();
     let (start, range) = within(&all, address, size)?;
@@ -211,29 +211,28 @@ pub fn check(address: u64, size: u64) -> Result {
     within(&ALLOCATIONS.read(), address, size).map(|_| ())
 }
 
-/// The property `tell` of the advice about a range, if it is the same for every
-/// byte.
+/// The property `read` of the advice about a range, if it is the same for every byte.
 ///
 /// # Errors
 /// As [`advise`].
 pub fn uniform<T: PartialEq>(
     address: u64,
     size: u64,
-    tell: impl Fn(&Advice) -> T,
+    read: impl Fn(&Advice) -> T,
 ) -> Result<Option<T>> {
     let all = ALLOCATIONS.read();
     let (start, range) = within(&all, address, size)?;
     let found = all.get(&start).ok_or(Status::INVALID_VALUE)?;
     let first = found.advice.range(..=range.start).next_back();
     let later = found.advice.range(range);
-    let mut told = first
+    let mut values = first
         .into_iter()
         .chain(later)
-        .map(|(_, advice)| tell(advice));
-    let Some(value) = told.next() else {
+        .map(|(_, advice)| read(advice));
+    let Some(value) = values.next() else {
         return Ok(None);
     };
-    Ok(told.all(|other| other == value).then_some(value))
+    Ok(values.all(|other| other == value).then_some(value))
 }
 
 #[cfg(test)]
@@ -247,15 +246,15 @@ mod tests {
     fn advice_holds_for_its_range_alone() {
         insert(BASE, 0x4000);
         advise(BASE + 0x1000, 0x1000, |advice| advice.read_mostly = true).unwrap();
-        let tell = |address, size| uniform(address, size, |advice| advice.read_mostly);
-        assert_eq!(tell(BASE, 0x1000), Ok(Some(false)));
-        assert_eq!(tell(BASE + 0x1000, 0x1000), Ok(Some(true)));
-        assert_eq!(tell(BASE + 0x1800, 1), Ok(Some(true)));
-        assert_eq!(tell(BASE + 0x2000, 0x2000), Ok(Some(false)));
-        assert_eq!(tell(BASE, 0x4000), Ok(None));
+        let read_mostly = |address, size| uniform(address, size, |advice| advice.read_mostly);
+        assert_eq!(read_mostly(BASE, 0x1000), Ok(Some(false)));
+        assert_eq!(read_mostly(BASE + 0x1000, 0x1000), Ok(Some(true)));
+        assert_eq!(read_mostly(BASE + 0x1800, 1), Ok(Some(true)));
+        assert_eq!(read_mostly(BASE + 0x2000, 0x2000), Ok(Some(false)));
+        assert_eq!(read_mostly(BASE, 0x4000), Ok(None));
         assert!(remove(BASE));
         assert!(!remove(BASE));
-        assert_eq!(tell(BASE, 1), Err(Status::INVALID_VALUE));
+        assert_eq!(read_mostly(BASE, 1), Err(Status::INVALID_VALUE));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use paragpu_protocol::status::Status;
 use crate::current::{self, Current};
 use crate::objects::{self, Found, Object};
 
-/// The thread's own default stream of one device; ends with the thread.
+/// The thread's own default stream of one device. It ends with the thread.
 #[derive(Debug)]
 pub struct OwnStream {
     session: &'static Session,
@@ -30,18 +30,18 @@ impl Drop for OwnStream {
     }
 }
 
-// Without a destructor, as the thread's contexts.
+// Without a destructor, like the thread's contexts.
 thread_local! {
     static OWN: RefCell<ManuallyDrop<Vec<Rc<OwnStream>>>> =
         const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
-/// The thread ends, and its streams with it.
+/// Destroys the thread's streams when it ends.
 fn end() {
     drop(OWN.with(|own| mem::take(&mut **own.borrow_mut())));
 }
 
-/// A stream that a call names.
+/// A stream argument.
 #[derive(Debug)]
 pub enum Named {
     /// The legacy default stream.
@@ -50,7 +50,7 @@ pub enum Named {
     Green(Current),
     /// The thread's own default stream.
     Own(Rc<OwnStream>),
-    /// A created one.
+    /// A stream that the program created.
     Created(Found),
 }
 
@@ -107,8 +107,7 @@ impl Named {
     }
 }
 
-/// The stream that a call names; the default ones are those of the current
-/// context.
+/// The stream of an argument. The default streams are those of the current context.
 #[inline]
 pub fn named(stream: CUstream) -> Result<Named> {
     if stream.is_null() || stream == CU_STREAM_LEGACY {

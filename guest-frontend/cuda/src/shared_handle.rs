@@ -1,8 +1,8 @@
 //! Descriptors that represent physical memory, in this process and others.
 //!
-//! A descriptor is one end of a socket pair; the other end shows when all copies of
-//! it are closed. The socket contains a handle for other processes, which peek at
-//! it without consuming it.
+//! A descriptor is one end of a socket pair. The other end detects when all copies of it
+//! are closed. The socket contains a handle for other processes, which peek at it without
+//! consuming it.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,13 +18,13 @@ use rustix::net::RecvFlags;
 /// Maximum number of such descriptors.
 const MAX_HANDLES: usize = 4096;
 
-/// Names an open file of this system.
+/// Identifies an open file of this system.
 type FileName = (u64, u64);
 
 /// The object behind a descriptor, and this side's socket to it.
 #[derive(Debug)]
 struct Shared<T> {
-    what: T,
+    object: T,
     end: UnixStream,
 }
 
@@ -66,17 +66,17 @@ pub fn carried(descriptor: BorrowedFd<'_>) -> Option<[u8; HANDLE]> {
 }
 
 impl<T: Copy> SharedHandles<T> {
-    /// Nothing is shared.
+    /// An empty set.
     #[must_use]
     pub const fn none() -> Self {
         Self(Mutex::new(None))
     }
 
-    /// A descriptor for `what` in this process, and for the handle in others.
+    /// A descriptor that represents `object` in this process, and the handle in others.
     ///
     /// # Errors
     /// Errors of the operating system; `OutOfMemory` for too many.
-    pub fn share(&self, what: T, handle: &[u8; HANDLE]) -> std::io::Result<OwnedFd> {
+    pub fn share(&self, object: T, handle: &[u8; HANDLE]) -> std::io::Result<OwnedFd> {
         let (mut end, given) = UnixStream::pair()?;
         end.write_all(handle)?;
         end.set_nonblocking(true)?;
@@ -87,7 +87,7 @@ impl<T: Copy> SharedHandles<T> {
         if shared.len() >= MAX_HANDLES {
             return Err(std::io::ErrorKind::OutOfMemory.into());
         }
-        shared.insert(name, Shared { what, end });
+        shared.insert(name, Shared { object, end });
         Ok(given)
     }
 
@@ -97,7 +97,7 @@ impl<T: Copy> SharedHandles<T> {
         let file = File::from(descriptor.try_clone_to_owned().ok()?);
         let name = name(&file).ok()?;
         let shared = self.0.lock();
-        shared.as_ref()?.get(&name).map(|shared| shared.what)
+        shared.as_ref()?.get(&name).map(|shared| shared.object)
     }
 
     /// Takes the objects whose descriptors are all closed.
@@ -107,7 +107,7 @@ impl<T: Copy> SharedHandles<T> {
             return Vec::new();
         };
         let closed = shared.extract_if(|_, shared| is_closed(&mut shared.end));
-        closed.map(|(_, shared)| shared.what).collect()
+        closed.map(|(_, shared)| shared.object).collect()
     }
 }
 
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_descriptor_stands_for_something_while_somebody_has_it() {
+    fn a_descriptor_is_valid_while_any_copy_is_open() {
         let handles = SharedHandles::none();
         let first = handles.share(1, &[1; HANDLE]).unwrap();
         let second = handles.share(2, &[2; HANDLE]).unwrap();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn others_stand_for_nothing() {
+    fn other_descriptors_are_unknown() {
         let handles = SharedHandles::<u8>::none();
         let (one, _other) = UnixStream::pair().unwrap();
         assert_eq!(handles.find(one.as_fd()), None);

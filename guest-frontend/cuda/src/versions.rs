@@ -1,19 +1,19 @@
-//! Which symbol a name means for which version of CUDA (cuGetProcAddress).
+//! Resolves a function's name for a version of CUDA (cuGetProcAddress).
 
 /// An exported symbol.
 #[derive(Debug, Clone, Copy)]
 pub struct Symbol {
-    /// As it is exported.
+    /// The exported name.
     pub symbol: &'static str,
-    /// The name that programs ask for.
+    /// The name by which programs look it up.
     pub name: &'static str,
-    /// The version of CUDA that it came with: 1000·major + 10·minor.
+    /// The version of CUDA that introduced it: 1000·major + 10·minor.
     pub version: i32,
-    /// Its null stream is the thread's own.
+    /// Whether its null stream is the thread's own default stream.
     pub own: bool,
     /// Whether it is served.
     pub served: bool,
-    /// Its code.
+    /// Its address.
     pub address: unsafe extern "C" fn(),
 }
 
@@ -21,9 +21,9 @@ pub struct Symbol {
 /// per-thread default streams if it exists.
 ///
 /// # Errors
-/// `None` if there is no such name or its symbol is not served, so that a program that asks
-/// first does not rely on it. (A program that looks the symbol up itself finds it.) `Some`
-/// with the version that introduced it, if that is later.
+/// `None` if the name is unknown or its symbol is not served, so that a program that
+/// looks it up does not rely on it. (dlsym does find it.) `Some` with the version that
+/// introduced it, if that is later.
 pub fn resolve<'a>(
     symbols: &'a [Symbol],
     name: &str,
@@ -90,11 +90,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_served_is_not_found() {
+    fn an_unserved_function_is_not_found() {
         let mut symbols = SYMBOLS.to_vec();
         symbols.last_mut().unwrap().served = false;
         assert_eq!(resolve(&symbols, "cuX", 13_000, false).err(), Some(None));
-        // Nor another version in its place, whose parameters may differ.
+        // Nor an earlier version of it, whose parameters may differ.
         assert_eq!(resolve(&symbols, "cuX", 12_000, false).err(), Some(None));
         assert_eq!(
             resolve(&symbols, "cuX", 11_080, false).unwrap().symbol,

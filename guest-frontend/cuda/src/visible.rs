@@ -2,12 +2,12 @@
 //! and `CUDA_DEVICE_ORDER` (CUDA C++ Programming Guide, CUDA Environment
 //! Variables).
 
-/// In which order devices are numbered.
+/// How devices are numbered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// As the host's configuration lists them.
     Configured,
-    /// By their place on the host's bus.
+    /// By PCI address on the host.
     PciBusId,
     /// The fastest first.
     FastestFirst,
@@ -32,7 +32,7 @@ pub struct Candidate {
     pub ordinal: u32,
     /// Its UUID; zeros if no entry names one.
     pub uuid: [u8; 16],
-    /// Its place on the host's bus.
+    /// Its PCI address on the host.
     pub bus: String,
     /// A measure of its speed.
     pub speed: u64,
@@ -45,9 +45,9 @@ pub enum Entry {
     Index(u32),
     /// Devices whose UUID begins with these hexadecimal digits.
     Uuid(String),
-    /// A part of a device, which is not served.
+    /// A MIG instance, which is not supported.
     Mig(String),
-    /// Nothing that names a device: it and all after it are ignored.
+    /// An invalid entry: it and all entries after it are ignored.
     Invalid,
 }
 
@@ -164,13 +164,13 @@ mod tests {
     }
 
     #[test]
-    fn the_list_says_the_order() {
+    fn the_list_determines_the_order() {
         assert_eq!(seen(Some("2,0")), [2, 0]);
         assert_eq!(seen(Some(" 1 , 2 ")), [1, 2]);
     }
 
     #[test]
-    fn what_is_invalid_ends_the_list() {
+    fn an_invalid_entry_ends_the_list() {
         assert_eq!(seen(Some("0,-1,1")), [0]);
         assert_eq!(seen(Some("0,3,1")), [0]);
         assert_eq!(seen(Some("1,x,0")), [1]);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn uuids_may_be_cut_but_not_ambiguous() {
+    fn uuids_may_be_shortened_but_not_ambiguous() {
         assert_eq!(seen(Some("GPU-22ababab-abab")), [2]);
         assert_eq!(seen(Some("GPU-11AB,GPU-10")), [1, 0]);
         assert!(seen(Some("GPU-1")).is_empty(), "two devices");

@@ -50,7 +50,7 @@ impl Devices {
             return Ok(());
         }
         let config = inner.config()?;
-        match connect::is_host_there(&config) {
+        match connect::is_host_reachable(&config) {
             true => Ok(()),
             false => Err(Code::DRIVER_NOT_LOADED),
         }
@@ -81,14 +81,14 @@ impl Devices {
         self.with(ordinal, Monitor::usage)
     }
 
-    /// Asks the host for a figure.
-    pub(crate) fn ask(
+    /// Queries a figure from the host.
+    pub(crate) fn query(
         &'static self,
         ordinal: u32,
         figure: u32,
         arguments: [u8; 4],
     ) -> Result<paragpu_client::monitor::Answer> {
-        let answer = self.with(ordinal, |monitor| monitor.ask(figure, arguments))?;
+        let answer = self.with(ordinal, |monitor| monitor.query(figure, arguments))?;
         match answer.code {
             0 => Ok(answer),
             code => Err(Code(code)),
@@ -110,16 +110,16 @@ impl Devices {
         self.changed.notify_all();
     }
 
-    /// Asks over the connection to a device. If that connection was lost, tries once more
-    /// over a new one.
+    /// Runs a query over the connection to a device. If the connection was lost, retries
+    /// once over a new one.
     fn with<T>(
         &'static self,
         ordinal: u32,
-        ask: impl Fn(&Monitor) -> std::result::Result<T, Status>,
+        query: impl Fn(&Monitor) -> std::result::Result<T, Status>,
     ) -> Result<T> {
         for _ in 0..2 {
             let monitor = self.monitor(ordinal)?;
-            if let Ok(answer) = ask(&monitor) {
+            if let Ok(answer) = query(&monitor) {
                 return Ok(answer);
             }
             let mut inner = self.lock();

@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use paragpu_config::Size;
+use paragpu_config::{Setting as _, Size};
 use paragpu_libvirt::VmName;
 
 use crate::control::Control;
 use crate::error::Error;
 use crate::pool::{LeaseOptions, PoolCommand};
-use crate::values::{interval, size};
+use crate::values::interval;
 
 /// Shows and controls the GPUs of virtual machines.
 ///
 /// In a guest, `paragpu doctor` shows whether programs will find a GPU, and why
-/// not. On a host, `paragpu list` shows the sessions of guests, `paragpu top`
-/// their activity, and `paragpu end` ends one.
+/// not. On a host, `paragpu list` shows the sessions, `paragpu top` their
+/// activity, and `paragpu end` ends one.
 #[derive(Debug, Parser)]
 #[command(name = "paragpu", version)]
 pub struct Arguments {
@@ -46,13 +46,13 @@ pub struct Share {
     /// All sessions of a VM, user or address together.
     #[arg(long, value_name = "NAME", group = "whose")]
     pub vm: Option<String>,
-    /// Weight of its share of time, 1 to 1000.
+    /// Weight of the share of GPU time, 1 to 1000.
     #[arg(long, group = "what")]
     pub weight: Option<u32>,
-    /// Use at most this percentage of the time, even of an idle GPU.
+    /// Use at most this percentage of the GPU's time, even if it is idle.
     #[arg(long, value_name = "PERCENT", group = "what")]
     pub cap: Option<u32>,
-    /// Run before sessions of a lower priority, 0 to 7.
+    /// Priority, 0 to 7: runs before sessions of a lower one.
     #[arg(long, group = "what")]
     pub priority: Option<u32>,
     /// Output format.
@@ -66,37 +66,37 @@ pub enum Command {
     /// Checks configuration, connection and confinement.
     ///
     /// Exits with 0 if programs in this guest will find a GPU and, on a host,
-    /// if its daemon serves one; otherwise with 1.
+    /// if the daemon serves one; otherwise with 1.
     ///
-    /// With PROGRAM, lists NVIDIA's CUDA runtimes in a program and the libraries
-    /// that it loads at its start, in a library, or in a whole folder, and what
-    /// serves them. Does not run the program. Exits with 1 if one of them is
-    /// not served, or programs that start here are not redirected.
+    /// With PROGRAM (a program, a library or a folder), lists the CUDA runtimes
+    /// in it and in the libraries that it loads at its start, and what serves
+    /// each. Does not run the program. Exits with 1 if one of them is not
+    /// served, or if programs are not redirected on this machine.
     Doctor {
         /// Programs, libraries or folders to inspect.
         #[arg(value_name = "PROGRAM", conflicts_with = "side")]
         programs: Vec<PathBuf>,
-        /// Check this side only [default: the guest's, and the host's if a daemon runs here].
+        /// Check this side only [default: guest, and host if a daemon runs here].
         #[arg(long)]
         side: Option<Side>,
-        /// Check what a pool under Slurm needs; see docs/pool.md.
+        /// Check the requirements of a pool under Slurm; see docs/pool.md.
         #[arg(long, conflicts_with = "programs")]
         pool: bool,
         /// Output format.
         #[arg(short, long, default_value = "text")]
         output: Output,
     },
-    /// Runs a program with paragpu's CUDA libraries instead of all others.
+    /// Runs a program with paragpu's CUDA libraries instead of NVIDIA's.
     ///
-    /// Needed only if the guest's packages are not installed, or switched off
-    /// in guest.toml (`redirect = false`).
+    /// Needed only if the guest packages are not installed, or if redirection is
+    /// switched off in guest.toml (`redirect = false`).
     ///
-    /// With --pool the program gets a share of a GPU of another host, for as
+    /// With --pool the program gets a share of a GPU on another host for as
     /// long as it runs; see docs/pool.md:
     ///
     /// paragpu run --pool slurm --memory 20GiB python train.py
     ///
-    /// In a job of Slurm that has shards, the program gets these:
+    /// In a Slurm job that requests shards itself, the program uses those:
     ///
     /// srun --gres=shard:20 paragpu run python train.py
     Run {
@@ -104,7 +104,7 @@ pub enum Command {
         #[arg(long, value_name = "DIRECTORY")]
         libraries: Option<PathBuf>,
         #[command(flatten)]
-        wish: LeaseOptions,
+        lease: LeaseOptions,
         /// The program.
         program: OsString,
         /// Its arguments.
@@ -122,8 +122,8 @@ pub enum Command {
     /// A live view in a terminal; `q` quits. Otherwise, and with `-o json`,
     /// prints one report after another.
     Top {
-        /// Show hosts and leases of the Slurm pool instead of this host's sessions. This
-        /// reads Slurm only: under Kubernetes ask kubectl, see docs/kubernetes.md.
+        /// Show hosts and leases of the Slurm pool instead of this host's sessions.
+        /// Under Kubernetes use kubectl, see docs/kubernetes.md.
         #[arg(long)]
         pool: bool,
         /// Print one report, after one interval.
@@ -147,9 +147,9 @@ pub enum Command {
     /// Gives a session or a VM a share of its GPU's time, until it ends.
     ///
     /// If a session has a share, all sessions on its GPU take turns in
-    /// proportion to their weights (100 by default). Time that others leave idle
-    /// is not lost. host.toml keeps the shares of VMs: [vm.NAME] weight, cap,
-    /// priority.
+    /// proportion to their weights (100 by default). Time that one does not use
+    /// goes to the others. For permanent shares of VMs set weight, cap or
+    /// priority under [vm.NAME] in host.toml.
     #[command(group = clap::ArgGroup::new("whose").required(true))]
     #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
     Share(Share),
@@ -159,8 +159,8 @@ pub enum Command {
     /// objects are recreated at the destination and its memory is pre-copied;
     /// then it stops, and dirty memory is copied again. Between daemons of one
     /// host the guest's connection is handed over; to another host the guest
-    /// reconnects. If anything fails before the switch, the session continues at
-    /// the source, and this command says why.
+    /// reconnects. If anything fails before the switchover, the session
+    /// continues at the source, and this command reports why.
     ///
     /// Drain GPU 0 of this host:  paragpu migrate --gpu 0 --to-gpu 1
     ///
@@ -171,15 +171,15 @@ pub enum Command {
     Migrate(Migrate),
     /// Creates certificates for hosts and VMs.
     ///
-    /// The first call creates an authority in DIRECTORY, ca.pem and ca.key. Every
-    /// call creates a certificate and its key, and prints the lines of the
-    /// configuration that name them. With NAME it is a host's certificate, for
-    /// host.toml: guests recognize the host by it (tcp), and hosts send each
-    /// other sessions under it (migration). With --vm it is a VM's, for its
+    /// The first call creates an authority in DIRECTORY: ca.pem and ca.key. Every
+    /// call creates a certificate and its key, and prints the lines for the
+    /// configuration. With NAME it is a host's certificate, for host.toml: it
+    /// identifies the host to guests (tcp) and to other hosts, which exchange
+    /// sessions (migration). With --vm it is a VM's certificate, for its
     /// guest.toml: it names the VM and limits what that VM may use.
     ///
-    /// Give each machine ca.pem and its own two files, and keep ca.key away
-    /// from all of them: its holder can pose as any host and any VM.
+    /// Copy ca.pem and its own two files to each machine, but ca.key to none of
+    /// them: its holder can pose as any host and any VM.
     /// Certificates of any other authority work as well.
     ///
     /// A host:  paragpu certificate authority gpu1.example 10.0.0.2
@@ -188,9 +188,9 @@ pub enum Command {
     Certificate(Certificate),
     /// Writes a session's state into a directory.
     ///
-    /// The program stops meanwhile. The checkpoint appears whole or not at all.
-    /// It holds the program's data and the session's secret, and only its owner
-    /// can read it.
+    /// The program pauses meanwhile. Checkpoints are atomic. A checkpoint contains
+    /// the program's data and the session's secret token, and only its owner can
+    /// read it.
     Checkpoint {
         /// The session's number in `paragpu list`.
         session: u64,
@@ -200,9 +200,9 @@ pub enum Command {
         /// for at most 10 minutes.
         #[arg(long, conflicts_with = "every")]
         end: bool,
-        /// Write it now, and again at this interval, such as 30s, 10m or 2h, until
-        /// the session ends or moves. A failed checkpoint leaves the last good
-        /// one. `off` ends the schedule. See `paragpu list`.
+        /// Repeat at this interval, such as 30s, 10m or 2h, until the session ends
+        /// or moves. A failed checkpoint leaves the last good one, and `paragpu
+        /// list` reports it. `off` ends the schedule.
         #[arg(long, value_name = "TIME", value_parser = interval)]
         every: Option<u64>,
         /// Output format.
@@ -211,8 +211,8 @@ pub enum Command {
     },
     /// Restores the session of a checkpoint.
     ///
-    /// Its program continues if it waits for the session and has executed
-    /// nothing since the checkpoint: see `paragpu checkpoint --end`.
+    /// Its program continues if it still waits for the session and has executed
+    /// nothing since the checkpoint; see `paragpu checkpoint --end`.
     Restore {
         /// Directory of `paragpu checkpoint`.
         directory: PathBuf,
@@ -220,7 +220,7 @@ pub enum Command {
         #[arg(short, long, default_value = "text")]
         output: Output,
     },
-    /// Manages leases of GPUs that Slurm places: see docs/pool.md.
+    /// Manages GPU leases that Slurm places; see docs/pool.md.
     Pool {
         /// Action.
         #[command(subcommand)]
@@ -234,22 +234,22 @@ pub enum Command {
     /// /etc/libvirt/hooks/qemu.d/paragpu does that, and ends the process with
     /// the domain.
     ///
-    /// The domain needs no shared memory backing, because the device has memory
-    /// of its own. A running domain of the machine type q35 needs a free PCIe
-    /// port with room for the device's window of 1 GiB. Firmware reserves it if
-    /// the device is present when the domain starts. Otherwise the guest's
-    /// `dmesg` has "BAR 2 has no address": restart the domain.
+    /// The domain needs no shared memory backing, because the device brings its
+    /// own memory. A running q35 domain needs a free PCIe port with address space
+    /// for the device's window of 1 GiB. Firmware reserves it if the device is
+    /// present when the domain starts. If the guest's `dmesg` contains "BAR 2 has
+    /// no address", restart the domain.
     ///
-    /// QEMU does not migrate, save or snapshot a running VM with the device: see
+    /// QEMU cannot migrate, save or snapshot a running VM with the device; see
     /// `paragpu depart`.
     ///
-    /// With --pool, leases a share of a GPU of another host for the running domain,
-    /// and leads its vsock there: see docs/pool.md. The domain needs a vsock, and its
-    /// guest.toml `[vsock] port = 7014, relayed = true`; it needs no PCI device, no
-    /// network and no certificate. Runs until the domain shuts down, or a signal
-    /// ends it, and ends the lease then.
+    /// With --pool, leases a share of a GPU on another host for the running domain,
+    /// and connects its vsock to it; see docs/pool.md. The domain needs a vsock, and
+    /// its guest.toml `[vsock] port = 7014, relayed = true`, but no PCI device,
+    /// network or certificate. The command runs until the domain shuts down or a
+    /// signal ends it, and then ends the lease.
     #[command(after_help = "Examples:\n  \
-        paragpu attach web --pool slurm --memory 20GiB   with a GPU of a pool, until it shuts down\n  \
+        paragpu attach web --pool slurm --memory 20GiB   a GPU of a pool, until it shuts down\n  \
         paragpu attach web                    now, and whenever it starts\n  \
         paragpu attach web --config           from its next start on\n  \
         paragpu attach web --live             until it is shut down\n  \
@@ -263,17 +263,17 @@ pub enum Command {
         /// [default: the domain's name].
         #[arg(long, value_name = "NAME", conflicts_with_all = ["socket", "pool"])]
         vm: Option<VmName>,
-        /// Socket of a paragpu-qemu-device of your own, which paragpu neither
-        /// starts nor stops.
+        /// Socket of a paragpu-qemu-device that you run yourself; paragpu neither
+        /// starts nor stops it.
         #[arg(long, value_name = "PATH", value_parser = absolute, conflicts_with = "pool")]
         socket: Option<PathBuf>,
-        /// Print the device's element and change nothing; libvirt is not asked.
+        /// Print the device's XML element, without contacting libvirt.
         #[arg(long, conflicts_with_all = ["live", "config", "connect", "pool"])]
         print_xml: bool,
         #[command(flatten)]
-        wish: LeaseOptions,
-        /// With --pool: the port of this host's vsock for this VM's programs
-        /// [default: 7014]. Each VM of a host needs its own.
+        lease: LeaseOptions,
+        /// With --pool: the vsock port on this host that this VM's programs connect
+        /// to [default: 7014]. Each VM of a host needs its own.
         #[arg(long, value_name = "PORT", requires = "pool", value_parser = clap::value_parser!(u32).range(1..=0xffff_fffe))]
         vsock_port: Option<u32>,
         /// With --pool: the unix socket to which the hypervisor maps that port,
@@ -292,14 +292,14 @@ pub enum Command {
     /// Removes the device from a libvirt domain.
     ///
     /// Without --live or --config, changes both the running domain and its
-    /// configuration. Requests the unplug from a running guest; its programs get
-    /// a CUDA error, and the VM's device process ends.
+    /// configuration. A running guest is requested to release the device; its
+    /// programs get a CUDA error, and the VM's device process ends.
     Detach {
         /// The domain's name, UUID or number.
         domain: String,
         #[command(flatten)]
         scope: Scope,
-        /// Wait at most this long for a running guest.
+        /// Wait at most this long for a running guest to release the device.
         #[arg(long, value_name = "SECONDS", default_value_t = 30)]
         timeout: u64,
         /// Output format.
@@ -308,11 +308,12 @@ pub enum Command {
     },
     /// Prepares a running libvirt domain for migration to another host.
     ///
-    /// Moves its virtual GPUs to the daemon of that host, which its programs then
-    /// reach over TCP, and unplugs the device, with which QEMU does not migrate.
-    /// `virsh migrate --live` moves the domain; the hook of the other host plugs
-    /// the device in there (see `paragpu arrive`). Programs that start in between
-    /// find no GPU, unless guest.toml has another communicator.
+    /// Moves its virtual GPUs to the other host's daemon, which its programs then
+    /// reach over TCP, and unplugs the device, because QEMU cannot migrate a VM
+    /// with it. Then move the domain with `virsh migrate --live`; libvirt's hook on
+    /// the other host plugs the device in there (see `paragpu arrive`). Programs
+    /// that start in between find no GPU, unless guest.toml has another
+    /// communicator.
     #[command(after_help = "Example, on gpu1:\n  \
         paragpu depart web --to tcp://gpu2.example:7475\n  \
         virsh migrate --live web qemu+ssh://gpu2.example/system")]
@@ -322,7 +323,7 @@ pub enum Command {
         /// The other host's migration.listen: `tcp://HOST:PORT`.
         #[arg(long, value_name = "URL")]
         to: String,
-        /// libvirt's connection, as virsh's -c [default: libvirt's own].
+        /// libvirt's connection URI, as for virsh -c [default: libvirt's default].
         #[arg(short, long, value_name = "URI")]
         connect: Option<String>,
         /// Wait at most this long for the guest to release the device.
@@ -341,24 +342,24 @@ pub enum Command {
     Arrive {
         /// The domain's name, UUID or number.
         domain: String,
-        /// libvirt's connection, as virsh's -c [default: libvirt's own].
+        /// libvirt's connection URI, as for virsh -c [default: libvirt's default].
         #[arg(short, long, value_name = "URI")]
         connect: Option<String>,
-        /// Wait at most this long.
+        /// Wait at most this long for the domain to run.
         #[arg(long, value_name = "SECONDS", default_value_t = 600)]
         timeout: u64,
         /// Output format.
         #[arg(short, long, default_value = "text")]
         output: Output,
     },
-    /// What libvirt's hook runs; the domain's XML is its input.
+    /// Run by libvirt's hook; reads the domain's XML from standard input.
     #[command(hide = true)]
     LibvirtHook {
         /// The domain's name.
         domain: String,
-        /// What libvirt does with it.
+        /// libvirt's operation on the domain.
         operation: String,
-        /// Where in that it is, and more that libvirt may say.
+        /// The operation's phase, and further arguments of libvirt.
         rest: Vec<String>,
     },
     /// Shows the daemon of this host, its devices and totals.
@@ -375,17 +376,17 @@ pub enum Command {
     },
     /// Prints a completion script: `source <(paragpu completions bash)`.
     Completions {
-        /// For this shell.
+        /// The shell.
         shell: Shell,
     },
     /// Writes manual pages, one for each command.
     Man {
-        /// Into this directory.
+        /// The directory to write to.
         directory: PathBuf,
     },
 }
 
-/// Which sessions move, and where to.
+/// The sessions to move, and their destination.
 #[derive(Debug, clap::Args)]
 pub struct Migrate {
     /// Move this session, by its number in `paragpu list`.
@@ -394,7 +395,7 @@ pub struct Migrate {
     /// Move all sessions of this VM: all arrive, or all stay.
     #[arg(long, value_name = "NAME", group = "which")]
     pub vm: Option<String>,
-    /// Move each session on this GPU on its own, by the GPU's number in
+    /// Move all sessions on this GPU, each independently; the GPU's number in
     /// `paragpu status`.
     #[arg(long, value_name = "N", group = "which")]
     pub gpu: Option<u32>,
@@ -406,17 +407,17 @@ pub struct Migrate {
     /// else the GPU with the fewest sessions].
     #[arg(long, value_name = "N", group = "where")]
     pub to_gpu: Option<u32>,
-    /// How the guest reaches the session afterwards: unix, tcp, vsock, shm or
-    /// pci. Without --to and --to-gpu nothing else changes. [default: as before;
-    /// tcp to another host]
+    /// The communicator between guest and session afterwards: unix, tcp, vsock, shm
+    /// or pci. Without --to and --to-gpu nothing else changes. [default: as before,
+    /// but tcp to another host]
     #[arg(long, value_name = "NAME", group = "where")]
     pub communicator: Option<String>,
-    /// Stop-and-copy without pre-copy: longer downtime, and fewer bytes if the
+    /// Stop-and-copy without pre-copy: longer downtime, but fewer bytes if the
     /// program writes much.
     #[arg(long)]
     pub stop_first: bool,
-    /// Copy memory through the link even where it could be handed over or copied
-    /// from GPU to GPU.
+    /// Copy memory over the link even if it could be handed over, or copied from
+    /// GPU to GPU.
     #[arg(long)]
     pub copy: bool,
     /// Output format.
@@ -424,13 +425,13 @@ pub struct Migrate {
     pub output: Output,
 }
 
-/// A certificate to make.
+/// The certificate to create.
 #[derive(Debug, Args)]
 pub struct Certificate {
     /// Directory of the authority, created if missing.
     pub directory: PathBuf,
-    /// Names and addresses of one host, as `tcp.address` of guests and
-    /// `paragpu migrate --to` give them: gpu2.example, 10.0.0.2.
+    /// Names and addresses of the host, as in `tcp.address` of guests and
+    /// `paragpu migrate --to`: gpu2.example, 10.0.0.2.
     #[arg(required_unless_present = "vm", value_name = "NAME")]
     pub names: Vec<String>,
     /// The name of a VM: letters, digits and . _ - ~
@@ -438,14 +439,13 @@ pub struct Certificate {
     pub vm: Option<String>,
     /// Device memory of all sessions of the VM together, such as 8GiB [default:
     /// as much as the host allows].
-    #[arg(long, requires = "vm", value_parser = size)]
+    #[arg(long, requires = "vm", value_parser = Size::from_text)]
     pub memory: Option<Size>,
-    /// Sessions that the VM may have at once [default: as many as the host
-    /// allows].
+    /// Concurrent sessions of the VM [default: as many as the host allows].
     #[arg(long, requires = "vm", value_parser = clap::value_parser!(u32).range(1..))]
     pub sessions: Option<u32>,
-    /// How long it is valid, such as 30m, 12h or 825d. A VM's sessions end with
-    /// its certificate, unless the VM shows a later one before.
+    /// Validity, such as 30m, 12h or 825d. A VM's sessions end when its certificate
+    /// expires, unless the VM presents a newer one before.
     #[arg(long, value_name = "TIME", default_value = "825d", value_parser = validity)]
     pub valid: u64,
 }
@@ -473,29 +473,29 @@ fn validity(text: &str) -> Result<u64, String> {
 pub enum ConfigCommand {
     /// Prints every key with its value and its origin.
     Show {
-        /// The guest's or the host's.
+        /// Configuration of the guest or the host.
         #[arg(default_value = "guest")]
         side: Side,
         /// Output format.
         #[arg(short, long, default_value = "text")]
         output: Output,
     },
-    /// Checks the configuration and reports its first mistake.
+    /// Checks the configuration and reports the first error.
     Check {
-        /// The guest's or the host's [default: both].
+        /// Configuration of the guest or the host [default: both].
         side: Option<Side>,
-        /// Check this file alone.
+        /// Check only this file.
         #[arg(long, requires = "side")]
         file: Option<PathBuf>,
     },
     /// Prints an example file that explains every key.
     Example {
-        /// The guest's or the host's.
+        /// Configuration of the guest or the host.
         side: Side,
     },
 }
 
-/// What of a domain a command concerns.
+/// Whether a command concerns the running domain, its configuration, or both.
 #[derive(Debug, Args)]
 pub struct Scope {
     /// Change the running domain only, until it shuts down.
@@ -504,12 +504,12 @@ pub struct Scope {
     /// Change the configuration only, from the next start on.
     #[arg(long)]
     pub config: bool,
-    /// libvirt's connection, as virsh's -c [default: libvirt's own].
+    /// libvirt's connection URI, as for virsh -c [default: libvirt's default].
     #[arg(short, long, value_name = "URI")]
     pub connect: Option<String>,
 }
 
-/// A path that does not depend on where the command runs.
+/// An absolute path: libvirt does not know the current directory.
 fn absolute(path: &str) -> Result<PathBuf, String> {
     if path.starts_with('/') {
         Ok(path.into())
@@ -518,7 +518,7 @@ fn absolute(path: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Of a virtual machine and what serves it.
+/// Guest or host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Side {
     /// Where programs run.
@@ -527,16 +527,16 @@ pub enum Side {
     Host,
 }
 
-/// What `paragpu top` sorts by.
+/// The sort key of `paragpu top`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Sort {
-    /// Calls a second.
+    /// Calls per second.
     Calls,
-    /// Bytes a second, both ways.
+    /// Bytes per second, in both directions.
     Bytes,
     /// Device memory.
     Memory,
-    /// How long they run.
+    /// Age.
     Age,
 }
 

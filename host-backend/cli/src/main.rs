@@ -46,13 +46,13 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         } if !programs.is_empty() => return redirect::examine(programs, *output),
         Command::Run {
             libraries,
-            wish,
+            lease,
             program,
             arguments,
         } => {
             let libraries = libraries.as_deref();
-            return match wish.pool.or_else(pool::around) {
-                Some(engine) => pool::run(engine, wish, libraries, program, arguments),
+            return match lease.pool.or_else(pool::around) {
+                Some(engine) => pool::run(engine, lease, libraries, program, arguments),
                 None => Err(redirect::run(libraries, program, arguments)),
             };
         }
@@ -108,20 +108,20 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             vm,
             socket,
             print_xml,
-            wish,
+            lease,
             vsock_port,
             vsock_socket,
             output,
         } => {
             let (vm, socket) = (vm.as_ref(), socket.as_deref());
-            if let Some(engine) = wish.pool {
+            if let Some(engine) = lease.pool {
                 if scope.live || scope.config {
                     let advice = "--pool is for the running domain: leave out --live and --config";
                     return Err(Error::Refused(advice.into()));
                 }
                 let connect = scope.connect.as_deref();
                 let entry = (vsock_socket.as_deref(), *vsock_port);
-                pool::attach(engine, wish, domain, connect, entry)?;
+                pool::attach(engine, lease, domain, connect, entry)?;
             } else if *print_xml {
                 libvirt::print_element(domain, vm, socket, *output)?;
             } else {

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
-use paragpu_config::Size;
 use paragpu_config::host::{Engine as Placer, Host};
+use paragpu_config::{Setting as _, Size};
 use paragpu_libvirt::{Connection, DomainRun};
 use paragpu_pool::holder::{self, Options};
 use paragpu_pool::proxy::Entry;
@@ -17,15 +17,15 @@ use paragpu_pool::{LeaseRequest, Pool, Static, agent};
 
 use crate::error::{Error, print};
 use crate::redirect;
-use crate::values::{interval, pause, size};
+use crate::values::{interval, pause};
 
 /// The vsock port that `paragpu attach --pool` listens on by default.
 const PORT: u32 = 7014;
 
-/// Who places leases.
+/// What places leases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
-    /// Nobody: this host's own GPUs.
+    /// No engine: this host's own GPUs.
     #[value(alias = "static")]
     None,
     /// Slurm.
@@ -41,14 +41,14 @@ impl Engine {
     }
 }
 
-/// What a lease asks for.
+/// The requirements of a lease.
 #[derive(Debug, Args)]
 pub struct LeaseOptions {
-    /// Take a lease from this pool first, and run with it.
+    /// Use a lease of this pool.
     #[arg(long, value_name = "ENGINE", requires = "memory")]
     pub pool: Option<Engine>,
-    /// Device memory of the lease, such as 20GiB; Slurm gives whole GiB.
-    #[arg(long, value_name = "SIZE", requires = "pool", value_parser = size)]
+    /// Device memory of the lease, such as 20GiB; whole GiB under Slurm.
+    #[arg(long, value_name = "SIZE", requires = "pool", value_parser = Size::from_text)]
     pub memory: Option<Size>,
     /// Checkpoint the sessions at this interval, such as 30s or 10m. If the host
     /// is lost, another one restores the last checkpoint.
@@ -65,30 +65,30 @@ pub struct LeaseOptions {
     pub engine_option: Vec<String>,
 }
 
-/// What to do with leases.
+/// An operation on leases.
 #[derive(Debug, Subcommand)]
 pub enum PoolCommand {
     /// Holds a lease until this command ends.
     ///
     /// Writes guest.toml, certificates and a key into DIRECTORY, for programs
-    /// that run with PARAGPU_CONFIG=DIRECTORY/guest.toml: those of a VM that
-    /// shares the directory, for example. Rewrites them when the lease moves.
+    /// with PARAGPU_CONFIG=DIRECTORY/guest.toml, for example in a VM that shares
+    /// the directory. Rewrites the files when the lease moves.
     Hold {
         /// Directory, created if missing.
         directory: PathBuf,
         #[command(flatten)]
-        wish: LeaseOptions,
-        /// Listen on this unix socket, too, for the programs of a VM: the one to
-        /// which its hypervisor maps port 7014, say, of the VM's vsock. They need
-        /// no files. For domains of libvirt see `paragpu attach --pool`.
+        lease: LeaseOptions,
+        /// Also listen on this unix socket for the programs of a VM, which need no
+        /// files then: the socket to which the hypervisor maps a port of the VM's
+        /// vsock, such as 7014. For libvirt domains see `paragpu attach --pool`.
         #[arg(long, value_name = "PATH")]
         vsock_socket: Option<PathBuf>,
     },
     /// Moves leases of a Slurm pool to load its nodes evenly.
     ///
-    /// Moves leases that Slurm lists to other nodes by live migration. If a node has
-    /// no room by then, Slurm chooses another one. Run it from a timer,
-    /// as an operator of Slurm: it writes the jobs' AdminComment and signals them.
+    /// Migrates leases that Slurm lists live to other nodes. If a chosen node has no
+    /// room any more, Slurm chooses another one. Run it from a timer, as a Slurm
+    /// operator: it writes the jobs' AdminComment and signals them.
     Rebalance {
         /// Empty as many nodes as possible instead.
         #[arg(long)]
@@ -96,21 +96,21 @@ pub enum PoolCommand {
         /// Move at most this many leases; each pauses its programs once.
         #[arg(long, value_name = "COUNT", default_value_t = 4)]
         most: usize,
-        /// A lease stays where it is if its programs would pause for longer,
-        /// such as 500ms.
+        /// Leave a lease where it is if its programs would pause for longer than
+        /// this, such as 500ms.
         #[arg(long, value_name = "TIME", default_value = "1s", value_parser = pause)]
         most_pause: u64,
         /// Only print which leases would move.
         #[arg(long)]
         dry_run: bool,
     },
-    /// The body of a lease's job; started by `paragpu run --pool`.
+    /// The program of a lease's job, started by `paragpu run --pool`.
     #[command(hide = true)]
     Agent {
-        /// Who started it.
+        /// The engine that started it.
         #[arg(long)]
         engine: Engine,
-        /// Number of the GPU, where there is no engine.
+        /// Number of the GPU, if there is no engine.
         #[arg(long, default_value_t = 0)]
         gpu: u32,
     },
@@ -121,7 +121,7 @@ pub fn command(command: &PoolCommand) -> Result<ExitCode, Error> {
     match command {
         PoolCommand::Hold {
             directory,
-            wish,
+            lease,
             vsock_socket,
         } => {
             let mut builder = std::fs::DirBuilder::new();
@@ -131,11 +131,11 @@ pub fn command(command: &PoolCommand) -> Result<ExitCode, Error> {
                 path: directory.clone(),
                 source,
             })?;
-            let Some(engine) = wish.pool else {
+            let Some(engine) = lease.pool else {
                 return Err(Error::Refused("name the pool: --pool slurm".into()));
             };
             let entry = vsock_socket.clone().map(Entry::Unix);
-            let options = options(wish, directory, entry)?;
+            let options = options(lease, directory, entry)?;
             holder::hold(engine.pool(), options, &mut || true)?;
         }
         PoolCommand::Rebalance {
@@ -150,8 +150,8 @@ pub fn command(command: &PoolCommand) -> Result<ExitCode, Error> {
 }
 
 /// The engine whose job, with shares of this host's GPUs, this command runs in: `srun
-/// --gres=shard:20 paragpu run …` needs no more words. A configuration that the user names
-/// comes first.
+/// --gres=shard:20 paragpu run …` needs no further options. A configuration in
+/// PARAGPU_CONFIG takes precedence.
 pub fn around() -> Option<Engine> {
     slurm::own_memory()?;
     let gives = Host::load().is_ok_and(|host| host.lease.engine == Placer::Slurm);
@@ -162,14 +162,14 @@ pub fn around() -> Option<Engine> {
 /// `paragpu run --pool`, or inside a job with shards.
 pub fn run(
     engine: Engine,
-    wish: &LeaseOptions,
+    lease: &LeaseOptions,
     libraries: Option<&Path>,
     program: &OsStr,
     arguments: &[std::ffi::OsString],
 ) -> Result<ExitCode, Error> {
     let command = redirect::command(libraries, program, arguments)?;
     let directory = Private::new()?;
-    let options = options(wish, directory.path.clone(), None)?;
+    let options = options(lease, directory.path.clone(), None)?;
     Ok(ExitCode::from(holder::run(
         engine.pool(),
         options,
@@ -180,7 +180,7 @@ pub fn run(
 /// `paragpu attach --pool`.
 pub fn attach(
     engine: Engine,
-    wish: &LeaseOptions,
+    lease: &LeaseOptions,
     domain: &str,
     connect: Option<&str>,
     (socket, port): (Option<&Path>, Option<u32>),
@@ -202,7 +202,7 @@ pub fn attach(
         }
     };
     let directory = Private::new()?;
-    let options = options(wish, directory.path.clone(), Some(entry))?;
+    let options = options(lease, directory.path.clone(), Some(entry))?;
     let mut lives = || match life.lasts(&connection) {
         Ok(lasts) => lasts,
         // libvirt's daemon may be restarting: its domains run on.
@@ -217,7 +217,7 @@ pub fn attach(
 }
 
 fn options(
-    wish: &LeaseOptions,
+    lease: &LeaseOptions,
     directory: PathBuf,
     entry: Option<Entry>,
 ) -> Result<Options, Error> {
@@ -227,14 +227,14 @@ fn options(
     })?;
     Ok(Options {
         want: LeaseRequest {
-            // Without a wish it is the job's around this command.
-            memory: wish.memory.map_or(0, |memory| memory.0),
+            // Not given inside a job: the lease is the job itself.
+            memory: lease.memory.map_or(0, |memory| memory.0),
             on: None,
             not_on: Vec::new(),
-            engine: wish.engine_option.clone(),
+            engine: lease.engine_option.clone(),
         },
         paragpu,
-        checkpoint: wish.checkpoint.unwrap_or(0),
+        checkpoint: lease.checkpoint.unwrap_or(0),
         directory,
         entry,
     })

@@ -1,7 +1,5 @@
 //! Values of arguments that clap does not parse.
 
-use paragpu_config::{Setting as _, Size};
-
 /// Parses `30s`, `10m`, `2h` into seconds, and `off` into 0.
 pub(crate) fn interval(text: &str) -> Result<u64, String> {
     let advice = || "expected a time such as 30s, 10m or 2h, or off".to_owned();
@@ -36,11 +34,6 @@ pub(crate) fn pause(text: &str) -> Result<u64, String> {
         .and_then(|count| count.checked_mul(unit))
         .filter(|pause| (1..=60_000).contains(pause))
         .ok_or_else(|| "expected a pause of at most a minute, such as 500ms or 2s".to_owned())
-}
-
-/// Parses a size into bytes.
-pub(crate) fn size(text: &str) -> Result<Size, String> {
-    Size::from_text(text)
 }
 
 #[cfg(test)]

@@ -7,12 +7,12 @@ use clap::Parser;
 use paragpu_config::host::Host;
 use paragpu_config::{Declared as _, Sources};
 
-/// Serves GPUs to guests: admits them and hands each to a worker process.
+/// Serves GPUs to guests: admits their sessions and passes each to a worker process.
 ///
 /// Reads /etc/paragpu/host.toml, /etc/paragpu/host.d/*.toml and the variables
-/// PARAGPU_HOST_*; options override them. SIGTERM ends every
-/// session and the daemon; SIGHUP rereads the configuration and applies limits,
-/// pool, sockets of VMs and log level.
+/// PARAGPU_HOST_*; options override them. SIGTERM ends all sessions and the
+/// daemon; SIGHUP rereads the configuration and applies limits, pool, sockets of
+/// VMs and log level.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "paragpud", version)]
 pub struct Arguments {
@@ -38,7 +38,7 @@ pub struct Arguments {
     /// Listen for VMs on this port of the host's vsock.
     #[arg(long, value_name = "PORT")]
     vsock: Option<u32>,
-    /// Listen on this unix socket, where one VM's vsock connections arrive.
+    /// Listen on this unix socket for the vsock connections of one VM.
     #[arg(long, value_name = "[VM=]PATH")]
     vsock_unix: Vec<String>,
     /// The worker program [default: `paragpu-worker` next to paragpud].

@@ -115,8 +115,8 @@ struct Spawning {
     inbox: Inbox,
 }
 
-/// The daemon. Each part owns its state; the modules beside this one hold the
-/// steps that concern several parts.
+/// The daemon. Each part owns its state. The submodules contain the steps that involve
+/// several parts.
 #[derive(Debug)]
 pub struct Broker {
     host: Host,
@@ -159,12 +159,13 @@ impl Broker {
         let hidden = rustix::process::DumpableBehavior::NotDumpable;
         rustix::process::set_dumpable_behavior(hidden).map_err(Error::system("hide its memory"))?;
         raise_descriptor_limit();
-        let spawner = Spawner::start().map_err(Error::system("start the thread for workers"))?;
+        let spawner =
+            Spawner::start().map_err(Error::system("start the thread that starts workers"))?;
         let handshakes =
             HandshakeThreads::start().map_err(Error::system("start threads for handshakes"))?;
         let signals = Signals::receive()?;
         let notes = retry(|| Notes::open(&host.state_directory()))?;
-        let leases = Leases::new().map_err(Error::system("make a socket pair"))?;
+        let leases = Leases::new().map_err(Error::system("create a socket pair"))?;
         let mut broker = Self {
             listeners: Listeners::open(&host)?,
             spawning: Spawning {
@@ -187,7 +188,7 @@ impl Broker {
                 handshakes,
                 waiting: VecDeque::new(),
                 early: Vec::new(),
-                last_place: None,
+                last_position: None,
             },
             tenants: Tenants::default(),
             leases,
@@ -274,9 +275,9 @@ impl Broker {
         for (key, pending) in self.arrivals.reception.listening() {
             add(Polled::Pending(key), pending.guest.as_fd(), read);
         }
-        for (place, waiting) in self.arrivals.waiting.iter().enumerate().rev() {
+        for (position, waiting) in self.arrivals.waiting.iter().enumerate().rev() {
             let flags = PollFlags::RDHUP;
-            add(Polled::Waiting(place), waiting.guest.as_fd(), flags);
+            add(Polled::Waiting(position), waiting.guest.as_fd(), flags);
         }
         for (key, scrape) in &self.inquiries.scrapes {
             if scrape.writing() {
@@ -306,13 +307,13 @@ impl Broker {
             if let Some(far) = &self.listeners.far {
                 add(Polled::Links, far.as_fd(), read);
             }
-            for (place, listener) in self.listeners.guests.iter().enumerate() {
-                add(Polled::Guests(place), listener.as_fd(), read);
+            for (position, listener) in self.listeners.guests.iter().enumerate() {
+                add(Polled::Guests(position), listener.as_fd(), read);
             }
         }
         let patience = deadline.map(|deadline| {
-            // Rounded up, so that the loop does not spin through the last fraction
-            // of a millisecond.
+            // Rounded up, so that the loop does not spin through the last fraction of a
+            // millisecond.
             let left = deadline.saturating_duration_since(Instant::now());
             Timespec::try_from(left + Duration::from_micros(100)).unwrap_or(Timespec {
                 tv_sec: 1,
@@ -334,7 +335,7 @@ impl Broker {
 
     fn handle(&mut self, source: Polled, flags: PollFlags) {
         match source {
-            Polled::Guests(place) => self.accept(place),
+            Polled::Guests(position) => self.accept(position),
             Polled::Links => self.accept_link(),
             Polled::Commands => self.accept_console(),
             Polled::Agents => self.accept_agent(),
@@ -343,7 +344,7 @@ impl Broker {
             Polled::Reload => self.reload(),
             Polled::Pending(key) => self.advance(key),
             Polled::Handshakes => self.finish_handshake_steps(),
-            Polled::Waiting(place) => self.gave_up(place),
+            Polled::Waiting(position) => self.gave_up(position),
             Polled::Control(key) => self.receive_from_worker(key),
             Polled::Process(key) => self.exited(key),
             Polled::Console(key) => self.console(key, flags),

@@ -1,8 +1,8 @@
 //! The daemon's own seccomp filter, installed after the spawner is forked.
 //!
-//! The spawner creates namespaces, and workers change their root directory. A systemd unit
-//! applies to all processes of a service and so must allow both. This filter refuses them
-//! to the daemon itself and to workers that it starts without the spawner.
+//! The spawner creates namespaces, and workers change their root directory. A systemd
+//! unit applies to all processes of a service and so must allow both. This filter denies
+//! them to the daemon itself and to workers that it starts without the spawner.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -27,9 +27,9 @@ const NAMESPACES: [libc::c_int; 8] = [
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// Denies namespaces and mounts to all threads. Returns whether a filter was
-/// installed: root gets none, nor does a process whose programs may gain
-/// privileges, which they would lose.
+/// Denies namespaces and mounts to all threads. Returns whether a filter was installed:
+/// none is installed for root, or for a process whose programs may gain privileges, which
+/// they would lose.
 ///
 /// # Errors
 /// A sentence.
@@ -38,8 +38,8 @@ pub fn no_namespaces() -> Result<bool, String> {
     if geteuid().is_root() || !bound {
         return Ok(false);
     }
-    // clone3 has its flags in memory, where no filter sees them. Callers that are
-    // told that it does not exist fall back to clone.
+    // clone3 has its flags in memory, where no filter sees them. Callers that get ENOSYS
+    // fall back to clone.
     let clone3: Rules = [(libc::SYS_clone3, Vec::new())].into();
     apply(clone3, libc::ENOSYS)?;
     let refused = rules().map_err(|error| error.to_string())?;

@@ -15,7 +15,7 @@ use paragpu_protocol::layout::MAX_DEVICES;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// Exists while NVIDIA's kernel driver is loaded. The device files do not tell: the
+/// Exists while NVIDIA's kernel driver is loaded. The device files are no indication: the
 /// guest package creates them, too.
 const NVIDIAS_DRIVER: &str = "/proc/driver/nvidia/version";
 
@@ -24,7 +24,7 @@ const NVIDIAS_DRIVER: &str = "/proc/driver/nvidia/version";
 pub struct Device {
     /// Its index among the devices of its kind on this host.
     pub index: u32,
-    /// As a worker opened it; empty until one did.
+    /// As a worker reported it; `None` until one did.
     pub gpu: Gpu,
     /// Why the last worker could not open it.
     pub problem: Option<String>,
@@ -33,8 +33,8 @@ pub struct Device {
     failures: u32,
 }
 
-/// The devices, in the default order in which guests see them. Throughout the
-/// daemon, a device's index in this list is called its place.
+/// The devices, in the default order in which guests see them. Throughout the daemon, a
+/// device's index in this list is called its position.
 #[derive(Debug)]
 pub struct Devices {
     kind: &'static str,
@@ -92,7 +92,7 @@ impl Devices {
         self.kind
     }
 
-    /// Whether guests can be given devices.
+    /// Whether devices are available to guests.
     #[must_use]
     pub fn ready(&self) -> bool {
         self.search == Search::Over
@@ -128,19 +128,19 @@ impl Devices {
         self.list.get(usize::try_from(ordinal).ok()?)
     }
 
-    /// The place of the device with this index on the host, if guests can use it.
+    /// The position of the device with this index on the host, if guests can use it.
     #[must_use]
-    pub fn place_of(&self, index: u32) -> Option<u32> {
+    pub fn position_of(&self, index: u32) -> Option<u32> {
         let found = self.iter().take(self.count() as usize);
         let mut found = found.filter(|(_, device)| device.index == index);
-        found.next().map(|(place, _)| place)
+        found.next().map(|(position, _)| position)
     }
 
-    /// The place of the device with this label.
+    /// The position of the device with this label.
     #[must_use]
     pub fn labelled(&self, label: &str) -> Option<u32> {
         let (kind, index) = label.split_once(':')?;
-        self.place_of(index.parse().ok().filter(|_| kind == self.kind)?)
+        self.position_of(index.parse().ok().filter(|_| kind == self.kind)?)
     }
 
     /// `cuda:0`.
@@ -150,20 +150,23 @@ impl Devices {
         format!("{}:{index}", self.kind)
     }
 
-    /// Notes that a worker opened device `ordinal`.
+    /// Records that a worker opened device `ordinal`.
     pub fn opened(&mut self, ordinal: u32, gpu: Gpu) {
         let last = self.list.len().saturating_sub(1);
-        let Some(place) = usize::try_from(ordinal).ok().filter(|place| *place <= last) else {
+        let Some(position) = usize::try_from(ordinal)
+            .ok()
+            .filter(|position| *position <= last)
+        else {
             return;
         };
-        if let Some(device) = self.list.get_mut(place) {
+        if let Some(device) = self.list.get_mut(position) {
             *device = Device {
                 index: device.index,
                 gpu,
                 ..Device::default()
             };
         }
-        if self.search != Search::Over && place == last {
+        if self.search != Search::Over && position == last {
             self.proceed();
         }
     }
@@ -188,15 +191,18 @@ impl Devices {
         }));
     }
 
-    /// Notes that a worker could not open device `ordinal`. Returns whether that is
-    /// a fault, rather than the end of the search.
+    /// Records that a worker could not open device `ordinal`. Returns whether that is a
+    /// fault, rather than the end of the search.
     pub fn failed(&mut self, ordinal: u32, reason: String, now: Instant) -> bool {
         let last = self.list.len().saturating_sub(1);
-        let Some(place) = usize::try_from(ordinal).ok().filter(|place| *place <= last) else {
+        let Some(position) = usize::try_from(ordinal)
+            .ok()
+            .filter(|position| *position <= last)
+        else {
             return false;
         };
-        if self.search != Search::Over && place == last {
-            if place > 0 {
+        if self.search != Search::Over && position == last {
+            if position > 0 {
                 self.list.pop();
                 self.search = Search::Over;
                 return false;
@@ -215,7 +221,7 @@ impl Devices {
             }
             self.search = Search::Nothing(reason.clone());
         }
-        let Some(device) = self.list.get_mut(place) else {
+        let Some(device) = self.list.get_mut(position) else {
             return false;
         };
         let pause = FIRST_PAUSE.saturating_mul(1 << device.failures.min(6));
@@ -225,7 +231,7 @@ impl Devices {
         true
     }
 
-    /// Ends pauses that are over. Returns the end of the next one.
+    /// Ends expired pauses. Returns the end of the next one.
     pub fn retry(&mut self, now: Instant) -> Option<Instant> {
         for device in &mut self.list {
             if device.retry.is_some_and(|retry| retry <= now) {

@@ -55,7 +55,7 @@ impl Error {
     }
 }
 
-/// An error and what caused it.
+/// An error and its causes, on one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

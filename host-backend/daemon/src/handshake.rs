@@ -22,8 +22,8 @@ use crate::listener::Peer;
 use crate::protection::{Certified, Protection};
 use crate::received_fd::{PeerKind, ReceivedFd};
 
-/// Maximum payload of a first frame. A hello is shorter; that of a later version
-/// may be longer and should get an answer.
+/// Maximum payload of a first frame. A hello is shorter; that of a later version may be
+/// longer and should get an answer.
 pub const MAX_FIRST: usize = 4096;
 
 /// The refusal of a guest without TLS if TLS is required.
@@ -43,7 +43,7 @@ pub struct Pending {
     /// Its deadline.
     pub deadline: Instant,
     bytes: Vec<u8>,
-    /// Descriptors; only from a device process.
+    /// Descriptors, accepted only from a device process.
     fds: Vec<ReceivedFd>,
 }
 
@@ -58,10 +58,10 @@ pub struct Guest {
 
 /// A guest's request.
 #[derive(Debug)]
-pub struct Asked {
+pub struct SessionRequest {
     /// The validated hello.
     pub hello: Hello,
-    /// The transport that it names.
+    /// Its transport.
     pub transport: Transport,
     /// `unix`, `tcp`, `vsock`, `shm` or `pci`.
     pub communicator: &'static str,
@@ -83,7 +83,7 @@ pub struct Arrival {
     pub token: [u8; 16],
     /// The guest's connection is handed over.
     pub local: bool,
-    /// Its guest will reconnect over [`Asked::communicator`].
+    /// Its guest will reconnect over [`SessionRequest::communicator`].
     pub follows: bool,
 }
 
@@ -110,12 +110,12 @@ pub enum Progress {
     /// More bytes follow.
     More,
     /// It is complete and valid.
-    Complete(Box<Asked>),
-    /// The peer speaks the protocol, but this cannot be served: one sentence.
+    Complete(Box<SessionRequest>),
+    /// The peer speaks the protocol, but cannot be served: one sentence.
     Refused(String),
     /// The peer does not speak the protocol, or is gone.
-    Rubbish(&'static str),
-    /// The peer left without sending anything, for example after probing the
+    Invalid(&'static str),
+    /// The peer disconnected without sending anything, for example after probing the
     /// socket.
     Left,
 }
@@ -138,7 +138,7 @@ impl Pending {
             let wanted = match self.wanted() {
                 Ok(0) => return self.complete(),
                 Ok(wanted) => wanted,
-                Err(reason) => return Progress::Rubbish(reason),
+                Err(reason) => return Progress::Invalid(reason),
             };
             match self.read(wanted) {
                 Ok(0) => return self.ended(),
@@ -146,9 +146,9 @@ impl Pending {
                 Err(Secure::Io(rustix::io::Errno::INTR)) => {}
                 Err(Secure::Io(rustix::io::Errno::AGAIN)) => return Progress::More,
                 Err(Secure::Io(rustix::io::Errno::MSGSIZE)) => {
-                    return Progress::Rubbish("sent unexpected file descriptors");
+                    return Progress::Invalid("sent unexpected file descriptors");
                 }
-                Err(Secure::Io(_)) => return Progress::Rubbish("failed before its hello"),
+                Err(Secure::Io(_)) => return Progress::Invalid("failed before its hello"),
                 Err(Secure::Plain) => {
                     self.guest.protection = Protection::Plain;
                     return Progress::Refused(NEEDS_TLS.into());
@@ -157,11 +157,11 @@ impl Pending {
                 Err(error) => {
                     tracing::info!(peer = %self.guest.peer, %error, "TLS refuses a connection");
                     self.guest.drain();
-                    return Progress::Rubbish("failed before its hello");
+                    return Progress::Invalid("failed before its hello");
                 }
             }
             if self.fds.len() > ATTACH_FDS {
-                return Progress::Rubbish("sent too many file descriptors");
+                return Progress::Invalid("sent too many file descriptors");
             }
         }
     }
@@ -174,7 +174,7 @@ impl Pending {
         };
         match silent {
             true => Progress::Left,
-            false => Progress::Rubbish("ended before its hello"),
+            false => Progress::Invalid("ended before its hello"),
         }
     }
 
@@ -201,7 +201,7 @@ impl Pending {
             return None;
         }
         let mut reader = Reader::new(payload);
-        // As a hello begins: magic, version, transport, device.
+        // The beginning of a hello: magic, version, transport, device.
         if reader.field::<[u8; 8]>().ok()? != MAGIC {
             return None;
         }
@@ -226,9 +226,9 @@ impl Pending {
         }
     }
 
-    /// Reads bytes that came without descriptors. Reading bytes that came with
-    /// some, without taking them, would close them, which may block. So this peeks
-    /// first, and leaves such bytes unread.
+    /// Reads bytes that came without descriptors. Reading bytes with descriptors without
+    /// receiving those would close them, which may block. So this peeks first, and leaves
+    /// such bytes unread.
     fn read_plainly(&mut self, wanted: usize) -> Result<usize, rustix::io::Errno> {
         let peeked = self.receive(wanted, RecvFlags::PEEK, &mut RecvAncillaryBuffer::default())?;
         self.receive(
@@ -245,8 +245,7 @@ impl Pending {
         for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = message {
                 for fd in fds {
-                    // So that the process that closes it last does not wait for the
-                    // peer.
+                    // The process that closes it last must not wait for the peer.
                     let _ = rustix::net::sockopt::set_socket_linger(&fd, None);
                     self.fds.push(ReceivedFd::new(fd, PeerKind::Device));
                 }
@@ -290,46 +289,48 @@ impl Pending {
             Ok(Err(reason)) => return Progress::Refused(reason),
             Err(error) => {
                 tracing::info!(peer = %self.guest.peer, %error, "TLS refuses a connection");
-                return Progress::Rubbish("failed before its hello");
+                return Progress::Invalid("failed before its hello");
             }
         }
         let Some((header, payload)) = self.bytes.split_first_chunk::<HEADER_LEN>() else {
-            return Progress::Rubbish("sent no frame");
+            return Progress::Invalid("sent no frame");
         };
-        // In every version, magic and version come first in both frames.
+        // In every version, both frames begin with magic and version.
         let mut reader = Reader::new(payload);
         let (Ok(magic), Ok(version)) = (reader.field::<[u8; 8]>(), reader.field::<Version>())
         else {
-            return Progress::Rubbish("sent a hello too short");
+            return Progress::Invalid("sent a hello too short");
         };
         if magic != MAGIC {
-            return Progress::Rubbish("does not speak paragpu's protocol");
+            return Progress::Invalid("does not speak paragpu's protocol");
         }
         if let Err(error) = VERSION.check(version) {
             return Progress::Refused(error.to_string());
         }
         let kind = FrameHeader::from_bytes(header).map_or(0, |header| header.kind);
         let fds = std::mem::take(&mut self.fds);
-        let asked = match (kind, &self.guest.peer) {
+        let request = match (kind, &self.guest.peer) {
             (ATTACH, Peer::Device { .. }) => attached(payload, fds),
-            (ATTACH, _) => Err("a device process connects to the daemon's socket for these".into()),
-            (_, Peer::Device { .. }) => {
-                Err("guests connect at daemon.socket: this is for device processes".into())
+            (ATTACH, _) => {
+                Err("device processes must connect to the daemon's socket for them".into())
             }
+            (_, Peer::Device { .. }) => Err(
+                "guests must connect to daemon.socket: this socket is for device processes".into(),
+            ),
             (ARRIVE, peer) => arrived(payload, peer),
             (_, Peer::Host { .. }) => {
-                Err("guests connect at tcp.listen: this is the port for sessions".into())
+                Err("guests must connect to tcp.listen: this port is for migrations".into())
             }
             (_, peer) => said_hello(payload, peer),
         };
-        match asked {
-            Ok(asked) => Progress::Complete(Box::new(asked)),
+        match request {
+            Ok(request) => Progress::Complete(Box::new(request)),
             Err(reason) => Progress::Refused(reason),
         }
     }
 }
 
-fn said_hello(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
+fn said_hello(payload: &[u8], peer: &Peer) -> Result<SessionRequest, String> {
     let hello: Hello = decode_all(payload).map_err(|error| format!("bad hello: {error}"))?;
     let transport = hello.check().map_err(|error| error.to_string())?;
     let communicator = match (transport, peer) {
@@ -338,13 +339,13 @@ fn said_hello(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
         (Transport::Stream, Peer::Cid(_) | Peer::Vm(_)) => "vsock",
         (Transport::Shm, Peer::Local { .. }) => "shm",
         (Transport::Shm, _) => {
-            return Err("shared memory works only through the daemon's unix socket".into());
+            return Err("shared memory works only over the daemon's unix socket".into());
         }
         (Transport::Pci, _) => {
-            return Err("a channel of a PCI device comes through its device process".into());
+            return Err("a channel of a PCI device must come from its device process".into());
         }
     };
-    Ok(Asked {
+    Ok(SessionRequest {
         hello,
         transport,
         communicator,
@@ -355,10 +356,10 @@ fn said_hello(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
     })
 }
 
-/// Checks a session that arrives from another daemon's worker. It brings memory and
-/// a secret, and names its VM, so only a process with this daemon's privileges or a
-/// host with a certificate may send it.
-fn arrived(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
+/// Checks a session that arrives from another daemon's worker. It brings memory and a
+/// secret, and names its VM, so only a process with this daemon's privileges or a host
+/// with a certificate may send it.
+fn arrived(payload: &[u8], peer: &Peer) -> Result<SessionRequest, String> {
     let arrive: Arrive<'_> =
         decode_all(payload).map_err(|error| format!("bad arrival: {error}"))?;
     let own = rustix::process::geteuid().as_raw();
@@ -375,7 +376,7 @@ fn arrived(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
     };
     let follows = !arrive.follows.0.is_empty();
     if !local && !follows {
-        return Err("a connection does not come along from another host".into());
+        return Err("a connection cannot be handed over from another host".into());
     }
     let communicator = match follows {
         true => arrive.follows.0,
@@ -387,10 +388,10 @@ fn arrived(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
         "vsock" => ("vsock", Transport::Stream),
         "shm" => ("shm", Transport::Shm),
         "pci" => ("pci", Transport::Pci),
-        other => return Err(format!("a session cannot come over {other:?}")),
+        other => return Err(format!("a session cannot arrive over {other:?}")),
     };
     let hello = Hello::new(transport, arrive.device, arrive.guest_pid);
-    Ok(Asked {
+    Ok(SessionRequest {
         hello,
         transport,
         communicator,
@@ -405,11 +406,11 @@ fn arrived(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
     })
 }
 
-fn attached(payload: &[u8], mut fds: Vec<ReceivedFd>) -> Result<Asked, String> {
+fn attached(payload: &[u8], mut fds: Vec<ReceivedFd>) -> Result<SessionRequest, String> {
     let attach: Attach<'_> = decode_all(payload).map_err(|error| format!("bad attach: {error}"))?;
     let hello: Hello = decode_all(attach.hello.0).map_err(|error| format!("bad hello: {error}"))?;
     if hello.check().map_err(|error| error.to_string())? != Transport::Pci {
-        return Err("the hello in a PCI device's channel names another transport".into());
+        return Err("the hello in a PCI device's channel has another transport".into());
     }
     let memory = fds.split_off(fds.len().min(CHANNEL_FDS));
     let fds = <[ReceivedFd; CHANNEL_FDS]>::try_from(fds).map_err(|fds| {
@@ -419,9 +420,9 @@ fn attached(payload: &[u8], mut fds: Vec<ReceivedFd>) -> Result<Asked, String> {
         )
     })?;
     if memory.is_empty() != (attach.list_offset == 0) || memory.len() == 1 {
-        return Err("a VM's memory comes with page lists, a table and its files".into());
+        return Err("a VM's memory requires page lists, a table and its files".into());
     }
-    Ok(Asked {
+    Ok(SessionRequest {
         hello,
         transport: Transport::Pci,
         communicator: "pci",
@@ -476,8 +477,8 @@ impl Guest {
         matches!(self.protection, Protection::Handshaking(_))
     }
 
-    /// Reads what has arrived: closing a socket with unread bytes discards what was
-    /// sent, such as a TLS alert.
+    /// Reads what has arrived: closing a socket with unread bytes discards what was sent,
+    /// such as a TLS alert.
     fn drain(&self) {
         let mut place = [0; 4096];
         for _ in 0..4 {
@@ -506,15 +507,15 @@ impl Guest {
             Err(reason) => return Ok(Err(reason)),
         };
         let Peer::Remote(from) = self.peer else {
-            return Ok(Err("only guests come under TLS".into()));
+            return Ok(Err("only guests may connect with TLS".into()));
         };
         let identity = Arc::new(identity);
         self.peer = Peer::Certified(Certified { from, identity });
         Ok(Ok(()))
     }
 
-    /// Sends a [`Refusal`] and closes the connection. Does not wait: a peer that
-    /// does not read gets no reason.
+    /// Sends a [`Refusal`] and closes the connection. Does not wait: a peer that does not
+    /// read gets no reason.
     pub fn refuse(self, reason: &str) {
         let payload = encode_all(&Refusal {
             version: VERSION,
@@ -525,9 +526,9 @@ impl Guest {
 
     /// Sends a [`Move`] instead of a welcome, and ends the connection as
     /// [`refuse`](Self::refuse) does.
-    pub fn send_on(self, communicator: &str, address: &str) {
+    pub fn redirect(self, communicator: &str, address: &str) {
         let mut address = address.to_owned();
-        // A daemon of this host that listens on all addresses.
+        // The daemon is on this host and listens on all addresses.
         if let Ok(mut all) = address.parse::<SocketAddr>()
             && all.ip().is_unspecified()
         {
@@ -593,7 +594,7 @@ mod tests {
         let mut bytes = frame(Control::Hello.kind(), &hello);
         bytes.extend_from_slice(b"the worker's");
         let (progress, rest) = read(&bytes, LOCAL);
-        assert!(matches!(progress, Progress::Complete(asked) if asked.hello.device == 3));
+        assert!(matches!(progress, Progress::Complete(request) if request.hello.device == 3));
         assert_eq!(rest, b"the worker's");
     }
 
@@ -615,7 +616,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_leaves_without_a_word_is_no_rubbish() {
+    fn a_silent_peer_is_not_invalid() {
         for (bytes, silent) in [(&b""[..], true), (b"x", false)] {
             let (mut ours, theirs) = UnixStream::pair().unwrap();
             ours.write_all(bytes).unwrap();
@@ -627,12 +628,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_come_to_something(bytes in prop::collection::vec(any::<u8>(), 0..6000)) {
+        fn any_bytes_have_an_outcome(bytes in prop::collection::vec(any::<u8>(), 0..6000)) {
             let _ = read(&bytes, LOCAL);
         }
 
         #[test]
-        fn any_first_frame_comes_to_something(
+        fn any_first_frame_has_an_outcome(
             attach in any::<bool>(),
             good_start in any::<bool>(),
             payload in prop::collection::vec(any::<u8>(), 0..300),

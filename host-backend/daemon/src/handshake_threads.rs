@@ -1,7 +1,7 @@
 //! Threads that do TLS handshakes with guests, outside the event loop.
 //!
 //! A handshake signs, checks certificates and derives keys. Inside the loop, a flood of
-//! them would hold up everyone. A thread does one step of one handshake at a time: it reads
+//! them would delay everyone. A thread does one step of one handshake at a time: it reads
 //! the available data and never waits for the peer. The loop keeps the queue
 //! ([`Reception`](crate::reception::Reception)) and starts no more steps than there are
 //! threads.
@@ -44,16 +44,16 @@ impl HandshakeThreads {
         let count = (processors / 2).clamp(1, MAX_THREADS);
         let (wake, woken) = UnixStream::pair()?;
         woken.set_nonblocking(true)?;
-        let (orders, ordered) = channel();
-        let (told, done) = channel();
-        let ordered = Arc::new(Mutex::new(ordered));
+        let (orders, receiver) = channel();
+        let (results, done) = channel();
+        let receiver = Arc::new(Mutex::new(receiver));
         for _ in 0..count {
-            let (ordered, told) = (Arc::clone(&ordered), told.clone());
+            let (receiver, results) = (Arc::clone(&receiver), results.clone());
             let wake = wake.try_clone()?;
             let run = move || {
                 // Signals are for the event loop's thread.
                 let _ = sys::block_signals();
-                serve(&ordered, &told, &wake);
+                serve(&receiver, &results, &wake);
             };
             let thread = std::thread::Builder::new().name("handshakes".into());
             thread.spawn(run)?;
@@ -96,12 +96,12 @@ impl HandshakeThreads {
     }
 }
 
-fn serve(ordered: &Mutex<Receiver<(u64, Pending)>>, told: &Sender<Step>, mut wake: &UnixStream) {
+fn serve(orders: &Mutex<Receiver<(u64, Pending)>>, results: &Sender<Step>, mut wake: &UnixStream) {
     loop {
-        let next = ordered.lock().recv();
+        let next = orders.lock().recv();
         let Ok((key, mut pending)) = next else { return };
         let progress = pending.advance();
-        if told.send((key, pending, progress)).is_err() {
+        if results.send((key, pending, progress)).is_err() {
             return;
         }
         // Does not block: at most one byte per thread is unread.

@@ -15,16 +15,16 @@ use paragpu_config::host;
 use paragpu_control::lease::{Claim, PREFIX};
 use paragpu_pool::slurm;
 
-/// Minimum and maximum interval of asking the engine whether this host drains,
-/// while it has leases. It grows if many hosts ask.
+/// Minimum and maximum interval of queries whether this host drains, while it has leases.
+/// It grows if many hosts query the engine.
 const POLL_INTERVAL: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(20));
 /// The interval is this multiple of the time that the last answer took.
 const BACKOFF_FACTOR: u32 = 10;
 
-/// Maximum number of claims that the engine is asked about at the same time. Each takes a
-/// thread and a process.
+/// Maximum number of claims for which the engine is queried at the same time. Each takes
+/// a thread and a process.
 const QUESTIONS: usize = 16;
-/// The same, of one user. Any user may connect to the lease socket.
+/// The same, per user. Any user may connect to the lease socket.
 const QUESTIONS_EACH: usize = 2;
 
 /// The resources that the engine grants.
@@ -36,9 +36,9 @@ pub struct Grant {
     pub memory: u64,
     /// Number of the GPU on this host.
     pub gpu: u32,
-    /// Its weight where sessions take turns; 0 for none of its own.
+    /// Its weight if sessions take turns; 0 for the default.
     pub weight: u32,
-    /// How long it continues after its connection closed.
+    /// Its grace period: how long it continues after its connection closed.
     pub grace: Duration,
 }
 
@@ -73,8 +73,8 @@ pub struct Leased {
     pub checkpoint: u64,
     /// When to retry sessions that could not be checkpointed.
     pub next_try: Instant,
-    /// Its agent was told that the host drains.
-    pub told: bool,
+    /// Whether its agent was notified that the host drains.
+    pub notified: bool,
 }
 
 /// The engine's answer.
@@ -89,7 +89,7 @@ pub enum Verdict {
         /// The grant, or the reason for a refusal in one sentence.
         grant: Result<Grant, String>,
     },
-    /// Whether the host drains; nothing if the engine does not say.
+    /// Whether the host drains; `None` if the engine does not report it.
     Drains {
         /// Its message.
         drains: Option<bool>,
@@ -108,14 +108,14 @@ struct Question {
     node: String,
 }
 
-/// All of them, by the VM's name.
+/// All leases of this host, by the VM's name.
 #[derive(Debug)]
 pub struct Leases {
     standing: BTreeMap<String, Leased>,
-    /// Claims that wait for an answer to others.
+    /// Claims that wait until the engine has answered others.
     queue: VecDeque<Question>,
-    /// Connections whose claims the engine looks at, with their users.
-    asking: Vec<(u64, u32)>,
+    /// Connections whose claims the engine is processing, with their users.
+    queried: Vec<(u64, u32)>,
     /// A byte in `woken` for each verdict.
     verdicts: (Sender<Verdict>, Receiver<Verdict>),
     wake: Arc<UnixStream>,
@@ -125,7 +125,7 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// None yet.
+    /// No leases.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -135,7 +135,7 @@ impl Leases {
         Ok(Self {
             standing: BTreeMap::new(),
             queue: VecDeque::new(),
-            asking: Vec::new(),
+            queried: Vec::new(),
             verdicts: channel(),
             wake: Arc::new(wake),
             woken,
@@ -157,46 +157,46 @@ impl Leases {
         let verdicts: Vec<Verdict> = self.verdicts.1.try_iter().collect();
         for verdict in &verdicts {
             match verdict {
-                Verdict::Claim { holder, .. } => self.asking.retain(|(other, _)| other != holder),
+                Verdict::Claim { holder, .. } => self.queried.retain(|(other, _)| other != holder),
                 Verdict::Drains { took, .. } => {
                     self.looks = false;
                     self.next_look = Instant::now() + until_next_look(*took);
                 }
             }
         }
-        self.ask_next();
+        self.query_next();
         verdicts
     }
 
     /// Whether a claim of this connection waits for the engine.
     #[must_use]
-    pub fn asks(&self, holder: u64) -> bool {
+    pub fn has_claim(&self, holder: u64) -> bool {
         let waits = |question: &Question| question.holder == holder;
-        self.queue.iter().any(waits) || self.asking.iter().any(|(other, _)| *other == holder)
+        self.queue.iter().any(waits) || self.queried.iter().any(|(other, _)| *other == holder)
     }
 
-    /// Drops what waits for a connection that is closed.
+    /// Removes the pending claims of a closed connection.
     pub fn forget(&mut self, holder: u64) {
         self.queue.retain(|question| question.holder != holder);
     }
 
-    /// Asks the engine on a thread.
-    fn ask(
+    /// Queries the engine in a thread.
+    fn query(
         &self,
         question: impl FnOnce() -> Verdict + Send + 'static,
     ) -> std::io::Result<JoinHandle<()>> {
         let (sender, wake) = (self.verdicts.0.clone(), Arc::clone(&self.wake));
         let run = move || {
             if sender.send(question()).is_ok() {
-                // A full socket wakes as well.
+                // A full socket wakes the loop as well.
                 let _ = (&*wake).write(&[1]);
             }
         };
         std::thread::Builder::new().name("engine".into()).spawn(run)
     }
 
-    /// Asks for the resources of the job of a user's claim, in turn.
-    pub fn ask_for(&mut self, holder: u64, uid: u32, claim: Claim, job: u64, node: String) {
+    /// Queries the resources of the job of a user's claim, in turn.
+    pub fn enqueue(&mut self, holder: u64, uid: u32, claim: Claim, job: u64, node: String) {
         self.queue.push_back(Question {
             holder,
             uid,
@@ -204,25 +204,25 @@ impl Leases {
             job,
             node,
         });
-        self.ask_next();
+        self.query_next();
     }
 
-    /// The next claim to ask about, if another may be asked about now.
+    /// The next claim to process, if the limits allow one now.
     fn next_question(&mut self) -> Option<Question> {
-        let asked = |uid: u32| self.asking.iter().filter(|(_, one)| *one == uid).count();
-        let may = |question: &Question| asked(question.uid) < QUESTIONS_EACH;
-        let place = self.queue.iter().position(may)?;
-        (self.asking.len() < QUESTIONS).then(|| self.queue.remove(place))?
+        let count = |uid: u32| self.queried.iter().filter(|(_, one)| *one == uid).count();
+        let may = |question: &Question| count(question.uid) < QUESTIONS_EACH;
+        let next = self.queue.iter().position(may)?;
+        (self.queried.len() < QUESTIONS).then(|| self.queue.remove(next))?
     }
 
-    fn ask_next(&mut self) {
+    fn query_next(&mut self) {
         while let Some(question) = self.next_question() {
-            self.asking.push((question.holder, question.uid));
+            self.queried.push((question.holder, question.uid));
             let holder = question.holder;
             let claim = Box::new(question.claim.clone());
-            if let Err(error) = self.ask_about(question) {
-                // The channel lives as long as this. The next message wakes.
-                let grant = Err(format!("the host cannot ask its engine: {error}"));
+            if let Err(error) = self.query_for(question) {
+                // The channel lives as long as this. The next message wakes the loop.
+                let grant = Err(format!("the host cannot query its engine: {error}"));
                 let verdict = Verdict::Claim {
                     holder,
                     claim,
@@ -234,7 +234,7 @@ impl Leases {
         }
     }
 
-    fn ask_about(&self, question: Question) -> std::io::Result<JoinHandle<()>> {
+    fn query_for(&self, question: Question) -> std::io::Result<JoinHandle<()>> {
         let Question {
             holder,
             claim,
@@ -242,7 +242,7 @@ impl Leases {
             node,
             ..
         } = question;
-        self.ask(move || Verdict::Claim {
+        self.query(move || Verdict::Claim {
             holder,
             claim: Box::new(claim),
             grant: slurm::job(job, &node)
@@ -258,7 +258,7 @@ impl Leases {
         })
     }
 
-    /// Asks periodically whether the host drains. Returns the next time.
+    /// Queries periodically whether the host drains. Returns the next time.
     pub fn look(&mut self, now: Instant, lease: &host::Lease) -> Option<Instant> {
         if lease.engine != host::Engine::Slurm || self.standing.is_empty() || self.looks {
             return None;
@@ -266,16 +266,16 @@ impl Leases {
         if self.next_look <= now {
             self.looks = true;
             let node = node(lease);
-            let asked = self.ask(move || {
+            let result = self.query(move || {
                 let began = Instant::now();
                 let drains = slurm::drains(&node).ok();
                 let took = began.elapsed();
                 Verdict::Drains { drains, took }
             });
-            if asked.is_ok() {
+            if result.is_ok() {
                 return None;
             }
-            // The system has no threads left.
+            // The system is out of threads.
             self.looks = false;
             self.next_look = now + POLL_INTERVAL.1;
         }
@@ -293,7 +293,7 @@ impl Leases {
         self.standing.get_mut(vm)
     }
 
-    /// All, by VM.
+    /// All leases, by VM.
     pub fn iter(&self) -> impl Iterator<Item = (&String, &Leased)> {
         self.standing.iter()
     }
@@ -317,12 +317,12 @@ impl Leases {
         grant: Grant,
     ) -> Result<(String, Leased), String> {
         if self.of(holder).is_some() {
-            return Err("the agent has a lease already".into());
+            return Err("the agent already has a lease".into());
         }
         let taken = |leased: &Leased| leased.job.is_some() && leased.job == claim.job;
         let own = claim.again.as_ref().map(|again| again.vm.as_str());
         if let Some((vm, _)) = self.standing.iter().find(|(_, leased)| taken(leased)) {
-            return Err(format!("the job has the lease {vm} already"));
+            return Err(format!("the job already has the lease {vm}"));
         }
         let (vm, serial) = match (&claim.again, claim.job) {
             (Some(again), _) => {
@@ -338,7 +338,7 @@ impl Leases {
         if let Some(standing) = self.standing.get(&vm) {
             let kept = matches!(standing.hold, Hold::Until(_)) && standing.serial == serial;
             if own.is_none() {
-                return Err(format!("there is a lease {vm} of another host already"));
+                return Err(format!("there already is a lease {vm} of another host"));
             } else if !kept || standing.grant.uid != grant.uid {
                 return Err(format!("another agent holds the lease {vm}"));
             }
@@ -350,7 +350,7 @@ impl Leases {
             hold: Hold::By(holder),
             checkpoint: claim.checkpoint,
             next_try: Instant::now(),
-            told: false,
+            notified: false,
         };
         self.standing.insert(vm.clone(), leased.clone());
         Ok((vm, leased))
@@ -397,7 +397,7 @@ impl Leases {
         match (identity.lease, serial) {
             (shown, standing) if shown == standing => Ok(()),
             (0, _) => Err(format!("{} is reserved for leases", identity.vm)),
-            (_, _) => Err("the lease that its certificate is for is over, or elsewhere".into()),
+            (_, _) => Err("the lease of its certificate has ended, or is on another host".into()),
         }
     }
 
@@ -413,8 +413,8 @@ impl Leases {
     }
 }
 
-/// Hosts share one controller: those of a large pool ask it less often, so that
-/// it has time for leases.
+/// All hosts share one controller. Those of a large pool query it less often, so that it
+/// has time for leases.
 fn until_next_look(took: Duration) -> Duration {
     took.saturating_mul(BACKOFF_FACTOR)
         .clamp(POLL_INTERVAL.0, POLL_INTERVAL.1)
@@ -459,7 +459,7 @@ pub fn directory(checkpoints: &Path, vm: &str, serial: u64) -> Option<PathBuf> {
     kept.then(|| checkpoints.join(format!("{vm}-{serial:016x}")))
 }
 
-/// The states of a lease's sessions, newest first.
+/// The checkpoints of a lease's sessions, newest first.
 #[must_use]
 pub fn written(directory: &Path) -> Vec<PathBuf> {
     let entries = |path: &Path| {
@@ -533,25 +533,25 @@ mod tests {
         leases
             .queue
             .extend((500..503).map(|holder| question(holder, 2)));
-        let mut asked = Vec::new();
+        let mut holders = Vec::new();
         while let Some(next) = leases.next_question() {
-            leases.asking.push((next.holder, next.uid));
-            asked.push(next.holder);
+            leases.queried.push((next.holder, next.uid));
+            holders.push(next.holder);
         }
-        assert_eq!(asked, [0, 1, 500, 501]);
-        assert!(leases.asks(0) && leases.asks(499));
+        assert_eq!(holders, [0, 1, 500, 501]);
+        assert!(leases.has_claim(0) && leases.has_claim(499));
         leases.forget(499);
-        assert!(!leases.asks(499));
-        leases.asking.retain(|(holder, _)| *holder != 1);
+        assert!(!leases.has_claim(499));
+        leases.queried.retain(|(holder, _)| *holder != 1);
         assert_eq!(leases.next_question().unwrap().holder, 2);
-        // However many users there are.
+        // Regardless of the number of users.
         leases
             .queue
             .extend((1000..2000).map(|holder| question(holder, holder as u32)));
         while let Some(next) = leases.next_question() {
-            leases.asking.push((next.holder, next.uid));
+            leases.queried.push((next.holder, next.uid));
         }
-        assert_eq!(leases.asking.len(), QUESTIONS);
+        assert_eq!(leases.queried.len(), QUESTIONS);
     }
 
     #[test]
@@ -622,7 +622,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_goes_on_for_its_user_alone() {
+    fn a_lease_continues_for_its_user_only() {
         let mut leases = Leases::new().unwrap();
         let again = |vm: &str| {
             Some(Name {

@@ -19,7 +19,7 @@
 //!   [`console`] is a connection of the control socket ([`paragpu_control::admin`]),
 //!   [`scrape`] one of the [`metrics`] endpoint.
 //!
-//! [`confine`] drops privileges that the daemon itself does not need.
+//! [`confine`] denies the daemon privileges that only its children need.
 
 // This crate decodes untrusted input, so nothing may panic.
 #![cfg_attr(

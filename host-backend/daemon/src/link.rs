@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::handshake::Guest;
 use crate::listener::Peer;
-use crate::reception::{PeerIdentity, Places};
+use crate::reception::{PeerIdentity, Slots};
 use paragpu_communicator_secure::Credentials;
 use paragpu_communicator_stream::relay::{Broken, relay, relay_known};
 use parking_lot::Mutex;
@@ -32,7 +32,7 @@ pub enum Destination {
     Socket(PathBuf),
     /// A daemon of another host.
     Host {
-        /// Its name or address, which its certificate names.
+        /// Its name or address, as in its certificate.
         name: String,
         /// The port of its `migration.listen`.
         port: u16,
@@ -90,7 +90,7 @@ impl std::fmt::Display for Destination {
 /// Links that have shown no certificate yet: any machine may open them.
 #[derive(Debug, Default)]
 struct Strangers {
-    places: Places,
+    slots: Slots,
     links: BTreeMap<u64, (PeerIdentity, TcpStream)>,
     next: u64,
 }
@@ -103,7 +103,7 @@ impl Strangers {
         self.next += 1;
         let source = PeerIdentity::of(&Peer::Remote(from));
         self.links.insert(key, (source.clone(), tcp));
-        if let Some(loser) = self.places.enter(source, key, STRANGERS)
+        if let Some(loser) = self.slots.enter(source, key, STRANGERS)
             && let Some((_, tcp)) = self.links.remove(&loser)
         {
             // Its thread ends.
@@ -114,7 +114,7 @@ impl Strangers {
 
     fn leave(&mut self, key: u64) {
         if let Some((source, _)) = self.links.remove(&key) {
-            self.places.leave(&source, key);
+            self.slots.leave(&source, key);
         }
     }
 }
@@ -166,13 +166,13 @@ impl Links {
                 let (name, port, place) = (name.clone(), *port, place.to_string());
                 let count = Counted::new(&self.count);
                 self.spawn(count, MAX_LINKS, move |far, _count| {
-                    let mut heard = false;
+                    let mut received = false;
                     let carried = connect_tcp(&name, port)
                         .map_err(Broken::from)
-                        .and_then(|tcp| relay(tls, &tcp, far.as_fd(), &mut heard));
+                        .and_then(|tcp| relay(tls, &tcp, far.as_fd(), &mut received));
                     if let Err(error) = carried {
                         tracing::info!(place, %error, "a link to another host is lost");
-                        if !heard {
+                        if !received {
                             refuse(far, &why(&place, &error));
                         }
                     }
@@ -181,8 +181,8 @@ impl Links {
         }
     }
 
-    /// Accepts a link that another host opened. It carries nothing before that host
-    /// has shown a certificate.
+    /// Accepts a link that another host opened. It carries nothing before that host has
+    /// presented a certificate.
     ///
     /// # Errors
     /// One sentence.
@@ -195,7 +195,7 @@ impl Links {
         let tls = tls.server()?;
         let tcp = TcpStream::from(tcp);
         let own = tcp.try_clone();
-        let own = own.map_err(|error| format!("no link can be made: {error}"))?;
+        let own = own.map_err(|error| format!("cannot open a link: {error}"))?;
         let key = self.strangers.lock().enter(from, own);
         let (strangers, known) = (Arc::clone(&self.strangers), Arc::clone(&self.count));
         let count = Counted::new(&self.unknown);
@@ -230,7 +230,7 @@ impl Links {
                 "this host has {most} links to other hosts already: try again when one is over"
             ));
         }
-        let failed = |error: std::io::Error| format!("no link can be made: {error}");
+        let failed = |error: std::io::Error| format!("cannot open a link: {error}");
         let (near, far) = UnixStream::pair().map_err(failed)?;
         let thread = std::thread::Builder::new().name("link".into());
         let spawned = thread.spawn(move || serve(far, count));
@@ -238,7 +238,7 @@ impl Links {
     }
 }
 
-/// Tells the worker at the other end why there is no link.
+/// Reports to the worker at the other end why there is no link.
 fn refuse(far: UnixStream, reason: &str) {
     let Ok(socket) = far.try_clone() else { return };
     let peer = Peer::Local { uid: 0, pid: 0 };
@@ -263,7 +263,7 @@ fn why(place: &str, error: &Broken) -> String {
     }
 }
 
-/// Connects without waiting: a daemon with a full backlog counts as none.
+/// Connects without waiting: a daemon with a full backlog counts as missing.
 fn connect_unix(path: &std::path::Path) -> std::io::Result<OwnedFd> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

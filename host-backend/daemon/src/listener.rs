@@ -25,7 +25,7 @@ pub enum Peer {
         /// Its process.
         pid: i32,
     },
-    /// A device process: it may connect to their socket.
+    /// A device process, connected to the socket for device processes.
     Device {
         /// Its user.
         uid: u32,
@@ -45,8 +45,8 @@ pub enum Peer {
     },
     /// A virtual machine, identified by the kernel.
     Cid(u32),
-    /// A virtual machine, identified by the hypervisor or vhost-user daemon that
-    /// connects for it.
+    /// A virtual machine, identified by the hypervisor or vhost-user daemon that connects
+    /// on its behalf.
     Vm(Arc<str>),
 }
 
@@ -106,7 +106,7 @@ impl Listener {
         Self::at(path, group, Side::Host, 0o660)
     }
 
-    /// Listens for device processes. They send descriptors and say which VM they
+    /// Listens for device processes. They send descriptors and name the VM that they
     /// serve, so only the daemon's user and group may connect.
     ///
     /// # Errors
@@ -210,7 +210,7 @@ impl Listener {
         match accepted {
             Ok(connection) => Ok(Some(connection)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            // The peer was gone before it was accepted.
+            // The peer disconnected before it was accepted.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => Ok(None),
             Err(error) => Err(error),
         }

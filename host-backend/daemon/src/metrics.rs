@@ -22,9 +22,8 @@ use self::encode::{escaped, gauge};
 /// The content type of [`Report::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Maximum number of pairs of VM and GPU kept after their sessions ended. It
-/// exceeds the VMs of a host, and bounds the cost of guests that keep changing
-/// addresses.
+/// Maximum number of pairs of VM and GPU kept after their sessions ended. It exceeds the
+/// VMs of a host, and bounds the cost of guests that keep changing addresses.
 const MAX_ENDED: usize = 4096;
 
 /// One number of a session.
@@ -40,9 +39,9 @@ pub struct Ended(BTreeMap<VmAndGpu, Counters>);
 impl Ended {
     /// Adds a session's last counters.
     pub fn add(&mut self, vm: &str, gpu: &str, counters: &Counters) {
-        let mut place = (vm.to_owned(), gpu.to_owned());
-        if self.0.len() >= MAX_ENDED && !self.0.contains_key(&place) {
-            place.0 = "others".into();
+        let mut key = (vm.to_owned(), gpu.to_owned());
+        if self.0.len() >= MAX_ENDED && !self.0.contains_key(&key) {
+            key.0 = "others".into();
         }
         let last = Counters {
             device_memory: 0,
@@ -51,7 +50,7 @@ impl Ended {
             gpu_percent: None,
             ..*counters
         };
-        add(self.0.entry(place).or_insert(Counters::NONE), &last);
+        add(self.0.entry(key).or_insert(Counters::NONE), &last);
     }
 }
 
@@ -119,7 +118,7 @@ pub struct Moves {
 }
 
 impl Moves {
-    /// Adds a move that went well.
+    /// Adds a successful move.
     pub fn add(&mut self, figures: &Figures) {
         self.downtime.add(figures.blackout_ms / 1e3);
         self.delay.add(figures.longest_delay_ms / 1e3);
@@ -130,8 +129,8 @@ impl Moves {
 #[derive(Debug, Default)]
 pub struct Report {
     /// Counters and sessions by VM and GPU.
-    places: BTreeMap<VmAndGpu, (Counters, u64)>,
-    /// By VM: bytes of device memory, and the most there may be; 0 for no limit.
+    by_vm: BTreeMap<VmAndGpu, (Counters, u64)>,
+    /// By VM: bytes of device memory, and the limit; 0 for none.
     pub vms: BTreeMap<String, (u64, u64)>,
     /// By GPU: bytes of memory, and workers that are idle or starting.
     pub gpus: BTreeMap<String, (u64, u64, u64)>,
@@ -139,11 +138,11 @@ pub struct Report {
     pub totals: [u64; 3],
     /// Moves of sessions.
     pub moves: Moves,
-    /// Guests waiting for a worker, connections that have not said hello.
+    /// Guests that wait for a worker, and connections that have not sent a hello.
     pub waiting: [u64; 2],
-    /// Of sessions that take turns on their GPU: VM, GPU, session, turns.
+    /// For sessions that take turns on their GPU: VM, GPU, session, turns.
     pub turns: Vec<(String, String, u64, TurnsInfo)>,
-    /// By GPU, what dcgm-exporter tells of it, too.
+    /// By GPU: the metrics with dcgm-exporter's names.
     pub boards: BTreeMap<String, Board>,
 }
 
@@ -151,10 +150,10 @@ impl Report {
     /// A report that starts with ended sessions.
     #[must_use]
     pub fn new(ended: &Ended) -> Self {
-        let places = ended.0.iter();
+        let by_vm = ended.0.iter();
         Self {
-            places: places
-                .map(|(place, counters)| (place.clone(), (*counters, 0)))
+            by_vm: by_vm
+                .map(|(key, counters)| (key.clone(), (*counters, 0)))
                 .collect(),
             ..Self::default()
         }
@@ -162,8 +161,8 @@ impl Report {
 
     /// Adds a running session.
     pub fn session(&mut self, vm: &str, gpu: &str, counters: Option<&Counters>) {
-        let place = (vm.to_owned(), gpu.to_owned());
-        let (sum, sessions) = self.places.entry(place).or_insert((Counters::NONE, 0));
+        let key = (vm.to_owned(), gpu.to_owned());
+        let (sum, sessions) = self.by_vm.entry(key).or_insert((Counters::NONE, 0));
         add(sum, counters.unwrap_or(&Counters::NONE));
         *sessions += 1;
     }
@@ -173,7 +172,7 @@ impl Report {
     pub fn encode(mut self) -> String {
         let mut registry = Registry::default();
         let mut boards = std::mem::take(&mut self.boards);
-        for ((_, gpu), (counters, sessions)) in &self.places {
+        for ((_, gpu), (counters, sessions)) in &self.by_vm {
             if let Some(board) = boards.get_mut(gpu) {
                 board.used = board.used.saturating_add(counters.device_memory);
                 if *sessions > 0 {
@@ -200,7 +199,7 @@ impl Report {
         values: &[(&str, Of)],
     ) -> Result<(), Error> {
         let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for ((vm, gpu), (counters, _)) in &self.places {
+        for ((vm, gpu), (counters, _)) in &self.by_vm {
             let (vm, gpu) = (escaped(vm), escaped(gpu));
             for (value, of) in values {
                 let all = [("vm", vm.as_str()), ("gpu", gpu.as_str()), (label, value)];
@@ -220,7 +219,7 @@ impl Report {
         of: fn(&Counters, u64) -> u64,
     ) -> Result<(), Error> {
         let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for ((vm, gpu), (counters, sessions)) in &self.places {
+        for ((vm, gpu), (counters, sessions)) in &self.by_vm {
             let labels = [("vm", escaped(vm)), ("gpu", escaped(gpu))];
             gauge(&mut metric.encode_family(&labels)?, of(counters, *sessions))?;
         }
@@ -231,7 +230,7 @@ impl Report {
     fn utilization(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let help = "Percentage of recent GPU time used by sessions";
         let mut metric = encoder.encode_descriptor("gpu_percent", help, None, MetricType::Gauge)?;
-        for ((vm, gpu), (counters, _)) in &self.places {
+        for ((vm, gpu), (counters, _)) in &self.by_vm {
             if let Some(percent) = counters.gpu_percent {
                 let labels = [("vm", escaped(vm)), ("gpu", escaped(gpu))];
                 gauge(&mut metric.encode_family(&labels)?, percent.into())?;
@@ -240,7 +239,7 @@ impl Report {
         Ok(())
     }
 
-    /// Turns on GPUs whose time is shared.
+    /// Turns on GPUs with shares.
     fn turns(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let labels = |(vm, gpu, session, _): &(String, String, u64, TurnsInfo)| {
             [
@@ -276,7 +275,7 @@ impl Report {
             None,
             MetricType::Histogram,
         )?;
-        for ((vm, gpu), (counters, _)) in &self.places {
+        for ((vm, gpu), (counters, _)) in &self.by_vm {
             let labels = [("vm", escaped(vm)), ("gpu", escaped(gpu))];
             let bounds = BOUNDS.iter().map(|bound| *bound as f64 / 1e9);
             let buckets: Vec<(f64, u64)> = bounds.chain([f64::MAX]).zip(counters.latency).collect();
@@ -464,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_that_are_over_stay_counted() {
+    fn ended_sessions_stay_counted() {
         let mut ended = Ended::default();
         ended.add("a", "cuda:0", &counters());
         let mut report = Report::new(&ended);
@@ -523,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dashboard_shows_what_is_told() {
+    fn the_dashboard_shows_existing_metrics() {
         let dashboard: serde_json::Value =
             serde_json::from_str(include_str!("../../../docs/grafana.json")).unwrap();
         let mut report = Report::default();
@@ -541,7 +540,7 @@ mod tests {
         };
         report.turns.push(("a".into(), "cuda:0".into(), 7, turns));
         let text = report.encode();
-        let told = |name: &str| {
+        let exported = |name: &str| {
             let mut lines = text.lines().map(|line| line.split(['{', ' ']).next());
             lines.any(|first| first == Some(name))
         };
@@ -551,7 +550,7 @@ mod tests {
                 let expression = target["expr"].as_str().unwrap();
                 let words = expression.split(|c: char| !c.is_alphanumeric() && c != '_');
                 for name in words.filter(|w| w.starts_with("paragpu_") || w.starts_with("DCGM_")) {
-                    assert!(told(name), "{name}\n{text}");
+                    assert!(exported(name), "{name}\n{text}");
                     names += 1;
                 }
             }
@@ -560,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn names_without_end_are_others() {
+    fn excess_names_are_combined() {
         let mut ended = Ended::default();
         for number in 0..2 * MAX_ENDED {
             ended.add(&number.to_string(), "cuda:0", &counters());

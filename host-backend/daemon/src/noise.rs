@@ -1,4 +1,5 @@
-//! Limits how often one line is logged. Strangers cause some lines, and must not fill the disk.
+//! Limits the rate of log lines. Unknown peers cause some lines, and must not fill the
+//! disk.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -10,18 +11,18 @@ use tracing::{Event, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// How many lines of one place in the source are logged at once.
+/// Maximum burst of lines from one place in the source.
 const BURST: u32 = 500;
-/// Time for one more.
+/// Interval after which one more line is allowed.
 const EACH: Duration = Duration::from_millis(100);
 
-/// What one place may still log.
+/// The state of the limit of one place in the source.
 #[derive(Debug)]
 struct Bucket {
     left: u32,
     /// When `left` was last raised.
     raised: Instant,
-    /// Lines left out since the last one that was logged.
+    /// Lines suppressed since the last one that was logged.
     missing: u64,
 }
 
@@ -34,7 +35,7 @@ impl Bucket {
         }
     }
 
-    /// Whether a line may be logged: then how many were left out before it.
+    /// Whether a line may be logged. If so, returns how many were suppressed before it.
     fn take(&mut self, now: Instant) -> Option<u64> {
         let passed = now.saturating_duration_since(self.raised).as_millis() / EACH.as_millis();
         let more = u32::try_from(passed).unwrap_or(BURST).min(BURST);
@@ -62,15 +63,19 @@ pub struct Limit(Mutex<HashMap<Identifier, Bucket>>);
 impl<S: Subscriber> Layer<S> for Limit {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         let now = Instant::now();
-        let place = event.metadata().callsite();
+        let callsite = event.metadata().callsite();
         let taken = {
-            let mut places = self.0.lock();
-            let bucket = places.entry(place).or_insert_with(|| Bucket::new(now));
+            let mut buckets = self.0.lock();
+            let bucket = buckets.entry(callsite).or_insert_with(|| Bucket::new(now));
             bucket.take(now)
         };
         if let Some(missing) = taken.filter(|missing| *missing > 0) {
             let line = event.metadata().line();
-            tracing::warn!(missing, line, "as many lines like the next are left out");
+            tracing::warn!(
+                missing,
+                line,
+                "this many lines like the next were suppressed"
+            );
         }
         taken.is_some()
     }
@@ -81,12 +86,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_makes_noise_is_heard_now_and_then() {
+    fn frequent_lines_are_logged_occasionally() {
         let begin = Instant::now();
         let mut bucket = Bucket::new(begin);
         let logged = (0..10_000).filter(|_| bucket.take(begin).is_some());
         assert_eq!(logged.count(), BURST as usize);
-        // Nine tenths of the time do not add up to less.
+        // Partial intervals are not lost.
         assert_eq!(bucket.take(begin + EACH / 10), None);
         assert_eq!(bucket.take(begin + EACH), Some(9501));
         assert_eq!(bucket.take(begin + EACH), None);

@@ -242,8 +242,9 @@ impl Notes {
     }
 }
 
-/// Makes the directory accessible to its owner only, and opens the lock file in it. Refuses
-/// symbolic links and files of other users, which could redirect what is written here.
+/// Makes the directory accessible to its owner only, and opens the lock file in it.
+/// Refuses symbolic links and files of other users, which could redirect what is written
+/// here.
 fn lock(directory: &Path) -> std::io::Result<std::fs::File> {
     if let Some(parent) = directory.parent() {
         std::fs::create_dir_all(parent)?;

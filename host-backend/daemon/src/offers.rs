@@ -10,24 +10,24 @@ use crate::received_fd::ReceivedFd;
 
 /// Maximum number of offers of a VM. Each uses a descriptor of the daemon.
 const MAX_OFFERS: usize = if cfg!(test) { 8 } else { 4096 };
-/// Maximum number of offers that a VM has in any case, whatever others have.
+/// Number of offers that a VM may have in any case, whatever others have.
 const ENSURED: usize = if cfg!(test) { 2 } else { 64 };
 /// Maximum number of VMs that have sessions at the same time.
 const VMS: usize = 256;
 
-/// The offers for which the daemon has descriptors.
+/// Limits of offers, by the daemon's descriptors.
 #[derive(Debug, Clone, Copy)]
 pub struct Room {
-    /// Whether a VM may have more than its ensured ones.
+    /// Whether a VM may have more than its guaranteed ones.
     shared: bool,
-    /// Those that a VM may have in any case.
+    /// The guaranteed number of offers of a VM.
     ensured: usize,
 }
 
 impl Room {
-    /// With so many offers of all VMs, if the daemon may have `descriptors`. Offers take a
-    /// quarter, and an eighth for those that each VM may have in any case: connections and
-    /// workers need the rest.
+    /// The limits with `offers` offers of all VMs, if the daemon may have `descriptors`.
+    /// Offers take a quarter, and an eighth is for those guaranteed to each VM:
+    /// connections and workers need the rest.
     #[must_use]
     pub fn of(descriptors: usize, offers: usize) -> Self {
         Self {
@@ -47,12 +47,12 @@ struct Offered {
 }
 
 /// The offers of a VM's sessions, by token. While sessions move from this host to this
-/// host, the source and the destination of a session offer memory under one name.
+/// host, the source and the destination of a session offer memory under the same token.
 #[derive(Debug, Default)]
 pub struct Offers(BTreeMap<Token, Vec<Offered>>);
 
 impl Offers {
-    /// Their number.
+    /// The number of offers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.values().map(Vec::len).sum()
@@ -122,7 +122,8 @@ impl Offers {
         }
     }
 
-    /// Finds an offer by its token, of a session that is `right`; and that session.
+    /// Finds an offer by its token, of a session for which `right` returns true. Also
+    /// returns that session.
     #[must_use]
     pub fn find(
         &self,
@@ -149,7 +150,7 @@ mod tests {
 
     use crate::received_fd::PeerKind;
 
-    /// Much of it.
+    /// Plenty of room.
     fn room() -> Room {
         Room::of(1 << 20, 0)
     }
@@ -222,7 +223,7 @@ mod tests {
                 .add(1, offer(3), memory(), Room::of(8192, 2047))
                 .is_some()
         );
-        // All VMs with all that they may have leave most descriptors to others.
+        // All VMs with all their offers leave most descriptors to others.
         for descriptors in [1024, 20_000, 65_536, 1 << 20] {
             let ensured = Room::of(descriptors, usize::MAX).ensured;
             assert!(

@@ -1,9 +1,9 @@
 //! Chooses the GPU for a guest's device.
 //!
-//! A session is placed when its guest is admitted, from the load at that moment. The only
-//! state is the GPU that the last session got. Two devices of one process get different
-//! GPUs unless there are fewer GPUs than devices, and a device that a process already uses
-//! stays where it is.
+//! A session is placed when its guest is admitted, by the load at that moment. The only
+//! state is the GPU of the previous session. Two devices of one process get different
+//! GPUs unless there are fewer GPUs than devices, and a device that a process already
+//! uses stays where it is.
 #![forbid(unsafe_code)]
 
 use paragpu_config::host::Placement;
@@ -12,7 +12,7 @@ use paragpu_config::host::Placement;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gpu {
     /// Its index among the daemon's devices.
-    pub place: u32,
+    pub position: u32,
     /// Number of its sessions, including those that wait for a worker.
     pub sessions: u64,
     /// Bytes of device memory that they hold, as last reported by their workers.
@@ -27,13 +27,13 @@ pub struct Assigned {
     /// Its number in the guest.
     pub ordinal: u32,
     /// Its index among the daemon's devices.
-    pub place: u32,
+    pub position: u32,
 }
 
-/// Chooses the GPU for the guest's device `ordinal` and returns its place. `gpus` is in the
-/// order in which the guest sees them, `held` lists the devices that the process already
-/// uses, and `last` is the place of the previous session. `None` if the guest has no such
-/// device.
+/// Chooses the GPU for the guest's device `ordinal` and returns its index. `gpus` is in
+/// the order in which the guest sees them, `held` lists the devices that the process
+/// already uses, and `last` is the index of the previous session's GPU. `None` if the
+/// guest has no such device.
 #[must_use]
 pub fn choose(
     policy: Placement,
@@ -44,9 +44,9 @@ pub fn choose(
 ) -> Option<u32> {
     let own = gpus.get(usize::try_from(ordinal).ok()?)?;
     if let Some(same) = held.iter().find(|held| held.ordinal == ordinal) {
-        return Some(same.place);
+        return Some(same.position);
     }
-    let taken = |gpu: &Gpu| held.iter().any(|held| held.place == gpu.place);
+    let taken = |gpu: &Gpu| held.iter().any(|held| held.position == gpu.position);
     let mut free: Vec<&Gpu> = gpus.iter().filter(|gpu| !taken(gpu)).collect();
     if free.is_empty() {
         free = gpus.iter().collect();
@@ -58,14 +58,14 @@ pub fn choose(
         Placement::Fixed => free.iter().find(|gpu| **gpu == own).or(free.first()),
         Placement::RoundRobin => free
             .iter()
-            .filter(|gpu| last.is_some_and(|last| gpu.place > last))
-            .min_by_key(|gpu| gpu.place)
-            .or_else(|| free.iter().min_by_key(|gpu| gpu.place)),
+            .filter(|gpu| last.is_some_and(|last| gpu.position > last))
+            .min_by_key(|gpu| gpu.position)
+            .or_else(|| free.iter().min_by_key(|gpu| gpu.position)),
         Placement::LeastLoaded => free
             .iter()
-            .min_by_key(|gpu| (gpu.sessions, gpu.memory, gpu.place)),
+            .min_by_key(|gpu| (gpu.sessions, gpu.memory, gpu.position)),
     };
-    chosen.map(|gpu| gpu.place)
+    chosen.map(|gpu| gpu.position)
 }
 
 #[cfg(test)]
@@ -80,9 +80,9 @@ mod tests {
         Placement::LeastLoaded,
     ];
 
-    fn gpu(place: u32, sessions: u64, memory: u64) -> Gpu {
+    fn gpu(position: u32, sessions: u64, memory: u64) -> Gpu {
         Gpu {
-            place,
+            position,
             sessions,
             memory,
             works: true,
@@ -92,12 +92,15 @@ mod tests {
     #[test]
     fn fixed_is_the_guests_order() {
         let gpus = [gpu(2, 9, 0), gpu(0, 0, 0)];
-        let place = |ordinal| choose(Placement::Fixed, ordinal, &gpus, &[], Some(2));
-        assert_eq!((place(0), place(1), place(2)), (Some(2), Some(0), None));
+        let position = |ordinal| choose(Placement::Fixed, ordinal, &gpus, &[], Some(2));
+        assert_eq!(
+            (position(0), position(1), position(2)),
+            (Some(2), Some(0), None)
+        );
     }
 
     #[test]
-    fn round_robin_goes_round() {
+    fn round_robin_wraps_around() {
         let gpus = [gpu(0, 5, 0), gpu(1, 0, 0), gpu(3, 0, 0)];
         let mut last = None;
         let mut places = Vec::new();
@@ -124,7 +127,7 @@ mod tests {
     fn a_device_in_use_stays() {
         let held = [Assigned {
             ordinal: 0,
-            place: 1,
+            position: 1,
         }];
         let gpus = [gpu(0, 0, 0), gpu(1, 9, 0)];
         for policy in POLICIES {
@@ -140,21 +143,21 @@ mod tests {
             order in prop::collection::vec(0..8_u32, 1..12),
             policy in 0..3_usize,
         ) {
-            let mut gpus: Vec<Gpu> = (0..).zip(&loads).map(|(place, &(sessions, memory, works))| {
-                Gpu { works, ..gpu(place, sessions, memory) }
+            let mut gpus: Vec<Gpu> = (0..).zip(&loads).map(|(position, &(sessions, memory, works))| {
+                Gpu { works, ..gpu(position, sessions, memory) }
             }).collect();
             let mut held: Vec<Assigned> = Vec::new();
             let mut last = None;
             for ordinal in order {
                 let chosen = choose(POLICIES[policy], ordinal, &gpus, &held, last);
                 prop_assert_eq!(chosen.is_some(), (ordinal as usize) < gpus.len());
-                let Some(place) = chosen else { continue };
+                let Some(position) = chosen else { continue };
                 if !held.iter().any(|held| held.ordinal == ordinal) {
-                    prop_assert!(held.iter().all(|held| held.place != place));
-                    held.push(Assigned { ordinal, place });
+                    prop_assert!(held.iter().all(|held| held.position != position));
+                    held.push(Assigned { ordinal, position });
                 }
                 last = chosen;
-                gpus[place as usize].sessions += 1;
+                gpus[position as usize].sessions += 1;
             }
         }
     }

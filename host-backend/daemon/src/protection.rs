@@ -1,4 +1,4 @@
-//! The protection of a guest's connection, and the tenant that its certificate names.
+//! The protection of a guest's connection, and the tenant in its certificate.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ pub enum Protection {
 
 impl Protection {
     /// Completes the handshake. Returns the identity of the peer, `None` for a connection
-    /// without TLS, or one sentence for the peer that says why its certificate is refused.
+    /// without TLS, or one sentence for the peer about why its certificate is refused.
     ///
     /// # Errors
     /// As [`Handshake::finish`].

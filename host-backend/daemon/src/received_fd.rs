@@ -1,13 +1,13 @@
 //! Closes descriptors that peers sent, in separate threads.
 //!
-//! close(2) can block: on the peer of a socket with SO_LINGER, or on the server of
-//! a FUSE file. Closing a connection also closes the descriptors in its unread
-//! messages, which the sender chose. So the broker's loop does not close them. One
-//! thread does it for guests, and a timer interrupts its waits: descriptors that
-//! guests can leave unread wait interruptibly. Another does it for device
-//! processes. The daemon itself holds their descriptors, and closing a FUSE file
-//! blocks until its server answers, which holds up only other device processes. A third
-//! does it for workers, any of which a guest may have taken over.
+//! close(2) can block: on the peer of a socket with SO_LINGER, or on the server of a FUSE
+//! file. Closing a connection also closes the descriptors in its unread messages, which
+//! the sender chose. So the broker's loop does not close them. One thread does it for
+//! guests, and a timer interrupts its waits: descriptors that guests can leave unread
+//! wait interruptibly. Another does it for device processes. The daemon itself holds
+//! their descriptors, and closing a FUSE file blocks until its server answers, which
+//! delays only other device processes. A third does it for workers, any of which a guest
+//! may have compromised.
 #![forbid(unsafe_code)]
 
 use std::io::IoSliceMut;
@@ -37,7 +37,7 @@ pub enum PeerKind {
 pub struct ReceivedFd {
     /// `None` only while it is dropped.
     fd: Option<OwnedFd>,
-    giver: PeerKind,
+    sender: PeerKind,
 }
 
 /// A thread that closes.
@@ -59,8 +59,8 @@ impl ClosingThread {
         }
     }
 
-    fn of(giver: PeerKind) -> &'static Self {
-        match giver {
+    fn of(sender: PeerKind) -> &'static Self {
+        match sender {
             PeerKind::Guest => &GUESTS,
             PeerKind::Device => &DEVICES,
             PeerKind::Worker => &WORKERS,
@@ -102,14 +102,14 @@ impl ClosingThread {
 }
 
 impl ReceivedFd {
-    /// A descriptor sent by `giver`.
+    /// A descriptor sent by `sender`.
     #[must_use]
-    pub fn new(fd: OwnedFd, giver: PeerKind) -> Self {
+    pub fn new(fd: OwnedFd, sender: PeerKind) -> Self {
         let fd = Some(fd);
-        Self { fd, giver }
+        Self { fd, sender }
     }
 
-    /// The number of workers' descriptors that are not closed yet. They hold up no
+    /// The number of workers' descriptors that are not closed yet. They delay no
     /// connections, only offers of other workers.
     #[must_use]
     pub fn of_workers() -> usize {
@@ -125,8 +125,8 @@ impl ReceivedFd {
     }
 }
 
-/// Receives bytes that came without descriptors, without blocking. Reading bytes that
-/// came with some, without taking them, would close them, which may block. So this peeks
+/// Receives bytes that came without descriptors, without blocking. Reading bytes with
+/// descriptors without receiving those would close them, which may block. So this peeks
 /// first, and leaves such bytes unread.
 ///
 /// # Errors
@@ -162,7 +162,7 @@ impl AsFd for ReceivedFd {
 impl Drop for ReceivedFd {
     fn drop(&mut self) {
         if let Some(fd) = self.fd.take() {
-            ClosingThread::of(self.giver).close(fd);
+            ClosingThread::of(self.sender).close(fd);
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! If all slots are taken, a new connection replaces the oldest one of the source that
 //! occupies most slots. So silent connections of one source take slots from that source
-//! only. Reconnecting guests that show a token, and device processes, have separate slots.
+//! only. Reconnecting guests that present a token, and device processes, have separate
+//! slots.
 //!
 //! TLS handshakes cost processor time. Connections with data queue by source, and sources
 //! take turns: a source waits for one handshake of each other source, however many
@@ -60,16 +61,16 @@ impl PeerIdentity {
 
 /// Slots, and the connections that hold them.
 #[derive(Debug, Default)]
-pub struct Places {
+pub struct Slots {
     /// Keys by source, the oldest first. No entry is empty.
     taken: BTreeMap<PeerIdentity, VecDeque<u64>>,
     count: usize,
 }
 
-impl Places {
-    /// Gives `key` a slot. If more than `most` are then taken, returns the key that loses
-    /// its slot: the oldest of the source with the most. With n sources, that source has
-    /// more than `most / n`, so a source within its fair share loses none.
+impl Slots {
+    /// Assigns a slot to `key`. If more than `most` are then taken, returns the key that
+    /// loses its slot: the oldest of the source with the most. With n sources, that
+    /// source has more than `most / n`, so a source within its fair share loses none.
     pub fn enter(&mut self, source: PeerIdentity, key: u64, most: usize) -> Option<u64> {
         self.taken.entry(source).or_default().push_back(key);
         self.count += 1;
@@ -86,7 +87,7 @@ impl Places {
         Some(oldest)
     }
 
-    /// Takes the slot of `key` back.
+    /// Releases the slot of `key`.
     pub fn leave(&mut self, source: &PeerIdentity, key: u64) {
         let Some(keys) = self.taken.get_mut(source) else {
             return;
@@ -103,9 +104,9 @@ impl Places {
 /// The kind of slot that a connection takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
-    /// A peer of which nothing is known yet.
+    /// An unknown peer.
     Stranger,
-    /// A guest that named the token of a session.
+    /// A guest that presented the token of a session.
     Returning,
     /// A device process.
     Device,
@@ -178,20 +179,20 @@ struct Entry {
     deadline: Instant,
 }
 
-/// All connections that have not said hello.
+/// All connections that have not sent a hello.
 #[derive(Debug, Default)]
 pub struct Reception {
     waiting: BTreeMap<u64, Entry>,
-    strangers: Places,
-    returning: Places,
-    devices: Places,
+    strangers: Slots,
+    returning: Slots,
+    devices: Slots,
     turns: Turns,
 }
 
 impl Reception {
-    /// Adds a connection. There are `most` slots for strangers, and a quarter as many each
-    /// for returning guests and for device processes. Closes the connection that loses its
-    /// slot.
+    /// Adds a connection. There are `most` slots for unknown peers, and a quarter as many
+    /// each for returning guests and for device processes. Closes the connection that
+    /// loses its slot.
     pub fn enter(&mut self, key: u64, pending: Pending, most: usize) {
         let source = PeerIdentity::of(&pending.guest.peer);
         let (class, most) = match source {
@@ -205,13 +206,13 @@ impl Reception {
             class,
         };
         self.waiting.insert(key, entry);
-        if let Some(loser) = self.places(class).enter(source, key, most) {
+        if let Some(loser) = self.slots(class).enter(source, key, most) {
             self.displace(loser);
         }
     }
 
-    /// Moves a connection that named an existing session to the slots of returning guests.
-    /// Closes the connection that loses its slot.
+    /// Moves a connection that presented the token of an existing session to the slots of
+    /// returning guests. Closes the connection that loses its slot.
     pub fn recognize(&mut self, key: u64, most: usize) {
         let Some(entry) = self.waiting.get_mut(&key) else {
             return;
@@ -296,12 +297,12 @@ impl Reception {
 
     fn forget(&mut self, key: u64) -> Option<Entry> {
         let entry = self.waiting.remove(&key)?;
-        self.places(entry.class).leave(&entry.source, key);
+        self.slots(entry.class).leave(&entry.source, key);
         self.turns.leave(&entry.source, key);
         Some(entry)
     }
 
-    fn places(&mut self, class: Class) -> &mut Places {
+    fn slots(&mut self, class: Class) -> &mut Slots {
         match class {
             Class::Stranger => &mut self.strangers,
             Class::Returning => &mut self.returning,
@@ -413,7 +414,7 @@ mod tests {
 
         #[test]
         fn a_fair_share_is_never_lost(most in 1..20_usize, events in events()) {
-            let mut places = Places::default();
+            let mut places = Slots::default();
             let mut model: Vec<(u32, u64)> = Vec::new();
             for (key, (comes, number)) in (0..).zip(events) {
                 if comes {

@@ -23,7 +23,7 @@ pub struct Scrape {
     pub deadline: Instant,
     input: Vec<u8>,
     output: Vec<u8>,
-    asked: bool,
+    requested: bool,
 }
 
 /// The progress of a connection.
@@ -48,7 +48,7 @@ impl Scrape {
             deadline,
             input: Vec::new(),
             output: Vec::new(),
-            asked: false,
+            requested: false,
         }
     }
 
@@ -61,7 +61,7 @@ impl Scrape {
     /// Whether to read from it: only until it has sent a request.
     #[must_use]
     pub fn reading(&self) -> bool {
-        !self.asked
+        !self.requested
     }
 
     /// Reads available bytes, without blocking.
@@ -87,13 +87,13 @@ impl Scrape {
             Ok(httparse::Status::Complete(_)) => {
                 let path = request.path.unwrap_or_default();
                 if path.split('?').next() == Some("/metrics") {
-                    self.asked = true;
+                    self.requested = true;
                     return Step::Asked;
                 }
                 "404 Not Found"
             }
         };
-        self.asked = true;
+        self.requested = true;
         let sentence = format!("{status}: the metrics are at /metrics\n");
         self.respond(status, "text/plain; charset=utf-8", &sentence);
         Step::Answering

@@ -6,7 +6,7 @@
 //! all its sessions, or a session with its own share. A session that is alone keeps its
 //! turn.
 //!
-//! Nothing here blocks or sends: [`Shares::settle`] returns what to tell which worker, and
+//! Nothing here blocks or sends: [`Shares::settle`] returns the messages for workers, and
 //! when to call again.
 #![forbid(unsafe_code)]
 
@@ -24,13 +24,13 @@ const QUANTUM: Duration = Duration::from_millis(10);
 /// and other owners' turns in these pauses should not cost them their share. The limit
 /// keeps an owner that was idle for long from holding the GPU until it has caught up.
 const CREDIT: Duration = Duration::from_millis(100);
-/// How long before the end of a turn its worker is told. Until then, the end moves as
+/// How long before the end of a turn its worker is notified. Until then, the end moves as
 /// others start and stop waiting.
 const NOTICE: Duration = Duration::from_millis(10);
 /// Upper limit, in seconds, for the computed rest of a turn.
 const LONGEST_WAIT: f64 = 60.0;
-/// If a kernel still runs this long after the end of the turn, other sessions launch beside
-/// it, as without shares.
+/// If a kernel still runs this long after the end of the turn, other sessions launch
+/// concurrently, as without shares.
 const OVERRUN: Duration = Duration::from_secs(1);
 
 /// Sessions whose GPU time is counted together.
@@ -47,7 +47,7 @@ pub enum Owner {
 pub struct Shares {
     /// Shares set over the control socket; they override the configuration.
     given: BTreeMap<Owner, TimeShare>,
-    /// The weight of each lease, by the tenant that it belongs to.
+    /// The weight of each lease, by its tenant.
     leases: BTreeMap<String, Weight>,
     /// The GPUs with sessions, by label.
     gpus: BTreeMap<String, Gpu>,
@@ -58,7 +58,7 @@ pub struct Shares {
 enum Weight {
     /// GiB of device memory in the lease. They are the weight if `lease.share_time` is set.
     Gib(u32),
-    /// The weight that the claim gave.
+    /// The weight in the claim.
     Own(u32),
 }
 
@@ -79,8 +79,8 @@ struct Runner {
     vm: String,
     owner: Owner,
     state: State,
-    /// Whether its worker has been told that it takes turns.
-    told: bool,
+    /// Whether its worker has been notified that it takes turns.
+    notified: bool,
     used: Duration,
 }
 
@@ -167,7 +167,7 @@ impl Shares {
             vm: vm.to_owned(),
             owner: Owner::Vm(vm.to_owned()),
             state: State::Away,
-            told: false,
+            notified: false,
             used: Duration::ZERO,
         };
         let gpu = self.gpus.entry(gpu.to_owned()).or_default();
@@ -191,7 +191,7 @@ impl Shares {
     }
 
     /// Adds the lease of a tenant, with its bytes of device memory. `weight` is 0 if the
-    /// claim gave none.
+    /// claim has none.
     pub fn lease(&mut self, vm: &str, memory: u64, weight: u32) {
         let gib = u32::try_from(memory >> 30).unwrap_or(MAX_WEIGHT);
         let weight = match weight {
@@ -245,7 +245,7 @@ impl Shares {
     /// Applies changes of sessions, shares or the configuration. Returns messages for the
     /// sessions that start or stop taking turns.
     pub fn follow(&mut self, host: &Host, now: Instant) -> Vec<Notice> {
-        let mut words = Vec::new();
+        let mut notices = Vec::new();
         let mut gpus = std::mem::take(&mut self.gpus);
         for gpu in gpus.values_mut() {
             gpu.charge(now);
@@ -271,15 +271,15 @@ impl Shares {
             }
             gpu.clocks.retain(|owner, _| owners.contains(owner));
             for (session, runner) in &mut gpu.runners {
-                if runner.told != gpu.paced {
-                    runner.told = gpu.paced;
+                if runner.notified != gpu.paced {
+                    runner.notified = gpu.paced;
                     runner.state = State::Away;
-                    words.push((*session, if gpu.paced { Turn::Paced } else { Turn::Free }));
+                    notices.push((*session, if gpu.paced { Turn::Paced } else { Turn::Free }));
                 }
             }
         }
         self.gpus = gpus;
-        words
+        notices
     }
 
     /// Handles a worker's message about its turn.
@@ -293,10 +293,10 @@ impl Shares {
 
     /// Begins and ends turns. Returns the messages to send, and when to call again.
     pub fn settle(&mut self, now: Instant) -> (Vec<Notice>, Option<Instant>) {
-        let mut words = Vec::new();
+        let mut notices = Vec::new();
         let paced = self.gpus.values_mut().filter(|gpu| gpu.paced);
-        let next = paced.filter_map(|gpu| gpu.settle(now, &mut words)).min();
-        (words, next)
+        let next = paced.filter_map(|gpu| gpu.settle(now, &mut notices)).min();
+        (notices, next)
     }
 
     /// The share and the used GPU time of a session that takes turns, for a listing.
@@ -381,7 +381,7 @@ impl Gpu {
         }
     }
 
-    fn settle(&mut self, now: Instant, words: &mut Vec<Notice>) -> Option<Instant> {
+    fn settle(&mut self, now: Instant, notices: &mut Vec<Notice>) -> Option<Instant> {
         self.charge(now);
         for runner in self.runners.values_mut() {
             if let State::Running {
@@ -402,9 +402,9 @@ impl Gpu {
                 charged: now,
                 until: None,
             };
-            words.push((next, Turn::Yours));
+            notices.push((next, Turn::Yours));
         }
-        let revisit = self.end_turn(now, words);
+        let revisit = self.end_turn(now, notices);
         let deadline = |runner: &Runner| match runner.state {
             State::Running {
                 until: Some(until), ..
@@ -437,7 +437,7 @@ impl Gpu {
 
     /// Announces the end of the current turn, if others wait or its cap is reached within
     /// [`NOTICE`]. If that is later, returns when to call again.
-    fn end_turn(&mut self, now: Instant, words: &mut Vec<Notice>) -> Option<Instant> {
+    fn end_turn(&mut self, now: Instant, notices: &mut Vec<Notice>) -> Option<Instant> {
         let holder = self
             .runners
             .iter()
@@ -460,7 +460,7 @@ impl Gpu {
         let capped = own.is_capped().then_some(own.budget.max(0.0));
         let within = [fair, capped].into_iter().flatten().min_by(f64::total_cmp);
         let within = Duration::from_secs_f64(within?);
-        // Once announced, an end is moved forward only if the turn must end at once.
+        // Once announced, an end is moved forward only if the turn must end immediately.
         if until.is_some_and(|until| !within.is_zero() || until <= now) {
             return None;
         }
@@ -472,7 +472,7 @@ impl Gpu {
         {
             *until = Some(now + within);
             let micros = u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
-            words.push((session, Turn::Ends(micros)));
+            notices.push((session, Turn::Ends(micros)));
         }
         None
     }

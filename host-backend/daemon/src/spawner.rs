@@ -1,8 +1,8 @@
-//! Starts workers from a thread with a descriptor table of its own.
+//! Starts workers from a thread with a separate descriptor table.
 //!
-//! Until exec, a child process has its parent's descriptors, and it may be the last to close
-//! them. A hostile guest could leave a descriptor in its connection whose close blocks, and
-//! so hold up that worker. This thread has no connections.
+//! Until exec, a child process has its parent's descriptors, and it may be the last to
+//! close them. A hostile guest could leave a descriptor in its connection whose close
+//! blocks, and so delay that worker. This thread has no connections.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -44,8 +44,8 @@ impl Spawner {
     pub fn start() -> io::Result<Self> {
         let broken = |error: ControlError| io::Error::other(error.to_string());
         let (gate, theirs) = Control::pair().map_err(broken)?;
-        let (orders, ordered) = channel();
-        let (told, started) = channel();
+        let (orders, receiver) = channel();
+        let (results, started) = channel();
         let (apart, is_apart) = channel();
         let run = move || {
             // Signal handlers write to a descriptor that this thread closes, so a signal
@@ -56,7 +56,7 @@ impl Spawner {
             // unshared.
             let _ = apart.send(kept);
             if works {
-                serve(&ordered, &told, &theirs);
+                serve(&receiver, &results, &theirs);
             }
         };
         std::thread::Builder::new()
@@ -88,8 +88,8 @@ impl Spawner {
     }
 }
 
-fn serve(ordered: &Receiver<Spawn>, told: &Sender<Result<Child, ControlError>>, gate: &Control) {
-    for spawn in ordered {
+fn serve(orders: &Receiver<Spawn>, results: &Sender<Result<Child, ControlError>>, gate: &Control) {
+    for spawn in orders {
         let outcome = spawn.start().and_then(|(mut child, control)| {
             if let Err(error) = gate.send(&SocketFollows {}, &[control.as_fd()]) {
                 // Without its control socket, the worker could not be told to end.
@@ -99,7 +99,7 @@ fn serve(ordered: &Receiver<Spawn>, told: &Sender<Result<Child, ControlError>>, 
             }
             Ok(child)
         });
-        if told.send(outcome).is_err() {
+        if results.send(outcome).is_err() {
             return;
         }
     }

@@ -1,19 +1,19 @@
-//! The spawner: a process beside the daemon that starts workers as users of their VMs, in
+//! The spawner: a process of the daemon that starts workers as users of their VMs, in
 //! namespaces.
 //!
 //! It is forked before the daemon has a thread, a connection or a secret, and is the only
 //! process with privileges: CAP_SETUID and CAP_SETGID over a range of users, and
-//! CAP_CHOWN. The daemon drops its own unless it is root. The spawner takes three requests
-//! over one socket and exits when that closes: start a worker, from the program that it
-//! opened at its own start; give an empty directory of its user to a VM's user; empty a
-//! VM's directory. It checks all of them.
+//! CAP_CHOWN. The daemon drops its own unless it is root. The spawner serves three
+//! requests over one socket and exits when that closes: start a worker, from the program
+//! that it opened at its own start; transfer an empty directory of its user to a VM's
+//! user; empty a VM's directory. It checks all of them.
 //!
-//! A worker's user namespace maps only that range, so neither the worker nor a process that
-//! chooses the worker's user can become any other user. A worker starts as the first user
-//! of the range, because it opens its GPU before it has a VM, and becomes its VM's user
-//! before it hears of the guest. It is the daemon's child, so that the daemon sees it exit.
-//! After the first worker, a process with namespaces waits to become the next one, because
-//! creating them takes longer than everything else.
+//! A worker's user namespace maps only that range, so neither the worker nor a process
+//! that chooses the worker's user can become any other user. A worker starts as the first
+//! user of the range, because it opens its GPU before it has a VM, and becomes its VM's
+//! user before it receives the guest's hello. It is the daemon's child, so that the
+//! daemon sees it exit. After the first worker, a process with namespaces waits to become
+//! the next one, because creating them takes longer than everything else.
 #![forbid(unsafe_code)]
 
 use std::ffi::{CString, OsString};
@@ -43,7 +43,7 @@ const DONE: i32 = 0;
 enum Request {
     /// Start a worker; the descriptor is its control socket.
     Start(Box<Spawn>),
-    /// Give the directory to this user of the range.
+    /// Transfer the directory to this user of the range.
     Give { user: u32 },
     /// Empty the directory, as this user of the range.
     Empty { user: u32 },
@@ -52,9 +52,9 @@ enum Request {
 /// The reply.
 #[derive(Debug, Serialize, Deserialize)]
 enum Reply {
-    /// Done; the descriptor is that of the process, where one was started.
+    /// Success; the descriptor is that of the started process, if any.
     Done { pid: u32 },
-    /// Not done; one sentence.
+    /// Failure; one sentence.
     Failed(String),
 }
 
@@ -83,12 +83,12 @@ impl SpawnerProcess {
             first,
             count: last - first + 1,
         };
-        let asked = |error: ControlError| error.to_string();
+        let describe = |error: ControlError| error.to_string();
         let file = open(program, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
             .map_err(|errno| format!("{}: {errno}", program.display()))?;
         let null = File::options().write(true).open("/dev/null");
         let null = null.map_err(|error| format!("/dev/null: {error}"))?;
-        let (ours, theirs) = Control::pair().map_err(asked)?;
+        let (ours, theirs) = Control::pair().map_err(describe)?;
         match namespaces::fork() {
             Ok(None) => {
                 let kept = [theirs.as_fd(), file.as_fd(), null.as_fd()];
@@ -112,7 +112,7 @@ impl SpawnerProcess {
             socket: ours,
             users: map.count,
         };
-        // The spawner reports whether it can.
+        // The spawner reports whether it can start workers.
         apart.receive_reply(&mut Inbox::default())?;
         Ok(apart)
     }
@@ -132,18 +132,18 @@ impl SpawnerProcess {
         let (ours, theirs) = Control::pair().map_err(|error| error.to_string())?;
         let mut inbox = Inbox::default();
         let request = Request::Start(Box::new(spawn.clone()));
-        let pid = self.ask(&request, theirs.as_fd(), &mut inbox)?;
-        let pidfd = inbox.fds.pop().ok_or("the spawner gave no process")?;
+        let pid = self.request(&request, theirs.as_fd(), &mut inbox)?;
+        let pidfd = inbox.fds.pop().ok_or("the spawner returned no process")?;
         Ok((pid, pidfd, ours))
     }
 
-    /// Gives an empty directory to this user.
+    /// Transfers an empty directory to this user.
     ///
     /// # Errors
     /// One sentence.
     pub fn give(&self, directory: impl AsFd, user: u32) -> Result<(), String> {
         let mut inbox = Inbox::default();
-        self.ask(&Request::Give { user }, directory.as_fd(), &mut inbox)?;
+        self.request(&Request::Give { user }, directory.as_fd(), &mut inbox)?;
         Ok(())
     }
 
@@ -153,11 +153,11 @@ impl SpawnerProcess {
     /// One sentence.
     pub fn empty(&self, directory: impl AsFd, user: u32) -> Result<(), String> {
         let mut inbox = Inbox::default();
-        self.ask(&Request::Empty { user }, directory.as_fd(), &mut inbox)?;
+        self.request(&Request::Empty { user }, directory.as_fd(), &mut inbox)?;
         Ok(())
     }
 
-    fn ask(
+    fn request(
         &self,
         request: &Request,
         fd: std::os::fd::BorrowedFd<'_>,
@@ -169,8 +169,8 @@ impl SpawnerProcess {
     }
 
     fn receive_reply(&self, inbox: &mut Inbox) -> Result<u32, String> {
-        let heard = self.socket.receive(inbox, true);
-        let reply = heard.and_then(|_| inbox.message::<Reply>());
+        let received = self.socket.receive(inbox, true);
+        let reply = received.and_then(|_| inbox.message::<Reply>());
         match reply.map_err(|error| format!("the spawner is lost: {error}"))? {
             Reply::Done { pid } => Ok(pid),
             Reply::Failed(reason) => Err(reason),
@@ -200,11 +200,11 @@ fn keep(kept: CapabilitySet) -> std::io::Result<()> {
     Ok(set_capabilities(None, sets)?)
 }
 
-/// The namespaces of a worker. NVIDIA's driver looks itself up in /proc by its
-/// number in its own PID namespace, and fails if another process has that number
-/// there. A /proc of that namespace cannot be mounted where a unit or a container
-/// hides parts of the host's, so these workers stay in the host's. Their user and
-/// Landlock keep them away from other processes.
+/// The namespaces of a worker. NVIDIA's driver looks itself up in /proc by its number in
+/// its own PID namespace, and fails if another process has that number there. A /proc of
+/// that namespace cannot be mounted if a unit or a container hides parts of the host's,
+/// so these workers stay in the host's PID namespace. Their user and Landlock keep them
+/// away from other processes.
 fn namespaces(spawn: &Spawn) -> Namespaces {
     match spawn.device.as_str() {
         "cuda" => Namespaces::WithHostsProcesses,
@@ -249,7 +249,7 @@ impl Privileged {
             let outcome = match (inbox.message(), <[OwnedFd; 1]>::try_from(fds)) {
                 (Ok(request), Ok([fd])) => self.carry_out(request, &fd),
                 (Err(error), _) => Err(error.to_string()),
-                (_, Err(fds)) => Err(format!("{} descriptors came", fds.len())),
+                (_, Err(fds)) => Err(format!("{} descriptors were received", fds.len())),
             };
             let started = matches!(outcome, Ok(Some(_)));
             let sent = match outcome {
@@ -261,7 +261,7 @@ impl Privileged {
                 break;
             }
             if started {
-                // A failure is reported with the next request.
+                // A failure is reported by the next request.
                 self.spare = self.spare(self.last).ok();
             }
         }
@@ -284,7 +284,7 @@ impl Privileged {
         Ok(())
     }
 
-    /// Starts a process the way workers are started, before the first is needed.
+    /// Starts a test process in the same way as workers, before the first is needed.
     fn prove(&self) -> Result<(), String> {
         let as_vm = || match namespaces::become_user(1) {
             Ok(()) => DONE,
@@ -296,8 +296,8 @@ impl Privileged {
     }
 
     /// Runs something in a process with a user of the range, and waits for it.
-    fn run(&self, namespaces: Namespaces, what: impl FnOnce() -> i32) -> Result<(), String> {
-        let started = namespaces::start(self.map, namespaces, false, what);
+    fn run(&self, namespaces: Namespaces, action: impl FnOnce() -> i32) -> Result<(), String> {
+        let started = namespaces::start(self.map, namespaces, false, action);
         let (_, pidfd) = started.map_err(|error| error.to_string())?;
         let ended = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
         match ended.map_err(|errno| errno.to_string())? {
@@ -399,7 +399,7 @@ impl Privileged {
     /// Runs in the waiting process until it becomes a worker. Returns the exit
     /// status if it does not.
     fn wait(&self, gate: &Control) -> i32 {
-        // Among them the other end of the gate, which would keep it open.
+        // Closes the other end of the gate too, which would otherwise keep it open.
         let kept = [gate.as_fd(), self.file.as_fd(), self.null.as_fd()];
         if namespaces::close_all_but(&kept.map(|fd| fd.as_raw_fd())).is_err() {
             return 124;

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_are_none_are_not_taken() {
+    fn invalid_ranges_are_ignored() {
         for line in [
             "",
             "paragpu",

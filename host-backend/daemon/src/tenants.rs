@@ -26,7 +26,7 @@ pub struct Tenants {
     accounts: BTreeMap<String, Tenant>,
     /// The process that serves a VM's PCI device, by VM.
     processes: BTreeMap<String, Process>,
-    /// The certificate that a VM showed last, by VM.
+    /// The last certificate presented by a VM, by VM.
     certified: BTreeMap<String, Arc<Identity>>,
     /// Bytes of device memory of a VM's lease, by VM.
     leased: BTreeMap<String, u64>,
@@ -39,8 +39,7 @@ struct Tenant {
     /// Its sessions, by their slot in the account.
     slots: BTreeMap<u32, u64>,
     offers: Offers,
-    /// Moves that ended because a session shared memory meanwhile, since the last one that
-    /// did not.
+    /// Moves in a row that ended because a session shared memory meanwhile.
     spoiled: u32,
 }
 
@@ -51,9 +50,9 @@ struct Process {
 }
 
 impl Tenants {
-    /// Gives the worker at the other end of `control` a slot in the account of `vm`, before
-    /// it gets the session. Workers count their memory in it directly, without a message to
-    /// the daemon.
+    /// Assigns the worker at the other end of `control` a slot in the account of `vm`,
+    /// before it gets the session. Workers count their memory in it directly, without a
+    /// message to the daemon.
     ///
     /// # Errors
     /// One sentence.
@@ -108,18 +107,18 @@ impl Tenants {
         }
     }
 
-    /// The offers for which this process has descriptors.
+    /// The limits of offers, by this process's descriptors.
     #[must_use]
     pub fn room_for_offers(&self) -> Room {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        // Those that are not closed yet are here as well.
+        // Those that are not closed yet count as well.
         let offers = self.accounts.values().map(|tenant| tenant.offers.len());
         let offers = offers.sum::<usize>() + ReceivedFd::of_workers();
         Room::of(usize::try_from(limit).unwrap_or(usize::MAX), offers)
     }
 
-    /// Notes that a move of this VM ends because one of its sessions shares memory meanwhile.
-    /// Returns how many have, one after the other.
+    /// Records that a move of this VM ends because one of its sessions shares memory
+    /// meanwhile. Returns how many have in a row.
     pub fn spoiled(&mut self, vm: &str) -> u32 {
         self.accounts.get_mut(vm).map_or(0, |tenant| {
             tenant.spoiled = tenant.spoiled.saturating_add(1);
@@ -127,7 +126,7 @@ impl Tenants {
         })
     }
 
-    /// Notes that a session moves away: others take what its destination offers.
+    /// Records that a session moves away: others take what its destination offers.
     pub fn moved(&mut self, vm: &str, session: u64) {
         if let Some(tenant) = self.accounts.get_mut(vm) {
             tenant.spoiled = 0;
@@ -140,7 +139,7 @@ impl Tenants {
         self.accounts.get_mut(vm).map(|tenant| &mut tenant.offers)
     }
 
-    /// Applies the limits of a certificate that a guest of the VM showed.
+    /// Applies the limits of a certificate that a guest of the VM presented.
     pub fn certify(&mut self, identity: &Arc<Identity>, host: &Host) {
         let vm = &identity.vm;
         self.certified.insert(vm.clone(), Arc::clone(identity));
@@ -266,9 +265,9 @@ fn lives(pidfd: &OwnedFd) -> bool {
 /// Maximum number of bytes of a VM's name.
 const MAX_NAME: usize = 64;
 
-/// Checks that a name cannot be mistaken for that of a user, address or context identifier,
-/// whose limits would then apply. A device process is trusted to name its VM, and nothing
-/// more.
+/// Checks that a name cannot be mistaken for that of a user, address or context
+/// identifier, whose limits would then apply. A device process is trusted only to name
+/// its VM.
 fn check_name(vm: &str) -> Result<(), String> {
     let printable = vm.bytes().all(|byte| byte.is_ascii_graphic());
     if vm.is_empty() || vm.len() > MAX_NAME || !printable || vm.parse::<IpAddr>().is_ok() {
@@ -351,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_others_are_not_claimed() {
+    fn names_of_other_tenants_are_refused() {
         let mut tenants = Tenants::default();
         let own = i32::try_from(std::process::id()).unwrap();
         let long = "x".repeat(MAX_NAME + 1);

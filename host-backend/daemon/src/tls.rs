@@ -33,8 +33,8 @@ pub fn for_guests(host: &Host) -> Result<Option<Credentials>, Error> {
     }
     let tcp = &host.tcp;
     let files = Files::new("tcp", &tcp.ca, &tcp.certificate, &tcp.key);
-    // Keys of the fastest ciphers wear out, which ends the connection. A session that
-    // cannot reconnect needs one that lasts.
+    // Keys of the fastest ciphers have a usage limit, which ends the connection. A
+    // session that cannot reconnect needs a cipher without one.
     let wear = match host.limits.reconnect {
         0 => KeyLifetime::Lasting,
         _ => KeyLifetime::Replaceable,

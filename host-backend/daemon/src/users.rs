@@ -1,8 +1,8 @@
 //! Assigns users of the spawner's range to VMs.
 //!
-//! The owner of a VM's image directory is the record of that, and outlives the daemon. A VM
-//! without such a directory keeps a user as long as it has sessions. A user is reassigned only
-//! after the last worker and directory of its previous VM are gone.
+//! The owner of a VM's image directory records the assignment, and outlives the daemon. A
+//! VM without such a directory keeps a user as long as it has sessions. A user is
+//! reassigned only after the last worker and directory of its previous VM are gone.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -123,7 +123,7 @@ impl Users {
         let recorded = path.as_deref().and_then(|path| self.owner(path));
         let user = match (self.by_vm.get(vm), recorded) {
             (Some(user), _) => *user,
-            // Unless another VM has that user by now: then `directory` recreates the
+            // Unless another VM has that user by now; then `directory` recreates the
             // directory.
             (None, Some(user)) if !self.by_vm.values().any(|other| *other == user) => user,
             (None, _) => self.choose(folder, live)?,
@@ -141,8 +141,8 @@ impl Users {
         }
     }
 
-    /// Chooses a free user. If there is none, frees the users of VMs without sessions, then
-    /// that of the least recently used directory.
+    /// Chooses a free user. If there is none, frees the users of VMs without sessions,
+    /// then that of the least recently used directory.
     fn choose(&mut self, folder: Option<&Path>, live: &BTreeSet<&str>) -> Result<u32, String> {
         loop {
             let owned = self.owned(folder);
@@ -163,8 +163,8 @@ impl Users {
         }
     }
 
-    /// Removes the least recently used directory whose user no VM has. Returns whether one
-    /// was removed.
+    /// Removes the least recently used directory whose user is not assigned. Returns
+    /// whether one was removed.
     fn forget(&self, owned: &BTreeMap<u32, Owned>) -> bool {
         let idle = owned
             .iter()

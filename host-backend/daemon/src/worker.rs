@@ -58,7 +58,7 @@ impl Drop for Line {
     fn drop(&mut self) {
         if let Some(control) = self.0.take() {
             let socket = control.into_fd();
-            // The worker is told at once, whatever the thread is closing.
+            // The worker is notified immediately, whatever the thread is closing.
             let _ = rustix::net::shutdown(&socket, Shutdown::Both);
             drop(ReceivedFd::new(socket, PeerKind::Worker));
         }
@@ -79,14 +79,14 @@ pub struct Worker {
     /// Its control socket; `None` once that is closed, and for a worker that
     /// an earlier daemon started.
     pub control: Option<Line>,
-    /// Why it failed or how the session ended, in its own words.
+    /// Why it failed or how the session ended, in the worker's words.
     pub last_word: Option<String>,
     /// Whether it has reported the end of its session.
     pub finished: bool,
     /// Whether a request for counters is unanswered.
-    pub asked: bool,
-    /// Whether it was told to end its session.
-    pub told: bool,
+    pub queried: bool,
+    /// Whether it was requested to end its session.
+    pub ending: bool,
     /// When it is killed if it has not exited.
     pub deadline: Option<Instant>,
     /// Whether it is a child of this process, which must reap it.
@@ -96,7 +96,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts a worker for the device at place `ordinal`.
+    /// Starts a worker for the device with index `ordinal`.
     ///
     /// # Errors
     /// As [`Spawner::spawn`], and errors of pidfd_open(2).
@@ -153,8 +153,8 @@ impl Worker {
             control: None,
             last_word: None,
             finished: false,
-            asked: false,
-            told: false,
+            queried: false,
+            ending: false,
             deadline: None,
             child: false,
             apart: false,
@@ -173,7 +173,7 @@ impl Worker {
         match message {
             Ok(message) => {
                 match &message {
-                    FromWorker::Counters(_) => self.asked = false,
+                    FromWorker::Counters(_) => self.queried = false,
                     FromWorker::Failed { reason } => self.last_word = Some(reason.clone()),
                     FromWorker::Finished { reason, .. } => {
                         self.finished = true;
@@ -201,24 +201,24 @@ impl Worker {
 
     /// Requests counters, unless a request is unanswered: a worker that does not read must
     /// not fill its socket and so block the daemon.
-    pub fn ask(&mut self) {
-        if !self.asked
+    pub fn query(&mut self) {
+        if !self.queried
             && let Some(control) = &self.control
         {
-            self.asked = control.try_send(&ToWorker::Query, &[]).is_ok();
+            self.queried = control.try_send(&ToWorker::Query, &[]).is_ok();
         }
     }
 
     /// Tells it to end its session, and sets when it is killed if it does not. Only the
     /// first call has an effect.
     pub fn end(&mut self, deadline: Instant) {
-        if self.told {
+        if self.ending {
             return;
         }
-        self.told = true;
+        self.ending = true;
         self.deadline.get_or_insert(deadline);
         match &self.control {
-            // A worker that cannot be told is killed at the deadline.
+            // A worker that cannot be reached is killed at the deadline.
             Some(control) => drop(control.try_send(&ToWorker::End, &[])),
             // SIGKILL, because the first process of a PID namespace ignores signals that it
             // does not handle.
@@ -250,8 +250,8 @@ impl Worker {
     }
 }
 
-/// Tells the operator the likeliest cause of an invalid message: an upgrade replaced the
-/// worker program while the daemon kept running.
+/// Reports the likeliest cause of an invalid message: an upgrade replaced the worker
+/// program while the daemon kept running.
 fn not_understood(error: &ControlError) -> String {
     format!(
         "paragpu-worker sent an invalid message ({}): it and paragpud must be of the same \

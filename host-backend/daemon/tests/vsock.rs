@@ -77,7 +77,7 @@ fn a_vm_is_offered_neither_shared_memory_nor_channels() {
     });
     let mut stream = connect();
     stream.write_all(&frame(ATTACH, &attach)).unwrap();
-    assert!(refusal(&stream).contains("socket for these"));
+    assert!(refusal(&stream).contains("socket for them"));
     assert!(daemon.sessions().is_empty());
 }
 

@@ -6,7 +6,7 @@ use thiserror::Error;
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum ImageError {
     /// A header or payload reaches past the end.
-    #[error("the imageis truncated")]
+    #[error("the image is truncated")]
     Truncated,
     /// Neither PTX nor a fat binary.
     #[error("the image is neither PTX nor a fat binary")]

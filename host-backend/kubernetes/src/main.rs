@@ -30,19 +30,19 @@ struct Server {
     /// The API server's address; if empty, that of the Pod's cluster
     #[arg(long, global = true, default_value = "")]
     server: String,
-    /// The certificates of its authority (PEM)
+    /// The certificates of the API server's authority (PEM)
     #[arg(long, global = true, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// A file with the token
+    /// A file with the access token
     #[arg(long, global = true, value_name = "FILE")]
     token: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Role {
-    /// On a GPU host: publishes its GPUs, and opens leases for claims.
+    /// On a GPU host: publishes its GPUs and leases them to claims.
     Host {
-        /// The host's name, also that of its pool of devices
+        /// The host's name, also used for its pool of devices
         #[arg(long, env = "NODE_NAME")]
         name: String,
         /// The directory for the leases' serial numbers
@@ -72,7 +72,7 @@ enum Role {
         #[arg(long, default_value = "/var/lib/kubelet")]
         kubelet: PathBuf,
     },
-    /// Beside a KubeVirt VM: serves as a hook sidecar that connects the VM's vsock to this
+    /// In the Pod of a KubeVirt VM: serves as a hook sidecar that connects the VM's vsock to this
     /// container's claim.
     Hook {
         /// The directory that KubeVirt shares between hook and VM
@@ -85,7 +85,7 @@ enum Role {
         /// The program vhost-device-vsock of rust-vmm, which serves the vsock
         #[arg(long, value_name = "PROGRAM", default_value = "vhost-device-vsock")]
         vsock: PathBuf,
-        /// The port of the vsock that is connected to the claim
+        /// The vsock port to connect to the claim
         #[arg(long, default_value_t = 7014)]
         port: u32,
     },

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Slurm's Epilog on a GPU host (Epilog= in slurm.conf): after the job of a lease
-# no session of the lease is left here.
+# Slurm's Epilog on a GPU host (Epilog= in slurm.conf): ends sessions that
+# outlived their lease's job.
 #
-# Nothing needs it while paragpud works: a lease ends with its agent.
+# Optional while paragpud works: a lease ends with its agent.
 PATH=$PATH:/usr/sbin:/usr/bin:/sbin:/bin
 
 timeout 5 paragpu list 2>/dev/null |

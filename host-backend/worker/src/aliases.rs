@@ -32,7 +32,7 @@ impl Aliases {
         self.by_memory.insert((memory, address));
     }
 
-    /// Removes an alias. False if none starts there.
+    /// Removes an alias. Returns false if none starts there.
     pub(crate) fn remove(&mut self, address: u64) -> bool {
         let Some(alias) = self.by_address.remove(&address) else {
             return false;

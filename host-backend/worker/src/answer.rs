@@ -15,9 +15,8 @@ use crate::session::link::At;
 const MAX_DETAIL: usize = 4096;
 
 impl Session {
-    /// Sends the reply to a completed call. The error of a posted call is kept for
-    /// a later one. Returns whether the call succeeded; a stalled call is not
-    /// complete.
+    /// Sends the reply to a completed call. The error of a posted call is stored for a
+    /// later one. Returns whether the call succeeded; a stalled call is not complete.
     pub(crate) fn answer<'a, T: Field<'a>>(
         &mut self,
         at: At,
@@ -113,7 +112,7 @@ impl Session {
     }
 }
 
-/// Cuts the detail to its maximum length at a character boundary.
+/// Truncates the detail to its maximum length at a character boundary.
 fn clip(detail: &str) -> &str {
     let mut end = detail.len().min(MAX_DETAIL);
     while !detail.is_char_boundary(end) {
@@ -127,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn details_are_cut_between_characters() {
+    fn details_are_truncated_between_characters() {
         assert_eq!(clip("short"), "short");
         let long = "é".repeat(MAX_DETAIL);
         assert!(clip(&long).len() <= MAX_DETAIL);

@@ -1,5 +1,4 @@
-//! The device memory arena: which ranges are mapped, and which of them the guest
-//! has.
+//! The device memory arena: which ranges are mapped, and which of them the guest holds.
 //!
 //! A mapping costs the driver 50 µs or more. A range that the guest unmaps
 //! therefore stays mapped (it is *parked*): mapping it again costs nothing once
@@ -111,7 +110,7 @@ impl<F> Arena<F> {
         self.share.give_back(bytes);
     }
 
-    /// Notes that the last plan is not carried out.
+    /// Records that the last plan is not carried out.
     pub(crate) fn abandon_plan(&mut self) {
         self.share.give_back(std::mem::take(&mut self.planned));
     }
@@ -147,9 +146,9 @@ impl<F> Arena<F> {
         own.min(self.share.free())
     }
 
-    /// Checks a mapping and plans it. The caller takes over the parked ranges that
-    /// the plan names. After [`Plan::Reuse`] the range is live; after [`Plan::Map`]
-    /// it becomes live by [`mapped`](Self::mapped).
+    /// Checks a mapping and plans it. The caller takes over the parked ranges in the
+    /// plan. After [`Plan::Reuse`] the range is live. After [`Plan::Map`] it becomes live
+    /// by [`mapped`](Self::mapped).
     pub(crate) fn plan(&mut self, address: u64, size: u64) -> Result<Plan<F>, Refused> {
         let mut overlapped = self.overlapped(address, size)?;
         if self.live.saturating_add(size) > self.limit {
@@ -215,7 +214,7 @@ impl<F> Arena<F> {
         range.idle.is_none().then_some(range.size)
     }
 
-    /// Notes that the range is mapped.
+    /// Records that the range is mapped.
     pub(crate) fn mapped(&mut self, address: u64, size: u64) {
         self.planned = 0;
         self.live += size;
@@ -235,7 +234,7 @@ impl<F> Arena<F> {
         range.idle.is_none().then_some(range.mapping)
     }
 
-    /// Removes the range that starts at `address`, which the caller unmaps. False
+    /// Removes the range that starts at `address`, which the caller unmaps. Returns false
     /// if there is none.
     pub(crate) fn give_up(&mut self, address: u64) -> bool {
         let Some(range) = self.ranges.remove(&address) else {
@@ -353,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn another_size_unmaps_what_is_in_the_way() {
+    fn another_size_unmaps_overlapping_ranges() {
         let mut arena = arena();
         for start in [BASE, BASE + 2 * CHUNK] {
             arena.plan(start, 2 * CHUNK).unwrap();
@@ -396,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_range_does_not_drive_out_the_small() {
+    fn a_large_range_does_not_evict_small_ones() {
         let mut arena = arena();
         for (address, size) in [(BASE, CHUNK), (BASE + CHUNK, 5 * CHUNK)] {
             arena.plan(address, size).unwrap();
@@ -418,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_live_counts_for_the_vm_and_nothing_else() {
+    fn only_live_ranges_count_for_the_vm() {
         let account = Arc::new(Account::new().unwrap());
         account.limit_to(Book::Device, 5 * CHUNK);
         (0..2).for_each(|slot| account.clear(slot));

@@ -29,7 +29,7 @@ use crate::turns::Turns;
 use crate::utilization::Meter;
 use crate::watch::{GRACE, Liveness, Watch, after, watch};
 
-/// The daemon ended the session.
+/// Whether the daemon ended the session.
 static ENDED_BY_HOST: AtomicBool = AtomicBool::new(false);
 
 /// A route in its wire form.
@@ -52,7 +52,7 @@ pub(crate) fn toward(goal: &Move<'_>) -> Vec<u8> {
 }
 
 /// Reports the progress of orders to the daemon, at a limited rate.
-pub(crate) fn tell(control: Arc<Control>) -> Orders {
+pub(crate) fn reporting_orders(control: Arc<Control>) -> Orders {
     const REPORT_INTERVAL: Duration = Duration::from_millis(50);
     let last = Mutex::new(None::<Instant>);
     Orders::new(move |report| {
@@ -67,7 +67,7 @@ pub(crate) fn tell(control: Arc<Control>) -> Orders {
         if let (Err(_), FromWorker::Report(Report::Failed(reason))) =
             (control.send(&message, &[]), &message)
         {
-            tracing::warn!(reason, "an order failed, and the daemon is gone");
+            tracing::warn!(reason, "an order failed after the daemon was lost");
         }
     })
 }
@@ -113,8 +113,8 @@ fn departure(migrate: Migrate, fds: Vec<OwnedFd>) -> Option<Departure> {
 }
 
 impl Attendant {
-    /// Answers the daemon while the session is served. When the daemon goes
-    /// away the session continues.
+    /// Answers the daemon while the session is served. If the daemon goes away, the
+    /// session continues.
     pub(crate) fn attend(self: Arc<Self>) {
         std::thread::spawn(move || {
             let mut inbox = Inbox::default();
@@ -146,17 +146,17 @@ impl Attendant {
                 ENDED_BY_HOST.store(true, Ordering::Release);
                 // Sending to the guest may block on a thread that is stuck.
                 after(GRACE, || exit_now(1));
-                self.sender.say(Frame::Goodbye.kind(), &[]);
+                self.sender.notify(Frame::Goodbye.kind(), &[]);
                 self.sender.cut();
                 self.finish("")
             }
             ToWorker::Resume { terms, guest } => match Guest::new(&terms, &guest, fds) {
                 Ok(guest) => self.resume(guest),
-                Err(reason) => tracing::warn!(reason, "a guest cannot come back"),
+                Err(reason) => tracing::warn!(reason, "a guest cannot reconnect"),
             },
             ToWorker::Move(route) => {
                 let goal = toward(&on_the_wire(&route));
-                self.sender.ask(Frame::Move.kind(), &goal);
+                self.sender.query(Frame::Move.kind(), &goal);
             }
             ToWorker::Checkpoint { directory, end } => {
                 let file = fds.into_iter().next().map(File::from);
@@ -172,7 +172,7 @@ impl Attendant {
             ToWorker::Migrate(migrate) => match departure(migrate, fds) {
                 Some(departure) => self.order(Order::Migrate(departure)),
                 None => {
-                    let reason = "the order to move came with other descriptors than it says";
+                    let reason = "the order to move came with the wrong descriptors";
                     self.orders.report(Report::Failed(reason.into()));
                 }
             },
@@ -216,7 +216,7 @@ impl Attendant {
         );
         loop {
             std::thread::sleep(every);
-            // An order that is still pending does the same.
+            // A pending order has the same effect.
             self.orders.give(Order::Checkpoint {
                 target: CheckpointTarget::Directory(directory.clone()),
                 end: false,
@@ -226,19 +226,19 @@ impl Attendant {
 
     fn turn(&self, turn: Turn) {
         self.turns.handle(turn);
-        // The session may be waiting for calls, or for this.
+        // The session may be waiting for calls, or for this turn.
         self.orders.wake();
     }
 
     fn order(&self, order: Order) {
         if !self.orders.give(order) {
-            let reason = "another order to the session is not carried out yet";
+            let reason = "another order to the session is pending";
             self.orders.report(Report::Failed(reason.into()));
         }
     }
 
-    /// Ends the process if the latest guest will not return and the session does
-    /// not notice.
+    /// Ends the process if the latest guest will not return and the session does not
+    /// notice.
     pub(crate) fn guard(self: &Arc<Self>, liveness: std::io::Result<Option<Liveness>>) {
         let mut watched = self.watched.lock();
         // An earlier connection is no longer watched.
@@ -251,9 +251,9 @@ impl Attendant {
                 return;
             }
         };
-        let (attendant, came) = (Arc::clone(self), self.waiting.came());
+        let (attendant, offered) = (Arc::clone(self), self.waiting.offered());
         let stuck = move || {
-            if attendant.waiting.came() == came {
+            if attendant.waiting.offered() == offered {
                 let reason = "the guest is gone, and a call of the device does not return";
                 tracing::warn!(session = attendant.session, reason);
                 attendant.finish(reason)
@@ -265,8 +265,8 @@ impl Attendant {
         }
     }
 
-    /// Reports the end of the session and exits, whatever the other threads and the
-    /// device are doing.
+    /// Reports the end of the session and exits, regardless of what the other threads and
+    /// the device are doing.
     pub(crate) fn finish(&self, reason: &str) -> ! {
         let reason = if ENDED_BY_HOST.load(Ordering::Acquire) {
             "ended by the host"

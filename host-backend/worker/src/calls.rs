@@ -1,15 +1,15 @@
 //! Dispatch: from a call's number to its code.
 //!
 //! The build script derives a handler for each call from its description in
-//! `protocol/interface/calls`: it decodes the call, calls the function of that name
-//! in the part of the session that the description names, replies as the call's
-//! shape requires, and records the effect on objects. Only that function is written
-//! by hand, in the file of its chapter. A call that the driver answers unchanged
-//! has no function: the handler looks up its handles and the device executes it.
+//! `protocol/interface/calls`. The handler decodes the call, calls the function of that
+//! name in the part of the session that the description selects, replies as the call's
+//! shape requires, and records the effect on objects. Only that function is written by
+//! hand, in the file of its chapter. A call that the driver answers unchanged has no
+//! function: the handler looks up its handles and the device executes it.
 //!
-//! Each library has a table of its own, a block of 2,048 numbers. The session and
-//! the driver have the first two. A further library gets its own block, without
-//! changes to the others.
+//! Each library has a separate table, a block of 2,048 numbers. The session and the
+//! driver have the first two. A further library gets another block, without changes to
+//! the others.
 
 use paragpu_device::{EventId, FunctionId, ModuleId};
 use paragpu_protocol::call::{CallInfo, Capability, Effect, WireCall};
@@ -54,7 +54,7 @@ pub(crate) trait Handle<'a>: WireCall<'a> {
         None
     }
 
-    /// The bulk token that it names; 0 for none.
+    /// Its bulk token; 0 for none.
     fn token(&self) -> u32 {
         0
     }

@@ -47,7 +47,7 @@ impl Session {
         Ok(match &mut pending.goal {
             Goal::Event(event) => self.gpu.event_query(*event)?,
             Goal::Fence(fence) => fence.passed(&mut self.gpu)?,
-            Goal::Token(token) => !self.copies.tokens.is_under_way(*token),
+            Goal::Token(token) => !self.copies.tokens.is_in_flight(*token),
             Goal::CopyOut(copy) => {
                 let outbound = self.copies.outbound_of(copy.stream());
                 let (gpu, host) = (&mut self.gpu, &mut self.host);
@@ -93,7 +93,7 @@ impl Session {
         self.finally(pending.at, outcome)
     }
 
-    /// The goal will not be reached. Runs the rest of the call anyway, as far as
+    /// Called if the goal will not be reached. Runs the rest of the call as far as
     /// possible, to free the call's resources.
     fn abandon(&mut self, pending: Pending, fault: Fault) -> Result<(), SessionEnd> {
         self.forward_output()?;

@@ -38,7 +38,7 @@ pub(crate) struct Guest {
     received: u64,
     pid: u32,
     window: u64,
-    /// Zeros if there is none.
+    /// Zeros if it has none.
     channel: Channel,
     /// TLS state, if the connection is encrypted.
     secured: Option<Secured>,
@@ -211,7 +211,7 @@ impl Guest {
         }
     }
 
-    /// Tries to tell the guest why there is no session.
+    /// Tries to report to the guest why there is no session.
     pub(crate) fn refuse(mut self, reason: &str) {
         let refusal = encode_all(&Refusal {
             version: VERSION,
@@ -219,7 +219,7 @@ impl Guest {
         });
         let kind = Control::Refusal.kind();
         let deadline = Some(Instant::now() + PATIENCE);
-        let told = match self.transport {
+        let sent = match self.transport {
             Transport::Stream | Transport::Shm => {
                 self.take_fd().and_then(|socket| match &mut self.secured {
                     Some(secured) => {
@@ -235,13 +235,13 @@ impl Guest {
                 Ok(())
             }),
         };
-        if let Err(error) = told {
-            tracing::info!(%error, "the guest was not told that it is refused");
+        if let Err(error) = sent {
+            tracing::info!(%error, "cannot report the refusal to the guest");
         }
     }
 
-    /// Keeps the connection's descriptors for another worker. Without them the
-    /// session can only not be handed over.
+    /// Keeps the connection's descriptors for another worker. Without them, the session
+    /// cannot be handed over.
     fn keep(&self, fds: &[BorrowedFd<'_>], own_window: bool) {
         let copies: std::io::Result<Vec<OwnedFd>> =
             fds.iter().map(BorrowedFd::try_clone_to_owned).collect();
@@ -302,7 +302,7 @@ pub(crate) fn guest_memory(fds: &[OwnedFd], channel: Channel) -> Option<GuestMem
         })?;
     memory
         .inspect_err(|error| {
-            tracing::warn!(%error, "the VM's memory is not accessible: data crosses the window");
+            tracing::warn!(%error, "the VM's memory is not accessible: copies go through the window");
         })
         .ok()
 }

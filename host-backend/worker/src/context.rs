@@ -36,9 +36,9 @@ impl Session {
         self.set_limit(call.limit, call.value)
     }
 
-    /// Sets a limit of the context. A GPU's driver allocates memory for the
-    /// `printf` buffer and the kernels' heap, which is charged to the session. The
-    /// software GPU's heaps are charged as variables of their modules.
+    /// Sets a limit of the context. A GPU's driver allocates memory for the `printf`
+    /// buffer and the kernels' heap, which is charged to the session. The software GPU's
+    /// heaps are charged as variables of their modules.
     pub(crate) fn set_limit(&mut self, limit: u32, value: u64) -> Outcome<()> {
         let counts = matches!(limit, PRINTF_FIFO_SIZE | MALLOC_HEAP_SIZE);
         let counts = counts && !self.gpu.computes_on_host();

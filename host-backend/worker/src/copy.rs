@@ -1,5 +1,5 @@
-//! Copies. Data that travels with calls is staged in chunks, so that the device
-//! copies one chunk while the next one is in transit.
+//! Copies. Data sent with calls is staged in chunks, so that the device copies one chunk
+//! while the next one is in transit.
 
 use paragpu_device::{CopyEnd, Memset as DeviceMemset, StreamId, Work};
 use paragpu_protocol::status::Status;
@@ -200,7 +200,7 @@ impl Session {
             let why = format!("bulk token {token}");
             return self.answer::<()>(at, fail(Status::INVALID_VALUE, why));
         }
-        if self.copies.tokens.is_under_way(token) {
+        if self.copies.tokens.is_in_flight(token) {
             let waits = Progress::Later(Goal::Token(token), Continuation::Reply);
             return self.progress(at, Ok(waits));
         }

@@ -24,7 +24,7 @@ pub enum SessionEnd {
         source: DecodeError,
     },
     /// A call is missing or was repeated.
-    #[error("call {got} of the session came where call {expected} was next")]
+    #[error("call {got} of the session was received where call {expected} was next")]
     Sequence {
         /// The position received.
         got: u64,
@@ -38,7 +38,7 @@ pub enum SessionEnd {
     #[error("the guest acknowledges frames that were not sent")]
     Received,
     /// Contents for memory that is not pinned.
-    #[error("the guest sent what it has pinned at {0:#x}, where nothing is")]
+    #[error("the guest sent pinned memory at {0:#x}, where none is expected")]
     Pinned(u64),
     /// The session moved to another worker.
     #[error("the session moved")]
@@ -50,7 +50,7 @@ pub enum SessionEnd {
     #[error("{0}")]
     Lost(String),
     /// A limit that no program reaches was exceeded.
-    #[error("too much is under way: {0}")]
+    #[error("too much is in flight: {0}")]
     TooMuch(&'static str),
 }
 

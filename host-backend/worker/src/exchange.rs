@@ -19,18 +19,18 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The daemon's reply.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    /// `None` if there is none.
+    /// `None` if there is no result.
     pub(crate) offer: Option<Offer>,
-    /// A descriptor that came with it.
+    /// A descriptor that came with the reply.
     pub(crate) memory: Option<OwnedFd>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     /// Number of the last request.
-    asked: u64,
+    last_request: u64,
     answer: Option<Answer>,
-    /// Notes that the daemon is gone.
+    /// Whether the daemon is gone.
     closed: bool,
 }
 
@@ -53,13 +53,13 @@ impl Exchange {
     }
 
     /// Sends a request and waits for the reply. `None` if there is none.
-    pub(crate) fn ask(&self, ask: Ask, fds: &[BorrowedFd<'_>]) -> Option<Answer> {
+    pub(crate) fn query(&self, ask: Ask, fds: &[BorrowedFd<'_>]) -> Option<Answer> {
         let control = self.control.as_ref()?;
         let request = {
             let mut state = self.state.lock();
-            state.asked += 1;
+            state.last_request += 1;
             state.answer = None;
-            state.asked
+            state.last_request
         };
         control
             .send(&FromWorker::Exchange { request, ask }, fds)
@@ -70,8 +70,8 @@ impl Exchange {
         state.answer.take()
     }
 
-    /// Sends a request that has no reply.
-    pub(crate) fn tell(&self, ask: Ask) {
+    /// Sends a request without a reply.
+    pub(crate) fn notify(&self, ask: Ask) {
         if let Some(control) = &self.control {
             // If the daemon is gone, there is nothing to release.
             let _ = control.send(&FromWorker::Exchange { request: 0, ask }, &[]);
@@ -82,13 +82,13 @@ impl Exchange {
     pub(crate) fn answered(&self, request: u64, answer: Answer) {
         let mut state = self.state.lock();
         // A late reply is dropped.
-        if state.asked == request {
+        if state.last_request == request {
             state.answer = Some(answer);
             self.changed.notify_all();
         }
     }
 
-    /// Notes that the daemon is gone.
+    /// Records that the daemon is gone.
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
         self.changed.notify_all();
@@ -101,11 +101,11 @@ mod tests {
     use paragpu_control::socket::Inbox;
 
     #[test]
-    fn late_answers_are_not_taken_for_others() {
+    fn late_replies_are_dropped() {
         let (daemon, worker) = Control::pair().unwrap();
         let exchange = Arc::new(Exchange::new(Arc::new(worker)));
         let other = Arc::clone(&exchange);
-        let asking = std::thread::spawn(move || other.ask(Ask::Take([7; 16]), &[]));
+        let asking = std::thread::spawn(move || other.query(Ask::Take([7; 16]), &[]));
         let mut inbox = Inbox::default();
         daemon.receive(&mut inbox, true).unwrap();
         let FromWorker::Exchange { request, ask } = inbox.message().unwrap() else {
@@ -125,7 +125,7 @@ mod tests {
         let taken = asking.join().unwrap().unwrap();
         assert_eq!(taken.offer.unwrap().size, 2);
         exchange.close();
-        assert!(exchange.ask(Ask::Take([7; 16]), &[]).is_none());
-        assert!(Exchange::default().ask(Ask::Take([0; 16]), &[]).is_none());
+        assert!(exchange.query(Ask::Take([7; 16]), &[]).is_none());
+        assert!(Exchange::default().query(Ask::Take([0; 16]), &[]).is_none());
     }
 }

@@ -12,7 +12,7 @@ use crate::images::ImageStore;
 use crate::session::{Session, Setup};
 use crate::testing::device::{TestDevice, snapshot};
 
-/// Takes every frame, as a guest does that reads.
+/// Accepts every frame, like a guest that reads.
 #[derive(Debug, Default)]
 struct Sink(AtomicU64);
 
@@ -43,9 +43,9 @@ impl Sender for Sink {
     }
 }
 
-/// Feeds a session with calls made of `data`: for each a byte that chooses
-/// the call, a slot byte, a length byte, and as many payload bytes. The odd
-/// length bytes mean 16 times as many.
+/// Feeds a session with calls made of `data`: for each a byte that selects the call, a
+/// slot byte, a length byte, and as many payload bytes. Odd length bytes mean 16 times as
+/// many.
 pub fn fuzz_session(data: &[u8]) {
     let Some(regions) = Regions::of(0) else {
         return;
@@ -115,7 +115,7 @@ mod tests {
                 let info = CALLS[usize::from(choice) % CALLS.len()];
                 let payload: Vec<u8> = (0..128).map(|i| if i % 8 == 0 { values[i / 8 % 4] % 24 } else { 0 }).collect();
                 let fit = (0..128).find(|l| recode(info.number, &payload[..*l]).is_ok());
-                // Only even lengths are taken as they are.
+                // Only even lengths are taken literally.
                 let Some(length) = fit.filter(|length| length % 2 == 0) else { continue };
                 data.extend([choice, slot, length as u8]);
                 data.extend(&payload[..length]);

@@ -27,7 +27,7 @@ impl Objects {
         let mut reader = Reader::new(bytes);
         while reader.remaining() > 0 {
             let Ok(node) = reader.field::<WireNode<'_>>() else {
-                return fail(Status::INVALID_VALUE, "a nodeis truncated");
+                return fail(Status::INVALID_VALUE, "a node is truncated");
             };
             let (node, may_print) = self.graph_node(&node)?;
             prints |= may_print;
@@ -41,7 +41,7 @@ impl Objects {
     fn graph_node(&self, node: &WireNode<'_>) -> Outcome<(GraphNode, bool)> {
         let (after, rest) = node.after.0.as_chunks::<4>();
         if !rest.is_empty() {
-            return fail(Status::INVALID_VALUE, "numbers of nodesare truncated");
+            return fail(Status::INVALID_VALUE, "numbers of nodes are truncated");
         }
         let NodeWork { work, prints } = self.graph_work(node.call, node.work.0)?;
         let after = after
@@ -100,7 +100,7 @@ impl Objects {
         if !rest.is_empty() || bodies.len() > MAX_BODIES {
             return fail(
                 Status::INVALID_VALUE,
-                "sizes of bodiesare truncated or too many",
+                "sizes of bodies are truncated or too many",
             );
         }
         let bodies = bodies.iter().map(|bytes| u32::from_le_bytes(*bytes));
@@ -133,13 +133,13 @@ impl Objects {
 }
 
 impl Session {
-    /// Instantiating the graph reports invalid nodes. Nothing of them is recorded,
-    /// because a guest may send any number of them.
+    /// Instantiating the graph reports invalid nodes. They are not recorded, because a
+    /// guest may send any number of them.
     pub(crate) fn graph_nodes(&mut self, at: At, call: &GraphNodes<'_>) -> Result<bool, Fault> {
         match self.objects.graph_append(call) {
             Err(Fault::Call(error)) => {
-                let told = self.objects.graphs.fail(call.graph.0, error);
-                self.answer(at, told)?;
+                let result = self.objects.graphs.fail(call.graph.0, error);
+                self.answer(at, result)?;
                 Ok(false)
             }
             other => self.answer(at, other),
@@ -149,7 +149,7 @@ impl Session {
     pub(crate) fn graph_launch(&mut self, call: &GraphLaunch) -> Outcome<()> {
         let graph = self.objects.graphs.launchable(call.graph.0)?;
         self.pacing.admit(&mut self.gpu)?;
-        // A device that computes on the host queues the nodes, a GPU the graph.
+        // A device that computes on the host queues the nodes, a GPU queues the graph.
         let pieces = match self.gpu.computes_on_host() {
             true => graph.nodes.max(1),
             false => 1,

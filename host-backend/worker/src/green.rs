@@ -30,7 +30,7 @@ impl Objects {
     }
 
     pub(crate) fn green_destroy(&mut self, gpu: &mut Gpu, call: &GreenDestroy) -> Outcome<()> {
-        // The calls that recreate a stream name its green context.
+        // The calls that recreate a stream refer to its green context.
         if self.streams.are_in(call.green) {
             return fail(Status::INVALID_HANDLE, "the green context has streams");
         }

@@ -13,7 +13,7 @@ pub(crate) enum GuestLife {
     Over,
     /// The end of the connection is the end of the guest.
     Channel,
-    /// It cannot be: the process runs on another machine.
+    /// It cannot be detected: the process runs on another machine.
     Unknown,
 }
 

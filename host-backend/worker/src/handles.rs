@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_given_once() {
+    fn a_handle_is_used_once() {
         let mut table = Table::new("event");
         table.check_free(5).unwrap();
         table.insert(5, 'a');

@@ -1,12 +1,12 @@
 //! Module images by content: sent once, kept between sessions.
 //!
-//! An image is named by its BLAKE3 hash. Parts are assembled in order, and the
-//! image is kept only if it has the announced hash. The store is a directory of
-//! files named by hash that the workers of one VM share; a worker that asks for a
-//! hash thereby learns what other programs of its VM use. Files appear by link(2),
-//! are hashed again when read, and are evicted in LRU order when the directory
-//! exceeds its limit. An incomplete image is an unnamed file that disappears with
-//! its worker. Without a directory, the session keeps its images in memory.
+//! An image is identified by its BLAKE3 hash. Parts are assembled in order, and the image
+//! is stored only if it has the announced hash. The store is a directory of files named
+//! by hash that the workers of one VM share. A worker that queries a hash thereby learns
+//! what other programs of its VM use. Files appear by link(2), are hashed again when
+//! read, and are evicted in LRU order when the directory exceeds its limit. An incomplete
+//! image is an unnamed file that disappears with its worker. Without a directory, the
+//! session keeps its images in memory.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -31,7 +31,7 @@ const MAX_CONCURRENT: usize = 8;
 /// Maximum number of VMs with cached images.
 const MAX_VMS: usize = 256;
 
-/// The hash that names an image.
+/// The hash that identifies an image.
 pub(crate) type Hash = [u8; 32];
 
 /// An image in transfer.
@@ -52,7 +52,7 @@ enum Sink {
     Memory(Vec<u8>),
 }
 
-/// An image that is kept in memory.
+/// An image in memory.
 #[derive(Debug)]
 struct CachedImage {
     hash: Hash,
@@ -96,8 +96,8 @@ impl ImageStore {
 }
 
 impl ImageStore {
-    /// The store of a VM in a directory that the daemon opened. This process's user
-    /// may be unable to reach it by path.
+    /// The store of a VM in a directory that the daemon opened. This process's user may
+    /// be unable to open it by path.
     #[must_use]
     pub fn given(directory: Option<OwnedFd>, limit: u64) -> Self {
         let own = directory.map(|directory| {
@@ -203,7 +203,7 @@ impl Images {
         if self.assembling.len() >= MAX_CONCURRENT {
             return fail(
                 Status::INVALID_VALUE,
-                format!("more than {MAX_CONCURRENT} images are sent at once"),
+                format!("more than {MAX_CONCURRENT} images are in transfer"),
             );
         }
         let sink = match &self.store.directory {
@@ -232,7 +232,7 @@ impl Images {
             return fail(
                 Status::INVALID_VALUE,
                 format!(
-                    "bytes {offset}..{} of an image of {size} came where byte {} of {} was next",
+                    "bytes {offset}..{} of an image of {size} were sent where byte {} of {} was next",
                     offset.saturating_add(part.len() as u64),
                     image.received,
                     image.size,
@@ -279,8 +279,8 @@ impl Images {
         Ok(())
     }
 
-    /// The image's bytes. `NOT_FOUND` if the host does not have it, or evicted it;
-    /// the guest then sends it again.
+    /// The image's bytes. `NOT_FOUND` if the host does not have it, or has evicted it.
+    /// The guest then sends it again.
     pub(crate) fn load(&self, hash: &Hash) -> Outcome<Arc<Vec<u8>>> {
         self.find(hash)?.load()
     }
@@ -293,7 +293,7 @@ impl Images {
                 Ok(Stored {
                     hash: *hash,
                     size: kept.bytes.len() as u64,
-                    place: Contents::Memory(Arc::clone(&kept.bytes)),
+                    contents: Contents::Memory(Arc::clone(&kept.bytes)),
                 })
             });
         };
@@ -302,7 +302,7 @@ impl Images {
             Ok(meta) => Ok(Stored {
                 hash: *hash,
                 size: meta.len(),
-                place: Contents::File(path),
+                contents: Contents::File(path),
             }),
             Err(_) => missing(),
         }
@@ -313,14 +313,14 @@ fn missing<T>() -> Outcome<T> {
     fail(Status::NOT_FOUND, "the host does not hold this image")
 }
 
-/// A stored image that is not read yet.
+/// A stored image that has not been read yet.
 #[derive(Debug, Clone)]
 pub(crate) struct Stored {
     /// Its hash.
     pub(crate) hash: Hash,
     /// Its size.
     pub(crate) size: u64,
-    place: Contents,
+    contents: Contents,
 }
 
 #[derive(Debug, Clone)]
@@ -332,7 +332,7 @@ enum Contents {
 impl Stored {
     /// Its bytes, as [`Images::load`].
     pub(crate) fn load(&self) -> Outcome<Arc<Vec<u8>>> {
-        let path = match &self.place {
+        let path = match &self.contents {
             Contents::Memory(bytes) => return Ok(Arc::clone(bytes)),
             Contents::File(path) => path,
         };
@@ -340,7 +340,7 @@ impl Stored {
             return missing();
         };
         if blake3::hash(&bytes) != self.hash {
-            tracing::error!(path = %path.display(), "an image's bytes changed on disk: removed");
+            tracing::error!(path = %path.display(), "an image changed on disk and was removed");
             let _ = std::fs::remove_file(path);
             return missing();
         }
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_used_goes() {
+    fn the_least_recently_used_is_evicted() {
         let (directory, [mut memory, mut files]) = stores(2000);
         for images in [&mut memory, &mut files] {
             let hashes: Vec<Hash> = (0..3_u8)
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn each_vm_has_images_of_its_own() {
+    fn each_vm_has_separate_images() {
         let directory = tempfile::tempdir().unwrap();
         let of = |vm: &str| {
             let store = ImageStore::of_vm(Some(directory.path()), vm, 2000);
@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn images_of_vms_without_end_are_forgotten() {
+    fn images_of_too_many_vms_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         for vm in 0..2 * MAX_VMS {
             let _ = ImageStore::of_vm(Some(directory.path()), &vm.to_string(), 1);

@@ -44,7 +44,7 @@ impl Session {
     }
 
     /// Receives and executes one frame. A large copy to the device lands in staging
-    /// memory or at its destination. False if no frame arrived.
+    /// memory or at its destination. Returns false if no frame arrived.
     pub(crate) fn take_next(
         &mut self,
         receiver: &mut dyn Receiver,
@@ -60,7 +60,7 @@ impl Session {
             return Ok(true);
         }
         match self.copies.inbound.arrived() {
-            None => return Err(TravelError::protocol("a call landed where no memory is").into()),
+            None => return Err(TravelError::protocol("a call landed without a destination").into()),
             Some(Arrived::Slot(memory, offset)) => {
                 self.take(header, memory.bytes(offset, header.payload_len()))?;
             }
@@ -70,27 +70,27 @@ impl Session {
         Ok(true)
     }
 
-    /// Whether staging memory is full. If so, this waits for the device briefly:
-    /// data can stay in the connection until there is room. It does not wait while
-    /// a host function runs, or when memory has been full for long, because the
-    /// device may be waiting for a call that has not been received: the report of a
-    /// host function, or a later write by another thread of the program.
+    /// Whether staging memory is full. If so, this waits briefly for the device: data can
+    /// stay in the connection until there is room. It does not wait while a host function
+    /// runs or if memory has been full for long, because the device may be waiting for a
+    /// call that has not been received: the completion of a host function, or a later
+    /// write by another thread of the program.
     pub(crate) fn is_staging_full(&mut self) -> bool {
         let Some(stream) = self.copies.inbound.awaits(&mut self.gpu) else {
-            self.intake.has_room();
+            self.intake.note_room();
             return false;
         };
-        let crowded = self.intake.crowded();
-        if self.objects.host_functions.are_running() || crowded > CROWDED {
+        let full_for = self.intake.note_full();
+        if self.objects.host_functions.are_running() || full_for > CROWDED {
             return false;
         }
-        // A wait for the work that failed finds its error.
+        // A wait for the failed work reports its error.
         let _ = self.gpu.stream_doze(stream, STAGED);
         true
     }
 
-    /// Withdraws the destinations that [`take_next`](Self::take_next) offered, so
-    /// that frames can be received without it.
+    /// Withdraws the destinations that [`take_next`](Self::take_next) offered, so that
+    /// frames can be received by other means.
     pub(crate) fn recall(&mut self, receiver: &mut dyn Receiver) {
         receiver.recall(&self.arrivals());
         self.copies.inbound.clear();
@@ -141,7 +141,7 @@ impl Session {
             session.executed(header, |session, at| execute(session, at, &call, &[]))
         };
         if !self.in_turn(header, copy)? {
-            return Err(TravelError::protocol("a copy without a source waits").into());
+            return Err(TravelError::protocol("a copy without a source is pending").into());
         }
         self.taken_in(header.payload_len())
     }
@@ -174,7 +174,7 @@ impl Session {
         self.answer_completed()
     }
 
-    /// Executes a call in sequence. False if it must wait for staging memory.
+    /// Executes a call in sequence. Returns false if it must wait for staging memory.
     fn in_turn(
         &mut self,
         header: FrameHeader,
@@ -190,7 +190,7 @@ impl Session {
         Ok(done)
     }
 
-    /// Executes a call. False if it must wait for staging memory.
+    /// Executes a call. Returns false if it must wait for staging memory.
     fn execute(&mut self, header: FrameHeader, payload: &[u8]) -> Result<bool, SessionEnd> {
         let Some(handler) = handler(header.kind) else {
             return Err(SessionEnd::Malformed {
@@ -243,9 +243,9 @@ impl Session {
         Ok(())
     }
 
-    /// One iteration of the loop while calls are queued: executes some. If one
-    /// waits for staging memory, receives more calls: the device may be waiting for
-    /// the completion of a host function among them.
+    /// One iteration of the loop while calls are queued: executes some. If one waits for
+    /// staging memory, receives more calls: the device may be waiting for the completion
+    /// of a host function among them.
     pub(crate) fn turn_with_queue(
         &mut self,
         receiver: &mut dyn Receiver,
@@ -283,7 +283,7 @@ impl Session {
         self.queue_or_execute(frame.header, frame.payload)
     }
 
-    /// Executes the first queued call. False if there is none, or if it must wait
+    /// Executes the first queued call. Returns false if there is none, or if it must wait
     /// for staging memory.
     fn execute_first(&mut self) -> Result<bool, SessionEnd> {
         let Some(next) = self.intake.next() else {
@@ -323,8 +323,8 @@ impl Session {
         Ok(())
     }
 
-    /// Queues a call, or executes it at once if a host function's completion
-    /// depends on it.
+    /// Queues a call, or executes it immediately if a host function's completion depends
+    /// on it.
     pub(crate) fn queue_or_execute(
         &mut self,
         header: FrameHeader,
@@ -340,24 +340,24 @@ impl Session {
         self.taken_in(payload.len())
     }
 
-    /// Executes queued calls that host functions depend on, once one runs: a thread
-    /// may have read a shadow before, and holds it until the reply arrives, while the
-    /// call at the head of the queue waits for the function.
+    /// Executes queued calls that host functions depend on, once one runs. A thread may
+    /// have started to read a shadow, and keeps it locked until the reply arrives, while
+    /// the call at the head of the queue waits for the function.
     pub(crate) fn execute_overtakers(&mut self) -> Result<(), SessionEnd> {
         while self.objects.host_functions.are_running()
-            && let Some((place, header, payload)) = self.intake.overtaker()
+            && let Some((index, header, payload)) = self.intake.overtaker()
             && self.execute(header, &payload)?
         {
-            self.intake.mark_executed(place);
+            self.intake.mark_executed(index);
         }
         Ok(())
     }
 
-    /// Whether a call may be executed before the calls queued ahead of it, because
-    /// a host function's completion depends on it. Writes to shadows qualify even
-    /// if no host function runs, so none overtakes another. A read qualifies only
-    /// while one runs: a read has a reply, and a reply after the session's state
-    /// was copied would be too late.
+    /// Whether a call may be executed before the calls queued ahead of it, because a host
+    /// function's completion depends on it. Writes to shadows qualify even if no host
+    /// function runs, so that none overtakes another. A read qualifies only while one
+    /// runs: a read has a reply, and a reply after the session's state was copied would
+    /// be too late.
     fn is_for_host_functions(&self, call: u16) -> bool {
         let runs = || self.objects.host_functions.are_running();
         handler(call).is_some_and(|handler| {

@@ -41,11 +41,11 @@ fn preferences(encoded: &[u8]) -> Outcome<Vec<Preference>> {
         let Ok(LaunchPreference { attribute, value }) = reader.field() else {
             return fail(Status::INVALID_VALUE, "a preference is truncated");
         };
-        let is_there = |had: &Preference| had.attribute == attribute;
-        if !Launch::PREFERENCES.contains(&attribute) || preferences.iter().any(is_there) {
+        let is_duplicate = |other: &Preference| other.attribute == attribute;
+        if !Launch::PREFERENCES.contains(&attribute) || preferences.iter().any(is_duplicate) {
             return fail(
                 Status::INVALID_VALUE,
-                format!("attribute {attribute} is no preference, or is there twice"),
+                format!("attribute {attribute} is not a preference, or is given twice"),
             );
         }
         preferences.push(Preference { attribute, value });

@@ -1,11 +1,11 @@
 //! Executes the calls of one guest session on one GPU.
 //!
-//! A worker is a separate process: the daemon starts it with
-//! [`paragpu_control::spawn::Spawn`], talks to it by [`paragpu_control::worker`],
-//! and hands it a guest. [`session::Session`] serves the guest: a decoded call goes
-//! through `calls.rs` to the file of its chapter, and from there to the
-//! [`paragpu_device::Device`]; `answer.rs` and `completion.rs` send the replies.
-//! The effect of a call on the session's objects is recorded in [`live`].
+//! A worker is a separate process. The daemon starts it with
+//! [`paragpu_control::spawn::Spawn`], communicates with it by
+//! [`paragpu_control::worker`], and hands it a guest. [`session::Session`] serves the
+//! guest: a decoded call goes through `calls.rs` to the file of its chapter, and from
+//! there to the [`paragpu_device::Device`]. `answer.rs` and `completion.rs` send the
+//! replies. The effect of a call on the session's objects is recorded in [`live`].
 
 // This crate decodes untrusted input, so nothing may panic.
 #![cfg_attr(

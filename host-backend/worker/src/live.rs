@@ -1,6 +1,5 @@
-//! The calls that recreate the session's objects: for each live object, the call
-//! that created it and the calls that have changed it. A destroyed object leaves
-//! nothing.
+//! The calls that recreate the session's objects: for each live object, the call that
+//! created it and the calls that have changed it. A destroyed object leaves nothing.
 
 use paragpu_protocol::call::{Effect, WireCall};
 use paragpu_protocol::codec::DecodeError;
@@ -22,7 +21,7 @@ pub type Payload = SmallVec<[u8; 32]>;
 /// Number of changes of an object above which a map indexes them.
 const FEW: usize = 8;
 /// Maximum number of changes of an object other than a graph, whose changes count as its
-/// nodes. No call has so many keys that mean something.
+/// nodes. No call has this many valid keys.
 const MOST_CHANGES: usize = 256;
 /// Host memory charged for an object, in addition to its payload: the records here, and
 /// those of its table and of the device.
@@ -113,7 +112,8 @@ impl Changes {
         }
     }
 
-    /// Whether there are so many changes that none with another key is accepted.
+    /// Whether the limit of changes is reached, so that a change with a new key is
+    /// refused.
     fn is_full(&self, key: ChangeKey) -> bool {
         self.all.len() >= MOST_CHANGES && !self.all.iter().any(|(other, _)| *other == key)
     }
@@ -128,7 +128,7 @@ struct Object {
     /// Position in the order of creation.
     order: u64,
     created: Recorded,
-    /// The object that this one lives in.
+    /// The object that this one belongs to.
     parent: Option<Name>,
     changes: Changes,
 }
@@ -145,7 +145,7 @@ impl Object {
 pub struct Live {
     objects: HandleMap<Name, Object>,
     next: u64,
-    /// The host memory charged for them; `None` if nobody counts it.
+    /// The host memory charged for them; `None` if it is not accounted.
     held: Option<Charge>,
 }
 
@@ -155,7 +155,7 @@ fn weight(payload: usize) -> u64 {
 }
 
 impl Live {
-    /// Charges the memory of all objects.
+    /// Creates an empty list whose objects are charged to `held`.
     pub(crate) fn counted(held: Charge) -> Self {
         Self {
             held: Some(held),
@@ -171,7 +171,7 @@ impl Live {
     pub(crate) fn admit(&mut self, change: &Change, number: u16, payload: usize) -> Outcome<()> {
         match (change.effect, &mut self.held) {
             (Effect::Creates(..), Some(held)) => held.grow(weight(payload)),
-            // Without a key there is one of each call.
+            // Without a key there is one change per call.
             (Effect::Changes(kind, handle), _)
                 if change.key != 0 && kind != ObjectKind::GraphExec =>
             {
@@ -188,7 +188,7 @@ impl Live {
         }
     }
 
-    /// Takes back what [`admit`](Self::admit) charged for a call that had no effect.
+    /// Returns what [`admit`](Self::admit) charged for a call that had no effect.
     pub(crate) fn dismiss(&mut self, change: &Change, payload: usize) {
         if let (Effect::Creates(..), Some(held)) = (change.effect, &mut self.held) {
             held.shrink(weight(payload));
@@ -203,7 +203,7 @@ impl Live {
     }
 
     /// Records the effect of a successful call with this payload. Returns the bytes
-    /// charged for objects that are gone, for [`give_back`](Self::give_back).
+    /// charged for destroyed objects, for [`give_back`](Self::give_back).
     pub fn apply(&mut self, change: &Change, number: u16, payload: &[u8]) -> u64 {
         match change.effect {
             Effect::None => {}
@@ -226,8 +226,8 @@ impl Live {
                 let key = (number, change.key);
                 object.changes.put(key, number, payload);
                 if kind == ObjectKind::GraphExec {
-                    // It may refer to objects that were created later, and nothing
-                    // refers to it.
+                    // It may refer to objects that were created later, and nothing refers
+                    // to it.
                     object.order = self.next;
                     self.next += 1;
                 }
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn order_is_that_of_creation_and_changes_replace_each_other() {
+    fn objects_stay_in_order_of_creation_and_changes_replace_each_other() {
         let mut live = Live::default();
         for event in [9, 3, 7] {
             apply(&mut live, create(event));
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_takes_its_kernels_along() {
+    fn kernels_are_destroyed_with_their_module() {
         let mut live = Live::default();
         for (function, module) in [(1, 100), (2, 200)] {
             apply(

@@ -68,7 +68,7 @@ impl Session {
                 occupants.retain(here);
                 occupants
             }
-            // The session is the only one.
+            // Without an account, this session is the only one.
             None => vec![Occupant {
                 device: self.gpu.ordinal(),
                 pid: self.transfer.identity().guest_pid,
@@ -78,8 +78,8 @@ impl Session {
         }
     }
 
-    /// nvmlDeviceGetUtilizationRates of a GPU whose kernels run on processors. The
-    /// utilization of its memory is unknown.
+    /// nvmlDeviceGetUtilizationRates of a software GPU. The utilization of its memory is
+    /// unknown.
     fn own_utilization(&mut self) -> Answer {
         let occupants = self.occupants();
         let workers: Vec<u32> = occupants.iter().map(|occupant| occupant.worker).collect();

@@ -18,7 +18,7 @@ use crate::session::Session;
 use crate::session::completion::{Continuation, Progress};
 use crate::session::sharing::{ImportedMapping, NOT_ACCEPTED};
 
-/// Where CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED is among the attributes.
+/// The index of CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED among the attributes.
 const ACCESS: usize = 1;
 
 impl Session {
@@ -85,7 +85,10 @@ impl Session {
         let Some((base, size)) = found.filter(|(base, _)| !self.sharing.is_taken(*base)) else {
             return fail(
                 Status::INVALID_VALUE,
-                format!("no memory of the session's own is at {:#x}", call.address),
+                format!(
+                    "the session has no memory of its own at {:#x}",
+                    call.address
+                ),
             );
         };
         if let Some(token) = self.sharing.token(base) {
@@ -134,7 +137,7 @@ impl Session {
         }
         let is_peer = || self.gpu.peer_attributes(offer.domain)[ACCESS] != 0;
         if offer.domain != self.gpu.domain() && !is_peer() {
-            let why = "the memory is of a device that this one does not reach";
+            let why = "the memory belongs to a device without peer access";
             return fail(PEER_ACCESS_UNSUPPORTED, why);
         }
         self.memory
@@ -165,7 +168,7 @@ impl Session {
         if let Some(token) = self.sharing.name {
             return Ok(PeerName { token });
         }
-        // An offer has a descriptor; nobody maps this one.
+        // An offer needs a descriptor; this one is never mapped.
         let nothing = memfd_create("paragpu-peer", MemfdFlags::CLOEXEC);
         let nothing = match nothing {
             Ok(nothing) => nothing,
@@ -183,7 +186,7 @@ impl Session {
     }
 
     pub(crate) fn peer_ask(&mut self, call: &PeerAsk) -> Outcome<PeerAttributes> {
-        /// Of two virtual GPUs that are one.
+        /// Between two virtual GPUs on one GPU.
         const SAME: [i32; 5] = [0, 1, 1, 0, 0];
         let attributes = match self.sharing.find(call.token) {
             Some((offer, _)) if offer.domain == self.gpu.domain() => SAME,

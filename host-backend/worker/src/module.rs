@@ -19,10 +19,9 @@ use crate::session::objects::Objects;
 const MAX_BYTES: usize = 240 << 10;
 
 impl Objects {
-    /// Waits for launched host functions before code is loaded or unloaded:
-    /// NVIDIA's driver may then wait for the whole device, which waits for the
-    /// completion of a host function, which this thread receives. A failed device
-    /// no longer runs any.
+    /// Waits for launched host functions before code is loaded or unloaded. NVIDIA's
+    /// driver may then wait for the whole device, which waits for the completion of a
+    /// host function, which this thread receives. A failed device no longer runs any.
     fn after_host_functions(&self, gpu: &mut Gpu) -> Outcome<()> {
         let none = self.host_functions.is_empty();
         if none || gpu.stream_query(StreamId::LEGACY).is_err() {

@@ -1,6 +1,6 @@
-//! Direct copies between the device and guest memory that the host can reach,
-//! without the ring or the window. The guest's kernel describes the memory in a page
-//! list. The worker trusts the list only within the VM's own memory.
+//! Direct copies between the device and guest memory that the host can access, without
+//! the ring or the window. The guest's kernel describes the memory in a page list. The
+//! worker trusts the list only within the VM's own memory.
 
 use paragpu_communicator_ring::guest_memory::CHECKED;
 use paragpu_protocol::table::{CheckPages, CopyPagesFromDevice, CopyPagesToDevice};

@@ -21,7 +21,7 @@ impl Session {
         self.host.adopt_window(window);
     }
 
-    /// Notes that an arriving session has no window, and the location of its pinned
+    /// Records that an arriving session has no window, and the location of its pinned
     /// memory.
     pub(crate) fn leave_window(&mut self, pinned: Pinned) {
         if pinned != Pinned::Window {

@@ -21,9 +21,8 @@ use crate::session::host_memory::Sharing;
 use crate::session::{Reconnect, Reconnected};
 use paragpu_control::socket::ControlError;
 
-/// How long to wait for a guest whose process cannot be watched, after its system
-/// closed the connection: the process most likely ended, and a live one reconnects
-/// at once.
+/// How long to wait for a guest whose process cannot be watched, after its system closed
+/// the connection. The process has most likely ended; a live one reconnects immediately.
 const REDIAL: Duration = Duration::from_secs(3);
 
 /// Whether the peer closed the connection instead of falling silent.
@@ -97,8 +96,7 @@ impl Waiting {
         }
     }
 
-    /// Offers a reconnected guest. It replaces an earlier one that was not
-    /// accepted.
+    /// Offers a reconnected guest. It replaces an earlier one that was not accepted.
     pub(crate) fn offer(&self, guest: Guest) {
         self.came.fetch_add(1, Ordering::Relaxed);
         // Store the guest before the event, so that the woken session finds it.
@@ -109,11 +107,11 @@ impl Waiting {
     }
 
     /// Number of guests offered so far.
-    pub(crate) fn came(&self) -> u64 {
+    pub(crate) fn offered(&self) -> u64 {
         self.came.load(Ordering::Relaxed)
     }
 
-    /// Readable when a guest may be there.
+    /// Readable when a guest may have arrived.
     pub(crate) fn arrived(&self) -> BorrowedFd<'_> {
         self.arrived.as_fd()
     }
@@ -134,7 +132,7 @@ impl Waiting {
 }
 
 impl Host {
-    /// Waits until a guest may have arrived. False if none will.
+    /// Waits until a guest may have arrived. Returns false if none will.
     fn wait(&self, deadline: Instant) -> bool {
         let process = match &self.life {
             GuestLife::Process(process) => Some(process),
@@ -175,8 +173,8 @@ impl Reconnect for Host {
             let communicator = guest.communicator();
             match guest.welcome_back(self.regions, taken, sharing) {
                 Ok(connection) => {
-                    // The daemon logs it, as often as it logs anything.
-                    tracing::debug!(taken, received, "the guest connected again");
+                    // The daemon logs it, rate-limited.
+                    tracing::debug!(taken, received, "the guest reconnected");
                     self.life = life;
                     return Some(Reconnected {
                         connection,
@@ -184,9 +182,8 @@ impl Reconnect for Host {
                         communicator,
                     });
                 }
-                // That is not the end: its process may reconnect until the
-                // deadline.
-                Err(error) => tracing::debug!(%error, "a guest came back and left"),
+                // That is not the end: its process may reconnect until the deadline.
+                Err(error) => tracing::debug!(%error, "a guest reconnected and disconnected"),
             }
         }
     }

@@ -35,8 +35,8 @@ pub(crate) fn volume([width, height, depth]: [u64; 3]) -> Outcome<u64> {
     }
 }
 
-/// The piece that begins at packed byte `done` and has at most `most` bytes;
-/// `done` is where an earlier piece ended, below the volume of `extent`.
+/// The piece that begins at packed byte `done` and has at most `most` bytes. `done` is
+/// the end of an earlier piece, below the volume of `extent`.
 pub(crate) fn piece([width, height, depth]: [u64; 3], done: u64, most: u64) -> Piece {
     let slice = width * height;
     let (z, in_slice) = (done / slice, done % slice);
@@ -52,7 +52,7 @@ pub(crate) fn piece([width, height, depth]: [u64; 3], done: u64, most: u64) -> P
     Piece { origin, extent }
 }
 
-/// A source or destination, moved to a piece's origin.
+/// A source or destination, advanced to a piece's origin.
 ///
 /// # Errors
 /// `INVALID_VALUE` past the end of the address space.

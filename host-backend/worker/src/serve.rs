@@ -56,7 +56,7 @@ struct Assigned {
     patience: Duration,
     identity: Identity,
     communicator: String,
-    coming: Origin,
+    origin: Origin,
 }
 
 /// The origin of a session.
@@ -103,7 +103,7 @@ pub fn run(arguments: &Arguments) -> ! {
             tracing::error!(%error, cause, "cannot talk to the daemon");
             exit_now(1)
         }
-        // The daemon decides whether there should be one.
+        // The daemon decides whether one is needed.
         Err(Stop::NoDevice(reason)) => {
             tracing::debug!(reason, "no device");
             let _ = control.send(&FromWorker::Failed { reason }, &[]);
@@ -139,8 +139,8 @@ fn standard_streams() -> std::io::Result<(Arc<Control>, Output)> {
 }
 
 fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result<(), Stop> {
-    // A driver starts its own threads and programs before this; the software GPU's
-    // are the worker's.
+    // A driver starts its own threads and programs before this. The software GPU's
+    // threads belong to the worker.
     let is_driver = arguments.device == DeviceKind::Cuda;
     if !is_driver {
         let _ = confine::begin(arguments.device, arguments.calls, arguments.apart);
@@ -164,7 +164,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     };
     let session = assigned.session;
     if let Err(reason) = prepare(arguments, &mut warm, assigned.ordinal) {
-        if let Origin::Guest(guest) = assigned.coming {
+        if let Origin::Guest(guest) = assigned.origin {
             guest.refuse(&reason);
         }
         return Err(Stop::Failed(reason));
@@ -188,7 +188,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     let waiting = Arc::new(Waiting::new()?);
     let (regions, patience) = (warm.regions, assigned.patience);
     let mut guest_memory = None;
-    let (connection, reconnect, elsewhere) = match assigned.coming {
+    let (connection, reconnect, elsewhere) = match assigned.origin {
         Origin::Guest(guest) => {
             guest_memory = guest.memory();
             let reconnect = waiting.host(&guest, regions, patience);
@@ -204,7 +204,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     };
     let statistics = Arc::new(Statistics::default());
     let meter = Meter::new(warm.device.as_ref(), warm.snapshot.uuid);
-    // Naps of a few microseconds must not be prolonged.
+    // Sleeps of a few microseconds must not be prolonged.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1000));
     let setup = Setup {
         device: warm.device,
@@ -219,8 +219,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         latency: arguments.latency,
         reconnect: reconnect.map(|host| Box::new(host) as Box<dyn Reconnect>),
     };
-    // Never dropped: dropping a device waits for its work, and a kernel may never
-    // end.
+    // Never dropped: dropping a device waits for its work, and a kernel may never end.
     let (sender, window, receiver) = match connection {
         Some(connection) => (
             connection.sender,
@@ -239,7 +238,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     served.introduce();
     served.link.set_communicator(assigned.communicator);
     served.host.pages().adopt(guest_memory);
-    let orders = Arc::new(attendant::tell(Arc::clone(control)));
+    let orders = Arc::new(attendant::reporting_orders(Arc::clone(control)));
     served.transfer.set_orders(Arc::clone(&orders));
     let exchange = Arc::new(Exchange::new(Arc::clone(control)));
     served.sharing.exchange = Arc::clone(&exchange);
@@ -341,17 +340,17 @@ fn receive(
     }
 }
 
-/// Tells the guest, whose connection was handed over, where its session is: to
-/// reconnect there now, or after the connection is lost.
+/// Notifies the guest, whose connection was handed over, of the session's new location.
+/// It reconnects there now, or after the connection is lost.
 fn guide(served: &Session, home: &Move<'_>, follows: bool) {
     if home.communicator.0.is_empty() {
         return;
     }
     let home = toward(home);
     if follows {
-        served.link.sender().ask(Frame::Move.kind(), &home);
+        served.link.sender().query(Frame::Move.kind(), &home);
     } else {
-        served.link.sender().say(Frame::Home.kind(), &[&home]);
+        served.link.sender().notify(Frame::Home.kind(), &[&home]);
     }
 }
 
@@ -408,7 +407,7 @@ fn wait_for_session(
         match inbox.message()? {
             ToWorker::Assign { terms, guest } => {
                 let guest = Guest::new(&terms, &guest, fds).map_err(Stop::Failed)?;
-                return Ok(Some(coming(terms, Origin::Guest(Box::new(guest)))));
+                return Ok(Some(assigned(terms, Origin::Guest(Box::new(guest)))));
             }
             ToWorker::Exchanged { .. } => {
                 tracing::error!("the daemon answered a request that was not made");
@@ -440,14 +439,14 @@ fn wait_for_session(
                     route,
                 };
                 let worker = EarlierHome::Worker(arrival);
-                return Ok(Some(coming(terms, Origin::Elsewhere(worker))));
+                return Ok(Some(assigned(terms, Origin::Elsewhere(worker))));
             }
             ToWorker::Restore { terms } => {
                 let [file] = <[OwnedFd; 1]>::try_from(fds).map_err(|fds| {
                     Stop::Failed(format!("{} descriptors came with the session", fds.len()))
                 })?;
                 let file = EarlierHome::File(file.into());
-                return Ok(Some(coming(terms, Origin::Elsewhere(file))));
+                return Ok(Some(assigned(terms, Origin::Elsewhere(file))));
             }
             ToWorker::Own { user } => {
                 *own = fds.into_iter().next();
@@ -466,9 +465,9 @@ fn wait_for_session(
     }
 }
 
-fn coming(terms: Terms, coming: Origin) -> Assigned {
+fn assigned(terms: Terms, origin: Origin) -> Assigned {
     tracing::info!(session = terms.session, vm = terms.vm, "session");
-    let (guest_pid, communicator) = match &coming {
+    let (guest_pid, communicator) = match &origin {
         Origin::Guest(guest) => (guest.pid(), guest.communicator().to_owned()),
         Origin::Elsewhere(_) => (0, String::new()),
     };
@@ -492,6 +491,6 @@ fn coming(terms: Terms, coming: Origin) -> Assigned {
             pinned: Pinned::default(),
         },
         communicator,
-        coming,
+        origin,
     }
 }

@@ -27,7 +27,7 @@ const RESTING: Duration = Duration::from_millis(10);
 
 impl Link {
     /// Prints on the program's standard error why its session ended.
-    fn tell(&self, end: &SessionEnd) {
+    fn report_end(&self, end: &SessionEnd) {
         let line = format!("paragpu: the host ended the session: {end}\n");
         let stream = 2_u32.to_le_bytes();
         let payload = [stream.as_slice(), line.as_bytes()];
@@ -75,12 +75,12 @@ impl Session {
         };
         self.objects.host_functions.close();
         if matches!(end, SessionEnd::PutAway) {
-            // No goodbye: the guest will come back.
+            // No goodbye: the guest will reconnect.
             self.link.sender().cut();
             return end;
         }
         if !end.is_orderly() {
-            self.link.tell(&end);
+            self.link.report_end(&end);
         }
         self.link.try_send(Control::Goodbye.kind(), &[]);
         let _ = self.link.sender().flush();
@@ -104,12 +104,12 @@ impl Session {
 
     /// Continues over a new connection, between two calls.
     ///
-    /// The order matters. The old connection is cut first, so that no thread of a
-    /// host function still sends over it. Then the guest says which frames it
-    /// received, and [`resume`](crate::session::sender) resends the others before
-    /// anything new, which keeps replies in order. Last, the guest sends the
-    /// contents of pinned memory that only it has. Calls are executed only after
-    /// that, because the next call may read that memory.
+    /// The order matters. The old connection is closed first, so that no thread of a host
+    /// function still sends over it. Then the guest reports which frames it received, and
+    /// [`resume`](crate::session::sender) resends the others before anything new, which
+    /// keeps replies in order. Last, the guest sends the contents of pinned memory that
+    /// only it has. Calls are executed only after that, because the next call may read
+    /// that memory.
     pub(crate) fn resume(
         &mut self,
         mut lost: TravelError,
@@ -140,7 +140,7 @@ impl Session {
                 Err(end) => return Err(end),
             }
         };
-        self.intake.told();
+        self.intake.acknowledged();
         self.link.set_communicator(communicator);
         if self.host.lacks_window()
             && let Some(window) = &connection.window
@@ -208,8 +208,7 @@ impl Session {
         }
     }
 
-    /// Maximum wait for calls while the worker has work of its own, such as
-    /// pre-copy.
+    /// Maximum wait for calls while the worker has other tasks, such as pre-copy.
     fn longest_wait(&self) -> Option<Duration> {
         let transfer = &self.transfer;
         let task = transfer.moving.as_ref().or(transfer.writing.as_ref());

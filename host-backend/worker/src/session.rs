@@ -85,7 +85,7 @@ pub struct Setup {
     pub host_memory: u64,
     /// The store of module images.
     pub images: ImageStore,
-    /// The memfd for kernel output; `None` leaves standard output as it is.
+    /// The memfd for kernel output; `None` leaves standard output unchanged.
     pub output: Option<Output>,
     /// The session's counters.
     pub statistics: Arc<Statistics>,
@@ -152,7 +152,7 @@ pub(crate) trait Task: Send {
         receiver: &mut dyn Receiver,
     ) -> Result<Option<Box<dyn Task>>, SessionEnd>;
 
-    /// Its attempts to stop the session.
+    /// The attempts to stop the session.
     fn attempts(&self) -> &Attempts;
 }
 
@@ -166,7 +166,7 @@ pub(crate) struct Transfer {
     pub(crate) moving: Option<Box<dyn Task>>,
     /// The checkpoint in progress.
     pub(crate) writing: Option<Box<dyn Task>>,
-    /// The delay that these cause to the program's calls.
+    /// The delay that moves and checkpoints cause to the program's calls.
     pub(crate) delay: Delay,
     /// Staging memory of a failed move, reused by the next one.
     ring: Option<StagingRing>,
@@ -224,7 +224,7 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// A session that talks over `sender` and `window`.
+    /// A session that communicates over `sender` and `window`.
     #[must_use]
     pub fn new(setup: Setup, sender: Arc<dyn Sender>, window: Option<Arc<Window>>) -> Self {
         let statistics = setup.statistics;
@@ -265,7 +265,7 @@ impl Session {
         }
     }
 
-    /// Accounts the session's device and host memory to its VM as well.
+    /// Also charges the session's device and host memory to its VM.
     pub fn count_for(&mut self, share: Share) {
         self.host.account().count_for(share.of(Book::Host));
         self.memory.count_for(share);

@@ -15,18 +15,18 @@ use crate::session::completion::{Continuation, Progress};
 use crate::session::copy_out::CopySource;
 use crate::session::link::At;
 
-/// Calls a function with each run of a patch that begins at `address`: its address,
-/// its offset in `runs`, and its bytes.
+/// Calls a function with each run of a patch that begins at `address`: its address, its
+/// offset in `runs`, and its bytes.
 ///
 /// # Errors
-/// `INVALID_VALUE` for a run thatis truncated or whose address overflows; those of
-/// the function.
+/// `INVALID_VALUE` for a run that is truncated or whose address overflows; those of the
+/// function.
 fn each_run(
     address: u64,
     runs: &[u8],
     mut visit: impl FnMut(u64, usize, &[u8]) -> Outcome<()>,
 ) -> Outcome<()> {
-    let cut_short = |_| Error::new(Status::INVALID_VALUE, "a runis truncated");
+    let cut_short = |_| Error::new(Status::INVALID_VALUE, "a run is truncated");
     let overflow = || Error::new(Status::INVALID_VALUE, "a run's address overflows");
     // Gaps and lengths are untrusted. `visit` checks each run against the memory, and
     // sums that overflow are rejected before.
@@ -86,8 +86,8 @@ impl Session {
     pub(crate) fn shadow_destroy(&mut self, call: &ShadowDestroy) -> Outcome<Progress> {
         let address = call.address.0;
         self.host.check_shadow(address)?;
-        // Kernels in flight may have the address, so the memory is freed when all
-        // earlier work is complete.
+        // Kernels in flight may have the address, so the memory is freed when all earlier
+        // work is complete.
         let fence = self.objects.streams.fence(&mut self.gpu)?;
         match self.after(fence, Continuation::ShadowDestroy(address))? {
             Progress::Now => self

@@ -1,4 +1,4 @@
-//! Files that the program maps shared, registers, and so shares with the device.
+//! Files that the program maps shared and registers, and thereby shares with the device.
 
 use paragpu_communicator::Sender as _;
 use paragpu_protocol::status::Status;
@@ -12,7 +12,7 @@ impl Session {
     pub(crate) fn file_map(&mut self, call: &FileMap) -> Outcome<()> {
         let taken = match self.link.sender().take_file(call.file) {
             Ok(taken) => taken,
-            // The file went with the connection.
+            // The file was lost with the connection.
             Err(error) if error.is_loss() => None,
             Err(error) => return Err(SessionEnd::Connection(error).into()),
         };

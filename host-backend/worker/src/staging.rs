@@ -87,7 +87,7 @@ enum Receiving {
     Place(InPlace),
 }
 
-/// A call that landed.
+/// A call whose data landed.
 #[derive(Debug)]
 pub(crate) enum Arrived {
     /// The memory and the offset in it.
@@ -95,8 +95,8 @@ pub(crate) enum Arrived {
     Place(InPlace),
 }
 
-/// Staging to the device. Copies fill one slot after another. A slot is free again
-/// when all copies from it are complete, independent of other slots.
+/// Staging to the device. Copies fill one slot after another. A slot is free again when
+/// all copies from it are complete, regardless of other slots.
 #[derive(Debug, Default)]
 pub(crate) struct Inbound {
     mapping: Option<Arc<Mapping>>,
@@ -186,7 +186,7 @@ impl Inbound {
         }
         let fits = |slot: &Filling| slot.used + length <= SLOT;
         if !self.slots.get(self.current).is_some_and(fits) {
-            // The first free one: if the device keeps up, few slots are in use, and
+            // The first free slot: if the device keeps up, few slots are in use, and
             // these stay in the processor's caches.
             let mut slots = self.slots.iter_mut();
             let Some(free) = slots.position(|slot| slot.reclaim(gpu)) else {
@@ -198,7 +198,7 @@ impl Inbound {
         Ok(slot.map(|slot| self.current as u64 * SLOT + slot.used))
     }
 
-    /// Notes that a slot is in use up to `end` of the mapping.
+    /// Records that a slot is in use up to `end` of the mapping.
     fn fill(&mut self, slot: usize, end: u64) {
         if let Some(filling) = self.slots.get_mut(slot) {
             filling.used = (end - slot as u64 * SLOT).next_multiple_of(ALIGN);
@@ -210,7 +210,7 @@ impl Inbound {
         matches!(self.landed, Some(Receiving::Place(place)) if place.data.as_ref().as_ptr() == bytes.as_ptr())
     }
 
-    /// The staged form of bytes that belong to the call that landed.
+    /// The staged form of bytes that belong to the call whose data landed.
     fn staged(&mut self, bytes: &[u8]) -> Option<Staged> {
         let Some(Receiving::Slot(landed)) = self.landed else {
             return None;
@@ -231,7 +231,7 @@ impl Inbound {
         })
     }
 
-    /// The call that landed.
+    /// The call whose data landed.
     pub(crate) fn arrived(&self) -> Option<Arrived> {
         Some(match self.landed? {
             Receiving::Slot(landed) => {
@@ -241,12 +241,12 @@ impl Inbound {
         })
     }
 
-    /// Forgets the call that landed or was about to.
+    /// Removes the call whose data landed or was about to.
     pub(crate) fn clear(&mut self) {
         self.landed = None;
     }
 
-    /// Notes that the copy from `staged` was submitted to `stream`.
+    /// Records that the copy from `staged` was submitted to `stream`.
     pub(crate) fn given(&mut self, gpu: &mut Gpu, staged: Staged, stream: StreamId) -> Outcome<()> {
         let Some(slot) = self.slots.get_mut(staged.slot) else {
             return Ok(());

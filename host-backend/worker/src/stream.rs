@@ -62,8 +62,8 @@ impl Session {
         self.progress(at, progress)
     }
 
-    /// Waits with a checked token. If the device clears the word itself, nothing is
-    /// left to do here; a thread whose word stays set will ask.
+    /// Waits with a checked token. If the device clears the word itself, nothing is left
+    /// to do here. A thread whose word stays set will ask.
     fn until_signalled(&mut self, call: &StreamSignal) -> Outcome<Progress> {
         if self.is_over(call.stream)? {
             self.copies.tokens.signal(call.token, true);

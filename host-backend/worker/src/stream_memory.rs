@@ -26,7 +26,7 @@ impl Objects {
         let mut operations = Vec::new();
         while reader.remaining() > 0 {
             let Ok(wire) = reader.field::<WireOperation>() else {
-                return fail(Status::INVALID_VALUE, "an operationis truncated");
+                return fail(Status::INVALID_VALUE, "an operation is truncated");
             };
             if operations.len() == MAX_OPERATIONS {
                 return fail(
@@ -72,6 +72,6 @@ fn operation(wire: &WireOperation) -> Outcome<MemoryOperation> {
 
 fn unknown<T>(wire: &WireOperation) -> Outcome<T> {
     let (kind, flags) = (wire.kind, wire.flags);
-    let why = format!("there is no operation of kind {kind} with flags {flags:#x}");
+    let why = format!("unknown operation of kind {kind} with flags {flags:#x}");
     fail(Status::INVALID_VALUE, why)
 }

@@ -1,4 +1,4 @@
-//! Bulk tokens: words in the window that tell the guest, without a frame, that a
+//! Bulk tokens: words in the window by which the guest learns, without a frame, that a
 //! transfer is complete.
 
 use std::collections::{HashMap, VecDeque};
@@ -21,7 +21,7 @@ use crate::sys::words;
 struct Transfer {
     wait: StreamWait,
     token: u32,
-    /// The call that named the token.
+    /// The call that contained the token.
     call: u16,
 }
 
@@ -69,14 +69,14 @@ impl Tokens {
         self.window = Some(Arc::clone(window));
     }
 
-    /// Notes that the session lost its window. The guest asks for the tokens of
-    /// copies that it has posted.
+    /// Records that the session lost its window. The guest asks for the tokens of copies
+    /// that it has posted.
     pub(crate) fn leave_window(&mut self) {
         self.window = None;
         self.asked_for = true;
     }
 
-    /// Checks a token that a call names; 0 is none.
+    /// Checks the token of a call; 0 for none.
     pub(crate) fn check(&self, token: u32) -> Outcome<()> {
         let known = self.window.is_some() || self.asked_for;
         if token == 0 || (token <= BULK_TOKENS && known) {
@@ -96,7 +96,7 @@ impl Tokens {
         self.queues.first().map(|(stream, _)| *stream)
     }
 
-    /// Has the transfer just submitted to `stream` clear the token.
+    /// Makes the transfer just submitted to `stream` clear the token.
     pub(crate) fn add(
         &mut self,
         streams: &mut Streams,
@@ -124,7 +124,7 @@ impl Tokens {
         Ok(())
     }
 
-    /// Tells the guest that the transfer of a token failed.
+    /// Signals to the guest that the transfer of a token failed.
     pub(crate) fn fail(&mut self, token: u32, error: Deferred) {
         if token == 0 || token > BULK_TOKENS {
             return;
@@ -133,7 +133,7 @@ impl Tokens {
         self.set(token, BULK_TOKEN_FAILED);
     }
 
-    /// Failed transfers about which the guest has not asked.
+    /// Failed transfers that the guest has not asked about.
     pub(crate) fn failures(&self) -> impl Iterator<Item = (u32, &Deferred)> {
         self.failed.iter().map(|(token, error)| (*token, error))
     }
@@ -144,14 +144,14 @@ impl Tokens {
         }
     }
 
-    /// Tells the thread that waits for a checked token that its work is complete,
-    /// or that it must ask.
+    /// Signals to the thread that waits for a checked token that its work is complete, or
+    /// that it must ask.
     pub(crate) fn signal(&self, token: u32, over: bool) {
         self.set(token, if over { 0 } else { BULK_TOKEN_FAILED });
     }
 
-    /// Has the device clear a checked token's word behind the stream's work. False
-    /// if the device cannot reach the word. Failed work leaves the word set.
+    /// Has the device clear a checked token's word behind the stream's work. Returns
+    /// false if the device cannot access the word. Failed work leaves the word set.
     pub(crate) fn clear_behind(
         &mut self,
         gpu: &mut Gpu,
@@ -163,7 +163,7 @@ impl Tokens {
         };
         let words = window.address();
         if self.reach == Reach::Untried {
-            // A device that computes here is polled as soon.
+            // A device that computes here is polled just as early.
             let reached =
                 !gpu.computes_on_host() && gpu.host_register(words, BULK_TOKEN_BYTES).is_ok();
             self.reach = if reached { Reach::Yes } else { Reach::No };
@@ -191,16 +191,15 @@ impl Tokens {
     }
 
     /// Whether a transfer that clears the token is in flight.
-    pub(crate) fn is_under_way(&self, token: u32) -> bool {
+    pub(crate) fn is_in_flight(&self, token: u32) -> bool {
         (token as usize)
             .checked_sub(1)
             .and_then(|index| self.counts.get(index))
             .is_some_and(|count| *count > 0)
     }
 
-    /// Clears the tokens of completed transfers, and returns whether there were
-    /// any. A failure fails all later tokens of the stream; the error is returned
-    /// once.
+    /// Clears the tokens of completed transfers, and returns whether there were any. A
+    /// failure fails all later tokens of the stream. The error is returned once.
     pub(crate) fn poll(
         &mut self,
         gpu: &mut Gpu,

@@ -14,8 +14,8 @@ pub(crate) enum TurnState {
     Away,
     /// Not its turn, and the daemon knows that launches wait.
     Wanted,
-    /// The daemon knows that launches waited, but there are none now: a turn is
-    /// returned at once.
+    /// The daemon knows that launches waited, but none wait now: a turn is returned
+    /// immediately.
     Left,
     /// Its turn: it launches.
     Ours,
@@ -28,7 +28,7 @@ pub struct Turns {
     paced: AtomicBool,
     state: Mutex<TurnState>,
     changed: Condvar,
-    say: Box<dyn Fn(TurnRequest) + Send + Sync>,
+    send: Box<dyn Fn(TurnRequest) + Send + Sync>,
 }
 
 impl std::fmt::Debug for Turns {
@@ -47,18 +47,18 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Turns that are requested with `say`.
-    pub fn new(say: impl Fn(TurnRequest) + Send + Sync + 'static) -> Self {
+    /// Turns that are requested with `request`.
+    pub fn new(request: impl Fn(TurnRequest) + Send + Sync + 'static) -> Self {
         Self {
             paced: AtomicBool::new(false),
             state: Mutex::new(TurnState::Away),
             changed: Condvar::new(),
-            say: Box::new(say),
+            send: Box::new(request),
         }
     }
 
-    /// Whether launches need a turn. A single relaxed load, because each launch
-    /// asks.
+    /// Whether launches need a turn. A single relaxed load, because it is on the path of
+    /// each launch.
     pub(crate) fn is_paced(&self) -> bool {
         self.paced.load(Ordering::Relaxed)
     }
@@ -84,7 +84,7 @@ impl Turns {
             }
             Turn::Yours if *state == TurnState::Left => {
                 *state = TurnState::Away;
-                (self.say)(TurnRequest::Over);
+                (self.send)(TurnRequest::Over);
             }
             Turn::Yours => *state = TurnState::Ours,
             Turn::Ends(within) => {
@@ -101,12 +101,12 @@ impl Turns {
     }
 
     /// Requests a turn for a launch that has to wait.
-    pub(crate) fn want(&self) {
+    pub(crate) fn request(&self) {
         let mut state = self.state.lock();
         match *state {
             TurnState::Away => {
                 *state = TurnState::Wanted;
-                (self.say)(TurnRequest::Wanted);
+                (self.send)(TurnRequest::Wanted);
             }
             TurnState::Left => *state = TurnState::Wanted,
             TurnState::Wanted | TurnState::Ours | TurnState::Ends(_) => {}
@@ -118,7 +118,7 @@ impl Turns {
         let mut state = self.state.lock();
         if matches!(*state, TurnState::Ours | TurnState::Ends(_)) {
             *state = TurnState::Away;
-            (self.say)(TurnRequest::Over);
+            (self.send)(TurnRequest::Over);
         }
     }
 

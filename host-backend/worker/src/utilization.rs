@@ -43,8 +43,8 @@ impl Manager {
         self.percent.get(&worker).copied().unwrap_or(0)
     }
 
-    /// If kernels run on processors, measures the share of these that each worker used since the last
-    /// measurement.
+    /// If kernels run on processors, measures the share of these that each worker has
+    /// used since the last measurement.
     pub(crate) fn measure(&mut self, workers: &[u32], processors: u32) {
         let sample = || -> (Instant, BTreeMap<u32, Duration>) {
             let times = workers.iter();
@@ -78,11 +78,11 @@ impl Manager {
     }
 }
 
-/// Measures how much of its GPU this worker uses, on any thread and without a wait.
+/// Measures this worker's use of its GPU, on any thread and without blocking.
 #[derive(Debug)]
 pub(crate) struct Meter {
     uuid: [u8; 16],
-    /// How many processors kernels run on; 0 if they run on a GPU.
+    /// The number of processors that run kernels; 0 if they run on a GPU.
     processors: u32,
     measure: Option<Measure>,
     /// The last sample: time, and processor time of this process.
@@ -106,8 +106,8 @@ impl Meter {
         }
     }
 
-    /// Percent of the GPU's time since the last call, or as the host's management library
-    /// sampled it last; `None` if nothing measures it.
+    /// Percent of the GPU's time since the last call, or the last sample of the host's
+    /// management library. `None` if nothing measures it.
     pub(crate) fn read(&mut self) -> Option<u32> {
         if self.processors == 0 {
             let measured = self.measure?(&self.uuid, &[std::process::id()])?;

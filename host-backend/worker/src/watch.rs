@@ -1,9 +1,9 @@
 //! Ends a stuck worker.
 //!
-//! A driver call may never return. The thread inside it then notices neither that
-//! the guest is gone nor that the daemon ended the session, and GPU and memory
-//! would stay in use. So a separate thread watches the guest: it gives the session
-//! a grace period to end, then ends the process.
+//! A driver call may never return. The thread inside it then notices neither that the
+//! guest is gone nor that the daemon ended the session, and GPU and memory would stay in
+//! use. So a separate thread watches the guest: it gives the session a grace period, then
+//! ends the process.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -29,10 +29,10 @@ pub(crate) struct Liveness {
 }
 
 impl Liveness {
-    /// For a guest connected by `fds`. The last descriptor is a socket that closes
-    /// with the connection, except for a PCI channel without a device process.
-    /// `patience` is how long the session waits for a guest that lost its
-    /// connection; zero if the session ends with it.
+    /// For a guest connected by `fds`. The last descriptor is a socket that closes with
+    /// the connection, except for a PCI channel without a device process. `patience` is
+    /// how long the session waits for a guest that lost its connection; zero if the
+    /// session ends with it.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -166,17 +166,17 @@ mod tests {
     use crate::testing::guest::Guest;
 
     #[test]
-    fn a_guest_that_is_not_watched_any_more() {
+    fn a_dropped_watch_ends_its_thread() {
         let (host, guest) = UnixStream::pair().unwrap();
         let fds = [host.into()];
         let liveness = Liveness::new(Transport::Stream, &fds, Duration::ZERO);
-        let (tell, told) = mpsc::channel::<()>();
+        let (sender, receiver) = mpsc::channel::<()>();
         let watched = watch(liveness.unwrap().unwrap(), Duration::ZERO, move || {
-            tell.send(()).unwrap();
+            sender.send(()).unwrap();
         });
         drop(watched);
         // The thread has ended without a message.
-        assert!(told.recv().is_err());
+        assert!(receiver.recv().is_err());
         drop(guest);
     }
 
@@ -193,12 +193,12 @@ mod tests {
         // A thread that calls the device stays there.
         let held = device.state();
         guest.send(1, &MemGetInfo {});
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let watched = watch(liveness.unwrap().unwrap(), Duration::ZERO, move || {
-            tell.send(()).unwrap();
+            sender.send(()).unwrap();
         });
         guest.connection.sender.close();
-        told.recv().unwrap();
+        receiver.recv().unwrap();
         drop((held, watched));
         guest.die();
     }

@@ -1,9 +1,9 @@
 // What every test program shares: arguments, rounds, comparison with the CPU,
 // and one uniform line of output.
 //
-// A program makes one `Program`, parses its arguments, does its work in
-// `while (program.next_round())`, compares what came back with `expect_*`, and
-// returns `program.finish()`. Exit status: 0 right, 1 wrong, 2 bad arguments.
+// A program creates one `Program`, parses its arguments, does its work in
+// `while (program.next_round())`, checks results with `expect_*`, and returns
+// `program.finish()`. Exit status: 0 correct, 1 wrong, 2 bad arguments.
 
 #ifndef PARAGPU_TESTS_CHECK_H
 #define PARAGPU_TESTS_CHECK_H
@@ -96,7 +96,7 @@ public:
         }
     }
 
-    // One more word that this program alone accepts (an option without a value).
+    // An additional option without a value that only this program accepts.
     void add_flag(const char *option, bool *flag, const char *meaning) {
         flag_ = option;
         flag_value_ = flag;
@@ -151,7 +151,7 @@ public:
         va_end(arguments);
     }
 
-    // A remark for the line of output (the last one stays).
+    // A remark for the line of output (only the last one is printed).
     __attribute__((format(printf, 2, 3))) void note(const char *format, ...) {
         va_list arguments;
         va_start(arguments, format);
@@ -161,7 +161,7 @@ public:
 
     bool failed() const { return failed_; }
 
-    // Every element equal, bit for bit. Returns whether it is so.
+    // Compares all elements bit for bit; returns whether they are equal.
     template <typename T> bool expect_equal(const char *what, const T *got, const T *want, size_t count) {
         if (!verify_ || !std::memcmp(got, want, count * sizeof(T))) {
             return true;
@@ -183,7 +183,7 @@ public:
         return true;
     }
 
-    // Every |got - want| <= absolute + relative * |want|. NaN is never near.
+    // Checks |got - want| <= absolute + relative * |want| for all elements. NaN fails.
     bool expect_near(const char *what, const float *got, const float *want, size_t count, double relative,
                      double absolute) {
         for (size_t at = 0; verify_ && at < count; ++at) {
@@ -204,7 +204,7 @@ public:
         return right;
     }
 
-    // Prints the one line and gives the exit status.
+    // Prints the line of output and returns the exit status.
     int finish() {
         double seconds = now() - started_;
         if (json_) {
@@ -226,7 +226,7 @@ public:
         return failed_ ? 1 : 0;
     }
 
-    // Ends the program at once, for what leaves nothing to go on with.
+    // Ends the program immediately, after an unrecoverable error.
     [[noreturn]] __attribute__((format(printf, 2, 3))) void die(const char *format, ...) {
         if (!failed_) {
             failed_ = true;
@@ -238,7 +238,7 @@ public:
         std::exit(finish());
     }
 
-    // Seconds of a clock that only goes forward.
+    // Seconds of a monotonic clock.
     static double now() {
         timespec time;
         clock_gettime(CLOCK_MONOTONIC, &time);
@@ -367,7 +367,7 @@ inline cudaError_t elapsed(float *milliseconds, cudaEvent_t start, cudaEvent_t s
 
 // The call must succeed.
 #define CUDA_CHECK(call) cuda_check((call), #call, __FILE__, __LINE__)
-// The launch just made must have been accepted.
+// The preceding launch must have been accepted.
 #define LAUNCH_CHECK() cuda_check(cudaGetLastError(), "the launch", __FILE__, __LINE__)
 
 // Device memory for `count` elements, freed with its scope.
@@ -385,7 +385,7 @@ public:
     void upload(const T *host) { CUDA_CHECK(cudaMemcpy(data_, host, bytes(), cudaMemcpyHostToDevice)); }
     void download(T *host) const { CUDA_CHECK(cudaMemcpy(host, data_, bytes(), cudaMemcpyDeviceToHost)); }
     // Fills the memory with a byte, so that a launch that did not run cannot
-    // leave the right answer of the round before.
+    // leave the correct result of the previous round.
     void spoil() { CUDA_CHECK(cudaMemset(data_, 0xa5, bytes())); }
 
 private:

@@ -1,5 +1,5 @@
-// Functions of the driver in a program of the runtime: looked up as libraries
-// do, so that the program needs no libcuda.so.1 to link with.
+// Driver functions in a program that uses the runtime: looked up as libraries do,
+// so that the program does not link with libcuda.so.1.
 
 #ifndef PARAGPU_TESTS_DRIVER_H
 #define PARAGPU_TESTS_DRIVER_H
@@ -19,8 +19,8 @@ inline void *driver_function(const char *name) {
 }
 
 // The driver's function of this name, as cuda.h declares it. cuda.h gives some
-// the name of their current version by a macro; the driver is asked for the name
-// before that.
+// the name of their current version by a macro; the lookup uses the name without
+// a version.
 #define DRIVER(name) DRIVER_NAMED(#name, name)
 #define DRIVER_NAMED(text, name)                                                                                       \
     ([]() -> decltype(&name) {                                                                                         \
@@ -36,7 +36,7 @@ inline void *driver_function(const char *name) {
         }                                                                                                              \
     } while (0)
 
-// The call must fail with this very error.
+// The call must fail with exactly this error.
 #define DRIVER_FAILS(expected, name, ...)                                                                              \
     do {                                                                                                               \
         CUresult result_ = DRIVER_NAMED(#name, name)(__VA_ARGS__);                                                                  \

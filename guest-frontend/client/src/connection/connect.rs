@@ -78,7 +78,7 @@ pub(crate) struct Dialer {
 }
 
 impl Dialer {
-    /// For the guest's device `ordinal`, by the configuration.
+    /// For the guest's device `ordinal`, as configured.
     pub(crate) fn new(config: &Guest, ordinal: u32) -> Option<Self> {
         Some(Self {
             config: config.clone(),
@@ -126,7 +126,7 @@ impl Dialer {
         })
     }
 
-    /// One attempt, by the first communicator that finds the host.
+    /// One attempt, over the first communicator that finds the host.
     pub(crate) fn dial(&self, resume: Resume) -> Result<Connected, Error> {
         let attempt = Attempt {
             config: &self.config,
@@ -148,12 +148,12 @@ fn polling(config: &Guest) -> Polling {
     }
 }
 
-/// Connects to the host for the guest's device `ordinal`, by the first
-/// communicator of the configuration that finds one.
+/// Connects to the host for the guest's device `ordinal`, over the first configured
+/// communicator that finds one.
 ///
 /// # Errors
-/// [`Error`]; with several communicators to try, the first that found a host
-/// and failed decides.
+/// [`Error`]; if several communicators were tried, that of the first that found a host
+/// and failed.
 pub fn connect(config: &Guest, ordinal: u32) -> Result<Connected, Error> {
     let regions = Regions::of(ordinal).ok_or(Error::NoDevice(ordinal))?;
     let attempt = Attempt {
@@ -171,7 +171,7 @@ pub fn connect(config: &Guest, ordinal: u32) -> Result<Connected, Error> {
 ///
 /// # Errors
 /// As [`connect`].
-pub(crate) fn connect_to_ask(config: &Guest, ordinal: u32) -> Result<Connected, Error> {
+pub(crate) fn connect_for_queries(config: &Guest, ordinal: u32) -> Result<Connected, Error> {
     let regions = Regions::of(ordinal).ok_or(Error::NoDevice(ordinal))?;
     let attempt = Attempt {
         config,
@@ -183,9 +183,9 @@ pub(crate) fn connect_to_ask(config: &Guest, ordinal: u32) -> Result<Connected, 
     attempt.first()
 }
 
-/// Whether a host listens at the configured address. No session begins.
+/// Whether a host listens at the configured address. Opens no session.
 #[must_use]
-pub fn is_host_there(config: &Guest) -> bool {
+pub fn is_host_reachable(config: &Guest) -> bool {
     let there = |communicator: Communicator| match communicator {
         Communicator::Pci => config.pci.device.exists(),
         Communicator::Shm => dial_unix(&config.shm.socket).is_ok(),
@@ -207,7 +207,7 @@ pub fn is_host_there(config: &Guest) -> bool {
 enum Purpose {
     /// A new session of this process.
     Compute,
-    /// Questions about the device.
+    /// Queries about the device.
     Ask,
     /// An existing session.
     Resume(Resume),
@@ -328,7 +328,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// Shows certificates, and says hello.
+    /// Performs the TLS handshake, then sends the hello.
     fn under_tls(&self, socket: OwnedFd) -> Result<(Connection, Welcome), Error> {
         let tcp = &self.config.tcp;
         let files = Files {
@@ -370,7 +370,7 @@ impl Attempt<'_> {
         self.stream(socket)
     }
 
-    /// Says hello on a connected socket.
+    /// Sends the hello on a connected socket.
     fn stream(&self, socket: impl Into<OwnedFd>) -> Result<(Connection, Welcome), Error> {
         let socket = socket.into();
         let deadline = Some(Instant::now() + PATIENCE);
@@ -439,7 +439,7 @@ fn host_name(tcp: &Tcp) -> &str {
 fn no_channel(node: &Path, error: TravelError) -> Error {
     let full = std::io::ErrorKind::StorageFull;
     match error {
-        // As the module says that no channel is free.
+        // The module reports this if no channel is free.
         TravelError::Io { source, .. } if source.kind() == full => {
             Error::ChannelsTaken(node.display().to_string())
         }

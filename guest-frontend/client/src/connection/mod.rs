@@ -43,8 +43,8 @@ pub const LOST: Status = Status::LAUNCH_FAILED;
 /// Receives the ids of host functions to run.
 pub type HostFunctionSink = Box<dyn Fn(u64) + Send + Sync>;
 
-/// Maximum bytes of calls kept for the next connection. A call waits while the host
-/// has acknowledged none of them.
+/// Maximum bytes of calls kept for the next connection. Beyond that, a call waits for an
+/// acknowledgement of the host.
 const MAX_KEPT: usize = 4 << 20;
 /// Bytes kept between two checks of the host's acknowledgements.
 const CHECK_INTERVAL: usize = 64 << 10;
@@ -104,7 +104,7 @@ pub struct Link {
     state: LinkState,
     /// A device error after which the context is unusable.
     sticky: AtomicU32,
-    heard: Acknowledged,
+    acknowledged: Acknowledged,
     spin: Duration,
     host_functions: OnceLock<HostFunctionSink>,
     /// The pinned memory, for a host that does not share the session's window.
@@ -140,8 +140,8 @@ thread_local! {
     static DETAIL: Cell<String> = const { Cell::new(String::new()) };
 }
 
-/// The host's detail on the calling thread's last failed call, beyond its status,
-/// such as a loader's log. May be empty.
+/// The host's details on the calling thread's last failed call, beyond its status, such
+/// as a loader's log. May be empty.
 #[must_use]
 pub fn take_detail() -> String {
     DETAIL.try_with(Cell::take).unwrap_or_default()
@@ -158,11 +158,11 @@ fn encoded<'a, C: WireCall<'a>, R>(call: &C, send: impl FnOnce(&[&[u8]]) -> R) -
 }
 
 impl Link {
-    /// A link over `connection` for questions. A thread that waits while another one
-    /// reads spins for `spin` before it sleeps. The end of the link is not printed: the
-    /// next question opens another link, and monitors draw on the terminal.
+    /// A link over `connection` for queries. A thread that waits while another one reads
+    /// spins for `spin` before it sleeps. The end of the link is not printed: the next
+    /// query opens another link, and monitors draw on the terminal.
     #[must_use]
-    pub fn for_questions(connection: Connection, spin: Duration) -> Self {
+    pub fn for_queries(connection: Connection, spin: Duration) -> Self {
         Self {
             state: LinkState::connected(false),
             ..Self::with_recovery(connection, spin, None)
@@ -200,7 +200,7 @@ impl Link {
             parked: Mutex::new(Vec::new()),
             state: LinkState::connected(true),
             sticky: AtomicU32::new(0),
-            heard: Acknowledged::default(),
+            acknowledged: Acknowledged::default(),
             spin,
             host_functions: OnceLock::new(),
             pinned: OnceLock::new(),
@@ -239,16 +239,14 @@ impl Link {
     /// Sends a call, waiting only for room. Returns its position in the session.
     ///
     /// # Errors
-    /// As [`check`](Self::check); what the call itself ends with is told by a
-    /// later one that waits.
+    /// As [`check`](Self::check). A later call that waits reports the call's own result.
     pub fn post<'a, C: WireCall<'a>>(&self, call: &C) -> Result<u64> {
         self.post_and(call, None, |_| {})
     }
 
-    /// As [`post`](Self::post); tells `note` the position before any later
-    /// call is sent. The call's last bytes, where `lent` says that they are
-    /// lent, are written from where they are, and stay there until
-    /// [`Lending`] ends.
+    /// As [`post`](Self::post). Passes the position to `note` before any later call is
+    /// sent. If `lent` is set, the call's last bytes are not copied: they must stay
+    /// unchanged until [`Lending`] ends.
     pub(crate) fn post_and<'a, C: WireCall<'a>>(
         &self,
         call: &C,
@@ -262,7 +260,7 @@ impl Link {
         })
     }
 
-    /// Begins to lend bytes.
+    /// Begins lending bytes.
     pub(crate) fn lending(&self) -> Lending<'_> {
         Lending(self)
     }
@@ -311,8 +309,8 @@ impl Link {
         self.call_with(call, None, |reply| reply)
     }
 
-    /// As [`call`](Self::call), with a place for the bytes that come back and
-    /// a function that reads the reply.
+    /// As [`call`](Self::call), with a destination for returned data and a function that
+    /// reads the reply.
     ///
     /// # Errors
     /// As [`call`](Self::call).
@@ -369,7 +367,7 @@ impl Link {
     /// The last position that the host has executed.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
-        self.heard.executed.load(Ordering::Relaxed)
+        self.acknowledged.executed.load(Ordering::Relaxed)
     }
 
     /// Ends the session with a goodbye to the host.
@@ -408,7 +406,7 @@ impl Link {
             let mut outgoing = self.outgoing.lock();
             if self.recovery.is_some() && self.is_full(&mut outgoing) {
                 drop(outgoing);
-                if self.got_in_line(&mut turn) {
+                if self.queue_for_room(&mut turn) {
                     continue;
                 }
                 waited = true;
@@ -437,7 +435,7 @@ impl Link {
                     let sender = Arc::clone(&outgoing.sender);
                     let generation = outgoing.generation;
                     drop(outgoing);
-                    if self.got_in_line(&mut turn) {
+                    if self.queue_for_room(&mut turn) {
                         continue;
                     }
                     waited = true;
@@ -457,9 +455,9 @@ impl Link {
         }
     }
 
-    /// For a thread without room: takes a turn. True if the thread should try again
-    /// because it got its turn only now.
-    fn got_in_line<'a>(&'a self, turn: &mut Option<Turn<'a>>) -> bool {
+    /// Queues a thread that has no room. Returns true if the thread should retry because
+    /// it just got its turn.
+    fn queue_for_room<'a>(&'a self, turn: &mut Option<Turn<'a>>) -> bool {
         if turn.is_some() {
             return false;
         }
@@ -477,7 +475,7 @@ impl Link {
         lent: Option<HostSlice>,
     ) {
         let sequence = outgoing.sequence;
-        if self.heard.taken.load(Ordering::Relaxed) + 1 >= sequence {
+        if self.acknowledged.taken.load(Ordering::Relaxed) + 1 >= sequence {
             // All earlier calls are acknowledged, so their memory is reused.
             outgoing.kept.clear();
             outgoing.look = CHECK_INTERVAL;
@@ -500,14 +498,14 @@ impl Link {
         }
     }
 
-    /// Drops the calls that the host has acknowledged.
+    /// Drops acknowledged calls.
     fn forget(&self, outgoing: &mut Outgoing) {
-        let taken = self.heard.taken.load(Ordering::Relaxed);
+        let taken = self.acknowledged.taken.load(Ordering::Relaxed);
         outgoing.kept.trim(|header| header.sequence <= taken);
         outgoing.look = outgoing.kept.len() + CHECK_INTERVAL;
     }
 
-    /// Whether so much is kept that no call may follow.
+    /// Whether the kept calls reach the limit, so that no call may follow.
     fn is_full(&self, outgoing: &mut Outgoing) -> bool {
         if outgoing.kept.len() < MAX_KEPT {
             return false;
@@ -525,7 +523,7 @@ impl Link {
         Ok(())
     }
 
-    /// Notes a failed call and returns its error.
+    /// Records a failed call and returns its error.
     fn failed(&self, status: Status, detail: &str) -> Status {
         if status.is_sticky()
             && self
@@ -547,7 +545,7 @@ impl Link {
         self.end(LOST, &crate::error::chain(error))
     }
 
-    /// Ends the link with `status`; of a session, prints the reason once.
+    /// Ends the link with `status`. For a session, prints the reason once.
     pub(crate) fn end(&self, status: Status, why: &str) -> Status {
         match self.state.end(status) {
             Ok(()) => {

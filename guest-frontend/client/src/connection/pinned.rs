@@ -1,4 +1,4 @@
-//! Sends pinned memory to a host that took the session over without its window. That
+//! Sends pinned memory to a host that took over the session without its window. That
 //! memory is zero there until the guest has sent the contents.
 
 use std::sync::Arc;
@@ -30,18 +30,18 @@ impl Content {
     }
 }
 
-/// The pinned memory of a session, as its link sees it.
+/// A session's pinned memory, as seen by its link.
 pub(crate) trait PinnedMemory: Send + Sync {
     /// Whether the session has left its window.
     fn is_apart(&self) -> bool;
 
-    /// Leaves the window, unless that is done. Returns the contents that a host
+    /// Leaves the window if that has not happened. Returns the contents that a host
     /// lacks, every time until a host has received them.
     ///
     /// # Errors
     /// If the window's memory is gone.
     fn leave_window(&self) -> Result<Vec<Content>, Error>;
 
-    /// Notes that the host has received the contents.
+    /// Records that the host has received the contents.
     fn settle_contents(&self);
 }

@@ -130,7 +130,7 @@ impl Link {
                 continue;
             }
             self.parked.lock().push(index);
-            // A leader that left before the push had no one to wake.
+            // A leader that stopped before the push had no thread to wake.
             let led = self.lead(slot) == ReadAttempt::Over;
             if !led && !slot.is_over() && !self.state.is_ended() {
                 std::thread::park();
@@ -213,13 +213,13 @@ impl Link {
             None => false,
         };
         if self.recovery.is_some() && incoming.untold >= ACKNOWLEDGE_EVERY {
-            self.tell_received(incoming);
+            self.acknowledge(incoming);
         }
         Ok(came)
     }
 
     /// Acknowledges frames to the host, if there is room.
-    fn tell_received(&self, incoming: &mut Incoming) {
+    fn acknowledge(&self, incoming: &mut Incoming) {
         let kind = Control::Received.kind();
         let count = incoming.received.to_le_bytes();
         match self.sender().try_send(kind, 0, Some(0), &[&count]) {
@@ -231,8 +231,8 @@ impl Link {
 
     fn route(&self, frame: &Frame<'_>) -> Result<(), String> {
         let header = &frame.header;
-        advance(&self.heard.executed, header.sequence);
-        advance(&self.heard.taken, header.sequence);
+        advance(&self.acknowledged.executed, header.sequence);
+        advance(&self.acknowledged.taken, header.sequence);
         let slot = || {
             self.slots.get(header.slot).ok_or_else(|| {
                 format!(
@@ -241,15 +241,17 @@ impl Link {
                 )
             })
         };
-        let told = |misrouted| match misrouted {
+        let to_error = |misrouted| match misrouted {
             SlotError::Unasked => format!(
                 "the host sent an unrequested frame of kind {:#06x}",
                 header.kind
             ),
-            SlotError::OutOfBounds => "the host sent more bytes than were asked for".to_owned(),
+            SlotError::OutOfBounds => "the host sent more bytes than requested".to_owned(),
         };
         if header.replied_call().is_some() {
-            return slot()?.deliver(header.kind, frame.payload).map_err(told);
+            return slot()?
+                .deliver(header.kind, frame.payload)
+                .map_err(to_error);
         }
         if frame.landed > 0 {
             // Only data frames land, at their destination.
@@ -261,7 +263,7 @@ impl Link {
             Some(Control::Data) => {
                 let offset: u64 = reader.field().map_err(malformed)?;
                 let bytes = reader.bytes(reader.remaining()).map_err(malformed)?;
-                slot()?.write(offset, bytes).map_err(told)
+                slot()?.write(offset, bytes).map_err(to_error)
             }
             Some(Control::HostFunc) => {
                 let id: u64 = reader.field().map_err(malformed)?;
@@ -278,7 +280,7 @@ impl Link {
             }
             Some(Control::Taken) => {
                 let taken: u64 = reader.field().map_err(malformed)?;
-                advance(&self.heard.taken, taken);
+                advance(&self.acknowledged.taken, taken);
                 Ok(())
             }
             Some(Control::Move) => {

@@ -1,9 +1,8 @@
 //! Reconnects after a lost connection, over the same communicator or another.
 //!
-//! One thread reconnects while the others wait. The host says which calls it has
-//! received, the guest which frames it has received, and each side resends the
-//! rest. So each call is executed once and each reply arrives once, wherever the
-//! connection broke.
+//! One thread reconnects while the others wait. The host reports which calls it has
+//! received, the guest which frames it has received, and each side resends the rest. So
+//! each call is executed once and each reply arrives once, wherever the connection broke.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,9 +63,9 @@ impl Recovery {
         })
     }
 
-    /// Rereads the configuration while the host does not answer: a lease whose host
-    /// is lost may have moved to another host, or ended. Returns why it ended.
-    fn look_elsewhere(&self) -> Option<String> {
+    /// Rereads the configuration while the host does not answer: a lease whose host is
+    /// lost may have moved or ended. Returns the reason if it ended.
+    fn reread_configuration(&self) -> Option<String> {
         let config = Guest::load().ok()?;
         if !config.tcp.over.is_empty() {
             return Some(config.tcp.over);
@@ -124,7 +123,7 @@ impl Link {
             .map_or(0, |recovery| recovery.reconnects.load(Ordering::Relaxed))
     }
 
-    /// Notes that the host sends the session elsewhere.
+    /// Records that the host sends the session elsewhere.
     pub(super) fn note_move(&self, goal: &Move<'_>) {
         let Some(recovery) = &self.recovery else {
             return;
@@ -135,25 +134,25 @@ impl Link {
                 *recovery.goal.lock() = Some(dialer);
                 self.state.order_move();
             }
-            Err(error) => self.say_stays(&chain(&error)),
+            Err(error) => self.report_stay(&chain(&error)),
         }
     }
 
-    /// Notes that the session moved behind this connection. If it breaks, the next
-    /// one goes to the new host.
+    /// Records that the session moved behind this connection. If it breaks, the next one
+    /// goes to the new host.
     pub(super) fn note_home(&self, home: &Move<'_>) {
         let Some(recovery) = &self.recovery else {
             return;
         };
         let mut dialer = recovery.dialer.lock();
-        // If it is invalid, the earlier one may still lead there.
+        // If it is invalid, the earlier address may still be reachable.
         if let Ok(toward) = dialer.toward(home) {
             *dialer = toward;
         }
     }
 
-    /// Tells user and host that the guest could not follow the move.
-    fn say_stays(&self, why: &str) {
+    /// Reports to user and host that the guest could not follow the move.
+    fn report_stay(&self, why: &str) {
         eprintln!("paragpu: the session stays where it is: {why}");
         let stays = encode_all(&Stays { reason: Text(why) });
         let sender = self.sender();
@@ -185,9 +184,9 @@ impl Link {
         let Some(recovery) = &self.recovery else {
             return self.check();
         };
-        // Lock order: `repair`, `incoming`, `outgoing`. Many threads notice a loss
-        // at once. The first one reconnects; the others wait here and then find a
-        // newer generation.
+        // Lock order: `repair`, `incoming`, `outgoing`. Many threads notice a loss at the
+        // same time. The first one reconnects. The others wait here and then find a newer
+        // generation.
         let _repair = recovery.repair.lock();
         self.state.check()?;
         // A reading thread sees the state when it is woken, and releases the
@@ -219,7 +218,7 @@ impl Link {
         outgoing: &mut Outgoing,
         lost: Option<&TravelError>,
     ) -> Result<()> {
-        // Frames from before the end are valid, and may say where to go.
+        // Frames received before the connection ended are valid, and may contain a move.
         while let Ok(true) = self.receive_one(incoming, Wait::Poll) {}
         let deadline = Instant::now() + PATIENCE;
         let mut pause = PAUSE.0;
@@ -267,20 +266,20 @@ impl Link {
                         communicator: Text(&communicator),
                         address: Text(&address),
                     });
-                    "the session is redirected from host to host without end".to_owned()
+                    "the hosts redirect the session in a loop".to_owned()
                 }
                 Err(error @ (Error::Refused(_) | Error::Handshake(_))) if !moves => {
                     return Err(self.end(LOST, &chain(&error)));
                 }
                 Err(error) => {
-                    if let Some(why) = recovery.look_elsewhere().filter(|_| lost.is_some()) {
+                    if let Some(why) = recovery.reread_configuration().filter(|_| lost.is_some()) {
                         return Err(self.end(LOST, &why));
                     }
                     chain(&error)
                 }
             };
             if moves && lost.is_none() {
-                self.say_stays(&why);
+                self.report_stay(&why);
                 return Ok(());
             }
             if Instant::now() >= deadline {
@@ -305,9 +304,9 @@ impl Link {
             ..
         } = connected;
         let taken = welcome.taken;
-        // A host cannot have taken in calls that were never sent, nor forget calls that it
+        // A host cannot have received calls that were never sent, nor lose calls that it
         // confirmed: resending those would execute them twice.
-        if taken > outgoing.sequence || taken < self.heard.taken.load(Ordering::Relaxed) {
+        if taken > outgoing.sequence || taken < self.acknowledged.taken.load(Ordering::Relaxed) {
             return Err(Broken::Over(format!(
                 "the host acknowledges call {taken}: it was never sent, or a later one was already \
                  acknowledged"
@@ -321,7 +320,7 @@ impl Link {
                 "the host has other memory where the session has its pinned memory".into(),
             ));
         }
-        self.heard.taken.fetch_max(taken, Ordering::Relaxed);
+        self.acknowledged.taken.fetch_max(taken, Ordering::Relaxed);
         outgoing.kept.trim(|header| header.sequence <= taken);
         // Ends threads that still wait for room in the old connection.
         outgoing.sender.close();

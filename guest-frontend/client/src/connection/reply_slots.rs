@@ -33,10 +33,10 @@ struct Inner {
     thread: Option<Thread>,
 }
 
-/// Why a frame for a slot was refused.
+/// Why a frame was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SlotError {
-    /// No thread waits there, or not for this frame.
+    /// No thread waits for it.
     Unasked,
     /// The bytes do not fit the request.
     OutOfBounds,
@@ -87,9 +87,9 @@ impl Slot {
         }
     }
 
-    /// Has `read` fill what `length` bytes at `offset` of what the call asked
-    /// for are from their `at`-th on, as far as that is one piece of memory.
-    /// False if nothing may be written there.
+    /// Has `read` fill the destination with the bytes from `at` on of the `length` bytes
+    /// at `offset`, as far as they are contiguous. Returns false if nothing may be
+    /// written there.
     pub(crate) fn land(
         &self,
         offset: u64,
@@ -97,7 +97,7 @@ impl Slot {
         at: usize,
         read: &mut dyn FnMut(&mut [u8]) -> usize,
     ) -> bool {
-        // Held while the memory is filled: the waiting thread blocks here.
+        // The lock is held while the memory is filled: the waiting thread blocks here.
         let inner = self.inner.lock();
         let waits = self.state.load(Ordering::Relaxed) == WAITING;
         let destination = inner.destination.as_ref().filter(|_| waits);
@@ -123,7 +123,7 @@ impl Slot {
         }
     }
 
-    /// Ends the wait: the reply, or `None` if it was lost.
+    /// Ends the wait. Returns the reply, or `None` if it was lost.
     pub(crate) fn take(&self) -> Option<Vec<u8>> {
         let mut inner = self.inner.lock();
         inner.destination = None;

@@ -1,4 +1,4 @@
-//! Reports of the host, printed once each.
+//! Reports by the host, each printed once.
 
 use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
@@ -21,9 +21,9 @@ fn is_new(detail: &str) -> bool {
     if detail.is_empty() {
         return false;
     }
-    let mut told = REPORTED.lock();
-    let told = told.get_or_insert_default();
-    told.len() < MAX_MESSAGES && told.insert(detail.to_owned())
+    let mut reported = REPORTED.lock();
+    let reported = reported.get_or_insert_default();
+    reported.len() < MAX_MESSAGES && reported.insert(detail.to_owned())
 }
 
 #[cfg(test)]

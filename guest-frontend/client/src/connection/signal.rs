@@ -21,7 +21,7 @@ use crate::sys::memory::{load_token, store_token};
 const POLLS_PER_RECEIVE: u32 = 8;
 
 impl Link {
-    /// Waits for the stream's work. False if the thread must ask the host.
+    /// Waits for the stream's work. Returns false if the thread must ask the host.
     ///
     /// # Errors
     /// As [`check`](Self::check).

@@ -68,12 +68,12 @@ impl State {
 #[derive(Debug)]
 pub(super) struct LinkState {
     number: AtomicU32,
-    /// Its end is printed.
+    /// Whether its end is printed.
     announced: bool,
 }
 
 impl LinkState {
-    /// Of a link whose end is printed if `announced`.
+    /// The state of a new link, whose end is printed if `announced`.
     pub(super) const fn connected(announced: bool) -> Self {
         Self {
             number: AtomicU32::new(CONNECTED),
@@ -89,8 +89,8 @@ impl LinkState {
         State::of(self.number.load(Ordering::Acquire))
     }
 
-    /// Success unless the link has ended. A relaxed load is enough: a call that
-    /// sees the end late finds its sender closed.
+    /// Success unless the link has ended. A relaxed load suffices: a call that sees the
+    /// end late finds its sender closed.
     pub(super) fn check(&self) -> Result<()> {
         match self.number.load(Ordering::Relaxed) {
             number if number & ENDED == 0 => Ok(()),
@@ -108,7 +108,7 @@ impl LinkState {
         self.get() == State::Connected
     }
 
-    /// Notes that the host ordered a move. A reconnecting thread checks for orders
+    /// Records that the host ordered a move. A reconnecting thread checks for orders
     /// itself before it finishes.
     pub(super) fn order_move(&self) {
         self.change(|state| match state {

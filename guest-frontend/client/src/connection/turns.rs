@@ -40,9 +40,8 @@ impl Waiter {
 }
 
 impl Turns {
-    /// Whether the queue has threads. A thread that arrives then must queue as
-    /// well: overtaking would starve the others. A stale answer lets one thread
-    /// overtake.
+    /// Whether threads are queued. A thread that arrives then must queue as well:
+    /// overtaking would starve the others. A stale answer lets one thread overtake.
     pub(super) fn is_taken(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) != 0
     }
@@ -131,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_an_end() {
+    fn the_queue_is_bounded() {
         let turns = Turns::of(1);
         let first = turns.take(Duration::ZERO).unwrap();
         assert!(turns.take(Duration::ZERO).is_none());
@@ -169,7 +168,7 @@ mod tests {
 
     /// However turns end, every thread gets one and none sleeps forever.
     #[test]
-    fn nobody_is_left_in_line() {
+    fn no_thread_stays_queued() {
         for spin in [Duration::ZERO, Duration::from_micros(20)] {
             let turns = Turns::of(THREADS);
             let count = AtomicUsize::new(0);

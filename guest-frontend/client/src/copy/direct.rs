@@ -1,5 +1,5 @@
-//! Copies of pageable memory that the host does itself, if it can reach guest memory.
-//! The program's pages are pinned and named, and the guest copies nothing.
+//! Copies of pageable memory by the host itself, if it can access guest memory. The
+//! program's pages are pinned and their addresses sent; the guest copies nothing.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(super) enum Direction {
 /// The state of direct copies of one session.
 pub(super) struct Direct {
     pinner: Arc<dyn Pinner>,
-    /// The host cannot reach guest memory, or no longer.
+    /// Set once the host cannot access guest memory.
     off: AtomicBool,
 }
 
@@ -53,8 +53,7 @@ struct Transfer {
 struct Shared([AtomicU64; 2]);
 
 impl Direct {
-    /// Lets `call` use `length` bytes at `address`; `None` if they cannot
-    /// be named.
+    /// Lets `call` use `length` bytes at `address`; `None` if they cannot be pinned.
     fn pinned(
         &self,
         address: u64,
@@ -85,9 +84,9 @@ impl Copies {
         })
     }
 
-    /// Copies between `size` bytes at `host` of this process and `device`, in
-    /// order of `stream`; returns how many bytes from the begin on were copied
-    /// when it returns, which may be fewer: the rest goes another way.
+    /// Copies between `size` bytes at `host` of this process and `device`, in order of
+    /// `stream`. Returns how many leading bytes were copied. If they are fewer than
+    /// `size`, the caller copies the rest in another way.
     ///
     /// # Errors
     /// The error of failed work.
@@ -141,7 +140,7 @@ impl Copies {
         }
     }
 
-    /// False if the piece must be copied some other way.
+    /// Returns false if the piece must be copied in another way.
     fn piece(
         &self,
         direct: &Direct,
@@ -186,8 +185,8 @@ impl Copies {
         }
     }
 
-    /// Whether the host sees this process's bytes. It may reach a copy that the
-    /// hypervisor does not use.
+    /// Whether the host sees this process's bytes. It may have access to a copy of guest
+    /// memory that the hypervisor does not use.
     fn sees_the_same(&self, direct: &Direct) -> Result<bool> {
         let value = RandomState::new().build_hasher().finish();
         let shared = Box::new(Shared([AtomicU64::new(value.to_le()), AtomicU64::new(0)]));

@@ -1,9 +1,9 @@
 //! Copies of linear memory (CUDA Driver API, Memory Management; API synchronization
 //! behavior).
 //!
-//! - From pageable memory to the device, the data is taken during the call: small
-//!   copies travel in the call, large ones through staging slots or, without a
-//!   window, in calls of a quarter MiB. The copy returns when the data is taken.
+//! - From pageable memory to the device, the data is read during the call. Small copies
+//!   are sent in the call, large ones through staging slots or, without a window, in
+//!   calls of a quarter MiB. The copy returns when the data has been read.
 //! - From the device to pageable memory, a copy returns when the data has arrived.
 //! - The device itself copies pinned memory in the window.
 
@@ -37,7 +37,7 @@ pub use rect::RectEnd;
 pub(crate) use rect::{host_copy, span, volume};
 pub(crate) use words::named;
 
-/// Maximum size of a copy whose bytes travel in calls even if there is a window.
+/// Maximum size of a copy whose bytes are sent in calls even if there is a window.
 const INLINE: usize = 64 << 10;
 /// Maximum bytes of a copy in one call: a frame without the call's other fields.
 const PART: usize = MAX_PAYLOAD - 64;
@@ -95,7 +95,7 @@ impl Copies {
     /// cuMemcpyHtoD (with `wait`), cuMemcpyHtoDAsync.
     ///
     /// # Errors
-    /// `INVALID_VALUE`; of work that failed.
+    /// `INVALID_VALUE`; the error of failed work.
     pub fn to_device(
         &self,
         destination: u64,
@@ -161,7 +161,7 @@ impl Copies {
     /// `size` bytes without gaps at `address`.
     ///
     /// # Errors
-    /// `INVALID_VALUE`; of work that failed.
+    /// `INVALID_VALUE`; the error of failed work.
     pub fn from_device(
         &self,
         destination: HostRows,
@@ -229,8 +229,8 @@ impl Copies {
         }
     }
 
-    /// cuMemcpyDtoD, cuMemcpyDtoDAsync, and copies between any two addresses
-    /// that the device reaches.
+    /// cuMemcpyDtoD, cuMemcpyDtoDAsync, and copies between any two addresses that the
+    /// device can access.
     ///
     /// # Errors
     /// `INVALID_VALUE`.
@@ -306,7 +306,7 @@ impl Copies {
         Ok(())
     }
 
-    /// The bytes travel in calls: large ones from where they are.
+    /// Sends the bytes in calls, large ones without copying them first.
     fn send_in(&self, destination: u64, source: &HostSlice, stream: &Stream) -> Result<()> {
         let _lending = (source.len() > INLINE).then(|| self.link.lending());
         let mut at = 0;
@@ -329,7 +329,7 @@ impl Copies {
         Ok(())
     }
 
-    /// The bytes go through staging slots.
+    /// Sends the bytes through staging slots.
     fn stage_in(
         &self,
         staging: &Staging,
@@ -373,7 +373,7 @@ impl Copies {
         Ok(())
     }
 
-    /// The bytes come through staging slots.
+    /// Receives the bytes through staging slots.
     fn stage_out(
         &self,
         staging: &Staging,
@@ -403,8 +403,7 @@ impl Copies {
         let mut asked = part * SLOT;
         loop {
             while asked < destination.len() && under_way.len() < depth {
-                // Waiting for a slot while holding others could make two
-                // threads wait for each other.
+                // Waiting for a slot while holding others could deadlock two threads.
                 let slot = if under_way.is_empty() {
                     staging.take(&self.link)?
                 } else {
@@ -470,7 +469,7 @@ fn in_parts(size: usize, stage: impl Fn(usize, usize) -> Result<()> + Sync) -> R
     })
 }
 
-/// One row of device memory, as a node of a graph names it.
+/// One row of device memory, in a graph node's form.
 fn device_row(address: u64, size: u64) -> CopyNodeEnd {
     CopyNodeEnd::Device {
         address,

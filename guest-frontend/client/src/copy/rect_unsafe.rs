@@ -37,7 +37,7 @@ pub enum RectEnd<'a> {
         /// Rows from one slice to the next.
         rows: u64,
     },
-    /// Memory of the program, likewise.
+    /// Memory of the program.
     Host {
         /// First byte of the copy.
         address: *mut c_void,
@@ -58,7 +58,7 @@ pub enum RectEnd<'a> {
 /// Bytes of a copy.
 ///
 /// # Errors
-/// `INVALID_VALUE` if there are more than 64 bits can count.
+/// `INVALID_VALUE` if the number exceeds 64 bits.
 pub(crate) fn volume(extent: [u64; 3]) -> Result<u64> {
     extent
         .iter()
@@ -81,7 +81,7 @@ impl RectEnd<'_> {
         matches!(self, Self::Host { .. })
     }
 
-    /// Refuses what does not hold the extent.
+    /// Refuses an end that is smaller than the extent.
     fn check(&self, extent @ [width, height, depth]: [u64; 3]) -> Result<()> {
         match self {
             Self::Device { pitch, rows, .. } | Self::Host { pitch, rows, .. } => {
@@ -114,7 +114,7 @@ impl RectEnd<'_> {
         }
     }
 
-    /// The end, moved by bytes, whole rows and slices.
+    /// The end, advanced by bytes, whole rows and slices.
     fn moved(&self, column: u64, row: u64, slice: u64) -> Self {
         match *self {
             Self::Device {
@@ -147,7 +147,7 @@ impl RectEnd<'_> {
         }
     }
 
-    /// The end as a node of a graph names it.
+    /// The end in a graph node's form.
     fn of_node(&self) -> CopyNodeEnd {
         match *self {
             Self::Device {
@@ -198,10 +198,10 @@ impl RectEnd<'_> {
 }
 
 impl Copies {
-    /// A copy as a node of a graph has it.
+    /// A copy in a graph node's form.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where an end does not hold the extent, or it is empty.
+    /// `INVALID_VALUE` if an end is smaller than the extent, or the extent is empty.
     pub fn node(
         &self,
         destination: RectEnd<'_>,
@@ -221,11 +221,11 @@ impl Copies {
         })
     }
 
-    /// cuMemcpy3D (with `wait`), cuMemcpy3DAsync and all that they include.
-    /// `extent`: bytes in a row, rows, slices.
+    /// cuMemcpy3D (with `wait`), cuMemcpy3DAsync and their simpler variants. `extent`:
+    /// bytes in a row, rows, slices.
     ///
     /// # Errors
-    /// `INVALID_VALUE`; of work that failed.
+    /// `INVALID_VALUE`; the error of failed work.
     ///
     /// # Safety
     /// The rows of an [`RectEnd::Host`] must be readable or writable for as long
@@ -304,8 +304,8 @@ impl Copies {
         }
     }
 
-    /// Pinned memory of the window is reached by the device itself; device
-    /// memory must be allocated.
+    /// The device itself accesses pinned memory in the window. Device memory must be
+    /// allocated.
     fn reach_end<'a>(&self, end: RectEnd<'a>, extent: [u64; 3]) -> Result<RectEnd<'a>> {
         match end {
             RectEnd::Host {
@@ -340,7 +340,7 @@ impl Copies {
         }
     }
 
-    /// The rows travel in calls, as many whole rows in one as fit.
+    /// Sends the rows in calls, as many whole rows in each as fit.
     fn rect_to_device(
         &self,
         destination: &RectEnd<'_>,
@@ -414,9 +414,9 @@ impl Copies {
     }
 }
 
-/// Pieces of an extent whose bytes fit a call: runs of whole rows of a slice,
-/// or parts of rows that are too long. `send` is given column, row and slice,
-/// then bytes in a row and rows.
+/// Splits an extent into pieces that fit a call: runs of whole rows of a slice, or parts
+/// of rows that are too long. `send` receives column, row and slice, then bytes in a row
+/// and the number of rows.
 fn for_pieces(
     [width, height, depth]: [u64; 3],
     mut send: impl FnMut([u64; 3], [u64; 2]) -> Result<()>,
@@ -454,9 +454,9 @@ fn rows_destination(
     unsafe { HostRows::rows(address, extent, pitch, slice_pitch) }
 }
 
-/// Copies between two ends of the program's memory, as a graph's node; other
-/// ends are left alone. The program keeps the memory until the graph's last
-/// launch is complete, as CUDA demands.
+/// Copies between two ends in the program's memory, for a graph node. Ignores other ends.
+/// The program keeps the memory until the graph's last launch is complete, as CUDA
+/// demands.
 pub(crate) fn host_copy(destination: &CopyNodeEnd, source: &CopyNodeEnd, extent: [u64; 3]) {
     let end = |place: &CopyNodeEnd| match *place {
         CopyNodeEnd::Host {
@@ -475,7 +475,7 @@ pub(crate) fn host_copy(destination: &CopyNodeEnd, source: &CopyNodeEnd, extent:
     }
 }
 
-/// Both ends are the program's own.
+/// Copies between two ends in the program's memory.
 fn host_rect(destination: &RectEnd<'_>, source: &RectEnd<'_>, [width, height, depth]: [u64; 3]) {
     for slice in 0..depth {
         for row in 0..height {

@@ -20,7 +20,7 @@ const WAITS: [u32; 2] = [1, 4];
 const WRITES: [u32; 2] = [2, 5];
 const BARRIER: u32 = 6;
 
-/// Bytes of the word that an operation is about; none of a barrier.
+/// Bytes of the operation's word; `None` for a barrier.
 fn size(operation: &MemoryOperation) -> Option<u64> {
     match operation.kind {
         1 | 2 => Some(4),
@@ -43,7 +43,7 @@ fn check(operation: &MemoryOperation) -> Result<()> {
     Ok(())
 }
 
-/// The operations on the wire, their words named as `name` says.
+/// The operations on the wire. `name` converts the addresses of words.
 pub(crate) fn named(
     operations: &[MemoryOperation],
     name: impl Fn(u64, u64) -> Result<u64>,
@@ -66,7 +66,7 @@ pub(crate) fn named(
 }
 
 impl Copies {
-    /// cuStreamBatchMemOp; for a node, `given` are the program's parameters.
+    /// cuStreamBatchMemOp. For a graph node, `given` are the program's parameters.
     ///
     /// # Errors
     /// `INVALID_VALUE`.

@@ -81,8 +81,8 @@ impl Graphs {
     /// cuGraphInstantiate. The graph may be changed or destroyed afterwards.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for dependencies in a circle or work that cannot be;
-    /// `NOT_SUPPORTED` for nodes of several devices; `OUT_OF_MEMORY`.
+    /// `INVALID_VALUE` for cyclic dependencies or impossible work; `NOT_SUPPORTED` for
+    /// nodes of several devices; `OUT_OF_MEMORY`.
     pub fn instantiate(&self, graph: &Graph, flags: u64) -> Result<Arc<GraphExec>> {
         self.parts.link.check()?;
         let exec = Arc::new(GraphExec {
@@ -258,7 +258,7 @@ impl Graphs {
         instantiated
     }
 
-    /// Frees a graph's resources besides its nodes.
+    /// Frees a graph's resources other than its nodes.
     fn release(&self, plan: &mut Plan) {
         plan.ended = true;
         for id in plan.functions.drain(..) {
@@ -308,14 +308,14 @@ impl Graphs {
             plan.held.launched(stream.progress(), position);
             return Ok(());
         }
-        // Hold the functions until all of this is noted.
+        // The functions must exist until all of this is recorded.
         let functions = &self.parts.host_functions;
         let position = functions.launch_kept(&plan.functions, stream.progress(), post)?;
         plan.held.launched(stream.progress(), position);
         self.parts.link.flush()
     }
 
-    /// cuGraphExecDestroy: launches made before still run.
+    /// cuGraphExecDestroy: launches posted before still run.
     ///
     /// # Errors
     /// As [`Link::check`].

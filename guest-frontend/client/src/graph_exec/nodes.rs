@@ -47,7 +47,7 @@ fn launch_call(kernel: &Kernel) -> (u16, Vec<u8>) {
         grid: kernel.shape.grid,
         block: kernel.shape.block,
         dynamic_shared: kernel.shape.dynamic_shared,
-        // The edges say which nodes begin early.
+        // The edges determine which nodes begin early.
         flags: Launch::flags_of(kernel.shape.cooperative, false),
         cluster: kernel.shape.cluster,
         preferences: Bytes(&kernel.shape.preferences.encode()),
@@ -222,7 +222,7 @@ impl Graphs {
         }
         let (number, work) = match work {
             Work::Empty | Work::Child(_) | Work::MemAlloc(_) | Work::MemFree(_) => (0, Vec::new()),
-            // Told when all nodes have their numbers.
+            // Its bodies are sent when all nodes have numbers.
             Work::Conditional(_) => (0, Vec::new()),
             Work::Kernel(kernel) => launch_call(kernel),
             Work::Copy(copy) => return self.make_copy(copy, None),

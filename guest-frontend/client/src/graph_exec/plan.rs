@@ -81,7 +81,7 @@ impl Plan {
         })
     }
 
-    /// The words that may be addresses, each in eight bytes.
+    /// The words that may be addresses, eight bytes each.
     pub(super) fn gather_words(&mut self) {
         self.words.clear();
         self.memory.clear();
@@ -119,8 +119,8 @@ impl Plan {
         Ok(())
     }
 
-    /// Says of conditional nodes which nodes are their bodies. `begins` has the
-    /// first node of each flat node, and the number of all.
+    /// Sends the sizes of conditional nodes' bodies. `begins` has the first node of each
+    /// flat node, and the number of all nodes.
     pub(super) fn place_bodies(&mut self, begins: &[u32], nodes: &mut [WireNode]) -> Result<()> {
         let begin = |flat: usize| begins.get(flat).copied().ok_or(Status::UNKNOWN);
         for (index, (flat, step)) in self.flat.iter().zip(&mut self.steps).enumerate() {

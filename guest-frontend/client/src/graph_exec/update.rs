@@ -24,17 +24,17 @@ pub enum Refusal {
 }
 
 impl Graphs {
-    /// cuGraphExecKernelNodeSetParams and the like: from the next launch on the
-    /// node that was made of `name` does `work`.
+    /// cuGraphExecKernelNodeSetParams and similar: from the next launch on, the node
+    /// created from `name` does `work`.
     ///
     /// # Errors
     /// `INVALID_VALUE` if there is no such node or it is of another kind;
-    /// `GRAPH_EXEC_UPDATE_FAILURE` where its parameters cannot be changed so.
+    /// `GRAPH_EXEC_UPDATE_FAILURE` if its parameters cannot be changed in this way.
     pub fn set(&self, exec: &GraphExec, name: NodeName, work: Work) -> Result<()> {
         let mut plan = exec.plan.lock();
         let index = *plan.by_name.get(&name).ok_or(Status::INVALID_VALUE)?;
-        let had = plan.flat.get(index).ok_or(Status::INVALID_VALUE)?;
-        if had.work.kind() != work.kind() {
+        let old = plan.flat.get(index).ok_or(Status::INVALID_VALUE)?;
+        if old.work.kind() != work.kind() {
             return Err(Status::INVALID_VALUE);
         }
         self.check_work(&work)?;
@@ -43,13 +43,13 @@ impl Graphs {
         updated?.map_err(|_| Status::GRAPH_EXEC_UPDATE_FAILURE)
     }
 
-    /// cuGraphExecChildGraphNodeSetParams, cuGraphExecUpdate: all nodes of
-    /// `graph` replace those of the executable graph, or with `child` those
-    /// that a node of that name was made of.
+    /// cuGraphExecChildGraphNodeSetParams, cuGraphExecUpdate: all nodes of `graph`
+    /// replace those of the executable graph, or with `child` those of the child graph in
+    /// that node.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if there is no such node; inside, the first node of
-    /// `graph` that does not fit, if it is one, and why.
+    /// `INVALID_VALUE` if there is no such node. The inner result is the first node of
+    /// `graph` that does not fit, if any, and the reason.
     pub fn update(
         &self,
         exec: &GraphExec,
@@ -63,16 +63,16 @@ impl Graphs {
         if flat.len() != plan.flat.len() {
             return Ok(Err((None, Refusal::Topology)));
         }
-        for (new, had) in flat.iter().zip(&plan.flat) {
-            if new.work.kind() != had.work.kind() {
+        for (new, old) in flat.iter().zip(&plan.flat) {
+            if new.work.kind() != old.work.kind() {
                 return Ok(Err((Some(new.name), Refusal::Kind)));
             }
-            if new.after != had.after || new.bodies != had.bodies {
+            if new.after != old.after || new.bodies != old.bodies {
                 return Ok(Err((Some(new.name), Refusal::Topology)));
             }
         }
         let mut outcome = Ok(());
-        // Values first: kernels name them.
+        // Conditions first, because kernels refer to them.
         let is_value = |flat: &Flat| matches!(flat.work, Work::Conditional(_));
         let (values, others): (Vec<_>, Vec<_>) = flat
             .into_iter()
@@ -103,13 +103,13 @@ impl Graphs {
         let (Some(flat), Some(step)) = (plan.flat.get_mut(index), plan.steps.get_mut(index)) else {
             return Err(Status::INVALID_VALUE);
         };
-        if let (Work::Copy(new), Work::Copy(had)) = (&work, &flat.work)
+        if let (Work::Copy(new), Work::Copy(old)) = (&work, &flat.work)
             && let Some(staging) = step.staging
         {
-            if volume(new.extent)? != volume(had.extent)? {
+            if volume(new.extent)? != volume(old.extent)? {
                 return Ok(Err(Refusal::Parameters));
             }
-            // Launches of a graph run one after another: they can share the memory.
+            // Launches of a graph run one after another, so they can share the memory.
             let made = self.make_copy(new, Some(staging.memory))?;
             let replaced = self.restage(graph, step, staging, made)?;
             if replaced.is_ok() {
@@ -117,14 +117,14 @@ impl Graphs {
             }
             return Ok(replaced);
         }
-        if let (Work::MemAlloc(new) | Work::MemFree(new), Work::MemAlloc(had) | Work::MemFree(had)) =
+        if let (Work::MemAlloc(new) | Work::MemFree(new), Work::MemAlloc(old) | Work::MemFree(old)) =
             (&work, &flat.work)
-            && new.address != had.address
+            && new.address != old.address
         {
             return Ok(Err(Refusal::Parameters));
         }
         let made = match (&work, &flat.work) {
-            (Work::Conditional(new), Work::Conditional(had)) if new.kind != had.kind => {
+            (Work::Conditional(new), Work::Conditional(old)) if new.kind != old.kind => {
                 return Ok(Err(Refusal::Parameters));
             }
             (Work::Conditional(new), _) => {
@@ -229,14 +229,14 @@ impl Graphs {
         Ok(())
     }
 
-    /// Replaces what the nodes of a graph in a node do: the new graph's nodes
-    /// stand for the old one's in order.
+    /// Replaces the work of a child graph's nodes: the new graph's nodes replace the old
+    /// one's in order.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if there is no such node, `GRAPH_EXEC_UPDATE_FAILURE`
-    /// where the graphs differ in more than parameters.
-    pub fn set_child(&self, exec: &GraphExec, had: &Graph, new: &Graph) -> Result<()> {
-        let (before, after) = (had.flatten()?, new.flatten()?);
+    /// `INVALID_VALUE` if there is no such node, `GRAPH_EXEC_UPDATE_FAILURE` if the
+    /// graphs differ in more than parameters.
+    pub fn set_child(&self, exec: &GraphExec, old: &Graph, new: &Graph) -> Result<()> {
+        let (before, after) = (old.flatten()?, new.flatten()?);
         let like = |(one, other): (&Flat, &Flat)| {
             one.work.kind() == other.work.kind() && one.after == other.after
         };
@@ -248,7 +248,7 @@ impl Graphs {
                 self.set(exec, old.name, new.work)?;
             }
         }
-        self.replace_references(&mut exec.plan.lock(), Some(had.id()), new);
+        self.replace_references(&mut exec.plan.lock(), Some(old.id()), new);
         Ok(())
     }
 

@@ -1,10 +1,10 @@
-//! Turns pinned memory in a window into shadows when the session goes to a host that
-//! does not share the window.
+//! Turns pinned memory in a window into shadows when the session goes to a host that does
+//! not share the window.
 //!
-//! The program's memory stays where it is. The host has memory of its own at the same
-//! addresses, and both are synchronized like any shadow ([`crate::shadow`]). One
-//! thread does this between two connections ([`crate::connection`]), while others may
-//! be anywhere in a call:
+//! The program's memory stays in place. The host has separate memory at the same
+//! addresses, and both are synchronized like any shadow ([`crate::shadow`]). One thread
+//! does this between two connections ([`crate::connection`]), while others may be
+//! anywhere in a call:
 //!
 //! - A thread may have checked the window before and post its work afterwards. The memory
 //!   of that work already had its contents, so they are among those sent now. Work that
@@ -56,7 +56,7 @@ impl PinnedMemory for HostMemory {
             if let Backing::Window(offset, length) = pinned.backing
                 && let Some(region) = self.window.region(offset, length)
             {
-                if pinned.flags & DEVICEMAP != 0 || self.window.is_named() {
+                if pinned.flags & DEVICEMAP != 0 || self.window.is_known() {
                     region.show();
                 }
                 regions.push((region, true));

@@ -77,7 +77,7 @@ pub struct Pinned {
     pub device: u64,
     /// Flags of cuMemHostAlloc or cuMemHostRegister.
     pub flags: u32,
-    /// Registered memory of the program's own?
+    /// Whether it is registered memory of the program.
     pub registered: bool,
     /// Freed in stream order, and available for reuse.
     kept: bool,
@@ -88,26 +88,26 @@ pub struct Pinned {
 pub(crate) enum Backing {
     /// Offset and bytes in the window.
     Window(u64, u64),
-    /// The shadow, and where it lies.
+    /// The shadow, and its address on the host.
     Shadow(Arc<Region>, Arc<ShadowPlace>),
-    /// A file that both sides map, and where the host has it.
+    /// A file that both sides map, and its address on the host.
     File(Arc<ShadowPlace>),
 }
 
-/// Addresses of the shadow region in use. They are free again when nobody
-/// holds them any more, as a thread that just looked it up may.
+/// Addresses of the shadow region in use. They are free again when the last reference is
+/// dropped, for example by a thread that just looked them up.
 #[derive(Debug)]
 pub(crate) struct ShadowPlace {
     base: u64,
     length: u64,
-    /// The memory there, where it is the library's.
+    /// The library's memory there, if any.
     pages: Option<Pages>,
     space: Arc<Mutex<Ranges>>,
 }
 
 impl Drop for ShadowPlace {
     fn drop(&mut self) {
-        // Before another thread is given the address.
+        // Before another thread receives the address.
         drop(self.pages.take());
         self.space.lock().give(self.base, self.length);
     }
@@ -141,7 +141,7 @@ impl HostMemory {
             contents: Mutex::default(),
             shadow_space: Arc::new(Mutex::new(shadow_space)),
             pinned: RwLock::default(),
-            kept: Mutex::new(pooled::nothing_kept()),
+            kept: Mutex::new(pooled::empty_list()),
         }
     }
 
@@ -428,7 +428,7 @@ impl HostMemory {
             Backing::Shadow(region, _) => region.show(),
             Backing::File(_) => {}
             Backing::Window(offset, length) => {
-                self.window.name();
+                self.window.note_known();
                 if let Some(region) = self.shadows.find(self.window.base() + offset, *length) {
                     region.show();
                 }

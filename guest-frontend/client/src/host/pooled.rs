@@ -1,6 +1,6 @@
-//! Pinned memory of memory pools. Nothing waits when it is freed: it stays pinned at its
-//! address for the next allocation ([`crate::kept`]), and goes back to the host when memory
-//! is short, when too much is kept, or by a trim.
+//! Pinned memory of memory pools. Freeing it waits for nothing: it stays pinned at its
+//! address for the next allocation ([`crate::freed_blocks`]). It is returned to the host
+//! when memory is short, when too much is kept, or by a trim.
 
 use paragpu_protocol::status::Status;
 
@@ -11,15 +11,15 @@ use crate::objects::stream::Stream;
 
 /// CU_MEMHOSTALLOC_PORTABLE and _DEVICEMAP.
 const REACHED_BY_ALL: u32 = 1 | DEVICEMAP;
-/// Bytes that are kept at most.
+/// Maximum bytes kept.
 const MAX_BYTES: u64 = 256 << 20;
-/// Blocks that are kept at most.
+/// Maximum blocks kept.
 const MAX_BLOCKS: usize = 1024;
 /// All pools share these limits.
 const ANY: usize = 0;
 
-/// Nothing is kept yet.
-pub(super) fn nothing_kept() -> FreedBlocks {
+/// An empty list.
+pub(super) fn empty_list() -> FreedBlocks {
     FreedBlocks::new(MAX_BYTES, MAX_BLOCKS)
 }
 
@@ -53,7 +53,7 @@ impl HostMemory {
     /// Frees memory of [`allocate_pooled`](Self::allocate_pooled) in a stream's order.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where none starts at `address`.
+    /// `INVALID_VALUE` if none starts at `address`.
     pub fn free_pooled(&self, address: u64, stream: &Stream) -> Result<()> {
         self.link.check()?;
         let length = {
@@ -85,11 +85,11 @@ impl HostMemory {
         }
     }
 
-    /// Waits for all work and gives the oldest blocks back to the host until no more
-    /// than `keep` bytes are kept.
+    /// Waits for all work and returns the oldest blocks to the host until at most `keep`
+    /// bytes are kept.
     ///
     /// # Errors
-    /// Of work that failed.
+    /// The error of failed work.
     pub fn trim_pooled(&self, keep: u64) -> Result<()> {
         let kept = self.kept.lock();
         if kept.bytes() <= keep && !kept.is_large() {
@@ -100,7 +100,7 @@ impl HostMemory {
         self.release_kept(keep)
     }
 
-    /// Are there blocks that were freed and are still pinned?
+    /// Whether freed blocks are still pinned.
     pub(super) fn keeps_blocks(&self) -> bool {
         !self.kept.lock().is_empty()
     }

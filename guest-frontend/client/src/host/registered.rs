@@ -1,6 +1,6 @@
-//! Registered memory that is part of the window: the same bytes for program and
-//! device, as with cudaMallocHost, but at the program's own address. The device uses
-//! the window's address.
+//! Registered memory that is part of the window: program and device share the bytes, as
+//! with cudaMallocHost, but the program keeps its own address. The device uses the
+//! window's address.
 
 use paragpu_protocol::handle::WindowOffset;
 use paragpu_protocol::table::{HostMap, HostUnmap};
@@ -10,8 +10,8 @@ use crate::error::Result;
 use crate::sys::moved_pages::MovedPages;
 
 impl HostMemory {
-    /// Makes pages of the program a part of the window: where they are there.
-    /// `None` if they cannot be, or not without a risk for the program.
+    /// Makes pages of the program part of the window. Returns their offset and the pages.
+    /// `None` if that is impossible or unsafe.
     pub(super) fn move_in(&self, address: u64, length: u64) -> Option<(u64, MovedPages)> {
         let offset = self.free.lock().as_mut()?.take(length, PAGE)?;
         let Some(second) = self.window.second(offset, length) else {
@@ -32,7 +32,7 @@ impl HostMemory {
         let unmap = HostUnmap {
             offset: WindowOffset(offset),
         };
-        // Where the host continues with it the range stays in use.
+        // If the host continues with the mapping, the range stays in use.
         if self.link.call(&unmap).is_ok() {
             self.give_back(offset, length);
         }
@@ -55,7 +55,7 @@ impl HostMemory {
         if self.window.is_left()
             && let Some(region) = self.window.region(offset, length)
         {
-            // It was left meanwhile: the host has zeros there.
+            // The window was left meanwhile: the host has zeros there.
             region.show();
             self.shadows.add(region);
         }
@@ -73,7 +73,7 @@ impl HostMemory {
         );
     }
 
-    /// The memory at `address` is the program's alone again.
+    /// Makes the memory at `address` private to the program again.
     pub(super) fn move_out(&self, address: u64, offset: u64, length: u64) -> Result<()> {
         self.streams.synchronize_all()?;
         let region = self.shadows.find(self.window.base() + offset, length);

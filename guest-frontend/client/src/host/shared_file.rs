@@ -7,7 +7,8 @@ use crate::error::Result;
 
 impl HostMemory {
     /// Shares `size` bytes at `address` of the program with the device, if they are a
-    /// file. The pages around them, from `within` bytes before, then lie at `base`.
+    /// shared mapping of a file. Their pages, which begin `within` bytes earlier, are
+    /// mapped at `base`.
     pub(super) fn share_file(&self, address: u64, size: u64, within: u64, base: u64) -> bool {
         let length = (within + size).next_multiple_of(PAGE);
         let files = self.shadows.files();
@@ -18,7 +19,7 @@ impl HostMemory {
         shared
     }
 
-    /// The device sees the file no more, once all work posted before is done.
+    /// Unmaps the file from the device, once all work posted before is complete.
     pub(super) fn leave_file(&self, address: u64, base: u64) -> Result<()> {
         self.shadows.files().remove(address);
         self.link.call(&FileUnmap { address: base })

@@ -52,8 +52,7 @@ pub struct ArrayLevel {
 }
 
 impl Array {
-    /// An array that the host knows as `handle`, with elements of so many
-    /// bytes.
+    /// An array with the host's `handle`, and elements of `element` bytes.
     pub(crate) fn new(handle: ArrayHandle, shape: ArrayShape, element: u32) -> Self {
         Self {
             handle,

@@ -1,7 +1,7 @@
 //! Stream capture (CUDA Driver API, Stream Management): work becomes nodes of a graph
 //! instead of being posted.
 //!
-//! Another stream joins a capture by waiting for an event recorded in it, and has to be
+//! Another stream joins a capture by waiting for an event recorded in it. It must be
 //! joined back before the capture ends.
 
 use std::cell::Cell;
@@ -21,7 +21,7 @@ use crate::objects::stream::Stream;
 /// CUstreamCaptureMode: what other calls a capture forbids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Calls of every thread that might wait for or end work.
+    /// Calls of every thread that might wait for work or end it.
     Global,
     /// Those of the thread that captures.
     ThreadLocal,
@@ -42,19 +42,19 @@ impl Mode {
 /// A capture in progress.
 #[derive(Debug)]
 pub struct Capture {
-    /// A number that no other capture of the process has.
+    /// A number that is unique among the process's captures.
     pub id: u64,
-    /// The graph that it fills.
+    /// The graph being captured into.
     pub graph: Arc<Graph>,
     mode: Mode,
     thread: ThreadId,
     invalid: AtomicBool,
-    /// The streams in it, first the one in which it began.
+    /// The captured streams. The capture began in the first.
     streams: Mutex<Vec<Arc<Membership>>>,
     /// It has blocking streams, which synchronize with the legacy default stream.
     blocking: AtomicBool,
     session: u64,
-    /// Its graph was created with it.
+    /// The capture created its graph.
     own: bool,
 }
 
@@ -127,7 +127,7 @@ pub struct Info {
     pub graph: Arc<Graph>,
     /// The dependencies of the stream's next node.
     pub last: Vec<Dependency>,
-    /// The graph was created with the capture.
+    /// The capture created the graph.
     pub own: bool,
 }
 
@@ -184,7 +184,8 @@ impl Capture {
         self.invalid.load(Ordering::Acquire)
     }
 
-    /// Whether it belongs to this session and, if asked, has blocking streams.
+    /// Whether it belongs to this session and, with `only_blocking`, has blocking
+    /// streams.
     fn concerns(&self, session: u64, only_blocking: bool) -> bool {
         self.session == session && (!only_blocking || self.blocking.load(Ordering::Acquire))
     }
@@ -251,8 +252,8 @@ impl Stream {
     /// `nodes`, and with `add` also on its previous dependencies.
     ///
     /// # Errors
-    /// `ILLEGAL_STATE` where nothing is captured, `INVALID_VALUE` for nodes
-    /// that the graph has not.
+    /// `ILLEGAL_STATE` if the stream does not capture, `INVALID_VALUE` for nodes that the
+    /// graph does not have.
     pub fn update_capture(&self, nodes: &[Dependency], add: bool) -> Result<()> {
         self.with_part(|part| {
             part.capture.graph.check_sources(nodes)?;
@@ -296,7 +297,7 @@ pub(crate) fn permit_legacy(session: u64) -> Result<()> {
 ///
 /// # Errors
 /// `STREAM_CAPTURE_IMPLICIT` while a blocking stream captures.
-pub(crate) fn permit_question(session: u64) -> Result<()> {
+pub(crate) fn permit_query(session: u64) -> Result<()> {
     if ACTIVE.load(Ordering::Acquire) == 0 {
         return Ok(());
     }
@@ -319,13 +320,12 @@ pub(crate) fn permit_synchronize(session: u64) -> Result<()> {
 }
 
 impl Stream {
-    /// cuStreamBeginCapture, cuStreamBeginCaptureToGraph: work of the stream is
-    /// added to a new graph, or to `into` after `after`.
+    /// cuStreamBeginCapture, cuStreamBeginCaptureToGraph: adds the stream's work to a new
+    /// graph, or to `into` after `after`.
     ///
     /// # Errors
-    /// `STREAM_CAPTURE_UNSUPPORTED` for the legacy default stream,
-    /// `ILLEGAL_STATE` where it captures already, `INVALID_VALUE` for nodes
-    /// that the graph has not.
+    /// `STREAM_CAPTURE_UNSUPPORTED` for the legacy default stream, `ILLEGAL_STATE` if the
+    /// stream already captures, `INVALID_VALUE` for nodes that the graph does not have.
     pub(crate) fn begin_capture(
         &self,
         session: u64,
@@ -368,10 +368,10 @@ impl Stream {
     /// cuStreamEndCapture.
     ///
     /// # Errors
-    /// `ILLEGAL_STATE` where nothing is captured; `STREAM_CAPTURE_UNMATCHED`
-    /// for another stream than it began in; `STREAM_CAPTURE_WRONG_THREAD`;
-    /// `STREAM_CAPTURE_INVALIDATED`; `STREAM_CAPTURE_UNJOINED` where work of
-    /// another stream is not waited for.
+    /// `ILLEGAL_STATE` if the stream does not capture; `STREAM_CAPTURE_UNMATCHED` if the
+    /// capture began in another stream; `STREAM_CAPTURE_WRONG_THREAD`;
+    /// `STREAM_CAPTURE_INVALIDATED`; `STREAM_CAPTURE_UNJOINED` if another stream was not
+    /// joined back.
     pub fn end_capture(&self) -> Result<Arc<Graph>> {
         let (capture, last) = match self.capture.state.lock().as_ref() {
             Some(part) => (Arc::clone(&part.capture), part.last.clone()),
@@ -421,7 +421,7 @@ impl Stream {
     /// the kernel by `edge`.
     ///
     /// # Errors
-    /// `ILLEGAL_STATE` where nothing is captured.
+    /// `ILLEGAL_STATE` if the stream does not capture.
     pub fn capture_trigger(&self, event: &Event, edge: Edge) -> Result<()> {
         self.with_part(|part| {
             let edged = |last: &Dependency| Dependency {
@@ -434,8 +434,8 @@ impl Stream {
         })
     }
 
-    /// A wait for an event that was recorded in a capture, or in a
-    /// stream that captures.
+    /// A wait for an event that was recorded in a capture, or a wait in a stream that
+    /// captures.
     pub(crate) fn capture_wait(&self, event: &Event) -> Result<()> {
         let point = event
             .point
@@ -495,7 +495,7 @@ impl Stream {
     /// captures: a node that records the event at each launch.
     ///
     /// # Errors
-    /// `ILLEGAL_STATE` where nothing is captured.
+    /// `ILLEGAL_STATE` if the stream does not capture.
     pub fn capture_external_record(&self, marked: Marked) -> Result<()> {
         self.note(Work::EventRecord(marked))
     }
@@ -503,7 +503,7 @@ impl Stream {
     /// A wait with CU_EVENT_WAIT_EXTERNAL, likewise.
     ///
     /// # Errors
-    /// `ILLEGAL_STATE` where nothing is captured.
+    /// `ILLEGAL_STATE` if the stream does not capture.
     pub fn capture_external_wait(&self, marked: Marked) -> Result<()> {
         self.note(Work::EventWait(marked))
     }

@@ -56,8 +56,8 @@ impl Condition {
         self.graph
     }
 
-    /// Claims it for a node. False if a node already has it.
-    pub(super) fn follow(&self) -> bool {
+    /// Claims it for a node. Returns false if it already controls one.
+    pub(super) fn claim(&self) -> bool {
         !self.followed.swap(true, Ordering::AcqRel)
     }
 
@@ -81,12 +81,12 @@ pub enum ConditionalKind {
     If,
     /// The body runs as long as the value is not 0.
     While,
-    /// The body runs whose number the value is.
+    /// The body runs whose index is the value.
     Switch,
 }
 
 impl ConditionalKind {
-    /// The kind with CUDA's number, if it can have this number of bodies.
+    /// The kind with CUDA's number, if it can have this many bodies.
     #[must_use]
     pub fn of(number: i32, bodies: u32) -> Option<Self> {
         match number {

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::objects::condition::{Condition, ConditionalKind};
 use crate::objects::graph::{Conditional, Graph, Work};
 
-/// Most conditional nodes around each other.
+/// Maximum nesting depth of conditional nodes.
 const MAX_NESTING: usize = 32;
 
 impl Graph {
@@ -24,15 +24,15 @@ impl Graph {
     /// A conditional node's work, for this graph.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for a value that there is not, of another graph or that
-    /// another node follows, or a kind without so many bodies; `NOT_SUPPORTED`
-    /// where too many are around each other.
+    /// `INVALID_VALUE` for an unknown condition, one of another graph, one that already
+    /// controls a node, or a wrong number of bodies; `NOT_SUPPORTED` if nodes are nested
+    /// too deeply.
     pub fn conditional(&self, handle: u64, kind: i32, bodies: u32) -> Result<Work> {
         let condition = Condition::find(handle).ok_or(Status::INVALID_VALUE)?;
         let kind = ConditionalKind::of(kind, bodies).ok_or(Status::INVALID_VALUE)?;
         let (graph, own) = (condition.graph(), self.id());
         let here = graph == own || self.within().contains(&graph);
-        if !here || !condition.follow() {
+        if !here || !condition.claim() {
             return Err(Status::INVALID_VALUE);
         }
         if self.within().len() >= MAX_NESTING {

@@ -9,13 +9,13 @@ pub enum Edge {
     /// At the end of the earlier one.
     #[default]
     Full,
-    /// Between kernels: when all blocks of the earlier one permit it; the later
-    /// one waits itself for what it needs.
+    /// Between kernels: when all blocks of the earlier one permit it. The later one
+    /// itself waits for what it needs.
     Programmatic,
     /// After a kernel: when all its blocks have begun.
     Begun,
-    /// Between kernels: when all blocks of the earlier one have begun; the later
-    /// one waits itself for what it needs.
+    /// Between kernels: when all blocks of the earlier one have begun. The later one
+    /// itself waits for what it needs.
     ProgrammaticBegun,
 }
 
@@ -89,8 +89,11 @@ impl From<u32> for Dependency {
 /// Adds dependencies to those that a stream's next node has.
 pub(super) fn merge(last: &mut Vec<Dependency>, more: &[Dependency]) {
     for dependency in more {
-        match last.iter_mut().find(|had| had.node == dependency.node) {
-            Some(had) if had.edge != dependency.edge => had.edge = Edge::Full,
+        match last
+            .iter_mut()
+            .find(|existing| existing.node == dependency.node)
+        {
+            Some(existing) if existing.edge != dependency.edge => existing.edge = Edge::Full,
             Some(_) => {}
             None => last.push(*dependency),
         }

@@ -31,7 +31,7 @@ pub struct Event {
     inside: AtomicBool,
     /// The point of a capture at which it was recorded.
     pub(super) point: CapturePoint,
-    /// Records up to this one are known to be reached.
+    /// All records up to this one are known to be complete.
     reached: AtomicU64,
     stream: Mutex<Option<Arc<Stream>>>,
     /// Its state that other processes share.
@@ -50,7 +50,7 @@ pub(crate) struct SharedEvent {
     pub(crate) is_own: bool,
     /// Records up to this one are complete.
     reached: AtomicU64,
-    /// Held from a record's number to its post.
+    /// Held from the numbering of a record to its post.
     order: Mutex<()>,
     /// Where its words are read.
     pub(crate) reader: OnceLock<Arc<Stream>>,
@@ -89,8 +89,8 @@ impl SharedEvent {
         }
     }
 
-    /// The number of a new record, which its holder posts before the next one
-    /// is numbered.
+    /// The number of a new record. The holder must post it before the next one is
+    /// numbered.
     pub(crate) fn number(&self) -> (u64, MutexGuard<'_, ()>) {
         let order = self.order.lock();
         (self.page.word().fetch_add(1, Ordering::AcqRel) + 1, order)
@@ -200,7 +200,7 @@ impl Event {
         self.point.is_captured()
     }
 
-    /// Nothing can be asked of an event that was recorded in a capture.
+    /// An event recorded in a capture has no state to query.
     pub(crate) fn check_not_captured(&self) -> Result<()> {
         if self.is_captured() {
             return Err(Status::CAPTURED_EVENT);
@@ -221,8 +221,8 @@ impl Event {
         Ok(self.handle())
     }
 
-    /// The last record, unless it is known to be reached. All work of the session
-    /// up to `complete` is complete.
+    /// The last record, unless it is known to be complete. All work of the session up to
+    /// `complete` is complete.
     pub(crate) fn outstanding(&self, complete: u64) -> Option<u64> {
         let recorded = self.recorded()?;
         if recorded <= complete || recorded <= self.reached.load(Ordering::Acquire) {

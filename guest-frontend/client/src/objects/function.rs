@@ -12,13 +12,13 @@ use parking_lot::Mutex;
 use crate::error::Result;
 use crate::objects::managed_variable::ManagedVariable;
 
-/// CUfunction_attribute: most threads in a block.
+/// CUfunction_attribute: maximum threads in a block.
 pub const MAX_THREADS_PER_BLOCK: u32 = 0;
 /// CUfunction_attribute: static shared memory in bytes.
 pub const SHARED_SIZE_BYTES: u32 = 1;
 /// CUfunction_attribute: registers of a thread.
 pub const NUM_REGS: u32 = 4;
-/// CUfunction_attribute: most dynamic shared memory in bytes.
+/// CUfunction_attribute: maximum dynamic shared memory in bytes.
 pub const MAX_DYNAMIC_SHARED_SIZE_BYTES: u32 = 8;
 /// CUfunction_attribute: preferred part of shared memory.
 pub const PREFERRED_SHARED_MEMORY_CARVEOUT: u32 = 9;
@@ -47,14 +47,14 @@ impl<K, V> Default for Answers<K, V> {
 }
 
 impl<K: Hash + Eq, V: Copy> Answers<K, V> {
-    /// The cached value of `key`, or the result of `ask`.
-    pub(crate) fn get(&self, key: K, ask: impl FnOnce() -> Result<V>) -> Result<V> {
+    /// The cached value of `key`, or the result of `query`.
+    pub(crate) fn get(&self, key: K, query: impl FnOnce() -> Result<V>) -> Result<V> {
         if let Some(known) = self.0.lock().get(&key) {
             return Ok(*known);
         }
-        // Not under the lock, because it is a round trip. Two threads that ask at
-        // the same time get the same answer.
-        let answer = ask()?;
+        // Not under the lock, because it is a round trip. Two threads that query at the
+        // same time get the same answer.
+        let answer = query()?;
         self.0.lock().insert(key, answer);
         Ok(answer)
     }
@@ -108,25 +108,25 @@ impl Module {
         &self.log
     }
 
-    /// The kernels asked for so far.
+    /// The kernels looked up so far.
     #[must_use]
     pub fn known_functions(&self) -> Vec<Arc<Function>> {
         self.functions.lock().values().cloned().collect()
     }
 
-    /// The kernel of this name, if it was asked for.
+    /// The kernel of this name, if it was looked up.
     pub(crate) fn known_function(&self, name: &str) -> Option<Arc<Function>> {
         self.functions.lock().get(name).cloned()
     }
 
-    /// Keeps a kernel; of two of one name the first.
+    /// Stores a kernel. Of two with one name, the first is kept.
     pub(crate) fn keep_function(&self, function: Function) -> Arc<Function> {
         let mut functions = self.functions.lock();
         let entry = functions.entry(function.name.clone());
         Arc::clone(entry.or_insert_with(|| Arc::new(function)))
     }
 
-    /// Address and bytes of the variable of this name, if it was asked for.
+    /// Address and bytes of the variable of this name, if it was looked up.
     pub(crate) fn known_global(&self, name: &str) -> Option<(u64, u64)> {
         self.globals.lock().get(name).copied()
     }
@@ -137,9 +137,9 @@ impl Module {
         self.known_global(name).is_some()
     }
 
-    /// Keeps a variable's address and bytes.
-    pub(crate) fn keep_global(&self, name: &str, place: (u64, u64)) {
-        self.globals.lock().insert(name.to_owned(), place);
+    /// Stores a variable's address and bytes.
+    pub(crate) fn keep_global(&self, name: &str, range: (u64, u64)) {
+        self.globals.lock().insert(name.to_owned(), range);
     }
 
     /// The managed variable of this name, created by `make` if it is unknown:
@@ -149,22 +149,22 @@ impl Module {
         name: &str,
         make: impl FnOnce() -> Result<ManagedVariable>,
     ) -> Result<(u64, u64)> {
-        // Held meanwhile, so that no other thread maps it as well.
+        // The lock is held meanwhile, so that no other thread maps it too.
         let mut managed = self.managed.lock();
         if let Some(known) = managed.get(name) {
-            return Ok(known.place());
+            return Ok(known.range());
         }
         let made = make()?;
-        let place = made.place();
+        let range = made.range();
         managed.insert(name.to_owned(), made);
-        Ok(place)
+        Ok(range)
     }
 
     /// First addresses of its managed variables.
     #[must_use]
     pub fn managed_addresses(&self) -> Vec<u64> {
         let managed = self.managed.lock();
-        managed.values().map(|known| known.place().0).collect()
+        managed.values().map(|known| known.range().0).collect()
     }
 
     /// Takes its managed variables.
@@ -176,7 +176,7 @@ impl Module {
             .collect()
     }
 
-    /// Addresses of the variables asked for.
+    /// Addresses of the variables looked up.
     pub(crate) fn global_addresses(&self) -> Vec<u64> {
         self.globals
             .lock()

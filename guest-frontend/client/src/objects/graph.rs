@@ -1,5 +1,5 @@
-//! Graphs under construction (CUDA Driver API, Graph Management). They are local:
-//! nothing crosses before a graph is instantiated ([`crate::graph_exec`]).
+//! Graphs under construction (CUDA Driver API, Graph Management). They are local: nothing
+//! is sent before a graph is instantiated ([`crate::graph_exec`]).
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -39,7 +39,7 @@ pub struct Kernel {
     pub handle: u64,
     /// Shape of the launch.
     pub shape: Shape,
-    /// Its parameters, laid out as [`Function::parameters`] says.
+    /// Its parameters, in the layout of [`Function::parameters`].
     pub parameters: Vec<u8>,
     pointers: OnceLock<Vec<u64>>,
 }
@@ -64,8 +64,8 @@ impl Kernel {
         }
     }
 
-    /// Where each parameter lies in [`parameters`](Self::parameters); valid as
-    /// long as the node has these parameters.
+    /// The address of each parameter in [`parameters`](Self::parameters). Valid as long
+    /// as the node has these parameters.
     #[must_use]
     pub fn pointers(&self) -> &[u64] {
         self.pointers.get_or_init(|| {
@@ -90,8 +90,7 @@ pub enum CopyNodeEnd {
         /// Rows from one slice to the next.
         rows: u64,
     },
-    /// Memory of the program, which it keeps until
-    /// the last launch is complete.
+    /// Memory of the program, which must keep it until the last launch is complete.
     Host {
         /// First byte of the copy.
         address: u64,
@@ -144,11 +143,11 @@ pub struct Fill {
 /// Operations on words of memory.
 #[derive(Debug)]
 pub struct MemoryWork {
-    /// Device of the guest that does them.
+    /// The guest's device that executes them.
     pub ordinal: u32,
     /// The operation.
     pub operations: Vec<MemoryOperation>,
-    /// The same as the program described it.
+    /// The same, as the program described it.
     pub given: Vec<[u64; 6]>,
 }
 
@@ -194,7 +193,7 @@ pub enum Work {
     Copy(Arc<CopyWork>),
     /// A memset.
     Memset(Fill),
-    /// Words that are written and waited for.
+    /// Writes words and waits for words.
     Memory(Arc<MemoryWork>),
     /// Allocates memory.
     MemAlloc(Arc<GraphMemory>),
@@ -208,7 +207,7 @@ pub enum Work {
     EventRecord(Marked),
     /// Waits for an event's last record.
     EventWait(Marked),
-    /// Whole graphs that run as a value says.
+    /// Graphs whose execution a condition controls.
     Conditional(Arc<Conditional>),
 }
 
@@ -232,7 +231,7 @@ impl Work {
         }
     }
 
-    /// Device of the guest that it needs; `None` for any.
+    /// The guest's device that it needs; `None` for any.
     #[must_use]
     pub fn ordinal(&self) -> Option<u32> {
         match self {
@@ -272,7 +271,7 @@ pub struct Graph {
     /// The graph that it is a clone of; 0 for none.
     origin: u32,
     owner: Owner,
-    /// The values of its conditional nodes.
+    /// The conditions of its conditional nodes.
     pub(super) conditions: Mutex<Vec<Arc<Condition>>>,
     pub(super) nodes: Mutex<Vec<Option<Node>>>,
     held: Mutex<References>,
@@ -294,8 +293,8 @@ pub(crate) struct Flat {
     pub(crate) work: Work,
     /// Positions in the list, each before its own.
     pub(crate) after: Vec<u32>,
-    /// A conditional node's bodies are the nodes behind it: so many each, with
-    /// those of bodies inside.
+    /// For a conditional node, the number of nodes of each body, including nested bodies.
+    /// They follow the node.
     pub(crate) bodies: Vec<u32>,
 }
 
@@ -322,7 +321,7 @@ impl Graph {
         graph
     }
 
-    /// A number that no other graph of the process has.
+    /// A number that is unique among the process's graphs.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.id
@@ -366,8 +365,8 @@ impl Graph {
 
     /// The program's handle, created by `give` if there is none.
     pub fn handle(&self, give: impl FnOnce() -> u64) -> u64 {
-        // Held by nothing else: two threads that ask first at the same time
-        // would get two names for one graph, so the nodes' lock is taken.
+        // Nothing else guards the handle. Without the nodes' lock, two threads that ask
+        // first at the same time would get two handles for one graph.
         let _nodes = self.nodes.lock();
         match self.handle.load(Ordering::Acquire) {
             0 => {
@@ -418,7 +417,7 @@ impl Graph {
     /// cuGraphRetainUserObject.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where references cannot be had ([`References::retain`]).
+    /// `INVALID_VALUE` if the references are not available ([`References::retain`]).
     pub fn retain(&self, object: &Arc<UserObject>, count: u32, moved: bool) -> Result<()> {
         self.held.lock().retain(object, count, moved)
     }
@@ -426,7 +425,7 @@ impl Graph {
     /// cuGraphReleaseUserObject.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where the graph holds fewer.
+    /// `INVALID_VALUE` if the graph holds fewer.
     pub fn release(&self, object: &Arc<UserObject>, count: u32) -> Result<()> {
         self.held.lock().release(object, count)
     }
@@ -441,8 +440,8 @@ impl Graph {
         all
     }
 
-    /// cuGraphDestroy: the references to user objects go at once, though
-    /// another thread may still look at the graph.
+    /// cuGraphDestroy: releases the references to user objects immediately, although
+    /// another thread may still use the graph.
     pub fn end(&self) {
         let held = std::mem::take(&mut *self.held.lock());
         drop(held);
@@ -460,18 +459,17 @@ impl Graph {
         children.collect()
     }
 
-    /// cuGraphNodeFindInClone: the node that was made of `original`.
+    /// cuGraphNodeFindInClone: the node that is the copy of `original`.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where this is no clone of the node's graph, or the node
-    /// was removed.
+    /// `INVALID_VALUE` if this is no clone of the node's graph, or the node was removed.
     pub fn find_in_clone(&self, original: NodeName) -> Result<NodeName> {
         let found = NodeName {
             graph: self.id,
             number: original.number,
         };
         if self.origin != original.graph {
-            // The node may be one of a graph in a node.
+            // The node may belong to a child graph.
             return self
                 .children()
                 .iter()
@@ -484,9 +482,9 @@ impl Graph {
     /// Adds a node that comes after `after`, nodes of this graph.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where one of them is none of its nodes or given twice,
-    /// or does not end so ([`Edge`](crate::objects::edge::Edge));
-    /// `NOT_SUPPORTED` for nodes that a conditional node's body cannot contain.
+    /// `INVALID_VALUE` if one of them is not in this graph, is given twice, or cannot
+    /// have such an edge ([`Edge`](crate::objects::edge::Edge)); `NOT_SUPPORTED` for
+    /// nodes that a conditional node's body cannot contain.
     pub fn add(&self, work: Work, after: &[Dependency]) -> Result<NodeName> {
         if !self.within().is_empty() && !fits_body(&work) {
             return Err(Status::NOT_SUPPORTED);
@@ -564,15 +562,15 @@ impl Graph {
     /// The nodes in topological order, as far as possible in order of creation.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where they depend on each other in a circle.
+    /// `INVALID_VALUE` if dependencies form a cycle.
     pub(crate) fn flatten(&self) -> Result<Vec<Flat>> {
         let mut out = Vec::new();
         self.flatten_into(&[], &mut out)?;
         Ok(out)
     }
 
-    /// Appends the nodes; those without dependency come after `before`.
-    /// Returns the positions of those that none comes after.
+    /// Appends the nodes; those without dependency come after `before`. Returns the
+    /// positions of nodes without dependents.
     fn flatten_into(&self, before: &[u32], out: &mut Vec<Flat>) -> Result<Vec<u32>> {
         let nodes = self.nodes.lock().clone();
         let mut followers: Vec<Vec<u32>> = vec![Vec::new(); nodes.len()];
@@ -649,7 +647,7 @@ impl Graph {
         Ok(ends)
     }
 
-    /// A graph of nodes that were flattened, to be part of another one.
+    /// Rebuilds a graph from flattened nodes, as part of another one.
     pub(crate) fn of_flat(flat: &[Flat], held: References) -> Arc<Self> {
         let nodes = flat.iter().map(|node| {
             Some(Node {
@@ -661,7 +659,7 @@ impl Graph {
     }
 }
 
-/// Appends the nodes of bodies; how many each has.
+/// Appends the nodes of bodies. Returns the number of nodes of each.
 fn flatten_bodies(bodies: &[Arc<Graph>], out: &mut Vec<Flat>) -> Result<Vec<u32>> {
     let sizes = bodies.iter().map(|body| {
         let start = out.len();
@@ -696,7 +694,7 @@ impl Work {
 pub struct Conditional {
     /// The condition.
     pub condition: Arc<Condition>,
-    /// How.
+    /// How it controls the bodies.
     pub kind: ConditionalKind,
     /// The kernel.
     pub bodies: Vec<Arc<Graph>>,

@@ -12,15 +12,15 @@ impl Graph {
     /// cuGraphAddDependencies of pairs: the second comes after the first.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for nodes that there are not, of one node on itself,
-    /// where a dependency exists, or where the nodes have no such edge.
+    /// `INVALID_VALUE` for unknown nodes, for a dependency of a node on itself, for an
+    /// existing dependency, or if the nodes cannot have such an edge.
     pub fn depend(&self, pairs: &[(Dependency, u32)]) -> Result<()> {
         let mut nodes = self.nodes.lock();
         for (done, &(from, to)) in pairs.iter().enumerate() {
             let added = match nodes.get(to as usize) {
                 Some(Some(node)) if from.node != to => {
                     let fits = check_edge(&nodes, from, &node.work);
-                    fits.is_ok() && node.after.iter().all(|had| had.node != from.node)
+                    fits.is_ok() && node.after.iter().all(|existing| existing.node != from.node)
                 }
                 _ => false,
             };
@@ -37,22 +37,22 @@ impl Graph {
         Ok(())
     }
 
-    /// cuGraphRemoveDependencies. Two nodes have one edge, which is named by
-    /// them alone, as with NVIDIA's driver.
+    /// cuGraphRemoveDependencies. Two nodes have at most one edge, so the nodes identify
+    /// it, as with NVIDIA's driver.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where a dependency does not exist.
+    /// `INVALID_VALUE` if a dependency does not exist.
     pub fn undepend(&self, pairs: &[(Dependency, u32)]) -> Result<()> {
         let mut nodes = self.nodes.lock();
         let mut taken = Vec::new();
         for &(from, to) in pairs {
-            let Some((place, had)) = take(&mut nodes, from.node, to) else {
-                for (had, to, place) in taken.into_iter().rev() {
-                    restore(&mut nodes, had, to, place);
+            let Some((place, existing)) = take(&mut nodes, from.node, to) else {
+                for (existing, to, place) in taken.into_iter().rev() {
+                    restore(&mut nodes, existing, to, place);
                 }
                 return Err(Status::INVALID_VALUE);
             };
-            taken.push((had, to, place));
+            taken.push((existing, to, place));
         }
         Ok(())
     }
@@ -102,8 +102,8 @@ impl Graph {
             .try_for_each(|source| check_source(&nodes, *source))
     }
 
-    /// The edges of a captured node. A `programmatic` launch may begin when the
-    /// kernel before permits it.
+    /// The edges of a captured node. A `programmatic` launch may begin when the preceding
+    /// kernel permits it.
     pub(super) fn towards(
         &self,
         work: &Work,
@@ -146,16 +146,16 @@ impl Graph {
     }
 }
 
-/// Takes the dependency on node `from` out of a node; its place there.
+/// Removes the dependency on node `from`. Returns it with its index.
 fn take(nodes: &mut [Option<Node>], from: u32, to: u32) -> Option<(usize, Dependency)> {
     let node = nodes.get_mut(to as usize)?.as_mut()?;
-    let place = node.after.iter().position(|had| had.node == from)?;
-    Some((place, node.after.remove(place)))
+    let index = node.after.iter().position(|edge| edge.node == from)?;
+    Some((index, node.after.remove(index)))
 }
 
-fn restore(nodes: &mut [Option<Node>], from: Dependency, to: u32, place: usize) {
+fn restore(nodes: &mut [Option<Node>], from: Dependency, to: u32, index: usize) {
     if let Some(Some(node)) = nodes.get_mut(to as usize) {
-        node.after.insert(place, from);
+        node.after.insert(index, from);
     }
 }
 

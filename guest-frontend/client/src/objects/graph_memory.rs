@@ -13,7 +13,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::error::Result;
 
-/// By device of the guest.
+/// By the guest's device.
 static USAGE: Mutex<BTreeMap<u32, Usage>> = Mutex::new(BTreeMap::new());
 
 /// By first address.
@@ -23,7 +23,7 @@ static ALL: RwLock<BTreeMap<u64, Weak<GraphMemory>>> = RwLock::new(BTreeMap::new
 pub(crate) trait Backing: std::fmt::Debug + Send + Sync {
     /// First address of this many bytes.
     fn allocate(&self, size: u64) -> Result<u64>;
-    /// Takes them back.
+    /// Returns them.
     fn free(&self, address: u64) -> Result<()>;
 }
 
@@ -32,11 +32,11 @@ pub(crate) trait Backing: std::fmt::Debug + Send + Sync {
 pub struct Usage {
     /// Memory allocated by launches. It counts until a trim, even after it was freed.
     pub used: u64,
-    /// The most of that at a time.
+    /// Its high-water mark.
     pub used_high: u64,
     /// The limit of graph allocations.
     pub reserved: u64,
-    /// The most of that at a time.
+    /// Its high-water mark.
     pub reserved_high: u64,
 }
 
@@ -105,7 +105,7 @@ impl GraphMemory {
         self.allocated.load(Ordering::Acquire)
     }
 
-    /// A launch allocates it, or frees it.
+    /// A launch allocates or frees it.
     pub(crate) fn set_allocated(&self, allocated: bool) {
         self.allocated.store(allocated, Ordering::Release);
         if allocated && !self.used.swap(true, Ordering::Relaxed) {
@@ -113,8 +113,8 @@ impl GraphMemory {
         }
     }
 
-    /// cuDeviceGraphMemTrim: what no launch has allocated now does not count as used.
-    /// It stays reserved, because its nodes say its address.
+    /// cuDeviceGraphMemTrim: memory that no launch currently holds no longer counts as
+    /// used. It stays reserved, because its nodes contain its address.
     pub fn trim(ordinal: u32) {
         let all: Vec<_> = ALL.read().values().filter_map(Weak::upgrade).collect();
         for memory in all {
@@ -133,7 +133,7 @@ impl GraphMemory {
     /// The program frees it.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where no launch allocated it.
+    /// `INVALID_VALUE` if no launch allocated it.
     pub fn free(&self) -> Result<()> {
         match self.allocated.swap(false, Ordering::AcqRel) {
             true => Ok(()),
@@ -148,7 +148,7 @@ impl Drop for GraphMemory {
         self.forget_use();
         Usage::change(self.ordinal, |usage| usage.reserved -= self.size);
         if !self.is_allocated() {
-            // A session that has ended needs nothing back.
+            // After the end of the session there is nothing to free.
             let _ = self.backing.free(self.address);
         }
     }

@@ -1,4 +1,4 @@
-//! Graphs as the guest has them.
+//! Tests of graphs under construction.
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn removed_nodes_leave_no_edges() {
 }
 
 #[test]
-fn a_circle_is_refused() {
+fn a_cycle_is_refused() {
     let graph = Graph::new();
     chain(&graph, 3);
     graph.depend(&[(2.into(), 0)]).unwrap();

@@ -1,4 +1,4 @@
-//! The state of a junction: where the work of a context's streams comes together
+//! The state of a junction: where the work of a context's streams joins
 //! ([`crate::junction`]).
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::objects::event::Event;
 use crate::objects::stream::Stream;
 
-/// Where the work of a context's streams comes together.
+/// Where the work of a context's streams joins.
 #[derive(Debug, Default)]
 pub(crate) struct Junction {
     stream: Mutex<Option<Arc<Stream>>>,
@@ -16,8 +16,8 @@ pub(crate) struct Junction {
 }
 
 impl Junction {
-    /// Its own stream, made at the first use; held while events are recorded in
-    /// it.
+    /// Its stream, created at the first use. The lock is held while events are recorded
+    /// in it.
     pub(crate) fn stream(&self) -> MutexGuard<'_, Option<Arc<Stream>>> {
         self.stream.lock()
     }

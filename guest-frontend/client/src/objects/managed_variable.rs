@@ -5,10 +5,10 @@ use std::sync::Arc;
 use crate::shadow::Region;
 use crate::sys::memory::Pages;
 
-/// Whole pages of the program's at the device's addresses.
+/// Whole pages of the program at the device's addresses.
 #[derive(Debug)]
 pub(crate) struct PageRun {
-    /// Where they end.
+    /// The end address.
     pub(crate) end: u64,
     /// The memory there.
     pub(crate) pages: Pages,
@@ -36,7 +36,7 @@ impl ManagedVariable {
     }
 
     /// First address and bytes.
-    pub(crate) fn place(&self) -> (u64, u64) {
+    pub(crate) fn range(&self) -> (u64, u64) {
         self.region.on_wire()
     }
 }

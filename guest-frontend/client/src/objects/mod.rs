@@ -1,5 +1,5 @@
-//! The objects behind a program's handles. These types know their own state; the parts
-//! of a session, in files of the same names, send what has to cross for them.
+//! The objects behind a program's handles. These types hold local state. The parts of a
+//! session, in files of the same names, make the calls to the host.
 //!
 //! Streams, events, graphs and captures refer to each other in a cycle, as in CUDA: a
 //! stream is part of a capture, a capture fills a graph, a node of a graph may record

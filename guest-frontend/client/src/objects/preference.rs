@@ -32,7 +32,7 @@ pub struct Limits {
     pub domains: u64,
 }
 
-/// The default of an attribute; `None` if it is none of these.
+/// The default of an attribute; `None` for other attributes.
 pub(crate) fn default_of(attribute: i32) -> Option<Value> {
     let mut value = [0; 8];
     match attribute {
@@ -60,7 +60,7 @@ fn low(word: u64) -> u64 {
     word & 0xffff_ffff
 }
 
-/// The part of a value that has a meaning.
+/// The meaningful part of a value.
 ///
 /// # Errors
 /// `INVALID_VALUE` for invalid values, for values that the device does not allow, and for
@@ -114,7 +114,7 @@ impl Preferences {
     /// The value of one, or its default.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for attributes that are no preferences.
+    /// `INVALID_VALUE` for other attributes.
     pub fn get(&self, attribute: i32) -> Result<Value> {
         let set = self.0.get(&attribute).copied();
         let known = || is_of_launch(attribute).then(|| default_of(attribute));
@@ -130,7 +130,7 @@ impl Preferences {
         }
     }
 
-    /// As a launch carries them: `LaunchPreference`s.
+    /// Encoded for a launch, as `LaunchPreference`s.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (attribute, words) in &self.0 {

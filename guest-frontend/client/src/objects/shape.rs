@@ -20,14 +20,14 @@ pub struct Shape {
     pub cooperative: bool,
     /// Blocks of a cluster; zeros for none.
     pub cluster: [u32; 3],
-    /// The kernel may begin before the end of the kernel before it.
+    /// The kernel may begin before the preceding kernel ends.
     pub programmatic: bool,
     /// Attributes that steer the GPU without changing results.
     pub preferences: Preferences,
 }
 
 impl Shape {
-    /// Refuses what neither device nor kernel can do.
+    /// Refuses a shape that the device or the kernel does not support.
     pub(crate) fn check(&self, limits: &Limits, function: &Function) -> Result<()> {
         let within = |have: &[u32; 3], most: &[u32; 3]| {
             have.iter()
@@ -42,8 +42,8 @@ impl Shape {
             return Err(Status::INVALID_VALUE);
         }
         if threads > function.max_threads().into() {
-            // Too few registers have a result of their own; any other bound of
-            // the kernel is an invalid value.
+            // Exceeding the registers has its own result. Any other limit of the kernel
+            // gives INVALID_VALUE.
             let registers = threads * u64::from(function.registers());
             return Err(if registers > limits.registers.into() {
                 Status::LAUNCH_OUT_OF_RESOURCES

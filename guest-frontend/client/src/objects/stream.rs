@@ -16,13 +16,13 @@ pub const NON_BLOCKING: u32 = 1;
 #[derive(Debug)]
 pub struct Stream {
     handle: StreamHandle,
-    /// The green context that it is of.
+    /// The green context that it belongs to.
     green: Option<GreenHandle>,
     progress: Arc<Progress>,
     pub(super) capture: Arc<Membership>,
     /// Position of the last kernel or host function.
     running: AtomicU64,
-    /// Synchronous copies of other streams up to here are waited for.
+    /// Later work waits for synchronous copies of other streams up to here.
     ordered: AtomicU64,
     flags: u32,
     priority: i32,
@@ -30,7 +30,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A stream that the host knows as `handle`.
+    /// A stream with the host's `handle`.
     pub(crate) fn new(
         handle: StreamHandle,
         green: Option<GreenHandle>,
@@ -61,7 +61,7 @@ impl Stream {
         self.handle
     }
 
-    /// The green context that it is of, if of one.
+    /// The green context that it belongs to.
     #[must_use]
     pub fn green(&self) -> Option<GreenHandle> {
         self.green
@@ -73,13 +73,13 @@ impl Stream {
         self.flags
     }
 
-    /// Lower numbers go first.
+    /// Lower numbers have priority.
     #[must_use]
     pub fn priority(&self) -> i32 {
         self.priority
     }
 
-    /// Hints that the program set.
+    /// Attributes that the program set.
     #[must_use]
     pub fn attributes(&self) -> &Attributes {
         &self.attributes
@@ -112,7 +112,7 @@ impl Stream {
         self.running.store(position, Ordering::Release);
     }
 
-    /// Synchronous copies of other streams up to here are waited for.
+    /// Later work waits for synchronous copies of other streams up to here.
     pub(crate) fn ordered(&self) -> u64 {
         self.ordered.load(Ordering::Relaxed)
     }

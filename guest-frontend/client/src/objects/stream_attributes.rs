@@ -1,6 +1,6 @@
-//! Stream attributes that a program sets and reads back. The host's stream gets those that
-//! steer the GPU's caches and fences. A synchronization policy has no further effect: it
-//! would steer a thread of the worker.
+//! Stream attributes that a program sets and reads back. The host's stream receives those
+//! that control the GPU's caches and fences. A synchronization policy has no effect: it
+//! would only affect a thread of the worker.
 
 use std::collections::BTreeMap;
 
@@ -17,13 +17,13 @@ use crate::objects::preference::{
 #[derive(Debug, Default)]
 pub struct Attributes(Mutex<BTreeMap<i32, Value>>);
 
-/// Whether the host's stream gets it, too.
+/// Whether the host's stream receives it, too.
 #[must_use]
 pub fn is_passed_on(attribute: i32) -> bool {
     matches!(attribute, ACCESS_POLICY_WINDOW | DOMAIN_MAP | DOMAIN)
 }
 
-/// Whether it is an attribute that is stored here.
+/// Whether it is stored here.
 #[must_use]
 pub fn is_kept(attribute: i32) -> bool {
     matches!(
@@ -33,7 +33,7 @@ pub fn is_kept(attribute: i32) -> bool {
 }
 
 impl Attributes {
-    /// Keeps an attribute.
+    /// Stores an attribute.
     ///
     /// # Errors
     /// `INVALID_VALUE` for invalid values, and for values that the device does
@@ -54,7 +54,7 @@ impl Attributes {
             .ok_or(Status::INVALID_VALUE)
     }
 
-    /// Takes over those of another stream. Returns all attributes as they are now.
+    /// Copies the attributes of another stream. Returns all attributes.
     pub fn copy(&self, from: &Self) -> Vec<(i32, Value)> {
         let set = from.0.lock().clone();
         *self.0.lock() = set;

@@ -1,6 +1,6 @@
-//! User objects: data of the program that lives until its last reference is dropped
-//! (CUDA Driver API, Graph Management). The program and graphs hold references; nothing
-//! crosses to the host.
+//! User objects: data of the program that lives until its last reference is dropped (CUDA
+//! Driver API, Graph Management). The program and graphs hold references. Nothing is sent
+//! to the host.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, LazyLock};
@@ -11,11 +11,11 @@ use parking_lot::Mutex;
 use crate::error::Result;
 use crate::sys::process::spawn;
 
-/// Ends the program's data.
+/// Destroys the program's data.
 pub type Destructor = Box<dyn FnOnce() + Send>;
 
-/// Destructors run on a thread of their own, so that one may take a lock that
-/// the program holds while it releases the last reference.
+/// Destructors run on a separate thread, so that they may take a lock that the program
+/// holds while it releases the last reference.
 static DESTRUCTORS: LazyLock<Mutex<Sender<Destructor>>> = LazyLock::new(|| {
     let (sender, destructors) = channel::<Destructor>();
     spawn("paragpu-objects", move || {
@@ -36,7 +36,7 @@ struct State {
     program: u64,
     /// References of graphs.
     graphs: u64,
-    /// None once it was called.
+    /// `None` once it was called.
     destroy: Option<Destructor>,
 }
 
@@ -81,7 +81,7 @@ impl UserObject {
     /// cuUserObjectRetain.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where the last reference went already.
+    /// `INVALID_VALUE` if the last reference is gone.
     pub fn retain(&self, count: u32) -> Result<()> {
         self.count(|state| add(&mut state.program, count))
     }
@@ -89,7 +89,7 @@ impl UserObject {
     /// cuUserObjectRelease.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where the program has fewer references.
+    /// `INVALID_VALUE` if the program has fewer references.
     pub fn release(&self, count: u32) -> Result<()> {
         self.count(|state| subtract(&mut state.program, count))
     }
@@ -123,8 +123,8 @@ fn subtract(references: &mut u64, count: u32) -> Result<()> {
     Ok(())
 }
 
-/// The references that a graph holds: a clone holds as many again, and the end
-/// releases them.
+/// The references that a graph holds. A clone holds as many again. Dropping it releases
+/// them.
 #[derive(Debug, Default)]
 pub struct References(Vec<(Arc<UserObject>, u32)>);
 
@@ -135,10 +135,10 @@ impl References {
         self.0.is_empty()
     }
 
-    /// Takes references, with `moved` those of the program.
+    /// Takes references, with `moved` from the program's.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where the program has fewer, or the object ended.
+    /// `INVALID_VALUE` if the program has fewer, or the object has ended.
     pub fn retain(&mut self, object: &Arc<UserObject>, count: u32, moved: bool) -> Result<()> {
         object.graph_retains(count, moved)?;
         self.0.push((Arc::clone(object), count));

@@ -1,11 +1,11 @@
 //! Shadows: the host's copies of pinned memory, and the protocol that keeps both sides
 //! coherent.
 //!
-//! - A shadow is *visible* to kernels once it was created with DEVICEMAP, once its
-//!   device pointer was requested, or once a launch had an address inside it among its
+//! - A shadow is *visible* to kernels once it was created with DEVICEMAP, its device
+//!   pointer was requested, or a launch had an address inside it among its
 //!   parameters (at a multiple of 8 bytes).
-//! - Before a launch, the guest sends the program's changes to visible shadows; before
-//!   a copy or memset writes to a shadow, its changes to that range.
+//! - Before a launch, the guest sends the program's changes to visible shadows. Before
+//!   a copy or memset writes to a shadow, the guest sends its changes to that range.
 //! - After each call that found work complete, the guest fetches the device's changes,
 //!   as long as work that may write to a shadow is not known to be complete.
 //! - Both directions send only what differs from the state that both sides last agreed
@@ -13,11 +13,11 @@
 //!   time.
 //! - A copy from such memory to the device takes the program's contents at the time of
 //!   the call.
-//! - Around a host function both happen as well. The host executes the calls for it
-//!   ahead of calls that wait for the function, so they do not wait for each other.
+//! - Around a host function both happen as well. The host executes these calls ahead of
+//!   calls that wait for the function, so that neither waits for the other.
 //!
-//! Device memory at whose address the program has memory of its own is synchronized in
-//! the same way: `__managed__` variables ([`crate::managed_variable`]) and maps
+//! Where the program has separate memory at addresses of the device, it is synchronized
+//! in the same way: `__managed__` variables ([`crate::managed_variable`]) and maps
 //! ([`crate::host_view`]).
 
 pub(crate) mod region;
@@ -106,11 +106,11 @@ impl Shadows {
     /// How the device accesses a range of the program's memory.
     pub(crate) fn reach(&self, address: u64, size: u64) -> DeviceView {
         // Registered memory may consist of pages of the window.
-        let address = self.window.place_of(address, size).unwrap_or(address);
+        let address = self.window.address_of(address, size).unwrap_or(address);
         if self.window.holds(address) && !self.window.is_left() {
             return DeviceView::Direct(address);
         }
-        if let Some(address) = self.files.place_of(address, size) {
+        if let Some(address) = self.files.address_of(address, size) {
             return DeviceView::Direct(address);
         }
         match self.find(address, size) {
@@ -166,7 +166,7 @@ impl Shadows {
         // second check in `after_launch` detects it.
         let is_apart = self.window.is_left();
         if !is_apart {
-            self.window.note_named(parameters);
+            self.window.note_parameters(parameters);
         }
         if self.are_none() {
             return Ok(Visible::default());
@@ -228,7 +228,7 @@ impl Shadows {
     /// Also if the VM's PCI device is gone whose window holds the session's pinned memory,
     /// even if the session now uses another communicator.
     pub(crate) fn pull(&self) -> Result<()> {
-        if !self.window.is_there() {
+        if !self.window.exists() {
             let why = "the device that has its pinned memory is gone";
             return Err(self.link.end(LOST, why));
         }

@@ -46,11 +46,11 @@ pub(crate) struct State {
     agreed: Arc<Vec<u8>>,
     /// Buffer for changed pages of the shadow.
     fetched: Vec<u8>,
-    /// Nonzero for each page that arrived.
+    /// Nonzero for each page that was received.
     came: Vec<u8>,
     /// Work that may write to the shadow.
     writers: Vec<(Arc<Progress>, u64)>,
-    /// The program freed the memory; the host has no such shadow any more.
+    /// The program freed the memory. The host no longer has the shadow.
     gone: bool,
 }
 
@@ -284,7 +284,7 @@ impl Region {
             size: self.length,
         };
         link.call_with(&read, rows, |()| ())?;
-        // For a shadow, only changed pages arrived.
+        // For a shadow, only changed pages were received.
         let agreed: &mut Vec<u8> = Arc::make_mut(agreed);
         let own = before..before + agreed.len();
         for (page, _) in came.iter().enumerate().filter(|(_, came)| **came != 0) {
@@ -442,7 +442,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn units_end_where_they_are_otherwise((one, other) in alike()) {
+        fn equal_units_end_at_the_first_difference((one, other) in alike()) {
             let same: Vec<bool> = one.chunks(UNIT).zip(other.chunks(UNIT)).map(|(a, b)| a == b).collect();
             let before = |units: usize| (units * UNIT).min(one.len());
             let equal = same.iter().take_while(|same| **same).count();

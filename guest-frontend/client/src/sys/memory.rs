@@ -38,7 +38,7 @@ pub struct HostRows {
 unsafe impl Send for HostSlice {}
 // SAFETY: as above; shared references only read.
 unsafe impl Sync for HostSlice {}
-// SAFETY: as above; each writer has a part of its own.
+// SAFETY: as above; each writer writes a separate part.
 unsafe impl Send for HostRows {}
 // SAFETY: as above.
 unsafe impl Sync for HostRows {}

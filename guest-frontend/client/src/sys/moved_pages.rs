@@ -16,7 +16,7 @@ use paragpu_communicator::Window;
 use super::maps;
 use super::memory::PAGE;
 
-/// A second mapping of some pages of a window, which the program does not know.
+/// A second mapping of some pages of a window, unknown to the program.
 #[derive(Debug)]
 pub(crate) struct SecondMapping {
     mapped: NonNull<c_void>,
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_the_windows_until_they_are_given_back() {
+    fn pages_belong_to_the_window_until_they_are_returned() {
         let (window, words) = (window(), program(LENGTH));
         let Some(pages) = moved(&window, words) else {
             return; // Without the privilege to block other threads.
@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forked_child_has_its_own() {
+    fn a_forked_child_has_private_copies() {
         super::super::process::watch_forks();
         let (window, words) = (window(), program(LENGTH));
         let Some(pages) = moved(&window, words) else {

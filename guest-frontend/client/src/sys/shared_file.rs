@@ -112,7 +112,7 @@ mod tests {
 
     fn map(file: impl AsFd, flags: MapFlags) -> u64 {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, where the kernel likes.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let base = unsafe { mmap(std::ptr::null_mut(), LENGTH, protection, flags, file, 0) };
         base.unwrap() as u64
     }

@@ -21,7 +21,7 @@ pub const CONTEXT_IS_DESTROYED: Status = Status(709);
 pub struct GreenBinding {
     /// Its handle's number.
     pub handle: u64,
-    /// It.
+    /// The green context.
     pub green: Arc<Green>,
 }
 
@@ -52,11 +52,11 @@ pub struct Context {
 /// A primary context ends with all of the session's memory. One table for all contexts,
 /// because memory may be freed while another one is current.
 static MEMORY: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
-/// How much there is; read before every lock.
+/// The number of entries. Read before the lock is taken.
 static MEMORY_COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Memory is about to be freed: no context frees it any more. Its address may soon be
-/// that of other memory.
+/// Called before memory is freed, so that no context frees it again. Its address may soon
+/// belong to other memory.
 pub fn forget_memory(address: u64) {
     if MEMORY_COUNT.load(Ordering::Acquire) != 0 {
         let mut memory = MEMORY.lock();
@@ -102,7 +102,7 @@ impl Context {
         }
     }
 
-    /// Notes memory allocated in it.
+    /// Records memory allocated in it.
     pub fn keep_memory(&self, address: u64) {
         if !self.primary {
             let mut memory = MEMORY.lock();
@@ -126,7 +126,7 @@ impl Context {
         own
     }
 
-    /// Its handle as the program has it.
+    /// Its handle for the program.
     #[must_use]
     pub fn handle(&self) -> CUcontext {
         std::ptr::without_provenance_mut(usize::try_from(self.name).unwrap_or(0))
@@ -138,7 +138,7 @@ impl Context {
         self.primary
     }
 
-    /// A number that no other context has.
+    /// A number that is unique among contexts.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.id
@@ -155,13 +155,13 @@ impl Context {
         self.flags.store(flags, Ordering::Relaxed);
     }
 
-    /// Whether it may be used.
+    /// Whether it is alive.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.alive.load(Ordering::Relaxed)
     }
 
-    /// The context, if it may be used.
+    /// The context, if it is alive.
     ///
     /// # Errors
     /// `CONTEXT_IS_DESTROYED`.
@@ -172,12 +172,12 @@ impl Context {
         }
     }
 
-    /// Notes that it was retained again, or destroyed.
+    /// Records that it was retained again, or destroyed.
     pub fn set_alive(&self, alive: bool) {
         self.alive.store(alive, Ordering::Relaxed);
     }
 
-    /// Preferred division of the first cache.
+    /// Preferred division of the L1 cache.
     #[must_use]
     pub fn cache_config(&self) -> i32 {
         self.cache_config.load(Ordering::Relaxed)

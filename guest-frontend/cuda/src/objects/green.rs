@@ -1,8 +1,8 @@
-//! Green contexts, and the parts of a device that they are made of.
+//! Green contexts, and the parts of a device from which they are created.
 //!
-//! A CUdevResource is memory of the program: it names a part that is kept here.
-//! Equal parts have one name, and so have equal descriptions, because CUDA has
-//! no function that ends them.
+//! A CUdevResource is memory of the program. It contains the name of a part that is
+//! stored here. Equal parts have the same name and equal descriptions, because CUDA has
+//! no function that destroys them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::c_void;
@@ -25,7 +25,7 @@ pub const REMAINING: u8 = 255;
 /// A green context.
 #[derive(Debug)]
 pub struct GreenContext {
-    /// The host's.
+    /// The host's green context.
     pub green: Arc<Green>,
     /// The primary context with its resources.
     pub context: Arc<Context>,
@@ -42,7 +42,7 @@ pub struct Member {
     pub groups: u32,
     /// CUdevSmResourceSplit_flags.
     pub flags: u32,
-    /// Least multiprocessors of a group.
+    /// Minimum number of multiprocessors of a group.
     pub least: u32,
     /// The number of a group, or [`REMAINING`].
     pub number: u8,
@@ -53,10 +53,10 @@ pub struct Member {
 pub struct Part {
     /// The device.
     pub ordinal: u32,
-    /// Handle of the green context that has them, or whose were split; 0 for the
+    /// Handle of the green context that has them, or whose resource was split; 0 for the
     /// whole device.
     pub green: u64,
-    /// The encoded steps to what has them, or was split.
+    /// The encoded steps to the green context or the split resource.
     pub way: Vec<u8>,
     /// Their position in a split.
     pub member: Option<Member>,
@@ -71,7 +71,7 @@ pub struct Description {
     pub ordinal: u32,
     /// The encoded steps.
     pub way: Vec<u8>,
-    /// How many multiprocessors.
+    /// The number of multiprocessors.
     pub count: u32,
 }
 
@@ -106,11 +106,11 @@ impl Description {
         std::ptr::without_provenance_mut(usize::try_from(name).unwrap_or(0))
     }
 
-    /// The description of a part that is not from a split, or of several from one
+    /// The description of a part that is not from a split, or of several parts of one
     /// split.
     ///
     /// # Errors
-    /// `INVALID_RESOURCE_CONFIGURATION` for others.
+    /// `INVALID_RESOURCE_CONFIGURATION` for other parts.
     pub fn of(parts: &[Arc<Part>]) -> Result<Self> {
         let (first, others) = parts.split_first().ok_or(Status::INVALID_VALUE)?;
         let mut description = Self {
@@ -157,7 +157,7 @@ impl Description {
     }
 }
 
-/// Forgets the parts of a destroyed green context.
+/// Removes the parts of a destroyed green context.
 pub fn forget_parts(green: u64) {
     PARTS.lock().retain(|part, name| {
         if part.green != green {

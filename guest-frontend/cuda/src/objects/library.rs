@@ -19,7 +19,7 @@ pub struct Library {
     options: Vec<(u32, u32)>,
     /// The module in each session that uses the library.
     modules: Mutex<Modules>,
-    /// Handles of the kernels asked for.
+    /// Handles of the kernels looked up so far.
     kernels: Mutex<HashMap<String, u64>>,
     /// Handles of the modules.
     module_handles: Mutex<HashMap<u32, u64>>,
@@ -75,10 +75,10 @@ impl Library {
     /// The module in a session, loaded at the first use.
     ///
     /// # Errors
-    /// As [`Modules::load`](paragpu_client::module::Modules::load); `NOT_SUPPORTED`
-    /// where another device has the library's managed variables.
+    /// As [`Modules::load`](paragpu_client::module::Modules::load); `NOT_SUPPORTED` if
+    /// another device has the library's managed variables.
     pub fn module(&self, session: &Session) -> Result<Arc<Module>> {
-        // Held during the load, so that a session loads the image once.
+        // The lock is held during the load, so that a session loads the image once.
         let mut modules = self.modules.lock();
         let ordinal = session.ordinal();
         if let Some(module) = modules.loaded.get(&ordinal) {
@@ -92,11 +92,10 @@ impl Library {
         Ok(loaded)
     }
 
-    /// As [`module`](Self::module), of which the library's managed variables are
-    /// to be used.
+    /// As [`module`](Self::module), for use of the library's managed variables.
     ///
     /// # Errors
-    /// `NOT_SUPPORTED` if other devices have the library as well.
+    /// `NOT_SUPPORTED` if other devices have loaded the library too.
     pub fn module_with_managed(&self, session: &Session) -> Result<Arc<Module>> {
         let module = self.module(session)?;
         let mut modules = self.modules.lock();
@@ -127,7 +126,7 @@ impl Library {
         self.module_handles.lock().values().copied().collect()
     }
 
-    /// Handle of its module in a session; `make` makes it at the first use.
+    /// Handle of its module in a session; `make` creates it at the first use.
     pub fn module_handle(&self, ordinal: u32, make: impl FnOnce() -> u64) -> u64 {
         *self
             .module_handles
@@ -136,12 +135,12 @@ impl Library {
             .or_insert_with(make)
     }
 
-    /// Handle of a kernel that was asked for before.
+    /// Handle of a kernel that was looked up before.
     pub fn known_kernel(&self, name: &str) -> Option<u64> {
         self.kernels.lock().get(name).copied()
     }
 
-    /// Handle of a kernel; `make` makes it at the first use.
+    /// Handle of a kernel; `make` creates it at the first use.
     pub fn kernel(&self, name: &str, make: impl FnOnce() -> u64) -> u64 {
         *self
             .kernels
@@ -164,14 +163,14 @@ impl Kernel {
 
     /// Handle of the function in a session; 0 for none yet.
     pub fn function(&self, ordinal: u32) -> u64 {
-        let place = self.functions.get(ordinal as usize);
-        place.map_or(0, |place| place.load(Ordering::Acquire))
+        let slot = self.functions.get(ordinal as usize);
+        slot.map_or(0, |slot| slot.load(Ordering::Acquire))
     }
 
     /// Sets the handle of the function in a session; 0 if it is gone.
     pub fn set_function(&self, ordinal: u32, handle: u64) {
-        if let Some(place) = self.functions.get(ordinal as usize) {
-            place.store(handle, Ordering::Release);
+        if let Some(slot) = self.functions.get(ordinal as usize) {
+            slot.store(handle, Ordering::Release);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The objects behind the program's handles.
 //!
-//! A handle is a number that is never used twice, so that a stale or foreign
-//! one is noticed. It is not an address: following one faults. Lookups that
-//! repeat, as those of each launch, are answered from the thread's own cache,
-//! which an atomic counter of destructions invalidates.
+//! A handle is a number that is never reused, so that a stale or foreign handle is
+//! detected. It is not an address: dereferencing one faults. Repeated lookups, as for
+//! each launch, are answered from the thread's cache, which an atomic counter of
+//! destructions invalidates.
 
 pub mod context;
 pub mod green;
@@ -71,11 +71,11 @@ pub enum Object {
     Pool(Pool),
     /// A CUgraph.
     Graph(Arc<Graph>),
-    /// A CUgraph that lives in a node of another one.
+    /// A CUgraph that is part of a node.
     EmbeddedGraph(Weak<Graph>),
     /// A CUgraphExec.
     GraphExec(InContext<GraphExec>),
-    /// A CUtexref that the program made.
+    /// A CUtexref that the program created.
     TextureReference(Mutex<TextureReference>),
     /// A CUuserObject.
     UserObject(Arc<UserObject>),
@@ -88,7 +88,7 @@ pub enum Object {
 }
 
 impl Object {
-    /// The handle of the context that the object ends with.
+    /// The handle of the context with which the object is destroyed.
     fn context(&self) -> Option<u64> {
         match self {
             Self::Stream(inner) => Some(inner.context),
@@ -130,7 +130,7 @@ pub struct InContext<T> {
 pub struct Named(Mutex<HashMap<String, u64>>);
 
 impl Named {
-    /// The handle of this name; `make` makes it at the first use.
+    /// The handle of this name; `make` creates it at the first use.
     pub fn handle(&self, name: &str, make: impl FnOnce() -> *mut c_void) -> *mut c_void {
         let mut all = self.0.lock();
         let known = all.get(name).copied();
@@ -143,7 +143,7 @@ impl Named {
     }
 }
 
-/// Texture and surface objects have the values that kernels are given, which
+/// Texture and surface objects. Their handles are the values that kernels receive, which
 /// the host chooses.
 #[derive(Debug)]
 pub enum Bindless {
@@ -242,7 +242,7 @@ pub fn missing(handle: *mut c_void) -> Status {
     }
 }
 
-/// Removes a handle if `wanted` agrees. Returns its object.
+/// Removes a handle if `wanted` returns true. Returns its object.
 pub fn remove(handle: *mut c_void, wanted: impl FnOnce(&Object) -> bool) -> Option<Arc<Object>> {
     let mut all = OBJECTS.all.write();
     if !wanted(all.get(&(handle as u64))?) {

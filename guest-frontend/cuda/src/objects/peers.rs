@@ -1,7 +1,7 @@
-//! Which contexts and pools opened the memory of a device to another device.
+//! Which contexts and pools grant another device access to a device's memory.
 //!
-//! All contexts of a device share its session, and the host maps memory for sessions. So a
-//! device has access as long as any context or pool gives it.
+//! All contexts of a device share its session, and the host maps memory for sessions. So
+//! a device has access as long as any context or pool grants it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +28,7 @@ struct Enabled {
     pools: BTreeSet<Devices>,
 }
 
-/// Held while hosts are told, so that what one thread opens another does not close.
+/// Held during the calls to the hosts, so that no thread closes what another opens.
 static ENABLED: Mutex<Enabled> = Mutex::new(Enabled {
     contexts: BTreeMap::new(),
     pools: BTreeSet::new(),
@@ -44,7 +44,7 @@ fn open((accessing, owner): Devices) -> Result {
 }
 
 impl Enabled {
-    /// Closes a device's memory to another where nobody gives access any more.
+    /// Closes a device's memory to another device once nothing grants access.
     fn close_unused(&self, devices: Devices) {
         let is_used =
             self.pools.contains(&devices) || self.contexts.values().any(|of| *of == devices);
@@ -55,7 +55,7 @@ impl Enabled {
     }
 }
 
-/// Gives a context access to the memory of another.
+/// Grants a context access to the memory of another.
 ///
 /// # Errors
 /// `PEER_ACCESS_ALREADY_ENABLED`, `PEER_ACCESS_UNSUPPORTED`.
@@ -85,7 +85,7 @@ pub fn disable(own: &Context, peer: &Context) -> Result {
     Ok(())
 }
 
-/// A context ends: so does its access, and the access of others to it.
+/// Ends the access of a destroyed context, and the access of others to it.
 pub fn end(context: u64) {
     let mut enabled = ENABLED.lock();
     let mut ended = BTreeSet::new();
@@ -101,8 +101,8 @@ pub fn end(context: u64) {
     }
 }
 
-/// Gives a device access to the pools of another, for good: memory of a pool may still be
-/// in use when the pool's access ends.
+/// Grants a device permanent access to the pools of another: memory of a pool may still
+/// be in use when the pool's access ends.
 ///
 /// # Errors
 /// `PEER_ACCESS_UNSUPPORTED`.

@@ -1,4 +1,4 @@
-//! A memory pool: a name for memory of a device or the host, and an account of it.
+//! A memory pool: a handle for memory of a device or the host, with an account.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
@@ -11,19 +11,19 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::managed::Location;
 
-/// Where the memory of a pool lies.
+/// The location of a pool's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PoolLocation {
     /// Memory of the device with this ordinal.
     Device(u32),
-    /// Pinned memory of the host, or of a node of it.
+    /// Pinned memory of the host, or of one of its NUMA nodes.
     Host(Location),
     /// Managed memory that prefers this location.
     Managed(Location),
 }
 
 impl PoolLocation {
-    /// The device's ordinal, where it is memory of one.
+    /// The device's ordinal, for memory of a device.
     #[must_use]
     pub fn ordinal(self) -> Option<u32> {
         match self {
@@ -36,7 +36,7 @@ impl PoolLocation {
 /// A memory pool.
 #[derive(Debug)]
 pub struct Pool {
-    place: PoolLocation,
+    location: PoolLocation,
     state: Mutex<PoolState>,
     account: Arc<Account>,
     /// The number that another process gave it, if it belongs to that process.
@@ -55,21 +55,21 @@ pub struct PoolState {
 /// The memory use of a pool.
 #[derive(Debug)]
 pub struct Account {
-    /// Maximum number of bytes; 0 for all there are.
+    /// Maximum number of bytes; 0 for no limit.
     limit: u64,
-    /// The number by which other processes may know it.
+    /// The number by which other processes refer to it.
     number: Option<u64>,
     /// The program's handle of the pool.
     handle: Mutex<usize>,
     used: Mutex<Use>,
 }
 
-/// Bytes now and at most.
+/// The current and the highest number of bytes.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Level {
-    /// Now.
+    /// The current number.
     pub now: u64,
-    /// At most since the last [`Account::reset_used`] or
+    /// The high-water mark since the last [`Account::reset_used`] or
     /// [`Account::reset_reserved`].
     pub most: u64,
 }
@@ -88,7 +88,7 @@ struct Use {
     reserved: Level,
     /// Bytes that stay reserved over a wait (CU_MEMPOOL_ATTR_RELEASE_THRESHOLD).
     threshold: u64,
-    /// [`WAITS`] when memory was freed last.
+    /// The value of [`WAITS`] when memory was last freed.
     freed: u64,
 }
 
@@ -99,11 +99,11 @@ const UNIT: u64 = 2 << 20;
 /// wait; here it does so at its next use.
 static WAITS: AtomicU64 = AtomicU64::new(0);
 
-/// The program waited for work of a stream, an event or a context of a session: its
-/// pools free memory beyond their release threshold.
+/// Called when the program waited for work of a stream, an event or a context of a
+/// session: its pools free memory beyond their release threshold.
 ///
 /// # Errors
-/// As every call of a session that is over.
+/// The error of an ended session.
 pub fn waited(session: &Session) -> Answer<()> {
     note_wait();
     match session.memory().pools_keep() {
@@ -119,27 +119,27 @@ fn note_wait() {
 /// The accounts of the program's pools, by its handles.
 static ACCOUNTS: Mutex<BTreeMap<usize, Weak<Account>>> = Mutex::new(BTreeMap::new());
 
-/// Bytes that the pool with this handle may keep over a wait beside those in use.
+/// Bytes that the pool with this handle may keep over a wait, beyond those in use.
 #[must_use]
 pub fn may_keep(handle: usize) -> u64 {
     let account = ACCOUNTS.lock().get(&handle).and_then(Weak::upgrade);
     account.map_or(0, |account| account.spare())
 }
 
-/// The program ended the pool with this handle, which keeps nothing any more.
+/// Called when the program destroyed the pool with this handle, which now keeps nothing.
 pub fn ended(handle: usize) {
     ACCOUNTS.lock().remove(&handle);
 }
 
 impl Use {
-    /// Releases memory that was free at a wait since.
+    /// Releases memory that was free at a wait in the meantime.
     fn settle(&mut self) {
         if WAITS.load(Ordering::Relaxed) != self.freed {
             self.give_up(self.threshold);
         }
     }
 
-    /// Keeps no more than `keep` bytes beside those in use.
+    /// Keeps at most `keep` bytes beyond those in use.
     fn give_up(&mut self, keep: u64) {
         let least = self.used.now.max(keep);
         let least = least.checked_next_multiple_of(UNIT).unwrap_or(least);
@@ -151,10 +151,10 @@ impl Use {
 static TAKEN: Mutex<BTreeMap<u64, (u64, Arc<Account>)>> = Mutex::new(BTreeMap::new());
 
 impl Pool {
-    /// A pool of at most `limit` bytes (0: all there are).
+    /// A pool of at most `limit` bytes (0 for no limit).
     #[must_use]
-    pub fn new(place: PoolLocation, limit: u64) -> Self {
-        Self::with_number(place, limit, None)
+    pub fn new(location: PoolLocation, limit: u64) -> Self {
+        Self::with_number(location, limit, None)
     }
 
     /// A pool of a device's memory that can be shared with other processes.
@@ -173,9 +173,9 @@ impl Pool {
         }
     }
 
-    fn with_number(place: PoolLocation, limit: u64, number: Option<u64>) -> Self {
+    fn with_number(location: PoolLocation, limit: u64, number: Option<u64>) -> Self {
         Self {
-            place,
+            location,
             imports: None,
             state: Mutex::new(PoolState {
                 reuse: [1; 3],
@@ -190,8 +190,8 @@ impl Pool {
         }
     }
 
-    /// The bits of the device in a number that names a pool to other processes;
-    /// they are 0 in the pool's own number.
+    /// The bits of the device in a number that identifies a pool to other processes. They
+    /// are 0 in the pool's own number.
     pub const ORDINALS: u64 = 0xff;
 
     /// Its handles for other processes.
@@ -200,16 +200,16 @@ impl Pool {
         self.account.number
     }
 
-    /// The number that another process gave it, whose pool it is.
+    /// The number that the owning process gave it, if it belongs to another process.
     #[must_use]
     pub fn imports(&self) -> Option<u64> {
         self.imports
     }
 
-    /// Where its memory lies.
+    /// The location of its memory.
     #[must_use]
-    pub fn place(&self) -> PoolLocation {
-        self.place
+    pub fn location(&self) -> PoolLocation {
+        self.location
     }
 
     /// The values that the program set.
@@ -264,14 +264,14 @@ impl Account {
         self.used.lock().threshold
     }
 
-    /// Bytes beside those in use that the pool keeps over a wait.
+    /// Bytes that the pool keeps over a wait, beyond those in use.
     #[must_use]
     pub fn spare(&self) -> u64 {
         let account = self.used.lock();
         account.threshold.saturating_sub(account.used.now)
     }
 
-    /// Whose handle it is, where no other process knows the pool.
+    /// The program's handle, if no other process knows the pool.
     #[must_use]
     pub fn owner(&self) -> Option<usize> {
         self.number.is_none().then(|| *self.handle.lock())
@@ -289,7 +289,7 @@ impl Account {
         self.used.lock().give_up(keep);
     }
 
-    /// Takes bytes. False if that would exceed the limit.
+    /// Takes bytes. Returns false if that would exceed the limit.
     #[must_use]
     pub fn take(&self, size: u64) -> bool {
         let mut account = self.used.lock();
@@ -313,17 +313,17 @@ impl Account {
         account.freed = WAITS.load(Ordering::Relaxed);
     }
 
-    /// Notes the address of bytes that were taken.
+    /// Records the address of bytes that were taken.
     pub fn placed(self: &Arc<Self>, address: u64, size: u64) {
         TAKEN.lock().insert(address, (size, Arc::clone(self)));
     }
 }
 
-/// Frees memory that may have come from a pool, which is told before another thread can
-/// have the address.
+/// Frees memory that may have come from a pool. The pool is updated before another thread
+/// can get the address.
 ///
 /// # Errors
-/// Of `free`.
+/// The error of `free`.
 pub fn freeing(address: u64, free: impl FnOnce() -> Answer<()>) -> Answer<()> {
     let taken = TAKEN.lock().remove(&address);
     free()?;
@@ -333,12 +333,12 @@ pub fn freeing(address: u64, free: impl FnOnce() -> Answer<()>) -> Answer<()> {
     Ok(())
 }
 
-/// Memory was freed that may have come from a pool.
+/// Records that memory was freed that may have come from a pool.
 fn freed(address: u64) {
     let _ = freeing(address, || Ok(()));
 }
 
-/// All memory of a range of addresses was freed.
+/// Records that all memory of a range of addresses was freed.
 pub fn freed_all(range: std::ops::Range<u64>) {
     let taken: Vec<u64> = TAKEN.lock().range(range).map(|(at, _)| *at).collect();
     taken.into_iter().for_each(freed);

@@ -61,7 +61,7 @@ pub struct TextureReference {
 const CLAMP: c_int = 1;
 /// CU_AD_FORMAT_FLOAT.
 const FLOAT: c_int = 0x20;
-/// Flags that there are.
+/// The valid flags.
 const FLAGS: c_uint = 0x37;
 
 impl Default for TextureReference {
@@ -79,7 +79,7 @@ impl Default for TextureReference {
     }
 }
 
-/// Bytes of a component; `None` for formats that hold no plain numbers.
+/// Bytes of a component; `None` for formats that are not plain numbers.
 fn bytes(format: c_int) -> Option<u64> {
     match format {
         0x01 | 0x08 => Some(1),
@@ -99,10 +99,10 @@ fn one_of(value: c_int, most: c_int) -> Result<c_int> {
 impl TextureReference {
     /// The address mode of a dimension.
     pub fn set_address_mode(&mut self, dimension: c_int, mode: c_int) -> Result {
-        let place = usize::try_from(dimension)
+        let slot = usize::try_from(dimension)
             .ok()
             .and_then(|at| self.address_modes.get_mut(at));
-        *place.ok_or(Status::INVALID_VALUE)? = one_of(mode, 3)?;
+        *slot.ok_or(Status::INVALID_VALUE)? = one_of(mode, 3)?;
         Ok(())
     }
 
@@ -113,19 +113,19 @@ impl TextureReference {
         found.copied().ok_or(Status::INVALID_VALUE)
     }
 
-    /// How samples are weighed.
+    /// Sets the filter mode.
     pub fn set_filter(&mut self, filter: c_int) -> Result {
         self.filter = one_of(filter, 1)?;
         Ok(())
     }
 
-    /// How levels are weighed.
+    /// Sets the filter mode between mipmap levels.
     pub fn set_mipmap_filter(&mut self, filter: c_int) -> Result {
         self.mipmap.filter = one_of(filter, 1)?;
         Ok(())
     }
 
-    /// How values are read.
+    /// Sets how values are read.
     pub fn set_flags(&mut self, flags: c_uint) -> Result {
         if flags & !FLAGS != 0 {
             return Err(Status::INVALID_VALUE);
@@ -134,7 +134,7 @@ impl TextureReference {
         Ok(())
     }
 
-    /// The format of an element.
+    /// Sets the format of an element.
     pub fn set_format(&mut self, format: c_int, components: c_int) -> Result {
         if bytes(format).is_none() || !matches!(components, 1 | 2 | 4) {
             return Err(Status::INVALID_VALUE);
@@ -143,7 +143,7 @@ impl TextureReference {
         Ok(())
     }
 
-    /// It reads rows of device memory.
+    /// Binds rows of device memory.
     pub fn bind_rows(&mut self, shape: &CUDA_ARRAY_DESCRIPTOR, address: u64, pitch: u64) -> Result {
         let (components, format) = (shape.NumChannels.cast_signed(), shape.Format.cast_signed());
         let mut changed = *self;
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_value_changes_nothing() {
+    fn an_invalid_value_changes_nothing() {
         let mut reference = TextureReference::default();
         assert!(reference.set_address_mode(3, 0).is_err());
         assert!(reference.set_address_mode(-1, 0).is_err());

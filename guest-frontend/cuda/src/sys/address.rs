@@ -1,6 +1,6 @@
 //! The address ranges that the protocol gives each device.
 
-use paragpu_client::virtual_memory::is_seen;
+use paragpu_client::virtual_memory::has_view;
 use paragpu_protocol::layout::{ARENA_BASE, DEVICE_STRIDE, MAX_DEVICES, SHADOW_BASE, WINDOW_BASE};
 
 /// The ordinal of the device whose address ranges hold an address.
@@ -23,7 +23,7 @@ pub fn is_in_arena(address: u64) -> bool {
 /// Whether an address belongs to device memory that the program cannot access.
 #[inline]
 pub fn is_device_only(address: u64) -> bool {
-    is_in_arena(address) && !is_seen(address)
+    is_in_arena(address) && !has_view(address)
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ pub fn find(array: CUarray) -> Result<Found> {
         .ok_or(Status::INVALID_HANDLE)
 }
 
-/// The result.
+/// The array in a lookup's result.
 pub fn inner(found: &Found) -> Result<&InContext<ArrayLevel>> {
     match &***found {
         Object::Array(inner) => Ok(inner),
@@ -45,7 +45,7 @@ pub fn whole(array: CUmipmappedArray) -> Result<Arc<Array>> {
     }
 }
 
-/// Ends an array; levels of mipmapped arrays end with those.
+/// Destroys an array. Levels are destroyed with their mipmapped array.
 pub fn destroy(array: &InContext<ArrayLevel>) -> Result {
     if array.object.array.shape().levels == 0 {
         array.session.textures().destroy_array(&array.object.array)

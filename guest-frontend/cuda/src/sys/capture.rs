@@ -42,7 +42,7 @@ pub(super) fn status(stream: CUstream) -> Result<c_int> {
     let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
     if stream.is_legacy() {
-        session.streams().permit_question()?;
+        session.streams().permit_query()?;
     }
     Ok(match stream.capture_info() {
         None => NONE,
@@ -54,11 +54,10 @@ pub(super) fn status(stream: CUstream) -> Result<c_int> {
 /// The capture state of a stream, written to the pointers that are not null.
 ///
 /// # Safety
-/// Each place is null or writable, as CUDA documents for
-/// cuStreamGetCaptureInfo.
+/// Each pointer is null or writable, as CUDA documents for cuStreamGetCaptureInfo.
 pub(super) unsafe fn info(
     stream: CUstream,
-    place: *mut c_int,
+    out: *mut c_int,
     id: *mut u64,
     graph: *mut CUgraph,
     dependencies: *mut *const CUgraphNode,
@@ -69,8 +68,8 @@ pub(super) unsafe fn info(
     let named = named_stream::named(stream)?;
     let found = named.stream()?.capture_info();
     let Some(info) = found.filter(|_| status == ACTIVE) else {
-        // SAFETY: `place` is null or writable, as the caller promises.
-        return unsafe { put(place, status) };
+        // SAFETY: `out` is null or writable, as the caller promises.
+        return unsafe { put(out, status) };
     };
     if dependencies.is_null() && !edges.is_null() {
         return Err(Status::INVALID_VALUE);
@@ -98,20 +97,20 @@ pub(super) unsafe fn info(
         (lent.0.as_ptr(), lent.1.as_ptr())
     });
     let (nodes, data) = lent.map_err(|_| Status::DEINITIALIZED)?;
-    // SAFETY: each place is null or writable, as the caller promises.
+    // SAFETY: each pointer is null or writable, as the caller promises.
     unsafe {
         put_if(dependencies, nodes);
         put_if(edges, data);
         put_if(count, info.last.len());
-        put(place, status)
+        put(out, status)
     }
 }
 
 /// Changes the dependencies of the next work of a capture.
 ///
 /// # Safety
-/// `nodes`, and `edges` unless null, hold `count` records, as CUDA's manual
-/// says for cuStreamUpdateCaptureDependencies.
+/// `nodes`, and `edges` unless null, hold `count` records
+/// (cuStreamUpdateCaptureDependencies).
 pub(super) unsafe fn update(
     stream: CUstream,
     nodes: *const CUgraphNode,
@@ -162,7 +161,7 @@ pub(crate) unsafe fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -
     let named = named_stream::named(stream)?;
     let stream = named.stream()?;
     let under_way = stream.capture_info();
-    // A capture to a graph of the caller's has nothing to tell.
+    // A capture into the caller's graph returns no graph.
     if stream.is_capturing() && under_way.as_ref().is_none_or(|info| info.own) {
         present(graph)?;
     }
@@ -173,14 +172,13 @@ pub(crate) unsafe fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -
             Ok(())
         }
         Err(status) => {
-            // A graph that the capture created, and a query returned, has no owner
-            // now.
+            // A graph that the capture created and a query returned now has no owner.
             if let Some(info) = under_way
                 && !stream.is_capturing()
                 && info.own
             {
-                let told = handle(&info.graph);
-                objects::remove(told, |object| matches!(object, Object::Graph(_)));
+                let stale = handle(&info.graph);
+                objects::remove(stale, |object| matches!(object, Object::Graph(_)));
                 info.graph.end();
             }
             Err(status)
@@ -189,10 +187,10 @@ pub(crate) unsafe fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -
 }
 
 /// # Safety
-/// `place` and `id` are null or writable.
+/// `out` and `id` are null or writable.
 pub(crate) unsafe fn cuStreamGetCaptureInfo(
     stream: CUstream,
-    place: *mut c_int,
+    out: *mut c_int,
     id: *mut u64,
 ) -> Result {
     let (graph, nodes) = (std::ptr::null_mut(), std::ptr::null_mut());
@@ -200,7 +198,7 @@ pub(crate) unsafe fn cuStreamGetCaptureInfo(
     unsafe {
         info(
             stream,
-            place,
+            out,
             id,
             graph,
             nodes,

@@ -1,9 +1,8 @@
-//! The private table through which NVRTC and nvJitLink cache compiled code: a
-//! handle for an input, with which code is looked up and stored. If nothing is
-//! found, they compile again.
+//! The private table through which NVRTC and nvJitLink cache compiled code. A handle for
+//! an input is used to look up and store code. If nothing is found, they compile again.
 //!
-//! Learned from arguments and results of native runs: without it cuDNN recompiled
-//! the attention kernels in every process, which takes half a second.
+//! Derived from arguments and results of native runs. Without it, cuDNN recompiled the
+//! attention kernels in every process, which takes half a second.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::OnceLock;
@@ -16,10 +15,10 @@ use super::exported::{TABLE_FUNCTION, guard_before_init};
 use super::to_malloc;
 use crate::compile_cache::{CompileCache, Key, key};
 
-/// Maximum number of bytes of code that is kept.
+/// Maximum number of bytes of cached code.
 const MAX_CODE: usize = 256 << 20;
 
-/// The compiled code, which callers see by address.
+/// A handle for compiled code, which callers hold by address.
 #[derive(Debug)]
 pub(super) struct Compiled(Key);
 
@@ -28,10 +27,10 @@ fn cache() -> Option<&'static CompileCache> {
     CACHE.get_or_init(CompileCache::of_user).as_ref()
 }
 
-/// The text and the one behind it: there a compiler has its host and build time.
+/// The text and the one after it, in which a compiler puts its host and build time.
 ///
 /// # Safety
-/// `name` is null or a text that ends.
+/// `name` is null or a zero-terminated text.
 unsafe fn compiler<'a>(name: *const c_char) -> &'a [u8] {
     const MAX_NAME: usize = 64;
     const PAGE: usize = 4096;
@@ -54,10 +53,10 @@ unsafe fn compiler<'a>(name: *const c_char) -> &'a [u8] {
 /// `options`.
 ///
 /// # Safety
-/// `place` is null or writable, `source` has `size` bytes, and the texts are
-/// null or end.
+/// `out` is null or writable, `source` has `size` bytes, and the texts are null or
+/// zero-terminated.
 pub(super) unsafe extern "C" fn open(
-    place: *mut *mut Compiled,
+    out: *mut *mut Compiled,
     kind: u32,
     source: *const u8,
     size: usize,
@@ -66,7 +65,7 @@ pub(super) unsafe extern "C" fn open(
 ) -> CUresult {
     guard_before_init(TABLE_FUNCTION, || {
         // SAFETY: the caller upholds this.
-        let place = unsafe { Out::take(place) }.present()?;
+        let out = unsafe { Out::take(out) }.present()?;
         if source.is_null() {
             return Err(Status::INVALID_VALUE);
         }
@@ -78,14 +77,14 @@ pub(super) unsafe extern "C" fn open(
         // SAFETY: the caller upholds this.
         let compiler = unsafe { compiler(name) };
         let key = key(&[&kind.to_le_bytes(), source, options, compiler]);
-        place.put(Box::into_raw(Box::new(Compiled(key))))
+        out.put(Box::into_raw(Box::new(Compiled(key))))
     })
 }
 
 /// Closes a handle.
 ///
 /// # Safety
-/// `handle` is null or one of [`open`], not closed yet.
+/// `handle` is null, or from [`open`] and not closed yet.
 pub(super) unsafe extern "C" fn close(handle: *mut Compiled) -> CUresult {
     guard_before_init(TABLE_FUNCTION, || {
         if handle.is_null() {
@@ -97,32 +96,32 @@ pub(super) unsafe extern "C" fn close(handle: *mut Compiled) -> CUresult {
     })
 }
 
-/// The cached code; `NOT_FOUND` if there is none.
+/// Returns the cached code, or `NOT_FOUND`.
 ///
 /// # Safety
-/// `handle` is null or one of [`open`]; the places are null or writable.
+/// `handle` is null or one of [`open`]; the pointers are null or writable.
 pub(super) unsafe extern "C" fn get(
     handle: *const Compiled,
     _: usize,
-    place: *mut *mut u8,
+    out: *mut *mut u8,
     size: *mut u32,
 ) -> CUresult {
     guard_before_init(TABLE_FUNCTION, || {
         // SAFETY: the caller upholds this.
-        let (handle, place, size) = unsafe { (handle.as_ref(), Out::take(place), Out::take(size)) };
-        let (place, size) = (place.present()?, size.present()?);
+        let (handle, out, size) = unsafe { (handle.as_ref(), Out::take(out), Out::take(size)) };
+        let (out, size) = (out.present()?, size.present()?);
         let handle = handle.ok_or(Status::INVALID_HANDLE)?;
         let code = cache().and_then(|cache| cache.get(&handle.0));
         let code = code.ok_or(Status::NOT_FOUND)?;
         size.put(u32::try_from(code.len()).map_err(|_| Status::NOT_FOUND)?)?;
-        place.put(to_malloc(&code)?)
+        out.put(to_malloc(&code)?)
     })
 }
 
 /// Stores code.
 ///
 /// # Safety
-/// `handle` is null or one of [`open`]; `code` has `size` bytes.
+/// `handle` is null or from [`open`]; `code` has `size` bytes.
 pub(super) unsafe extern "C" fn put(
     handle: *const Compiled,
     _: usize,
@@ -143,10 +142,10 @@ pub(super) unsafe extern "C" fn put(
     })
 }
 
-/// Frees what [`get`] gave.
+/// Frees the result of [`get`].
 ///
 /// # Safety
-/// `code` is null or what [`get`] gave, not freed yet.
+/// `code` is null, or from [`get`] and not freed yet.
 pub(super) unsafe extern "C" fn free(code: *mut c_void) -> CUresult {
     guard_before_init(TABLE_FUNCTION, || {
         // SAFETY: the caller upholds this.
@@ -160,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_compiler_is_named_by_two_texts() {
+    fn a_compiler_is_identified_by_two_texts() {
         // SAFETY: texts that end.
         unsafe {
             let two = [&b"HOST\0"[..], b"date\0"].concat();

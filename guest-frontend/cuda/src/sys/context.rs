@@ -45,7 +45,7 @@ fn create(ordinal: u32, primary: bool, flags: u32) -> Result<Arc<Context>> {
     made.ok_or(Status::UNKNOWN)
 }
 
-/// Refuses flags that a context does not have, and two ways to wait at once.
+/// Refuses unknown flags, and more than one way to wait.
 fn check_flags(flags: u32) -> Result {
     if flags & !FLAGS != 0 || (flags & SCHEDULING).count_ones() > 1 {
         return Err(Status::INVALID_VALUE);
@@ -271,7 +271,7 @@ pub(crate) fn cuCtxDestroy(context: CUcontext) -> Result {
     peers::end(ended.handle);
     let memory = ended.take_memory();
     for address in memory {
-        // Another thread may free it at the same time.
+        // Another thread may have destroyed it in the meantime.
         let _ = memory::release(ended.session, address);
     }
     waited
@@ -343,8 +343,7 @@ pub(crate) fn cuCtxGetApiVersion(context: CUcontext, version: Out<'_, c_uint>) -
     version.put(3020)
 }
 
-/// Waits for all work of a context, or of the green context that it has the
-/// resources of.
+/// Waits for all work of a context, or of the green context whose resources it has.
 fn synchronize(context: &Context) -> Result {
     let session = context.session;
     session.streams().permit_synchronize()?;
@@ -385,7 +384,7 @@ pub(crate) fn known_limit(limit: c_int) -> Result<u32> {
 pub(crate) fn cuCtxSetLimit(limit: c_int, value: usize) -> Result {
     let known = known_limit(limit)?;
     let context = current()?;
-    // CUDA does not allow these two to be set.
+    // CUDA does not allow setting these two.
     if [abi::CU_LIMIT_SHMEM_SIZE, abi::CU_LIMIT_CIG_ENABLED].contains(&limit) {
         return Err(Status::NOT_PERMITTED);
     }
@@ -428,7 +427,7 @@ pub(crate) fn cuCtxAttach(context: Out<'_, CUcontext>, flags: c_uint) -> Result 
     context.put(current()?.handle())
 }
 
-/// Fails if the thread has no context: all there is to do for some functions.
+/// Fails if the thread has no context, which is all that some functions do.
 pub(super) fn require_current() -> Result {
     current().map(drop)
 }

@@ -7,7 +7,7 @@ use paragpu_client::Session;
 use paragpu_client::copy::RectEnd;
 use paragpu_client::stream::Stream;
 use paragpu_client::sys::memory::{HostRows, HostSlice};
-use paragpu_client::virtual_memory::is_seen;
+use paragpu_client::virtual_memory::has_view;
 use paragpu_protocol::status::Status;
 
 use super::address::is_device_only;
@@ -24,7 +24,7 @@ enum Kind {
 }
 
 fn kind(address: u64) -> Result<Kind> {
-    if host::pinned(address).is_some() || is_seen(address) {
+    if host::pinned(address).is_some() || has_view(address) {
         return Ok(Kind::Host);
     }
     let session = memory::owner(address)?;

@@ -8,11 +8,11 @@ use super::{Result, unsupported_use};
 use crate::coredump::{Attributes, PATH, Value};
 use crate::current;
 
-/// Writes an attribute, or only its size if there is no place for it.
+/// Writes an attribute, or only its size if there is no buffer.
 ///
 /// # Safety
-/// `size` is null or tells the bytes that `place`, unless null, has.
-unsafe fn give(value: &Value, place: *mut c_void, size: *mut usize) -> Result {
+/// `size` is null or contains the size of `out`, unless that is null.
+unsafe fn give(value: &Value, out: *mut c_void, size: *mut usize) -> Result {
     // SAFETY: the pointer is null or writable, as the caller promises.
     let size = unsafe { size.as_mut() }.ok_or(Status::INVALID_VALUE)?;
     let bytes: Vec<u8> = match value {
@@ -24,7 +24,7 @@ unsafe fn give(value: &Value, place: *mut c_void, size: *mut usize) -> Result {
         Value::Path(_) => PATH,
         _ => bytes.len(),
     };
-    if place.is_null() {
+    if out.is_null() {
         *size = needed;
         return Ok(());
     }
@@ -36,23 +36,23 @@ unsafe fn give(value: &Value, place: *mut c_void, size: *mut usize) -> Result {
     if !fits {
         return Err(Status::INVALID_VALUE);
     }
-    // SAFETY: `place` holds `*size` bytes, as the caller promises, and that is enough
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.cast(), bytes.len()) };
+    // SAFETY: `out` holds `*size` bytes, as the caller promises, and that is enough
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), out.cast(), bytes.len()) };
     *size = bytes.len();
     Ok(())
 }
 
-/// Reads a value of the kind that `like` has.
+/// Reads a value of the same kind as `kind`.
 ///
 /// # Safety
-/// `size` is null or tells the readable bytes at `place`.
-unsafe fn read(like: &Value, place: *const c_void, size: *const usize) -> Result<Value> {
+/// `size` is null or contains the readable bytes at `from`.
+unsafe fn read(kind: &Value, from: *const c_void, size: *const usize) -> Result<Value> {
     // SAFETY: the pointer is null or readable, as the caller promises.
     let size = *unsafe { size.as_ref() }.ok_or(Status::INVALID_VALUE)?;
-    super::present(place)?;
-    // SAFETY: `place` holds `size` bytes, as the caller promises
-    let bytes = unsafe { std::slice::from_raw_parts(place.cast::<u8>(), size.min(PATH)) };
-    match like {
+    super::present(from)?;
+    // SAFETY: `from` holds `size` bytes, as the caller promises
+    let bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), size.min(PATH)) };
+    match kind {
         Value::Flag(_) => match bytes {
             [flag] => Ok(Value::Flag(*flag != 0)),
             _ => Err(Status::INVALID_VALUE),

@@ -34,10 +34,10 @@ pub fn is_initialized() -> bool {
     INITIALIZED.load(Ordering::Acquire)
 }
 
-/// Prints once why there is no session.
-fn say(error: &Error) {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if !SAID.swap(true, Ordering::Relaxed) {
+/// Prints once why no session could be opened.
+fn report(error: &Error) {
+    static REPORTED: AtomicBool = AtomicBool::new(false);
+    if !REPORTED.swap(true, Ordering::Relaxed) {
         eprintln!("paragpu: {}", chain(error));
     }
 }
@@ -55,22 +55,22 @@ fn config() -> Result<&'static Guest, Error> {
 
 /// The session of a device, opened at its first use.
 pub fn session(ordinal: u32) -> Result<&'static Session> {
-    let place = SESSIONS
+    let slot = SESSIONS
         .get(ordinal as usize)
         .ok_or(Status::INVALID_DEVICE)?;
-    if let Some(session) = place.get() {
+    if let Some(session) = slot.get() {
         return Ok(session);
     }
     let _one_at_a_time = OPENING.lock();
-    if let Some(session) = place.get() {
+    if let Some(session) = slot.get() {
         return Ok(session);
     }
     let opened = config().and_then(|config| Session::open(config, ordinal));
     match opened {
         // Sessions live until the process exits.
-        Ok(session) => Ok(*place.get_or_init(|| &**Box::leak(Box::new(session)))),
+        Ok(session) => Ok(*slot.get_or_init(|| &**Box::leak(Box::new(session)))),
         Err(error) => {
-            say(&error);
+            report(&error);
             Err(error.status())
         }
     }
@@ -96,7 +96,7 @@ fn visible() -> Result<&'static [u32]> {
         .flatten()
         .find(|e| matches!(e, Entry::Mig(_)))
     {
-        say_mig(name);
+        report_mig(name);
     }
     let found = match entries.as_deref() {
         // A program that must see no devices needs no host.
@@ -106,10 +106,10 @@ fn visible() -> Result<&'static [u32]> {
     Ok(VISIBLE.get_or_init(|| found))
 }
 
-/// Says that a part of a device cannot be seen.
-fn say_mig(name: &str) {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if !SAID.swap(true, Ordering::Relaxed) {
+/// Reports that MIG instances are not supported.
+fn report_mig(name: &str) {
+    static REPORTED: AtomicBool = AtomicBool::new(false);
+    if !REPORTED.swap(true, Ordering::Relaxed) {
         eprintln!("paragpu: not supported: {name} in CUDA_VISIBLE_DEVICES");
     }
 }
@@ -128,7 +128,7 @@ fn candidates(order: Order, entries: Option<&[Entry]>) -> Result<Vec<Candidate>>
         Some(Entry::Index(index)) if *index < MAX_DEVICES => *index,
         _ => 0,
     };
-    let asked = match session(first) {
+    let session = match session(first) {
         Err(_) if first > 0 => session(0)?,
         opened => opened?,
     };
@@ -138,18 +138,18 @@ fn candidates(order: Order, entries: Option<&[Entry]>) -> Result<Vec<Candidate>>
         bus: String::new(),
         speed: 0,
     };
-    Ok((0..asked.device_count().min(MAX_DEVICES))
+    Ok((0..session.device_count().min(MAX_DEVICES))
         .map(numbered)
         .collect())
 }
 
-/// All devices with their properties. Each is queried on its own short-lived
+/// All devices with their properties. Each is queried over a separate short-lived
 /// connection, so that the program has sessions only on devices that it uses.
 fn described() -> Result<Vec<Candidate>> {
     let monitor = |ordinal| {
         let opened = config().and_then(|config| Monitor::open(config, ordinal));
         opened.map_err(|error| {
-            say(&error);
+            report(&error);
             error.status()
         })
     };
@@ -172,7 +172,7 @@ fn described() -> Result<Vec<Candidate>> {
         .collect()
 }
 
-/// A session that answers for all devices: that of the first one.
+/// The first device's session, which answers for all devices.
 pub fn first_session() -> Result<&'static Session> {
     session(*visible()?.first().ok_or(Status::NO_DEVICE)?)
 }
@@ -194,28 +194,28 @@ pub fn ordinal(device: CUdevice) -> Result<u32> {
 /// The program's number of a device that it sees.
 pub fn number(ordinal: u32) -> CUdevice {
     let visible = visible().unwrap_or_default();
-    let place = visible.iter().position(|other| *other == ordinal);
-    place
-        .and_then(|place| CUdevice::try_from(place).ok())
+    let index = visible.iter().position(|other| *other == ordinal);
+    index
+        .and_then(|index| CUdevice::try_from(index).ok())
         .unwrap_or(-1)
 }
 
 /// All that is constant about a device.
 pub fn snapshot(device: CUdevice) -> Result<&'static Snapshot> {
     let ordinal = ordinal(device)?;
-    let place = SNAPSHOTS
+    let slot = SNAPSHOTS
         .get(ordinal as usize)
         .ok_or(Status::INVALID_DEVICE)?;
-    if let Some(snapshot) = place.get() {
+    if let Some(snapshot) = slot.get() {
         return Ok(snapshot);
     }
     // A session answers for its own device only.
     let snapshot = session(ordinal)?.snapshot()?;
-    Ok(place.get_or_init(|| snapshot))
+    Ok(slot.get_or_init(|| snapshot))
 }
 
-/// The version of the host's driver. Programs query it before cuInit, and even if
-/// they see no device. Without a host it is the interface's.
+/// The version of the host's driver. Programs query it before cuInit, and even if they
+/// see no device. Without a host it is that of this interface.
 fn driver_version() -> i32 {
     let known = snapshot(0).map(|snapshot| snapshot.driver_version);
     known
@@ -371,17 +371,17 @@ pub(crate) fn cuDeviceCanAccessPeer(
     can.put(access)
 }
 
-/// CU_DEVICE_P2P_ATTRIBUTE_*, 1 to 5, of a device's access to another; 0 for what the hosts
-/// do not say.
+/// CU_DEVICE_P2P_ATTRIBUTE_*, 1 to 5, of a device's access to another; 0 for what the
+/// hosts do not report.
 fn peer_attributes(device: u32, peer: u32) -> [c_int; 5] {
-    /// Where CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED is.
+    /// The index of CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED.
     const ARRAYS: usize = 3;
-    let asked = || session(device)?.peer_attributes(session(peer)?);
+    let query = || session(device)?.peer_attributes(session(peer)?);
     let mut attributes = match device == peer {
         true => [0; 5],
-        false => asked().unwrap_or_default(),
+        false => query().unwrap_or_default(),
     };
-    // An array lives with the session that made it.
+    // An array belongs to the session that created it.
     attributes[ARRAYS] = 0;
     attributes.map(|value| c_int::try_from(value).unwrap_or(0))
 }
@@ -453,7 +453,7 @@ pub(crate) fn cuDeviceUnregisterAsyncNotification(
     device: CUdevice,
     handle: CUasyncCallbackHandle,
 ) -> Result {
-    // A handle of another device is not one of this device.
+    // The handle may belong to another device.
     let ordinal = ordinal(device).map_err(|_| Status::INVALID_VALUE)?;
     let mut all = NOTIFIED.lock();
     let before = all.1.len();

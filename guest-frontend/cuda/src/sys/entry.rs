@@ -20,7 +20,7 @@ const VERSION_NOT_SUFFICIENT: c_int = 2;
 /// Every exported symbol.
 pub static SYMBOLS: &[Symbol] = include!(concat!(env!("OUT_DIR"), "/symbols.rs"));
 
-/// The address of a function, or null and the status that says why.
+/// The address of a function, or null with the status that explains it.
 ///
 /// # Safety
 /// `name` is null or a C string (cuGetProcAddress).
@@ -42,14 +42,14 @@ unsafe fn look(name: *const c_char, version: c_int, flags: u64) -> Result<(*mut 
 /// As documented by CUDA for `cuGetProcAddress`.
 pub(crate) unsafe fn cuGetProcAddress(
     name: *const c_char,
-    place: *mut *mut c_void,
+    out: *mut *mut c_void,
     version: c_int,
     flags: u64,
 ) -> Result {
     // SAFETY: the caller upholds the contracts of `look` and `put`.
     unsafe {
         match look(name, version, flags)? {
-            (found, SUCCESS) => put(place, found),
+            (found, SUCCESS) => put(out, found),
             _ => Err(Status::NOT_FOUND),
         }
     }
@@ -59,17 +59,17 @@ pub(crate) unsafe fn cuGetProcAddress(
 /// As documented by CUDA for `cuGetProcAddress_v2`.
 pub(crate) unsafe fn cuGetProcAddress_v2(
     name: *const c_char,
-    place: *mut *mut c_void,
+    out: *mut *mut c_void,
     version: c_int,
     flags: u64,
     status: *mut c_int,
 ) -> Result {
-    present(place)?;
+    present(out)?;
     // SAFETY: the caller upholds the contracts of `look`, `put_if` and `put`.
     unsafe {
         let (found, why) = look(name, version, flags)?;
         put_if(status, why);
-        put(place, found)
+        put(out, found)
     }
 }
 
@@ -77,31 +77,31 @@ pub(crate) unsafe fn cuGetProcAddress_v2(
 /// As documented by CUDA for `cuGetProcAddress_v2_ptsz`.
 pub(crate) unsafe fn cuGetProcAddress_v2_ptsz(
     name: *const c_char,
-    place: *mut *mut c_void,
+    out: *mut *mut c_void,
     version: c_int,
     flags: u64,
     status: *mut c_int,
 ) -> Result {
     let flags = if flags == 0 { PER_THREAD } else { flags };
     // SAFETY: the caller upholds the contract of `cuGetProcAddress_v2`.
-    unsafe { cuGetProcAddress_v2(name, place, version, flags, status) }
+    unsafe { cuGetProcAddress_v2(name, out, version, flags, status) }
 }
 
 /// # Safety
 /// As documented by CUDA for `cuGetExportTable`.
-pub(crate) unsafe fn cuGetExportTable(place: Out<'_, *const c_void>, id: *const c_void) -> Result {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    let place = place.present()?;
+pub(crate) unsafe fn cuGetExportTable(out: Out<'_, *const c_void>, id: *const c_void) -> Result {
+    static REPORTED: AtomicBool = AtomicBool::new(false);
+    let out = out.present()?;
     if id.is_null() {
         return Err(Status::INVALID_VALUE);
     }
     // SAFETY: sixteen bytes (cuGetExportTable).
     let known = export_table::known(unsafe { id.cast::<[u8; 16]>().as_ref() });
-    place.put_if(known.unwrap_or(std::ptr::null()));
+    out.put_if(known.unwrap_or(std::ptr::null()));
     if known.is_ok() {
         return Ok(());
     }
-    if !SAID.swap(true, Ordering::Relaxed) {
+    if !REPORTED.swap(true, Ordering::Relaxed) {
         eprintln!(
             "paragpu: a private table of the driver was asked for, which paragpu does not have; \
              where a CUDA runtime of NVIDIA's asks, its calls fail: start the program with \

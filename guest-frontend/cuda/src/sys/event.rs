@@ -25,7 +25,7 @@ pub fn find(event: CUevent) -> Result<Found> {
         .ok_or_else(|| objects::missing(event))
 }
 
-/// The result.
+/// The event in a lookup's result.
 pub fn inner(found: &Found) -> Result<&InContext<Event>> {
     match &***found {
         Object::Event(inner) => Ok(inner),
@@ -33,9 +33,9 @@ pub fn inner(found: &Found) -> Result<&InContext<Event>> {
     }
 }
 
-/// An event as a node has it.
-pub fn marked(named: CUevent) -> Result<Marked> {
-    let found = find(named)?;
+/// An event in a graph node's form.
+pub fn marked(handle: CUevent) -> Result<Marked> {
+    let found = find(handle)?;
     let inner = inner(&found)?;
     if inner.object.is_shared() {
         let what = "an event of several processes in a graph";
@@ -44,14 +44,14 @@ pub fn marked(named: CUevent) -> Result<Marked> {
     Ok(Marked {
         ordinal: inner.session.ordinal(),
         event: Arc::clone(&inner.object),
-        handle: named as u64,
+        handle: handle as u64,
     })
 }
 
 /// Records an event in a stream.
-pub(super) fn record(named: CUevent, stream: CUstream, flags: c_uint) -> Result {
+pub(super) fn record(handle: CUevent, stream: CUstream, flags: c_uint) -> Result {
     let by = named_stream::named(stream)?;
-    let found = find(named)?;
+    let found = find(handle)?;
     let event = inner(&found)?;
     let (session, stream) = by.both()?;
     if !std::ptr::eq(session, event.session) {
@@ -61,20 +61,20 @@ pub(super) fn record(named: CUevent, stream: CUstream, flags: c_uint) -> Result 
         if !stream.is_capturing() {
             return Err(Status::ILLEGAL_STATE);
         }
-        return stream.capture_external_record(marked(named)?);
+        return stream.capture_external_record(marked(handle)?);
     }
     session.record_event(&event.object, stream)
 }
 
 /// Records the event of a launch that was just posted to `stream`. CUDA allows it
 /// to be reached while the kernel runs; reaching it at the end is always correct.
-pub(super) fn record_launched(named: CUevent, stream: CUstream, edge: Edge) -> Result {
+pub(super) fn record_launched(handle: CUevent, stream: CUstream, edge: Edge) -> Result {
     let by = named_stream::named(stream)?;
     let captures = by.stream()?;
     if !captures.is_capturing() {
-        return record(named, stream, 0);
+        return record(handle, stream, 0);
     }
-    let found = find(named)?;
+    let found = find(handle)?;
     captures.capture_trigger(&inner(&found)?.object, edge)
 }
 

@@ -1,10 +1,10 @@
-//! The driver's private tables, as far as they have public counterparts
-//! (cuGetExportTable). NVIDIA's libraries ask for them.
+//! The driver's private tables (cuGetExportTable), as far as they have public
+//! counterparts. NVIDIA's libraries request them.
 //!
-//! A table begins with its size in bytes; function `n` is the `n`-th word
-//! behind it. A function that is not served returns NOT_SUPPORTED and names
-//! table and number once. Every other table, the runtime's integrity check
-//! among them, is one that this driver does not have.
+//! A table begins with its size in bytes; function `n` is the `n`-th word after it. A
+//! function that is not served returns NOT_SUPPORTED and prints table and number once.
+//! All other tables, including the runtime's integrity check, do not exist in this
+//! driver.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::AtomicBool;
@@ -104,7 +104,7 @@ static TOPOLOGY: Table<16> = table!(2:
 static MODULE: Table<15> =
     table!(3: 1, 2, 3, 4, 5, 6, 7 = module_functions, 8, 9, 10, 11, 12, 13, 14, 15);
 
-/// Where NVRTC and nvJitLink cache compiled code.
+/// The table through which NVRTC and nvJitLink cache compiled code.
 static COMPILED: Table<6> = table!(4: 1 = compiled_code::open, 2 = compiled_code::close,
     3 = compiled_code::get, 4 = compiled_code::put, 5, 6 = compiled_code::free);
 
@@ -125,16 +125,18 @@ pub(super) fn find(id: &Id) -> Option<*const c_void> {
 
 /// A function that is not served.
 extern "C" fn unserved<const TABLE: usize, const NUMBER: usize>() -> CUresult {
-    // One for all instances of this function.
-    static SAID: [[AtomicBool; MAX_ENTRIES]; IDS.len()] =
+    // One flag for all instances of this function.
+    static REPORTED: [[AtomicBool; MAX_ENTRIES]; IDS.len()] =
         [const { [const { AtomicBool::new(false) }; MAX_ENTRIES] }; IDS.len()];
     guard_before_init(TABLE_FUNCTION, || {
         let name = IDS.get(TABLE).map_or("", |(name, _)| name);
-        let said = SAID.get(TABLE).and_then(|said| said.get(NUMBER));
-        let said = said.ok_or(Status::NOT_SUPPORTED)?;
+        let reported = REPORTED
+            .get(TABLE)
+            .and_then(|reported| reported.get(NUMBER));
+        let reported = reported.ok_or(Status::NOT_SUPPORTED)?;
         Err(unsupported(
             &format!("function {NUMBER} of the private table {name}"),
-            said,
+            reported,
         ))
     })
 }
@@ -154,24 +156,24 @@ unsafe extern "C" fn current_context(context: *mut CUcontext) -> CUresult {
 /// As cuCtxGetDevice_v2.
 ///
 /// # Safety
-/// `place` is null or writable.
-unsafe extern "C" fn context_device(context: CUcontext, place: *mut CUdevice) -> CUresult {
+/// `out` is null or writable.
+unsafe extern "C" fn context_device(context: CUcontext, out: *mut CUdevice) -> CUresult {
     guard(TABLE_FUNCTION, || {
         let found = current::find_or_current(context)?;
         // SAFETY: the caller upholds this.
-        unsafe { Out::take(place) }.put(device::number(found.ordinal))
+        unsafe { Out::take(out) }.put(device::number(found.ordinal))
     })
 }
 
 /// As cuCtxGetId.
 ///
 /// # Safety
-/// `place` is null or writable.
-unsafe extern "C" fn context_id(context: CUcontext, place: *mut u64) -> CUresult {
+/// `out` is null or writable.
+unsafe extern "C" fn context_id(context: CUcontext, out: *mut u64) -> CUresult {
     guard(TABLE_FUNCTION, || {
         let found = current::find_or_current(context)?;
         // SAFETY: the caller upholds this.
-        unsafe { Out::take(place) }.put(found.id())
+        unsafe { Out::take(out) }.put(found.id())
     })
 }
 
@@ -179,12 +181,8 @@ unsafe extern "C" fn context_id(context: CUcontext, place: *mut u64) -> CUresult
 /// driver gives another pointer, which only that function reads.
 ///
 /// # Safety
-/// `place` is null or writable.
-unsafe extern "C" fn stream(
-    context: CUcontext,
-    stream: CUstream,
-    place: *mut CUstream,
-) -> CUresult {
+/// `out` is null or writable.
+unsafe extern "C" fn stream(context: CUcontext, stream: CUstream, out: *mut CUstream) -> CUresult {
     guard(TABLE_FUNCTION, || {
         current::find_or_current(context)?;
         let handle = match stream.addr() {
@@ -193,27 +191,28 @@ unsafe extern "C" fn stream(
         };
         named_stream::named(handle)?;
         // SAFETY: the caller upholds this.
-        unsafe { Out::take(place) }.put(handle)
+        unsafe { Out::take(out) }.put(handle)
     })
 }
 
-/// As cuStreamGetId, in 32 bits. Callers have a larger place, which they clear.
+/// As cuStreamGetId, in 32 bits. Callers pass a larger buffer, which they clear.
 ///
 /// # Safety
-/// `place` is null or writable.
+/// `out` is null or writable.
 unsafe extern "C" fn stream_number(
     _context: CUcontext,
     stream: CUstream,
-    place: *mut u32,
+    out: *mut u32,
 ) -> CUresult {
     guard(TABLE_FUNCTION, || {
         let id = named_stream::named(stream)?.id()?;
         // SAFETY: the caller upholds this.
-        unsafe { Out::take(place) }.put(id as u32)
+        unsafe { Out::take(out) }.put(id as u32)
     })
 }
 
-/// Two arrays with a byte for each TPC of the GPU: its cluster, its number there.
+/// Two arrays with a byte for each TPC of the GPU: its cluster, and its number in the
+/// cluster.
 ///
 /// # Safety
 /// `clusters` and `numbers` are null or writable.
@@ -231,7 +230,7 @@ unsafe extern "C" fn topology(clusters: *mut *mut u8, numbers: *mut *mut u8) -> 
 /// Frees what [`topology`] allocated.
 ///
 /// # Safety
-/// Both are null or what [`topology`] gave, not freed yet.
+/// Both are null, or from [`topology`] and not freed yet.
 unsafe extern "C" fn free_topology(clusters: *mut u8, numbers: *mut u8) -> CUresult {
     guard(TABLE_FUNCTION, || {
         // SAFETY: the caller upholds this.
@@ -243,8 +242,8 @@ unsafe extern "C" fn free_topology(clusters: *mut u8, numbers: *mut u8) -> CUres
     })
 }
 
-/// Calls back for the functions of a module until the callback returns
-/// something else than 0; returns 1 then.
+/// Calls back for each function of a module until the callback returns a nonzero value.
+/// Then returns 1.
 ///
 /// # Safety
 /// `callback` is null or a function that may be called with `user` and functions.
@@ -290,13 +289,13 @@ mod tests {
     }
 
     #[test]
-    fn other_tables_are_not_there() {
+    fn other_tables_do_not_exist() {
         assert!(find(&[0; 16]).is_none());
         assert_eq!(known(None), Err(Status::NOT_FOUND));
     }
 
     #[test]
-    fn what_is_not_served_says_so() {
+    fn an_unserved_function_returns_not_supported() {
         assert_eq!(unserved::<2, 4>(), 801);
         // SAFETY: functions of this type stand at every number that is not served.
         let call: extern "C" fn() -> CUresult =
@@ -307,7 +306,7 @@ mod tests {
     #[test]
     fn before_initialisation_there_is_no_context() {
         let mut context = std::ptr::null_mut();
-        // SAFETY: a place of ours.
+        // SAFETY: our own variable.
         assert_eq!(unsafe { current_context(&raw mut context) }, 3);
     }
 }

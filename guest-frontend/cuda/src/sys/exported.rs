@@ -82,11 +82,11 @@ fn log_failure(name: &str, status: Status, code: CUresult) {
     let error = error
         .map(std::ffi::CStr::to_string_lossy)
         .unwrap_or_default();
-    crate::log::say(&format!("Returning {code} ({error}) from {name}"));
+    crate::log::add(&format!("Returning {code} ({error}) from {name}"));
 }
 
 /// The behaviour of a function that is not served.
 #[cold]
-pub(super) fn refuse(name: &str, said: &AtomicBool) -> CUresult {
-    guard_before_init(name, || Err(unsupported(name, said)))
+pub(super) fn refuse(name: &str, reported: &AtomicBool) -> CUresult {
+    guard_before_init(name, || Err(unsupported(name, reported)))
 }

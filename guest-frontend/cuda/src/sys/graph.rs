@@ -82,11 +82,11 @@ pub fn work_of(node: CUgraphNode) -> Result<Work> {
     graph.work(number)
 }
 
-/// A list of the program's. A count of more than there can be is an invalid
-/// value, as it is natively.
+/// A list of the program's. As with NVIDIA's driver, an impossible count is an invalid
+/// value.
 ///
 /// # Safety
-/// `first` is null or points to `count` records that stay as they are for `'a`.
+/// `first` is null or points to `count` records that do not change for `'a`.
 pub unsafe fn list<'a, T>(first: *const T, count: usize) -> Result<&'a [T]> {
     if count == 0 {
         return Ok(&[]);
@@ -100,7 +100,7 @@ pub unsafe fn list<'a, T>(first: *const T, count: usize) -> Result<&'a [T]> {
     Ok(unsafe { std::slice::from_raw_parts(first, count) })
 }
 
-/// Numbers of the listed nodes, which must be of `graph`.
+/// Numbers of the listed nodes, which must belong to `graph`.
 ///
 /// # Safety
 /// `nodes` is null or points to `count` handles.
@@ -115,7 +115,7 @@ pub unsafe fn numbers(graph: &Graph, nodes: *const CUgraphNode, count: usize) ->
         .collect()
 }
 
-/// Listed nodes of `graph`, each with its edge; without edges all are full.
+/// Listed nodes of `graph`, each with its edge. Without edges, all are full edges.
 ///
 /// # Safety
 /// `nodes` and `edges` are null or point to `count` records.
@@ -154,7 +154,7 @@ pub fn edge_data(edge: Edge) -> cudaGraphEdgeData {
     }
 }
 
-/// A list of nodes without edges must not hide edge data.
+/// Refuses to list edges without their data if the data is not the default.
 pub fn check_lossless<'a>(mut edges: impl Iterator<Item = &'a Dependency>) -> Result {
     match edges.all(|dependency| dependency.edge == Edge::Full) {
         true => Ok(()),
@@ -162,7 +162,7 @@ pub fn check_lossless<'a>(mut edges: impl Iterator<Item = &'a Dependency>) -> Re
     }
 }
 
-/// Writes as much of a list as fits. With a null list, writes only the count.
+/// Writes as many entries as fit. With a null list, writes only the count.
 ///
 /// # Safety
 /// `nodes` has room for as many records as `count` says, or is null; `count` is
@@ -188,8 +188,8 @@ unsafe fn put_list(found: &[NodeName], nodes: *mut CUgraphNode, count: *mut usiz
     unsafe { put(count, room.min(found.len())) }
 }
 
-/// Writes the edges of a list of nodes, as many as it has room for; further
-/// places are zeroed. Without a place they must be full ones.
+/// Writes the edges of a list of nodes, as many as it has room for; further records are
+/// zeroed. Without a list, all edges must be full ones.
 ///
 /// # Safety
 /// `edges` has room for as many records as `count` says, or is null; `count` is
@@ -272,7 +272,7 @@ pub(super) unsafe fn put_edges(
     }
 }
 
-/// Edges by their ends.
+/// Edges as pairs of their ends.
 ///
 /// # Safety
 /// `from`, `to` and `edges` are null or point to `count` records.
@@ -464,7 +464,7 @@ pub(crate) unsafe fn cuDeviceSetGraphMemAttribute(
     value: *mut c_void,
 ) -> Result {
     let ordinal = device::ordinal(number)?;
-    // Only the highest values can be set, to zero.
+    // Only the high-water marks can be set, to zero.
     if !matches!(attribute, USED_MEM_HIGH | RESERVED_MEM_HIGH) {
         return Err(Status::INVALID_VALUE);
     }
@@ -472,7 +472,7 @@ pub(crate) unsafe fn cuDeviceSetGraphMemAttribute(
     if *unsafe { super::get(value.cast::<u64>().cast_const()) }? != 0 {
         return Err(Status::INVALID_VALUE);
     }
-    // They become what there is now.
+    // They become the current values.
     Usage::change(ordinal, |usage| match attribute {
         USED_MEM_HIGH => usage.used_high = 0,
         _ => usage.reserved_high = 0,

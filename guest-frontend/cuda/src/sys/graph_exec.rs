@@ -22,8 +22,8 @@ use crate::current;
 use crate::named_stream;
 use crate::objects::{self, Found, InContext, Object};
 
-/// CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH, _UPLOAD and
-/// _USE_NODE_PRIORITY: nothing to free, and preferences.
+/// CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH, _UPLOAD and _USE_NODE_PRIORITY:
+/// accepted.
 const FLAGS: u64 = 1 | 2 | 8;
 /// CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH.
 const DEVICE_LAUNCH: u64 = 4;
@@ -44,8 +44,8 @@ fn inner(found: &Found) -> Result<&InContext<GraphExec>> {
     }
 }
 
-/// The session of a graph's nodes, or the current one if they need none in
-/// particular.
+/// The session of a graph's nodes, or the current one if they do not need a particular
+/// device.
 fn session_of(graph: &Graph) -> Result<&'static Session> {
     for number in graph.nodes() {
         let work = graph.work(number)?;
@@ -107,12 +107,15 @@ fn child(exec: CUgraphExec, node: CUgraphNode, new: &Graph) -> Result {
     let inner = inner(&found)?;
     let (graph, number) = find_node(node)?;
     match graph.work(number)? {
-        Work::Child(had) => inner.session.graphs().set_child(&inner.object, &had, new),
+        Work::Child(current) => inner
+            .session
+            .graphs()
+            .set_child(&inner.object, &current, new),
         _ => Err(Status::INVALID_VALUE),
     }
 }
 
-/// The outcome of an update: success, or an error and its node.
+/// The result of an update: success, or an error and its node.
 fn update(exec: CUgraphExec, graph: CUgraph) -> Result<Option<(c_int, Option<NodeName>)>> {
     let found = find_exec(exec)?;
     let inner = inner(&found)?;
@@ -232,7 +235,9 @@ pub(crate) unsafe fn cuGraphExecKernelNodeSetParams_v2(
     given: *const CUDA_KERNEL_NODE_PARAMS_v2,
 ) -> Result {
     // SAFETY: the caller upholds the contract of `kernel`.
-    set(exec, node, |had| unsafe { kernel(given, Some(had)) })
+    set(exec, node, |current| unsafe {
+        kernel(given, Some(current))
+    })
 }
 
 /// # Safety
@@ -311,7 +316,9 @@ pub(crate) unsafe fn cuGraphExecNodeSetParams(
     match unsafe { general(given, None) }? {
         Work::Child(new) => child(exec, node, &new),
         // SAFETY: the caller upholds the contract of `general`.
-        _ => set(exec, node, |had| unsafe { general(given, Some(had)) }),
+        _ => set(exec, node, |current| unsafe {
+            general(given, Some(current))
+        }),
     }
 }
 

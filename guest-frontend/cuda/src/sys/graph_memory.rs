@@ -25,7 +25,7 @@ const DEVICE: c_int = 1;
 /// A node's work. Writes the address to the record.
 ///
 /// # Safety
-/// `given` is null or a record whose list has as many entries as it says.
+/// `given` is null, or a record whose list has `accessDescCount` entries.
 pub unsafe fn allocation(given: *mut CUDA_MEM_ALLOC_NODE_PARAMS) -> Result<Work> {
     present(given)?;
     // SAFETY: `given` is a record that is ours to change, as the caller promises.
@@ -44,7 +44,7 @@ pub unsafe fn allocation(given: *mut CUDA_MEM_ALLOC_NODE_PARAMS) -> Result<Work>
     Ok(Work::MemAlloc(memory))
 }
 
-/// The work of a node that frees.
+/// The work of a node that frees memory.
 pub fn release(address: u64) -> Result<Work> {
     GraphMemory::find(address)
         .map(Work::MemFree)
@@ -61,22 +61,22 @@ fn memory_of(node: CUgraphNode, is_allocation: bool) -> Result<Arc<GraphMemory>>
 /// # Safety
 /// As documented by CUDA for `cuGraphAddMemAllocNode`.
 pub(crate) unsafe fn cuGraphAddMemAllocNode(
-    place: *mut CUgraphNode,
+    out: *mut CUgraphNode,
     graph: CUgraph,
     after: *const CUgraphNode,
     count: usize,
     given: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
 ) -> Result {
     // SAFETY: the caller upholds the contract of `add`.
-    unsafe { add(place, graph, after, count, allocation(given)?) }
+    unsafe { add(out, graph, after, count, allocation(given)?) }
 }
 
 pub(crate) fn cuGraphMemAllocNodeGetParams(
     node: CUgraphNode,
-    place: Out<'_, CUDA_MEM_ALLOC_NODE_PARAMS>,
+    out: Out<'_, CUDA_MEM_ALLOC_NODE_PARAMS>,
 ) -> Result {
     let memory = memory_of(node, true)?;
-    place.put(CUDA_MEM_ALLOC_NODE_PARAMS {
+    out.put(CUDA_MEM_ALLOC_NODE_PARAMS {
         poolProps: cudaMemPoolProps {
             allocType: PINNED,
             handleTypes: 0,
@@ -99,19 +99,16 @@ pub(crate) fn cuGraphMemAllocNodeGetParams(
 /// # Safety
 /// As documented by CUDA for `cuGraphAddMemFreeNode`.
 pub(crate) unsafe fn cuGraphAddMemFreeNode(
-    place: *mut CUgraphNode,
+    out: *mut CUgraphNode,
     graph: CUgraph,
     after: *const CUgraphNode,
     count: usize,
     address: CUdeviceptr,
 ) -> Result {
     // SAFETY: the caller upholds the contract of `add`.
-    unsafe { add(place, graph, after, count, release(address)?) }
+    unsafe { add(out, graph, after, count, release(address)?) }
 }
 
-pub(crate) fn cuGraphMemFreeNodeGetParams(
-    node: CUgraphNode,
-    place: Out<'_, CUdeviceptr>,
-) -> Result {
-    place.put(memory_of(node, false)?.address)
+pub(crate) fn cuGraphMemFreeNodeGetParams(node: CUgraphNode, out: Out<'_, CUdeviceptr>) -> Result {
+    out.put(memory_of(node, false)?.address)
 }

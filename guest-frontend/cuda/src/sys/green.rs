@@ -29,9 +29,9 @@ const UNSUPPORTED_EXEC_AFFINITY: Status = Status(224);
 /// CU_DEV_RESOURCE_TYPE_INVALID and _SM.
 const INVALID: c_int = 0;
 const MULTIPROCESSORS: c_int = 1;
-/// CU_GREEN_CTX_DEFAULT_STREAM, which CUDA demands.
+/// CU_GREEN_CTX_DEFAULT_STREAM, which CUDA requires.
 const DEFAULT_STREAM: c_uint = 1;
-/// CU_STREAM_NON_BLOCKING, which CUDA demands of streams of green contexts.
+/// CU_STREAM_NON_BLOCKING, which CUDA requires for streams of green contexts.
 const NON_BLOCKING: c_uint = 1;
 /// Maximum number of groups of a split: more than a GPU has multiprocessors.
 const MAX_GROUPS: u32 = 255;
@@ -39,39 +39,38 @@ const MAX_GROUPS: u32 = 255;
 /// (protocol/interface/calls/green.rs).
 const STEP: usize = 44;
 const MAX_STEPS: usize = 8;
-/// Maximum number of resources of a description: the groups of a split and the
-/// rest.
+/// Maximum number of resources of a description: the groups of a split and the remainder.
 const MAX_RESOURCES: c_uint = 256;
 
 fn numbers(resource: SmResource) -> [u32; 3] {
     [resource.count, resource.least, resource.alignment]
 }
 
-/// A part as the program has it.
+/// A part in the program's form.
 fn resource(part: Part) -> CUdevResource {
     let mut resource = CUdevResource {
         r#type: MULTIPROCESSORS,
         _internal_padding: [0; 92],
         _oversize: [0; 12],
     };
-    for (place, number) in resource._oversize.iter_mut().zip(part.numbers) {
-        *place = number;
+    for (slot, number) in resource._oversize.iter_mut().zip(part.numbers) {
+        *slot = number;
     }
     let name = part.name().to_le_bytes();
-    for (place, byte) in resource._internal_padding.iter_mut().zip(name) {
-        *place = byte;
+    for (slot, byte) in resource._internal_padding.iter_mut().zip(name) {
+        *slot = byte;
     }
     resource
 }
 
-/// No resource.
+/// An empty resource.
 const NONE: CUdevResource = CUdevResource {
     r#type: INVALID,
     _internal_padding: [0; 92],
     _oversize: [0; 12],
 };
 
-/// The part that a resource of the program names.
+/// The part that a resource of the program refers to.
 fn part(resource: &CUdevResource) -> Result<Arc<Part>> {
     if resource.r#type != MULTIPROCESSORS {
         return Err(INVALID_RESOURCE_TYPE);
@@ -136,36 +135,36 @@ fn of_context(context: &Context) -> Result<Part> {
 
 pub(crate) fn cuDeviceGetDevResource(
     device: CUdevice,
-    place: Out<'_, CUdevResource>,
+    out: Out<'_, CUdevResource>,
     kind: c_int,
 ) -> Result {
-    let place = place.present()?;
+    let out = out.present()?;
     let ordinal = device::ordinal(device)?;
     check_kind(kind)?;
-    place.put(resource(whole(device::session(ordinal)?)?))
+    out.put(resource(whole(device::session(ordinal)?)?))
 }
 
 pub(crate) fn cuCtxGetDevResource(
     context: CUcontext,
-    place: Out<'_, CUdevResource>,
+    out: Out<'_, CUdevResource>,
     kind: c_int,
 ) -> Result {
-    let place = place.present()?;
+    let out = out.present()?;
     check_kind(kind)?;
     let context = current::find(context)?;
     context.alive()?;
-    place.put(resource(of_context(&context)?))
+    out.put(resource(of_context(&context)?))
 }
 
 pub(crate) fn cuGreenCtxGetDevResource(
     green: CUgreenCtx,
-    place: Out<'_, CUdevResource>,
+    out: Out<'_, CUdevResource>,
     kind: c_int,
 ) -> Result {
-    let place = place.present()?;
+    let out = out.present()?;
     check_kind(kind)?;
     let found = find(green)?;
-    place.put(resource(of_green(green as u64, &found)))
+    out.put(resource(of_green(green as u64, &found)))
 }
 
 /// # Safety
@@ -179,7 +178,8 @@ pub(crate) unsafe fn cuDevSmResourceSplitByCount(
     least: c_uint,
 ) -> Result {
     // SAFETY: both are null or as the caller promises.
-    let (Some(place), Some(input)) = (unsafe { groups.as_mut() }, unsafe { input.as_ref() }) else {
+    let (Some(group_count), Some(input)) = (unsafe { groups.as_mut() }, unsafe { input.as_ref() })
+    else {
         return Err(Status::INVALID_VALUE);
     };
     let input = part(input)?;
@@ -188,8 +188,8 @@ pub(crate) unsafe fn cuDevSmResourceSplitByCount(
     }
     let wanted = match result.is_null() {
         true => 0,
-        false if *place == 0 => return Err(Status::INVALID_VALUE),
-        false => (*place).min(MAX_GROUPS),
+        false if *group_count == 0 => return Err(Status::INVALID_VALUE),
+        false => (*group_count).min(MAX_GROUPS),
     };
     let green = match input.green {
         0 => None,
@@ -217,8 +217,8 @@ pub(crate) unsafe fn cuDevSmResourceSplitByCount(
     };
     if wanted > 0 {
         for number in 0..u8::try_from(count).unwrap_or(u8::MAX) {
-            // SAFETY: the caller promises as many places as `groups` said, which
-            // is at least `count`.
+            // SAFETY: the caller promises room for as many resources as `groups` said,
+            // which is at least `count`.
             unsafe {
                 result
                     .add(usize::from(number))
@@ -226,7 +226,7 @@ pub(crate) unsafe fn cuDevSmResourceSplitByCount(
             }
         }
     }
-    *place = count;
+    *group_count = count;
     if !remaining.is_null() {
         // SAFETY: it is writable, as the caller promises.
         unsafe { remaining.write(member(REMAINING, made.remaining)) };
@@ -237,11 +237,11 @@ pub(crate) unsafe fn cuDevSmResourceSplitByCount(
 /// # Safety
 /// As documented by CUDA for `cuDevResourceGenerateDesc`.
 pub(crate) unsafe fn cuDevResourceGenerateDesc(
-    place: Out<'_, CUdevResourceDesc>,
+    out: Out<'_, CUdevResourceDesc>,
     resources: *mut CUdevResource,
     number: c_uint,
 ) -> Result {
-    let place = place.present()?;
+    let out = out.present()?;
     if resources.is_null() || number == 0 {
         return Err(Status::INVALID_VALUE);
     }
@@ -256,22 +256,22 @@ pub(crate) unsafe fn cuDevResourceGenerateDesc(
     if description.way.len() > MAX_STEPS * STEP {
         return Err(unsupported_use!("a resource that was split nine times"));
     }
-    place.put(description.handle())
+    out.put(description.handle())
 }
 
 pub(crate) fn cuGreenCtxCreate(
-    place: Out<'_, CUgreenCtx>,
+    out: Out<'_, CUgreenCtx>,
     description: CUdevResourceDesc,
     device: CUdevice,
     flags: c_uint,
 ) -> Result {
-    let place = place.present()?;
+    let out = out.present()?;
     let ordinal = device::ordinal(device)?;
     if flags != DEFAULT_STREAM {
         return Err(Status::INVALID_VALUE);
     }
     let description = match description.is_null() {
-        // NVIDIA's driver takes it for the whole device, which the manual does not say.
+        // NVIDIA's driver uses the whole device, which is undocumented.
         true => Arc::new(Description::of(&[Arc::new(whole(device::session(
             ordinal,
         )?)?)])?),
@@ -295,7 +295,7 @@ pub(crate) fn cuGreenCtxCreate(
             return Err(status);
         }
     };
-    place.put(objects::insert_with(|handle| {
+    out.put(objects::insert_with(|handle| {
         let mut made = None;
         objects::insert_with(|name| {
             let green = Arc::clone(&green);
@@ -332,8 +332,8 @@ pub(crate) fn cuGreenCtxDestroy(green: CUgreenCtx) -> Result {
     context::cuDevicePrimaryCtxRelease(device::number(context.ordinal)).and(destroyed)
 }
 
-pub(crate) fn cuCtxFromGreenCtx(place: Out<'_, CUcontext>, green: CUgreenCtx) -> Result {
-    place.present()?.put(find(green)?.context.handle())
+pub(crate) fn cuCtxFromGreenCtx(out: Out<'_, CUcontext>, green: CUgreenCtx) -> Result {
+    out.present()?.put(find(green)?.context.handle())
 }
 
 pub(crate) fn cuGreenCtxGetId(green: CUgreenCtx, id: Out<'_, u64>) -> Result {
@@ -350,15 +350,15 @@ pub(crate) fn cuGreenCtxGetId(green: CUgreenCtx, id: Out<'_, u64>) -> Result {
 
 /// The event with this handle, and its session.
 fn with_event(
-    named: CUevent,
+    handle: CUevent,
     with: impl FnOnce(&InContext<paragpu_client::event::Event>) -> Result,
 ) -> Result {
-    let found = event::find(named)?;
+    let found = event::find(handle)?;
     with(event::inner(&found)?)
 }
 
-fn record(session: &'static Session, of: Option<&Green>, named: CUevent) -> Result {
-    with_event(named, |event| {
+fn record(session: &'static Session, of: Option<&Green>, handle: CUevent) -> Result {
+    with_event(handle, |event| {
         if !std::ptr::eq(session, event.session) {
             return Err(Status::INVALID_HANDLE);
         }
@@ -366,17 +366,18 @@ fn record(session: &'static Session, of: Option<&Green>, named: CUevent) -> Resu
     })
 }
 
-fn wait(session: &'static Session, of: Option<&Green>, named: CUevent) -> Result {
-    with_event(named, |event| {
+fn wait(session: &'static Session, of: Option<&Green>, handle: CUevent) -> Result {
+    with_event(handle, |event| {
         if std::ptr::eq(session, event.session) {
             return session.wait_all(of, &event.object);
         }
-        // An event of another device: work cannot wait for another worker in order.
+        // An event of another device: a worker cannot wait for another worker in stream
+        // order.
         event.session.synchronize_event(&event.object)
     })
 }
 
-/// The context with this handle, which may be used.
+/// The context with this handle, if it is alive.
 fn usable(context: CUcontext) -> Result<Current> {
     let context = current::find(context)?;
     context.alive()?;
@@ -408,7 +409,7 @@ pub(crate) fn cuCtxWaitEvent(context: CUcontext, event: CUevent) -> Result {
     wait(context.session, inside(&context), event)
 }
 
-/// A stream of the green context that a context has the resources of.
+/// Creates a stream in the green context whose resources a context has.
 pub(super) fn create_stream(
     context: &Context,
     inside: &GreenBinding,
@@ -451,8 +452,8 @@ pub(super) fn of_stream(stream: CUstream) -> Result<(CUgreenCtx, CUcontext)> {
     Ok((pointer(green), pointer(context.handle)))
 }
 
-pub(crate) fn cuStreamGetGreenCtx(stream: CUstream, place: Out<'_, CUgreenCtx>) -> Result {
-    place.present()?.put(of_stream(stream)?.0)
+pub(crate) fn cuStreamGetGreenCtx(stream: CUstream, out: Out<'_, CUgreenCtx>) -> Result {
+    out.present()?.put(of_stream(stream)?.0)
 }
 
 /// CUexecAffinityParam.
@@ -464,17 +465,17 @@ struct ExecAffinity {
 
 /// # Safety
 /// As documented by CUDA for `cuCtxGetExecAffinity`.
-pub(crate) unsafe fn cuCtxGetExecAffinity(place: *mut c_void, kind: c_int) -> Result {
+pub(crate) unsafe fn cuCtxGetExecAffinity(out: *mut c_void, kind: c_int) -> Result {
     let context = current::current()?;
-    if place.is_null() {
+    if out.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    let place = place.cast::<ExecAffinity>();
+    let out = out.cast::<ExecAffinity>();
     // CU_EXEC_AFFINITY_TYPE_SM_COUNT.
     if kind != 0 {
-        // NVIDIA's driver says of which type it has nothing to say.
+        // NVIDIA's driver writes the type even if it returns an error.
         // SAFETY: it is not null, so it meets the manual's requirements.
-        unsafe { (&raw mut (*place).kind).write(kind) };
+        unsafe { (&raw mut (*out).kind).write(kind) };
         return Err(UNSUPPORTED_EXEC_AFFINITY);
     }
     let [multiprocessors, ..] = of_context(&context)?.numbers;
@@ -483,6 +484,6 @@ pub(crate) unsafe fn cuCtxGetExecAffinity(place: *mut c_void, kind: c_int) -> Re
         multiprocessors,
     };
     // SAFETY: as above.
-    unsafe { place.write(affinity) };
+    unsafe { out.write(affinity) };
     Ok(())
 }

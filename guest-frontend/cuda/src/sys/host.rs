@@ -28,24 +28,24 @@ pub fn pinned(address: u64) -> Option<(&'static Session, Pinned)> {
 /// Allocates pinned memory.
 ///
 /// # Safety
-/// `place` is null or writable (cuMemHostAlloc).
-pub(super) unsafe fn allocate(place: *mut *mut c_void, size: usize, flags: c_uint) -> Result {
-    if place.is_null() {
+/// `out` is null or writable (cuMemHostAlloc).
+pub(super) unsafe fn allocate(out: *mut *mut c_void, size: usize, flags: c_uint) -> Result {
+    if out.is_null() {
         return Err(Status::INVALID_VALUE);
     }
     if size == 0 {
-        // SAFETY: `place` is writable, as the caller promises.
-        return unsafe { put(place, std::ptr::null_mut()) };
+        // SAFETY: `out` is writable, as the caller promises.
+        return unsafe { put(out, std::ptr::null_mut()) };
     }
     capture::permit_unsafe()?;
     let address = current::current()?
         .session
         .host()
         .allocate(size as u64, flags)?;
-    // SAFETY: `place` is null or writable, as the caller promises.
+    // SAFETY: `out` is null or writable, as the caller promises.
     unsafe {
         put(
-            place,
+            out,
             std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(0)),
         )
     }
@@ -69,7 +69,7 @@ pub(crate) fn cuMemFreeHost(address: *mut c_void) -> Result {
 pub fn free_all(session: &Session) {
     for found in session.host().all() {
         let _ = managed::remove(found.address);
-        // The host's answer no longer matters.
+        // The host's result no longer matters.
         let _ = pool::freeing(found.address, || match found.registered {
             true => session.host().unregister(found.address),
             false => session.host().free(found.address),
@@ -102,7 +102,7 @@ pub(crate) fn cuMemHostUnregister(address: *mut c_void) -> Result {
     current::current()?;
     let (session, found) = pinned(address as u64).ok_or(Status::HOST_MEMORY_NOT_REGISTERED)?;
     if found.address != address as u64 {
-        // Within a registered range, but not its beginning.
+        // Inside a registered range, but not at its beginning.
         return Err(Status::INVALID_VALUE);
     }
     capture::permit_unsafe()?;

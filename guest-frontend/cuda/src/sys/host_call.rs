@@ -1,4 +1,4 @@
-//! Functions of the program that graphs and objects call.
+//! Functions of the program that graphs and user objects call.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ struct Call {
     function: unsafe extern "C" fn(*mut c_void),
     argument: *mut c_void,
 }
-// SAFETY: of `host_call`, whose caller allows the call on any thread.
+// SAFETY: the caller of `host_call` allows the call from any thread.
 unsafe impl Send for Call {}
-// SAFETY: as above; nothing of it changes.
+// SAFETY: as above; it is immutable.
 unsafe impl Sync for Call {}
 
 impl Call {
     fn run(&self) {
-        // SAFETY: the promise of `host_call`'s caller.
+        // SAFETY: the caller of `host_call` promises this.
         unsafe { (self.function)(self.argument) }
     }
 }
 
-/// A host function as a node has it.
+/// A host function in a graph node's form.
 ///
 /// # Safety
 /// `function` is null or may be called with `argument`, from any thread,

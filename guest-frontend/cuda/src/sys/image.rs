@@ -225,7 +225,7 @@ unsafe fn elf(image: *const u8) -> Result<usize> {
 /// # Safety
 /// `image` is readable up to a zero, or for more than [`MAX_SIZE`] bytes.
 unsafe fn text(image: *const u8) -> Result<usize> {
-    // SAFETY: text of an image ends with a zero, as the caller promises
+    // SAFETY: the text of an image ends with a zero, as the caller promises.
     let length = unsafe { libc::strnlen(image.cast(), MAX_SIZE + 1) };
     if length == 0 || length > MAX_SIZE {
         return Err(Status::INVALID_IMAGE);
@@ -286,8 +286,8 @@ const INFO_LOG_BUFFER: c_int = 3;
 const INFO_LOG_BUFFER_SIZE_BYTES: c_int = 4;
 const ERROR_LOG_BUFFER: c_int = 5;
 const ERROR_LOG_BUFFER_SIZE_BYTES: c_int = 6;
-/// Options that are refused: an internal one, then the names, addresses and count of
-/// symbols to bind.
+/// Refused options: an internal one, then the names, addresses and count of symbols to
+/// bind.
 const UNSERVED: [c_int; 4] = [15, 17, 18, 19];
 
 impl Options {
@@ -350,7 +350,7 @@ impl Options {
     ///
     /// # Safety
     /// The buffers given to [`read`](Self::read) must still be writable.
-    pub unsafe fn tell(&self, info: &str, error: &str) {
+    pub unsafe fn report(&self, info: &str, error: &str) {
         // SAFETY: the caller upholds the contract of `Log::write`.
         unsafe {
             self.info.write(info);
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_tells_its_size_and_a_wrapper_leads_to_it() {
+    fn a_container_contains_its_size_and_a_wrapper_points_to_it() {
         let mut container = Vec::from(CONTAINER.to_le_bytes());
         container.extend(1u16.to_le_bytes());
         container.extend(16u16.to_le_bytes());

@@ -1,15 +1,13 @@
 //! Functions for our runtime library beyond CUDA's interface.
 //!
-//! `libcudart` looks the function up with `dlsym`. If it is missing, as in
-//! NVIDIA's driver, it calls cuCtxGetCurrent instead. With it, a call of the
-//! runtime learns the thread's context by reading memory, without a second
-//! guard.
+//! `libcudart` looks the function up with `dlsym`. If it is missing, as in NVIDIA's
+//! driver, it calls cuCtxGetCurrent instead. With it, a call of the runtime reads the
+//! thread's context from memory, without a second guard.
 
 use crate::current::{self, ThreadContext};
 
-/// The calling thread's current context. The address stays the same, and
-/// readable, until the thread ends. What is there changes only in calls that
-/// this thread makes.
+/// The calling thread's current context. The address stays the same, and readable, until
+/// the thread ends. Its contents change only in calls that this thread makes.
 #[unsafe(no_mangle)]
 pub extern "C" fn paragpu_thread_context() -> *const ThreadContext {
     current::shown()
@@ -20,13 +18,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shown_begins_with_the_context() {
+    fn the_record_begins_with_the_context() {
         // `libcudart` reads the first word only.
         assert_eq!(std::mem::offset_of!(ThreadContext, context), 0);
     }
 
     #[test]
-    fn a_thread_without_a_context_shows_none() {
+    fn a_thread_without_a_context_has_a_null_context() {
         let shown = paragpu_thread_context();
         // SAFETY: this thread's own.
         let now = unsafe { shown.read() };

@@ -53,11 +53,8 @@ fn unsigned(bytes: [i8; HANDLE]) -> [u8; HANDLE] {
     bytes.map(i8::cast_unsigned)
 }
 
-pub(crate) fn cuIpcGetMemHandle(
-    place: Out<'_, cudaIpcMemHandle_t>,
-    address: CUdeviceptr,
-) -> Result {
-    place.present()?;
+pub(crate) fn cuIpcGetMemHandle(out: Out<'_, cudaIpcMemHandle_t>, address: CUdeviceptr) -> Result {
+    out.present()?;
     capture::permit_unsafe()?;
     let session = memory::owner(address)?;
     if pool::of(address) != 0 {
@@ -66,17 +63,17 @@ pub(crate) fn cuIpcGetMemHandle(
     }
     let shared = session.virtual_memory().shared();
     let name = shared.offer(address, Kind::Memory, 0)?;
-    place.put(cudaIpcMemHandle_t {
+    out.put(cudaIpcMemHandle_t {
         reserved: signed(name.to_bytes()),
     })
 }
 
 pub(crate) fn cuIpcOpenMemHandle_v2(
-    place: Out<'_, CUdeviceptr>,
+    out: Out<'_, CUdeviceptr>,
     handle: cudaIpcMemHandle_t,
     flags: c_uint,
 ) -> Result {
-    place.present()?;
+    out.present()?;
     capture::permit_unsafe()?;
     if flags & !LAZY_PEER_ACCESS != 0 {
         return Err(Status::INVALID_VALUE);
@@ -86,7 +83,7 @@ pub(crate) fn cuIpcOpenMemHandle_v2(
     if name.is_own() {
         return Err(Status::INVALID_CONTEXT);
     }
-    place.put(current.session.virtual_memory().shared().open(&name)?)
+    out.put(current.session.virtual_memory().shared().open(&name)?)
 }
 
 pub(crate) fn cuIpcCloseMemHandle(address: CUdeviceptr) -> Result {
@@ -98,27 +95,24 @@ pub(crate) fn cuIpcCloseMemHandle(address: CUdeviceptr) -> Result {
     }
 }
 
-pub(crate) fn cuIpcGetEventHandle(place: Out<'_, cudaIpcEventHandle_t>, named: CUevent) -> Result {
-    if named.is_null() {
+pub(crate) fn cuIpcGetEventHandle(out: Out<'_, cudaIpcEventHandle_t>, event: CUevent) -> Result {
+    if event.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    let found = event::find(named)?;
-    place.put(cudaIpcEventHandle_t { reserved: [0; 64] })?;
+    let found = event::find(event)?;
+    out.put(cudaIpcEventHandle_t { reserved: [0; 64] })?;
     let event = event::inner(&found)?;
     let bytes = event.session.share_event(&event.object)?;
-    place.put(cudaIpcEventHandle_t {
+    out.put(cudaIpcEventHandle_t {
         reserved: signed(bytes),
     })
 }
 
-pub(crate) fn cuIpcOpenEventHandle(
-    place: Out<'_, CUevent>,
-    handle: cudaIpcEventHandle_t,
-) -> Result {
-    place.present()?;
+pub(crate) fn cuIpcOpenEventHandle(out: Out<'_, CUevent>, handle: cudaIpcEventHandle_t) -> Result {
+    out.present()?;
     let current = current::current()?;
     let object = current.session.open_event(&unsigned(handle.reserved))?;
-    place.put(objects::insert(Object::Event(InContext {
+    out.put(objects::insert(Object::Event(InContext {
         context: current.handle,
         session: current.session,
         object,
@@ -128,37 +122,37 @@ pub(crate) fn cuIpcOpenEventHandle(
 /// # Safety
 /// As documented by CUDA for `cuMemPoolExportToShareableHandle`.
 pub(crate) unsafe fn cuMemPoolExportToShareableHandle(
-    place: *mut c_void,
+    out: *mut c_void,
     pool: CUmemoryPool,
     kind: c_int,
     flags: u64,
 ) -> Result {
-    present(place)?;
+    present(out)?;
     if kind != DESCRIPTOR || flags != 0 {
         return Err(Status::INVALID_VALUE);
     }
-    let (shared, ordinal) = with_pool(pool, |pool| Ok((pool.shared(), pool.place().ordinal())))?;
+    let (shared, ordinal) = with_pool(pool, |pool| Ok((pool.shared(), pool.location().ordinal())))?;
     let (number, ordinal) = shared.zip(ordinal).ok_or(Status::INVALID_VALUE)?;
     // The ordinal is that in the guest, which is the same in all processes.
     let name = SharedName::bare(Kind::Pool, number | u64::from(ordinal));
     let descriptor = shared_handle::carrying(&name.to_bytes());
     let descriptor = descriptor.map_err(|_| Status::OPERATING_SYSTEM)?;
-    // SAFETY: `place` is null or writable, as the caller promises.
-    unsafe { put(place.cast::<c_int>(), descriptor.into_raw_fd()) }
+    // SAFETY: `out` is null or writable, as the caller promises.
+    unsafe { put(out.cast::<c_int>(), descriptor.into_raw_fd()) }
 }
 
 pub(crate) fn cuMemPoolImportFromShareableHandle(
-    place: Out<'_, CUmemoryPool>,
+    out: Out<'_, CUmemoryPool>,
     given: *mut c_void,
     kind: c_int,
     flags: u64,
 ) -> Result {
-    place.present()?;
-    // A descriptor is cast to a pointer, and 0 is a valid descriptor.
+    out.present()?;
+    // A descriptor is cast to a pointer, so null is descriptor 0.
     if flags != 0 || (given.is_null() && kind != DESCRIPTOR) {
         return Err(Status::INVALID_VALUE);
     }
-    place.put(std::ptr::null_mut())?;
+    out.put(std::ptr::null_mut())?;
     // SAFETY: the program keeps it open during the call.
     let descriptor = unsafe { descriptor(given, kind) }?;
     // As natively.
@@ -167,7 +161,7 @@ pub(crate) fn cuMemPoolImportFromShareableHandle(
     let ordinal = u32::try_from(name.note & Pool::ORDINALS).map_err(|_| Status::INVALID_VALUE)?;
     // The device may be hidden from this process.
     device::session(ordinal)?;
-    place.put(super::pool::insert(Pool::imported(
+    out.put(super::pool::insert(Pool::imported(
         ordinal,
         name.note & !Pool::ORDINALS,
     )))
@@ -175,31 +169,32 @@ pub(crate) fn cuMemPoolImportFromShareableHandle(
 
 /// # Safety
 /// As documented by CUDA for `cuMemPoolExportPointer`.
-pub(crate) unsafe fn cuMemPoolExportPointer(place: *mut c_void, address: CUdeviceptr) -> Result {
-    present(place)?;
+pub(crate) unsafe fn cuMemPoolExportPointer(out: *mut c_void, address: CUdeviceptr) -> Result {
+    present(out)?;
     let session = memory::owner(address)?;
     let number = pool::shared_of(address).ok_or(Status::INVALID_VALUE)?;
     let shared = session.virtual_memory().shared();
     let name = shared.offer(address, Kind::OfPool, number)?;
-    // SAFETY: `place` is null or writable for that many bytes, as the caller promises.
-    unsafe { put(place.cast::<[u8; HANDLE]>(), name.to_bytes()) }
+    // SAFETY: `out` is null or writable for that many bytes, as the caller promises.
+    unsafe { put(out.cast::<[u8; HANDLE]>(), name.to_bytes()) }
 }
 
 /// # Safety
 /// As documented by CUDA for `cuMemPoolImportPointer`.
 pub(crate) unsafe fn cuMemPoolImportPointer(
-    place: Out<'_, CUdeviceptr>,
+    out: Out<'_, CUdeviceptr>,
     pool: CUmemoryPool,
     data: *mut c_void,
 ) -> Result {
-    place.present()?;
+    out.present()?;
     if pool.is_null() || data.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    place.put(0)?;
+    out.put(0)?;
     // SAFETY: readable for that many bytes, as the caller promises.
     let bytes = unsafe { get(data.cast_const().cast::<[u8; HANDLE]>()) }?;
-    let (imported, ordinal) = with_pool(pool, |pool| Ok((pool.imports(), pool.place().ordinal())))?;
+    let (imported, ordinal) =
+        with_pool(pool, |pool| Ok((pool.imports(), pool.location().ordinal())))?;
     let ordinal = ordinal.ok_or(Status::INVALID_VALUE)?;
     let name = SharedName::from_bytes(bytes, Kind::OfPool)?;
     if imported != Some(name.note) {
@@ -209,5 +204,5 @@ pub(crate) unsafe fn cuMemPoolImportPointer(
         return Err(Status::INVALID_CONTEXT);
     }
     let shared = device::session(ordinal)?.virtual_memory().shared();
-    place.put(shared.open(&name)?)
+    out.put(shared.open(&name)?)
 }

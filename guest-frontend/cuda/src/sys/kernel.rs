@@ -10,8 +10,7 @@ use crate::current;
 use crate::objects::library::Kernel;
 use crate::objects::{self, Found, InContext, Object};
 
-/// The kernel as a function of the current context's session, which it becomes
-/// at the first use.
+/// The kernel as a function of the current context's session, created at the first use.
 pub fn function(kernel: &Kernel) -> Result<Found> {
     let current = current::current()?;
     if let Some(found) = objects::find(handle(kernel.function(current.ordinal))) {

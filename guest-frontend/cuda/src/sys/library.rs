@@ -26,8 +26,8 @@ fn handle(number: u64) -> *mut c_void {
     std::ptr::without_provenance_mut(usize::try_from(number).unwrap_or(0))
 }
 
-/// Forgets what libraries loaded into a session whose context has ended. It is loaded again
-/// on the next use.
+/// Removes what libraries loaded into a session whose context has ended. It is loaded
+/// again on the next use.
 pub fn forget_session(session: &'static Session) {
     objects::for_each(|object| match object {
         Object::Library(library) => {
@@ -52,14 +52,14 @@ fn any_session() -> Result<&'static Session> {
 /// Loads an image for all contexts.
 ///
 /// # Safety
-/// `place` is null or writable, and the buffers of `options` are still writable.
+/// `out` is null or writable, and the buffers of `options` are still writable.
 unsafe fn load(
-    place: *mut CUlibrary,
+    out: *mut CUlibrary,
     image: &Image<'_>,
     options: &Options,
     library_options: (*mut c_int, c_uint),
 ) -> Result {
-    present(place)?;
+    present(out)?;
     let (first, count) = library_options;
     // SAFETY: `first` points to `count` elements, as the caller promises.
     for option in unsafe { list(first, count as usize) }? {
@@ -68,13 +68,13 @@ unsafe fn load(
             return Err(Status::INVALID_VALUE);
         }
     }
-    // Loaded into one session at once, to report an invalid image here.
+    // Loaded into one session immediately, to report an invalid image here.
     let session = any_session()?;
     // SAFETY: the caller upholds the contract of `load_image`.
     let (module, loaded) = unsafe { load_image(session, image, options) }?;
     let library = Library::new(&loaded, &options.numbers, session, module);
-    // SAFETY: `place` is null or writable, as the caller promises.
-    unsafe { put(place, objects::insert(Object::Library(Arc::new(library)))) }
+    // SAFETY: `out` is null or writable, as the caller promises.
+    unsafe { put(out, objects::insert(Object::Library(Arc::new(library)))) }
 }
 
 fn find(library: CUlibrary) -> Result<Arc<Library>> {
@@ -92,8 +92,8 @@ pub fn find_kernel(kernel: CUkernel) -> Result<Found> {
 }
 
 /// The handle of the library's kernel with this name.
-fn find_by_name(place: CUlibrary, name: &str) -> Result<CUkernel> {
-    let library = find(place)?;
+fn find_by_name(named: CUlibrary, name: &str) -> Result<CUkernel> {
+    let library = find(named)?;
     if let Some(known) = library.known_kernel(name) {
         return Ok(handle(known));
     }
@@ -101,7 +101,7 @@ fn find_by_name(place: CUlibrary, name: &str) -> Result<CUkernel> {
     let module = library.module(session)?;
     session.modules().function(&module, name)?;
     let made = library.kernel(name, || {
-        let kernel = Kernel::new(Arc::clone(&library), place as u64, name);
+        let kernel = Kernel::new(Arc::clone(&library), named as u64, name);
         objects::insert(Object::Kernel(kernel)) as u64
     });
     Ok(handle(made))
@@ -123,15 +123,15 @@ pub fn module_handle(library: CUlibrary) -> Result<CUmodule> {
     Ok(handle(made))
 }
 
-/// Refuses a device other than the current context's, because each session has its own
-/// function of a kernel.
+/// Refuses a device other than the current context's, because each session has a separate
+/// function for a kernel.
 fn check_device(device: CUdevice) -> Result {
     let ordinal = device::ordinal(device)?;
     if current::current()?.ordinal == ordinal {
         Ok(())
     } else {
         Err(super::unsupported_use!(
-            "an attribute of a kernel on another device than the current one"
+            "an attribute of a kernel on a device other than the current one"
         ))
     }
 }
@@ -213,12 +213,12 @@ pub(crate) fn cuLibraryUnload(library: CUlibrary) -> Result {
 }
 
 pub(crate) fn cuLibraryGetKernel(
-    place: Out<'_, CUkernel>,
+    out: Out<'_, CUkernel>,
     library: CUlibrary,
     name: Text<'_>,
 ) -> Result {
-    place.present()?;
-    place.put(find_by_name(library, name.get()?)?)
+    out.present()?;
+    out.put(find_by_name(library, name.get()?)?)
 }
 
 /// The names of a library's kernels.
@@ -249,9 +249,9 @@ pub(crate) unsafe fn cuLibraryEnumerateKernels(
     Ok(())
 }
 
-pub(crate) fn cuLibraryGetModule(place: Out<'_, CUmodule>, library: CUlibrary) -> Result {
-    place.present()?;
-    place.put(module_handle(library)?)
+pub(crate) fn cuLibraryGetModule(out: Out<'_, CUmodule>, library: CUlibrary) -> Result {
+    out.present()?;
+    out.put(module_handle(library)?)
 }
 
 pub(crate) fn cuLibraryGetGlobal(
@@ -314,23 +314,23 @@ pub(crate) fn cuKernelGetLibrary(library: Out<'_, CUlibrary>, kernel: CUkernel) 
 /// As documented by CUDA for `cuKernelGetAttribute`.
 pub(crate) unsafe fn cuKernelGetAttribute(
     value: *mut c_int,
-    which: c_int,
+    selector: c_int,
     kernel: CUkernel,
     device: CUdevice,
 ) -> Result {
     check_device(device)?;
     // SAFETY: the caller upholds the contract of `attribute`.
-    unsafe { attribute(value, which, kernel) }
+    unsafe { attribute(value, selector, kernel) }
 }
 
 pub(crate) fn cuKernelSetAttribute(
-    which: c_int,
+    selector: c_int,
     value: c_int,
     kernel: CUkernel,
     device: CUdevice,
 ) -> Result {
     check_device(device)?;
-    set_attribute(kernel, which, value)
+    set_attribute(kernel, selector, value)
 }
 
 pub(crate) fn cuLibraryGetUnifiedFunction(

@@ -90,10 +90,10 @@ pub(crate) unsafe fn cuLinkCreate(
     let current = current::current()?;
     // SAFETY: the caller upholds the contract of `Options::read`.
     let options = unsafe { Options::read(number, options, values) }?;
-    // SAFETY: the caller upholds the contract of `Options::tell`. `state` is null or
+    // SAFETY: the caller upholds the contract of `Options::report`. `state` is null or
     // writable, as the caller promises.
     unsafe {
-        options.tell("", "");
+        options.report("", "");
         put(
             state,
             objects::insert(Object::Link(InContext {
@@ -175,16 +175,16 @@ pub(crate) unsafe fn cuLinkComplete(
         let _ = paragpu_client::take_detail();
         match link.session.modules().link(&parts, &options.numbers) {
             Ok((linked, log)) => {
-                // SAFETY: the caller upholds the contract of `Options::tell`.
-                unsafe { options.tell(&log, "") };
+                // SAFETY: the caller upholds the contract of `Options::report`.
+                unsafe { options.report(&log, "") };
                 // The linked image of the software GPU is PTX text, which ends with a zero.
                 let mut linked = linked;
                 linked.push(0);
                 work.image = Some(linked.into_boxed_slice());
             }
             Err(status) => {
-                // SAFETY: the caller upholds the contract of `Options::tell`.
-                unsafe { options.tell("", &paragpu_client::take_detail()) };
+                // SAFETY: the caller upholds the contract of `Options::report`.
+                unsafe { options.report("", &paragpu_client::take_detail()) };
                 return Err(status);
             }
         }

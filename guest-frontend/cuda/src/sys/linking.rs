@@ -11,8 +11,8 @@ pub struct Linking {
     pub(super) work: Mutex<Work>,
 }
 
-// SAFETY: the pointers among the options lead to buffers that the program
-// leaves to the link until cuLinkDestroy, from whichever thread it continues.
+// SAFETY: the options contain pointers to the program's buffers. The program leaves them
+// to the link until cuLinkDestroy, and may continue the link in any thread.
 unsafe impl Send for Linking {}
 // SAFETY: as above; they are written to under the lock.
 unsafe impl Sync for Linking {}
@@ -20,7 +20,7 @@ unsafe impl Sync for Linking {}
 #[derive(Debug, Default)]
 pub(super) struct Work {
     pub(super) inputs: Vec<Input>,
-    /// The result, which stays where it is.
+    /// The result, whose address stays the same.
     pub(super) image: Option<Box<[u8]>>,
 }
 

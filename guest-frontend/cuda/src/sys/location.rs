@@ -33,7 +33,7 @@ pub fn is_node(id: c_int) -> bool {
 
 /// The ordinal of the device on which a memory node of a graph allocates.
 pub fn ordinal_of(properties: &cudaMemPoolProps) -> Result<u32> {
-    match pool_place(properties)? {
+    match location_of_pool(properties)? {
         PoolLocation::Device(ordinal) => Ok(ordinal),
         PoolLocation::Host(_) | PoolLocation::Managed(_) => {
             Err(unsupported_use!("memory nodes of graphs in the host"))
@@ -51,15 +51,15 @@ pub fn device_of(location: &cudaMemLocation) -> Result<CUdevice> {
 }
 
 /// The location of the memory of a pool with these properties.
-pub fn pool_place(properties: &cudaMemPoolProps) -> Result<PoolLocation> {
+pub fn location_of_pool(properties: &cudaMemPoolProps) -> Result<PoolLocation> {
     match properties.allocType {
-        PINNED | MANAGED => place(&properties.location, properties.allocType),
+        PINNED | MANAGED => resolve(&properties.location, properties.allocType),
         _ => Err(Status::INVALID_VALUE),
     }
 }
 
 /// The location of memory of an allocation type.
-pub fn place(location: &cudaMemLocation, kind: c_int) -> Result<PoolLocation> {
+pub fn resolve(location: &cudaMemLocation, kind: c_int) -> Result<PoolLocation> {
     let named = |id| Location {
         kind: location.r#type,
         id,
@@ -94,8 +94,8 @@ mod tests {
     #[test]
     fn the_host_and_its_nodes_are_places() {
         let host = |kind, id| Ok(PoolLocation::Host(Location { kind, id }));
-        assert_eq!(place(&at(HOST, 77), PINNED), host(HOST, 0));
-        assert_eq!(place(&at(HOST_NUMA, 0), PINNED), host(HOST_NUMA, 0));
+        assert_eq!(resolve(&at(HOST, 77), PINNED), host(HOST, 0));
+        assert_eq!(resolve(&at(HOST_NUMA, 0), PINNED), host(HOST_NUMA, 0));
         for (kind, id, of) in [
             (HOST_NUMA, -1, PINNED),
             (HOST_NUMA, 1 << 20, PINNED),
@@ -105,11 +105,11 @@ mod tests {
             (HOST, 0, 0),
             (HOST, 0, 3),
         ] {
-            let found = place(&at(kind, id), of);
+            let found = resolve(&at(kind, id), of);
             assert_eq!(found, Err(Status::INVALID_VALUE), "{kind} {id} {of}");
         }
-        assert_eq!(place(&at(77, 0), PINNED), Err(Status::NOT_SUPPORTED));
+        assert_eq!(resolve(&at(77, 0), PINNED), Err(Status::NOT_SUPPORTED));
         let none = PoolLocation::Managed(Location::INVALID);
-        assert_eq!(place(&at(NONE, 5), MANAGED), Ok(none));
+        assert_eq!(resolve(&at(NONE, 5), MANAGED), Ok(none));
     }
 }

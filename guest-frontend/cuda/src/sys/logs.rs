@@ -25,13 +25,13 @@ unsafe impl Send for Callback {}
 unsafe impl Sync for Callback {}
 
 impl Callback {
-    fn tell(&self, message: &str) {
+    fn call(&self, message: &str) {
         let Ok(text) = CString::new(message) else {
             return;
         };
         let text = text.into_raw();
-        // SAFETY: the program registered the function to be called so. The text ends with a
-        // zero after `length` bytes, and is freed after the call.
+        // SAFETY: the program registered the function for such calls. The text ends with
+        // a zero after `length` bytes, and is freed after the call.
         unsafe {
             (self.function)(self.data, ERROR, text, message.len());
             drop(CString::from_raw(text));
@@ -56,7 +56,7 @@ pub(crate) unsafe fn cuLogsRegisterCallback(
 ) -> Result {
     let function = callback.ok_or(Status::INVALID_VALUE)?;
     let callback = Callback { function, data };
-    let number = log::listen(Arc::new(move |message| callback.tell(message)));
+    let number = log::listen(Arc::new(move |message| callback.call(message)));
     handle.put_if(std::ptr::without_provenance_mut(number));
     Ok(())
 }

@@ -59,7 +59,7 @@ fn by_device(number: CUdevice) -> Result<Location> {
     Ok(Location::device(number))
 }
 
-/// Checks a location that the program gives: a device, the host or one of its nodes.
+/// Resolves a location from the program: a device, the host or one of its nodes.
 fn by_location(location: cudaMemLocation) -> Result<Location> {
     match location.r#type {
         1 => by_device(location.id),
@@ -74,19 +74,19 @@ fn by_location(location: cudaMemLocation) -> Result<Location> {
 fn advise(address: CUdeviceptr, size: usize, advice: c_int, location: Result<Location>) -> Result {
     let size = size as u64;
     match advice {
-        1 | 2 => managed::advise(address, size, |known| known.read_mostly = advice == 1),
+        1 | 2 => managed::advise(address, size, |entry| entry.read_mostly = advice == 1),
         3 => {
             let location = location?;
-            managed::advise(address, size, |known| known.preferred = location)
+            managed::advise(address, size, |entry| entry.preferred = location)
         }
-        4 => managed::advise(address, size, |known| known.preferred = Location::INVALID),
+        4 => managed::advise(address, size, |entry| entry.preferred = Location::INVALID),
         5 | 6 => {
             let number = location?.as_device();
-            managed::advise(address, size, |known| {
-                known.accessed_by.retain(|other| *other != number);
+            managed::advise(address, size, |entry| {
+                entry.accessed_by.retain(|other| *other != number);
                 if advice == 5 {
-                    known.accessed_by.push(number);
-                    known.accessed_by.sort_unstable();
+                    entry.accessed_by.push(number);
+                    entry.accessed_by.sort_unstable();
                 }
             })
         }
@@ -116,7 +116,7 @@ pub(crate) fn cuMemAdvise_v2(
 
 fn prefetch(address: CUdeviceptr, size: usize, location: Location, stream: CUstream) -> Result {
     named_stream::named(stream)?;
-    managed::advise(address, size as u64, |known| known.prefetched = location)
+    managed::advise(address, size as u64, |entry| entry.prefetched = location)
 }
 
 pub(crate) fn cuMemPrefetchAsync(
@@ -192,9 +192,9 @@ unsafe fn prefetch_all(
         .collect::<Result<_>>()?;
     // SAFETY: `firsts` points to `count` elements, as the caller promises.
     let places = batch::attributes(ranges.len(), unsafe { list(firsts, count) }?)?;
-    for ((address, size), place) in ranges.iter().zip(places) {
-        let location = *locations.get(place).ok_or(Status::INVALID_VALUE)?;
-        managed::advise(*address, *size, |known| known.prefetched = location)?;
+    for ((address, size), index) in ranges.iter().zip(places) {
+        let location = *locations.get(index).ok_or(Status::INVALID_VALUE)?;
+        managed::advise(*address, *size, |entry| entry.prefetched = location)?;
     }
     Ok(())
 }
@@ -252,22 +252,22 @@ pub(crate) unsafe fn cuMemDiscardAndPrefetchBatchAsync(
 }
 
 /// An attribute that is one integer.
-fn number(which: c_int, address: u64, size: u64) -> Result<c_int> {
-    let location = |tell: fn(&Advice) -> Location| {
-        let found = managed::uniform(address, size, tell)?;
+fn number(selector: c_int, address: u64, size: u64) -> Result<c_int> {
+    let location = |field: fn(&Advice) -> Location| {
+        let found = managed::uniform(address, size, field)?;
         Ok::<_, Status>(found.unwrap_or(Location::INVALID))
     };
-    Ok(match which {
+    Ok(match selector {
         READ_MOSTLY => {
-            let all = managed::uniform(address, size, |known| known.read_mostly)?;
+            let all = managed::uniform(address, size, |entry| entry.read_mostly)?;
             c_int::from(all == Some(true))
         }
-        PREFERRED_LOCATION => location(|known| known.preferred)?.as_device(),
-        PREFERRED_LOCATION_TYPE => location(|known| known.preferred)?.kind,
-        PREFERRED_LOCATION_ID => location(|known| known.preferred)?.id,
-        LAST_PREFETCH_LOCATION => location(|known| known.prefetched)?.as_device(),
-        LAST_PREFETCH_LOCATION_TYPE => location(|known| known.prefetched)?.kind,
-        LAST_PREFETCH_LOCATION_ID => location(|known| known.prefetched)?.id,
+        PREFERRED_LOCATION => location(|entry| entry.preferred)?.as_device(),
+        PREFERRED_LOCATION_TYPE => location(|entry| entry.preferred)?.kind,
+        PREFERRED_LOCATION_ID => location(|entry| entry.preferred)?.id,
+        LAST_PREFETCH_LOCATION => location(|entry| entry.prefetched)?.as_device(),
+        LAST_PREFETCH_LOCATION_TYPE => location(|entry| entry.prefetched)?.kind,
+        LAST_PREFETCH_LOCATION_ID => location(|entry| entry.prefetched)?.id,
         _ => return Err(Status::INVALID_VALUE),
     })
 }
@@ -275,32 +275,32 @@ fn number(which: c_int, address: u64, size: u64) -> Result<c_int> {
 /// Writes one attribute of a range.
 ///
 /// # Safety
-/// `place` is null, or writable for `room` bytes and aligned for integers.
+/// `out` is null, or writable for `room` bytes and aligned for integers.
 unsafe fn attribute(
-    place: *mut c_void,
+    out: *mut c_void,
     room: usize,
-    which: c_int,
+    selector: c_int,
     address: u64,
     size: u64,
 ) -> Result {
     const WORD: usize = size_of::<c_int>();
-    if place.is_null() || room == 0 || !room.is_multiple_of(WORD) {
+    if out.is_null() || room == 0 || !room.is_multiple_of(WORD) {
         return Err(Status::INVALID_VALUE);
     }
     let words = room / WORD;
-    let values = if which == ACCESSED_BY {
-        let found = managed::uniform(address, size, |known| known.accessed_by.clone())?;
+    let values = if selector == ACCESSED_BY {
+        let found = managed::uniform(address, size, |entry| entry.accessed_by.clone())?;
         found.unwrap_or_default()
     } else if words == 1 {
-        vec![number(which, address, size)?]
+        vec![number(selector, address, size)?]
     } else {
         return Err(Status::INVALID_VALUE);
     };
     // -2 marks unused entries of the buffer.
     let values = values.into_iter().chain(std::iter::repeat(-2));
     for (at, value) in values.take(words).enumerate() {
-        // SAFETY: there is room for that many words, as the caller promises.
-        unsafe { place.cast::<c_int>().add(at).write(value) };
+        // SAFETY: the buffer has `room` bytes, as the caller promises.
+        unsafe { out.cast::<c_int>().add(at).write(value) };
     }
     Ok(())
 }
@@ -310,13 +310,13 @@ unsafe fn attribute(
 pub(crate) unsafe fn cuMemRangeGetAttribute(
     data: *mut c_void,
     data_size: usize,
-    which: c_int,
+    selector: c_int,
     address: CUdeviceptr,
     size: usize,
 ) -> Result {
     current::current()?;
     // SAFETY: the program's buffer, as CUDA's manual requires.
-    unsafe { attribute(data, data_size, which, address, size as u64) }
+    unsafe { attribute(data, data_size, selector, address, size as u64) }
 }
 
 /// # Safety
@@ -337,8 +337,8 @@ pub(crate) unsafe fn cuMemRangeGetAttributes(
         // SAFETY: arrays of `count` elements and buffers of the given sizes, as CUDA's
         // manual requires.
         unsafe {
-            let (place, room) = (data.add(at).read(), data_sizes.add(at).read());
-            attribute(place, room, attributes.add(at).read(), address, size as u64)?;
+            let (out, room) = (data.add(at).read(), data_sizes.add(at).read());
+            attribute(out, room, attributes.add(at).read(), address, size as u64)?;
         }
     }
     Ok(())

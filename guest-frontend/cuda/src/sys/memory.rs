@@ -6,7 +6,7 @@ use paragpu_abi::CUdeviceptr;
 use paragpu_client::Session;
 use paragpu_client::objects::graph_memory::GraphMemory;
 use paragpu_client::shared_memory::Kind;
-use paragpu_client::virtual_memory::is_seen;
+use paragpu_client::virtual_memory::has_view;
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
@@ -25,7 +25,7 @@ pub fn is_programs(address: u64) -> bool {
     // `__managed__` variables are at addresses of the arena.
     managed::contains(address)
         || match is_in_arena(address) {
-            true => is_seen(address),
+            true => has_view(address),
             false => host::pinned(address).is_some(),
         }
 }
@@ -38,8 +38,8 @@ pub fn owner(address: u64) -> Result<&'static Session> {
     Ok(named.unwrap_or(current.session))
 }
 
-/// As [`owner`], also for a thread without a current context: for module variables, it is
-/// then the first open session.
+/// As [`owner`], also for a thread without a current context. For module variables it
+/// then returns the first open session.
 pub fn holder(address: u64) -> Option<&'static Session> {
     let current = || Some(current::current_if_any()?.session);
     let named = ordinal_of(address).and_then(device::session_if_open);
@@ -88,11 +88,11 @@ pub(crate) unsafe fn cuMemAllocPitch_v2(
         .checked_next_multiple_of(PITCH)
         .ok_or(Status::INVALID_VALUE)?;
     let size = row.checked_mul(height).ok_or(Status::INVALID_VALUE)?;
-    let place = allocate(size)?;
-    // SAFETY: each place is null or writable, as the caller promises.
+    let allocated = allocate(size)?;
+    // SAFETY: each pointer is null or writable, as the caller promises.
     unsafe {
         put(pitch, row)?;
-        put(address, place)
+        put(address, allocated)
     }
 }
 
@@ -127,7 +127,7 @@ pub fn release(session: &Session, address: u64) -> Result {
 /// As documented by CUDA for `cuMemGetInfo_v2`.
 pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Result {
     let info = current::current()?.session.memory().info()?;
-    // SAFETY: each place is null or writable, as the caller promises.
+    // SAFETY: each pointer is null or writable, as the caller promises.
     unsafe {
         put_if(free, usize::try_from(info.free).unwrap_or(usize::MAX));
         put_if(total, usize::try_from(info.total).unwrap_or(usize::MAX));

@@ -64,18 +64,18 @@ pub mod user_object;
 pub mod virtual_memory;
 
 /// Prints, once per function, that it is not supported.
-pub(crate) fn unsupported(name: &str, said: &AtomicBool) -> Status {
-    if !said.swap(true, Ordering::Relaxed) {
+pub(crate) fn unsupported(name: &str, reported: &AtomicBool) -> Status {
+    if !reported.swap(true, Ordering::Relaxed) {
         eprintln!("paragpu: not supported: {name}");
     }
     Status::NOT_SUPPORTED
 }
 
-/// Prints, once per place, that a use of a supported function is not supported.
+/// Prints, once per call site, that a use of a supported function is not supported.
 macro_rules! unsupported_use {
     ($what:expr) => {{
-        static SAID: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
-        $crate::sys::unsupported($what, &SAID)
+        static REPORTED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+        $crate::sys::unsupported($what, &REPORTED)
     }};
 }
 pub(crate) use unsupported_use;
@@ -83,41 +83,41 @@ pub(crate) use unsupported_use;
 /// Writes through a pointer that must not be null.
 ///
 /// # Safety
-/// `place` is null, or writable and aligned for a `T`.
-unsafe fn put<T>(place: *mut T, value: T) -> Result {
-    if place.is_null() {
+/// `out` is null, or writable and aligned for a `T`.
+unsafe fn put<T>(out: *mut T, value: T) -> Result {
+    if out.is_null() {
         return Err(Status::INVALID_VALUE);
     }
     // SAFETY: the pointer is writable here, as the caller promises.
-    unsafe { place.write(value) };
+    unsafe { out.write(value) };
     Ok(())
 }
 
 /// Writes through a pointer that may be null.
 ///
 /// # Safety
-/// `place` is null, or writable and aligned for a `T`.
-unsafe fn put_if<T>(place: *mut T, value: T) {
-    if !place.is_null() {
+/// `out` is null, or writable and aligned for a `T`.
+unsafe fn put_if<T>(out: *mut T, value: T) {
+    if !out.is_null() {
         // SAFETY: the pointer is writable here, as the caller promises.
-        unsafe { place.write(value) };
+        unsafe { out.write(value) };
     }
 }
 
 /// Writes zero through a pointer that may be null.
 ///
 /// # Safety
-/// `place` is null, or writable for a `T` of which all bytes zero are a value.
-unsafe fn clear<T>(place: *mut T) {
-    if !place.is_null() {
+/// `out` is null, or writable for a `T` of which all bytes zero are a value.
+unsafe fn clear<T>(out: *mut T) {
+    if !out.is_null() {
         // SAFETY: writable, as the caller promises.
-        unsafe { place.write_bytes(0, 1) };
+        unsafe { out.write_bytes(0, 1) };
     }
 }
 
 /// Refuses a null pointer. Unlike [`get`], it accepts memory that is not initialized yet.
-fn present<T>(place: *const T) -> Result {
-    if place.is_null() || address::is_device_only(place.addr() as u64) {
+fn present<T>(pointer: *const T) -> Result {
+    if pointer.is_null() || address::is_device_only(pointer.addr() as u64) {
         return Err(Status::INVALID_VALUE);
     }
     Ok(())
@@ -127,36 +127,35 @@ fn present<T>(place: *const T) -> Result {
 /// access.
 ///
 /// # Safety
-/// `place` is null, a device's, or points to a `T` that nothing writes to for
-/// `'a`.
-unsafe fn get<'a, T>(place: *const T) -> Result<&'a T> {
-    present(place)?;
+/// `pointer` is null, a device's, or points to a `T` that nothing writes to for `'a`.
+unsafe fn get<'a, T>(pointer: *const T) -> Result<&'a T> {
+    present(pointer)?;
     // SAFETY: the pointer is null or readable, as the caller promises.
-    unsafe { place.as_ref() }.ok_or(Status::INVALID_VALUE)
+    unsafe { pointer.as_ref() }.ok_or(Status::INVALID_VALUE)
 }
 
 /// Copies bytes to memory that the program frees with C's `free`.
 fn to_malloc(bytes: &[u8]) -> Result<*mut u8> {
     // SAFETY: it only allocates.
-    let place = unsafe { libc::malloc(bytes.len().max(1)) }.cast::<u8>();
-    if place.is_null() {
+    let copy = unsafe { libc::malloc(bytes.len().max(1)) }.cast::<u8>();
+    if copy.is_null() {
         return Err(Status::OUT_OF_MEMORY);
     }
     // SAFETY: it was just allocated with that many bytes.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
-    Ok(place)
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), copy, bytes.len()) };
+    Ok(copy)
 }
 
 /// A C string of the program, which must be UTF-8.
 ///
 /// # Safety
-/// `place` is null, or a C string that nothing writes to for `'a`.
-unsafe fn text<'a>(place: *const std::ffi::c_char) -> Result<&'a str> {
-    if place.is_null() {
+/// `pointer` is null, or a C string that nothing writes to for `'a`.
+unsafe fn text<'a>(pointer: *const std::ffi::c_char) -> Result<&'a str> {
+    if pointer.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    // SAFETY: `place` is not null here, and a C string, as the caller promises
-    unsafe { std::ffi::CStr::from_ptr(place) }
+    // SAFETY: `pointer` is not null here, and a C string, as the caller promises
+    unsafe { std::ffi::CStr::from_ptr(pointer) }
         .to_str()
         .map_err(|_| Status::INVALID_VALUE)
 }
@@ -164,20 +163,20 @@ unsafe fn text<'a>(place: *const std::ffi::c_char) -> Result<&'a str> {
 /// Writes text to `length` bytes, cut to fit and ended with a zero.
 ///
 /// # Safety
-/// `place` is null or writable for `length` bytes.
-unsafe fn put_text(place: *mut std::ffi::c_char, length: i32, text: &str) -> Result {
+/// `out` is null or writable for `length` bytes.
+unsafe fn put_text(out: *mut std::ffi::c_char, length: i32, text: &str) -> Result {
     let Some(room) = usize::try_from(length).ok().filter(|room| *room > 0) else {
         return Err(Status::INVALID_VALUE);
     };
-    if place.is_null() {
+    if out.is_null() {
         return Err(Status::INVALID_VALUE);
     }
     let bytes = text.as_bytes();
     let kept = bytes.len().min(room - 1);
-    // SAFETY: `place` holds `length` bytes, as the caller promises; `kept` is less.
+    // SAFETY: `out` holds `length` bytes, as the caller promises; `kept` is less.
     unsafe {
-        std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), place, kept);
-        place.add(kept).write(0);
+        std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), out, kept);
+        out.add(kept).write(0);
     }
     Ok(())
 }

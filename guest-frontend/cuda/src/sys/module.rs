@@ -17,8 +17,8 @@ use crate::managed;
 use crate::objects::{self, Found, InContext, Object};
 use crate::settings::settings;
 
-/// Loads an image. If it has no code for the device, links and loads the fat binaries from
-/// which it was made. Also returns the bytes that were loaded.
+/// Loads an image. If it has no code for the device, links and loads the fat binaries
+/// from which nvcc created it. Also returns the bytes that were loaded.
 fn load_or_link<'a>(
     session: &Session,
     image: &Image<'a>,
@@ -58,8 +58,8 @@ pub unsafe fn load_image<'a>(
     let _ = paragpu_client::take_detail();
     match load_or_link(session, image, &options.numbers) {
         Ok((module, loaded)) => {
-            // SAFETY: the caller upholds the contract of `Options::tell`.
-            unsafe { options.tell(module.log(), "") };
+            // SAFETY: the caller upholds the contract of `Options::report`.
+            unsafe { options.report(module.log(), "") };
             Ok((module, loaded))
         }
         Err(status) => {
@@ -67,8 +67,8 @@ pub unsafe fn load_image<'a>(
             if status == Status::NO_BINARY_FOR_GPU {
                 paragpu_client::report_once(status, &detail);
             }
-            // SAFETY: the caller upholds the contract of `Options::tell`.
-            unsafe { options.tell("", &detail) };
+            // SAFETY: the caller upholds the contract of `Options::report`.
+            unsafe { options.report("", &detail) };
             Err(status)
         }
     }
@@ -77,16 +77,16 @@ pub unsafe fn load_image<'a>(
 /// Loads an image into the current context.
 ///
 /// # Safety
-/// `place` is null or writable, and the buffers of `options` are still writable.
-unsafe fn load(place: *mut CUmodule, image: &Image<'_>, options: &Options) -> Result {
-    present(place)?;
+/// `out` is null or writable, and the buffers of `options` are still writable.
+unsafe fn load(out: *mut CUmodule, image: &Image<'_>, options: &Options) -> Result {
+    present(out)?;
     let current = current::current()?;
     // SAFETY: the caller upholds the contract of `load_image`.
     let (object, _) = unsafe { load_image(current.session, image, options) }?;
-    // SAFETY: `place` is null or writable, as the caller promises.
+    // SAFETY: `out` is null or writable, as the caller promises.
     unsafe {
         put(
-            place,
+            out,
             objects::insert(Object::Module(
                 InContext {
                     context: current.handle,
@@ -129,7 +129,7 @@ pub fn find(module: CUmodule) -> Result<Found> {
         .ok_or(Status::INVALID_HANDLE)
 }
 
-/// The module of a handle that was found.
+/// The module in a lookup's result.
 pub fn inner(found: &Found) -> Result<&InContext<Module>> {
     match &***found {
         Object::Module(inner, _) => Ok(inner),
@@ -167,7 +167,7 @@ pub fn callable(function: CUfunction) -> Result<Callable> {
     Ok(Callable { session, found })
 }
 
-/// A function's name as a C string that lives as long as the process. Each name is kept
+/// A function's name as a C string that lives as long as the process. Each name is stored
 /// once.
 fn kept_name(function: &Function) -> *const c_char {
     use parking_lot::Mutex;
@@ -184,10 +184,10 @@ fn kept_name(function: &Function) -> *const c_char {
 /// cuFuncGetName, cuKernelGetName.
 ///
 /// # Safety
-/// `place` is null or writable.
-pub unsafe fn name_of(place: *mut *const c_char, function: CUfunction) -> Result {
-    // SAFETY: `place` is null or writable, as the caller promises.
-    unsafe { put(place, kept_name(callable(function)?.function()?)) }
+/// `out` is null or writable.
+pub unsafe fn name_of(out: *mut *const c_char, function: CUfunction) -> Result {
+    // SAFETY: `out` is null or writable, as the caller promises.
+    unsafe { put(out, kept_name(callable(function)?.function()?)) }
 }
 
 /// cuFuncGetParamInfo, cuKernelGetParamInfo.
@@ -206,7 +206,7 @@ pub unsafe fn parameter(
         .parameters()
         .get(index)
         .ok_or(Status::INVALID_VALUE)?;
-    // SAFETY: each place is null or writable, as the caller promises.
+    // SAFETY: each pointer is null or writable, as the caller promises.
     unsafe {
         put(offset, at as usize)?;
         put_if(size, length as usize);
@@ -217,15 +217,15 @@ pub unsafe fn parameter(
 /// cuFuncGetAttribute, cuKernelGetAttribute.
 ///
 /// # Safety
-/// `place` is null or writable.
-pub unsafe fn attribute(place: *mut c_int, attribute: c_int, function: CUfunction) -> Result {
+/// `out` is null or writable.
+pub unsafe fn attribute(out: *mut c_int, attribute: c_int, function: CUfunction) -> Result {
     let callable = callable(function)?;
     let function = callable.function()?;
     let attribute = u32::try_from(attribute).map_err(|_| Status::INVALID_VALUE)?;
-    // SAFETY: `place` is null or writable, as the caller promises.
+    // SAFETY: `out` is null or writable, as the caller promises.
     unsafe {
         put(
-            place,
+            out,
             function.attribute(attribute).ok_or(Status::INVALID_VALUE)?,
         )
     }
@@ -423,8 +423,8 @@ pub(crate) fn cuModuleGetGlobal_v2(
     Ok(())
 }
 
-pub(crate) fn cuFuncSetAttribute(function: CUfunction, which: c_int, value: c_int) -> Result {
-    set_attribute(function, which, value)
+pub(crate) fn cuFuncSetAttribute(function: CUfunction, attribute: c_int, value: c_int) -> Result {
+    set_attribute(function, attribute, value)
 }
 
 pub(crate) fn cuFuncSetCacheConfig(function: CUfunction, config: c_int) -> Result {

@@ -99,7 +99,7 @@ pub(super) unsafe fn put_potential(
     }
     // SAFETY: the caller upholds the contract of `potential`.
     let (blocks, size) = unsafe { potential(&of(function)?, shared_of, shared, limit, flags) }?;
-    // SAFETY: each place is null or writable, as the caller promises.
+    // SAFETY: each pointer is null or writable, as the caller promises.
     unsafe {
         put(grid, blocks)?;
         put(block, size)

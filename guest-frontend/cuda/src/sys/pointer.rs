@@ -125,15 +125,15 @@ fn known(address: u64) -> Result<Option<Known>> {
         return Ok(None);
     };
     if let Some((start, size, id)) = session.memory().find(address) {
-        let is_seen = session.virtual_memory().is_seen(address);
+        let has_view = session.virtual_memory().has_view(address);
         return Ok(Some(Known {
             session,
-            kind: if is_seen { HOST } else { DEVICE },
+            kind: if has_view { HOST } else { DEVICE },
             start,
             size,
             id: u64::from(session.ordinal()) << 48 | if id == 0 { 1 << 61 | start } else { id },
             device: address,
-            host: is_seen.then_some(address),
+            host: has_view.then_some(address),
             managed: false,
         }));
     }
@@ -152,12 +152,12 @@ fn known(address: u64) -> Result<Option<Known>> {
 /// Writes an attribute of known memory.
 ///
 /// # Safety
-/// `place` is writable and aligned for the type that CUDA's manual gives the
-/// attribute (cuPointerGetAttribute).
-unsafe fn attribute(place: *mut c_void, which: c_int, known: &Known) -> Result {
-    // SAFETY: `place` is writable and has the attribute's type, as the caller promises.
+/// `out` is writable and aligned for the type that CUDA's manual gives the attribute
+/// (cuPointerGetAttribute).
+unsafe fn attribute(out: *mut c_void, selector: c_int, known: &Known) -> Result {
+    // SAFETY: `out` is writable and has the attribute's type, as the caller promises.
     unsafe {
-        match which {
+        match selector {
             CONTEXT => {
                 let ordinal = known.session.ordinal();
                 let current = current::current_if_any().filter(|own| own.ordinal == ordinal);
@@ -165,38 +165,36 @@ unsafe fn attribute(place: *mut c_void, which: c_int, known: &Known) -> Result {
                     || context::primary(ordinal).map_or(0, |primary| primary.handle),
                     |current| current.handle,
                 );
-                place.cast::<u64>().write(handle);
+                out.cast::<u64>().write(handle);
             }
-            MEMORY_TYPE => place.cast::<c_uint>().write(known.kind),
+            MEMORY_TYPE => out.cast::<c_uint>().write(known.kind),
             DEVICE_POINTER => {
                 if let (Some(host), true) = (known.host, known.kind == HOST) {
                     // The program may pass the address to a kernel, so a shadow must become
                     // visible.
                     let _ = known.session.host().device_address(host);
                 }
-                place.cast::<u64>().write(known.device);
+                out.cast::<u64>().write(known.device);
             }
-            HOST_POINTER => place
+            HOST_POINTER => out
                 .cast::<u64>()
                 .write(known.host.ok_or(Status::INVALID_VALUE)?),
             P2P_TOKENS => return Err(super::unsupported_use!("CU_POINTER_ATTRIBUTE_P2P_TOKENS")),
-            IS_MANAGED => place.cast::<c_int>().write(c_int::from(known.managed)),
-            SYNC_MEMOPS => place
-                .cast::<c_int>()
-                .write(c_int::from(known.synchronizes())),
-            IS_HW_DECOMPRESS_CAPABLE => place.cast::<c_int>().write(0),
+            IS_MANAGED => out.cast::<c_int>().write(c_int::from(known.managed)),
+            SYNC_MEMOPS => out.cast::<c_int>().write(c_int::from(known.synchronizes())),
+            IS_HW_DECOMPRESS_CAPABLE => out.cast::<c_int>().write(0),
             // These are a byte wide in C.
-            IS_LEGACY_CUDA_IPC_CAPABLE | IS_GPU_DIRECT_RDMA_CAPABLE => place.cast::<u8>().write(0),
-            BUFFER_ID | MEMORY_BLOCK_ID => place.cast::<u64>().write(known.id),
-            DEVICE_ORDINAL => place
+            IS_LEGACY_CUDA_IPC_CAPABLE | IS_GPU_DIRECT_RDMA_CAPABLE => out.cast::<u8>().write(0),
+            BUFFER_ID | MEMORY_BLOCK_ID => out.cast::<u64>().write(known.id),
+            DEVICE_ORDINAL => out
                 .cast::<c_int>()
                 .write(device::number(known.session.ordinal())),
-            RANGE_START_ADDR | MAPPING_BASE_ADDR => place.cast::<u64>().write(known.start),
-            RANGE_SIZE | MAPPING_SIZE => place.cast::<u64>().write(known.size),
-            MAPPED => place.cast::<u8>().write(1),
-            ALLOWED_HANDLE_TYPES => place.cast::<u64>().write(0),
-            ACCESS_FLAGS => place.cast::<c_uint>().write(READ_WRITE),
-            MEMPOOL_HANDLE => place.cast::<u64>().write(pool::of(known.start) as u64),
+            RANGE_START_ADDR | MAPPING_BASE_ADDR => out.cast::<u64>().write(known.start),
+            RANGE_SIZE | MAPPING_SIZE => out.cast::<u64>().write(known.size),
+            MAPPED => out.cast::<u8>().write(1),
+            ALLOWED_HANDLE_TYPES => out.cast::<u64>().write(0),
+            ACCESS_FLAGS => out.cast::<c_uint>().write(READ_WRITE),
+            MEMPOOL_HANDLE => out.cast::<u64>().write(pool::of(known.start) as u64),
             _ => return Err(Status::INVALID_VALUE),
         }
     }
@@ -206,21 +204,21 @@ unsafe fn attribute(place: *mut c_void, which: c_int, known: &Known) -> Result {
 /// The values that cuPointerGetAttributes writes for unknown memory.
 ///
 /// # Safety
-/// `place` is writable and aligned for the type that CUDA's manual gives the
-/// attribute (cuPointerGetAttribute).
-unsafe fn nothing(place: *mut c_void, which: c_int) -> Result {
-    // SAFETY: `place` is writable and has the attribute's type, as the caller promises.
+/// `out` is writable and aligned for the type that CUDA's manual gives the attribute
+/// (cuPointerGetAttribute).
+unsafe fn nothing(out: *mut c_void, selector: c_int) -> Result {
+    // SAFETY: `out` is writable and has the attribute's type, as the caller promises.
     unsafe {
-        match which {
-            DEVICE_ORDINAL => place.cast::<c_int>().write(-2),
-            MEMORY_TYPE | ACCESS_FLAGS => place.cast::<c_uint>().write(0),
-            SYNC_MEMOPS | IS_MANAGED | IS_HW_DECOMPRESS_CAPABLE => place.cast::<c_int>().write(0),
+        match selector {
+            DEVICE_ORDINAL => out.cast::<c_int>().write(-2),
+            MEMORY_TYPE | ACCESS_FLAGS => out.cast::<c_uint>().write(0),
+            SYNC_MEMOPS | IS_MANAGED | IS_HW_DECOMPRESS_CAPABLE => out.cast::<c_int>().write(0),
             IS_LEGACY_CUDA_IPC_CAPABLE | IS_GPU_DIRECT_RDMA_CAPABLE | MAPPED => {
-                place.cast::<u8>().write(0);
+                out.cast::<u8>().write(0);
             }
             CONTEXT | DEVICE_POINTER | HOST_POINTER | BUFFER_ID | RANGE_START_ADDR | RANGE_SIZE
             | ALLOWED_HANDLE_TYPES | MEMPOOL_HANDLE | MAPPING_SIZE | MAPPING_BASE_ADDR
-            | MEMORY_BLOCK_ID => place.cast::<u64>().write(0),
+            | MEMORY_BLOCK_ID => out.cast::<u64>().write(0),
             P2P_TOKENS => {}
             _ => return Err(Status::INVALID_VALUE),
         }
@@ -231,47 +229,53 @@ unsafe fn nothing(place: *mut c_void, which: c_int) -> Result {
 /// # Safety
 /// As documented by CUDA for `cuPointerGetAttribute`.
 pub(crate) unsafe fn cuPointerGetAttribute(
-    place: *mut c_void,
-    which: c_int,
+    out: *mut c_void,
+    selector: c_int,
     address: CUdeviceptr,
 ) -> Result {
-    if place.is_null() {
+    if out.is_null() {
         return Err(Status::INVALID_VALUE);
     }
     // SAFETY: the caller upholds the contract of `attribute`.
-    unsafe { attribute(place, which, &known(address)?.ok_or(Status::INVALID_VALUE)?) }
+    unsafe {
+        attribute(
+            out,
+            selector,
+            &known(address)?.ok_or(Status::INVALID_VALUE)?,
+        )
+    }
 }
 
 /// # Safety
 /// As documented by CUDA for `cuPointerGetAttributes`.
 pub(crate) unsafe fn cuPointerGetAttributes(
     number: c_uint,
-    which: *mut c_int,
+    selector: *mut c_int,
     places: *mut *mut c_void,
     address: CUdeviceptr,
 ) -> Result {
-    if number == 0 || which.is_null() || places.is_null() {
+    if number == 0 || selector.is_null() || places.is_null() {
         return Err(Status::INVALID_VALUE);
     }
     let known = known(address)?;
     for at in 0..number as usize {
-        // SAFETY: `which` is readable here, as the caller promises. `places` is readable here,
-        // as the caller promises.
-        let (which, place) = (unsafe { which.add(at).read() }, unsafe {
+        // SAFETY: `selector` is readable here, as the caller promises. `places` is
+        // readable here, as the caller promises.
+        let (selector, out) = (unsafe { selector.add(at).read() }, unsafe {
             places.add(at).read()
         });
-        if place.is_null() {
+        if out.is_null() {
             return Err(Status::INVALID_VALUE);
         }
         match &known {
             // SAFETY: the caller upholds the contract of `nothing`.
-            None => unsafe { nothing(place, which) }?,
-            Some(known) if which == HOST_POINTER && known.host.is_none() => {
+            None => unsafe { nothing(out, selector) }?,
+            Some(known) if selector == HOST_POINTER && known.host.is_none() => {
                 // SAFETY: the caller upholds the contract of `nothing`.
-                unsafe { nothing(place, which) }?;
+                unsafe { nothing(out, selector) }?;
             }
             // SAFETY: the caller upholds the contract of `attribute`.
-            Some(known) => unsafe { attribute(place, which, known) }?,
+            Some(known) => unsafe { attribute(out, selector, known) }?,
         }
     }
     Ok(())
@@ -281,13 +285,13 @@ pub(crate) unsafe fn cuPointerGetAttributes(
 /// As documented by CUDA for `cuPointerSetAttribute`.
 pub(crate) unsafe fn cuPointerSetAttribute(
     value: *const c_void,
-    which: c_int,
+    selector: c_int,
     address: CUdeviceptr,
 ) -> Result {
-    if value.is_null() || which != SYNC_MEMOPS {
+    if value.is_null() || selector != SYNC_MEMOPS {
         return Err(Status::INVALID_VALUE);
     }
-    // SAFETY: the attribute is a c_uint, which is readable, as the caller promises.
+    // SAFETY: the attribute is a c_uint, selector is readable, as the caller promises.
     let set = *unsafe { get(value.cast::<c_uint>()) }? != 0;
     let known = known(address)?.ok_or(Status::INVALID_VALUE)?;
     let mut synchronizing = SYNCHRONIZING.write();

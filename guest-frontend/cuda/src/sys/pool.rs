@@ -1,9 +1,9 @@
 //! Memory pools (CUDA Driver API, Stream Ordered Memory Allocator).
 //!
 //! All pools of a device use the session's memory. An allocation exists when the call
-//! returns, before the stream gets to it. Memory freed in a stream is reused in that
-//! stream, or when all work posted before is complete. Memory that other processes may use
-//! is never kept for reuse.
+//! returns, before the stream reaches it. Memory freed in a stream is reused in that
+//! stream, or once all work posted before is complete. Memory that other processes may
+//! use is never kept for reuse.
 //!
 //! Pools in the host use pinned memory of the session whose stream allocates, and managed
 //! pools use managed memory, which is pinned as well. The program and that device can
@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 use super::address::is_in_arena;
 use super::boundary::{In, Out};
 use super::location::{DEVICE, HOST, HOST_NUMA, HOST_NUMA_CURRENT, device_of};
-use super::location::{place, pool_place};
+use super::location::{location_of_pool, resolve};
 use super::{Result, device, get, graph_memory, host, memory, present, put, unsupported_use};
 use crate::named_stream::{self, Named};
 use crate::objects::context::forget_memory;
@@ -65,9 +65,9 @@ impl Pools {
     };
 
     /// Creates the default pool if it does not exist.
-    fn of(&mut self, place: PoolLocation) -> &mut Self {
+    fn of(&mut self, location: PoolLocation) -> &mut Self {
         if self.default == 0 {
-            self.default = insert(Pool::new(place, 0)).addr();
+            self.default = insert(Pool::new(location, 0)).addr();
             self.current = self.default;
         }
         self
@@ -79,14 +79,14 @@ static POOLS: [Mutex<Pools>; MAX_DEVICES as usize] =
 /// The pools of locations other than devices.
 static ELSEWHERE: Mutex<BTreeMap<PoolLocation, Pools>> = Mutex::new(BTreeMap::new());
 
-fn with_pools_of<R>(place: PoolLocation, with: impl FnOnce(&mut Pools) -> R) -> Result<R> {
-    if let PoolLocation::Device(ordinal) = place {
+fn with_pools_of<R>(location: PoolLocation, with: impl FnOnce(&mut Pools) -> R) -> Result<R> {
+    if let PoolLocation::Device(ordinal) = location {
         let pools = POOLS.get(ordinal as usize).ok_or(Status::INVALID_DEVICE)?;
-        return Ok(with(pools.lock().of(place)));
+        return Ok(with(pools.lock().of(location)));
     }
     let mut elsewhere = ELSEWHERE.lock();
-    let pools = elsewhere.entry(place).or_insert(Pools::NONE);
-    Ok(with(pools.of(place)))
+    let pools = elsewhere.entry(location).or_insert(Pools::NONE);
+    Ok(with(pools.of(location)))
 }
 
 fn with_pools<R>(device: CUdevice, with: impl FnOnce(&mut Pools) -> R) -> Result<R> {
@@ -130,20 +130,20 @@ fn allocate(size: usize, stream: CUstream, pool: Option<CUmemoryPool>) -> Result
             })?)
         }
     };
-    let (place, account) = with_pool(pool, |pool| {
+    let (location, account) = with_pool(pool, |pool| {
         if pool.imports().is_some() {
             return Err(Status::INVALID_VALUE);
         }
-        Ok((pool.place(), Arc::clone(pool.account())))
+        Ok((pool.location(), Arc::clone(pool.account())))
     })?;
-    let session = match place {
+    let session = match location {
         PoolLocation::Device(ordinal) => device::session(ordinal)?,
         PoolLocation::Host(_) | PoolLocation::Managed(_) => named.session()?,
     };
     let size = size as u64;
     let stream = named.stream()?;
     if stream.is_capturing() {
-        if place.ordinal().is_none() {
+        if location.ordinal().is_none() {
             let what = "cuMemAllocFromPoolAsync of memory in the host in a capture";
             return Err(unsupported_use!(what));
         }
@@ -155,7 +155,7 @@ fn allocate(size: usize, stream: CUstream, pool: Option<CUmemoryPool>) -> Result
         return Err(Status::OUT_OF_MEMORY);
     }
     let is_own = std::ptr::eq(session, named.session()?);
-    let allocated = match (place, account.owner().filter(|_| is_own)) {
+    let allocated = match (location, account.owner().filter(|_| is_own)) {
         (PoolLocation::Device(_), Some(owner)) => session.memory().allocate_in(size, owner, stream),
         (PoolLocation::Device(_), None) => session.memory().allocate(size),
         (PoolLocation::Host(_) | PoolLocation::Managed(_), _) => {
@@ -164,7 +164,7 @@ fn allocate(size: usize, stream: CUstream, pool: Option<CUmemoryPool>) -> Result
     };
     let address = allocated.inspect_err(|_| account.give_back(size))?;
     account.placed(address, size);
-    match place {
+    match location {
         PoolLocation::Device(_) => {
             if let Ok(current) = current::current()
                 && std::ptr::eq(current.session, session)
@@ -265,7 +265,7 @@ pub(crate) fn cuDeviceGetMemPool(pool: Out<'_, CUmemoryPool>, device: CUdevice) 
 
 pub(crate) fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool) -> Result {
     let ordinal = device::ordinal(device).map_err(|_| Status::INVALID_VALUE)?;
-    if with_pool(pool, |pool| Ok(pool.place()))? != PoolLocation::Device(ordinal) {
+    if with_pool(pool, |pool| Ok(pool.location()))? != PoolLocation::Device(ordinal) {
         return Err(Status::INVALID_VALUE);
     }
     with_current(device, |pools| pools.current = pool.addr())
@@ -279,8 +279,8 @@ pub(crate) unsafe fn cuMemGetDefaultMemPool(
     kind: c_int,
 ) -> Result {
     // SAFETY: `location` is null or readable, as the caller promises.
-    let place = place(unsafe { get(location.cast_const()) }?, kind)?;
-    pool.put(handle(with_pools_of(place, |pools| pools.default)?))
+    let resolved = resolve(unsafe { get(location.cast_const()) }?, kind)?;
+    pool.put(handle(with_pools_of(resolved, |pools| pools.default)?))
 }
 
 /// # Safety
@@ -291,8 +291,8 @@ pub(crate) unsafe fn cuMemGetMemPool(
     kind: c_int,
 ) -> Result {
     // SAFETY: `location` is null or readable, as the caller promises.
-    let place = place(unsafe { get(location.cast_const()) }?, kind)?;
-    pool.put(handle(with_pools_of(place, |pools| pools.current)?))
+    let resolved = resolve(unsafe { get(location.cast_const()) }?, kind)?;
+    pool.put(handle(with_pools_of(resolved, |pools| pools.current)?))
 }
 
 /// # Safety
@@ -307,11 +307,11 @@ pub(crate) unsafe fn cuMemSetMemPool(
     if pool.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    let place = place(location, kind)?;
-    if with_pool(pool, |pool| Ok(pool.place()))? != place {
+    let resolved = resolve(location, kind)?;
+    if with_pool(pool, |pool| Ok(pool.location()))? != resolved {
         return Err(Status::INVALID_VALUE);
     }
-    with_pools_of(place, |pools| pools.current = pool.addr())
+    with_pools_of(resolved, |pools| pools.current = pool.addr())
 }
 
 pub(crate) fn cuMemPoolCreate(
@@ -319,10 +319,10 @@ pub(crate) fn cuMemPoolCreate(
     properties: In<'_, cudaMemPoolProps>,
 ) -> Result {
     let properties = properties.get()?;
-    let place = pool_place(properties)?;
+    let location = location_of_pool(properties)?;
     let most = properties.maxSize as u64;
-    let made = match (place, properties.handleTypes) {
-        (_, 0) => Pool::new(place, most),
+    let made = match (location, properties.handleTypes) {
+        (_, 0) => Pool::new(location, most),
         (PoolLocation::Device(ordinal), DESCRIPTOR) => Pool::for_others(ordinal, most),
         (PoolLocation::Device(_), _) => {
             return Err(unsupported_use!("cuMemPoolCreate for handles of this type"));
@@ -337,17 +337,17 @@ pub(crate) fn cuMemPoolCreate(
 }
 
 pub(crate) fn cuMemPoolDestroy(pool: CUmemoryPool) -> Result {
-    let place = with_pool(pool, |pool| Ok(pool.place()))?;
-    let is_default = with_pools_of(place, |pools| pools.default == pool.addr());
+    let location = with_pool(pool, |pool| Ok(pool.location()))?;
+    let is_default = with_pools_of(location, |pools| pools.default == pool.addr());
     if is_default == Ok(true) {
         return Err(Status::INVALID_VALUE);
     }
     objects::remove(pool, |object| matches!(object, Object::Pool(_)));
     pool::ended(pool.addr());
-    if let Some(session) = place.ordinal().and_then(device::session_if_open) {
+    if let Some(session) = location.ordinal().and_then(device::session_if_open) {
         session.memory().settle_pools(pool::may_keep)?;
     }
-    with_pools_of(place, |pools| {
+    with_pools_of(location, |pools| {
         if pools.current == pool.addr() {
             pools.current = pools.default;
         }
@@ -355,13 +355,13 @@ pub(crate) fn cuMemPoolDestroy(pool: CUmemoryPool) -> Result {
 }
 
 pub(crate) fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> Result {
-    let (place, reserved) = with_pool(pool, |pool| {
-        Ok((pool.place(), pool.account().reserved().now))
+    let (location, reserved) = with_pool(pool, |pool| {
+        Ok((pool.location(), pool.account().reserved().now))
     })?;
     if keep as u64 >= reserved && reserved > 0 {
         return Ok(());
     }
-    match place {
+    match location {
         PoolLocation::Device(ordinal) => device::session(ordinal)?.memory().trim()?,
         PoolLocation::Host(_) | PoolLocation::Managed(_) => {
             let sessions = (0..MAX_DEVICES).filter_map(device::session_if_open);
@@ -380,22 +380,22 @@ pub(crate) fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> Result {
 /// As documented by CUDA for `cuMemPoolGetAttribute`.
 pub(crate) unsafe fn cuMemPoolGetAttribute(
     pool: CUmemoryPool,
-    which: c_int,
+    attribute: c_int,
     value: *mut c_void,
 ) -> Result {
     if value.is_null() {
         return Err(Status::INVALID_VALUE);
     }
     with_pool(pool, |pool| {
-        if REUSE.contains(&which) {
-            let index = usize::try_from(which - 1).unwrap_or(0);
+        if REUSE.contains(&attribute) {
+            let index = usize::try_from(attribute - 1).unwrap_or(0);
             let policy = pool.state().reuse.get(index).copied().unwrap_or(0);
             // SAFETY: the pointer is writable here, as the caller promises.
             unsafe { value.cast::<c_int>().write(policy) };
             return Ok(());
         }
         let account = pool.account();
-        let asked = match which {
+        let number = match attribute {
             RELEASE_THRESHOLD => account.threshold(),
             RESERVED => account.reserved().now,
             RESERVED_HIGH => account.reserved().most,
@@ -404,7 +404,7 @@ pub(crate) unsafe fn cuMemPoolGetAttribute(
             _ => return Err(Status::INVALID_VALUE),
         };
         // SAFETY: `value` is writable here, as the caller promises.
-        unsafe { value.cast::<u64>().write(asked) };
+        unsafe { value.cast::<u64>().write(number) };
         Ok(())
     })
 }
@@ -413,27 +413,27 @@ pub(crate) unsafe fn cuMemPoolGetAttribute(
 /// As documented by CUDA for `cuMemPoolSetAttribute`.
 pub(crate) unsafe fn cuMemPoolSetAttribute(
     pool: CUmemoryPool,
-    which: c_int,
+    attribute: c_int,
     value: *mut c_void,
 ) -> Result {
     if value.is_null() {
         return Err(Status::INVALID_VALUE);
     }
     with_pool(pool, |pool| {
-        if REUSE.contains(&which) {
-            let index = usize::try_from(which - 1).unwrap_or(0);
-            if let Some(place) = pool.state().reuse.get_mut(index) {
+        if REUSE.contains(&attribute) {
+            let index = usize::try_from(attribute - 1).unwrap_or(0);
+            if let Some(location) = pool.state().reuse.get_mut(index) {
                 // SAFETY: `value` is readable here, as the caller promises.
-                *place = unsafe { value.cast::<c_int>().read() };
+                *location = unsafe { value.cast::<c_int>().read() };
             }
             return Ok(());
         }
-        if ![RELEASE_THRESHOLD, RESERVED_HIGH, USED_HIGH].contains(&which) {
+        if ![RELEASE_THRESHOLD, RESERVED_HIGH, USED_HIGH].contains(&attribute) {
             return Err(Status::INVALID_VALUE);
         }
         // SAFETY: `value` is readable here, as the caller promises.
         let wanted = unsafe { value.cast::<u64>().read() };
-        match (which, wanted) {
+        match (attribute, wanted) {
             (RELEASE_THRESHOLD, bytes) => pool.account().set_threshold(bytes),
             (RESERVED_HIGH, 0) => pool.account().reset_reserved(),
             (USED_HIGH, 0) => pool.account().reset_used(),
@@ -446,7 +446,7 @@ pub(crate) unsafe fn cuMemPoolSetAttribute(
 /// The access that a location has to a pool's memory.
 fn access_of(pool: &Pool, location: &cudaMemLocation) -> Result<c_int> {
     let has = |has: bool| Ok(if has { READ_WRITE } else { 0 });
-    match (pool.place(), location.r#type) {
+    match (pool.location(), location.r#type) {
         (PoolLocation::Managed(_), DEVICE) => device::ordinal(location.id).and_then(|_| has(true)),
         (PoolLocation::Host(_), DEVICE) => {
             let ordinal = device::ordinal(location.id)?;
@@ -466,7 +466,7 @@ fn access_of(pool: &Pool, location: &cudaMemLocation) -> Result<c_int> {
 
 /// Sets the access of a location to a pool's memory.
 fn set_access(pool: &Pool, location: &cudaMemLocation, flags: c_int) -> Result {
-    match (pool.place(), location.r#type) {
+    match (pool.location(), location.r#type) {
         (PoolLocation::Device(own), _) => {
             let ordinal = device::ordinal(device_of(location)?)?;
             if ordinal != own && flags == 0 {

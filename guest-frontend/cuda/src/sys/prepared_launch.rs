@@ -15,7 +15,8 @@ use crate::objects;
 
 /// Maximum number of bytes of parameters (CUDA C++ Programming Guide: 32,764).
 const MAX_PARAMETER_BYTES: usize = 32_764;
-/// When this many functions have prepared launches, those that no longer exist are removed.
+/// When this many functions have prepared launches, those of destroyed functions are
+/// removed.
 const SWEEP_THRESHOLD: usize = 256;
 
 /// The configuration of a function's next launch.

@@ -116,8 +116,8 @@ pub(crate) fn cuStreamWaitEvent(stream: CUstream, waited: CUevent, flags: c_uint
             "cuStreamWaitEvent of another device's event in a capture"
         ));
     }
-    // The event belongs to another device, whose worker this stream's worker cannot wait
-    // for. The guest waits instead.
+    // The event belongs to another device, for whose worker this stream's worker cannot
+    // wait. The guest waits instead.
     inner.session.synchronize_event(&inner.object)
 }
 

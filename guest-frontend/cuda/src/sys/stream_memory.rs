@@ -74,7 +74,7 @@ unsafe fn operations(
     // SAFETY: every record is as large as its padding. SAFETY: `first` points to `count`
     // elements, as the caller promises.
     let given = unsafe { list(first, count) }?.iter();
-    // SAFETY: every field of the union is numbers, and `pad` is all of it.
+    // SAFETY: every field of the union is numbers, and `pad` covers all of it.
     let given: Vec<[u64; 6]> = given.map(|one| unsafe { one.pad }).collect();
     let operations = given.iter().map(operation).collect::<Result<_>>()?;
     Ok((operations, given))
@@ -159,10 +159,10 @@ pub(crate) unsafe fn cuStreamBatchMemOp(
     operate(stream, operations, given)
 }
 
-/// The work of a node.
+/// The work of a graph node.
 ///
 /// # Safety
-/// `given` is null, or a record whose list has as many records as it says.
+/// `given` is null, or a record whose list has `count` records.
 pub unsafe fn node(given: *const CUDA_BATCH_MEM_OP_NODE_PARAMS) -> Result<Work> {
     // SAFETY: `given` is null or readable, as the caller promises.
     let given = unsafe { super::get(given) }?;
@@ -182,25 +182,25 @@ pub unsafe fn node(given: *const CUDA_BATCH_MEM_OP_NODE_PARAMS) -> Result<Work> 
 /// # Safety
 /// As documented by CUDA for `cuGraphAddBatchMemOpNode`.
 pub(crate) unsafe fn cuGraphAddBatchMemOpNode(
-    place: *mut CUgraphNode,
+    out: *mut CUgraphNode,
     graph: CUgraph,
     after: *const CUgraphNode,
     count: usize,
     given: *const CUDA_BATCH_MEM_OP_NODE_PARAMS,
 ) -> Result {
     // SAFETY: the caller upholds the contract of `add`.
-    unsafe { add(place, graph, after, count, node(given)?) }
+    unsafe { add(out, graph, after, count, node(given)?) }
 }
 
 pub(crate) fn cuGraphBatchMemOpNodeGetParams(
     node: CUgraphNode,
-    place: Out<'_, CUDA_BATCH_MEM_OP_NODE_PARAMS>,
+    out: Out<'_, CUDA_BATCH_MEM_OP_NODE_PARAMS>,
 ) -> Result {
     let Work::Memory(work) = work_of(node)? else {
         return Err(Status::INVALID_VALUE);
     };
     // The node owns the list, which stays valid until the node's operations change.
-    place.put(CUDA_BATCH_MEM_OP_NODE_PARAMS {
+    out.put(CUDA_BATCH_MEM_OP_NODE_PARAMS {
         ctx: crate::current::current_if_any().map_or(
             std::ptr::null_mut::<std::ffi::c_void>() as CUcontext,
             |current| current.handle(),
@@ -214,11 +214,11 @@ pub(crate) fn cuGraphBatchMemOpNodeGetParams(
 /// # Safety
 /// As documented by CUDA for `cuGraphBatchMemOpNodeSetParams`.
 pub(crate) unsafe fn cuGraphBatchMemOpNodeSetParams(
-    place: CUgraphNode,
+    graph_node: CUgraphNode,
     given: In<'_, CUDA_BATCH_MEM_OP_NODE_PARAMS>,
 ) -> Result {
     let given = given.get()?;
-    set(place, |had| match had {
+    set(graph_node, |work| match work {
         // SAFETY: the caller upholds the contract of `node`.
         Work::Memory(_) => unsafe { node(given) },
         _ => Err(Status::INVALID_VALUE),
@@ -229,10 +229,10 @@ pub(crate) unsafe fn cuGraphBatchMemOpNodeSetParams(
 /// As documented by CUDA for `cuGraphExecBatchMemOpNodeSetParams`.
 pub(crate) unsafe fn cuGraphExecBatchMemOpNodeSetParams(
     exec: CUgraphExec,
-    place: CUgraphNode,
+    graph_node: CUgraphNode,
     given: In<'_, CUDA_BATCH_MEM_OP_NODE_PARAMS>,
 ) -> Result {
     let given = given.get()?;
     // SAFETY: the caller upholds the contract of `node`.
-    graph_exec::set(exec, place, |_| unsafe { node(given) })
+    graph_exec::set(exec, graph_node, |_| unsafe { node(given) })
 }

@@ -24,8 +24,8 @@ const IM2COL_WIDE: u32 = 2;
 /// The bits of each value, padded with zeros.
 fn padded<const N: usize, T: Copy>(values: &[T], bits: impl Fn(T) -> u64) -> [u64; N] {
     let mut padded = [0; N];
-    for (place, value) in padded.iter_mut().zip(values) {
-        *place = bits(*value);
+    for (out, value) in padded.iter_mut().zip(values) {
+        *out = bits(*value);
     }
     padded
 }
@@ -71,21 +71,21 @@ fn session() -> Result<&'static Session> {
     }
 }
 
-/// Has the host encode a tensor map, and writes it to `place`.
+/// Has the host encode a tensor map, and writes it to `out`.
 ///
 /// # Safety
-/// `place` is null, or writable for a tensor map where it is aligned.
-unsafe fn encode(place: *mut CUtensorMap, map: TensorMap) -> Result {
-    check_place(place)?;
+/// `out` is null or, if it is aligned, writable for a tensor map.
+unsafe fn encode(out: *mut CUtensorMap, map: TensorMap) -> Result {
+    check_pointer(out)?;
     let packed = session()?.textures().tensor_map(map)?;
-    // SAFETY: `place` is writable here, as the caller promises.
-    unsafe { place.cast::<[u8; 128]>().write(packed) };
+    // SAFETY: `out` is writable here, as the caller promises.
+    unsafe { out.cast::<[u8; 128]>().write(packed) };
     Ok(())
 }
 
-fn check_place(place: *const CUtensorMap) -> Result {
-    present(place)?;
-    if !place.addr().is_multiple_of(ALIGNMENT) {
+fn check_pointer(map: *const CUtensorMap) -> Result {
+    present(map)?;
+    if !map.addr().is_multiple_of(ALIGNMENT) {
         return Err(Status::INVALID_VALUE);
     }
     Ok(())
@@ -116,7 +116,7 @@ const NO_PART: TensorBox = TensorBox {
 /// # Safety
 /// As documented by CUDA for `cuTensorMapEncodeTiled`.
 pub(crate) unsafe fn cuTensorMapEncodeTiled(
-    place: *mut CUtensorMap,
+    out: *mut CUtensorMap,
     data_type: c_int,
     rank: u32,
     address: *mut c_void,
@@ -139,7 +139,7 @@ pub(crate) unsafe fn cuTensorMapEncodeTiled(
     // SAFETY: the caller upholds the contract of `encode`.
     unsafe {
         encode(
-            place,
+            out,
             layout(tensor, part, [interleave, swizzle, promotion, fill]),
         )
     }
@@ -148,7 +148,7 @@ pub(crate) unsafe fn cuTensorMapEncodeTiled(
 /// # Safety
 /// As documented by CUDA for `cuTensorMapEncodeIm2col`.
 pub(crate) unsafe fn cuTensorMapEncodeIm2col(
-    place: *mut CUtensorMap,
+    out: *mut CUtensorMap,
     data_type: c_int,
     rank: u32,
     address: *mut c_void,
@@ -183,7 +183,7 @@ pub(crate) unsafe fn cuTensorMapEncodeIm2col(
     // SAFETY: the caller upholds the contract of `encode`.
     unsafe {
         encode(
-            place,
+            out,
             layout(tensor, part, [interleave, swizzle, promotion, fill]),
         )
     }
@@ -192,7 +192,7 @@ pub(crate) unsafe fn cuTensorMapEncodeIm2col(
 /// # Safety
 /// As documented by CUDA for `cuTensorMapEncodeIm2colWide`.
 pub(crate) unsafe fn cuTensorMapEncodeIm2colWide(
-    place: *mut CUtensorMap,
+    out: *mut CUtensorMap,
     data_type: c_int,
     rank: u32,
     address: *mut c_void,
@@ -223,7 +223,7 @@ pub(crate) unsafe fn cuTensorMapEncodeIm2colWide(
     // SAFETY: the caller upholds the contract of `encode`.
     unsafe {
         encode(
-            place,
+            out,
             layout(tensor, part, [interleave, swizzle, promotion, fill]),
         )
     }
@@ -232,17 +232,17 @@ pub(crate) unsafe fn cuTensorMapEncodeIm2colWide(
 /// # Safety
 /// As documented by CUDA for `cuTensorMapReplaceAddress`.
 pub(crate) unsafe fn cuTensorMapReplaceAddress(
-    place: *mut CUtensorMap,
+    out: *mut CUtensorMap,
     address: *mut c_void,
 ) -> Result {
-    check_place(place)?;
-    let place = place.cast::<[u8; 128]>();
+    check_pointer(out)?;
+    let out = out.cast::<[u8; 128]>();
     let address = address.addr() as u64;
     let replaced = session()?
         .textures()
         // SAFETY: the pointer is readable here, as the caller promises.
-        .replace_tensor_address(unsafe { place.read() }, address)?;
+        .replace_tensor_address(unsafe { out.read() }, address)?;
     // SAFETY: the pointer is writable here, as the caller promises.
-    unsafe { place.write(replaced) };
+    unsafe { out.write(replaced) };
     Ok(())
 }

@@ -92,7 +92,7 @@ pub fn end_of_context(handle: u64) {
 /// The resource of a texture.
 ///
 /// # Safety
-/// `descriptor.res` is of the kind that `resType` says.
+/// `descriptor.res` is of the kind in `resType`.
 unsafe fn resource(descriptor: &CUDA_RESOURCE_DESC) -> Result<TextureResource> {
     if descriptor.flags != 0 {
         return Err(Status::INVALID_VALUE);
@@ -110,7 +110,8 @@ unsafe fn resource(descriptor: &CUDA_RESOURCE_DESC) -> Result<TextureResource> {
     };
     match descriptor.resType {
         CU_RESOURCE_TYPE_ARRAY => {
-            // SAFETY: every field of the union is plain numbers; `resType` says which is set.
+            // SAFETY: every field of the union is plain numbers; `resType` selects the
+            // valid one.
             let array = unsafe { descriptor.res.array };
             present(array)?;
             let found = array::find(array)?;
@@ -125,11 +126,13 @@ unsafe fn resource(descriptor: &CUDA_RESOURCE_DESC) -> Result<TextureResource> {
             })
         }
         CU_RESOURCE_TYPE_MIPMAPPED_ARRAY => Ok(TextureResource::Array(
-            // SAFETY: every field of the union is plain numbers; `resType` says which is set.
+            // SAFETY: every field of the union is plain numbers; `resType` selects the
+            // valid one.
             array::whole(unsafe { descriptor.res.mipmap })?.handle(),
         )),
         CU_RESOURCE_TYPE_LINEAR => {
-            // SAFETY: every field of the union is plain numbers; `resType` says which is set.
+            // SAFETY: every field of the union is plain numbers; `resType` selects the
+            // valid one.
             let from = unsafe { descriptor.res.linear };
             linear(
                 from.devPtr,
@@ -141,7 +144,8 @@ unsafe fn resource(descriptor: &CUDA_RESOURCE_DESC) -> Result<TextureResource> {
             )
         }
         CU_RESOURCE_TYPE_PITCH2D => {
-            // SAFETY: every field of the union is plain numbers; `resType` says which is set.
+            // SAFETY: every field of the union is plain numbers; `resType` selects the
+            // valid one.
             let from = unsafe { descriptor.res.pitch2D };
             linear(
                 from.devPtr,
@@ -165,8 +169,8 @@ fn sampling(descriptor: &CUDA_TEXTURE_DESC) -> Result<Sampling> {
     };
     let [x, y, z] = descriptor.addressMode;
     let mut border = [0; 16];
-    for (place, colour) in border.chunks_exact_mut(4).zip(descriptor.borderColor) {
-        place.copy_from_slice(&colour.to_le_bytes());
+    for (out, colour) in border.chunks_exact_mut(4).zip(descriptor.borderColor) {
+        out.copy_from_slice(&colour.to_le_bytes());
     }
     Ok(Sampling {
         address_modes: [known(x, 3)?, known(y, 3)?, known(z, 3)?],
@@ -216,18 +220,17 @@ fn view(descriptor: Option<&CUDA_RESOURCE_VIEW_DESC>) -> Result<ResourceView> {
 pub(crate) unsafe fn cuTexObjectCreate(
     texture: Out<'_, CUtexObject>,
     from: *const CUDA_RESOURCE_DESC,
-    how: *const CUDA_TEXTURE_DESC,
+    description: *const CUDA_TEXTURE_DESC,
     another: *const CUDA_RESOURCE_VIEW_DESC,
 ) -> Result {
     texture.present()?;
-    // SAFETY: `from` is null or readable, as the caller promises. `how` is null or readable, as
-    // the caller promises.
-    let (from, how) = (unsafe { get(from) }?, unsafe { get(how) }?);
+    // SAFETY: both pointers are null or readable, as the caller promises.
+    let (from, description) = (unsafe { get(from) }?, unsafe { get(description) }?);
     let current = current::current()?;
     let spec = TextureSpec {
         // SAFETY: the caller upholds the contract of `resource`.
         resource: unsafe { resource(from) }?,
-        sampling: sampling(how)?,
+        sampling: sampling(description)?,
         // SAFETY: the pointer is null or readable, as the caller promises.
         view: view(unsafe { another.as_ref() })?,
     };
@@ -243,7 +246,7 @@ pub(crate) unsafe fn cuTexObjectCreate(
                 object: Arc::clone(&object),
             }),
             resource: *from,
-            sampling: Some(*how),
+            sampling: Some(*description),
             // SAFETY: the pointer is null or readable, as the caller promises.
             view: unsafe { another.as_ref() }.copied(),
         },
@@ -252,26 +255,26 @@ pub(crate) unsafe fn cuTexObjectCreate(
 }
 
 pub(crate) fn cuTexObjectGetResourceDesc(
-    place: Out<'_, CUDA_RESOURCE_DESC>,
+    out: Out<'_, CUDA_RESOURCE_DESC>,
     texture: CUtexObject,
 ) -> Result {
-    place.put(look(false, texture, |entry| entry.resource)?)
+    out.put(look(false, texture, |entry| entry.resource)?)
 }
 
 pub(crate) fn cuTexObjectGetTextureDesc(
-    place: Out<'_, CUDA_TEXTURE_DESC>,
+    out: Out<'_, CUDA_TEXTURE_DESC>,
     texture: CUtexObject,
 ) -> Result {
     let found = look(false, texture, |entry| entry.sampling)?;
-    place.put(found.ok_or(Status::INVALID_VALUE)?)
+    out.put(found.ok_or(Status::INVALID_VALUE)?)
 }
 
 pub(crate) fn cuTexObjectGetResourceViewDesc(
-    place: Out<'_, CUDA_RESOURCE_VIEW_DESC>,
+    out: Out<'_, CUDA_RESOURCE_VIEW_DESC>,
     texture: CUtexObject,
 ) -> Result {
     let found = look(false, texture, |entry| entry.view)?;
-    place.put(found.ok_or(Status::INVALID_VALUE)?)
+    out.put(found.ok_or(Status::INVALID_VALUE)?)
 }
 
 /// # Safety
@@ -285,7 +288,7 @@ pub(crate) unsafe fn cuSurfObjectCreate(
     if from.resType != CU_RESOURCE_TYPE_ARRAY || from.flags != 0 {
         return Err(Status::INVALID_VALUE);
     }
-    // SAFETY: every field of the union is plain numbers; `resType` says which is set.
+    // SAFETY: every field of the union is plain numbers; `resType` selects the valid one.
     let array = unsafe { from.res.array };
     present(array)?;
     let found = array::find(array)?;
@@ -312,8 +315,8 @@ pub(crate) unsafe fn cuSurfObjectCreate(
 }
 
 pub(crate) fn cuSurfObjectGetResourceDesc(
-    place: Out<'_, CUDA_RESOURCE_DESC>,
+    out: Out<'_, CUDA_RESOURCE_DESC>,
     surface: CUsurfObject,
 ) -> Result {
-    place.put(look(true, surface, |entry| entry.resource)?)
+    out.put(look(true, surface, |entry| entry.resource)?)
 }

@@ -17,39 +17,39 @@ use crate::objects::{self, Object};
 const OVERRIDE_FORMAT: c_uint = 1;
 
 /// Calls `then` with a reference.
-fn with<R>(named: CUtexref, then: impl FnOnce(&mut TextureReference) -> Result<R>) -> Result<R> {
-    let found = objects::find(named).ok_or(Status::INVALID_HANDLE)?;
+fn with<R>(handle: CUtexref, then: impl FnOnce(&mut TextureReference) -> Result<R>) -> Result<R> {
+    let found = objects::find(handle).ok_or(Status::INVALID_HANDLE)?;
     match &**found {
         Object::TextureReference(reference) => then(&mut reference.lock()),
         _ => Err(Status::INVALID_HANDLE),
     }
 }
 
-pub(crate) fn cuTexRefCreate(place: Out<'_, CUtexref>) -> Result {
-    place.present()?;
+pub(crate) fn cuTexRefCreate(out: Out<'_, CUtexref>) -> Result {
+    out.present()?;
     current::current()?;
     let made = Mutex::new(TextureReference::default());
-    place.put(objects::insert(Object::TextureReference(made)))
+    out.put(objects::insert(Object::TextureReference(made)))
 }
 
-pub(crate) fn cuTexRefDestroy(named: CUtexref) -> Result {
+pub(crate) fn cuTexRefDestroy(handle: CUtexref) -> Result {
     let is_one = |object: &Object| matches!(object, Object::TextureReference(_));
-    match objects::remove(named, is_one) {
+    match objects::remove(handle, is_one) {
         Some(_) => Ok(()),
         None => Err(Status::INVALID_HANDLE),
     }
 }
 
-pub(crate) fn cuTexRefSetArray(named: CUtexref, array: CUarray, flags: c_uint) -> Result {
+pub(crate) fn cuTexRefSetArray(handle: CUtexref, array: CUarray, flags: c_uint) -> Result {
     let found = objects::find(array).ok_or(Status::INVALID_HANDLE)?;
     if !matches!(**found, Object::Array(_)) {
         return Err(Status::INVALID_HANDLE);
     }
-    bind(named, Bound::Array(array.addr()), flags)
+    bind(handle, Bound::Array(array.addr()), flags)
 }
 
 pub(crate) fn cuTexRefSetMipmappedArray(
-    named: CUtexref,
+    handle: CUtexref,
     array: CUmipmappedArray,
     flags: c_uint,
 ) -> Result {
@@ -57,11 +57,11 @@ pub(crate) fn cuTexRefSetMipmappedArray(
     if !matches!(**found, Object::Mipmapped(_)) {
         return Err(Status::INVALID_HANDLE);
     }
-    bind(named, Bound::Mipmapped(array.addr()), flags)
+    bind(handle, Bound::Mipmapped(array.addr()), flags)
 }
 
-fn bind(named: CUtexref, bound: Bound, flags: c_uint) -> Result {
-    with(named, |reference| {
+fn bind(handle: CUtexref, bound: Bound, flags: c_uint) -> Result {
+    with(handle, |reference| {
         if flags != OVERRIDE_FORMAT {
             return Err(Status::INVALID_VALUE);
         }
@@ -84,14 +84,15 @@ fn check(address: CUdeviceptr) -> Result {
 /// As documented by CUDA for `cuTexRefSetAddress_v2`.
 pub(crate) unsafe fn cuTexRefSetAddress_v2(
     offset: *mut usize,
-    named: CUtexref,
+    handle: CUtexref,
     address: CUdeviceptr,
     size: usize,
 ) -> Result {
-    // All device memory is aligned for textures. Written before anything is checked.
+    // All device memory is aligned for textures. NVIDIA's driver writes the offset before
+    // any check.
     // SAFETY: null or writable, as the caller promises.
     unsafe { put_if(offset, 0) };
-    with(named, |reference| {
+    with(handle, |reference| {
         if address != 0 || size != 0 {
             check(address)?;
         }
@@ -101,140 +102,144 @@ pub(crate) unsafe fn cuTexRefSetAddress_v2(
 }
 
 pub(crate) fn cuTexRefSetAddress2D_v3(
-    named: CUtexref,
+    handle: CUtexref,
     shape: In<'_, CUDA_ARRAY_DESCRIPTOR>,
     address: CUdeviceptr,
     pitch: usize,
 ) -> Result {
-    with(named, |it| {
+    with(handle, |reference| {
         let shape = shape.get()?;
         check(address)?;
-        it.bind_rows(shape, address, pitch as u64)
+        reference.bind_rows(shape, address, pitch as u64)
     })
 }
 
-pub(crate) fn cuTexRefSetAddressMode(named: CUtexref, dimension: c_int, mode: c_int) -> Result {
-    with(named, |it| it.set_address_mode(dimension, mode))
+pub(crate) fn cuTexRefSetAddressMode(handle: CUtexref, dimension: c_int, mode: c_int) -> Result {
+    with(handle, |reference| {
+        reference.set_address_mode(dimension, mode)
+    })
 }
 
-pub(crate) fn cuTexRefSetFilterMode(named: CUtexref, filter: c_int) -> Result {
-    with(named, |it| it.set_filter(filter))
+pub(crate) fn cuTexRefSetFilterMode(handle: CUtexref, filter: c_int) -> Result {
+    with(handle, |reference| reference.set_filter(filter))
 }
 
-pub(crate) fn cuTexRefSetFlags(named: CUtexref, flags: c_uint) -> Result {
-    with(named, |it| it.set_flags(flags))
+pub(crate) fn cuTexRefSetFlags(handle: CUtexref, flags: c_uint) -> Result {
+    with(handle, |reference| reference.set_flags(flags))
 }
 
-pub(crate) fn cuTexRefSetFormat(named: CUtexref, format: c_int, components: c_int) -> Result {
-    with(named, |it| it.set_format(format, components))
+pub(crate) fn cuTexRefSetFormat(handle: CUtexref, format: c_int, components: c_int) -> Result {
+    with(handle, |reference| reference.set_format(format, components))
 }
 
-pub(crate) fn cuTexRefSetMaxAnisotropy(named: CUtexref, most: c_uint) -> Result {
-    with(named, |it| {
-        it.anisotropy = most;
+pub(crate) fn cuTexRefSetMaxAnisotropy(handle: CUtexref, most: c_uint) -> Result {
+    with(handle, |reference| {
+        reference.anisotropy = most;
         Ok(())
     })
 }
 
-pub(crate) fn cuTexRefSetMipmapFilterMode(named: CUtexref, filter: c_int) -> Result {
-    with(named, |it| it.set_mipmap_filter(filter))
+pub(crate) fn cuTexRefSetMipmapFilterMode(handle: CUtexref, filter: c_int) -> Result {
+    with(handle, |reference| reference.set_mipmap_filter(filter))
 }
 
-pub(crate) fn cuTexRefSetMipmapLevelBias(named: CUtexref, bias: f32) -> Result {
-    with(named, |it| {
-        it.mipmap.bias = bias;
+pub(crate) fn cuTexRefSetMipmapLevelBias(handle: CUtexref, bias: f32) -> Result {
+    with(handle, |reference| {
+        reference.mipmap.bias = bias;
         Ok(())
     })
 }
 
-pub(crate) fn cuTexRefSetMipmapLevelClamp(named: CUtexref, least: f32, most: f32) -> Result {
-    with(named, |it| {
-        it.mipmap.clamp = [least, most];
+pub(crate) fn cuTexRefSetMipmapLevelClamp(handle: CUtexref, least: f32, most: f32) -> Result {
+    with(handle, |reference| {
+        reference.mipmap.clamp = [least, most];
         Ok(())
     })
 }
 
 /// # Safety
 /// As documented by CUDA for `cuTexRefSetBorderColor`.
-pub(crate) unsafe fn cuTexRefSetBorderColor(named: CUtexref, color: *mut f32) -> Result {
+pub(crate) unsafe fn cuTexRefSetBorderColor(handle: CUtexref, color: *mut f32) -> Result {
     // The color has four components.
-    with(named, |it| {
+    with(handle, |reference| {
         // SAFETY: null or readable for that many, as the caller promises.
-        it.border = *unsafe { get(color.cast_const().cast::<[f32; 4]>()) }?;
+        reference.border = *unsafe { get(color.cast_const().cast::<[f32; 4]>()) }?;
         Ok(())
     })
 }
 
-pub(crate) fn cuTexRefGetAddress_v2(place: Out<'_, CUdeviceptr>, named: CUtexref) -> Result {
-    place.put_if(0);
-    match with(named, |it| Ok(it.bound))? {
-        Bound::Address(address) => place.put(address),
+pub(crate) fn cuTexRefGetAddress_v2(out: Out<'_, CUdeviceptr>, handle: CUtexref) -> Result {
+    out.put_if(0);
+    match with(handle, |reference| Ok(reference.bound))? {
+        Bound::Address(address) => out.put(address),
         _ => Err(Status::INVALID_VALUE),
     }
 }
 
-pub(crate) fn cuTexRefGetArray(place: Out<'_, CUarray>, named: CUtexref) -> Result {
-    match with(named, |it| Ok(it.bound))? {
-        Bound::Array(array) => place.put(std::ptr::without_provenance_mut(array)),
+pub(crate) fn cuTexRefGetArray(out: Out<'_, CUarray>, handle: CUtexref) -> Result {
+    match with(handle, |reference| Ok(reference.bound))? {
+        Bound::Array(array) => out.put(std::ptr::without_provenance_mut(array)),
         _ => Err(Status::INVALID_VALUE),
     }
 }
 
 pub(crate) fn cuTexRefGetMipmappedArray(
-    place: Out<'_, CUmipmappedArray>,
-    named: CUtexref,
+    out: Out<'_, CUmipmappedArray>,
+    handle: CUtexref,
 ) -> Result {
-    match with(named, |it| Ok(it.bound))? {
-        Bound::Mipmapped(array) => place.put(std::ptr::without_provenance_mut(array)),
+    match with(handle, |reference| Ok(reference.bound))? {
+        Bound::Mipmapped(array) => out.put(std::ptr::without_provenance_mut(array)),
         _ => Err(Status::INVALID_VALUE),
     }
 }
 
 pub(crate) fn cuTexRefGetAddressMode(
-    place: Out<'_, c_int>,
-    named: CUtexref,
+    out: Out<'_, c_int>,
+    handle: CUtexref,
     dimension: c_int,
 ) -> Result {
-    place.put(with(named, |it| it.address_mode(dimension))?)
+    out.put(with(handle, |reference| reference.address_mode(dimension))?)
 }
 
-pub(crate) fn cuTexRefGetFilterMode(place: Out<'_, c_int>, named: CUtexref) -> Result {
-    place.put(with(named, |it| Ok(it.filter))?)
+pub(crate) fn cuTexRefGetFilterMode(out: Out<'_, c_int>, handle: CUtexref) -> Result {
+    out.put(with(handle, |reference| Ok(reference.filter))?)
 }
 
-pub(crate) fn cuTexRefGetFlags(place: Out<'_, c_uint>, named: CUtexref) -> Result {
-    place.put(with(named, |it| Ok(it.flags))?)
+pub(crate) fn cuTexRefGetFlags(out: Out<'_, c_uint>, handle: CUtexref) -> Result {
+    out.put(with(handle, |reference| Ok(reference.flags))?)
 }
 
 pub(crate) fn cuTexRefGetFormat(
     format: Out<'_, c_int>,
     components: Out<'_, c_int>,
-    named: CUtexref,
+    handle: CUtexref,
 ) -> Result {
-    let found = with(named, |it| Ok(it.format))?;
+    let found = with(handle, |reference| Ok(reference.format))?;
     format.put_if(found.0);
     components.put_if(found.1);
     Ok(())
 }
 
-pub(crate) fn cuTexRefGetMaxAnisotropy(place: Out<'_, c_int>, named: CUtexref) -> Result {
-    place.put(with(named, |it| Ok(it.anisotropy.cast_signed()))?)
+pub(crate) fn cuTexRefGetMaxAnisotropy(out: Out<'_, c_int>, handle: CUtexref) -> Result {
+    out.put(with(handle, |reference| {
+        Ok(reference.anisotropy.cast_signed())
+    })?)
 }
 
-pub(crate) fn cuTexRefGetMipmapFilterMode(place: Out<'_, c_int>, named: CUtexref) -> Result {
-    place.put(with(named, |it| Ok(it.mipmap.filter))?)
+pub(crate) fn cuTexRefGetMipmapFilterMode(out: Out<'_, c_int>, handle: CUtexref) -> Result {
+    out.put(with(handle, |reference| Ok(reference.mipmap.filter))?)
 }
 
-pub(crate) fn cuTexRefGetMipmapLevelBias(place: Out<'_, f32>, named: CUtexref) -> Result {
-    place.put(with(named, |it| Ok(it.mipmap.bias))?)
+pub(crate) fn cuTexRefGetMipmapLevelBias(out: Out<'_, f32>, handle: CUtexref) -> Result {
+    out.put(with(handle, |reference| Ok(reference.mipmap.bias))?)
 }
 
 pub(crate) fn cuTexRefGetMipmapLevelClamp(
     least: Out<'_, f32>,
     most: Out<'_, f32>,
-    named: CUtexref,
+    handle: CUtexref,
 ) -> Result {
-    let [low, high] = with(named, |it| Ok(it.mipmap.clamp))?;
+    let [low, high] = with(handle, |reference| Ok(reference.mipmap.clamp))?;
     least.put_if(low);
     most.put_if(high);
     Ok(())
@@ -242,8 +247,8 @@ pub(crate) fn cuTexRefGetMipmapLevelClamp(
 
 /// # Safety
 /// As documented by CUDA for `cuTexRefGetBorderColor`.
-pub(crate) unsafe fn cuTexRefGetBorderColor(place: *mut f32, named: CUtexref) -> Result {
-    let color = with(named, |it| Ok(it.border))?;
+pub(crate) unsafe fn cuTexRefGetBorderColor(out: *mut f32, handle: CUtexref) -> Result {
+    let color = with(handle, |reference| Ok(reference.border))?;
     // SAFETY: null or writable for that many, as the caller promises.
-    unsafe { super::put(place.cast::<[f32; 4]>(), color) }
+    unsafe { super::put(out.cast::<[f32; 4]>(), color) }
 }

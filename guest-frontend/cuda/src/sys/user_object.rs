@@ -35,20 +35,20 @@ fn some(count: c_uint) -> Result<u32> {
 /// # Safety
 /// As documented by CUDA for `cuUserObjectCreate`.
 pub(crate) unsafe fn cuUserObjectCreate(
-    place: Out<'_, CUuserObject>,
+    out: Out<'_, CUuserObject>,
     data: *mut c_void,
     destroy: CUhostFn,
     references: c_uint,
     flags: c_uint,
 ) -> Result {
-    let place = place.present()?;
+    let out = out.present()?;
     if flags != NO_DESTRUCTOR_SYNC {
         return Err(Status::INVALID_VALUE);
     }
     let references = some(references)?;
     // SAFETY: the caller upholds the contract of `host_call`.
     let destroy = unsafe { host_call::host_call(destroy, data) }?;
-    place.put(objects::insert_with(|handle| {
+    out.put(objects::insert_with(|handle| {
         let ended = Box::new(move || {
             let handle = usize::try_from(handle).unwrap_or(0);
             objects::remove(std::ptr::without_provenance_mut(handle), |_| true);

@@ -1,8 +1,8 @@
 //! Virtual memory management (CUDA Driver API, Virtual Memory Management).
 //!
-//! Here an address determines its device. So a reservation belongs to the device of the
-//! current context, or to the first device, and only memory of that device can be mapped in
-//! it.
+//! An address determines its device. So a reservation belongs to the device of the
+//! current context, or to the first device, and only memory of that device can be mapped
+//! in it.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{BorrowedFd, IntoRawFd as _};
@@ -44,7 +44,7 @@ fn allocation(handle: u64) -> Result<(&'static Session, u64)> {
     Ok((session, handle & ((1 << ORDINAL) - 1)))
 }
 
-/// The session whose reservation an address is in.
+/// The session whose reservation contains an address.
 fn owner(address: u64) -> Result<&'static Session> {
     ordinal_of(address)
         .and_then(device::session_if_open)
@@ -59,8 +59,8 @@ fn any_session() -> Result<&'static Session> {
     }
 }
 
-/// The location that an allocation requests, and its device if it names one.
-fn place_of(properties: &CUmemAllocationProp) -> Result<(MemoryLocation, Option<u32>)> {
+/// The location that an allocation requests, and its device, if any.
+fn location_of(properties: &CUmemAllocationProp) -> Result<(MemoryLocation, Option<u32>)> {
     if properties.r#type != PINNED {
         return Err(Status::INVALID_VALUE);
     }
@@ -79,7 +79,7 @@ pub(crate) fn cuMemGetAllocationGranularity(
     option: c_int,
 ) -> Result {
     let properties = properties.get()?;
-    place_of(properties)?;
+    location_of(properties)?;
     if !GRANULARITIES.contains(&option) {
         return Err(Status::INVALID_VALUE);
     }
@@ -113,30 +113,30 @@ pub(crate) fn cuMemAddressFree(address: CUdeviceptr, size: usize) -> Result {
 /// # Safety
 /// As documented by CUDA for `cuMemCreate`.
 pub(crate) unsafe fn cuMemCreate(
-    place: *mut u64,
+    out: *mut u64,
     size: usize,
     properties: *const CUmemAllocationProp,
     flags: u64,
 ) -> Result {
-    present(place)?;
+    present(out)?;
     // SAFETY: `properties` is null or readable, as the caller promises.
-    let asked = unsafe { get(properties) }?;
-    let (at, ordinal) = place_of(asked)?;
+    let requested = unsafe { get(properties) }?;
+    let (at, ordinal) = location_of(requested)?;
     if flags != 0 {
         return Err(Status::INVALID_VALUE);
     }
-    if at == MemoryLocation::Host && asked.requestedHandleTypes != 0 {
+    if at == MemoryLocation::Host && requested.requestedHandleTypes != 0 {
         return Err(Status::INVALID_VALUE);
     }
-    if at != MemoryLocation::Device && asked.requestedHandleTypes != 0 {
+    if at != MemoryLocation::Device && requested.requestedHandleTypes != 0 {
         let what = "cuMemCreate of memory in the host for other processes";
         return Err(unsupported_use!(what));
     }
-    if asked.requestedHandleTypes & !DESCRIPTOR != 0 {
+    if requested.requestedHandleTypes & !DESCRIPTOR != 0 {
         return Err(unsupported_use!("cuMemCreate for handles of this type"));
     }
     // Requests for compression are hints, and may be ignored.
-    let [_, direct, usage @ ..] = asked.allocFlags;
+    let [_, direct, usage @ ..] = requested.allocFlags;
     if direct != 0 {
         return Err(unsupported_use!("cuMemCreate for GPUDirect RDMA"));
     }
@@ -152,13 +152,13 @@ pub(crate) unsafe fn cuMemCreate(
         None => any_session()?,
     };
     let kept = Properties {
-        place: at,
-        handle_types: asked.requestedHandleTypes,
+        location: at,
+        handle_types: requested.requestedHandleTypes,
         usage,
     };
     let number = session.virtual_memory().create(size as u64, kept)?;
-    // SAFETY: `place` is null or writable, as the caller promises.
-    unsafe { put(place, handle(session, number)) }
+    // SAFETY: `out` is null or writable, as the caller promises.
+    unsafe { put(out, handle(session, number)) }
 }
 
 /// Allocations that were exported as descriptors. Each descriptor holds a reference.
@@ -175,12 +175,12 @@ fn release_closed() {
 /// # Safety
 /// As documented by CUDA for `cuMemExportToShareableHandle`.
 pub(crate) unsafe fn cuMemExportToShareableHandle(
-    place: *mut c_void,
+    out: *mut c_void,
     handle: u64,
     kind: c_int,
     flags: u64,
 ) -> Result {
-    present(place)?;
+    present(out)?;
     if flags != 0 {
         return Err(Status::INVALID_VALUE);
     }
@@ -197,8 +197,8 @@ pub(crate) unsafe fn cuMemExportToShareableHandle(
     };
     space.hold(number)?;
     match SHARED.share(handle, &name.to_bytes()) {
-        // SAFETY: `place` is null or writable, as the caller promises.
-        Ok(descriptor) => unsafe { put(place.cast::<c_int>(), descriptor.into_raw_fd()) },
+        // SAFETY: `out` is null or writable, as the caller promises.
+        Ok(descriptor) => unsafe { put(out.cast::<c_int>(), descriptor.into_raw_fd()) },
         Err(_) => {
             space.release(number)?;
             Err(Status::OPERATING_SYSTEM)
@@ -207,33 +207,33 @@ pub(crate) unsafe fn cuMemExportToShareableHandle(
 }
 
 pub(crate) fn cuMemImportFromShareableHandle(
-    place: Out<'_, u64>,
+    out: Out<'_, u64>,
     given: *mut c_void,
     kind: c_int,
 ) -> Result {
     // SAFETY: the program keeps it open during the call.
     let descriptor = unsafe { ipc::descriptor(given, kind) }?;
     let Some(handle) = SHARED.find(descriptor) else {
-        return import(place, descriptor);
+        return import(out, descriptor);
     };
     let (session, number) = allocation(handle)?;
     session.virtual_memory().hold(number)?;
-    place.put(handle)
+    out.put(handle)
 }
 
 /// Imports memory of another process, for the device of the current context or the first
 /// device.
-fn import(place: Out<'_, u64>, descriptor: BorrowedFd<'_>) -> Result {
+fn import(out: Out<'_, u64>, descriptor: BorrowedFd<'_>) -> Result {
     let bytes = shared_handle::carried(descriptor).ok_or(Status::INVALID_VALUE)?;
     let name = SharedName::from_bytes(&bytes, Kind::Allocation)?;
     let session = any_session()?;
     let kept = Properties {
-        place: MemoryLocation::Device,
+        location: MemoryLocation::Device,
         handle_types: DESCRIPTOR,
         usage: 0,
     };
     let number = session.virtual_memory().import(&name, kept)?;
-    place.put(handle(session, number))
+    out.put(handle(session, number))
 }
 
 pub(crate) fn cuMemRelease(handle: u64) -> Result {
@@ -241,26 +241,26 @@ pub(crate) fn cuMemRelease(handle: u64) -> Result {
     session.virtual_memory().release(number)
 }
 
-pub(crate) fn cuMemRetainAllocationHandle(place: Out<'_, u64>, address: *mut c_void) -> Result {
+pub(crate) fn cuMemRetainAllocationHandle(out: Out<'_, u64>, address: *mut c_void) -> Result {
     let address = address.addr() as u64;
     let session = owner(address)?;
-    place.put(handle(session, session.virtual_memory().retain(address)?))
+    out.put(handle(session, session.virtual_memory().retain(address)?))
 }
 
 pub(crate) fn cuMemGetAllocationPropertiesFromHandle(
-    place: Out<'_, CUmemAllocationProp>,
+    out: Out<'_, CUmemAllocationProp>,
     handle: u64,
 ) -> Result {
     let (session, number) = allocation(handle)?;
     let properties = session.virtual_memory().properties(number)?;
     let usage = properties.usage.to_ne_bytes();
     let at = |kind, id| cudaMemLocation { r#type: kind, id };
-    place.put(CUmemAllocationProp {
+    out.put(CUmemAllocationProp {
         r#type: PINNED,
         requestedHandleTypes: properties.handle_types,
-        location: match properties.place {
+        location: match properties.location {
             MemoryLocation::Device => at(DEVICE, device::number(session.ordinal())),
-            // NVIDIA's driver, too, tells that memory of the host is of a node.
+            // As with NVIDIA's driver, memory of the host reports a node.
             MemoryLocation::Host => at(HOST_NUMA, 0),
             MemoryLocation::HostNode(node) => at(HOST_NUMA, node),
         },
@@ -295,7 +295,7 @@ pub(crate) fn cuMemMap(
 }
 
 /// Maps an allocation of another device at addresses of `mapping`, which imports it as
-/// another process would. Only the mapping refers to what was imported.
+/// another process would. Only the mapping refers to the import.
 fn map_of_peer(
     mapping: &Session,
     address: u64,
@@ -304,7 +304,7 @@ fn map_of_peer(
     number: u64,
 ) -> Result {
     let properties = session.virtual_memory().properties(number)?;
-    if properties.place != MemoryLocation::Device {
+    if properties.location != MemoryLocation::Device {
         let what = "cuMemMap of memory in the host where another device's addresses were reserved";
         return Err(unsupported_use!(what));
     }
@@ -319,7 +319,7 @@ pub(crate) fn cuMemUnmap(address: CUdeviceptr, size: usize) -> Result {
     owner(address)?.virtual_memory().unmap(address, size as u64)
 }
 
-/// The side of a session at a location; `None` for another device.
+/// The side of a session that a location denotes; `None` for another device.
 fn side_of(session: &Session, location: &cudaMemLocation) -> Result<Option<Side>> {
     match location.r#type {
         DEVICE => {
@@ -331,9 +331,9 @@ fn side_of(session: &Session, location: &cudaMemLocation) -> Result<Option<Side>
     }
 }
 
-/// Refuses an access that memory at `places` cannot have.
+/// Refuses an access that memory at `locations` cannot have.
 fn check_access(
-    places: &[MemoryLocation],
+    locations: &[MemoryLocation],
     location: &cudaMemLocation,
     side: Side,
     flags: u32,
@@ -341,8 +341,8 @@ fn check_access(
     if !matches!(flags, 0 | 1 | 3) {
         return Err(Status::INVALID_VALUE);
     }
-    for place in places {
-        match (place, side) {
+    for held in locations {
+        match (held, side) {
             (MemoryLocation::Device, Side::Device) => {}
             (MemoryLocation::Device, Side::Host) => {
                 let what = "cuMemSetAccess for the host to memory of a device";
@@ -352,7 +352,7 @@ fn check_access(
                 return Err(Status::INVALID_VALUE);
             }
             (MemoryLocation::Host | MemoryLocation::HostNode(_), _) if flags == 1 => {
-                let what = "cuMemSetAccess to memory in the host for reading alone";
+                let what = "read-only cuMemSetAccess to memory in the host";
                 return Err(unsupported_use!(what));
             }
             (MemoryLocation::Host | MemoryLocation::HostNode(_), _) => {}
@@ -386,19 +386,18 @@ pub(crate) unsafe fn cuMemSetAccess(
     if access.is_empty() {
         return Err(Status::INVALID_VALUE);
     }
-    let places = session.virtual_memory().places(address, size as u64)?;
+    let locations = session.virtual_memory().locations(address, size as u64)?;
     let mut changes = Vec::with_capacity(access.len());
     for one in access {
         let side = side_of(session, &one.location)?;
         let flags = u32::try_from(one.flags).map_err(|_| Status::INVALID_VALUE)?;
-        // Another device reaches what this device reaches.
+        // Another device has access to the same memory as this one.
         let checked = side.unwrap_or(Side::Device);
-        check_access(&places, &one.location, checked, flags)?;
+        check_access(&locations, &one.location, checked, flags)?;
         if side.is_none()
-            && (flags == 1 || places.iter().any(|place| *place != MemoryLocation::Device))
+            && (flags == 1 || locations.iter().any(|at| *at != MemoryLocation::Device))
         {
-            let what =
-                "cuMemSetAccess for another device, to memory in the host or for reading alone";
+            let what = "cuMemSetAccess for another device, to memory in the host or read-only";
             return Err(unsupported_use!(what));
         }
         changes.push((side, one.location.id, flags));

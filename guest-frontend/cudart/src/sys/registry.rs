@@ -12,7 +12,7 @@ use super::{fail, say, text};
 use crate::error::{Error, Result};
 use paragpu_abi as abi;
 use paragpu_abi::{CUdeviceptr, CUkernel, CUlibrary};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
@@ -118,10 +118,6 @@ static REGISTERED: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
 static STUBS: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 const FIRST_SLOTS: usize = 256;
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
-}
-
 impl Table {
     fn new(slots: usize) -> &'static Self {
         let slots = (0..slots)
@@ -184,7 +180,7 @@ pub fn lookup(address: *const c_void) -> Option<&'static Symbol> {
 /// Registers a fat binary without loading it.
 pub fn register_binary(wrapper: *const c_void) -> *mut Binary {
     let binary = new_binary(wrapper);
-    locked(&REGISTERED).push(Registered(binary));
+    REGISTERED.lock().push(Registered(binary));
     binary
 }
 
@@ -200,7 +196,7 @@ fn new_binary(wrapper: *const c_void) -> *mut Binary {
 /// One that cannot be loaded fails at its first use.
 pub fn load_all(runtime: &Runtime) {
     // The lock keeps binaries from being unregistered, and unmapped, while they load.
-    let registered = locked(&REGISTERED);
+    let registered = REGISTERED.lock();
     for binary in registered.iter() {
         // SAFETY: records are never freed; a registered one has its wrapper.
         let _ = unsafe { (*binary.0).load(runtime) };
@@ -227,19 +223,19 @@ pub unsafe fn register_symbol(
     if key == 0 || name.is_null() {
         return;
     }
-    let _writing = locked(&WRITERS);
+    let _writing = WRITERS.lock();
     let symbol = entry(key);
     symbol.kernel.store(ptr::null_mut(), Ordering::Relaxed);
-    locked(&symbol.places).clear();
+    symbol.places.lock().clear();
     symbol.name.store(name.cast_mut(), Ordering::Relaxed);
     symbol.kind.store(kind as usize, Ordering::Relaxed);
     symbol.binary.store(binary, Ordering::Release);
-    locked(&owner.state).symbols.push(symbol);
+    owner.state.lock().symbols.push(symbol);
 }
 
 /// The stub of a kernel, or its handle if it has no stub.
 pub fn stub_of(kernel: *mut c_void) -> *mut c_void {
-    let stub = locked(&STUBS).get(&kernel.addr()).copied();
+    let stub = STUBS.lock().get(&kernel.addr()).copied();
     stub.map_or(kernel, ptr::with_exposed_provenance_mut)
 }
 
@@ -281,7 +277,7 @@ pub fn adopt(handle: CUkernel) -> Result<CUkernel> {
     if loaded {
         return fail(abi::cudaErrorInvalidResourceHandle);
     }
-    let _writing = locked(&WRITERS);
+    let _writing = WRITERS.lock();
     let symbol = entry(handle.addr());
     if symbol.binary.load(Ordering::Acquire).is_null() {
         symbol.name.store(ptr::null_mut(), Ordering::Relaxed);
@@ -327,19 +323,21 @@ pub unsafe fn unregister_binary(binary: *mut Binary) {
     let Some(owner) = (unsafe { binary.as_ref() }) else {
         return;
     };
-    locked(&REGISTERED).retain(|registered| !ptr::eq(registered.0, binary));
+    REGISTERED
+        .lock()
+        .retain(|registered| !ptr::eq(registered.0, binary));
     {
-        let _writing = locked(&WRITERS);
-        for symbol in locked(&owner.state).symbols.drain(..) {
+        let _writing = WRITERS.lock();
+        for symbol in owner.state.lock().symbols.drain(..) {
             if symbol.binary.load(Ordering::Acquire) == binary {
                 symbol.binary.store(ptr::null_mut(), Ordering::Release);
                 let kernel = symbol.kernel.swap(ptr::null_mut(), Ordering::AcqRel);
-                locked(&STUBS).remove(&kernel.addr());
+                STUBS.lock().remove(&kernel.addr());
             }
         }
     }
     owner.library.store(ptr::null_mut(), Ordering::Release);
-    let loaded = locked(&owner.state).loaded.take();
+    let loaded = owner.state.lock().loaded.take();
     if let (Some(Loaded(library)), Some(runtime)) = (loaded, super::runtime::started()) {
         // At exit the driver may already be shut down, and the error has no
         // receiver. SAFETY: the caller upholds the contract of `cuLibraryUnload`.
@@ -357,7 +355,7 @@ impl Binary {
         if !library.is_null() {
             return Ok(library);
         }
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         if let Some(Loaded(library)) = state.loaded {
             return Ok(library);
         }
@@ -487,7 +485,7 @@ impl Symbol {
                 abi::cudaErrorInvalidDeviceFunction,
             )
         })?;
-        locked(&STUBS).insert(kernel.addr(), self.key);
+        STUBS.lock().insert(kernel.addr(), self.key);
         self.kernel.store(kernel, Ordering::Release);
         Ok(kernel)
     }
@@ -504,7 +502,7 @@ impl Symbol {
         let resets = runtime.resets(device);
         // SAFETY: the caller upholds the contract of `Symbol::library`.
         let library = unsafe { self.library(runtime, abi::cudaErrorInvalidSymbol) }?;
-        let mut places = locked(&self.places);
+        let mut places = self.places.lock();
         if let Some(place) = places
             .iter()
             .find(|place| place.device == device && place.resets == resets)

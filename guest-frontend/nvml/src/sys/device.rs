@@ -28,8 +28,8 @@ pub(crate) fn handle(ordinal: u32) -> Result<nvmlDevice_t> {
 
 /// The ordinal that a handle stands for; any other pointer is refused.
 pub(crate) fn ordinal(handle: nvmlDevice_t) -> Result<u32> {
-    let place = (handle as usize).checked_sub(HANDLES.as_ptr() as usize);
-    let ordinal = place.and_then(|place| u32::try_from(place).ok());
+    let out = (handle as usize).checked_sub(HANDLES.as_ptr() as usize);
+    let ordinal = out.and_then(|out| u32::try_from(out).ok());
     let count = devices().count()?;
     ordinal
         .filter(|ordinal| *ordinal < count)
@@ -39,8 +39,8 @@ pub(crate) fn ordinal(handle: nvmlDevice_t) -> Result<u32> {
 /// `GPU-` and the UUID.
 fn uuid_text(uuid: &[u8; 16]) -> String {
     let mut text = String::from("GPU");
-    for (place, byte) in uuid.iter().enumerate() {
-        if [0, 4, 6, 8, 10].contains(&place) {
+    for (out, byte) in uuid.iter().enumerate() {
+        if [0, 4, 6, 8, 10].contains(&out) {
             text.push('-');
         }
         text.push_str(&format!("{byte:02x}"));

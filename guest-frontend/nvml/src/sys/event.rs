@@ -18,7 +18,7 @@ fn sets() -> MutexGuard<'static, BTreeSet<usize>> {
     SETS.lock()
 }
 
-fn known(set: nvmlEventSet_t) -> Result {
+fn check_set(set: nvmlEventSet_t) -> Result {
     let known = sets().contains(&(set as usize));
     known.then_some(()).ok_or(Code::INVALID_ARGUMENT)
 }
@@ -50,7 +50,7 @@ pub(crate) fn nvmlDeviceRegisterEvents(
     set: nvmlEventSet_t,
 ) -> Result {
     device(handle)?;
-    known(set)?;
+    check_set(set)?;
     match types {
         0 => Ok(()),
         _ => Err(Code::NOT_SUPPORTED),
@@ -62,7 +62,7 @@ pub(crate) fn nvmlEventSetWait_v2(
     data: Out<'_, nvmlEventData_t>,
     milliseconds: c_uint,
 ) -> Result {
-    known(set)?;
+    check_set(set)?;
     data.present()?;
     std::thread::sleep(Duration::from_millis(milliseconds.into()));
     Err(Code::TIMEOUT)

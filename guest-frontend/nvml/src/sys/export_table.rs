@@ -34,7 +34,7 @@ static TABLE: [Word; WORDS] = {
     table[0] = Word(ptr::without_provenance(WORDS * size_of::<Word>()));
     table[23] = Word(ancestor as *const c_void);
     table[26] = Word(log as *const c_void);
-    table[72] = Word(is_there as *const c_void);
+    table[72] = Word(device_exists as *const c_void);
     table[108] = Word(enforced_power_limit as *const c_void);
     table[213] = Word(compute_processes as *const c_void);
     table[214] = Word(no_processes as *const c_void);
@@ -75,11 +75,11 @@ extern "C" fn unserved() -> nvmlReturn_t {
 /// from 0, one bridge, to 4, another memory node; NVLink links follow.
 ///
 /// # Safety
-/// `one` and `other` are null or texts, `place` is null or writable.
+/// `one` and `other` are null or texts, `out` is null or writable.
 unsafe extern "C" fn ancestor(
     one: *const c_char,
     other: *const c_char,
-    place: *mut c_uint,
+    out: *mut c_uint,
 ) -> nvmlReturn_t {
     const OTHER_NODE: c_uint = 4;
     guard(|| {
@@ -89,20 +89,17 @@ unsafe extern "C" fn ancestor(
             device::by_bus_id(id.get()?)?;
         }
         // SAFETY: the caller upholds this.
-        unsafe { put(place, OTHER_NODE) }
+        unsafe { put(out, OTHER_NODE) }
     })
 }
 
 /// nvmlDeviceGetEnforcedPowerLimit, as used by --query-gpu.
 ///
 /// # Safety
-/// `place` is null or writable.
-unsafe extern "C" fn enforced_power_limit(
-    handle: nvmlDevice_t,
-    place: *mut c_uint,
-) -> nvmlReturn_t {
+/// `out` is null or writable.
+unsafe extern "C" fn enforced_power_limit(handle: nvmlDevice_t, out: *mut c_uint) -> nvmlReturn_t {
     // SAFETY: the caller upholds this.
-    unsafe { exports::nvmlDeviceGetEnforcedPowerLimit(handle, place) }
+    unsafe { exports::nvmlDeviceGetEnforcedPowerLimit(handle, out) }
 }
 
 /// Receives each line that nvidia-smi has printed: a format, the name of the stream, and
@@ -114,13 +111,13 @@ extern "C" fn log() -> nvmlReturn_t {
 /// Called before dmon and pmon: 1 for an existing device.
 ///
 /// # Safety
-/// `place` is null or writable.
-unsafe extern "C" fn is_there(handle: nvmlDevice_t, place: *mut c_uint) -> nvmlReturn_t {
+/// `out` is null or writable.
+unsafe extern "C" fn device_exists(handle: nvmlDevice_t, out: *mut c_uint) -> nvmlReturn_t {
     guard(|| {
         device::ordinal(handle)?;
         // SAFETY: the caller upholds this.
-        let place = unsafe { place.as_mut() };
-        *place.ok_or(Code::INVALID_ARGUMENT)? = 1;
+        let out = unsafe { out.as_mut() };
+        *out.ok_or(Code::INVALID_ARGUMENT)? = 1;
         Ok(())
     })
 }
@@ -151,8 +148,8 @@ impl Process {
         // A process that has exited has none.
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         // The last byte stays zero.
-        for (place, byte) in arguments.iter_mut().take(4095).zip(line) {
-            *place = byte;
+        for (out, byte) in arguments.iter_mut().take(4095).zip(line) {
+            *out = byte;
         }
         Self {
             pid,
@@ -168,17 +165,17 @@ impl Process {
 /// processes.
 ///
 /// # Safety
-/// `count` is null or a readable and writable word; `place` is null or writable for
-/// as many records as it says.
+/// `count` is null or a readable and writable word; `out` is null or writable for as many
+/// records as it says.
 unsafe extern "C" fn compute_processes(
     handle: nvmlDevice_t,
     count: *mut c_uint,
-    place: *mut Process,
+    out: *mut Process,
 ) -> nvmlReturn_t {
     guard(|| {
         let list = process::processes(handle)?.into_iter().map(Process::new);
         // SAFETY: the caller upholds this.
-        unsafe { put_list(place, count, list.collect()) }
+        unsafe { put_list(out, count, list.collect()) }
     })
 }
 
@@ -202,14 +199,14 @@ unsafe fn put_none(handle: nvmlDevice_t, count: *mut c_uint) -> Result {
 }
 
 /// Writes the PCI bus address of a device, with four domain digits, to `size` bytes at
-/// `place`.
+/// `out`.
 ///
 /// # Safety
-/// `place` is null or has `size` bytes.
-unsafe extern "C" fn bus_id(index: c_uint, place: *mut c_char, size: c_int) -> nvmlReturn_t {
+/// `out` is null or has `size` bytes.
+unsafe extern "C" fn bus_id(index: c_uint, out: *mut c_char, size: c_int) -> nvmlReturn_t {
     guard(|| {
         let room = usize::try_from(size).map_err(|_| Code::INVALID_ARGUMENT)?;
-        if place.is_null() {
+        if out.is_null() {
             return Err(Code::INVALID_ARGUMENT);
         }
         let text = bus_id_of(index)?;
@@ -218,8 +215,8 @@ unsafe extern "C" fn bus_id(index: c_uint, place: *mut c_char, size: c_int) -> n
         }
         // SAFETY: shorter than what the caller promises, with the zero behind it.
         unsafe {
-            ptr::copy_nonoverlapping(text.as_ptr(), place.cast(), text.len());
-            place.add(text.len()).write(0);
+            ptr::copy_nonoverlapping(text.as_ptr(), out.cast(), text.len());
+            out.add(text.len()).write(0);
         }
         Ok(())
     })
@@ -239,7 +236,7 @@ mod tests {
     #[test]
     fn the_table_begins_with_its_size() {
         let mut table = ptr::null();
-        // SAFETY: places of ours.
+        // SAFETY: our own variables.
         let got = unsafe { nvmlInternalGetExportTable(&raw mut table, &ID) };
         assert_eq!(got, 0);
         // SAFETY: a table begins with its size.
@@ -247,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_a_process_is_as_native_ones() {
+    fn a_process_record_equals_a_native_one() {
         let own = std::process::id();
         let record = Process::new((own, 7));
         assert_eq!(size_of::<Process>(), 4128);
@@ -261,9 +258,9 @@ mod tests {
     }
 
     #[test]
-    fn other_tables_are_not_there() {
+    fn other_tables_do_not_exist() {
         let mut table = ptr::dangling();
-        // SAFETY: places of ours.
+        // SAFETY: our own variables.
         let got = unsafe { nvmlInternalGetExportTable(&raw mut table, &[0; 16]) };
         assert_eq!((got, table), (Code::NOT_FOUND.0, ptr::null()));
         // SAFETY: null is refused.
@@ -274,7 +271,7 @@ mod tests {
     #[test]
     fn other_functions_are_not_served() {
         for slot in [1, 231, 269] {
-            // SAFETY: functions of this type stand at every number that is not served.
+            // SAFETY: every number that is not served has a function of this type.
             let call: extern "C" fn() -> nvmlReturn_t =
                 unsafe { std::mem::transmute(TABLE[slot].0) };
             assert_eq!(call(), Code::NOT_SUPPORTED.0);

@@ -15,22 +15,19 @@ fn memory(handle: nvmlDevice_t) -> Result<nvmlMemory_t> {
     })
 }
 
-pub(crate) fn nvmlDeviceGetMemoryInfo(
-    handle: nvmlDevice_t,
-    place: Out<'_, nvmlMemory_t>,
-) -> Result {
-    place.present()?.put(memory(handle)?)
+pub(crate) fn nvmlDeviceGetMemoryInfo(handle: nvmlDevice_t, out: Out<'_, nvmlMemory_t>) -> Result {
+    out.present()?.put(memory(handle)?)
 }
 
 /// # Safety
 /// As documented by NVML for `nvmlDeviceGetMemoryInfo_v2`.
 pub(crate) unsafe fn nvmlDeviceGetMemoryInfo_v2(
     handle: nvmlDevice_t,
-    place: *mut nvmlMemory_v2_t,
+    out: *mut nvmlMemory_v2_t,
 ) -> Result {
     let wanted = version_of::<nvmlMemory_v2_t>(2);
     // SAFETY: the caller follows NVML's manual.
-    unsafe { version(place, wanted, Code::FUNCTION_NOT_FOUND) }?;
+    unsafe { version(out, wanted, Code::FUNCTION_NOT_FOUND) }?;
     let nvmlMemory_t { total, free, used } = memory(handle)?;
     let memory = nvmlMemory_v2_t {
         version: wanted,
@@ -41,5 +38,5 @@ pub(crate) unsafe fn nvmlDeviceGetMemoryInfo_v2(
         used,
     };
     // SAFETY: the version says that the structure is this one.
-    unsafe { put(place, memory) }
+    unsafe { put(out, memory) }
 }

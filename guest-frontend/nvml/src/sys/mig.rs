@@ -7,9 +7,9 @@ use super::device;
 use super::types::nvmlDevice_t;
 use crate::code::Result;
 
-pub(crate) fn nvmlDeviceIsMigDeviceHandle(handle: nvmlDevice_t, is: Out<'_, c_uint>) -> Result {
+pub(crate) fn nvmlDeviceIsMigDeviceHandle(handle: nvmlDevice_t, is_mig: Out<'_, c_uint>) -> Result {
     device(handle)?;
-    is.put(0)
+    is_mig.put(0)
 }
 
 pub(crate) fn nvmlDeviceGetMaxMigDeviceCount(

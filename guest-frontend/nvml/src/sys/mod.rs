@@ -101,20 +101,20 @@ fn first() -> Result<u32> {
     }
 }
 
-/// Asks the host for a figure. Each argument comes with its exclusive limit.
+/// Queries a figure from the host. Each argument comes with its exclusive limit.
 fn ask(ordinal: u32, figure: u32, arguments: &[(c_uint, u32)]) -> Result<Answer> {
     let mut bytes = [0; 4];
-    for (place, (argument, limit)) in bytes.iter_mut().zip(arguments) {
+    for (out, (argument, limit)) in bytes.iter_mut().zip(arguments) {
         if argument >= limit {
             return Err(Code::INVALID_ARGUMENT);
         }
-        *place = u8::try_from(*argument).map_err(|_| Code::INVALID_ARGUMENT)?;
+        *out = u8::try_from(*argument).map_err(|_| Code::INVALID_ARGUMENT)?;
     }
     nvlink::check(ordinal, figure)?;
-    init::devices().ask(ordinal, figure, bytes)
+    init::devices().query(ordinal, figure, bytes)
 }
 
-/// Asks the host for a figure that is text.
+/// Queries a figure that is text from the host.
 fn ask_text(ordinal: u32, figure: u32) -> Result<String> {
     Ok(ask(ordinal, figure, &[])?.text)
 }
@@ -145,56 +145,56 @@ impl FromFigures for c_ulonglong {
 
 impl FromFigures for nvmlPciInfo_t {
     fn scatter(values: &[u64]) -> Self {
-        pcie::remote(std::array::from_fn(|place| {
-            c_uint::scatter(values.get(place..).unwrap_or_default())
+        pcie::remote(std::array::from_fn(|out| {
+            c_uint::scatter(values.get(out..).unwrap_or_default())
         }))
     }
 }
 
 impl<T: FromFigures + Copy, const N: usize> FromFigures for [T; N] {
     fn scatter(values: &[u64]) -> Self {
-        std::array::from_fn(|place| T::scatter(values.get(place..).unwrap_or_default()))
+        std::array::from_fn(|out| T::scatter(values.get(out..).unwrap_or_default()))
     }
 }
 
 /// Writes the value that begins at number `from` of an answer.
 ///
 /// # Safety
-/// `place` is null, or writable and aligned for a `T`.
-unsafe fn scatter<T: FromFigures>(place: *mut T, answer: &Answer, from: usize) -> Result {
+/// `out` is null, or writable and aligned for a `T`.
+unsafe fn scatter<T: FromFigures>(out: *mut T, answer: &Answer, from: usize) -> Result {
     let values = answer.values.get(from..).unwrap_or_default();
     // SAFETY: the caller upholds this.
-    unsafe { put(place, T::scatter(values)) }
+    unsafe { put(out, T::scatter(values)) }
 }
 
 /// Writes through a pointer that must not be null.
 ///
 /// # Safety
-/// `place` is null, or writable and aligned for a `T`.
-unsafe fn put<T>(place: *mut T, value: T) -> Result {
-    present(place)?;
+/// `out` is null, or writable and aligned for a `T`.
+unsafe fn put<T>(out: *mut T, value: T) -> Result {
+    present(out)?;
     // SAFETY: it is not null, so the caller's contract applies.
-    unsafe { place.write(value) };
+    unsafe { out.write(value) };
     Ok(())
 }
 
 /// Refuses a null pointer. The target may be uninitialized.
-fn present<T>(place: *const T) -> Result {
-    match place.is_null() {
+fn present<T>(out: *const T) -> Result {
+    match out.is_null() {
         true => Err(Code::INVALID_ARGUMENT),
         false => Ok(()),
     }
 }
 
-/// The version of a structure, which its first word says and must be `wanted`.
-/// NVIDIA's functions refuse other versions with different codes: `mismatch`.
+/// Checks the version of a structure, its first word, which must be `wanted`. NVIDIA's
+/// functions refuse other versions with different codes: `mismatch`.
 ///
 /// # Safety
-/// `place` is null, or begins with a readable word.
-unsafe fn version<T>(place: *const T, wanted: c_uint, mismatch: Code) -> Result {
-    present(place)?;
+/// `out` is null, or begins with a readable word.
+unsafe fn version<T>(out: *const T, wanted: c_uint, mismatch: Code) -> Result {
+    present(out)?;
     // SAFETY: it is not null, so the caller's contract applies.
-    match unsafe { place.cast::<c_uint>().read() } == wanted {
+    match unsafe { out.cast::<c_uint>().read() } == wanted {
         true => Ok(()),
         false => Err(mismatch),
     }
@@ -203,9 +203,9 @@ unsafe fn version<T>(place: *const T, wanted: c_uint, mismatch: Code) -> Result 
 /// Writes text and a terminating zero, if they fit into `length` bytes.
 ///
 /// # Safety
-/// `place` is null or writable for `length` bytes.
-unsafe fn put_text(place: *mut c_char, length: c_uint, text: &str) -> Result {
-    present(place)?;
+/// `out` is null or writable for `length` bytes.
+unsafe fn put_text(out: *mut c_char, length: c_uint, text: &str) -> Result {
+    present(out)?;
     let room = usize::try_from(length).unwrap_or(0);
     if room < text.len() + 1 {
         return Err(Code::INSUFFICIENT_SIZE);
@@ -213,8 +213,8 @@ unsafe fn put_text(place: *mut c_char, length: c_uint, text: &str) -> Result {
     // SAFETY: the text and its zero fit into `length` bytes, which belong to the
     // program and do not overlap the text.
     unsafe {
-        std::ptr::copy_nonoverlapping(text.as_ptr().cast(), place, text.len());
-        place.add(text.len()).write(0);
+        std::ptr::copy_nonoverlapping(text.as_ptr().cast(), out, text.len());
+        out.add(text.len()).write(0);
     }
     Ok(())
 }
@@ -223,9 +223,9 @@ unsafe fn put_text(place: *mut c_char, length: c_uint, text: &str) -> Result {
 /// elements.
 ///
 /// # Safety
-/// `count` is null or a readable and writable word; `place` is null or writable
-/// for as many `T` as it says.
-unsafe fn put_list<T>(place: *mut T, count: *mut c_uint, list: Vec<T>) -> Result {
+/// `count` is null or a readable and writable word; `out` is null or writable for that
+/// many `T`.
+unsafe fn put_list<T>(out: *mut T, count: *mut c_uint, list: Vec<T>) -> Result {
     present(count)?;
     // SAFETY: it is not null, so the caller's contract applies.
     let room = unsafe { count.read() } as usize;
@@ -235,15 +235,15 @@ unsafe fn put_list<T>(place: *mut T, count: *mut c_uint, list: Vec<T>) -> Result
     if list.is_empty() {
         return Ok(());
     }
-    if place.is_null() && room > 0 {
+    if out.is_null() && room > 0 {
         return Err(Code::INVALID_ARGUMENT);
     }
     if room < list.len() {
         return Err(Code::INSUFFICIENT_SIZE);
     }
     for (index, item) in list.into_iter().enumerate() {
-        // SAFETY: there is room for all of the list.
-        unsafe { place.add(index).write(item) };
+        // SAFETY: the buffer has room for the whole list.
+        unsafe { out.add(index).write(item) };
     }
     Ok(())
 }

@@ -11,14 +11,14 @@ const SENSORS: u32 = 1;
 /// As documented by NVML for `nvmlDeviceGetTemperatureV`.
 pub(crate) unsafe fn nvmlDeviceGetTemperatureV(
     handle: nvmlDevice_t,
-    place: *mut nvmlTemperature_t,
+    out: *mut nvmlTemperature_t,
 ) -> Result {
     let ordinal = device(handle)?;
     let wanted = version_of::<nvmlTemperature_t>(1);
     // SAFETY: the caller follows NVML's manual.
-    unsafe { version(place, wanted, Code::INVALID_ARGUMENT) }?;
+    unsafe { version(out, wanted, Code::INVALID_ARGUMENT) }?;
     // SAFETY: the version says that the structure is this one.
-    let sensor = unsafe { place.read() }.sensor;
+    let sensor = unsafe { out.read() }.sensor;
     let arguments = [(sensor, SENSORS)];
     let answer = ask(ordinal, numbers::nvmlDeviceGetTemperature, &arguments)?;
     let temperature = nvmlTemperature_t {
@@ -27,5 +27,5 @@ pub(crate) unsafe fn nvmlDeviceGetTemperatureV(
         temperature: answer.values[0] as i32,
     };
     // SAFETY: as above.
-    unsafe { put(place, temperature) }
+    unsafe { put(out, temperature) }
 }

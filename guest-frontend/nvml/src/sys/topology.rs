@@ -59,11 +59,11 @@ fn set_of(members: &[usize], words: usize) -> Vec<c_ulong> {
 }
 
 /// # Safety
-/// `place` is null or writable for `words` words.
-unsafe fn put_set(place: *mut c_ulong, words: c_uint, kind: &str) -> Result {
+/// `out` is null or writable for `words` words.
+unsafe fn put_set(out: *mut c_ulong, words: c_uint, kind: &str) -> Result {
     /// More than any machine has.
     const MAX_WORDS: usize = 1 << 16;
-    present(place)?;
+    present(out)?;
     let room = words as usize;
     if room == 0 {
         return Err(Code::INVALID_ARGUMENT);
@@ -73,7 +73,7 @@ unsafe fn put_set(place: *mut c_ulong, words: c_uint, kind: &str) -> Result {
         .enumerate()
     {
         // SAFETY: not null, so the caller's promise holds.
-        unsafe { place.add(index).write(word) };
+        unsafe { out.add(index).write(word) };
     }
     Ok(())
 }
@@ -132,7 +132,7 @@ pub(crate) unsafe fn nvmlDeviceGetMemoryAffinity(
     unsafe { affinity(handle, words, set, within, "node") }
 }
 
-/// Has the calling thread run on any CPU: each is as near as the others.
+/// Lets the calling thread run on any CPU, because all are equally near.
 pub(crate) fn nvmlDeviceSetCpuAffinity(handle: nvmlDevice_t) -> Result {
     device(handle)?;
     run_on_all_cpus()
@@ -142,12 +142,12 @@ fn run_on_all_cpus() -> Result {
     let cpus = online("cpu");
     let words = cpus.iter().max().map_or(1, |last| last / BITS + 1);
     let set = set_of(&cpus, words);
-    // SAFETY: the kernel reads as many bytes as are there.
+    // SAFETY: the kernel reads as many bytes as the set has.
     let got = unsafe { libc::sched_setaffinity(0, size_of_val(&*set), set.as_ptr().cast()) };
     (got == 0).then_some(()).ok_or(Code::UNKNOWN)
 }
 
-/// Ends what [`nvmlDeviceSetCpuAffinity`] did, whatever the device.
+/// Undoes [`nvmlDeviceSetCpuAffinity`], for any device.
 pub(crate) fn nvmlDeviceClearCpuAffinity(_: nvmlDevice_t) -> Result {
     run_on_all_cpus()
 }
@@ -168,10 +168,10 @@ pub(crate) fn nvmlDeviceGetTopologyCommonAncestor(
 /// Writes handles as these two functions do: with `count` 0 only how many there are.
 ///
 /// # Safety
-/// `count` is null or a readable and writable word; `place` is null or writable for as
-/// many handles as it says.
+/// `count` is null or a readable and writable word; `out` is null or writable for as that
+/// many handles.
 unsafe fn put_handles(
-    place: *mut nvmlDevice_t,
+    out: *mut nvmlDevice_t,
     count: *mut c_uint,
     ordinals: impl Iterator<Item = u32>,
 ) -> Result {
@@ -184,10 +184,10 @@ unsafe fn put_handles(
         _ => handles.len().min(room),
     };
     if room > 0 {
-        present(place)?;
+        present(out)?;
         for (index, handle) in handles.into_iter().take(given).enumerate() {
-            // SAFETY: there is room for them.
-            unsafe { place.add(index).write(handle) };
+            // SAFETY: the buffer has room for them.
+            unsafe { out.add(index).write(handle) };
         }
     }
     // SAFETY: as above.
@@ -200,13 +200,13 @@ pub(crate) unsafe fn nvmlDeviceGetTopologyNearestGpus(
     handle: nvmlDevice_t,
     level: c_uint,
     count: *mut c_uint,
-    place: *mut nvmlDevice_t,
+    out: *mut nvmlDevice_t,
 ) -> Result {
     let ordinal = device(handle)?;
     let others = (0..init::devices().count()?).filter(|other| *other != ordinal);
     let near = others.filter(|other| ancestor(ordinal, *other) <= level);
     // SAFETY: the caller follows NVML's manual.
-    unsafe { put_handles(place, count, near) }
+    unsafe { put_handles(out, count, near) }
 }
 
 /// # Safety
@@ -214,13 +214,13 @@ pub(crate) unsafe fn nvmlDeviceGetTopologyNearestGpus(
 pub(crate) unsafe fn nvmlSystemGetTopologyGpuSet(
     cpu: c_uint,
     count: *mut c_uint,
-    place: *mut nvmlDevice_t,
+    out: *mut nvmlDevice_t,
 ) -> Result {
     if !online("cpu").contains(&(cpu as usize)) {
         return Err(Code::INVALID_ARGUMENT);
     }
     // SAFETY: the caller follows NVML's manual.
-    unsafe { put_handles(place, count, 0..init::devices().count()?) }
+    unsafe { put_handles(out, count, 0..init::devices().count()?) }
 }
 
 pub(crate) fn nvmlDeviceGetP2PStatus(
@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_is_read_as_the_kernel_writes_it() {
+    fn the_kernels_lists_are_parsed() {
         let read = |list| numbers(list).collect::<Vec<_>>();
         assert_eq!(read("0\n"), [0]);
         assert_eq!(read("0-2,5,7-8\n"), [0, 1, 2, 5, 7, 8]);

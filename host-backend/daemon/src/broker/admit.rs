@@ -10,15 +10,15 @@ use paragpu_control::worker::{self, Route, Terms, ToWorker};
 use super::arrivals::Waiting;
 use super::token::{same, token};
 use super::{ACCEPT_PAUSE, Broker, GRACE};
-use crate::handshake::{Asked, Guest, Pending, Progress};
+use crate::handshake::{Guest, Pending, Progress, SessionRequest};
 use crate::listener::Peer;
 use crate::protection::Certified;
 use crate::session::{Facts, Session, now};
 use crate::worker::{State, Worker};
 
 impl Broker {
-    pub(super) fn accept(&mut self, place: usize) {
-        let Some(listener) = self.listeners.guests.get(place) else {
+    pub(super) fn accept(&mut self, position: usize) {
+        let Some(listener) = self.listeners.guests.get(position) else {
             return;
         };
         let (socket, peer) = match listener.accept() {
@@ -56,17 +56,17 @@ impl Broker {
         }
     }
 
-    /// Reads the first frame of a connection. If all of it has arrived, the
-    /// connection need not wait.
+    /// Reads the first frame of a connection. If all of it has arrived, the connection
+    /// need not wait.
     fn await_hello(&mut self, guest: Guest) {
         let mut pending = Pending::new(guest, self.patience());
         match pending.advance() {
             Progress::More => {
                 let key = self.counts.key();
-                self.arrivals.reception.enter(key, pending, self.places());
+                self.arrivals.reception.enter(key, pending, self.slots());
                 self.recognize(key);
             }
-            progress => self.first_said(pending.guest, progress),
+            progress => self.first_frame(pending.guest, progress),
         }
     }
 
@@ -76,12 +76,11 @@ impl Broker {
     }
 
     /// Maximum number of connections without a hello.
-    pub(super) fn places(&self) -> usize {
+    pub(super) fn slots(&self) -> usize {
         usize::try_from(self.host.limits.pending).unwrap_or(usize::MAX)
     }
 
-    /// Stops accepting for a while, because the system has no descriptors or memory
-    /// left.
+    /// Stops accepting for a while, because the system is out of descriptors or memory.
     pub(super) fn pause_accepting(&mut self, error: &std::io::Error) {
         tracing::warn!(%error, "a connection cannot be accepted");
         self.listeners.pause(Instant::now() + ACCEPT_PAUSE);
@@ -99,13 +98,13 @@ impl Broker {
             Progress::More => self.recognize(key),
             progress => {
                 if let Some(Pending { guest, .. }) = self.arrivals.reception.remove(key) {
-                    self.first_said(guest, progress);
+                    self.first_frame(guest, progress);
                 }
             }
         }
     }
 
-    /// Gives priority to a connection that names a session of this host.
+    /// Prioritizes a connection that presents the token of a session of this host.
     pub(super) fn recognize(&mut self, key: u64) {
         let named = self
             .arrivals
@@ -116,17 +115,17 @@ impl Broker {
             *token != [0; 16] && self.sessions.values().any(|one| same(&one.token, token))
         };
         if named.is_some_and(|token| known(&token)) {
-            self.arrivals.reception.recognize(key, self.places());
+            self.arrivals.reception.recognize(key, self.slots());
         }
     }
 
     /// Handles a first frame that is complete or never will be.
-    pub(super) fn first_said(&mut self, guest: Guest, progress: Progress) {
+    pub(super) fn first_frame(&mut self, guest: Guest, progress: Progress) {
         match progress {
             Progress::More => {}
-            Progress::Complete(asked) => self.admit(guest, asked),
+            Progress::Complete(request) => self.admit(guest, request),
             Progress::Refused(reason) => self.refuse(guest, &reason),
-            Progress::Rubbish(what) => {
+            Progress::Invalid(what) => {
                 tracing::info!(peer = %guest.peer, "a connection {what}");
             }
             Progress::Left => {
@@ -138,24 +137,24 @@ impl Broker {
     /// Closes connections whose hello did not arrive in time.
     pub(super) fn give_up_on_silent(&mut self, now: Instant) {
         for source in self.arrivals.reception.overdue(now) {
-            tracing::info!(?source, "a connection did not say hello in time");
+            tracing::info!(?source, "a connection did not send its hello in time");
         }
     }
 
-    pub(super) fn admit(&mut self, guest: Guest, mut asked: Box<Asked>) {
+    pub(super) fn admit(&mut self, guest: Guest, mut request: Box<SessionRequest>) {
         if let Peer::Cid(cid) = guest.peer
             && let Some(vm) = self.host.vm_of_cid(cid)
         {
-            asked.vm = vm.to_owned();
+            request.vm = vm.to_owned();
         }
         if let Peer::Device { pid, .. } = guest.peer
-            && let Err(reason) = self.tenants.claim(&asked.vm, pid)
+            && let Err(reason) = self.tenants.claim(&request.vm, pid)
         {
             self.refuse(guest, &reason);
             return;
         }
-        if asked.arrives.is_some()
-            && let Err(reason) = self.leases.admit_arrival(&asked.vm)
+        if request.arrives.is_some()
+            && let Err(reason) = self.leases.admit_arrival(&request.vm)
         {
             return self.refuse(guest, &reason);
         }
@@ -163,32 +162,32 @@ impl Broker {
             if let Err(reason) = self.leases.admit(identity) {
                 let vm = identity.vm.clone();
                 return match self.expects(identity) {
-                    true => self.keep_for_agent(vm, guest, asked),
+                    true => self.keep_for_agent(vm, guest, request),
                     false => self.refuse(guest, &reason),
                 };
             }
             self.tenants.certify(identity, &self.host);
         }
-        if asked.hello.token != [0; 16] {
-            if let Some((guest, asked)) = self.park(guest, asked) {
-                self.resume(guest, &asked);
+        if request.hello.token != [0; 16] {
+            if let Some((guest, request)) = self.park(guest, request) {
+                self.resume(guest, &request);
             }
             return;
         }
         let limit = u64::from(self.host.limits.sessions);
         // A session that moves between devices of this host is already counted.
-        let arrives = asked.arrives.as_ref();
+        let arrives = request.arrives.as_ref();
         let moves = arrives.is_some_and(|arrival| {
             let mut sessions = self.sessions.values();
             sessions.any(|session| same(&session.token, &arrival.token))
         });
-        if let Err(reason) = self.home(&guest, &asked) {
+        if let Err(reason) = self.home(&guest, &request) {
             return self.refuse(guest, &reason);
         }
         if moves {
             return self.arrivals.waiting.push_back(Waiting {
                 guest,
-                asked,
+                request,
                 placed: None,
             });
         }
@@ -200,22 +199,22 @@ impl Broker {
             self.refuse(guest, &reason);
             return;
         }
-        let certified = self.tenants.certified_sessions(&asked.vm);
-        let quota = match (self.host.sessions_of(&asked.vm), certified) {
+        let certified = self.tenants.certified_sessions(&request.vm);
+        let quota = match (self.host.sessions_of(&request.vm), certified) {
             (0, one) | (one, 0) => one,
             (one, other) => one.min(other),
         };
-        if quota > 0 && self.sessions_of(&asked.vm) >= u64::from(quota) {
-            let own = self.host.vm.get(&asked.vm).map_or(0, |vm| vm.sessions);
+        if quota > 0 && self.sessions_of(&request.vm) >= u64::from(quota) {
+            let own = self.host.vm.get(&request.vm).map_or(0, |vm| vm.sessions);
             let key = match own {
                 _ if quota == certified => "the limit in its certificate".to_owned(),
                 0 => "limits.per_vm".to_owned(),
-                _ => format!("vm.{}.sessions", asked.vm),
+                _ => format!("vm.{}.sessions", request.vm),
             };
             let reason = format!(
                 "{} already has {quota} sessions on this host, its limit: end a program, or raise \
                  {key} in the host's host.toml",
-                asked.vm
+                request.vm
             );
             self.refuse(guest, &reason);
             return;
@@ -223,7 +222,7 @@ impl Broker {
         let placed = None;
         self.arrivals.waiting.push_back(Waiting {
             guest,
-            asked,
+            request,
             placed,
         });
     }
@@ -231,35 +230,36 @@ impl Broker {
     /// Hands a reconnecting guest to the worker of its session. The token is the
     /// authorization: it is the session's secret, and over another communicator the
     /// guest may have another name.
-    pub(super) fn resume(&mut self, guest: Guest, asked: &Asked) {
-        let token = asked.hello.token;
+    pub(super) fn resume(&mut self, guest: Guest, request: &SessionRequest) {
+        let token = request.hello.token;
         let named = self.sessions.values();
         let mut named = named.filter(|session| same(&session.token, &token));
         let vm = named.next().map(|session| session.facts.vm.clone());
         let device_count = self.devices_of(&vm.unwrap_or_default());
-        // During a move between devices of this host, two workers have its token;
-        // the older one has its guest.
+        // During a move between devices of this host, two workers have its token. The
+        // older one has its guest.
         let found = self
             .sessions
             .values_mut()
             .filter(|session| same(&session.token, &token))
             .min_by_key(|session| session.arrives);
         if let Some(session) = &found
-            && let Err(reason) = may_resume(&session.facts, &guest.peer, &asked.vm)
+            && let Err(reason) = may_resume(&session.facts, &guest.peer, &request.vm)
         {
             return self.refuse(guest, reason);
         }
-        let Some(session) = found.filter(|found| found.facts.ordinal == asked.hello.device) else {
-            let guest = match asked.channel {
+        let Some(session) = found.filter(|found| found.facts.ordinal == request.hello.device)
+        else {
+            let guest = match request.channel {
                 // A device process passes on no descriptors.
                 Some(_) => Some(guest),
-                None => self.send_on(guest, &token),
+                None => self.redirect(guest, &token),
             };
             let Some(guest) = guest else { return };
             // A worker has no control socket to a later daemon.
             let orphaned = self.sessions.values().any(|session| {
                 let worker = self.workers.get(&session.worker);
-                session.facts.vm == asked.vm && worker.is_some_and(|it| it.control.is_none())
+                session.facts.vm == request.vm && worker.is_some_and(|it| it.control.is_none())
             });
             let reason = match orphaned {
                 true => {
@@ -275,11 +275,11 @@ impl Broker {
         let limits = &self.host.limits;
         let shm = &self.host.shm;
         let sent = worker
-            .filter(|worker| !worker.finished && !worker.told)
+            .filter(|worker| !worker.finished && !worker.ending)
             .map_or(Err(ControlError::Closed), |worker| {
-                let terms = terms(&session.facts, token, device_count, limits, shm, asked);
-                let guest_is = described(&guest, asked);
-                let fds = descriptors(&guest, asked);
+                let terms = terms(&session.facts, token, device_count, limits, shm, request);
+                let guest_is = described(&guest, request);
+                let fds = descriptors(&guest, request);
                 let control = worker.control.as_ref().ok_or(ControlError::Closed)?;
                 control.try_send(
                     &ToWorker::Resume {
@@ -291,7 +291,7 @@ impl Broker {
             });
         match sent {
             Ok(()) => {}
-            // Its guest retries: it finds this connection closed and reconnects.
+            // The guest retries: it finds this connection closed and reconnects.
             Err(ControlError::Full) => return,
             Err(_) => {
                 self.refuse(guest, "the session that the guest resumes has ended");
@@ -302,22 +302,22 @@ impl Broker {
             session = session.facts.session,
             vm = session.facts.vm,
             gpu = session.facts.device,
-            communicator = asked.communicator,
+            communicator = request.communicator,
             "session continues over another connection"
         );
-        session.facts.communicator = asked.communicator.to_owned();
+        session.facts.communicator = request.communicator.to_owned();
         if let Some(expires) = expiry(&guest.peer) {
             session.facts.expires = Some(expires);
             self.notes.renew(&session.facts);
         }
         let key = session.worker;
-        self.followed(key, asked.communicator);
+        self.followed(key, request.communicator);
     }
 
-    /// How the guest of an arriving session can reach it here; `None` if it need
-    /// not know.
-    fn home(&self, guest: &Guest, asked: &Asked) -> Result<Option<Route>, String> {
-        let Some(arrival) = &asked.arrives else {
+    /// The route by which the guest of an arriving session can reach it here; `None` if
+    /// it need not be notified.
+    fn home(&self, guest: &Guest, request: &SessionRequest) -> Result<Option<Route>, String> {
+        let Some(arrival) = &request.arrives else {
             return Ok(None);
         };
         if !arrival.local && self.host.limits.reconnect == 0 {
@@ -327,9 +327,9 @@ impl Broker {
                     .into(),
             );
         }
-        match self.address(asked.communicator, &asked.vm, &guest.peer) {
+        match self.address(request.communicator, &request.vm, &guest.peer) {
             Ok(address) => Ok(Some(Route {
-                communicator: asked.communicator.to_owned(),
+                communicator: request.communicator.to_owned(),
                 address,
             })),
             Err(reason) if arrival.follows => Err(reason),
@@ -392,14 +392,17 @@ impl Broker {
             .arrivals
             .waiting
             .iter()
-            .map(|waiting| &waiting.asked.vm);
+            .map(|waiting| &waiting.request.vm);
         running.chain(waiting).filter(|other| *other == vm).count() as u64
     }
 
-    /// Removes a guest of the queue that is gone.
-    pub(super) fn gave_up(&mut self, place: usize) {
-        if let Some(waiting) = self.arrivals.waiting.remove(place) {
-            tracing::debug!(vm = waiting.asked.vm, "a guest left before it had a worker");
+    /// Removes a waiting guest that has disconnected.
+    pub(super) fn gave_up(&mut self, index: usize) {
+        if let Some(waiting) = self.arrivals.waiting.remove(index) {
+            tracing::debug!(
+                vm = waiting.request.vm,
+                "a guest left before it had a worker"
+            );
         }
     }
 
@@ -421,23 +424,23 @@ impl Broker {
         if let Some(problem) = self.devices.problem() {
             return Some(format!("the host has no GPU for guests: {problem}"));
         }
-        let place = match waiting.placed.as_ref()? {
-            Ok(place) => *place,
+        let position = match waiting.placed.as_ref()? {
+            Ok(position) => *position,
             Err(reason) => return Some(reason.clone()),
         };
-        let device = self.devices.get(place)?;
+        let device = self.devices.get(position)?;
         let problem = device.problem.as_ref()?;
         let coming = self.workers.values().any(|worker| {
-            worker.ordinal == place && matches!(worker.state, State::Starting | State::Idle)
+            worker.ordinal == position && matches!(worker.state, State::Starting | State::Idle)
         });
         if coming || device.retry.is_none() {
             return None;
         }
-        if self.works_elsewhere(&waiting.asked) {
+        if self.works_elsewhere(&waiting.request) {
             waiting.placed = None;
             return None;
         }
-        let label = self.devices.label(place);
+        let label = self.devices.label(position);
         Some(format!(
             "the host's device {label} cannot be opened: {problem}"
         ))
@@ -446,14 +449,14 @@ impl Broker {
     /// Hands a guest to an idle worker of its device. Returns the guest if there is
     /// none.
     fn assign(&mut self, waiting: Waiting) -> Option<Waiting> {
-        let Some(Ok(place)) = waiting.placed else {
+        let Some(Ok(position)) = waiting.placed else {
             return Some(waiting);
         };
         loop {
-            let Some(key) = self.idle_on(place) else {
+            let Some(key) = self.idle_on(position) else {
                 return Some(waiting);
             };
-            if let Err(reason) = self.own(key, &waiting.asked.vm) {
+            if let Err(reason) = self.own(key, &waiting.request.vm) {
                 self.refuse(waiting.guest, &reason);
                 return None;
             }
@@ -464,36 +467,36 @@ impl Broker {
     }
 
     /// An idle worker on the GPU with this index.
-    pub(super) fn idle_on(&self, place: u32) -> Option<u64> {
-        let idle = |worker: &Worker| worker.ordinal == place && worker.state == State::Idle;
+    pub(super) fn idle_on(&self, position: u32) -> Option<u64> {
+        let idle = |worker: &Worker| worker.ordinal == position && worker.state == State::Idle;
         let mut found = self.workers.iter().filter(|(_, worker)| idle(worker));
         found.next().map(|(key, _)| *key)
     }
 
     fn hand_over(&mut self, key: u64, waiting: &Waiting) -> bool {
-        let Waiting { guest, asked, .. } = waiting;
+        let Waiting { guest, request, .. } = waiting;
         let session = self.counts.next_session();
-        let device_count = self.devices_of(&asked.vm);
-        let route = self.home(guest, asked).unwrap_or_default();
+        let device_count = self.devices_of(&request.vm);
+        let route = self.home(guest, request).unwrap_or_default();
         let Some(worker) = self.workers.get_mut(&key) else {
             return false;
         };
         let device = self.devices.label(worker.ordinal);
-        let arrival = asked.arrives.as_ref();
+        let arrival = request.arrives.as_ref();
         let token = arrival.map_or_else(token, |arrival| arrival.token);
-        let fds = descriptors(guest, asked);
+        let fds = descriptors(guest, request);
         let facts = Facts {
             session,
-            vm: asked.vm.clone(),
-            guest_pid: asked.hello.pid,
-            ordinal: asked.hello.device,
+            vm: request.vm.clone(),
+            guest_pid: request.hello.pid,
+            ordinal: request.hello.device,
             device,
-            communicator: asked.communicator.to_owned(),
+            communicator: request.communicator.to_owned(),
             begun: now(),
             expires: expiry(&guest.peer),
         };
         let limits = &self.host.limits;
-        let terms = terms(&facts, token, device_count, limits, &self.host.shm, asked);
+        let terms = terms(&facts, token, device_count, limits, &self.host.shm, request);
         let assign = match arrival {
             Some(arrival) => ToWorker::Arrive {
                 terms,
@@ -502,7 +505,7 @@ impl Broker {
             },
             None => ToWorker::Assign {
                 terms,
-                guest: described(guest, asked),
+                guest: described(guest, request),
             },
         };
         // Recorded first, so that a later daemon finds every running session.
@@ -540,7 +543,7 @@ impl Broker {
                     token
                 },
                 worker: key,
-                arrives: asked.arrives.is_some(),
+                arrives: request.arrives.is_some(),
                 counters: None,
             },
         );
@@ -564,11 +567,11 @@ fn expiry(peer: &Peer) -> Option<u64> {
     }
 }
 
-/// Checks that the guest at `peer`, counted as `vm`, may continue the session whose
-/// token it named. A certificate is valid for the sessions of its VM. A session
-/// that began under a certificate does not continue over a connection without one,
-/// unless this host itself knows that the connection is of the same VM, or its peer
-/// may end the session anyway.
+/// Checks that the guest at `peer`, accounted as `vm`, may continue the session whose
+/// token it presented. A certificate is valid for the sessions of its VM. A session that
+/// began under a certificate does not continue over a connection without one, unless this
+/// host itself knows that the connection is of the same VM, or its peer may end the
+/// session anyway.
 fn may_resume(facts: &Facts, peer: &Peer, vm: &str) -> Result<(), &'static str> {
     let own = rustix::process::geteuid().as_raw();
     let may = match peer {
@@ -595,13 +598,13 @@ fn own_address(socket: &OwnedFd) -> Option<std::net::SocketAddr> {
 }
 
 /// The message that hands a guest to a worker.
-fn described(guest: &Guest, asked: &Asked) -> worker::Guest {
+fn described(guest: &Guest, request: &SessionRequest) -> worker::Guest {
     worker::Guest {
         secured: guest.keys(),
-        transport: asked.transport,
-        received: asked.hello.received,
-        pid: asked.hello.pid,
-        channel: asked.channel.as_ref().map(|channel| worker::Channel {
+        transport: request.transport,
+        received: request.hello.received,
+        pid: request.hello.pid,
+        channel: request.channel.as_ref().map(|channel| worker::Channel {
             number: channel.number,
             offset: channel.offset,
             size: channel.size,
@@ -617,12 +620,12 @@ fn terms(
     device_count: u32,
     limits: &Limits,
     shm: &Shm,
-    asked: &Asked,
+    request: &SessionRequest,
 ) -> Terms {
     Terms {
         session: facts.session,
         token,
-        ordinal: asked.hello.device,
+        ordinal: request.hello.device,
         device_count,
         device_memory: limits.memory.0,
         host_memory: 0,
@@ -633,21 +636,21 @@ fn terms(
         } else {
             limits.reconnect
         },
-        vm: asked.vm.clone(),
+        vm: request.vm.clone(),
     }
 }
 
 /// The descriptors for that message.
-fn descriptors<'a>(guest: &'a Guest, asked: &'a Asked) -> Vec<BorrowedFd<'a>> {
+fn descriptors<'a>(guest: &'a Guest, request: &'a SessionRequest) -> Vec<BorrowedFd<'a>> {
     let mut fds = Vec::new();
-    if let Some(channel) = &asked.channel {
+    if let Some(channel) = &request.channel {
         fds.extend(channel.fds.iter().map(|fd| fd.as_fd()));
     }
-    // For a channel of the PCI device it is the fourth. The device process holds
-    // the other end, waits there for the worker to exit, and shuts it down when the
-    // guest is gone.
+    // For a channel of the PCI device it is the fourth. The device process holds the
+    // other end, waits there for the worker to exit, and shuts it down when the guest is
+    // gone.
     fds.push(guest.as_fd());
-    if let Some(channel) = &asked.channel {
+    if let Some(channel) = &request.channel {
         fds.extend(channel.memory.iter().map(|fd| fd.as_fd()));
     }
     fds

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::handshake::{Asked, Guest};
+use crate::handshake::{Guest, SessionRequest};
 use crate::handshake_threads::HandshakeThreads;
 use crate::reception::Reception;
 
@@ -10,20 +10,20 @@ use crate::reception::Reception;
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) guest: Guest,
-    pub(super) asked: Box<Asked>,
+    pub(super) request: Box<SessionRequest>,
     /// Index of its GPU, or why it gets none; `None` until the devices are known.
     pub(super) placed: Option<Result<u32, String>>,
 }
 
-/// A guest that came back before the agent of its lease.
+/// A guest that reconnected before the agent of its lease.
 #[derive(Debug)]
 pub(super) struct Early {
     pub(super) vm: String,
     pub(super) guest: Guest,
-    pub(super) asked: Box<Asked>,
+    pub(super) request: Box<SessionRequest>,
 }
 
-/// Guests on their way to a session.
+/// Guests that are being admitted.
 #[derive(Debug)]
 pub(super) struct Arrivals {
     /// Peers that have not completed their hello.
@@ -35,5 +35,5 @@ pub(super) struct Arrivals {
     /// Guests of leases whose agents have not reclaimed them yet.
     pub(super) early: Vec<Early>,
     /// Index of the GPU of the latest session.
-    pub(super) last_place: Option<u32>,
+    pub(super) last_position: Option<u32>,
 }

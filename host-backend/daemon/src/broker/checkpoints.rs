@@ -29,7 +29,7 @@ impl Broker {
         let now = Instant::now();
         let next = Some(now + again.every);
         if outcome.is_ok() && !self.is_known(session, &again) {
-            self.tell_again(session, Some(&again));
+            self.pass_schedule(session, Some(&again));
         }
         match (outcome, self.operations.checkpoints.get_mut(&session)) {
             (Ok(_), _) => {
@@ -54,7 +54,7 @@ impl Broker {
         }
     }
 
-    /// Stops writing a session.
+    /// Ends a session's periodic checkpoints.
     pub(super) fn end_checkpoints(&mut self, session: u64) -> Response {
         let adopted = self.operations.checkpoints.get(&session);
         if adopted.is_some_and(|periodic| periodic.next.is_none()) {
@@ -67,7 +67,7 @@ impl Broker {
         }
         match self.operations.checkpoints.remove(&session) {
             Some(_) => {
-                self.tell_again(session, None);
+                self.pass_schedule(session, None);
                 Response::Done(Figures::default())
             }
             None => Response::Error {
@@ -82,10 +82,10 @@ impl Broker {
         periodic.is_some_and(|periodic| periodic.again == *again)
     }
 
-    /// Gives a session's schedule to its worker, and records it for a later daemon.
+    /// Passes a session's schedule to its worker, and records it for a later daemon.
     ///
     /// A worker with its VM's user cannot create files.
-    fn tell_again(&self, session: u64, again: Option<&CheckpointSchedule>) {
+    fn pass_schedule(&self, session: u64, again: Option<&CheckpointSchedule>) {
         let found = self.sessions.get(&session);
         let worker = found.and_then(|found| self.workers.get(&found.worker));
         if worker.is_some_and(|worker| worker.apart) {

@@ -98,10 +98,10 @@ impl Broker {
             let mut listings = self.inquiries.listings.iter();
             let console = self.inquiries.consoles.get(&key);
             if listings.any(|listing| listing.audience == audience)
-                // What the client does not read must not pile up.
+                // Output that the client does not read must not accumulate.
                 || console.is_some_and(Console::writing)
                 || self.awaits_order(key)
-                || self.leases.asks(key)
+                || self.leases.has_claim(key)
             {
                 return;
             }
@@ -195,19 +195,19 @@ impl Broker {
     }
 
     pub(super) fn begin_listing(&mut self, audience: Audience) {
-        let mut asked = BTreeSet::new();
+        let mut queried = BTreeSet::new();
         for (key, worker) in &mut self.workers {
             if matches!(worker.state, State::Serving(_)) {
-                worker.ask();
-                if worker.asked {
-                    asked.insert(*key);
+                worker.query();
+                if worker.queried {
+                    queried.insert(*key);
                 }
             }
         }
         self.inquiries.listings.push(Listing {
             audience,
             deadline: Instant::now() + PATIENCE,
-            asked,
+            queried,
         });
     }
 
@@ -218,10 +218,10 @@ impl Broker {
             .into_iter()
             .partition(|listing| {
                 listing.deadline <= now
-                    || !listing.asked.iter().any(|key| {
+                    || !listing.queried.iter().any(|key| {
                         workers
                             .get(key)
-                            .is_some_and(|worker| worker.asked && worker.control.is_some())
+                            .is_some_and(|worker| worker.queried && worker.control.is_some())
                     })
             });
         self.inquiries.listings = open;
@@ -229,7 +229,7 @@ impl Broker {
         for listing in over {
             match listing.audience {
                 Audience::Console(console) => {
-                    let sessions = self.list(&listing.asked);
+                    let sessions = self.list(&listing.queried);
                     self.answer(console, &Response::Sessions { sessions });
                     self.requests(console);
                 }
@@ -238,15 +238,16 @@ impl Broker {
         }
     }
 
-    fn list(&self, asked: &BTreeSet<u64>) -> Vec<SessionInfo> {
+    fn list(&self, queried: &BTreeSet<u64>) -> Vec<SessionInfo> {
         self.sessions
             .values()
             .filter_map(|session| {
                 let worker = self.workers.get(&session.worker)?;
-                let counted =
-                    asked.contains(&session.worker) && !worker.asked && session.counters.is_some();
+                let counted = queried.contains(&session.worker)
+                    && !worker.queried
+                    && session.counters.is_some();
                 let activity = self.activity(session);
-                let mut info = session.info(worker.pid, counted, worker.told, activity);
+                let mut info = session.info(worker.pid, counted, worker.ending, activity);
                 info.checkpoint = self.checkpoint_info(info.id);
                 info.turns = self.shares.info(info.id);
                 Some(info)

@@ -61,8 +61,8 @@ impl Broker {
             return;
         };
         let arrives = facts.arrives;
-        // Those that arrive take from those that arrive with them, even if what these
-        // leave behind is offered here under the same name.
+        // Arriving sessions take from those that arrive with them, even if the sources
+        // that these leave behind offer memory here under the same token.
         let same = |other| sessions.get(&other).is_some_and(|it| it.arrives == arrives);
         let there = |other| {
             let key = sessions.get(&other).map_or(0, |it| it.worker);

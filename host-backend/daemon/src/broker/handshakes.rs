@@ -15,7 +15,7 @@ impl Broker {
         let guest = Guest::handshaking(socket, peer, Handshake::new(tls));
         let pending = Pending::new(guest, self.patience());
         let key = self.counts.key();
-        let places = self.places();
+        let places = self.slots();
         self.arrivals.reception.enter(key, pending, places);
     }
 
@@ -36,7 +36,7 @@ impl Broker {
                 self.arrivals.reception.take_back(key, pending);
                 self.recognize(key);
             } else if self.arrivals.reception.check_out(key) {
-                self.first_said(pending.guest, progress);
+                self.first_frame(pending.guest, progress);
             }
         }
         self.hand_out();

@@ -21,7 +21,7 @@ pub(super) struct Listing {
     pub(super) audience: Audience,
     pub(super) deadline: Instant,
     /// Workers that were asked.
-    pub(super) asked: BTreeSet<u64>,
+    pub(super) queried: BTreeSet<u64>,
 }
 
 /// Connections that query the daemon, and their pending answers.

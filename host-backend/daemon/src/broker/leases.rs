@@ -13,11 +13,11 @@ use paragpu_control::turn::MAX_WEIGHT;
 use super::Broker;
 use super::arrivals::Early;
 use super::order::NOBODY;
-use crate::handshake::{Asked, Guest};
+use crate::handshake::{Guest, SessionRequest};
 use crate::leases::{self, Grant, Hold, Leased, Verdict};
 use crate::session::now;
 
-/// How long agents have to find a restarted daemon.
+/// How long agents have to reconnect to a restarted daemon.
 const RETURN: Duration = Duration::from_secs(30);
 /// Maximum number of guests that wait for their leases' agents.
 const MAX_EARLY: usize = 256;
@@ -25,9 +25,9 @@ const MAX_EARLY: usize = 256;
 const RETRY: Duration = Duration::from_millis(500);
 
 impl Broker {
-    /// Whether this is the certificate of a lease that an agent may still reclaim.
-    /// A restarted daemon has no leases at first, and guests may reconnect before
-    /// the agents.
+    /// Whether this is the certificate of a lease that an agent may still reclaim. A
+    /// restarted daemon has no leases at first, and guests may reconnect before the
+    /// agents.
     pub(super) fn expects(&self, identity: &Identity) -> bool {
         identity.lease != 0
             && self.leases.get(&identity.vm).is_none()
@@ -35,23 +35,28 @@ impl Broker {
             && Instant::now() < self.counts.started + RETURN
     }
 
-    /// Keeps a guest until the agent of its lease reclaims it, or the time for that
+    /// Keeps a guest until the agent of its lease reclaims it, or the time limit for that
     /// is over.
-    pub(super) fn keep_for_agent(&mut self, vm: String, guest: Guest, asked: Box<Asked>) {
+    pub(super) fn keep_for_agent(
+        &mut self,
+        vm: String,
+        guest: Guest,
+        request: Box<SessionRequest>,
+    ) {
         tracing::info!(peer = %guest.peer, vm, "a guest waits for its lease's agent");
-        self.arrivals.early.push(Early { vm, guest, asked });
+        self.arrivals.early.push(Early { vm, guest, request });
     }
 
-    /// Admits or refuses the waiting guests of `vm`, whose lease exists now, or all
-    /// of them, because no more agents are expected.
+    /// Admits or refuses the waiting guests of `vm`, whose lease exists now. Without
+    /// `vm`, all of them, because no more agents are expected.
     fn admit_early(&mut self, vm: Option<&str>) {
         let early = std::mem::take(&mut self.arrivals.early);
-        let (heard, early): (Vec<_>, Vec<_>) = early
+        let (ready, early): (Vec<_>, Vec<_>) = early
             .into_iter()
             .partition(|one| vm.is_none_or(|vm| one.vm == vm));
         self.arrivals.early = early;
-        for Early { guest, asked, .. } in heard {
-            self.admit(guest, asked);
+        for Early { guest, request, .. } in ready {
+            self.admit(guest, request);
         }
     }
 
@@ -66,16 +71,16 @@ impl Broker {
         match request {
             Request::Claim(_) | Request::Version {} => Ok(()),
             Request::Carry { to, .. } if is_agent && !to.starts_with("tcp://") => {
-                // This process would hand the lease's memory to a socket of the agent's
+                // This process would pass the lease's memory to a socket of the agent's
                 // choice, by descriptor.
-                Err("a lease moves to another host only: to is tcp://HOST:PORT".into())
+                Err("a lease can only move to another host: `to` must be tcp://HOST:PORT".into())
             }
             Request::Carry { .. } | Request::Release {} if self.leases.of(key).is_some() => Ok(()),
             Request::Restore { directory } if is_agent => {
                 let own = self.leases.of(key).and_then(|vm| self.states_of(vm));
                 let own = own.is_some_and(|own| is_two_below(directory, &own));
                 own.then_some(()).ok_or_else(|| {
-                    "the agent may restore the states of its own lease only".to_owned()
+                    "an agent may only restore checkpoints of its own lease".to_owned()
                 })
             }
             Request::Carry { .. } | Request::Release {} => {
@@ -86,7 +91,7 @@ impl Broker {
         }
     }
 
-    /// Handles a claim of a lease. `None` while the engine is asked.
+    /// Handles a claim of a lease. `None` while the engine is queried.
     pub(super) fn claim(&mut self, key: u64, claim: Claim) -> Option<Response> {
         let refused = |error: &str| {
             Some(Response::Error {
@@ -106,12 +111,12 @@ impl Broker {
             (Engine::Slurm, Some(job)) => {
                 let node = leases::node(&self.host.lease);
                 let uid = uid.unwrap_or(own);
-                self.leases.ask_for(key, uid, claim, job, node);
+                self.leases.enqueue(key, uid, claim, job, node);
                 None
             }
-            (Engine::Slurm, None) => refused("leases of this host are jobs of Slurm"),
+            (Engine::Slurm, None) => refused("leases of this host require a Slurm job"),
             (Engine::None, _) if claim.weight > MAX_WEIGHT || claim.grace > MAX_GRACE => {
-                refused("a weight is 1 to 1000, a grace at most 600 seconds")
+                refused("a weight must be 1 to 1000, a grace period at most 600 seconds")
             }
             (Engine::None, _) if uid.is_none_or(|uid| uid == 0 || uid == own) => {
                 let grant = Grant {
@@ -144,7 +149,7 @@ impl Broker {
                 }
                 Verdict::Drains {
                     drains: Some(true), ..
-                } => self.tell_to_leave(),
+                } => self.announce_drain(),
                 Verdict::Drains { .. } => {}
             }
         }
@@ -198,8 +203,8 @@ impl Broker {
 
     fn describe(&self, vm: &str, leased: &Leased, key: &str) -> Result<Lease, String> {
         let Leased { serial, grant, .. } = leased;
-        if self.devices.place_of(grant.gpu).is_none() && self.devices.ready() {
-            return Err(format!("this host gives no GPU {}", grant.gpu));
+        if self.devices.position_of(grant.gpu).is_none() && self.devices.ready() {
+            return Err(format!("this host does not offer GPU {}", grant.gpu));
         }
         let expires = now().saturating_add(self.host.lease.valid.into());
         let identity = Identity {
@@ -278,9 +283,9 @@ impl Broker {
         }
     }
 
-    fn tell_to_leave(&mut self) {
-        let untold = self.leases.iter().filter(|(_, leased)| !leased.told);
-        let holders: Vec<(String, u64)> = untold
+    fn announce_drain(&mut self) {
+        let unnotified = self.leases.iter().filter(|(_, leased)| !leased.notified);
+        let holders: Vec<(String, u64)> = unnotified
             .filter_map(|(vm, leased)| match leased.hold {
                 Hold::By(holder) => Some((vm.clone(), holder)),
                 Hold::Until(_) => None,
@@ -288,15 +293,15 @@ impl Broker {
             .collect();
         for (vm, holder) in holders {
             if let Some(leased) = self.leases.get_mut(&vm) {
-                leased.told = true;
+                leased.notified = true;
             }
             let reason = "it drains".to_owned();
             self.answer(holder, &Response::Leave { reason });
         }
     }
 
-    /// Handles the loss of a connection: the lease that it held ends, at once or
-    /// after its grace.
+    /// Handles the loss of a connection. Its lease ends, immediately or after its grace
+    /// period.
     pub(super) fn end_lease(&mut self, key: u64) {
         if let Some(vm) = self.leases.leave(key, Instant::now()) {
             self.lease_over(&vm);
@@ -325,7 +330,7 @@ impl Broker {
             let remove = move || drop(std::fs::remove_dir_all(own));
             let thread = std::thread::Builder::new().name("states".into());
             if let Err(error) = thread.spawn(remove) {
-                tracing::warn!(vm, %error, "the states of a lease stay");
+                tracing::warn!(vm, %error, "the checkpoints of a lease cannot be removed");
             }
         }
     }
@@ -368,13 +373,13 @@ impl Broker {
             return Some(until);
         }
         for vm in unclaimed {
-            let told = |worker: u64| self.workers.get(&worker).is_none_or(|it| it.told);
+            let ending = |worker: u64| self.workers.get(&worker).is_none_or(|it| it.ending);
             if self
                 .sessions
                 .values()
-                .any(|it| it.facts.vm == vm && !told(it.worker))
+                .any(|it| it.facts.vm == vm && !ending(it.worker))
             {
-                tracing::warn!(vm, "no agent claims the lease of a session");
+                tracing::warn!(vm, "no agent has claimed the lease of a session");
                 self.end_sessions_of(&vm);
             }
         }
@@ -424,7 +429,7 @@ fn make(directory: &Path) -> Result<(), String> {
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true).mode(0o700);
     let made = builder.create(directory);
-    made.map_err(|error| format!("cannot make {}: {error}", directory.display()))
+    made.map_err(|error| format!("cannot create {}: {error}", directory.display()))
 }
 
 /// Whether it is HOST/SESSION in `own`.

@@ -109,8 +109,8 @@ impl Listeners {
         self.pause.is_none()
     }
 
-    /// Rereads the configured certificates. If one cannot be read, the earlier one
-    /// stays.
+    /// Rereads the configured certificates. If one cannot be read, the earlier one stays
+    /// in use.
     pub fn renew_certificates(&mut self, host: &Host) {
         match tls::among_hosts(&host.migration) {
             Ok(tls) => self.tls = tls,
@@ -151,8 +151,8 @@ impl Listeners {
     }
 }
 
-/// Retries for a second while another daemon seems to run: a daemon that was
-/// killed between fork and exec of a worker keeps its locks until the exec.
+/// Retries for a second while another daemon seems to run: a daemon that was killed
+/// between fork and exec of a worker keeps its locks until the exec.
 pub(super) fn retry<T>(try_it: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
     for _ in 0..20 {
         match try_it() {

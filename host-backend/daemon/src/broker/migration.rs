@@ -24,13 +24,13 @@ pub(super) struct Departed {
 #[derive(Debug)]
 pub(super) struct Migration {
     pub(super) console: u64,
-    /// The operator named this one session.
+    /// Whether the operator ordered the move of this one session.
     pub(super) single: bool,
     /// Those still in progress, by key of the worker.
     pub(super) members: BTreeMap<u64, Member>,
     pub(super) stage: Stage,
-    /// Why all stay, if no session says it: the time from the stop to the commit was over,
-    /// or another session shares memory with them.
+    /// Why all stay, if no session reports it: the time limit from the stop to the commit
+    /// was over, or another session shares memory with them.
     pub(super) why: Option<String>,
     pub(super) over: Vec<Moved>,
 }

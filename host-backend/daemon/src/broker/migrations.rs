@@ -25,7 +25,8 @@ const RELOCATES: Duration = Duration::from_secs(60);
 /// How long guests are redirected to a session that moved away.
 const SENT_ON: Duration = Duration::from_secs(600);
 
-/// How many moves of a VM may end because one of its programs shares memory meanwhile.
+/// Maximum number of moves of a VM that end because one of its programs shares memory
+/// meanwhile.
 const SPOILED: u32 = 2;
 
 /// The destination and options of an order.
@@ -148,7 +149,7 @@ impl Broker {
                 let on_gpu = all.filter(|(number, _)| self.gpu_of(**number) == Some(gpu));
                 let on_gpu: Vec<u64> = on_gpu.map(|(number, _)| *number).collect();
                 if on_gpu.is_empty() {
-                    return Err(format!("GPU {gpu} has no session: it is drained"));
+                    return Err(format!("GPU {gpu} has no sessions"));
                 }
                 Ok(on_gpu)
             }
@@ -173,7 +174,7 @@ impl Broker {
         let mut read_ends = None;
         let mut stage = Stage::Alone;
         if together {
-            let failed = |error| format!("no pipe can be made: {error}");
+            let failed = |error| format!("cannot create a pipe: {error}");
             let (stops, stop) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
             let (rests, rest) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
             let (commits, commit) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
@@ -228,8 +229,8 @@ impl Broker {
         }
     }
 
-    /// Asks guests to continue over another communicator, independently of each
-    /// other. Those of a VM or GPU that already use it are left alone.
+    /// Asks guests to continue over another communicator, independently of each other.
+    /// Skips those of a VM or GPU that already use it.
     fn begin_relocations(
         &mut self,
         console: u64,
@@ -306,7 +307,7 @@ impl Broker {
         Ok(key)
     }
 
-    /// Notes that a session waits for the others.
+    /// Records that a session waits for the others.
     pub(super) fn held(&mut self, key: u64, step: Step) {
         let Some(Kind::Migration(id)) = self
             .operations
@@ -328,10 +329,10 @@ impl Broker {
         self.advance_migration(id);
     }
 
-    /// Whether the worker `taker` may take memory that the session `owner` of `vm` offers.
-    /// Sessions that share memory with one that does not move with them stay. A program that
-    /// shares it again and again, however, would keep its VM here for good: after
-    /// [`SPOILED`] moves it gets none while one is in progress.
+    /// Whether the worker `taker` may take memory that the session `owner` of `vm`
+    /// offers. Sessions that share memory with one that does not move with them stay. A
+    /// program that shares it repeatedly, however, would keep its VM here forever. So
+    /// after [`SPOILED`] such moves it gets no memory while one is in progress.
     pub(super) fn may_take_from(&mut self, owner: u64, taker: u64, vm: &str) -> bool {
         let Some(owner) = self.sessions.get(&owner).map(|session| session.worker) else {
             return true;
@@ -341,7 +342,7 @@ impl Broker {
             let parts = members.contains_key(&owner) && !members.contains_key(&taker);
             if parts && migration.stage.is_undecided() {
                 if self.tenants.spoiled(vm) > SPOILED {
-                    tracing::info!(vm, "a program gets no memory of one that moves");
+                    tracing::info!(vm, "a program cannot take memory of a moving session");
                     return false;
                 }
                 migration.why.get_or_insert_with(|| {
@@ -355,8 +356,8 @@ impl Broker {
         true
     }
 
-    /// Notes that the program of a moving session exited: the others need not wait
-    /// for it.
+    /// Records that the program of a moving session exited: the others need not wait for
+    /// it.
     pub(super) fn member_ended(&mut self, id: u64, key: u64) {
         let Some(migration) = self.operations.migrations.get_mut(&id) else {
             return;
@@ -391,7 +392,7 @@ impl Broker {
         let Some(migration) = self.operations.migrations.get_mut(&id) else {
             return;
         };
-        // Without members nothing follows.
+        // Without members there is nothing to do.
         let slowest = migration.members.values().map(|member| member.step).min();
         if migration.stage.commits(slowest.flatten()) {
             // From the commit on, sessions import the memory that the destinations offer.
@@ -526,8 +527,8 @@ impl Broker {
         Ok(key)
     }
 
-    /// Notes that a session moved away, so that its guest is redirected if it still
-    /// comes here.
+    /// Records that a session moved away, so that its guest is redirected if it still
+    /// connects here.
     pub(super) fn departed(&mut self, key: u64, route: Route) {
         let now = Instant::now();
         self.operations
@@ -537,7 +538,7 @@ impl Broker {
         let Some(session) = of_worker.find(|session| session.worker == key) else {
             return;
         };
-        // No worker continues with it here.
+        // No worker continues it here.
         let token = std::mem::take(&mut session.token);
         if token == [0; 16] || route.communicator.is_empty() {
             return;
@@ -548,20 +549,20 @@ impl Broker {
     }
 
     /// Redirects a guest whose session moved away. Returns the guest if it did not.
-    pub(super) fn send_on(&self, guest: Guest, token: &[u8; 16]) -> Option<Guest> {
+    pub(super) fn redirect(&self, guest: Guest, token: &[u8; 16]) -> Option<Guest> {
         let departed = self.operations.departed.get(token);
         let Some(departed) = departed.filter(|departed| departed.until > Instant::now()) else {
             return Some(guest);
         };
         tracing::info!(
             peer = %guest.peer, communicator = departed.route.communicator,
-            "a guest is sent on to where its session went"
+            "a guest is redirected to the new host of its session"
         );
-        guest.send_on(&departed.route.communicator, &departed.route.address);
+        guest.redirect(&departed.route.communicator, &departed.route.address);
         None
     }
 
-    /// Notes that a guest has reconnected over this communicator.
+    /// Records that a guest has reconnected over this communicator.
     pub(super) fn followed(&mut self, key: u64, communicator: &str) {
         let total_ms = match self
             .operations
@@ -583,9 +584,9 @@ impl Broker {
         self.order_over(key, Ok(figures));
     }
 
-    /// Notes that a guest could not follow the move.
+    /// Records that a guest could not follow the move.
     pub(super) fn stayed(&mut self, key: u64, reason: &str) {
-        tracing::info!(reason, "a guest stays over its communicator");
+        tracing::info!(reason, "a guest keeps its communicator");
         let kind = self
             .operations
             .orders

@@ -7,13 +7,13 @@ use paragpu_control::admin::Figures;
 use paragpu_control::state::FILE;
 
 use super::unnamed_checkpoint::UnnamedCheckpoint;
-use crate::handshake::{Asked, Guest};
+use crate::handshake::{Guest, SessionRequest};
 use crate::notes::CheckpointSchedule;
 
 /// A console key that no connection has: the daemon itself gave the order.
 pub(super) const NOBODY: u64 = 0;
 
-/// The outcome of an order: its figures, or one sentence that says why it failed.
+/// The outcome of an order: its figures, or one sentence about the failure.
 pub(super) type Outcome = Result<Figures, String>;
 
 /// An order that a worker has not completed.
@@ -51,7 +51,7 @@ pub(super) struct Restoring {
     pub(super) console: u64,
     pub(super) directory: PathBuf,
     /// Index of its GPU.
-    pub(super) place: u32,
+    pub(super) position: u32,
     /// When it is given up.
     pub(super) until: Instant,
 }
@@ -61,7 +61,7 @@ pub(super) struct Restoring {
 pub(super) struct Parked {
     pub(super) token: [u8; 16],
     pub(super) until: Instant,
-    pub(super) guest: Option<(Guest, Box<Asked>)>,
+    pub(super) guest: Option<(Guest, Box<SessionRequest>)>,
 }
 
 impl Parked {

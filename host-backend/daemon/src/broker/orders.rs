@@ -14,12 +14,12 @@ use super::order::{Kind, Ordered, Outcome, Parked, Restoring};
 use super::unnamed_checkpoint::UnnamedCheckpoint;
 use super::{Broker, GRACE};
 use crate::console::Console;
-use crate::handshake::{Asked, Guest};
+use crate::handshake::{Guest, SessionRequest};
 use crate::notes::CheckpointSchedule;
 use crate::session::{Facts, Session, now};
 use crate::worker::State;
 
-/// How long the guest of a checkpointed session is kept waiting.
+/// How long the guest of a checkpointed session may wait.
 const KEPT: Duration = Duration::from_secs(600);
 /// How long a restore waits for a worker.
 const WORKER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -63,7 +63,7 @@ impl Broker {
         let key = found.worker;
         if found.arrives {
             return Err(format!(
-                "session {session} is still arriving: try again when it is here"
+                "session {session} is still arriving: try again later"
             ));
         }
         if self.operations.orders.contains_key(&key) {
@@ -73,10 +73,12 @@ impl Broker {
         }
         self.workers
             .get(&key)
-            .filter(|worker| !worker.told && !worker.finished && worker.control.is_some())
+            .filter(|worker| !worker.ending && !worker.finished && worker.control.is_some())
             .map(|_| key)
             .ok_or_else(|| {
-                format!("session {session} ends, or began under an earlier daemon: it stays")
+                format!(
+                    "session {session} is ending, or began under an earlier daemon, so it stays"
+                )
             })
     }
 
@@ -107,7 +109,7 @@ impl Broker {
         every: Option<u64>,
     ) -> Result<(), String> {
         if end && every.is_some() {
-            return Err("a session that ends is not written again: leave out one of both".into());
+            return Err("--end and --every exclude each other".into());
         }
         let again = every.map(|seconds| CheckpointSchedule {
             directory: directory.to_owned(),
@@ -145,15 +147,15 @@ impl Broker {
         self.restore(console, directory, Instant::now() + WORKER_TIMEOUT)
     }
 
-    /// Gives idle workers to restores that wait for one. Returns when the first is given
-    /// up.
+    /// Assigns idle workers to restores that wait for one. Returns when the first is
+    /// given up.
     pub(super) fn match_restores(&mut self, now: Instant) -> Option<Instant> {
         for waiting in std::mem::take(&mut self.operations.restores) {
             let console = waiting.console;
             if !self.inquiries.consoles.contains_key(&console) {
                 continue;
             }
-            if now < waiting.until && self.idle_on(waiting.place).is_none() {
+            if now < waiting.until && self.idle_on(waiting.position).is_none() {
                 self.operations.restores.push(waiting);
                 continue;
             }
@@ -190,22 +192,22 @@ impl Broker {
         }
         let ordinal = owner.ordinal;
         let leased = self.leases.get(&owner.vm);
-        let place = leased.map_or(Some(ordinal), |it| self.devices.place_of(it.grant.gpu));
-        let place = place.filter(|place| self.devices.get(*place).is_some());
-        let Some(place) = place else {
+        let position = leased.map_or(Some(ordinal), |it| self.devices.position_of(it.grant.gpu));
+        let position = position.filter(|position| self.devices.get(*position).is_some());
+        let Some(position) = position else {
             return Err(format!("the host has no device {ordinal}"));
         };
-        let Some(key) = self.idle_on(place) else {
+        let Some(key) = self.idle_on(position) else {
             if Instant::now() >= until {
-                let label = self.devices.label(place);
-                let problem = self.devices.get(place).and_then(|it| it.problem.clone());
+                let label = self.devices.label(position);
+                let problem = self.devices.get(position).and_then(|it| it.problem.clone());
                 let why = problem.unwrap_or_else(|| "none started in time".to_owned());
                 return Err(format!("no worker of device {label} is idle: {why}"));
             }
             self.operations.restores.push(Restoring {
                 console,
                 directory: directory.to_owned(),
-                place,
+                position,
                 until,
             });
             return Ok(());
@@ -280,7 +282,7 @@ impl Broker {
             (self.operations.orders.get(&key), self.session_of(key))
         {
             let console = ordered.console;
-            // A client that does not read needs no more of it.
+            // A client that does not read does not need more of it.
             let reads = self.inquiries.consoles.get(&console);
             if reads.is_none_or(Console::writing) {
                 return;
@@ -330,10 +332,10 @@ impl Broker {
             Kind::State {
                 puts_away: true, ..
             } if outcome.is_ok() => {
-                // The worker exits. If the daemon ends meanwhile, it must not say
+                // The worker exits. If the daemon ends meanwhile, it must not send a
                 // goodbye to the guest.
                 if let Some(worker) = self.workers.get_mut(&key) {
-                    worker.told = true;
+                    worker.ending = true;
                     worker.deadline.get_or_insert(Instant::now() + GRACE);
                 }
                 let session = session.and_then(|session| self.sessions.get_mut(&session));
@@ -387,7 +389,11 @@ impl Broker {
     }
 
     /// Keeps a guest whose session is checkpointed. Returns the guest if it is not.
-    pub(super) fn park(&mut self, guest: Guest, asked: Box<Asked>) -> Option<(Guest, Box<Asked>)> {
+    pub(super) fn park(
+        &mut self,
+        guest: Guest,
+        request: Box<SessionRequest>,
+    ) -> Option<(Guest, Box<SessionRequest>)> {
         let now = Instant::now();
         let notes = &self.notes;
         self.operations.parked.retain(|parked| {
@@ -397,7 +403,7 @@ impl Broker {
             }
             waits
         });
-        let token = asked.hello.token;
+        let token = request.hello.token;
         match self
             .operations
             .parked
@@ -405,10 +411,10 @@ impl Broker {
             .find(|parked| parked.token == token)
         {
             Some(parked) => {
-                parked.guest = Some((guest, asked));
+                parked.guest = Some((guest, request));
                 None
             }
-            None => Some((guest, asked)),
+            None => Some((guest, request)),
         }
     }
 
@@ -431,8 +437,8 @@ impl Broker {
                 }
             }
         }
-        for (guest, asked) in back {
-            self.resume(guest, &asked);
+        for (guest, request) in back {
+            self.resume(guest, &request);
         }
     }
 }

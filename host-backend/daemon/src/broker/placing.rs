@@ -3,7 +3,7 @@
 use paragpu_config::host::Placement;
 
 use super::Broker;
-use crate::handshake::Asked;
+use crate::handshake::SessionRequest;
 use crate::placement::{Assigned, Gpu, choose};
 
 impl Broker {
@@ -11,14 +11,14 @@ impl Broker {
     /// them.
     fn gpus_of(&self, vm: &str) -> Vec<u32> {
         if let Some(leased) = self.leases.get(vm) {
-            let place = self.devices.place_of(leased.grant.gpu);
-            return place.into_iter().collect();
+            let position = self.devices.position_of(leased.grant.gpu);
+            return position.into_iter().collect();
         }
         let given = self.host.vm.get(vm).map(|vm| vm.devices.0.as_slice());
         match given.filter(|given| !given.is_empty()) {
             None => (0..self.devices.count()).collect(),
             Some(given) => {
-                let places = given.iter().map(|index| self.devices.place_of(*index));
+                let places = given.iter().map(|index| self.devices.position_of(*index));
                 places.flatten().collect()
             }
         }
@@ -29,18 +29,18 @@ impl Broker {
         u32::try_from(self.gpus_of(vm).len()).unwrap_or(u32::MAX)
     }
 
-    /// The index of the GPU for a guest: the one that it names, or that of the
+    /// The index of the GPU for a guest: the one that it requests, or that of the
     /// configured placement.
-    fn place(&self, asked: &Asked) -> Result<u32, String> {
-        let gpus = self.gpus_of(&asked.vm);
-        if let Some(index) = asked.gpu {
-            return self.named(&asked.vm, &gpus, index);
+    fn place(&self, request: &SessionRequest) -> Result<u32, String> {
+        let gpus = self.gpus_of(&request.vm);
+        if let Some(index) = request.gpu {
+            return self.named(&request.vm, &gpus, index);
         }
-        let ordinal = asked.hello.device;
-        let all: Vec<Gpu> = gpus.iter().map(|place| self.gpu(*place)).collect();
+        let ordinal = request.hello.device;
+        let all: Vec<Gpu> = gpus.iter().map(|position| self.gpu(*position)).collect();
         let policy = self.host.device.placement;
         // An arriving session may come from a host with more devices.
-        let beyond = asked.arrives.is_some() && ordinal as usize >= all.len();
+        let beyond = request.arrives.is_some() && ordinal as usize >= all.len();
         let chosen = if beyond {
             choose(Placement::LeastLoaded, 0, &all, &[], None)
         } else {
@@ -48,14 +48,14 @@ impl Broker {
                 policy,
                 ordinal,
                 &all,
-                &self.held_by(asked),
-                self.arrivals.last_place,
+                &self.held_by(request),
+                self.arrivals.last_position,
             )
         };
         chosen.ok_or_else(|| {
             let (count, whose) = match (gpus.len(), self.devices.count()) {
                 (0, _) => {
-                    return format!("none of the devices that {} may use exists", asked.vm);
+                    return format!("none of the devices of {} exists", request.vm);
                 }
                 (own, all) if own < all as usize => (own, " to this guest"),
                 (all, _) => (all, ""),
@@ -71,22 +71,20 @@ impl Broker {
     /// The index of a GPU that is requested by its number on the host.
     fn named(&self, vm: &str, gpus: &[u32], index: u32) -> Result<u32, String> {
         let kind = self.devices.kind();
-        let place = self
+        let position = self
             .devices
-            .place_of(index)
-            .ok_or_else(|| format!("this host gives no {kind}:{index} to guests"))?;
-        if gpus.contains(&place) {
-            Ok(place)
+            .position_of(index)
+            .ok_or_else(|| format!("this host does not offer {kind}:{index} to guests"))?;
+        if gpus.contains(&position) {
+            Ok(position)
         } else {
-            Err(format!(
-                "vm.{vm}.devices does not let {vm} have {kind}:{index}"
-            ))
+            Err(format!("vm.{vm}.devices does not include {kind}:{index}"))
         }
     }
 
     /// The load of a GPU.
-    fn gpu(&self, place: u32) -> Gpu {
-        let label = self.devices.label(place);
+    fn gpu(&self, position: u32) -> Gpu {
+        let label = self.devices.label(position);
         let on_it = self
             .sessions
             .values()
@@ -100,11 +98,11 @@ impl Broker {
         }
         let coming = self.arrivals.waiting.iter();
         sessions += coming
-            .filter(|waiting| waiting.placed == Some(Ok(place)))
+            .filter(|waiting| waiting.placed == Some(Ok(position)))
             .count() as u64;
-        let device = self.devices.get(place);
+        let device = self.devices.get(position);
         Gpu {
-            place,
+            position,
             sessions,
             memory,
             works: device.is_some_and(|device| device.problem.is_none()),
@@ -113,36 +111,36 @@ impl Broker {
 
     /// The devices that the guest's process already has. A moving session does not
     /// count.
-    fn held_by(&self, asked: &Asked) -> Vec<Assigned> {
+    fn held_by(&self, request: &SessionRequest) -> Vec<Assigned> {
         let own = |vm: &str, pid: u32, ordinal: u32| {
-            vm == asked.vm
-                && pid == asked.hello.pid
-                && !(asked.arrives.is_some() && ordinal == asked.hello.device)
+            vm == request.vm
+                && pid == request.hello.pid
+                && !(request.arrives.is_some() && ordinal == request.hello.device)
         };
         let running = self.sessions.values().filter_map(|session| {
             let facts = &session.facts;
-            let place = self.devices.labelled(&facts.device)?;
+            let position = self.devices.labelled(&facts.device)?;
             own(&facts.vm, facts.guest_pid, facts.ordinal).then_some(Assigned {
                 ordinal: facts.ordinal,
-                place,
+                position,
             })
         });
         let waiting = self.arrivals.waiting.iter().filter_map(|waiting| {
-            let hello = &waiting.asked.hello;
-            let place = *waiting.placed.as_ref()?.as_ref().ok()?;
-            own(&waiting.asked.vm, hello.pid, hello.device).then_some(Assigned {
+            let hello = &waiting.request.hello;
+            let position = *waiting.placed.as_ref()?.as_ref().ok()?;
+            own(&waiting.request.vm, hello.pid, hello.device).then_some(Assigned {
                 ordinal: hello.device,
-                place,
+                position,
             })
         });
         running.chain(waiting).collect()
     }
 
     /// Whether the guest can get a GPU other than one that does not work.
-    pub(super) fn works_elsewhere(&self, asked: &Asked) -> bool {
+    pub(super) fn works_elsewhere(&self, request: &SessionRequest) -> bool {
         let fixed = self.host.device.placement == Placement::Fixed;
-        let gpus = self.gpus_of(&asked.vm);
-        !fixed && asked.gpu.is_none() && gpus.iter().any(|place| self.gpu(*place).works)
+        let gpus = self.gpus_of(&request.vm);
+        !fixed && request.gpu.is_none() && gpus.iter().any(|position| self.gpu(*position).works)
     }
 
     /// Places the waiting guests that have no GPU yet.
@@ -157,9 +155,9 @@ impl Broker {
             if waiting.placed.is_some() {
                 continue;
             }
-            let placed = self.place(&waiting.asked);
-            if let Ok(place) = placed {
-                self.arrivals.last_place = Some(place);
+            let placed = self.place(&waiting.request);
+            if let Ok(position) = placed {
+                self.arrivals.last_position = Some(position);
             }
             if let Some(waiting) = self.arrivals.waiting.get_mut(at) {
                 waiting.placed = Some(placed);
@@ -168,12 +166,12 @@ impl Broker {
     }
 
     /// The guest's most likely ordinal of this GPU.
-    pub(super) fn likely_ordinal(&self, place: u32) -> u32 {
+    pub(super) fn likely_ordinal(&self, position: u32) -> u32 {
         let waiting = self.arrivals.waiting.iter();
-        let mut asked = waiting.filter(|waiting| waiting.placed == Some(Ok(place)));
-        match (asked.next(), self.host.device.placement) {
-            (Some(waiting), _) => waiting.asked.hello.device,
-            (None, Placement::Fixed) => place,
+        let mut matching = waiting.filter(|waiting| waiting.placed == Some(Ok(position)));
+        match (matching.next(), self.host.device.placement) {
+            (Some(waiting), _) => waiting.request.hello.device,
+            (None, Placement::Fixed) => position,
             (None, _) => 0,
         }
     }

@@ -100,7 +100,7 @@ impl Broker {
         }
         let system = rustix::system::uname();
         let host = system.nodename().to_string_lossy();
-        for (place, device) in self.devices.iter().take(self.devices.count() as usize) {
+        for (position, device) in self.devices.iter().take(self.devices.count() as usize) {
             let board = Board {
                 index: device.index,
                 uuid: device.gpu.uuid.clone(),
@@ -110,10 +110,10 @@ impl Broker {
                 used: 0,
                 percent: Some(0),
             };
-            report.boards.insert(self.devices.label(place), board);
-            let count = |state| self.count(place, state) as u64;
+            report.boards.insert(self.devices.label(position), board);
+            let count = |state| self.count(position, state) as u64;
             report.gpus.insert(
-                self.devices.label(place),
+                self.devices.label(position),
                 (
                     device.gpu.memory,
                     count(State::Idle),

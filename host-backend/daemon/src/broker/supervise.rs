@@ -79,7 +79,7 @@ impl Broker {
                 .operations
                 .restores
                 .iter()
-                .filter(|waiting| waiting.place == ordinal)
+                .filter(|waiting| waiting.position == ordinal)
                 .count();
             let demand = guests + restores;
             // The search for devices needs a worker even if none is kept warm.
@@ -130,7 +130,7 @@ impl Broker {
             device: self.devices.kind().to_owned(),
             index: device.index,
             ordinal: self.likely_ordinal(ordinal),
-            // A worker with its own user is given a directory.
+            // A worker with its own user receives a directory.
             image_cache: images.filter(|_| !apart),
             image_cache_bytes: self.host.cache.size.0,
             calls: self.host.confine.cuda_calls.to_string(),
@@ -171,7 +171,7 @@ impl Broker {
         self.shared_user().is_none()
     }
 
-    /// Why not, if not.
+    /// Why workers share a user, if they do.
     pub(super) fn shared_user(&self) -> Option<String> {
         let safe = self.devices.kind() == "software" || self.host.confine.cuda_users;
         match &self.spawning.users {
@@ -219,7 +219,7 @@ impl Broker {
                 return;
             };
             let news = worker.receive(&mut self.spawning.inbox);
-            // Whatever the message is: closing what came with it may block.
+            // For any message: closing its descriptors may block.
             let fds = std::mem::take(&mut self.spawning.inbox.fds).into_iter();
             let fds: Vec<ReceivedFd> = fds
                 .map(|fd| ReceivedFd::new(fd, PeerKind::Worker))
@@ -338,7 +338,7 @@ impl Broker {
         self.operations.checkpoints.remove(&session);
         let calls = over.counters.map(|counters| counters.calls);
         let word = worker.last_word.as_deref();
-        let expected = worker.finished || worker.told || word.is_some();
+        let expected = worker.finished || worker.ending || word.is_some();
         match status {
             Some(status) if !expected && !status.success() => {
                 self.counts.crashed += 1;
@@ -370,7 +370,12 @@ impl Broker {
         };
         if let Some(worker) = self.workers.get_mut(&key) {
             let vm = self.sessions.get(&session).map(|session| &session.facts.vm);
-            tracing::info!(session, worker = worker.pid, vm, "session is told to end");
+            tracing::info!(
+                session,
+                worker = worker.pid,
+                vm,
+                "session is requested to end"
+            );
             worker.end(Instant::now() + GRACE);
         }
         true
@@ -387,15 +392,15 @@ impl Broker {
                 continue;
             };
             let left = expires.saturating_sub(clock);
-            let told = self
+            let ending = self
                 .workers
                 .get(&session.worker)
-                .is_none_or(|worker| worker.told);
+                .is_none_or(|worker| worker.ending);
             if left > 0 {
                 // The clock may be changed meanwhile.
                 let at = now + Duration::from_secs(left).min(EXPIRY_INTERVAL);
                 next = Some(next.map_or(at, |next: Instant| next.min(at)));
-            } else if !told {
+            } else if !ending {
                 over.push(*number);
             }
         }

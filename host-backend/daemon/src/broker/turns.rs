@@ -35,8 +35,8 @@ impl Broker {
 
     /// Applies changes of sessions, shares or the configuration.
     pub(super) fn follow_shares(&mut self) {
-        let words = self.shares.follow(&self.host, Instant::now());
-        self.tell_turns(words);
+        let notices = self.shares.follow(&self.host, Instant::now());
+        self.send_notices(notices);
     }
 
     /// Handles a worker's message about its session's turn.
@@ -49,18 +49,18 @@ impl Broker {
 
     /// Begins and ends turns. Returns the time of the next change.
     pub(super) fn take_turns(&mut self, now: Instant) -> Option<Instant> {
-        let (words, next) = self.shares.settle(now);
-        self.tell_turns(words);
+        let (notices, next) = self.shares.settle(now);
+        self.send_notices(notices);
         next
     }
 
-    fn tell_turns(&mut self, words: Vec<Notice>) {
-        for (session, turn) in words {
+    fn send_notices(&mut self, notices: Vec<Notice>) {
+        for (session, turn) in notices {
             let key = self.sessions.get(&session).map(|session| session.worker);
             let worker = key.and_then(|key| self.workers.get(&key));
             let control = worker.and_then(|worker| worker.control.as_ref());
-            let told = control.map(|control| control.try_send(&ToWorker::Turn(turn), &[]));
-            if !matches!(told, Some(Ok(()))) {
+            let sent = control.map(|control| control.try_send(&ToWorker::Turn(turn), &[]));
+            if !matches!(sent, Some(Ok(()))) {
                 // A worker that does not read, or is gone, does not take part.
                 self.shares.leave(session);
             }
@@ -91,7 +91,7 @@ impl Broker {
                     }
                 }
             }
-            _ => return error("name either a session or a VM".into()),
+            _ => return error("give either a session or a VM".into()),
         };
         let now = self.shares.share_of(&self.host, &owner);
         let share = TimeShare {

@@ -19,8 +19,8 @@ pub(super) struct UnnamedCheckpoint {
 }
 
 impl UnnamedCheckpoint {
-    /// Creates one in a directory, which is created if it does not exist. Only its
-    /// owner can read it: it will hold the token and the program's data.
+    /// Creates one in a directory, which is created if it does not exist. Only its owner
+    /// can read it: it will contain the token and the program's data.
     pub(super) fn make(directory: &Path) -> io::Result<(Self, File)> {
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o777).create(directory)?;

@@ -1,4 +1,4 @@
-//! GPU metrics under the names of dcgm-exporter, which dashboards know.
+//! GPU metrics under the names of dcgm-exporter, which existing dashboards use.
 
 use std::collections::BTreeMap;
 use std::fmt::Error;
@@ -24,15 +24,15 @@ pub struct Board {
     pub memory: u64,
     /// Bytes used by sessions.
     pub used: u64,
-    /// Percent of its time that sessions had of late; `None` if nothing measures it.
+    /// Percent of its recent time used by sessions; `None` if nothing measures it.
     pub percent: Option<u32>,
 }
 
 /// Reads a gauge of a GPU.
 type Reading = fn(&Board) -> Option<u64>;
 
-/// Metrics with dcgm-exporter's names and labels. Only those that this daemon
-/// knows: memory and time of its sessions.
+/// Metrics with dcgm-exporter's names and labels. Only those that this daemon can
+/// measure: memory and time of its sessions.
 #[derive(Debug)]
 pub(super) struct Dcgm(pub(super) BTreeMap<String, Board>);
 

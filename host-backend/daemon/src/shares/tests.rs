@@ -1,9 +1,9 @@
-//! Sessions that want turns, on a clock that the test moves.
+//! Sessions that take turns, on a clock that the test advances.
 
 use super::*;
 
-/// A program: it launches batches of kernels, waits for each batch's end, and
-/// then for its own gap. Without a gap it always has work.
+/// A program. It launches batches of kernels, waits for the end of each batch, and then
+/// pauses for its gap. Without a gap it always has work.
 struct Program {
     session: u64,
     kernel: Duration,
@@ -112,9 +112,9 @@ fn paced(weights: &[TimeShare]) -> (Shares, Vec<Program>, Instant) {
         // Kernels of different lengths.
         programs.push(program(number, 300 + 700 * number));
     }
-    let told = shares.follow(&Host::default(), now);
-    assert!(told.iter().all(|(_, word)| *word == Turn::Paced));
-    assert_eq!(told.len(), weights.len());
+    let turns = shares.follow(&Host::default(), now);
+    assert!(turns.iter().all(|(_, word)| *word == Turn::Paced));
+    assert_eq!(turns.len(), weights.len());
     (shares, programs, now)
 }
 
@@ -145,8 +145,8 @@ fn time_follows_weights_in_every_two_seconds() {
 
 #[test]
 fn pauses_between_batches_cost_no_share() {
-    // The heavy program has work for 16 of 18 ms: it can have 0.89 at most. In
-    // each of its pauses the light one runs a kernel, which is not interrupted.
+    // The heavy program has work for 16 of 18 ms, so it can have at most 0.89. In each of
+    // its pauses the light one runs a kernel, which is not interrupted.
     let (mut shares, mut programs, now) = paced(&[share(10), share(90)]);
     programs[1].kernel = Duration::from_millis(1);
     programs[1].gap = Some(Duration::from_millis(2));
@@ -158,7 +158,7 @@ fn pauses_between_batches_cost_no_share() {
 }
 
 #[test]
-fn little_is_owed_to_an_owner_that_was_away() {
+fn an_idle_owner_catches_up_little() {
     let (mut shares, mut programs, now) = paced(&[share(50), share(50)]);
     let now = run(
         &mut shares,
@@ -182,7 +182,7 @@ fn an_idle_gpu_is_used_fully_and_absence_is_not_owed() {
     let now = run(&mut shares, &mut programs[..1], now, window);
     assert!(part(&programs[0], window) > 0.99);
     programs[0].worked = Duration::ZERO;
-    // The other comes, and gets its part of the time from now on.
+    // The other one starts, and gets its share of the time from now on.
     run(&mut shares, &mut programs, now, window);
     assert!((part(&programs[1], window) - 0.9).abs() < 0.02);
     assert!((part(&programs[0], window) - 0.1).abs() < 0.02);
@@ -228,8 +228,12 @@ fn sessions_of_a_vm_share_its_time() {
     shares.join(3, "b", "cuda:0");
     shares.join(4, "b", "cuda:1");
     shares.give(Owner::Vm("a".into()), share(100));
-    let told = shares.follow(&Host::default(), now);
-    assert_eq!(told.len(), 3, "nothing changes on the other GPU: {told:?}");
+    let turns = shares.follow(&Host::default(), now);
+    assert_eq!(
+        turns.len(),
+        3,
+        "nothing changes on the other GPU: {turns:?}"
+    );
     let mut programs = [program(1, 500), program(2, 500), program(3, 500)];
     let window = Duration::from_secs(2);
     run(&mut shares, &mut programs, now, window);
@@ -272,7 +276,7 @@ fn a_lease_has_the_weight_that_it_was_claimed_with() {
 }
 
 #[test]
-fn a_worker_that_keeps_its_turn_keeps_nobody_out() {
+fn a_worker_that_keeps_its_turn_does_not_block_others() {
     let (mut shares, programs, now) = paced(&[share(100), share(100)]);
     let [holder, other] = [programs[0].session, programs[1].session];
     shares.handle_request(holder, TurnRequest::Wanted, now);
@@ -284,7 +288,7 @@ fn a_worker_that_keeps_its_turn_keeps_nobody_out() {
     let next = next.unwrap();
     assert_eq!(next, now + QUANTUM + OVERRUN);
     assert_eq!(shares.settle(next).0, [(other, Turn::Yours)]);
-    // It pays for all the time until it says that it is over, or dies.
+    // It is charged for all the time until it reports the end, or dies.
     shares.leave(holder);
     shares.handle_request(other, TurnRequest::Over, next);
     assert_eq!(shares.settle(next).0, []);

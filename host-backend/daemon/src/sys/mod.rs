@@ -45,8 +45,8 @@ pub fn block_signals() -> io::Result<()> {
     }
 }
 
-/// Gives the calling thread its own descriptor table, which keeps only the standard three
-/// and this one. Other threads keep theirs.
+/// Unshares the calling thread's descriptor table, and keeps only the standard three and
+/// this one. Other threads keep theirs.
 ///
 /// # Errors
 /// Errors of the operating system.

@@ -41,13 +41,13 @@ impl Namespaces {
     }
 }
 
-/// The map of a user namespace, the same for users and groups: its numbers from 0 on stand
-/// for these of the host.
+/// The map of a user namespace, the same for users and groups: its numbers from 0 on map
+/// to these of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Map {
     /// The host's number for 0.
     pub first: u32,
-    /// How many numbers are mapped.
+    /// The number of mapped users.
     pub count: u32,
 }
 
@@ -89,7 +89,7 @@ pub fn fork() -> io::Result<Option<libc::pid_t>> {
     }
 }
 
-/// Exits at once, without destructors or exit handlers.
+/// Exits immediately, without destructors or exit handlers.
 pub fn exit(code: i32) -> ! {
     // SAFETY: _exit does not return.
     unsafe { libc::_exit(code) }
@@ -114,18 +114,18 @@ pub fn start(
         flags |= libc::CLONE_PARENT;
     }
     // SAFETY: all zeros are a valid clone_args: without a stack, it behaves like fork.
-    let mut asked: libc::clone_args = unsafe { std::mem::zeroed() };
-    asked.flags = u64::from(flags.cast_unsigned());
-    asked.pidfd = (&raw mut pidfd) as u64;
+    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+    arguments.flags = u64::from(flags.cast_unsigned());
+    arguments.pidfd = (&raw mut pidfd) as u64;
     if !given_away {
-        asked.exit_signal = u64::from(libc::SIGCHLD.cast_unsigned());
+        arguments.exit_signal = u64::from(libc::SIGCHLD.cast_unsigned());
     }
     // SAFETY: as with fork, memory is copied. This process has one thread, because `fork`
     // above created it.
     let pid = unsafe {
         libc::syscall(
             libc::SYS_clone3,
-            &raw mut asked,
+            &raw mut arguments,
             size_of::<libc::clone_args>(),
         )
     };
@@ -138,7 +138,7 @@ pub fn start(
             exit(120);
         }
         drop(wait);
-        exit(match be_first() {
+        exit(match become_user(0) {
             Ok(()) => then(),
             Err(_) => 121,
         });
@@ -152,16 +152,11 @@ pub fn start(
         .try_for_each(|name| std::fs::write(format!("/proc/{pid}/{name}"), &line));
     let begun = mapped.and_then(|()| Ok(rustix::io::write(&go, &[1])?));
     if let Err(error) = begun {
-        // The child reads the end of the pipe and exits.
+        // The child sees the end of the pipe and exits.
         drop(go);
         return Err(error);
     }
     Ok((pid, pidfd))
-}
-
-/// Becomes user and group 0 of the namespace, without other groups.
-fn be_first() -> io::Result<()> {
-    become_user(0)
 }
 
 /// Becomes this user and group of the namespace irrevocably, without other groups.
@@ -197,7 +192,7 @@ pub fn run(program: &Program<'_>, mounts: bool) -> i32 {
     // SAFETY: descriptors 0 and 1 are the standard ones, which no value of this process
     // owns. The lists end with a null pointer and outlive the call.
     unsafe {
-        // A process group of its own: Ctrl-C at the daemon's terminal must not end
+        // A separate process group: Ctrl-C at the daemon's terminal must not end
         // sessions.
         if check(libc::setpgid(0, 0)).is_err()
             || check(libc::dup2(program.input.as_raw_fd(), 0)).is_err()

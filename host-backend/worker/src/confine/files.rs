@@ -1,4 +1,4 @@
-//! Landlock: the files, ports and processes that the worker can reach.
+//! Landlock: the files, ports and processes that the worker can access.
 
 use std::path::{Path, PathBuf};
 
@@ -7,15 +7,14 @@ use landlock::{
     RulesetCreatedAttr as _, RulesetStatus, Scope, path_beneath_rules,
 };
 
-/// The newest interface that is asked for; what an older kernel lacks of it is
-/// left out.
+/// The newest Landlock interface requested. What an older kernel lacks is left out.
 const NEWEST: ABI = ABI::V6;
 
-/// System files that this process may read in every state.
+/// System files that this process may always read.
 const SYSTEM: [&str; 3] = ["/proc", "/sys", "/dev"];
 
-/// Executes no program, makes no device or socket, reaches no TCP port and no
-/// abstract socket, and signals nobody else.
+/// Forbids executing programs, creating devices or sockets, TCP ports, abstract sockets,
+/// and signals to other processes.
 pub(super) fn no_programs() -> Result<(), String> {
     let make = AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::MakeSock | AccessFs::MakeFifo;
     let ruleset = Ruleset::default()
@@ -26,7 +25,7 @@ pub(super) fn no_programs() -> Result<(), String> {
     restrict(ruleset.map_err(|error| error.to_string())?)
 }
 
-/// Reads files of the system, and beneath these directories, and no others.
+/// Allows reading system files and files beneath these directories, and no others.
 pub(super) fn read_only_beneath(directories: &[&Path]) -> Result<(), String> {
     let system = SYSTEM.iter().map(Path::new);
     let readable = system.chain(directories.iter().copied());
@@ -45,14 +44,14 @@ fn restrict(ruleset: RulesetCreated) -> Result<(), String> {
     match status.ruleset {
         RulesetStatus::FullyEnforced => Ok(()),
         RulesetStatus::PartiallyEnforced => {
-            Err("this kernel's Landlock knows a part of it only, which is enforced".into())
+            Err("this kernel's Landlock supports only a part of it, which is enforced".into())
         }
         RulesetStatus::NotEnforced => Err("this kernel has no Landlock".into()),
     }
 }
 
-/// The directory of NVIDIA's driver, which loads more of its libraries when it
-/// needs them, its compiler of PTX among them.
+/// The directory of NVIDIA's driver, which loads further libraries when it needs them,
+/// such as its PTX compiler.
 pub(super) fn driver() -> Option<PathBuf> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let mut paths = maps

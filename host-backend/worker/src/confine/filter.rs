@@ -1,8 +1,7 @@
-//! The seccomp filter. A forbidden system call ends the worker, and its name is
-//! logged. With the software GPU, everything is forbidden that a session does not
-//! need. NVIDIA's driver uses different system calls in each version, so with it
-//! only those are forbidden that lead out of the process and that nothing needs
-//! once the GPU is open.
+//! The seccomp filter. A forbidden system call ends the worker, and its name is logged.
+//! With the software GPU, everything is forbidden that a session does not need. NVIDIA's
+//! driver uses different system calls in each version. With it, only calls are forbidden
+//! that could escape the process and that nothing needs once the GPU is open.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +13,8 @@ use seccompiler::{
 
 use crate::sys::refused::name_refused_calls;
 
-/// Calls that may have any arguments: memory, time, threads, descriptors that
-/// are open, files by name (Landlock says which), sockets that were given.
+/// Calls allowed with any arguments: memory, time, threads, open descriptors, files by
+/// name (restricted by Landlock), sockets that were passed in.
 const ANY: &[libc::c_long] = &[
     // Bytes of open files and sockets.
     libc::SYS_read,
@@ -51,7 +50,7 @@ const ANY: &[libc::c_long] = &[
     libc::SYS_epoll_create1,
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait,
-    // Files by name: images, written states.
+    // Files by name: images, checkpoints.
     libc::SYS_openat,
     libc::SYS_fstat,
     libc::SYS_newfstatat,
@@ -111,24 +110,24 @@ const ANY: &[libc::c_long] = &[
     libc::SYS_getegid,
     libc::SYS_uname,
     libc::SYS_sysinfo,
-    // To become the VM's user; no more once the capabilities are gone, and refused
-    // by `deny_users` if there is none to become.
+    // To become the VM's user. Impossible once the capabilities are dropped, and refused
+    // by `deny_users` if there is no such user.
     libc::SYS_setgroups,
     libc::SYS_setresgid,
     libc::SYS_setresuid,
     libc::SYS_capset,
     libc::SYS_capget,
-    // These take away, and give nothing.
+    // These drop rights and grant none.
     libc::SYS_landlock_create_ruleset,
     libc::SYS_landlock_add_rule,
     libc::SYS_landlock_restrict_self,
-    // Of a guest's process, to see its end: it gives no rights over it.
+    // For a guest's process, to detect its end. It grants no rights over the process.
     libc::SYS_pidfd_open,
-    // Answered by the other filter, so that threads are begun by clone.
+    // Answered by the other filter, so that threads are created by clone.
     libc::SYS_clone3,
 ];
 
-/// Older names of the same, which this architecture has.
+/// Older names of the same calls, which this architecture has.
 #[cfg(target_arch = "x86_64")]
 const OLDER: &[libc::c_long] = &[
     libc::SYS_poll,
@@ -148,8 +147,8 @@ const OLDER: &[libc::c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[libc::c_long] = &[];
 
-/// Ways out of a process beside [`MOUNTS`]: programs, other processes, new
-/// namespaces, files by handle, the kernel's own parts, rights.
+/// Calls other than [`MOUNTS`] that could escape a process: programs, other processes,
+/// new namespaces, files by handle, kernel internals, rights.
 const ESCAPES: &[libc::c_long] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -199,11 +198,11 @@ const ESCAPES: &[libc::c_long] = &[
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// For all threads of the process: a session's calls, and no others.
+/// Allows all threads of the process only a session's calls.
 pub(super) fn allow_session() -> Result<(), String> {
     name_refused_calls().map_err(|error| error.to_string())?;
-    // clone3 has its flags in memory, where no filter sees them. Who is told
-    // that there is none takes clone.
+    // clone3 has its flags in memory, where no filter sees them. A caller that gets
+    // ENOSYS uses clone.
     let absent = SeccompAction::Errno(libc::ENOSYS.cast_unsigned());
     let clone3: Rules = [(libc::SYS_clone3, Vec::new())].into();
     apply(clone3, SeccompAction::Allow, absent)?;
@@ -211,7 +210,7 @@ pub(super) fn allow_session() -> Result<(), String> {
     apply(session, SeccompAction::Trap, SeccompAction::Allow)
 }
 
-/// For all threads of the process, the driver's too: no ways out.
+/// Forbids all threads of the process, including the driver's, to escape.
 pub(super) fn deny_ways_out() -> Result<(), String> {
     name_refused_calls().map_err(|error| error.to_string())?;
     let ways = ESCAPES.iter().chain(&MOUNTS);
@@ -227,15 +226,15 @@ const USERS: &[libc::c_long] = &[
     libc::SYS_capset,
 ];
 
-/// For all threads of the process: its user and capabilities stay.
+/// Fixes user and capabilities of all threads of the process.
 pub(super) fn deny_users() -> Result<(), String> {
     name_refused_calls().map_err(|error| error.to_string())?;
     let users = USERS.iter().map(|call| (*call, Vec::new())).collect();
     apply(users, SeccompAction::Allow, SeccompAction::Trap)
 }
 
-/// The kernel's log names calls that a session on the software GPU does not
-/// make: what a driver needs beyond that.
+/// Makes the kernel log calls that a session on the software GPU does not make, to find
+/// out what a driver needs beyond those.
 pub(super) fn log_others() -> Result<(), String> {
     let session = rules().map_err(|error| error.to_string())?;
     apply(session, SeccompAction::Log, SeccompAction::Allow)
@@ -269,14 +268,14 @@ fn rules() -> Result<Rules, seccompiler::BackendError> {
         )?])
     };
     let unsigned = |value: libc::c_int| u64::from(value.cast_unsigned());
-    // Threads, and no processes.
+    // Threads, but no processes.
     let thread = unsigned(libc::CLONE_THREAD);
     rules.insert(libc::SYS_clone, vec![masked(0, thread, thread)?]);
-    // Memory, and no code.
+    // Memory, but not executable.
     let code = unsigned(libc::PROT_EXEC);
     rules.insert(libc::SYS_mmap, vec![masked(2, code, 0)?]);
     rules.insert(libc::SYS_mprotect, vec![masked(2, code, 0)?]);
-    // Names of threads and of memory, how exact naps are.
+    // Names of threads and of memory, timer slack.
     let options = [
         libc::PR_SET_NAME,
         libc::PR_SET_TIMERSLACK,
@@ -288,7 +287,7 @@ fn rules() -> Result<Rules, seccompiler::BackendError> {
         libc::SYS_prctl,
         options.into_iter().collect::<Result<_, _>>()?,
     );
-    // What a descriptor is, and how many bytes wait in it.
+    // The type of a descriptor, and how many bytes wait in it.
     let requests = [libc::TCGETS, libc::FIONREAD, libc::FIONBIO, libc::FIOCLEX];
     let requests = requests.map(|request| equals(1, request & 0xffff_ffff));
     rules.insert(
@@ -298,7 +297,7 @@ fn rules() -> Result<Rules, seccompiler::BackendError> {
     // An abort: a signal to itself.
     let own = u64::from(std::process::id());
     rules.insert(libc::SYS_tgkill, vec![equals(0, own)?]);
-    // What limits are, and not to set them.
+    // Reading limits, but not setting them.
     rules.insert(libc::SYS_prlimit64, vec![masked(2, u64::MAX, 0)?]);
     Ok(rules)
 }

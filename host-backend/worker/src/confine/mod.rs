@@ -1,12 +1,11 @@
 //! Drops what a worker does not need, so that a compromised worker gains little.
 //!
-//! There are two steps. [`begin`] runs before any thread exists, if the device
-//! allows that, so that all threads inherit it, and while nobody waits for the
-//! worker. It drops capabilities, privileged programs, tracing by the same user,
-//! exec, the network, and all system calls that a session does not need.
-//! [`finish`] runs once the session is known and before its guest's first call; it
-//! drops access to other files. The log and `paragpu doctor` name what could not
-//! be enforced.
+//! There are two steps. [`begin`] runs before any thread exists, if the device allows
+//! that, so that all threads inherit it, and before anything waits for the worker. It
+//! drops capabilities, privileged programs, tracing by the same user, exec, the network,
+//! and all system calls that a session does not need. [`finish`] runs once the session is
+//! known and before its guest's first call. It drops access to other files. The log and
+//! `paragpu doctor` report what could not be enforced.
 
 mod files;
 mod filter;
@@ -17,7 +16,7 @@ use std::path::Path;
 
 use crate::arguments::{Calls, DeviceKind};
 
-/// The measures in force for a worker, and why others are not.
+/// A measure, and the reason if it is not enforced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measure {
     /// Its name.
@@ -33,10 +32,10 @@ impl Measure {
     }
 }
 
-/// The first step: of the calling thread, and of those that it starts.
+/// The first step, for the calling thread and those that it starts.
 ///
-/// A process that was started `apart` has namespaces of its own, and rights in
-/// them until it [becomes its VM's user](become_user).
+/// A process that was started `apart` has separate namespaces, and rights in them until
+/// it [becomes its VM's user](become_user).
 #[must_use]
 pub fn begin(kind: DeviceKind, calls: Calls, apart: bool) -> Vec<Measure> {
     let mut all = vec![
@@ -63,10 +62,10 @@ pub fn begin(kind: DeviceKind, calls: Calls, apart: bool) -> Vec<Measure> {
         files::no_programs(),
     ));
     if !apart && (kind == DeviceKind::Software || calls != Calls::Any) {
-        // One that is apart has yet to become its VM's user.
+        // A process that is apart has yet to become its VM's user.
         all.push(Measure::new("no other user", filter::deny_users()));
     }
-    // The calls of NVIDIA's driver differ from version to version.
+    // The calls of NVIDIA's driver differ between versions.
     all.push(match kind {
         DeviceKind::Software => Measure::new(
             "no system calls but those of a session",
@@ -81,35 +80,35 @@ pub fn begin(kind: DeviceKind, calls: Calls, apart: bool) -> Vec<Measure> {
             },
         ),
     });
-    tell(&all);
+    report(&all);
     all
 }
 
-/// The second step. `readable` are the directories in which files are read
-/// from now on, beside that of NVIDIA's driver where it is loaded.
+/// The second step. `readable` are the directories in which files may be read from now
+/// on, in addition to that of NVIDIA's driver if it is loaded.
 pub fn finish(readable: &[&Path]) {
     let driver = files::driver();
     let all: Vec<&Path> = readable.iter().copied().chain(driver.as_deref()).collect();
     let readable = files::read_only_beneath(&all);
-    tell(&[Measure::new("no files of others", readable)]);
+    report(&[Measure::new("no files of others", readable)]);
 }
 
-/// A process that was started apart is of this user for good: the first thing
-/// that it does for a VM.
+/// Makes a process that was started apart this user permanently, before it does anything
+/// else for a VM.
 ///
 /// # Errors
 /// Errors of the operating system.
 pub fn become_user(user: u32) -> std::io::Result<()> {
     if user == 0 {
-        return Err(std::io::Error::other("0 is no VM's"));
+        return Err(std::io::Error::other("user 0 is not a VM's"));
     }
     crate::sys::process::become_user(user)?;
-    // Threads that ran already have none since they are not the namespace's root.
+    // Threads that ran before have none, because they are not the namespace's root.
     // Without any, the kernel refuses another user.
     privileges::set_to(privileges::NONE)
 }
 
-fn tell(measures: &[Measure]) {
+fn report(measures: &[Measure]) {
     for measure in measures {
         match &measure.enforced {
             Ok(()) => tracing::debug!(measure = measure.name, "enforced"),

@@ -8,25 +8,26 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
 };
 
-/// Of 1000: the kernel's first choice, whatever else there is.
+/// Out of 1000: the OOM killer's first choice.
 const SCORE: &str = "900";
 
-/// The kernel ends workers before the daemon and before the host's services.
+/// Makes the kernel's OOM killer choose workers before the daemon and the host's
+/// services.
 pub(super) fn die_first() -> io::Result<()> {
     std::fs::write("/proc/self/oom_score_adj", SCORE)
 }
 
-/// Other processes of its user neither read its memory nor stop it.
+/// Prevents other processes of its user from reading its memory or stopping it.
 pub(super) fn not_dumpable() -> io::Result<()> {
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
-/// No program that it starts has more rights than itself.
+/// Prevents programs that it starts from gaining rights.
 pub(super) fn no_new_privileges() -> io::Result<()> {
     Ok(set_no_new_privs(true)?)
 }
 
-/// A network without interfaces, and no System V IPC of others.
+/// Moves to a network without interfaces and a separate System V IPC namespace.
 pub(super) fn unshare() -> io::Result<()> {
     match crate::sys::process::unshare_network() {
         Err(rustix::io::Errno::PERM) => Err(io::Error::other(
@@ -36,15 +37,15 @@ pub(super) fn unshare() -> io::Result<()> {
     }
 }
 
-/// None is left, and none comes back; but for those with which a process `apart`
-/// becomes its VM's user, in its own namespace, which go with that.
+/// Drops all capabilities permanently. A process that is `apart` keeps those with which
+/// it becomes its VM's user in its own namespace; they are dropped by that.
 pub(super) fn no_capabilities(apart: bool) -> io::Result<()> {
     for capability in CapabilitySet::all().iter() {
-        // Without CAP_SETPCAP the bounding set stays; nothing can be gained from
-        // it without new privileges.
+        // Without CAP_SETPCAP the bounding set stays. Nothing can be gained from it
+        // without new privileges.
         let _ = remove_capability_from_bounding_set(capability);
     }
-    // Not known to old kernels.
+    // Unknown to old kernels.
     let _ = clear_ambient_capability_set();
     set_to(match apart {
         true => CapabilitySet::SETUID | CapabilitySet::SETGID,
@@ -55,7 +56,7 @@ pub(super) fn no_capabilities(apart: bool) -> io::Result<()> {
 /// No capabilities.
 pub(super) const NONE: CapabilitySet = CapabilitySet::empty();
 
-/// The calling thread has these capabilities.
+/// Sets the calling thread's capabilities.
 pub(super) fn set_to(left: CapabilitySet) -> io::Result<()> {
     let sets = CapabilitySets {
         effective: left,

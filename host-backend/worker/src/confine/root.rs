@@ -1,6 +1,6 @@
-//! Replaces the host's root directory by an empty one. It holds only /proc: that of
-//! the worker's own PID namespace, or, if that cannot be mounted, the worker's own
-//! entry of the host's.
+//! Replaces the host's root directory by an empty one. It contains only /proc: that of
+//! the worker's own PID namespace or, if that cannot be mounted, the worker's own entry
+//! of the host's.
 
 use std::io;
 use std::path::Path;
@@ -12,11 +12,11 @@ use rustix::mount::{
 };
 use rustix::process::{chdir, pivot_root};
 
-/// A directory that every host has; nothing is changed in it.
+/// A directory that every host has. Nothing is changed in it.
 const PLACE: &str = "/tmp";
 
-/// Leaves the host's root for an empty one, with /proc of the worker's own
-/// namespace of processes, or with nothing of /proc but itself. What is open and mapped already stays.
+/// Leaves the host's root for an empty one, with /proc of the worker's own PID namespace
+/// or only its own entry. Open files and mappings stay.
 pub(super) fn leave() -> io::Result<()> {
     let everything = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", everything)?;
@@ -24,9 +24,9 @@ pub(super) fn leave() -> io::Result<()> {
     mount("none", PLACE, "tmpfs", flags, Some(c"size=64k,mode=755"))?;
     let inside = Path::new(PLACE).join("proc");
     mkdirat(CWD, &inside, Mode::from_raw_mode(0o755))?;
-    // A worker with NVIDIA's driver has no such namespace; a host, or a unit, that
-    // hides parts of /proc lets nobody mount another. Then there is what a worker
-    // needs of the host's.
+    // A worker with NVIDIA's driver has no PID namespace, and a host or unit that hides
+    // parts of /proc does not allow mounting another. Then only what a worker needs of
+    // the host's is shown.
     mount("proc", &inside, "proc", flags, None).or_else(|_| show_itself(&inside))?;
     chdir(PLACE)?;
     pivot_root(".", ".")?;
@@ -36,7 +36,7 @@ pub(super) fn leave() -> io::Result<()> {
     Ok(())
 }
 
-/// Of the host's /proc the worker itself, and how much memory there is.
+/// Shows only the worker itself and the amount of memory of the host's /proc.
 fn show_itself(inside: &Path) -> rustix::io::Result<()> {
     let (itself, memory) = (inside.join("self"), inside.join("meminfo"));
     mkdirat(CWD, &itself, Mode::from_raw_mode(0o555))?;
@@ -46,7 +46,7 @@ fn show_itself(inside: &Path) -> rustix::io::Result<()> {
         OFlags::CREATE | OFlags::CLOEXEC,
         Mode::from_raw_mode(0o444),
     )?;
-    // The link leads to this process's directory.
+    // The link resolves to this process's directory.
     mount_bind("/proc/self", &itself)?;
     mount_bind("/proc/meminfo", &memory)
 }

@@ -1,10 +1,9 @@
 //! Copies to and from device memory that wait for no stream of the guest.
 //!
-//! The program's memory at a managed variable or a map of device memory is
-//! synchronized while a host function runs, too. The function's stream stalls until
-//! then, and with it everything behind it: other streams, calls in the queue, and
-//! copies in staging memory. So these copies have a stream and staging memory of
-//! their own.
+//! The program's memory at a managed variable or a map of device memory is also
+//! synchronized while a host function runs. The function's stream stalls until then, and
+//! with it everything queued behind it: other streams, calls in the queue, and copies in
+//! staging memory. So these copies have a separate stream and staging memory.
 
 use paragpu_communicator::{Polling, Spin};
 use paragpu_device::StreamId;
@@ -19,14 +18,14 @@ use crate::sys::mapping::Mapping;
 
 /// CU_STREAM_NON_BLOCKING: the legacy stream may be behind a host function.
 const NON_BLOCKING: u32 = 1;
-/// Beyond the driver's highest priority, which it takes instead. A GPU has few hardware
-/// queues, and streams that share one wait for each other: one of a priority that
-/// programs seldom use is least likely to share.
+/// Above the driver's highest priority, to which it is clamped. A GPU has few hardware
+/// queues, and streams that share one wait for each other. A queue of a rarely used
+/// priority is least likely to be shared.
 const URGENT: i32 = -100;
 /// Maximum wait between two polls of the device.
 const MAX_SLEEP: Duration = Duration::from_micros(50);
 
-/// Where bytes to the device are.
+/// The location of bytes to the device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BypassSource {
     /// Their address for the device.
@@ -114,8 +113,8 @@ impl Bypass {
         })
     }
 
-    /// Waits until the copies are complete. They wait for nothing of the guest's,
-    /// so this takes as long as the device takes for a slot, and for copies to the
+    /// Waits until the copies are complete. They do not wait for work of the guest, so
+    /// this only takes as long as the device needs for a slot, and for copies to the
     /// guest that it has begun.
     ///
     /// # Errors

@@ -1,12 +1,11 @@
-//! Finds out whether a module's kernels can print. Searching the code takes
-//! milliseconds per megabyte, so a separate thread does it, except for short
-//! code.
+//! Determines whether a module's kernels can print. Searching the code takes milliseconds
+//! per megabyte, so a separate thread does it, except for short code.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// The functions that printing code calls. A failed assert prints as well; that
-/// output is read when the device has failed.
+/// The functions that printing code calls. A failed assert prints too; that output is
+/// read when the device has failed.
 const PRINTING: [&str; 1] = ["vprintf"];
 /// Maximum number of bytes of decompressed code to search; a larger module counts
 /// as printing.
@@ -19,13 +18,13 @@ const MAX_SEARCHES: usize = 4;
 /// Searches in progress.
 static SEARCHES: AtomicUsize = AtomicUsize::new(0);
 
-/// The findings about a module's code.
+/// The result for a module's code.
 #[derive(Debug, Default)]
 pub(crate) struct CodeSearch(OnceLock<bool>);
 
 impl CodeSearch {
-    /// Begins to search an image that a device of compute capability `arch`, times
-    /// ten, has loaded.
+    /// Begins to search an image loaded by a device of compute capability `arch`, times
+    /// ten.
     pub(crate) fn begin(image: Arc<Vec<u8>>, arch: Option<u32>) -> Arc<Self> {
         let search = Arc::new(Self::default());
         let by_thread = image.len() > SHORT
@@ -75,7 +74,7 @@ pub(crate) enum Prints {
 }
 
 impl Prints {
-    /// As far as it is known.
+    /// The result so far.
     pub(crate) fn of(search: &Arc<CodeSearch>) -> Self {
         match search.0.get() {
             None => Self::Sought(Arc::clone(search)),
@@ -84,7 +83,7 @@ impl Prints {
         }
     }
 
-    /// The current knowledge.
+    /// The result so far.
     pub(crate) fn now(&self) -> Self {
         match self {
             Self::Sought(search) => Self::of(search),
@@ -107,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_and_long_code_is_looked_through() {
+    fn short_and_long_code_is_searched() {
         for (code, prints) in [("call vprintf", true), ("ret", false)] {
             for spaces in [0, SHORT + 1] {
                 let image = format!("{}{code}", " ".repeat(spaces)).into_bytes();

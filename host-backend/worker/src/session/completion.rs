@@ -45,7 +45,7 @@ pub(crate) enum Goal {
 }
 
 impl Goal {
-    /// The stream whose work leads to the goal, if it is one stream.
+    /// The stream whose work reaches the goal, if it is one stream.
     fn stream(&self) -> Option<StreamId> {
         match self {
             Self::Fence(fence) => fence.stream(),
@@ -56,7 +56,7 @@ impl Goal {
         }
     }
 
-    /// Releases guest memory that a copy names: it may soon belong to another
+    /// Releases guest memory that a copy refers to, because it may soon belong to another
     /// process.
     fn leave_guest_memory(&mut self) {
         match self {
@@ -210,20 +210,19 @@ impl Completion {
         self.pacer.pace(computes_on_host)
     }
 
-    /// Notes that the device itself ends the wait that began with call `sequence`.
+    /// Records that the device itself ends the wait that began with call `sequence`.
     pub(crate) fn leave_to_device(&mut self, sequence: u64) {
         self.left = Some(sequence);
     }
 
-    /// Whether to poll for the guest's next call instead of sleeping; `executed` is
-    /// the last call executed. After a wait that the device ends by itself, this
-    /// thread is not told when the wait ends. If it slept, the next call would
-    /// begin late.
+    /// Whether to poll for the guest's next call instead of sleeping. `executed` is the
+    /// last call executed. If the device itself ended the wait, this thread was not
+    /// notified. If it slept, it would start the next call late.
     pub(crate) fn expects_call(&mut self, executed: u64) -> bool {
         self.left == Some(executed) && self.pacer.pace(false) == Pace::Guest(Wait::Poll)
     }
 
-    /// Something completed, so the current wait is a new one.
+    /// Records progress, so that the current wait counts as a new one.
     pub(crate) fn moved(&mut self) {
         self.pacer.reset();
     }

@@ -1,5 +1,5 @@
-//! Direct copies to the device from guest memory that the host can reach, without
-//! the ring or the window.
+//! Direct copies to the device from guest memory that the host can access, without the
+//! ring or the window.
 //!
 //! The data is staged, so the device never gets the address of guest memory.
 //! Otherwise the session's kernels and calls could use that address to reach memory
@@ -30,7 +30,7 @@ pub(crate) struct CopyIn {
 }
 
 impl CopyIn {
-    /// A copy of all bytes that the list names.
+    /// A copy of all bytes in the list.
     pub(crate) fn new(list: List, destination: u64, stream: StreamId) -> Box<Self> {
         Box::new(Self {
             total: list.length(),
@@ -79,7 +79,7 @@ impl CopyIn {
             self.issued += length;
             statistics.bytes_to_device.add(length);
         }
-        // All bytes are staged, so the guest's kernel can have its pages back.
+        // All bytes are staged, so the guest's kernel can release its pages.
         self.list = None;
         let end = match self.end {
             Some(end) => end,

@@ -20,8 +20,8 @@ use crate::sys::device_bytes::DeviceBytes;
 /// Bytes of a data frame to the guest: whole pages after an offset.
 const CHUNK: u64 = (MAX_PAYLOAD as u64 - 8) / 4096 * 4096;
 const _: () = assert!(CHUNK <= SLOT);
-/// The minimum number of slots with which copies never deadlock: those that the
-/// guest need not have acknowledged, and those of a copy.
+/// The minimum number of slots with which copies never deadlock: those that the guest
+/// need not have acknowledged, and those of one copy.
 pub(crate) const MIN_SLOTS: u64 = ACKNOWLEDGE_EVERY as u64 / LENT + 1 + DEPTH as u64;
 const _: () = assert!(MIN_SLOTS <= OUTBOUND);
 /// Maximum number of chunks in flight per copy.
@@ -41,7 +41,7 @@ pub(crate) enum CopySource {
 enum Target {
     /// Frames.
     Frames,
-    /// Guest memory that the host can reach; released before the reply.
+    /// Guest memory that the host can access; released before the reply.
     Pages(List),
     /// None any more.
     Left,
@@ -72,7 +72,7 @@ impl CopyOut {
         Self::new(source, total, stream, Target::Frames)
     }
 
-    /// A copy into the pages that a list names.
+    /// A copy into the pages of a list.
     pub(crate) fn into_pages(source: u64, list: List, stream: StreamId) -> Box<Self> {
         let (source, total) = (CopySource::Linear(source), list.length());
         Self::new(source, total, stream, Target::Pages(list))
@@ -101,8 +101,8 @@ impl CopyOut {
         }
     }
 
-    /// Requests as many chunks from the device as may be in flight. If the next
-    /// bytes can be sent from where they are, it requests none and returns them.
+    /// Requests as many chunks from the device as may be in flight. If the next bytes can
+    /// be sent directly from device memory, it requests none and returns them.
     pub(crate) fn issue(
         &mut self,
         gpu: &mut Gpu,
@@ -176,8 +176,7 @@ impl CopyOut {
     ) -> Outcome<bool> {
         loop {
             let in_place = self.issue(gpu, outbound)?;
-            // Frames must not pile up here for a guest that does not acknowledge
-            // them.
+            // Frames must not accumulate here for a guest that does not acknowledge them.
             if matches!(self.to, Target::Frames) && link.sender().is_behind() {
                 return Ok(false);
             }
@@ -204,7 +203,7 @@ impl CopyOut {
             };
             gpu.free_mark(chunk.mark);
             match &self.to {
-                // No reader is left.
+                // The reader is gone.
                 Target::Frames if at.slot == 0 => link.read(chunk.slot.as_ref().len()),
                 Target::Frames => link.send_data(at, chunk.offset, Lent::Slot(chunk.slot))?,
                 Target::Pages(list) => {
@@ -220,8 +219,8 @@ impl CopyOut {
     /// Frees what an unfinished copy holds.
     pub(crate) fn abandon(self, gpu: &mut Gpu) {
         for chunk in self.under_way {
-            // After an error the device no longer writes to the slot. Otherwise its
-            // mark shows whether it does, and a slot in use is not reused.
+            // After an error the device no longer writes to the slot. Otherwise its mark
+            // shows whether it does, and a slot in use is not reused.
             if matches!(gpu.event_query(chunk.mark), Ok(false)) {
                 std::mem::forget(chunk.slot);
             } else {

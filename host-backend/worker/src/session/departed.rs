@@ -1,8 +1,8 @@
 //! Host memory of destroyed objects.
 //!
-//! A device that computes on the host keeps what was destroyed until the work submitted
-//! before is complete. It counts until then: behind an endless kernel a guest could
-//! otherwise create and destroy objects without end.
+//! A device that computes on the host keeps destroyed objects until the work submitted
+//! before is complete. They are charged until then. Otherwise, behind an endless kernel,
+//! a guest could create and destroy objects without end.
 
 use std::collections::VecDeque;
 
@@ -10,26 +10,26 @@ use super::gpu::{Fence, Gpu};
 use super::stream::Streams;
 use crate::error::Outcome;
 
-/// Bytes of destroyed objects that one fence stands for: a fence for each would cost more
-/// than the objects.
+/// Bytes of destroyed objects per fence: a fence for each object would cost more than the
+/// objects.
 const BATCH: u64 = 1 << 20;
 
-/// The destroyed objects whose memory still counts.
+/// The destroyed objects whose memory is still charged.
 #[derive(Debug, Default)]
 pub(super) struct Departed {
-    /// Bytes, and the fence after which the device keeps them no longer; oldest first.
+    /// Bytes, and the fence after which the device no longer keeps them; oldest first.
     batches: VecDeque<(Fence, u64)>,
     /// Bytes destroyed since the last fence.
     open: u64,
 }
 
 impl Departed {
-    /// Whether none counts.
+    /// Whether nothing is charged.
     pub(super) fn is_empty(&self) -> bool {
         self.open == 0 && self.batches.is_empty()
     }
 
-    /// Adds destroyed objects; returns the bytes that count no longer.
+    /// Adds destroyed objects. Returns the bytes that are no longer charged.
     pub(super) fn add(&mut self, gpu: &mut Gpu, streams: &mut Streams, bytes: u64) -> Outcome<u64> {
         if bytes == 0 || !gpu.computes_on_host() {
             return Ok(bytes);
@@ -45,7 +45,7 @@ impl Departed {
         }
     }
 
-    /// Fences all; returns the bytes that count no longer.
+    /// Fences all destroyed objects. Returns the bytes that are no longer charged.
     pub(super) fn settle(&mut self, gpu: &mut Gpu, streams: &mut Streams) -> Outcome<u64> {
         let bytes = std::mem::take(&mut self.open);
         if bytes > 0 {
@@ -55,7 +55,7 @@ impl Departed {
         Ok(self.collect(gpu))
     }
 
-    /// Forgets those that the device keeps no longer; returns their bytes.
+    /// Removes those that the device no longer keeps. Returns their bytes.
     fn collect(&mut self, gpu: &mut Gpu) -> u64 {
         let mut freed = 0;
         while let Some((fence, bytes)) = self.batches.front_mut() {

@@ -1,8 +1,8 @@
 //! Errors of posted calls.
 //!
-//! CUDA reports a failure of asynchronous work from a later call. The first error
-//! of a posted call is kept here until a call that reports errors. An error that
-//! makes the context unusable is sticky: every later call returns it.
+//! CUDA reports a failure of asynchronous work from a later call. The first error of a
+//! posted call is stored here until a call that reports errors. An error that makes the
+//! context unusable is sticky: every later call returns it.
 
 use paragpu_device::Error;
 use paragpu_protocol::status::Status;
@@ -36,7 +36,7 @@ pub(crate) struct Errors {
 }
 
 impl Errors {
-    /// Notes an error that the device reported. A sticky one stays.
+    /// Records an error that the device reported. A sticky one stays.
     pub(crate) fn note(&mut self, call: u16, error: &Error) {
         if error.status.is_sticky() && self.sticky.is_none() {
             tracing::info!(%error, call, "the session's context is lost");
@@ -44,7 +44,7 @@ impl Errors {
         }
     }
 
-    /// Keeps the error of a posted call. Only the first is reported.
+    /// Stores the error of a posted call. Only the first is reported.
     pub(crate) fn defer(&mut self, call: u16, error: &Error) {
         self.note(call, error);
         if self.deferred.is_none() {
@@ -73,7 +73,7 @@ impl Errors {
         std::mem::replace(&mut self.deferred, error)
     }
 
-    /// Notes that the error was reported some other way.
+    /// Records that the error was reported in another way.
     pub(crate) fn reported(&mut self, error: &Deferred) {
         if self.deferred.as_ref() == Some(error) {
             self.deferred = None;

@@ -1,5 +1,4 @@
-//! The guest's events, and the times of events that were recorded on another
-//! device.
+//! The guest's events, and the times of events that were recorded on another device.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +21,7 @@ struct EarlierTimes {
 }
 
 impl EarlierTimes {
-    /// Forgets an event that is recorded again or destroyed.
+    /// Removes an event that is recorded again or destroyed.
     fn forget(&mut self, event: EventHandle) {
         if !self.before.is_empty() {
             self.before.remove(&event.0);
@@ -63,7 +62,7 @@ impl Events {
         Ok(gpu.event_destroy(id)?)
     }
 
-    /// Notes that the event was recorded on this device.
+    /// Records that the event was recorded on this device.
     pub(crate) fn recorded(&mut self, event: EventHandle) {
         self.past.forget(event);
     }
@@ -82,8 +81,8 @@ impl Events {
         Ok(gpu.event_elapsed_time(start, end)?)
     }
 
-    /// Milliseconds from this device's epoch to the event, on whichever device it
-    /// was reached.
+    /// Milliseconds from this device's epoch to the event, regardless of the device on
+    /// which it was reached.
     fn position(&self, gpu: &mut Gpu, event: EventHandle) -> Outcome<f32> {
         if let Some(before) = self.past.before.get(&event.0) {
             return Ok(-before);
@@ -94,8 +93,8 @@ impl Events {
         Ok(gpu.event_elapsed_time(epoch, self.id(event)?)?)
     }
 
-    /// The age in milliseconds of each event in `handles`. Events without a time
-    /// and those never recorded are left out. No work may be in flight.
+    /// The age in milliseconds of each event in `handles`. Events without timing and
+    /// those never recorded are left out. No work may be in flight.
     pub(crate) fn ages(
         &self,
         gpu: &mut Gpu,
@@ -125,7 +124,7 @@ impl Events {
         Ok(ages)
     }
 
-    /// Takes over the ages of the events of a session that arrives.
+    /// Adopts the ages of the events of a session that arrived.
     pub(crate) fn adopt(&mut self, gpu: &mut Gpu, ages: BTreeMap<u64, f32>) -> Result<()> {
         self.past = EarlierTimes {
             before: ages,

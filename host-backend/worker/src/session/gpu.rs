@@ -1,4 +1,4 @@
-//! The session's GPU, with pooled events and fences that tell the session which
+//! The session's GPU, with pooled events and fences by which the session learns which
 //! work is complete.
 
 use std::ops::{Deref, DerefMut};
@@ -150,7 +150,7 @@ impl DerefMut for Gpu {
     }
 }
 
-/// Is passed once all work that was in flight at its creation is complete.
+/// Passed once all work that was in flight at its creation is complete.
 #[derive(Debug, Default)]
 pub(crate) struct Fence {
     marks: Vec<(EventId, StreamId)>,

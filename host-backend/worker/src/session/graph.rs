@@ -82,7 +82,7 @@ impl<'a> From<Work<'a>> for NodeWork<'a> {
     }
 }
 
-/// The facts that a launch of a graph needs.
+/// The properties that a launch of a graph needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Launchable {
     pub(crate) id: GraphId,
@@ -165,7 +165,10 @@ impl Graphs {
             return fail(Status::INVALID_VALUE, "the graph has all its nodes");
         };
         if u32::try_from(all.len()) != Ok(first) || all.len() + nodes.len() > MAX_NODES {
-            return fail(Status::INVALID_VALUE, "nodes count from 0, without gaps");
+            return fail(
+                Status::INVALID_VALUE,
+                "nodes are not numbered from 0 without gaps",
+            );
         }
         let weight = (bytes as u64).saturating_mul(COPIES);
         graph
@@ -179,7 +182,7 @@ impl Graphs {
         Ok(())
     }
 
-    /// Notes that a node is invalid. Instantiating the graph reports it.
+    /// Records that a node is invalid. Instantiating the graph reports it.
     pub(crate) fn fail(&mut self, graph: u64, error: Error) -> Outcome<()> {
         self.table.get_mut(graph)?.failure.get_or_insert(error);
         Ok(())
@@ -203,7 +206,7 @@ impl Graphs {
             let came = nodes.len();
             return fail(
                 Status::INVALID_VALUE,
-                format!("{came} of {count} nodes arrived"),
+                format!("{came} of {count} nodes were received"),
             );
         }
         let id = gpu.graph_create(std::mem::take(nodes))?;

@@ -11,8 +11,8 @@ use super::gpu::Gpu;
 use crate::error::{Outcome, fail};
 use crate::handles::Table;
 
-/// Maximum number of splits of all green contexts together: the device creates a
-/// green context for each, in memory that no limit covers.
+/// Maximum number of splits of all green contexts together. The device creates a green
+/// context for each, in memory that no other limit covers.
 const MAX_SPLITS: usize = 256;
 
 /// Maximum number of splits between the whole device and a green context.
@@ -24,7 +24,7 @@ fn steps(way: &[u8]) -> Outcome<Vec<SmSplit>> {
     let mut steps = Vec::new();
     while reader.remaining() > 0 {
         let Ok(step) = reader.field() else {
-            return fail(Status::INVALID_VALUE, "a stepis truncated");
+            return fail(Status::INVALID_VALUE, "a step is truncated");
         };
         if steps.len() == MAX_STEPS {
             return fail(
@@ -74,7 +74,7 @@ impl Greens {
         let (green, count) = (call.green, call.count);
         let way = steps(call.way.0)?;
         if green == GreenHandle::default() {
-            return fail(Status::INVALID_HANDLE, "0 names no green context");
+            return fail(Status::INVALID_HANDLE, "0 is not a green context");
         }
         self.table.check_free(green.0)?;
         let more = way.len().max(1);

@@ -33,7 +33,7 @@ pub(crate) struct Charge {
 }
 
 impl HostAccount {
-    /// For a session with a limit of `limit` bytes; 0 for 32 GiB.
+    /// For a session with a limit of `limit` bytes; 0 selects the default, 32 GiB.
     pub(crate) fn new(limit: u64, statistics: Arc<Statistics>) -> Arc<Self> {
         let limit = if limit == 0 { DEFAULT_LIMIT } else { limit };
         Arc::new(Self {
@@ -68,7 +68,7 @@ impl HostAccount {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Charges nothing yet; the charge can grow.
+    /// Creates an empty charge that can grow.
     pub(crate) fn open(self: &Arc<Self>) -> Charge {
         Charge {
             account: Arc::clone(self),
@@ -83,7 +83,7 @@ impl HostAccount {
             let limit = self.limit;
             return fail(
                 Status::OUT_OF_MEMORY,
-                format!("the session may have {limit} bytes of host memory"),
+                format!("the session is limited to {limit} bytes of host memory"),
             );
         }
         if let Some(share) = self.share.get()
@@ -93,7 +93,9 @@ impl HostAccount {
             let limit = share.limit();
             return fail(
                 Status::OUT_OF_MEMORY,
-                format!("the VM may have {limit} bytes of host memory in all its sessions"),
+                format!(
+                    "the sessions of this VM are together limited to {limit} bytes of host memory"
+                ),
             );
         }
         self.publish();
@@ -109,7 +111,7 @@ impl HostAccount {
         }
     }
 
-    /// Shows the bytes charged in the session's counters.
+    /// Publishes the bytes charged in the session's counters.
     fn publish(&self) {
         let held = self.held.load(Ordering::Relaxed);
         self.statistics.host_memory.set(held);

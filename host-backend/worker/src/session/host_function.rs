@@ -84,7 +84,7 @@ impl HostFunctions {
         !table.closed && table.functions.contains_key(&id)
     }
 
-    /// Notes a function that is about to be submitted.
+    /// Records a function that is about to be submitted.
     pub(crate) fn queue(&self, id: u64) -> Outcome<()> {
         let mut table = self.lock();
         if table.functions.contains_key(&id) {
@@ -94,13 +94,13 @@ impl HostFunctions {
             );
         }
         if table.functions.len() >= MAX_QUEUED {
-            return fail(Status::OUT_OF_MEMORY, "too many host functions wait");
+            return fail(Status::OUT_OF_MEMORY, "too many host functions are pending");
         }
         table.functions.insert(id, State::Queued);
         Ok(())
     }
 
-    /// Forgets a function that no stream will reach.
+    /// Removes a function that no stream will reach.
     pub(crate) fn remove(&self, id: u64) {
         let mut table = self.lock();
         if table.functions.remove(&id) == Some(State::Running) {
@@ -119,7 +119,7 @@ impl HostFunctions {
                 self.running.fetch_add(1, Ordering::Release);
             }
         }
-        let asked = self
+        let sent = self
             .sender
             .send(
                 Control::HostFunc.kind(),
@@ -130,7 +130,7 @@ impl HostFunctions {
             .map(drop);
         // If the connection is lost, the frame is resent over the next one.
         let _ = self.sender.flush();
-        if asked.is_err() {
+        if sent.is_err() {
             // The session's thread detects the failure and ends the session.
             self.remove(id);
             return;
@@ -159,7 +159,7 @@ impl HostFunctions {
         self.changed.notify_all();
     }
 
-    /// The guest reports completion.
+    /// Handles the guest's report of completion.
     pub(crate) fn done(&self, id: u64) -> Outcome<()> {
         let mut table = self.lock();
         match table.functions.get(&id) {
@@ -172,7 +172,7 @@ impl HostFunctions {
             }
             _ => fail(
                 Status::INVALID_VALUE,
-                format!("host function {id} was not asked for"),
+                format!("host function {id} was not requested"),
             ),
         }
     }

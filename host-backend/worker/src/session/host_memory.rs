@@ -1,11 +1,10 @@
 //! Guest memory that the device can reach: pinned memory in the window, files that the
 //! guest passed, and shadows, which are copies of other memory.
 //!
-//! If a session moves to a place that its window cannot reach, such as another host
-//! or a checkpoint, its pinned memory becomes shadows at the same addresses. The
-//! guest has the contents at the moment it switches to the new connection, and
-//! sends them before any call is executed. So they pass through no daemon, and no
-//! write of the program is lost.
+//! If a session moves to a host that cannot access its window, or to a checkpoint, its
+//! pinned memory becomes shadows at the same addresses. The guest has the contents when
+//! it switches to the new connection, and sends them before any call is executed. So they
+//! pass through no daemon, and no write of the program is lost.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -29,12 +28,12 @@ use crate::transfer::state::StateError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Pinned {
-    /// In the window, which guest and worker share, or there is none.
+    /// In the window that guest and worker share, or there is none.
     #[default]
     Window = 0,
-    /// In the guest, which will send the contents; here are zeros.
+    /// In the guest, which will send the contents. The memory here is zero.
     Guest = 1,
-    /// Here; the guest has a copy.
+    /// In the host. The guest has a copy.
     Here = 2,
 }
 
@@ -48,7 +47,7 @@ impl Pinned {
             0 => Self::Window,
             1 => Self::Guest,
             2 => Self::Here,
-            _ => return Err(StateError::Order("pinned memory at an unknown place")),
+            _ => return Err(StateError::Order("pinned memory at an unknown location")),
         })
     }
 }
@@ -76,7 +75,7 @@ pub(crate) struct HostMemory {
     /// The location of pinned memory at the window's addresses.
     pinned: Pinned,
     shadows: BTreeMap<u64, Shadow>,
-    /// In the same region as the shadows.
+    /// Registered memory in the same region as the shadows.
     files: BTreeMap<u64, SharedFile>,
     account: Arc<HostAccount>,
     /// The VM's memory and the page lists of the session's channel.
@@ -110,7 +109,7 @@ impl HostMemory {
         &self.account
     }
 
-    /// VM memory that the host can reach.
+    /// VM memory that the host can access.
     pub(crate) fn pages(&mut self) -> &mut GuestPages {
         &mut self.pages
     }
@@ -213,7 +212,7 @@ impl HostMemory {
         self.pins.contains_key(&offset)
     }
 
-    /// Forgets a pinned range, which the device keeps for now.
+    /// Removes a pinned range, which the device keeps for now.
     pub(crate) fn forget_pin(&mut self, offset: u64) {
         self.pins.remove(&offset);
     }
@@ -234,12 +233,12 @@ impl HostMemory {
     /// Creates a shadow at the guest's request.
     pub(crate) fn shadow_create(&mut self, gpu: &mut Gpu, call: &ShadowCreate) -> Outcome<()> {
         let (address, size) = (call.address.0, call.size);
-        self.check_place(address, size)?;
+        self.check_range(address, size)?;
         self.make_shadow(gpu, address, size)
     }
 
     /// Checks that a range consists of pages of the shadow region.
-    fn check_place(&self, address: u64, size: u64) -> Outcome<()> {
+    fn check_range(&self, address: u64, size: u64) -> Outcome<()> {
         let inside = Regions::holds(self.regions.shadow, address, size);
         if size == 0 || !(address | size).is_multiple_of(PAGE) || !inside {
             return fail(
@@ -308,7 +307,7 @@ impl HostMemory {
         Ok(())
     }
 
-    // Files.
+    // Registered files.
 
     /// Maps `size` bytes of a file from `offset`, and registers them.
     pub(crate) fn map_file(
@@ -319,7 +318,7 @@ impl HostMemory {
         file: impl AsFd,
         offset: u64,
     ) -> Outcome<()> {
-        self.check_place(address, size)?;
+        self.check_range(address, size)?;
         self.check_free(address, size)?;
         let held = self.account.take(size)?;
         let mapped = SharedFile::map(address, size, file, offset, held)?;
@@ -339,8 +338,8 @@ impl HostMemory {
         }
     }
 
-    /// Unmaps a file; no work uses it any more. If the device keeps it, it stays
-    /// mapped.
+    /// Unmaps a file that no work uses any more. If the device fails to unregister it, it
+    /// stays mapped.
     pub(crate) fn unmap_file(&mut self, gpu: &mut Gpu, address: u64) -> Outcome<()> {
         self.check_file(address)?;
         gpu.host_unregister(address)?;
@@ -348,7 +347,7 @@ impl HostMemory {
         Ok(())
     }
 
-    /// Why the session cannot move, in a sentence.
+    /// Why the session cannot move.
     pub(crate) fn move_blocker(&self) -> Option<String> {
         let count = self.files.len();
         (count != 0).then(|| {

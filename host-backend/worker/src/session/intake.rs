@@ -17,7 +17,7 @@ const BACKLOG: usize = 16 << 20;
 /// Maximum bytes in the queue while the guest runs host functions, whose completion
 /// may be behind them.
 const MAX_BACKLOG: usize = 256 << 20;
-/// Bytes of the queue that do not count for the VM.
+/// Bytes of the queue that are not charged to the VM.
 const OWN: usize = 1 << 20;
 /// Bytes that are charged at once.
 const CHARGED: u64 = 1 << 20;
@@ -36,8 +36,8 @@ pub(crate) struct QueuedCall {
 }
 
 impl QueuedCall {
-    /// Whether it may be executed before the calls ahead of it. Only synchronous ones
-    /// are ever found like this: the posted ones are executed when they arrive.
+    /// Whether it may be executed before the calls ahead of it. Only synchronous calls
+    /// are found in this state: posted ones are executed when they arrive.
     fn may_overtake(&self) -> bool {
         !self.executed && info(self.header.kind).is_some_and(|call| call.early)
     }
@@ -49,20 +49,20 @@ pub(crate) struct Intake {
     received: u64,
     /// Bytes of calls received and not acknowledged.
     unacknowledged: usize,
-    /// Another worker has the state. Calls received since are not acknowledged,
-    /// because that worker must receive them too.
+    /// Another worker has the state. Calls received since are not acknowledged, because
+    /// that worker must receive them too.
     is_copied: bool,
     /// The queue, in call order.
     backlog: VecDeque<QueuedCall>,
     backlog_bytes: usize,
-    /// The host memory charged for it.
+    /// The host memory charged for the queue.
     held: Charge,
-    /// How many of them may overtake others.
+    /// The number of queued calls that may overtake others.
     overtakers: usize,
     /// The time of the last probe.
     probed: Instant,
     /// Since when staging memory has been full.
-    crowded: Option<Instant>,
+    full_since: Option<Instant>,
 }
 
 impl Intake {
@@ -77,7 +77,7 @@ impl Intake {
             held,
             overtakers: 0,
             probed: Instant::now(),
-            crowded: None,
+            full_since: None,
         }
     }
 
@@ -104,9 +104,9 @@ impl Intake {
         Ok(())
     }
 
-    /// Notes that a call of `length` bytes was executed or queued. Returns `Some`
-    /// when an acknowledgement is due. The guest keeps unacknowledged calls for the
-    /// next connection.
+    /// Records that a call of `length` bytes was executed or queued. Returns `Some` when
+    /// an acknowledgement is due. The guest keeps unacknowledged calls for the next
+    /// connection.
     pub(crate) fn taken_in(&mut self, length: usize, durable: bool) -> Option<u64> {
         self.unacknowledged += HEADER_LEN + length;
         if self.unacknowledged < ACKNOWLEDGE_EVERY || !durable || self.is_copied {
@@ -116,12 +116,12 @@ impl Intake {
         Some(self.received)
     }
 
-    /// Notes that a new connection's handshake acknowledged all calls.
-    pub(crate) fn told(&mut self) {
+    /// Records that a new connection's handshake acknowledged all calls.
+    pub(crate) fn acknowledged(&mut self) {
         self.unacknowledged = 0;
     }
 
-    /// Notes whether another worker has the state.
+    /// Records whether another worker has the state.
     pub(crate) fn set_copied(&mut self, is_copied: bool) {
         self.is_copied = is_copied;
     }
@@ -167,26 +167,26 @@ impl Intake {
         Some(next)
     }
 
-    /// The first queued call that may be executed before those ahead of it: its place
-    /// in the queue, its header and its payload.
+    /// The first queued call that may be executed before those ahead of it: its index in
+    /// the queue, its header and its payload.
     pub(crate) fn overtaker(&self) -> Option<(usize, FrameHeader, Vec<u8>)> {
         if self.overtakers == 0 {
             return None;
         }
-        let place = self.backlog.iter().position(QueuedCall::may_overtake)?;
-        let call = self.backlog.get(place)?;
-        Some((place, call.header, call.payload.clone()))
+        let index = self.backlog.iter().position(QueuedCall::may_overtake)?;
+        let call = self.backlog.get(index)?;
+        Some((index, call.header, call.payload.clone()))
     }
 
-    /// Notes that the call at this place was executed.
-    pub(crate) fn mark_executed(&mut self, place: usize) {
-        if let Some(call) = self.backlog.get_mut(place) {
+    /// Records that the call at this index was executed.
+    pub(crate) fn mark_executed(&mut self, index: usize) {
+        if let Some(call) = self.backlog.get_mut(index) {
             self.overtakers -= usize::from(call.may_overtake());
             call.executed = true;
         }
     }
 
-    /// Puts it back.
+    /// Puts a call back at the front.
     pub(crate) fn put_back(&mut self, call: QueuedCall) {
         self.backlog_bytes += OVERHEAD + call.payload.len();
         self.overtakers += usize::from(call.may_overtake());
@@ -198,8 +198,8 @@ impl Intake {
         self.backlog.iter()
     }
 
-    /// Charges the queue beyond the bytes that every session may have. False if the VM's
-    /// account has no room.
+    /// Charges the queue beyond the bytes that every session may have. Returns false if
+    /// the VM's account has no room.
     fn counts(&mut self) -> bool {
         let wanted = self.backlog_bytes.saturating_sub(OWN) as u64;
         match wanted.checked_sub(self.held.bytes()) {
@@ -231,13 +231,13 @@ impl Intake {
         due
     }
 
-    /// Notes that staging memory is full. Returns for how long.
-    pub(crate) fn crowded(&mut self) -> Duration {
-        self.crowded.get_or_insert_with(Instant::now).elapsed()
+    /// Records that staging memory is full. Returns for how long.
+    pub(crate) fn note_full(&mut self) -> Duration {
+        self.full_since.get_or_insert_with(Instant::now).elapsed()
     }
 
-    /// Notes that staging memory has room.
-    pub(crate) fn has_room(&mut self) {
-        self.crowded = None;
+    /// Records that staging memory has room.
+    pub(crate) fn note_room(&mut self) {
+        self.full_since = None;
     }
 }

@@ -1,5 +1,5 @@
-//! The session's end of the guest's connection: sending, and the
-//! state that survives a lost connection.
+//! The session's end of the guest's connection: sending, and the state that survives a
+//! lost connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,10 +16,10 @@ use crate::error::SessionEnd;
 use crate::staging::Lent;
 use crate::statistics::Statistics;
 
-/// Data of at least this size stays in its slot until the guest has received it.
-/// The guest acknowledges every
-/// [`ACKNOWLEDGE_EVERY`](paragpu_protocol::frame::ACKNOWLEDGE_EVERY) bytes, so
-/// slots keep coming back.
+/// Data of at least this size stays in its slot until the guest has received it. The
+/// guest acknowledges every
+/// [`ACKNOWLEDGE_EVERY`](paragpu_protocol::frame::ACKNOWLEDGE_EVERY) bytes, so slots
+/// become free again.
 pub(crate) const LENT: u64 = 64 * 1024;
 
 /// The addressee of a call's reply.
@@ -231,7 +231,7 @@ impl Link {
         Ok(())
     }
 
-    /// Notes that a call was received. Slot 0 means that no thread waits for it.
+    /// Records that a call was received. Slot 0 means that no thread waits for it.
     pub(crate) fn begins(&mut self, slot: u16) {
         let Latencies { counted, began } = &mut self.latencies;
         if slot == 0 || !*counted {
@@ -246,7 +246,7 @@ impl Link {
         }
     }
 
-    /// Notes that the call of this slot is answered.
+    /// Records that the call of this slot is answered.
     fn ends(&mut self, slot: u16) {
         if !self.latencies.counted {
             return;

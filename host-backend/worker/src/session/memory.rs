@@ -18,7 +18,8 @@ use crate::error::{Fault, Outcome, fail};
 use crate::statistics::Statistics;
 use paragpu_control::account::Share;
 
-/// Most mappings of other devices' memory: as many as the daemon keeps offers of a VM.
+/// Maximum number of mappings of other devices' memory: as many as the daemon keeps
+/// offers of a VM.
 const MOST_OF_PEERS: usize = 4096;
 /// Maximum bytes of freed device memory that stay mapped for reuse.
 const IDLE_MEMORY: u64 = 1 << 30;
@@ -28,8 +29,7 @@ const IDLE_MEMORY: u64 = 1 << 30;
 pub(crate) struct DeviceMemory {
     arena: Arena<Fence>,
     aliases: Aliases,
-    /// Memory of other devices, at its addresses there. It counts for
-    /// their sessions.
+    /// Memory of other devices, at its addresses there. It is charged to their sessions.
     peers: BTreeSet<u64>,
     statistics: Arc<Statistics>,
 }
@@ -99,10 +99,9 @@ impl DeviceMemory {
         self.statistics.device_memory.set(self.arena.live());
     }
 
-    /// Stalls the call if `size` more bytes would exceed the limit, counting freed
-    /// memory that work in flight still holds. A device that computes on the host
-    /// keeps that memory in host memory, where an endless kernel would hold it
-    /// forever.
+    /// Stalls the call if `size` more bytes would exceed the limit, counting freed memory
+    /// that work in flight still holds. A device that computes on the host keeps that
+    /// memory in host memory, where an endless kernel would hold it forever.
     pub(crate) fn admit(&self, gpu: &mut Gpu, size: u64) -> Outcome<()> {
         if !gpu.computes_on_host() || self.arena.live().saturating_add(size) > self.arena.limit() {
             // A GPU's driver, or the limit itself, gives a better error.
@@ -126,7 +125,7 @@ impl DeviceMemory {
         self.placed(plan, address, size)
     }
 
-    /// The error for a range that is not available.
+    /// Converts the error for a range that is not available.
     fn placed<T>(&self, result: Result<T, Refused>, address: u64, size: u64) -> Outcome<T> {
         match result {
             Ok(placed) => Ok(placed),
@@ -146,8 +145,8 @@ impl DeviceMemory {
     fn no_room<T>(&self, refused: &Refused) -> Outcome<T> {
         let limit = self.arena.limit();
         let who = match refused {
-            Refused::Shared => "the sessions of this VM may together have",
-            _ => "the session may have",
+            Refused::Shared => "the sessions of this VM are together limited to",
+            _ => "the session is limited to",
         };
         fail(
             Status::OUT_OF_MEMORY,
@@ -237,9 +236,9 @@ impl DeviceMemory {
         self.aliases.of(memory)
     }
 
-    /// Maps memory that another worker hands over, replacing the mapping at
-    /// `address`. Returns false if the device does not accept it, or nothing is
-    /// handed over; then the session's own memory is mapped.
+    /// Maps memory that another worker hands over, replacing the mapping at `address`.
+    /// Returns false if the device does not accept it, or nothing is handed over. Then
+    /// the session maps new memory.
     pub(crate) fn import(
         &mut self,
         gpu: &mut Gpu,
@@ -252,13 +251,13 @@ impl DeviceMemory {
             self.unmap_all(gpu, link, vec![address])?;
         }
         let Plan::Map(in_the_way) = self.plan(address, size)? else {
-            return fail(Status::INVALID_VALUE, "memory that was just given up");
+            return fail(Status::INVALID_VALUE, "the range is still mapped");
         };
         let imported = self.unmap_all(gpu, link, in_the_way).map(|()| {
             let descriptor = descriptor?;
             let imported = gpu.memory_import(address, size, descriptor);
             if let Err(error) = &imported {
-                tracing::warn!(%error, address, size, "memory is copied that was handed over");
+                tracing::warn!(%error, address, size, "memory was handed over but must be copied");
             }
             imported.ok()
         });
@@ -290,8 +289,8 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Frees the mapping that starts at `address`. It stays mapped for a while and
-    /// may be reused once the fence is passed.
+    /// Frees the mapping that starts at `address`. It stays mapped for a while and may be
+    /// reused once the fence is passed.
     pub(crate) fn unmap(
         &mut self,
         gpu: &mut Gpu,
@@ -324,7 +323,7 @@ impl DeviceMemory {
         let in_the_way = self.placed(cleared, address, size)?;
         self.unmap_all(gpu, link, in_the_way)?;
         let Plan::Map(surplus) = self.plan(address, size)? else {
-            return fail(Status::INVALID_VALUE, "memory that was just given up");
+            return fail(Status::INVALID_VALUE, "the range is still mapped");
         };
         let taken = self
             .unmap_all(gpu, link, surplus)
@@ -345,7 +344,7 @@ impl DeviceMemory {
         memory: OwnedFd,
     ) -> Outcome<()> {
         if self.peers.len() >= MOST_OF_PEERS {
-            let why = format!("{MOST_OF_PEERS} mappings of other devices are the limit");
+            let why = format!("the limit is {MOST_OF_PEERS} mappings of other devices");
             return fail(Status::OUT_OF_MEMORY, why);
         }
         gpu.peer_map(address, size, memory)?;
@@ -353,7 +352,7 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Unmaps memory that other sessions share; it is not reused.
+    /// Unmaps memory that other sessions share. It is not reused.
     pub(crate) fn drop_shared(
         &mut self,
         gpu: &mut Gpu,
@@ -378,7 +377,7 @@ impl DeviceMemory {
         })
     }
 
-    /// As if the mapping had been handed over.
+    /// Removes a mapping as if it had been handed over.
     #[cfg(test)]
     pub(crate) fn give_up(&mut self, address: u64) -> bool {
         self.arena.give_up(address)

@@ -63,8 +63,8 @@ fn weight(image: &[u8], gpu: &Gpu) -> u64 {
         .saturating_add(text.saturating_mul(TEXT))
 }
 
-/// Cuts a log to its maximum length.
-fn cut(log: &mut String) {
+/// Truncates a log to its maximum length.
+fn truncate(log: &mut String) {
     let mut end = log.len().min(MAX_LOG);
     while !log.is_char_boundary(end) {
         end -= 1;
@@ -159,7 +159,7 @@ impl Modules {
         Ok(GlobalInfo { address, size })
     }
 
-    /// Loads a module; returns the loader's log.
+    /// Loads a module. Returns the loader's log.
     pub(crate) fn load(
         &mut self,
         gpu: &mut Gpu,
@@ -191,11 +191,11 @@ impl Modules {
             _held: held,
         };
         self.modules.insert(call.module.0, module);
-        cut(&mut log);
+        truncate(&mut log);
         Ok(log)
     }
 
-    /// Links images; returns the result's hash and bytes, and the linker's log.
+    /// Links images. Returns the result's hash and bytes, and the linker's log.
     pub(crate) fn link(
         &mut self,
         gpu: &mut Gpu,
@@ -228,7 +228,7 @@ impl Modules {
         if !self.images.holds(&hash, size) {
             self.images.write(&hash, size, 0, &image)?;
         }
-        cut(&mut log);
+        truncate(&mut log);
         Ok((hash, size, log))
     }
 

@@ -29,7 +29,7 @@ pub(crate) struct Objects {
     limits: BTreeMap<u32, u64>,
     /// The calls that recreate all of them.
     pub(crate) live: Live,
-    /// Destroyed objects whose memory still counts.
+    /// Destroyed objects whose memory is still charged.
     departed: Departed,
 }
 
@@ -85,7 +85,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Notes a context limit that the guest set.
+    /// Records a context limit that the guest set.
     pub(crate) fn set_limit(&mut self, limit: u32, value: u64) {
         self.limits.insert(limit, value);
     }

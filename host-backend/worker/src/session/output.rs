@@ -1,6 +1,6 @@
-//! Kernel output. The device writes it to this process's standard output, which is
-//! a memfd. It is sent to the guest before the reply of the call that waited for
-//! the kernel.
+//! Kernel output. The device writes it to this process's standard output, which is a
+//! memfd. It is sent to the guest before the reply to the call that waited for the
+//! kernel.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -80,14 +80,14 @@ impl Output {
 #[derive(Debug)]
 pub(crate) struct Printing {
     output: Option<Output>,
-    /// A kernel that may print was launched, so there may be output.
+    /// Set when a kernel that may print was launched.
     may_print: bool,
     /// Launched kernels whose code is still being searched.
     sought: Vec<Prints>,
 }
 
 impl Printing {
-    /// `None` leaves kernel output alone.
+    /// `None` disables the forwarding of kernel output.
     pub(crate) fn new(output: Option<Output>) -> Self {
         Self {
             output,
@@ -96,7 +96,7 @@ impl Printing {
         }
     }
 
-    /// Notes the launch of a kernel.
+    /// Records the launch of a kernel.
     pub(crate) fn note(&mut self, prints: Prints) {
         match prints {
             Prints::No => {}
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_is_cut() {
+    fn excess_output_is_dropped() {
         let mut output = Output::new().unwrap();
         write(&output, &vec![b'x'; MAX_UNREAD as usize + 10 * PART]);
         let mut count = 0;

@@ -9,19 +9,19 @@ use paragpu_communicator::{Spin, Wait};
 pub(crate) enum Pace {
     /// For the guest, up to this time.
     Guest(Wait),
-    /// For the device, up to this time: it needs this processor.
+    /// For the device, up to this time, because it needs this processor.
     Device(Duration),
 }
 
-/// Polls at first, then sleeps for a fraction of the time already waited, so a long
-/// kernel costs little processor time and a short one little delay. If other
-/// threads need the processor, it yields: to a device that computes on this host,
-/// or otherwise to the guest or to a thread that waits for it.
+/// Polls at first, then sleeps for a fraction of the time already waited. So a long
+/// kernel costs little processor time, and a short one little delay. If other threads
+/// need the processor, it yields: to a device that computes on this host, or otherwise to
+/// the guest or to a thread that waits for it.
 #[derive(Debug, Default)]
 pub(crate) struct Pacer {
     began: Option<Instant>,
     spin: Option<Spin>,
-    /// The polling is over.
+    /// Polling has ended.
     polled: bool,
     /// It ended because other threads need the processor.
     crowded: bool,
@@ -95,7 +95,7 @@ mod tests {
                 panic!("still polling after {waited} ms");
             };
             let nap = end - now;
-            // The clock went on a little since `now`.
+            // The clock advanced a little since `now`.
             let slack = now.elapsed();
             assert!(nap >= Duration::from_micros(least));
             assert!(nap <= Duration::from_micros(most) + slack * 2, "{nap:?}");

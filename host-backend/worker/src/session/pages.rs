@@ -1,13 +1,13 @@
-//! VM memory that the host can reach, and the page lists by which the guest's
-//! kernel refers to it.
+//! VM memory that the host can access, and the page lists by which the guest's kernel
+//! refers to it.
 
 use paragpu_communicator_ring::guest_memory::{GuestMemory, List, ListError};
 use paragpu_protocol::status::Status;
 
 use crate::error::{Fault, Outcome, fail};
 
-/// Tells the guest to send the bytes some other way. No other failure of a copy has
-/// this status.
+/// Makes the guest send the bytes in another way. No other failure of a copy has this
+/// status.
 const UNREACHED: Status = Status::MAP_FAILED;
 
 fn refused(error: &ListError) -> Fault {
@@ -18,18 +18,18 @@ fn refused(error: &ListError) -> Fault {
     Fault::Call(paragpu_device::Error::new(status, error.to_string()))
 }
 
-/// The error if guest memory is out of reach.
+/// The error if guest memory is not accessible.
 pub(crate) fn unreached<T>() -> Outcome<T> {
-    fail(UNREACHED, "this worker does not reach the guest's memory")
+    fail(UNREACHED, "this worker cannot access the guest's memory")
 }
 
-/// The VM's memory, if the host can reach it.
+/// The VM's memory, if the host can access it.
 #[derive(Debug, Default)]
 pub(crate) struct GuestPages {
     memory: Option<GuestMemory>,
-    /// The log says that the host does not see it: once, because the guest can make the
-    /// check fail as often as it likes.
-    told: bool,
+    /// Whether the log reports that the host does not see it: once, because the guest can
+    /// make the check fail as often as it likes.
+    reported: bool,
 }
 
 impl GuestPages {
@@ -38,7 +38,7 @@ impl GuestPages {
         self.memory = memory;
     }
 
-    /// Claims a page list that names `size` bytes.
+    /// Claims a page list of `size` bytes.
     pub(crate) fn take(&self, number: u32, size: u64) -> Outcome<List> {
         let Some(memory) = &self.memory else {
             return unreached();
@@ -48,7 +48,7 @@ impl GuestPages {
             let named = list.length();
             return fail(
                 Status::INVALID_VALUE,
-                format!("{size} bytes of a page list that names {named}"),
+                format!("{size} bytes of a page list of {named} bytes"),
             );
         }
         Ok(list)
@@ -59,9 +59,9 @@ impl GuestPages {
         let Some(memory) = &mut self.memory else {
             return unreached();
         };
-        let told = &mut self.told;
+        let reported = &mut self.reported;
         memory.check(list, value).map_err(|error| {
-            if matches!(error, ListError::NotShared(_)) && !std::mem::replace(told, true) {
+            if matches!(error, ListError::NotShared(_)) && !std::mem::replace(reported, true) {
                 tracing::warn!(
                     vm,
                     "the hypervisor maps the VM's memory for itself alone, so that all bytes \

@@ -15,8 +15,8 @@ use super::host_function::HostFunctions;
 
 /// Work items between two marks.
 const STEP: u32 = 256;
-/// Maximum number of queued work items. A graph launch that counts for more may
-/// still queue behind two others.
+/// Maximum number of queued work items. A graph launch that counts for more may still
+/// queue behind two others.
 const MAX_QUEUED: u64 = 8192;
 
 /// The work queued in one stream.
@@ -37,7 +37,7 @@ impl Queue {
         self.marked + u64::from(self.since)
     }
 
-    /// Forgets complete work.
+    /// Removes complete work.
     pub(super) fn sweep(&mut self, gpu: &mut Gpu, stream: StreamId) {
         // After an error nothing is queued.
         if let Ok(false) = gpu.stream_query(stream) {
@@ -59,7 +59,7 @@ impl Queue {
         }
     }
 
-    /// Counts work items that are about to be submitted. False if they must wait.
+    /// Counts work items that are about to be submitted. Returns false if they must wait.
     ///
     /// # Errors
     /// The error of a mark.
@@ -153,7 +153,7 @@ impl Blockers {
         self.given += 1;
     }
 
-    /// Notes that the last work item was a blocker.
+    /// Records that the last work item was a blocker.
     pub(super) fn add(&mut self, gpu: &mut Gpu, blocker: Blocker) {
         self.waiting.push_back((blocker, self.given));
         while let Some((first, _)) = self.waiting.front()

@@ -5,7 +5,7 @@
 //! because of a lost connection. Only [`flush`](Sender::flush) reports it, which the
 //! session calls between calls, never inside one.
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,14 +45,10 @@ struct State {
     received: u64,
     /// Counted frames sent.
     sent: u64,
-    /// Questions to the guest, to be sent over the next connection.
-    asked: Option<(u16, Vec<u8>)>,
-    /// The host memory charged for what is kept; `None` if nobody counts it.
+    /// Queries to the guest, to be sent over the next connection.
+    pending_query: Option<(u16, Vec<u8>)>,
+    /// The host memory charged for kept frames; `None` if it is not accounted.
     held: Option<Charge>,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
 }
 
 impl DurableSender {
@@ -66,7 +62,7 @@ impl DurableSender {
                 kept: Retained::default(),
                 received: 0,
                 sent: 0,
-                asked: None,
+                pending_query: None,
                 held: None,
             }),
             current: Mutex::new(sender),
@@ -74,14 +70,14 @@ impl DurableSender {
         }
     }
 
-    /// Charges what is kept.
+    /// Charges kept frames.
     pub(crate) fn count_for(&self, account: &Arc<HostAccount>) {
-        locked(&self.state).held = Some(account.open());
+        self.state.lock().held = Some(account.open());
     }
 
-    /// Notes the guest's acknowledgement. False if the number is impossible.
+    /// Records the guest's acknowledgement. Returns false if the number is impossible.
     pub(crate) fn received(&self, count: u64) -> bool {
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         if count > state.sent {
             return false;
         }
@@ -91,19 +87,19 @@ impl DurableSender {
 
     /// Takes over an existing connection from another process. Nothing is resent.
     pub(crate) fn take_over(&self, sender: Arc<dyn Sender>) {
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         self.attach_sender(&mut state, sender);
     }
 
     /// Counted frames acknowledged and sent.
     pub(crate) fn counts(&self) -> (u64, u64) {
-        let state = locked(&self.state);
+        let state = self.state.lock();
         (state.received, state.sent)
     }
 
     /// Sets the counts of a session that arrived.
     pub(crate) fn set_counts(&self, received: u64, sent: u64) {
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         (state.received, state.sent) = (received, sent);
     }
 
@@ -112,68 +108,69 @@ impl DurableSender {
         &self,
         visit: impl FnMut(FrameHeader, [&[u8]; 2]) -> Result<(), E>,
     ) -> Result<(), E> {
-        locked(&self.state).kept.each(visit)
+        self.state.lock().kept.each(visit)
     }
 
     /// Copies lent data, whose memory is about to be freed.
     pub(crate) fn own(&self) {
-        locked(&self.state).kept.own();
+        self.state.lock().kept.own();
     }
 
     /// Keeps a frame that another process sent.
     pub(crate) fn keep(&self, header: FrameHeader, payload: &[u8]) {
-        locked(&self.state).kept.push(header, &[payload]);
+        self.state.lock().kept.push(header, &[payload]);
     }
 
-    /// Whether so much is kept that the guest should acknowledge first.
+    /// Whether the kept frames reach the limit at which the guest should acknowledge
+    /// first.
     pub(crate) fn is_behind(&self) -> bool {
-        self.durable && locked(&self.state).kept.len() >= HIGH_WATER
+        self.durable && self.state.lock().kept.len() >= HIGH_WATER
     }
 
-    /// Sends a frame that belongs to the connection, if there is room, without
-    /// waiting for a thread that sends.
-    pub(crate) fn say(&self, kind: u16, payload: &[&[u8]]) {
-        let sender = Arc::clone(&*locked(&self.current));
+    /// Sends a frame that belongs to the connection, if there is room, without waiting
+    /// for a thread that sends.
+    pub(crate) fn notify(&self, kind: u16, payload: &[&[u8]]) {
+        let sender = Arc::clone(&*self.current.lock());
         let _ = sender.try_send(kind, 0, Some(0), payload);
         let _ = sender.flush();
     }
 
-    /// Like [`say`](Self::say), but repeated on the next connection if this one is
+    /// Like [`notify`](Self::notify), but repeated on the next connection if this one is
     /// closed.
-    pub(crate) fn ask(&self, kind: u16, payload: &[u8]) {
+    pub(crate) fn query(&self, kind: u16, payload: &[u8]) {
         // First without the lock of `state`: a thread may hold it for as long as
         // the connection is full.
-        let said = self.connection().try_send(kind, 0, Some(0), &[payload]);
-        if said.is_ok() {
+        let sent = self.connection().try_send(kind, 0, Some(0), &[payload]);
+        if sent.is_ok() {
             let _ = self.connection().flush();
             return;
         }
-        let mut state = locked(&self.state);
-        let said = state.sender.try_send(kind, 0, Some(0), &[payload]);
-        if said.and_then(|_| state.sender.flush()).is_err() {
-            state.asked = Some((kind, payload.to_vec()));
+        let mut state = self.state.lock();
+        let sent = state.sender.try_send(kind, 0, Some(0), &[payload]);
+        if sent.and_then(|_| state.sender.flush()).is_err() {
+            state.pending_query = Some((kind, payload.to_vec()));
         }
     }
 
     /// The current connection.
     pub(crate) fn connection(&self) -> Arc<dyn Sender> {
-        Arc::clone(&*locked(&self.current))
+        Arc::clone(&*self.current.lock())
     }
 
-    /// Closes the current connection; the session continues.
+    /// Closes the current connection. The session continues.
     pub(crate) fn cut(&self) {
         // Not through `state`: a thread that waits for room in the connection holds
         // its lock, and only closing the connection ends that wait.
-        locked(&self.current).close();
+        self.current.lock().close();
     }
 
-    /// Continues over a new connection. The guest has received `received` counted
-    /// frames, and the others are resent. False if the number is impossible. If the
+    /// Continues over a new connection. The guest has received `received` counted frames,
+    /// and the others are resent. Returns false if the number is impossible. If the
     /// connection breaks again, the next flush reports it.
     pub(crate) fn resume(&self, sender: Arc<dyn Sender>, received: u64) -> bool {
-        let mut state = locked(&self.state);
-        // Frames before `state.received` are no longer kept. Only a connection that
-        // was opened before the last one can ask for them.
+        let mut state = self.state.lock();
+        // Frames before `state.received` are no longer kept. Only a connection that was
+        // opened before the last one can ask for them.
         if received > state.sent || received < state.received {
             return false;
         }
@@ -186,7 +183,7 @@ impl DurableSender {
                 .send(header.kind, header.slot, sequence, &payload)
                 .map(drop)
         });
-        if let Some((kind, payload)) = state.asked.take() {
+        if let Some((kind, payload)) = state.pending_query.take() {
             let _ = sender.try_send(kind, 0, Some(0), &[&payload]);
         }
         self.note(&again.and_then(|()| sender.flush()));
@@ -197,10 +194,10 @@ impl DurableSender {
         self.gathers.store(sender.gathers(), Ordering::Relaxed);
         self.down.store(false, Ordering::Relaxed);
         state.sender = Arc::clone(&sender);
-        *locked(&self.current) = sender;
+        *self.current.lock() = sender;
     }
 
-    /// Notes the loss of the connection.
+    /// Records the loss of the connection.
     fn note<T>(&self, outcome: &Result<T, Error>) {
         if outcome.is_err() {
             self.down.store(true, Ordering::Relaxed);
@@ -217,17 +214,17 @@ impl DurableSender {
     fn pass<T>(
         &self,
         kind: u16,
-        what: T,
+        frame: T,
         send: impl FnOnce(&dyn Sender, &T) -> Result<u64, Error>,
         keep: impl FnOnce(&mut Retained<Lent>, T),
     ) -> Result<(), Error> {
         // One lock covers sending and keeping: the next connection resends frames
         // in the order in which they were kept, which must be the order of sending.
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         let outcome = if self.is_down() {
             Err(Error::Closed)
         } else {
-            send(&*state.sender, &what)
+            send(&*state.sender, &frame)
         };
         match outcome {
             Ok(_) => {}
@@ -240,17 +237,17 @@ impl DurableSender {
         if is_counted(kind) {
             state.sent += 1;
             if self.durable {
-                keep(&mut state.kept, what);
+                keep(&mut state.kept, frame);
             }
             if state.kept.len() > MAX_KEPT || !state.counts() {
-                return Err(Error::protocol("the guest does not say what it received"));
+                return Err(Error::protocol("the guest does not acknowledge frames"));
             }
         }
         Ok(())
     }
 
     /// Sends a frame of this kind, slot and sequence number. Its payload is `start`
-    /// followed by the bytes of `end`, which stay there until the guest has
+    /// followed by the bytes of `end`, which stay unchanged until the guest has
     /// acknowledged them.
     pub(crate) fn send_lent(
         &self,
@@ -285,7 +282,7 @@ fn keep_copy(
 }
 
 impl State {
-    /// Charges what is kept. False if there is no room for it.
+    /// Charges kept frames. Returns false if the account has no room.
     fn counts(&mut self) -> bool {
         let Some(held) = &mut self.held else {
             return true;
@@ -351,7 +348,7 @@ impl Sender for DurableSender {
     }
 
     fn wait_for_room(&self, length: usize) -> Result<(), Error> {
-        let sender = Arc::clone(&*locked(&self.current));
+        let sender = Arc::clone(&*self.current.lock());
         match sender.wait_for_room(length) {
             Err(error) if error.is_loss() => Ok(()),
             other => other,
@@ -369,14 +366,14 @@ impl Sender for DurableSender {
         if !self.gathers() {
             return Ok(());
         }
-        let state = locked(&self.state);
+        let state = self.state.lock();
         let flushed = state.sender.flush();
         self.note(&flushed);
         flushed
     }
 
     fn settle(&self, deadline: Instant) -> Result<bool, Error> {
-        let sender = Arc::clone(&*locked(&self.current));
+        let sender = Arc::clone(&*self.current.lock());
         sender.settle(deadline)
     }
 
@@ -420,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lent_is_copied_before_its_memory_goes() {
+    fn lent_bytes_are_copied_before_their_memory_is_freed() {
         let mut device = TestDevice::default();
         device.state().in_place = true;
         device.memory_map(CHUNK, CHUNK).unwrap();
@@ -441,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_connection_lost_comes_with_the_next_once_and_in_order() {
+    fn lost_frames_are_resent_once_and_in_order() {
         let (host, mut guest) = pair();
         let sender = DurableSender::new(Arc::clone(&host.sender), true);
         for value in 0..5_u8 {

@@ -54,17 +54,17 @@ impl Shadow {
         self.memory.address() + self.memory.len()
     }
 
-    /// The state that both sides last agreed on; shorter past the end.
+    /// The state that both sides last agreed on; shorter at the end.
     pub(super) fn agreed(&self, offset: u64, size: usize) -> &[u8] {
         self.agreed.bytes(offset, size)
     }
 
-    /// Sets the agreed state. False past the end.
+    /// Sets the agreed state. Returns false past the end.
     pub(super) fn set_agreed(&self, offset: u64, bytes: &[u8]) -> bool {
         self.agreed.copy_in(offset, bytes)
     }
 
-    /// Writes bytes of the guest. False past the end.
+    /// Writes bytes of the guest. Returns false past the end.
     pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> bool {
         self.memory.copy_in(offset, bytes) && self.agreed.copy_in(offset, bytes)
     }

@@ -3,7 +3,7 @@
 //! The guest passes the descriptor, so the file may be of any kind, and its owner may
 //! truncate it at any time. Only files in memory (tmpfs, memfd) are mapped: a page fault
 //! in a FUSE or network file waits for a server, which may be the guest's. Pages that a
-//! file loses become zeros of the worker's own ([`crate::sys::lost_pages`]).
+//! file loses are replaced by pages of zeros ([`crate::sys::lost_pages`]).
 
 use std::os::fd::AsFd;
 
@@ -18,11 +18,12 @@ use crate::sys::mapping::FilePages;
 /// TMPFS_MAGIC of linux/magic.h.
 const TMPFS: u64 = 0x0102_1994;
 
-/// A range of a file, mapped where the device sees it.
+/// A range of a file, mapped for the device.
 #[derive(Debug)]
 pub(super) struct SharedFile {
     pages: FilePages,
-    /// The pages count as if the session held them: it keeps them in memory.
+    /// Charged as if the session had allocated the pages, because it keeps them in
+    /// memory.
     _held: Charge,
 }
 
@@ -30,8 +31,8 @@ impl SharedFile {
     /// Maps `size` bytes of `file` from `offset` at exactly `address`.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if it is not a range of pages of a regular file,
-    /// `OUT_OF_MEMORY` where the system refuses.
+    /// `INVALID_VALUE` if it is not a range of pages of a regular file, `OUT_OF_MEMORY`
+    /// if the system refuses.
     pub(super) fn map(
         address: u64,
         size: u64,

@@ -12,8 +12,8 @@ use crate::exchange::Exchange;
 pub(crate) const NOT_ACCEPTED: &str =
     "the daemon does not accept offers of memory to other processes";
 
-/// The memory that a session shares. While it shares any, the session cannot move
-/// alone: the others would continue with memory that it left behind.
+/// The memory that a session shares. While it shares any, the session cannot move alone:
+/// the others would continue to use memory that it left behind.
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
     pub(crate) exchange: Arc<Exchange>,
@@ -21,7 +21,7 @@ pub(crate) struct Sharing {
     offered: BTreeMap<u64, Token>,
     /// Mappings that other sessions offer, by address.
     taken: BTreeMap<u64, ImportedMapping>,
-    /// By which other sessions ask about access to the device.
+    /// The offer by which other sessions query peer access to the device.
     pub(crate) name: Option<Token>,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Sharing {
 pub(crate) struct ImportedMapping {
     /// Bytes.
     pub(crate) size: u64,
-    /// Its name.
+    /// Its token.
     pub(crate) token: Token,
 }
 
@@ -67,40 +67,40 @@ impl Sharing {
 
     /// Offers memory to the VM's other sessions. `None` if the daemon does not accept it.
     pub(crate) fn propose(&self, ask: Ask, memory: &OwnedFd) -> Option<Offer> {
-        self.exchange.ask(ask, &[memory.as_fd()])?.offer
+        self.exchange.query(ask, &[memory.as_fd()])?.offer
     }
 
     /// The offer of another session of the VM with this token.
     pub(crate) fn find(&self, token: Token) -> Option<(Offer, OwnedFd)> {
-        let answer = self.exchange.ask(Ask::Take(token), &[])?;
+        let answer = self.exchange.query(Ask::Take(token), &[])?;
         Some((answer.offer?, answer.memory?))
     }
 
-    /// Notes that a mapping is offered.
+    /// Records that a mapping is offered.
     pub(crate) fn offer(&mut self, base: u64, token: Token) {
         self.offered.insert(base, token);
     }
 
-    /// Notes the end of a mapping. Returns whether it was offered.
+    /// Records the end of a mapping. Returns whether it was offered.
     pub(crate) fn withdraw(&mut self, base: u64) -> bool {
         let Some(token) = self.offered.remove(&base) else {
             return false;
         };
-        self.exchange.tell(Ask::Withdraw(token));
+        self.exchange.notify(Ask::Withdraw(token));
         true
     }
 
-    /// Notes that memory of another session is mapped at an address.
+    /// Records that memory of another session is mapped at an address.
     pub(crate) fn take(&mut self, base: u64, taken: ImportedMapping) {
         self.taken.insert(base, taken);
     }
 
-    /// Notes that it is unmapped. False if it was not mapped.
+    /// Records that it is unmapped. Returns false if it was not mapped.
     pub(crate) fn leave(&mut self, base: u64) -> bool {
         self.taken.remove(&base).is_some()
     }
 
-    /// One sentence that says why the session cannot move alone, if it cannot.
+    /// The reason why the session cannot move alone, if any.
     pub(crate) fn move_blocker(&self) -> Option<String> {
         match (self.offered.len(), self.taken.len()) {
             (0, 0) => None,

@@ -18,7 +18,7 @@ use crate::handles::Table;
 /// polled.
 const SWEEP_THRESHOLD: usize = 64;
 
-/// Work items of all streams that do not count for the VM: a session may have so many.
+/// Work items of all streams per session that are not charged to the VM.
 const OWN_WORK: u64 = 16 * 1024;
 /// Host memory charged for each work item beyond that.
 const ITEM: u64 = 1024;
@@ -40,7 +40,7 @@ impl StreamWait {
     }
 }
 
-/// Waits for a stream that has received more work since.
+/// Waits for a stream that has received more work since they began.
 #[derive(Debug)]
 struct EarlierWaits {
     /// The period in which the waits began.
@@ -80,9 +80,9 @@ impl Stream {
         }
     }
 
-    /// Separates current waits from work that is about to be submitted. Only then
-    /// is a mark recorded: polling a stream costs the device nothing, while a mark
-    /// behind a graph took it 20 µs.
+    /// Separates current waits from work that is about to be submitted. A mark is
+    /// recorded only in this case: polling a stream costs the device nothing, while a
+    /// mark behind a graph cost it 20 µs.
     fn set_apart(&mut self, gpu: &mut Gpu) -> Outcome<()> {
         if self.waits > 0 {
             let mark = gpu.mark(self.id)?;
@@ -184,8 +184,8 @@ impl Streams {
         Ok(id)
     }
 
-    /// Whether all streams together may have more work. What a session has beyond its own
-    /// counts as host memory of its VM.
+    /// Whether all streams together may have more work. What exceeds the session's own
+    /// allowance is charged to its VM as host memory.
     fn has_room(&mut self, gpu: &mut Gpu, more: u64) -> Outcome<bool> {
         if self.queued + more <= self.room {
             return Ok(true);
@@ -196,14 +196,14 @@ impl Streams {
             let wanted = wanted.max(CHARGED);
             match self.held.grow(wanted.saturating_mul(ITEM)) {
                 Ok(()) => self.room += wanted,
-                // Without work in flight nothing would end the wait.
+                // Without work in flight, nothing would end the wait.
                 Err(_) => return Ok(self.queued == 0),
             }
         }
         Ok(true)
     }
 
-    /// Forgets complete work, and returns what was charged for it.
+    /// Removes complete work, and returns its charge.
     fn sweep(&mut self, gpu: &mut Gpu) -> Outcome<()> {
         self.destroy_dying(gpu)?;
         let mut queued: u64 = self.dying.iter().map(|stream| stream.queued).sum();
@@ -224,8 +224,8 @@ impl Streams {
         Ok(())
     }
 
-    /// Notes that the work just submitted completes only after the guest has run a
-    /// host function, as does everything behind it.
+    /// Records that the work just submitted completes only after the guest has run a host
+    /// function, as does everything behind it.
     pub(crate) fn follow(&mut self, gpu: &mut Gpu, blocker: Blocker) {
         self.blockers.add(gpu, blocker);
     }
@@ -282,7 +282,7 @@ impl Streams {
     ) -> Outcome<()> {
         let stream = self.get(call.stream)?;
         if let Err(error) = gpu.stream_set_attribute(stream.id, call.attribute, &call.value) {
-            // The answer is not waited for, and no result depends on it.
+            // The call is posted, and no result depends on it.
             let attribute = call.attribute;
             tracing::debug!(%error, attribute, "the GPU refuses an attribute of a stream");
         }

@@ -82,8 +82,8 @@ impl Textures {
         Ok(())
     }
 
-    /// Removes an array from the table. Returns the device's identifier, and the
-    /// bytes charged.
+    /// Removes an array from the table. Returns the device's identifier and the bytes
+    /// charged.
     pub(crate) fn remove_array(&mut self, array: u64) -> Outcome<(ArrayId, u64)> {
         let array = self.arrays.remove(array)?;
         Ok((array.id, array.bytes))

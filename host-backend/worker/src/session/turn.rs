@@ -68,13 +68,13 @@ impl Pacing {
             TurnState::Ours => room,
             TurnState::Ends(end) => room && Instant::now() + ahead < end,
             TurnState::Away | TurnState::Wanted | TurnState::Left => {
-                self.turns.want();
+                self.turns.request();
                 false
             }
         }
     }
 
-    /// Notes a launch.
+    /// Records a launch.
     pub(crate) fn launched(&mut self, gpu: &mut Gpu, stream: StreamId) -> Result<()> {
         if self.turns.is_paced() {
             self.marks.push_back((gpu.mark(stream)?, Instant::now()));
@@ -82,7 +82,7 @@ impl Pacing {
         Ok(())
     }
 
-    /// Finds completed launches. After an error it forgets all.
+    /// Finds completed launches. After an error, drops all marks.
     fn look(&mut self, gpu: &mut Gpu) {
         let mut over = 0;
         let first = self.marks.front().map(|(_, launched)| *launched);
@@ -100,7 +100,7 @@ impl Pacing {
             let took = now.saturating_duration_since(began) / over;
             self.mean = match self.mean.is_zero() {
                 true => took,
-                // An increase takes effect at once: a turn that is too long costs
+                // An increase takes effect immediately: a turn that is too long costs
                 // other sessions more than a brief idle time of the GPU.
                 false => took.max((self.mean * 7 + took) / 8),
             };
@@ -108,7 +108,7 @@ impl Pacing {
         }
     }
 
-    /// Gives up the turn: nothing will be launched for a while.
+    /// Gives up the turn, because nothing will be launched for a while.
     pub(crate) fn leave(&self) {
         self.turns.leave();
     }

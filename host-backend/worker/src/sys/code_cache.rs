@@ -1,9 +1,9 @@
 //! The directory of NVIDIA's cache for code compiled from PTX.
 //!
-//! The driver reads `CUDA_CACHE_PATH` once, when it starts, and a worker starts
-//! before it knows its VM. The path therefore names a descriptor of the process,
-//! [`CODE_CACHE`], which leads nowhere at first and to a directory of the VM once
-//! the session begins. No VM runs code that another VM's worker compiled.
+//! The driver reads `CUDA_CACHE_PATH` once, when it starts, and a worker starts before it
+//! knows its VM. The path therefore goes through a descriptor of the process,
+//! [`CODE_CACHE`]. It refers to a removed directory at first, and to a directory of the
+//! VM once the session begins. No VM runs code that another VM's worker compiled.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,7 @@ use std::path::Path;
 
 use paragpu_control::spawn::CODE_CACHE;
 
-/// Lets the descriptor lead to a directory that is gone: nothing is kept.
+/// Makes the descriptor refer to a removed directory, so that nothing is cached.
 ///
 /// # Errors
 /// Errors of the operating system.
@@ -23,7 +23,7 @@ pub fn reserve() -> io::Result<()> {
     set_cache_directory(&directory)
 }
 
-/// Keeps compiled code in this directory, which is made.
+/// Caches compiled code in this directory, and creates it.
 ///
 /// # Errors
 /// Errors of the operating system.
@@ -37,8 +37,8 @@ pub fn keep_in(directory: &Path) -> io::Result<()> {
 
 fn set_cache_directory(directory: &impl AsFd) -> io::Result<()> {
     let from = directory.as_fd().as_raw_fd();
-    // SAFETY: nothing else of this process has descriptor CODE_CACHE: the
-    // system gives the lowest that is free, and it is taken at the start.
+    // SAFETY: nothing else of this process has descriptor CODE_CACHE: the system assigns
+    // the lowest free number, and it was taken at the start.
     let made = unsafe { libc::dup3(from, CODE_CACHE, libc::O_CLOEXEC) };
     if made < 0 {
         return Err(io::Error::last_os_error());
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_descriptor_leads_to_the_vms_directory() {
+    fn the_descriptor_refers_to_the_vms_directory() {
         let path = format!("/proc/self/fd/{CODE_CACHE}/code");
         let vm = tempfile::tempdir().unwrap();
         reserve().unwrap();

@@ -1,14 +1,14 @@
-//! Device memory that is memory of this process.
+//! Device memory that is mapped in this process.
 
 use std::ptr::NonNull;
 
 use paragpu_device::{Device, StreamId};
 
-/// Device memory that this process reads and writes itself, in the place of
-/// work of a stream of which all work is complete.
+/// Device memory that this process reads and writes itself, instead of submitting work to
+/// a stream that is idle.
 ///
-/// Kernels of other streams may use the same bytes at the same time: that is a
-/// race of the program that launched them, whose values nothing here looks at.
+/// Kernels of other streams may use the same bytes at the same time. That is a race in
+/// the guest's program; nothing here depends on the values.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DeviceBytes {
     base: NonNull<u8>,
@@ -16,14 +16,14 @@ pub(crate) struct DeviceBytes {
     length: usize,
 }
 
-// SAFETY: a place in memory that any thread may use; who keeps one past the
-// work that it stands for gives it up before the memory is unmapped.
+// SAFETY: an address in memory that any thread may use. A holder that keeps it longer
+// than the work that it replaces drops it before the memory is unmapped.
 unsafe impl Send for DeviceBytes {}
 // SAFETY: as above.
 unsafe impl Sync for DeviceBytes {}
 
 impl DeviceBytes {
-    /// `length` bytes at `address`, where `stream` may be done without.
+    /// `length` bytes at `address`, if `stream` can be bypassed.
     pub(crate) fn of(
         device: &mut dyn Device,
         address: u64,
@@ -43,18 +43,18 @@ impl DeviceBytes {
         self.address + offset as u64
     }
 
-    /// The first `count` bytes; none if there are fewer.
+    /// The first `count` bytes; empty if there are fewer.
     pub(crate) fn first(&self, count: usize) -> &[u8] {
         if count > self.length {
             return &[];
         }
-        // SAFETY: the device said that these bytes are mapped in this process
-        // for reading; the owner of the value keeps them so.
+        // SAFETY: the device reported that these bytes are mapped in this process for
+        // reading. The owner of the value keeps them mapped.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), count) }
     }
 
-    /// Lets `fill` write the bytes from `offset` on, which only this value's
-    /// user is to write meanwhile.
+    /// Lets `fill` write the bytes from `offset` on. Only the user of this value may
+    /// write them meanwhile.
     pub(crate) fn fill(&self, offset: usize, fill: impl FnOnce(&mut [u8])) {
         let offset = offset.min(self.length);
         // SAFETY: as in `first`, for writing; `offset` is inside.

@@ -1,8 +1,8 @@
 //! Keeps a worker alive whose guest truncates a file that both map.
 //!
-//! An access to a page past the file's end is a SIGBUS. The handler puts a page of zeros
-//! there, as if the file had been longer, and the access is repeated. The guest gets
-//! zeros from then on, and whatever the device writes there is lost to the file.
+//! An access to a page past the file's end raises SIGBUS. The handler maps a page of
+//! zeros there, as if the file had been longer, and the access is repeated. The guest
+//! reads zeros from then on, and whatever the device writes there is lost to the file.
 
 use std::io;
 use std::sync::Once;
@@ -10,32 +10,32 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const PAGE: usize = 4096;
 
-/// The addresses between which files are mapped. Anonymous memory among them never
-/// raises the signal.
+/// The address range in which files are mapped. Anonymous memory in it never raises the
+/// signal.
 static FIRST: AtomicUsize = AtomicUsize::new(usize::MAX);
 static END: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn replace(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel gives a siginfo_t, which has an address for SIGBUS.
+    // SAFETY: the kernel passes a siginfo_t, which has an address for SIGBUS.
     let address = unsafe { (*info).si_addr() } as usize;
     let held = FIRST.load(Ordering::Relaxed)..END.load(Ordering::Relaxed);
     if held.contains(&address) {
         let page = address / PAGE * PAGE;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        // SAFETY: only files of the guest are mapped in the range, which nothing here
-        // refers to; mmap is a plain system call and may be made in a handler.
+        // SAFETY: only files of the guest are mapped in the range, to which nothing here
+        // refers. mmap is a plain system call and safe in a handler.
         let mapped = unsafe { libc::mmap(page as *mut _, PAGE, protection, flags, -1, 0) };
         if mapped != libc::MAP_FAILED {
             return;
         }
     }
     // As if there were no handler: the access is repeated and ends the process.
-    // SAFETY: sets the default action; may be done in a handler.
+    // SAFETY: sets the default action, which is safe in a handler.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
-/// From now on files that lose pages between two addresses get pages of zeros.
+/// Makes files that lose pages between two addresses read as zeros there.
 ///
 /// # Errors
 /// Errors of the operating system.

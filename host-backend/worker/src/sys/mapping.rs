@@ -8,7 +8,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use super::lost_pages;
 
-/// Private anonymous memory, zero at first; taken as it is touched.
+/// Private anonymous memory, initially zero. Pages are allocated when touched.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
@@ -17,15 +17,15 @@ pub struct Mapping {
 
 // SAFETY: the memory belongs to this value alone; access is by copies.
 unsafe impl Send for Mapping {}
-// SAFETY: as with the device, which uses the memory as well, each part has one
-// user at a time: the one that was given it by the staging that owns the mapping.
+// SAFETY: the device uses the memory as well. Each part has one user at a time, chosen by
+// the staging that owns the mapping.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// `length` bytes anywhere.
+    /// `length` bytes at an address that the kernel chooses.
     ///
     /// # Errors
-    /// Errors of the operating system, `NOMEM` above all.
+    /// Errors of the operating system, mostly `NOMEM`.
     pub fn anywhere(length: u64) -> Result<Self, Errno> {
         Self::map(0, length, MapFlags::PRIVATE | MapFlags::NORESERVE)
     }
@@ -33,7 +33,7 @@ impl Mapping {
     /// `length` bytes at exactly `address`; both multiples of 4096.
     ///
     /// # Errors
-    /// `EXIST` where something is mapped there already.
+    /// `EXIST` if something is already mapped there.
     pub fn at(address: u64, length: u64) -> Result<Self, Errno> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
         let mapping = Self::map(address, length, flags)?;
@@ -47,8 +47,8 @@ impl Mapping {
     fn map(address: u64, length: u64, flags: MapFlags) -> Result<Self, Errno> {
         let length = usize::try_from(length).map_err(|_| Errno::NOMEM)?;
         let hint = usize::try_from(address).map_err(|_| Errno::NOMEM)?;
-        // SAFETY: the kernel chooses a free place, or refuses: FIXED_NOREPLACE
-        // never replaces a mapping, and without it the address is a hint.
+        // SAFETY: the kernel chooses a free range, or refuses: FIXED_NOREPLACE never
+        // replaces a mapping, and without it the address is a hint.
         let base = unsafe {
             mmap_anonymous(
                 hint as *mut _,
@@ -80,32 +80,32 @@ impl Mapping {
         (end <= self.length).then(|| unsafe { self.base.as_ptr().add(offset) })
     }
 
-    /// Copies `bytes` to `offset`; false if they do not fit.
+    /// Copies `bytes` to `offset`. Returns false if they do not fit.
     #[must_use]
     pub fn copy_in(&self, offset: u64, bytes: &[u8]) -> bool {
         let Some(to) = self.place(offset, bytes.len()) else {
             return false;
         };
-        // SAFETY: `place` checked the range; a device may look at the same
-        // bytes, which is the guest's own race.
+        // SAFETY: `place` checked the range. A device may read the same bytes, which is a
+        // race of the guest.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         true
     }
 
-    /// Lets `fill` write `length` bytes at `offset`, which nobody else uses
-    /// meanwhile; false if they do not fit.
+    /// Lets `fill` write `length` bytes at `offset`, which have no other user meanwhile.
+    /// Returns false if they do not fit.
     #[must_use]
     pub fn fill(&self, offset: u64, length: usize, fill: impl FnOnce(&mut [u8])) -> bool {
         let Some(to) = self.place(offset, length) else {
             return false;
         };
-        // SAFETY: `place` checked the range, which is initialised (zero or
-        // written) and, as the caller promises, used by nobody else.
+        // SAFETY: `place` checked the range, which is initialised (zero or written) and,
+        // as the caller promises, has no other user.
         fill(unsafe { std::slice::from_raw_parts_mut(to, length) });
         true
     }
 
-    /// Fills `bytes` from `offset`; false if there are not as many.
+    /// Fills `bytes` from `offset`. Returns false if there are fewer.
     #[must_use]
     pub fn copy_out(&self, offset: u64, bytes: &mut [u8]) -> bool {
         let Some(from) = self.place(offset, bytes.len()) else {
@@ -116,17 +116,17 @@ impl Mapping {
         true
     }
 
-    /// The bytes at `offset`, of a mapping or part of it that no device is
-    /// writing: a private copy, or a staging chunk whose transfer is complete.
-    /// Empty if the range does not fit.
+    /// The bytes at `offset`, of a mapping or part of it that no device is writing: a
+    /// private copy, or a staging chunk whose transfer is complete. Empty if the range
+    /// does not fit.
     ///
-    /// A guest that lets a kernel scribble over a staging chunk changes bytes
-    /// that are on their way to itself; nothing here looks at their value.
+    /// A guest that lets a kernel overwrite a staging chunk changes only bytes that are
+    /// sent to itself. Nothing here depends on their value.
     #[must_use]
     pub fn bytes(&self, offset: u64, length: usize) -> &[u8] {
         match self.place(offset, length) {
-            // SAFETY: the range was checked and is initialised (zero or
-            // written); it lives as long as self.
+            // SAFETY: the range was checked and is initialised (zero or written). It
+            // lives as long as self.
             Some(from) => unsafe { std::slice::from_raw_parts(from, length) },
             None => &[],
         }
@@ -135,7 +135,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and slices of it borrow self.
+        // SAFETY: this value owns the mapping, and slices of it borrow self.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
         debug_assert!(unmapped.is_ok());
     }
@@ -158,8 +158,8 @@ impl FilePages {
     /// 4096.
     ///
     /// # Errors
-    /// `EXIST` where something is mapped there already; `ACCESS` for a file that is
-    /// not open for reading and writing.
+    /// `EXIST` if something is already mapped there; `ACCESS` for a file that is not open
+    /// for reading and writing.
     pub fn at(address: u64, length: u64, file: impl AsFd, offset: u64) -> Result<Self, Errno> {
         let length = usize::try_from(length).map_err(|_| Errno::NOMEM)?;
         let place = usize::try_from(address).map_err(|_| Errno::NOMEM)?;
@@ -179,7 +179,7 @@ impl FilePages {
         };
         let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
         let pages = Self { base, length };
-        // Kernels before 4.17 take the address for a hint.
+        // Kernels before 4.17 treat the address as a hint.
         match pages.base.as_ptr() as usize == place {
             true => Ok(pages),
             false => Err(Errno::EXIST),
@@ -195,7 +195,7 @@ impl FilePages {
 
 impl Drop for FilePages {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nothing borrows from it.
+        // SAFETY: this value owns the mapping, and nothing borrows from it.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
         debug_assert!(unmapped.is_ok());
     }
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_truncated_file_is_zeros_from_there() {
+    fn a_truncated_file_reads_as_zeros() {
         let file = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, 8192).unwrap();
         let address = paragpu_protocol::layout::Regions::of(0).unwrap().shadow + (1 << 38);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_place_is_taken_once() {
+    fn a_fixed_address_is_mapped_once() {
         let address = paragpu_protocol::layout::Regions::of(0).unwrap().shadow + (1 << 39);
         let first = Mapping::at(address, 4096).unwrap();
         assert_eq!(first.address(), address);

@@ -2,8 +2,8 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd};
 
-/// Keeps up to 128 MiB that are free with the process, and takes them from the
-/// heap: a driver's compiler takes them each time.
+/// Keeps up to 128 MiB of freed memory in the process, and allocates from the heap: a
+/// driver's compiler allocates such blocks repeatedly.
 pub fn keep_freed_memory() {
     // SAFETY: both only change how the allocator gets memory (mallopt(3)).
     unsafe {
@@ -12,8 +12,8 @@ pub fn keep_freed_memory() {
     }
 }
 
-/// Has the calling thread, and those that it starts, take signals: a program
-/// begins with those blocked that its starter's thread had.
+/// Unblocks signals in the calling thread and those that it starts: a program begins with
+/// the signals blocked that its starter's thread had blocked.
 pub(crate) fn unblock_signals() {
     let mut all = std::mem::MaybeUninit::uninit();
     // SAFETY: sigfillset writes the whole set, and pthread_sigmask reads it.
@@ -23,28 +23,28 @@ pub(crate) fn unblock_signals() {
     }
 }
 
-/// Ends the process at once: no destructors, no exit handlers. A driver's own
-/// clean-up may wait for a kernel that never ends; the kernel driver cleans up
-/// after a process in any case.
+/// Ends the process immediately, without destructors or exit handlers. A driver's own
+/// clean-up may wait for a kernel that never ends; the kernel driver cleans up after a
+/// process in any case.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: _exit does not return and runs nothing of this process.
     unsafe { libc::_exit(code) }
 }
 
-/// Gives the calling thread, and those that it starts, namespaces of their own.
+/// Moves the calling thread, and those that it starts, into new namespaces.
 ///
 /// # Errors
 /// Errors of the operating system.
 pub(crate) fn unshare_network() -> Result<(), rustix::io::Errno> {
     let flags = rustix::thread::UnshareFlags::NEWNET | rustix::thread::UnshareFlags::NEWIPC;
-    // SAFETY: neither namespace takes away a descriptor or memory that this
-    // process has: what is unsafe of unsharing is CLONE_FILES.
+    // SAFETY: neither namespace takes away a descriptor or memory of this process. What
+    // is unsafe about unsharing is CLONE_FILES.
     unsafe { rustix::thread::unshare_unsafe(flags) }
 }
 
-/// The process at the other end of a unix socket, as the kernel noted it when
-/// the connection was made; `None` for other sockets and for processes that
-/// this one cannot name.
+/// The process at the other end of a unix socket, as the kernel recorded it when the
+/// connection was made. `None` for other sockets and for processes that are not visible
+/// in this namespace.
 pub(crate) fn peer_process(socket: BorrowedFd<'_>) -> Option<i32> {
     let mut peer = libc::ucred {
         pid: 0,
@@ -65,12 +65,12 @@ pub(crate) fn peer_process(socket: BorrowedFd<'_>) -> Option<i32> {
     (got == 0 && peer.pid > 0).then_some(peer.pid)
 }
 
-/// A pidfd of that process, which may be of another namespace; `None` if the
-/// kernel gives none (before Linux 6.5), or the process has ended.
+/// A pidfd of that process, which may be in another namespace. `None` if the kernel
+/// provides none (before Linux 6.5), or the process has ended.
 pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
     let mut pidfd: libc::c_int = -1;
     let mut length = libc::socklen_t::try_from(size_of::<libc::c_int>()).ok()?;
-    // SAFETY: the kernel writes at most `length` bytes, which `pidfd` has.
+    // SAFETY: the kernel writes at most `length` bytes, the size of `pidfd`.
     let got = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -80,11 +80,11 @@ pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
             &raw mut length,
         )
     };
-    // SAFETY: the kernel has just made this descriptor, for this caller.
+    // SAFETY: the kernel has just created this descriptor for this caller.
     (got == 0 && pidfd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(pidfd) })
 }
 
-/// Gives all threads of the process this user and group, and no other groups.
+/// Sets the user and group of all threads of the process, and no other groups.
 ///
 /// # Errors
 /// Errors of the operating system.
@@ -93,8 +93,8 @@ pub(crate) fn become_user(user: u32) -> std::io::Result<()> {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error()),
     };
-    // SAFETY: the C library's functions change all threads; none touches memory
-    // of this program's.
+    // SAFETY: the C library's functions change all threads. None touches memory of this
+    // program.
     unsafe {
         check(libc::setgroups(0, std::ptr::null()))?;
         check(libc::setresgid(user, user, user))?;
@@ -110,7 +110,7 @@ pub(crate) fn processor_time(pid: u32) -> Option<std::time::Duration> {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: both only write to the places that they are given.
+    // SAFETY: both write only to the variables that they receive.
     let got = unsafe {
         libc::clock_getcpuclockid(pid, &raw mut clock) == 0
             && libc::clock_gettime(clock, &raw mut time) == 0

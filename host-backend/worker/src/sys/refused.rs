@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Status of a worker that ended for that reason.
+/// Exit status of a worker that ended for that reason.
 const STATUS: libc::c_int = 98;
 
 /// The start of the siginfo_t of SIGSYS (sigaction(2)).
@@ -17,9 +17,9 @@ struct Refused {
 }
 
 extern "C" fn refused(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel gives a siginfo_t, 128 bytes that begin as Refused for
-    // SIGSYS; a signal from elsewhere has other numbers there, and no pointer
-    // is followed.
+    // SAFETY: the kernel passes a siginfo_t of 128 bytes, which begins as Refused for
+    // SIGSYS. A signal from elsewhere has other numbers there, and no pointer is
+    // followed.
     let call = unsafe { (*info.cast::<Refused>()).call };
     let name = usize::try_from(call).ok().and_then(syscalls::Sysno::new);
     let name = name.map_or("of no name", |call| call.name());
@@ -28,14 +28,14 @@ extern "C" fn refused(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::
         name,
         " is refused: the worker ends\n",
     ] {
-        // SAFETY: write reads the bytes of a str; it may be called in a handler.
+        // SAFETY: write reads the bytes of a str, and is safe in a handler.
         unsafe { libc::write(libc::STDERR_FILENO, part.as_ptr().cast(), part.len()) };
     }
     super::process::exit_now(STATUS)
 }
 
-/// From now on a refused system call (SIGSYS) is named on standard error, and
-/// ends the process.
+/// Makes a refused system call (SIGSYS) print its name on standard error and end the
+/// process.
 ///
 /// # Errors
 /// Errors of the operating system.

@@ -4,9 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use paragpu_communicator::Window;
 
-/// Sets the `u32` word at `offset` (a multiple of 4) of the window, after
-/// everything this process wrote before. Nothing happens where the window has
-/// no such word.
+/// Sets the `u32` word at `offset` (a multiple of 4) of the window, after everything that
+/// this process wrote before. Does nothing if the window has no such word.
 pub fn store(window: &Window, offset: u64, value: u32) {
     let Ok(place) = window.place(offset, 4) else {
         return;
@@ -15,9 +14,8 @@ pub fn store(window: &Window, offset: u64, value: u32) {
     if !word.is_aligned() {
         return;
     }
-    // SAFETY: `place` checked that the word lies in the window, which is
-    // mapped while borrowed; it is aligned, and every access to it by this
-    // process is atomic.
+    // SAFETY: `place` checked that the word is inside the window, which is mapped while
+    // borrowed. It is aligned, and every access to it by this process is atomic.
     unsafe { &*word }.store(value.to_le(), Ordering::Release);
 }
 

@@ -1,9 +1,8 @@
-//! The device of the tests.
+//! The device for tests.
 //!
-//! Work given to a stream is done when somebody asks about it, unless the
-//! test holds the stream. Kernels by name: `noop`; `fault` loses the context;
-//! `reject` is refused at launch; `store` writes the rest of its parameters to
-//! the address that they begin with.
+//! Work submitted to a stream is executed when it is polled, unless the test holds the
+//! stream. Kernels by name: `noop`; `fault` loses the context; `reject` is refused at
+//! launch; `store` writes its remaining parameters to the address in the first.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -58,7 +57,7 @@ pub struct State {
     graphs: HashMap<GraphId, Vec<GraphNode>>,
     lost: Option<Error>,
     next: u64,
-    /// Memory is the process's own: streams that are empty may be done without.
+    /// Memory belongs to the process: idle streams can be bypassed.
     pub in_place: bool,
     /// It needs no processor of this host.
     pub is_apart: bool,
@@ -144,7 +143,7 @@ impl State {
         Ok(())
     }
 
-    /// Does what can be done.
+    /// Executes what can be executed.
     fn advance(&mut self) -> Result<()> {
         let mut moved = true;
         while moved && self.lost.is_none() {
@@ -197,10 +196,10 @@ impl State {
             }
             Task::Host(function, over) => {
                 if let Some(function) = function {
-                    let told = Arc::clone(&over);
+                    let done = Arc::clone(&over);
                     std::thread::spawn(move || {
                         function();
-                        told.store(true, Ordering::SeqCst);
+                        done.store(true, Ordering::SeqCst);
                     });
                 }
                 let is_over = over.load(Ordering::SeqCst);
@@ -217,7 +216,7 @@ impl State {
     }
 }
 
-/// The facts about a test device.
+/// The properties of a test device.
 #[must_use]
 pub fn snapshot() -> Snapshot {
     Snapshot {
@@ -340,7 +339,7 @@ impl TestDevice {
     }
 
     fn launches(&mut self, launch: &Launch<'_>, stream: StreamId) -> Result<()> {
-        let preferred = |had: &Preference| (had.attribute, had.value[0]);
+        let preferred = |preference: &Preference| (preference.attribute, preference.value[0]);
         let preferred: Vec<_> = launch.preferences.iter().map(preferred).collect();
         let mut state = self.enter(match (launch.programmatic, preferred.as_slice()) {
             (true, _) => "programmatic_launch",

@@ -1,4 +1,4 @@
-//! The other end of a session: a guest of the tests.
+//! The other end of a session: a guest for tests.
 
 use std::collections::VecDeque;
 use std::os::unix::net::UnixStream;
@@ -41,19 +41,19 @@ pub struct Guest {
     pub connection: Connection,
     pub regions: Regions,
     pub statistics: Arc<Statistics>,
-    /// Frames that came while another was looked for.
+    /// Frames received while another was awaited.
     pub aside: VecDeque<Received>,
     session: JoinHandle<SessionEnd>,
     next_slot: u16,
 }
 
-/// A status and the call it is about.
+/// A status and its call.
 pub type Failed = (Status, u16);
 
-/// The setup of a session on `device`, at addresses of its own.
+/// The setup of a session on `device`, at addresses that no other test uses.
 pub fn setup(device: &TestDevice) -> Setup {
     static ORDINAL: AtomicU32 = AtomicU32::new(0);
-    // The first is fuzzed at the same time.
+    // Fuzzing uses the first at the same time.
     let ordinal = 1 + ORDINAL.fetch_add(1, Ordering::Relaxed) % (MAX_DEVICES - 1);
     Setup {
         device: Box::new(device.clone()),
@@ -84,7 +84,7 @@ impl Guest {
         Self::with(|_| {})
     }
 
-    /// The same, with changes to its setup.
+    /// The same, with a modified setup.
     pub fn with(change: impl FnOnce(&mut Setup)) -> Self {
         let (host, guest) = pair();
         Self::over(host, guest, change)
@@ -99,7 +99,7 @@ impl Guest {
         Self::over(host, guest, |_| {})
     }
 
-    /// A session over a unix socket whose worker reaches `memory`.
+    /// A session over a unix socket whose worker can access `memory`.
     pub fn reaching(memory: GuestMemory, change: impl FnOnce(&mut Setup)) -> Self {
         let (host, guest) = pair();
         Self::serving(host, guest, change, move |session| {
@@ -107,7 +107,7 @@ impl Guest {
         })
     }
 
-    /// A session over a unix socket that launches in its turns.
+    /// A session over a unix socket that launches in turns.
     pub fn with_turns(turns: Arc<Turns>) -> Self {
         let (host, guest) = pair();
         let take = move |session: &mut Session| session.take_turns(turns);
@@ -160,7 +160,7 @@ impl Guest {
         sequence
     }
 
-    /// Sends a call that nobody waits for.
+    /// Sends a posted call.
     pub fn post<'a, C: WireCall<'a>>(&self, call: &C) {
         self.send(0, call);
     }
@@ -191,7 +191,7 @@ impl Guest {
         }
     }
 
-    /// The next reply to `slot`: what is returned, or the error.
+    /// The next reply to `slot`: the result, or the error.
     pub fn reply(&mut self, slot: u16) -> Result<Vec<u8>, Failed> {
         let frame = self.next_where(|frame| frame.slot == slot && frame.kind & 0x8000 != 0);
         let mut reader = Reader::new(&frame.payload);
@@ -205,16 +205,16 @@ impl Guest {
         }
     }
 
-    /// Calls and waits: the reply after its status.
+    /// Calls and waits. Returns the reply after its status.
     pub fn call<'a, C: WireCall<'a>>(&mut self, call: &C) -> Result<Vec<u8>, Failed> {
-        // Away from the slots that tests choose.
+        // Slots that tests do not choose.
         self.next_slot = 2000 + self.next_slot % 1000 + 1;
         let slot = self.next_slot;
         self.send(slot, call);
         self.reply(slot)
     }
 
-    /// Calls, waits, and puts the data frames together.
+    /// Calls, waits, and assembles the data frames.
     pub fn fetch<'a, C: WireCall<'a>>(&mut self, call: &C, size: usize) -> Result<Vec<u8>, Failed> {
         let mut bytes = vec![0; size];
         self.call(call)?;
@@ -231,7 +231,7 @@ impl Guest {
         Ok(bytes)
     }
 
-    /// Calls that must fail so; the error is of this call.
+    /// Makes a call that must fail with this status and report its own error.
     #[track_caller]
     pub fn fails<'a, C: WireCall<'a>>(&mut self, call: &C, status: Status) {
         assert_eq!(
@@ -251,7 +251,7 @@ impl Guest {
         self.statistics.read()
     }
 
-    /// Says goodbye; how the session ended.
+    /// Says goodbye. Returns how the session ended.
     pub fn goodbye(self) -> SessionEnd {
         let sender = &self.connection.sender;
         let kind = Control::Goodbye.kind();
@@ -261,15 +261,15 @@ impl Guest {
         self.session.join().unwrap()
     }
 
-    /// Waits for the session's end; what it said last on standard error.
+    /// Waits for the session's end. Returns its last output on standard error.
     pub fn ended(mut self) -> (SessionEnd, String) {
-        let mut said = String::new();
+        let mut output = String::new();
         while let Ok(Some(frame)) = self.connection.receiver.receive(Wait::Forever) {
             if frame.header.kind == Control::Output.kind() {
-                said.push_str(std::str::from_utf8(&frame.payload[4..]).unwrap());
+                output.push_str(std::str::from_utf8(&frame.payload[4..]).unwrap());
             }
         }
-        (self.session.join().unwrap(), said)
+        (self.session.join().unwrap(), output)
     }
 
     /// Dies unexpectedly.

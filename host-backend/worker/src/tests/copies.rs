@@ -1,4 +1,4 @@
-//! Copies: with the calls, through the window, by rectangle; bulk tokens.
+//! Copies: in calls, through the window, by rectangle; bulk tokens.
 
 use paragpu_protocol::codec::Bytes;
 use paragpu_protocol::frame::Control;
@@ -45,7 +45,7 @@ fn pattern(size: usize) -> Vec<u8> {
 }
 
 #[test]
-fn bytes_go_and_come_back() {
+fn bytes_survive_a_round_trip() {
     let mut guest = Guest::new();
     let base = memory(&mut guest, 8);
     for size in [1, 100, 65536, 200_000, 3 * CHUNK as usize + 17] {
@@ -71,7 +71,7 @@ fn bytes_go_and_come_back() {
 }
 
 #[test]
-fn bytes_leave_from_where_they_are_while_nothing_uses_them() {
+fn bytes_of_idle_memory_are_sent_in_place() {
     let mut guest = Guest::new();
     let base = memory(&mut guest, 2);
     let bytes = pattern(CHUNK as usize + 17);
@@ -83,9 +83,9 @@ fn bytes_leave_from_where_they_are_while_nothing_uses_them() {
     let copies = guest.device.count("copy");
     guest.device.state().in_place = true;
     assert_eq!(guest.fetch(&call, bytes.len()).unwrap(), bytes);
-    // Little is copied all the same: its frame is kept as it is.
+    // A small copy is copied all the same: its frame is kept whole.
     assert_eq!(guest.device.count("copy"), copies + 1);
-    // Nobody has the slot 0: the bytes go nowhere, and others continue.
+    // No thread has slot 0: the bytes are dropped, and other calls continue.
     guest.post(&call);
     guest.call(&Ping { value: 1 }).unwrap();
     // Work in the stream comes first.
@@ -253,7 +253,7 @@ fn bad_rectangles_are_refused() {
 }
 
 #[test]
-fn tokens_tell_when_a_transfer_is_over() {
+fn tokens_signal_the_end_of_a_transfer() {
     let mut guest = Guest::with_window();
     let base = memory(&mut guest, 1);
     let window = guest.connection.window.clone().unwrap();
@@ -262,7 +262,7 @@ fn tokens_tell_when_a_transfer_is_over() {
         size: 4096,
     };
     guest.call(&pin).unwrap();
-    // In this test both ends are one process: the host's window lies elsewhere.
+    // In this test both ends are one process: the host maps the window elsewhere.
     let host = {
         let state = guest.device.clone();
         state.registered_at(4096)
@@ -298,7 +298,7 @@ fn tokens_tell_when_a_transfer_is_over() {
     }
     guest.fails(&copy(base, host, BULK_TOKENS + 1), Status::INVALID_VALUE);
 
-    // A transfer that fails says so, once.
+    // A failed transfer is reported once.
     words::store(&window, 8, 1);
     guest.post(&copy(base, 1, 3));
     let failed = guest.call(&WaitToken { token: 3 });
@@ -315,7 +315,7 @@ fn tokens_tell_when_a_transfer_is_over() {
 }
 
 #[test]
-fn staging_does_not_grow_and_others_go_on() {
+fn staging_is_bounded_and_others_continue() {
     let mut guest = Guest::new();
     let base = memory(&mut guest, 16);
     let other = StreamHandle(16);
@@ -326,7 +326,7 @@ fn staging_does_not_grow_and_others_go_on() {
     });
     guest.device.hold(0, true);
     let bytes = pattern(200_000);
-    // More than staging holds; more than is taken in behind it comes later.
+    // More than staging memory holds; more calls than are received behind it come later.
     for index in 0..60 {
         guest.post(&to_device(base + index * 200_000, STREAM, &bytes));
     }

@@ -13,25 +13,25 @@ const STREAM: StreamHandle = StreamHandle::LEGACY;
 const LAUNCH: u16 = 0x0501;
 
 #[test]
-fn the_first_posted_error_is_told_once_by_a_call_that_synchronizes() {
+fn the_first_posted_error_is_reported_once_by_a_synchronizing_call() {
     let mut guest = Guest::new();
     load_module(&mut guest);
     let reject = kernel(&mut guest, 20, "reject");
     let event = EventHandle(404);
     guest.post(&launch(reject, STREAM, &[]));
     guest.post(&EventDestroy { event });
-    // A call that does not synchronize does not tell it.
+    // A call that does not synchronize does not report it.
     guest.call(&Ping { value: 1 }).unwrap();
     guest.memory_info();
     guest.call(&EventCreate { event, flags: 0 }).unwrap();
-    let told = guest.call(&StreamSynchronize { stream: STREAM });
-    assert_eq!(told, Err((Status::INVALID_VALUE, LAUNCH)));
+    let result = guest.call(&StreamSynchronize { stream: STREAM });
+    assert_eq!(result, Err((Status::INVALID_VALUE, LAUNCH)));
     guest.call(&StreamSynchronize { stream: STREAM }).unwrap();
     guest.goodbye();
 }
 
 #[test]
-fn every_call_that_synchronizes_tells() {
+fn every_synchronizing_call_reports_errors() {
     let mut guest = Guest::new();
     load_module(&mut guest);
     let reject = kernel(&mut guest, 20, "reject");
@@ -52,7 +52,7 @@ fn every_call_that_synchronizes_tells() {
     };
     for round in 0..7 {
         guest.post(&launch(reject, STREAM, &[]));
-        let told = match round {
+        let result = match round {
             0 => guest.call(&StreamQuery { stream }),
             1 => guest.call(&EventQuery { event }),
             2 => guest.call(&EventSynchronize { event }),
@@ -61,7 +61,7 @@ fn every_call_that_synchronizes_tells() {
             5 => guest.call(&fetch),
             _ => guest.call(&StreamSynchronize { stream }),
         };
-        assert_eq!(told, expected, "round {round}");
+        assert_eq!(result, expected, "round {round}");
     }
     // The error of the call itself comes first.
     guest.post(&launch(reject, STREAM, &[]));
@@ -104,9 +104,9 @@ fn a_lost_context_fails_every_later_call_alike() {
     assert_eq!(
         guest.device.state().log.len(),
         before,
-        "the device is left alone"
+        "the device is not called"
     );
-    // The session itself lives.
+    // The session itself continues.
     let pong = guest.call(&Ping { value: 5 }).unwrap();
     assert_eq!(decode::<u64>(&pong), 5);
     assert!(guest.goodbye().is_orderly());
@@ -125,8 +125,8 @@ fn a_posted_fault_is_found_while_others_wait() {
     guest.call(&Ping { value: 0 }).unwrap();
     guest.device.hold(0, false);
     for slot in [3, 4] {
-        let told = guest.reply(slot).unwrap_err();
-        assert_eq!(told.0, Status::ILLEGAL_ADDRESS);
+        let result = guest.reply(slot).unwrap_err();
+        assert_eq!(result.0, Status::ILLEGAL_ADDRESS);
     }
     guest.goodbye();
 }
@@ -148,8 +148,8 @@ fn tokens_of_a_lost_context_fail() {
         crate::sys::words::store(&window, 0, 1);
         guest.post(&launch(fault, STREAM, &[]));
         guest.post(&copy);
-        let told = guest.call(&WaitToken { token: 1 }).unwrap_err();
-        assert_eq!(told.0, Status::ILLEGAL_ADDRESS);
+        let result = guest.call(&WaitToken { token: 1 }).unwrap_err();
+        assert_eq!(result.0, Status::ILLEGAL_ADDRESS);
         assert_ne!(crate::sys::words::load(&window, 0), 1);
     }
     guest.goodbye();

@@ -90,7 +90,7 @@ fn a_graph_is_built_launched_changed_and_destroyed() {
 }
 
 #[test]
-fn little_is_given_behind_a_graph_with_a_host_function() {
+fn work_behind_a_graph_with_a_host_function_is_limited() {
     let mut guest = Guest::new();
     let base = guest.regions.arena;
     guest
@@ -117,7 +117,7 @@ fn little_is_given_behind_a_graph_with_a_host_function() {
 }
 
 #[test]
-fn nodes_that_cannot_be_are_refused() {
+fn invalid_nodes_are_refused() {
     let absent = EventRecord {
         event: EventHandle(4711),
         stream: StreamHandle::LEGACY,
@@ -143,8 +143,8 @@ fn nodes_that_cannot_be_are_refused() {
     ];
     for (nodes, count, status) in cases {
         let mut guest = Guest::new();
-        let (told, _) = begin(&mut guest, &nodes, count).unwrap_err();
-        assert_eq!(told, status);
+        let (refused, _) = begin(&mut guest, &nodes, count).unwrap_err();
+        assert_eq!(refused, status);
         guest.call(&ContextSynchronize {}).unwrap();
         guest.goodbye();
     }

@@ -1,4 +1,4 @@
-//! Green contexts: their life, wrong names, ways that cannot be read.
+//! Green contexts: life cycle, invalid handles, malformed splits.
 
 use paragpu_protocol::codec::{Bytes, encode_all};
 use paragpu_protocol::handle::{GreenHandle, StreamHandle};
@@ -55,7 +55,7 @@ fn streams_end_before_their_green_context() {
 }
 
 #[test]
-fn what_names_nothing_is_refused() {
+fn invalid_handles_are_refused() {
     let mut guest = Guest::new();
     let split = |green| SmResourceSplit {
         green,
@@ -79,7 +79,7 @@ fn what_names_nothing_is_refused() {
 }
 
 #[test]
-fn there_is_an_end_to_them() {
+fn their_number_is_limited() {
     let mut guest = Guest::new();
     let way = step().repeat(8);
     let made = |green| GreenCreate {

@@ -39,7 +39,7 @@ fn mapping_the_same_range_again_costs_the_device_nothing() {
     assert_eq!(guest.memory_info().free, TOTAL);
     assert_eq!(guest.device.count("memory_map"), 1);
     assert_eq!(guest.device.count("memory_unmap"), 0);
-    // Another shape there makes the device do it.
+    // A different size there needs the device.
     guest.call(&map(base + CHUNK, 2 * CHUNK)).unwrap();
     assert_eq!(guest.device.count("memory_unmap"), 1);
     guest.goodbye();
@@ -54,7 +54,7 @@ fn a_reused_range_waits_for_the_work_before_its_unmapping() {
     guest.post(&super::fill(base, 1, 16));
     guest.post(&unmap(base));
     guest.send(5, &map(base, CHUNK));
-    // Others continue meanwhile.
+    // Other calls continue meanwhile.
     guest.call(&Ping { value: 1 }).unwrap();
     assert!(guest.counters().busy);
     guest.device.hold(0, false);
@@ -89,7 +89,7 @@ fn read(guest: &mut Guest, source: u64) -> Vec<u8> {
 }
 
 #[test]
-fn memory_appears_a_second_time() {
+fn memory_has_a_second_address() {
     let mut guest = Guest::with(|setup| setup.device_memory = 4 * CHUNK);
     let base = guest.regions.arena;
     let (one, two) = (base + 16 * CHUNK, base + 20 * CHUNK);
@@ -105,7 +105,7 @@ fn memory_appears_a_second_time() {
     guest.call(&end(two)).unwrap();
     guest.fails(&end(two), Status::INVALID_VALUE);
     assert_eq!(read(&mut guest, one), [7; 16]);
-    // The aliases go with their memory, and no call ends them after that.
+    // The aliases end with their memory, and no call can end them after that.
     guest.call(&unmap(base)).unwrap();
     guest.fails(&end(one), Status::INVALID_VALUE);
     guest.call(&map(one, CHUNK)).unwrap();
@@ -113,7 +113,7 @@ fn memory_appears_a_second_time() {
 }
 
 #[test]
-fn aliases_that_do_not_fit_are_refused() {
+fn invalid_aliases_are_refused() {
     let mut guest = Guest::new();
     let base = guest.regions.arena;
     let free = base + 16 * CHUNK;
@@ -150,11 +150,11 @@ fn aliases_that_do_not_fit_are_refused() {
     guest.fails(&map(base + 8 * CHUNK, CHUNK), Status::INVALID_VALUE);
     guest.fails(&unmap(base + 8 * CHUNK), Status::INVALID_VALUE);
     guest.fails(&end(base), Status::INVALID_VALUE);
-    // Memory that is kept for reuse makes room.
+    // Memory kept for reuse makes room.
     guest.call(&unmap(base + 4 * CHUNK)).unwrap();
     guest.call(&alias(base + 4 * CHUNK, CHUNK, base)).unwrap();
     assert_eq!(guest.device.count("memory_unmap"), 1);
-    // An alias that the device does not make leaves nothing.
+    // An alias that the device fails to create leaves nothing.
     let failure = ("memory_alias", Status::OUT_OF_MEMORY);
     guest.device.state().fail.extend([failure]);
     guest.fails(&alias(free, CHUNK, base), Status::OUT_OF_MEMORY);
@@ -179,7 +179,7 @@ fn the_memory_limit_holds() {
 }
 
 #[test]
-fn idle_memory_is_given_up_for_what_is_wanted() {
+fn idle_memory_is_released_for_new_mappings() {
     let mut guest = Guest::new();
     let base = guest.regions.arena;
     guest.call(&map(base, CHUNK)).unwrap();
@@ -187,7 +187,7 @@ fn idle_memory_is_given_up_for_what_is_wanted() {
     guest.call(&map(base + CHUNK, TOTAL)).unwrap();
     assert_eq!(guest.device.count("memory_unmap"), 1);
     guest.call(&unmap(base + CHUNK)).unwrap();
-    // The device itself may say that memory is short.
+    // The device itself may report that memory is short.
     guest.call(&map(base, CHUNK)).unwrap();
     guest.call(&unmap(base)).unwrap();
     guest
@@ -394,7 +394,7 @@ fn device_memory_is_read_and_written_like_a_shadow() {
     // Runs before the refused one are written.
     guest.fails(&patch(base + CHUNK - 6, runs), Status::INVALID_VALUE);
     assert_eq!(guest.fetch(&read(base + CHUNK - 5, 2), 2).unwrap(), b"ab");
-    // As the address of shadows says, and it is none.
+    // Invalid, as the address range of shadows has no shadow there.
     guest.fails(&write(guest.regions.shadow, b"a"), Status::INVALID_VALUE);
     guest.fails(&read(guest.regions.window, 4096), Status::INVALID_VALUE);
     guest.goodbye();
@@ -443,7 +443,7 @@ fn a_file_is_shared() {
         assert_eq!(bytes[..16], [value; 16]);
         assert_eq!(bytes[16], 0);
     }
-    // Places and ranges that are none.
+    // Invalid addresses and ranges.
     let free = shadow + (1 << 30);
     for (address, size, offset) in [
         (free, 0, 0),

@@ -38,7 +38,7 @@ fn fill(destination: u64, value: u32, width: u64) -> Memset {
     }
 }
 
-/// Sends an image; its hash.
+/// Sends an image and returns its hash.
 fn image(guest: &Guest) -> [u8; 32] {
     let image = b"an image";
     let hash = *blake3::hash(image).as_bytes();

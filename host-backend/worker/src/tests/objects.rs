@@ -1,4 +1,4 @@
-//! Objects: created, used, destroyed; wrong names.
+//! Objects: created, used, destroyed; invalid handles.
 
 use paragpu_protocol::codec::{Bytes, Field as _, Text};
 use paragpu_protocol::handle::{
@@ -76,7 +76,7 @@ fn streams() {
         value: [7; 64],
     };
     guest.call(&attribute(STREAM)).unwrap();
-    // No result depends on whether the GPU takes it.
+    // No result depends on whether the GPU accepts it.
     let refuses = ("stream_set_attribute", Status::INVALID_VALUE);
     guest.device.state().fail.extend([refuses]);
     guest.call(&attribute(STREAM)).unwrap();
@@ -101,14 +101,14 @@ fn events() {
         guest.call(&EventSynchronize { event }).unwrap();
         guest.call(&EventQuery { event }).unwrap();
     }
-    let told = guest.call(&elapsed(EVENT, end)).unwrap();
-    assert_eq!(decode::<f32>(&told), 1.5);
+    let time = guest.call(&elapsed(EVENT, end)).unwrap();
+    assert_eq!(decode::<f32>(&time), 1.5);
     let twice = EventCreate {
         event: end,
         flags: 0,
     };
     guest.fails(&twice, Status::INVALID_HANDLE);
-    // A stream's handle is no event's.
+    // A stream's handle is not an event's.
     for event in [EventHandle(NONE), EventHandle(STREAM.0)] {
         let stream = STREAM;
         guest.fails(&EventRecord { event, stream }, Status::INVALID_HANDLE);
@@ -209,7 +209,7 @@ fn modules_and_kernels() {
     guest.fails(&global(MODULE, "nothing"), Status::NOT_FOUND);
     let unknown = ModuleHandle(NONE);
     guest.fails(&global(unknown, "variable"), Status::INVALID_HANDLE);
-    // A call of the native part that this device does not have.
+    // A call of the native part that this device does not implement.
     let count = |module| ModuleGetFunctionCount { module };
     guest.fails(&count(MODULE), Status::NOT_SUPPORTED);
     guest.fails(&count(unknown), Status::INVALID_HANDLE);
@@ -250,7 +250,7 @@ fn modules_and_kernels() {
 
     guest.call(&ModuleUnload { module: MODULE }).unwrap();
     guest.fails(&ModuleUnload { module: MODULE }, Status::INVALID_HANDLE);
-    // Its kernels went with it.
+    // Its kernels are destroyed with it.
     check_unknown(&mut guest, function);
     guest.goodbye();
 }
@@ -258,7 +258,7 @@ fn modules_and_kernels() {
 #[test]
 fn links() {
     let mut guest = Guest::new();
-    // Its image is here from then on.
+    // Its image is stored from then on.
     load_module(&mut guest);
     let hash = *blake3::hash(b"an image").as_bytes();
     let list = |hash| {

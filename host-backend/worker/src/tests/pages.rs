@@ -1,5 +1,5 @@
-//! Copies from and to memory of the guest that the host reaches, as its kernel
-//! names it, or as a hostile one does.
+//! Copies from and to guest memory that the host can access, with page lists of the
+//! guest's kernel, or of a hostile one.
 
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::staging::INBOUND;
 use crate::testing::device::TestDevice;
 use crate::testing::guest::{Guest, decode, pair, setup};
 
-/// The first stream that the guest makes: handle, and the device's id.
+/// The first stream that the guest creates: handle, and the device's identifier.
 const STREAM: (StreamHandle, u64) = (StreamHandle(16), 1);
 /// Pages of the largest list.
 const MANY: u64 = list::PIN_MAX / PAGE;
@@ -98,7 +98,7 @@ fn pattern(length: u64) -> Vec<u8> {
     bytes
 }
 
-/// Pages in an order of their own, from page `first` on.
+/// Pages in a scattered order, from page `first` on.
 fn scattered(first: u64, count: u64) -> Vec<u64> {
     (0..count).map(|at| page(first + at * 7 % count)).collect()
 }
@@ -111,7 +111,7 @@ fn bytes_come_from_and_go_to_scattered_pages() {
     vm.name(0, &scattered(0, MANY), offset, size, 0);
     let copy = to_device(&guest, 0, size);
     guest.call(&copy).unwrap();
-    assert_eq!(vm.state(0), list::READY, "given back before the reply");
+    assert_eq!(vm.state(0), list::READY, "returned before the reply");
 
     let back = scattered(MANY, MANY);
     vm.name(3, &back, offset, size, list::WRITABLE);
@@ -119,7 +119,7 @@ fn bytes_come_from_and_go_to_scattered_pages() {
     guest.call(&copy).unwrap();
     assert_eq!(vm.state(3), list::READY);
     assert!(guest.aside.is_empty(), "no byte came in a frame");
-    // The same order both ways: the same bytes, but for those around them.
+    // The same order both ways gives the same bytes, except around them.
     let mut expected = vm.bytes(0, list::PIN_MAX as usize);
     let got = vm.bytes(list::PIN_MAX, list::PIN_MAX as usize);
     let (first, last) = (0, (MANY - 1) * 7 % MANY * PAGE);
@@ -146,7 +146,7 @@ fn bytes_come_from_and_go_to_scattered_pages() {
 fn all_lists_are_used_at_once() {
     let (vm, mut guest) = guest(4 * MANY);
     guest.device.hold(STREAM.1, true);
-    // More than there is staging memory for: the last ones wait for it.
+    // More than staging memory holds: the last ones wait for it.
     for number in 0..4_u16 {
         let first = u64::from(number) * MANY;
         vm.name(number.into(), &scattered(first, MANY), 0, list::PIN_MAX, 0);
@@ -169,7 +169,7 @@ fn all_lists_are_used_at_once() {
 }
 
 #[test]
-fn what_a_list_may_not_name_is_neither_read_nor_written() {
+fn invalid_pages_are_neither_read_nor_written() {
     let (mut vm, mut guest) = guest(PAGES);
     let before = vm.bytes(0, (PAGES * PAGE) as usize);
     fill_device(&mut guest, 0xee, 4 * PAGE);
@@ -180,8 +180,7 @@ fn what_a_list_may_not_name_is_neither_read_nor_written() {
         change(&mut range);
         range
     };
-    // Each list, and what the VM has: out of range, not the VM's, not to be
-    // written, longer than what is named.
+    // Invalid lists: out of range, not the VM's, not writable, longer than their pages.
     let cases = [
         (vec![page(PAGES)], 0, PAGE, all, unreached),
         (vec![BASE - PAGE], 0, PAGE, all, unreached),
@@ -225,8 +224,8 @@ fn what_a_list_may_not_name_is_neither_read_nor_written() {
         assert_eq!(vm.state(1), list::READY, "{entries:x?}");
     }
     vm.map(&[all]);
-    // Numbers of no list, or of another channel's; a list that names nothing;
-    // other sizes than the list's; one that is only to be read.
+    // Invalid numbers, or those of another channel; an empty list; sizes other than the
+    // list's; a read-only list.
     vm.name(u64::from(list::COUNT), &[page(0)], 0, PAGE, list::WRITABLE);
     vm.name(0, &[page(0)], 0, PAGE, 0);
     let wrong = [
@@ -247,7 +246,7 @@ fn what_a_list_may_not_name_is_neither_read_nor_written() {
     let copy = from_device(&guest, 0, PAGE);
     guest.fails(&copy, invalid);
     assert_eq!(vm.state(u64::from(list::COUNT)), list::READY);
-    // Page 5 was the program's own.
+    // Page 5 belonged to the program.
     let own = 5 * PAGE as usize..6 * PAGE as usize;
     let after = vm.bytes(0, before.len());
     assert!(after[..own.start] == before[..own.start]);
@@ -261,7 +260,7 @@ fn what_a_list_may_not_name_is_neither_read_nor_written() {
 }
 
 #[test]
-fn entries_that_overlap_reach_those_pages_and_no_more() {
+fn overlapping_entries_access_only_those_pages() {
     let (vm, mut guest) = guest(PAGES);
     fill_device(&mut guest, 0xab, 4 * PAGE);
     // Page 3 thrice, 4 twice.
@@ -298,7 +297,7 @@ fn a_list_that_changes_while_it_is_read_changes_nothing() {
     }
     guest.call(&Ping { value: 0 }).unwrap();
     assert_eq!(vm.state(2), list::BUSY);
-    // Its kernel writes another list there: of other pages, of none, ready.
+    // Its kernel replaces the list meanwhile: by other pages, by none, by a ready one.
     vm.name(2, &[page(3 * MANY), !0xfff], 77, u64::MAX, list::WRITABLE);
     guest.device.hold(STREAM.1, false);
     for slot in 1..=3 {
@@ -335,7 +334,7 @@ fn memory_that_the_vm_loses_is_no_longer_copied() {
 }
 
 #[test]
-fn memory_is_used_when_both_were_seen_to_have_it() {
+fn memory_is_used_once_both_sides_were_seen_to_share_it() {
     let (vm, memory) = Vm::unchecked(PAGES);
     let mut guest = Guest::reaching(memory, |_| {});
     begin(&mut guest);
@@ -361,7 +360,7 @@ fn memory_is_used_when_both_were_seen_to_have_it() {
 }
 
 #[test]
-fn a_worker_that_reaches_no_memory_says_so() {
+fn a_worker_without_access_to_memory_reports_it() {
     let mut guest = Guest::new();
     begin(&mut guest);
     let copy = to_device(&guest, 0, PAGE);
@@ -372,7 +371,7 @@ fn a_worker_that_reaches_no_memory_says_so() {
     guest.goodbye();
 }
 
-/// A session in the hands of the test.
+/// A session that the test drives itself.
 struct Direct {
     vm: Vm,
     device: TestDevice,
@@ -470,10 +469,10 @@ impl Direct {
 
 /// The beginning of a move and of a checkpoint.
 #[test]
-fn a_session_stops_when_its_copies_are_done() {
+fn a_session_stops_when_its_copies_are_complete() {
     let mut direct = Direct::new();
     direct.copies();
-    // Neither stops while the device has not done them: the session continues.
+    // Neither stops while the device has not completed them: the session continues.
     let stopped = direct
         .session
         .stop(direct.host.receiver.as_mut(), Duration::ZERO);
@@ -481,7 +480,7 @@ fn a_session_stops_when_its_copies_are_done() {
     assert_eq!(direct.session.completion.len(), 2);
     assert_eq!(direct.vm.state(1), list::BUSY);
 
-    // One that comes while it stops is queued; its list is left alone.
+    // One that arrives while it stops is queued; its list is not touched.
     let (stream, size) = (STREAM.0, list::PIN_MAX);
     let (destination, list) = (direct.arena, 2);
     let late = CopyPagesToDevice {
@@ -523,7 +522,7 @@ fn a_session_stops_when_its_copies_are_done() {
     assert!(direct.guest.receiver.receive(Wait::Poll).unwrap().is_none());
 }
 
-/// The worker that a session is moved to may not reach the memory.
+/// The worker to which a session moves may be unable to access the memory.
 #[test]
 fn a_session_that_left_the_memory_ends_its_copies_and_refuses_others() {
     let mut direct = Direct::new();
@@ -537,7 +536,7 @@ fn a_session_that_left_the_memory_ends_its_copies_and_refuses_others() {
     poll(&mut fds, Some(&Timespec::default())).unwrap();
     assert!(
         !fds[0].revents().is_empty(),
-        "the channel may be another's now"
+        "the channel may belong to another process now"
     );
     let before = direct.vm.bytes(list::PIN_MAX, PAGE as usize);
     direct.device.hold(STREAM.1, false);
@@ -559,7 +558,7 @@ fn a_session_that_left_the_memory_ends_its_copies_and_refuses_others() {
     assert!(direct.vm.bytes(list::PIN_MAX, PAGE as usize) == before);
 }
 
-/// Another connection of the guest, after a look at what was left.
+/// Another connection of the guest, after a check of what was released.
 struct Back {
     connection: Option<Connection>,
     received: u64,
@@ -620,7 +619,7 @@ fn lists_are_left_with_the_connection() {
     guest.device.hold(STREAM.1, false);
     let number = CopyPagesFromDevice::INFO.number;
     assert_eq!(guest.reply(2), Err((Status::MAP_FAILED, number)));
-    // A list of the channel's present owner.
+    // A list of the channel's new owner.
     let copy = to_device(&guest, 1, list::PIN_MAX);
     let payload = encode_all(&copy);
     guest.raw(

@@ -18,8 +18,8 @@ use crate::testing::guest::setup;
 
 const PINNED: u64 = 8192;
 
-/// A session that came without its window, the guest's end of its new
-/// connection, and where its pinned memory begins.
+/// A session that arrived without its window, the guest's end of its new connection, and
+/// the start of its pinned memory.
 fn came() -> (Session, Box<dyn Receiver>, Connection, u64) {
     let (host, guest) = UnixStream::pair().unwrap();
     let options = stream::Options::default();
@@ -45,7 +45,7 @@ fn send(guest: &Connection, kind: u16, payload: &[&[u8]]) {
 }
 
 #[test]
-fn all_of_it_comes_before_the_session_goes_on() {
+fn all_contents_arrive_before_the_session_continues() {
     let (mut session, mut receiver, mut guest, address) = came();
     let kind = Control::Pinned.kind();
     send(&guest, kind, &[&(address + 100).to_le_bytes(), b"there"]);
@@ -59,12 +59,12 @@ fn all_of_it_comes_before_the_session_goes_on() {
     let wait = paragpu_communicator::Wait::Forever;
     let answer = guest.receiver.receive(wait).unwrap().unwrap();
     assert_eq!((answer.header.kind, answer.payload), (kind, &[][..]));
-    // Nothing is wanted twice.
+    // Nothing is requested twice.
     session.await_pinned(receiver.as_mut()).unwrap();
 }
 
 #[test]
-fn a_connection_that_breaks_leaves_it_wanting() {
+fn a_broken_connection_leaves_contents_missing() {
     let (mut session, mut receiver, guest, address) = came();
     send(
         &guest,
@@ -78,7 +78,7 @@ fn a_connection_that_breaks_leaves_it_wanting() {
 }
 
 #[test]
-fn what_a_guest_must_not_send_ends_its_session() {
+fn invalid_contents_end_the_session() {
     let kind = Control::Pinned.kind();
     let last = PINNED as i64 - 1;
     let ends: [(u16, i64, &[u8], &str); 6] = [

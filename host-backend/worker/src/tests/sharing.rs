@@ -25,7 +25,7 @@ use crate::testing::read;
 
 type Offers = Arc<Mutex<BTreeMap<Token, (Offer, OwnedFd)>>>;
 
-/// Answers as a daemon does, to one worker.
+/// Answers one worker as a daemon does.
 fn daemon(offers: Offers) -> Arc<Exchange> {
     let (daemon, worker) = Control::pair().unwrap();
     let exchange = Arc::new(Exchange::new(Arc::new(worker)));
@@ -85,7 +85,7 @@ fn session(ordinal: u32, offers: &Offers) -> Session {
     let setup = Setup {
         device: platform.open(0, regions).unwrap(),
         snapshot: platform.snapshot(0).unwrap(),
-        // The guest's number of the device is the same in both.
+        // The guest's ordinal of the device is the same in both.
         ordinal: 0,
         regions,
         device_memory: 4 * CHUNK,
@@ -136,7 +136,7 @@ fn what_one_session_writes_another_reads() {
     });
     let offer @ MemoryOffer { base, size, token } = offer.unwrap();
     assert_eq!((base, size), (mine, 2 * CHUNK));
-    // The same memory has one name.
+    // The same memory has one token.
     assert_eq!(one.mem_offer(&MemOffer { address: mine }).unwrap(), offer);
     let take = |size, token| MemTake {
         address: theirs,
@@ -158,7 +158,7 @@ fn what_one_session_writes_another_reads() {
         .unwrap();
     settle(&mut other);
     assert_eq!(bytes(mine), [8; 16]);
-    // It counts for both.
+    // It is charged to both.
     let more = MemMap {
         address: DeviceAddress(theirs + 2 * CHUNK),
         size: 3 * CHUNK,
@@ -189,7 +189,7 @@ fn what_one_session_writes_another_reads() {
     other.mem_unmap(&unmap(theirs + 2 * CHUNK)).unwrap();
     settle(&mut other);
     one.mem_map(&map).unwrap();
-    // Its answer comes after the word that the first is gone.
+    // Its reply comes after the notification that the first is gone.
     one.mem_offer(&MemOffer { address: mine }).unwrap();
     let late = status(other.mem_take(&take(size, token)));
     assert_eq!(late, Status::INVALID_HANDLE);

@@ -64,13 +64,13 @@ fn wait_for_held_work(guest: &mut Guest) {
 #[test]
 fn a_word_ends_the_wait() {
     let mut guest = guest();
-    // Nothing was given to the stream.
+    // The stream received no work.
     wait(&mut guest);
     assert_eq!(ended(&mut guest), 0);
     for _ in 0..3 {
         wait_for_held_work(&mut guest);
     }
-    // The stream was asked, and nothing was put into it.
+    // The stream was polled, and nothing was submitted to it.
     assert_eq!(guest.device.count("event_record"), 0);
     guest.goodbye();
 }
@@ -92,10 +92,10 @@ fn a_device_clears_the_word_itself() {
         assert_eq!(word(&guest), 0);
         assert_eq!(guest.device.count("operate"), times);
     }
-    // Its words were registered once, and no mark stands in the stream.
+    // Its words were registered once, and no mark was recorded in the stream.
     assert_eq!(guest.device.count("host_register"), 1);
     assert_eq!(guest.device.count("event_record"), 0);
-    // If there are more streams, work in the legacy stream holds up theirs.
+    // If there are more streams, work in the legacy stream delays theirs.
     let create = StreamCreate {
         stream: StreamHandle(16),
         flags: 0,
@@ -118,19 +118,19 @@ fn a_device_that_fails_clears_nothing() {
     wait(&mut guest);
     guest.call(&Ping { value: 0 }).unwrap();
     guest.device.hold(0, false);
-    let told = guest
+    let error = guest
         .call(&StreamSynchronize { stream: LEGACY })
         .unwrap_err();
-    assert_eq!(told.0, Status::ILLEGAL_ADDRESS);
+    assert_eq!(error.0, Status::ILLEGAL_ADDRESS);
     assert_eq!(word(&guest), 1);
-    // The next wait says that it must ask.
+    // The next wait reports that it must ask.
     wait(&mut guest);
     assert_eq!(ended_lost(&mut guest), BULK_TOKEN_FAILED);
     guest.goodbye();
 }
 
 #[test]
-fn what_comes_later_is_not_waited_for() {
+fn later_work_is_not_waited_for() {
     let mut guest = guest();
     let base = guest.regions.arena;
     for later in [LEGACY, StreamHandle(16)] {
@@ -192,7 +192,7 @@ fn a_stream_may_end_before_the_wait() {
 }
 
 #[test]
-fn errors_are_asked_for() {
+fn errors_must_be_queried() {
     let mut guest = guest();
     load_module(&mut guest);
     // Of a call that was posted.
@@ -202,9 +202,9 @@ fn errors_are_asked_for() {
     wait(&mut guest);
     assert_eq!(ended(&mut guest), BULK_TOKEN_FAILED);
     let synchronize = StreamSynchronize { stream: LEGACY };
-    let told = guest.call(&synchronize).unwrap_err();
-    assert_eq!(told.0, Status::INVALID_VALUE);
-    // Of a stream that is none, and of tokens that are none.
+    let error = guest.call(&synchronize).unwrap_err();
+    assert_eq!(error.0, Status::INVALID_VALUE);
+    // Of an invalid stream, and of invalid tokens.
     for (stream, token, status) in [
         (StreamHandle(404), TOKEN, Status::INVALID_HANDLE),
         (LEGACY, 0, Status::INVALID_VALUE),
@@ -219,13 +219,13 @@ fn errors_are_asked_for() {
         guest.post(&launch(fault, LEGACY, &[]));
         wait(&mut guest);
         assert_eq!(ended_lost(&mut guest), BULK_TOKEN_FAILED);
-        let told = guest.call(&synchronize).unwrap_err();
-        assert_eq!(told.0, Status::ILLEGAL_ADDRESS);
+        let error = guest.call(&synchronize).unwrap_err();
+        assert_eq!(error.0, Status::ILLEGAL_ADDRESS);
     }
     guest.goodbye();
 }
 
-/// As [`ended`], where every call fails.
+/// As [`ended`], but every call fails.
 fn ended_lost(guest: &mut Guest) -> u32 {
     loop {
         let _ = guest.call(&Ping { value: 0 });

@@ -11,7 +11,7 @@ use super::{kernel, launch, load_module};
 use crate::testing::guest::Guest;
 use crate::turns::Turns;
 
-/// A stream that the guest makes: handle, and the device's id.
+/// A stream that the guest creates: handle, and the device's identifier.
 const STREAM: StreamHandle = StreamHandle(16);
 const ID: u64 = 1;
 
@@ -72,7 +72,7 @@ fn a_turn_ends_behind_the_kernel_that_runs() {
     assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
     paced.turns.handle(Turn::Yours);
     paced.turns.handle(Turn::Ends(60_000_000));
-    // Few are given to the GPU before one is over.
+    // Few are submitted to the GPU before one is complete.
     while paced.guest.counters().launches < 2 {
         std::thread::yield_now();
     }

@@ -9,7 +9,7 @@ use paragpu_protocol::table::*;
 
 use crate::testing::guest::{Guest, decode};
 
-/// The first two streams that the guest makes: handles, and the device's ids.
+/// The first two streams that the guest creates: handles, and the device's identifiers.
 const STREAMS: [(StreamHandle, u64); 2] = [(StreamHandle(16), 1), (StreamHandle(17), 2)];
 
 fn guest() -> Guest {
@@ -100,7 +100,7 @@ fn replies_of_one_thread_keep_their_order() {
 }
 
 #[test]
-fn waiting_is_for_what_was_there_not_for_what_comes() {
+fn a_wait_covers_earlier_work_only() {
     let mut guest = guest();
     let (stream, id) = STREAMS[0];
     set(&guest, stream);
@@ -108,12 +108,12 @@ fn waiting_is_for_what_was_there_not_for_what_comes() {
     set(&guest, stream);
     guest.send(1, &StreamSynchronize { stream });
     guest.call(&Ping { value: 0 }).unwrap();
-    // A host function of the guest stands after the mark.
+    // A host function of the guest is queued behind the mark.
     guest.post(&HostFuncLaunch { stream, id: 5 });
     guest.device.hold(id, false);
     guest.reply(1).unwrap();
-    let asked = guest.next_where(|frame| frame.kind == Control::HostFunc.kind());
-    assert_eq!(asked.payload, 5_u64.to_le_bytes());
+    let request = guest.next_where(|frame| frame.kind == Control::HostFunc.kind());
+    assert_eq!(request.payload, 5_u64.to_le_bytes());
     guest.post(&HostFuncDone { id: 5 });
     guest.call(&ContextSynchronize {}).unwrap();
     guest.goodbye();
@@ -138,7 +138,7 @@ fn a_destroyed_stream_is_still_waited_for() {
 }
 
 #[test]
-fn a_stream_that_is_waited_for_may_be_destroyed() {
+fn a_stream_may_be_destroyed_during_a_wait() {
     let mut guest = guest();
     let (stream, id) = STREAMS[0];
     guest.device.hold(id, true);
@@ -174,9 +174,9 @@ fn host_functions_stop_their_stream_until_done() {
         },
         Status::INVALID_HANDLE,
     );
-    let asked = guest.next_where(|frame| frame.kind == Control::HostFunc.kind());
+    let request = guest.next_where(|frame| frame.kind == Control::HostFunc.kind());
     assert_eq!(
-        (asked.slot, asked.payload.as_slice()),
+        (request.slot, request.payload.as_slice()),
         (0, &1_u64.to_le_bytes()[..])
     );
     set(&guest, stream);
@@ -186,7 +186,7 @@ fn host_functions_stop_their_stream_until_done() {
     assert!(guest.aside.is_empty());
     guest.post(&HostFuncDone { id: 1 });
     guest.reply(1).unwrap();
-    // Its name is free again.
+    // Its number can be used again.
     guest.post(&HostFuncLaunch { stream, id: 1 });
     guest.next_where(|frame| frame.kind == Control::HostFunc.kind());
     // The session may end while a host function runs.
@@ -194,7 +194,7 @@ fn host_functions_stop_their_stream_until_done() {
 }
 
 #[test]
-fn a_host_function_ends_though_copies_wait_for_staging() {
+fn a_host_function_completes_while_copies_wait_for_staging() {
     let mut guest = guest();
     let (stream, _) = STREAMS[0];
     let address = guest.regions.shadow;
@@ -206,8 +206,8 @@ fn a_host_function_ends_though_copies_wait_for_staging() {
     guest.post(&HostFuncLaunch { stream, id: 1 });
     guest.next_where(|frame| frame.kind == Control::HostFunc.kind());
     let bytes = vec![3; 200_000];
-    // 24 MB behind the host function: three times what staging holds, and
-    // more than is taken in where no host function runs.
+    // 24 MB behind the host function: three times the size of staging memory, and more
+    // than is received while no host function runs.
     let copies = 120;
     for index in 0..copies {
         guest.post(&CopyToDevice {
@@ -217,7 +217,7 @@ fn a_host_function_ends_though_copies_wait_for_staging() {
         });
     }
     let waits = guest.send(1, &StreamSynchronize { stream });
-    // It looks at pinned memory before it ends, and writes there.
+    // It reads pinned memory before it ends, and writes there.
     guest.send(
         2,
         &ShadowRead {
@@ -226,7 +226,10 @@ fn a_host_function_ends_though_copies_wait_for_staging() {
         },
     );
     let reply = guest.next_where(|frame| frame.slot == 2);
-    assert!(reply.sequence < waits, "what it came ahead of is not over");
+    assert!(
+        reply.sequence < waits,
+        "the calls that it overtook are not complete"
+    );
     guest.post(&ShadowWrite {
         address,
         data: Bytes(&[5; 16]),
@@ -247,8 +250,8 @@ fn a_host_function_ends_though_copies_wait_for_staging() {
     guest.goodbye();
 }
 
-/// Waits until all calls so far were looked at, while a host function runs: a read
-/// of a shadow by another thread comes behind them and ahead of those that wait.
+/// Waits until all calls so far were received, while a host function runs: a read of a
+/// shadow by another thread arrives behind them and is executed before those that wait.
 pub(super) fn look(guest: &mut Guest) {
     let address = guest.regions.shadow;
     let size = 4096;
@@ -262,11 +265,11 @@ pub(super) fn look(guest: &mut Guest) {
 }
 
 #[test]
-fn little_is_given_behind_host_functions() {
+fn work_behind_host_functions_is_limited() {
     let mut guest = guest();
     let (stream, _) = STREAMS[0];
     let count = |guest: &Guest| guest.device.count("memset");
-    // One after the other; the second is queued behind as much as may be.
+    // One after the other; the second is queued behind as much work as possible.
     for id in 1..=2 {
         let before = count(&guest);
         guest.post(&HostFuncLaunch { stream, id });
@@ -276,7 +279,7 @@ fn little_is_given_behind_host_functions() {
         }
         look(&mut guest);
         let given = count(&guest) - before;
-        assert!((100..500).contains(&given), "{given} were given");
+        assert!((100..500).contains(&given), "{given} were submitted");
         guest.post(&HostFuncDone { id });
         guest.call(&ContextSynchronize {}).unwrap();
         assert_eq!(count(&guest) - before, 2000);
@@ -303,7 +306,7 @@ fn code_is_loaded_behind_host_functions() {
         options: Bytes(&[]),
     };
     guest.send(1, &load);
-    // Its answer shows that the load was looked at and waits.
+    // Its reply shows that the load was received and waits.
     guest.send(
         2,
         &ShadowRead {
@@ -340,8 +343,8 @@ fn device_memory_is_synchronized_while_a_host_function_runs() {
     let address = guest.regions.arena;
     guest.post(&HostFuncLaunch { stream, id: 1 });
     guest.next_where(|frame| frame.kind == Control::HostFunc.kind());
-    // More than staging holds in either direction, and than is submitted behind a
-    // function.
+    // More than staging memory holds in either direction, and than may be submitted
+    // behind a host function.
     for slot in 100..140 {
         let source = address;
         let size = 600_000;
@@ -399,7 +402,7 @@ fn a_read_that_waits_is_executed_once_a_host_function_runs() {
     guest.device.hold(id, true);
     set(&guest, stream);
     guest.post(&HostFuncLaunch { stream, id: 1 });
-    // While a thread waits, the device is polled, so it moves on.
+    // While a thread waits, the device is polled, so it makes progress.
     guest.send(3, &StreamSynchronize { stream });
     for _ in 0..300 {
         set(&guest, other);
@@ -440,7 +443,7 @@ fn device_memory_of_a_lost_context_is_not_read() {
     let read = ShadowRead { address, size: 16 };
     guest.send(1, &read);
     assert_eq!(guest.reply(1).unwrap_err().0, Status::ILLEGAL_ADDRESS);
-    // The function ends nevertheless.
+    // The function completes nevertheless.
     guest.post(&ShadowWrite {
         address,
         data: Bytes(&[5; 16]),
@@ -510,7 +513,7 @@ fn writes_to_shadows_do_not_overtake_each_other() {
 }
 
 #[test]
-fn many_copies_out_share_the_staging() {
+fn many_copies_out_share_staging_memory() {
     let mut guest = guest();
     for (stream, id) in STREAMS {
         guest.device.hold(id, true);

@@ -19,7 +19,7 @@ use crate::session::{Reconnect, Reconnected, Session};
 use crate::testing::device::TestDevice;
 use crate::testing::guest::{Guest, setup};
 
-/// Frames that came, before nothing more does.
+/// Frames that were received, and then nothing.
 struct Came(VecDeque<(u16, Vec<u8>)>, Vec<u8>);
 
 impl Receiver for Came {
@@ -53,21 +53,21 @@ impl Reconnect for Asked {
 }
 
 #[test]
-fn a_guest_that_said_goodbye_is_not_waited_for() {
+fn a_guest_that_said_goodbye_is_not_awaited() {
     let ping = || (Ping::INFO.number, encode_all(&Ping { value: 1 }));
     let goodbye = (Control::Goodbye.kind(), vec![]);
     for (frames, waited) in [
         (vec![ping(), ping(), goodbye], false),
         (vec![ping(); 2], true),
     ] {
-        let asked = Arc::new(AtomicBool::new(false));
+        let requested = Arc::new(AtomicBool::new(false));
         let mut setup = setup(&TestDevice::default());
-        setup.reconnect = Some(Box::new(Asked(Arc::clone(&asked))));
+        setup.reconnect = Some(Box::new(Asked(Arc::clone(&requested))));
         // The reply to the first cannot be sent any more.
         let mut session = Session::new(setup, Arc::new(Nowhere), None);
         let end = session.serve(Box::new(Came(frames.into(), vec![])));
         assert_eq!(matches!(end, SessionEnd::Goodbye), !waited, "{end:?}");
-        assert_eq!(asked.load(Ordering::Relaxed), waited);
+        assert_eq!(requested.load(Ordering::Relaxed), waited);
     }
 }
 
@@ -76,12 +76,12 @@ fn calls_come_without_gaps() {
     for sequence in [0, 2, 7, u64::MAX] {
         let guest = Guest::new();
         guest.raw(0x0001, 1, Some(sequence), &[&[0; 8]]);
-        let (end, said) = guest.ended();
+        let (end, output) = guest.ended();
         assert!(
             matches!(end, SessionEnd::Sequence { expected: 1, .. }),
             "{end:?}"
         );
-        assert!(said.contains("call 1 was next"), "{said}");
+        assert!(output.contains("call 1 was next"), "{output}");
     }
     let mut guest = Guest::new();
     guest.call(&Ping { value: 0 }).unwrap();
@@ -117,13 +117,13 @@ fn a_malformed_call_ends_its_session_by_name() {
         let other = Guest::new();
         let long = [0xff; 1000];
         guest.raw(info.number, 1, None, &[&long]);
-        let (end, said) = guest.ended();
+        let (end, output) = guest.ended();
         assert!(
             matches!(end, SessionEnd::Malformed { .. }),
             "{}: {end:?}",
             info.name
         );
-        assert!(said.contains(info.name), "{said}");
+        assert!(output.contains(info.name), "{output}");
         let mut other = other;
         other.call(&Ping { value: 1 }).unwrap();
         other.goodbye();
@@ -156,7 +156,7 @@ fn a_guest_that_dies_ends_its_session() {
     guest.call(&Ping { value: 0 }).unwrap();
     assert!(guest.die().is_orderly());
 
-    // While a call waits for a device that never comes to it.
+    // While a call waits for a device that never completes it.
     let mut guest = Guest::new();
     let map = MemMap {
         address: DeviceAddress(guest.regions.arena),
@@ -179,7 +179,7 @@ fn a_guest_that_dies_ends_its_session() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Any bytes under any number: the session answers or ends, and ends well.
+    /// Any payload of any call: the session answers or ends in order.
     #[test]
     fn any_payload_is_survived(
         calls in proptest::collection::vec(

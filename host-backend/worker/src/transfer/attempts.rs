@@ -1,9 +1,9 @@
 //! Attempts to stop a session.
 //!
-//! A session stops so that its state can be read, for a move or a checkpoint. Its
-//! work may run long, or depend on a later call of its program. So the worker waits
-//! with a timeout that doubles with each attempt, and between two attempts it
-//! serves the session for as long as the last attempt took.
+//! A session stops so that its state can be read, for a move or a checkpoint. Its work
+//! may run long, or depend on a later call of its program. So the worker waits with a
+//! timeout that doubles with each attempt. Between two attempts it serves the session for
+//! as long as the last attempt took.
 //!
 //! ```text
 //!              begin                    succeed

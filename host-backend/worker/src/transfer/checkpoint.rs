@@ -21,7 +21,7 @@ use crate::session::{Session, Task};
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
     target: CheckpointTarget,
-    /// End the session once it is written.
+    /// Whether to end the session once it is written.
     end: bool,
     began: Instant,
     attempts: Attempts,
@@ -152,20 +152,20 @@ impl Session {
         }
     }
 
-    /// The head record, with the owner of the session, for a session that has left
-    /// its window.
+    /// The head record, with the owner of the session, for a session that has left its
+    /// window.
     pub(crate) fn head(&self) -> Vec<u8> {
         let pinned = self.host.pinned_without_window();
         let identity = self.transfer.identity();
         identity.encode(self.memory.live(), pinned)
     }
 
-    /// Takes over the identity of the session that arrives.
+    /// Adopts the identity of the session that arrives.
     pub(crate) fn take_identity(&mut self, identity: Identity) -> Result<(), StateError> {
         let ordinal = self.gpu.ordinal();
         if identity.ordinal != ordinal {
             return Err(StateError::Impossible(format!(
-                "the session is of the guest's device {}, not {ordinal}",
+                "the session belongs to the guest's device {}, not {ordinal}",
                 identity.ordinal
             )));
         }

@@ -1,14 +1,13 @@
 //! Measures how much a move delays the program's calls.
 //!
-//! The thread that serves a session also runs the steps of its move. A call that
-//! arrives during a step is delayed by the step's whole length. If calls still wait
-//! when the next step begins, that step delays them too: steps add up until no call
-//! waits.
+//! The thread that serves a session also runs the steps of its move. A call that arrives
+//! during a step is delayed by up to the step's length. If calls still wait when the next
+//! step begins, that step delays them too: steps add up until no call waits.
 
 use std::time::{Duration, Instant};
 
-/// If calls wait, they are served for this many times the length of a step before
-/// the next one.
+/// If calls wait, they are served for this many times the length of a step before the
+/// next one.
 const SHARE: u32 = 4;
 
 /// The delay that the steps of a move cause.
@@ -38,12 +37,12 @@ impl Delay {
                 .is_none_or(|(end, took)| end.elapsed() >= took * SHARE)
     }
 
-    /// Notes the start of a step.
+    /// Records the start of a step.
     pub(crate) fn begin(&mut self) {
         self.since = Some(Instant::now());
     }
 
-    /// Notes the end of a step.
+    /// Records the end of a step.
     pub(crate) fn end(&mut self) {
         if let Some(since) = self.since.take() {
             let took = since.elapsed();
@@ -53,7 +52,7 @@ impl Delay {
         }
     }
 
-    /// Notes that no call is waiting.
+    /// Records that no call is waiting.
     pub(crate) fn caught_up(&mut self) {
         self.sum = Duration::ZERO;
     }
@@ -91,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_is_under_way_counts() {
+    fn a_step_in_progress_counts() {
         let mut delay = Delay::default();
         let first = step(&mut delay);
         delay.begin();
@@ -108,6 +107,6 @@ mod tests {
         assert!(end.elapsed() >= took * SHARE);
         step(&mut delay);
         delay.caught_up();
-        assert!(delay.is_due(), "nobody waits");
+        assert!(delay.is_due(), "no call waits");
     }
 }

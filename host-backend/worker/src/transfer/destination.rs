@@ -55,7 +55,7 @@ pub(crate) struct Destination {
     life: Option<GuestLife>,
     /// The token that came with the connection.
     token: Option<Token>,
-    /// The access of the two devices to each other's memory.
+    /// The peer access between the two devices.
     sharing: Option<Sharing>,
     peers: Peers,
 }
@@ -65,12 +65,12 @@ pub(crate) struct Destination {
 enum Sharing {
     /// Same device: it maps the memory.
     Memory,
-    /// Another device: it copies from the memory, as far as it can.
+    /// Another device: it copies from the memory, where it can.
     Copies,
 }
 
 impl Destination {
-    /// Takes the link, and tells the source that this worker is ready and how the
+    /// Takes the link, and reports to the source that this worker is ready and how the
     /// guest reaches it.
     pub(crate) fn new(link: OwnedFd, home: &Move<'_>) -> Result<Self, StateError> {
         let socket = UnixStream::from(link);
@@ -96,9 +96,8 @@ impl Destination {
     }
 
     /// Restores the session into `session` until this worker owns it. A guest that
-    /// reconnects by itself waits in `waiting`. After an error the source continues
-    /// with the session, and this process must exit without touching the guest's
-    /// connection.
+    /// reconnects by itself waits in `waiting`. After an error the source continues with
+    /// the session, and this process must exit without touching the guest's connection.
     pub(crate) fn fill(
         mut self,
         session: &mut Session,
@@ -119,7 +118,7 @@ impl Destination {
             std::mem::forget(self.connection);
             return Err(error);
         }
-        // If the source is gone, it need not know.
+        // If the source is gone, it need not be notified.
         let _ = self.writer.put(Kind::Ready, &[]);
         let _ = self.writer.flush();
         Ok(match (self.connection, self.life) {
@@ -138,8 +137,7 @@ impl Destination {
             match kind {
                 Kind::Head => {
                     let identity = Identity::decode(payload)?;
-                    // The guest's contents come with its window, or the guest sends
-                    // them.
+                    // The contents come with the guest's window, or the guest sends them.
                     if identity.pinned == Pinned::Here {
                         session.leave_window(Pinned::Here);
                     }
@@ -185,7 +183,7 @@ impl Destination {
                 }
                 Kind::ObjectsEnd => {
                     session.take_record(&mut self.filling, kind, payload)?;
-                    // The driver needs a while to pin staging memory.
+                    // The driver takes a while to pin staging memory.
                     Mover::new(session)?.keep(session);
                     let lacks_shared = u8::from(self.filling.lacks_shared);
                     self.answer(Kind::Ready, &[lacks_shared])?;
@@ -240,7 +238,7 @@ impl Destination {
     fn take_session(&self) -> Result<(), StateError> {
         match &self.token {
             Some(token) if token.take() => Ok(()),
-            _ => Err(StateError::Order("a session that its source keeps")),
+            _ => Err(StateError::Order("the source keeps the session")),
         }
     }
 
@@ -251,7 +249,7 @@ impl Destination {
             match waiting.received() {
                 Some(received) if received <= session.link.sender().counts().1 => break,
                 // It has received more from the source, which continued.
-                Some(_) => return Err(StateError::Order("a guest that went on elsewhere")),
+                Some(_) => return Err(StateError::Order("the guest continued elsewhere")),
                 None => {}
             }
             let link = self.scanner.get_ref().as_fd();
@@ -263,11 +261,15 @@ impl Destination {
             let polled = poll(&mut fds, Timespec::try_from(left).ok().as_ref());
             let [link, _] = fds;
             match polled {
-                Ok(0) => return Err(StateError::Impossible("the guest did not come".into())),
+                Ok(0) => return Err(StateError::Impossible("the guest did not connect".into())),
                 Ok(_) if !link.revents().is_empty() => match self.scanner.record()? {
                     (Kind::Still, _) => {}
                     (Kind::Refused, reason) => return Err(called_off(reason)),
-                    _ => return Err(StateError::Order("a record while the guest comes")),
+                    _ => {
+                        return Err(StateError::Order(
+                            "an unexpected record before the guest connected",
+                        ));
+                    }
                 },
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(StateError::Io(errno.into())),
@@ -276,19 +278,22 @@ impl Destination {
         self.answer(Kind::Here, &[])
     }
 
-    /// Waits for the source's commit. Meanwhile the guest waits for its welcome and
-    /// for nothing else, so a session that moves `alone` may be taken over if the
-    /// link breaks.
+    /// Waits for the source's commit. Meanwhile the guest only waits for its welcome, so
+    /// a session that moves `alone` may be taken over if the link breaks.
     fn await_commit(&mut self, alone: bool) -> Result<(), StateError> {
         loop {
             match self.scanner.record() {
                 Ok((Kind::Commit, _)) => return Ok(()),
                 Ok((Kind::Still, _)) => {}
                 Ok((Kind::Refused, reason)) => return Err(called_off(reason)),
-                Ok(_) => return Err(StateError::Order("a record where the commit was due")),
+                Ok(_) => {
+                    return Err(StateError::Order(
+                        "an unexpected record instead of the commit",
+                    ));
+                }
                 Err(StateError::Incomplete | StateError::Io(_)) if alone => {
                     tracing::warn!(
-                        "the link broke at the switch: the session is taken, its guest is here"
+                        "the link broke at the switchover; the session continues here with its guest"
                     );
                     return Ok(());
                 }
@@ -313,7 +318,7 @@ impl Destination {
         };
         let descriptors = self.receive_descriptors()?;
         if descriptors.len() != handed {
-            return Err(StateError::Order("another number of descriptors"));
+            return Err(StateError::Order("the wrong number of descriptors"));
         }
         session.settle(&mut self.filling)?;
         let peers = match sharing {
@@ -323,7 +328,7 @@ impl Destination {
         session.take_shared(&self.filling.items, mappings, descriptors, peers)
     }
 
-    /// Copies the memory that the source names from its device to this one.
+    /// Copies memory in the source's list from its device to this one.
     fn fetch(&mut self, session: &mut Session, chunks: &[Chunk]) -> Result<(), StateError> {
         session.settle(&mut self.filling)?;
         let mut mover = Mover::new(session)?;
@@ -339,7 +344,7 @@ impl Destination {
             handshake::receive_with_fds(self.scanner.get_ref(), 0, deadline).map_err(lost)?;
         if came.header.kind != ARRIVE {
             return Err(StateError::Order(
-                "a frame of another kind than descriptors",
+                "a frame of another kind instead of descriptors",
             ));
         }
         Ok(came.fds)

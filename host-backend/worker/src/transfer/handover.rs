@@ -16,11 +16,11 @@ use paragpu_control::worker::Channel;
 #[derive(Debug)]
 pub(crate) struct Handover {
     pub(crate) transport: Transport,
-    /// `Stream`: the socket. `Shm`: memory, host's doorbell, guest's doorbell,
-    /// socket. `Pci`: window, doorbell, interrupt, liveness, and if the host can
-    /// reach the VM's memory, its table and its files.
+    /// `Stream`: the socket. `Shm`: memory, host's doorbell, guest's doorbell, socket.
+    /// `Pci`: window, doorbell, interrupt, liveness and, if the host can access the VM's
+    /// memory, its table and its files.
     pub(crate) fds: Vec<OwnedFd>,
-    /// Of `Pci`.
+    /// For `Pci`.
     pub(crate) channel: Channel,
     /// The session's window came with this connection.
     pub(crate) own_window: bool,
@@ -33,9 +33,9 @@ impl Handover {
     }
 }
 
-/// Decides which of two workers continues with a session, even if the link between
-/// them breaks. It is an eventfd that both hold. At the commit the source writes a
-/// count of one; the worker that reads it owns the session.
+/// Decides which of two workers continues with a session, even if the link between them
+/// breaks. It is an eventfd that both hold. At the commit the source writes a count of
+/// one. The worker that reads it owns the session.
 #[derive(Debug)]
 pub(crate) struct Token(OwnedFd);
 
@@ -57,10 +57,10 @@ impl Token {
         Ok(())
     }
 
-    /// Takes it. True once, for one of the two, after [`give`](Self::give).
+    /// Takes it. Returns true once, to one of the two, after [`give`](Self::give).
     pub(crate) fn take(&self) -> bool {
-        // The kernel gives the whole count to one reader. The other gets EAGAIN,
-        // even if both read at once and in different processes.
+        // The kernel gives the whole count to one reader. The other gets EAGAIN, even if
+        // both read at the same time in different processes.
         let mut count = [0; 8];
         matches!(rustix::io::read(&self.0, &mut count), Ok(8))
     }
@@ -72,7 +72,7 @@ impl AsFd for Token {
     }
 }
 
-/// A process serves one session, which has one connection at a time.
+/// The connection of the process's only session.
 static CURRENT: Mutex<Option<Handover>> = Mutex::new(None);
 
 /// The current connection.
@@ -85,16 +85,16 @@ paragpu_protocol::record! {
     ConnectionRecord<'a> {
         /// A [`paragpu_protocol::handshake::Transport`].
         transport: u8,
-        /// Of `Pci`: the channel's number.
+        /// For `Pci`: the channel's number.
         channel: u32,
-        /// Of `Pci`: bytes from the window's start to the channel's region.
+        /// For `Pci`: bytes from the window's start to the channel's region.
         offset: u64,
-        /// Of `Pci`: bytes of the region.
+        /// For `Pci`: bytes of the region.
         size: u64,
-        /// Of `Pci`: bytes from the window's start to its page lists; 0 for none.
+        /// For `Pci`: bytes from the window's start to its page lists; 0 for none.
         lists: u64,
-        /// If TLS protects the connection, how another worker continues with
-        /// it; else empty.
+        /// If TLS protects the connection, the state with which another worker continues
+        /// it; otherwise empty.
         secured: Bytes<'a>,
         /// Bytes received of a frame whose rest is still in the connection.
         unfinished: Bytes<'a>,
@@ -109,7 +109,7 @@ mod tests {
     fn one_of_two_takes_the_token() {
         let source = Token::new().unwrap();
         let destination = Token::of(source.0.try_clone().unwrap());
-        assert!(!destination.take(), "not given yet");
+        assert!(!destination.take(), "not available yet");
         source.give().unwrap();
         assert!(destination.take());
         assert!(!source.take(), "gone");

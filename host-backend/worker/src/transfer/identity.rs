@@ -10,7 +10,7 @@ use crate::session::host_memory::Pinned;
 pub struct Identity {
     /// The guest's ordinal of the device.
     pub ordinal: u32,
-    /// The secret that lets the guest resume the session.
+    /// The secret with which the guest can resume the session.
     pub token: [u8; 16],
     /// Number of the guest's devices.
     pub device_count: u32,

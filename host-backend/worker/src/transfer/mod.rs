@@ -1,15 +1,15 @@
 //! Moves a session to another worker, or to a checkpoint and back.
 //!
-//! [`state`] is the format. `replay.rs` recreates objects, `regions.rs` lists
-//! memory, `mover.rs` reads and writes it, and `bookkeeping.rs` has the rest of the
-//! state. `stop.rs` stops the session so that its state can be read, as often as
-//! `attempts.rs` allows; `delay.rs` measures how much that delays the program.
-//! `precopy.rs` decides which memory to pre-copy, `shared.rs` hands over memory by
-//! descriptor. [`checkpoint`] writes to a directory. `source.rs` and
-//! `destination.rs` are the ends of a live migration: `source/stop_and_copy.rs`
-//! sends the rest after the stop, `source/switchover.rs` waits for guests that
-//! reconnect by themselves and for sessions that move together, and `handover.rs`
-//! passes on the guest's connection.
+//! [`state`] is the format. `replay.rs` recreates objects, `regions.rs` lists memory,
+//! `mover.rs` reads and writes it, and `bookkeeping.rs` has the rest of the state.
+//! `stop.rs` stops the session so that its state can be read, as often as `attempts.rs`
+//! allows; `delay.rs` measures how much that delays the program. `precopy.rs` decides
+//! which memory to pre-copy, `shared.rs` hands over memory by descriptor, `sharing.rs`
+//! moves memory that sessions share. [`checkpoint`] writes to a directory. `source.rs`
+//! and `destination.rs` are the ends of a live migration: `source/stop_and_copy.rs` sends
+//! the rest after the stop, `source/switchover.rs` waits for guests that reconnect by
+//! themselves and for sessions that move together, and `handover.rs` passes on the
+//! guest's connection.
 
 pub(crate) mod attempts;
 pub(crate) mod bookkeeping;

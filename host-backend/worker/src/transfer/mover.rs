@@ -1,7 +1,7 @@
 //! Copies chunks between the device and this process's memory.
 //!
-//! One staging slot takes as many chunks as fit, so a thousand small regions cost as
-//! much as one large region.
+//! A staging slot holds as many chunks as fit, so a thousand small regions cost as much
+//! as one large region.
 
 use std::collections::VecDeque;
 
@@ -50,7 +50,7 @@ impl Batch<'_> {
     }
 }
 
-/// Copies through staging memory with a stream of its own, several slots in flight.
+/// Copies through staging memory with a separate stream, several slots in flight.
 #[derive(Debug)]
 pub(crate) struct Mover {
     ring: StagingRing,
@@ -79,8 +79,8 @@ impl Mover {
         })
     }
 
-    /// Keeps everything for the session's next move. Freeing it would wait for
-    /// running work, and a kernel may run forever.
+    /// Keeps everything for the session's next move. Freeing it would wait for running
+    /// work, and a kernel may run forever.
     pub(crate) fn keep(self, session: &mut Session) {
         session.transfer.keep_ring(self.ring);
     }
@@ -110,8 +110,8 @@ impl Mover {
         }
     }
 
-    /// Begins to read as many of `chunks` as fit into a free slot. Chunks that
-    /// cannot be read are left out if `lost` allows it.
+    /// Begins to read as many of `chunks` as fit into a free slot. Chunks that cannot be
+    /// read are left out if `lost` allows it.
     pub(crate) fn begin_read(
         &mut self,
         session: &mut Session,
@@ -157,7 +157,7 @@ impl Mover {
     /// Marks the end of the device's use of a slot.
     fn mark(&mut self, session: &mut Session, load: Load) -> Result<(), StateError> {
         let Some(mark) = self.ring.mark(load.slot) else {
-            return Err(StateError::Order("a slot that is not there"));
+            return Err(StateError::Order("a missing slot"));
         };
         device(session.gpu.event_record(mark, self.ring.stream()))?;
         self.under_way.push_back(InFlight { load, mark });
@@ -270,7 +270,7 @@ impl Mover {
         Ok(hashes)
     }
 
-    /// Hashes on the device. False if it cannot.
+    /// Hashes on the device. Returns false if it cannot.
     fn hash_there(
         &mut self,
         session: &mut Session,

@@ -1,6 +1,6 @@
 //! The daemon's orders to a running session.
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -37,16 +37,16 @@ pub enum CheckpointTarget {
 /// How a session leaves: [`Migrate`](paragpu_control::worker::Migrate).
 #[derive(Debug)]
 pub struct Departure {
-    /// Leads to the destination's daemon.
+    /// The link to the destination's daemon.
     pub link: OwnedFd,
     /// The link can carry descriptors.
     pub local: bool,
     /// The requested device of the destination.
     pub wanted: u32,
-    /// The communicator over which the guest continues there; empty for its
-    /// connection as it is.
+    /// The communicator over which the guest continues there; empty to keep its
+    /// connection.
     pub follows: String,
-    /// For sessions that move together: the pipes that allow the stop, what follows it,
+    /// For sessions that move together: the pipes that open the stop, the rest after it,
     /// and the commit.
     pub gates: Option<[OwnedFd; 3]>,
     /// Pre-copy memory.
@@ -74,10 +74,6 @@ impl std::fmt::Debug for Orders {
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
-}
-
 impl Orders {
     /// Orders whose reports go to `report`.
     pub fn new(report: impl Fn(Report) + Send + Sync + 'static) -> Self {
@@ -91,7 +87,7 @@ impl Orders {
 
     /// Queues an order. False if another one is queued.
     pub fn give(&self, order: Order) -> bool {
-        let mut place = locked(&self.order);
+        let mut place = self.order.lock();
         if place.is_some() {
             return false;
         }
@@ -104,7 +100,7 @@ impl Orders {
 
     /// Interrupts the session's wait for calls.
     pub(crate) fn wake(&self) {
-        if let Some(wake) = &*locked(&self.wake) {
+        if let Some(wake) = &*self.wake.lock() {
             wake.wake();
         }
     }
@@ -114,14 +110,14 @@ impl Orders {
         if !self.waiting.load(Ordering::Relaxed) {
             return None;
         }
-        let order = locked(&self.order).take();
+        let order = self.order.lock().take();
         self.waiting.store(false, Ordering::Release);
         order
     }
 
-    /// Sets what interrupts the session's wait for calls.
+    /// Sets how to interrupt the session's wait for calls.
     pub(crate) fn set_waker(&self, wake: Arc<dyn Wake>) {
-        *locked(&self.wake) = Some(wake);
+        *self.wake.lock() = Some(wake);
     }
 
     pub(crate) fn report(&self, report: Report) {

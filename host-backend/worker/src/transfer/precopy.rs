@@ -1,10 +1,10 @@
 //! Pre-copy: copying memory while the program runs.
 //!
-//! With dirty tracking, the device reports exactly which pages of a copy are stale,
-//! and only those are sent after the stop. Pre-copy runs in rounds, each with the
-//! pages dirtied since the previous one, as long as the rounds shrink. Pages that
-//! are written all the time are left for the stop, and a program that writes
-//! everything is detected before much is copied in vain.
+//! With dirty tracking, the device reports exactly which pages of a copy are stale, and
+//! only those are sent after the stop. Pre-copy runs in rounds, each with the pages
+//! dirtied since the previous one, as long as the rounds shrink. Pages that are written
+//! all the time are left for the stop, and a program that writes everything is detected
+//! before much copying is wasted.
 //!
 //! Without dirty tracking, memory is copied once, and both ends compare hashes after
 //! the stop. A few probe chunks are copied first and reread later: if nearly all of
@@ -86,7 +86,7 @@ impl Samples {
         self.all.contains_key(chunk)
     }
 
-    /// Examines a chunk that was read. True if it was read only for a probe and
+    /// Examines a chunk that was read. Returns true if it was read only for a probe and
     /// need not be sent.
     pub(crate) fn look(&mut self, chunk: &Chunk, bytes: &[u8]) -> bool {
         let Some(sample) = self.all.get_mut(chunk) else {
@@ -235,7 +235,7 @@ impl PreCopy {
         mut chunks: Vec<Chunk>,
         watched: bool,
     ) -> Result<Self, StateError> {
-        // The program may have created others since.
+        // The program may have created others in the meantime.
         chunks.retain(same(&owners(session), &sent));
         let all = bytes(&chunks);
         let samples = match watched {
@@ -265,7 +265,7 @@ impl PreCopy {
     /// Continues with more objects: the destination now has those in `sent`, with
     /// these `chunks`.
     pub(crate) fn renew(&mut self, session: &Session, sent: Owners, mut chunks: Vec<Chunk>) {
-        // The program may have created others since.
+        // The program may have created others in the meantime.
         chunks.retain(same(&owners(session), &sent));
         self.all = bytes(&chunks);
         let there: HashSet<Chunk> = chunks.iter().copied().collect();
@@ -284,7 +284,7 @@ impl PreCopy {
         }
     }
 
-    /// The device's tracking misses writes, so the destination's contents are compared.
+    /// Has all contents compared, because the device's tracking misses writes.
     pub(crate) fn ignore_tracking(&mut self) {
         self.watched = false;
     }
@@ -352,8 +352,8 @@ impl PreCopy {
                     return Ok(Some(chunk));
                 }
             };
-            // Memory that was unmapped meanwhile needs no copy: memory mapped there
-            // later counts as dirty.
+            // Memory that was unmapped meanwhile needs no copy: memory mapped there later
+            // counts as dirty.
             mover.begin_read(session, next, |_| Ok(()))?;
         }
         Ok(())
@@ -367,7 +367,7 @@ impl PreCopy {
         let again = self.stale(session)?;
         let left = bytes(&again) + bytes(&self.hot);
         let shrinks = left < self.round_bytes / 4 * 3;
-        if !shrinks || left <= self.all / LITTLE || self.is_vain(bytes(&again)) {
+        if !shrinks || left <= self.all / LITTLE || self.is_wasteful(bytes(&again)) {
             return Ok(true);
         }
         self.round += 1;
@@ -394,13 +394,13 @@ impl PreCopy {
         }
         self.looked = self.copied;
         let stale = bytes(&self.stale(session)?);
-        if self.is_vain(stale) {
+        if self.is_wasteful(stale) {
             self.give_up();
         }
         Ok(())
     }
 
-    fn is_vain(&self, stale: u64) -> bool {
+    fn is_wasteful(&self, stale: u64) -> bool {
         let of_use = self.held_bytes.saturating_sub(stale);
         self.copied.saturating_sub(of_use) > self.all / MAX_WASTE
     }

@@ -1,7 +1,7 @@
 //! The contents of a session's memory as chunks, independent of the device.
 //!
-//! Both sides list the chunks of the same objects in the same order, so the n-th
-//! hash of one side is about the same bytes as the n-th of the other.
+//! Both sides list the chunks of the same objects in the same order, so the n-th hashes
+//! of both sides cover the same bytes.
 
 use paragpu_device::CopyEnd;
 use paragpu_protocol::call::WireCall as _;
@@ -54,7 +54,7 @@ paragpu_protocol::record! {
     Part<'a> {
         /// 1 linear, 2 array, 3 shadow, 4 agreed copy of a shadow, 5 window, 6 variable.
         place: u8,
-        /// Of an array.
+        /// The level, for an array.
         level: u32,
         /// Address, handle or offset of the object.
         name: u64,
@@ -68,9 +68,9 @@ paragpu_protocol::record! {
 paragpu_protocol::record! {
     /// A chunk without its bytes; a record contains several.
     Span {
-        /// As of a [`Part`].
+        /// As in a [`Part`].
         place: u8,
-        /// Of an array.
+        /// The level, for an array.
         level: u32,
         /// Address, handle or offset of the object.
         name: u64,
@@ -94,7 +94,7 @@ fn kind(number: u8, level: u32) -> Result<MemoryKind, StateError> {
 }
 
 impl Chunk {
-    /// Whether its initial contents may be other than zero.
+    /// Whether its initial contents may be nonzero.
     pub(crate) fn is_variable(&self) -> bool {
         self.kind == MemoryKind::Variable
     }
@@ -109,7 +109,7 @@ impl Chunk {
         self.size
     }
 
-    /// The address of a chunk of device memory or of a variable, to which a device
+    /// The address of a chunk of device memory or of a variable, for which a device
     /// tracks writes.
     pub(crate) fn address(&self) -> Option<u64> {
         matches!(self.kind, MemoryKind::Linear | MemoryKind::Variable)
@@ -177,7 +177,7 @@ impl Chunk {
     }
 }
 
-/// The chunks that a payload names, each of at most [`CHUNK`] bytes.
+/// The chunks listed in a payload, each of at most [`CHUNK`] bytes.
 pub(crate) fn named(payload: &[u8]) -> Result<Vec<Chunk>, StateError> {
     let mut reader = Reader::new(payload);
     let mut chunks = Vec::new();

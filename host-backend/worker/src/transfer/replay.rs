@@ -45,7 +45,7 @@ pub struct Item {
     digest: u64,
 }
 
-/// There are fewer descriptors than mappings.
+/// Error for fewer descriptors than mappings.
 const TOO_FEW: StateError = StateError::Order("a descriptor of a mapping is missing");
 
 /// Bytes of entries after which a record is full.
@@ -155,7 +155,7 @@ impl Objects {
     }
 
     /// Checks that an object has the same value as at the source.
-    fn check_place(&self, gpu: &mut Gpu, name: Name, item: &Item) -> Result<(), StateError> {
+    fn check_value(&self, gpu: &mut Gpu, name: Name, item: &Item) -> Result<(), StateError> {
         let (value, digest) = refused(self.placement(gpu, name))?;
         if (value, digest) == (item.value, item.digest) {
             return Ok(());
@@ -211,11 +211,11 @@ impl Session {
         Ok(items)
     }
 
-    /// Makes the session's objects equal to `items`: destroys those that are not in
-    /// it and creates the missing ones, in order. Returns false if there is pinned
-    /// memory and no window yet. Pinned memory then waits for the window, as do
-    /// graphs, whose nodes may copy from and to it, and textures and surfaces,
-    /// whose values depend on their order.
+    /// Makes the session's objects equal to `items`: destroys those that are not in it
+    /// and creates the missing ones, in order. Returns false if there is pinned memory
+    /// and no window yet. Pinned memory then waits for the window, as do graphs, whose
+    /// nodes may copy from and to it, and textures and surfaces, whose values depend on
+    /// their order.
     ///
     /// # Errors
     /// [`StateError::Impossible`] with one sentence if the device fails, or a value
@@ -241,14 +241,14 @@ impl Session {
             if let Some(name @ (ObjectKind::Module, _)) = made {
                 modules.push((name, *item));
             } else if let Some(name) = made.filter(|name| is_placed(name.0)) {
-                self.objects.check_place(&mut self.gpu, name, item)?;
+                self.objects.check_value(&mut self.gpu, name, item)?;
             }
         }
         let handles: Vec<u64> = modules.iter().map(|((_, handle), _)| *handle).collect();
         survey::run(self.objects.surveys(&mut self.gpu, &handles));
         modules
             .into_iter()
-            .try_for_each(|(name, item)| self.objects.check_place(&mut self.gpu, name, item))?;
+            .try_for_each(|(name, item)| self.objects.check_value(&mut self.gpu, name, item))?;
         Ok(!waits)
     }
 
@@ -266,8 +266,8 @@ impl Session {
         mut peers: Option<&mut Peers>,
     ) -> Result<Vec<u8>, StateError> {
         match peers {
-            // Memory of another device takes addresses that the driver chooses.
-            // Modules are loaded first, as they were at the source.
+            // Memory of another device uses addresses that the driver chooses. Modules
+            // are loaded first, as they were at the source.
             Some(_) => drop(self.replace_objects(items)?),
             None => self.destroy_surplus(items)?,
         }

@@ -64,8 +64,8 @@ impl<W: Write + Send + 'static> SendStage<W> {
         self.spare.try_recv().unwrap_or_default()
     }
 
-    /// Queues a payload, or holds it if the queue is full. None may be
-    /// [held](Self::holds). After the link is lost it accepts everything;
+    /// Queues a payload, or holds it if the queue is full. Must not be called while one
+    /// is [held](Self::holds). After the link is lost it accepts everything, and
     /// [`finish`](Self::finish) reports the loss.
     pub(crate) fn offer(&mut self, payload: Vec<u8>) {
         let Some(queue) = &self.queue else { return };
@@ -92,8 +92,8 @@ impl<W: Write + Send + 'static> SendStage<W> {
         self.put(Job::Contents(payload));
     }
 
-    /// Queues other work with the writer. There is never much of it, so this does
-    /// not block.
+    /// Queues other work with the writer. There is never much of it, so this does not
+    /// block.
     pub(crate) fn run(
         &self,
         work: impl FnOnce(&mut Writer<W>) -> Result<(), StateError> + Send + 'static,
@@ -103,7 +103,7 @@ impl<W: Write + Send + 'static> SendStage<W> {
 
     fn put(&self, job: Job<W>) {
         if let Some(queue) = &self.queue {
-            // If the thread has ended, `finish` says why.
+            // If the thread has ended, `finish` reports the reason.
             let _ = queue.send(job);
         }
     }
@@ -132,7 +132,7 @@ mod tests {
     use crate::transfer::state::Scanner;
 
     #[test]
-    fn records_arrive_in_order_and_the_writer_comes_back() {
+    fn records_arrive_in_order_and_the_writer_is_returned() {
         let mut writer = Writer::new(Vec::new());
         writer.put(Kind::Head, &[b"head"]).unwrap();
         let stage = SendStage::new(Box::new(writer));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn work_is_done_in_its_place_and_the_end_need_not_be_waited_for() {
+    fn work_runs_in_order_and_the_end_need_not_be_awaited() {
         let mut stage = SendStage::new(Box::new(Writer::new(Vec::new())));
         stage.give(vec![1]);
         stage.run(|writer| writer.put(Kind::Objects, &[b"two"]));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_link_is_told_at_the_end() {
+    fn a_lost_link_is_reported_at_the_end() {
         struct Lost;
         impl Write for Lost {
             fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {

@@ -5,10 +5,10 @@
 //!
 //! On one GPU, both workers then map the same memory. The source continues to use it
 //! while its program runs, and if the move fails. The destination neither reads nor
-//! writes it before it owns the session, and unmaps it if it never does. Memory that
-//! the program maps in the meantime is handed over after the stop. A mapping that
-//! one end cannot export or the other cannot import is copied like any other; this
-//! is known before the switch.
+//! writes it before it owns the session, and unmaps it if it never does. Memory that the
+//! program maps in the meantime is handed over after the stop. A mapping that one end
+//! cannot export or the other cannot import is copied like any other; this is known
+//! before the switchover.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -24,8 +24,8 @@ use super::state::{StateError, device};
 use crate::session::Session;
 
 paragpu_protocol::record! {
-    /// A mapping of device memory. A record contains several; the descriptors of
-    /// those that have one follow in a frame.
+    /// A mapping of device memory. A record contains several. Their descriptors follow in
+    /// a frame.
     Mapping {
         /// First address.
         address: u64,
@@ -104,7 +104,7 @@ pub(super) struct Shared {
     replaced: BTreeSet<u64>,
     queue: VecDeque<(u64, Known)>,
     /// Requests that the destination has not answered.
-    asked: Vec<(u64, Known)>,
+    requested: Vec<(u64, Known)>,
 }
 
 impl Shared {
@@ -120,7 +120,7 @@ impl Shared {
         self.domain
     }
 
-    /// Notes the domain of the destination's device; empty if it accepts no
+    /// Records the domain of the destination's device; empty if it accepts no
     /// descriptors.
     pub(super) fn agree(&mut self, theirs: &[u8]) {
         self.agreed = self.domain.is_some() && !theirs.is_empty();
@@ -152,7 +152,7 @@ impl Shared {
         Ok(unknown)
     }
 
-    /// Whether memory was mapped since.
+    /// Whether memory was mapped since the last round.
     pub(super) fn is_behind(&self, session: &Session) -> Result<bool, StateError> {
         Ok(!self.unknown(session)?.is_empty())
     }
@@ -170,7 +170,7 @@ impl Shared {
             payload: Vec::new(),
             descriptors: Vec::new(),
         };
-        while self.asked.len() < MAX_FDS
+        while self.requested.len() < MAX_FDS
             && let Some((address, found)) = self.queue.pop_front()
         {
             // The program may have unmapped it meanwhile; that is checked after the
@@ -194,17 +194,18 @@ impl Shared {
             let tail = mapping.encode(&mut batch.payload);
             batch.payload.extend_from_slice(tail);
             batch.descriptors.extend(descriptor);
-            self.asked.push((address, found));
+            self.requested.push((address, found));
         }
-        (!self.asked.is_empty()).then_some(batch)
+        (!self.requested.is_empty()).then_some(batch)
     }
 
-    /// Notes which of them the destination took.
+    /// Records which of them the destination took.
     pub(super) fn answered(&mut self, taken: &[u8]) -> Result<(), StateError> {
-        if taken.len() != self.asked.len() {
+        if taken.len() != self.requested.len() {
             return Err(StateError::Order("an answer about other mappings"));
         }
-        for ((address, found), answer) in std::mem::take(&mut self.asked).into_iter().zip(taken) {
+        for ((address, found), answer) in std::mem::take(&mut self.requested).into_iter().zip(taken)
+        {
             let delivery = Delivery::of(*answer)?;
             if delivery == Delivery::Sent && self.delivery(address) != Delivery::Sent {
                 self.replaced.insert(address);
@@ -253,7 +254,7 @@ impl Shared {
 pub(super) struct Peers(BTreeMap<u64, PeerId>);
 
 impl Peers {
-    /// Opens a mapping, replacing an earlier one at its address. False if the
+    /// Opens a mapping, replacing an earlier one at its address. Returns false if the
     /// device cannot copy from it.
     pub(super) fn open(
         &mut self,
@@ -275,7 +276,7 @@ impl Peers {
                 Ok(true)
             }
             Err(error) => {
-                tracing::debug!(%error, address, size, "memory is sent");
+                tracing::debug!(%error, address, size, "memory is sent instead of copied");
                 Ok(false)
             }
         }

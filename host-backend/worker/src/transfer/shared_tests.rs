@@ -20,7 +20,7 @@ use super::replay::Item;
 use super::shared::{Delivery, Mapping, Shared, mappings};
 use super::sharing::Parts;
 use super::state::{Kind, StateError, Writer};
-use super::tests::{alone, apply, settle, shareable};
+use super::tests::{alone, settle, shareable};
 use crate::reconnect::Waiting;
 use crate::session::Session;
 
@@ -33,7 +33,7 @@ fn map(session: &mut Session, at: u64) -> u64 {
         address: DeviceAddress(address),
         size: SIZE,
     });
-    apply(session, &map).unwrap();
+    session.perform(&map).unwrap();
     address
 }
 
@@ -41,7 +41,7 @@ fn unmap(session: &mut Session, address: u64) {
     let unmap = Recorded::of(&MemUnmap {
         address: DeviceAddress(address),
     });
-    apply(session, &unmap).unwrap();
+    session.perform(&unmap).unwrap();
 }
 
 fn fill(session: &mut Session, address: u64, value: u32) {
@@ -52,7 +52,7 @@ fn fill(session: &mut Session, address: u64, value: u32) {
     settle(session);
 }
 
-/// The hash of all of a mapping.
+/// The hash of a whole mapping.
 fn hash(session: &mut Session, address: u64) -> Vec<[u8; 32]> {
     let mut chunks = session.chunks(false).unwrap();
     chunks.retain(|chunk| chunk.owner() == (ObjectKind::Memory, address));
@@ -105,7 +105,7 @@ fn a_round_does_not_wait_for_memory_that_nobody_offers() {
 }
 
 #[test]
-fn only_what_was_mapped_since_is_handed_over_again() {
+fn only_new_mappings_are_handed_over_again() {
     let _alone = alone();
     let mut session = shareable();
     let [first, second] = [0, 1].map(|at| map(&mut session, at));
@@ -132,12 +132,12 @@ fn only_what_was_mapped_since_is_handed_over_again() {
     assert!(shared.is_behind(&session).unwrap());
     assert_eq!(round(&mut shared, &mut session, &[1, 0]), [first, second]);
     assert_eq!(shared.bytes(&session, Delivery::Taken), SIZE);
-    // The same address and size, the same memory, which was kept mapped.
+    // The same address and size: the same memory, which stayed mapped.
     unmap(&mut session, first);
     assert_eq!(shared.bytes(&session, Delivery::Taken), 0);
     map(&mut session, 0);
     assert!(!shared.is_behind(&session).unwrap());
-    // And other memory.
+    // And different memory.
     unmap(&mut session, first);
     session.memory.give_up(first);
     session.gpu.memory_unmap(first).unwrap();
@@ -154,7 +154,7 @@ fn only_what_was_mapped_since_is_handed_over_again() {
 }
 
 #[test]
-fn what_is_not_such_memory_is_copied() {
+fn other_memory_is_copied() {
     let _alone = alone();
     let mut source = shareable();
     let address = map(&mut source, 0);
@@ -162,7 +162,7 @@ fn what_is_not_such_memory_is_copied() {
     let items = source.items().unwrap();
     let expected = hash(&mut source, address);
     let handed = source.gpu.memory_export(address).unwrap();
-    // Addresses are those of one session at a time.
+    // A session at a time uses these addresses.
     drop(source);
     let mut session = shareable();
     let take = |session: &mut Session, handed, descriptors| {
@@ -188,7 +188,7 @@ fn what_is_not_such_memory_is_copied() {
     assert_eq!(take(&mut session, 1, vec![handed()]).unwrap(), [1]);
     assert_eq!(hash(&mut session, address), expected);
     assert_eq!(take(&mut session, 1, vec![handed()]).unwrap(), [1], "again");
-    // Other memory from then on: what was handed over stays as it is.
+    // Different memory from then on: what was handed over stays unchanged.
     assert_eq!(take(&mut session, 0, vec![]).unwrap(), [0]);
     fill(&mut session, address, 5);
     assert_eq!(take(&mut session, 1, vec![handed()]).unwrap(), [1]);
@@ -198,7 +198,7 @@ fn what_is_not_such_memory_is_copied() {
     assert_eq!(session.memory.live(), SIZE);
 }
 
-/// The destination's answer to a source that does this.
+/// The destination's refusal of a source that does this.
 fn refusal(hostile: impl FnOnce(&UnixStream, &mut Writer<UnixStream>) + Send) -> String {
     let mut session = shareable();
     let (ours, theirs) = UnixStream::pair().unwrap();
@@ -234,7 +234,7 @@ fn send(socket: &UnixStream, kind: u16, descriptors: &[BorrowedFd<'_>]) {
 }
 
 #[test]
-fn a_source_that_hands_over_what_it_should_not_is_refused() {
+fn a_source_that_hands_over_other_memory_is_refused() {
     let _alone = alone();
     let address = {
         let mut session = shareable();
@@ -289,7 +289,7 @@ fn a_source_that_hands_over_what_it_should_not_is_refused() {
             writer.put(Kind::Shared, &[&one]).unwrap();
             send(socket, ARRIVE, &descriptors);
         });
-        assert!(wrong.contains("another number of descriptors"), "{wrong}");
+        assert!(wrong.contains("wrong number of descriptors"), "{wrong}");
     }
     let kind = refusal(|socket, writer| {
         writer.put(Kind::Domain, &[DOMAIN]).unwrap();

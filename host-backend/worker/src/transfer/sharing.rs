@@ -1,13 +1,13 @@
 //! Memory that sessions of a VM share, when they move together.
 //!
 //! The session that allocated the memory recreates it at the destination, with its
-//! contents, and offers it there under the same name. The others take it from there,
+//! contents, and offers it there under the same token. The others take it from there
 //! before they recreate objects that need it. All of this happens before the commit, so
-//! the sessions stay if one cannot. The source sends contents when all sessions are
-//! stopped.
+//! the sessions stay if one of them cannot move. The source sends contents when all
+//! sessions are stopped.
 //!
 //! While the programs run, they allocate and free, so the rounds of two sessions need not
-//! fit together. A destination that finds no offer says so, and the source sends another
+//! match. A destination that finds no offer reports that, and the source sends another
 //! round. After the stop all of them describe the same moment.
 
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// The same while the programs run. What a session takes may be freed by then, or is in no
 /// round of its owner's move yet.
 const BRIEF: Duration = Duration::from_millis(20);
-/// Time between two questions for it.
+/// Time between two queries for it.
 const AGAIN: Duration = Duration::from_millis(2);
 
 paragpu_protocol::record! {
@@ -37,9 +37,9 @@ paragpu_protocol::record! {
         address: u64,
         /// Bytes.
         size: u64,
-        /// 1: of another session. 0: the session's own.
+        /// 1: another session's. 0: the session's own.
         taken: u8,
-        /// Its name.
+        /// Its token.
         token: [u8; 16],
     }
 }

@@ -42,11 +42,11 @@ use crate::session::{Session, Task};
 pub(super) const SILENCE: Duration = Duration::from_secs(20);
 /// How long a guest may take to send its pinned memory to a destination.
 const GUEST_TIMEOUT: Duration = Duration::from_secs(300);
-/// Maximum time for copies before calls are served: with a fast link, copying would
+/// Maximum time for copies before calls are served. With a fast link, copying would
 /// otherwise delay calls until the end.
 const SLICE: Duration = Duration::from_micros(500);
-/// Chunks that the destination copies before it answers, so that it is not
-/// silent for long: 8 GiB.
+/// Chunks that the destination copies before it answers, so that it is not silent for
+/// long: 8 GiB.
 const FETCHES: usize = 4096;
 
 /// The stage of the source, with the answer that it waits for.
@@ -110,7 +110,7 @@ enum Stage {
     Copying,
     /// The last of pre-copy is in transit.
     Flushing,
-    /// Pre-copy is complete; other sessions that move with this one are not as far.
+    /// Pre-copy is complete. Other sessions that move with this one are not ready yet.
     Copied,
     /// The session executes no calls, and its device drains.
     Stopping,
@@ -118,7 +118,8 @@ enum Stage {
     Stopped,
     /// Sending what the destination lacks.
     StopAndCopy,
-    /// The guest connects to the destination; sessions that move together meet.
+    /// The guest connects to the destination. Sessions that move together wait for each
+    /// other.
     Switchover,
     /// Handing over the session.
     Committing,
@@ -130,7 +131,7 @@ struct Fetches {
     /// Chunks not announced to it yet.
     queue: Vec<Chunk>,
     /// Chunks announced to it.
-    told: HashSet<Chunk>,
+    announced: HashSet<Chunk>,
 }
 
 /// A migration in progress.
@@ -155,12 +156,8 @@ pub(crate) struct Source {
     shared: Shared,
     fetches: Fetches,
     precopy: Option<PreCopy>,
-    /// Its reader owns the session.
+    /// The worker that reads it owns the session.
     token: Token,
-}
-
-fn io(error: std::io::Error) -> StateError {
-    StateError::from(error)
 }
 
 fn carried(error: paragpu_communicator::Error) -> StateError {
@@ -180,8 +177,8 @@ impl Source {
             hand_over,
         } = departure;
         let same_host = local;
-        // The session keeps a window although its calls use another connection. It
-        // leaves the window, as for another host, and its program reconnects.
+        // The session has a window although its calls use another connection. It leaves
+        // the window, as for another host, and its program reconnects.
         let local = same_host && !has_foreign_window(session);
         let follows = match same_host && !local && follows.is_empty() {
             true => session.link.communicator().to_owned(),
@@ -189,9 +186,13 @@ impl Source {
         };
         may_leave(session, local, &follows)?;
         let socket = UnixStream::from(link);
-        socket.set_nonblocking(false).map_err(io)?;
-        socket.set_read_timeout(Some(SILENCE)).map_err(io)?;
-        socket.set_write_timeout(Some(SILENCE)).map_err(io)?;
+        socket.set_nonblocking(false).map_err(StateError::from)?;
+        socket
+            .set_read_timeout(Some(SILENCE))
+            .map_err(StateError::from)?;
+        socket
+            .set_write_timeout(Some(SILENCE))
+            .map_err(StateError::from)?;
         let identity = session.transfer.identity();
         let arrive = encode_all(&Arrive {
             magic: MAGIC,
@@ -211,7 +212,7 @@ impl Source {
             false => None,
         };
         Ok(Self {
-            peer: Peer::new(socket).map_err(io)?,
+            peer: Peer::new(socket).map_err(StateError::from)?,
             local,
             asked_domain: false,
             gates: gates.map(Gates::new),
@@ -225,7 +226,7 @@ impl Source {
             shared: Shared::new(domain),
             fetches: Fetches::default(),
             precopy: None,
-            token: Token::new().map_err(io)?,
+            token: Token::new().map_err(StateError::from)?,
         })
     }
 
@@ -251,7 +252,8 @@ impl Source {
         Ok(chunks)
     }
 
-    /// Has the destination copy some of its chunks. True if an answer will follow.
+    /// Has the destination copy some of its chunks. Returns true if an answer will
+    /// follow.
     fn fetch(&mut self) -> Result<bool, StateError> {
         let queue = &mut self.fetches.queue;
         let some = queue.len().min(FETCHES);
@@ -261,7 +263,7 @@ impl Source {
         let mut names = Vec::new();
         for chunk in queue.drain(..some) {
             chunk.put_name(&mut names);
-            self.fetches.told.insert(chunk);
+            self.fetches.announced.insert(chunk);
         }
         let writer = self.peer.writer()?;
         writer.put(Kind::Fetch, &[&names])?;
@@ -293,8 +295,8 @@ impl Source {
         Ok(())
     }
 
-    /// Does all work that does not make the program wait for the other end.
-    /// Returns true when the session can stop.
+    /// Does all work for which the program need not wait. Returns true when the session
+    /// can stop.
     fn advance(&mut self, session: &mut Session) -> Result<bool, StateError> {
         match self.stage {
             Stage::Copying => {
@@ -343,9 +345,10 @@ impl Source {
                 }
                 if self.copies_before {
                     let mut fetches = self.chunks(session, Delivery::Fetched)?;
-                    // The program may have mapped other memory there since.
+                    // The program may have mapped other memory there in the meantime.
                     fetches.retain(|chunk| {
-                        !self.fetches.told.contains(chunk) && self.shared.is_current(session, chunk)
+                        !self.fetches.announced.contains(chunk)
+                            && self.shared.is_current(session, chunk)
                     });
                     self.fetches.queue = fetches;
                 }
@@ -371,7 +374,7 @@ impl Source {
         Ok(())
     }
 
-    /// Copies as much as the link accepts. True when all is copied.
+    /// Copies as much as the link accepts. Returns true when everything is copied.
     fn copy_before(&mut self, session: &mut Session) -> Result<bool, StateError> {
         let Some(precopy) = &mut self.precopy else {
             return Err(StateError::Order("nothing to copy"));
@@ -442,7 +445,7 @@ impl Source {
             Err(NotStopped::Goes(reason)) => return self.stay(session, &reason),
             Err(NotStopped::Ended(end)) => return Err(self.broken_off(session, end)),
         }
-        self.reached("the device has nothing left to do");
+        self.reached("device drained");
         self.stage = Stage::Stopped;
         if let Err(error) = self.await_stopped(session) {
             let reason = error.to_string();
@@ -496,14 +499,14 @@ impl Source {
 
     /// Hands over the session. An error if it stays here after all.
     ///
-    /// Once the token is handed over, its reader owns the session, so no call is
-    /// executed twice: if the link breaks, exactly one of the two ends takes the
-    /// token, whatever the other received. For a guest that reconnects by itself,
-    /// the guest decides instead of the token. It has only one connection: if the
-    /// destination accepted it, there is none here any more.
+    /// Once the token is handed over, its reader owns the session, so no call is executed
+    /// twice. If the link breaks, exactly one of the two ends takes the token, whatever
+    /// the other received. For a guest that reconnects by itself, the guest decides
+    /// instead of the token. It has only one connection: if the destination accepted it,
+    /// it has none here.
     fn commit(&mut self) -> Result<(), StateError> {
         if self.local {
-            self.token.give().map_err(io)?;
+            self.token.give().map_err(StateError::from)?;
         }
         let committed = self.peer.writer().and_then(|writer| {
             writer.put(Kind::Commit, &[])?;
@@ -513,16 +516,16 @@ impl Source {
             return Ok(());
         };
         if !self.local || self.token.take() {
-            let reason = format!("the destination was lost at the switch: {error}");
+            let reason = format!("the destination was lost at the switchover: {error}");
             return Err(StateError::Impossible(reason));
         }
-        tracing::warn!(%error, "the link broke when the session was taken");
+        tracing::warn!(%error, "the link broke when the session was handed over");
         Ok(())
     }
 
     /// Ends the migration because the session or its connection ended.
     fn broken_off(mut self: Box<Self>, session: &mut Session, end: SessionEnd) -> SessionEnd {
-        let reason = format!("the session did not wait for its move: {end}");
+        let reason = format!("the session ended during its move: {end}");
         self.peer.call_off(&reason);
         let _ = self.stay(session, &reason);
         end

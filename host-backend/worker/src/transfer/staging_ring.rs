@@ -1,4 +1,4 @@
-//! Staging memory for the contents of a moving session, with a stream of its own.
+//! Staging memory for the contents of a moving session, with a separate stream.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -20,8 +20,8 @@ pub(crate) const SLOTS: u64 = 8;
 /// Maximum sleep between two polls of the device.
 const MAX_SLEEP: Duration = Duration::from_micros(200);
 
-/// Memory that the device reads and writes. It stays mapped, even after errors,
-/// until [`unmap`](Self::unmap) is called with no copy in flight.
+/// Memory that the device reads and writes. It stays mapped, even after errors, until
+/// [`unmap`](Self::unmap) is called with no copy in flight.
 #[derive(Debug)]
 struct Staging(ManuallyDrop<Mapping>);
 

@@ -67,7 +67,7 @@ impl Objects {
         }
         let taken = images.write(&part.hash, part.size, part.offset, part.data.0);
         match taken {
-            // Later parts of an image that was already here.
+            // Later parts of an image that was already stored here.
             Err(_) if images.holds(&part.hash, part.size) => Ok(()),
             Err(Fault::Call(error)) => Err(StateError::Impossible(error.to_string())),
             Err(_) => Err(StateError::Order("an image")),
@@ -123,7 +123,7 @@ impl Link {
 }
 
 impl Session {
-    /// Tries to [stop](Self::stop) the session. False if it continues for now.
+    /// Tries to [stop](Self::stop) the session. Returns false if it continues for now.
     pub(crate) fn attempt_to_stop(
         &mut self,
         receiver: &mut dyn Receiver,
@@ -150,11 +150,10 @@ impl Session {
         }
     }
 
-    /// Stops executing calls, and waits until the device is idle and all pending
-    /// calls are answered. False if that took longer than `patience`. Calls that
-    /// arrive meanwhile are queued, except those that host functions need to
-    /// complete. Afterwards the session can continue with [`serve`](Session::serve)
-    /// as before.
+    /// Stops executing calls, and waits until the device is idle and all pending calls
+    /// are answered. Returns false if that took longer than `patience`. Calls that arrive
+    /// meanwhile are queued, except those that host functions need to complete.
+    /// Afterwards the session can continue with [`serve`](Session::serve) as before.
     pub(crate) fn stop(
         &mut self,
         receiver: &mut dyn Receiver,
@@ -177,7 +176,7 @@ impl Session {
             // After a sticky error the driver does not allow reading memory.
             if let Some(lost) = self.errors.sticky() {
                 return Err(NotStopped::Goes(format!(
-                    "the session's context is lost ({}): there is nothing to move",
+                    "the session's context is lost ({}), so it cannot move",
                     lost.status
                 )));
             }
@@ -190,9 +189,9 @@ impl Session {
                 && self.copies.tokens.is_empty()
                 && self.objects.host_functions.is_empty()
             {
-                // Work may have completed since the poll above. Its replies and
-                // output must be sent before the state is read, or they would be
-                // lost with this worker.
+                // Work may have completed since the poll above. Its replies and output
+                // must be sent before the state is read, or they would be lost with this
+                // worker.
                 self.answer_completed()?;
                 self.forward_output()?;
                 self.link.flush()?;
@@ -201,16 +200,15 @@ impl Session {
                 self.pacing.leave();
                 return Ok(true);
             }
-            // A kernel may wait for a word that its program writes after a call
-            // that is queued here. Such a kernel ends only if the session is
-            // served.
+            // A kernel may wait for a word that its program writes after a call that is
+            // queued here. Such a kernel ends only if the session is served.
             if Instant::now() >= deadline {
                 return Ok(false);
             }
             if let Wait::Until(end) = self.pace()
                 && !over
             {
-                // Not the whole nap: the completion of a host function arrives as a
+                // Not the whole sleep: the completion of a host function arrives as a
                 // frame, which does not wake this thread.
                 let left = end.saturating_duration_since(Instant::now());
                 std::thread::sleep(left.min(Duration::from_millis(1)));
@@ -318,7 +316,7 @@ impl Session {
             Kind::Bookkeeping => self.take_bookkeeping(payload),
             Kind::Waiting => self.intake.queue_encoded(payload),
             Kind::Kept => self.link.keep_frames(payload),
-            _ => Err(StateError::Order("a record of another place")),
+            _ => Err(StateError::Order("a record out of place")),
         }
     }
 

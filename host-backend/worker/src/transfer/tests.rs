@@ -1,4 +1,4 @@
-//! Sessions on the GPU in software: written, and read again on another one.
+//! Sessions on the software GPU: written, and read on another one.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use paragpu_protocol::types::{ArrayShape, LinearResource, Sampling, TextureResou
 use proptest::prelude::*;
 
 use super::precopy::{PreCopy, owners};
-use super::state::{Kind, Scanner, StateError, Writer};
+use super::state::{Kind, Scanner, Writer};
 use crate::images::ImageStore;
 use crate::live::{Name, Recorded};
 use crate::session::{Session, Setup};
@@ -32,7 +32,7 @@ pub(super) const PTX: &[u8] = b"
 }
 ";
 
-/// One session at a time: a session's addresses are fixed.
+/// Serializes tests: a session's addresses are fixed.
 pub(super) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock()
@@ -46,7 +46,7 @@ fn session(cores: u32, memory: u64) -> Session {
     })
 }
 
-/// One whose memory can be handed over.
+/// A session whose memory can be handed over.
 pub(super) fn shareable() -> Session {
     with_options(Options {
         cores: 1,
@@ -73,10 +73,6 @@ fn with_options(options: Options) -> Session {
         reconnect: None,
     };
     Session::new(setup, Arc::new(Nowhere), None)
-}
-
-pub(super) fn apply(session: &mut Session, call: &Recorded) -> Result<(), StateError> {
-    session.perform(call)
 }
 
 pub(super) fn settle(session: &mut Session) {
@@ -137,7 +133,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 struct Program {
     session: Session,
-    /// Handles are never used twice.
+    /// Handles are never reused.
     next: u64,
     named: std::collections::BTreeMap<(u8, u64), u64>,
 }
@@ -222,7 +218,7 @@ impl Program {
             },
             _ => return,
         };
-        apply(&mut self.session, &call).unwrap();
+        self.session.perform(&call).unwrap();
         self.next += 1;
         let name = match kind {
             0 => regions.arena + at * 4 * CHUNK,
@@ -233,7 +229,7 @@ impl Program {
     }
 
     fn destroy(&mut self, kind: u8, at: u64) {
-        // An array outlives its textures and surfaces here, as it should.
+        // An array must outlive its textures and surfaces.
         let held = |other| self.named.contains_key(&(other, at));
         if (kind == 3 && (held(4) || held(5))) || kind == 7 {
             return;
@@ -243,7 +239,7 @@ impl Program {
         };
         let call = match kind {
             0 => {
-                // Its alias goes with it.
+                // Its alias is destroyed with it.
                 self.named.remove(&(8, at));
                 Recorded::of(&MemUnmap {
                     address: DeviceAddress(handle),
@@ -274,20 +270,18 @@ impl Program {
                 })
             }
         };
-        apply(&mut self.session, &call).unwrap();
+        self.session.perform(&call).unwrap();
     }
 
     fn fill(&mut self, at: u64, value: u32) {
         if let Some(&event) = self.named.get(&(2, at)) {
             let stream = StreamHandle(self.named.get(&(1, at)).copied().unwrap_or(0));
             let event = EventHandle(event);
-            apply(
-                &mut self.session,
-                &Recorded::of(&EventRecord { event, stream }),
-            )
-            .unwrap();
+            self.session
+                .perform(&Recorded::of(&EventRecord { event, stream }))
+                .unwrap();
         }
-        // By its second address, where it has one.
+        // By its second address, if it has one.
         let second = self.named.get(&(8, at));
         let memory = second.or(self.named.get(&(0, at))).copied();
         let variable = self.named.get(&(6, at)).map(|&module| {
@@ -303,9 +297,8 @@ impl Program {
                 .address
         });
         for destination in memory.into_iter().chain(variable) {
-            apply(
-                &mut self.session,
-                &Recorded::of(&Memset {
+            self.session
+                .perform(&Recorded::of(&Memset {
                     destination,
                     pitch: 0,
                     value,
@@ -313,9 +306,8 @@ impl Program {
                     width: 64,
                     height: 1,
                     stream: StreamHandle(0),
-                }),
-            )
-            .unwrap();
+                }))
+                .unwrap();
         }
     }
 }
@@ -342,7 +334,7 @@ fn no_view() -> paragpu_protocol::types::ResourceView {
     }
 }
 
-/// Brings an image to the session's host; its hash.
+/// Stores an image on the session's host. Returns its hash.
 pub(super) fn store(session: &mut Session, image: &[u8]) -> [u8; 32] {
     let hash = *blake3::hash(image).as_bytes();
     let size = image.len() as u64;
@@ -378,7 +370,7 @@ fn values(session: &Session, program: &std::collections::BTreeMap<(u8, u64), u64
         .collect()
 }
 
-/// The bytes that a destination has, by object and place.
+/// The bytes that a destination has, by object and offset.
 struct Copy {
     bytes: std::collections::HashMap<(Name, u64), u8>,
     objects: std::collections::BTreeMap<Name, Recorded>,
@@ -392,8 +384,8 @@ impl Copy {
         }
     }
 
-    /// Bytes that are looked at, the same whatever they are a part of: all
-    /// would be too many.
+    /// Offsets of bytes that are compared, the same for any division into chunks: all
+    /// bytes would be too many.
     fn places(chunk: &super::regions::Chunk) -> impl Iterator<Item = usize> {
         let (start, end) = (chunk.offset, chunk.offset + chunk.size);
         let pages = (start / 4096..end.div_ceil(4096)).map(|page| page * 4096);
@@ -414,8 +406,7 @@ impl Copy {
         }
     }
 
-    /// The destination recreates changed objects; the contents
-    /// of these are unspecified.
+    /// The destination recreates changed objects, whose contents are then unspecified.
     fn follow(&mut self, session: &mut Session) {
         let now = created(session);
         for (name, call) in &self.objects {
@@ -444,7 +435,7 @@ fn created(session: &Session) -> std::collections::BTreeMap<Name, Recorded> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn whatever_a_program_did_comes_back(steps in steps()) {
+    fn any_program_state_survives_a_checkpoint(steps in steps()) {
         let _alone = alone();
         let mut first = program(&steps);
         settle(&mut first.session);
@@ -467,7 +458,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_copied_ahead_and_the_rest_are_the_whole(
+    fn precopy_and_the_rest_are_complete(
         before in steps(),
         meanwhile in proptest::collection::vec(steps(), 0..4),
         after in steps(),
@@ -551,7 +542,7 @@ proptest! {
 }
 
 #[test]
-fn a_damaged_state_is_refused_with_a_sentence() {
+fn a_damaged_state_is_refused_with_a_reason() {
     let _alone = alone();
     let mut first = program(&[Step::Create(0, 0), Step::Create(6, 1), Step::Fill(0, 5)]);
     let good = write(&mut first.session);
@@ -569,14 +560,14 @@ fn a_damaged_state_is_refused_with_a_sentence() {
 }
 
 #[test]
-fn a_gpu_without_the_memory_says_so() {
+fn a_gpu_without_enough_memory_refuses() {
     let _alone = alone();
     let mut first = program(&[]);
     let map = Recorded::of(&MemMap {
         address: DeviceAddress(first.session.gpu.regions().arena),
         size: 300 << 20,
     });
-    apply(&mut first.session, &map).unwrap();
+    first.session.perform(&map).unwrap();
     let state = write(&mut first.session);
     assert!(state.len() < 1 << 20, "zeros are not written");
     drop(first);
@@ -588,7 +579,7 @@ fn a_gpu_without_the_memory_says_so() {
 }
 
 #[test]
-fn times_between_events_stay() {
+fn times_between_events_are_preserved() {
     let _alone = alone();
     let mut first = program(&[]);
     for event in [200, 201, 202] {
@@ -596,14 +587,14 @@ fn times_between_events_stay() {
             event: EventHandle(event),
             flags: 0,
         });
-        apply(&mut first.session, &create).unwrap();
+        first.session.perform(&create).unwrap();
     }
     for event in [200, 201] {
         let record = Recorded::of(&EventRecord {
             event: EventHandle(event),
             stream: StreamHandle(0),
         });
-        apply(&mut first.session, &record).unwrap();
+        first.session.perform(&record).unwrap();
         settle(&mut first.session);
     }
     let elapsed = |session: &mut Session, start: u64, end: u64| {
@@ -626,13 +617,13 @@ fn times_between_events_stay() {
         event: EventHandle(202),
         stream: StreamHandle(0),
     });
-    apply(&mut second, &record).unwrap();
+    second.perform(&record).unwrap();
     settle(&mut second);
     assert!(elapsed(&mut second, 201, 202).unwrap() > 0.0);
 }
 
 #[test]
-fn linear_textures_and_attributes_come_back() {
+fn linear_textures_and_attributes_are_restored() {
     let _alone = alone();
     let mut first = program(&[Step::Create(0, 0), Step::Create(6, 0), Step::Create(7, 0)]);
     let texture = Recorded::of(&TextureCreate {
@@ -650,14 +641,14 @@ fn linear_textures_and_attributes_come_back() {
             view: no_view(),
         },
     });
-    apply(&mut first.session, &texture).unwrap();
+    first.session.perform(&texture).unwrap();
     let function = FunctionHandle(first.named[&(7, 0)]);
     let set = Recorded::of(&FuncSetAttribute {
         function,
         attribute: 8,
         value: 4096,
     });
-    apply(&mut first.session, &set).unwrap();
+    first.session.perform(&set).unwrap();
     let objects = live(&first.session);
     let state = write(&mut first.session);
     drop(first);
@@ -666,9 +657,9 @@ fn linear_textures_and_attributes_come_back() {
     assert_eq!(live(&second), objects);
 }
 
-/// Copies a session precopy on a device that notes no writes, while a program
-/// rewrites the first `percent` of its memory after every batch: how much of
-/// all was copied.
+/// Pre-copies a session on a device without dirty tracking, while a program rewrites the
+/// first `percent` of its memory after every batch. Returns the fraction of all memory
+/// that was copied.
 fn copied_ahead(percent: u64) -> f64 {
     const SIZE: u64 = 64 * CHUNK;
     let mut session = session(2, 1 << 30);
@@ -677,11 +668,11 @@ fn copied_ahead(percent: u64) -> f64 {
         address,
         size: SIZE,
     };
-    apply(&mut session, &Recorded::of(&map)).unwrap();
+    session.perform(&Recorded::of(&map)).unwrap();
     let mut value = 0;
     let mut rewrite = |session: &mut Session| {
         value += 1;
-        // Every chunk alike, but for the part that is not written.
+        // All chunks are alike, except for the part that is not written.
         let set = Memset {
             destination: address.0,
             pitch: CHUNK,
@@ -691,7 +682,7 @@ fn copied_ahead(percent: u64) -> f64 {
             height: SIZE / CHUNK * percent / 100,
             stream: StreamHandle(0),
         };
-        apply(session, &Recorded::of(&set)).unwrap();
+        session.perform(&Recorded::of(&set)).unwrap();
         settle(session);
     };
     rewrite(&mut session);
@@ -718,7 +709,7 @@ fn copied_ahead(percent: u64) -> f64 {
 }
 
 #[test]
-fn a_program_that_rewrites_everything_is_found_out_by_samples() {
+fn samples_detect_a_program_that_rewrites_everything() {
     let _alone = alone();
     assert!(copied_ahead(100) < 0.3);
     for percent in [0, 1, 50] {

@@ -1,4 +1,4 @@
-//! Green contexts: each has eight multiprocessors, whatever the way to it.
+//! Green contexts: each has eight multiprocessors, regardless of its splits.
 
 use paragpu_device::green::check_count;
 use paragpu_device::{GreenDevice, GreenId, Result, StreamDevice, StreamId};
@@ -7,7 +7,7 @@ use paragpu_protocol::types::{SmGroups, SmResource, SmSplit};
 
 use super::TestDevice;
 
-/// Of the device, and of each part.
+/// Multiprocessors of the device, and of each part.
 const ALL: SmResource = SmResource {
     count: 8,
     least: 1,

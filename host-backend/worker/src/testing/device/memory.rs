@@ -17,7 +17,7 @@ pub(super) struct Memory {
     /// Second addresses: bytes, and the mapping.
     aliases: BTreeMap<u64, (u64, u64)>,
     pub registered: BTreeMap<u64, u64>,
-    /// Memory of mappings that are gone, scribbled over.
+    /// Memory of removed mappings, overwritten.
     gone: Vec<Vec<u8>>,
 }
 
@@ -26,7 +26,7 @@ impl Memory {
         self.mapped.values().map(|memory| memory.len() as u64).sum()
     }
 
-    /// Where the memory behind an address is mapped.
+    /// The address where the memory behind an address is mapped.
     fn first(&self, address: u64, size: u64) -> u64 {
         match self.aliases.range(..=address).next_back() {
             Some((start, (length, memory))) if address - start + size <= *length => {

@@ -1,5 +1,5 @@
-//! Sends objects while the program runs: images, the layout of modules, the calls
-//! that recreate objects, and memory that is handed over.
+//! Sends objects while the program runs: images, the layout of modules, the calls that
+//! recreate objects, and memory that is handed over.
 //!
 //! Other threads do the long work: reading images, searching code for names,
 //! writing to the link. The thread that serves the session does the rest in slices.
@@ -25,10 +25,11 @@ use crate::transfer::survey;
 
 /// Maximum number of rounds that send objects while the program runs.
 const ROUNDS: u32 = 4;
-/// How often a round may find no offer of shared memory. Then the objects are sent after
-/// the stop.
+/// How many rounds may find no offer of shared memory. Then the objects are sent after the
+/// stop.
 const LACKS: u32 = 16;
-/// How often the program may have loaded further modules when the last ones were sent.
+/// Maximum number of times that the program loads further modules before the move gives
+/// up.
 pub(super) const RELOADS: u32 = 64;
 
 /// The objects that exist at the destination.
@@ -76,8 +77,8 @@ impl Source {
             && heavy(owners(session)) != heavy(self.recreated.owners.clone())
     }
 
-    /// Asks which of the session's images the destination lacks, if it was not
-    /// asked before.
+    /// Queries which of the session's images the destination lacks, for those not queried
+    /// before.
     fn ask_images(&mut self, session: &Session) -> Result<(), StateError> {
         let writer = self.peer.writer()?;
         for hash in session.objects.image_hashes()? {
@@ -141,7 +142,7 @@ impl Source {
             .iter()
             .all(|hash| self.recreated.images.contains(hash))
         {
-            // It may load modules as fast as they are sent, for ever.
+            // The program may load modules as fast as they are sent.
             self.recreated.reloads += 1;
             if self.recreated.reloads > RELOADS {
                 return Err(StateError::Impossible(format!(
@@ -156,7 +157,7 @@ impl Source {
         }
         self.recreated.owners = owners(session);
         self.recreated.items = Arc::new(self.items(session)?);
-        // Only of these: the program may map more while they are sent.
+        // Only for these objects: the program may map more while they are sent.
         self.shared.begin(session)?;
         let items = Arc::clone(&self.recreated.items);
         self.send_sharing(session.shared_parts(), false)?;
@@ -186,8 +187,8 @@ impl Source {
         Ok(())
     }
 
-    /// Receives the answer to a round. Begins another one if the destination found no offer
-    /// of shared memory: then it returns false.
+    /// Receives the answer to a round. Returns false, and begins another round, if the
+    /// destination found no offer of shared memory.
     pub(super) fn recreated(&mut self, session: &Session) -> Result<bool, StateError> {
         self.recreated.lacks_shared = self.peer.expect(Kind::Ready)? != [0];
         if !self.recreated.lacks_shared {
@@ -195,7 +196,7 @@ impl Source {
         }
         self.recreated.lacks += 1;
         if self.recreated.lacks > LACKS {
-            // There is nothing to copy to.
+            // The destination has nothing to copy to.
             self.copies_before = false;
             return Ok(true);
         }
@@ -203,8 +204,8 @@ impl Source {
         Ok(false)
     }
 
-    /// Hands over some of the objects' memory. True if an answer will follow. At
-    /// the end, tells the destination to recreate the objects.
+    /// Hands over some of the objects' memory. Returns true if an answer will follow. At
+    /// the end, has the destination recreate the objects.
     fn hand_over(&mut self, session: &mut Session) -> Result<bool, StateError> {
         let Some(batch) = self.shared.next(session) else {
             let writer = self.peer.writer()?;

@@ -39,28 +39,28 @@ pub(super) struct Peer {
     out: Out,
     scanner: Scanner<UnixStream>,
     /// When it last sent something.
-    heard: Instant,
-    /// When it was last told that this end is waiting.
-    told: Instant,
+    last_received: Instant,
+    /// When it was last notified that this end is waiting.
+    last_sent: Instant,
 }
 
 impl Peer {
-    /// A destination that knows which session will come.
+    /// A destination that knows which session will arrive.
     pub(super) fn new(socket: UnixStream) -> std::io::Result<Self> {
         let other = socket.try_clone()?;
         let writer = BufWriter::with_capacity(1 << 20, socket);
         Ok(Self {
             out: Out::Here(Box::new(Writer::new(writer))),
             scanner: Scanner::new(other),
-            heard: Instant::now(),
-            told: Instant::now(),
+            last_received: Instant::now(),
+            last_sent: Instant::now(),
         })
     }
 
     pub(super) fn writer(&mut self) -> Result<&mut Writer<PeerWriter>, StateError> {
         match &mut self.out {
             Out::Here(writer) => Ok(writer),
-            _ => Err(StateError::Order("somebody else writes")),
+            _ => Err(StateError::Order("another thread writes to the link")),
         }
     }
 
@@ -84,7 +84,7 @@ impl Peer {
     pub(super) fn stage(&mut self) -> Result<&mut SendStage<PeerWriter>, StateError> {
         match &mut self.out {
             Out::Away(stage) => Ok(stage),
-            _ => Err(StateError::Order("nobody writes contents")),
+            _ => Err(StateError::Order("no thread writes contents")),
         }
     }
 
@@ -96,7 +96,7 @@ impl Peer {
                 return Ok(false);
             }
             // The other end had nothing to answer meanwhile.
-            self.heard = Instant::now();
+            self.last_received = Instant::now();
         }
         self.await_writer().map(|()| true)
     }
@@ -114,8 +114,7 @@ impl Peer {
         self.scanner.get_ref().as_fd()
     }
 
-    /// Whether the destination sent something. An error if it is silent for too
-    /// long.
+    /// Whether the destination sent something. An error if it is silent for too long.
     pub(super) fn has_answer(&mut self) -> Result<bool, StateError> {
         let fd = self.socket();
         let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
@@ -125,8 +124,8 @@ impl Peer {
         };
         let there = matches!(poll(&mut fds, Some(&now)), Ok(count) if count > 0);
         if there {
-            self.heard = Instant::now();
-        } else if self.heard.elapsed() > SILENCE {
+            self.last_received = Instant::now();
+        } else if self.last_received.elapsed() > SILENCE {
             return Err(StateError::Impossible(
                 "the destination did not answer".into(),
             ));
@@ -159,7 +158,7 @@ impl Peer {
                 String::from_utf8_lossy(reason).into_owned(),
             )),
             (got, payload) if got == kind => Ok(payload.to_vec()),
-            _ => Err(StateError::Order("an answer to another question")),
+            _ => Err(StateError::Order("an answer to another request")),
         }
     }
 
@@ -183,10 +182,10 @@ impl Peer {
         handshake::send_with_fds(self.socket(), ARRIVE, 0, 0, &[], fds, deadline).map_err(carried)
     }
 
-    /// Tells the destination periodically that this end is waiting.
+    /// Notifies the destination periodically that this end is waiting.
     pub(super) fn still(&mut self) -> Result<(), StateError> {
-        if self.told.elapsed() >= KEEPALIVE_INTERVAL {
-            self.told = Instant::now();
+        if self.last_sent.elapsed() >= KEEPALIVE_INTERVAL {
+            self.last_sent = Instant::now();
             let writer = self.writer()?;
             writer.put(Kind::Still, &[])?;
             writer.flush()?;
@@ -194,9 +193,9 @@ impl Peer {
         Ok(())
     }
 
-    /// Tells the destination that the session stays here.
+    /// Notifies the destination that the session stays here.
     pub(super) fn call_off(&mut self, reason: &str) {
-        // Losing the link says the same.
+        // Losing the link has the same effect.
         let _ = self.writer().and_then(|writer| {
             writer.put(Kind::Refused, &[reason.as_bytes()])?;
             writer.flush()

@@ -36,16 +36,16 @@ impl Source {
             return Err(StateError::Order("there was no pre-copy"));
         };
         if session.sharing.offers() {
-            // Those that took the memory wrote to it, too.
+            // Sessions that took the memory wrote to it, too.
             precopy.ignore_tracking();
         }
-        self.reached("the objects are there");
+        self.reached("objects recreated");
         let sent = self.send_rest(session, &mut precopy);
         precopy.mover.keep(session);
         sent?;
-        self.reached("all contents were sent");
+        self.reached("contents sent");
         let bookkeeping = session.bookkeeping()?;
-        // A reconnecting guest gets the frames that it has not received.
+        // A reconnecting guest receives the frames that it lacks.
         let settled = !self.local
             || matches!(
                 session.link.sender().settle(Instant::now() + SILENCE),
@@ -53,7 +53,7 @@ impl Source {
             );
         if !settled {
             return Err(StateError::Impossible(
-                "the program does not take the replies to its calls".into(),
+                "the program does not receive the replies to its calls".into(),
             ));
         }
         let writer = self.peer.writer()?;
@@ -65,14 +65,14 @@ impl Source {
         let secured = receiver.secured().unwrap_or_default();
         self.pass_connection(session, &secured, &receiver.unfinished())?;
         self.peer.expect(Kind::Ready)?;
-        self.reached("the connection is there");
+        self.reached("connection passed on");
         Ok(())
     }
 
-    /// Logs the progress, to analyze the downtime.
-    pub(super) fn reached(&self, what: &str) {
+    /// Logs a step, for analysis of the downtime.
+    pub(super) fn reached(&self, step: &str) {
         let micros = self.attempts.standing().as_micros();
-        tracing::debug!(micros, "{what}");
+        tracing::debug!(micros, "{step}");
     }
 
     fn send_rest(
@@ -109,8 +109,8 @@ impl Source {
         self.peer.await_writer()?;
         sent?;
         if cfg!(debug_assertions) {
-            // Verifies dirty tracking, including handed-over memory, which is the
-            // same memory.
+            // Verifies dirty tracking. Handed-over memory is the same memory on both
+            // sides.
             let chunks = session.chunks(false)?;
             let different = self.different(session, precopy, &chunks)?;
             if !different.is_empty() {
@@ -192,7 +192,7 @@ impl Source {
         Ok(done)
     }
 
-    /// Passes on the stopped session's connection.
+    /// Passes the connection of the stopped session on.
     fn pass_connection(
         &mut self,
         session: &Session,
@@ -207,7 +207,7 @@ impl Source {
         };
         if session.host.window().is_some() != current.own_window {
             return Err(StateError::Impossible(
-                "the program connected again while its session moved: move it again".into(),
+                "the program reconnected while its session moved; move it again".into(),
             ));
         }
         let channel = current.channel;

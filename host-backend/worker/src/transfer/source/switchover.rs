@@ -1,7 +1,7 @@
-//! The waits from pre-copy to the switch: for the sessions that move together with
-//! this one, and for a guest that has to reconnect to the destination on its own.
+//! The waits between pre-copy and the switchover: for the sessions that move together
+//! with this one, and for a guest that reconnects to the destination by itself.
 //!
-//! If the link between the hosts breaks during the switch, the guest decides: it has
+//! If the link between the hosts breaks during the switchover, the guest decides: it has
 //! one connection, and the session continues on the side that accepted it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,16 +28,16 @@ const FOLLOWS: Duration = Duration::from_secs(60);
 /// Maximum time between two polls of the guest's connection.
 const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
-/// Pipes with one writer, the daemon, and a reader in each of the sessions that
-/// move together. The byte is never read, so every session sees it. So is the end
-/// of file without a byte.
+/// Pipes with one writer, the daemon, and a reader in each of the sessions that move
+/// together. The byte is never read, so every session sees it. Likewise every session
+/// sees the end of file without a byte.
 #[derive(Debug)]
 pub(super) struct Gates {
     stop: OwnedFd,
     rest: OwnedFd,
     commit: OwnedFd,
     /// The daemon knows that this session is ready to stop.
-    told: bool,
+    reported: bool,
 }
 
 impl Gates {
@@ -46,12 +46,12 @@ impl Gates {
             stop,
             rest,
             commit,
-            told: false,
+            reported: false,
         }
     }
 
-    /// An error if the sessions that move together stay: one of them cannot move, or the
-    /// time for it is over.
+    /// An error if the sessions that move together stay, because one of them cannot move
+    /// or the time limit is over.
     pub(super) fn still(&self) -> Result<(), StateError> {
         is_open(self.commit.as_fd()).map(drop)
     }
@@ -66,7 +66,7 @@ fn is_open(gate: BorrowedFd<'_>) -> Result<bool, StateError> {
         Ok(false)
     } else {
         Err(StateError::Impossible(
-            "the sessions that were to move with it stay".into(),
+            "the sessions that move with it stay".into(),
         ))
     }
 }
@@ -98,16 +98,16 @@ impl Source {
         let Some(gates) = &mut self.gates else {
             return Ok(true);
         };
-        if !gates.told {
-            gates.told = true;
+        if !gates.reported {
+            gates.reported = true;
             session.transfer.orders().report(Report::Held(Step::Copied));
         }
-        // Those that stopped earlier may have given up since.
+        // Those that stopped earlier may have given up in the meantime.
         is_open(gates.rest.as_fd())?;
         is_open(gates.stop.as_fd())
     }
 
-    /// Tells the destination that it has everything except the guest.
+    /// Notifies the destination that it has everything except the guest.
     pub(super) fn await_guest_at_destination(&mut self) -> Result<(), StateError> {
         let alone = [u8::from(self.gates.is_none())];
         self.peer.writer()?.put(Kind::Await, &[&alone])?;
@@ -121,7 +121,7 @@ impl Source {
         receiver: &mut dyn Receiver,
     ) -> Result<(), NotStopped> {
         let (communicator, address) = &self.home;
-        let place = format!("{communicator} {address}");
+        let home = format!("{communicator} {address}");
         let goal = Move {
             communicator: Text(communicator),
             address: Text(address),
@@ -130,7 +130,7 @@ impl Source {
         session
             .link
             .sender()
-            .say(Control::Move.kind(), &[&encode_all(&goal)]);
+            .notify(Control::Move.kind(), &[&encode_all(&goal)]);
         let deadline = Instant::now() + FOLLOWS;
         loop {
             if !ready(self.peer.socket(), POLL_INTERVAL).is_empty() {
@@ -140,12 +140,12 @@ impl Source {
             self.gates.as_ref().map_or(Ok(()), Gates::still)?;
             if let Some(reason) = queue_late_calls(session, receiver)? {
                 return Err(NotStopped::Goes(format!(
-                    "its program cannot follow to {place}: {reason}"
+                    "its program cannot follow to {home}: {reason}"
                 )));
             }
             if Instant::now() >= deadline {
                 return Err(NotStopped::Goes(format!(
-                    "its program did not come to {place} within {} s: it may be stopped, so try \
+                    "its program did not connect to {home} within {} s: it may be stopped, so try \
                      again",
                     FOLLOWS.as_secs()
                 )));
@@ -197,7 +197,8 @@ impl Source {
         }
     }
 
-    /// Calls `poll` until the gate is open. Returns at once for a session that moves alone.
+    /// Calls `poll` until the gate is open. Returns immediately for a session that moves
+    /// alone.
     fn await_gate<E: From<StateError>>(
         &mut self,
         gate: fn(&Gates) -> BorrowedFd<'_>,
@@ -226,9 +227,9 @@ pub(super) fn may_leave(session: &Session, local: bool, follows: &str) -> Result
     Err(StateError::Impossible(reason.into()))
 }
 
-/// Queues calls that arrive after the state was copied. They are not acknowledged:
-/// the guest resends them to the destination, or they are executed here if the
-/// session stays. Returns the reason if the guest cannot follow.
+/// Queues calls that arrive after the state was copied. They are not acknowledged: the
+/// guest resends them to the destination, or they are executed here if the session stays.
+/// Returns the reason if the guest cannot follow.
 fn queue_late_calls(
     session: &mut Session,
     receiver: &mut dyn Receiver,

@@ -1,5 +1,5 @@
 //! The source's behaviour in states that a real destination reaches only by chance.
-//! Nothing here can wait for the session's thread: it is the test's.
+//! Nothing here can wait for the session's thread, because it is the test's.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use super::objects::RELOADS;
 use crate::session::Session;
 use crate::transfer::orders::Departure;
 use crate::transfer::state::{ImagePart, Kind, Scanner, Writer};
-use crate::transfer::tests::{PTX, alone, apply, shareable, store};
+use crate::transfer::tests::{PTX, alone, shareable, store};
 use crate::turns::{TurnState, Turns};
 
-/// Loads a module of `image`; its hash.
+/// Loads a module of `image` and returns its hash.
 fn load(session: &mut Session, module: u64, image: &[u8]) -> [u8; 32] {
     let hash = store(session, image);
     let call = Recorded::of(&ModuleLoad {
@@ -33,11 +33,11 @@ fn load(session: &mut Session, module: u64, image: &[u8]) -> [u8; 32] {
         hash,
         options: Bytes(&[]),
     });
-    apply(session, &call).unwrap();
+    session.perform(&call).unwrap();
     hash
 }
 
-/// A migration that has begun, and both its ends.
+/// A migration that has begun, with both its ends.
 struct Begun {
     session: Session,
     receiver: Box<dyn Receiver>,
@@ -47,7 +47,7 @@ struct Begun {
 }
 
 impl Begun {
-    /// The destination has said welcome.
+    /// A migration whose destination has sent its welcome.
     fn new(mut session: Session) -> Self {
         let (link, destination) = UnixStream::pair().unwrap();
         let (connection, guest) = UnixStream::pair().unwrap();
@@ -79,14 +79,14 @@ impl Begun {
         }
     }
 
-    /// The destination says something.
+    /// Sends a message of the destination.
     fn answer(&self, kind: Kind, payload: &[u8]) {
         let mut writer = Writer::new(&self.destination);
         writer.put(kind, &[payload]).unwrap();
         writer.flush().unwrap();
     }
 
-    /// The next record of the source, which takes steps until it comes.
+    /// The next record of the source, which runs steps until it is sent.
     fn record(&mut self) -> (Kind, Vec<u8>) {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
@@ -98,12 +98,11 @@ impl Begun {
             self.session
                 .continue_migration(self.receiver.as_mut())
                 .unwrap();
-            assert!(Instant::now() < deadline, "the source says nothing");
+            assert!(Instant::now() < deadline, "the source sends nothing");
         }
     }
 
-    /// Images and bytes of them up to a record of another kind, which is
-    /// returned as well.
+    /// Images and their bytes, up to a record of another kind, which is returned as well.
     fn images(&mut self) -> (Vec<([u8; 32], usize)>, Kind) {
         let mut images = Vec::new();
         loop {
@@ -126,7 +125,7 @@ fn an_image_of_a_module_that_is_loaded_meanwhile_is_offered_too() {
     assert_eq!(begun.record().0, Kind::Head);
     assert_eq!(begun.images(), (vec![(first, 0)], Kind::ImageNames));
 
-    // The destination has the first one, and was not asked about this.
+    // The destination has the first one, and was not asked about this one.
     let other = [PTX, b"// another one\n"].concat();
     let second = load(&mut begun.session, 2, &other);
     begun.answer(Kind::Missing, &[]);
@@ -143,14 +142,14 @@ fn an_image_of_a_module_that_is_loaded_meanwhile_is_offered_too() {
     let last = [PTX, b"// the last one\n"].concat();
     let third = load(&mut begun.session, 3, &last);
     begun.answer(Kind::Ready, &[]);
-    let asked = loop {
+    let requested = loop {
         match begun.images() {
-            (asked, Kind::ImageNames) => break asked,
-            (asked, Kind::Contents) => assert!(asked.is_empty()),
+            (requested, Kind::ImageNames) => break requested,
+            (requested, Kind::Contents) => assert!(requested.is_empty()),
             (_, other) => panic!("{other:?}"),
         }
     };
-    assert_eq!(asked, vec![(third, 0)]);
+    assert_eq!(requested, vec![(third, 0)]);
 }
 
 #[test]
@@ -162,13 +161,13 @@ fn a_program_that_loads_modules_without_end_stays() {
     assert_eq!(begun.record().0, Kind::Head);
     assert_eq!(begun.images().1, Kind::ImageNames);
     for number in 0..=RELOADS {
-        // There is another one whenever the destination has all.
+        // There is another one whenever the destination has them all.
         let other = [PTX, format!("// {number}\n").as_bytes()].concat();
         load(&mut begun.session, 2 + u64::from(number), &other);
         begun.answer(Kind::Missing, &[]);
         if number < RELOADS {
-            let (asked, kind) = begun.images();
-            assert_eq!((asked.len(), kind), (1, Kind::ImageNames), "{number}");
+            let (requested, kind) = begun.images();
+            assert_eq!((requested.len(), kind), (1, Kind::ImageNames), "{number}");
         }
     }
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -177,7 +176,7 @@ fn a_program_that_loads_modules_without_end_stays() {
             .session
             .continue_migration(begun.receiver.as_mut())
             .unwrap();
-        assert!(Instant::now() < deadline, "it goes on");
+        assert!(Instant::now() < deadline, "it does not give up");
     }
 }
 
@@ -225,23 +224,23 @@ fn a_session_that_stops_leaves_the_gpu_to_others() {
         let stopped = begun.session.stop(receiver, Duration::from_secs(20));
         assert!(matches!(stopped, Ok(true)), "{stopped:?}");
     };
-    let said = || pleas.try_iter().collect::<Vec<_>>();
-    // In its turn.
-    turns.want();
+    let requests = || pleas.try_iter().collect::<Vec<_>>();
+    // During its turn.
+    turns.request();
     turns.handle(Turn::Yours);
     stop();
-    assert_eq!(said(), [TurnRequest::Wanted, TurnRequest::Over]);
-    // Before the turn that it asked for.
-    turns.want();
+    assert_eq!(requests(), [TurnRequest::Wanted, TurnRequest::Over]);
+    // Before the turn that it requested.
+    turns.request();
     stop();
-    assert_eq!(said(), [TurnRequest::Wanted]);
+    assert_eq!(requests(), [TurnRequest::Wanted]);
     turns.handle(Turn::Yours);
-    assert_eq!(said(), [TurnRequest::Over]);
-    // It continues before that turn comes.
-    turns.want();
+    assert_eq!(requests(), [TurnRequest::Over]);
+    // It continues before that turn.
+    turns.request();
     stop();
-    turns.want();
+    turns.request();
     turns.handle(Turn::Yours);
-    assert_eq!(said(), [TurnRequest::Wanted]);
+    assert_eq!(requests(), [TurnRequest::Wanted]);
     assert_eq!(turns.state(), TurnState::Ours);
 }
