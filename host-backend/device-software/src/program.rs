@@ -246,6 +246,8 @@ pub enum Special {
     GlobalTimerHi,
     DynamicSharedSize,
     TotalSharedSize,
+    /// With the reserved part.
+    AllSharedSize,
     DynamicSharedBase,
     /// The address of a byte of the reserved shared memory.
     ReservedShared(u16),

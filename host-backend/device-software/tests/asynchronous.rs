@@ -126,6 +126,24 @@ st.global.v4.u32 [%rd0], {%r2,%r3,%r4,%r5}; st.global.v2.u32 [%rd0+16], {%r6,%r7
 }
 
 #[test]
+fn a_last_arrival_that_also_expects_bytes() {
+    let mut gpu = Gpu::new();
+    run(
+        &mut gpu,
+        ".shared .align 8 .b64 b; mov.u32 %r1, b; mbarrier.init.shared.b64 [%r1], 2;
+mbarrier.arrive_drop.expect_tx.shared::cta.b64 %rd2, [%r1], 64; mbarrier.arrive.shared.b64 %rd3, [%r1]; mbarrier.test_wait.shared.b64 %p0, [%r1], %rd2;
+mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r1], 64; mbarrier.test_wait.shared.b64 %p1, [%r1], %rd2;
+mbarrier.arrive.shared.b64 %rd4, [%r1]; mbarrier.test_wait.shared.b64 %p2, [%r1], %rd4;
+selp.u32 %r2, 1, 0, %p0; selp.u32 %r3, 1, 0, %p1; selp.u32 %r4, 1, 0, %p2; mov.u32 %r5, 0;
+st.global.v4.u32 [%rd0], {%r2,%r3,%r4,%r5};",
+        1,
+    )
+    .unwrap();
+    // The bytes are missing; both are there; one arrival is left of each further phase.
+    assert_eq!(gpu.get32(0x100000, 3), [0, 1, 1]);
+}
+
+#[test]
 fn all_warps_see_a_phase_complete_before_one_runs_on() {
     // Each of eight warps arrives and waits, after which thread 0 at once initializes the
     // object again. A program must not; on GPUs it works, because all warps are woken
