@@ -22,9 +22,10 @@ const DEVICE_RUNTIME: &str = "cudadevrt";
 const MIN_VERSION: u32 = 70;
 /// CUDA_ERROR_UNKNOWN, for failures of the linker.
 const LINKER: Status = Status(999);
-/// Prefix of the device runtime's functions in nvcc's output. Those that this device lacks
-/// are refused with the kernels that call them, so that the module's other kernels run.
-const RUNTIME_CALL: &str = "__cudaCDP2";
+/// Prefixes of the device runtime's functions in nvcc's output. Those that this device
+/// lacks are refused with the kernels that call them, so that the module's other kernels
+/// run.
+const RUNTIME_CALLS: [&str; 2] = ["__cudaCDP2", "cudaGraph"];
 /// A function that identifies CUDA's device runtime.
 const LAUNCH: &str = "__cudaCDP2LaunchDeviceV2";
 /// Names that need no definition.
@@ -344,7 +345,7 @@ fn check(inputs: &[LinkInput<'_>], texts: &[String], modules: &[Module<'_>]) -> 
         let missing = declared.iter().find(|name| {
             let declarations = declared.iter().filter(|other| other == name).count();
             !BUILT_IN.contains(name)
-                && !name.starts_with(RUNTIME_CALL)
+                && !RUNTIME_CALLS.iter().any(|prefix| name.starts_with(prefix))
                 && !defined.contains_key(**name)
                 && count(text, name) > declarations
         });
@@ -480,6 +481,24 @@ mod tests {
                 .any(|f| f.name == name && f.body.is_some())
         };
         assert!(has("__cudaCDP2GetErrorString") && !has("__cudaCDP2GetErrorName"));
+    }
+
+    #[test]
+    fn kernels_that_launch_graphs_leave_the_others() {
+        let texts = with_head(&[
+            ".extern .func (.param .b32 e) cudaGraphLaunch(.param .b64 g, .param .b64 s);\n\
+            .visible .entry launches() { .param .b64 g; .param .b64 s; .param .b32 e;\n\
+            call (e), cudaGraphLaunch, (g, s); ret; }\n.visible .entry fine() { ret; }\n",
+            ".visible .entry other() { ret; }\n",
+        ]);
+        let linked = link(&inputs(&texts), 121).unwrap();
+        let module = parser::parse(&linked).unwrap();
+        let program = crate::decode::decode(&module, &HashMap::new()).unwrap();
+        let why = |name: &str| program.funcs[program.by_name[name]].refused.clone();
+        assert_eq!((why("fine"), why("other")), (None, None));
+        let refusal = ptx_error(&why("launches").unwrap());
+        assert_eq!(refusal.status, Status::NOT_SUPPORTED);
+        assert!(refusal.to_string().contains("cudaGraphLaunch"), "{refusal}");
     }
 
     #[test]

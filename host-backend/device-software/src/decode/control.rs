@@ -90,6 +90,9 @@ impl<'m> Decoder<'m> {
                 _ if callee.starts_with("__cudaCDP2") || callee.starts_with("cudaLaunchDevice") => {
                     return self.unsupported(format!("{callee} (launch from a kernel)"));
                 }
+                _ if callee.starts_with("cudaGraph") => {
+                    return self.unsupported(format!("{callee} (a graph's use by a kernel)"));
+                }
                 _ => {
                     return Err(crate::error::PtxError::Unresolved {
                         line: self.line,
