@@ -3,7 +3,8 @@
 use super::memory::{hint, space};
 use super::{Decoder, Result};
 use crate::program::{
-    Access, Address, Barrier64, BarrierOp, CopyAsync, CopySize, Ext, Extend, MemSpace, Op, Reg,
+    Access, Address, AtomOp, Barrier64, BarrierOp, CopyAsync, CopySize, Ext, Extend, MemSpace, Op,
+    Reg,
 };
 use crate::ptx::ast::{Operand, Type};
 
@@ -16,6 +17,7 @@ impl<'m> Decoder<'m> {
     ) -> Result<bool> {
         match (base, mods) {
             ("cp", ["async", "bulk", rest @ ..]) => self.bulk(rest, operands),
+            ("cp", ["reduce", "async", "bulk", rest @ ..]) => self.bulk_reduce(rest, operands),
             ("cp", ["async", rest @ ..]) => self.copy(rest, operands),
             ("mbarrier", [what, rest @ ..]) => self.barrier_object(what, rest, operands),
             ("st" | "red", ["async", rest @ ..]) => self.remote(base, rest, operands),
@@ -107,6 +109,7 @@ impl<'m> Decoder<'m> {
             barrier: None,
             bytes: None,
             edges: None,
+            combine: None,
         }));
         Ok(true)
     }
@@ -173,7 +176,48 @@ impl<'m> Decoder<'m> {
             barrier,
             bytes,
             edges,
+            combine: None,
         }));
+        Ok(true)
+    }
+
+    /// `cp.reduce.async.bulk`: as [`Self::bulk`], combined with what is there.
+    fn bulk_reduce(&mut self, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
+        let [places @ .., what, ty] = mods else {
+            return Ok(false);
+        };
+        let (places, what) = match (places, *what) {
+            ([places @ .., what], "noftz") => (places, *what),
+            (places, what) => (places, what),
+        };
+        let Some(ty) = Type::parse(ty) else {
+            return Ok(false);
+        };
+        let op = match (what, ty) {
+            ("add", Type::F32) => AtomOp::AddF32,
+            ("add", Type::F64) => AtomOp::AddF64,
+            ("add", Type::F16) => AtomOp::AddF16,
+            ("add", Type::BF16) => AtomOp::AddBf16,
+            (_, ty) if ty.float() => return Ok(false),
+            ("add", _) => AtomOp::Add,
+            ("min", _) if ty.signed() => AtomOp::MinS,
+            ("min", _) => AtomOp::MinU,
+            ("max", _) if ty.signed() => AtomOp::MaxS,
+            ("max", _) => AtomOp::MaxU,
+            ("inc", _) => AtomOp::Inc,
+            ("dec", _) => AtomOp::Dec,
+            ("and", _) => AtomOp::And,
+            ("or", _) => AtomOp::Or,
+            ("xor", _) => AtomOp::Xor,
+            _ => return Ok(false),
+        };
+        // Its destination is in the cluster or in global memory: no form reads that.
+        if places.contains(&"cp_mask") || !self.bulk(places, operands)? {
+            return Ok(false);
+        }
+        if let Some(Ext::CopyAsync(copy)) = self.program.ext.last_mut() {
+            copy.combine = Some((op, ty.size() as u8));
+        }
         Ok(true)
     }
 

@@ -87,11 +87,8 @@ impl<'m> Decoder<'m> {
                     self.program.launches |= call.launches();
                     CallTarget::Runtime(call)
                 }
-                _ if callee.starts_with("__cudaCDP2") || callee.starts_with("cudaLaunchDevice") => {
-                    return self.unsupported(format!("{callee} (launch from a kernel)"));
-                }
-                _ if callee.starts_with("cudaGraph") => {
-                    return self.unsupported(format!("{callee} (a graph's use by a kernel)"));
+                _ if callee.starts_with("__cudaCDP2") || callee.starts_with("cuda") => {
+                    return self.unsupported(format!("{callee} of CUDA's device runtime"));
                 }
                 _ => {
                     return Err(crate::error::PtxError::Unresolved {

@@ -118,6 +118,13 @@ impl<'a> Parser<'a> {
 
     /// A constant expression of integers.
     pub(super) fn expression(&mut self) -> Result<u64> {
+        // Nearly always it is a lone literal. Large modules have millions of them.
+        if let (Some(Token::Int(bits)), Some(Token::Punct(b',' | b';' | b'}' | b']'))) =
+            (self.peek(), self.peek_at(1))
+        {
+            self.at += 1;
+            return Ok(bits);
+        }
         Ok(self.conditional()?.bits)
     }
 
