@@ -22,9 +22,12 @@ const DEVICE_RUNTIME: &str = "cudadevrt";
 const MIN_VERSION: u32 = 70;
 /// CUDA_ERROR_UNKNOWN, for failures of the linker.
 const LINKER: Status = Status(999);
-/// Prefix of the device runtime's functions in nvcc's output. Those that this device lacks
-/// are refused with the kernels that call them, so that the module's other kernels run.
-const RUNTIME_CALL: &str = "__cudaCDP2";
+/// Prefixes of the device runtime's functions in nvcc's output. Those that this device
+/// lacks are refused with the kernels that call them, so that the module's other kernels
+/// run.
+const RUNTIME_CALLS: [&str; 2] = ["__cudaCDP2", "cudaGraph"];
+/// Prefix of further ones, such as those of multi-device groups.
+const LINKED_RUNTIME_CALL: &str = "cuda";
 /// A function that identifies CUDA's device runtime.
 const LAUNCH: &str = "__cudaCDP2LaunchDeviceV2";
 /// Names that need no definition.
@@ -67,7 +70,7 @@ pub fn link(inputs: &[LinkInput<'_>], arch: u32) -> Result<String> {
     let modules: Vec<Module<'_>> = modules
         .collect::<std::result::Result<_, _>>()
         .map_err(|error| ptx_error(&error))?;
-    check(&inputs, &texts, &modules)?;
+    check(&inputs, &texts, &modules, runtimes > 0)?;
     if let [only] = texts.as_slice() {
         return Ok(only.clone());
     }
@@ -316,7 +319,12 @@ fn count(text: &str, name: &str) -> usize {
 
 /// Checks that each name has at most one definition, and that each name that is used has
 /// one.
-fn check(inputs: &[LinkInput<'_>], texts: &[String], modules: &[Module<'_>]) -> Result<()> {
+fn check(
+    inputs: &[LinkInput<'_>],
+    texts: &[String],
+    modules: &[Module<'_>],
+    with_runtime: bool,
+) -> Result<()> {
     let mut defined: HashMap<&str, &str> = HashMap::new();
     for (input, module) in inputs.iter().zip(modules) {
         let functions = module.functions.iter();
@@ -331,6 +339,10 @@ fn check(inputs: &[LinkInput<'_>], texts: &[String], modules: &[Module<'_>]) -> 
             }
         }
     }
+    let is_of_runtime = |name: &str| {
+        RUNTIME_CALLS.iter().any(|prefix| name.starts_with(prefix))
+            || with_runtime && name.starts_with(LINKED_RUNTIME_CALL)
+    };
     for ((input, text), module) in inputs.iter().zip(texts).zip(modules) {
         let functions = module.functions.iter();
         let functions = functions.filter(|function| function.body.is_none());
@@ -344,7 +356,7 @@ fn check(inputs: &[LinkInput<'_>], texts: &[String], modules: &[Module<'_>]) -> 
         let missing = declared.iter().find(|name| {
             let declarations = declared.iter().filter(|other| other == name).count();
             !BUILT_IN.contains(name)
-                && !name.starts_with(RUNTIME_CALL)
+                && !is_of_runtime(name)
                 && !defined.contains_key(**name)
                 && count(text, name) > declarations
         });
@@ -483,6 +495,24 @@ mod tests {
     }
 
     #[test]
+    fn kernels_that_launch_graphs_leave_the_others() {
+        let texts = with_head(&[
+            ".extern .func (.param .b32 e) cudaGraphLaunch(.param .b64 g, .param .b64 s);\n\
+            .visible .entry launches() { .param .b64 g; .param .b64 s; .param .b32 e;\n\
+            call (e), cudaGraphLaunch, (g, s); ret; }\n.visible .entry fine() { ret; }\n",
+            ".visible .entry other() { ret; }\n",
+        ]);
+        let linked = link(&inputs(&texts), 121).unwrap();
+        let module = parser::parse(&linked).unwrap();
+        let program = crate::decode::decode(&module, &HashMap::new()).unwrap();
+        let why = |name: &str| program.funcs[program.by_name[name]].refused.clone();
+        assert_eq!((why("fine"), why("other")), (None, None));
+        let refusal = ptx_error(&why("launches").unwrap());
+        assert_eq!(refusal.status, Status::NOT_SUPPORTED);
+        assert!(refusal.to_string().contains("cudaGraphLaunch"), "{refusal}");
+    }
+
+    #[test]
     fn what_is_missing_or_there_twice_is_named() {
         let missing = link(&inputs(&with_head(&[CALLER])), 121).unwrap_err();
         assert_eq!(missing.status, LINKER);
@@ -512,6 +542,17 @@ mod tests {
         );
         with_runtime[1].name = "libcudadevrt.a";
         link(&with_runtime, 121).unwrap();
+        let mut rank = with_head(&[
+            ".extern .func (.param .b32 r) cudaCGGetRank(.param .b64 h);\n\
+            .visible .entry k() { .param .b64 h; .param .b32 r;\n\
+            call (r), cudaCGGetRank, (h); ret; }\n",
+        ]);
+        assert!(link(&inputs(&rank), 121).is_err());
+        rank.push("machine code".into());
+        let mut with_runtime = inputs(&rank);
+        with_runtime[1].kind = LIBRARY;
+        with_runtime[1].name = "libcudadevrt.a";
+        link(&with_runtime, 121).expect("refused with the kernel");
         let mut object = inputs(&[]);
         object.push(LinkInput {
             kind: 3,

@@ -216,8 +216,9 @@ impl Module {
                 ),
             ));
         }
-        let in_memory =
-            |v: &&Var<'_>| matches!(v.space, Space::Global | Space::Const) && !v.external;
+        let in_memory = |v: &&Var<'_>| {
+            matches!(v.space, Space::Global | Space::Const) && !v.external && v.unserved.is_none()
+        };
         let too_large = || {
             Error::new(
                 Status::OUT_OF_MEMORY,

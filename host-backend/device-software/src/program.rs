@@ -246,6 +246,8 @@ pub enum Special {
     GlobalTimerHi,
     DynamicSharedSize,
     TotalSharedSize,
+    /// With the reserved part.
+    AllSharedSize,
     DynamicSharedBase,
     /// The address of a byte of the reserved shared memory.
     ReservedShared(u16),
@@ -499,6 +501,8 @@ pub struct CopyAsync {
     pub bytes: Option<u32>,
     /// Rows of how many bytes at the start and at the end are not copied.
     pub edges: Option<[u32; 2]>,
+    /// Combines elements of so many bytes with those at the destination, each atomically.
+    pub combine: Option<(AtomOp, u8)>,
 }
 
 /// How much an asynchronous copy writes.

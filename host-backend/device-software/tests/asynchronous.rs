@@ -126,6 +126,72 @@ st.global.v4.u32 [%rd0], {%r2,%r3,%r4,%r5}; st.global.v2.u32 [%rd0+16], {%r6,%r7
 }
 
 #[test]
+fn bulk_copies_combine_with_what_is_there() {
+    let mut gpu = Gpu::new();
+    let ours = |n: u32| n.wrapping_mul(0x9e37_79b9) >> 3;
+    let theirs: Vec<u32> = (0..32).map(|n: u32| n.wrapping_mul(0x85eb_ca6b)).collect();
+    type Reference = fn(u32, u32) -> u32;
+    let table: [(&str, Reference); 6] = [
+        ("add.u32", |a, b| a.wrapping_add(b)),
+        ("min.s32", |a, b| (a as i32).min(b as i32) as u32),
+        ("max.u32", u32::max),
+        ("inc.u32", |a, b| if a >= b { 0 } else { a + 1 }),
+        ("xor.b32", |a, b| a ^ b),
+        ("L2::cache_hint.and.b32", |a, b| a & b),
+    ];
+    for (op, reference) in table {
+        gpu.put32(0x100000, &theirs);
+        let policy = if op.starts_with("L2") { ", %rd5" } else { "" };
+        let body = format!(
+            ".shared .align 16 .b8 s[128]; mov.u32 %r1, s; mad.lo.u32 %r2, %r0, 4, %r1; mul.lo.u32 %r3, %r0, 0x9e3779b9; shr.u32 %r3, %r3, 3;
+st.shared.u32 [%r2], %r3; bar.sync 0; setp.eq.u32 %p0, %r0, 0; mov.u64 %rd5, 0;
+@%p0 cp.reduce.async.bulk.global.shared::cta.bulk_group.{op} [%rd0], [%r1], 128{policy};
+cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;"
+        );
+        run(&mut gpu, &body, 32).unwrap();
+        let want: Vec<u32> = (0..32)
+            .map(|n| reference(theirs[n as usize], ours(n)))
+            .collect();
+        assert_eq!(gpu.get32(0x100000, 32), want, "{op}");
+    }
+    // In shared memory, counted at a barrier object; and singles.
+    gpu.put32(0x100000, &[1f32.to_bits(), 2.5f32.to_bits(), 0, 0]);
+    run(
+        &mut gpu,
+        ".shared .align 16 .b8 s[32]; .shared .align 8 .b64 b; mov.u32 %r1, s; add.u32 %r2, %r1, 16; mov.u32 %r3, b; mbarrier.init.shared.b64 [%r3], 1;
+mov.b32 %r4, 0f3F000000; mov.u32 %r5, 7; st.shared.v4.u32 [%r1], {%r4,%r4,%r5,%r5}; st.shared.v4.u32 [%r2], {%r5,%r5,%r5,%r5};
+cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%rd0], [%r1], 16;
+mbarrier.arrive.expect_tx.shared.b64 %rd2, [%r3], 16;
+cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32 [%r1], [%r2], 16, [%r3];
+mbarrier.test_wait.shared.b64 %p1, [%r3], %rd2; selp.u32 %r6, 1, 0, %p1; ld.shared.v2.u32 {%r7,%r8}, [%r1+8];
+st.global.v4.u32 [%rd0+16], {%r6,%r7,%r8,%r6};",
+        1,
+    )
+    .unwrap();
+    let got = gpu.get32(0x100000, 8);
+    assert_eq!(got[..2], [1.5f32.to_bits(), 3f32.to_bits()]);
+    assert_eq!(got[4..7], [1, 14, 14]);
+}
+
+#[test]
+fn a_last_arrival_that_also_expects_bytes() {
+    let mut gpu = Gpu::new();
+    run(
+        &mut gpu,
+        ".shared .align 8 .b64 b; mov.u32 %r1, b; mbarrier.init.shared.b64 [%r1], 2;
+mbarrier.arrive_drop.expect_tx.shared::cta.b64 %rd2, [%r1], 64; mbarrier.arrive.shared.b64 %rd3, [%r1]; mbarrier.test_wait.shared.b64 %p0, [%r1], %rd2;
+mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r1], 64; mbarrier.test_wait.shared.b64 %p1, [%r1], %rd2;
+mbarrier.arrive.shared.b64 %rd4, [%r1]; mbarrier.test_wait.shared.b64 %p2, [%r1], %rd4;
+selp.u32 %r2, 1, 0, %p0; selp.u32 %r3, 1, 0, %p1; selp.u32 %r4, 1, 0, %p2; mov.u32 %r5, 0;
+st.global.v4.u32 [%rd0], {%r2,%r3,%r4,%r5};",
+        1,
+    )
+    .unwrap();
+    // The bytes are missing; both are there; one arrival is left of each further phase.
+    assert_eq!(gpu.get32(0x100000, 3), [0, 1, 1]);
+}
+
+#[test]
 fn all_warps_see_a_phase_complete_before_one_runs_on() {
     // Each of eight warps arrives and waits, after which thread 0 at once initializes the
     // object again. A program must not; on GPUs it works, because all warps are woken

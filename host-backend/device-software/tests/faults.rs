@@ -238,10 +238,18 @@ fn what_is_not_served_is_refused_by_name_and_line() {
             "m65536",
         ),
         ("frobnicate.u32 %r1, %r2;", Status::NOT_SUPPORTED, "line 5"),
-        ("add.u32 %r1, %r2;", Status::INVALID_PTX, "operands"),
+        (
+            "add.u32 %r1, %r2;",
+            Status::NOT_SUPPORTED,
+            "add.u32: expected 3 operands",
+        ),
         ("add.u32 %r1, %r2, %nope;", Status::NOT_SUPPORTED, "%nope"),
         ("bra NOWHERE;", Status::INVALID_PTX, "NOWHERE"),
-        ("add.u64 %rd1, %rd1, %r1;", Status::INVALID_PTX, "64"),
+        (
+            "add.u64 %rd1, %rd1, %r1;",
+            Status::NOT_SUPPORTED,
+            "add.u64: operand is not of 64",
+        ),
         (
             "add.f32.nonsense %r1, %r1, %r1;",
             Status::NOT_SUPPORTED,
@@ -250,7 +258,7 @@ fn what_is_not_served_is_refused_by_name_and_line() {
         ("{ call.uni elsewhere; }", Status::INVALID_PTX, "elsewhere"),
         (
             "st.global.b128 [%rd1], %rd1;",
-            Status::INVALID_PTX,
+            Status::NOT_SUPPORTED,
             "not a register of 128 bits",
         ),
         (

@@ -175,6 +175,24 @@ fn gradients_choose_the_level() {
         read(&mut gpu, texture.0, grad, &points),
         [0.0, 1.0, 2.0, 3.0, 0.0]
     );
+    // All of a texture is resident, also beside its edges; the guard may be the result.
+    for read_resident in [
+        "tex.2d.v4.f32.f32 {%f9, %f10, %f11, %f12}|%p, [%rd1, {%f1, %f2}];",
+        "tex.level.2d.v4.f32.f32 {%f9, %f10, %f11, %f12}|%p, [%rd1, {%f1, %f2}], %f3;",
+        "tex.grad.2d.v4.f32.f32 {%f9, %f10, %f11, %f12}|%p, [%rd1, {%f1, %f2}], {%f5, %f6}, {%f7, %f8};",
+        "tld4.r.2d.v4.f32.f32 {%f9, %f10, %f11, %f12}|%p, [%rd1, {%f1, %f2}];",
+        "setp.eq.f32 %p, %f3, 0f00000000; @%p tex.2d.v4.f32.f32 {%f9, %f10, %f11, %f12}|%p, [%rd1, {%f1, %f2}];",
+    ] {
+        let text = format!(
+            ".reg .pred %p; {read_resident} selp.f32 %f0, 0f41200000, 0f00000000, %p; add.f32 %f0, %f0, %f9;"
+        );
+        let points = [point(h(), h(), 0.0, 0.0), point(-7.0, 9.0, 0.0, 0.0)];
+        assert_eq!(
+            read(&mut gpu, texture.0, &text, &points),
+            [10.0; 2],
+            "{text}"
+        );
+    }
 }
 
 fn h() -> f32 {

@@ -214,7 +214,7 @@ impl<'m> Decoder<'m> {
                         Some((what, self.plain_pred(q)?, self.pred_named(p)?))
                     }
                     (None, _) => None,
-                    _ => return self.invalid("expected d|p"),
+                    _ => return self.unfit("expected d|p"),
                 };
                 let named;
                 let d = match d {
@@ -225,7 +225,7 @@ impl<'m> Decoder<'m> {
                     d => d,
                 };
                 let &Operand::Int(lut) = lut else {
-                    return self.invalid("lop3 needs a constant");
+                    return self.unfit("lop3 needs a constant");
                 };
                 let (a, b) = (self.s32(a, ty)?, self.s32(b, ty)?);
                 let (c, d) = (self.s32(c, ty)?, self.d32(d)?);
@@ -520,14 +520,18 @@ impl<'m> Decoder<'m> {
         ty: Type,
         operands: &[Operand<'m>],
     ) -> Result<bool> {
-        self.only(mods, &["lo", "hi"])?;
+        self.only(mods, &["lo", "hi", "sat"])?;
+        let saturate = mods.contains(&"sat");
+        if saturate && (base != "mad24" || mods != ["hi", "sat", "s32"]) {
+            return self.unsupported("saturation of this type");
+        }
         if ty.size() != 4 {
-            return self.invalid("24-bit multiplication takes 32-bit operands");
+            return self.unfit("24-bit multiplication takes 32-bit operands");
         }
         let (d, a, b, c) = match operands {
             [d, a, b] if base == "mul24" => (d, a, b, None),
             [d, a, b, c] if base == "mad24" => (d, a, b, Some(c)),
-            _ => return self.invalid("wrong number of operands"),
+            _ => return self.unfit("wrong number of operands"),
         };
         let (a, b, d) = (self.s32(a, ty)?, self.s32(b, ty)?, self.d32(d)?);
         let (x, y, eight) = (self.f.temp32(), self.f.temp32(), self.f.const32(8));
@@ -557,6 +561,10 @@ impl<'m> Decoder<'m> {
             self.emit(Op::Low64, x, wide, 0, 0, 0);
         }
         match c {
+            Some(c) if saturate => {
+                let c = self.s32(c, ty)?;
+                self.saturating(true, d, x, c);
+            }
             Some(c) => {
                 let c = self.s32(c, ty)?;
                 self.emit(Op::Add32, d, x, c, 0, 0);

@@ -3,7 +3,8 @@
 use super::memory::{hint, space};
 use super::{Decoder, Result};
 use crate::program::{
-    Access, Address, Barrier64, BarrierOp, CopyAsync, CopySize, Ext, Extend, MemSpace, Op, Reg,
+    Access, Address, AtomOp, Barrier64, BarrierOp, CopyAsync, CopySize, Ext, Extend, MemSpace, Op,
+    Reg,
 };
 use crate::ptx::ast::{Operand, Type};
 
@@ -16,6 +17,7 @@ impl<'m> Decoder<'m> {
     ) -> Result<bool> {
         match (base, mods) {
             ("cp", ["async", "bulk", rest @ ..]) => self.bulk(rest, operands),
+            ("cp", ["reduce", "async", "bulk", rest @ ..]) => self.bulk_reduce(rest, operands),
             ("cp", ["async", rest @ ..]) => self.copy(rest, operands),
             ("mbarrier", [what, rest @ ..]) => self.barrier_object(what, rest, operands),
             ("st" | "red", ["async", rest @ ..]) => self.remote(base, rest, operands),
@@ -38,7 +40,7 @@ impl<'m> Decoder<'m> {
         }
         let plain: Vec<&str> = mods.iter().copied().filter(|m| !completes(m)).collect();
         let Some((barrier, rest)) = operands.split_last() else {
-            return self.invalid("wrong number of operands");
+            return self.unfit("wrong number of operands");
         };
         let ty = self.last_type(mods)?;
         if !self.memory(base, &plain, rest)? {
@@ -77,10 +79,10 @@ impl<'m> Decoder<'m> {
             _ => return Ok(false),
         }
         let [to, from, size, more @ ..] = operands else {
-            return self.invalid("wrong number of operands");
+            return self.unfit("wrong number of operands");
         };
         let &Operand::Int(size @ (4 | 8 | 16)) = size else {
-            return self.invalid("cp.async copies 4, 8 or 16 bytes");
+            return self.unfit("cp.async copies 4, 8 or 16 bytes");
         };
         let to = self.address(to, MemSpace::Shared)?;
         let from = self.address(from, MemSpace::Global)?;
@@ -92,7 +94,7 @@ impl<'m> Decoder<'m> {
                     Some((Reg::P(p), _)) => ignore = Some(p),
                     // A cache policy.
                     Some((Reg::R64(_), _)) => {}
-                    None => return self.invalid(format!("{name} is not a register")),
+                    None => return self.unfit(format!("{name} is not a register")),
                 },
                 Operand::Not(_) => ignore = Some(self.plain_pred(operand)?),
                 operand => source = Some(self.s32(operand, Type::U32)?),
@@ -107,6 +109,7 @@ impl<'m> Decoder<'m> {
             barrier: None,
             bytes: None,
             edges: None,
+            combine: None,
         }));
         Ok(true)
     }
@@ -142,7 +145,7 @@ impl<'m> Decoder<'m> {
             _ => return Ok(false),
         };
         let [d, a, size, more @ ..] = operands else {
-            return self.invalid("wrong number of operands");
+            return self.unfit("wrong number of operands");
         };
         let (to, from) = (self.address(d, to)?, self.address(a, from)?);
         let size = CopySize::Bulk(self.s32(size, Type::U32)?);
@@ -155,14 +158,14 @@ impl<'m> Decoder<'m> {
         };
         let barrier = match (barrier, more) {
             (true, [address, ..]) => Some(self.address(address, MemSpace::Shared)?),
-            (true, []) => return self.invalid("wrong number of operands"),
+            (true, []) => return self.unfit("wrong number of operands"),
             (false, _) => None,
         };
         // It comes last, behind a cache policy.
         let bytes = match (mods.contains(&"cp_mask"), more.last()) {
             (false, _) => None,
             (true, Some(mask)) => Some(self.s32(mask, Type::U16)?),
-            (true, None) => return self.invalid("wrong number of operands"),
+            (true, None) => return self.unfit("wrong number of operands"),
         };
         self.ext(Ext::CopyAsync(CopyAsync {
             to,
@@ -173,7 +176,48 @@ impl<'m> Decoder<'m> {
             barrier,
             bytes,
             edges,
+            combine: None,
         }));
+        Ok(true)
+    }
+
+    /// `cp.reduce.async.bulk`: as [`Self::bulk`], combined with what is there.
+    fn bulk_reduce(&mut self, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
+        let [places @ .., what, ty] = mods else {
+            return Ok(false);
+        };
+        let (places, what) = match (places, *what) {
+            ([places @ .., what], "noftz") => (places, *what),
+            (places, what) => (places, what),
+        };
+        let Some(ty) = Type::parse(ty) else {
+            return Ok(false);
+        };
+        let op = match (what, ty) {
+            ("add", Type::F32) => AtomOp::AddF32,
+            ("add", Type::F64) => AtomOp::AddF64,
+            ("add", Type::F16) => AtomOp::AddF16,
+            ("add", Type::BF16) => AtomOp::AddBf16,
+            (_, ty) if ty.float() => return Ok(false),
+            ("add", _) => AtomOp::Add,
+            ("min", _) if ty.signed() => AtomOp::MinS,
+            ("min", _) => AtomOp::MinU,
+            ("max", _) if ty.signed() => AtomOp::MaxS,
+            ("max", _) => AtomOp::MaxU,
+            ("inc", _) => AtomOp::Inc,
+            ("dec", _) => AtomOp::Dec,
+            ("and", _) => AtomOp::And,
+            ("or", _) => AtomOp::Or,
+            ("xor", _) => AtomOp::Xor,
+            _ => return Ok(false),
+        };
+        // Its destination is in the cluster or in global memory: no form reads that.
+        if places.contains(&"cp_mask") || !self.bulk(places, operands)? {
+            return Ok(false);
+        }
+        if let Some(Ext::CopyAsync(copy)) = self.program.ext.last_mut() {
+            copy.combine = Some((op, ty.size() as u8));
+        }
         Ok(true)
     }
 
@@ -217,7 +261,7 @@ impl<'m> Decoder<'m> {
             }
             ["get_first_ctaid", "v4", "b32", "b128"] => {
                 let Operand::Vector(list) = d else {
-                    return self.invalid("expected four destinations");
+                    return self.unfit("expected four destinations");
                 };
                 for d in list {
                     let d = self.d32(d)?;
@@ -269,7 +313,7 @@ impl<'m> Decoder<'m> {
             return Ok(true);
         }
         if space == MemSpace::Global {
-            return self.invalid("a barrier object must be in shared memory");
+            return self.unfit("a barrier object must be in shared memory");
         }
         if matches!(what, "arrive" | "arrive_drop" | "test_wait" | "try_wait")
             && mods.iter().any(|m| matches!(*m, "cta" | "cluster"))
@@ -295,16 +339,23 @@ impl<'m> Decoder<'m> {
                 (op, None, address, Some(count))
             }
             ("arrive" | "arrive_drop", [d, address, more @ ..]) if more.len() < 2 => {
-                let op = match (what, mods.contains(&"expect_tx")) {
+                let expects = mods.contains(&"expect_tx");
+                let op = match (what, expects) {
                     ("arrive", true) => BarrierOp::ArriveExpect,
                     ("arrive", false) => BarrierOp::Arrive,
-                    (_, false) => BarrierOp::ArriveDrop,
-                    _ => return self.unsupported("mbarrier.arrive_drop.expect_tx"),
+                    _ => BarrierOp::ArriveDrop,
                 };
                 let count = match more {
+                    // The expected bytes keep the phase from completing before the arrival.
+                    [bytes] if expects && op == BarrierOp::ArriveDrop => {
+                        let bytes = Reg::R32(self.s32(bytes, Type::U32)?);
+                        let address = self.address(address, space)?;
+                        self.on_barrier(BarrierOp::Expect, address, None, Some(bytes));
+                        None
+                    }
                     [count] => Some(Reg::R32(self.s32(count, Type::U32)?)),
                     _ if op == BarrierOp::ArriveExpect => {
-                        return self.invalid("wrong number of operands");
+                        return self.unfit("wrong number of operands");
                     }
                     _ => None,
                 };

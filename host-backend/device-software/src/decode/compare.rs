@@ -21,7 +21,7 @@ impl<'m> Decoder<'m> {
             (Reg::R32(a), Reg::R32(b)) | (Reg::R64(a), Reg::R64(b)) => {
                 self.compare_rows(what, ty, ftz, p, [a, b])
             }
-            _ => self.invalid("operands of different widths"),
+            _ => self.unfit("operands of different widths"),
         }
     }
 
@@ -163,7 +163,7 @@ impl<'m> Decoder<'m> {
                 match (self.dest(d, ty)?, a, b) {
                     (Reg::R32(d), Reg::R32(a), Reg::R32(b)) => self.emit(Op::Selp32, d, a, b, p, 0),
                     (Reg::R64(d), Reg::R64(a), Reg::R64(b)) => self.emit(Op::Selp64, d, a, b, p, 0),
-                    _ => return self.invalid("operands of different widths"),
+                    _ => return self.unfit("operands of different widths"),
                 }
                 Ok(true)
             }
@@ -186,7 +186,7 @@ impl<'m> Decoder<'m> {
                     (Reg::R64(d), Reg::R64(a), Reg::R64(b)) => {
                         self.emit(if float { Op::SlctF64 } else { Op::Slct64 }, d, a, b, c, 0);
                     }
-                    _ => return self.invalid("operands of different widths"),
+                    _ => return self.unfit("operands of different widths"),
                 }
                 Ok(true)
             }
@@ -207,18 +207,19 @@ impl<'m> Decoder<'m> {
         let (d, a, b, c) = match (operands, combine) {
             ([d, a, b], None) => (d, a, b, None),
             ([d, a, b, c], Some(_)) => (d, a, b, Some(c)),
-            _ => return self.invalid("wrong number of operands"),
+            _ => return self.unfit("wrong number of operands"),
         };
         let (p, q) = match d {
             Operand::Name(p) => (self.pred_named(p)?, None),
             Operand::Pair(p, q) => (self.pred_named(p)?, Some(self.pred_named(q)?)),
-            _ => return self.invalid("expected a predicate"),
+            _ => return self.unfit("expected a predicate"),
         };
         if matches!(ty, Type::F16x2 | Type::BF16x2) {
-            let Some(q) = q.filter(|_| combine.is_none()) else {
+            let Some(q) = q else {
                 return self.unsupported("this comparison of packed halves");
             };
             let [low, high] = self.compare_halves(what, ty, ftz, a, b)?;
+            self.combine_with(combine.zip(c), &[low, high])?;
             self.write_pair(p, q, low, high);
             return Ok(true);
         }
@@ -230,21 +231,29 @@ impl<'m> Decoder<'m> {
         let (yes, no) = (self.f.temp_pred(), self.f.temp_pred());
         self.comparison(what, ty, ftz, yes, a, b)?;
         self.emit(Op::PNot, no, yes, 0, 0, 0);
-        if let (Some(combine), Some(c)) = (combine, c) {
-            let c = self.plain_pred(c)?;
-            let op = match combine {
-                "and" => Op::PAnd,
-                "or" => Op::POr,
-                _ => Op::PXor,
-            };
-            self.emit(op, yes, yes, c, 0, 0);
-            self.emit(op, no, no, c, 0, 0);
-        }
+        self.combine_with(combine.zip(c), &[yes, no])?;
         match q {
             Some(q) => self.write_pair(p, q, yes, no),
             None => self.emit(Op::PMov, p, yes, 0, 0, 0),
         }
         Ok(true)
+    }
+
+    /// Combines predicates with another one by `and`, `or` or `xor`.
+    fn combine_with(&mut self, by: Option<(&str, &Operand<'m>)>, rows: &[u32]) -> Result<()> {
+        let Some((what, c)) = by else {
+            return Ok(());
+        };
+        let c = self.plain_pred(c)?;
+        let op = match what {
+            "and" => Op::PAnd,
+            "or" => Op::POr,
+            _ => Op::PXor,
+        };
+        for &row in rows {
+            self.emit(op, row, row, c, 0, 0);
+        }
+        Ok(())
     }
 
     /// Writes two predicates, either of which may be the guard.
@@ -277,7 +286,7 @@ impl<'m> Decoder<'m> {
         let (d, a, b, c) = match (operands, combine) {
             ([d, a, b], None) => (d, a, b, None),
             ([d, a, b, c], Some(_)) => (d, a, b, Some(c)),
-            _ => return self.invalid("wrong number of operands"),
+            _ => return self.unfit("wrong number of operands"),
         };
         if matches!(sty, Type::F16x2 | Type::BF16x2) {
             let yes = match dty {
@@ -286,10 +295,8 @@ impl<'m> Decoder<'m> {
                 Type::U32 | Type::S32 => 0xffff,
                 _ => return self.unsupported("result type of set"),
             };
-            if combine.is_some() {
-                return self.unsupported("this comparison of packed halves");
-            }
             let [low, high] = self.compare_halves(what, sty, ftz, a, b)?;
+            self.combine_with(combine.zip(c), &[low, high])?;
             let (yes, no, d) = (self.f.const32(yes), self.f.const32(0), self.d32(d)?);
             let (x, y) = (self.f.temp32(), self.f.temp32());
             self.emit(Op::Selp32, x, yes, no, low, 0);
@@ -299,15 +306,7 @@ impl<'m> Decoder<'m> {
         }
         let p = self.f.temp_pred();
         self.comparison(what, sty, ftz, p, a, b)?;
-        if let (Some(combine), Some(c)) = (combine, c) {
-            let c = self.plain_pred(c)?;
-            let op = match combine {
-                "and" => Op::PAnd,
-                "or" => Op::POr,
-                _ => Op::PXor,
-            };
-            self.emit(op, p, p, c, 0, 0);
-        }
+        self.combine_with(combine.zip(c), &[p])?;
         let yes = match dty {
             Type::F32 => 1f32.to_bits(),
             Type::F16 => 0x3c00,

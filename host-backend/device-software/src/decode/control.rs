@@ -17,7 +17,7 @@ impl<'m> Decoder<'m> {
                 self.only(mods, &["uni"])?;
                 let [target] = self.operands(operands)?;
                 let &Operand::Name(name) = target else {
-                    return self.invalid("expected a label");
+                    return self.unfit("expected a label");
                 };
                 let target = self.label(name)?;
                 self.ext(Ext::Bra { target });
@@ -25,10 +25,10 @@ impl<'m> Decoder<'m> {
             "brx" => {
                 let [index, list] = self.operands(operands)?;
                 let &Operand::Name(list) = list else {
-                    return self.invalid("expected branch targets");
+                    return self.unfit("expected branch targets");
                 };
                 let Some(targets) = self.find_targets(list) else {
-                    return self.invalid(format!("{list} is not a list of branch targets"));
+                    return self.unfit(format!("{list} is not a list of branch targets"));
                 };
                 let index = self.s32(index, Type::U32)?;
                 self.ext(Ext::BrxIdx { index, targets });
@@ -60,11 +60,11 @@ impl<'m> Decoder<'m> {
             [Operand::List(r), Operand::Name(f), Operand::Name(_)] => {
                 (r.as_slice(), *f, [].as_slice())
             }
-            _ => return self.invalid("malformed call"),
+            _ => return self.unfit("malformed call"),
         };
         let target = match self.find_register(callee) {
             Some((Reg::R64(row), _)) => CallTarget::Indirect(row),
-            Some(_) => return self.invalid("call through a register that is not of 64 bits"),
+            Some(_) => return self.unfit("call through a register that is not of 64 bits"),
             None => match self.symbols.get(callee) {
                 Some(&Symbol::Function(index)) => CallTarget::Function(index),
                 Some(Symbol::Printf) => CallTarget::Printf,
@@ -87,8 +87,8 @@ impl<'m> Decoder<'m> {
                     self.program.launches |= call.launches();
                     CallTarget::Runtime(call)
                 }
-                _ if callee.starts_with("__cudaCDP2") || callee.starts_with("cudaLaunchDevice") => {
-                    return self.unsupported(format!("{callee} (launch from a kernel)"));
+                _ if callee.starts_with("__cudaCDP2") || callee.starts_with("cuda") => {
+                    return self.unsupported(format!("{callee} of CUDA's device runtime"));
                 }
                 _ => {
                     return Err(crate::error::PtxError::Unresolved {
@@ -113,7 +113,7 @@ impl<'m> Decoder<'m> {
         if let Some((taken, given)) = system {
             let fits = |list: &[(u32, u32)], sizes: &[u32]| list.iter().map(|p| &p.1).eq(sizes);
             if !fits(&args, taken) || !fits(&returns, given) {
-                return self.invalid(format!("call of {callee} does not fit its declaration"));
+                return self.unfit(format!("call of {callee} does not fit its declaration"));
             }
         }
         if let CallTarget::Function(index) = target {
@@ -125,7 +125,7 @@ impl<'m> Decoder<'m> {
             let fits =
                 func.is_some_and(|f| !f.entry && sizes(&f.params) == sizes(&args) && results(f));
             if !fits {
-                return self.invalid(format!("call of {callee} does not fit its declaration"));
+                return self.unfit(format!("call of {callee} does not fit its declaration"));
             }
         }
         self.ext(Ext::Call(Call {
@@ -178,10 +178,10 @@ impl<'m> Decoder<'m> {
         if mods.contains(&"red") {
             let (d, rest) = match operands.split_first() {
                 Some(split) => split,
-                None => return self.invalid("wrong number of operands"),
+                None => return self.unfit("wrong number of operands"),
             };
             let Some((p, rest)) = rest.split_last() else {
-                return self.invalid("wrong number of operands");
+                return self.unfit("wrong number of operands");
             };
             let (p, negate) = self.pred(p)?;
             let reduce = if mods.contains(&"popc") {
@@ -215,7 +215,7 @@ impl<'m> Decoder<'m> {
         let wait = !mods.contains(&"arrive");
         let (id, count) = self.barrier_operands(operands)?;
         if !wait && count.is_none() {
-            return self.invalid("arrive needs a thread count");
+            return self.unfit("arrive needs a thread count");
         }
         self.ext(Ext::Barrier {
             id,
@@ -230,7 +230,7 @@ impl<'m> Decoder<'m> {
         match operands {
             [id] => Ok((self.s32(id, Type::U32)?, None)),
             [id, count] => Ok((self.s32(id, Type::U32)?, Some(self.s32(count, Type::U32)?))),
-            _ => self.invalid("wrong number of operands"),
+            _ => self.unfit("wrong number of operands"),
         }
     }
 }

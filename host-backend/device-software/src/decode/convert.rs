@@ -81,7 +81,7 @@ impl<'m> Decoder<'m> {
                 Type::Pred | Type::B128 | Type::S16x2 | Type::U16x2 | Type::F32x2
             )
         }) {
-            return self.invalid("type of cvt");
+            return self.unfit("type of cvt");
         }
         if matches!(dty, Type::F16x2 | Type::BF16x2) {
             return self.convert_pair(mods, dty, sty, operands);
@@ -120,7 +120,7 @@ impl<'m> Decoder<'m> {
         }
         let Reg::R32(row) = reg else { return Ok(reg) };
         if ty.size() == 8 {
-            return self.invalid("source is not of 64 bits");
+            return self.unfit("source is not of 64 bits");
         }
         let op = match (ty.size(), ty.signed()) {
             (1, true) => Op::Sext8,
@@ -170,7 +170,7 @@ impl<'m> Decoder<'m> {
                 );
                 return Ok(true);
             }
-            Reg::P(_) => return self.invalid("destination of cvt"),
+            Reg::P(_) => return self.unfit("destination of cvt"),
         };
         self.extend_to(ty, d, row, bits);
         Ok(true)
@@ -273,10 +273,10 @@ impl<'m> Decoder<'m> {
         bits: u32,
     ) -> Result<bool> {
         if matches!(sty, Type::F16x2 | Type::BF16x2) {
-            return self.invalid("packed source of cvt");
+            return self.unfit("packed source of cvt");
         }
         let Some(mode) = to_integral(mods) else {
-            return self.invalid("cvt to an integer needs .rni, .rzi, .rmi or .rpi");
+            return self.unfit("cvt to an integer needs .rni, .rzi, .rmi or .rpi");
         };
         let mut a = self.as_single(sty, a);
         if let (Reg::R32(row), true) = (a, mods.contains(&"ftz")) {
@@ -326,9 +326,10 @@ impl<'m> Decoder<'m> {
         d: &Operand<'m>,
         a: Reg,
     ) -> Result<bool> {
-        if mods.contains(&"sat") {
-            return self.unsupported("saturation from an integer");
-        }
+        let a = match mods.contains(&"sat") {
+            true => self.within_one(a, sty.signed()),
+            false => a,
+        };
         let mode = rounding(mods).unwrap_or(Rounding::Nearest);
         let signed = sty.signed();
         let from = if signed {
@@ -417,16 +418,14 @@ impl<'m> Decoder<'m> {
         a: Reg,
     ) -> Result<bool> {
         if matches!(sty, Type::F16x2 | Type::BF16x2) {
-            return self.invalid("packed source of cvt");
+            return self.unfit("packed source of cvt");
         }
         let (ftz, sat) = (mods.contains(&"ftz"), mods.contains(&"sat"));
         let integral = to_integral(mods);
         let mode = rounding(mods).unwrap_or(Rounding::Nearest);
         if dty == Type::F64 {
-            if sat {
-                return self.unsupported("saturation of f64");
-            }
-            let d = self.d64(d)?;
+            let to = self.d64(d)?;
+            let d = if sat { self.f.temp64() } else { to };
             match self.as_single(sty, a) {
                 Reg::R64(row) => match integral {
                     Some(mode) => self.emit(Op::DRound, d, row, 0, 0, mode as u64),
@@ -436,6 +435,9 @@ impl<'m> Decoder<'m> {
                     let row = if ftz { self.flushed(row) } else { row };
                     self.emit(Op::F32ToF64, d, row, 0, 0, 0);
                 }
+            }
+            if sat {
+                self.saturated_double(to, d);
             }
             return Ok(true);
         }
@@ -447,6 +449,12 @@ impl<'m> Decoder<'m> {
         };
         if from == SourceType::F64 {
             let t = self.f.temp32();
+            // Bounds that are exact in every format: to clamp first makes no difference.
+            if sat && dty != Type::F32 {
+                let clamped = self.f.temp64();
+                self.saturated_double(clamped, row);
+                row = clamped;
+            }
             if dty == Type::F32 && mode == Rounding::Nearest {
                 self.emit(Op::F64ToF32, t, row, 0, 0, 0);
             } else {
@@ -460,9 +468,6 @@ impl<'m> Decoder<'m> {
                 self.emit(Op::CvtSoft32, t, row, 0, 0, imm);
             }
             if dty != Type::F32 {
-                if sat {
-                    return self.unsupported("saturation from f64 to this type");
-                }
                 self.emit(Op::Mov32, d, t, 0, 0, 0);
                 return Ok(true);
             }
@@ -488,6 +493,33 @@ impl<'m> Decoder<'m> {
             self.round_to(format(dty), mode, d, row);
         }
         Ok(true)
+    }
+
+    /// Clamps a double to [0, 1]; NaN becomes 0.
+    fn saturated_double(&mut self, d: u32, row: u32) {
+        let (zero, one) = (self.f.const64(0), self.f.const64(1f64.to_bits()));
+        self.emit(Op::DMax, d, row, zero, 0, 0);
+        self.emit(Op::DMin, d, d, one, 0, 0);
+    }
+
+    /// Clamps an integer to 0 or 1.
+    fn within_one(&mut self, a: Reg, signed: bool) -> Reg {
+        match a {
+            Reg::R64(row) => {
+                let (t, zero, one) = (self.f.temp64(), self.f.const64(0), self.f.const64(1));
+                let least = if signed { Op::MaxS64 } else { Op::MaxU64 };
+                self.emit(least, t, row, zero, 0, 0);
+                self.emit(Op::MinU64, t, t, one, 0, 0);
+                Reg::R64(t)
+            }
+            Reg::R32(row) | Reg::P(row) => {
+                let (t, zero, one) = (self.f.temp32(), self.f.const32(0), self.f.const32(1));
+                let least = if signed { Op::MaxS32 } else { Op::MaxU32 };
+                self.emit(least, t, row, zero, 0, 0);
+                self.emit(Op::MinU32, t, t, one, 0, 0);
+                Reg::R32(t)
+            }
+        }
     }
 
     fn flushed(&mut self, row: u32) -> u32 {

@@ -1,6 +1,6 @@
 //! Floating-point arithmetic (PTX ISA 9.7.3 to 9.7.5).
 
-use super::half::{HALF_BFLOAT, HALF_FTZ, HALF_SAT, HalfKind};
+use super::half::{HALF_BFLOAT, HALF_FTZ, HALF_SAT, HALF_XORSIGN, HalfKind};
 use super::{Decoder, Result};
 use crate::exec::soft::{Format, Kind, Recipe, Rounding};
 use crate::program::Op;
@@ -109,10 +109,10 @@ impl<'m> Decoder<'m> {
             _ => return self.unsupported("these types together"),
         };
         let [d, halves @ .., last] = operands else {
-            return self.invalid(format!("{base} takes {expected} sources"));
+            return self.unfit(format!("{base} takes {expected} sources"));
         };
         if halves.len() + 1 != expected {
-            return self.invalid(format!("{base} takes {expected} sources"));
+            return self.unfit(format!("{base} takes {expected} sources"));
         }
         let widen = match ty {
             Type::F16 => Op::F16ToF32,
@@ -142,16 +142,28 @@ impl<'m> Decoder<'m> {
             *row = self.s32(source, Type::F32)?;
         }
         let expected = sources_of(base);
-        if matches!(base, "min" | "max") && sources.len() == 3 {
+        let (sign, magnitude) = (mods.contains(&"xorsign"), mods.contains(&"abs"));
+        let three = matches!(base, "min" | "max") && sources.len() == 3;
+        if sign && (three || !magnitude) || magnitude && !sign && !three {
+            return self.unsupported("xorsign or abs here");
+        }
+        if three {
+            if magnitude {
+                for row in &mut rows {
+                    let t = self.f.temp32();
+                    self.emit(Op::FAbs, t, *row, 0, 0, 0);
+                    *row = t;
+                }
+            }
             let t = self.f.temp32();
             self.single_rows(base, mods, t, [rows[0], rows[1], 0])?;
             self.single_rows(base, mods, d, [t, rows[2], 0])?;
             return Ok(true);
         }
         if sources.len() != expected {
-            return self.invalid(format!("{base} takes {expected} sources"));
+            return self.unfit(format!("{base} takes {expected} sources"));
         }
-        if mods.contains(&"xorsign") {
+        if sign {
             // The magnitudes compare; the sign is that of the product.
             let (x, y) = (self.f.temp32(), self.f.temp32());
             let (t, sign) = (self.f.temp32(), self.f.temp32());
@@ -280,7 +292,7 @@ impl<'m> Decoder<'m> {
             _ => return Ok(false),
         };
         if sources.len() != expected {
-            return self.invalid(format!("{base} takes {expected} sources"));
+            return self.unfit(format!("{base} takes {expected} sources"));
         }
         match (mode, kind) {
             (Rounding::Nearest, _) => self.emit(op, d, rows[0], rows[1], rows[2], 0),
@@ -306,7 +318,12 @@ impl<'m> Decoder<'m> {
         ty: Type,
         operands: &[Operand<'m>],
     ) -> Result<bool> {
-        self.only(mods, &["rn", "ftz", "sat", "approx", "NaN", "relu"])?;
+        self.only(
+            mods,
+            &[
+                "rn", "ftz", "sat", "approx", "NaN", "relu", "xorsign", "abs",
+            ],
+        )?;
         let nan = mods.contains(&"NaN");
         let (expected, kind) = match base {
             "add" => (2, HalfKind::Add),
@@ -324,15 +341,16 @@ impl<'m> Decoder<'m> {
             "tanh" => (1, HalfKind::Tanh),
             _ => return Ok(false),
         };
-        if mods.contains(&"xorsign") {
-            return self.unsupported("xorsign of this type");
+        let xorsign = mods.contains(&"xorsign");
+        if xorsign != mods.contains(&"abs") || xorsign && !matches!(base, "min" | "max") {
+            return self.unsupported("xorsign or abs here");
         }
         if mods.contains(&"relu") && base != "fma" {
             return self.unsupported("relu here");
         }
         let sources = operands.get(1..).unwrap_or_default();
         if sources.len() != expected {
-            return self.invalid(format!("{base} takes {expected} sources"));
+            return self.unfit(format!("{base} takes {expected} sources"));
         }
         let mut rows = [0u32; 3];
         for (row, source) in rows.iter_mut().zip(sources) {
@@ -344,6 +362,7 @@ impl<'m> Decoder<'m> {
             (matches!(ty, Type::BF16 | Type::BF16x2), HALF_BFLOAT),
             (mods.contains(&"ftz"), HALF_FTZ),
             (mods.contains(&"sat"), HALF_SAT),
+            (xorsign, HALF_XORSIGN),
         ] {
             imm |= if on { flag } else { 0 };
         }

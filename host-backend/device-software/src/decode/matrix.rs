@@ -137,7 +137,7 @@ impl<'m> Decoder<'m> {
                 false => self.source(operand, ty)?,
             };
             if matches!(reg, Reg::R64(_)) != (element == Element::F64) {
-                return self.invalid("width of a matrix register");
+                return self.unfit("width of a matrix register");
             }
             regs.push(reg);
         }
@@ -151,7 +151,7 @@ impl<'m> Decoder<'m> {
     fn mma(&mut self, layout: Layout, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
         let form = self.form(mods)?;
         let Some(shape) = form.shape else {
-            return self.invalid("no shape");
+            return self.unfit("no shape");
         };
         // `wmma` of halves names only D and C.
         let [d, a, b, c] = match *form.elements.as_slice() {
@@ -219,7 +219,7 @@ impl<'m> Decoder<'m> {
             form.elements.as_slice(),
             form.layouts.as_slice(),
         ) else {
-            return self.invalid("malformed wmma");
+            return self.unfit("malformed wmma");
         };
         let role = match role {
             "a" => Role::A,
@@ -229,7 +229,7 @@ impl<'m> Decoder<'m> {
         let (first, second, stride) = match operands {
             [first, second] => (first, second, None),
             [first, second, stride] => (first, second, Some(self.s32(stride, Type::U32)?)),
-            _ => return self.invalid("wrong number of operands"),
+            _ => return self.unfit("wrong number of operands"),
         };
         let (address, regs) = if store {
             (first, second)
@@ -280,7 +280,7 @@ impl<'m> Decoder<'m> {
             one => std::slice::from_ref(one),
         };
         if list.len() != count {
-            return self.invalid("number of matrices");
+            return self.unfit("number of matrices");
         }
         let address = self.address(address, space(mods))?;
         let mut regs = Vec::new();

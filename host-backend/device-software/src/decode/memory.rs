@@ -44,10 +44,10 @@ impl<'m> Decoder<'m> {
     /// Resolves an address operand in `space`.
     pub(super) fn address(&mut self, operand: &Operand<'m>, space: MemSpace) -> Result<Address> {
         let Operand::Address { base, offset, more } = operand else {
-            return self.invalid("expected an address");
+            return self.unfit("expected an address");
         };
         if !more.is_empty() {
-            return self.invalid("unexpected operands in an address");
+            return self.unfit("unexpected operands in an address");
         }
         let plain = |space, base, offset| Address {
             space,
@@ -60,7 +60,7 @@ impl<'m> Decoder<'m> {
         };
         if let Some((reg, _)) = self.find_register(name) {
             return match reg {
-                Reg::P(_) => self.invalid("predicate as an address"),
+                Reg::P(_) => self.unfit("predicate as an address"),
                 _ => Ok(plain(space, Some(reg), *offset)),
             };
         }
@@ -81,7 +81,7 @@ impl<'m> Decoder<'m> {
                 });
                 Ok(plain(space, Some(d), *offset))
             }
-            _ => self.invalid(format!("{name} is not an address in this space")),
+            _ => self.unfit(format!("{name} is not an address in this space")),
         }
     }
 
@@ -106,7 +106,7 @@ impl<'m> Decoder<'m> {
             // A cache policy has no effect.
             "createpolicy" => {
                 let Some(d) = operands.first() else {
-                    return self.invalid("wrong number of operands");
+                    return self.unfit("wrong number of operands");
                 };
                 let (d, zero) = (self.d64(d)?, self.f.const64(0));
                 self.emit(Op::Mov64, d, zero, 0, 0, 0);
@@ -124,7 +124,7 @@ impl<'m> Decoder<'m> {
         let mut ordered = false;
         let mut count = 1;
         let Some((ty, rest)) = mods.split_last() else {
-            return self.invalid("no type");
+            return self.unfit("no type");
         };
         let Some(ty) = Type::parse(ty) else {
             return self.unsupported(format!("type .{ty}"));
@@ -152,7 +152,7 @@ impl<'m> Decoder<'m> {
         let (d, address) = match operands {
             // A cache policy may follow.
             [d, address] | [d, address, _] => (d, address),
-            _ => return self.invalid("wrong number of operands"),
+            _ => return self.unfit("wrong number of operands"),
         };
         let address = self.address(address, space)?;
         let list = match d {
@@ -160,7 +160,7 @@ impl<'m> Decoder<'m> {
             one => std::slice::from_ref(one),
         };
         if list.len() != count {
-            return self.invalid("number of destinations");
+            return self.unfit("number of destinations");
         }
         if ty == Type::B128 {
             let d = self.wide_rows(&list[0])?;
@@ -178,7 +178,7 @@ impl<'m> Decoder<'m> {
             if let (Operand::Name(name), Some(size)) = (operand, Some(ty.size())) {
                 let bits = self.find_register(name).map_or(4, |(_, t)| t.size());
                 if bits < size {
-                    return self.invalid("destination narrower than the access");
+                    return self.unfit("destination narrower than the access");
                 }
                 if bits < 4 {
                     narrow = (bits * 8) as u8;
@@ -206,7 +206,7 @@ impl<'m> Decoder<'m> {
         let (space, count, ty, ordered) = self.access(mods)?;
         let (address, source) = match operands {
             [address, source] | [address, source, _] => (address, source),
-            _ => return self.invalid("wrong number of operands"),
+            _ => return self.unfit("wrong number of operands"),
         };
         let address = self.address(address, space)?;
         let list = match source {
@@ -214,7 +214,7 @@ impl<'m> Decoder<'m> {
             one => std::slice::from_ref(one),
         };
         if list.len() != count {
-            return self.invalid("number of sources");
+            return self.unfit("number of sources");
         }
         if ty == Type::B128 {
             let b = self.wide_rows(&list[0])?;
@@ -232,9 +232,9 @@ impl<'m> Decoder<'m> {
                 _ => self.source(operand, ty)?,
             };
             match reg {
-                Reg::P(_) => return self.invalid("predicate in a store"),
+                Reg::P(_) => return self.unfit("predicate in a store"),
                 Reg::R32(_) if ty.size() == 8 => {
-                    return self.invalid("source narrower than the access");
+                    return self.unfit("source narrower than the access");
                 }
                 _ => regs.push(Some(reg)),
             }
@@ -281,7 +281,7 @@ impl<'m> Decoder<'m> {
     fn atomic(&mut self, base: &str, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
         // The manual's grammar and examples disagree about the position of the type.
         let Some(ty) = mods.iter().rev().find_map(|m| Type::parse(m)) else {
-            return self.invalid("expected a type");
+            return self.unfit("expected a type");
         };
         let (mut what, mut count) = (None, 1);
         for m in mods {
@@ -302,7 +302,7 @@ impl<'m> Decoder<'m> {
             }
         }
         let Some(what) = what else {
-            return self.invalid("no operation");
+            return self.unfit("no operation");
         };
         let signed = ty.signed();
         let op = match (what, ty) {
@@ -336,7 +336,7 @@ impl<'m> Decoder<'m> {
         let (address, b, c) = match (rest, op) {
             ([address, b, c] | [address, b, c, _], AtomOp::Cas) => (address, b, Some(c)),
             ([address, b] | [address, b, _], _) if op != AtomOp::Cas => (address, b, None),
-            _ => return self.invalid("wrong number of operands"),
+            _ => return self.unfit("wrong number of operands"),
         };
         let address = self.address(address, space(mods))?;
         if ty == Type::B128 {
@@ -352,7 +352,7 @@ impl<'m> Decoder<'m> {
             };
             let d = match d {
                 Some(d) => self.wide_rows(d)?,
-                None => return self.invalid("expected a register of 128 bits"),
+                None => return self.unfit("expected a register of 128 bits"),
             };
             self.ext(Ext::Wide(Wide {
                 op,
@@ -406,7 +406,7 @@ impl<'m> Decoder<'m> {
             Some(d) => elements(d),
         };
         let (Some(sources), Some(results)) = (sources, results) else {
-            return self.invalid("number of elements");
+            return self.unfit("number of elements");
         };
         for (b, d) in sources.iter().zip(&results) {
             let b = self.source(b, ty)?;

@@ -29,7 +29,7 @@ use crate::exec::fragment::{Element, Layout, Role, Shape};
 use crate::program::{Ext, FUNCTION_BASE, FUNCTION_STRIDE, Func, Inst, Op, Program, RuntimeCall};
 use crate::ptx::ast::{Function, Init, Instruction, Module, Operand, Space, Statement, Var};
 use function_state::{FuncState, Scope, Storage};
-pub use half::{FP8_E5M2, FP8_FINITE, FP8_UE8M0, FP8_UP};
+pub use half::{FP4_E2M1, FP6_E2M3, FP6_E3M2, FP8_E5M2, FP8_FINITE, FP8_UE8M0, FP8_UP};
 use shared::Shared;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -64,6 +64,8 @@ pub enum Symbol {
     Free,
     /// `cudaGraphSetConditional`.
     SetConditional,
+    /// A variable of a type that this device does not have.
+    Unserved,
 }
 
 /// What `__nv_aligned_device_malloc` of CUDA's headers calls.
@@ -138,6 +140,7 @@ pub fn decode<'m>(module: &'m Module<'m>, addresses: &HashMap<&'m str, u64>) -> 
     let mut shared = 0u32;
     for var in &module.variables {
         let symbol = match var.space {
+            _ if var.unserved.is_some() => Symbol::Unserved,
             Space::Shared if var.count.is_none() || var.external => Symbol::DynamicShared,
             Space::Shared if plan.is_common(var.name) => {
                 Symbol::Shared(place_shared(&mut shared, var)?)
@@ -274,13 +277,7 @@ pub fn image(
             Init::F32(v) => u64::from(v),
             Init::F64(v) if size == 4 => u64::from((f64::from_bits(v) as f32).to_bits()),
             Init::F64(v) => v,
-            Init::Symbol(name, offset) => {
-                if size != 8 {
-                    return Err(PtxError::unsupported(
-                        var.line,
-                        "address in a narrow initialiser",
-                    ));
-                }
+            Init::Symbol(name, offset, mask) => {
                 let address = match (addresses.get(name), functions.get(name)) {
                     (Some(&address), _) => address,
                     (None, Some(&index)) => FUNCTION_BASE + index as u64 * FUNCTION_STRIDE,
@@ -291,7 +288,10 @@ pub fn image(
                         });
                     }
                 };
-                address.wrapping_add_signed(offset)
+                let address = address.wrapping_add_signed(offset);
+                mask.map_or(address, |mask| {
+                    (address & mask) >> (mask.trailing_zeros() & 63)
+                })
             }
         };
         out.extend(bits.to_le_bytes().into_iter().chain([0; 8]).take(size));
@@ -305,6 +305,12 @@ impl<'m> Decoder<'m> {
     }
 
     pub(crate) fn unsupported<T>(&self, what: impl Into<String>) -> Result<T> {
+        Err(PtxError::unsupported(self.line, what))
+    }
+
+    /// Operands that this decoder does not expect. It does not know every form of every
+    /// instruction, so they refuse the function, not the module.
+    pub(crate) fn unfit<T>(&self, what: impl Into<String>) -> Result<T> {
         Err(PtxError::unsupported(self.line, what))
     }
 
@@ -329,6 +335,9 @@ impl<'m> Decoder<'m> {
             scope.sizes.insert(var.name, size);
         }
         self.f.scopes.push(scope);
+        if let Some((line, what)) = &function.unserved {
+            return Err(PtxError::unsupported(*line, what.clone()));
+        }
         let start = self.position();
         let body = function.body.as_deref().unwrap_or_default();
         self.begin_stack(body);
@@ -437,25 +446,32 @@ impl<'m> Decoder<'m> {
         if matches!(base, "min" | "max") && mods.last() == Some(&"relu") {
             mods.rotate_right(1);
         }
-        let done = self.packed(base, &mods, &i.operands)?
-            || self.arith(base, &mods, &i.operands)?
-            || self.float(base, &mods, &i.operands)?
-            || self.compare(base, &mods, &i.operands)?
-            || self.moves(base, &mods, &i.operands)?
-            || self.convert(base, &mods, &i.operands)?
-            || self.memory(base, &mods, &i.operands)?
-            || self.asynchronous(base, &mods, &i.operands)?
-            || self.matrix(base, &mods, &i.operands)?
-            || self.control(base, &mods, &i.operands)?
-            || self.warp(base, &mods, &i.operands)?
-            || self.texture(base, &mods, &i.operands)?
-            || self.video(base, &mods, &i.operands)?
-            || self.stack(base, &mods, &i.operands)?;
-        if done {
-            Ok(())
-        } else {
-            self.unsupported(format!("instruction {}", i.opcode))
+        match self.operation(base, &mods, &i.operands) {
+            Ok(true) => Ok(()),
+            Ok(false) => self.unsupported(format!("instruction {}", i.opcode)),
+            Err(PtxError::Unsupported { line, what }) if !what.contains(i.opcode) => {
+                Err(PtxError::unsupported(line, format!("{}: {what}", i.opcode)))
+            }
+            Err(error) => Err(error),
         }
+    }
+
+    /// Decodes an instruction; `false` if its opcode is unknown.
+    fn operation(&mut self, base: &str, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
+        Ok(self.packed(base, mods, operands)?
+            || self.arith(base, mods, operands)?
+            || self.float(base, mods, operands)?
+            || self.compare(base, mods, operands)?
+            || self.moves(base, mods, operands)?
+            || self.convert(base, mods, operands)?
+            || self.memory(base, mods, operands)?
+            || self.asynchronous(base, mods, operands)?
+            || self.matrix(base, mods, operands)?
+            || self.control(base, mods, operands)?
+            || self.warp(base, mods, operands)?
+            || self.texture(base, mods, operands)?
+            || self.video(base, mods, operands)?
+            || self.stack(base, mods, operands)?)
     }
 
     /// Exactly `N` operands.
@@ -464,6 +480,6 @@ impl<'m> Decoder<'m> {
         list: &'o [Operand<'m>],
     ) -> Result<&'o [Operand<'m>; N]> {
         list.try_into()
-            .or_else(|_| self.invalid(format!("expected {N} operands, found {}", list.len())))
+            .or_else(|_| self.unfit(format!("expected {N} operands, found {}", list.len())))
     }
 }

@@ -103,6 +103,9 @@ impl<'m> Decoder<'m> {
     }
 
     fn mov(&mut self, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
+        if let (["v2" | "v4", _], [Operand::Vector(list), a]) = (mods, operands) {
+            return self.mov_vector(list, a);
+        }
         let ty = self.type_at(mods, 0)?;
         if mods.len() != 1 {
             return self.unsupported("mov with modifiers");
@@ -116,6 +119,21 @@ impl<'m> Decoder<'m> {
             (_, Operand::Vector(parts)) => self.pack(ty, d, parts),
             _ => self.mov_rows(ty, d, a),
         }
+    }
+
+    /// `mov.v4.u32 {x, y, z, w}, %tid`.
+    fn mov_vector(&mut self, list: &[Operand<'m>], a: &Operand<'m>) -> Result<bool> {
+        let &Operand::Name(name) = a else {
+            return self.unsupported("this vector");
+        };
+        let Some(rows) = self.special_vector(name) else {
+            return self.unsupported(format!("the vector {name}"));
+        };
+        for (d, row) in list.iter().zip(rows) {
+            let d = self.d32(d)?;
+            self.emit(Op::Mov32, d, row, 0, 0, 0);
+        }
+        Ok(true)
     }
 
     /// Moves 128 bits between registers, or between one and two of 64 bits.
@@ -145,7 +163,7 @@ impl<'m> Decoder<'m> {
         match (d, a) {
             (Reg::R32(d), Reg::R32(a)) => self.emit(Op::Mov32, d, a, 0, 0, 0),
             (Reg::R64(d), Reg::R64(a)) => self.emit(Op::Mov64, d, a, 0, 0, 0),
-            _ => return self.invalid("operands of different widths"),
+            _ => return self.unfit("operands of different widths"),
         }
         Ok(true)
     }

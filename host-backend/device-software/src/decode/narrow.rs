@@ -1,7 +1,7 @@
-//! Conversions to and from 8-bit floats and to tf32 (PTX ISA 9.7.9, `cvt`).
+//! Conversions to and from floats of 4, 6 and 8 bits and to tf32 (PTX ISA 9.7.9, `cvt`).
 
 use super::float::rounding;
-use super::half::{FP8_E5M2, FP8_FINITE, FP8_UE8M0, FP8_UP};
+use super::half::{FP4_E2M1, FP6_E2M3, FP6_E3M2, FP8_E5M2, FP8_FINITE, FP8_UE8M0, FP8_UP};
 use super::{Decoder, Result};
 use crate::exec::soft::{Conversion, Format, From as SourceType, Rounding};
 use crate::program::Op;
@@ -13,6 +13,9 @@ impl<'m> Decoder<'m> {
         let fp8 = |m: &str| match m {
             "e4m3x2" => Some(0),
             "e5m2x2" => Some(FP8_E5M2),
+            "e2m3x2" => Some(FP6_E2M3),
+            "e3m2x2" => Some(FP6_E3M2),
+            "e2m1x2" => Some(FP4_E2M1),
             "ue8m0x2" => Some(
                 FP8_UE8M0
                     | if mods.contains(&"rp") { FP8_UP } else { 0 }
@@ -40,7 +43,7 @@ impl<'m> Decoder<'m> {
                         let a = self.s32(a, Type::B32)?;
                         self.widened_halves(a, *from == "bf16x2")
                     }
-                    _ => return self.unsupported("this conversion to 8-bit floats"),
+                    _ => return self.unsupported("this conversion to narrow floats"),
                 };
                 let d = self.d32(operands.first().unwrap_or(&Operand::Int(0)))?;
                 let mut out = [0; 2];
@@ -49,8 +52,8 @@ impl<'m> Decoder<'m> {
                     *out = self.f.temp32();
                     self.emit(Op::F32ToFp8, *out, row, 0, 0, imm);
                 }
-                let eight = self.f.const32(8);
-                self.emit(Op::Shl32, out[1], out[1], eight, 0, 0);
+                let bits = self.f.const32(if imm == FP4_E2M1 { 4 } else { 8 });
+                self.emit(Op::Shl32, out[1], out[1], bits, 0, 0);
                 self.emit(Op::Or32, d, out[0], out[1], 0, 0);
                 Ok(true)
             }
@@ -62,8 +65,9 @@ impl<'m> Decoder<'m> {
                 self.only(mods, &known)?;
                 let [d, a] = self.operands(operands)?;
                 let (a, d) = (self.s32(a, Type::B16)?, self.d32(d)?);
-                let (high, eight) = (self.f.temp32(), self.f.const32(8));
-                self.emit(Op::ShrU32, high, a, eight, 0, 0);
+                let bits = self.f.const32(if imm == FP4_E2M1 { 4 } else { 8 });
+                let high = self.f.temp32();
+                self.emit(Op::ShrU32, high, a, bits, 0, 0);
                 let mut out = [0; 2];
                 for (out, row) in out.iter_mut().zip([a, high]) {
                     let single = self.f.temp32();
@@ -78,7 +82,7 @@ impl<'m> Decoder<'m> {
             (None, None) if *to == "tf32" && *from == "f32" => {
                 self.only(mods, &known)?;
                 let Some(mode) = rounding(mods) else {
-                    return self.invalid("cvt to tf32 needs a rounding mode");
+                    return self.unfit("cvt to tf32 needs a rounding mode");
                 };
                 let [d, a] = self.operands(operands)?;
                 let (a, d) = (self.s32(a, Type::F32)?, self.d32(d)?);
@@ -94,6 +98,10 @@ impl<'m> Decoder<'m> {
     /// `b`.
     fn pack_saturated(&mut self, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
         let (low, high, bits) = match mods.first() {
+            Some(&"s2") => (-2, 1, 2),
+            Some(&"u2") => (0, 3, 2),
+            Some(&"s4") => (-8, 7, 4),
+            Some(&"u4") => (0, 15, 4),
             Some(&"s8") => (-128, 127, 8),
             Some(&"u8") => (0, 255, 8),
             Some(&"s16") => (-32768, 32767, 16),
@@ -102,7 +110,7 @@ impl<'m> Decoder<'m> {
         };
         let (d, sources, rest) = match (&mods[1..], operands) {
             (["s32"], [d, a, b]) if bits == 16 => (d, [a, b], None),
-            (["s32", "b32"], [d, a, b, c]) if bits == 8 => (d, [a, b], Some(c)),
+            (["s32", "b32"], [d, a, b, c]) if bits < 16 => (d, [a, b], Some(c)),
             _ => return self.unsupported("this form of cvt.pack"),
         };
         let rows = [
@@ -121,8 +129,9 @@ impl<'m> Decoder<'m> {
         self.emit(Op::Shl32, a, a, shift, 0, 0);
         self.emit(Op::Or32, a, a, b, 0, 0);
         if let Some(c) = rest {
-            let (c, t, sixteen) = (self.s32(c, Type::B32)?, self.f.temp32(), self.f.const32(16));
-            self.emit(Op::Shl32, t, c, sixteen, 0, 0);
+            let (c, t) = (self.s32(c, Type::B32)?, self.f.temp32());
+            let both = self.f.const32(2 * bits);
+            self.emit(Op::Shl32, t, c, both, 0, 0);
             self.emit(Op::Or32, a, a, t, 0, 0);
         }
         let d = self.d32(d)?;

@@ -22,16 +22,7 @@ fn special(name: &str) -> Option<Special> {
         ".z" => Some(2),
         _ => None,
     };
-    for (prefix, make) in [
-        ("%tid", Special::Tid as fn(u8) -> Special),
-        ("%ntid", Special::Ntid),
-        ("%ctaid", Special::Ctaid),
-        ("%nctaid", Special::Nctaid),
-        ("%clusterid", Special::ClusterId),
-        ("%nclusterid", Special::NClusterId),
-        ("%cluster_ctaid", Special::ClusterCtaid),
-        ("%cluster_nctaid", Special::ClusterNctaid),
-    ] {
+    for (prefix, make) in VECTORS {
         if let Some(axis) = name.strip_prefix(prefix).and_then(axis) {
             return Some(make(axis));
         }
@@ -56,6 +47,7 @@ fn special(name: &str) -> Option<Special> {
         "%globaltimer_hi" => Special::GlobalTimerHi,
         "%dynamic_smem_size" => Special::DynamicSharedSize,
         "%total_smem_size" => Special::TotalSharedSize,
+        "%aggr_smem_size" => Special::AllSharedSize,
         "%reserved_smem_offset_begin" | "%reserved_smem_offset_0" => Special::ReservedShared(0),
         "%reserved_smem_offset_1" => Special::ReservedShared(RESERVED_SHARED / 2),
         "%reserved_smem_offset_end" => Special::ReservedShared(RESERVED_SHARED),
@@ -68,7 +60,48 @@ fn special(name: &str) -> Option<Special> {
     })
 }
 
+/// Whether `name` is a special register that is always zero: a fourth component, or one that
+/// only a driver's own code sets.
+fn is_zero(name: &str) -> bool {
+    let fourth = |name: &str| is_vector(name.strip_suffix(".w")?).then_some(());
+    let of_driver = |name: &str| name.strip_prefix("%envreg")?.parse::<u32>().ok();
+    fourth(name).is_some() || of_driver(name).is_some_and(|n| n < 32 && !matches!(n, 1 | 2))
+}
+
+/// Whether `name` is a special register with components.
+fn is_vector(name: &str) -> bool {
+    VECTORS.iter().any(|(vector, _)| *vector == name)
+}
+
+/// Makes the special register of a component.
+type Component = fn(u8) -> Special;
+
+/// The special registers with components.
+const VECTORS: [(&str, Component); 8] = [
+    ("%tid", Special::Tid),
+    ("%ntid", Special::Ntid),
+    ("%ctaid", Special::Ctaid),
+    ("%nctaid", Special::Nctaid),
+    ("%clusterid", Special::ClusterId),
+    ("%nclusterid", Special::NClusterId),
+    ("%cluster_ctaid", Special::ClusterCtaid),
+    ("%cluster_nctaid", Special::ClusterNctaid),
+];
+
 impl<'m> Decoder<'m> {
+    /// The component rows of a special register that is named without a component.
+    pub(super) fn special_vector(&mut self, name: &str) -> Option<[u32; 4]> {
+        let (_, make) = VECTORS.iter().find(|(vector, _)| *vector == name)?;
+        // The fourth component is always zero.
+        let mut rows = [self.f.const32(0); 4];
+        for (axis, row) in (0..3).zip(&mut rows) {
+            *row = self.f.temp32();
+            let (what, d) = (make(axis), Reg::R32(*row));
+            self.ext(Ext::Special { what, d });
+        }
+        Some(rows)
+    }
+
     /// The meaning of `name`, which is not a register.
     pub(super) fn named(&self, name: &str) -> Result<Named> {
         if name == "WARP_SZ" {
@@ -76,6 +109,9 @@ impl<'m> Decoder<'m> {
         }
         if name == "%reserved_smem_offset_cap" {
             return Ok(Named::Constant(u64::from(RESERVED_SHARED)));
+        }
+        if is_zero(name) {
+            return Ok(Named::Constant(0));
         }
         if let Some(place) = self.find_place(name) {
             return Ok(match place {
@@ -101,6 +137,7 @@ impl<'m> Decoder<'m> {
                 | Symbol::Free
                 | Symbol::Runtime(_)
                 | Symbol::SetConditional => self.unsupported(format!("address of {name}")),
+                Symbol::Unserved => self.unsupported(format!("variable {name} of this type")),
             };
         }
         if let Some(special) = special(name) {
@@ -178,11 +215,11 @@ impl<'m> Decoder<'m> {
             Operand::F64(v) if ty == Type::F32 => {
                 Reg::R32(self.f.const32((f64::from_bits(*v) as f32).to_bits()))
             }
-            _ => return self.invalid("expected a 32-bit operand"),
+            _ => return self.unfit("expected a 32-bit operand"),
         };
         match reg {
             Reg::R32(row) => Ok(row),
-            _ => self.invalid("operand is not of 32 bits"),
+            _ => self.unfit("operand is not of 32 bits"),
         }
     }
 
@@ -190,7 +227,7 @@ impl<'m> Decoder<'m> {
     pub(super) fn s64(&mut self, operand: &Operand<'m>, ty: Type) -> Result<u32> {
         let reg = match operand {
             Operand::Name(name) => match self.find_register(name) {
-                Some((_, Type::B128)) => return self.invalid("expected a 64-bit operand"),
+                Some((_, Type::B128)) => return self.unfit("expected a 64-bit operand"),
                 Some((reg, _)) => reg,
                 None => self.load_named(name, 0, true)?,
             },
@@ -207,11 +244,11 @@ impl<'m> Decoder<'m> {
             Operand::F32(v) if ty == Type::F64 => {
                 Reg::R64(self.f.const64(f64::from(f32::from_bits(*v)).to_bits()))
             }
-            _ => return self.invalid("expected a 64-bit operand"),
+            _ => return self.unfit("expected a 64-bit operand"),
         };
         match reg {
             Reg::R64(row) => Ok(row),
-            _ => self.invalid("operand is not of 64 bits"),
+            _ => self.unfit("operand is not of 64 bits"),
         }
     }
 
@@ -242,11 +279,11 @@ impl<'m> Decoder<'m> {
                 _ => Reg::R32(self.f.temp32()),
             }),
             Operand::Name(name) => match self.find_register(name) {
-                Some((_, Type::B128)) => self.invalid("destination is of 128 bits"),
+                Some((_, Type::B128)) => self.unfit("destination is of 128 bits"),
                 Some((reg, _)) => Ok(reg),
-                None => self.invalid(format!("{name} is not a register")),
+                None => self.unfit(format!("{name} is not a register")),
             },
-            _ => self.invalid("expected a destination register"),
+            _ => self.unfit("expected a destination register"),
         }
     }
 
@@ -256,9 +293,9 @@ impl<'m> Decoder<'m> {
             Operand::Name("_") => Ok([self.f.temp64(), self.f.temp64()]),
             Operand::Name(name) => match self.find_register(name) {
                 Some((Reg::R64(low), Type::B128)) => Ok([low, low + 1]),
-                _ => self.invalid(format!("{name} is not a register of 128 bits")),
+                _ => self.unfit(format!("{name} is not a register of 128 bits")),
             },
-            _ => self.invalid("expected a register of 128 bits"),
+            _ => self.unfit("expected a register of 128 bits"),
         }
     }
 
@@ -266,7 +303,7 @@ impl<'m> Decoder<'m> {
     pub(super) fn d32(&mut self, operand: &Operand<'m>) -> Result<u32> {
         match self.dest(operand, Type::B32)? {
             Reg::R32(row) => Ok(row),
-            _ => self.invalid("destination is not of 32 bits"),
+            _ => self.unfit("destination is not of 32 bits"),
         }
     }
 
@@ -274,7 +311,7 @@ impl<'m> Decoder<'m> {
     pub(super) fn d64(&mut self, operand: &Operand<'m>) -> Result<u32> {
         match self.dest(operand, Type::B64)? {
             Reg::R64(row) => Ok(row),
-            _ => self.invalid("destination is not of 64 bits"),
+            _ => self.unfit("destination is not of 64 bits"),
         }
     }
 
@@ -285,7 +322,7 @@ impl<'m> Decoder<'m> {
         }
         match self.find_register(name) {
             Some((Reg::P(p), _)) => Ok(p),
-            _ => self.invalid(format!("{name} is not a predicate")),
+            _ => self.unfit(format!("{name} is not a predicate")),
         }
     }
 
@@ -300,7 +337,7 @@ impl<'m> Decoder<'m> {
                 self.emit(Op::PXor, t, t, t, 0, 0);
                 Ok((t, *v != 0))
             }
-            _ => self.invalid("expected a predicate"),
+            _ => self.unfit("expected a predicate"),
         }
     }
 
@@ -308,7 +345,7 @@ impl<'m> Decoder<'m> {
     pub(super) fn dp(&mut self, operand: &Operand<'m>) -> Result<u32> {
         match operand {
             Operand::Name(name) => self.pred_named(name),
-            _ => self.invalid("expected a predicate"),
+            _ => self.unfit("expected a predicate"),
         }
     }
 
@@ -316,7 +353,7 @@ impl<'m> Decoder<'m> {
     pub(super) fn type_at(&self, mods: &[&str], index: usize) -> Result<Type> {
         match mods.get(index).and_then(|m| Type::parse(m)) {
             Some(ty) => Ok(ty),
-            None => self.invalid("expected a type"),
+            None => self.unfit("expected a type"),
         }
     }
 

@@ -80,7 +80,7 @@ impl<'m> Decoder<'m> {
         };
         self.only(mods, &["rn", "rz", "rm", "rp", "ftz"])?;
         let Some((d, sources)) = operands.split_first().filter(|(_, s)| s.len() == expected) else {
-            return self.invalid(format!("{base} takes {expected} sources"));
+            return self.unfit(format!("{base} takes {expected} sources"));
         };
         let mut rows = [[0; 3]; 2];
         for (n, source) in sources.iter().enumerate() {

@@ -37,6 +37,9 @@ impl<'m> Decoder<'m> {
     }
 
     pub(super) fn declare_variable(&mut self, var: &'m Var<'m>) -> Result<()> {
+        if let Some(ty) = var.unserved {
+            return Err(PtxError::unsupported(var.line, format!("type {ty}")));
+        }
         let too_large = || PtxError::invalid(var.line, "variable too large");
         let size = u32::try_from(var.size())
             .ok()

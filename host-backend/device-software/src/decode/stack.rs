@@ -44,7 +44,7 @@ impl<'m> Decoder<'m> {
         let ty = match mods {
             ["u32"] => Type::U32,
             ["u64"] => Type::U64,
-            _ => return self.invalid("expected .u32 or .u64"),
+            _ => return self.unfit("expected .u32 or .u64"),
         };
         let wide = ty == Type::U64;
         if base == "stackrestore" {
@@ -56,7 +56,7 @@ impl<'m> Decoder<'m> {
         let (d, rest) = match operands.split_first() {
             Some((d, rest)) if wide => (Reg::R64(self.d64(d)?), rest),
             Some((d, rest)) => (Reg::R32(self.d32(d)?), rest),
-            None => return self.invalid("wrong number of operands"),
+            None => return self.unfit("wrong number of operands"),
         };
         match (base, rest) {
             ("stacksave", []) => self.ext(Ext::StackSave { d }),
@@ -66,12 +66,12 @@ impl<'m> Decoder<'m> {
                     [Operand::Int(align)] if align.is_power_of_two() && *align <= MAX_ALIGN => {
                         (*align).max(8) as u32
                     }
-                    _ => return self.invalid("alignment"),
+                    _ => return self.unfit("alignment"),
                 };
                 let size = self.source(size, ty)?;
                 self.ext(Ext::Alloca { d, size, align });
             }
-            _ => return self.invalid("wrong number of operands"),
+            _ => return self.unfit("wrong number of operands"),
         }
         Ok(true)
     }

@@ -1,7 +1,7 @@
 //! Texture reads and surface accesses (PTX ISA 9.7.10, 9.7.11).
 
 use super::{Decoder, Result};
-use crate::program::{Ext, Reg, SurfAccess, TexGeometry, TexRead};
+use crate::program::{Ext, Op, Reg, SurfAccess, TexGeometry, TexRead};
 use crate::ptx::ast::{Operand, Type};
 
 fn geometry(m: &str) -> Option<TexGeometry> {
@@ -53,7 +53,7 @@ impl<'m> Decoder<'m> {
             more,
         } = operand
         else {
-            return self.invalid("expected [object, coordinates]");
+            return self.unfit("expected [object, coordinates]");
         };
         let [list] = more.as_slice() else {
             return self.unsupported("separate samplers");
@@ -76,7 +76,7 @@ impl<'m> Decoder<'m> {
             regs.push(Reg::R32(self.s32(operand, ty)?));
         }
         if regs.len() < coordinates(shape) {
-            return self.invalid("too few coordinates");
+            return self.unfit("too few coordinates");
         }
         Ok((object, regs))
     }
@@ -108,7 +108,7 @@ impl<'m> Decoder<'m> {
             }
         }
         let Some(shape) = shape else {
-            return self.invalid("no geometry");
+            return self.unfit("no geometry");
         };
         if gather && shape != TexGeometry::D2 {
             return self.unsupported("tld4 of this geometry");
@@ -118,13 +118,13 @@ impl<'m> Decoder<'m> {
         }
         let (d, object) = match operands {
             [d, object, ..] => (d, object),
-            _ => return self.invalid("wrong number of operands"),
+            _ => return self.unfit("wrong number of operands"),
         };
         let expected = match (level, gradients) {
             (false, false) => 2,
             (true, false) => 3,
             (false, true) => 4,
-            _ => return self.invalid("both a level and gradients"),
+            _ => return self.unfit("both a level and gradients"),
         };
         if operands.len() != expected {
             return self.unsupported("further texture operands");
@@ -134,10 +134,12 @@ impl<'m> Decoder<'m> {
             return self.unsupported("gradients of this texture access");
         }
         if cube && cty != Type::F32 {
-            return self.invalid("a cube's coordinates are floats");
+            return self.unfit("a cube's coordinates are floats");
         }
-        let Operand::Vector(list) = d else {
-            return self.unsupported("scalar texture result");
+        let (list, resident) = match d {
+            Operand::Vector(list) => (list, None),
+            Operand::VectorPair(list, p) => (list, Some(self.pred_named(p)?)),
+            _ => return self.unsupported("scalar texture result"),
         };
         let (texture, coords) = self.object(object, cty, shape)?;
         let gradients = match operands {
@@ -168,6 +170,12 @@ impl<'m> Decoder<'m> {
             d,
             gather: component,
         }));
+        // All of a texture is resident: this device has no sparse arrays.
+        if let Some(p) = resident {
+            let t = self.f.temp_pred();
+            self.emit(Op::PXor, t, t, t, 0, 0);
+            self.emit(Op::PNot, p, t, 0, 0, 0);
+        }
         Ok(true)
     }
 
@@ -178,7 +186,7 @@ impl<'m> Decoder<'m> {
             one => std::slice::from_ref(one),
         };
         if list.len() < count {
-            return self.invalid("too few components of a gradient");
+            return self.unfit("too few components of a gradient");
         }
         let rows = list.iter().take(count);
         rows.map(|o| Ok(Reg::R32(self.s32(o, Type::F32)?)))
@@ -188,7 +196,7 @@ impl<'m> Decoder<'m> {
     fn surf(&mut self, store: bool, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
         // `sust.b.2d.v2.b32.clamp`: the type precedes the mode.
         let Some(ty) = mods.iter().rev().find_map(|m| Type::parse(m)) else {
-            return self.invalid("expected a type");
+            return self.unfit("expected a type");
         };
         let (mut shape, mut mode, mut count) = (None, 0, 1);
         for m in mods {
@@ -208,7 +216,7 @@ impl<'m> Decoder<'m> {
         }
         let Some(shape) = shape.filter(|s| !matches!(s, TexGeometry::Cube | TexGeometry::ACube))
         else {
-            return self.invalid("no geometry");
+            return self.unfit("no geometry");
         };
         let [first, second] = self.operands(operands)?;
         let (object, data) = if store {
@@ -222,7 +230,7 @@ impl<'m> Decoder<'m> {
             one => std::slice::from_ref(one),
         };
         if list.len() != count {
-            return self.invalid("number of elements");
+            return self.unfit("number of elements");
         }
         let mut regs = Vec::new();
         for operand in list {

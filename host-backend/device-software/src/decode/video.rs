@@ -105,7 +105,7 @@ impl<'m> Decoder<'m> {
                 if let Some(selector) = selector {
                     *part_of = match part(selector) {
                         Some(part) => part,
-                        None => return self.invalid(format!("selector .{selector}")),
+                        None => return self.unfit(format!("selector .{selector}")),
                     };
                 }
             }
@@ -116,7 +116,7 @@ impl<'m> Decoder<'m> {
         let c = match c {
             Some(c) if needed => self.s32(c, Type::U32)?,
             None if !needed => self.f.const32(0),
-            _ => return self.invalid("wrong number of operands"),
+            _ => return self.unfit("wrong number of operands"),
         };
         let (a, b) = (self.s32(&a, Type::U32)?, self.s32(&b, Type::U32)?);
         let d = self.d32(&d)?;
@@ -139,13 +139,13 @@ impl<'m> Decoder<'m> {
             *signed = match rest.next() {
                 Some(&"s32") => true,
                 Some(&"u32") => false,
-                _ => return self.invalid("expected .u32 or .s32"),
+                _ => return self.unfit("expected .u32 or .s32"),
             };
         }
         if let VideoOp::Set(what) = &mut video.op {
             *what = match rest.next().and_then(|name| comparison(name)) {
                 Some(what) => what,
-                None => return self.invalid("expected a comparison"),
+                None => return self.unfit("expected a comparison"),
             };
         }
         let shift = matches!(video.op, VideoOp::ShiftLeft | VideoOp::ShiftRight);
@@ -184,7 +184,7 @@ impl<'m> Decoder<'m> {
                     {
                         list
                     }
-                    _ => return self.invalid(format!("selector .{selector}")),
+                    _ => return self.unfit(format!("selector .{selector}")),
                 };
             }
         }
@@ -192,7 +192,7 @@ impl<'m> Decoder<'m> {
             None => (0..count).collect(),
             Some(mask) => match numbers(mask, letter) {
                 Some(list) if list.iter().all(|&n| n < count) => list,
-                _ => return self.invalid(format!("mask .{mask}")),
+                _ => return self.unfit(format!("mask .{mask}")),
             },
         };
         let place = |n: u8| Part { at: n * bits, bits };
@@ -220,7 +220,7 @@ impl<'m> Decoder<'m> {
                 _ => (Operand::Name(name), None),
             },
             Operand::Int(value) => (Operand::Int(value), None),
-            _ => return self.invalid("expected a register"),
+            _ => return self.unfit("expected a register"),
         })
     }
 }

@@ -59,7 +59,7 @@ impl<'m> Decoder<'m> {
             ("elect", Some(&"sync")) => {
                 let [d, mask] = self.operands(operands)?;
                 let &Operand::Pair(d, p) = d else {
-                    return self.invalid("expected d|p");
+                    return self.unfit("expected d|p");
                 };
                 let (d, p) = (self.d32(&Operand::Name(d))?, self.pred_named(p)?);
                 let mask = self.s32(mask, Type::B32)?;
@@ -84,7 +84,7 @@ impl<'m> Decoder<'m> {
         }
         match operands.split_last() {
             Some((mask, list)) => Ok((list, self.s32(mask, Type::B32)?)),
-            None => self.invalid("wrong number of operands"),
+            None => self.unfit("wrong number of operands"),
         }
     }
 

@@ -6,12 +6,13 @@
 //! complement), and the parity of the phase (the highest bit). Bytes may complete before
 //! they are expected.
 
+use super::atomics::apply;
 use super::block::Env;
 use super::memory::{bad, lanes, update};
 use super::space::resolve;
 use super::warp::{Flow, Warp};
 use crate::error::Fault;
-use crate::program::{Barrier64, BarrierOp, CopyAsync, CopySize, MemSpace, Reg};
+use crate::program::{AtomOp, Barrier64, BarrierOp, CopyAsync, CopySize, MemSpace, Reg};
 
 type Stop = (Fault, u32);
 
@@ -189,7 +190,9 @@ impl Warp {
                 there = 0;
             }
             let places = [to[l], from[l]];
-            if masks.is_some() || edges.is_some() {
+            if let Some(combine) = copy.combine {
+                self.combine_lane(env, copy, l, places, size, combine)?;
+            } else if masks.is_some() || edges.is_some() {
                 let [left, right] = edges.map_or([0; 2], |edges| edges.map(|e| e[l]));
                 let range = left..size.saturating_sub(right);
                 let mask = masks.map_or(u64::MAX, |masks| masks[l]);
@@ -203,6 +206,34 @@ impl Warp {
             }
         }
         Ok(Flow::Next)
+    }
+
+    /// Combines `size` bytes, element by element, with those at the destination.
+    fn combine_lane(
+        &mut self,
+        env: &mut Env<'_>,
+        copy: &CopyAsync,
+        lane: usize,
+        [to, from]: [u64; 2],
+        size: u64,
+        (op, width): (AtomOp, u8),
+    ) -> Result<(), Stop> {
+        for at in (0..size).step_by(usize::from(width.max(1))) {
+            let source = from.wrapping_add(at);
+            let value = self.lane_load(env, copy.from.space, lane, source, width);
+            let value = value.map_err(|fault| (fault, lane as u32))?;
+            let target = to.wrapping_add(at);
+            let old = match copy.to.space {
+                MemSpace::Global => env
+                    .memory
+                    .update(target, width, |old| apply(op, width, old, value, 0)),
+                _ => env.shared_at(target).and_then(|(bytes, at)| {
+                    update(bytes, at, width, |old| apply(op, width, old, value, 0))
+                }),
+            };
+            old.ok_or_else(|| (bad(target, u32::from(width), "atomic"), lane as u32))?;
+        }
+        Ok(())
     }
 
     /// Copies those bytes of the range whose bits, of 16, are set in `mask`.

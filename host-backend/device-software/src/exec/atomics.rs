@@ -32,7 +32,7 @@ fn half_sum(format: Format, a: u64, b: u64) -> u64 {
 }
 
 /// The new value of one element.
-fn apply(op: AtomOp, width: u8, old: u64, b: u64, c: u64) -> u64 {
+pub(super) fn apply(op: AtomOp, width: u8, old: u64, b: u64, c: u64) -> u64 {
     let pair = |format| half_sum(format, old, b) | half_sum(format, old >> 16, b >> 16) << 16;
     let new = match op {
         AtomOp::Add => old.wrapping_add(b),

@@ -7,7 +7,7 @@ use crate::error::Fault;
 use crate::program::{
     Call, CallTarget, Ext, FUNCTION_BASE, FUNCTION_STRIDE, MemSpace, Reg, Special,
 };
-use crate::program::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WINDOW_SHIFT};
+use crate::program::{LOCAL_WINDOW, PARAM_WINDOW, RESERVED_SHARED, SHARED_WINDOW, WINDOW_SHIFT};
 use std::sync::LazyLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -396,6 +396,9 @@ impl Warp {
             Special::GlobalTimerHi => all(nanoseconds() >> 32),
             Special::DynamicSharedSize => all(u64::from(grid.shared.dynamic)),
             Special::TotalSharedSize => all(u64::from(grid.shared.bytes())),
+            Special::AllSharedSize => {
+                all(u64::from(grid.shared.bytes()) + u64::from(RESERVED_SHARED))
+            }
             Special::ReservedShared(at) => {
                 all(u64::from(grid.shared.reserved_base()) + u64::from(at))
             }

@@ -1,8 +1,9 @@
-//! 8-bit floats: e4m3 (no infinities, one NaN of each sign), e5m2 (the upper byte of half
+//! Floats of 4, 6 and 8 bits. Those of 4 and 6 have neither infinities nor NaN: e2m1, e2m3,
+//! e3m2. Those of 8: e4m3 (no infinities, one NaN of each sign), e5m2 (the upper byte of half
 //! precision) and ue8m0 (an exponent: powers of two and a NaN).
 
 use super::soft::f16_to_f32;
-use crate::decode::{FP8_E5M2, FP8_FINITE, FP8_UE8M0, FP8_UP};
+use crate::decode::{FP4_E2M1, FP6_E2M3, FP6_E3M2, FP8_E5M2, FP8_FINITE, FP8_UE8M0, FP8_UP};
 
 /// Both of a format's NaNs become this one.
 const NAN: u32 = 0x7f;
@@ -27,6 +28,17 @@ fn exponent_of(imm: u64, value: f32) -> u32 {
     }
 }
 
+/// Mantissa bits, least exponent and greatest value of a format, and its exponent's bits.
+fn format(imm: u64) -> (i32, i32, f32, i32) {
+    match imm & (FP8_E5M2 | FP6_E2M3 | FP6_E3M2 | FP4_E2M1) {
+        FP8_E5M2 => (2, -14, 57344.0, 5),
+        FP6_E2M3 => (3, 0, 7.5, 2),
+        FP6_E3M2 => (2, -2, 28.0, 3),
+        FP4_E2M1 => (1, 0, 6.0, 2),
+        _ => (3, -6, 448.0, 4),
+    }
+}
+
 /// Exact.
 pub(super) fn to_single(imm: u64, bits: u32) -> f32 {
     if imm & FP8_UE8M0 != 0 {
@@ -38,6 +50,17 @@ pub(super) fn to_single(imm: u64, bits: u32) -> f32 {
     }
     if imm & FP8_E5M2 != 0 {
         return f16_to_f32(bits << 8 & 0xff00);
+    }
+    if imm & (FP6_E2M3 | FP6_E3M2 | FP4_E2M1) != 0 {
+        let (mantissa, least, _, exponent) = format(imm);
+        let field = bits >> mantissa & ((1 << exponent) - 1);
+        let fraction = bits & ((1 << mantissa) - 1);
+        // Subnormals have the least exponent and no leading one.
+        let leading = u32::from(field != 0) << mantissa;
+        let power = least + field.saturating_sub(1) as i32 - mantissa;
+        let value = (leading | fraction) as f32 * f32::from_bits(((127 + power) as u32) << 23);
+        let negative = bits >> (mantissa + exponent) & 1 != 0;
+        return if negative { -value } else { value };
     }
     let magnitude = bits & 0x7f;
     if magnitude == NAN {
@@ -53,13 +76,12 @@ pub(super) fn from_single(imm: u64, value: f32) -> u32 {
     if imm & FP8_UE8M0 != 0 {
         return exponent_of(imm, value);
     }
-    if value.is_nan() {
-        return NAN;
-    }
-    let (mantissa, least, greatest) = if imm & FP8_E5M2 != 0 {
-        (2, -14, 57344f32)
-    } else {
-        (3, -6, 448f32)
+    let (mantissa, least, greatest, exponent_bits) = format(imm);
+    let value = match value.is_nan() {
+        // Without a NaN, the greatest value.
+        true if mantissa + exponent_bits < 7 => greatest,
+        true => return NAN,
+        false => value,
     };
     let magnitude = value.abs().min(greatest);
     let exponent = ((magnitude.to_bits() >> 23) as i32 - 127).max(least);
@@ -74,5 +96,5 @@ pub(super) fn from_single(imm: u64, value: f32) -> u32 {
         field = 0;
     }
     let fraction = units & ((1 << mantissa) - 1);
-    u32::from(value.is_sign_negative()) << 7 | field << mantissa | fraction
+    u32::from(value.is_sign_negative()) << (mantissa + exponent_bits) | field << mantissa | fraction
 }

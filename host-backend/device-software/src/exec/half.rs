@@ -3,7 +3,7 @@
 use super::soft::{
     Conversion, Format, From, Kind, Recipe, Rounding, f16_to_f32, f32_to_half, flush,
 };
-use crate::decode::half::{HALF_BFLOAT, HALF_FTZ, HALF_SAT, HalfKind};
+use crate::decode::half::{HALF_BFLOAT, HALF_FTZ, HALF_SAT, HALF_XORSIGN, HalfKind};
 
 fn widen(format: Format, bits: u32) -> f32 {
     if format == Format::Bf16 {
@@ -43,6 +43,9 @@ pub(super) fn half(imm: u64, a: u32, b: u32, c: u32) -> u32 {
             v
         }
     });
+    let signs = if imm & HALF_XORSIGN != 0 { 0x8000 } else { 0 };
+    let sign = (a ^ b) & signs;
+    let (a, b) = (a & !signs, b & !signs);
     let soft = |kind| {
         let recipe = Recipe {
             kind,
@@ -88,6 +91,9 @@ pub(super) fn half(imm: u64, a: u32, b: u32, c: u32) -> u32 {
         HalfKind::Ex2 => exp2(format, x),
         HalfKind::Tanh => f32_to_half(format, x.tanh()),
     };
+    if signs != 0 && !widen(format, result).is_nan() {
+        return result | sign;
+    }
     if imm & HALF_SAT == 0 {
         return result;
     }

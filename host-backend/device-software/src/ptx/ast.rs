@@ -113,8 +113,8 @@ pub enum Init<'a> {
     F32(u32),
     /// Double-precision bits.
     F64(u64),
-    /// Address of a symbol plus an offset.
-    Symbol(&'a str, i64),
+    /// Address of a symbol plus an offset; with a mask, the bits that it selects.
+    Symbol(&'a str, i64, Option<u64>),
 }
 
 /// A variable or parameter.
@@ -136,6 +136,8 @@ pub struct Var<'a> {
     pub external: bool,
     /// In managed memory (`.attribute(.managed)`).
     pub managed: bool,
+    /// A type that this device does not have: its user is refused.
+    pub unserved: Option<&'a str>,
     /// Line.
     pub line: u32,
 }
@@ -176,6 +178,8 @@ pub enum Operand<'a> {
     },
     /// `{a, b, ...}`.
     Vector(Vec<Operand<'a>>),
+    /// `{a, b, ...}|p`.
+    VectorPair(Vec<Operand<'a>>, &'a str),
     /// `(a, b, ...)` of a call.
     List(Vec<Operand<'a>>),
     /// `p|q`.
@@ -229,6 +233,9 @@ pub struct Function<'a> {
     pub body: Option<Vec<Statement<'a>>>,
     /// The limits of its launches.
     pub bounds: Bounds,
+    /// The first construct that the parser does not know, and its line: the function is
+    /// refused.
+    pub unserved: Option<(u32, String)>,
     /// Line.
     pub line: u32,
 }

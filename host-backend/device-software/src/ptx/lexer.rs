@@ -53,7 +53,7 @@ pub fn lex(text: &str) -> Result<Vec<Spanned<'_>>, PtxError> {
                 line += 1;
                 i += 1;
             }
-            b' ' | b'\t' | b'\r' => i += 1,
+            b' ' | b'\t' | b'\r' | 0x0b | 0x0c => i += 1,
             b'/' if at(i + 1) == b'/' => {
                 while i < bytes.len() && at(i) != b'\n' {
                     i += 1;
@@ -93,7 +93,7 @@ pub fn lex(text: &str) -> Result<Vec<Spanned<'_>>, PtxError> {
                 });
                 i += 1;
             }
-            _ if c.is_ascii_digit() => {
+            _ if c.is_ascii_digit() || c == b'.' && at(i + 1).is_ascii_digit() => {
                 let start = i;
                 let hex_like = at(i) == b'0'
                     && matches!(
@@ -113,7 +113,7 @@ pub fn lex(text: &str) -> Result<Vec<Spanned<'_>>, PtxError> {
                     .ok_or_else(|| PtxError::invalid(line, format!("malformed number {body}")))?;
                 out.push(Spanned { token, line });
             }
-            _ if word_start(c) => {
+            _ if word_start(c) && (c != b'%' || word_part(at(i + 1))) => {
                 let start = i;
                 loop {
                     while word_part(at(i)) {

@@ -1,9 +1,10 @@
 //! Parser of PTX modules. It is total: any text results in a module or an error, in bounded
 //! memory.
 
+mod expression;
 mod statement;
 
-use super::ast::{Function, Init, Module, Space, Type, Var};
+use super::ast::{Function, Init, Module, Operand, Space, Type, Var};
 use super::lexer::{Spanned, Token, lex};
 use crate::error::PtxError;
 use crate::program::Bounds;
@@ -18,6 +19,10 @@ struct Parser<'a> {
     tokens: Vec<Spanned<'a>>,
     at: usize,
     depth: u32,
+    /// The first construct of the function at hand that this parser does not know.
+    unserved: Option<(u32, String)>,
+    /// Whether the instruction at hand is a call, in which parentheses enclose lists.
+    in_call: bool,
 }
 
 /// Parses a whole module.
@@ -29,17 +34,21 @@ pub fn parse(text: &str) -> Result<Module<'_>> {
         tokens: lex(text)?,
         at: 0,
         depth: 0,
+        unserved: None,
+        in_call: false,
     };
     parser.module()
 }
 
 /// The modifiers before the name of a variable or register.
 #[derive(Clone, Copy)]
-struct TypePart {
+struct TypePart<'a> {
     ty: Type,
     width: u64,
     align: Option<u64>,
     managed: bool,
+    /// A type that this device does not have.
+    unserved: Option<&'a str>,
 }
 
 #[derive(Default, Clone, Copy)]
@@ -120,6 +129,11 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// Notes that the function at hand needs something that this parser does not know.
+    fn note(&mut self, line: u32, what: impl Into<String>) {
+        self.unserved.get_or_insert_with(|| (line, what.into()));
+    }
+
     fn skip_to_semicolon(&mut self) -> Result<()> {
         while let Some(token) = self.next() {
             if token == Token::Punct(b';') {
@@ -189,7 +203,10 @@ impl<'a> Parser<'a> {
                 }
                 ".section" => {
                     self.at += 1;
-                    self.word()?;
+                    // The lexer splits a name with several dots.
+                    while self.peek() != Some(Token::Punct(b'{')) {
+                        self.word()?;
+                    }
                     self.skip_braces()?;
                 }
                 ".pragma" => self.skip_to_semicolon()?,
@@ -203,15 +220,19 @@ impl<'a> Parser<'a> {
                     module.functions.push(function);
                     linkage = Linkage::default();
                 }
-                ".global" | ".const" | ".shared" => {
+                ".global" | ".const" | ".shared" | ".local" | ".tex" => {
                     self.at += 1;
                     let space = match word {
-                        ".global" => Space::Global,
                         ".const" => Space::Const,
-                        _ => Space::Shared,
+                        ".shared" => Space::Shared,
+                        _ => Space::Global,
                     };
                     let first = module.variables.len();
                     self.variables(space, linkage, &mut module.variables)?;
+                    if matches!(word, ".local" | ".tex") {
+                        let made = module.variables.iter_mut().skip(first);
+                        made.for_each(|variable| variable.unserved = Some(word));
+                    }
                     if !linkage.seen && !linkage.external {
                         let made = module.variables.iter().skip(first);
                         module.own.extend(made.map(|variable| variable.name));
@@ -236,13 +257,18 @@ impl<'a> Parser<'a> {
 
     fn skip_braces(&mut self) -> Result<()> {
         self.expect(b'{')?;
+        self.skip_nested(b'{', b'}')
+    }
+
+    /// Skips to the bracket that closes one already read.
+    fn skip_nested(&mut self, open: u8, close: u8) -> Result<()> {
         let mut depth = 1;
         while depth > 0 {
             match self.next() {
-                Some(Token::Punct(b'{')) => depth += 1,
-                Some(Token::Punct(b'}')) => depth -= 1,
+                Some(Token::Punct(c)) if c == open => depth += 1,
+                Some(Token::Punct(c)) if c == close => depth -= 1,
                 Some(_) => {}
-                None => return self.fail("expected '}'"),
+                None => return self.fail(format!("expected '{}'", char::from(close))),
             }
         }
         Ok(())
@@ -262,12 +288,12 @@ impl<'a> Parser<'a> {
     }
 
     /// `.align n .v2 .type` in any order; pointer attributes are skipped.
-    fn type_part(&mut self) -> Result<TypePart> {
+    fn type_part(&mut self) -> Result<TypePart<'a>> {
         let mut align = None;
         let mut managed = false;
         let mut width = 1;
+        let mut unserved = None;
         loop {
-            let line = self.line();
             let word = self.word()?;
             match word {
                 ".align" => {
@@ -279,24 +305,28 @@ impl<'a> Parser<'a> {
                 }
                 ".v2" => width = 2,
                 ".v4" => width = 4,
+                ".v8" => width = 8,
                 ".ptr" | ".global" | ".const" | ".shared" | ".local" => {}
                 ".attribute" => {
                     self.expect(b'(')?;
-                    while !self.eat(b')') {
-                        match self.next() {
-                            Some(Token::Word(".managed")) => managed = true,
-                            Some(_) => {}
-                            None => return self.fail("expected ')'"),
-                        }
-                    }
+                    let first = self.at;
+                    self.skip_nested(b'(', b')')?;
+                    let list = self.tokens.get(first..self.at).unwrap_or_default();
+                    let is_managed = |s: &Spanned<'_>| s.token == Token::Word(".managed");
+                    managed |= list.iter().any(is_managed);
                 }
-                ".texref" | ".samplerref" | ".surfref" => {
-                    return Err(PtxError::unsupported(line, format!("{word} variables")));
-                }
+                _ if !word.starts_with('.') => return self.fail("expected a type"),
                 _ => {
-                    let ty = word.strip_prefix('.').and_then(Type::parse);
-                    let Some(ty) = ty else {
-                        return Err(PtxError::unsupported(line, format!("type {word}")));
+                    let ty = match word.strip_prefix('.').and_then(Type::parse) {
+                        Some(ty) => ty,
+                        None => {
+                            unserved = Some(word);
+                            // A word before the type, or the type.
+                            if matches!(self.peek(), Some(Token::Word(w)) if w.starts_with('.')) {
+                                continue;
+                            }
+                            Type::B64
+                        }
                     };
                     // `.param .u64 .ptr .global .align 8 name`: attributes may follow the type.
                     while let Some(Token::Word(w)) = self.peek() {
@@ -314,18 +344,25 @@ impl<'a> Parser<'a> {
                         width,
                         align,
                         managed,
+                        unserved,
                     });
                 }
             }
         }
     }
 
-    fn declarator(&mut self, space: Space, part: TypePart, linkage: Linkage) -> Result<Var<'a>> {
+    fn declarator(
+        &mut self,
+        space: Space,
+        part: TypePart<'a>,
+        linkage: Linkage,
+    ) -> Result<Var<'a>> {
         let TypePart {
             ty,
             width,
             align,
             managed,
+            unserved,
         } = part;
         let line = self.line();
         let name = self.word()?;
@@ -335,7 +372,7 @@ impl<'a> Parser<'a> {
                 count = None;
                 continue;
             }
-            let n = self.integer()?;
+            let n = self.expression()?;
             self.expect(b']')?;
             count = match count.and_then(|c| c.checked_mul(n)) {
                 Some(c) if c <= MAX_COUNT => Some(c),
@@ -345,7 +382,14 @@ impl<'a> Parser<'a> {
         }
         let mut init = Vec::new();
         if self.eat(b'=') {
-            self.initialiser(&mut init)?;
+            if unserved.is_some() {
+                // A sampler's settings, for example.
+                while !matches!(self.peek(), Some(Token::Punct(b';')) | None) {
+                    self.at += 1;
+                }
+            } else {
+                self.initialiser(&mut init)?;
+            }
             if count.is_none() {
                 count = Some(init.len() as u64);
             }
@@ -363,6 +407,7 @@ impl<'a> Parser<'a> {
             init,
             external: linkage.external,
             managed,
+            unserved,
             line,
         })
     }
@@ -386,62 +431,62 @@ impl<'a> Parser<'a> {
             self.depth -= 1;
             return Ok(());
         }
-        let negative = self.eat(b'-');
-        let value = match self.next() {
-            Some(Token::Int(v)) => {
-                if self.peek() == Some(Token::Punct(b'(')) {
-                    return Err(PtxError::unsupported(
-                        self.line(),
-                        "masked address initialiser",
-                    ));
-                }
-                Init::Int(if negative { v.wrapping_neg() } else { v })
+        if let (Some(Token::Int(mask)), Some(Token::Punct(b'('))) = (self.peek(), self.peek_at(1)) {
+            self.at += 2;
+            let (name, offset) = self.symbol()?;
+            self.expect(b')')?;
+            out.push(Init::Symbol(name, offset, Some(mask)));
+            return Ok(());
+        }
+        let value = match self.peek() {
+            Some(Token::Word(name)) if !name.starts_with('.') && name != "WARP_SZ" => {
+                let (name, offset) = self.symbol()?;
+                Init::Symbol(name, offset, None)
             }
-            Some(Token::F32(v)) => Init::F32(if negative { v ^ 0x8000_0000 } else { v }),
-            Some(Token::F64(v)) => Init::F64(if negative { v ^ (1 << 63) } else { v }),
-            Some(Token::Word("generic")) => {
-                self.expect(b'(')?;
-                let name = self.word()?;
-                self.expect(b')')?;
-                Init::Symbol(name, self.offset()?)
-            }
-            Some(Token::Word(name)) => Init::Symbol(name, self.offset()?),
-            _ => return self.fail("malformed initialiser"),
+            _ => match self.constant()? {
+                Operand::F32(bits) => Init::F32(bits),
+                Operand::F64(bits) => Init::F64(bits),
+                Operand::Int(value) => Init::Int(value),
+                _ => return self.fail("malformed initialiser"),
+            },
         };
         out.push(value);
         Ok(())
     }
 
-    fn offset(&mut self) -> Result<i64> {
-        let mut sum = 0i64;
-        loop {
-            if self.eat(b'+') {
-                sum = sum.wrapping_add(self.integer()? as i64);
-            } else if self.eat(b'-') {
-                sum = sum.wrapping_sub(self.integer()? as i64);
-            } else {
-                return Ok(sum);
-            }
+    /// `name`, `generic(name)`, each with an offset.
+    fn symbol(&mut self) -> Result<(&'a str, i64)> {
+        let mut name = self.word()?;
+        let mut inner = 0;
+        if name == "generic" && self.eat(b'(') {
+            name = self.word()?;
+            inner = self.offset()?;
+            self.expect(b')')?;
         }
+        Ok((name, inner.wrapping_add(self.offset()?)))
     }
 
     fn params(&mut self) -> Result<Vec<Var<'a>>> {
         let mut out = Vec::new();
-        if !self.eat(b'(') {
-            return Ok(out);
-        }
-        if self.eat(b')') {
+        if !self.eat(b'(') || self.eat(b')') {
             return Ok(out);
         }
         loop {
             let line = self.line();
             match self.word()? {
                 ".param" => {}
-                ".reg" => return Err(PtxError::unsupported(line, "parameters in registers")),
+                other if other.starts_with('.') => {
+                    self.note(line, format!("a parameter in {other}"));
+                    self.skip_nested(b'(', b')')?;
+                    return Ok(out);
+                }
                 _ => return self.fail("expected .param"),
             }
             let part = self.type_part()?;
             let var = self.declarator(Space::Param, part, Linkage::default())?;
+            if let Some(ty) = var.unserved {
+                self.note(line, format!("a parameter of type {ty}"));
+            }
             out.push(var);
             if !self.eat(b',') {
                 break;
@@ -453,6 +498,11 @@ impl<'a> Parser<'a> {
 
     fn function(&mut self, entry: bool) -> Result<Function<'a>> {
         let line = self.line();
+        self.unserved = None;
+        while self.eat_word(".attribute") {
+            self.expect(b'(')?;
+            self.skip_nested(b'(', b')')?;
+        }
         let returns = if entry { Vec::new() } else { self.params()? };
         let name = self.word()?;
         let params = self.params()?;
@@ -469,7 +519,7 @@ impl<'a> Parser<'a> {
                 }
                 Some(Token::Word(".minnctapersm" | ".maxnreg" | ".maxnctapersm")) => {
                     self.at += 1;
-                    self.integer()?;
+                    self.product()?;
                 }
                 Some(Token::Word(".maxclusterrank")) => {
                     self.at += 1;
@@ -480,12 +530,17 @@ impl<'a> Parser<'a> {
                     bounds.explicit_cluster = true;
                 }
                 Some(Token::Word(".noreturn")) => self.at += 1,
+                Some(Token::Word(".abi_preserve" | ".abi_preserve_control")) => {
+                    self.at += 1;
+                    self.integer()?;
+                }
                 Some(Token::Word(".pragma")) => self.skip_to_semicolon()?,
                 Some(Token::Word(word)) if word.starts_with('.') => {
-                    return Err(PtxError::unsupported(
-                        self.line(),
-                        format!("function directive {word}"),
-                    ));
+                    self.note(self.line(), format!("function directive {word}"));
+                    self.at += 1;
+                    while matches!(self.peek(), Some(Token::Int(_) | Token::Punct(b','))) {
+                        self.at += 1;
+                    }
                 }
                 _ => break,
             }
@@ -503,6 +558,7 @@ impl<'a> Parser<'a> {
             params,
             body,
             bounds,
+            unserved: self.unserved.take(),
             line,
         })
     }

@@ -26,7 +26,7 @@ impl<'a> Parser<'a> {
                 continue;
             }
             match self.peek() {
-                Some(Token::Punct(b'@')) => out.push(self.instruction()?),
+                Some(Token::Punct(b'@')) => out.extend(self.known_instruction()?),
                 Some(Token::Word(word)) => self.worded(word, &mut out)?,
                 _ => return self.fail("expected a statement"),
             }
@@ -39,16 +39,24 @@ impl<'a> Parser<'a> {
                 self.at += 2;
                 return self.labelled(word, out);
             }
-            out.push(self.instruction()?);
+            out.extend(self.known_instruction()?);
             return Ok(());
         }
         let line = self.line();
         self.at += 1;
         match word {
             ".reg" => {
-                let TypePart { ty, width, .. } = self.type_part()?;
+                let TypePart {
+                    ty,
+                    width,
+                    unserved,
+                    ..
+                } = self.type_part()?;
                 if width != 1 {
-                    return Err(PtxError::unsupported(line, "vector registers"));
+                    self.note(line, "vector registers");
+                }
+                if let Some(unserved) = unserved {
+                    self.note(line, format!("registers of type {unserved}"));
                 }
                 loop {
                     let name = self.word()?;
@@ -102,12 +110,71 @@ impl<'a> Parser<'a> {
                 Ok(())
             }
             ".pragma" => self.skip_to_semicolon(),
-            other => Err(PtxError::unsupported(line, format!("directive {other}"))),
+            other => {
+                self.note(line, format!("directive {other}"));
+                self.skip_to_semicolon()
+            }
+        }
+    }
+
+    /// An instruction. If this parser does not know its syntax, it notes the instruction
+    /// and skips it.
+    fn known_instruction(&mut self) -> Result<Option<Statement<'a>>> {
+        let (at, depth) = (self.at, self.depth);
+        match self.instruction() {
+            Ok(instruction) => Ok(Some(instruction)),
+            Err(error) => {
+                (self.at, self.depth) = (at, depth);
+                self.skip_instruction(error)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Skips an instruction that failed to parse. If it is no instruction at all, because
+    /// two names or numbers follow each other or a brace ends it, `error` stands.
+    fn skip_instruction(&mut self, error: PtxError) -> Result<()> {
+        if self.eat(b'@') {
+            self.eat(b'!');
+            self.word()?;
+        }
+        let line = self.line();
+        let opcode = self.word()?;
+        let (mut was_value, mut open) = (false, 0_u32);
+        loop {
+            let is_value = match self.next() {
+                Some(Token::Punct(b';')) if open == 0 => {
+                    self.note(line, format!("the operands of {opcode}"));
+                    return Ok(());
+                }
+                Some(Token::Punct(b'{' | b'[' | b'(')) => {
+                    open += 1;
+                    false
+                }
+                Some(Token::Punct(b'}' | b']' | b')')) if open > 0 => {
+                    open -= 1;
+                    false
+                }
+                Some(Token::Punct(b';' | b'}' | b']' | b')') | Token::Str(_)) | None => {
+                    return Err(error);
+                }
+                Some(Token::Word(word)) if word.starts_with('.') => false,
+                Some(Token::Punct(_)) => false,
+                Some(_) => true,
+            };
+            if was_value && is_value {
+                return Err(error);
+            }
+            was_value = is_value;
         }
     }
 
     fn labelled(&mut self, name: &'a str, out: &mut Vec<Statement<'a>>) -> Result<()> {
-        if self.eat_word(".branchtargets") || self.eat_word(".calltargets") {
+        if self.eat_word(".calltargets") {
+            // Functions, which a call through a register does not need.
+            self.skip_to_semicolon()?;
+            out.push(Statement::Prototype(name, Vec::new(), Vec::new()));
+        } else if self.eat_word(".branchtargets") {
             let mut targets = vec![self.word()?];
             while self.eat(b',') {
                 targets.push(self.word()?);
@@ -118,8 +185,8 @@ impl<'a> Parser<'a> {
             let returns = self.params()?;
             self.word()?;
             let params = self.params()?;
-            while self.eat_word(".noreturn") {}
-            self.expect(b';')?;
+            // `.noreturn`, `.abi_preserve n`.
+            self.skip_to_semicolon()?;
             out.push(Statement::Prototype(name, returns, params));
         } else {
             out.push(Statement::Label(name));
@@ -135,6 +202,7 @@ impl<'a> Parser<'a> {
         }
         let line = self.line();
         let opcode = self.word()?;
+        self.in_call = opcode.split('.').next() == Some("call");
         let mut operands = Vec::new();
         if !self.eat(b';') {
             loop {
@@ -176,36 +244,38 @@ impl<'a> Parser<'a> {
 
     fn operand(&mut self) -> Result<Operand<'a>> {
         if self.eat(b'{') {
-            return Ok(Operand::Vector(self.list(b'}')?));
+            let list = self.list(b'}')?;
+            return Ok(match self.eat(b'|') {
+                true => Operand::VectorPair(list, self.word()?),
+                false => Operand::Vector(list),
+            });
         }
-        if self.eat(b'(') {
+        if self.in_call && self.eat(b'(') {
             return Ok(Operand::List(self.list(b')')?));
         }
         if self.eat(b'[') {
             return self.address();
         }
         if self.eat(b'!') {
-            return Ok(Operand::Not(self.word()?));
-        }
-        let negative = self.eat(b'-');
-        match self.next() {
-            Some(Token::Int(v)) => Ok(Operand::Int(if negative { v.wrapping_neg() } else { v })),
-            Some(Token::F32(v)) => Ok(Operand::F32(if negative { v ^ 0x8000_0000 } else { v })),
-            Some(Token::F64(v)) => Ok(Operand::F64(if negative { v ^ (1 << 63) } else { v })),
-            Some(Token::Word(name)) if !negative => {
-                if self.eat(b'|') {
-                    return Ok(Operand::Pair(name, self.word()?));
+            return match self.peek() {
+                Some(Token::Word(_)) => Ok(Operand::Not(self.word()?)),
+                _ => {
+                    self.at -= 1;
+                    self.constant()
                 }
-                if matches!(self.peek(), Some(Token::Punct(b'+' | b'-'))) {
-                    return Ok(Operand::NameOffset(name, self.offset()?));
-                }
-                Ok(Operand::Name(name))
-            }
-            _ => {
-                self.at -= 1;
-                self.fail("malformed operand")
-            }
+            };
         }
+        let Some(Token::Word(name)) = self.peek().filter(|_| !self.at_constant()) else {
+            return self.constant();
+        };
+        self.at += 1;
+        if self.eat(b'|') {
+            return Ok(Operand::Pair(name, self.word()?));
+        }
+        if matches!(self.peek(), Some(Token::Punct(b'+' | b'-'))) {
+            return Ok(Operand::NameOffset(name, self.offset()?));
+        }
+        Ok(Operand::Name(name))
     }
 
     fn address(&mut self) -> Result<Operand<'a>> {
@@ -214,13 +284,15 @@ impl<'a> Parser<'a> {
                 self.at += 1;
                 (Some(name), self.offset()?)
             }
-            _ => (None, self.integer()? as i64),
+            _ => (None, self.expression()? as i64),
         };
         let mut more = Vec::new();
         while self.eat(b',') {
             more.push(self.operand()?);
         }
         self.expect(b']')?;
+        // Unified memory needs no other access.
+        self.eat_word(".unified");
         Ok(Operand::Address { base, offset, more })
     }
 }
