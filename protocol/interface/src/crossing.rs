@@ -60,11 +60,13 @@ fn crossing(function: &Function) -> Option<TokenStream> {
             Ok(())
         },
     };
+    // A call without arguments changes nothing in it.
+    let mutable = (!taken.is_empty()).then(|| quote!(mut));
     Some(quote! {
         #[doc = #doc]
         pub(crate) fn #name(#parameters) -> Result {
             #presence
-            let mut crossing = Crossing::default();
+            let #mutable crossing = Crossing::default();
             #taken
             #end
         }
