@@ -320,9 +320,12 @@ def topology():
     call("nvmlSystemGetTopologyGpuSet", 0, ctypes.byref(count), handles)
     assert (count.value, handles[0], handles[1]) == (1, near.value, None), "no more than there is room for"
     call("nvmlSystemGetTopologyGpuSet", 99999, ctypes.byref(count), handles, code=INVALID)
-    # Reading, writing, NVLink, atomics, properties: what CUDA says, and nothing of the link.
+    # Reading, writing, NVLink, atomics, properties: what CUDA says. Software GPUs have no links.
     reached = [[word("nvmlDeviceGetP2PStatus", near, other, index) for index in range(5)] for other in (far, near)]
-    assert reached == [[0, 0, 5, 0, 5], [5] * 5], reached
+    assert reached == [[0, 0, 5, 0, 5]] * 2, reached
+    call("nvmlDeviceGetNvLinkState", near, 0, ctypes.byref(ctypes.c_uint()), code=NOT_SUPPORTED)
+    call("nvmlDeviceGetNvLinkState", near, 0, NULL, code=INVALID)
+    call("nvmlDeviceGetNvLinkState", near, 99, ctypes.byref(ctypes.c_uint()), code=INVALID)
     return {"levels": levels, "nearest": counts, "set": word("nvmlSystemGetTopologyGpuSet", 0)}
 
 

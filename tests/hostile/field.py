@@ -116,6 +116,7 @@ class Field:
             dynamic_shared=0,
             flags=0,
             cluster=(0, 0, 0),
+            preferences=b"",
             parameters=parameters,
         )
 

@@ -122,7 +122,7 @@ def launches_behind_an_endless_kernel(field):
     session.socket.setblocking(False)
     payload = wire.encode_call(
         "Launch", function=101, stream=0, grid=(1, 1, 1), block=(1, 1, 1),
-        dynamic_shared=0, flags=0, cluster=(0, 0, 0), parameters=b"",
+        dynamic_shared=0, flags=0, cluster=(0, 0, 0), preferences=b"", parameters=b"",
     )
     sent, end = 0, time.monotonic() + 6
     rest = b""

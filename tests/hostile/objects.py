@@ -254,7 +254,7 @@ def work_of_many_streams_behind_an_endless_kernel(field):
         for stream in range(1000, 1200):
             # A blocking stream: its work waits for the legacy stream's.
             yield posted(session, "StreamCreate", stream=stream, flags=0, priority=0)
-            launch = dict(grid=(1, 1, 1), block=(1, 1, 1), dynamic_shared=0, flags=0, cluster=(0, 0, 0), parameters=b"")
+            launch = dict(grid=(1, 1, 1), block=(1, 1, 1), dynamic_shared=0, flags=0, cluster=(0, 0, 0), preferences=b"", parameters=b"")
             for _ in range(6000):
                 yield posted(session, "Launch", function=101, stream=stream, **launch)
             yield posted(session, "StreamDestroy", stream=stream)
@@ -275,7 +275,7 @@ def parameters_behind_an_endless_kernel(field):
     field.launch(session, field.kernel(session, ENDLESS))
     big = field.kernel(session, ptx("", ".param .align 4 .b8 p0[4000]"), handle=300)
     before = resident(worker)
-    launch = dict(grid=(1, 1, 1), block=(1, 1, 1), dynamic_shared=0, flags=0, cluster=(0, 0, 0), parameters=bytes(4000))
+    launch = dict(grid=(1, 1, 1), block=(1, 1, 1), dynamic_shared=0, flags=0, cluster=(0, 0, 0), preferences=b"", parameters=bytes(4000))
     frames = (posted(session, "Launch", function=big, stream=0, **launch) for _ in range(30_000))
     sent = pressed(field, session, frames, 6)
     grown = resident(worker) - before

@@ -61,6 +61,7 @@ class Program:
                 dynamic_shared=0,
                 flags=0,
                 cluster=(0, 0, 0),
+                preferences=b"",
                 parameters=self.rounds.to_bytes(4, "little"),
             )
 
