@@ -67,7 +67,6 @@ fn low(word: u64) -> u64 {
 /// other attributes.
 pub(crate) fn checked(attribute: i32, value: Value, limits: Limits) -> Result<Value> {
     let [first, second, third, fourth, ..] = value;
-    let signed = i32::try_from(low(first).cast_signed() << 32 >> 32);
     let kept = match attribute {
         ACCESS_POLICY_WINDOW => {
             // Address, bytes, share of hits with the number of their property,
@@ -87,7 +86,7 @@ pub(crate) fn checked(attribute: i32, value: Value, limits: Limits) -> Result<Va
         DOMAIN_MAP if first & 0xff < limits.domains && (first >> 8) & 0xff < limits.domains => {
             word(first & 0xffff)
         }
-        CARVEOUT if signed.is_ok_and(|percent| (-1..=100).contains(&percent)) => word(low(first)),
+        CARVEOUT if matches!(low(first), 0..=100 | 0xffff_ffff) => word(low(first)),
         _ => return Err(Status::INVALID_VALUE),
     };
     Ok(kept)
@@ -116,9 +115,11 @@ impl Preferences {
     /// # Errors
     /// `INVALID_VALUE` for other attributes.
     pub fn get(&self, attribute: i32) -> Result<Value> {
+        if !is_of_launch(attribute) {
+            return Err(Status::INVALID_VALUE);
+        }
         let set = self.0.get(&attribute).copied();
-        let known = || is_of_launch(attribute).then(|| default_of(attribute));
-        set.or_else(|| known().flatten())
+        set.or_else(|| default_of(attribute))
             .ok_or(Status::INVALID_VALUE)
     }
 

@@ -86,27 +86,29 @@ impl Side {
         })
     }
 
-    /// The side, moved by rows and slices of a copy.
-    fn moved(&self, rows: usize, slices: usize, [width, height, _]: [usize; 3]) -> Self {
+    /// Pitch and rows of a slice. A pitch or height of 0 means rows or slices without gaps.
+    fn layout(&self, [width, height, _]: [usize; 3]) -> (usize, usize) {
+        let pitch = if self.pitch == 0 { width } else { self.pitch };
+        let rows = if self.rows == 0 { height } else { self.rows };
+        (pitch, rows)
+    }
+
+    /// The side, moved by rows and slices of a copy of `extent`.
+    fn moved(&self, rows: usize, slices: usize, extent: [usize; 3]) -> Self {
         let [x, y, z] = self.origin;
+        // It does not follow from the extent of a part.
+        let (pitch, of_slice) = self.layout(extent);
         Self {
-            // They no longer follow from the extent.
-            pitch: if self.pitch == 0 { width } else { self.pitch },
-            rows: if self.rows == 0 { height } else { self.rows },
+            pitch,
+            rows: of_slice,
             origin: [x, y.saturating_add(rows), z.saturating_add(slices)],
             ..*self
         }
     }
 
-    fn end<'a>(
-        &self,
-        looked: &'a ResolvedEnd,
-        [width, height, _]: [usize; 3],
-    ) -> Result<RectEnd<'a>> {
+    fn end<'a>(&self, looked: &'a ResolvedEnd, extent: [usize; 3]) -> Result<RectEnd<'a>> {
         let [x, y, z] = self.origin;
-        // A pitch or height of 0 means rows or slices without gaps.
-        let pitch = if self.pitch == 0 { width } else { self.pitch };
-        let rows = if self.rows == 0 { height } else { self.rows };
+        let (pitch, rows) = self.layout(extent);
         let offset = z
             .checked_mul(rows)
             .and_then(|above| above.checked_add(y))

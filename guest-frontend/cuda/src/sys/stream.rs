@@ -6,7 +6,7 @@ use paragpu_abi::{
     CUcontext, CUdevice, CUevent, CUhostFn, CUstream, CUstreamCallback, cudaLaunchAttributeValue,
 };
 use paragpu_client::Session;
-use paragpu_client::objects::preference::Limits;
+use paragpu_client::objects::preference::{Limits, PRIORITY};
 use paragpu_client::objects::stream_attributes;
 use paragpu_client::stream::NON_BLOCKING;
 use paragpu_protocol::status::Status;
@@ -20,8 +20,6 @@ use crate::objects::{self, InContext, Object, pool};
 /// CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE and _MEM_SYNC_DOMAIN_COUNT.
 const MAX_ACCESS_POLICY_WINDOW_SIZE: u32 = 109;
 const MEM_SYNC_DOMAIN_COUNT: u32 = 126;
-/// CU_LAUNCH_ATTRIBUTE_PRIORITY.
-const PRIORITY: c_int = 8;
 
 /// CU_EVENT_WAIT_EXTERNAL.
 const EXTERNAL: c_uint = 1;

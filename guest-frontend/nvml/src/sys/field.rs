@@ -96,7 +96,7 @@ const FIELDS: &[Row] = &[
 
 /// The type of a field and its value. Only fields of links have a scope, the link.
 fn value(ordinal: u32, field: u32, scope: u32) -> Result<(c_uint, u64)> {
-    if LINK_FIELDS.iter().any(|known| u32::from(*known) == field) {
+    if u8::try_from(field).is_ok_and(|field| LINK_FIELDS.contains(&field)) {
         let (all, scope) = (u32::from(u8::MAX), scope.min(u32::from(u8::MAX) - 1));
         let [kind, value, ..] = ask(ordinal, FIELD, &[(field, all), (scope, all)])?.values;
         return Ok((c_uint::try_from(kind).map_err(|_| Code::UNKNOWN)?, value));

@@ -13,7 +13,7 @@ use paragpu_protocol::status::Status;
 use super::context::Context;
 use super::copy::RectEnd;
 use super::driver::check;
-use super::launch;
+use super::launch::{self, CLUSTER, COOPERATIVE};
 use super::memory::Span;
 use super::resources::Stream;
 use super::stream_memory::Records;
@@ -294,8 +294,6 @@ impl Context {
 
     /// Sets the launch attributes of a kernel node; whether there are any.
     fn kernel_attributes(&self, node: *mut c_void, launch: &Launch<'_>) -> Result<bool> {
-        const COOPERATIVE: i32 = 2;
-        const CLUSTER: i32 = 4;
         let set = |id, value: cudaLaunchAttributeValue| {
             // SAFETY: the node is alive; a complete value.
             check(unsafe { (self.driver.cuGraphKernelNodeSetAttribute)(node, id, &value) })

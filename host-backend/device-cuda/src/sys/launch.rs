@@ -85,6 +85,10 @@ impl Context {
     }
 }
 
+/// CU_LAUNCH_ATTRIBUTE_COOPERATIVE and _CLUSTER_DIMENSION.
+pub(super) const COOPERATIVE: i32 = 2;
+pub(super) const CLUSTER: i32 = 4;
+
 /// Attributes that a launch can have: three of its own and its preferences.
 const MAX_ATTRIBUTES: usize = 3 + wire::Launch::PREFERENCES.len();
 
@@ -100,8 +104,6 @@ fn configuration(
     attributes: &mut Attributes,
     stream: CUstream,
 ) -> CUlaunchConfig {
-    const COOPERATIVE: i32 = 2;
-    const CLUSTER: i32 = 4;
     const PROGRAMMATIC: i32 = 6;
     let mut count = 0;
     let mut push = |id, value| {

@@ -340,7 +340,7 @@ impl Source {
                 self.go_on_handing_over(session)?;
             }
             Stage::Recreated => {
-                if !self.recreated(session)? {
+                if !self.await_recreated(session)? {
                     return Ok(false);
                 }
                 if self.copies_before {

@@ -189,7 +189,7 @@ impl Source {
 
     /// Receives the answer to a round. Returns false, and begins another round, if the
     /// destination found no offer of shared memory.
-    pub(super) fn recreated(&mut self, session: &Session) -> Result<bool, StateError> {
+    pub(super) fn await_recreated(&mut self, session: &Session) -> Result<bool, StateError> {
         self.recreated.lacks_shared = self.peer.expect(Kind::Ready)? != [0];
         if !self.recreated.lacks_shared {
             return Ok(true);
