@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use paragpu_protocol::layout::{CHUNK, DEVICE_STRIDE};
 
+use crate::freed_blocks::FreedBlocks;
 use crate::ranges::Ranges;
 
 /// Every block starts at a multiple of this; CUDA promises 256.
@@ -32,6 +33,10 @@ const RECENT: usize = 64;
 const QUARANTINE_BYTES: u64 = 64 << 20;
 /// As [`QUARANTINE_BYTES`], in blocks.
 const QUARANTINE_BLOCKS: usize = 16_384;
+/// Maximum bytes that pools keep. More may be mapped, but costs a round trip.
+const FREED_BYTES: u64 = 2 << 30;
+/// Maximum number of blocks that pools keep.
+const FREED_BLOCKS: usize = 4096;
 
 /// A block that the program holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +84,8 @@ pub struct Arena {
     blocks: BTreeMap<u64, Block>,
     quarantine: VecDeque<(u64, u64, u64)>,
     quarantined: u64,
+    /// [Kept](Self::keep) memory of pools, for their next allocations.
+    pub(crate) freed: FreedBlocks,
     next_id: u64,
 }
 
@@ -97,6 +104,7 @@ impl Arena {
             blocks: BTreeMap::new(),
             quarantine: VecDeque::new(),
             quarantined: 0,
+            freed: FreedBlocks::new(FREED_BYTES, FREED_BLOCKS),
             next_id: 1,
         }
     }

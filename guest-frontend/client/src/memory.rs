@@ -13,7 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::arena::{Allocation, Arena, Block, SMALL};
 use crate::connection::Link;
 use crate::error::Result;
-use crate::freed_blocks::{Block as KeptBlock, BlockRequest, FreedBlocks};
+use crate::freed_blocks::{Block as KeptBlock, BlockRequest};
 use crate::objects::graph_memory::Backing;
 use crate::objects::stream::Stream;
 use crate::peer::{self, PeerAccess};
@@ -37,14 +37,7 @@ pub struct DeviceMemory {
     peers: PeerAccess,
     /// Sessions whose memory this device has access to.
     reached: RwLock<Vec<Arc<DeviceMemory>>>,
-    /// Freed memory of pools, kept for the next allocation. Locked before the arena.
-    kept: Mutex<FreedBlocks>,
 }
-
-/// Maximum bytes that pools keep. More may be mapped, but costs a round trip.
-const KEPT_BYTES: u64 = 2 << 30;
-/// Maximum number of blocks that pools keep.
-const KEPT_BLOCKS: usize = 4096;
 
 /// By first address: the bytes, and a number that no other allocation had.
 #[derive(Debug, Default)]
@@ -100,7 +93,6 @@ impl DeviceMemory {
             maps: RwLock::default(),
             peers: PeerAccess::new(Arc::clone(&link)),
             reached: RwLock::default(),
-            kept: Mutex::new(FreedBlocks::new(KEPT_BYTES, KEPT_BLOCKS)),
             link,
         }
     }
@@ -362,21 +354,21 @@ impl DeviceMemory {
     pub fn allocate_in(&self, size: u64, owner: usize, stream: &Stream) -> Result<u64> {
         self.link.check()?;
         let taken = Arena::taken_for(size).ok_or(Status::OUT_OF_MEMORY)?;
-        let mut kept = self.kept.lock();
-        if !kept.is_empty() {
+        let mut arena = self.arena.write();
+        if !arena.freed.is_empty() {
             self.streams.settle();
         }
-        let found = kept.take_for(BlockRequest {
+        let found = arena.freed.take_for(BlockRequest {
             length: taken,
             owner,
             stream: stream.handle(),
             complete: self.streams.progress().complete(),
         });
         if let Some(address) = found {
-            self.arena.write().give_out(address, size, taken);
+            arena.give_out(address, size, taken);
             return Ok(address);
         }
-        drop(kept);
+        drop(arena);
         self.allocate(size)
     }
 
@@ -386,20 +378,20 @@ impl DeviceMemory {
     /// `INVALID_VALUE` if no allocation starts at `address`.
     pub fn free_in(&self, address: u64, owner: usize, stream: &Stream) -> Result<()> {
         self.link.check()?;
-        let mut kept = self.kept.lock();
-        let length = self.arena.write().keep(address);
-        kept.add(KeptBlock {
+        let mut arena = self.arena.write();
+        let length = arena.keep(address).ok_or(Status::INVALID_VALUE)?;
+        arena.freed.add(KeptBlock {
             address,
-            length: length.ok_or(Status::INVALID_VALUE)?,
+            length,
             owner,
             stream: stream.handle(),
             posted: self.streams.progress().posted(),
         });
-        if !kept.is_large() {
+        if !arena.freed.is_large() {
             return Ok(());
         }
-        let surplus = std::iter::from_fn(|| kept.take_surplus()).collect();
-        drop(kept);
+        let surplus = std::iter::from_fn(|| arena.freed.take_surplus()).collect();
+        drop(arena);
         self.release(surplus)
     }
 
@@ -410,14 +402,14 @@ impl DeviceMemory {
     /// As [`Link::check`].
     pub fn settle_pools(&self, may: impl Fn(usize) -> u64) -> Result<()> {
         let complete = self.streams.progress().complete();
-        let over = self.kept.lock().take_over(complete, may);
+        let over = self.arena.write().freed.take_over(complete, may);
         self.release(over)
     }
 
     /// Whether any pool keeps memory.
     #[must_use]
     pub fn pools_keep(&self) -> bool {
-        !self.kept.lock().is_empty()
+        !self.arena.read().freed.is_empty()
     }
 
     /// Frees kept blocks.
@@ -434,7 +426,7 @@ impl DeviceMemory {
 
     /// Frees everything that pools keep.
     fn release_all(&self) -> Result<()> {
-        let all = self.kept.lock().take_all();
+        let all = self.arena.write().freed.take_all();
         self.release(all)
     }
 

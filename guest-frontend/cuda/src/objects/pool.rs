@@ -1,8 +1,9 @@
 //! A memory pool: a handle for memory of a device or the host, with an account.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use paragpu_client::sys::shared_page::unique;
@@ -60,7 +61,7 @@ pub struct Account {
     /// The number by which other processes refer to it.
     number: Option<u64>,
     /// The program's handle of the pool.
-    handle: Mutex<usize>,
+    handle: AtomicUsize,
     used: Mutex<Use>,
 }
 
@@ -184,7 +185,7 @@ impl Pool {
             account: Arc::new(Account {
                 limit,
                 number,
-                handle: Mutex::new(0),
+                handle: AtomicUsize::new(0),
                 used: Mutex::new(Use::default()),
             }),
         }
@@ -227,8 +228,12 @@ impl Pool {
 impl Account {
     /// Sets the program's handle.
     pub fn named(self: &Arc<Self>, handle: usize) {
-        *self.handle.lock() = handle;
+        self.handle.store(handle, Ordering::Relaxed);
         ACCOUNTS.lock().insert(handle, Arc::downgrade(self));
+    }
+
+    fn handle(&self) -> usize {
+        self.handle.load(Ordering::Relaxed)
     }
 
     /// Bytes in use.
@@ -274,7 +279,7 @@ impl Account {
     /// The program's handle, if no other process knows the pool.
     #[must_use]
     pub fn owner(&self) -> Option<usize> {
-        self.number.is_none().then(|| *self.handle.lock())
+        self.number.is_none().then(|| self.handle())
     }
 
     /// Sets the bytes that the pool keeps over a wait.
@@ -333,6 +338,20 @@ pub fn freeing(address: u64, free: impl FnOnce() -> Answer<()>) -> Answer<()> {
     Ok(())
 }
 
+/// Frees memory in stream order, if it came from a pool of this process that no other
+/// process uses, as [`freeing`] does. `free` receives the program's handle of the pool.
+/// Returns None for other memory.
+///
+/// # Errors
+/// The error of `free`.
+pub fn freeing_own(address: u64, free: impl FnOnce(usize) -> Answer<()>) -> Option<Answer<()>> {
+    let (owner, (size, account)) = match TAKEN.lock().entry(address) {
+        Entry::Occupied(entry) => (entry.get().1.owner()?, entry.remove()),
+        Entry::Vacant(_) => return None,
+    };
+    Some(free(owner).map(|()| account.give_back(size)))
+}
+
 /// Records that memory was freed that may have come from a pool.
 fn freed(address: u64) {
     let _ = freeing(address, || Ok(()));
@@ -350,16 +369,7 @@ pub fn of(address: u64) -> usize {
     TAKEN
         .lock()
         .get(&address)
-        .map_or(0, |(_, account)| *account.handle.lock())
-}
-
-/// The account of the pool that memory came from.
-#[must_use]
-pub fn account_of(address: u64) -> Option<Arc<Account>> {
-    TAKEN
-        .lock()
-        .get(&address)
-        .map(|(_, account)| Arc::clone(account))
+        .map_or(0, |(_, account)| account.handle())
 }
 
 /// The number of the shared pool whose memory begins at an address.

@@ -11,7 +11,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use paragpu_abi::{
     CUdevice, CUdeviceptr, CUmemoryPool, CUstream, cudaMemAccessDesc, cudaMemLocation,
@@ -51,52 +52,80 @@ pub(super) const DESCRIPTOR: c_int = 1;
 /// CU_MEM_ACCESS_FLAGS_PROT_READWRITE.
 const READ_WRITE: c_int = 3;
 
-/// The pools of a location; handles as numbers.
+/// The pools of a location; handles as numbers. Read without a lock: each
+/// cuMemAllocAsync asks for the current one.
 struct Pools {
     /// Created on first use.
-    default: usize,
-    current: usize,
+    default: OnceLock<usize>,
+    /// 0 for the default pool.
+    current: AtomicUsize,
 }
 
 impl Pools {
-    const NONE: Self = Self {
-        default: 0,
-        current: 0,
-    };
-
-    /// Creates the default pool if it does not exist.
-    fn of(&mut self, location: PoolLocation) -> &mut Self {
-        if self.default == 0 {
-            self.default = insert(Pool::new(location, 0)).addr();
-            self.current = self.default;
+    const fn new() -> Self {
+        Self {
+            default: OnceLock::new(),
+            current: AtomicUsize::new(0),
         }
-        self
+    }
+
+    fn default(&self, location: PoolLocation) -> usize {
+        let make = || insert(Pool::new(location, 0)).addr();
+        *self.default.get_or_init(make)
+    }
+
+    fn current(&self, location: PoolLocation) -> usize {
+        match self.current.load(Ordering::Relaxed) {
+            0 => self.default(location),
+            current => current,
+        }
+    }
+
+    fn set_current(&self, pool: usize) {
+        self.current.store(pool, Ordering::Relaxed);
+    }
+
+    /// The default pool replaces one that the program destroyed.
+    fn forget(&self, pool: usize) {
+        let _ = self
+            .current
+            .compare_exchange(pool, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
-static POOLS: [Mutex<Pools>; MAX_DEVICES as usize] =
-    [const { Mutex::new(Pools::NONE) }; MAX_DEVICES as usize];
+static POOLS: [Pools; MAX_DEVICES as usize] = [const { Pools::new() }; MAX_DEVICES as usize];
 /// The pools of locations other than devices.
 static ELSEWHERE: Mutex<BTreeMap<PoolLocation, Pools>> = Mutex::new(BTreeMap::new());
 
-fn with_pools_of<R>(location: PoolLocation, with: impl FnOnce(&mut Pools) -> R) -> Result<R> {
+fn with_pools<R>(location: PoolLocation, with: impl FnOnce(&Pools) -> R) -> Result<R> {
     if let PoolLocation::Device(ordinal) = location {
-        let pools = POOLS.get(ordinal as usize).ok_or(Status::INVALID_DEVICE)?;
-        return Ok(with(pools.lock().of(location)));
+        let pools = POOLS.get(ordinal as usize);
+        return pools.map(with).ok_or(Status::INVALID_DEVICE);
     }
     let mut elsewhere = ELSEWHERE.lock();
-    let pools = elsewhere.entry(location).or_insert(Pools::NONE);
-    Ok(with(pools.of(location)))
+    Ok(with(elsewhere.entry(location).or_insert_with(Pools::new)))
 }
 
-fn with_pools<R>(device: CUdevice, with: impl FnOnce(&mut Pools) -> R) -> Result<R> {
-    with_pools_of(PoolLocation::Device(device::ordinal(device)?), with)
+fn default_pool(location: PoolLocation) -> Result<CUmemoryPool> {
+    with_pools(location, |pools| handle(pools.default(location)))
 }
 
-/// [`with_pools`] for functions that return INVALID_VALUE for a device that does not exist.
-fn with_current<R>(device: CUdevice, with: impl FnOnce(&mut Pools) -> R) -> Result<R> {
+fn current_pool(location: PoolLocation) -> Result<CUmemoryPool> {
+    with_pools(location, |pools| handle(pools.current(location)))
+}
+
+/// The memory of a device, for functions that return INVALID_VALUE for one that does not
+/// exist.
+fn memory_of(device: CUdevice) -> Result<PoolLocation> {
     let ordinal = device::ordinal(device).map_err(|_| Status::INVALID_VALUE)?;
-    with_pools_of(PoolLocation::Device(ordinal), with)
+    Ok(PoolLocation::Device(ordinal))
+}
+
+fn set_current(location: PoolLocation, pool: CUmemoryPool) -> Result {
+    if with_pool(pool, |pool| Ok(pool.location()))? != location {
+        return Err(Status::INVALID_VALUE);
+    }
+    with_pools(location, |pools| pools.set_current(pool.addr()))
 }
 
 /// Gives a pool a handle.
@@ -123,19 +152,16 @@ fn allocate(size: usize, stream: CUstream, pool: Option<CUmemoryPool>) -> Result
     let named = named_stream::named(stream)?;
     let pool = match pool {
         Some(pool) => pool,
-        None => {
-            let ordinal = named.session()?.ordinal();
-            handle(with_pools_of(PoolLocation::Device(ordinal), |pools| {
-                pools.current
-            })?)
-        }
+        None => current_pool(PoolLocation::Device(named.session()?.ordinal()))?,
     };
-    let (location, account) = with_pool(pool, |pool| {
-        if pool.imports().is_some() {
-            return Err(Status::INVALID_VALUE);
-        }
-        Ok((pool.location(), Arc::clone(pool.account())))
-    })?;
+    with_pool(pool, |pool| allocate_from(pool, size, &named))
+}
+
+fn allocate_from(pool: &Pool, size: usize, named: &Named) -> Result<u64> {
+    if pool.imports().is_some() {
+        return Err(Status::INVALID_VALUE);
+    }
+    let (location, account) = (pool.location(), pool.account());
     let session = match location {
         PoolLocation::Device(ordinal) => device::session(ordinal)?,
         PoolLocation::Host(_) | PoolLocation::Managed(_) => named.session()?,
@@ -243,32 +269,26 @@ pub(crate) fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> Result {
         return free_in_host(address, &named);
     }
     let session = memory::owner(address)?;
-    let account = pool::account_of(address);
-    let owner = account.and_then(|account| account.owner());
-    let own = named.session()?;
-    match owner.filter(|_| std::ptr::eq(session, own)) {
-        Some(owner) => {
-            forget_memory(address);
-            pool::freeing(address, || session.memory().free_in(address, owner, stream))
-        }
-        None => memory::release(session, address),
+    if !std::ptr::eq(session, named.session()?) {
+        return memory::release(session, address);
     }
+    forget_memory(address);
+    let free = |owner| session.memory().free_in(address, owner, stream);
+    pool::freeing_own(address, free).unwrap_or_else(|| memory::release(session, address))
 }
 
 pub(crate) fn cuDeviceGetDefaultMemPool(pool: Out<'_, CUmemoryPool>, device: CUdevice) -> Result {
-    pool.put(handle(with_pools(device, |pools| pools.default)?))
+    pool.put(default_pool(PoolLocation::Device(device::ordinal(
+        device,
+    )?))?)
 }
 
 pub(crate) fn cuDeviceGetMemPool(pool: Out<'_, CUmemoryPool>, device: CUdevice) -> Result {
-    pool.put(handle(with_current(device, |pools| pools.current)?))
+    pool.put(current_pool(memory_of(device)?)?)
 }
 
 pub(crate) fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool) -> Result {
-    let ordinal = device::ordinal(device).map_err(|_| Status::INVALID_VALUE)?;
-    if with_pool(pool, |pool| Ok(pool.location()))? != PoolLocation::Device(ordinal) {
-        return Err(Status::INVALID_VALUE);
-    }
-    with_current(device, |pools| pools.current = pool.addr())
+    set_current(memory_of(device)?, pool)
 }
 
 /// # Safety
@@ -280,7 +300,7 @@ pub(crate) unsafe fn cuMemGetDefaultMemPool(
 ) -> Result {
     // SAFETY: `location` is null or readable, as the caller promises.
     let resolved = resolve(unsafe { get(location.cast_const()) }?, kind)?;
-    pool.put(handle(with_pools_of(resolved, |pools| pools.default)?))
+    pool.put(default_pool(resolved)?)
 }
 
 /// # Safety
@@ -292,7 +312,7 @@ pub(crate) unsafe fn cuMemGetMemPool(
 ) -> Result {
     // SAFETY: `location` is null or readable, as the caller promises.
     let resolved = resolve(unsafe { get(location.cast_const()) }?, kind)?;
-    pool.put(handle(with_pools_of(resolved, |pools| pools.current)?))
+    pool.put(current_pool(resolved)?)
 }
 
 /// # Safety
@@ -307,11 +327,7 @@ pub(crate) unsafe fn cuMemSetMemPool(
     if pool.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    let resolved = resolve(location, kind)?;
-    if with_pool(pool, |pool| Ok(pool.location()))? != resolved {
-        return Err(Status::INVALID_VALUE);
-    }
-    with_pools_of(resolved, |pools| pools.current = pool.addr())
+    set_current(resolve(location, kind)?, pool)
 }
 
 pub(crate) fn cuMemPoolCreate(
@@ -338,8 +354,7 @@ pub(crate) fn cuMemPoolCreate(
 
 pub(crate) fn cuMemPoolDestroy(pool: CUmemoryPool) -> Result {
     let location = with_pool(pool, |pool| Ok(pool.location()))?;
-    let is_default = with_pools_of(location, |pools| pools.default == pool.addr());
-    if is_default == Ok(true) {
+    if default_pool(location) == Ok(pool) {
         return Err(Status::INVALID_VALUE);
     }
     objects::remove(pool, |object| matches!(object, Object::Pool(_)));
@@ -347,11 +362,7 @@ pub(crate) fn cuMemPoolDestroy(pool: CUmemoryPool) -> Result {
     if let Some(session) = location.ordinal().and_then(device::session_if_open) {
         session.memory().settle_pools(pool::may_keep)?;
     }
-    with_pools_of(location, |pools| {
-        if pools.current == pool.addr() {
-            pools.current = pools.default;
-        }
-    })
+    with_pools(location, |pools| pools.forget(pool.addr()))
 }
 
 pub(crate) fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> Result {
