@@ -2,11 +2,14 @@
 //
 // Memory allocated before and after access was enabled, large and small, freed and
 // allocated again; memory that the program maps; memory of a pool; kernels of both
-// GPUs that add to the same words; copies in one GPU's stream; and refused calls.
+// GPUs that add to the same words; copies in one GPU's stream; streams of both GPUs that
+// wait for each other's events; and refused calls.
 // With a single GPU, or two without peer access, everything runs on one.
 
 #include "common/driver.h"
 
+#include <atomic>
+#include <thread>
 #include <vector>
 
 __global__ void add(unsigned *values, const unsigned *more, size_t count) {
@@ -147,6 +150,62 @@ static void run_copies(Program &program, size_t count, Random &random) {
     for (unsigned *memory : {theirs, back, mine}) {
         CUDA_CHECK(cudaFree(memory));
     }
+}
+
+static void CUDART_CB hold(void *issued) {
+    while (!static_cast<std::atomic<bool> *>(issued)->load()) {
+        std::this_thread::yield();
+    }
+}
+
+// Streams of both GPUs in turn, each waiting for the other's last event. Nothing runs until
+// everything is issued, so no call may wait for a GPU.
+static void run_events(Program &program, size_t count, Random &random) {
+    constexpr int turns = 100;
+    size_t bytes = count * sizeof(unsigned);
+    std::vector<unsigned> words = random_words(random, count), want(count, 0), got(count);
+    unsigned *mine = allocate<unsigned>(computes, count), *shared = allocate<unsigned>(owns, count);
+    CUDA_CHECK(cudaMemcpy(mine, words.data(), bytes, cudaMemcpyHostToDevice));
+    CUDA_CHECK(cudaMemset(shared, 0, bytes));
+    synchronize_both();
+    int devices[2] = {computes, owns};
+    cudaStream_t streams[2];
+    cudaEvent_t events[2];
+    for (int side = 0; side < 2; ++side) {
+        CUDA_CHECK(cudaSetDevice(devices[side]));
+        CUDA_CHECK(cudaStreamCreateWithFlags(&streams[side], cudaStreamNonBlocking));
+        CUDA_CHECK(cudaEventCreateWithFlags(&events[side], cudaEventDisableTiming));
+    }
+    std::atomic<bool> issued{false};
+    CUDA_CHECK(cudaSetDevice(computes));
+    CUDA_CHECK(cudaLaunchHostFunc(streams[0], hold, &issued));
+    for (int turn = 0; turn < 2 * turns; ++turn) {
+        int side = turn % 2;
+        CUDA_CHECK(cudaSetDevice(devices[side]));
+        if (turn > 0) {
+            CUDA_CHECK(cudaStreamWaitEvent(streams[side], events[!side], 0));
+        }
+        launch_add(shared, side ? shared : mine, count, streams[side]);
+        CUDA_CHECK(cudaEventRecord(events[side], streams[side]));
+    }
+    issued = true;
+    synchronize_both();
+    for (size_t at = 0; at < count; ++at) {
+        for (int turn = 0; turn < turns; ++turn) {
+            want[at] = 2 * (want[at] + words[at] + 1) + 1;
+        }
+    }
+    CUDA_CHECK(cudaMemcpy(got.data(), shared, bytes, cudaMemcpyDeviceToHost));
+    program.expect_equal("turns", got.data(), want.data(), count);
+    program.digest(got.data(), bytes);
+    for (int side = 0; side < 2; ++side) {
+        CUDA_CHECK(cudaSetDevice(devices[side]));
+        CUDA_CHECK(cudaEventDestroy(events[side]));
+        CUDA_CHECK(cudaStreamDestroy(streams[side]));
+    }
+    CUDA_CHECK(cudaFree(shared));
+    CUDA_CHECK(cudaSetDevice(computes));
+    CUDA_CHECK(cudaFree(mine));
 }
 
 // A volume of words of 40 x 12 x 5, in pitched memory or an array of a GPU.
@@ -348,6 +407,7 @@ int main(int argc, char **argv) {
         run_allocations(program, count, random);
         run_atomics(program);
         run_copies(program, count, random);
+        run_events(program, 1000, random);
         run_mapped(program, random);
         if (reaches) {
             synchronize_both();

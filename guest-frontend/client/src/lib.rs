@@ -41,6 +41,7 @@ pub mod module;
 pub mod monitor;
 pub mod objects;
 mod peer;
+mod peer_event;
 mod progress;
 mod ranges;
 pub mod session;

@@ -16,6 +16,7 @@ use crate::error::Result;
 use crate::freed_blocks::{Block as KeptBlock, BlockRequest};
 use crate::objects::graph_memory::Backing;
 use crate::objects::stream::Stream;
+use crate::objects::words::PeerWords;
 use crate::peer::{self, PeerAccess};
 use crate::stream::Streams;
 
@@ -37,6 +38,8 @@ pub struct DeviceMemory {
     peers: PeerAccess,
     /// Sessions whose memory this device has access to.
     reached: RwLock<Vec<Arc<DeviceMemory>>>,
+    /// In this memory, for events of other devices.
+    peer_words: Mutex<Option<Arc<PeerWords>>>,
 }
 
 /// By first address: the bytes, and a number that no other allocation had.
@@ -93,6 +96,7 @@ impl DeviceMemory {
             maps: RwLock::default(),
             peers: PeerAccess::new(Arc::clone(&link)),
             reached: RwLock::default(),
+            peer_words: Mutex::default(),
             link,
         }
     }
@@ -176,6 +180,24 @@ impl DeviceMemory {
             true => Ok(()),
             false => Err(Status::INVALID_VALUE),
         }
+    }
+
+    /// Whether this device has access to all memory of another session.
+    pub(crate) fn reaches(&self, other: &Self) -> bool {
+        let reached = self.reached.read();
+        reached.iter().any(|memory| std::ptr::eq(&**memory, other))
+    }
+
+    /// Its words for events of other devices; `make` allocates them at the first use.
+    pub(crate) fn peer_words(
+        &self,
+        make: impl FnOnce() -> Result<PeerWords>,
+    ) -> Result<Arc<PeerWords>> {
+        let mut words = self.peer_words.lock();
+        if let Some(words) = &*words {
+            return Ok(Arc::clone(words));
+        }
+        Ok(Arc::clone(words.insert(Arc::new(make()?))))
     }
 
     /// Gives this device, `ordinal`, access to all memory of another session, present and
@@ -432,6 +454,7 @@ impl DeviceMemory {
 
     /// Frees all allocations except those at `kept`.
     pub(crate) fn clear(&self, kept: &HashSet<u64>) -> Result<()> {
+        *self.peer_words.lock() = None;
         self.release_all()?;
         self.streams.synchronize_all()?;
         self.unmap(|arena| Ok((arena.clear(kept), ())))

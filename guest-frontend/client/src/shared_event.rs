@@ -1,9 +1,9 @@
 //! Events that processes of a VM share (CUDA Driver API, cuIpc*).
 //!
 //! Each record of such an event has a number, and a page of guest memory holds the last
-//! one. A stream that reaches the record writes the number to a word of device memory
-//! that the processes share; a stream that waits for the event waits for that word. Each
-//! record in flight has a separate word, because streams may reach them in any order.
+//! one. The processes share the [`Words`] by which streams learn of records.
+//!
+//! [`Words`]: crate::objects::words::Words
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,16 +14,12 @@ use crate::Session;
 use crate::error::Result;
 use crate::event::{DISABLE_TIMING, Event, INTERPROCESS};
 use crate::objects::event::SharedEvent;
-use crate::objects::stream::Stream;
+use crate::objects::stream::{NON_BLOCKING, Stream};
+use crate::objects::words::Words;
 use crate::shared_memory::{HANDLE, Kind, SharedName};
 use crate::sys::memory::HostRows;
 use crate::sys::shared_page::SharedPage;
 
-/// CU_STREAM_NON_BLOCKING.
-const NON_BLOCKING: u32 = 1;
-/// CUstreamBatchMemOpType: a word is waited for, or written.
-const WAIT: u32 = 4;
-const WRITE: u32 = 5;
 /// First and longest pause between two reads of a word.
 const SHORT: Duration = Duration::from_micros(20);
 const LONG: Duration = Duration::from_millis(1);
@@ -56,9 +52,7 @@ impl Session {
 
     fn new_shared(&self) -> Result<SharedEvent> {
         let page = SharedPage::create().map_err(|_| Status::OPERATING_SYSTEM)?;
-        let words = self
-            .memory()
-            .allocate(SharedEvent::WORDS * SharedEvent::WORD)?;
+        let words = self.zeroed(SharedEvent::BYTES)?;
         let offered = self
             .virtual_memory()
             .shared()
@@ -70,12 +64,7 @@ impl Session {
                 return Err(status);
             }
         };
-        let shared = SharedEvent::new(page, words, name.to_bytes(), true);
-        let stream = self.reader(&shared)?;
-        let zeros = (0..SharedEvent::WORDS).map(|record| shared.operation(WRITE, record, 0));
-        self.copies().operate(zeros.collect(), Vec::new(), stream)?;
-        self.streams().synchronize(stream)?;
-        Ok(shared)
+        Ok(SharedEvent::new(page, words, name.to_bytes(), true))
     }
 
     /// cuIpcOpenEventHandle.
@@ -88,7 +77,7 @@ impl Session {
         /// CUDA_ERROR_MAP_FAILED, the native error for invalid handles.
         const MAP_FAILED: Status = Status(205);
         let found = SharedName::from_bytes(bytes, Kind::Event).ok();
-        let name = found.filter(|name| name.length >= SharedEvent::WORDS * SharedEvent::WORD);
+        let name = found.filter(|name| name.length >= SharedEvent::BYTES);
         let name = name.ok_or(MAP_FAILED)?;
         if name.is_own() {
             return Err(INVALID_CONTEXT);
@@ -111,21 +100,15 @@ impl Session {
 
     pub(crate) fn record_shared(&self, shared: &SharedEvent, stream: &Stream) -> Result<()> {
         let (record, _order) = shared.number();
-        let mut operations = Vec::with_capacity(2);
-        if record > SharedEvent::WORDS {
-            // The word held an earlier record, which waiters must see first.
-            let earlier = record - SharedEvent::WORDS;
-            operations.push(shared.operation(WAIT, earlier, earlier));
-        }
-        operations.push(shared.operation(WRITE, record, record));
-        self.copies().operate(operations, Vec::new(), stream)
+        self.copies()
+            .operate(shared.words.write(record), Vec::new(), stream)
     }
 
     pub(crate) fn wait_shared(&self, shared: &SharedEvent, stream: &Stream) -> Result<()> {
         let Some(record) = shared.outstanding() else {
             return self.check();
         };
-        let wait = shared.operation(WAIT, record, record);
+        let wait = shared.words.wait(record);
         self.copies().operate(vec![wait], Vec::new(), stream)
     }
 
@@ -135,11 +118,11 @@ impl Session {
         let Some(record) = shared.outstanding() else {
             return self.check();
         };
-        let (mut word, mut noted) = ([0; SharedEvent::WORD as usize], Vec::new());
+        let (mut word, mut noted) = ([0; Words::SIZE as usize], Vec::new());
         let place = HostRows::of(&mut word, &mut noted);
         let stream = self.reader(shared)?;
         self.copies()
-            .from_device(place, shared.word(record), stream, true)?;
+            .from_device(place, shared.words.of(record), stream, true)?;
         if u64::from_le_bytes(word) < record {
             return Err(NOT_READY);
         }
@@ -166,8 +149,8 @@ impl Session {
             self.streams().destroy(stream)?;
         }
         match shared.is_own {
-            true => self.memory().free(shared.words),
-            false => self.virtual_memory().shared().close(shared.words),
+            true => self.memory().free(shared.words.address()),
+            false => self.virtual_memory().shared().close(shared.words.address()),
         }
     }
 

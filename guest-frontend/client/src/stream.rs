@@ -339,6 +339,8 @@ impl Streams {
     /// # Errors
     /// As [`Link::check`].
     pub fn destroy(&self, stream: &Stream) -> Result<()> {
+        let relay = stream.relay().take();
+        relay.map_or(Ok(()), |relay| self.destroy(&relay))?;
         // Nothing could wait for its copies later.
         if let Some(position) = self.copies.forget(stream.handle())
             && position > self.progress.complete()

@@ -176,6 +176,7 @@ impl Attendant {
                     self.orders.report(Report::Failed(reason.into()));
                 }
             },
+            ToWorker::Resumed => self.orders.resume(),
             ToWorker::Exchanged { request, offer } => {
                 let memory = fds.into_iter().next();
                 self.exchange.answered(request, Answer { offer, memory });

@@ -285,7 +285,7 @@ impl Session {
 
     /// Executes the first queued call. Returns false if there is none, or if it must wait
     /// for staging memory.
-    fn execute_first(&mut self) -> Result<bool, SessionEnd> {
+    pub(crate) fn execute_first(&mut self) -> Result<bool, SessionEnd> {
         let Some(next) = self.intake.next() else {
             return Ok(false);
         };

@@ -409,7 +409,7 @@ fn wait_for_session(
                 let guest = Guest::new(&terms, &guest, fds).map_err(Stop::Failed)?;
                 return Ok(Some(assigned(terms, Origin::Guest(Box::new(guest)))));
             }
-            ToWorker::Exchanged { .. } => {
+            ToWorker::Exchanged { .. } | ToWorker::Resumed => {
                 tracing::error!("the daemon answered a request that was not made");
             }
             ToWorker::Query => {

@@ -25,7 +25,9 @@
 //!              │ ── Migrate ─────────────────────► │   + link, and three gates
 //!              │ ◄─ Report::Progress … ─────────── │
 //!              │ ◄─ Report::Held(Copied) ───────── │   only with gates
-//!              │ ◄─ Report::Held(Stopped) ──────── │
+//!              │ ◄─ Report::Held(Stopped) ──────── │   and, as long as others are not stopped:
+//!              │ ◄─ Report::Resumes ────────────── │   others' work may wait for its next call
+//!              │ ── Resumed ─────────────────────► │   it executes a call, and is held again
 //!              │ ◄─ Report::Held(Complete) ─────── │
 //!              │ ◄─ Report::Left ───────────────── │   the destination owns the session
 //!              │ ◄─ Report::Done | ::Failed ────── │   Failed: it continues here
@@ -114,6 +116,8 @@ pub enum ToWorker {
     },
     /// Migrate the session to another worker.
     Migrate(Migrate),
+    /// The answer to [`Report::Resumes`], unless all sessions are stopped by now.
+    Resumed,
     /// The checkpoints that the worker writes on its own once the daemon is gone; `None`
     /// for none.
     Again(Option<CheckpointSchedule>),
@@ -328,6 +332,8 @@ pub enum Report {
     Failed(String),
     /// It waits for the sessions that move with this one.
     Held(Step),
+    /// It is stopped, waits for the others, and asks to execute a call.
+    Resumes,
     /// The guest could not follow a [`ToWorker::Move`]; one sentence.
     Stayed(String),
     /// Another worker owns the session; how its guest reaches it.

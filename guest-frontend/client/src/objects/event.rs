@@ -5,12 +5,12 @@ use std::sync::{Arc, OnceLock};
 
 use paragpu_protocol::handle::EventHandle;
 use paragpu_protocol::status::Status;
-use paragpu_protocol::types::MemoryOperation;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::error::Result;
 use crate::objects::capture::CapturePoint;
 use crate::objects::stream::Stream;
+use crate::objects::words::Words;
 use crate::sys::shared_page::SharedPage;
 
 /// CU_EVENT_BLOCKING_SYNC: waiting threads sleep.
@@ -43,7 +43,7 @@ pub struct Event {
 pub(crate) struct SharedEvent {
     page: SharedPage,
     /// Its words on the device.
-    pub(crate) words: u64,
+    pub(crate) words: Words,
     /// Its name among the processes.
     pub(crate) name: [u8; 64],
     /// This process created it.
@@ -57,35 +57,20 @@ pub(crate) struct SharedEvent {
 }
 
 impl SharedEvent {
-    /// Words of an event: maximum number of records in flight.
-    pub(crate) const WORDS: u64 = 64;
-    /// Bytes of a word.
-    pub(crate) const WORD: u64 = 8;
+    /// Maximum number of records in flight.
+    const RECORDS: u64 = 64;
+    /// Bytes of its words.
+    pub(crate) const BYTES: u64 = Self::RECORDS * Words::SIZE;
 
     pub(crate) fn new(page: SharedPage, words: u64, name: [u8; 64], is_own: bool) -> Self {
         Self {
             page,
-            words,
+            words: Words::new(words, Self::RECORDS),
             name,
             is_own,
             reached: AtomicU64::new(0),
             order: Mutex::default(),
             reader: OnceLock::new(),
-        }
-    }
-
-    /// Where the number of a record is written.
-    pub(crate) fn word(&self, record: u64) -> u64 {
-        self.words + record % Self::WORDS * Self::WORD
-    }
-
-    /// A write to the word of a record, or a wait for it.
-    pub(crate) fn operation(&self, kind: u32, record: u64, value: u64) -> MemoryOperation {
-        MemoryOperation {
-            kind,
-            flags: 0,
-            address: self.word(record),
-            value,
         }
     }
 
@@ -187,6 +172,11 @@ impl Event {
         }
     }
 
+    /// The stream of the last record.
+    pub(crate) fn stream(&self) -> Option<Arc<Stream>> {
+        self.stream.lock().clone()
+    }
+
     /// Begins to record it.
     pub(crate) fn record(&self) -> Recording<'_> {
         Recording {
@@ -196,7 +186,8 @@ impl Event {
     }
 
     /// Whether it was last recorded in a capture.
-    pub(crate) fn is_captured(&self) -> bool {
+    #[must_use]
+    pub fn is_captured(&self) -> bool {
         self.point.is_captured()
     }
 

@@ -23,3 +23,4 @@ pub mod shape;
 pub mod stream;
 pub mod stream_attributes;
 pub mod user_object;
+pub(crate) mod words;

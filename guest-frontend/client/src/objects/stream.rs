@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use paragpu_protocol::handle::{GreenHandle, StreamHandle};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::objects::capture::Membership;
 use crate::objects::stream_attributes::Attributes;
@@ -27,6 +28,8 @@ pub struct Stream {
     flags: u32,
     priority: i32,
     attributes: Attributes,
+    /// Tells streams of other devices that its events are reached.
+    relay: Mutex<Option<Arc<Stream>>>,
 }
 
 impl Stream {
@@ -47,6 +50,7 @@ impl Stream {
             flags,
             priority,
             attributes: Attributes::default(),
+            relay: Mutex::default(),
         }
     }
 
@@ -83,6 +87,11 @@ impl Stream {
     #[must_use]
     pub fn attributes(&self) -> &Attributes {
         &self.attributes
+    }
+
+    /// The stream that waits for its events on behalf of other devices, if there is one.
+    pub(crate) fn relay(&self) -> MutexGuard<'_, Option<Arc<Self>>> {
+        self.relay.lock()
     }
 
     /// Whether it synchronizes with the legacy default stream.

@@ -109,14 +109,12 @@ pub(crate) fn cuStreamWaitEvent(stream: CUstream, waited: CUevent, flags: c_uint
         }
         return session.wait_event(stream, &inner.object);
     }
-    if stream.is_capturing() {
+    if stream.is_capturing() || inner.object.is_captured() {
         return Err(unsupported_use!(
             "cuStreamWaitEvent of another device's event in a capture"
         ));
     }
-    // The event belongs to another device, for whose worker this stream's worker cannot
-    // wait. The guest waits instead.
-    inner.session.synchronize_event(&inner.object)
+    session.wait_for_peer(stream, inner.session, &inner.object)
 }
 
 /// # Safety

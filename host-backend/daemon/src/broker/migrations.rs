@@ -307,26 +307,42 @@ impl Broker {
         Ok(key)
     }
 
+    /// The migration that a worker was ordered to take part in.
+    fn migration_of(&mut self, key: u64) -> Option<(u64, &mut Migration)> {
+        let operations = &mut self.operations;
+        match operations.orders.get(&key)?.kind {
+            Kind::Migration(id) => Some((id, operations.migrations.get_mut(&id)?)),
+            _ => None,
+        }
+    }
+
     /// Records that a session waits for the others.
     pub(super) fn held(&mut self, key: u64, step: Step) {
-        let Some(Kind::Migration(id)) = self
-            .operations
-            .orders
-            .get(&key)
-            .map(|ordered| &ordered.kind)
-        else {
+        let Some((id, migration)) = self.migration_of(key) else {
             return;
         };
-        let id = *id;
-        if let Some(member) = self
-            .operations
-            .migrations
-            .get_mut(&id)
-            .and_then(|migration| migration.members.get_mut(&key))
-        {
+        if let Some(member) = migration.members.get_mut(&key) {
             member.step = Some(step);
         }
         self.advance_migration(id);
+    }
+
+    /// Lets a stopped session execute a call while others are not stopped: their work may
+    /// wait for it.
+    pub(super) fn resumes(&mut self, key: u64) {
+        let Some((_, migration)) = self.migration_of(key) else {
+            return;
+        };
+        if let Stage::Stopping { .. } = migration.stage
+            && let Some(member) = migration.members.get_mut(&key)
+        {
+            member.step = Some(Step::Copied);
+            let worker = self.workers.get(&key);
+            if let Some(control) = worker.and_then(|worker| worker.control.as_ref()) {
+                // A worker that does not read it stays stopped until the deadline.
+                let _ = control.try_send(&ToWorker::Resumed, &[]);
+            }
+        }
     }
 
     /// Whether the worker `taker` may take memory that the session `owner` of `vm`

@@ -271,6 +271,7 @@ impl Broker {
                     Report::Done(figures) => self.order_over(key, Ok(figures.into())),
                     Report::Failed(reason) => self.order_over(key, Err(reason)),
                     Report::Held(step) => self.held(key, step),
+                    Report::Resumes => self.resumes(key),
                     Report::Left(route) => self.departed(key, route),
                     Report::Stayed(reason) => self.stayed(key, &reason),
                 },

@@ -70,11 +70,14 @@ impl Attempts {
     }
 
     /// Begins an attempt: the session stops executing calls. Returns the timeout
-    /// for its work.
+    /// for its work. A session that executed a call while it was stopped still counts as
+    /// stopped from the first time on.
     pub(crate) fn begin(&mut self) -> Duration {
-        self.phase = Phase::Draining {
-            since: Instant::now(),
+        let since = match self.phase {
+            Phase::Stopped { since } => since,
+            _ => Instant::now(),
         };
+        self.phase = Phase::Draining { since };
         self.patience
     }
 

@@ -64,6 +64,8 @@ pub(crate) fn micros(time: Duration) -> u64 {
 pub struct Orders {
     waiting: AtomicBool,
     order: Mutex<Option<Order>>,
+    /// The daemon answered [`Report::Resumes`].
+    resumed: AtomicBool,
     wake: Mutex<Option<Arc<dyn Wake>>>,
     report: Box<dyn Fn(Report) + Send + Sync>,
 }
@@ -80,6 +82,7 @@ impl Orders {
         Self {
             waiting: AtomicBool::new(false),
             order: Mutex::new(None),
+            resumed: AtomicBool::new(false),
             wake: Mutex::new(None),
             report: Box::new(report),
         }
@@ -113,6 +116,16 @@ impl Orders {
         let order = self.order.lock().take();
         self.waiting.store(false, Ordering::Release);
         order
+    }
+
+    /// Notes the daemon's answer to [`Report::Resumes`].
+    pub(crate) fn resume(&self) {
+        self.resumed.store(true, Ordering::Release);
+    }
+
+    /// Takes that answer.
+    pub(crate) fn take_resumed(&self) -> bool {
+        self.resumed.swap(false, Ordering::Acquire)
     }
 
     /// Sets how to interrupt the session's wait for calls.

@@ -447,10 +447,17 @@ impl Source {
         }
         self.reached("device drained");
         self.stage = Stage::Stopped;
-        if let Err(error) = self.await_stopped(session) {
-            let reason = error.to_string();
-            self.peer.call_off(&reason);
-            return self.stay(session, &reason);
+        match self.await_stopped(session, receiver) {
+            Ok(true) => {}
+            Ok(false) => {
+                self.stage = Stage::Copied;
+                return Ok(Some(self));
+            }
+            Err(NotStopped::Goes(reason)) => {
+                self.peer.call_off(&reason);
+                return self.stay(session, &reason);
+            }
+            Err(NotStopped::Ended(end)) => return Err(self.broken_off(session, end)),
         }
         self.stage = Stage::StopAndCopy;
         if let Err(error) = self.stop_and_copy(session, receiver) {

@@ -14,7 +14,6 @@ use paragpu_protocol::handshake::Move;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Source;
-use super::peer::Peer;
 use crate::error::SessionEnd;
 use crate::intake::why_it_stays;
 use crate::session::Session;
@@ -25,6 +24,9 @@ use crate::transfer::stop::NotStopped;
 /// How long a guest may take to connect to the destination. A running guest is
 /// notified within a second.
 const FOLLOWS: Duration = Duration::from_secs(60);
+/// How long a stopped session waits for the others before it executes another call: longer
+/// than most kernels take.
+const LINGER: Duration = Duration::from_millis(5);
 /// Maximum time between two polls of the guest's connection.
 const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
@@ -154,16 +156,61 @@ impl Source {
     }
 
     /// Waits until the sessions that move with this one are also stopped: until then they
-    /// may write to memory that this one shares with them.
-    pub(super) fn await_stopped(&mut self, session: &Session) -> Result<(), StateError> {
-        self.report_held(session, Step::Stopped);
-        self.await_gate(
-            |gates| gates.rest.as_fd(),
-            |peer, gate| {
-                ready(gate, Duration::from_millis(1));
-                peer.still()
-            },
-        )
+    /// may write to memory that this one shares with them. Returns false if this session
+    /// must be served for a while before the next attempt to stop it.
+    ///
+    /// The others' work may wait for work of this session that is still queued here: on
+    /// one GPU a kernel of NCCL waits for its counterpart on the other. So this session
+    /// executes further calls, one at a time. Before each, it waits as long as the last
+    /// one took, or sessions with long kernels would never all be stopped.
+    pub(super) fn await_stopped(
+        &mut self,
+        session: &mut Session,
+        receiver: &mut dyn Receiver,
+    ) -> Result<bool, NotStopped> {
+        let mut pause = LINGER;
+        loop {
+            self.report_held(session, Step::Stopped);
+            if self.await_rest(pause)? {
+                return Ok(true);
+            }
+            if queue_late_calls(session, receiver)?.is_some() || session.intake.is_empty() {
+                continue;
+            }
+            session.transfer.orders().report(Report::Resumes);
+            while !session.transfer.orders().take_resumed() {
+                // All were stopped before this session could resume.
+                if self.await_rest(POLL_INTERVAL)? {
+                    return Ok(true);
+                }
+            }
+            let began = Instant::now();
+            session.execute_first()?;
+            if !session.attempt_to_stop(receiver, &mut self.attempts)? {
+                return Ok(false);
+            }
+            pause = began.elapsed().max(POLL_INTERVAL);
+        }
+    }
+
+    /// Waits until the sessions that move with this one are stopped, at most this long.
+    /// Returns whether they are.
+    fn await_rest(&mut self, patience: Duration) -> Result<bool, StateError> {
+        let Some(gates) = &self.gates else {
+            return Ok(true);
+        };
+        let deadline = Instant::now() + patience;
+        loop {
+            if is_open(gates.rest.as_fd())? {
+                return Ok(true);
+            }
+            self.peer.still()?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            ready(gates.rest.as_fd(), left.min(Duration::from_millis(1)));
+        }
     }
 
     /// Waits until the sessions that move with this one are also complete.
@@ -173,21 +220,20 @@ impl Source {
         receiver: &mut dyn Receiver,
     ) -> Result<(), NotStopped> {
         self.report_held(session, Step::Complete);
-        let local = self.local;
-        self.await_gate(
-            |gates| gates.commit.as_fd(),
-            |peer, _| {
-                // The destination sends something only if it gives up.
-                if !ready(peer.socket(), Duration::from_millis(1)).is_empty() {
-                    peer.expect(Kind::Still)?;
-                }
-                peer.still()?;
-                if !local {
-                    queue_late_calls(session, receiver)?;
-                }
-                Ok(())
-            },
-        )
+        let Some(gates) = &self.gates else {
+            return Ok(());
+        };
+        while !is_open(gates.commit.as_fd())? {
+            // The destination sends something only if it gives up.
+            if !ready(self.peer.socket(), Duration::from_millis(1)).is_empty() {
+                self.peer.expect(Kind::Still)?;
+            }
+            self.peer.still()?;
+            if !self.local {
+                queue_late_calls(session, receiver)?;
+            }
+        }
+        Ok(())
     }
 
     /// Reports that the session waits at a gate for those that move with it.
@@ -195,23 +241,6 @@ impl Source {
         if self.gates.is_some() {
             session.transfer.orders().report(Report::Held(step));
         }
-    }
-
-    /// Calls `poll` until the gate is open. Returns immediately for a session that moves
-    /// alone.
-    fn await_gate<E: From<StateError>>(
-        &mut self,
-        gate: fn(&Gates) -> BorrowedFd<'_>,
-        mut poll: impl FnMut(&mut Peer, BorrowedFd<'_>) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let Some(gates) = &self.gates else {
-            return Ok(());
-        };
-        let gate = gate(gates);
-        while !is_open(gate)? {
-            poll(&mut self.peer, gate)?;
-        }
-        Ok(())
     }
 }
 

@@ -1,6 +1,7 @@
 //! The source's behaviour in states that a real destination reaches only by chance.
 //! Nothing here can wait for the session's thread, because it is the test's.
 
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -11,16 +12,17 @@ use paragpu_communicator::Receiver;
 use paragpu_communicator_stream as stream;
 use paragpu_communicator_stream::handshake::{receive_exact_frame, send_frame};
 use paragpu_control::turn::{Turn, TurnRequest};
+use paragpu_protocol::call::WireCall;
 use paragpu_protocol::codec::{Bytes, Text, decode_all, encode_all};
 use paragpu_protocol::frame::Control;
-use paragpu_protocol::handle::ModuleHandle;
+use paragpu_protocol::handle::{ModuleHandle, StreamHandle};
 use paragpu_protocol::handshake::{ARRIVE, Move};
-use paragpu_protocol::table::ModuleLoad;
+use paragpu_protocol::table::{ModuleLoad, StreamCreate};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::objects::RELOADS;
 use crate::session::Session;
-use crate::transfer::orders::Departure;
+use crate::transfer::orders::{Departure, Orders, Report, Step};
 use crate::transfer::state::{ImagePart, Kind, Scanner, Writer};
 use crate::transfer::tests::{PTX, alone, shareable, store};
 use crate::turns::{TurnState, Turns};
@@ -43,12 +45,17 @@ struct Begun {
     receiver: Box<dyn Receiver>,
     destination: UnixStream,
     scanner: Scanner<UnixStream>,
-    _guest: UnixStream,
+    guest: UnixStream,
 }
 
 impl Begun {
     /// A migration whose destination has sent its welcome.
-    fn new(mut session: Session) -> Self {
+    fn new(session: Session) -> Self {
+        Self::together(session, None)
+    }
+
+    /// The same, together with other sessions.
+    fn together(mut session: Session, gates: Option<[OwnedFd; 3]>) -> Self {
         let (link, destination) = UnixStream::pair().unwrap();
         let (connection, guest) = UnixStream::pair().unwrap();
         let connection = stream::over(connection, stream::Options::default());
@@ -57,7 +64,7 @@ impl Begun {
             local: true,
             wanted: 0,
             follows: String::new(),
-            gates: None,
+            gates,
             precopy: true,
             hand_over: false,
         });
@@ -75,7 +82,7 @@ impl Begun {
             receiver: connection.unwrap().receiver,
             scanner: Scanner::new(destination.try_clone().unwrap()),
             destination,
-            _guest: guest,
+            guest,
         }
     }
 
@@ -243,4 +250,70 @@ fn a_session_that_stops_leaves_the_gpu_to_others() {
     turns.handle(Turn::Yours);
     assert_eq!(requests(), [TurnRequest::Wanted]);
     assert_eq!(turns.state(), TurnState::Ours);
+}
+
+#[test]
+fn a_stopped_session_executes_calls_while_others_are_not_stopped() {
+    let _alone = alone();
+    let (say, reports) = channel();
+    let orders = Arc::new(Orders::new(move |report| {
+        let _ = say.send(report);
+    }));
+    let next = move || loop {
+        match reports.recv_timeout(Duration::from_secs(20)).unwrap() {
+            Report::Progress(_) => {}
+            other => break other,
+        }
+    };
+    let pipe = || rustix::pipe::pipe().unwrap();
+    let ((stops, stop), (rests, rest), (commits, commit)) = (pipe(), pipe(), pipe());
+    let mut session = shareable();
+    session.transfer.set_orders(Arc::clone(&orders));
+    let mut begun = Begun::together(session, Some([stops, rests, commits]));
+    assert_eq!(begun.record().0, Kind::Head);
+    assert_eq!(begun.images().1, Kind::ImageNames);
+    begun.answer(Kind::Missing, &[]);
+    while begun.record().0 != Kind::ObjectsEnd {}
+    begun.answer(Kind::Ready, &[0]);
+
+    let (guest, destination) = (begun.guest.try_clone(), begun.destination.try_clone());
+    let (guest, destination) = (guest.unwrap(), destination.unwrap());
+    // The daemon, and the program.
+    let others = std::thread::spawn(move || {
+        let deadline = Some(Instant::now() + Duration::from_secs(20));
+        let post = |sequence| {
+            let call = StreamCreate {
+                stream: StreamHandle(sequence),
+                flags: 0,
+                priority: 0,
+            };
+            let number = <StreamCreate as WireCall>::INFO.number;
+            let payload = encode_all(&call);
+            send_frame(&guest, number, 0, sequence, &payload, deadline).unwrap();
+        };
+        assert_eq!(next(), Report::Held(Step::Copied));
+        rustix::io::write(&stop, &[1]).unwrap();
+        assert_eq!(next(), Report::Held(Step::Stopped));
+        // The work of another session waits for this call.
+        post(1);
+        assert_eq!(next(), Report::Resumes);
+        orders.resume();
+        assert_eq!(next(), Report::Held(Step::Stopped));
+        // All are stopped now, so the next call waits.
+        post(2);
+        assert_eq!(next(), Report::Resumes);
+        rustix::io::write(&rest, &[1]).unwrap();
+        destination.shutdown(std::net::Shutdown::Both).unwrap();
+        assert!(matches!(next(), Report::Failed(_)));
+        drop(commit);
+    });
+    while begun.session.transfer.moving.is_some() {
+        begun
+            .session
+            .continue_migration(begun.receiver.as_mut())
+            .unwrap();
+    }
+    others.join().unwrap();
+    assert_eq!(begun.session.statistics.read().posted, 1);
+    assert!(!begun.session.intake.is_empty());
 }

@@ -1,0 +1,76 @@
+//! Waits of a stream for events of another device (CUDA Driver API, cuStreamWaitEvent).
+//!
+//! One worker cannot wait for another's work. But where one device reaches the other's
+//! memory, streams do it with [`Words`](crate::objects::words::Words): a separate stream
+//! of the event's device, its relay, waits for the event and then writes the number of a
+//! record, and the waiting stream waits for that word. No call waits.
+
+use std::sync::Arc;
+
+use crate::Session;
+use crate::error::Result;
+use crate::event::Event;
+use crate::objects::stream::{NON_BLOCKING, Stream};
+use crate::objects::words::PeerWords;
+
+impl Session {
+    /// Makes a stream of this session wait for an event of another device's session,
+    /// `owner`. If neither device reaches the other's memory, the call waits instead.
+    ///
+    /// # Errors
+    /// As [`Link::check`](crate::connection::Link::check); `CAPTURED_EVENT` of an event
+    /// that was last recorded in a capture.
+    pub fn wait_for_peer(&self, stream: &Stream, owner: &Self, event: &Event) -> Result<()> {
+        event.check_not_captured()?;
+        let complete = owner.streams().progress().complete();
+        if event.shared().is_none() && event.outstanding(complete).is_none() {
+            return owner.check();
+        }
+        let holder = match () {
+            () if owner.memory().reaches(self.memory()) => self,
+            () if self.memory().reaches(owner.memory()) => owner,
+            () => return owner.synchronize_event(event),
+        };
+        let words = holder.peer_words()?;
+        let relay = owner.relay(event)?;
+        let (record, _order) = words.number();
+        let words = words.words();
+        owner.wait_event(&relay, event)?;
+        owner
+            .copies()
+            .operate(words.write(record), Vec::new(), &relay)?;
+        self.copies()
+            .operate(vec![words.wait(record)], Vec::new(), stream)
+    }
+
+    /// The relay of the stream in which an event was recorded. Events of one stream are
+    /// reached in order, so those of one relay never delay each other.
+    fn relay(&self, event: &Event) -> Result<Arc<Stream>> {
+        let recorded = event.stream();
+        let source = recorded.as_ref().unwrap_or(self.streams().legacy());
+        let mut relay = source.relay();
+        if let Some(relay) = &*relay {
+            return Ok(Arc::clone(relay));
+        }
+        let made = self.streams().create(NON_BLOCKING, 0)?;
+        *relay = Some(Arc::clone(&made));
+        Ok(made)
+    }
+
+    fn peer_words(&self) -> Result<Arc<PeerWords>> {
+        self.memory()
+            .peer_words(|| self.zeroed(PeerWords::BYTES).map(PeerWords::new))
+    }
+
+    /// Allocates memory of zeros.
+    pub(crate) fn zeroed(&self, size: u64) -> Result<u64> {
+        let address = self.memory().allocate(size)?;
+        // The legacy stream would wait for the program's work.
+        let stream = self.streams().create(NON_BLOCKING, 0)?;
+        self.copies()
+            .memset(address, size, 0, 1, size, 1, &stream)?;
+        self.streams().synchronize(&stream)?;
+        self.streams().destroy(&stream)?;
+        Ok(address)
+    }
+}
