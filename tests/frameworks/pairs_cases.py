@@ -97,6 +97,47 @@ def data_parallel_training():
     return once(ranks(data_parallel))
 
 
+def trainer(rank, store, pipe):
+    """A rank that trains whenever it is asked, and sends its loss."""
+    torch.cuda.set_device(rank)
+    distributed.init_process_group("nccl", init_method=f"file://{store}", rank=rank, world_size=2)
+    torch.manual_seed(5)
+    layers = torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 10)
+    network = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers).cuda(), device_ids=[rank])
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
+    data, target = numbers(rank, 128, 256).cuda(), torch.arange(128, device="cuda") % 10
+    while pipe.recv():
+        for _ in range(5):
+            loss = torch.nn.functional.cross_entropy(network(data), target)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        pipe.send(loss.item())
+
+
+@case
+def training_ranks():
+    """Two processes that train together, five steps at a time."""
+    context, pipes = multiprocessing.get_context("spawn"), []
+    folder = tempfile.mkdtemp()
+    for rank in range(2):
+        ours, theirs = context.Pipe()
+        context.Process(target=trainer, args=(rank, os.path.join(folder, "store"), theirs), daemon=True).start()
+        pipes.append(ours)
+
+    def step():
+        for pipe in pipes:
+            pipe.send(True)
+        losses = []
+        for pipe in pipes:
+            if not pipe.poll(PATIENCE):
+                raise TimeoutError(f"a rank has not answered within {PATIENCE} s")
+            losses.append(pipe.recv())
+        return torch.tensor(losses)
+
+    return step
+
+
 @case
 def between_gpus():
     """Copies from GPU to GPU, and a kernel that waits for one on the other GPU's stream."""

@@ -11,7 +11,7 @@ step of each case, the time from import to the first case's first results, the
 host memory of a session and the throughput of eight at once; without names, the
 cases of BENCHMARK. The output has the form of bench-gpu.json. --move runs a case while its session moves
 to another daemon of this GPU and back, with --between-gpus
-to the other one of two GPUs each time. A framework that is not installed is
+to the other one of two GPUs each time; all sessions of a case of pairs_cases.py move together. A framework that is not installed is
 skipped. Ends with 0 and a sentence where there is no GPU.
 """
 
@@ -284,7 +284,11 @@ def moved(case, options):
                 if session is None:
                     break
                 to_gpu = ["--to-gpu", str((turn + 1) % 2)] if options.between_gpus else []
-                took.append(ordered(at, session["id"], to, to_gpu))
+                what = ["--vm", session["vm"]] if file in PAIRED else ["--session", str(session["id"])]
+                took.append(ordered(at, what, to, to_gpu))
+                if "refused" in took[-1]:
+                    say(f"{case}: move {turn + 1}: {took[-1]['refused']}\n{at.log()[-3000:]}\n{to.log()[-3000:]}")
+                    break
             output = "".join(lines)
             code = program.wait()
             listener.join()
@@ -298,14 +302,17 @@ def moved(case, options):
     return [row], same and len(took) == 3 and all("refused" not in move for move in took)
 
 
-def ordered(at, session, to, to_gpu):
+def ordered(at, what, to, to_gpu):
     """One move: its report, or why it was refused."""
-    command = [harness.binary("paragpu"), "--control", at.control, "migrate", "--session", str(session), "--to", f"unix://{to.socket}", *to_gpu, "-o", "json"]
+    command = [harness.binary("paragpu"), "--control", at.control, "migrate", *what, "--to", f"unix://{to.socket}", *to_gpu, "-o", "json"]
     start = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
-        return {"refused": done.stderr.strip()}
-    return {**json.loads(done.stdout), "seconds": round(time.monotonic() - start, 2)}
+        return {"refused": (done.stderr + done.stdout).strip()}
+    report = json.loads(done.stdout)
+    # Of several sessions a list.
+    report = {"sessions": report} if isinstance(report, list) else report
+    return {**report, "seconds": round(time.monotonic() - start, 2)}
 
 
 def main():

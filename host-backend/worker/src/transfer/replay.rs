@@ -102,6 +102,13 @@ pub(super) fn refused<T>(outcome: Outcome<T>) -> Result<T, StateError> {
     })
 }
 
+/// Names the call that the device could not execute.
+fn unexecuted(name: &str, error: &StateError) -> StateError {
+    StateError::Impossible(format!(
+        "this GPU cannot execute {name} for the session: {error}"
+    ))
+}
+
 /// Whether an object of this kind must have the same value on every device.
 fn is_placed(kind: ObjectKind) -> bool {
     matches!(
@@ -307,12 +314,7 @@ impl Session {
                 size,
                 descriptor,
             ));
-            let mapped = mapped.map_err(|error| {
-                let name = MemMap::INFO.name;
-                StateError::Impossible(format!(
-                    "this GPU cannot execute {name} for the session: {error}"
-                ))
-            })?;
+            let mapped = mapped.map_err(|error| unexecuted(MemMap::INFO.name, &error))?;
             let delivery = if mapped {
                 Delivery::Taken
             } else {
@@ -384,7 +386,8 @@ impl Session {
             // The recorded work is complete, and its stream may be gone.
             let record: EventRecord = decode_all(&item.call.payload)?;
             let event = refused(self.objects.events.id(record.event))?;
-            device(self.gpu.event_record(event, StreamId::LEGACY))?;
+            let recorded = device(self.gpu.event_record(event, StreamId::LEGACY));
+            recorded.map_err(|error| unexecuted(EventRecord::INFO.name, &error))?;
             self.objects.live.note(&item.call)?;
             return Ok(None);
         }
@@ -409,17 +412,14 @@ impl Session {
         let earlier = self.errors.replace_deferred(None);
         let done = refused((handler.execute)(self, at, &call.payload));
         let failed = self.errors.replace_deferred(earlier);
-        match (done?, failed) {
-            (true, None) => Ok(()),
-            (_, failed) => {
-                let detail = failed.map_or_else(String::new, |failed| {
-                    format!(": {} {}", failed.status, failed.detail)
-                });
-                Err(StateError::Impossible(format!(
-                    "this GPU cannot execute {} for the session{detail}",
-                    handler.info.name
-                )))
+        let failed = match (done, failed) {
+            (Ok(true), None) => return Ok(()),
+            (Err(error), _) => error,
+            (_, Some(failed)) => {
+                StateError::Impossible(format!("{} {}", failed.status, failed.detail))
             }
-        }
+            (Ok(false), None) => StateError::Impossible("it would have to wait".into()),
+        };
+        Err(unexecuted(handler.info.name, &failed))
     }
 }

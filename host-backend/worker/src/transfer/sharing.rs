@@ -44,6 +44,16 @@ paragpu_protocol::record! {
     }
 }
 
+impl Part {
+    /// Names the memory that cannot be shared.
+    fn failed(&self, verb: &str, error: &StateError) -> StateError {
+        let Self { address, size, .. } = self;
+        StateError::Impossible(format!(
+            "this GPU cannot {verb} the {size} bytes at {address:#x} that the session shares: {error}"
+        ))
+    }
+}
+
 /// The memory that a session shares.
 #[derive(Debug)]
 pub(super) struct Parts {
@@ -105,12 +115,17 @@ impl Session {
         // First what others wait for.
         for part in own {
             if self.sharing.token(part.address) != Some(part.token) {
-                self.offer_again(part)?;
+                self.offer_again(part)
+                    .map_err(|error| part.failed("offer", &error))?;
             }
         }
         let deadline = Instant::now() + if *stopped { PATIENCE } else { BRIEF };
         for part in taken {
-            if self.sharing.is_taken(part.address) || self.take_again(part, deadline)? {
+            let is_there = self.sharing.is_taken(part.address)
+                || self
+                    .take_again(part, deadline)
+                    .map_err(|error| part.failed("map", &error))?;
+            if is_there {
                 continue;
             }
             if !stopped {
