@@ -5,7 +5,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import unittest
@@ -14,7 +13,7 @@ from unittest import mock
 
 import harness
 
-from .test_faults import eventually, finish, read_until, start
+from .test_faults import end_with, eventually, read_until, start, start_program
 
 # Bytes of a frame's header.
 FRAME = 16
@@ -147,28 +146,11 @@ class Pair(unittest.TestCase):
         self.addCleanup(self.two.stop)
 
     def guest(self, communicator, *arguments):
-        guest = start(self.one, communicator, *arguments)
-        for stream in (guest.stdout, guest.stderr, guest.stdin):
-            self.addCleanup(stream.close)
-        self.addCleanup(guest.wait)
-        self.addCleanup(guest.kill)
-        return guest
+        return end_with(self, start(self.one, communicator, *arguments))
 
     def program(self, communicator, path, *arguments):
         """Starts another guest program at the first daemon."""
-        guest = subprocess.Popen(
-            [sys.executable, path, *arguments],
-            env=self.one.guest_environment(communicator),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for stream in (guest.stdout, guest.stderr, guest.stdin):
-            self.addCleanup(stream.close)
-        self.addCleanup(guest.wait)
-        self.addCleanup(guest.kill)
-        return guest
+        return end_with(self, start_program(path, self.one, communicator, *arguments))
 
 
 class Migration(Pair):
