@@ -453,16 +453,9 @@ pub(crate) unsafe fn cuMemcpyAtoH_v2(
     size: usize,
     stream: CUstream,
 ) -> Result {
+    let (to, from) = (host_side(destination), array_side(array, offset));
     // SAFETY: the caller upholds the contract of `run`.
-    unsafe {
-        run(
-            &host_side(destination),
-            &array_side(array, offset),
-            [size, 1, 1],
-            stream,
-            true,
-        )
-    }
+    unsafe { run(&to, &from, [size, 1, 1], stream, true) }
 }
 
 /// # Safety
@@ -474,16 +467,9 @@ pub(crate) unsafe fn cuMemcpyAtoHAsync_v2(
     size: usize,
     stream: CUstream,
 ) -> Result {
+    let (to, from) = (host_side(destination), array_side(array, offset));
     // SAFETY: the caller upholds the contract of `run`.
-    unsafe {
-        run(
-            &host_side(destination),
-            &array_side(array, offset),
-            [size, 1, 1],
-            stream,
-            false,
-        )
-    }
+    unsafe { run(&to, &from, [size, 1, 1], stream, false) }
 }
 
 /// # Safety
@@ -495,16 +481,9 @@ pub(crate) unsafe fn cuMemcpyDtoA_v2(
     size: usize,
     stream: CUstream,
 ) -> Result {
+    let (to, from) = (array_side(array, offset), device_side(source));
     // SAFETY: the caller upholds the contract of `run`.
-    unsafe {
-        run(
-            &array_side(array, offset),
-            &device_side(source),
-            [size, 1, 1],
-            stream,
-            true,
-        )
-    }
+    unsafe { run(&to, &from, [size, 1, 1], stream, true) }
 }
 
 /// # Safety
@@ -516,16 +495,9 @@ pub(crate) unsafe fn cuMemcpyAtoD_v2(
     size: usize,
     stream: CUstream,
 ) -> Result {
+    let (to, from) = (device_side(destination), array_side(array, offset));
     // SAFETY: the caller upholds the contract of `run`.
-    unsafe {
-        run(
-            &device_side(destination),
-            &array_side(array, offset),
-            [size, 1, 1],
-            stream,
-            true,
-        )
-    }
+    unsafe { run(&to, &from, [size, 1, 1], stream, true) }
 }
 
 /// # Safety
@@ -538,14 +510,7 @@ pub(crate) unsafe fn cuMemcpyAtoA_v2(
     size: usize,
     stream: CUstream,
 ) -> Result {
+    let (to, from) = (array_side(to, to_offset), array_side(from, from_offset));
     // SAFETY: the caller upholds the contract of `run`.
-    unsafe {
-        run(
-            &array_side(to, to_offset),
-            &array_side(from, from_offset),
-            [size, 1, 1],
-            stream,
-            true,
-        )
-    }
+    unsafe { run(&to, &from, [size, 1, 1], stream, true) }
 }
