@@ -30,25 +30,25 @@ ADD = "add.u32 %r1, %r1, 1;\n"
 
 
 def calls(source):
-    """Name and encoding of every call whose parameters this side can write."""
+    """Number and encoding of every call whose parameters this side can write."""
     for name, number in sorted(wire.NUMBERS.items(), key=lambda pair: pair[1]):
         parameters = wire.CALLS[number][1]
         if all(known(kind) for _, kind in parameters):
-            yield name, wire.encode_call(name, **{key: value(source, kind) for key, kind in parameters})
+            yield number, wire.encode_call(name, **{key: value(source, kind) for key, kind in parameters})
 
 
 def protocol(source):
     """Two bytes that name a call, then a payload."""
-    for name, payload in calls(source):
+    for number, payload in calls(source):
         if len(payload) <= 400:
-            yield name, struct.pack("<H", wire.NUMBERS[name]) + payload
+            yield f"{number:#06x}", struct.pack("<H", number) + payload
     yield "hello", bytes(2) + hello()
     yield "attach", bytes(2) + attach("vm")[HEADER:]
 
 
 def stream(source):
     """Eight bytes that say where to cut, then frames."""
-    frames = b"".join(frame(wire.NUMBERS[name], payload, 1, 1) for name, payload in list(calls(source))[:12])
+    frames = b"".join(frame(number, payload, 1, 1) for number, payload in list(calls(source))[:12])
     yield "whole", bytes(8) + frames
     yield "in-bytes", bytes([1]) * 8 + frames
     yield "in-parts", bytes([3, 200, 16, 7, 0, 129, 1, 90]) + frames

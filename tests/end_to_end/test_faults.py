@@ -17,15 +17,27 @@ GUEST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "guest_program.
 
 
 def start(daemon, communicator, *arguments, **environment):
-    """Starts a guest program that talks to us line by line."""
+    """Starts the guest program that talks to us line by line."""
+    return start_program(GUEST, daemon, communicator, *arguments, **environment)
+
+
+def start_program(path, daemon, communicator, *arguments, **environment):
+    """Starts another one."""
     return subprocess.Popen(
-        [sys.executable, GUEST, *arguments],
+        [sys.executable, path, *arguments],
         env=daemon.guest_environment(communicator) | environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def end_with(test, guest):
+    """Ends a guest when a test ends; returns the guest."""
+    for end in (guest.stdout.close, guest.stderr.close, guest.stdin.close, guest.wait, guest.kill):
+        test.addCleanup(end)
+    return guest
 
 
 def finish(guest, timeout=60):
@@ -88,13 +100,7 @@ class Faults(unittest.TestCase):
         eventually(lambda: self.daemon.sessions() == [], "no session is left")
 
     def guest(self, communicator, *arguments):
-        guest = start(self.daemon, communicator, *arguments)
-        self.addCleanup(guest.stdout.close)
-        self.addCleanup(guest.stderr.close)
-        self.addCleanup(guest.stdin.close)
-        self.addCleanup(guest.wait)
-        self.addCleanup(guest.kill)
-        return guest
+        return end_with(self, start(self.daemon, communicator, *arguments))
 
     def test_no_backend_says_where_it_looked(self):
         for communicator in harness.HOST_COMMUNICATORS:

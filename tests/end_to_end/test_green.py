@@ -8,7 +8,7 @@ from unittest import mock
 import harness
 
 from .test_faults import eventually, read_until
-from .test_migration import Pair, answer, ask, migrate, only_session
+from .test_migration import Pair, answer, ask, migrate, moved, only_session
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "green_program.py")
 
@@ -39,9 +39,7 @@ class Green(unittest.TestCase):
             with self.subTest(communicator):
                 guest = self.start(communicator)
                 for _ in range(3):
-                    code, _, errors = migrate(here, there.socket)
-                    self.assertEqual(code, 0, errors + here.log() + there.log())
-                    eventually(lambda source=here: source.sessions() == [], "the source let go")
+                    moved(self, here, there)
                     here, there = there, here
                     self.assertEqual(answer(guest), "right")
                 code, _, errors = migrate(here, there.socket)

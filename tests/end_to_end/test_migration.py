@@ -5,7 +5,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import unittest
@@ -14,7 +13,7 @@ from unittest import mock
 
 import harness
 
-from .test_faults import eventually, finish, read_until, start
+from .test_faults import end_with, eventually, read_until, start, start_program
 
 # Bytes of a frame's header.
 FRAME = 16
@@ -39,6 +38,14 @@ def only_session(daemon):
 def migrate(source, socket_path, *options):
     """Orders the one session of `source` to a daemon's socket."""
     return ask(source, "migrate", "--session", only_session(source), "--to", f"unix://{socket_path}", "-o", "json", *options)
+
+
+def moved(test, here, there, *options):
+    """Moves the one session of a daemon to another; what the command reports."""
+    code, output, errors = migrate(here, there.socket, *options)
+    test.assertEqual(code, 0, errors + here.log() + there.log())
+    eventually(lambda: here.sessions() == [], "the source let go")
+    return json.loads(output)
 
 
 def rounds(guest, count):
@@ -147,28 +154,11 @@ class Pair(unittest.TestCase):
         self.addCleanup(self.two.stop)
 
     def guest(self, communicator, *arguments):
-        guest = start(self.one, communicator, *arguments)
-        for stream in (guest.stdout, guest.stderr, guest.stdin):
-            self.addCleanup(stream.close)
-        self.addCleanup(guest.wait)
-        self.addCleanup(guest.kill)
-        return guest
+        return end_with(self, start(self.one, communicator, *arguments))
 
     def program(self, communicator, path, *arguments):
         """Starts another guest program at the first daemon."""
-        guest = subprocess.Popen(
-            [sys.executable, path, *arguments],
-            env=self.one.guest_environment(communicator),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for stream in (guest.stdout, guest.stderr, guest.stdin):
-            self.addCleanup(stream.close)
-        self.addCleanup(guest.wait)
-        self.addCleanup(guest.kill)
-        return guest
+        return end_with(self, start_program(path, self.one, communicator, *arguments))
 
 
 class Migration(Pair):
@@ -179,11 +169,7 @@ class Migration(Pair):
             with self.subTest(communicator):
                 guest = self.guest(communicator, "steps")
                 rounds(guest, 3)
-                code, output, errors = migrate(self.one, self.two.socket)
-                self.assertEqual(code, 0, errors + self.one.log() + self.two.log())
-                done = json.loads(output)
-                self.assertGreater(done["bytes"], 0)
-                eventually(lambda: self.one.sessions() == [], "the source let go")
+                self.assertGreater(moved(self, self.one, self.two)["bytes"], 0)
                 self.assertEqual(len(self.two.sessions()), 1)
                 rounds(guest, 20)
                 guest.kill()
@@ -235,9 +221,7 @@ class Migration(Pair):
                 read_until(guest, "ready")
                 here, there = self.one, self.two
                 for _ in range(4):
-                    code, _, errors = migrate(here, there.socket)
-                    self.assertEqual(code, 0, errors + here.log() + there.log())
-                    eventually(lambda source=here: source.sessions() == [], "the source let go")
+                    moved(self, here, there)
                     here, there = there, here
                     self.assertEqual(answer(guest), "exact")
                 guest.kill()
@@ -292,9 +276,7 @@ def something_of_every_kind(test):
             read_until(guest, "ready")
             here, there = test.one, test.two
             for _ in range(3):
-                code, _, errors = migrate(here, there.socket)
-                test.assertEqual(code, 0, errors + here.log() + there.log())
-                eventually(lambda source=here: source.sessions() == [], "the source let go")
+                moved(test, here, there)
                 here, there = there, here
                 test.assertEqual(answer(guest), "right")
             guest.stdin.close()
@@ -375,16 +357,13 @@ class HandOver(Pair):
                 (self.one, self.two, (), True)]
         for here, there, options, handed in ways:
             with self.subTest(options=options, handed=handed):
-                code, output, errors = migrate(here, there.socket, *options)
-                self.assertEqual(code, 0, errors + here.log() + there.log())
-                done = json.loads(output)
+                done = moved(self, here, there, *options)
                 if handed:
                     self.assertGreaterEqual(done["handed_over_bytes"], 2 * size)
                     self.assertLess(done["bytes"], 1 << 20)
                 else:
                     self.assertEqual(done["handed_over_bytes"], 0)
                     self.assertGreater(done["bytes"], 2 * size)
-                eventually(lambda source=here: source.sessions() == [], "the source let go")
                 self.assertEqual(answer(guest), "exact")
 
     def test_memory_that_comes_and_goes_while_it_moves(self):
@@ -415,9 +394,7 @@ class BetweenGpus(Pair):
         here, there = self.one, self.two
         for options in (), ("--stop-first",), ("--copy",), ():
             with self.subTest(options=options):
-                code, output, errors = migrate(here, there.socket, *options)
-                self.assertEqual(code, 0, errors + here.log() + there.log())
-                done = json.loads(output)
+                done = moved(self, here, there, *options)
                 self.assertEqual(done["handed_over_bytes"], 0)
                 if "--copy" in options:
                     self.assertEqual(done["peer_copied_bytes"], 0)
@@ -425,7 +402,6 @@ class BetweenGpus(Pair):
                 else:
                     self.assertGreaterEqual(done["peer_copied_bytes"], 2 * size)
                     self.assertLess(done["bytes"], 1 << 20)
-                eventually(lambda source=here: source.sessions() == [], "the source let go")
                 self.assertEqual(answer(guest), "exact")
                 here, there = there, here
 

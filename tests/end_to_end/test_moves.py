@@ -13,7 +13,7 @@ import unittest
 import harness
 from wire import wire
 
-from .test_faults import eventually, read_until, start
+from .test_faults import end_with, eventually, read_until, start
 from .test_migration import ask, only_session, rounds
 
 USER = f"uid {os.geteuid()}"
@@ -133,12 +133,7 @@ class Sessions(unittest.TestCase):
     """Shared parts of the tests."""
 
     def guest(self, daemon, communicator, *arguments, **environment):
-        guest = start(daemon, communicator, *arguments, **environment)
-        for stream in (guest.stdout, guest.stderr, guest.stdin):
-            self.addCleanup(stream.close)
-        self.addCleanup(guest.wait)
-        self.addCleanup(guest.kill)
-        return guest
+        return end_with(self, start(daemon, communicator, *arguments, **environment))
 
     def daemon(self, make, *arguments, **keywords):
         daemon = make(*arguments, **keywords)

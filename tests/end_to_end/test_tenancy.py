@@ -18,7 +18,7 @@ import unittest
 import urllib.request
 
 import harness
-from end_to_end.test_faults import GUEST, eventually, finish, read_until, start
+from end_to_end.test_faults import GUEST, end_with, eventually, finish, read_until, start
 
 USER = f"uid {os.getuid()}"
 OUT_OF_MEMORY = 2
@@ -39,10 +39,7 @@ class Tenancy(unittest.TestCase):
         return self.enterContext(harness.Daemon(*options, *arguments))
 
     def guest(self, daemon, communicator, *arguments):
-        guest = start(daemon, communicator, *arguments)
-        for close in (guest.stdout.close, guest.stderr.close, guest.stdin.close, guest.wait, guest.kill):
-            self.addCleanup(close)
-        return guest
+        return end_with(self, start(daemon, communicator, *arguments))
 
     def hold(self, daemon, communicator, size):
         """A guest that has so much device memory."""

@@ -22,7 +22,7 @@ from unittest import mock
 
 import harness
 
-from .test_faults import eventually, finish, read_until, start, workers
+from .test_faults import end_with, eventually, finish, read_until, start, workers
 from .test_migration import ask, only_session, rounds
 
 FRAME = struct.Struct("<IHHQ")
@@ -195,11 +195,7 @@ class Attempts(unittest.TestCase):
 
     def attempt(self, step, fault):
         """One migration with one fault."""
-        guest = start(self.one, "unix", "steps")
-        for stream in (guest.stdout, guest.stderr, guest.stdin):
-            self.addCleanup(stream.close)
-        self.addCleanup(guest.wait)
-        self.addCleanup(guest.kill)
+        guest = end_with(self, start(self.one, "unix", "steps"))
         rounds(guest, 1)
         source = serving(self.one)
         idle = workers(self.two)
@@ -254,11 +250,7 @@ class TransferFaults(Attempts):
         """The source waits for a while, and then the session continues there."""
         if os.environ.get("PARAGPU_TEST_FAULTS") != "all":
             self.skipTest("takes the minutes for which a kernel is waited for")
-        guest = start(self.one, "unix", "spin")
-        for stream in (guest.stdout, guest.stderr, guest.stdin):
-            self.addCleanup(stream.close)
-        self.addCleanup(guest.wait)
-        self.addCleanup(guest.kill)
+        guest = end_with(self, start(self.one, "unix", "spin"))
         read_until(guest, "spinning")
         code, _, errors = ask(
             self.one, "migrate", "--session", only_session(self.one), "--to", f"unix://{self.two.socket}", "-o", "json"
@@ -271,11 +263,7 @@ class TransferFaults(Attempts):
 
     def test_two_migrations_at_once(self):
         """The second is refused; the first is not disturbed."""
-        guest = start(self.one, "unix", "steps")
-        for stream in (guest.stdout, guest.stderr, guest.stdin):
-            self.addCleanup(stream.close)
-        self.addCleanup(guest.wait)
-        self.addCleanup(guest.kill)
+        guest = end_with(self, start(self.one, "unix", "steps"))
         rounds(guest, 1)
         number = only_session(self.one)
         second = []

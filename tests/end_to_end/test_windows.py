@@ -3,13 +3,11 @@ other hosts and into directories. Their pinned memory becomes copies, while
 threads use it."""
 
 import os
-import subprocess
-import sys
 import tempfile
 
 import harness
 
-from .test_faults import eventually
+from .test_faults import end_with, eventually, start_program
 from .test_migration import answer, ask, only_session, rounds
 from .test_moves import TwoHosts, address, far, host, migrate, move
 
@@ -23,19 +21,7 @@ class Windows(TwoHosts):
 
     def program(self, daemon, name, *arguments):
         """Starts another guest program over shared memory."""
-        guest = subprocess.Popen(
-            [sys.executable, os.path.join(HERE, name), *arguments],
-            env=daemon.guest_environment("shm"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for stream in (guest.stdout, guest.stderr, guest.stdin):
-            self.addCleanup(stream.close)
-        self.addCleanup(guest.wait)
-        self.addCleanup(guest.kill)
-        return guest
+        return end_with(self, start_program(os.path.join(HERE, name), daemon, "shm", *arguments))
 
     def calls(self, two):
         """Calls executed by each session, wherever it is."""

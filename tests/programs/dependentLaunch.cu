@@ -120,7 +120,7 @@ int main(int argc, char **argv) {
                     CUDA_CHECK(cudaMemcpyAsync(ahead, one.place[at % 2], one.count * sizeof(unsigned), cudaMemcpyDeviceToDevice, one.stream));
                 } else if (kind == 1) {
                     CUDA_CHECK(cudaEventRecord(event, one.stream));
-                    CUDA_CHECK(cudaStreamWaitEvent(other.stream, event, 0));
+                    CUDA_CHECK(wait_event(other.stream, event));
                 }
                 one.step(at, kind != 2);
                 other.step(at, kind != 3);

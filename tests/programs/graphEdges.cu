@@ -209,7 +209,7 @@ static void run_captured(Program &program, Buffers &buffers) {
         CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
         launch_with(stream, buffers, trigger, false, 31 + at_start);
         program.expect(next_edges(stream).size() == 1 && same(next_edges(stream)[0], full), "the stream goes on early");
-        CUDA_CHECK(cudaStreamWaitEvent(other, event, 0));
+        CUDA_CHECK(wait_event(other, event));
         std::vector<cudaGraphEdgeData> next = next_edges(other);
         program.expect(next.size() == 1 && same(next[0], at_start ? begun : programmatic), "the event stands for another edge");
         cudaStreamCaptureStatus status;
@@ -217,7 +217,7 @@ static void run_captured(Program &program, Buffers &buffers) {
         refused(program, cudaStreamGetCaptureInfo(other, &status, nullptr, nullptr, &nodes, nullptr, &count), cudaErrorLossyQuery, "a lossy query of a capture is no error");
         launch_with(other, buffers, serialization, true, 0);
         CUDA_CHECK(cudaEventRecord(joined, other));
-        CUDA_CHECK(cudaStreamWaitEvent(stream, joined, 0));
+        CUDA_CHECK(wait_event(stream, joined));
         CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
         launch(program, graph, buffers, 31 + at_start);
         CUDA_CHECK(cudaGraphDestroy(graph));

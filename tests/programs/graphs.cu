@@ -103,14 +103,14 @@ static void fork_and_join(Random &random) {
     CUDA_CHECK(cudaStreamBeginCapture(first, cudaStreamCaptureModeThreadLocal));
     CUDA_CHECK(cudaMemcpyAsync(left, host, bytes, cudaMemcpyHostToDevice, first));
     CUDA_CHECK(cudaEventRecord(fork, first));
-    CUDA_CHECK(cudaStreamWaitEvent(second, fork, 0));
+    CUDA_CHECK(wait_event(second, fork));
     mix<<<grid, 128, 0, first>>>(left, 3, 11, count);
     LAUNCH_CHECK();
     mix<<<grid, 128, 0, second>>>(right, 5, 1, count);
     LAUNCH_CHECK();
     CUDA_CHECK(cudaMemsetAsync(right, 0x21, count / 2 * sizeof(unsigned), second));
     CUDA_CHECK(cudaEventRecord(joined, second));
-    CUDA_CHECK(cudaStreamWaitEvent(first, joined, 0));
+    CUDA_CHECK(wait_event(first, joined));
     join<<<grid, 128, 0, first>>>(sum, left, right, count);
     LAUNCH_CHECK();
     CUDA_CHECK(cudaMemcpyAsync(host, sum, bytes, cudaMemcpyDeviceToHost, first));
@@ -439,7 +439,7 @@ static void events() {
     std::vector<unsigned> want(count, 0);
     for (int launch = 0; launch < 5; ++launch) {
         CUDA_CHECK(cudaGraphLaunch(instance, stream));
-        CUDA_CHECK(cudaStreamWaitEvent(other, reached, 0));
+        CUDA_CHECK(wait_event(other, reached));
         CUDA_CHECK(cudaMemcpyAsync(copy, device, bytes, cudaMemcpyDeviceToDevice, other));
         CUDA_CHECK(cudaStreamSynchronize(other));
         for (unsigned &value : want) {
@@ -493,7 +493,7 @@ static void refusals() {
 
     CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
     CUDA_CHECK(cudaEventRecord(event, stream));
-    CUDA_CHECK(cudaStreamWaitEvent(blocking, event, 0));
+    CUDA_CHECK(wait_event(blocking, event));
     CUDA_CHECK(cudaMemsetAsync(device, 0, 4, blocking));
     expect_error("leaving work unjoined", cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureUnjoined);
 
@@ -513,7 +513,7 @@ static void refusals() {
 
     CUDA_CHECK(cudaEventRecord(event, blocking));
     CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
-    expect_error("waiting for work outside", cudaStreamWaitEvent(stream, event, 0),
+    expect_error("waiting for work outside", wait_event(stream, event),
                  cudaErrorStreamCaptureIsolation);
     expect_error("ending it", cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
 

@@ -107,7 +107,7 @@ static void many_streams(Program &program, Case &at, int count) {
     after(at);
     CUDA_CHECK(cudaEventRecord(at.event, at.stream[0]));
     for (int stream = 1; stream < streams; ++stream) {
-        CUDA_CHECK(cudaStreamWaitEvent(at.stream[stream], at.event, 0));
+        CUDA_CHECK(wait_event(at.stream[stream], at.event));
     }
     for (int number = 0; number < count; ++number) {
         launch(at, number % streams, static_cast<unsigned>(number));

@@ -113,7 +113,7 @@ static int run_child() {
     for (unsigned number = 0; number < turns; ++number) {
         char word = 0;
         receive_message(program, channel_of_child, &word, 1);
-        CUDA_CHECK(cudaStreamWaitEvent(stream, parents, 0));
+        CUDA_CHECK(wait_event(stream, parents));
         turn<<<blocks_for(greeting.count, 256), 256, 0, stream>>>(values, 5, number, greeting.count);
         CUDA_CHECK(cudaEventRecord(own, stream));
         send_message(program, channel_of_child, &word, 1);
@@ -227,7 +227,7 @@ static void run_parent(Program &program, int channel) {
         CUDA_CHECK(cudaEventRecord(own, stream));
         send_message(program, channel, &word, 1);
         receive_message(program, channel, &word, 1);
-        CUDA_CHECK(cudaStreamWaitEvent(stream, childs, 0));
+        CUDA_CHECK(wait_event(stream, childs));
     }
     std::vector<unsigned> got(count), want(count);
     CUDA_CHECK(cudaMemcpyAsync(got.data(), values, count * sizeof *values, cudaMemcpyDeviceToHost, stream));

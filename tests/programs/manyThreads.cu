@@ -73,7 +73,7 @@ int main(int argc, char **argv) {
             // Passes words from left to right; the last waits for all, the first for the last.
             for (int number = 0; number < threads; ++number) {
                 Lane &left = lanes[(number + threads - 1) % threads];
-                CUDA_CHECK(cudaStreamWaitEvent(lanes[number].stream, left.event, 0));
+                CUDA_CHECK(wait_event(lanes[number].stream, left.event));
                 take<<<1, 1, 0, lanes[number].stream>>>(lanes[number].word, left.word);
                 LAUNCH_CHECK();
                 CUDA_CHECK(cudaEventRecord(lanes[number].event, lanes[number].stream));
@@ -81,7 +81,7 @@ int main(int argc, char **argv) {
             }
             // A word changes again once the right neighbour has read it.
             for (int number = 0; number + 1 < threads; ++number) {
-                CUDA_CHECK(cudaStreamWaitEvent(lanes[number].stream, lanes[number + 1].event, 0));
+                CUDA_CHECK(wait_event(lanes[number].stream, lanes[number + 1].event));
             }
         }
         for (Lane &lane : lanes) {

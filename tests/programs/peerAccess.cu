@@ -290,6 +290,38 @@ static void run_volumes(Program &program, Random &random) {
     CUDA_CHECK(cudaStreamDestroy(stream));
 }
 
+// Copies between the host and memory that the current GPU may not reach, then from GPU to
+// GPU in part, of rows longer than what is copied at once.
+static void run_long_rows(Program &program, Random &random) {
+    constexpr size_t words = (5 << 20) + 7, skipped = 3, rows = 2, count = rows * words;
+    constexpr size_t row_bytes = words * sizeof(unsigned), bytes = count * sizeof(unsigned);
+    std::vector<unsigned> source = random_words(random, count), want(count, 0), got(count);
+    unsigned *theirs = allocate<unsigned>(owns, count), *mine = allocate<unsigned>(computes, count);
+    CUDA_CHECK(cudaMemcpy(theirs, source.data(), bytes, cudaMemcpyHostToDevice));
+    CUDA_CHECK(cudaMemcpy(got.data(), theirs, bytes, cudaMemcpyDeviceToHost));
+    program.expect_equal("memory of a GPU that is not current", got.data(), source.data(), count);
+    CUDA_CHECK(cudaMemset(mine, 0, bytes));
+    synchronize_both();
+    cudaMemcpy3DPeerParms copy = {};
+    copy.srcDevice = owns;
+    copy.dstDevice = computes;
+    copy.srcPtr = make_cudaPitchedPtr(theirs, row_bytes, row_bytes, rows);
+    copy.dstPtr = make_cudaPitchedPtr(mine, row_bytes, row_bytes, rows);
+    copy.srcPos = make_cudaPos(skipped * sizeof(unsigned), 0, 0);
+    copy.extent = make_cudaExtent(row_bytes - skipped * sizeof(unsigned), rows, 1);
+    CUDA_CHECK(cudaMemcpy3DPeer(&copy));
+    for (size_t row = 0; row < rows; ++row) {
+        for (size_t column = skipped; column < words; ++column) {
+            want[row * words + column - skipped] = source[row * words + column];
+        }
+    }
+    synchronize_both();
+    CUDA_CHECK(cudaMemcpy(got.data(), mine, bytes, cudaMemcpyDeviceToHost));
+    program.expect_equal("long rows", got.data(), want.data(), count);
+    CUDA_CHECK(cudaFree(theirs));
+    CUDA_CHECK(cudaFree(mine));
+}
+
 // Memory that the program maps, with access for both.
 static void run_mapped(Program &program, Random &random) {
     CUmemAllocationProp prop = {};
@@ -397,6 +429,7 @@ int main(int argc, char **argv) {
         // `before` is allocated before peer access is enabled, the others after.
         unsigned *before = allocate<unsigned>(owns, count);
         run_volumes(program, random);
+        run_long_rows(program, random);
         if (reaches) {
             expect_code(program, "not enabled", cudaDeviceDisablePeerAccess(owns), cudaErrorPeerAccessNotEnabled);
             CUDA_CHECK(cudaDeviceEnablePeerAccess(owns, 0));

@@ -38,6 +38,11 @@ class Table(unittest.TestCase):
             self.assertEqual([(p, plain(t)) for p, t in call["parameters"]], parameters, name)
             self.assertEqual(plain(call["reply"]), reply, name)
 
+    def test_fuzz_seeds_follow_the_table(self):
+        make = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "corpora", "make.py")
+        checked = subprocess.run([sys.executable, make, "--check"], capture_output=True, text=True)
+        self.assertEqual((checked.returncode, checked.stdout, checked.stderr), (0, "", ""))
+
 
 class Daemon:
     """A daemon with the software GPU in a folder of its own."""

@@ -472,6 +472,8 @@ impl<R: Region> RingReceiver<R> {
         withdraw(self.channel.region.incoming().consumer_waits());
     }
 
+    /// Whether a waker ended this wait. Most receives find no wake, and a load is cheaper than
+    /// a swap.
     fn take_wake(&self) -> bool {
         self.channel.woken.load(Ordering::Relaxed)
             && self.channel.woken.swap(false, Ordering::AcqRel)
@@ -513,6 +515,7 @@ struct RingWaker<R: Region> {
 impl<R: Region> Wake for RingWaker<R> {
     fn wake(&self) {
         if let Some(channel) = self.channel.upgrade() {
+            // Before the interrupt: a receiver that it wakes looks here.
             channel.woken.store(true, Ordering::SeqCst);
             channel.waiting.interrupt(&*channel.bell);
         }

@@ -195,6 +195,8 @@ impl GuestMemory {
         let (lists, base) = (&self.lists.base, number as usize * list::SIZE as usize);
         let state = lists.u32(base + list::STATE);
         let (ready, busy) = (list::READY.to_le(), list::BUSY.to_le());
+        // The guest sets READY after the fields, so they are read after this, and it does not
+        // write the list again while it is BUSY. A hostile one may: each field is read once.
         state
             .compare_exchange(ready, busy, Ordering::SeqCst, Ordering::Relaxed)
             .map_err(|_| ListError::NotReady(number))?;

@@ -351,6 +351,8 @@ impl StreamReceiver {
         }
     }
 
+    /// Whether a waker ended this wait. Most receives find no wake, and a load is cheaper than
+    /// a swap.
     fn take_wake(&self) -> bool {
         self.link.woken.load(Ordering::Relaxed) && self.link.woken.swap(false, Ordering::AcqRel)
     }

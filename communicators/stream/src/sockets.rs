@@ -73,20 +73,15 @@ pub fn connect_tcp(address: impl ToSocketAddrs, patience: Duration) -> Result<Tc
     for address in addresses {
         match TcpStream::connect_timeout(&address, patience) {
             Ok(stream) => {
-                notice_loss(&stream)?;
+                // A thread that waits for an answer soon notices that the host is gone, or that
+                // this machine has moved to a network where the connection does not exist.
+                look_for(&stream, KEEPALIVE, SILENT)?;
                 return Ok(stream);
             }
             Err(error) => last = error,
         }
     }
     Err(Error::io("cannot connect over TCP", last))
-}
-
-/// Enables keepalive, so that a thread that waits for an answer soon notices that the host
-/// is gone, or that this machine has moved to a network where the connection does not
-/// exist.
-fn notice_loss(stream: &TcpStream) -> Result<(), Error> {
-    look_for(stream, KEEPALIVE, SILENT)
 }
 
 /// Enables keepalive on an accepted TCP connection, unless it is already on.

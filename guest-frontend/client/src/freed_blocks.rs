@@ -74,9 +74,13 @@ impl FreedBlocks {
 
     fn take(&mut self, wanted: impl FnMut(&Block) -> bool) -> Option<Block> {
         let place = self.blocks.iter().position(wanted)?;
+        Some(self.remove(place))
+    }
+
+    fn remove(&mut self, place: usize) -> Block {
         let block = self.blocks.remove(place);
         self.bytes -= block.length;
-        Some(block)
+        block
     }
 
     /// Takes the newest suitable block.
@@ -87,9 +91,7 @@ impl FreedBlocks {
                 && (block.stream == wanted.stream || block.posted <= wanted.complete)
         };
         let place = self.blocks.iter().rposition(fits)?;
-        let block = self.blocks.remove(place);
-        self.bytes -= block.length;
-        Some(block.address)
+        Some(self.remove(place).address)
     }
 
     /// Whether a limit is exceeded.

@@ -157,6 +157,7 @@ impl Streams {
 
     /// Marks the session idle if every stream is known to be idle, without a call.
     pub(crate) fn settle(&self) {
+        // Read before the streams are looked at: what is posted meanwhile is not declared complete.
         let posted = self.progress.posted();
         if posted <= self.progress.complete() {
             return;
@@ -187,14 +188,10 @@ impl Streams {
     }
 
     /// Waits until the stream's work is complete, by polling a shared word or by a call.
-    fn await_work(
-        &self,
-        stream: StreamHandle,
-        synchronize_host: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
+    fn await_work(&self, stream: StreamHandle, by_call: impl FnOnce() -> Result<()>) -> Result<()> {
         match self.window.words() {
             Some(words) if self.link.await_signal(words, stream)? => Ok(()),
-            _ => synchronize_host(),
+            _ => by_call(),
         }
     }
 
@@ -216,10 +213,10 @@ impl Streams {
     pub fn synchronize_all(&self) -> Result<()> {
         let posted = self.progress.posted();
         if posted > self.progress.complete() {
-            let synchronize_host = || self.link.call(&ContextSynchronize {});
+            let by_call = || self.link.call(&ContextSynchronize {});
             match self.only_busy() {
-                Some(stream) => self.await_work(stream, synchronize_host)?,
-                None => synchronize_host()?,
+                Some(stream) => self.await_work(stream, by_call)?,
+                None => by_call()?,
             }
             self.progress.finish(posted);
             self.sweep();
@@ -397,8 +394,8 @@ impl Streams {
         })
     }
 
-    /// Uses `synchronize_host` to wait for the stream's work, unless it is known to be complete.
-    fn wait(&self, stream: &Stream, synchronize_host: impl FnOnce() -> Result<()>) -> Result<()> {
+    /// Uses `ask` to find the stream's work complete, unless it is known to be.
+    fn wait(&self, stream: &Stream, ask: impl FnOnce() -> Result<()>) -> Result<()> {
         if stream.is_capturing() {
             return stream.cannot_capture();
         }
@@ -409,7 +406,7 @@ impl Streams {
             self.link.check()?;
             return self.shadows.pull();
         }
-        self.finish_after(stream, synchronize_host)
+        self.finish_after(stream, ask)
     }
 
     /// Calls `wait`, which waits for a stream, and records the work that is then complete.

@@ -1,6 +1,6 @@
 //! The connections to the VM's devices: opened on demand, closed when idle.
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,6 +30,9 @@ pub(crate) struct Devices {
 struct Inner {
     config: Option<Arc<Guest>>,
     monitors: BTreeMap<u32, Arc<Monitor>>,
+    /// Access of devices to others, by both ordinals. Asked anew with any new connection,
+    /// which may reach another GPU.
+    peers: BTreeMap<(u32, u32), [u64; 5]>,
     /// Constant facts outlive connections.
     snapshots: BTreeMap<u32, Arc<Snapshot>>,
     count: Option<u32>,
@@ -39,13 +42,9 @@ struct Inner {
 }
 
 impl Devices {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock()
-    }
-
     /// Checks that the configured host answers.
     pub(crate) fn probe(&self) -> Result {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if !inner.monitors.is_empty() {
             return Ok(());
         }
@@ -58,21 +57,24 @@ impl Devices {
 
     /// The number of devices of the VM.
     pub(crate) fn count(&'static self) -> Result<u32> {
-        if let Some(count) = self.lock().count {
+        if let Some(count) = self.inner.lock().count {
             return Ok(count);
         }
         let count = self.monitor(0)?.device_count().min(MAX_DEVICES);
-        self.lock().count = Some(count);
+        self.inner.lock().count = Some(count);
         Ok(count)
     }
 
     /// The constant facts about a device.
     pub(crate) fn snapshot(&'static self, ordinal: u32) -> Result<Arc<Snapshot>> {
-        if let Some(snapshot) = self.lock().snapshots.get(&ordinal) {
+        if let Some(snapshot) = self.inner.lock().snapshots.get(&ordinal) {
             return Ok(Arc::clone(snapshot));
         }
         let snapshot = self.with(ordinal, Monitor::snapshot)?;
-        self.lock().snapshots.insert(ordinal, Arc::clone(&snapshot));
+        self.inner
+            .lock()
+            .snapshots
+            .insert(ordinal, Arc::clone(&snapshot));
         Ok(snapshot)
     }
 
@@ -97,15 +99,20 @@ impl Devices {
 
     /// CU_DEVICE_P2P_ATTRIBUTE_*, 1 to 5, of a device's access to another.
     pub(crate) fn peer_attributes(&'static self, ordinal: u32, owner: u32) -> Result<[u64; 5]> {
-        self.with(ordinal, |monitor| {
+        if let Some(known) = self.inner.lock().peers.get(&(ordinal, owner)) {
+            return Ok(*known);
+        }
+        let attributes = self.with(ordinal, |monitor| {
             let owner = self.monitor(owner).map_err(|_| Status::UNKNOWN)?;
             monitor.peer_attributes(&owner)
-        })
+        })?;
+        self.inner.lock().peers.insert((ordinal, owner), attributes);
+        Ok(attributes)
     }
 
     /// Closes every connection.
     pub(crate) fn close(&self) {
-        let monitors = std::mem::take(&mut self.lock().monitors);
+        let monitors = std::mem::take(&mut self.inner.lock().monitors);
         drop(monitors);
         self.changed.notify_all();
     }
@@ -122,7 +129,7 @@ impl Devices {
             if let Ok(answer) = query(&monitor) {
                 return Ok(answer);
             }
-            let mut inner = self.lock();
+            let mut inner = self.inner.lock();
             let failed = |open: &Arc<Monitor>| Arc::ptr_eq(open, &monitor);
             if inner.monitors.get(&ordinal).is_some_and(failed) {
                 inner.monitors.remove(&ordinal);
@@ -133,7 +140,7 @@ impl Devices {
 
     /// The connection to a device.
     fn monitor(&'static self, ordinal: u32) -> Result<Arc<Monitor>> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.used = Some(Instant::now());
         if let Some(monitor) = inner.monitors.get(&ordinal) {
             return Ok(Arc::clone(monitor));
@@ -141,6 +148,7 @@ impl Devices {
         let config = inner.config()?;
         let monitor = Monitor::open(&config, ordinal).map_err(|error| Code::from(&error))?;
         let monitor = Arc::new(monitor);
+        inner.peers.clear();
         inner.monitors.insert(ordinal, Arc::clone(&monitor));
         inner.used = Some(Instant::now());
         if !std::mem::replace(&mut inner.watched, true) {
@@ -151,7 +159,7 @@ impl Devices {
 
     /// Starts the thread that closes idle connections.
     fn watch(&self) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         while !inner.monitors.is_empty() {
             let idle = inner.used.map_or(IDLE, |used| used.elapsed());
             if idle >= IDLE {

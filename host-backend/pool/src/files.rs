@@ -94,18 +94,16 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use paragpu_config::Sources;
     use paragpu_config::guest::Guest;
     use paragpu_control::lease::Name;
 
     use super::*;
 
-    #[test]
-    fn programs_read_where_the_lease_is_and_why_it_is_over() {
-        let directory = tempfile::tempdir().unwrap();
-        let files = Files::new(directory.path().to_owned(), "key").unwrap();
-        let lease = Lease {
+    /// A lease of 1 GiB at gpu1.
+    pub(crate) fn lease() -> Lease {
+        Lease {
             name: Name {
                 vm: "lease-0-1".into(),
                 serial: 7,
@@ -118,7 +116,14 @@ mod tests {
             certificate: "certificate".into(),
             expires: 0,
             written: Vec::new(),
-        };
+        }
+    }
+
+    #[test]
+    fn programs_read_where_the_lease_is_and_why_it_is_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = Files::new(directory.path().to_owned(), "key").unwrap();
+        let lease = lease();
         let read = || {
             let file = files.configuration();
             Sources::only(&file).load::<Guest>().unwrap().values.tcp

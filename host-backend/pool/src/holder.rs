@@ -731,22 +731,8 @@ mod tests {
     #[test]
     fn a_lease_ends_with_its_vm() {
         let directory = tempfile::tempdir().unwrap();
-        let lease = Lease {
-            name: Name {
-                vm: "lease-0-1".into(),
-                serial: 7,
-            },
-            memory: 1 << 30,
-            gpu: 0,
-            address: "gpu1:7474".into(),
-            arrivals: None,
-            authority: "ca".into(),
-            certificate: "certificate".into(),
-            expires: 0,
-            written: Vec::new(),
-        };
         let said = FromAgent::Lease {
-            lease: Box::new(lease),
+            lease: Box::new(crate::files::tests::lease()),
             host: "gpu1".into(),
         };
         let lines = [FromAgent::hello(), said].map(|said| json_lines::encode(&said).unwrap());

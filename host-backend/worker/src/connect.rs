@@ -73,11 +73,7 @@ impl Guest {
             welcome: Welcome {
                 version: VERSION,
                 session: terms.session,
-                token: if terms.reconnect == 0 {
-                    [0; 16]
-                } else {
-                    terms.token
-                },
+                token: terms.resume_token(),
                 device_count: terms.device_count,
                 taken: 0,
                 shares_window: false,

@@ -32,14 +32,11 @@ impl Session {
         Ok(progress)
     }
 
-    pub(crate) fn ctx_set_limit(&mut self, call: &CtxSetLimit) -> Outcome<()> {
-        self.set_limit(call.limit, call.value)
-    }
-
     /// Sets a limit of the context. A GPU's driver allocates memory for the `printf`
     /// buffer and the kernels' heap, which is charged to the session. The software GPU's
     /// heaps are charged as variables of their modules.
-    pub(crate) fn set_limit(&mut self, limit: u32, value: u64) -> Outcome<()> {
+    pub(crate) fn ctx_set_limit(&mut self, call: &CtxSetLimit) -> Outcome<()> {
+        let CtxSetLimit { limit, value } = *call;
         let counts = matches!(limit, PRINTF_FIFO_SIZE | MALLOC_HEAP_SIZE);
         let counts = counts && !self.gpu.computes_on_host();
         if counts {

@@ -147,12 +147,9 @@ impl Session {
         Ok(())
     }
 
-    pub(crate) fn mem_leave(&mut self, call: &MemLeave) -> Outcome<()> {
-        self.leave_offered(call.address)
-    }
-
     /// Unmaps memory that another session offers.
-    pub(crate) fn leave_offered(&mut self, address: u64) -> Outcome<()> {
+    pub(crate) fn mem_leave(&mut self, call: &MemLeave) -> Outcome<()> {
+        let address = call.address;
         if !self.sharing.leave(address) {
             return fail(
                 Status::INVALID_VALUE,

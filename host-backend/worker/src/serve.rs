@@ -479,11 +479,7 @@ fn assigned(terms: Terms, origin: Origin) -> Assigned {
         patience: Duration::from_millis(terms.reconnect.into()),
         identity: Identity {
             ordinal: terms.ordinal,
-            token: if terms.reconnect == 0 {
-                [0; 16]
-            } else {
-                terms.token
-            },
+            token: terms.resume_token(),
             device_count: terms.device_count,
             guest_pid,
             vm: terms.vm,

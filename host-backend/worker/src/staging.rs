@@ -409,18 +409,12 @@ impl Outbound {
                 free: Mutex::new((0..self.slots).rev().map(|slot| slot * SLOT).collect()),
             })),
         };
-        let free = pool.free().pop();
+        let free = pool.free.lock().pop();
         Ok(free.map(|offset| OutSlot {
             pool: Arc::clone(pool),
             offset,
             length: 0,
         }))
-    }
-}
-
-impl Pool {
-    fn free(&self) -> parking_lot::MutexGuard<'_, Vec<u64>> {
-        self.free.lock()
     }
 }
 
@@ -445,7 +439,7 @@ impl AsRef<[u8]> for OutSlot {
 
 impl Drop for OutSlot {
     fn drop(&mut self) {
-        self.pool.free().push(self.offset);
+        self.pool.free.lock().push(self.offset);
     }
 }
 

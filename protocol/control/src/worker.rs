@@ -228,6 +228,17 @@ pub struct Terms {
     pub vm: String,
 }
 
+impl Terms {
+    /// The secret with which the guest resumes the session; zeros if it cannot.
+    #[must_use]
+    pub fn resume_token(&self) -> [u8; 16] {
+        match self.reconnect {
+            0 => [0; 16],
+            _ => self.token,
+        }
+    }
+}
+
 /// A connected guest. Its descriptor is the connected socket. With a channel they are
 /// instead the window's memfd, the eventfds guest to host and host to guest, and the
 /// device process's connection, whose end of file means that the guest is gone. With

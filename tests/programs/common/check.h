@@ -360,6 +360,9 @@ inline void cuda_check(cudaError_t status, const char *call, const char *file, i
     }
 }
 
+// Work that is added to the stream from now on waits for the event.
+inline cudaError_t wait_event(cudaStream_t stream, cudaEvent_t event) { return cudaStreamWaitEvent(stream, event, 0); }
+
 // Milliseconds between two recorded events.
 inline cudaError_t elapsed(float *milliseconds, cudaEvent_t start, cudaEvent_t stop) {
     return cudaEventElapsedTime(milliseconds, start, stop);

@@ -155,15 +155,7 @@ fn polling(config: &Guest) -> Polling {
 /// [`Error`]; if several communicators were tried, that of the first that found a host
 /// and failed.
 pub fn connect(config: &Guest, ordinal: u32) -> Result<Connected, Error> {
-    let regions = Regions::of(ordinal).ok_or(Error::NoDevice(ordinal))?;
-    let attempt = Attempt {
-        config,
-        ordinal,
-        regions,
-        polling: polling(config),
-        purpose: Purpose::Compute,
-    };
-    attempt.first()
+    connect_for(config, ordinal, Purpose::Compute)
 }
 
 /// Connects like [`connect`], only to query the device: the connection reserves no
@@ -172,13 +164,16 @@ pub fn connect(config: &Guest, ordinal: u32) -> Result<Connected, Error> {
 /// # Errors
 /// As [`connect`].
 pub(crate) fn connect_for_queries(config: &Guest, ordinal: u32) -> Result<Connected, Error> {
-    let regions = Regions::of(ordinal).ok_or(Error::NoDevice(ordinal))?;
+    connect_for(config, ordinal, Purpose::Ask)
+}
+
+fn connect_for(config: &Guest, ordinal: u32, purpose: Purpose) -> Result<Connected, Error> {
     let attempt = Attempt {
         config,
         ordinal,
-        regions,
+        regions: Regions::of(ordinal).ok_or(Error::NoDevice(ordinal))?,
         polling: polling(config),
-        purpose: Purpose::Ask,
+        purpose,
     };
     attempt.first()
 }

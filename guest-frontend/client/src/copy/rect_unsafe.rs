@@ -353,7 +353,9 @@ impl Copies {
             data.clear();
             for at in row..row + count {
                 if let RectEnd::Host { address, .. } = source.moved(column, at, slice) {
-                    let row = row_source(address, width);
+                    let width = usize::try_from(width).unwrap_or(0);
+                    // SAFETY: a row of a host end, readable by [`Copies::rect`]'s contract.
+                    let row = unsafe { HostSlice::new(address, width) };
                     data.extend_from_slice(row.part(0, row.len()));
                 }
             }
@@ -395,12 +397,11 @@ impl Copies {
         };
         let size = |n: u64| usize::try_from(n).map_err(|_| Status::INVALID_VALUE);
         let [width, height, depth] = extent;
-        let place = rows_destination(
-            address,
-            [size(width)?, size(height)?, size(depth)?],
-            size(pitch)?,
-            size(pitch.checked_mul(rows).ok_or(Status::INVALID_VALUE)?)?,
-        );
+        let extents = [size(width)?, size(height)?, size(depth)?];
+        let slice = pitch.checked_mul(rows).ok_or(Status::INVALID_VALUE)?;
+        let (pitch, slice) = (size(pitch)?, size(slice)?);
+        // SAFETY: the rows of a host end, writable by [`Copies::rect`]'s contract.
+        let place = unsafe { HostRows::rows(address, extents, pitch, slice) };
         let Some(source) = source.wire() else {
             return Err(Status::UNKNOWN);
         };
@@ -437,21 +438,6 @@ fn for_pieces(
         }
     }
     Ok(())
-}
-
-fn row_source(address: *mut c_void, width: u64) -> HostSlice {
-    // SAFETY: a row of a host end, readable by [`Copies::rect`]'s contract.
-    unsafe { HostSlice::new(address, usize::try_from(width).unwrap_or(0)) }
-}
-
-fn rows_destination(
-    address: *mut c_void,
-    extent: [usize; 3],
-    pitch: usize,
-    slice_pitch: usize,
-) -> HostRows {
-    // SAFETY: the rows of a host end, writable by [`Copies::rect`]'s contract.
-    unsafe { HostRows::rows(address, extent, pitch, slice_pitch) }
 }
 
 /// Copies between two ends in the program's memory, for a graph node. Ignores other ends.

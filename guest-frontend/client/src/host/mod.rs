@@ -141,7 +141,7 @@ impl HostMemory {
             contents: Mutex::default(),
             shadow_space: Arc::new(Mutex::new(shadow_space)),
             pinned: RwLock::default(),
-            kept: Mutex::new(pooled::empty_list()),
+            kept: Mutex::new(FreedBlocks::new(pooled::MAX_BYTES, pooled::MAX_BLOCKS)),
         }
     }
 

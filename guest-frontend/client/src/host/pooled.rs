@@ -6,22 +6,17 @@ use paragpu_protocol::status::Status;
 
 use super::{Backing, DEVICEMAP, HostMemory, Pinned, whole_pages};
 use crate::error::Result;
-use crate::freed_blocks::{Block, BlockRequest, FreedBlocks};
+use crate::freed_blocks::{Block, BlockRequest};
 use crate::objects::stream::Stream;
 
 /// CU_MEMHOSTALLOC_PORTABLE and _DEVICEMAP.
 const REACHED_BY_ALL: u32 = 1 | DEVICEMAP;
 /// Maximum bytes kept.
-const MAX_BYTES: u64 = 256 << 20;
+pub(super) const MAX_BYTES: u64 = 256 << 20;
 /// Maximum blocks kept.
-const MAX_BLOCKS: usize = 1024;
+pub(super) const MAX_BLOCKS: usize = 1024;
 /// All pools share these limits.
 const ANY: usize = 0;
-
-/// An empty list.
-pub(super) fn empty_list() -> FreedBlocks {
-    FreedBlocks::new(MAX_BYTES, MAX_BLOCKS)
-}
 
 impl HostMemory {
     /// Memory for a pool's allocation in a stream.

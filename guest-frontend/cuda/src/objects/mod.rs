@@ -158,7 +158,9 @@ struct Objects {
     /// Streams and events whose context has ended.
     bereft: RwLock<HashSet<u64>>,
     next: AtomicU64,
-    /// Counts destructions.
+    /// Counts destructions, after the object was removed. Each thread caches what it finds
+    /// together with the epoch that it read before, so that it never finds an object again
+    /// that was removed meanwhile.
     epoch: AtomicU64,
 }
 

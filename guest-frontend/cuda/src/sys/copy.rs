@@ -68,13 +68,17 @@ pub(super) unsafe fn to_device(
     }
     let named = named_stream::named(stream)?;
     let (session, found) = named.both()?;
-    session.copies().to_device(
-        destination,
-        // SAFETY: the caller upholds the contract of `HostSlice::new`.
-        unsafe { HostSlice::new(source, size) },
-        found,
-        wait,
-    )?;
+    // SAFETY: the caller upholds the contract of `HostSlice::new`.
+    let source = unsafe { HostSlice::new(source, size) };
+    if let Some(owner) = memory::owner_out_of_reach(session, destination, size as u64) {
+        // Nothing orders the copies of another device behind this stream.
+        session.streams().synchronize(found)?;
+        let copies = owner.copies();
+        return copies.to_device(destination, source, owner.legacy(), true);
+    }
+    session
+        .copies()
+        .to_device(destination, source, found, wait)?;
     match wait {
         // The program may look at once.
         true if memory::is_programs(destination) && !found.is_capturing() => {
@@ -107,14 +111,19 @@ pub(super) unsafe fn from_device(
     }
     let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
-    session.copies().from_device(
-        // SAFETY: the caller upholds the contract of `HostRows::new`.
-        unsafe { HostRows::new(destination, size) },
-        source,
-        stream,
-        wait,
-    )
+    // SAFETY: the caller upholds the contract of `HostRows::new`.
+    let destination = unsafe { HostRows::new(destination, size) };
+    if let Some(owner) = memory::owner_out_of_reach(session, source, size as u64) {
+        session.streams().synchronize(stream)?;
+        let copies = owner.copies();
+        return copies.from_device(destination, source, owner.legacy(), true);
+    }
+    let copies = session.copies();
+    copies.from_device(destination, source, stream, wait)
 }
+
+/// Bytes of the buffer through which a copy between two devices goes.
+pub(super) const STEP: usize = 4 << 20;
 
 /// Between two devices the bytes go through the program.
 fn between(
@@ -125,7 +134,6 @@ fn between(
     size: usize,
     stream: &Named,
 ) -> Result {
-    const STEP: usize = 4 << 20;
     stream.session()?.streams().synchronize(stream.stream()?)?;
     from.synchronize()?;
     let mut buffer = vec![0_u8; size.min(STEP)];

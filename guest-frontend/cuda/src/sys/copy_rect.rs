@@ -14,8 +14,8 @@ use paragpu_client::texture::ArrayLevel;
 use paragpu_protocol::status::Status;
 use std::sync::Arc;
 
-use super::address::{is_device_only, ordinal_of};
-use super::{Result, array, copy, device, get, pointer};
+use super::address::is_device_only;
+use super::{Result, array, copy, get, memory, pointer};
 use crate::current;
 use crate::named_stream;
 
@@ -53,10 +53,9 @@ impl ResolvedEnd {
     fn session(&self, stream: &'static Session) -> &'static Session {
         match self {
             Self::Host(_) => stream,
-            Self::Device(address) if stream.memory().holds(*address, 1) => stream,
-            Self::Device(address) => ordinal_of(*address)
-                .and_then(device::session_if_open)
-                .unwrap_or(stream),
+            Self::Device(address) => {
+                memory::owner_out_of_reach(stream, *address, 1).unwrap_or(stream)
+            }
             Self::Array(_, session) => session,
         }
     }
@@ -93,15 +92,14 @@ impl Side {
         (pitch, rows)
     }
 
-    /// The side, moved by rows and slices of a copy of `extent`.
-    fn moved(&self, rows: usize, slices: usize, extent: [usize; 3]) -> Self {
-        let [x, y, z] = self.origin;
-        // It does not follow from the extent of a part.
-        let (pitch, of_slice) = self.layout(extent);
+    /// The side, moved to byte, row and slice `at` of a copy of `extent`.
+    fn moved(&self, at: [usize; 3], extent: [usize; 3]) -> Self {
+        // They do not follow from the extent of a part.
+        let (pitch, rows) = self.layout(extent);
         Self {
             pitch,
-            rows: of_slice,
-            origin: [x, y.saturating_add(rows), z.saturating_add(slices)],
+            rows,
+            origin: std::array::from_fn(|axis| self.origin[axis].saturating_add(at[axis])),
             ..*self
         }
     }
@@ -191,15 +189,9 @@ impl<'a> Located<'a> {
         matches!(self.end, ResolvedEnd::Host(_))
     }
 
-    /// Rows of a slice of the end of a copy of `extent`.
-    fn part(
-        &self,
-        row: usize,
-        slice: usize,
-        part: [usize; 3],
-        extent: [usize; 3],
-    ) -> Result<RectEnd<'a>> {
-        self.side.moved(row, slice, extent).end(self.end, part)
+    /// The end of a `part` of a copy of `extent`, which begins at byte, row and slice `at`.
+    fn part(&self, at: [usize; 3], part: [usize; 3], extent: [usize; 3]) -> Result<RectEnd<'a>> {
+        self.side.moved(at, extent).end(self.end, part)
     }
 }
 
@@ -209,9 +201,6 @@ impl<'a> Located<'a> {
 /// # Safety
 /// As for [`run`].
 unsafe fn elsewhere([to, from]: &[Located<'_>; 2], extent: [usize; 3]) -> Result {
-    /// Bytes of the buffer, unless a row is longer.
-    const STEP: usize = 4 << 20;
-    let [width, height, depth] = extent;
     let one = if to.is_host() { from } else { to };
     if to.is_host() || from.is_host() || std::ptr::eq(to.session, from.session) {
         let (into, out) = (
@@ -227,26 +216,38 @@ unsafe fn elsewhere([to, from]: &[Located<'_>; 2], extent: [usize; 3]) -> Result
                 .rect(into, out, extent, session.legacy(), true)
         };
     }
+    staged(to, from, extent)
+}
+
+/// Copies between two devices in parts, through a buffer of the program.
+fn staged(to: &Located<'_>, from: &Located<'_>, extent: [usize; 3]) -> Result {
     from.session.synchronize()?;
-    let rows = (STEP / width).clamp(1, height);
-    let mut buffer = vec![0_u8; width.checked_mul(rows).ok_or(Status::INVALID_VALUE)?];
+    let [width, height, depth] = extent;
+    // Whole rows, or parts of longer ones. The step is a multiple of every element's size.
+    let columns = width.min(copy::STEP);
+    let rows = (copy::STEP / columns).min(height);
+    let mut buffer = vec![0_u8; columns * rows];
     for slice in 0..depth {
         for row in (0..height).step_by(rows) {
-            let part = [width, rows.min(height - row), 1];
-            let out = from.part(row, slice, part, extent)?;
-            let into = to.part(row, slice, part, extent)?;
-            let part = part.map(|n| n as u64);
-            let staging = RectEnd::Host {
-                address: buffer.as_mut_ptr().cast(),
-                pitch: width as u64,
-                rows: rows as u64,
-            };
-            let (from, to) = (from.session, to.session);
-            // SAFETY: the buffer holds the rows and outlives both copies: each is waited for.
-            unsafe {
-                from.copies()
-                    .rect(staging, out, part, from.legacy(), true)?;
-                to.copies().rect(into, staging, part, to.legacy(), true)?;
+            for column in (0..width).step_by(columns) {
+                let at = [column, row, slice];
+                let part = [columns.min(width - column), rows.min(height - row), 1];
+                let out = from.part(at, part, extent)?;
+                let into = to.part(at, part, extent)?;
+                let part = part.map(|n| n as u64);
+                let staging = RectEnd::Host {
+                    address: buffer.as_mut_ptr().cast(),
+                    pitch: columns as u64,
+                    rows: rows as u64,
+                };
+                let (from, to) = (from.session, to.session);
+                // SAFETY: the buffer holds the part and outlives both copies: each is waited
+                // for.
+                unsafe {
+                    from.copies()
+                        .rect(staging, out, part, from.legacy(), true)?;
+                    to.copies().rect(into, staging, part, to.legacy(), true)?;
+                }
             }
         }
     }
@@ -452,16 +453,9 @@ pub(crate) unsafe fn cuMemcpyAtoH_v2(
     size: usize,
     stream: CUstream,
 ) -> Result {
+    let (to, from) = (host_side(destination), array_side(array, offset));
     // SAFETY: the caller upholds the contract of `run`.
-    unsafe {
-        run(
-            &host_side(destination),
-            &array_side(array, offset),
-            [size, 1, 1],
-            stream,
-            true,
-        )
-    }
+    unsafe { run(&to, &from, [size, 1, 1], stream, true) }
 }
 
 /// # Safety
@@ -473,16 +467,9 @@ pub(crate) unsafe fn cuMemcpyAtoHAsync_v2(
     size: usize,
     stream: CUstream,
 ) -> Result {
+    let (to, from) = (host_side(destination), array_side(array, offset));
     // SAFETY: the caller upholds the contract of `run`.
-    unsafe {
-        run(
-            &host_side(destination),
-            &array_side(array, offset),
-            [size, 1, 1],
-            stream,
-            false,
-        )
-    }
+    unsafe { run(&to, &from, [size, 1, 1], stream, false) }
 }
 
 /// # Safety
@@ -494,16 +481,9 @@ pub(crate) unsafe fn cuMemcpyDtoA_v2(
     size: usize,
     stream: CUstream,
 ) -> Result {
+    let (to, from) = (array_side(array, offset), device_side(source));
     // SAFETY: the caller upholds the contract of `run`.
-    unsafe {
-        run(
-            &array_side(array, offset),
-            &device_side(source),
-            [size, 1, 1],
-            stream,
-            true,
-        )
-    }
+    unsafe { run(&to, &from, [size, 1, 1], stream, true) }
 }
 
 /// # Safety
@@ -515,16 +495,9 @@ pub(crate) unsafe fn cuMemcpyAtoD_v2(
     size: usize,
     stream: CUstream,
 ) -> Result {
+    let (to, from) = (device_side(destination), array_side(array, offset));
     // SAFETY: the caller upholds the contract of `run`.
-    unsafe {
-        run(
-            &device_side(destination),
-            &array_side(array, offset),
-            [size, 1, 1],
-            stream,
-            true,
-        )
-    }
+    unsafe { run(&to, &from, [size, 1, 1], stream, true) }
 }
 
 /// # Safety
@@ -537,14 +510,7 @@ pub(crate) unsafe fn cuMemcpyAtoA_v2(
     size: usize,
     stream: CUstream,
 ) -> Result {
+    let (to, from) = (array_side(to, to_offset), array_side(from, from_offset));
     // SAFETY: the caller upholds the contract of `run`.
-    unsafe {
-        run(
-            &array_side(to, to_offset),
-            &array_side(from, from_offset),
-            [size, 1, 1],
-            stream,
-            true,
-        )
-    }
+    unsafe { run(&to, &from, [size, 1, 1], stream, true) }
 }

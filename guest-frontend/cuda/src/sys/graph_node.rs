@@ -10,7 +10,7 @@ use paragpu_abi::{
     cudaHostNodeParams, cudaLaunchAttributeValue, cudaMemsetParams, dim3,
 };
 use paragpu_client::launch::Shape;
-use paragpu_client::objects::graph::{CopyNodeEnd, CopyWork, Fill, Graph, Kernel, Work};
+use paragpu_client::objects::graph::{CopyNodeEnd, CopyWork, Fill, Graph, Kernel, Marked, Work};
 use paragpu_client::objects::preference;
 use paragpu_client::texture::ArrayLevel;
 use paragpu_protocol::status::Status;
@@ -681,11 +681,14 @@ pub(crate) unsafe fn cuGraphAddEventRecordNode(
     }
 }
 
+/// The program's handle of a node's event.
+fn event_of(marked: &Marked) -> CUevent {
+    std::ptr::without_provenance_mut(usize::try_from(marked.handle).unwrap_or(0))
+}
+
 pub(crate) fn cuGraphEventRecordNodeGetEvent(node: CUgraphNode, event: Out<'_, CUevent>) -> Result {
     match work_of(node)? {
-        Work::EventRecord(marked) => event.put(std::ptr::without_provenance_mut(
-            usize::try_from(marked.handle).unwrap_or(0),
-        )),
+        Work::EventRecord(marked) => event.put(event_of(&marked)),
         _ => Err(Status::INVALID_VALUE),
     }
 }
@@ -717,9 +720,7 @@ pub(crate) unsafe fn cuGraphAddEventWaitNode(
 
 pub(crate) fn cuGraphEventWaitNodeGetEvent(node: CUgraphNode, event: Out<'_, CUevent>) -> Result {
     match work_of(node)? {
-        Work::EventWait(marked) => event.put(std::ptr::without_provenance_mut(
-            usize::try_from(marked.handle).unwrap_or(0),
-        )),
+        Work::EventWait(marked) => event.put(event_of(&marked)),
         _ => Err(Status::INVALID_VALUE),
     }
 }

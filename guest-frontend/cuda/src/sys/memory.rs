@@ -38,6 +38,13 @@ pub fn owner(address: u64) -> Result<&'static Session> {
     Ok(named.unwrap_or(current.session))
 }
 
+/// The session of another device that has a range of device memory which the device of
+/// `session` does not reach.
+pub fn owner_out_of_reach(session: &Session, address: u64, size: u64) -> Option<&'static Session> {
+    let ordinal = ordinal_of(address).filter(|ordinal| *ordinal != session.ordinal())?;
+    device::session_if_open(ordinal).filter(|_| !session.memory().holds(address, size))
+}
+
 /// As [`owner`], also for a thread without a current context. For module variables it
 /// then returns the first open session.
 pub fn holder(address: u64) -> Option<&'static Session> {

@@ -477,37 +477,27 @@ fn access_of(pool: &Pool, location: &cudaMemLocation) -> Result<c_int> {
 
 /// Sets the access of a location to a pool's memory.
 fn set_access(pool: &Pool, location: &cudaMemLocation, flags: c_int) -> Result {
-    match (pool.location(), location.r#type) {
-        (PoolLocation::Device(own), _) => {
-            let ordinal = device::ordinal(device_of(location)?)?;
-            if ordinal != own && flags == 0 {
-                pool.state().accessed_by.remove(&ordinal);
-                return Ok(());
-            }
-            if ordinal != own && flags == READ_WRITE {
-                peers::enable_pools(ordinal, own)?;
-                pool.state().accessed_by.insert(ordinal);
-            }
-        }
-        (PoolLocation::Host(_), DEVICE) if flags == 0 => {
-            let ordinal = device::ordinal(location.id)?;
+    let ordinal = match (pool.location(), location.r#type) {
+        (PoolLocation::Device(_), _) => Some(device::ordinal(device_of(location)?)?),
+        (PoolLocation::Host(_), DEVICE) => Some(device::ordinal(location.id)?),
+        _ => access_of(pool, location).map(|_| None)?,
+    };
+    // The host and the device that has the memory always have access.
+    let other = ordinal.filter(|ordinal| pool.location() != PoolLocation::Device(*ordinal));
+    match (other, flags) {
+        (Some(ordinal), 0) => {
             pool.state().accessed_by.remove(&ordinal);
-            return Ok(());
         }
-        (PoolLocation::Host(_), DEVICE) => {
-            let ordinal = device::ordinal(location.id)?;
-            if flags == READ_WRITE {
-                pool.state().accessed_by.insert(ordinal);
+        (Some(ordinal), READ_WRITE) => {
+            if let PoolLocation::Device(own) = pool.location() {
+                peers::enable_pools(ordinal, own)?;
             }
+            pool.state().accessed_by.insert(ordinal);
         }
-        _ => {
-            access_of(pool, location)?;
-        }
+        (None, READ_WRITE) => {}
+        _ => return Err(Status::INVALID_VALUE),
     }
-    match flags {
-        READ_WRITE => Ok(()),
-        _ => Err(Status::INVALID_VALUE),
-    }
+    Ok(())
 }
 
 /// # Safety

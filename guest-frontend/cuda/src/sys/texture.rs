@@ -1,9 +1,9 @@
 //! Textures and surfaces (CUDA Driver API, Texture Object Management, Surface
 //! Object Management).
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use paragpu_abi::{
     CU_RESOURCE_TYPE_ARRAY, CU_RESOURCE_TYPE_LINEAR, CU_RESOURCE_TYPE_MIPMAPPED_ARRAY,
@@ -33,16 +33,11 @@ struct Entry {
 // SAFETY: the handles inside are numbers.
 unsafe impl Send for Entry {}
 
-static ENTRIES: Mutex<Option<HashMap<(bool, u64), Entry>>> = Mutex::new(None);
-
-fn entries() -> MutexGuard<'static, Option<HashMap<(bool, u64), Entry>>> {
-    ENTRIES.lock()
-}
+/// By whether it is a surface, and the value.
+static ENTRIES: LazyLock<Mutex<HashMap<(bool, u64), Entry>>> = LazyLock::new(Mutex::default);
 
 fn keep(surface: bool, value: u64, entry: Entry) {
-    entries()
-        .get_or_insert_default()
-        .insert((surface, value), entry);
+    ENTRIES.lock().insert((surface, value), entry);
 }
 
 fn destroy(entry: &Entry) -> Result {
@@ -56,33 +51,27 @@ pub(super) fn remove(surface: bool, value: u64) -> Result {
     if value == 0 {
         return Ok(());
     }
-    let entry = entries()
-        .get_or_insert_default()
-        .remove(&(surface, value))
-        .ok_or(Status::INVALID_VALUE)?;
-    destroy(&entry)
+    let removed = ENTRIES.lock().remove(&(surface, value));
+    destroy(&removed.ok_or(Status::INVALID_VALUE)?)
 }
 
 fn look<R>(surface: bool, value: u64, read: impl FnOnce(&Entry) -> R) -> Result<R> {
-    entries()
-        .get_or_insert_default()
-        .get(&(surface, value))
-        .map(read)
-        .ok_or(Status::INVALID_VALUE)
+    let entries = ENTRIES.lock();
+    let entry = entries.get(&(surface, value)).map(read);
+    entry.ok_or(Status::INVALID_VALUE)
 }
 
 /// Destroys the objects of a context that has ended.
 pub fn end_of_context(handle: u64) {
-    let mut entries = entries();
-    let ended: Vec<Entry> = entries
-        .get_or_insert_default()
-        .extract_if(|_, entry| match &entry.object {
-            Bindless::Texture(inner) => inner.context == handle,
-            Bindless::Surface(inner) => inner.context == handle,
-        })
-        .map(|(_, entry)| entry)
-        .collect();
-    drop(entries);
+    let is_ended = |entry: &Entry| match &entry.object {
+        Bindless::Texture(inner) => inner.context == handle,
+        Bindless::Surface(inner) => inner.context == handle,
+    };
+    let ended: Vec<Entry> = {
+        let mut entries = ENTRIES.lock();
+        let ended = entries.extract_if(|_, entry| is_ended(entry));
+        ended.map(|(_, entry)| entry).collect()
+    };
     for entry in ended {
         // Errors do not matter: the context has ended.
         let _ = destroy(&entry);

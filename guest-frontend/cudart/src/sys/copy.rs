@@ -147,22 +147,12 @@ pub(crate) unsafe fn cudaMemcpy2D(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    let allowed = ANY;
     let ends = (
         CopyEnd::linear(to, to_pitch),
         CopyEnd::linear(from.cast_mut(), from_pitch),
     );
     // SAFETY: the caller upholds the contract of `rows`.
-    unsafe {
-        rows(
-            context()?,
-            ends,
-            width,
-            height,
-            (kind, allowed),
-            now(stream),
-        )
-    }
+    unsafe { rows(ends, [width, height], (kind, ANY), now(stream)) }
 }
 
 /// # Safety
@@ -177,22 +167,12 @@ pub(crate) unsafe fn cudaMemcpy2DAsync(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    let allowed = ANY;
     let ends = (
         CopyEnd::linear(to, to_pitch),
         CopyEnd::linear(from.cast_mut(), from_pitch),
     );
     // SAFETY: the caller upholds the contract of `rows`.
-    unsafe {
-        rows(
-            context()?,
-            ends,
-            width,
-            height,
-            (kind, allowed),
-            Timing::Later(stream),
-        )
-    }
+    unsafe { rows(ends, [width, height], (kind, ANY), Timing::Later(stream)) }
 }
 
 /// # Safety
@@ -208,22 +188,12 @@ pub(crate) unsafe fn cudaMemcpy2DToArray(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    let allowed = TO_DEVICE;
     let ends = (
         CopyEnd::array(to, x, y),
         CopyEnd::linear(from.cast_mut(), from_pitch),
     );
     // SAFETY: the caller upholds the contract of `rows`.
-    unsafe {
-        rows(
-            context()?,
-            ends,
-            width,
-            height,
-            (kind, allowed),
-            now(stream),
-        )
-    }
+    unsafe { rows(ends, [width, height], (kind, TO_DEVICE), now(stream)) }
 }
 
 /// # Safety
@@ -239,7 +209,6 @@ pub(crate) unsafe fn cudaMemcpy2DToArrayAsync(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    let allowed = TO_DEVICE;
     let ends = (
         CopyEnd::array(to, x, y),
         CopyEnd::linear(from.cast_mut(), from_pitch),
@@ -247,11 +216,9 @@ pub(crate) unsafe fn cudaMemcpy2DToArrayAsync(
     // SAFETY: the caller upholds the contract of `rows`.
     unsafe {
         rows(
-            context()?,
             ends,
-            width,
-            height,
-            (kind, allowed),
+            [width, height],
+            (kind, TO_DEVICE),
             Timing::Later(stream),
         )
     }
@@ -270,19 +237,9 @@ pub(crate) unsafe fn cudaMemcpy2DFromArray(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    let allowed = FROM_DEVICE;
     let ends = (CopyEnd::linear(to, to_pitch), CopyEnd::array(from, x, y));
     // SAFETY: the caller upholds the contract of `rows`.
-    unsafe {
-        rows(
-            context()?,
-            ends,
-            width,
-            height,
-            (kind, allowed),
-            now(stream),
-        )
-    }
+    unsafe { rows(ends, [width, height], (kind, FROM_DEVICE), now(stream)) }
 }
 
 /// # Safety
@@ -298,16 +255,13 @@ pub(crate) unsafe fn cudaMemcpy2DFromArrayAsync(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    let allowed = FROM_DEVICE;
     let ends = (CopyEnd::linear(to, to_pitch), CopyEnd::array(from, x, y));
     // SAFETY: the caller upholds the contract of `rows`.
     unsafe {
         rows(
-            context()?,
             ends,
-            width,
-            height,
-            (kind, allowed),
+            [width, height],
+            (kind, FROM_DEVICE),
             Timing::Later(stream),
         )
     }
@@ -327,22 +281,12 @@ pub(crate) unsafe fn cudaMemcpy2DArrayToArray(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    let allowed = ON_DEVICE;
     let ends = (
         CopyEnd::array(to, to_x, to_y),
         CopyEnd::array(from, from_x, from_y),
     );
     // SAFETY: the caller upholds the contract of `rows`.
-    unsafe {
-        rows(
-            context()?,
-            ends,
-            width,
-            height,
-            (kind, allowed),
-            now(stream),
-        )
-    }
+    unsafe { rows(ends, [width, height], (kind, ON_DEVICE), now(stream)) }
 }
 
 /// Copies consecutive bytes.
@@ -476,13 +420,12 @@ pub fn memory_types(kind: c_int) -> (c_int, c_int) {
 /// Both ends have `height` rows of `width` bytes, on the side that `kind` says,
 /// until the copy is complete (cudaMemcpy2D).
 pub unsafe fn rows(
-    runtime: &Runtime,
     (to, from): (CopyEnd, CopyEnd),
-    width: usize,
-    height: usize,
+    [width, height]: [usize; 2],
     (kind, allowed): (c_int, &[c_int]),
     when: Timing,
 ) -> Result {
+    let runtime = context()?;
     if width == 0 || height == 0 {
         return Ok(());
     }

@@ -444,17 +444,9 @@ unsafe fn run(
                 end
             }
         };
+        let ends = (tight(to_end), tight(from_end));
         // SAFETY: the caller upholds the contract of `rows`.
-        unsafe {
-            rows(
-                runtime,
-                (tight(to_end), tight(from_end)),
-                bytes,
-                1,
-                kind,
-                when,
-            )
-        }?;
+        unsafe { rows(ends, [bytes, 1], kind, when) }?;
         to.done += bytes;
         from.done += bytes;
     }

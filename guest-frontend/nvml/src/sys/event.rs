@@ -1,6 +1,6 @@
 //! Events: none is forwarded, so a wait for one times out.
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::ffi::{c_uint, c_ulonglong};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,12 +14,8 @@ use crate::code::{Code, Result};
 /// The handles of existing event sets.
 static SETS: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
-fn sets() -> MutexGuard<'static, BTreeSet<usize>> {
-    SETS.lock()
-}
-
 fn check_set(set: nvmlEventSet_t) -> Result {
-    let known = sets().contains(&(set as usize));
+    let known = SETS.lock().contains(&(set as usize));
     known.then_some(()).ok_or(Code::INVALID_ARGUMENT)
 }
 
@@ -27,12 +23,12 @@ pub(crate) fn nvmlEventSetCreate(set: Out<'_, nvmlEventSet_t>) -> Result {
     static NEXT: AtomicUsize = AtomicUsize::new(1);
     let set = set.present()?;
     let handle = NEXT.fetch_add(1, Ordering::Relaxed);
-    sets().insert(handle);
+    SETS.lock().insert(handle);
     set.put(std::ptr::without_provenance_mut(handle))
 }
 
 pub(crate) fn nvmlEventSetFree(set: nvmlEventSet_t) -> Result {
-    let was = sets().remove(&(set as usize));
+    let was = SETS.lock().remove(&(set as usize));
     was.then_some(()).ok_or(Code::INVALID_ARGUMENT)
 }
 

@@ -57,7 +57,7 @@ pub(crate) fn devices() -> &'static Devices {
     unsafe { &*current }
 }
 
-fn initialize() -> Result {
+pub(crate) fn nvmlInit_v2() -> Result {
     if !is_initialized() {
         devices().probe()?;
     }
@@ -65,12 +65,8 @@ fn initialize() -> Result {
     Ok(())
 }
 
-pub(crate) fn nvmlInit_v2() -> Result {
-    initialize()
-}
-
 pub(crate) fn nvmlInitWithFlags(_flags: c_uint) -> Result {
-    initialize()
+    nvmlInit_v2()
 }
 
 pub(crate) fn nvmlShutdown() -> Result {

@@ -1,5 +1,4 @@
 //! The C interface: helpers of all exported functions.
-//!
 #![allow(clippy::not_unsafe_ptr_arg_deref)]
 // Functions have NVML's names.
 #![allow(non_snake_case)]

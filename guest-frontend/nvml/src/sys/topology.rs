@@ -165,11 +165,11 @@ pub(crate) fn nvmlDeviceGetTopologyCommonAncestor(
     path.put(ancestor(device(one)?, device(other)?))
 }
 
-/// Writes handles as these two functions do: with `count` 0 only how many there are.
+/// Writes handles as the two functions below do: with `count` 0 only how many there are.
 ///
 /// # Safety
-/// `count` is null or a readable and writable word; `out` is null or writable for as that
-/// many handles.
+/// `count` is null or a readable and writable word; `out` is null or writable for that many
+/// handles.
 unsafe fn put_handles(
     out: *mut nvmlDevice_t,
     count: *mut c_uint,

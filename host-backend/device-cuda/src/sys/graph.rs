@@ -5,7 +5,7 @@ use std::ptr;
 
 use paragpu_abi::{
     CUDA_CONDITIONAL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY3D, cudaGraphNodeParams,
-    cudaHostNodeParams, cudaLaunchAttributeValue, cudaMemsetParams, dim3,
+    cudaHostNodeParams, cudaMemsetParams,
 };
 use paragpu_device::{Conditional, ConditionalKind, HostFunction, Launch, Result, Work};
 use paragpu_protocol::status::Status;
@@ -13,7 +13,7 @@ use paragpu_protocol::status::Status;
 use super::context::Context;
 use super::copy::RectEnd;
 use super::driver::check;
-use super::launch::{self, CLUSTER, COOPERATIVE};
+use super::launch::attributes_of;
 use super::memory::Span;
 use super::resources::Stream;
 use super::stream_memory::Records;
@@ -294,26 +294,13 @@ impl Context {
 
     /// Sets the launch attributes of a kernel node; whether there are any.
     fn kernel_attributes(&self, node: *mut c_void, launch: &Launch<'_>) -> Result<bool> {
-        let set = |id, value: cudaLaunchAttributeValue| {
-            // SAFETY: the node is alive; a complete value.
-            check(unsafe { (self.driver.cuGraphKernelNodeSetAttribute)(node, id, &value) })
-        };
-        let mut value = cudaLaunchAttributeValue { pad: [0; 8] };
-        if launch.cooperative {
-            value.cooperative = 1;
-            set(COOPERATIVE, value)?;
+        let mut any = false;
+        for (id, value) in attributes_of(launch) {
+            // SAFETY: the node is alive; the value has the attribute's field.
+            check(unsafe { (self.driver.cuGraphKernelNodeSetAttribute)(node, id, &value) })?;
+            any = true;
         }
-        let in_clusters = launch.cluster != [0; 3];
-        if in_clusters {
-            let [x, y, z] = launch.cluster;
-            value.clusterDim = dim3 { x, y, z };
-            set(CLUSTER, value)?;
-        }
-        for preference in &launch.preferences {
-            let value = launch::value(&preference.value);
-            set(preference.attribute.cast_signed(), value)?;
-        }
-        Ok(launch.cooperative || in_clusters || !launch.preferences.is_empty())
+        Ok(any)
     }
 
     /// Instantiates the graph, or instantiates it again.

@@ -85,9 +85,10 @@ impl Context {
     }
 }
 
-/// CU_LAUNCH_ATTRIBUTE_COOPERATIVE and _CLUSTER_DIMENSION.
-pub(super) const COOPERATIVE: i32 = 2;
-pub(super) const CLUSTER: i32 = 4;
+/// CU_LAUNCH_ATTRIBUTE_COOPERATIVE, _CLUSTER_DIMENSION, _PROGRAMMATIC_STREAM_SERIALIZATION.
+const COOPERATIVE: i32 = 2;
+const CLUSTER: i32 = 4;
+const PROGRAMMATIC: i32 = 6;
 
 /// Attributes that a launch can have: three of its own and its preferences.
 const MAX_ATTRIBUTES: usize = 3 + wire::Launch::PREFERENCES.len();
@@ -104,29 +105,14 @@ fn configuration(
     attributes: &mut Attributes,
     stream: CUstream,
 ) -> CUlaunchConfig {
-    const PROGRAMMATIC: i32 = 6;
+    let permitted = cudaLaunchAttributeValue { syncPolicy: 1 };
+    let programmatic = launch.programmatic.then_some((PROGRAMMATIC, permitted));
+    let all = attributes_of(launch).chain(programmatic);
     let mut count = 0;
-    let mut push = |id, value| {
-        if let Some(place) = attributes.get_mut(count) {
-            place.write(attribute(id, value));
-            count += 1;
-        }
-    };
-    if launch.cooperative {
-        push(COOPERATIVE, cudaLaunchAttributeValue { cooperative: 1 });
-    }
-    if launch.programmatic {
-        push(PROGRAMMATIC, cudaLaunchAttributeValue { syncPolicy: 1 });
-    }
-    if launch.cluster != [0; 3] {
-        let [x, y, z] = launch.cluster;
-        let value = cudaLaunchAttributeValue {
-            clusterDim: dim3 { x, y, z },
-        };
-        push(CLUSTER, value);
-    }
-    for preference in &launch.preferences {
-        push(preference.attribute.cast_signed(), value(&preference.value));
+    for (place, (id, val)) in attributes.iter_mut().zip(all) {
+        let pad = [0; 4];
+        place.write(cudaLaunchAttribute { id, pad, val });
+        count += 1;
     }
     CUlaunchConfig {
         gridDimX: launch.grid[0],
@@ -138,8 +124,25 @@ fn configuration(
         sharedMemBytes: launch.dynamic_shared,
         hStream: stream,
         attrs: attributes.as_mut_ptr().cast(),
-        numAttrs: count as u32,
+        numAttrs: count,
     }
+}
+
+/// The attributes that a launch has both in a stream and as a node of a graph. A node's
+/// edges say whether it is a programmatic launch.
+pub(super) fn attributes_of(
+    launch: &Launch<'_>,
+) -> impl Iterator<Item = (i32, cudaLaunchAttributeValue)> {
+    let cooperative = cudaLaunchAttributeValue { cooperative: 1 };
+    let cooperative = launch.cooperative.then_some((COOPERATIVE, cooperative));
+    let [x, y, z] = launch.cluster;
+    let cluster = cudaLaunchAttributeValue {
+        clusterDim: dim3 { x, y, z },
+    };
+    let cluster = (launch.cluster != [0; 3]).then_some((CLUSTER, cluster));
+    let preferences = launch.preferences.iter();
+    let preferences = preferences.map(|one| (one.attribute.cast_signed(), value(&one.value)));
+    cooperative.into_iter().chain(cluster).chain(preferences)
 }
 
 /// The value of an attribute, from the wire's bytes.
@@ -149,13 +152,4 @@ pub(super) fn value(bytes: &[u8; 64]) -> cudaLaunchAttributeValue {
         *word = u64::from_le_bytes(*bytes);
     }
     cudaLaunchAttributeValue { pad: words }
-}
-
-/// A launch attribute.
-const fn attribute(id: i32, val: cudaLaunchAttributeValue) -> cudaLaunchAttribute {
-    cudaLaunchAttribute {
-        id,
-        pad: [0; 4],
-        val,
-    }
 }

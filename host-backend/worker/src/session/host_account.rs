@@ -128,9 +128,7 @@ impl Charge {
         self.bytes += bytes;
         Ok(())
     }
-}
 
-impl Charge {
     /// Bytes charged.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes

@@ -4,7 +4,7 @@
 //! until the guest reports completion, which stalls the stream. The end of the
 //! session ends all these waits.
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -64,10 +64,6 @@ impl HostFunctions {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock()
-    }
-
     /// Whether the guest is running any.
     pub(crate) fn are_running(&self) -> bool {
         self.running.load(Ordering::Acquire) > 0
@@ -75,18 +71,18 @@ impl HostFunctions {
 
     /// Whether none is queued or running.
     pub(crate) fn is_empty(&self) -> bool {
-        self.lock().functions.is_empty()
+        self.table.lock().functions.is_empty()
     }
 
     /// Whether it is queued or running.
     pub(crate) fn has(&self, id: u64) -> bool {
-        let table = self.lock();
+        let table = self.table.lock();
         !table.closed && table.functions.contains_key(&id)
     }
 
     /// Records a function that is about to be submitted.
     pub(crate) fn queue(&self, id: u64) -> Outcome<()> {
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         if table.functions.contains_key(&id) {
             return fail(
                 Status::INVALID_VALUE,
@@ -102,7 +98,7 @@ impl HostFunctions {
 
     /// Removes a function that no stream will reach.
     pub(crate) fn remove(&self, id: u64) {
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         if table.functions.remove(&id) == Some(State::Running) {
             self.running.fetch_sub(1, Ordering::Release);
         }
@@ -111,7 +107,7 @@ impl HostFunctions {
     /// Has the guest run the function. Runs on a thread of the device.
     pub(crate) fn run(&self, id: u64) {
         {
-            let mut table = self.lock();
+            let mut table = self.table.lock();
             if table.closed {
                 return;
             }
@@ -142,12 +138,12 @@ impl HostFunctions {
             let changes = self.changes.load(Ordering::Acquire);
             if changes != seen {
                 seen = changes;
-                if !self.lock().waits_for(id) {
+                if !self.table.lock().waits_for(id) {
                     return;
                 }
             }
         }
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         while table.waits_for(id) {
             self.changed.wait(&mut table);
         }
@@ -161,7 +157,7 @@ impl HostFunctions {
 
     /// Handles the guest's report of completion.
     pub(crate) fn done(&self, id: u64) -> Outcome<()> {
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         match table.functions.get(&id) {
             Some(State::Running) => {
                 table.functions.remove(&id);
@@ -179,7 +175,7 @@ impl HostFunctions {
 
     /// Ends all current and future waits.
     pub(crate) fn close(&self) {
-        self.lock().closed = true;
+        self.table.lock().closed = true;
         self.change();
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct Pacer {
     crowded: bool,
 }
 
-/// Maximum time of polling. Short kernels and graphs complete within it, and a nap
+/// Maximum time of polling. Short kernels and graphs complete within it, and a sleep
 /// would cost them more than it saves.
 const POLLING: Duration = Duration::from_micros(200);
 /// Minimum and maximum sleep.
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn naps_grow_with_the_wait() {
+    fn sleeps_grow_with_the_wait() {
         let mut pacer = Pacer::default();
         assert_eq!(pacer.pace(true), Pace::Guest(Wait::Poll));
         while pacer.pace(true) == Pace::Guest(Wait::Poll) {}
@@ -94,11 +94,14 @@ mod tests {
             let Pace::Guest(Wait::Until(end)) = pacer.pace(true) else {
                 panic!("still polling after {waited} ms");
             };
-            let nap = end - now;
+            let sleep = end - now;
             // The clock advanced a little since `now`.
             let slack = now.elapsed();
-            assert!(nap >= Duration::from_micros(least));
-            assert!(nap <= Duration::from_micros(most) + slack * 2, "{nap:?}");
+            assert!(sleep >= Duration::from_micros(least));
+            assert!(
+                sleep <= Duration::from_micros(most) + slack * 2,
+                "{sleep:?}"
+            );
         }
         pacer.crowded = true;
         assert_eq!(pacer.pace(true), Pace::Device(MAX_DEVICE_WAIT));

@@ -45,7 +45,7 @@ struct State {
     received: u64,
     /// Counted frames sent.
     sent: u64,
-    /// Queries to the guest, to be sent over the next connection.
+    /// A query to the guest, to be sent over the next connection.
     pending_query: Option<(u16, Vec<u8>)>,
     /// The host memory charged for kept frames; `None` if it is not accounted.
     held: Option<Charge>,
@@ -186,7 +186,9 @@ impl DurableSender {
         if let Some((kind, payload)) = state.pending_query.take() {
             let _ = sender.try_send(kind, 0, Some(0), &[&payload]);
         }
-        self.note(&again.and_then(|()| sender.flush()));
+        if again.and_then(|()| sender.flush()).is_err() {
+            self.lose();
+        }
         true
     }
 
@@ -198,18 +200,14 @@ impl DurableSender {
     }
 
     /// Records the loss of the connection.
-    fn note<T>(&self, outcome: &Result<T, Error>) {
-        if outcome.is_err() {
-            self.down.store(true, Ordering::Relaxed);
-        }
+    fn lose(&self) {
+        self.down.store(true, Ordering::Relaxed);
     }
 
     fn is_down(&self) -> bool {
         self.down.load(Ordering::Relaxed)
     }
-}
 
-impl DurableSender {
     /// Sends a frame by `send` over the current connection, and keeps it by `keep`.
     fn pass<T>(
         &self,
@@ -231,7 +229,7 @@ impl DurableSender {
             // The frame is kept, so the caller has nothing to undo. `flush` reports
             // the loss between two calls, where the session can switch to a new
             // connection.
-            Err(error) if error.is_loss() => self.note::<()>(&Err(error)),
+            Err(error) if error.is_loss() => self.lose(),
             Err(error) => return Err(error),
         }
         if is_counted(kind) {
@@ -244,6 +242,24 @@ impl DurableSender {
             }
         }
         Ok(())
+    }
+
+    /// Sends a frame with `send`, and keeps a copy of its payload. Returns its sequence
+    /// number.
+    fn pass_bytes(
+        &self,
+        (kind, slot, sequence): (u16, u16, Option<u64>),
+        payload: &[&[u8]],
+        send: impl FnOnce(&dyn Sender) -> Result<u64, Error>,
+    ) -> Result<u64, Error> {
+        let number = sequence.unwrap_or(0);
+        self.pass(
+            kind,
+            payload,
+            |sender, _| send(sender),
+            |kept, payload| keep_copy(kept, (kind, slot, number), payload),
+        )?;
+        Ok(number)
     }
 
     /// Sends a frame of this kind, slot and sequence number. Its payload is `start`
@@ -320,14 +336,9 @@ impl Sender for DurableSender {
         sequence: Option<u64>,
         payload: &[&[u8]],
     ) -> Result<u64, Error> {
-        let number = sequence.unwrap_or(0);
-        self.pass(
-            kind,
-            payload,
-            |sender, payload| sender.try_send(kind, slot, sequence, payload),
-            |kept, payload| keep_copy(kept, (kind, slot, number), payload),
-        )?;
-        Ok(number)
+        self.pass_bytes((kind, slot, sequence), payload, |sender| {
+            sender.try_send(kind, slot, sequence, payload)
+        })
     }
 
     fn send(
@@ -337,14 +348,9 @@ impl Sender for DurableSender {
         sequence: Option<u64>,
         payload: &[&[u8]],
     ) -> Result<u64, Error> {
-        let number = sequence.unwrap_or(0);
-        self.pass(
-            kind,
-            payload,
-            |sender, payload| sender.send(kind, slot, sequence, payload),
-            |kept, payload| keep_copy(kept, (kind, slot, number), payload),
-        )?;
-        Ok(number)
+        self.pass_bytes((kind, slot, sequence), payload, |sender| {
+            sender.send(kind, slot, sequence, payload)
+        })
     }
 
     fn wait_for_room(&self, length: usize) -> Result<(), Error> {
@@ -367,9 +373,7 @@ impl Sender for DurableSender {
             return Ok(());
         }
         let state = self.state.lock();
-        let flushed = state.sender.flush();
-        self.note(&flushed);
-        flushed
+        state.sender.flush().inspect_err(|_| self.lose())
     }
 
     fn settle(&self, deadline: Instant) -> Result<bool, Error> {

@@ -118,8 +118,8 @@ impl Pacing {
         if !self.turns.is_paced() {
             return;
         }
-        let stand = self.turns.state();
-        if matches!(stand, TurnState::Away | TurnState::Wanted | TurnState::Left) {
+        let state = self.turns.state();
+        if matches!(state, TurnState::Away | TurnState::Wanted | TurnState::Left) {
             return;
         }
         self.look(gpu);
@@ -128,7 +128,7 @@ impl Pacing {
         }
         let now = Instant::now();
         let idle = now.saturating_duration_since(*self.over.get_or_insert(now));
-        let over = match stand {
+        let over = match state {
             TurnState::Ends(end) => end <= now || idle >= IDLE_WANTED,
             _ => idle >= IDLE,
         };

@@ -74,7 +74,7 @@ fn kernel(guest: &mut Guest, handle: u64, name: &str) -> FunctionHandle {
     function
 }
 
-fn elapsed(start: EventHandle, end: EventHandle) -> EventElapsedTime {
+pub(crate) fn elapsed(start: EventHandle, end: EventHandle) -> EventElapsedTime {
     EventElapsedTime { start, end }
 }
 

@@ -4,6 +4,7 @@
 use paragpu_protocol::codec::{Bytes, Field, Reader, Text};
 use paragpu_protocol::handle::ObjectKind;
 use paragpu_protocol::status::Status;
+use paragpu_protocol::table::CtxSetLimit;
 
 use super::state::{StateError, device};
 use crate::error::Fault;
@@ -127,7 +128,7 @@ impl Session {
         let lists: Lists<'_> = paragpu_protocol::codec::decode_all(payload)?;
         let limits: Vec<Limit> = all(lists.limits)?;
         for Limit { limit, value } in limits {
-            match self.set_limit(limit, value) {
+            match self.ctx_set_limit(&CtxSetLimit { limit, value }) {
                 Ok(()) => {}
                 Err(Fault::Call(error)) => device(Err(error))?,
                 Err(_) => return Err(StateError::Order("a limit that must wait")),

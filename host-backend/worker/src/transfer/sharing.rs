@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use paragpu_control::exchange::{Ask, Offer};
 use paragpu_protocol::codec::{Field, Reader};
+use paragpu_protocol::table::MemLeave;
 
 use super::replay::refused;
 use super::state::{StateError, device};
@@ -109,7 +110,7 @@ impl Session {
                 .get(&address)
                 .is_some_and(|part| (part.size, part.token) == (size, token));
             if !stays {
-                refused(self.leave_offered(address))?;
+                refused(self.mem_leave(&MemLeave { address }))?;
             }
         }
         // First what others wait for.

@@ -599,10 +599,7 @@ fn times_between_events_are_preserved() {
     }
     let elapsed = |session: &mut Session, start: u64, end: u64| {
         let events = &session.objects.events;
-        let call = EventElapsedTime {
-            start: EventHandle(start),
-            end: EventHandle(end),
-        };
+        let call = crate::tests::elapsed(EventHandle(start), EventHandle(end));
         events.event_elapsed_time(&mut session.gpu, &call)
     };
     let before = elapsed(&mut first.session, 200, 201).unwrap();
