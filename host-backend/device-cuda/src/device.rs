@@ -10,9 +10,8 @@ mod stream;
 mod texture;
 mod work;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::CString;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -25,6 +24,7 @@ use paragpu_protocol::status::Status;
 use self::green::OpenGreen;
 use crate::graph::OpenGraph;
 use crate::hash;
+use crate::imported::Imported;
 use crate::memory::Memory;
 use crate::retired::{Leaving, Retirement};
 use crate::sys::{Array, Context, Driver, Event, Function, Module, Span, Stream};
@@ -41,10 +41,6 @@ const MAX_SLEEP: Duration = Duration::from_micros(50);
 
 /// Maximum decompressed size of an image's code that is searched for names.
 const MAX_CODE: u64 = 1 << 30;
-
-/// Maximum number of descriptors kept of imported memory. Beyond it, descriptors are
-/// created again when needed, if the driver can.
-const MAX_IMPORTED: usize = 256;
 
 /// Size of a hash in bytes.
 const HASH: u64 = 32;
@@ -147,8 +143,7 @@ pub struct CudaDevice {
     graphs: Table<OpenGraph>,
     pub(crate) names: Names,
     bound: Bound,
-    /// The descriptors of imported mappings, by address.
-    imported: BTreeMap<u64, OwnedFd>,
+    imported: Imported,
     /// Memory of other devices, and the driver's handles.
     peers: Table<(Span, u64)>,
     retirement: Retirement,
@@ -186,7 +181,7 @@ impl CudaDevice {
             graphs: Table::default(),
             names: Names::default(),
             bound: Bound::default(),
-            imported: BTreeMap::new(),
+            imported: Imported::new(),
             peers: Table::default(),
             retirement: Retirement::default(),
             hasher,

@@ -12,6 +12,7 @@
 mod device;
 mod graph;
 mod hash;
+mod imported;
 mod management;
 mod memory;
 mod platform;

@@ -1,6 +1,6 @@
 //! Memory.
 
-use super::{CudaDevice, HASH, MAX_IMPORTED, find, stream};
+use super::{CudaDevice, HASH, find, stream};
 use crate::hash;
 use crate::memory::Memory;
 use crate::retired::Leaving;
@@ -26,7 +26,7 @@ impl MemoryDevice for CudaDevice {
 
     fn memory_unmap(&mut self, address: u64) -> Result<()> {
         let (size, handle) = self.memory.remove_device(address)?;
-        self.imported.remove(&address);
+        self.imported.remove(address);
         self.retire(Leaving::Mapping {
             address,
             size,
@@ -52,21 +52,19 @@ impl MemoryDevice for CudaDevice {
 
     fn memory_export(&mut self, address: u64) -> Result<OwnedFd> {
         let handle = self.memory.device(address)?;
-        let Some(came) = self.imported.get(&address) else {
+        let Some(came) = self.imported.get(address) else {
             return self.context.export(handle);
         };
-        // It is not documented whether a driver can export imported memory.
-        came.try_clone()
+        came.try_clone_to_owned()
             .map_err(|error| Error::new(Status::OPERATING_SYSTEM, error.to_string()))
     }
 
     fn memory_import(&mut self, address: u64, size: u64, descriptor: OwnedFd) -> Result<()> {
+        self.imported.check_room()?;
         self.make_room(address, size)?;
         let handle = self.context.import(address, size, descriptor.as_fd())?;
         self.memory.add_device(address, size, handle);
-        if self.imported.len() < MAX_IMPORTED {
-            self.imported.insert(address, descriptor);
-        }
+        self.imported.add(address, descriptor);
         Ok(())
     }
 

@@ -101,6 +101,12 @@ pub fn check(code: CUresult) -> Result<()> {
     Status(code.cast_unsigned()).ok().map_err(Error::from)
 }
 
+/// The same, for a call whose failure does not follow from what its caller was asked to do:
+/// the error names the function.
+pub fn check_named(function: &str, status: CUresult) -> Result<()> {
+    check(status).map_err(|error| Error::new(error.status, function))
+}
+
 /// Converts the status of a query: complete, not yet, or an error.
 pub fn check_query(code: CUresult) -> Result<bool> {
     match Status(code.cast_unsigned()) {

@@ -9,7 +9,7 @@ use paragpu_device::{Access, Error, Result};
 use paragpu_protocol::status::Status;
 
 use super::context::Context;
-use super::driver::check;
+use super::driver::{check, check_named};
 
 /// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
 const DESCRIPTOR: c_int = 1;
@@ -109,11 +109,15 @@ impl Context {
             },
         };
         // SAFETY: the range lies in a reservation of this context, and the handle is alive.
-        let mapped =
-            check(unsafe { (d.cuMemMap)(address, size as usize, 0, handle, 0) }).and_then(|()| {
-                // SAFETY: the range was just mapped.
-                check(unsafe { (d.cuMemSetAccess)(address, size as usize, &access, 1) })
-            });
+        let mapped = check_named("cuMemMap", unsafe {
+            (d.cuMemMap)(address, size as usize, 0, handle, 0)
+        })
+        .and_then(|()| {
+            // SAFETY: the range was just mapped.
+            check_named("cuMemSetAccess", unsafe {
+                (d.cuMemSetAccess)(address, size as usize, &access, 1)
+            })
+        });
         if mapped.is_err() {
             // SAFETY: undoes what was done; a range not mapped is refused.
             unsafe { (d.cuMemUnmap)(address, size as usize) };
@@ -126,7 +130,9 @@ impl Context {
         let mut descriptor: c_int = -1;
         let out = ptr::from_mut(&mut descriptor).cast();
         // SAFETY: the handle is alive; for this type the driver writes an int.
-        check(unsafe { (self.driver.cuMemExportToShareableHandle)(out, handle, DESCRIPTOR, 0) })?;
+        check_named("cuMemExportToShareableHandle", unsafe {
+            (self.driver.cuMemExportToShareableHandle)(out, handle, DESCRIPTOR, 0)
+        })?;
         if descriptor < 0 {
             return Err(Status::UNKNOWN.into());
         }
@@ -142,7 +148,7 @@ impl Context {
         // For this type the descriptor itself takes the pointer's place.
         let from = ptr::without_provenance_mut(descriptor.as_raw_fd() as usize);
         // SAFETY: an out-parameter and an open descriptor.
-        check(unsafe {
+        check_named("cuMemImportFromShareableHandle", unsafe {
             (self.driver.cuMemImportFromShareableHandle)(&mut handle, from, DESCRIPTOR)
         })?;
         self.place(address, size, handle)?;
