@@ -611,6 +611,7 @@ impl Warp {
             Ext::Atomic(atomic) => self.atomic(env, atomic, active),
             Ext::Wide(access) => self.wide(env, access, active),
             Ext::Matrix(matrix) => self.matrix(env, matrix, active),
+            Ext::CopyTensor(copy) => self.copy_tensor(env, copy, active),
             Ext::CopyAsync(copy) => self.copy_async(env, copy, active),
             Ext::Barrier64(barrier) => self.barrier64(env, barrier, active),
             Ext::Tex(read) => self.tex(env, read, active),
