@@ -1,8 +1,9 @@
 //! Tensor maps: a tensor in global memory, and the box of it that one copy moves.
 //!
 //! Kernels are given a map as 128 bytes, which only the device reads. Here each field has a
-//! word of its own, so that `tensormap.replace` is a store. What kernels pass may be
-//! anything: [`TensorMap::unpack`] checks all of it.
+//! word of its own, so that `tensormap.replace` is a store, and kernels can make a map of
+//! zeros by replacing its fields. What kernels pass may be anything: [`TensorMap::unpack`]
+//! checks all of it.
 
 use paragpu_device::{Error, Result};
 use paragpu_protocol::status::Status;
@@ -18,7 +19,6 @@ const MAX_BOX: u64 = 1 << 18;
 const MAX_EXTENT: u32 = 256;
 /// The largest step in one dimension.
 const MAX_STEP: u32 = 8;
-const MAGIC: u32 = 0x7061_746d;
 
 /// Offsets of the fields in a map.
 pub mod field {
@@ -42,7 +42,8 @@ pub mod field {
     pub const ATOMICITY: u32 = 112;
     /// Whether elements outside the tensor are NaN instead of zero.
     pub const FILL: u32 = 116;
-    pub(super) const MAGIC: u32 = 120;
+    /// CUtensorMapInterleave: only 0 is served.
+    pub const INTERLEAVE: u32 = 120;
 }
 
 /// The type of an element (CUtensorMapDataType), by what its copy depends on.
@@ -221,8 +222,8 @@ impl TensorMap {
     /// # Errors
     /// A sentence.
     pub fn unpack(bytes: &[u8; SIZE]) -> std::result::Result<Self, &'static str> {
-        if word(bytes, field::MAGIC) != MAGIC {
-            return Err("not a tensor map");
+        if word(bytes, field::INTERLEAVE) != 0 {
+            return Err("interleaved layout");
         }
         let rank = word(bytes, field::RANK) as usize + 1;
         let element = Element::of(word(bytes, field::TYPE)).ok_or("unknown type of elements")?;
@@ -372,7 +373,6 @@ pub fn encode(map: &Parameters) -> Result<[u8; SIZE]> {
         (field::SWIZZLE, swizzle),
         (field::ATOMICITY, atomicity),
         (field::FILL, map.fill),
-        (field::MAGIC, MAGIC),
     ];
     for (offset, value) in words {
         put(offset, &value.to_le_bytes());

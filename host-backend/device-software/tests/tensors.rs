@@ -256,8 +256,8 @@ fn maps_that_are_no_maps_end_the_kernel() {
     let load = "mbarrier.arrive.expect_tx.shared.b64 _, [%r2], 64;
 cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes [%r1], [%rd1, {0, 0}], [%r2]; WAIT";
     let cases = [
-        // Not a map; another rank; a box that is too large; memory that is not mapped.
-        ("add.u64 %rd1, %rd1, 64;", Status::ILLEGAL_INSTRUCTION),
+        // Zeros; another rank; a box that is too large; memory that is not mapped.
+        ("add.u64 %rd1, %rd1, 4096;", Status::ILLEGAL_INSTRUCTION),
         (
             "tensormap.replace.tile.rank.global.b1024.b32 [%rd1], 0;",
             Status::ILLEGAL_INSTRUCTION,

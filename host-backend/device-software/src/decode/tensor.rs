@@ -167,6 +167,7 @@ impl<'m> Decoder<'m> {
             "global_stride" => (field::STRIDES, 8),
             "element_stride" => (field::STEPS, 4),
             "elemtype" => (field::TYPE, 0),
+            "interleave_layout" => (field::INTERLEAVE, 0),
             "swizzle_mode" => (field::SWIZZLE, 0),
             "swizzle_atomicity" => (field::ATOMICITY, 0),
             "fill_mode" => (field::FILL, 0),
