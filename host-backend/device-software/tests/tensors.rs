@@ -282,7 +282,11 @@ cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes [%r1], [
             "tensormap.replace.tile.global_stride.global.b1024.b64 [%rd1], 0, -16;",
             Status::ILLEGAL_ADDRESS,
         ),
+        ("mov.b64 %rd1, -8;", Status::ILLEGAL_ADDRESS),
+        ("mov.b64 %rd1, 0x1000000000000;", Status::ILLEGAL_INSTRUCTION),
         ("add.u32 %r1, %r1, 64;", Status::MISALIGNED_ADDRESS),
+        ("mov.u32 %r1, -128;", Status::ILLEGAL_ADDRESS),
+        ("mov.u32 %r2, -8;", Status::ILLEGAL_ADDRESS),
         ("add.u32 %r1, %r1, 1048576;", Status::ILLEGAL_ADDRESS),
     ];
     for (change, status) in cases {

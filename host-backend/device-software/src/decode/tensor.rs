@@ -191,7 +191,9 @@ impl<'m> Decoder<'m> {
             _ => return Ok(false),
         };
         let mut address = self.address(map, space(mods))?;
-        address.offset += i64::from(offset + step * index);
+        address.offset = address
+            .offset
+            .wrapping_add(i64::from(offset + step * index));
         self.ext(Ext::Store(Access {
             address,
             width,

@@ -84,7 +84,8 @@ type Line = Vec<u8>;
 impl Warp {
     fn map(&self, env: &Env<'_>, address: u64, lane: usize) -> Result<TensorMap, Fault> {
         let mut bytes = [0; SIZE];
-        for (at, word) in (address..).step_by(8).zip(bytes.as_chunks_mut::<8>().0) {
+        for (n, word) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            let at = address.wrapping_add(8 * n as u64);
             let value = self.lane_load(env, MemSpace::Generic, lane, at, 8)?;
             *word = value.to_le_bytes();
         }
@@ -124,7 +125,10 @@ impl Warp {
                 Some(rows) => rows.len() as u64,
                 None => map.bytes() / map.row(),
             };
-            let lines = (0..count).map(|n| (shared[l] + n * map.row(), row(&map, &at, rows, n)));
+            let lines = (0..count).map(|n| {
+                let place = shared[l].wrapping_add(n * map.row());
+                (place, row(&map, &at, rows, n))
+            });
             match &copy.what {
                 TensorCopy::Load { barrier, blocks } => {
                     let blocks = blocks.map(|row| self.read(Reg::R32(row))[l]);
@@ -185,7 +189,7 @@ fn load(env: &Env<'_>, map: &TensorMap, row: &Row) -> Result<Line, Fault> {
 /// Writes a row to shared memory.
 fn put(env: &mut Env<'_>, map: &TensorMap, address: u64, line: &[u8]) -> Result<(), Fault> {
     for (n, piece) in line.chunks(PIECE).enumerate() {
-        let address = map.swizzle.place(address + (n * PIECE) as u64);
+        let address = map.swizzle.place(address.wrapping_add((n * PIECE) as u64));
         let place = env.shared_at(address).and_then(|(bytes, at)| {
             let at = usize::try_from(at).ok()?;
             bytes.get_mut(at..at.checked_add(piece.len())?)
@@ -209,7 +213,7 @@ fn store(
     let size = usize::from(map.element.size());
     let mut line = vec![0; map.row() as usize];
     for (n, piece) in line.chunks_mut(PIECE).enumerate() {
-        let address = map.swizzle.place(address + (n * PIECE) as u64);
+        let address = map.swizzle.place(address.wrapping_add((n * PIECE) as u64));
         let place = env.shared_from(address).and_then(|(bytes, at)| {
             let at = usize::try_from(at).ok()?;
             bytes.get(at..at.checked_add(piece.len())?)
@@ -224,8 +228,9 @@ fn store(
             false => Err(bad(row.address, size as u32, "store")),
         };
     };
-    for (address, place) in (row.address..).step_by(size).zip(inside.chunks_exact(size)) {
+    for (n, place) in inside.chunks_exact(size).enumerate() {
         let (value, width) = (element(place), size as u8);
+        let address = row.address.wrapping_add((n * size) as u64);
         env.memory
             .update(address, width, |old| apply(op, width, old, value, 0))
             .ok_or_else(|| bad(address, size as u32, "atomic"))?;
