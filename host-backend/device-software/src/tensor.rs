@@ -22,8 +22,11 @@ const MAX_STEP: u32 = 8;
 
 /// Offsets of the fields in a map.
 pub mod field {
-    /// Where the tensor begins.
-    pub const ADDRESS: u32 = 0;
+    /// Zero. A map that another GPU's driver encoded, as a program that was moved may have,
+    /// is taken to have something here.
+    pub(super) const MARK: u32 = 0;
+    /// CUtensorMapInterleave: only 0 is served.
+    pub const INTERLEAVE: u32 = 4;
     /// Bytes from one element to the next, of the second dimension on.
     pub const STRIDES: u32 = 8;
     /// Elements of each dimension; 0 means 2^32.
@@ -42,8 +45,8 @@ pub mod field {
     pub const ATOMICITY: u32 = 112;
     /// Whether elements outside the tensor are NaN instead of zero.
     pub const FILL: u32 = 116;
-    /// CUtensorMapInterleave: only 0 is served.
-    pub const INTERLEAVE: u32 = 120;
+    /// Where the tensor begins.
+    pub const ADDRESS: u32 = 120;
 }
 
 /// The type of an element (CUtensorMapDataType), by what its copy depends on.
@@ -222,6 +225,9 @@ impl TensorMap {
     /// # Errors
     /// A sentence.
     pub fn unpack(bytes: &[u8; SIZE]) -> std::result::Result<Self, &'static str> {
+        if word(bytes, field::MARK) != 0 {
+            return Err("not a tensor map of this GPU");
+        }
         if word(bytes, field::INTERLEAVE) != 0 {
             return Err("interleaved layout");
         }
@@ -392,7 +398,8 @@ pub fn replace_address(mut map: [u8; SIZE], address: u64) -> Result<[u8; SIZE]> 
     if TensorMap::unpack(&map).is_err() || !address.is_multiple_of(16) {
         return Err(Status::INVALID_VALUE.into());
     }
-    if let Some(place) = map.first_chunk_mut() {
+    let place = map.get_mut(field::ADDRESS as usize..);
+    if let Some(place) = place.and_then(<[u8]>::first_chunk_mut) {
         *place = address.to_le_bytes();
     }
     Ok(map)

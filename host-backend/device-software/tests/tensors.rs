@@ -256,7 +256,11 @@ fn maps_that_are_no_maps_end_the_kernel() {
     let load = "mbarrier.arrive.expect_tx.shared.b64 _, [%r2], 64;
 cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes [%r1], [%rd1, {0, 0}], [%r2]; WAIT";
     let cases = [
-        // Zeros; another rank; a box that is too large; memory that is not mapped.
+        // Another GPU's map; zeros; another rank; a box that is too large; memory that is not mapped.
+        (
+            "mov.u32 %r3, 16; st.global.u32 [%rd1], %r3;",
+            Status::ILLEGAL_INSTRUCTION,
+        ),
         ("add.u64 %rd1, %rd1, 4096;", Status::ILLEGAL_INSTRUCTION),
         (
             "tensormap.replace.tile.rank.global.b1024.b32 [%rd1], 0;",
@@ -283,7 +287,10 @@ cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes [%r1], [
             Status::ILLEGAL_ADDRESS,
         ),
         ("mov.b64 %rd1, -8;", Status::ILLEGAL_ADDRESS),
-        ("mov.b64 %rd1, 0x1000000000000;", Status::ILLEGAL_INSTRUCTION),
+        (
+            "mov.b64 %rd1, 0x1000000000000;",
+            Status::ILLEGAL_INSTRUCTION,
+        ),
         ("add.u32 %r1, %r1, 64;", Status::MISALIGNED_ADDRESS),
         ("mov.u32 %r1, -128;", Status::ILLEGAL_ADDRESS),
         ("mov.u32 %r2, -8;", Status::ILLEGAL_ADDRESS),
