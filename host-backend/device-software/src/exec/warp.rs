@@ -18,7 +18,7 @@ use super::cluster::Arrivals;
 use super::frame::Frame;
 use super::reach::Reach;
 use crate::error::Fault;
-use crate::program::{BarReduce, Ext, Func, MemSpace, Program, Reg, Row32, Row64};
+use crate::program::{BarReduce, Ext, Func, Program, Reg, Row32, Row64};
 use std::sync::atomic::{Ordering, fence};
 
 /// Number of instructions after which another fragment gets a turn.
@@ -584,15 +584,6 @@ impl Warp {
             if *budget <= 0 {
                 return Ok(Turn::Yield);
             }
-        }
-    }
-
-    /// The flow after a look at memory that other blocks write: a warp that has shown enough
-    /// signs of waiting ends its turn, so that they can.
-    fn looked(&self, space: MemSpace, flow: Flow) -> Flow {
-        match space {
-            MemSpace::Global | MemSpace::Generic if self.spins >= WAITING => Flow::Yield,
-            _ => flow,
         }
     }
 
