@@ -27,6 +27,14 @@ from memory import packed
 
 HEADER = wire.HEADER.size
 ADD = "add.u32 %r1, %r1, 1;\n"
+# Copies of boxes of tensors, changes of a tensor map, products of scaled blocks.
+TENSORS = """
+cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%r1], [%rd1, {%r3, 7}], [%r2], 3;
+cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%rd1, {8, 3, 1}], [%r1];
+tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%r3], 1, 512;
+tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%rd1], [%r3], 128;
+mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::4X.f32.e2m1.e2m1.f32.ue4m3
+{%f0,%f1,%f2,%f3}, {%r0,%r1,%r2,%r3}, {%r4,%r5}, {%f4,%f5,%f6,%f7}, %r6, {0,1}, %r7, {0,2};"""
 
 
 def calls(source):
@@ -87,6 +95,7 @@ def texts(_):
         ("endless", ENDLESS),
         ("shared", ptx("st.shared.u32 [own], %r1; bar.sync 0;", registers=".shared .align 4 .b8 own[64];\n")),
         ("variable", ".version 8.0\n.target sm_90\n.address_size 64\n.global .align 8 .u64 a[2] = {a, 7};\n"),
+        ("tensors", ptx(TENSORS)),
         ("nested", ptx("{" * 40 + "}" * 40)),
         ("unfinished", GOOD[: len(GOOD) // 2]),
         ("semicolons", ".version 8.0\n.target sm_90\n" + ";" * 60),

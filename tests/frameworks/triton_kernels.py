@@ -1,4 +1,4 @@
-"""Kernels in Triton: a product of matrices, a softmax, fused attention."""
+"""Kernels in Triton: products of matrices, a softmax, fused attention."""
 
 import torch
 import triton
@@ -74,4 +74,50 @@ def attention(query, key, value):
     out = torch.empty_like(query)
     grid = (length // 64, batch * heads)
     attention_kernel[grid](query, key, value, out, length, width**-0.5, TILE=64, WIDTH=width)
+    return out
+
+
+@triton.jit
+def described_product_kernel(left, right, out, rows, columns, depth, TILE: tl.constexpr):
+    """One tile of a product; each matrix has a descriptor, so tiles are copied by tensor maps."""
+    lefts = tl.make_tensor_descriptor(left, [rows, depth], [depth, 1], [TILE, TILE])
+    rights = tl.make_tensor_descriptor(right, [depth, columns], [columns, 1], [TILE, TILE])
+    outs = tl.make_tensor_descriptor(out, [rows, columns], [columns, 1], [TILE, TILE])
+    row, column = tl.program_id(0) * TILE, tl.program_id(1) * TILE
+    total = tl.zeros((TILE, TILE), dtype=tl.float32)
+    for start in range(0, depth, TILE):
+        total = tl.dot(lefts.load([row, start]), rights.load([start, column]), total)
+    outs.store([row, column], total.to(tl.float16))
+
+
+def described_product(left, right):
+    """left @ right; the lengths of rows are multiples of 8."""
+    triton.set_allocator(lambda size, _align, _stream: torch.empty(size, dtype=torch.int8, device=left.device))
+    (rows, depth), columns = left.shape, right.shape[1]
+    out = torch.empty((rows, columns), dtype=left.dtype, device=left.device)
+    grid = (triton.cdiv(rows, 32), triton.cdiv(columns, 32))
+    described_product_kernel[grid](left, right, out, rows, columns, depth, TILE=32)
+    return out
+
+
+@triton.jit
+def scaled_product_kernel(
+    left, left_scale, right, right_scale, out, SIZE: tl.constexpr, PACKED: tl.constexpr, FORMAT: tl.constexpr
+):
+    """A square product of narrow floats, with a factor for each 32 of a row or column."""
+    at, narrow, block = tl.arange(0, SIZE), tl.arange(0, SIZE // PACKED), tl.arange(0, SIZE // 32)
+    lefts = tl.load(left + at[:, None] * (SIZE // PACKED) + narrow[None, :])
+    rights = tl.load(right + narrow[:, None] * SIZE + at[None, :])
+    scales = at[:, None] * (SIZE // 32) + block[None, :]
+    product = tl.dot_scaled(
+        lefts, tl.load(left_scale + scales), FORMAT, rights, tl.load(right_scale + scales), FORMAT
+    )
+    tl.store(out + at[:, None] * SIZE + at[None, :], product)
+
+
+def scaled_product(left, left_scale, right, right_scale, form):
+    """left @ right, each with its factors (ue8m0): e4m3, or e2m1 with two to a byte."""
+    size, packed = left.shape[0], 2 if form == "e2m1" else 1
+    out = torch.empty((size, size), device=left.device)
+    scaled_product_kernel[(1,)](left, left_scale, right, right_scale, out, SIZE=size, PACKED=packed, FORMAT=form)
     return out

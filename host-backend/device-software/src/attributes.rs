@@ -195,8 +195,10 @@ impl Options {
             at(71, 65000),
             at(72, 2_097_120),
         ]);
-        // Launches of clusters.
-        list.push(at(120, u32::from(self.arch() >= 90)));
+        // Launches of clusters, tensor maps.
+        for n in [120, 127] {
+            list.push(at(n, u32::from(self.arch() >= 90)));
+        }
         // All other features are absent.
         for n in 1..=147 {
             if !list.iter().any(|&(m, _)| m == n) {

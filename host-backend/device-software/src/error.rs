@@ -91,6 +91,9 @@ pub enum Fault {
     /// An indirect call of a function with something unsupported.
     #[error("{0}")]
     Refused(PtxError),
+    /// A tensor map that no copy can follow, or that does not fit the copy.
+    #[error("tensor map: {0}")]
+    Tensor(&'static str),
     /// Cancelled from outside.
     #[error("cancelled")]
     Cancelled,

@@ -44,6 +44,7 @@ pub mod program;
 pub mod ptx;
 pub mod scheduler;
 mod shared;
+pub mod tensor;
 pub mod texture;
 pub mod written;
 

@@ -503,6 +503,41 @@ pub struct CopyAsync {
     pub edges: Option<[u32; 2]>,
     /// Combines elements of so many bytes with those at the destination, each atomically.
     pub combine: Option<(AtomOp, u8)>,
+    /// Row of a mask of the cluster's blocks: each gets the copy at the same address.
+    pub blocks: Option<u32>,
+}
+
+/// A copy of a box of a tensor (`cp.async.bulk.tensor`).
+#[derive(Debug, Clone)]
+pub struct CopyTensor {
+    /// Where the tensor map is.
+    pub map: Address,
+    /// Dimensions.
+    pub rank: usize,
+    /// Rows of the coordinates of the box; of its first column and each row if `rows`.
+    pub coordinates: Vec<u32>,
+    /// The box in shared memory.
+    pub shared: Address,
+    /// Whether four rows are copied that need not be adjacent.
+    pub rows: bool,
+    /// What is done.
+    pub what: TensorCopy,
+}
+
+/// Directions of a copy of a box.
+#[derive(Debug, Clone)]
+pub enum TensorCopy {
+    /// To shared memory.
+    Load {
+        /// The barrier whose transaction count it completes.
+        barrier: Address,
+        /// As in [`CopyAsync`].
+        blocks: Option<u32>,
+    },
+    /// To global memory.
+    Store,
+    /// To global memory, combined with what is there.
+    Reduce(AtomOp),
 }
 
 /// How much an asynchronous copy writes.
@@ -661,6 +696,7 @@ pub enum Ext {
     ClusterWait,
     Matrix(Box<Matrix>),
     CopyAsync(CopyAsync),
+    CopyTensor(Box<CopyTensor>),
     Barrier64(Barrier64),
     Tex(TexRead),
     Surf(SurfAccess),

@@ -110,6 +110,7 @@ impl<'m> Decoder<'m> {
             bytes: None,
             edges: None,
             combine: None,
+            blocks: None,
         }));
         Ok(true)
     }
@@ -126,7 +127,7 @@ impl<'m> Decoder<'m> {
             [to, "global", rest @ ..]
                 if is_shared(to) && rest.first() == Some(&"mbarrier::complete_tx::bytes") =>
             {
-                let known = |m: &&str| hint(m) || *m == "ignore_oob";
+                let known = |m: &&str| hint(m) || matches!(*m, "ignore_oob" | "multicast::cluster");
                 if !rest.iter().skip(1).all(known) {
                     return self.unsupported(format!("cp.async.bulk.{}", mods.join(".")));
                 }
@@ -156,10 +157,15 @@ impl<'m> Decoder<'m> {
             }
             more => (None, more),
         };
-        let barrier = match (barrier, more) {
-            (true, [address, ..]) => Some(self.address(address, MemSpace::Shared)?),
+        let (barrier, more) = match (barrier, more) {
+            (true, [address, more @ ..]) => (Some(self.address(address, MemSpace::Shared)?), more),
             (true, []) => return self.unfit("wrong number of operands"),
+            (false, more) => (None, more),
+        };
+        let blocks = match (mods.contains(&"multicast::cluster"), more) {
             (false, _) => None,
+            (true, [blocks, ..]) => Some(self.s32(blocks, Type::U16)?),
+            (true, []) => return self.unfit("wrong number of operands"),
         };
         // It comes last, behind a cache policy.
         let bytes = match (mods.contains(&"cp_mask"), more.last()) {
@@ -177,6 +183,7 @@ impl<'m> Decoder<'m> {
             bytes,
             edges,
             combine: None,
+            blocks,
         }));
         Ok(true)
     }

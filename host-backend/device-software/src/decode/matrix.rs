@@ -4,7 +4,7 @@ use super::memory::space;
 use super::{Decoder, Result};
 use crate::exec::fragment::{
     self, Combine, Element, Fragment, Layout, MAX_DOUBLES, MAX_SINGLES, Matrix, Multiply, Role,
-    Shape, Transfer,
+    Scale, Scales, Shape, Transfer,
 };
 use crate::program::{Ext, Reg};
 use crate::ptx::ast::{Operand, Type};
@@ -38,6 +38,44 @@ struct Form<'a> {
     layouts: Vec<&'a str>,
     saturate: bool,
     combine: Option<Combine>,
+    /// `.kind::`
+    kind: Option<&'a str>,
+    /// Blocks of `.scale_vec`.
+    blocks: Option<u32>,
+    /// Whether the scales are ue4m3 instead of ue8m0.
+    fraction: Option<bool>,
+}
+
+impl Form<'_> {
+    /// Whether the shape, types and scales belong to the kind.
+    fn fits_kind(&self, [d, a, b, c]: [Element; 4]) -> bool {
+        let narrow = |element: Element| element.narrow_float() && element.bits() == 8;
+        let sums = |element| [d, c] == [element; 2];
+        let unpacked = self.shape == Some([16, 8, 32]) && narrow(a) && narrow(b);
+        let packed = self.shape == Some([16, 8, 64]) && [a, b] == [Element::E2m1; 2];
+        match self.kind {
+            Some("f8f6f4") => {
+                let sums = sums(Element::F32) || sums(Element::F16);
+                unpacked && sums && self.blocks.is_none() && self.fraction.is_none()
+            }
+            Some("mxf8f6f4") => {
+                let scales = matches!((self.blocks, self.fraction), (None | Some(1), Some(false)));
+                unpacked && scales && sums(Element::F32)
+            }
+            Some("mxf4") => {
+                let scales = matches!((self.blocks, self.fraction), (None | Some(2), Some(false)));
+                packed && scales && sums(Element::F32)
+            }
+            Some("mxf4nvf4") => {
+                let scales = matches!(
+                    (self.blocks, self.fraction),
+                    (Some(2), Some(false)) | (Some(4), Some(_))
+                );
+                packed && scales && sums(Element::F32)
+            }
+            _ => false,
+        }
+    }
 }
 
 impl<'m> Decoder<'m> {
@@ -83,7 +121,14 @@ impl<'m> Decoder<'m> {
                 "and" => form.combine = Some(Combine::And),
                 "xor" => form.combine = Some(Combine::Xor),
                 "row" | "col" => form.layouts.push(m),
+                "block_scale" => {}
+                "scale_vec::1X" => form.blocks = Some(1),
+                "scale_vec::2X" => form.blocks = Some(2),
+                "scale_vec::4X" => form.blocks = Some(4),
+                "ue8m0" => form.fraction = Some(false),
+                "ue4m3" => form.fraction = Some(true),
                 m if m.starts_with("shared") || m == "global" => {}
+                m if m.starts_with("kind::") => form.kind = m.strip_prefix("kind::"),
                 m => match (shape(m), Element::parse(m)) {
                     (Some(shape), _) => form.shape = Some(shape),
                     (None, Some(element)) => form.elements.push(element),
@@ -159,8 +204,15 @@ impl<'m> Decoder<'m> {
             [d, a, b, c] => [d, a, b, c],
             _ => return self.unsupported("these matrix types"),
         };
+        // Unpacked, each element has eight bits.
+        let unpacked = |element| match form.kind {
+            Some("f8f6f4" | "mxf8f6f4") if element == Element::E2m1 => Element::E2m1Padded,
+            _ => element,
+        };
+        let (a, b) = (unpacked(a), unpacked(b));
         let sums = [d, c];
         let fits = match a {
+            _ if form.kind.is_some() => form.fits_kind([d, a, b, c]),
             Element::F64 => b == a && sums == [Element::F64; 2],
             Element::S8 | Element::U8 | Element::S4 | Element::U4 => {
                 b.bits() == a.bits() && !b.single() && sums == [Element::S32; 2]
@@ -192,6 +244,18 @@ impl<'m> Decoder<'m> {
         {
             return self.unsupported("matrices of this size");
         }
+        let (operands, scales) = match (operands, form.fraction) {
+            ([matrices @ .., fa, at_a, fb, at_b], Some(fraction)) => {
+                let scales = Scales {
+                    a: self.scale(fa, at_a)?,
+                    b: self.scale(fb, at_b)?,
+                    blocks: form.blocks.unwrap_or(shape[2] / 32),
+                    fraction,
+                };
+                (matrices, Some(scales))
+            }
+            _ => (operands, None),
+        };
         let [dd, aa, bb, cc] = self.operands(operands)?;
         let multiply = Multiply {
             shape,
@@ -201,9 +265,27 @@ impl<'m> Decoder<'m> {
             d: self.fragment(layout, shape, Role::Sum, d, dd, true)?,
             saturate: form.saturate,
             combine: form.combine.unwrap_or(Combine::Multiply),
+            scales,
         };
         self.ext(boxed(Matrix::Multiply(multiply)));
         Ok(true)
+    }
+
+    /// A register of factors, and `{byte, thread}`.
+    fn scale(&mut self, factors: &Operand<'m>, place: &Operand<'m>) -> Result<Scale> {
+        let Operand::Vector(place) = place else {
+            return self.unfit("expected {byte, thread}");
+        };
+        let [byte, thread] = self.operands(place)?;
+        let factors = match factors {
+            Operand::Vector(list) if list.len() == 1 => &list[0],
+            factors => factors,
+        };
+        Ok(Scale {
+            factors: self.s32(factors, Type::B32)?,
+            byte: self.s32(byte, Type::U16)?,
+            thread: self.s32(thread, Type::U16)?,
+        })
     }
 
     fn wmma_transfer(
@@ -256,9 +338,12 @@ impl<'m> Decoder<'m> {
         operands: &[Operand<'m>],
     ) -> Result<bool> {
         let mut count = 0;
+        let mut unpack = None;
         for m in mods {
             match *m {
-                "sync" | "aligned" | "m8n8" | "trans" | "b16" => {}
+                "sync" | "aligned" | "m8n8" | "trans" | "b16" | "m8n16" | "b8x16" => {}
+                "b4x16_p64" => unpack = Some(4),
+                "b6x16_p32" => unpack = Some(6),
                 "shared" | "shared::cta" => {}
                 "x1" => count = 1,
                 "x2" => count = 2,
@@ -266,7 +351,10 @@ impl<'m> Decoder<'m> {
                 m => return self.unsupported(format!("modifier .{m}")),
             }
         }
-        if !mods.contains(&"m8n8") || !mods.contains(&"b16") {
+        let has = |m: &str| mods.contains(&m);
+        let whole = has("m8n8") && has("b16") && unpack.is_none();
+        let packed = has("m8n16") && has("b8x16") && unpack.is_some() && !store && !has("trans");
+        if !whole && !packed {
             return Ok(false);
         }
         let [first, second] = self.operands(operands)?;
@@ -293,8 +381,9 @@ impl<'m> Decoder<'m> {
         self.ext(boxed(Matrix::Rows {
             address,
             regs,
-            transposed: mods.contains(&"trans"),
+            transposed: has("trans"),
             store,
+            unpack,
         }));
         Ok(true)
     }

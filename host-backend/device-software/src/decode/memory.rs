@@ -96,10 +96,6 @@ impl<'m> Decoder<'m> {
             "st" if mods.first() != Some(&"async") => self.store(mods, operands),
             "atom" | "red" if mods.first() != Some(&"async") => self.atomic(base, mods, operands),
             "membar" | "fence" => {
-                if mods.first() == Some(&"proxy") && mods.iter().any(|m| m.starts_with("tensormap"))
-                {
-                    return Ok(false);
-                }
                 self.ext(Ext::Fence);
                 Ok(true)
             }

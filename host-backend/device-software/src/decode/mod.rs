@@ -20,6 +20,7 @@ mod packed;
 mod scope;
 mod shared;
 mod stack;
+mod tensor;
 mod texture;
 mod video;
 mod warp;
@@ -465,6 +466,7 @@ impl<'m> Decoder<'m> {
             || self.moves(base, mods, operands)?
             || self.convert(base, mods, operands)?
             || self.memory(base, mods, operands)?
+            || self.tensor(base, mods, operands)?
             || self.asynchronous(base, mods, operands)?
             || self.matrix(base, mods, operands)?
             || self.control(base, mods, operands)?

@@ -1,11 +1,12 @@
 //! Arrays, texture objects, surface objects.
 
 use super::SoftwareDevice;
+use crate::tensor;
 use paragpu_device::{
     ArrayId, Error, Result, SurfaceId, TextureDevice, TextureId, TextureResource,
 };
 use paragpu_protocol::status::Status;
-use paragpu_protocol::types::{ArrayShape, ResourceView, Sampling};
+use paragpu_protocol::types::{ArrayShape, ResourceView, Sampling, TensorMap};
 
 impl TextureDevice for SoftwareDevice {
     fn array_create(&mut self, shape: &ArrayShape) -> Result<ArrayId> {
@@ -56,5 +57,17 @@ impl TextureDevice for SoftwareDevice {
         let remove = self.objects.remove_surface(surface)?;
         self.scheduler.after_all(Box::new(remove));
         Ok(())
+    }
+
+    fn tensor_map(&mut self, map: &TensorMap) -> Result<[u8; tensor::SIZE]> {
+        tensor::encode(map)
+    }
+
+    fn tensor_map_replace(
+        &mut self,
+        map: [u8; tensor::SIZE],
+        address: u64,
+    ) -> Result<[u8; tensor::SIZE]> {
+        tensor::replace_address(map, address)
     }
 }

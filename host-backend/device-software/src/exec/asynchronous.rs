@@ -8,6 +8,7 @@
 
 use super::atomics::apply;
 use super::block::Env;
+use super::cluster::places;
 use super::memory::{bad, lanes, update};
 use super::space::resolve;
 use super::warp::{Flow, Warp};
@@ -75,6 +76,19 @@ fn changed(op: BarrierOp, word: u64, count: u64) -> u64 {
         _ => return word,
     }
     object.word()
+}
+
+/// Counts bytes that arrived at the barrier object at a shared address.
+pub(super) fn complete(env: &mut Env<'_>, address: u64, bytes: u64) -> Result<(), Fault> {
+    let found = env.shared_at(address);
+    found
+        .and_then(|(object, at)| {
+            update(object, at, 8, |word| {
+                changed(BarrierOp::Complete, word, bytes)
+            })
+        })
+        .map(drop)
+        .ok_or_else(|| bad(address, 8, "barrier"))
 }
 
 impl Warp {
@@ -168,7 +182,8 @@ impl Warp {
         let ignored = copy
             .ignore
             .map_or(0, |p| self.p[(self.run.bases.p + p) as usize]);
-        let barriers = copy.barrier.as_ref().map(|b| (b.space, self.addresses(b)));
+        let barriers = copy.barrier.as_ref().map(|b| self.addresses(b));
+        let blocks = copy.blocks.map(|row| self.read(Reg::R32(row)));
         for l in lanes(mask) {
             let size = sizes[l];
             let aligned = match copy.size {
@@ -189,20 +204,24 @@ impl Warp {
             if ignored >> l & 1 != 0 {
                 there = 0;
             }
-            let places = [to[l], from[l]];
-            if let Some(combine) = copy.combine {
-                self.combine_lane(env, copy, l, places, size, combine)?;
-            } else if masks.is_some() || edges.is_some() {
-                let [left, right] = edges.map_or([0; 2], |edges| edges.map(|e| e[l]));
-                let range = left..size.saturating_sub(right);
-                let mask = masks.map_or(u64::MAX, |masks| masks[l]);
-                self.copy_bytes(env, copy, l, places, range, mask)?;
-            } else {
-                self.copy_lane(env, copy, l, places, [size, there])?;
+            let blocks = blocks.map(|blocks| blocks[l]);
+            for to in places(to[l], blocks) {
+                let places = [to, from[l]];
+                if let Some(combine) = copy.combine {
+                    self.combine_lane(env, copy, l, places, size, combine)?;
+                } else if masks.is_some() || edges.is_some() {
+                    let [left, right] = edges.map_or([0; 2], |edges| edges.map(|e| e[l]));
+                    let range = left..size.saturating_sub(right);
+                    let mask = masks.map_or(u64::MAX, |masks| masks[l]);
+                    self.copy_bytes(env, copy, l, places, range, mask)?;
+                } else {
+                    self.copy_lane(env, copy, l, places, [size, there])?;
+                }
             }
-            if let Some((space, at)) = &barriers {
-                let complete = |word| changed(BarrierOp::Complete, word, size);
-                self.object(env, *space, at[l], l, complete)?;
+            if let Some(at) = &barriers {
+                for at in places(at[l], blocks) {
+                    complete(env, at, size).map_err(|fault| (fault, l as u32))?;
+                }
             }
         }
         Ok(Flow::Next)

@@ -4,7 +4,7 @@ use super::cluster::{Reachable, Shape};
 use super::memory::lanes;
 use super::printf::Output;
 use super::variants_unsafe::Straight;
-use super::warp::{State, Turn, Warp};
+use super::warp::{State, Turn, WAITING, Warp};
 use crate::conditions::Conditions;
 use crate::error::Fault;
 use crate::heap::{Heap, Heaps};
@@ -268,7 +268,6 @@ impl Block {
                     stack_limit: grid.stack_limit,
                 };
                 let warp = &mut self.warps[n];
-                warp.spins = 0;
                 let mut slice = WARP_SLICE;
                 let turn = warp.turn(&mut env, &mut slice);
                 let turn = turn.map_err(|(fault, lane)| BlockFault {
@@ -280,8 +279,7 @@ impl Block {
                 self.turns[n] = turn;
                 done &= turn == Turn::Done;
                 if turn == Turn::Yield {
-                    // One ordered access in 64 instructions indicates a loop that waits.
-                    waits &= warp.spins >= 64;
+                    waits &= warp.spins >= WAITING;
                 } else {
                     waits &= turn == Turn::Parked;
                 }

@@ -59,6 +59,17 @@ pub struct Reachable<'a> {
     pub(super) after: &'a mut [Vec<u8>],
 }
 
+/// A shared address, or that of the same byte in each of the cluster's blocks that a mask
+/// names.
+pub(super) fn places(address: u64, blocks: Option<u64>) -> impl Iterator<Item = u64> {
+    let named = blocks.into_iter().flat_map(move |blocks| {
+        let ranks = (0..16u64).filter(move |rank| blocks >> rank & 1 != 0);
+        ranks.map(move |rank| address & !RANK | (rank + 1) << RANK_SHIFT)
+    });
+    let own = blocks.is_none().then_some(address);
+    own.into_iter().chain(named)
+}
+
 impl Env<'_> {
     /// The block's rank in its cluster.
     pub(super) fn rank(&self) -> usize {

@@ -13,6 +13,11 @@ pub enum Element {
     U4,
     S8,
     U8,
+    /// Four of its eight bits count: the third to the sixth.
+    E2m1Padded,
+    E2m1,
+    E2m3,
+    E3m2,
     E4m3,
     E5m2,
     F16,
@@ -33,6 +38,9 @@ impl Element {
             "u4" => Self::U4,
             "s8" => Self::S8,
             "u8" => Self::U8,
+            "e2m1" => Self::E2m1,
+            "e2m3" => Self::E2m3,
+            "e3m2" => Self::E3m2,
             "e4m3" => Self::E4m3,
             "e5m2" => Self::E5m2,
             "f16" => Self::F16,
@@ -50,8 +58,9 @@ impl Element {
     pub fn bits(self) -> u32 {
         match self {
             Self::B1 => 1,
-            Self::S4 | Self::U4 => 4,
-            Self::S8 | Self::U8 | Self::E4m3 | Self::E5m2 => 8,
+            Self::S4 | Self::U4 | Self::E2m1 => 4,
+            Self::S8 | Self::U8 | Self::E2m1Padded => 8,
+            Self::E2m3 | Self::E3m2 | Self::E4m3 | Self::E5m2 => 8,
             Self::F16 | Self::Bf16 => 16,
             Self::Tf32 | Self::F32 | Self::S32 => 32,
             Self::F64 => 64,
@@ -67,9 +76,15 @@ impl Element {
     /// Whether matrices of it are multiplied in single precision.
     #[must_use]
     pub fn single(self) -> bool {
+        self.narrow_float() || matches!(self, Self::F16 | Self::Bf16 | Self::Tf32)
+    }
+
+    /// Whether it is a float of at most 8 bits.
+    #[must_use]
+    pub fn narrow_float(self) -> bool {
         matches!(
             self,
-            Self::E4m3 | Self::E5m2 | Self::F16 | Self::Bf16 | Self::Tf32
+            Self::E2m1Padded | Self::E2m1 | Self::E2m3 | Self::E3m2 | Self::E4m3 | Self::E5m2
         )
     }
 }
@@ -195,6 +210,32 @@ pub struct Multiply {
     pub saturate: bool,
     /// How bits multiply.
     pub combine: Combine,
+    /// Factors of the elements of A and B.
+    pub scales: Option<Scales>,
+}
+
+/// Factors of the rows of A and the columns of B (`.block_scale`).
+#[derive(Debug, Clone)]
+pub struct Scales {
+    /// Of A: two lanes of each four have those of a row each.
+    pub a: Scale,
+    /// Of B: one lane of each four has those of a column.
+    pub b: Scale,
+    /// Into how many blocks, each with a factor, a row or column is divided.
+    pub blocks: u32,
+    /// Whether a factor is a ue4m3 instead of a ue8m0.
+    pub fraction: bool,
+}
+
+/// Where the factors of one operand are.
+#[derive(Debug, Clone, Copy)]
+pub struct Scale {
+    /// Row of the factors, four to a word.
+    pub factors: u32,
+    /// Row of which byte is the first.
+    pub byte: u32,
+    /// Row of which lane, or pair of lanes, of each four has them.
+    pub thread: u32,
 }
 
 /// A matrix between memory and registers (`wmma.load`, `wmma.store`).
@@ -228,6 +269,8 @@ pub enum Matrix {
         regs: Vec<Reg>,
         transposed: bool,
         store: bool,
+        /// Each row has 16 elements of so many bits, which get a byte each.
+        unpack: Option<u32>,
     },
     /// `movmatrix.trans`.
     Transpose {

@@ -13,12 +13,12 @@
 use super::block::Env;
 use super::fp8;
 use super::fragment::{
-    Combine, Element, Fragment, MAX_DOUBLES, MAX_SINGLES, Matrix, Multiply, Transfer,
+    Combine, Element, Fragment, MAX_DOUBLES, MAX_SINGLES, Matrix, Multiply, Scale, Scales, Transfer,
 };
 use super::lanes::nan32;
 use super::soft::{Format, f16_to_f32, f32_to_half};
 use super::warp::{Flow, Warp};
-use crate::decode::FP8_E5M2;
+use crate::decode::{FP4_E2M1, FP6_E2M3, FP6_E3M2, FP8_E5M2, FP8_UE8M0};
 use crate::error::Fault;
 use crate::program::{Address, Reg};
 
@@ -45,7 +45,17 @@ impl Warp {
                     regs,
                     transposed,
                     store,
-                } => self.rows(env, address, regs, *transposed, *store, met.lanes)?,
+                    unpack,
+                } => {
+                    self.rows(
+                        env,
+                        address,
+                        regs,
+                        (*transposed, *unpack),
+                        *store,
+                        met.lanes,
+                    )?;
+                }
                 Matrix::Transpose { d, a } => {
                     let tile = tile_of(&self.read(*a));
                     self.write(*d, &lanes_of(&tile, true), met.lanes);
@@ -87,6 +97,9 @@ impl Warp {
     }
 
     fn multiply(&mut self, m: &Multiply, lanes: u32) {
+        if let Some(scales) = &m.scales {
+            return self.multiply_scaled(m, scales, lanes);
+        }
         match m.a.element {
             Element::F64 => self.multiply_doubles(m, lanes),
             element if element.single() => self.multiply_singles(m, lanes),
@@ -104,7 +117,7 @@ impl Warp {
         let finite = |all: &[f32]| all.iter().all(|v| v.is_finite());
         if finite(&a) && finite(&b) && finite(&sum) {
             let (a, b) = (Parts::of(&a), Parts::of(&b));
-            let narrow = m.a.element.bits() == 8;
+            let narrow = m.a.element.narrow_float();
             for (row, sum) in sum.chunks_exact_mut(columns).take(rows).enumerate() {
                 let row = row * depth;
                 if narrow {
@@ -132,6 +145,59 @@ impl Warp {
                 false => nan32(sum[at]),
             })
         });
+    }
+
+    /// The factors of each of `count` rows or columns; `lane` tells which lane has them.
+    fn factors(
+        &self,
+        scales: &Scales,
+        of: Scale,
+        count: usize,
+        lane: impl Fn(usize, usize) -> usize,
+    ) -> Vec<f64> {
+        let first = |row| self.read(Reg::R32(row))[0] as usize;
+        let (byte, thread) = (first(of.byte), first(of.thread));
+        let words = self.read(Reg::R32(of.factors));
+        let blocks = scales.blocks as usize;
+        let factor = |n: usize| {
+            let word = words[lane(n / blocks, thread) % 32];
+            let bits = (word >> (8 * ((byte + n % blocks) % 4))) as u32;
+            f64::from(match scales.fraction {
+                true => fp8::to_single(0, bits & 0x7f),
+                false => fp8::to_single(FP8_UE8M0, bits),
+            })
+        };
+        (0..count * blocks).map(factor).collect()
+    }
+
+    /// With factors of blocks of K. The sum is rounded once from double precision.
+    fn multiply_scaled(&mut self, m: &Multiply, scales: &Scales, lanes: u32) {
+        let (mut a, mut b, mut sum) = ([0f32; SINGLES], [0f32; SINGLES], [0f32; SINGLES]);
+        for (fragment, out) in [(&m.a, &mut a), (&m.b, &mut b), (&m.c, &mut sum)] {
+            let element = fragment.element;
+            self.gather(fragment, |at, bits| out[at] = single(element, bits as u32));
+        }
+        let [rows, columns, depth] = m.shape.map(|n| n as usize);
+        let of_rows = self.factors(scales, scales.a, rows, |row, pair| {
+            row % 8 * 4 + pair * 2 + row / 8
+        });
+        let of_columns = self.factors(scales, scales.b, columns, |column, thread| {
+            column * 4 + thread
+        });
+        let blocks = scales.blocks as usize;
+        for (at, sum) in sum.iter_mut().enumerate().take(rows * columns) {
+            let (row, column) = (at / columns, at % columns);
+            let mut total = f64::from(*sum);
+            for block in 0..blocks {
+                let ks = block * depth / blocks..(block + 1) * depth / blocks;
+                let products =
+                    ks.map(|k| f64::from(a[row * depth + k]) * f64::from(b[k * columns + column]));
+                let factor = of_rows[row * blocks + block] * of_columns[column * blocks + block];
+                total += products.sum::<f64>() * factor;
+            }
+            *sum = total as f32;
+        }
+        self.scatter(&m.d, lanes, |at| u64::from(nan32(sum[at])));
     }
 
     fn multiply_doubles(&mut self, m: &Multiply, lanes: u32) {
@@ -236,7 +302,7 @@ impl Warp {
         env: &mut Env<'_>,
         address: &Address,
         regs: &[Reg],
-        transposed: bool,
+        (transposed, unpack): (bool, Option<u32>),
         store: bool,
         lanes: u32,
     ) -> Result<(), Stop> {
@@ -274,6 +340,9 @@ impl Warp {
                             *element = (value >> (16 * part)) as u16;
                         }
                     }
+                }
+                if let Some(bits) = unpack {
+                    *elements = unpacked(elements, bits);
                 }
             }
             if !store {
@@ -442,6 +511,16 @@ fn tile_of(row: &[u64; 32]) -> Tile {
     std::array::from_fn(|r| std::array::from_fn(|c| (row[r * 4 + c / 2] >> (16 * (c % 2))) as u16))
 }
 
+/// The first 16 elements of `bits` bits, with a byte each.
+fn unpacked(row: &[u16; 8], bits: u32) -> [u16; 8] {
+    let all = row
+        .iter()
+        .rev()
+        .fold(0u128, |all, half| all << 16 | u128::from(*half));
+    let element = |n: usize| (all >> (n as u32 * bits)) as u16 & ((1 << bits) - 1);
+    std::array::from_fn(|n| element(2 * n) | element(2 * n + 1) << 8)
+}
+
 fn turned(tile: &Tile) -> Tile {
     std::array::from_fn(|r| std::array::from_fn(|c| tile[c][r]))
 }
@@ -459,6 +538,10 @@ fn single(element: Element, bits: u32) -> f32 {
         Element::F16 => f16_to_f32(bits),
         Element::Bf16 => f32::from_bits(bits << 16),
         Element::Tf32 => f32::from_bits(bits & !0x1fff),
+        Element::E2m1Padded => fp8::to_single(FP4_E2M1, bits >> 2 & 15),
+        Element::E2m1 => fp8::to_single(FP4_E2M1, bits),
+        Element::E2m3 => fp8::to_single(FP6_E2M3, bits & 63),
+        Element::E3m2 => fp8::to_single(FP6_E3M2, bits & 63),
         Element::E4m3 => fp8::to_single(0, bits),
         Element::E5m2 => fp8::to_single(FP8_E5M2, bits),
         _ => f32::from_bits(bits),

@@ -2,7 +2,7 @@
 
 use super::block::Env;
 use super::space::{extended, resolve};
-use super::warp::{Flow, Warp};
+use super::warp::{Flow, WAITING, Warp};
 use crate::error::Fault;
 use crate::program::WINDOW_SHIFT;
 use crate::program::{Access, Address, Extend, MemSpace, Reg};
@@ -247,6 +247,15 @@ impl Warp {
             }
         }
         Ok(())
+    }
+
+    /// The flow after a look at memory that other blocks write: a warp that has shown enough
+    /// signs of waiting ends its turn, so that they can.
+    pub(super) fn looked(&self, space: MemSpace, flow: Flow) -> Flow {
+        match space {
+            MemSpace::Global | MemSpace::Generic if self.spins >= WAITING => Flow::Yield,
+            _ => flow,
+        }
     }
 
     pub(super) fn load(

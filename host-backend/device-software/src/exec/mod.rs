@@ -20,6 +20,7 @@ mod shuffle;
 pub mod soft;
 mod space;
 mod stack;
+mod tensor;
 mod texture;
 #[allow(unsafe_code)]
 pub mod variants_unsafe;

@@ -99,16 +99,27 @@ impl Spec {
     }
 }
 
+/// The point that `#` keeps if no digits follow it.
+fn point(alternate: bool, precision: usize) -> &'static str {
+    if alternate && precision == 0 { "." } else { "" }
+}
+
+/// `%f` of a magnitude.
+fn fixed(v: f64, precision: usize, alternate: bool) -> String {
+    format!("{v:.precision$}{}", point(alternate, precision))
+}
+
 /// `%e` of a magnitude.
-fn exponential(v: f64, precision: usize, upper: bool) -> String {
+fn exponential(v: f64, precision: usize, alternate: bool, upper: bool) -> String {
     let text = format!("{v:.precision$e}");
+    let point = point(alternate, precision);
     let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
     let (sign, digits) = match exponent.strip_prefix('-') {
         Some(d) => ('-', d),
         None => ('+', exponent),
     };
     format!(
-        "{mantissa}{}{sign}{digits:0>2}",
+        "{mantissa}{point}{}{sign}{digits:0>2}",
         if upper { 'E' } else { 'e' }
     )
 }
@@ -118,7 +129,7 @@ fn general(v: f64, precision: usize, alternate: bool, upper: bool) -> String {
     let precision = precision.max(1);
     if v == 0.0 {
         return if alternate {
-            format!("{:.*}", precision - 1, 0.0)
+            fixed(v, precision - 1, alternate)
         } else {
             "0".to_owned()
         };
@@ -135,14 +146,12 @@ fn general(v: f64, precision: usize, alternate: bool, upper: bool) -> String {
         text.trim_end_matches('0').trim_end_matches('.').to_owned()
     };
     if exponent < -4 || exponent >= precision as i32 {
-        let text = exponential(v, precision - 1, upper);
+        let text = exponential(v, precision - 1, alternate, upper);
         let at = text.find(['e', 'E']).unwrap_or(text.len());
         trim(text[..at].to_owned()) + &text[at..]
     } else {
-        trim(format!(
-            "{v:.*}",
-            (precision as i32 - 1 - exponent).max(0) as usize
-        ))
+        let precision = (precision as i32 - 1 - exponent).max(0) as usize;
+        trim(fixed(v, precision, alternate))
     }
 }
 
@@ -343,8 +352,8 @@ pub fn format(format: u64, arguments: u64, read: &mut Reader<'_>) -> Result<(Vec
                 }
                 let precision = spec.precision.unwrap_or(6);
                 let body = match conversion.to_ascii_lowercase() {
-                    b'f' => format!("{v:.precision$}"),
-                    b'e' => exponential(v, precision, upper),
+                    b'f' => fixed(v, precision, spec.alternate),
+                    b'e' => exponential(v, precision, spec.alternate, upper),
                     b'g' => general(v, precision, spec.alternate, upper),
                     _ => hexadecimal(v, spec.precision, upper),
                 };

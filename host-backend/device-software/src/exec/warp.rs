@@ -23,6 +23,8 @@ use std::sync::atomic::{Ordering, fence};
 
 /// Number of instructions after which another fragment gets a turn.
 const LEASE: u32 = 1024;
+/// Signs of waiting in a turn from which on a warp is taken to wait.
+pub(super) const WAITING: u32 = 64;
 /// Maximum number of consecutive leases of a fragment that makes no ordered loads or atomic
 /// operations and does not sleep.
 const EXTENSIONS: u32 = 64;
@@ -510,6 +512,8 @@ impl Warp {
     /// The fault and the lane it happened in.
     pub fn turn(&mut self, env: &mut Env<'_>, budget: &mut i64) -> Result<Turn, (Fault, u32)> {
         let program = env.program;
+        self.spins = 0;
+        self.turns.spins = 0;
         if !self.settle() {
             return Ok(if self.live == 0 {
                 Turn::Done
@@ -604,13 +608,21 @@ impl Warp {
                 let flow = self.load(env, access, active)?;
                 if access.ordered {
                     fence(Ordering::Acquire);
+                    return Ok(self.looked(access.address.space, flow));
                 }
                 Ok(flow)
             }
             Ext::Store(access) => self.store(env, access, active),
-            Ext::Atomic(atomic) => self.atomic(env, atomic, active),
+            Ext::Atomic(atomic) => {
+                let flow = self.atomic(env, atomic, active)?;
+                match atomic.d {
+                    Some(_) => Ok(self.looked(atomic.address.space, flow)),
+                    None => Ok(flow),
+                }
+            }
             Ext::Wide(access) => self.wide(env, access, active),
             Ext::Matrix(matrix) => self.matrix(env, matrix, active),
+            Ext::CopyTensor(copy) => self.copy_tensor(env, copy, active),
             Ext::CopyAsync(copy) => self.copy_async(env, copy, active),
             Ext::Barrier64(barrier) => self.barrier64(env, barrier, active),
             Ext::Tex(read) => self.tex(env, read, active),

@@ -219,6 +219,7 @@ fn fault_error(grid: &Grid, fault: &BlockFault) -> Error {
         Fault::Misaligned { .. } => Status::MISALIGNED_ADDRESS,
         Fault::Assert(_) => Status::ASSERT,
         Fault::StackOverflow => Status::HARDWARE_STACK_ERROR,
+        Fault::Tensor(_) => Status::ILLEGAL_INSTRUCTION,
         Fault::InvalidTarget(_) => Status::INVALID_PC,
         Fault::Refused(_) => Status::NOT_SUPPORTED,
         Fault::Cancelled => Status::LAUNCH_TIMEOUT,
