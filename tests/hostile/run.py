@@ -17,6 +17,7 @@ import traceback
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "wire"), os.path.dirname(HERE)]
 
+import containers
 import crowd
 import doors
 import files
@@ -27,12 +28,15 @@ import limits
 import memory
 import objects
 import secure
+import shapes
 import sharing
 import users
 import worker
 from field import ATTACKS, Field
 
-MODULES = (crowd, doors, files, frames, graphs, kernels, limits, memory, objects, secure, sharing, users, worker)
+MODULES = (
+    containers, crowd, doors, files, frames, graphs, kernels, limits, memory, objects, secure, shapes, sharing, users, worker
+)
 
 
 def run(name):

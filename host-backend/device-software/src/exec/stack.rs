@@ -37,10 +37,8 @@ impl Warp {
             self.dynamic[lane] = address;
             addresses[lane] = u64::from(address);
         }
-        let words = (env.stack_limit as usize).div_ceil(8) * 32;
-        if self.local.len() < words {
-            self.local.resize(words, 0);
-        }
+        self.extend_local(env.stack_limit)
+            .map_err(|fault| (fault, mask.trailing_zeros()))?;
         self.write(d, &addresses, mask);
         Ok(())
     }

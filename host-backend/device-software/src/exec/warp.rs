@@ -13,11 +13,12 @@
 //! A `.sync` instruction waits until all lanes in its mask that have not exited have
 //! reached it.
 
-use super::block::Env;
+use super::block::{Env, Grid};
 use super::cluster::Arrivals;
 use super::frame::Frame;
 use super::reach::Reach;
 use crate::error::Fault;
+use crate::kernel_memory::Held;
 use crate::program::{BarReduce, Ext, Func, Program, Reg, Row32, Row64};
 use std::sync::atomic::{Ordering, fence};
 
@@ -124,6 +125,16 @@ struct Turns {
     clock: u64,
     /// Whether the last look at a barrier object found its phase incomplete.
     awaits: bool,
+    /// The instruction at which the running fragment merges with another.
+    stop: u32,
+}
+
+/// What the calls of a warp use beyond the kernel's own frame. It stays until the warp ends.
+#[derive(Debug)]
+struct Calls {
+    held: Held,
+    /// The greatest depth of a call stack so far.
+    depth: usize,
 }
 
 /// The start state of a warp: its kernel and its lanes.
@@ -150,9 +161,8 @@ pub struct Warp {
     pub(super) live: u32,
     pub(super) run: Fragment,
     pub(super) others: Vec<Fragment>,
-    /// The instruction at which the running fragment merges with another.
-    stop: u32,
     turns: Turns,
+    calls: Calls,
     pub(super) cluster: Arrivals,
     /// Number of ordered loads, atomics and sleeps in this turn, which are signs of
     /// waiting.
@@ -160,10 +170,10 @@ pub struct Warp {
 }
 
 impl Warp {
-    /// Warp `index` of a block of `block` threads, at the start of kernel `func`.
+    /// Warp `index` of a block of `grid`.
     #[must_use]
-    pub fn new(program: &Program, func: usize, block: [u32; 3], index: u32) -> Self {
-        let threads = block[0] * block[1] * block[2];
+    pub fn new(grid: &Grid, index: u32) -> Self {
+        let (func, block, threads) = (grid.func, grid.block, grid.threads());
         let first = index * 32;
         let lanes = threads.saturating_sub(first).min(32);
         let mask = if lanes == 32 {
@@ -205,7 +215,6 @@ impl Warp {
             live: 0,
             run,
             others: Vec::new(),
-            stop: u32::MAX,
             turns: Turns {
                 lease: LEASE,
                 extended: 0,
@@ -213,11 +222,16 @@ impl Warp {
                 boosted: false,
                 clock: 0,
                 awaits: false,
+                stop: u32::MAX,
+            },
+            calls: Calls {
+                held: grid.device.kernel_memory.open(),
+                depth: 0,
             },
             cluster: Arrivals::default(),
             spins: 0,
         };
-        if let Some(f) = program.funcs.get(func) {
+        if let Some(f) = grid.program.funcs.get(func) {
             // The kernel's own frame always fits in local memory, which was checked at the
             // launch.
             let _ = warp.enter(f, bases, u32::MAX, u32::MAX);
@@ -242,7 +256,7 @@ impl Warp {
             state: State::Run,
             since: 0,
         };
-        self.stop = u32::MAX;
+        self.turns.stop = u32::MAX;
         self.turns.lease = LEASE;
         self.turns.boosted = false;
         self.cluster = Arrivals::default();
@@ -325,6 +339,7 @@ impl Warp {
             local: caller.local + from.local.next_multiple_of(16),
         };
         let limit = limit.min(self.lowest_dynamic());
+        self.hold_call(to, bases)?;
         self.enter(to, bases, self.run.mask, limit)?;
         self.run.stack.push(Return {
             pc: self.run.pc + 1,
@@ -333,6 +348,38 @@ impl Warp {
         });
         self.run.bases = bases;
         self.run.pc = to.start;
+        Ok(())
+    }
+
+    /// Takes memory for a frame, and for a deeper call stack of any lane.
+    fn hold_call(&mut self, f: &Func, bases: Bases) -> Result<(), Fault> {
+        let more = |base: u32, rows: u32, have: usize| {
+            (u64::from(base) + u64::from(rows)).saturating_sub(have as u64)
+        };
+        let depth = self.run.stack.len() + 1;
+        let deeper = depth.saturating_sub(self.calls.depth) as u64;
+        let words = (u64::from(bases.local) + u64::from(f.local)).div_ceil(8) * 32;
+        let bytes = more(bases.r32, f.rows32, self.r32.len()) * size_of::<Row32>() as u64
+            + more(bases.r64, f.rows64, self.r64.len()) * size_of::<Row64>() as u64
+            + more(bases.p, f.preds, self.p.len()) * 4
+            + words.saturating_sub(self.local.len() as u64) * 8
+            + deeper * 32 * size_of::<Return>() as u64;
+        if bytes > 0 && !self.calls.held.grow(bytes) {
+            return Err(Fault::StackOverflow);
+        }
+        self.calls.depth = self.calls.depth.max(depth);
+        Ok(())
+    }
+
+    /// Makes local memory at least `bytes` long in each lane.
+    pub(super) fn extend_local(&mut self, bytes: u32) -> Result<(), Fault> {
+        let words = (bytes as usize).div_ceil(8) * 32;
+        if let Some(more) = words.checked_sub(self.local.len()) {
+            if !self.calls.held.grow(more as u64 * 8) {
+                return Err(Fault::StackOverflow);
+            }
+            self.local.resize(words, 0);
+        }
         Ok(())
     }
 
@@ -403,7 +450,7 @@ impl Warp {
             self.turns.lease = LEASE;
         }
         if self.others.is_empty() {
-            self.stop = u32::MAX;
+            self.turns.stop = u32::MAX;
             self.turns.boosted = false;
             return true;
         }
@@ -429,7 +476,7 @@ impl Warp {
             })
             .map(|f| f.pc)
             .min();
-        self.stop = stop.unwrap_or(u32::MAX);
+        self.turns.stop = stop.unwrap_or(u32::MAX);
         true
     }
 
@@ -519,7 +566,7 @@ impl Warp {
         }
         loop {
             let (pc, mask) = (self.run.pc as usize, self.run.mask);
-            let stop = self.stop;
+            let stop = self.turns.stop;
             let straight = env.straight;
             let free = self.others.is_empty();
             let (mut frame, mut reach) = self.reach(env, if free { *budget } else { 0 });
