@@ -27,22 +27,41 @@ impl Broker {
             return;
         };
         match commands.accept() {
-            Ok(Some((socket, _))) => {
-                let console = Console::new(socket);
-                if self.commanders() < MAX_CONNECTIONS {
-                    let key = self.counts.key();
-                    self.inquiries.consoles.insert(key, console);
+            Ok(Some((socket, Peer::Local { uid, .. }))) => {
+                if self.commanders().count() >= MAX_CONNECTIONS {
+                    self.close_oldest();
                 }
+                let key = self.counts.key();
+                self.inquiries
+                    .consoles
+                    .insert(key, Console::new(socket, uid));
             }
-            Ok(None) => {}
+            Ok(_) => {}
             Err(error) => self.pause_accepting(&error),
         }
     }
 
-    /// Number of connections of the control socket.
-    fn commanders(&self) -> usize {
-        let consoles = self.inquiries.consoles.values();
-        consoles.filter(|console| console.agent.is_none()).count()
+    /// Connections of the control socket, oldest first.
+    fn commanders(&self) -> impl Iterator<Item = (u64, u32)> {
+        let consoles = self.inquiries.consoles.iter();
+        let commanders = consoles.filter(|(_, console)| !console.is_agent);
+        commanders.map(|(key, console)| (*key, console.user))
+    }
+
+    /// Closes the oldest connection of the user with the most: whoever leaves connections
+    /// open keeps no other user from the socket.
+    fn close_oldest(&mut self) {
+        let count = |user| {
+            self.commanders()
+                .filter(|(_, other)| *other == user)
+                .count()
+        };
+        let oldest = self
+            .commanders()
+            .max_by_key(|(key, user)| (count(*user), std::cmp::Reverse(*key)));
+        if let Some((key, _)) = oldest {
+            self.close_console(key);
+        }
     }
 
     /// Accepts a connection of a lease's agent.
@@ -52,11 +71,11 @@ impl Broker {
         };
         match agents.accept() {
             Ok(Some((socket, Peer::Local { uid, .. }))) => {
-                let of_user = |console: &&Console| console.agent == Some(uid);
-                let mut console = Console::new(socket);
+                let of_user = |console: &&Console| console.agent() == Some(uid);
+                let mut console = Console::new(socket, uid);
                 if self.inquiries.consoles.values().filter(of_user).count() < MAX_AGENTS {
                     let key = self.counts.key();
-                    console.agent = Some(uid);
+                    console.is_agent = true;
                     self.inquiries.consoles.insert(key, console);
                 }
             }
@@ -82,13 +101,18 @@ impl Broker {
             console.read()
         };
         if done.is_err() {
-            self.close(key);
-            self.inquiries
-                .listings
-                .retain(|listing| listing.audience != Audience::Console(key));
+            self.close_console(key);
             return;
         }
         self.requests(key);
+    }
+
+    /// Closes a connection, and drops what it waits for.
+    fn close_console(&mut self, key: u64) {
+        self.close(key);
+        self.inquiries
+            .listings
+            .retain(|listing| listing.audience != Audience::Console(key));
     }
 
     pub(super) fn requests(&mut self, key: u64) {

@@ -29,5 +29,7 @@ pub(super) struct Listing {
 pub(super) struct Inquiries {
     pub(super) consoles: BTreeMap<u64, Console>,
     pub(super) scrapes: BTreeMap<u64, Scrape>,
+    /// The last metrics, and when they were encoded.
+    pub(super) metrics: Option<(Instant, String)>,
     pub(super) listings: Vec<Listing>,
 }

@@ -12,6 +12,9 @@ use crate::worker::State;
 
 /// How long a connection may take.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long metrics are sent again instead of being encoded anew: whoever may connect to the
+/// endpoint cannot keep the daemon's event loop busy.
+const FRESH: Duration = Duration::from_millis(250);
 /// Maximum number of connections.
 const MAX_CONNECTIONS: usize = 16;
 
@@ -50,7 +53,10 @@ impl Broker {
             },
         };
         match step {
-            Step::Asked => self.begin_listing(Audience::Scrape(key)),
+            Step::Asked => match &self.inquiries.metrics {
+                Some((encoded, _)) if encoded.elapsed() < FRESH => self.answer_scrape(key),
+                _ => self.begin_listing(Audience::Scrape(key)),
+            },
             Step::Over => self.forget_scrape(key),
             Step::More | Step::Answering => {}
         }
@@ -76,9 +82,13 @@ impl Broker {
 
     /// Answers once the workers have reported their counters.
     pub(super) fn answer_scrape(&mut self, key: u64) {
-        let text = self.report().encode();
+        let last = self.inquiries.metrics.take();
+        let (encoded, text) = last
+            .filter(|(encoded, _)| encoded.elapsed() < FRESH)
+            .unwrap_or_else(|| (Instant::now(), self.report().encode()));
+        let (_, text) = self.inquiries.metrics.insert((encoded, text));
         if let Some(scrape) = self.inquiries.scrapes.get_mut(&key) {
-            scrape.answer(&text);
+            scrape.answer(text);
             if scrape.write() == Step::Over {
                 self.inquiries.scrapes.remove(&key);
             }
