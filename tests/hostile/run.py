@@ -23,6 +23,7 @@ import doors
 import files
 import frames
 import graphs
+import groups
 import kernels
 import limits
 import memory
@@ -30,12 +31,14 @@ import objects
 import secure
 import shapes
 import sharing
+import strange
 import users
 import worker
 from field import ATTACKS, Field
 
 MODULES = (
-    containers, crowd, doors, files, frames, graphs, kernels, limits, memory, objects, secure, shapes, sharing, users, worker
+    containers, crowd, doors, files, frames, graphs, groups, kernels, limits, memory, objects, secure, shapes, sharing, strange,
+    users, worker,
 )
 
 

@@ -202,6 +202,7 @@ impl Broker {
                     protocol: VERSION.to_string(),
                     pid: std::process::id(),
                     shared_user: self.shared_user(),
+                    ungrouped: self.spawning.ungrouped.clone(),
                 },
                 Err(error) => Response::Error { error },
             };
