@@ -14,11 +14,11 @@
 //! reached it.
 
 use super::block::{Env, Grid};
+use super::calls::Calls;
 use super::cluster::Arrivals;
 use super::frame::Frame;
 use super::reach::Reach;
 use crate::error::Fault;
-use crate::kernel_memory::Held;
 use crate::program::{BarReduce, Ext, Func, Program, Reg, Row32, Row64};
 use std::sync::atomic::{Ordering, fence};
 
@@ -129,14 +129,6 @@ struct Turns {
     stop: u32,
 }
 
-/// What the calls of a warp use beyond the kernel's own frame. It stays until the warp ends.
-#[derive(Debug)]
-struct Calls {
-    held: Held,
-    /// The greatest depth of a call stack so far.
-    depth: usize,
-}
-
 /// The start state of a warp: its kernel and its lanes.
 #[derive(Debug, Clone, Copy)]
 struct Start {
@@ -162,7 +154,7 @@ pub struct Warp {
     pub(super) run: Fragment,
     pub(super) others: Vec<Fragment>,
     turns: Turns,
-    calls: Calls,
+    pub(super) calls: Calls,
     pub(super) cluster: Arrivals,
     /// Number of ordered loads, atomics and sleeps in this turn, which are signs of
     /// waiting.
@@ -224,10 +216,7 @@ impl Warp {
                 awaits: false,
                 stop: u32::MAX,
             },
-            calls: Calls {
-                held: grid.device.kernel_memory.open(),
-                depth: 0,
-            },
+            calls: Calls::new(&grid.device.kernel_memory),
             cluster: Arrivals::default(),
             spins: 0,
         };
@@ -348,38 +337,6 @@ impl Warp {
         });
         self.run.bases = bases;
         self.run.pc = to.start;
-        Ok(())
-    }
-
-    /// Takes memory for a frame, and for a deeper call stack of any lane.
-    fn hold_call(&mut self, f: &Func, bases: Bases) -> Result<(), Fault> {
-        let more = |base: u32, rows: u32, have: usize| {
-            (u64::from(base) + u64::from(rows)).saturating_sub(have as u64)
-        };
-        let depth = self.run.stack.len() + 1;
-        let deeper = depth.saturating_sub(self.calls.depth) as u64;
-        let words = (u64::from(bases.local) + u64::from(f.local)).div_ceil(8) * 32;
-        let bytes = more(bases.r32, f.rows32, self.r32.len()) * size_of::<Row32>() as u64
-            + more(bases.r64, f.rows64, self.r64.len()) * size_of::<Row64>() as u64
-            + more(bases.p, f.preds, self.p.len()) * 4
-            + words.saturating_sub(self.local.len() as u64) * 8
-            + deeper * 32 * size_of::<Return>() as u64;
-        if bytes > 0 && !self.calls.held.grow(bytes) {
-            return Err(Fault::StackOverflow);
-        }
-        self.calls.depth = self.calls.depth.max(depth);
-        Ok(())
-    }
-
-    /// Makes local memory at least `bytes` long in each lane.
-    pub(super) fn extend_local(&mut self, bytes: u32) -> Result<(), Fault> {
-        let words = (bytes as usize).div_ceil(8) * 32;
-        if let Some(more) = words.checked_sub(self.local.len()) {
-            if !self.calls.held.grow(more as u64 * 8) {
-                return Err(Fault::StackOverflow);
-            }
-            self.local.resize(words, 0);
-        }
         Ok(())
     }
 
