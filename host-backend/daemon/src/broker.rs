@@ -404,7 +404,7 @@ impl Broker {
             self.inquiries
                 .listings
                 .iter()
-                .map(|listing| listing.deadline)
+                .map(|listing| listing.deadline())
                 .min(),
             self.inquiries
                 .scrapes

@@ -1,21 +1,19 @@
 //! Serves the control socket.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use paragpu_control::admin::{DeviceInfo, Request, Response, SessionInfo, Stats, VmInfo};
 use paragpu_protocol::handshake::VERSION;
 use rustix::event::PollFlags;
 
 use super::Broker;
-use super::inquiries::{Audience, Listing};
+use super::inquiries::{Audience, Listing, PATIENCE};
 use super::turns::ShareRequest;
 use crate::console::Console;
 use crate::listener::Peer;
 use crate::worker::State;
 
-/// How long a listing waits for busy workers.
-const PATIENCE: Duration = Duration::from_millis(250);
 /// Maximum number of connections of the control socket.
 const MAX_CONNECTIONS: usize = 64;
 /// Maximum number of connections of the lease socket per user.
@@ -231,7 +229,7 @@ impl Broker {
         }
         self.inquiries.listings.push(Listing {
             audience,
-            deadline: Instant::now() + PATIENCE,
+            asked: Instant::now(),
             queried,
         });
     }
@@ -239,15 +237,23 @@ impl Broker {
     /// Answers the listings whose workers have all answered or are too slow.
     pub(super) fn answer_listings(&mut self, now: Instant) {
         let workers = &self.workers;
+        // Encoding metrics takes the event loop's time: it is done at most once in PATIENCE,
+        // however many ask.
+        let encoded = self.inquiries.metrics.as_ref().map(|(at, _)| *at);
+        let too_soon = |listing: &Listing| {
+            matches!(listing.audience, Audience::Scrape(_))
+                && encoded.is_some_and(|at| at < listing.asked && now < at + PATIENCE)
+        };
         let (over, open) = std::mem::take(&mut self.inquiries.listings)
             .into_iter()
             .partition(|listing| {
-                listing.deadline <= now
-                    || !listing.queried.iter().any(|key| {
-                        workers
-                            .get(key)
-                            .is_some_and(|worker| worker.queried && worker.control.is_some())
-                    })
+                listing.deadline() <= now
+                    || !too_soon(listing)
+                        && !listing.queried.iter().any(|key| {
+                            workers
+                                .get(key)
+                                .is_some_and(|worker| worker.queried && worker.control.is_some())
+                        })
             });
         self.inquiries.listings = open;
         let over: Vec<Listing> = over;
@@ -258,7 +264,7 @@ impl Broker {
                     self.answer(console, &Response::Sessions { sessions });
                     self.requests(console);
                 }
-                Audience::Scrape(scrape) => self.answer_scrape(scrape),
+                Audience::Scrape(scrape) => self.answer_scrape(scrape, listing.asked),
             }
         }
     }

@@ -12,9 +12,6 @@ use crate::worker::State;
 
 /// How long a connection may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long metrics are sent again instead of being encoded anew: whoever may connect to the
-/// endpoint cannot keep the daemon's event loop busy.
-const FRESH: Duration = Duration::from_millis(250);
 /// Maximum number of connections.
 const MAX_CONNECTIONS: usize = 16;
 
@@ -53,10 +50,7 @@ impl Broker {
             },
         };
         match step {
-            Step::Asked => match &self.inquiries.metrics {
-                Some((encoded, _)) if encoded.elapsed() < FRESH => self.answer_scrape(key),
-                _ => self.begin_listing(Audience::Scrape(key)),
-            },
+            Step::Asked => self.begin_listing(Audience::Scrape(key)),
             Step::Over => self.forget_scrape(key),
             Step::More | Step::Answering => {}
         }
@@ -80,11 +74,12 @@ impl Broker {
         late.into_iter().for_each(|key| self.forget_scrape(key));
     }
 
-    /// Answers once the workers have reported their counters.
-    pub(super) fn answer_scrape(&mut self, key: u64) {
+    /// Answers once the workers have reported their counters. One text serves all requests
+    /// that came before it was encoded.
+    pub(super) fn answer_scrape(&mut self, key: u64, asked: Instant) {
         let last = self.inquiries.metrics.take();
         let (encoded, text) = last
-            .filter(|(encoded, _)| encoded.elapsed() < FRESH)
+            .filter(|(encoded, _)| *encoded >= asked)
             .unwrap_or_else(|| (Instant::now(), self.report().encode()));
         let (_, text) = self.inquiries.metrics.insert((encoded, text));
         if let Some(scrape) = self.inquiries.scrapes.get_mut(&key) {
