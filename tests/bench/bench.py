@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -55,6 +56,24 @@ def copies(daemon, samples, rounds):
         measured(daemon, samples, "unix", *names[:2])
         raw(samples, "copy-tcp")
         measured(daemon, samples, "tcp", *names[:2])
+
+
+def secured_copies(samples, rounds):
+    """Bulk copies over TCP under TLS."""
+    with tempfile.TemporaryDirectory(prefix="paragpu-tls-") as folder:
+        for arguments in (["127.0.0.1"], ["--vm", "bench"]):
+            subprocess.run([harness.binary("paragpu"), "certificate", folder, *arguments], check=True, capture_output=True)
+
+        def files(name):
+            return (("ca", "ca.pem"), ("certificate", f"{name}.pem"), ("key", f"{name}.key"))
+
+        with harness.Daemon(*(f"--set=tcp.{key}={folder}/{file}" for key, file in files("127.0.0.1"))) as daemon:
+            environment = daemon.guest_environment("tcp")
+            environment.update({f"PARAGPU_TCP_{key.upper()}": f"{folder}/{file}" for key, file in files("bench")})
+            for at in range(rounds):
+                say(f"copies of 64 MiB under TLS, {at + 1} of {rounds}")
+                raw(samples, "copy-tls")
+                samples.take("tls_", [OVERHEADS, "pageable_h2d", "pageable_d2h"], environment)
 
 
 def crossings(daemon, samples):
@@ -160,6 +179,13 @@ def results_of(samples):
                 ),
             )
         )
+        results.append(
+            measure.result(
+                f"bulk_{way}_tls", "B/s", get(f"tls_pageable_{way}"), get("raw_copy_tls"), 0.8, most=False,
+                note=note("over TCP; the baseline is rustls's own stream between two threads; without TLS a bare copy does {tcp} B/s",
+                          tcp=get("raw_copy_tcp")),
+            )
+        )
     operations = {"posted": 2 * COUNT, "queries": 5 * COUNT, "pooled": 6 * COUNT}
     for name, goal in (("posted", 10), ("queries", 0), ("pooled", 10)):
         value = get(f"crossings_{name}_10k")
@@ -182,9 +208,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="alternations of measurement and baseline (default 5)")
     parser.add_argument("--output", default=os.path.join(harness.ROOT, "out/bench.json"), help="where the JSON goes")
-    parser.add_argument("parts", nargs="*", help="only these of: calls copies crossings software endings")
+    parser.add_argument("parts", nargs="*", help="only these of: calls copies tls crossings software endings")
     options = parser.parse_args()
-    wanted = options.parts or ["calls", "copies", "crossings", "software", "endings"]
+    wanted = options.parts or ["calls", "copies", "tls", "crossings", "software", "endings"]
     samples = Samples()
     load = os.getloadavg()[0]
     if load > 0.5:
@@ -199,6 +225,8 @@ def main():
             crossings(daemon, samples)
         if "endings" in wanted:
             endings(daemon, samples, options.rounds)
+    if "tls" in wanted:
+        secured_copies(samples, options.rounds)
     if "software" in wanted:
         software(samples, options.rounds)
     results = results_of(samples)

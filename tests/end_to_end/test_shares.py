@@ -86,6 +86,7 @@ class Shares(unittest.TestCase):
         eventually(lambda: one(told(), "DCGM_FI_DEV_GPU_UTIL") > 0, "the busy program's use is told")
         metrics = told()
         self.assertEqual(one(metrics, "paragpu_turn_weight", f'session="{busy.number}"'), 7)
+        self.assertEqual(one(metrics, "paragpu_turn_cap_percent", f'session="{busy.number}"'), 60)
         self.assertEqual(one(metrics, "paragpu_turn_weight", f'session="{idle.number}"'), 100)
         self.assertLessEqual(one(metrics, "DCGM_FI_DEV_GPU_UTIL"), 100)
         self.assertEqual(one(metrics, "DCGM_FI_DEV_GPU_UTIL"), min(100, one(metrics, "paragpu_gpu_percent")))

@@ -7,7 +7,7 @@ import struct
 import subprocess
 
 import wire
-from field import PATIENCE, Broken, attack, attach, descriptors, expect, frame, hello, until
+from field import ARENA, CHUNK, PATIENCE, Broken, attack, attach, descriptors, expect, frame, hello, resident, until
 
 
 def flood(field, count, tcp_from=None):
@@ -318,3 +318,102 @@ def device_processes_at_the_socket_for_guests(field):
     if answer and not refused(answer):
         raise Broken("a guest says which VM it is")
     return 1
+
+
+def command(field):
+    """A connection of the control socket."""
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    peer.settimeout(PATIENCE)
+    peer.connect(field.daemon.control)
+    field.open.append(peer)
+    return peer
+
+
+@attack
+def commands_of_no_sense(field):
+    """Who may use the control socket still only speaks JSON of a bounded length and depth."""
+    lines = [b"[" * 100_000, b'{"a":' * 100_000, b"\0" * 1000, b"\xff" * 1000, b"x" * (1 << 20), b'"' * 20_000]
+    lines += [b'{"command":"end","session":%s}' % number for number in (b"1e999999", b"-1", b"18446744073709551616", b"[]", b"null")]
+    lines += [b'{"command":"list"}\n' * 5000]
+    for line in lines:
+        peer = command(field)
+        try:
+            peer.sendall(line + b"\n")
+        except OSError:
+            pass
+        # The daemon answers others meanwhile.
+        field.daemon.sessions()
+    expect(resident(field.daemon.process.pid) < 64 << 20, "the daemon keeps what makes no sense")
+    return len(lines)
+
+
+@attack
+def commands_that_are_never_finished(field):
+    """Nor read; the operator still gets an answer."""
+    for _ in range(200):
+        command(field).send(b"{")
+    for _ in range(64):
+        peer = command(field)
+        peer.setblocking(False)
+        try:
+            while True:
+                peer.send(b'{"command":"stats"}\n' * 1000)
+        except OSError:
+            pass
+    field.daemon.sessions()
+    expect(descriptors(field.daemon.process.pid) < 128, "the daemon keeps every connection")
+    return 264
+
+
+@attack
+def hellos_byte_by_byte(field):
+    """From many addresses at once, whole in the end: each becomes a session."""
+    first, peers = frame(wire.HELLO, hello()), []
+    for number in range(12):
+        peers.append(field.connect(f"127.0.4.{number + 1}"))
+    for byte in first:
+        for peer in peers:
+            peer.send(bytes([byte]))
+    for peer in peers:
+        kind = wire.HEADER.unpack(peer.recv(wire.HEADER.size, socket.MSG_WAITALL))[1]
+        expect(kind == wire.WELCOME, f"{kind:#06x} instead of a welcome")
+    return len(peers)
+
+
+@attack
+def hellos_of_impossible_fields(field):
+    """Devices, transports, tokens and lengths that no guest has; frames behind them that come too soon."""
+    good, cases = hello(), 0
+    firsts = [frame(wire.HELLO, hello(device=device)) for device in (1, 16, 1 << 31, (1 << 32) - 1)]
+    firsts += [frame(wire.HELLO, hello(transport=transport)) for transport in (0, 2, 3, 4, 5, 255)]
+    firsts += [wire.HEADER.pack(length, wire.HELLO, 0, 0) + good for length in (0, 46, 48, 4096, 4097, 1 << 31, (1 << 32) - 1)]
+    firsts += [frame(wire.HELLO, good, slot, sequence) for slot, sequence in ((65535, 0), (0, (1 << 64) - 1))]
+    firsts += [frame(wire.HELLO, good) + frame(wire.NUMBERS["Ping"], bytes(8), 1, 1) * 200, frame(wire.HELLO, good) * 50]
+    for first in firsts:
+        for address in (None, "127.0.5.1"):
+            peer = field.connect(address)
+            try:
+                peer.sendall(first)
+                peer.shutdown(socket.SHUT_WR)
+                while peer.recv(4096):
+                    pass
+            except OSError:
+                pass
+            cases += 1
+    return cases
+
+
+@attack
+def a_token_that_many_resume_at_once(field):
+    """Thirty connections take over one session; one goes on with it, and no call is lost or done twice."""
+    session = field.session()
+    session.call("MemMap", address=ARENA, size=CHUNK)
+    storm = [field.connect() for _ in range(30)]
+    for peer in storm:
+        peer.send(frame(wire.HELLO, hello(session.welcome["token"])))
+    back = field.session(resumes=session)
+    back.call("Ping", value=9)
+    until("one session", lambda: len(field.daemon.sessions()) == 1)
+    # What the session had, it still has.
+    back.call("MemUnmap", address=ARENA)
+    return len(storm)

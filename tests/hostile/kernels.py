@@ -4,6 +4,8 @@ import struct
 
 import wire
 from field import ARENA, CHUNK, ENDLESS, attack, blake3, expect, ptx
+from memory import LIMIT, LIMITED, OWN
+from objects import most_of
 
 
 @attack
@@ -158,4 +160,61 @@ def kernels_that_recurse_without_end(field):
         expect(False, "endless recursion ended")
     except (wire.Failed, ConnectionError, OSError):
         pass
+    return 1
+
+
+# 500,000 bytes of local memory a thread, and no end.
+LARGE = ptx(
+    "mov.u64 %rd1, own; mov.u32 %r1, 1; st.local.u32 [%rd1+400000], %r1; LOOP: ld.volatile.local.u32 %r2, [%rd1]; bra LOOP;",
+    registers=".local .align 4 .b8 own[500000];\n",
+)
+
+
+def peak(worker):
+    """Most bytes that a worker has had."""
+    with open(f"/proc/{worker}/status", encoding="ascii") as status:
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
+
+
+@attack
+def kernels_with_much_local_memory(field):
+    """Of 16 streams, in blocks of 32 and of 1024 threads: what runs counts for the VM."""
+    field.again(*LIMITED)
+    cases = 0
+    for threads in (32, 1024):
+        session = field.session()
+        worker, function = field.worker(session), field.kernel(session, LARGE)
+        for stream in range(1000, 1016):
+            session.post("StreamCreate", stream=stream, flags=1, priority=0)
+            field.launch(session, function, stream=stream, grid=(64, 1, 1), block=(threads, 1, 1))
+            cases += 1
+        most = most_of(worker, 2)
+        expect(most < LIMIT + OWN, f"blocks of {threads} threads take {most >> 20} MiB")
+        field.open.remove(session)
+        session.close()
+    return cases
+
+
+@attack
+def calls_with_many_registers(field):
+    """A function that calls itself, with 300 registers a frame, in blocks of 1024 threads."""
+    field.again(*LIMITED)
+    keep = "".join(f"mov.u64 %x{number}, {number};\n" for number in range(300))
+    use = "".join(f"add.u64 %x{number}, %x{number}, %x{(number + 1) % 300};\n" for number in range(300))
+    deeper = "{ .param .b32 q; st.param.b32 [q], %n; call.uni deeper, (q); }\n"
+    text = (
+        ".version 8.0\n.target sm_90\n.address_size 64\n.func deeper(.param .b32 n)\n{\n.reg .b64 %x<300>; .reg .b32 %n; .reg .pred %p;\n"
+        f"ld.param.b32 %n, [n]; {keep} setp.eq.u32 %p, %n, 0; @%p bra STAY; sub.u32 %n, %n, 1;\n{deeper}{use}"
+        "st.global.u64 [%x0], %x1; ret; STAY: bra STAY;\n}\n"
+        f".visible .entry attack()\n{{\n.reg .b32 %n; mov.u32 %n, 800;\n{deeper}ret;\n}}\n"
+    )
+    session = field.session()
+    worker = field.worker(session)
+    field.launch(session, field.kernel(session, text), grid=(128, 1, 1), block=(1024, 1, 1))
+    try:
+        session.call("ContextSynchronize")
+        expect(False, "800 calls with 300 registers end")
+    except (wire.Failed, ConnectionError, OSError):
+        pass
+    expect(peak(worker) < LIMIT + OWN, f"the frames take {peak(worker) >> 20} MiB")
     return 1

@@ -17,22 +17,29 @@ import traceback
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "wire"), os.path.dirname(HERE)]
 
+import containers
 import crowd
 import doors
 import files
 import frames
 import graphs
+import groups
 import kernels
 import limits
 import memory
 import objects
 import secure
+import shapes
 import sharing
+import strange
 import users
 import worker
 from field import ATTACKS, Field
 
-MODULES = (crowd, doors, files, frames, graphs, kernels, limits, memory, objects, secure, sharing, users, worker)
+MODULES = (
+    containers, crowd, doors, files, frames, graphs, groups, kernels, limits, memory, objects, secure, shapes, sharing, strange,
+    users, worker,
+)
 
 
 def run(name):

@@ -187,6 +187,7 @@ fn daemon(directory: &Path, connections: usize, problem: Option<&'static str>) -
                         protocol: VERSION.to_string(),
                         pid: 42,
                         shared_user: None,
+                        ungrouped: None,
                     },
                 };
                 json_lines::write(&stream, &response).unwrap();

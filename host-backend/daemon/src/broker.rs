@@ -45,6 +45,7 @@ use self::operation::Operation;
 use self::order::{Ordered, Parked, Periodic, Restoring};
 use self::signals::Signals;
 use crate::arguments::Arguments;
+use crate::cgroup::Groups;
 use crate::device::Devices;
 use crate::handshake_threads::HandshakeThreads;
 use crate::leases::Leases;
@@ -112,6 +113,8 @@ struct Spawning {
     spawner: Spawner,
     /// The users of VMs, or why there are none.
     users: Result<Option<Users>, String>,
+    /// Why VMs have no control groups.
+    ungrouped: Option<String>,
     inbox: Inbox,
 }
 
@@ -166,15 +169,28 @@ impl Broker {
         let signals = Signals::receive()?;
         let notes = retry(|| Notes::open(&host.state_directory()))?;
         let leases = Leases::new().map_err(Error::system("create a socket pair"))?;
+        let devices = Devices::new(&host);
+        let mut tenants = Tenants::default();
+        let ungrouped = match Groups::find(devices.kind() == "software") {
+            Ok(groups) => {
+                tenants.group(groups);
+                None
+            }
+            Err(reason) => {
+                tracing::debug!(reason, "VMs have no control groups");
+                Some(reason)
+            }
+        };
         let mut broker = Self {
             listeners: Listeners::open(&host)?,
             spawning: Spawning {
                 program: worker_program(&host),
                 spawner,
                 users,
+                ungrouped,
                 inbox: Inbox::default(),
             },
-            devices: Devices::new(&host),
+            devices,
             host,
             operation: Operation {
                 arguments,
@@ -190,7 +206,7 @@ impl Broker {
                 early: Vec::new(),
                 last_position: None,
             },
-            tenants: Tenants::default(),
+            tenants,
             leases,
             workers: BTreeMap::new(),
             sessions: BTreeMap::new(),
@@ -388,7 +404,7 @@ impl Broker {
             self.inquiries
                 .listings
                 .iter()
-                .map(|listing| listing.deadline)
+                .map(|listing| listing.deadline())
                 .min(),
             self.inquiries
                 .scrapes

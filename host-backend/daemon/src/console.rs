@@ -22,8 +22,10 @@ const MAX_QUEUED: usize = 64 << 10;
 pub struct Console {
     /// Any user may connect to the lease socket, and send descriptors whose close blocks.
     socket: ReceivedFd,
-    /// The user of an agent on the lease socket.
-    pub agent: Option<u32>,
+    /// The user of the process that connected.
+    pub user: u32,
+    /// Whether it is an agent on the lease socket.
+    pub is_agent: bool,
     input: Assembler,
     output: Vec<u8>,
     /// The peer does not speak the protocol.
@@ -43,14 +45,21 @@ impl AsFd for Console {
 impl Console {
     /// A new connection.
     #[must_use]
-    pub fn new(socket: OwnedFd) -> Self {
+    pub fn new(socket: OwnedFd, user: u32) -> Self {
         Self {
             socket: ReceivedFd::new(socket, PeerKind::Guest),
-            agent: None,
+            user,
+            is_agent: false,
             input: Assembler::default(),
             output: Vec::new(),
             is_lost: false,
         }
+    }
+
+    /// The user, if it is an agent's connection.
+    #[must_use]
+    pub fn agent(&self) -> Option<u32> {
+        self.is_agent.then_some(self.user)
     }
 
     /// Whether there is output to write. While there is, nothing is read from the

@@ -35,6 +35,7 @@
 
 pub mod arguments;
 pub mod broker;
+pub mod cgroup;
 pub mod confine;
 pub mod console;
 pub mod device;

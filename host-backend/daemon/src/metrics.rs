@@ -10,6 +10,7 @@ use std::fmt::Error;
 use paragpu_control::admin::Figures;
 use paragpu_control::admin::TurnsInfo;
 use paragpu_control::counters::{BOUNDS, Counters};
+use paragpu_control::turn::TimeShare;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
@@ -146,6 +147,9 @@ pub struct Report {
     pub boards: BTreeMap<String, Board>,
 }
 
+/// A part of a share: name, help text, and value.
+type Part = (&'static str, &'static str, fn(TimeShare) -> u32);
+
 impl Report {
     /// A report that starts with ended sessions.
     #[must_use]
@@ -256,14 +260,32 @@ impl Report {
                 .encode_family(&labels(one))?
                 .encode_counter::<NoLabelSet, f64, u64>(&one.3.seconds, None)?;
         }
-        let help = "Weight of a session, or of its VM, on its GPU";
-        let mut metric = encoder.encode_descriptor("turn_weight", help, None, MetricType::Gauge)?;
-        for one in &self.turns {
-            let labels = labels(one);
-            gauge(
-                &mut metric.encode_family(&labels)?,
-                one.3.share.weight.into(),
-            )?;
+        let parts: [Part; 3] = [
+            (
+                "turn_weight",
+                "Weight of a session, or of its VM, on its GPU",
+                |share| share.weight,
+            ),
+            (
+                "turn_cap_percent",
+                "Maximum part of its GPU's time, even of an idle GPU",
+                |share| share.cap,
+            ),
+            (
+                "turn_priority",
+                "Priority of its turns; the highest runs first",
+                |share| share.priority,
+            ),
+        ];
+        for (name, help, part) in parts {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for one in &self.turns {
+                let labels = labels(one);
+                gauge(
+                    &mut metric.encode_family(&labels)?,
+                    part(one.3.share).into(),
+                )?;
+            }
         }
         Ok(())
     }
@@ -443,7 +465,6 @@ impl Collector for Report {
 
 #[cfg(test)]
 mod tests {
-    use paragpu_control::turn::TimeShare;
 
     use super::*;
 
@@ -499,6 +520,8 @@ mod tests {
             "paragpu_gpu_percent{vm=\"a\",gpu=\"cuda:0\"} 30",
             "paragpu_turn_seconds_total{vm=\"a\",gpu=\"cuda:0\",session=\"7\"} 1.5",
             "paragpu_turn_weight{vm=\"a\",gpu=\"cuda:0\",session=\"7\"} 100",
+            "paragpu_turn_cap_percent{vm=\"a\",gpu=\"cuda:0\",session=\"7\"} 100",
+            "paragpu_turn_priority{vm=\"a\",gpu=\"cuda:0\",session=\"7\"} 0",
             "paragpu_calls_total{vm=\"a\",gpu=\"cuda:0\",kind=\"posted\"} 10",
             "paragpu_copied_bytes_total{vm=\"a\",gpu=\"cuda:0\",direction=\"to_device\"} 200",
             "paragpu_launches_total{vm=\"b\\\"\\\\\",gpu=\"cuda:1\"} 0",

@@ -16,6 +16,7 @@ use paragpu_control::worker::ToWorker;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, getrlimit};
 
+use crate::cgroup::{Group, Groups, Limits};
 use crate::offers::{Offers, Room};
 use crate::received_fd::ReceivedFd;
 use crate::worker::pidfd;
@@ -30,12 +31,16 @@ pub struct Tenants {
     certified: BTreeMap<String, Arc<Identity>>,
     /// Bytes of device memory of a VM's lease, by VM.
     leased: BTreeMap<String, u64>,
+    /// The control groups of VMs, if the daemon may create any.
+    groups: Option<Groups>,
 }
 
 /// A tenant with sessions.
 #[derive(Debug)]
 struct Tenant {
     account: Account,
+    /// The control group of its workers.
+    group: Option<Group>,
     /// Its sessions, by their slot in the account.
     slots: BTreeMap<u32, u64>,
     offers: Offers,
@@ -50,8 +55,13 @@ struct Process {
 }
 
 impl Tenants {
-    /// Assigns the worker at the other end of `control` a slot in the account of `vm`,
-    /// before it gets the session. Workers count their memory in it directly, without a
+    /// Gives each VM a control group from now on.
+    pub fn group(&mut self, groups: Groups) {
+        self.groups = Some(groups);
+    }
+
+    /// Assigns a worker, by its process ID and control socket, a slot in the account of
+    /// `vm` and moves it into the VM's control group, before it gets the session. Workers count their memory in it directly, without a
     /// message to the daemon.
     ///
     /// # Errors
@@ -61,14 +71,16 @@ impl Tenants {
         host: &Host,
         vm: &str,
         session: u64,
-        control: &Control,
+        worker: (u32, &Control),
     ) -> Result<(), String> {
+        let (pid, control) = worker;
         if !self.accounts.contains_key(vm) {
             let account = Account::new()
                 .map_err(|error| format!("the host has no memory for an account: {error}"))?;
             limit(&account, host, vm, self.certified_memory(vm));
             let tenant = Tenant {
                 account,
+                group: self.create_group(host, vm),
                 slots: BTreeMap::new(),
                 offers: Offers::default(),
                 spoiled: 0,
@@ -86,7 +98,42 @@ impl Tenants {
             .send(&ToWorker::Quota { slot }, &[tenant.account.as_fd()])
             .map_err(|error| format!("the worker cannot be reached: {error}"))?;
         tenant.slots.insert(slot, session);
+        if let Some(Err(error)) = tenant.group.as_ref().map(|group| group.admit(pid)) {
+            tracing::warn!(vm, worker = pid, %error, "the worker has no control group");
+        }
         Ok(())
+    }
+
+    /// The control group of a VM; `None` if there are none.
+    fn create_group(&self, host: &Host, vm: &str) -> Option<Group> {
+        let limits = self.group_limits(host, vm)?;
+        let made = self.groups.as_ref()?.group(vm);
+        let limited = made.and_then(|group| group.limit(limits).map(|()| group));
+        limited
+            .map_err(|error| tracing::warn!(vm, %error, "the VM has no control group"))
+            .ok()
+    }
+
+    fn group_limits(&self, host: &Host, vm: &str) -> Option<Limits> {
+        let sessions = match (host.sessions_of(vm), self.certified_sessions(vm)) {
+            (0, one) | (one, 0) => one,
+            (one, other) => one.min(other),
+        };
+        let device = self.memory_limit(host, vm);
+        Some(self.groups.as_ref()?.limits(host, sessions, device))
+    }
+
+    /// Applies a VM's limits, which may have changed, to its account and group.
+    fn apply_limits(&self, host: &Host, vm: &str, certified: u64) {
+        let Some(tenant) = self.accounts.get(vm) else {
+            return;
+        };
+        limit(&tenant.account, host, vm, certified);
+        if let (Some(group), Some(limits)) = (&tenant.group, self.group_limits(host, vm))
+            && let Err(error) = group.limit(limits)
+        {
+            tracing::warn!(vm, %error, "the limits of the VM's control group stay");
+        }
     }
 
     /// Removes a session whose worker has exited, and clears its slot in the account.
@@ -143,17 +190,13 @@ impl Tenants {
     pub fn certify(&mut self, identity: &Arc<Identity>, host: &Host) {
         let vm = &identity.vm;
         self.certified.insert(vm.clone(), Arc::clone(identity));
-        if let Some(tenant) = self.accounts.get(vm) {
-            limit(&tenant.account, host, vm, self.certified_memory(vm));
-        }
+        self.apply_limits(host, vm, self.certified_memory(vm));
     }
 
     /// Adds a lease. Its memory is then the limit, instead of that of a certificate.
     pub fn lease(&mut self, vm: &str, memory: u64, host: &Host) {
         self.leased.insert(vm.to_owned(), memory);
-        if let Some(tenant) = self.accounts.get(vm) {
-            limit(&tenant.account, host, vm, memory);
-        }
+        self.apply_limits(host, vm, memory);
     }
 
     /// Removes a lease. The limit of the running sessions stays until it is next computed.
@@ -186,8 +229,8 @@ impl Tenants {
 
     /// Applies changed limits of the configuration.
     pub fn limit(&self, host: &Host) {
-        for (vm, tenant) in &self.accounts {
-            limit(&tenant.account, host, vm, self.certified_memory(vm));
+        for vm in self.accounts.keys() {
+            self.apply_limits(host, vm, self.certified_memory(vm));
         }
     }
 
@@ -296,7 +339,7 @@ mod tests {
     /// The share that a worker gets for a session.
     fn share(tenants: &mut Tenants, host: &Host, vm: &str, session: u64) -> Share {
         let (daemon, worker) = Control::pair().unwrap();
-        tenants.grant(host, vm, session, &daemon).unwrap();
+        tenants.grant(host, vm, session, (1, &daemon)).unwrap();
         let mut inbox = Inbox::default();
         worker.receive(&mut inbox, true).unwrap();
         let memory = inbox.fds.pop().unwrap();

@@ -16,6 +16,7 @@ use crate::conditions::Conditions;
 use crate::exec::printf::Output;
 use crate::graph::Graph;
 use crate::heap::Heaps;
+use crate::kernel_memory::KernelMemory;
 use crate::launch::{Kernel, Workspaces};
 use crate::memory_unsafe::Memory;
 use crate::module::{GLOBALS_OFFSET, Module, memory_error, place};
@@ -27,6 +28,7 @@ use paragpu_protocol::layout::{CHUNK, Regions};
 use paragpu_protocol::status::Status;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 const EVENT_DISABLE_TIMING: u32 = 2;
 const STREAM_NON_BLOCKING: u32 = 1;
@@ -62,6 +64,9 @@ pub(crate) struct Launching {
     pub conditions: Arc<Conditions>,
     workspaces: Arc<Workspaces>,
     heaps: Arc<Heaps>,
+    kernel_memory: Arc<KernelMemory>,
+    /// Bytes of launches of kernels that have not begun.
+    pending: Arc<AtomicUsize>,
     /// Number of launches so far.
     launches: u64,
 }
@@ -124,6 +129,8 @@ impl SoftwareDevice {
                 conditions: Arc::default(),
                 workspaces: Arc::new(Workspaces::new(start, bytes)),
                 heaps: Arc::default(),
+                kernel_memory: Arc::default(),
+                pending: Arc::default(),
                 launches: 0,
             },
             code: Code {

@@ -6,6 +6,7 @@ use crate::exec::block::{Grid, SharedMemory, Surroundings};
 use crate::exec::cluster::Shape;
 use crate::exec::variants_unsafe;
 use crate::heap::Heap;
+use crate::kernel_memory;
 use crate::launched::Launched;
 use crate::memory_unsafe::Memory;
 use crate::module::Module;
@@ -15,7 +16,7 @@ use paragpu_device::{Error, Launch, Result};
 use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 /// Maximum number of bytes of local memory of a thread.
 pub const MAX_LOCAL: u32 = 512 << 10;
@@ -23,9 +24,6 @@ pub const MAX_LOCAL: u32 = 512 << 10;
 const STACK: u64 = 64 << 10;
 /// Bytes of a cooperative launch's workspace.
 const WORKSPACE: u64 = 256;
-
-/// Maximum number of bytes of host memory for all blocks of a cooperative launch.
-const MAX_RESIDENT: u64 = 2 << 30;
 
 const MAX_DYNAMIC_SHARED: u32 = 8;
 const CARVEOUT: u32 = 9;
@@ -102,6 +100,8 @@ pub struct Context {
     pub device: Surroundings,
     /// For cooperative launches.
     pub workspaces: Arc<Workspaces>,
+    /// Bytes of launches of kernels that have not begun.
+    pub pending: Arc<AtomicUsize>,
     /// Number of the launch.
     pub id: u64,
     /// Maximum bytes of stack.
@@ -300,7 +300,11 @@ impl Kernel {
     /// `INVALID_VALUE`, `LAUNCH_OUT_OF_RESOURCES`, `COOPERATIVE_LAUNCH_TOO_LARGE`,
     /// `INVALID_CLUSTER_SIZE`.
     pub fn prepare(&self, launch: &Launch<'_>, context: &Context) -> Result<Work> {
-        let grid = self.grid(launch, context, Launched::default())?;
+        let grid = self.grid(
+            launch,
+            context,
+            Launched::new(0, Arc::clone(&context.pending)),
+        )?;
         let (workspace, workspaces) = (grid.workspace, Arc::clone(&context.workspaces));
         let finish = Box::new(move || {
             if workspace != 0 {
@@ -381,9 +385,18 @@ impl Kernel {
             straight: variants_unsafe::select(),
             cancelled: AtomicBool::new(false),
         };
-        if launch.cooperative && grid.block_bytes().saturating_mul(blocks) > MAX_RESIDENT {
-            context.workspaces.give_back(workspace);
-            return Err(Status::COOPERATIVE_LAUNCH_TOO_LARGE.into());
+        // All blocks of a cooperative launch are in flight together.
+        let clusters = if launch.cooperative {
+            grid.clusters()
+        } else {
+            1
+        };
+        if grid.cluster_bytes().saturating_mul(clusters) > kernel_memory::LIMIT {
+            if launch.cooperative {
+                context.workspaces.give_back(workspace);
+                return Err(Status::COOPERATIVE_LAUNCH_TOO_LARGE.into());
+            }
+            return Err(Status::LAUNCH_OUT_OF_RESOURCES.into());
         }
         Ok(Arc::new(grid))
     }

@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-/// Maximum number of bytes of pending launches of a kernel that the program launched, and
-/// of all its descendants.
+/// Maximum number of bytes of a session's pending launches.
 const MAX_PENDING: usize = 64 << 20;
 /// Bytes of a launch without its parameters.
 const LAUNCH: usize = 256;
@@ -103,7 +102,7 @@ pub struct Launched {
     state: Mutex<State>,
     /// Number of ancestors of this grid.
     pub(crate) depth: u32,
-    /// Bytes of all pending launches of the family.
+    /// Bytes of all pending launches of the session.
     pub(crate) pending: Arc<AtomicUsize>,
 }
 

@@ -31,6 +31,7 @@ pub mod exec;
 pub mod fuzz;
 pub mod graph;
 pub mod heap;
+pub mod kernel_memory;
 pub mod launch;
 mod launched;
 mod link;

@@ -11,6 +11,7 @@ mod threads;
 
 use crate::exec::block::Grid;
 use crate::exec::cluster::Cluster;
+use crate::kernel_memory::Held;
 use paragpu_device::{Error, HostFunction};
 use paragpu_protocol::status::Status;
 use parking_lot::{Condvar, Mutex};
@@ -33,7 +34,7 @@ const BATCH: u64 = 64;
 /// share.
 const TURN: Duration = Duration::from_millis(4);
 /// Maximum number of bytes of a kernel's blocks in flight, beyond one block per thread.
-const RESIDENT_BYTES: u64 = 1 << 30;
+const RESIDENT_BYTES: u64 = 256 << 20;
 
 /// A copy or fill.
 pub type Task = Box<dyn FnOnce() -> Result<(), Error> + Send>;
@@ -93,6 +94,8 @@ struct Active {
     fresh: VecDeque<Range<u64>>,
     parked: VecDeque<Cluster>,
     spare: Vec<Cluster>,
+    /// The memory of its blocks.
+    held: Held,
     /// Number of turns of blocks in progress.
     running: usize,
     failed: bool,
@@ -105,6 +108,19 @@ struct Active {
 impl Active {
     fn over(&self) -> bool {
         self.running == 0 && (self.failed || self.fresh.is_empty() && self.parked.is_empty())
+    }
+
+    /// Takes memory for another cluster, unless there is one to reuse. A cooperative launch
+    /// takes all its memory at once: its blocks wait for each other, so two such launches
+    /// with half of theirs would both wait forever.
+    fn take_memory(&mut self) -> bool {
+        let clusters = match (self.cooperative, self.held.is_empty()) {
+            (true, true) => self.grid.clusters(),
+            (true, false) => return true,
+            (false, _) => 1,
+        };
+        let bytes = self.grid.cluster_bytes().saturating_mul(clusters);
+        !self.spare.is_empty() || self.held.grow(bytes)
     }
 }
 
@@ -517,11 +533,11 @@ impl Inner {
                 }
                 Work::Kernel(grid, cooperative, finish) => {
                     let clusters = grid.clusters();
-                    let bytes = grid.block_bytes().saturating_mul(grid.cluster.size());
-                    let fit = (RESIDENT_BYTES / bytes) as usize;
+                    let fit = (RESIDENT_BYTES / grid.cluster_bytes()) as usize;
                     let resident = fit.min(RESIDENT * self.threads);
                     state.active.push_back(Active {
                         ticket,
+                        held: grid.device.kernel_memory.open(),
                         grid,
                         cooperative,
                         fresh: std::iter::once(0..clusters).collect(),
@@ -635,6 +651,8 @@ impl Inner {
                 finish();
             }
             self.complete(state, active.ticket);
+            // Others may have waited for its memory.
+            self.work.notify_all();
         }
     }
 }

@@ -1,8 +1,10 @@
 //! Operations on the session's whole context.
 
+use std::sync::Arc;
+
 use paragpu_protocol::status::Status;
 
-use crate::Result;
+use crate::{HostMemory, Result};
 
 /// Operations on all of a session's work.
 pub trait ContextDevice {
@@ -28,6 +30,12 @@ pub trait ContextDevice {
     /// # Errors
     /// Errors of the driver.
     fn flush_output(&mut self) -> Result<()>;
+
+    /// Charges the host memory that the session's work uses to `account` from now on. A
+    /// device whose work uses its own memory ignores it.
+    fn charge_to(&mut self, account: Arc<dyn HostMemory>) {
+        let _ = account;
+    }
 
     /// Whether its work runs on this host's CPUs. A thread that waits for it then yields.
     fn computes_on_host(&self) -> bool {

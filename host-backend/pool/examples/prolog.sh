@@ -6,12 +6,15 @@
 # Optional: without it such a lease fails, and is requested again.
 PATH=$PATH:/usr/sbin:/usr/bin:/sbin:/bin
 
-# A daemon that is busy may take a while; a restart takes about a second.
-for attempt in 1 2 3; do
-	timeout 5 paragpu status >/dev/null 2>&1 && exit 0
-	[ "$attempt" = 3 ] || sleep 1
+# A daemon that is busy may take a while, and one that restarts on a busy host, too. While
+# it restarts, commands fail at once: so the time counts, not the number of attempts.
+deadline=$(($(date +%s) + 15))
+until timeout 5 paragpu status >/dev/null 2>&1; do
+	if [ "$(date +%s)" -ge "$deadline" ]; then
+		# Slurm's controller is queried in this rare case only.
+		scontrol --oneliner show job "$SLURM_JOB_ID" 2>/dev/null | grep -Eq 'gres[:/]shard' || exit 0
+		echo "paragpud does not answer on $(uname -n): no lease starts here" >&2
+		exit 1
+	fi
+	sleep 1
 done
-# Slurm's controller is queried in this rare case only.
-scontrol --oneliner show job "$SLURM_JOB_ID" 2>/dev/null | grep -Eq 'gres[:/]shard' || exit 0
-echo "paragpud does not answer on $(uname -n): no lease starts here" >&2
-exit 1

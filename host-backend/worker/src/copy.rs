@@ -9,7 +9,7 @@ use paragpu_protocol::table::{
 };
 
 use crate::error::{Fault, Outcome, SessionEnd, fail};
-use crate::rect::volume;
+use crate::rect::{check_pitch, volume};
 use crate::session::Session;
 use crate::session::completion::{Continuation, Goal, Progress};
 use crate::session::copies::Copies;
@@ -235,6 +235,7 @@ impl Session {
         let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
         let source = self.objects.textures.copy_end(&call.source)?;
         let total = volume(call.extent)?;
+        check_pitch(&source, call.extent)?;
         self.copies.copy_out(
             &mut self.gpu,
             CopySource::Rect(source, call.extent),

@@ -70,14 +70,6 @@ impl Exchange {
         state.answer.take()
     }
 
-    /// Sends a request without a reply.
-    pub(crate) fn notify(&self, ask: Ask) {
-        if let Some(control) = &self.control {
-            // If the daemon is gone, there is nothing to release.
-            let _ = control.send(&FromWorker::Exchange { request: 0, ask }, &[]);
-        }
-    }
-
     /// Delivers the daemon's reply.
     pub(crate) fn answered(&self, request: u64, answer: Answer) {
         let mut state = self.state.lock();

@@ -35,6 +35,25 @@ pub(crate) fn volume([width, height, depth]: [u64; 3]) -> Outcome<u64> {
     }
 }
 
+/// Checks that the rows of an extent in linear memory do not overlap, as CUDA demands. So
+/// the copy has no more bytes than the memory, although its pieces are checked one by one.
+///
+/// # Errors
+/// `INVALID_VALUE`.
+pub(crate) fn check_pitch(end: &CopyEnd, [width, height, depth]: [u64; 3]) -> Outcome<()> {
+    match *end {
+        CopyEnd::Linear { pitch, rows, .. }
+            if (height > 1 || depth > 1) && pitch < width || depth > 1 && rows < height =>
+        {
+            fail(
+                Status::INVALID_VALUE,
+                "the pitch is smaller than a row, or the height than the rows",
+            )
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The piece that begins at packed byte `done` and has at most `most` bytes. `done` is
 /// the end of an earlier piece, below the volume of `extent`.
 pub(crate) fn piece([width, height, depth]: [u64; 3], done: u64, most: u64) -> Piece {
@@ -110,6 +129,20 @@ mod tests {
         assert!(shifted(end, [0, 2, 0]).is_err());
         assert!(shifted(end, [0, 1, 0]).is_ok());
         assert!(shifted(end, [0, 0, u64::MAX]).is_err());
+    }
+
+    #[test]
+    fn rows_that_overlap_are_refused() {
+        let end = |pitch, rows| CopyEnd::Linear {
+            address: 0,
+            pitch,
+            rows,
+        };
+        assert!(check_pitch(&end(0, 0), [1 << 20, 1, 1]).is_ok());
+        assert!(check_pitch(&end(7, 0), [8, 2, 1]).is_err());
+        assert!(check_pitch(&end(8, 1), [8, 2, 1]).is_ok());
+        assert!(check_pitch(&end(8, 1), [8, 2, 2]).is_err());
+        assert!(check_pitch(&end(0, 1), [8, 1, 2]).is_err());
     }
 
     proptest! {

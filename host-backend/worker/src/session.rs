@@ -226,7 +226,7 @@ impl std::fmt::Debug for Session {
 impl Session {
     /// A session that communicates over `sender` and `window`.
     #[must_use]
-    pub fn new(setup: Setup, sender: Arc<dyn Sender>, window: Option<Arc<Window>>) -> Self {
+    pub fn new(mut setup: Setup, sender: Arc<dyn Sender>, window: Option<Arc<Window>>) -> Self {
         let statistics = setup.statistics;
         let counters = || Arc::clone(&statistics);
         let link = Link::new(sender, setup.reconnect, setup.latency, counters());
@@ -236,6 +236,7 @@ impl Session {
         let account = HostAccount::new(setup.host_memory, counters());
         let modules = Modules::new(setup.images, Arc::clone(&account));
         link.sender().count_for(&account);
+        setup.device.charge_to(Arc::clone(&account) as Arc<_>);
         Self {
             memory: DeviceMemory::new(
                 setup.regions.arena,

@@ -256,6 +256,9 @@ pub enum Response {
         /// Why workers run as the daemon's user; `None` if each VM has its own user.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         shared_user: Option<String>,
+        /// Why VMs have no control groups; `None` if they have.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ungrouped: Option<String>,
     },
     /// The request was not served.
     Error {

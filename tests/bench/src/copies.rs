@@ -1,7 +1,9 @@
 //! Bare bulk copies.
 
-use std::io::{Read as _, Write as _};
+use std::io::{Read, Write};
 
+use paragpu_communicator_secure::rustls::{Connection, StreamOwned};
+use paragpu_communicator_secure::{KeyLifetime, testing};
 use paragpu_protocol::frame::MAX_PAYLOAD;
 
 use crate::error::Error;
@@ -43,7 +45,29 @@ pub fn memcpy(bytes: usize) -> f64 {
 /// Bytes a second from a touched buffer of one thread, over a socket, into a
 /// touched buffer of another, until the latter confirms the last byte.
 pub fn socket(kind: Socket, bytes: usize) -> Result<f64, Error> {
-    let [mut here, mut there] = pair(kind)?;
+    let [here, there] = pair(kind)?;
+    copy(here, there, bytes)
+}
+
+/// The same over loopback TCP and rustls, with certificates as those of guests and hosts.
+pub fn tls(bytes: usize) -> Result<f64, Error> {
+    let [here, there] = pair(Socket::Tcp)?;
+    let (guest, host) = testing::credentials(KeyLifetime::Replaceable);
+    match (guest.client("localhost"), host.server()) {
+        (Ok(Connection::Client(guest)), Ok(Connection::Server(host))) => copy(
+            StreamOwned::new(guest, here),
+            StreamOwned::new(host, there),
+            bytes,
+        ),
+        _ => Err(std::io::Error::other("no TLS for the baseline").into()),
+    }
+}
+
+fn copy<One: Read + Write, Other: Read + Write + Send>(
+    mut here: One,
+    mut there: Other,
+    bytes: usize,
+) -> Result<f64, Error> {
     let source = touched(bytes, 1);
     let mut destination = touched(bytes, 2);
     std::thread::scope(|scope| {
@@ -51,6 +75,7 @@ pub fn socket(kind: Socket, bytes: usize) -> Result<f64, Error> {
             for _ in 0..ROUNDS {
                 there.read_exact(&mut destination)?;
                 there.write_all(&[1])?;
+                there.flush()?;
             }
             Ok(())
         });
@@ -60,6 +85,7 @@ pub fn socket(kind: Socket, bytes: usize) -> Result<f64, Error> {
                 for part in source.chunks(PART) {
                     here.write_all(part)?;
                 }
+                here.flush()?;
                 here.read_exact(&mut [0])
             });
             copied?;
@@ -81,5 +107,6 @@ mod tests {
         assert!(memcpy(1 << 20) > 0.0);
         assert!(socket(Socket::Unix, 3 << 20).unwrap() > 0.0);
         assert!(socket(Socket::Tcp, 3 << 20).unwrap() > 0.0);
+        assert!(tls(3 << 20).unwrap() > 0.0);
     }
 }

@@ -70,6 +70,8 @@ enum Raw {
     CopyUnix,
     /// Bulk bytes over loopback TCP between two threads.
     CopyTcp,
+    /// The same under TLS.
+    CopyTls,
     /// A launch's bytes into a ring that another thread empties.
     Enqueue,
     /// Multiply-adds of 32 lanes by one thread.
@@ -93,6 +95,7 @@ fn raw(name: Raw, bulk: usize) -> Result<(), Error> {
         Raw::Memcpy => ("B/s", copies::memcpy(bulk)),
         Raw::CopyUnix => ("B/s", copies::socket(Socket::Unix, bulk)?),
         Raw::CopyTcp => ("B/s", copies::socket(Socket::Tcp, bulk)?),
+        Raw::CopyTls => ("B/s", copies::tls(bulk)?),
         Raw::Enqueue => ("us", enqueue::cost() * MICROS),
         Raw::Arithmetic => ("1/s", arithmetic::rate()),
     };

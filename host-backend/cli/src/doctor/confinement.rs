@@ -112,6 +112,18 @@ fn users(report: &mut Report, shared_user: Option<&str>) {
     }
 }
 
+/// Reports the control groups of VMs.
+pub(super) fn groups(report: &mut Report, ungrouped: Option<&str>) {
+    let (state, detail) = match ungrouped {
+        None => (
+            State::Good,
+            "the workers of each VM have a group with limits".to_owned(),
+        ),
+        Some(reason) => (State::Absent, format!("VMs have none: {reason}")),
+    };
+    report.add(SIDE, "control groups", state, detail);
+}
+
 /// Reports the daemon's own confinement; root keeps its rights.
 fn itself(report: &mut Report, own: &BTreeMap<String, String>) {
     let is = |key: &str, value: &str| own.get(key).is_some_and(|found| found == value);

@@ -166,6 +166,7 @@ fn daemon(report: &mut Report, given: Option<&Path>) {
             protocol,
             pid,
             shared_user,
+            ungrouped,
         }) => {
             let same = protocol == VERSION.to_string();
             let state = if same { State::Good } else { State::Warning };
@@ -176,6 +177,7 @@ fn daemon(report: &mut Report, given: Option<&Path>) {
                 format!("paragpud {daemon}, process {pid}, protocol {protocol}"),
             );
             confinement::examine(report, pid, shared_user.as_deref());
+            confinement::groups(report, ungrouped.as_deref());
         }
         Ok(_) | Err(_) => {
             report

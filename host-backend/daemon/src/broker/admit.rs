@@ -511,7 +511,9 @@ impl Broker {
         // Recorded first, so that a later daemon finds every running session.
         self.notes.write(&facts, worker.pid);
         let sent = worker.control.as_ref().is_some_and(|control| {
-            let granted = self.tenants.grant(&self.host, &facts.vm, session, control);
+            let granted = self
+                .tenants
+                .grant(&self.host, &facts.vm, session, (worker.pid, control));
             granted.is_ok() && control.try_send(&assign, &fds).is_ok()
         });
         if !sent {

@@ -1,21 +1,19 @@
 //! Serves the control socket.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use paragpu_control::admin::{DeviceInfo, Request, Response, SessionInfo, Stats, VmInfo};
 use paragpu_protocol::handshake::VERSION;
 use rustix::event::PollFlags;
 
 use super::Broker;
-use super::inquiries::{Audience, Listing};
+use super::inquiries::{Audience, Listing, PATIENCE};
 use super::turns::ShareRequest;
 use crate::console::Console;
 use crate::listener::Peer;
 use crate::worker::State;
 
-/// How long a listing waits for busy workers.
-const PATIENCE: Duration = Duration::from_millis(250);
 /// Maximum number of connections of the control socket.
 const MAX_CONNECTIONS: usize = 64;
 /// Maximum number of connections of the lease socket per user.
@@ -27,22 +25,41 @@ impl Broker {
             return;
         };
         match commands.accept() {
-            Ok(Some((socket, _))) => {
-                let console = Console::new(socket);
-                if self.commanders() < MAX_CONNECTIONS {
-                    let key = self.counts.key();
-                    self.inquiries.consoles.insert(key, console);
+            Ok(Some((socket, Peer::Local { uid, .. }))) => {
+                if self.commanders().count() >= MAX_CONNECTIONS {
+                    self.close_oldest();
                 }
+                let key = self.counts.key();
+                self.inquiries
+                    .consoles
+                    .insert(key, Console::new(socket, uid));
             }
-            Ok(None) => {}
+            Ok(_) => {}
             Err(error) => self.pause_accepting(&error),
         }
     }
 
-    /// Number of connections of the control socket.
-    fn commanders(&self) -> usize {
-        let consoles = self.inquiries.consoles.values();
-        consoles.filter(|console| console.agent.is_none()).count()
+    /// Connections of the control socket, oldest first.
+    fn commanders(&self) -> impl Iterator<Item = (u64, u32)> {
+        let consoles = self.inquiries.consoles.iter();
+        let commanders = consoles.filter(|(_, console)| !console.is_agent);
+        commanders.map(|(key, console)| (*key, console.user))
+    }
+
+    /// Closes the oldest connection of the user with the most: whoever leaves connections
+    /// open keeps no other user from the socket.
+    fn close_oldest(&mut self) {
+        let count = |user| {
+            self.commanders()
+                .filter(|(_, other)| *other == user)
+                .count()
+        };
+        let oldest = self
+            .commanders()
+            .max_by_key(|(key, user)| (count(*user), std::cmp::Reverse(*key)));
+        if let Some((key, _)) = oldest {
+            self.close_console(key);
+        }
     }
 
     /// Accepts a connection of a lease's agent.
@@ -52,11 +69,11 @@ impl Broker {
         };
         match agents.accept() {
             Ok(Some((socket, Peer::Local { uid, .. }))) => {
-                let of_user = |console: &&Console| console.agent == Some(uid);
-                let mut console = Console::new(socket);
+                let of_user = |console: &&Console| console.agent() == Some(uid);
+                let mut console = Console::new(socket, uid);
                 if self.inquiries.consoles.values().filter(of_user).count() < MAX_AGENTS {
                     let key = self.counts.key();
-                    console.agent = Some(uid);
+                    console.is_agent = true;
                     self.inquiries.consoles.insert(key, console);
                 }
             }
@@ -82,13 +99,18 @@ impl Broker {
             console.read()
         };
         if done.is_err() {
-            self.close(key);
-            self.inquiries
-                .listings
-                .retain(|listing| listing.audience != Audience::Console(key));
+            self.close_console(key);
             return;
         }
         self.requests(key);
+    }
+
+    /// Closes a connection, and drops what it waits for.
+    fn close_console(&mut self, key: u64) {
+        self.close(key);
+        self.inquiries
+            .listings
+            .retain(|listing| listing.audience != Audience::Console(key));
     }
 
     pub(super) fn requests(&mut self, key: u64) {
@@ -178,6 +200,7 @@ impl Broker {
                     protocol: VERSION.to_string(),
                     pid: std::process::id(),
                     shared_user: self.shared_user(),
+                    ungrouped: self.spawning.ungrouped.clone(),
                 },
                 Err(error) => Response::Error { error },
             };
@@ -206,7 +229,7 @@ impl Broker {
         }
         self.inquiries.listings.push(Listing {
             audience,
-            deadline: Instant::now() + PATIENCE,
+            asked: Instant::now(),
             queried,
         });
     }
@@ -214,15 +237,23 @@ impl Broker {
     /// Answers the listings whose workers have all answered or are too slow.
     pub(super) fn answer_listings(&mut self, now: Instant) {
         let workers = &self.workers;
+        // Encoding metrics takes the event loop's time: it is done at most once in PATIENCE,
+        // however many ask.
+        let encoded = self.inquiries.metrics.as_ref().map(|(at, _)| *at);
+        let too_soon = |listing: &Listing| {
+            matches!(listing.audience, Audience::Scrape(_))
+                && encoded.is_some_and(|at| at < listing.asked && now < at + PATIENCE)
+        };
         let (over, open) = std::mem::take(&mut self.inquiries.listings)
             .into_iter()
             .partition(|listing| {
-                listing.deadline <= now
-                    || !listing.queried.iter().any(|key| {
-                        workers
-                            .get(key)
-                            .is_some_and(|worker| worker.queried && worker.control.is_some())
-                    })
+                listing.deadline() <= now
+                    || !too_soon(listing)
+                        && !listing.queried.iter().any(|key| {
+                            workers
+                                .get(key)
+                                .is_some_and(|worker| worker.queried && worker.control.is_some())
+                        })
             });
         self.inquiries.listings = open;
         let over: Vec<Listing> = over;
@@ -233,7 +264,7 @@ impl Broker {
                     self.answer(console, &Response::Sessions { sessions });
                     self.requests(console);
                 }
-                Audience::Scrape(scrape) => self.answer_scrape(scrape),
+                Audience::Scrape(scrape) => self.answer_scrape(scrape, listing.asked),
             }
         }
     }

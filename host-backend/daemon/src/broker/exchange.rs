@@ -28,14 +28,14 @@ impl Broker {
         let offers = facts.and_then(|it| self.tenants.offers(&it.facts.vm));
         let answer = |offer| answer(control, request, offer, None);
         let Some(offers) = offers else {
-            if !matches!(ask, Ask::Withdraw(_)) {
-                answer(None);
-            }
-            return;
+            return answer(None);
         };
         let memory = fds.into_iter().next();
         match ask {
-            Ask::Withdraw(token) => offers.withdraw(session, &token),
+            Ask::Withdraw(token) => {
+                offers.withdraw(session, &token);
+                answer(None);
+            }
             Ask::Offer { size, domain } => {
                 let offer = Offer {
                     token: token(),

@@ -13,6 +13,7 @@ use paragpu_control::turn::MAX_WEIGHT;
 use super::Broker;
 use super::arrivals::Early;
 use super::order::NOBODY;
+use crate::console::Console;
 use crate::handshake::{Guest, SessionRequest};
 use crate::leases::{self, Grant, Hold, Leased, Verdict};
 use crate::session::now;
@@ -67,7 +68,7 @@ impl Broker {
             .inquiries
             .consoles
             .get(&key)
-            .is_some_and(|it| it.agent.is_some());
+            .is_some_and(|it| it.is_agent);
         match request {
             Request::Claim(_) | Request::Version {} => Ok(()),
             Request::Carry { to, .. } if is_agent && !to.starts_with("tcp://") => {
@@ -101,11 +102,7 @@ impl Broker {
         if self.host.lease.authority.as_os_str().is_empty() {
             return refused("this host grants no leases: see lease.socket in host.toml");
         }
-        let uid = self
-            .inquiries
-            .consoles
-            .get(&key)
-            .and_then(|console| console.agent);
+        let uid = self.inquiries.consoles.get(&key).and_then(Console::agent);
         let own = rustix::process::geteuid().as_raw();
         match (self.host.lease.engine, claim.job) {
             (Engine::Slurm, Some(job)) => {
@@ -157,11 +154,7 @@ impl Broker {
 
     fn grant(&mut self, key: u64, claim: &Claim, grant: Result<Grant, String>) -> Response {
         let own = rustix::process::geteuid().as_raw();
-        let uid = self
-            .inquiries
-            .consoles
-            .get(&key)
-            .and_then(|console| console.agent);
+        let uid = self.inquiries.consoles.get(&key).and_then(Console::agent);
         let given = grant.and_then(|grant| {
             // Users of the control socket may claim leases for others.
             let may = uid.is_none_or(|uid| uid == grant.uid || uid == 0 || uid == own);

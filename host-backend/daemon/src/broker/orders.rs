@@ -242,7 +242,9 @@ impl Broker {
         };
         self.notes.write(&facts, worker.pid);
         let sent = worker.control.as_ref().is_some_and(|control| {
-            let granted = self.tenants.grant(&self.host, &facts.vm, session, control);
+            let granted = self
+                .tenants
+                .grant(&self.host, &facts.vm, session, (worker.pid, control));
             granted.is_ok() && control.try_send(&restore, &[file.as_fd()]).is_ok()
         });
         if !sent {

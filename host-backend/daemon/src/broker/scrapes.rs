@@ -74,11 +74,16 @@ impl Broker {
         late.into_iter().for_each(|key| self.forget_scrape(key));
     }
 
-    /// Answers once the workers have reported their counters.
-    pub(super) fn answer_scrape(&mut self, key: u64) {
-        let text = self.report().encode();
+    /// Answers once the workers have reported their counters. One text serves all requests
+    /// that came before it was encoded.
+    pub(super) fn answer_scrape(&mut self, key: u64, asked: Instant) {
+        let last = self.inquiries.metrics.take();
+        let (encoded, text) = last
+            .filter(|(encoded, _)| *encoded >= asked)
+            .unwrap_or_else(|| (Instant::now(), self.report().encode()));
+        let (_, text) = self.inquiries.metrics.insert((encoded, text));
         if let Some(scrape) = self.inquiries.scrapes.get_mut(&key) {
-            scrape.answer(&text);
+            scrape.answer(text);
             if scrape.write() == Step::Over {
                 self.inquiries.scrapes.remove(&key);
             }

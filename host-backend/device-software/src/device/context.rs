@@ -1,9 +1,10 @@
 //! The session's context as a whole.
 
 use super::SoftwareDevice;
-use paragpu_device::{ContextDevice, Error, Result};
+use paragpu_device::{ContextDevice, Error, HostMemory, Result};
 use paragpu_protocol::status::Status;
 use std::io::Write;
+use std::sync::Arc;
 
 impl ContextDevice for SoftwareDevice {
     fn context_query(&mut self) -> Result<bool> {
@@ -26,6 +27,10 @@ impl ContextDevice for SoftwareDevice {
                     format!("cannot write what kernels printed: {e}"),
                 )
             })
+    }
+
+    fn charge_to(&mut self, account: Arc<dyn HostMemory>) {
+        self.launching.kernel_memory.charge_to(account);
     }
 
     fn computes_on_host(&self) -> bool {

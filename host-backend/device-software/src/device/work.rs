@@ -130,9 +130,11 @@ impl SoftwareDevice {
                 textures: Arc::clone(self.objects.textures()),
                 output: Arc::clone(&self.launching.output),
                 conditions: Arc::clone(&self.launching.conditions),
+                kernel_memory: Arc::clone(&self.launching.kernel_memory),
                 sms: self.options.cores,
             },
             workspaces: Arc::clone(&self.launching.workspaces),
+            pending: Arc::clone(&self.launching.pending),
             id: self.launching.launches,
             stack: self.limits.get(&0).copied().unwrap_or(1024),
         }

@@ -8,6 +8,7 @@ use super::warp::{State, Turn, WAITING, Warp};
 use crate::conditions::Conditions;
 use crate::error::Fault;
 use crate::heap::{Heap, Heaps};
+use crate::kernel_memory::KernelMemory;
 use crate::launched::Launched;
 use crate::memory_unsafe::Memory;
 use crate::program::{BarReduce, Program, RESERVED_SHARED, Reg};
@@ -33,6 +34,8 @@ pub struct Surroundings {
     pub output: Arc<Output>,
     /// The conditions of graphs, which kernels set.
     pub conditions: Arc<Conditions>,
+    /// The account of blocks in flight.
+    pub kernel_memory: Arc<KernelMemory>,
     /// Number of multiprocessors.
     pub sms: u32,
 }
@@ -115,16 +118,20 @@ impl Grid {
         self.block[0] * self.block[1] * self.block[2]
     }
 
-    /// Bytes of a block's state, without its calls; at least 1.
+    /// Bytes of a cluster's state, without its calls; at least 1.
     #[must_use]
-    pub fn block_bytes(&self) -> u64 {
+    pub fn cluster_bytes(&self) -> u64 {
+        self.block_bytes().saturating_mul(self.cluster.size())
+    }
+
+    fn block_bytes(&self) -> u64 {
         let Some(f) = self.program.funcs.get(self.func) else {
             return 1;
         };
         let registers =
             u64::from(f.rows32) * 128 + u64::from(f.rows64) * 256 + u64::from(f.preds) * 4;
         let warp = registers + u64::from(f.local) * 32 + 1024;
-        warp * u64::from(self.threads().div_ceil(32)) + u64::from(self.shared.bytes())
+        warp * u64::from(self.threads().div_ceil(32)) + u64::from(self.shared.total())
     }
 
     /// Number of clusters; without clusters, that of blocks.
@@ -204,9 +211,7 @@ impl Block {
     #[must_use]
     pub fn new(grid: &Grid) -> Self {
         let count = grid.threads().div_ceil(32);
-        let warps: Vec<Warp> = (0..count)
-            .map(|n| Warp::new(&grid.program, grid.func, grid.block, n))
-            .collect();
+        let warps: Vec<Warp> = (0..count).map(|n| Warp::new(grid, n)).collect();
         Self {
             turns: vec![Turn::Yield; warps.len()],
             warps,

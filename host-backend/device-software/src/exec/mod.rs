@@ -4,6 +4,7 @@ pub mod alu;
 mod asynchronous;
 mod atomics;
 pub mod block;
+mod calls;
 pub mod cluster;
 mod control;
 mod fp8;

@@ -13,7 +13,8 @@
 //! A `.sync` instruction waits until all lanes in its mask that have not exited have
 //! reached it.
 
-use super::block::Env;
+use super::block::{Env, Grid};
+use super::calls::Calls;
 use super::cluster::Arrivals;
 use super::frame::Frame;
 use super::reach::Reach;
@@ -126,6 +127,8 @@ struct Turns {
     clock: u64,
     /// Whether the last look at a barrier object found its phase incomplete.
     awaits: bool,
+    /// The instruction at which the running fragment merges with another.
+    stop: u32,
 }
 
 /// The start state of a warp: its kernel and its lanes.
@@ -152,9 +155,8 @@ pub struct Warp {
     pub(super) live: u32,
     pub(super) run: Fragment,
     pub(super) others: Vec<Fragment>,
-    /// The instruction at which the running fragment merges with another.
-    stop: u32,
     turns: Turns,
+    pub(super) calls: Calls,
     pub(super) cluster: Arrivals,
     /// Number of ordered loads, atomics and sleeps in this turn, which are signs of
     /// waiting.
@@ -162,10 +164,10 @@ pub struct Warp {
 }
 
 impl Warp {
-    /// Warp `index` of a block of `block` threads, at the start of kernel `func`.
+    /// Warp `index` of a block of `grid`.
     #[must_use]
-    pub fn new(program: &Program, func: usize, block: [u32; 3], index: u32) -> Self {
-        let threads = block[0] * block[1] * block[2];
+    pub fn new(grid: &Grid, index: u32) -> Self {
+        let (func, block, threads) = (grid.func, grid.block, grid.threads());
         let first = index * 32;
         let lanes = threads.saturating_sub(first).min(32);
         let mask = if lanes == 32 {
@@ -207,7 +209,6 @@ impl Warp {
             live: 0,
             run,
             others: Vec::new(),
-            stop: u32::MAX,
             turns: Turns {
                 lease: LEASE,
                 extended: 0,
@@ -215,11 +216,13 @@ impl Warp {
                 boosted: false,
                 clock: 0,
                 awaits: false,
+                stop: u32::MAX,
             },
+            calls: Calls::new(&grid.device.kernel_memory),
             cluster: Arrivals::default(),
             spins: 0,
         };
-        if let Some(f) = program.funcs.get(func) {
+        if let Some(f) = grid.program.funcs.get(func) {
             // The kernel's own frame always fits in local memory, which was checked at the
             // launch.
             let _ = warp.enter(f, bases, u32::MAX, u32::MAX);
@@ -244,7 +247,7 @@ impl Warp {
             state: State::Run,
             since: 0,
         };
-        self.stop = u32::MAX;
+        self.turns.stop = u32::MAX;
         self.turns.lease = LEASE;
         self.turns.boosted = false;
         self.cluster = Arrivals::default();
@@ -327,6 +330,7 @@ impl Warp {
             local: caller.local + from.local.next_multiple_of(16),
         };
         let limit = limit.min(self.lowest_dynamic());
+        self.hold_call(to, bases)?;
         self.enter(to, bases, self.run.mask, limit)?;
         self.run.stack.push(Return {
             pc: self.run.pc + 1,
@@ -405,7 +409,7 @@ impl Warp {
             self.turns.lease = LEASE;
         }
         if self.others.is_empty() {
-            self.stop = u32::MAX;
+            self.turns.stop = u32::MAX;
             self.turns.boosted = false;
             return true;
         }
@@ -431,7 +435,7 @@ impl Warp {
             })
             .map(|f| f.pc)
             .min();
-        self.stop = stop.unwrap_or(u32::MAX);
+        self.turns.stop = stop.unwrap_or(u32::MAX);
         true
     }
 
@@ -523,7 +527,7 @@ impl Warp {
         }
         loop {
             let (pc, mask) = (self.run.pc as usize, self.run.mask);
-            let stop = self.stop;
+            let stop = self.turns.stop;
             let straight = env.straight;
             let free = self.others.is_empty();
             let (mut frame, mut reach) = self.reach(env, if free { *budget } else { 0 });

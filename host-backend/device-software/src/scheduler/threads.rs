@@ -89,13 +89,16 @@ impl Inner {
         &self,
         state: &mut State,
     ) -> Option<(Ticket, Arc<Grid>, Option<Cluster>, Option<Range<u64>>)> {
+        let mut starved = false;
         for _ in 0..state.active.len() {
             let mut active = state.active.pop_front()?;
             let resident = active.running + active.parked.len();
             let room = active.cooperative || resident < active.resident.max(self.threads);
             let may_fresh = !active.failed && room && !active.fresh.is_empty();
             let may_parked = !active.failed && !active.parked.is_empty();
-            let fresh = may_fresh && (active.cooperative || active.prefer_fresh || !may_parked);
+            let wanted = may_fresh && (active.cooperative || active.prefer_fresh || !may_parked);
+            let fresh = wanted && active.take_memory();
+            starved |= wanted && !fresh && active.grid.device.kernel_memory.is_unused();
             let mut found = None;
             if fresh || may_parked {
                 active.prefer_fresh = !fresh;
@@ -121,6 +124,10 @@ impl Inner {
             if found.is_some() {
                 return found;
             }
+        }
+        if starved {
+            let why = "no host memory for the blocks of a kernel";
+            self.fail(state, Error::new(Status::OUT_OF_MEMORY, why));
         }
         None
     }

@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use paragpu_device::HostMemory;
 use paragpu_protocol::status::Status;
 
 use crate::error::{Outcome, fail};
@@ -115,6 +116,16 @@ impl HostAccount {
     fn publish(&self) {
         let held = self.held.load(Ordering::Relaxed);
         self.statistics.host_memory.set(held);
+    }
+}
+
+impl HostMemory for HostAccount {
+    fn charge(&self, bytes: u64) -> bool {
+        self.add(bytes).is_ok()
+    }
+
+    fn discharge(&self, bytes: u64) {
+        self.give_back(bytes);
     }
 }
 

@@ -86,7 +86,9 @@ impl Sharing {
         let Some(token) = self.offered.remove(&base) else {
             return false;
         };
-        self.exchange.notify(Ask::Withdraw(token));
+        // The guest's call ends after this: then no other session can take the memory. If
+        // the daemon is gone, none can.
+        let _ = self.exchange.query(Ask::Withdraw(token), &[]);
         true
     }
 

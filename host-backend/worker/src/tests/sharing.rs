@@ -58,10 +58,7 @@ fn daemon(offers: Offers) -> Arc<Exchange> {
                     offers.insert(offer.token, (offer, memory.unwrap()));
                     answer.offer = Some(offer);
                 }
-                Ask::Withdraw(token) => {
-                    offers.remove(&token);
-                    continue;
-                }
+                Ask::Withdraw(token) => drop(offers.remove(&token)),
                 Ask::Take(token) => {
                     if let Some((offer, memory)) = offers.get(&token) {
                         answer.offer = Some(*offer);

@@ -1,0 +1,163 @@
+"""What VMs learn of each other, moves under attack, and configurations of no sense."""
+
+import itertools
+import os
+import random
+import struct
+import subprocess
+import tempfile
+import threading
+
+import harness
+import wire
+from field import ARENA, CHUNK, ENDLESS, PATIENCE, Field, attack, expect, until
+from files import paragpu
+from shapes import EDGES, MOST, Victim
+
+
+@attack
+def readings_of_others(field):
+    """A VM sees its own processes and memory, whatever another does."""
+    one, other = field.session(), field.neighbour()
+    one.call("MemMap", address=ARENA, size=16 * CHUNK)
+    field.launch(one, field.kernel(one, ENDLESS))
+    usage = other.call("DeviceUse")[0]
+    expect(usage["used"] == 0, f"a VM sees {usage['used']} bytes of another")
+    own = one.call("DeviceUse")[0]
+    expect(own["used"] == 16 * CHUNK, f"a VM sees {own['used']} bytes of its own")
+    expect(len(usage["processes"]) <= len(own["processes"]), f"a VM sees processes of another: {usage}")
+    cases = 4
+    for figure, argument in itertools.product((*range(80), 255, 65535, MOST >> 32), (0, 1, MOST >> 32)):
+        cases += 1
+        other.call("DeviceAsk", figure=figure, arguments=struct.pack("<I", argument))
+    return cases
+
+
+@attack
+def peers_of_others(field):
+    """A device's name is good in its VM only, and no guess is."""
+    owner, stranger = field.session(), field.neighbour()
+    cases = 0
+    try:
+        token = owner.call("PeerOffer")[0]["token"]
+    except wire.Failed:
+        token = bytes(16)
+    for name in (token, bytes(16), b"\xff" * 16, *(field.source.randbytes(16) for _ in range(100))):
+        cases += 1
+        found = stranger.call("PeerAsk", token=name)[0]["values"]
+        expect(not any(found), f"a VM reaches another's device: {found}")
+    expect(owner.call("Ping", value=1)[0] == 1, "the owner is over")
+    return cases
+
+
+@attack
+def words_of_streams_of_no_sense(field):
+    """Waits and writes of words that are not mapped, not aligned, or of no kind that there is."""
+    victim = Victim(field)
+    for address, kind, flags in itertools.product((0, 1, ARENA, ARENA + 3, ARENA + CHUNK - 1, ARENA + CHUNK, MOST), range(8), (0, 1, MOST >> 32)):
+        operation = struct.pack("<IQQI", kind, address, MOST, flags)
+        for data in (operation, operation[:-1], operation * 50, b"\xff" * 24, struct.pack("<I", MOST >> 32) + operation):
+            victim.accepts("StreamMemory", stream=0, operations=data)
+    victim.ready().call("Ping", value=1)
+    return victim.cases
+
+
+@attack
+def tensor_maps_of_impossible_shape(field):
+    victim = Victim(field)
+    tensor = dict(data_type=7, rank=2, address=ARENA, dimensions=(64, 64, 1, 1, 1), strides=(256, 0, 0, 0), element_strides=(1,) * 5)
+    part = dict(kind=0, extent=(16, 16, 1, 1, 1), lower=(0,) * 3, upper=(0,) * 3, channels=0, pixels=0, mode=0)
+    rest = dict(interleave=0, swizzle=0, promotion=0, fill=0)
+    for edge in (*EDGES, MOST >> 32):
+        small = edge & MOST >> 32
+        for changed in (
+            dict(tensor, dimensions=(edge,) * 5), dict(tensor, strides=(edge,) * 4), dict(tensor, address=edge),
+            dict(tensor, element_strides=(edge,) * 5), dict(tensor, rank=small), dict(tensor, data_type=small),
+        ):
+            victim.accepts("TensorMapEncode", True, map=dict(tensor=changed, part=part, **rest))
+        for changed in (dict(part, extent=(edge,) * 5), dict(part, kind=small), dict(part, channels=small, pixels=small, kind=1), dict(part, lower=(edge,) * 3, kind=1)):
+            victim.accepts("TensorMapEncode", True, map=dict(tensor=tensor, part=changed, **rest))
+        victim.accepts("TensorMapEncode", True, map=dict(tensor=tensor, part=part, interleave=small, swizzle=small, promotion=small, fill=small))
+        victim.accepts("TensorMapReplace", True, map=bytes([small & 255]) * 128, address=edge)
+    return victim.cases
+
+
+@attack
+def partitions_of_no_sense(field):
+    """Splits of splits, and green contexts of parts that there are not."""
+    victim = Victim(field)
+    for groups, least, flags in itertools.product((0, 1, 255, MOST >> 32), (0, 1, MOST >> 32), (0, 1, MOST >> 32)):
+        victim.accepts("SmResourceSplit", True, green=0, groups=groups, flags=flags, least=least)
+        victim.accepts("SmResourceSplit", True, green=MOST, groups=groups, flags=flags, least=least)
+        split = wire.encode("SmSplit", dict(groups=groups, flags=flags, least=least, members=b"\xff" * 32))
+        for way in (b"", split, split[:-1], split * 300, b"\xff" * 5000):
+            victim.accepts("GreenCreate", True, green=1000 + victim.cases, count=groups, way=way)
+    return victim.cases
+
+
+@attack
+def windows_that_change_while_they_move(field):
+    """Guests write into their rings while their sessions move: each move ends, and others go on."""
+    with harness.Daemon() as other:
+        neighbour, cases = field.neighbour(), 0
+        for number in range(4):
+            guest, over = wire.Shared(field.daemon.socket), threading.Event()
+            guest.call("Ping", value=1)
+
+            def scribble(guest=guest, over=over, source=random.Random(number)):
+                while not over.is_set():
+                    at = source.randrange(0x80, 0x2000) & ~7
+                    struct.pack_into("<Q", guest.region, at, source.getrandbits(64))
+
+            writer = threading.Thread(target=scribble)
+            writer.start()
+            try:
+                order = ("migrate", "--session", str(guest.welcome["session"]), "--to", f"unix://{other.socket}")
+                done = paragpu(field, *order, timeout=60)
+                expect(done is not None, "a move does not end")
+            finally:
+                over.set()
+                writer.join()
+            guest.close()
+            expect(neighbour.call("Ping", value=number)[0] == number, "the neighbour is over")
+            cases += 1
+        until("over", lambda: not other.sessions(), 60)
+        for word in ("panicked", "SIGSEGV"):
+            expect(word not in other.log(), f"the destination's log says {word}")
+    return cases
+
+
+NONSENSE = (
+    "limits.sessions=-1", "limits.sessions=99999999999", "limits.memory=-1GiB", "limits.memory=99999999999999999999GiB",
+    "limits.memory=1e400", "limits.per_vm_host_memory=NaN", "limits.reconnect=-1s", "limits.reconnect=99999999999999999999s",
+    "limits.pending=0", "shm.window=1", "shm.window=16EiB", "software.threads=-1", "software.memory=1EiB", "software.devices=0",
+    "device.kind=gpu", "device.indices=[-1]", "device.indices=[0,0]", "device.placement=", "cache.size=-1", "tcp.listen=300.0.0.1:1",
+    "tcp.listen=127.0.0.1:99999", "tcp.allow_remote=maybe", "vm.a.cid=-1", "vm.a.weight=1001", "vm.a.cap=101", "vm..memory=1", "vm.a",
+    "=", "a.b.c.d=1", "no.such=1", "confine.users=5-1", "confine.users=0-4294967296", "metrics.listen=0.0.0.0:1", "log.level=\u0000",
+)
+
+
+@attack
+def configurations_of_no_sense(field):
+    """The daemon says what it does not understand, and does not start."""
+    cases = 0
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "host.toml")
+        texts = ["[" * 10_000, "a=" + "[" * 10_000, "\0", "limits = 1", "[limits]\nsessions = 1e9", "[[vm]]", '[vm."\\u0000"]\nmemory = "1"',
+                 "[limits]\nsessions=1\nsessions=2", "x" * 1_000_000, '[limits]\nmemory = "' + "9" * 100_000 + '"']
+        runs = [[f"--set={one}"] for one in NONSENSE if "\0" not in one]
+        for number, text in enumerate(texts):
+            runs.append([f"--config={path}.{number}"])
+            with open(f"{path}.{number}", "w", encoding="utf-8") as file:
+                file.write(text)
+        for arguments in runs:
+            command = [
+                harness.binary("paragpud"), "--device=software", f"--socket={folder}/guests", f"--control={folder}/control",
+                f"--set=daemon.state={folder}/state", *arguments,
+            ]
+            done = subprocess.run(harness.owned(command), capture_output=True, text=True, timeout=PATIENCE, check=False)
+            expect(done.returncode == 1 or done.returncode == 2, f"{arguments}: status {done.returncode}: {done.stderr[-300:]}")
+            expect("panicked" not in done.stderr, f"{arguments}: {done.stderr[-300:]}")
+            cases += 1
+    field.check()
+    return cases
