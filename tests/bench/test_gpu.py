@@ -36,8 +36,6 @@ NOISE = 1 << 20
 # What a GPU keeps from managed memory, as long as any process has a context on it:
 # 122 MiB on an H100, natively as well.
 MANAGED = {"managedMemory": 160 << 20, "managedVariables": 160 << 20, "hostMemory": 160 << 20}
-# Programs that end with an error natively, so that there is nothing to compare with.
-FAILS_NATIVELY = {"tensorMaps": "its first kernel ends with an illegal instruction on an H200; why is not known"}
 # Programs that compute-sanitizer follows: memory, textures, graphs of streams, errors.
 SANITIZED = ("vectorAdd", "copies", "bicubicTexture", "streamsAndEvents")
 
@@ -359,9 +357,7 @@ def main():
         return 0
     if only:
         return only(options)
-    names = options.programs or [name for name in harness.program_names() if name not in FAILS_NATIVELY]
-    for name in FAILS_NATIVELY.keys() - set(names):
-        say(f"{name}: skipped: {FAILS_NATIVELY[name]}")
+    names = options.programs or harness.program_names()
     report, warm = Report(), 2
     say(f"{device['name']}, driver {device['driver']}: {len(names)} programs")
     start = gpu.memory_used(device)
