@@ -169,8 +169,8 @@ impl Source {
         receiver: &mut dyn Receiver,
     ) -> Result<bool, NotStopped> {
         let mut pause = LINGER;
+        self.report_held(session, Step::Stopped);
         loop {
-            self.report_held(session, Step::Stopped);
             if self.await_rest(pause)? {
                 return Ok(true);
             }
@@ -190,6 +190,7 @@ impl Source {
                 return Ok(false);
             }
             pause = began.elapsed().max(POLL_INTERVAL);
+            self.report_held(session, Step::Stopped);
         }
     }
 
