@@ -196,10 +196,13 @@ impl Attendant {
 
     fn resume(self: &Arc<Self>, guest: Guest) {
         let liveness = guest.liveness(self.patience);
-        // The current connection, not the guest's first one.
-        let earlier = self.sender.connection();
         self.waiting.offer(guest);
-        earlier.close();
+        // The current connection, not the guest's first one. While the guest waits, it is
+        // not this guest's own.
+        let earlier = self.sender.connection();
+        if self.waiting.has_guest() {
+            earlier.close();
+        }
         self.guard(liveness);
     }
 

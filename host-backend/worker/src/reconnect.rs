@@ -106,6 +106,11 @@ impl Waiting {
         let _ = rustix::io::write(&self.arrived, &1_u64.to_ne_bytes());
     }
 
+    /// Whether a guest waits.
+    pub(crate) fn has_guest(&self) -> bool {
+        self.guest.lock().is_some()
+    }
+
     /// Number of guests offered so far.
     pub(crate) fn offered(&self) -> u64 {
         self.came.load(Ordering::Relaxed)
@@ -186,5 +191,9 @@ impl Reconnect for Host {
                 Err(error) => tracing::debug!(%error, "a guest reconnected and disconnected"),
             }
         }
+    }
+
+    fn is_next_here(&self) -> bool {
+        self.waiting.has_guest()
     }
 }

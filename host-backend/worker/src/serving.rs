@@ -131,6 +131,11 @@ impl Session {
                 next.connection.sender.close();
                 continue;
             }
+            // One that came before this connection was the current one did not close it.
+            if self.link.is_next_here() {
+                self.link.sender().cut();
+                continue;
+            }
             match self.await_pinned(next.connection.receiver.as_mut()) {
                 Ok(()) => break (next.connection, next.communicator),
                 Err(SessionEnd::Connection(error)) if error.is_loss() => {

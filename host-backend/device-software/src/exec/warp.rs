@@ -26,8 +26,8 @@ use std::sync::atomic::{Ordering, fence};
 const LEASE: u32 = 1024;
 /// Signs of waiting in a turn from which on a warp is taken to wait.
 pub(super) const WAITING: u32 = 64;
-/// Maximum number of consecutive leases of a fragment that makes no ordered loads or atomic
-/// operations and does not sleep.
+/// Maximum number of consecutive leases of a fragment that shows no sign of waiting: ordered
+/// loads, atomic operations, sleep.
 const EXTENSIONS: u32 = 64;
 /// Maximum number of rows of each kind in all frames of a warp.
 const MAX_FRAMES: usize = 1 << 18;
@@ -371,22 +371,15 @@ impl Warp {
 
     /// Releases all lanes whose warp barrier is complete.
     pub(super) fn release_warp_barriers(&mut self) {
-        let waiting = |w: &Self, m: u32| {
-            w.others
-                .iter()
-                .filter(|f| f.state == State::WarpBarrier(m))
-                .fold(0, |all, f| all | f.mask)
-        };
         for n in 0..self.others.len() {
-            if let State::WarpBarrier(m) = self.others[n].state {
-                let arrived = waiting(self, m);
-                if m & self.live & !arrived == 0 {
-                    for other in &mut self.others {
-                        if other.state == State::WarpBarrier(m) {
-                            other.state = State::Run;
-                        }
-                    }
-                }
+            let at @ State::WarpBarrier(expected) = self.others[n].state else {
+                continue;
+            };
+            let waiting = self.others.iter().filter(|other| other.state == at);
+            let arrived = waiting.fold(0, |all, other| all | other.mask);
+            if expected & self.live & !arrived == 0 {
+                let waiting = self.others.iter_mut().filter(|other| other.state == at);
+                waiting.for_each(|other| other.state = State::Run);
             }
         }
     }

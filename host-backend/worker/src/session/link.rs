@@ -36,6 +36,11 @@ pub trait Reconnect: Send {
     /// Waits for the guest to reconnect after its connection was `lost`, and sends
     /// the welcome. `taken` is the last call received. `None` if the guest is gone.
     fn next(&mut self, lost: &TravelError, taken: u64, sharing: Sharing) -> Option<Reconnected>;
+
+    /// Whether the guest has opened another connection meanwhile.
+    fn is_next_here(&self) -> bool {
+        false
+    }
 }
 
 /// A connection that replaces a lost one.
@@ -130,6 +135,12 @@ impl Link {
         sharing: Sharing,
     ) -> Option<Reconnected> {
         self.reconnect.as_mut()?.next(lost, taken, sharing)
+    }
+
+    /// Whether the guest has opened another connection meanwhile.
+    pub(crate) fn is_next_here(&self) -> bool {
+        let reconnect = self.reconnect.as_ref();
+        reconnect.is_some_and(|reconnect| reconnect.is_next_here())
     }
 
     /// The highest call executed.
