@@ -26,10 +26,12 @@ impl Session {
         if event.shared().is_none() && event.outstanding(complete).is_none() {
             return owner.check();
         }
-        let holder = match () {
-            () if owner.memory().reaches(self.memory()) => self,
-            () if self.memory().reaches(owner.memory()) => owner,
-            () => return owner.synchronize_event(event),
+        let holder = if owner.memory().reaches(self.memory()) {
+            self
+        } else if self.memory().reaches(owner.memory()) {
+            owner
+        } else {
+            return owner.synchronize_event(event);
         };
         let words = holder.peer_words()?;
         let relay = owner.relay(event)?;
