@@ -22,10 +22,15 @@ def numbers(seed, *shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def rank_of(rank, work, store, file):
-    """One of two ranks, each with a GPU of its own."""
+def join(rank, store):
+    """Makes this process one of two ranks, each with a GPU of its own."""
     torch.cuda.set_device(rank)
     distributed.init_process_group("nccl", init_method=f"file://{store}", rank=rank, world_size=2)
+
+
+def rank_of(rank, work, store, file):
+    """One of two ranks that do some work."""
+    join(rank, store)
     result = work(rank)
     if not rank:
         torch.save(result.cpu(), file)
@@ -65,20 +70,28 @@ def collectives(rank):
     return torch.cat([total, gathered.reshape(-1), part, received])
 
 
-def data_parallel(rank):
-    """Ten steps of a network under DistributedDataParallel: its losses and weights."""
+def trained(rank):
+    """A network under DistributedDataParallel, and a step of its training that returns the loss."""
     torch.manual_seed(5)
     layers = torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 10)
     network = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers).cuda(), device_ids=[rank])
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
     data, target = numbers(rank, 128, 256).cuda(), torch.arange(128, device="cuda") % 10
-    losses = []
-    for _ in range(10):
+
+    def step():
         loss = torch.nn.functional.cross_entropy(network(data), target)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(loss.detach())
+        return loss.detach()
+
+    return network, step
+
+
+def data_parallel(rank):
+    """Ten steps of a network under DistributedDataParallel: its losses and weights."""
+    network, step = trained(rank)
+    losses = [step() for _ in range(10)]
     return torch.cat([torch.stack(losses), *(parameter.detach().reshape(-1) for parameter in network.parameters())])
 
 
@@ -99,20 +112,11 @@ def data_parallel_training():
 
 def trainer(rank, store, pipe):
     """A rank that trains whenever it is asked, and sends its loss."""
-    torch.cuda.set_device(rank)
-    distributed.init_process_group("nccl", init_method=f"file://{store}", rank=rank, world_size=2)
-    torch.manual_seed(5)
-    layers = torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 10)
-    network = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers).cuda(), device_ids=[rank])
-    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
-    data, target = numbers(rank, 128, 256).cuda(), torch.arange(128, device="cuda") % 10
+    join(rank, store)
+    _, step = trained(rank)
     while pipe.recv():
-        for _ in range(5):
-            loss = torch.nn.functional.cross_entropy(network(data), target)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        pipe.send(loss.item())
+        losses = [step() for _ in range(5)]
+        pipe.send(losses[-1].item())
 
 
 @case

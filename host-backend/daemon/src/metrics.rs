@@ -465,7 +465,6 @@ impl Collector for Report {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     fn counters() -> Counters {

@@ -61,8 +61,8 @@ impl Tenants {
     }
 
     /// Assigns a worker, by its process ID and control socket, a slot in the account of
-    /// `vm` and moves it into the VM's control group, before it gets the session. Workers count their memory in it directly, without a
-    /// message to the daemon.
+    /// `vm` and moves it into the VM's control group, before it gets the session. Workers
+    /// count their memory in the account directly, without a message to the daemon.
     ///
     /// # Errors
     /// One sentence.
@@ -115,10 +115,7 @@ impl Tenants {
     }
 
     fn group_limits(&self, host: &Host, vm: &str) -> Option<Limits> {
-        let sessions = match (host.sessions_of(vm), self.certified_sessions(vm)) {
-            (0, one) | (one, 0) => one,
-            (one, other) => one.min(other),
-        };
+        let sessions = self.session_limit(host, vm);
         let device = self.memory_limit(host, vm);
         Some(self.groups.as_ref()?.limits(host, sessions, device))
     }
@@ -225,6 +222,16 @@ impl Tenants {
         self.certified
             .get(vm)
             .map_or(0, |identity| identity.sessions)
+    }
+
+    /// Maximum number of sessions of a VM, by the configuration and its certificate; 0 for
+    /// no limit.
+    #[must_use]
+    pub fn session_limit(&self, host: &Host, vm: &str) -> u32 {
+        match (host.sessions_of(vm), self.certified_sessions(vm)) {
+            (0, one) | (one, 0) => one,
+            (one, other) => one.min(other),
+        }
     }
 
     /// Applies changed limits of the configuration.

@@ -507,6 +507,24 @@ pub struct CopyAsync {
     pub blocks: Option<u32>,
 }
 
+impl CopyAsync {
+    /// A copy of all bytes, without further effects.
+    pub fn plain(to: Address, from: Address, size: CopySize) -> Self {
+        Self {
+            to,
+            from,
+            size,
+            source: None,
+            ignore: None,
+            barrier: None,
+            bytes: None,
+            edges: None,
+            combine: None,
+            blocks: None,
+        }
+    }
+}
+
 /// A copy of a box of a tensor (`cp.async.bulk.tensor`).
 #[derive(Debug, Clone)]
 pub struct CopyTensor {

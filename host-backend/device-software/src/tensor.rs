@@ -209,7 +209,7 @@ pub struct TensorMap {
     pub fill: bool,
 }
 
-/// The word of the map `bytes` at `offset`.
+/// The 32-bit word at a byte offset of a map.
 fn word(bytes: &[u8; SIZE], offset: u32) -> u32 {
     let found = bytes.get(offset as usize..).and_then(|b| b.first_chunk());
     found.map_or(0, |b| u32::from_le_bytes(*b))

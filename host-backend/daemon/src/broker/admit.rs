@@ -200,10 +200,7 @@ impl Broker {
             return;
         }
         let certified = self.tenants.certified_sessions(&request.vm);
-        let quota = match (self.host.sessions_of(&request.vm), certified) {
-            (0, one) | (one, 0) => one,
-            (one, other) => one.min(other),
-        };
+        let quota = self.tenants.session_limit(&self.host, &request.vm);
         if quota > 0 && self.sessions_of(&request.vm) >= u64::from(quota) {
             let own = self.host.vm.get(&request.vm).map_or(0, |vm| vm.sessions);
             let key = match own {

@@ -46,8 +46,8 @@ impl Broker {
         commanders.map(|(key, console)| (*key, console.user))
     }
 
-    /// Closes the oldest connection of the user with the most: whoever leaves connections
-    /// open keeps no other user from the socket.
+    /// Closes the oldest connection of the user who has the most, so that a user with many
+    /// idle connections does not keep others from the socket.
     fn close_oldest(&mut self) {
         let count = |user| {
             self.commanders()

@@ -101,16 +101,9 @@ impl<'m> Decoder<'m> {
             }
         }
         self.ext(Ext::CopyAsync(CopyAsync {
-            to,
-            from,
-            size: CopySize::Fixed(size as u32),
             source,
             ignore,
-            barrier: None,
-            bytes: None,
-            edges: None,
-            combine: None,
-            blocks: None,
+            ..CopyAsync::plain(to, from, CopySize::Fixed(size as u32))
         }));
         Ok(true)
     }
@@ -174,16 +167,11 @@ impl<'m> Decoder<'m> {
             (true, None) => return self.unfit("wrong number of operands"),
         };
         self.ext(Ext::CopyAsync(CopyAsync {
-            to,
-            from,
-            size,
-            source: None,
-            ignore: None,
             barrier,
             bytes,
             edges,
-            combine: None,
             blocks,
+            ..CopyAsync::plain(to, from, size)
         }));
         Ok(true)
     }

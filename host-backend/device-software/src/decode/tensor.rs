@@ -213,18 +213,8 @@ impl<'m> Decoder<'m> {
         };
         let to = self.address(to, MemSpace::Global)?;
         let from = self.address(from, MemSpace::Shared)?;
-        self.ext(Ext::CopyAsync(CopyAsync {
-            to,
-            from,
-            size: CopySize::Fixed(SIZE as u32),
-            source: None,
-            ignore: None,
-            barrier: None,
-            bytes: None,
-            edges: None,
-            combine: None,
-            blocks: None,
-        }));
+        let size = CopySize::Fixed(SIZE as u32);
+        self.ext(Ext::CopyAsync(CopyAsync::plain(to, from, size)));
         Ok(true)
     }
 }
