@@ -29,16 +29,22 @@ impl Access {
         }
     }
 
-    /// How the device can reach memory of the program.
-    pub(crate) fn reach(&self, address: u64, size: u64) -> DeviceView {
-        self.shadows.reach(address, size)
+    /// How the device can reach memory of the program for the next work.
+    ///
+    /// # Errors
+    /// As [`before`](Self::before).
+    pub(crate) fn reach(&self, address: u64, size: u64) -> Result<DeviceView> {
+        match self.shadows.managed().before_use(address, size)? {
+            true => Ok(DeviceView::Direct(address)),
+            false => Ok(self.shadows.reach(address, size)),
+        }
     }
 
     /// Prepares a range for reads or writes by the device: refuses memory that is not
     /// allocated, and sends the program's changes. Returns the device's address. It
     /// differs if registered memory is given by its host address.
     pub(crate) fn before(&self, address: u64, size: u64) -> Result<u64> {
-        let device = match self.shadows.reach(address, size) {
+        let device = match self.reach(address, size)? {
             DeviceView::Direct(device) => return Ok(device),
             DeviceView::Shadow(region) => region.to_device(address),
             DeviceView::Pageable => address,
@@ -64,7 +70,7 @@ impl Access {
     /// # Errors
     /// `INVALID_VALUE` for other memory that is not allocated.
     pub(crate) fn name(&self, address: u64, size: u64, is_host: bool) -> Result<Option<u64>> {
-        match self.shadows.reach(address, size) {
+        match self.reach(address, size)? {
             DeviceView::Direct(address) => {
                 self.window.note_known();
                 Ok(Some(address))

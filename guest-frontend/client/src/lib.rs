@@ -35,6 +35,7 @@ pub mod host_function;
 mod host_view;
 mod junction;
 pub mod launch;
+pub mod managed_memory;
 mod managed_variable;
 pub mod memory;
 pub mod module;

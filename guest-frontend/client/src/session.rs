@@ -10,7 +10,7 @@
 //!                    │     └─ virtual memory
 //!                    ├─ host memory
 //!                    ├─ host functions
-//!                    └─ access ─ copies
+//!                    └─ access ─ copies ─ managed memory
 //!                                graphs (of all of these)
 //! ```
 
@@ -39,6 +39,7 @@ use crate::host::HostMemory;
 use crate::host_function::HostFunctions;
 use crate::host_view::HostViews;
 use crate::launch::Launches;
+use crate::managed_memory::ManagedMemory;
 use crate::managed_variable::ManagedVariables;
 use crate::memory::DeviceMemory;
 use crate::module::Modules;
@@ -73,11 +74,12 @@ pub struct Session {
     events: Events,
     memory: Arc<DeviceMemory>,
     virtual_memory: VirtualMemory,
+    managed_memory: ManagedMemory,
     host: Arc<HostMemory>,
     host_functions: Arc<HostFunctions>,
     modules: Arc<Modules>,
     launches: Arc<Launches>,
-    copies: Copies,
+    copies: Arc<Copies>,
     textures: Textures,
     graphs: Graphs,
 }
@@ -215,21 +217,21 @@ impl Session {
             Arc::clone(&shadows),
             Arc::clone(&streams),
         ));
+        let copies = Arc::new(Copies::new(
+            Arc::clone(&link),
+            ordinal,
+            Arc::clone(&streams),
+            Arc::clone(&access),
+            Arc::clone(&host_functions),
+            staging,
+            pinner,
+        ));
         Self {
             events: Events::new(
                 Arc::clone(&link),
                 Arc::clone(&handles),
                 Arc::clone(&shadows),
                 Arc::clone(&streams),
-            ),
-            copies: Copies::new(
-                Arc::clone(&link),
-                ordinal,
-                Arc::clone(&streams),
-                Arc::clone(&access),
-                Arc::clone(&host_functions),
-                staging,
-                pinner,
             ),
             virtual_memory: VirtualMemory::new(
                 Arc::clone(&link),
@@ -240,6 +242,15 @@ impl Session {
                     Arc::clone(&arena),
                 ),
             ),
+            managed_memory: ManagedMemory::new(
+                Arc::clone(&link),
+                Arc::clone(&streams),
+                Arc::clone(&memory),
+                Arc::clone(&copies),
+                Arc::clone(shadows.managed()),
+                Arc::clone(&arena),
+            ),
+            copies,
             textures: Textures::new(Arc::clone(&link), Arc::clone(&handles)),
             graphs: Graphs::new(
                 ordinal,
@@ -380,6 +391,12 @@ impl Session {
     #[must_use]
     pub fn virtual_memory(&self) -> &VirtualMemory {
         &self.virtual_memory
+    }
+
+    /// Managed memory that migrates.
+    #[must_use]
+    pub fn managed_memory(&self) -> &ManagedMemory {
+        &self.managed_memory
     }
 
     /// The pinned memory.

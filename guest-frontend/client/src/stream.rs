@@ -173,6 +173,12 @@ impl Streams {
         }
     }
 
+    /// Whether work is in flight, as far as the guest knows.
+    pub(crate) fn has_work_in_flight(&self) -> bool {
+        self.settle();
+        self.progress.posted() > self.progress.complete()
+    }
+
     /// The only stream with work that is not known to be complete, if there is only one.
     fn only_busy(&self) -> Option<StreamHandle> {
         let complete = self.progress.complete();
@@ -193,6 +199,18 @@ impl Streams {
             Some(words) if self.link.await_signal(words, stream)? => Ok(()),
             _ => by_call(),
         }
+    }
+
+    /// Waits for a stream of the library's own. Unlike a wait of the program, it does not
+    /// synchronize memory.
+    pub(crate) fn finish_own(&self, stream: &Stream) -> Result<()> {
+        let posted = stream.progress().posted();
+        let handle = stream.handle();
+        self.await_work(handle, || {
+            self.link.call(&StreamSynchronize { stream: handle })
+        })?;
+        stream.progress().finish(posted);
+        Ok(())
     }
 
     /// Drops references to user objects once these launches are complete.

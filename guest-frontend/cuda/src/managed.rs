@@ -1,9 +1,12 @@
-//! Managed memory: host memory that program and device access at one address.
+//! Managed memory: memory that program and device access at one address.
 //!
-//! It is pinned memory of the session's window if there is one, otherwise a shadow,
-//! coherent at launches and waits like any pinned memory. Nothing migrates between host
-//! and device, so advice and prefetches, which CUDA defines as hints, only change what
-//! cuMemRangeGetAttribute reports.
+//! Large allocations migrate between program and device ([`ManagedMemory`]). Others are
+//! pinned memory of the session's window if there is one, otherwise a shadow, coherent at
+//! launches and waits like any pinned memory. Advice, which CUDA defines as a hint, only
+//! changes what cuMemRangeGetAttribute reports; so do prefetches of memory that does not
+//! migrate.
+//!
+//! [`ManagedMemory`]: paragpu_client::managed_memory::ManagedMemory
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -45,6 +48,12 @@ impl Location {
             kind: Self::HOST,
             id: 0,
         }
+    }
+
+    /// Whether it is a device.
+    #[must_use]
+    pub fn is_device(self) -> bool {
+        self.kind == Self::DEVICE
     }
 
     /// In the form of attributes older than locations: the device, -1 for the host

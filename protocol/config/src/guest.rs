@@ -75,6 +75,15 @@ configuration! {
         direct: bool = true;
     }
 
+    /// Managed memory (cudaMallocManaged).
+    [managed] pub struct Managed {
+        /// Let allocations of more than 1 MiB migrate between program and GPU, in processes that
+        /// see one GPU and may use userfaultfd(2) for system calls as well (root, or the sysctl
+        /// vm.unprivileged_userfaultfd = 1, or access to /dev/userfaultfd). Otherwise the memory
+        /// stays on the host, and the GPU accesses it there, which is slow if it does so often.
+        migrate: bool = true;
+    }
+
     /// Log of the library, on standard error.
     [log] pub struct Log {
         /// "off", "error", "warn", "info", "debug" or "trace".

@@ -8,6 +8,7 @@
 //! - The device itself copies pinned memory in the window.
 
 mod direct;
+mod in_bulk;
 mod memset;
 #[path = "rect_unsafe.rs"]
 mod rect;
@@ -117,7 +118,7 @@ impl Copies {
         }
         statistics::count_to_device(size);
         let destination = self.access.before(destination, size)?;
-        match self.access.reach(source.address(), size) {
+        match self.access.reach(source.address(), size)? {
             DeviceView::Direct(address) => {
                 self.post_copy(destination, address, size, stream, 0)?;
                 if wait {
@@ -183,7 +184,7 @@ impl Copies {
         }
         statistics::count_from_device(size);
         let source = self.access.before(source, size)?;
-        match self.access.reach(address, size) {
+        match self.access.reach(address, size)? {
             DeviceView::Direct(address) => {
                 self.post_copy(address, source, size, stream, 0)?;
                 if wait {

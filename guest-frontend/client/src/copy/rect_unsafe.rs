@@ -314,7 +314,7 @@ impl Copies {
                 rows,
             } => {
                 let size = span(extent, pitch, rows)?;
-                match self.access.reach(address as u64, size) {
+                match self.access.reach(address as u64, size)? {
                     DeviceView::Direct(address) => Ok(RectEnd::Device {
                         address,
                         pitch,

@@ -20,6 +20,9 @@
 //! in the same way: `__managed__` variables ([`crate::managed_variable`]) and maps
 //! ([`crate::host_view`]).
 
+mod managed;
+mod managed_range;
+mod patch;
 pub(crate) mod region;
 
 use std::sync::Arc;
@@ -32,6 +35,8 @@ use crate::error::Result;
 use crate::progress::Progress;
 use crate::shared_file::SharedFiles;
 use crate::window::PinnedWindow;
+pub(crate) use managed::{ManagedRanges, watcher};
+pub(crate) use managed_range::{DevicePath, ManagedRange};
 pub(crate) use region::Region;
 
 /// How the device accesses an address of the program.
@@ -61,6 +66,8 @@ pub(crate) struct Shadows {
     progress: Arc<Progress>,
     window: Arc<PinnedWindow>,
     files: SharedFiles,
+    /// Managed memory that migrates, which is synchronized at the same times.
+    managed: Arc<ManagedRanges>,
     regions: RwLock<Vec<Arc<Region>>>,
     /// The length of `regions`. Checked first, so that sessions without shadows never take
     /// the lock.
@@ -74,6 +81,7 @@ impl Shadows {
             progress,
             window,
             files: SharedFiles::default(),
+            managed: Arc::default(),
             regions: RwLock::default(),
             count: AtomicUsize::new(0),
         }
@@ -82,6 +90,11 @@ impl Shadows {
     /// Registered memory that needs no shadow, because the host maps its file.
     pub(crate) fn files(&self) -> &SharedFiles {
         &self.files
+    }
+
+    /// Managed memory that migrates.
+    pub(crate) fn managed(&self) -> &Arc<ManagedRanges> {
+        &self.managed
     }
 
     fn are_none(&self) -> bool {
@@ -153,6 +166,7 @@ impl Shadows {
         stream: &Arc<Progress>,
         position: u64,
     ) {
+        self.managed.after_work();
         if let Some(region) = self.find_by_device(address, size) {
             region.add_writer(stream, position);
         }
@@ -168,6 +182,7 @@ impl Shadows {
         if !is_apart {
             self.window.note_parameters(parameters);
         }
+        self.managed.before_work()?;
         if self.are_none() {
             return Ok(Visible::default());
         }
@@ -195,6 +210,7 @@ impl Shadows {
 
     /// Records a launched kernel, work `position` of a stream, as a writer of `visible`.
     pub(crate) fn after_launch(&self, visible: Visible, stream: &Arc<Progress>, position: u64) {
+        self.managed.after_work();
         for region in visible.regions {
             region.add_writer(stream, position);
         }
@@ -211,6 +227,7 @@ impl Shadows {
     /// Sends the program's changes after a host function: to visible shadows, and to those
     /// that work may use which was posted before they became shadows.
     pub(crate) fn after_function(&self) -> Result<()> {
+        self.managed.before_work()?;
         if self.are_none() {
             return Ok(());
         }
@@ -232,6 +249,7 @@ impl Shadows {
             let why = "the device that has its pinned memory is gone";
             return Err(self.link.end(LOST, why));
         }
+        self.managed.after_wait()?;
         if !region::have_writers() || self.are_none() {
             return Ok(());
         }

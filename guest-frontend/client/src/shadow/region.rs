@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use paragpu_protocol::codec::Bytes;
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{ShadowPatch, ShadowRead, ShadowWrite};
+use paragpu_protocol::table::ShadowRead;
 use parking_lot::{Mutex, MutexGuard};
 
+use super::patch::{Patch, WRITE};
 use crate::connection::Link;
 use crate::error::Result;
 use crate::progress::Progress;
@@ -18,10 +18,6 @@ use crate::sys::memory::{HostRows, HostSlice, PAGE};
 const UNIT: usize = 16;
 /// Number of bytes that are merged at once if all of them differ.
 const WORD: usize = 8;
-/// Size of the header of each run of a patch.
-const HEAD: usize = 8;
-/// Maximum size of one write or patch, which must fit into a frame with its header.
-const WRITE: usize = 240 << 10;
 
 /// One shadow.
 #[derive(Debug)]
@@ -362,58 +358,6 @@ fn units(one: &[u8], other: &[u8], wanted: impl Fn(bool) -> bool) -> usize {
         Some(unit) => unit * UNIT,
         None if wanted(one_rest == other_rest) => one.len(),
         None => one.len() - one_rest.len(),
-    }
-}
-
-/// Changed runs that are sent in one call.
-#[derive(Default)]
-struct Patch {
-    /// Offset of the first run, and of the end of the last.
-    start: usize,
-    end: usize,
-    count: usize,
-    runs: Vec<u8>,
-}
-
-impl Patch {
-    /// Whether another run fits.
-    fn holds(&self, from: usize, length: usize) -> bool {
-        self.runs.is_empty()
-            || self.runs.len() + HEAD + length <= WRITE && u32::try_from(from - self.end).is_ok()
-    }
-
-    /// Appends a run, which fits.
-    fn add(&mut self, from: usize, run: &[u8]) {
-        if self.runs.is_empty() {
-            (self.start, self.end) = (from, from);
-        }
-        let gap = u32::try_from(from - self.end).unwrap_or(0);
-        let length = u32::try_from(run.len()).unwrap_or(0);
-        self.runs.extend_from_slice(&gap.to_le_bytes());
-        self.runs.extend_from_slice(&length.to_le_bytes());
-        self.runs.extend_from_slice(run);
-        self.end = from + run.len();
-        self.count += 1;
-    }
-
-    /// Posts the runs of a shadow at `device`, and clears them.
-    fn send(&mut self, link: &Link, device: u64) -> Result<()> {
-        let address = device + self.start as u64;
-        match self.count {
-            0 => return Ok(()),
-            // A single run needs no header.
-            1 => {
-                let data = Bytes(self.runs.get(HEAD..).unwrap_or(&[]));
-                link.post(&ShadowWrite { address, data })?;
-            }
-            _ => {
-                let runs = Bytes(&self.runs);
-                link.post(&ShadowPatch { address, runs })?;
-            }
-        }
-        self.count = 0;
-        self.runs.clear();
-        Ok(())
     }
 }
 

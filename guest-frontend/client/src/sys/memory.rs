@@ -454,6 +454,40 @@ impl Pages {
         enough.then(|| unsafe { HostSlice::new(std::ptr::with_exposed_provenance(start), length) })
     }
 
+    /// The first address.
+    pub(crate) fn address(&self) -> u64 {
+        self.address.as_ptr() as u64
+    }
+
+    /// Does not map them in processes that are forked from now on.
+    pub(crate) fn hide_from_children(&self) {
+        // SAFETY: the pages belong to this value; this process keeps them.
+        unsafe { libc::madvise(self.address.as_ptr(), self.length, libc::MADV_DONTFORK) };
+    }
+
+    /// Takes whole pages away. Who watches them provides them at the next access; otherwise
+    /// they are zeros then.
+    pub(crate) fn discard(&self, offset: usize, length: usize) {
+        if offset
+            .checked_add(length)
+            .is_none_or(|end| end > self.length)
+        {
+            return;
+        }
+        // SAFETY: inside the pages, which belong to this value. No reference to their bytes
+        // exists: `HostSlice` gives out references for the time of one call only.
+        unsafe {
+            let from = self.address.as_ptr().byte_add(offset);
+            libc::madvise(from, length, libc::MADV_DONTNEED);
+        }
+    }
+
+    /// Ends every access to them with SIGSEGV from now on.
+    pub(crate) fn forbid(&self) {
+        // SAFETY: as in `discard`.
+        unsafe { libc::mprotect(self.address.as_ptr(), self.length, libc::PROT_NONE) };
+    }
+
     /// All of the memory; the pages must outlive the use of the result.
     pub(crate) fn bytes(&self) -> HostSlice {
         // SAFETY: readable as long as the pages live.

@@ -7,3 +7,4 @@ pub(crate) mod moved_pages;
 pub mod process;
 pub(crate) mod shared_file;
 pub mod shared_page;
+pub(crate) mod userfault;

@@ -15,6 +15,7 @@ use paragpu_communicator::Window;
 
 use super::maps;
 use super::memory::PAGE;
+use super::userfault::{Userfault, Watch};
 
 /// A second mapping of some pages of a window, unknown to the program.
 #[derive(Debug)]
@@ -221,31 +222,8 @@ fn is_window(address: u64, length: usize, window: u64) -> bool {
 enum Hold {
     /// There is no other thread, and signals are blocked. Holds the earlier mask.
     Alone(libc::sigset_t),
-    /// The userfaultfd through which the kernel blocks writers. They continue when it is
-    /// closed.
-    Watched(i32),
-}
-
-#[repr(C)]
-struct Api {
-    api: u64,
-    features: u64,
-    ioctls: u64,
-}
-
-#[repr(C)]
-struct Register {
-    start: u64,
-    length: u64,
-    mode: u64,
-    ioctls: u64,
-}
-
-#[repr(C)]
-struct Protect {
-    start: u64,
-    length: u64,
-    mode: u64,
+    /// The kernel blocks writers until this is dropped.
+    Watched(#[expect(dead_code, reason = "held, never read")] Userfault),
 }
 
 impl Hold {
@@ -269,62 +247,29 @@ impl Hold {
     }
 
     fn watch(address: NonNull<c_void>, length: usize) -> Option<Self> {
-        const API: libc::c_ulong = 0xc018_aa3f;
-        const REGISTER: libc::c_ulong = 0xc020_aa00;
-        const PROTECT: libc::c_ulong = 0xc018_aa06;
-        const WRITE_PROTECTION: u64 = 2;
-        // SAFETY: it creates a descriptor, or fails without the privilege.
-        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
-        let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
-        // Dropped, and so closed, if a step below fails.
-        let watched = Self::Watched(fd);
-        let mut api = Api {
-            api: 0xaa,
-            // UFFD_FEATURE_PAGEFAULT_FLAG_WP and, as these pages may be the window's,
-            // UFFD_FEATURE_WP_HUGETLBFS_SHMEM.
-            features: 1 | 1 << 12,
-            ioctls: 0,
-        };
-        let start = address.as_ptr() as u64;
-        let mut register = Register {
-            start,
-            length: length as u64,
-            mode: WRITE_PROTECTION,
-            ioctls: 0,
-        };
-        let mut protect = Protect {
-            start,
-            length: length as u64,
-            mode: 1,
-        };
-        // SAFETY: the structures have the layout of linux/userfaultfd.h, and the range is
-        // mapped.
-        let done = unsafe {
-            libc::ioctl(fd, API, &raw mut api) == 0
-                && libc::ioctl(fd, REGISTER, &raw mut register) == 0
-                && {
-                    // Only present pages can be write-protected, so each is read first.
-                    for page in (0..length).step_by(PAGE) {
-                        address.as_ptr().cast::<u8>().add(page).read_volatile();
-                    }
-                    libc::ioctl(fd, PROTECT, &raw mut protect) == 0
-                }
-        };
-        done.then_some(watched)
+        // These pages may be the window's, which is shared memory.
+        let faults = Userfault::new(Watch::Writes)?;
+        let (start, size) = (address.as_ptr() as u64, length as u64);
+        if !faults.watch(start, size) {
+            return None;
+        }
+        // Only present pages can be write-protected, so each is read first.
+        for page in (0..length).step_by(PAGE) {
+            // SAFETY: the caller's range is readable.
+            unsafe { address.as_ptr().cast::<u8>().add(page).read_volatile() };
+        }
+        faults
+            .protect(start, size, true)
+            .then_some(Self::Watched(faults))
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        // SAFETY: restores the earlier mask, or closes a descriptor that this value owns.
-        unsafe {
-            match self {
-                Self::Alone(earlier) => {
-                    libc::pthread_sigmask(libc::SIG_SETMASK, &raw const *earlier, ptr::null_mut());
-                }
-                Self::Watched(fd) => {
-                    libc::close(*fd);
-                }
+        if let Self::Alone(earlier) = self {
+            // SAFETY: restores the earlier mask.
+            unsafe {
+                libc::pthread_sigmask(libc::SIG_SETMASK, &raw const *earlier, ptr::null_mut());
             }
         }
     }

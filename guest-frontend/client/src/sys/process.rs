@@ -142,15 +142,17 @@ pub fn print(to_error: bool, bytes: &[u8]) {
 }
 
 /// Starts a thread with all signals blocked, so that the program's handlers run in the
-/// program's threads only.
-pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
+/// program's threads only. Returns whether it started.
+pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> bool {
     let body = move || {
         block_signals();
         body();
     };
-    if let Err(error) = std::thread::Builder::new().name(name.into()).spawn(body) {
+    let started = std::thread::Builder::new().name(name.into()).spawn(body);
+    if let Err(error) = &started {
         eprintln!("paragpu: cannot start the thread {name}: {error}");
     }
+    started.is_ok()
 }
 
 /// Blocks all signals in the calling thread.

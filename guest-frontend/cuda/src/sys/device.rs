@@ -53,6 +53,12 @@ fn config() -> Result<&'static Guest, Error> {
     Ok(CONFIG.get_or_init(|| config))
 }
 
+/// Whether managed memory may migrate: other devices could not access it then.
+pub fn migrates_managed_memory() -> bool {
+    config().is_ok_and(|config| config.managed.migrate)
+        && visible().is_ok_and(|visible| visible.len() == 1)
+}
+
 /// The session of a device, opened at its first use.
 pub fn session(ordinal: u32) -> Result<&'static Session> {
     let slot = SESSIONS

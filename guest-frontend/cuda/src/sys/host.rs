@@ -65,11 +65,15 @@ pub(crate) fn cuMemFreeHost(address: *mut c_void) -> Result {
     session.host().free(address as u64)
 }
 
-/// Unpins all memory of a session (cuDevicePrimaryCtxReset).
+/// Frees all pinned and managed memory of a session (cuDevicePrimaryCtxReset).
 pub fn free_all(session: &Session) {
+    for address in session.managed_memory().all() {
+        let _ = managed::remove(address);
+        // The host's result no longer matters.
+        let _ = session.managed_memory().free(address);
+    }
     for found in session.host().all() {
         let _ = managed::remove(found.address);
-        // The host's result no longer matters.
         let _ = pool::freeing(found.address, || match found.registered {
             true => session.host().unregister(found.address),
             false => session.host().free(found.address),
@@ -87,7 +91,7 @@ pub(crate) unsafe fn cuMemHostRegister_v2(
 ) -> Result {
     super::present(address)?;
     let session = current::current()?.session;
-    if pinned(address as u64).is_some() {
+    if pinned(address as u64).is_some() || managed::contains(address as u64) {
         return Err(Status::HOST_MEMORY_ALREADY_REGISTERED);
     }
     capture::permit_unsafe()?;

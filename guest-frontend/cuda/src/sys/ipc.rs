@@ -11,10 +11,10 @@ use paragpu_protocol::status::Status;
 use super::boundary::Out;
 use super::pool::{DESCRIPTOR, with_pool};
 use super::{Result, capture, device, event, get, memory, present, put};
-use crate::current;
 use crate::objects::pool::{self, Pool};
 use crate::objects::{self, InContext, Object};
 use crate::shared_handle;
+use crate::{current, managed};
 
 /// CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS.
 const LAZY_PEER_ACCESS: c_uint = 1;
@@ -57,8 +57,8 @@ pub(crate) fn cuIpcGetMemHandle(out: Out<'_, cudaIpcMemHandle_t>, address: CUdev
     out.present()?;
     capture::permit_unsafe()?;
     let session = memory::owner(address)?;
-    if pool::of(address) != 0 {
-        // Memory of pools is exported with cuMemPoolExportPointer instead.
+    // Memory of pools is exported with cuMemPoolExportPointer instead.
+    if pool::of(address) != 0 || managed::contains(address) {
         return Err(Status::INVALID_VALUE);
     }
     let shared = session.virtual_memory().shared();

@@ -3,11 +3,12 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use paragpu_abi::{CUdevice, CUdeviceptr, CUstream, cudaMemLocation};
+use paragpu_client::Session;
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
 use super::graph::list;
-use super::{Result, capture, device};
+use super::{Result, capture, device, memory};
 use crate::batch;
 use crate::current;
 use crate::managed::{self, Advice, Location};
@@ -43,11 +44,20 @@ pub(crate) fn cuMemAllocManaged(
     }
     capture::permit_unsafe()?;
     let current = current::current()?;
-    let host = current.session.host();
-    let found = host.allocate(size as u64, REACHED_BY_ALL)?;
+    let found = allocate(current.session, size as u64)?;
     managed::insert(found, size as u64);
     current.keep_memory(found);
     address.put(found)
+}
+
+/// Memory that migrates if possible, otherwise pinned memory.
+fn allocate(session: &Session, size: u64) -> Result<u64> {
+    if device::migrates_managed_memory()
+        && let Some(found) = session.managed_memory().allocate(size)?
+    {
+        return Ok(found);
+    }
+    session.host().allocate(size, REACHED_BY_ALL)
 }
 
 /// The location with a device number; -1 is the host.
@@ -116,7 +126,19 @@ pub(crate) fn cuMemAdvise_v2(
 
 fn prefetch(address: CUdeviceptr, size: usize, location: Location, stream: CUstream) -> Result {
     named_stream::named(stream)?;
-    managed::advise(address, size as u64, |entry| entry.prefetched = location)
+    prefetch_range(address, size as u64, location)
+}
+
+fn prefetch_range(address: u64, size: u64, location: Location) -> Result {
+    managed::advise(address, size, |entry| entry.prefetched = location)?;
+    let memory = memory::owner(address)?.managed_memory();
+    match location.is_device() {
+        true => memory.prefetch_to_device(address, size),
+        false => {
+            memory.prefetch_to_host(address, size);
+            Ok(())
+        }
+    }
 }
 
 pub(crate) fn cuMemPrefetchAsync(
@@ -194,7 +216,7 @@ unsafe fn prefetch_all(
     let places = batch::attributes(ranges.len(), unsafe { list(firsts, count) }?)?;
     for ((address, size), index) in ranges.iter().zip(places) {
         let location = *locations.get(index).ok_or(Status::INVALID_VALUE)?;
-        managed::advise(*address, *size, |entry| entry.prefetched = location)?;
+        prefetch_range(*address, *size, location)?;
     }
     Ok(())
 }

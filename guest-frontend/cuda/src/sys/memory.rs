@@ -118,6 +118,9 @@ pub fn release(session: &Session, address: u64) -> Result {
     forget_memory(address);
     let is_pooled = || !is_in_arena(address) && pool::of(address) != 0;
     if managed::remove(address) || is_pooled() {
+        if session.managed_memory().free(address)? {
+            return Ok(());
+        }
         return pool::freeing(address, || session.host().free(address));
     }
     if let Some(memory) = GraphMemory::find(address) {

@@ -126,6 +126,7 @@ fn known(address: u64) -> Result<Option<Known>> {
     };
     if let Some((start, size, id)) = session.memory().find(address) {
         let has_view = session.virtual_memory().has_view(address);
+        let managed = managed::contains(address);
         return Ok(Some(Known {
             session,
             kind: if has_view { HOST } else { DEVICE },
@@ -133,8 +134,8 @@ fn known(address: u64) -> Result<Option<Known>> {
             size,
             id: u64::from(session.ordinal()) << 48 | if id == 0 { 1 << 61 | start } else { id },
             device: address,
-            host: has_view.then_some(address),
-            managed: false,
+            host: (has_view || managed).then_some(address),
+            managed,
         }));
     }
     Ok(session.host().find_by_device(address).map(|pinned| Known {

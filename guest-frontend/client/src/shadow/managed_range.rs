@@ -1,0 +1,550 @@
+//! One allocation of managed memory that migrates between program and device.
+//!
+//! It is device memory. The program has private pages at the same addresses, which are
+//! absent until it accesses them. Then the kernel reports the access
+//! ([`crate::sys::userfault`]), and the page is fetched from the device. Before work that
+//! may use the memory, the device gets what the program wrote, and the pages are taken
+//! away again.
+//!
+//! ```text
+//!            access                 write
+//! Device ──────────────► Both ───────────────► Host
+//!    ▲    write, idle: Host                     │
+//!    └────────── before work of the device ─────┘
+//! ```
+//!
+//! While work is in flight, the device may write to what the program has. So pages that
+//! were provided then are only lent: they are taken away after some milliseconds, or when
+//! work was found to be complete. What the program changed in them is found by comparing
+//! them with their former contents.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use paragpu_protocol::codec::Bytes;
+use paragpu_protocol::status::Status;
+use paragpu_protocol::table::{ShadowRead, ShadowWrite};
+use parking_lot::Mutex;
+
+use super::patch::{Patch, WRITE};
+use crate::connection::Link;
+use crate::copy::Copies;
+use crate::error::Result;
+use crate::objects::stream::Stream;
+use crate::statistics;
+use crate::stream::Streams;
+use crate::sys::memory::{HostRows, HostSlice, Pages};
+use crate::sys::userfault::{PageFault, Userfault};
+
+/// The unit that migrates, in bytes.
+const UNIT: usize = 64 << 10;
+/// Maximum number of units that one access fetches: 4 MiB. A run of accesses in ascending
+/// order doubles the number each time.
+const MOST: usize = 64;
+
+/// Where a unit's contents are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unit {
+    /// Nothing has written to it yet: the device has zeros.
+    Zero,
+    /// The device has them.
+    Device,
+    /// Both have them; the program cannot write.
+    Both,
+    /// The program has written.
+    Host,
+}
+
+impl Unit {
+    fn is_present(self) -> bool {
+        matches!(self, Self::Both | Self::Host)
+    }
+}
+
+/// What all ranges of a session share: checked before any lock is taken.
+#[derive(Debug, Default)]
+pub(super) struct Presence {
+    /// Units of which the program has pages, and ranges that still have zero units.
+    units: AtomicUsize,
+    /// Number of times that pages were lent.
+    lent: AtomicU64,
+    /// The number at the last time that all pages were taken back.
+    returned: AtomicU64,
+}
+
+impl Presence {
+    pub(super) fn is_none(&self) -> bool {
+        self.units.load(Ordering::SeqCst) == 0
+    }
+
+    /// Records that the device may from now on write to what the program has.
+    pub(super) fn lend(&self) {
+        self.lent.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn is_lent(&self) -> bool {
+        self.loans().is_some()
+    }
+
+    /// The number of loans, if some are not returned.
+    pub(super) fn loans(&self) -> Option<u64> {
+        let lent = self.lent.load(Ordering::Acquire);
+        (lent != self.returned.load(Ordering::Acquire)).then_some(lent)
+    }
+
+    /// Records that all pages were taken back after there were so many loans. Not before:
+    /// another thread that finds work complete must not overtake this.
+    pub(super) fn returned(&self, loans: u64) {
+        self.returned.fetch_max(loans, Ordering::AcqRel);
+    }
+}
+
+/// How contents reach the device, and come back.
+#[derive(Debug)]
+pub(crate) struct DevicePath {
+    link: Arc<Link>,
+    streams: Weak<Streams>,
+    copies: Weak<Copies>,
+    /// For copies that wait for nothing else.
+    stream: Arc<Stream>,
+}
+
+impl DevicePath {
+    pub(crate) fn new(
+        link: &Arc<Link>,
+        streams: &Arc<Streams>,
+        copies: &Arc<Copies>,
+        stream: Arc<Stream>,
+    ) -> Self {
+        Self {
+            link: Arc::clone(link),
+            streams: Arc::downgrade(streams),
+            copies: Arc::downgrade(copies),
+            stream,
+        }
+    }
+
+    /// Whether work is in flight that may write to managed memory.
+    fn is_busy(&self) -> bool {
+        let streams = self.streams.upgrade();
+        streams.is_some_and(|streams| streams.has_work_in_flight())
+    }
+
+    /// Copies whole units to the device. The copy is complete when the next call of the
+    /// program is executed or, if this returns true, after [`finish`](Self::finish).
+    fn send(&self, start: u64, host: HostSlice) -> Result<bool> {
+        statistics::count_to_device(host.len() as u64);
+        if let Some(copies) = self.copies.upgrade()
+            && copies.to_device_in_bulk(start, &host, &self.stream)?
+        {
+            return Ok(true);
+        }
+        let _lending = self.link.lending();
+        for offset in (0..host.len()).step_by(WRITE) {
+            let part = host.cut(offset, WRITE);
+            let write = ShadowWrite {
+                address: start + offset as u64,
+                data: Bytes(part.as_ref()),
+            };
+            self.link.post_and(&write, Some(part), |_| {})?;
+        }
+        Ok(false)
+    }
+
+    fn finish(&self) -> Result<()> {
+        match self.streams.upgrade() {
+            Some(streams) => streams.finish_own(&self.stream),
+            None => Ok(()),
+        }
+    }
+
+    /// Copies only the bytes that differ: the device may have written others.
+    fn send_changes(&self, start: u64, former: &[u8], host: HostSlice) -> Result<()> {
+        let mut patch = Patch::default();
+        let mut at = 0;
+        while let Some((from, to)) = changed_bytes(former, host.as_ref(), at) {
+            let run = host.part(from, to - from);
+            if !patch.holds(from, run.len()) {
+                patch.send(&self.link, start)?;
+            }
+            patch.add(from, run);
+            at = to;
+        }
+        patch.send(&self.link, start)
+    }
+
+    /// Fetches contents into `fetched`.
+    fn fetch(&self, start: u64, fetched: &mut [u8]) -> Result<()> {
+        let size = fetched.len() as u64;
+        statistics::count_from_device(size);
+        let read = ShadowRead {
+            address: start,
+            size,
+        };
+        let mut noted = Vec::new();
+        let rows = HostRows::of(fetched, &mut noted);
+        self.link.call_with(&read, Some(rows), |()| ())
+    }
+}
+
+/// One allocation.
+#[derive(Debug)]
+pub(crate) struct ManagedRange {
+    address: u64,
+    length: usize,
+    device: DevicePath,
+    faults: Arc<Userfault>,
+    presence: Arc<Presence>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The program's pages; `None` once the memory is freed.
+    pages: Option<Pages>,
+    units: Vec<Unit>,
+    /// Contains all units of which the program has pages.
+    touched: Range<usize>,
+    /// Whether some units are [`Unit::Zero`].
+    has_zeros: bool,
+    /// Contents, when they were provided, of units to which the program began to write
+    /// while work was in flight.
+    former: HashMap<usize, Box<[u8]>>,
+    /// The unit after the last run that was fetched, and the length of that run.
+    next: usize,
+    window: usize,
+    /// Prefetched to the host: fetched in long runs.
+    wanted: Range<usize>,
+    /// Memory for fetched bytes.
+    fetched: Vec<u8>,
+}
+
+impl ManagedRange {
+    /// The program's side of device memory that is filled with zeros. `pages` are whole
+    /// pages, which `faults` watches.
+    pub(crate) fn new(pages: Pages, faults: Arc<Userfault>, device: DevicePath) -> Self {
+        let (address, length) = (pages.address(), pages.bytes().len());
+        Self {
+            address,
+            length,
+            device,
+            faults,
+            presence: Arc::default(),
+            state: Mutex::new(State {
+                pages: Some(pages),
+                units: vec![Unit::Zero; length.div_ceil(UNIT)],
+                touched: 0..0,
+                has_zeros: true,
+                former: HashMap::new(),
+                next: 0,
+                window: 1,
+                wanted: 0..0,
+                fetched: Vec::new(),
+            }),
+        }
+    }
+
+    /// Counts its units in `presence`, before the program can access it.
+    pub(super) fn count_in(&mut self, presence: &Arc<Presence>) {
+        presence.units.fetch_add(1, Ordering::AcqRel);
+        self.presence = Arc::clone(presence);
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Whether all of a range is inside.
+    pub(super) fn holds(&self, address: u64, size: u64) -> bool {
+        let offset = address.checked_sub(self.address);
+        let end = offset.and_then(|offset| offset.checked_add(size));
+        end.is_some_and(|end| end <= self.length as u64)
+    }
+
+    /// The units of a range inside.
+    fn units(&self, address: u64, size: u64) -> Range<usize> {
+        let offset = usize::try_from(address - self.address).unwrap_or(self.length);
+        let size = usize::try_from(size).unwrap_or(self.length);
+        let end = offset.saturating_add(size).min(self.length);
+        offset / UNIT..end.div_ceil(UNIT)
+    }
+
+    /// Offset and length of units; the last one may be shorter.
+    fn bytes(&self, units: &Range<usize>) -> (usize, usize) {
+        let from = (units.start * UNIT).min(self.length);
+        let end = (units.end * UNIT).min(self.length);
+        (from, end - from)
+    }
+
+    /// Takes the pages away for good. Their contents are lost.
+    pub(crate) fn close(&self) {
+        let mut state = self.state.lock();
+        if state.pages.take().is_none() {
+            return;
+        }
+        let present = state.units.iter().filter(|unit| unit.is_present()).count();
+        let zeros = usize::from(state.has_zeros);
+        self.presence
+            .units
+            .fetch_sub(present + zeros, Ordering::AcqRel);
+    }
+
+    /// Records that the program will access a range soon (cudaMemPrefetchAsync).
+    pub(super) fn want(&self, address: u64, size: u64) {
+        self.state.lock().wanted = self.units(address, size);
+    }
+
+    /// Sends the program's changes in all of it, and takes the pages away.
+    pub(super) fn hand_over(&self) -> Result<()> {
+        self.hand_over_part(self.address, self.length as u64)
+    }
+
+    /// The same for the units of a range inside. The program gets back their contents at its
+    /// next access.
+    pub(super) fn hand_over_part(&self, address: u64, size: u64) -> Result<()> {
+        let wanted = self.units(address, size);
+        let mut state = self.state.lock();
+        let State {
+            pages: Some(pages),
+            units,
+            touched,
+            has_zeros,
+            former,
+            ..
+        } = &mut *state
+        else {
+            return Ok(());
+        };
+        let all = wanted.len() == units.len();
+        if *has_zeros {
+            for unit in units.get_mut(wanted.clone()).unwrap_or_default() {
+                if *unit == Unit::Zero {
+                    *unit = Unit::Device;
+                }
+            }
+            if all {
+                *has_zeros = false;
+                self.presence.units.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+        let within = wanted.start.max(touched.start)..wanted.end.min(touched.end);
+        let mut at = within.start;
+        let mut in_bulk = false;
+        while let Some(run) = run_of(units, at..within.end, |unit| unit == Unit::Host) {
+            in_bulk |= self.send(pages, &run, former)?;
+            at = run.end;
+        }
+        if in_bulk {
+            self.device.finish()?;
+        }
+        at = within.start;
+        while let Some(run) = run_of(units, at..within.end, Unit::is_present) {
+            let (offset, length) = self.bytes(&run);
+            pages.discard(offset, length);
+            units
+                .get_mut(run.clone())
+                .unwrap_or_default()
+                .fill(Unit::Device);
+            self.presence.units.fetch_sub(run.len(), Ordering::AcqRel);
+            at = run.end;
+        }
+        if all {
+            *touched = 0..0;
+        }
+        Ok(())
+    }
+
+    /// Sends units that the program has written to. It cannot write to them meanwhile.
+    /// Returns whether some are copied in bulk.
+    fn send(
+        &self,
+        pages: &Pages,
+        run: &Range<usize>,
+        former: &mut HashMap<usize, Box<[u8]>>,
+    ) -> Result<bool> {
+        let (offset, length) = self.bytes(run);
+        let start = self.address + offset as u64;
+        self.faults.protect(start, length as u64, true);
+        if former.is_empty() {
+            return self.device.send(start, pages.bytes().cut(offset, length));
+        }
+        let mut in_bulk = false;
+        for unit in run.clone() {
+            let (offset, length) = self.bytes(&(unit..unit + 1));
+            let host = pages.bytes().cut(offset, length);
+            let start = self.address + offset as u64;
+            match former.get(&unit) {
+                Some(former) => self.device.send_changes(start, former, host)?,
+                None => in_bulk |= self.device.send(start, host)?,
+            }
+            former.remove(&unit);
+        }
+        Ok(in_bulk)
+    }
+
+    /// Serves an access that waits.
+    pub(super) fn serve(&self, fault: PageFault) {
+        let unit = usize::try_from(fault.address - self.address).unwrap_or(0) / UNIT;
+        let mut state = self.state.lock();
+        let Some(found) = state.units.get(unit).copied() else {
+            return;
+        };
+        if state.pages.is_none() {
+            return;
+        }
+        let (offset, length) = self.bytes(&(unit..unit + 1));
+        let (start, length) = (self.address + offset as u64, length as u64);
+        match found {
+            Unit::Zero | Unit::Device => {
+                let provided = self.provide(&mut state, unit, found, fault.is_write);
+                if let Err(status) = provided {
+                    eprintln!(
+                        "paragpu: managed memory at {start:#x} is lost, because the device cannot be \
+                         read: {status}"
+                    );
+                    if let Some(pages) = &state.pages {
+                        pages.forbid();
+                    }
+                    self.faults.wake(start, length);
+                }
+            }
+            Unit::Both if fault.is_write => self.permit_writes(&mut state, unit),
+            Unit::Both => self.faults.wake(start, length),
+            // Protected if an attempt to send it failed.
+            Unit::Host => {
+                self.faults.protect(start, length, false);
+            }
+        }
+    }
+
+    /// The units from `unit` on to serve together, which are all `like` it.
+    fn ahead(&self, state: &mut State, unit: usize, like: Unit) -> Range<usize> {
+        state.window = match state.next == unit {
+            true => (state.window * 2).min(MOST),
+            false => 1,
+        };
+        let window = match state.wanted.contains(&unit) {
+            true => MOST,
+            false => state.window,
+        };
+        let limit = (unit + window).min(state.units.len());
+        let run = run_of(&state.units, unit..limit, |other| other == like);
+        let run = run.unwrap_or(unit..unit + 1);
+        state.next = run.end;
+        run
+    }
+
+    /// Provides absent units from `unit` on.
+    fn provide(&self, state: &mut State, unit: usize, found: Unit, is_write: bool) -> Result<()> {
+        // Asked before the device is read: work that is complete now has written all.
+        let in_flight = self.device.is_busy();
+        let run = self.ahead(state, unit, found);
+        let (offset, length) = self.bytes(&run);
+        let start = self.address + offset as u64;
+        let State { fetched, .. } = state;
+        fetched.clear();
+        fetched.resize(length, 0);
+        if found == Unit::Device {
+            self.device.fetch(start, fetched)?;
+        }
+        // While work is in flight, only the unit itself becomes writable: its contents are
+        // kept, so that what the program changes is found.
+        let written = match (is_write, in_flight) {
+            (false, _) => run.start..run.start,
+            (true, false) => run.clone(),
+            (true, true) => unit..unit + 1,
+        };
+        let (_, writable) = self.bytes(&written);
+        let (now, rest) = fetched.split_at_checked(writable).ok_or(Status::UNKNOWN)?;
+        if in_flight && is_write {
+            state.former.insert(unit, now.into());
+        }
+        let first = self.faults.provide(start, now, false);
+        let second = self.faults.provide(start + writable as u64, rest, true);
+        if !(first && second) {
+            return Err(Status::OPERATING_SYSTEM);
+        }
+        for (index, unit) in run
+            .clone()
+            .zip(state.units.get_mut(run.clone()).unwrap_or_default())
+        {
+            *unit = match written.contains(&index) {
+                true => Unit::Host,
+                false => Unit::Both,
+            };
+        }
+        state.touched = match state.touched.is_empty() {
+            true => run.clone(),
+            false => state.touched.start.min(run.start)..state.touched.end.max(run.end),
+        };
+        self.presence.units.fetch_add(run.len(), Ordering::SeqCst);
+        // Or if work was posted meanwhile: who posted it did not see these pages.
+        if in_flight || self.device.is_busy() {
+            self.presence.lend();
+        }
+        Ok(())
+    }
+
+    /// Lets the program write to units from `unit` on, which it has.
+    fn permit_writes(&self, state: &mut State, unit: usize) {
+        let in_flight = self.device.is_busy();
+        let run = match in_flight {
+            true => unit..unit + 1,
+            false => self.ahead(state, unit, Unit::Both),
+        };
+        let (offset, length) = self.bytes(&run);
+        if in_flight {
+            let contents = state.pages.as_ref().map(|pages| pages.bytes());
+            let contents = contents.map(|bytes| bytes.part(offset, length).into());
+            state.former.extend(contents.map(|bytes| (unit, bytes)));
+            self.presence.lend();
+        }
+        state
+            .units
+            .get_mut(run)
+            .unwrap_or_default()
+            .fill(Unit::Host);
+        let start = self.address + offset as u64;
+        self.faults.protect(start, length as u64, false);
+    }
+}
+
+/// The first run of `wanted` units in a range.
+fn run_of(
+    units: &[Unit],
+    within: Range<usize>,
+    wanted: impl Fn(Unit) -> bool,
+) -> Option<Range<usize>> {
+    let (from, end) = (within.start, within.end);
+    let units = units.get(within)?;
+    let first = units.iter().position(|unit| wanted(*unit))?;
+    let rest = units.iter().skip(first);
+    let length = rest.take_while(|unit| wanted(**unit)).count();
+    let start = from + first;
+    (length > 0).then_some(start..(start + length).min(end))
+}
+
+/// The first run of differing bytes at or after `at`.
+fn changed_bytes(former: &[u8], now: &[u8], at: usize) -> Option<(usize, usize)> {
+    let (former, now) = (former.get(at..)?, now.get(at..)?);
+    let differs = |(one, other): (&u8, &u8)| one != other;
+    let first = first_difference(former, now)?;
+    let pairs = former.iter().zip(now).skip(first);
+    let length = pairs
+        .take_while(|(one, other)| differs((*one, *other)))
+        .count();
+    Some((at + first, at + first + length))
+}
+
+/// Compares words first, because most are equal.
+fn first_difference(one: &[u8], other: &[u8]) -> Option<usize> {
+    const WORD: usize = 16;
+    let (ones, _) = one.as_chunks::<WORD>();
+    let (others, _) = other.as_chunks::<WORD>();
+    let equal = ones.iter().zip(others).take_while(|(a, b)| a == b).count() * WORD;
+    let rest = one.iter().zip(other).skip(equal);
+    let found = rest.take_while(|(a, b)| a == b).count() + equal;
+    (found < one.len().min(other.len())).then_some(found)
+}
