@@ -115,22 +115,24 @@ impl Arena {
         (self.base..self.base + DEVICE_STRIDE).contains(&address)
     }
 
-    /// A block of `size` bytes (1 to [`SMALL`]) in a mapped chunk, if one has room.
-    pub fn allocate_ready(&mut self, size: u64) -> Option<u64> {
-        let taken = size.checked_next_multiple_of(ALIGNMENT)?;
-        let address = self.small.take(taken, ALIGNMENT)?;
+    /// A block of `size` bytes (1 to [`SMALL`]) in a mapped chunk, if one has room. It
+    /// begins at a multiple of `alignment`, and up to the next nothing else begins.
+    pub fn allocate_ready(&mut self, size: u64, alignment: u64) -> Option<u64> {
+        let taken = size.checked_next_multiple_of(alignment)?;
+        let address = self.small.take(taken, alignment)?;
         self.left_idle(address, taken);
         self.enter(address, size, taken);
         Some(address)
     }
 
-    /// Looks for a block of `size` bytes (not 0).
-    pub fn allocate(&mut self, size: u64) -> Allocation {
-        let Some(taken) = size.checked_next_multiple_of(ALIGNMENT) else {
+    /// Looks for a block of `size` bytes (not 0), aligned as for
+    /// [`allocate_ready`](Self::allocate_ready).
+    pub fn allocate(&mut self, size: u64, alignment: u64) -> Allocation {
+        let Some(taken) = size.checked_next_multiple_of(alignment) else {
             return Allocation::Full;
         };
         if taken <= SMALL {
-            return match self.allocate_ready(size) {
+            return match self.allocate_ready(size, alignment) {
                 Some(address) => Allocation::Ready(address),
                 None => self.map(CHUNK),
             };
@@ -143,8 +145,8 @@ impl Arena {
 
     /// The host mapped the range of [`allocate`](Self::allocate). Returns the address of
     /// the block of `size` bytes.
-    pub fn mapped(&mut self, address: u64, size: u64) -> u64 {
-        let taken = size.next_multiple_of(ALIGNMENT);
+    pub fn mapped(&mut self, address: u64, size: u64, alignment: u64) -> u64 {
+        let taken = size.next_multiple_of(alignment);
         if taken <= SMALL {
             if taken < CHUNK {
                 self.small.give(address + taken, CHUNK - taken);
@@ -388,7 +390,11 @@ mod tests {
         }
 
         fn allocate(&mut self, size: u64) -> u64 {
-            match self.arena.allocate(size) {
+            self.allocate_aligned(size, ALIGNMENT)
+        }
+
+        fn allocate_aligned(&mut self, size: u64, alignment: u64) -> u64 {
+            match self.arena.allocate(size, alignment) {
                 Allocation::Ready(address) => address,
                 Allocation::Map {
                     address,
@@ -399,7 +405,7 @@ mod tests {
                         assert!(address + range <= other || other + length <= address);
                     }
                     self.mapped.insert((address, range));
-                    self.arena.mapped(address, size)
+                    self.arena.mapped(address, size, alignment)
                 }
                 Allocation::Full => panic!("1 TiB is full"),
             }
@@ -506,13 +512,15 @@ mod tests {
                     }
                     _ => {
                         let size = if what == 2 { size } else { size % 5000 + 1 };
-                        let address = model.allocate(size);
-                        prop_assert_eq!(address % ALIGNMENT, 0);
+                        let alignment = if pick % 2 == 0 { ALIGNMENT } else { 4096 };
+                        let address = model.allocate_aligned(size, alignment);
+                        prop_assert_eq!(address % alignment, 0);
+                        prop_assert!(model.arena.holds(address, size));
+                        let size = size.next_multiple_of(alignment);
                         for &(other, length) in &held {
                             prop_assert!(address + size <= other || other + length <= address);
                         }
                         prop_assert!(model.mapped.iter().any(|&(start, length)| start <= address && address + size <= start + length));
-                        prop_assert!(model.arena.holds(address, size));
                         held.push((address, size));
                     }
                 }

@@ -4,19 +4,19 @@
 //! It is device memory, so it counts, moves and is checkpointed like the rest. The program
 //! has pages at the same addresses while it uses them: [`crate::shadow`]. The device has no
 //! access to the program's pages; it gets what the program wrote before each piece of
-//! work that may use it. So CUDA's CONCURRENT_MANAGED_ACCESS is 0: what both write while work
-//! is in flight reaches the other side within milliseconds, and atomic operations of one
-//! side are not atomic for the other.
+//! work that may use it. So CUDA's CONCURRENT_MANAGED_ACCESS is 0: what either side writes
+//! while work is in flight reaches the other within milliseconds and in no order, and atomic
+//! operations of one side are not atomic for the other.
 //!
-//! Small allocations, and all of a process that has several devices, are pinned memory
-//! instead, which every device accesses in place.
+//! Small allocations, such as flags and counters, and all of a process that has several
+//! devices, are pinned memory instead, which both sides access in place.
 
 use std::sync::Arc;
 
-use paragpu_protocol::table::Memset;
+use paragpu_protocol::codec::Bytes;
+use paragpu_protocol::table::{Memset, ShadowWrite};
 use parking_lot::Mutex;
 
-use crate::arena::SMALL;
 use crate::connection::Link;
 use crate::copy::Copies;
 use crate::error::Result;
@@ -60,19 +60,15 @@ impl ManagedMemory {
         }
     }
 
-    /// cuMemAllocManaged: zeroed memory. `None` if memory of this size does not migrate, or
-    /// if this process may not use userfaultfd(2).
+    /// cuMemAllocManaged: zeroed memory. `None` if this process may not use userfaultfd(2).
     ///
     /// # Errors
     /// `OUT_OF_MEMORY` if the device has too little memory.
     pub fn allocate(&self, size: u64) -> Result<Option<u64>> {
-        if size <= SMALL {
-            return Ok(None);
-        }
         let Some(faults) = watcher() else {
             return Ok(None);
         };
-        let address = self.memory.allocate(size)?;
+        let address = self.memory.allocate_aligned(size, PAGE as u64)?;
         let length = size.next_multiple_of(PAGE as u64);
         let pages = Pages::within(&self.arena, address, length);
         let watched = pages.ok().filter(|_| faults.watch(address, length));
@@ -81,9 +77,17 @@ impl ManagedMemory {
             return Ok(None);
         };
         pages.hide_from_children();
-        match self.clear(address, length) {
-            Ok(stream) => {
-                let device = DevicePath::new(&self.link, &self.streams, &self.copies, stream);
+        let device = self.own_stream().and_then(|stream| {
+            self.clear(address, length, &stream)?;
+            Ok(DevicePath::new(
+                &self.link,
+                &self.streams,
+                &self.copies,
+                stream,
+            ))
+        });
+        match device {
+            Ok(device) => {
                 let range = ManagedRange::new(pages, faults, device);
                 Ok(Some(self.ranges.add(range)))
             }
@@ -95,17 +99,26 @@ impl ManagedMemory {
         }
     }
 
-    /// Fills device memory with zeros, and waits for that: work of any stream may use it
-    /// next. Returns the library's own stream.
-    fn clear(&self, address: u64, length: u64) -> Result<Arc<Stream>> {
-        let stream = {
-            let mut own = self.own_stream.lock();
-            let stream = match own.take() {
-                Some(stream) => stream,
-                None => self.streams.create(NON_BLOCKING, 0)?,
-            };
-            Arc::clone(own.insert(stream))
+    fn own_stream(&self) -> Result<Arc<Stream>> {
+        let mut own = self.own_stream.lock();
+        let stream = match own.take() {
+            Some(stream) => stream,
+            None => self.streams.create(NON_BLOCKING, 0)?,
         };
+        Ok(Arc::clone(own.insert(stream)))
+    }
+
+    /// Fills device memory with zeros, before any later work.
+    fn clear(&self, address: u64, length: u64, stream: &Stream) -> Result<()> {
+        // A write of this call waits for nothing, and later calls wait for it.
+        static SHORT: [u8; 64 << 10] = [0; 64 << 10];
+        let short = usize::try_from(length)
+            .ok()
+            .and_then(|length| SHORT.get(..length));
+        if let Some(zeros) = short {
+            let data = Bytes(zeros);
+            return self.link.post(&ShadowWrite { address, data }).map(drop);
+        }
         let fill = Memset {
             destination: address,
             pitch: length,
@@ -115,9 +128,8 @@ impl ManagedMemory {
             height: 1,
             stream: stream.handle(),
         };
-        self.streams.post_work(&stream, &fill)?;
-        self.streams.finish_own(&stream)?;
-        Ok(stream)
+        self.streams.post_work(stream, &fill)?;
+        self.streams.finish_own(stream)
     }
 
     /// cuMemFree. Returns false if no such memory begins at the address.

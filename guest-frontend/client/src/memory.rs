@@ -10,7 +10,7 @@ use paragpu_protocol::table::{MemGetInfo, MemMap, MemUnmap};
 use paragpu_protocol::types::MemoryInfo;
 use parking_lot::{Mutex, RwLock};
 
-use crate::arena::{Allocation, Arena, Block, SMALL};
+use crate::arena::{ALIGNMENT, Allocation, Arena, Block, SMALL};
 use crate::connection::Link;
 use crate::error::Result;
 use crate::freed_blocks::{Block as KeptBlock, BlockRequest};
@@ -275,6 +275,12 @@ impl DeviceMemory {
     /// # Errors
     /// `INVALID_VALUE` for 0 bytes, `OUT_OF_MEMORY`.
     pub fn allocate(&self, size: u64) -> Result<u64> {
+        self.allocate_aligned(size, ALIGNMENT)
+    }
+
+    /// As [`allocate`](Self::allocate), but the block begins at a multiple of `alignment`, at
+    /// most 2 MiB, and no other block begins before the next multiple.
+    pub(crate) fn allocate_aligned(&self, size: u64, alignment: u64) -> Result<u64> {
         if size == 0 {
             return Err(Status::INVALID_VALUE);
         }
@@ -285,23 +291,25 @@ impl DeviceMemory {
             let is_small = size <= SMALL;
             Ok((
                 unmap,
-                is_small.then(|| arena.allocate_ready(size)).flatten(),
+                is_small
+                    .then(|| arena.allocate_ready(size, alignment))
+                    .flatten(),
             ))
         })?;
         if let Some(address) = ready {
             return Ok(address);
         }
         let _growing = (size <= SMALL).then(|| self.growing.lock());
-        self.map_for(size)
+        self.map_for(size, alignment)
     }
 
     /// Finds a block of `size` bytes in memory that the host newly maps.
-    fn map_for(&self, size: u64) -> Result<u64> {
+    fn map_for(&self, size: u64, alignment: u64) -> Result<u64> {
         let mut effort = Effort::None;
         loop {
             let (address, range) = {
                 let mut arena = self.arena.write();
-                match arena.allocate(size) {
+                match arena.allocate(size, alignment) {
                     Allocation::Ready(address) => return Ok(address),
                     Allocation::Full => return Err(Status::OUT_OF_MEMORY),
                     Allocation::Map { address, size } => {
@@ -332,7 +340,7 @@ impl DeviceMemory {
                         self.link.post(&MemUnmap { address })?;
                         arena.not_mapped(address.0, range);
                     }
-                    return passed.map(|()| arena.mapped(address, size));
+                    return passed.map(|()| arena.mapped(address, size, alignment));
                 }
                 Err(status) => {
                     self.arena.write().not_mapped(address, range);

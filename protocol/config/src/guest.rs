@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::schema::{Configuration, configuration};
-use crate::{Address, Communicator, Error, Level, Loaded, Sources, Spin};
+use crate::{Address, Communicator, Error, Level, Loaded, Size, Sources, Spin};
 
 configuration! {
     /// `/etc/paragpu/guest.toml`, `/etc/paragpu/conf.d/*.toml`, `PARAGPU_*`.
@@ -77,11 +77,15 @@ configuration! {
 
     /// Managed memory (cudaMallocManaged).
     [managed] pub struct Managed {
-        /// Let allocations of more than 1 MiB migrate between program and GPU, in processes that
-        /// see one GPU and may use userfaultfd(2) for system calls as well (root, or the sysctl
-        /// vm.unprivileged_userfaultfd = 1, or access to /dev/userfaultfd). Otherwise the memory
-        /// stays on the host, and the GPU accesses it there, which is slow if it does so often.
+        /// Let it migrate between program and GPU, in processes that see one GPU and may use
+        /// userfaultfd(2) for system calls as well (root, or the sysctl
+        /// vm.unprivileged_userfaultfd = 1, or access to /dev/userfaultfd). Otherwise it is pinned
+        /// host memory, which the GPU accesses in place: slow if it does so often.
         migrate: bool = true;
+        /// Allocations of at most this size stay pinned. Program and GPU may use them at the same
+        /// time, also with atomic operations. Of larger ones, either side sees what the other
+        /// writes meanwhile within milliseconds.
+        pinned: Size = Size(256) => 0..=1 << 40;
     }
 
     /// Log of the library, on standard error.

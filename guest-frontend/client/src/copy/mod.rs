@@ -448,7 +448,10 @@ impl Copies {
 
 /// Stages `size` bytes on as many threads as are worthwhile. `stage` receives the
 /// number of its part and the number of parts.
-fn in_parts(size: usize, stage: impl Fn(usize, usize) -> Result<()> + Sync) -> Result<()> {
+pub(crate) fn in_parts(
+    size: usize,
+    stage: impl Fn(usize, usize) -> Result<()> + Sync,
+) -> Result<()> {
     let parts = helpers(size) + 1;
     if parts == 1 {
         return stage(0, 1);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use super::managed_range::{ManagedRange, Presence};
 use crate::error::Result;
@@ -25,21 +25,22 @@ pub(crate) struct ManagedRanges {
     presence: Arc<Presence>,
     /// The length of `ranges`.
     count: AtomicUsize,
+    handing_over: Mutex<()>,
     ranges: RwLock<BTreeMap<u64, Arc<ManagedRange>>>,
 }
 
 impl ManagedRanges {
     /// Adds a range, and returns its address.
-    pub(crate) fn add(self: &Arc<Self>, mut range: ManagedRange) -> u64 {
+    pub(crate) fn add(self: &Arc<Self>, range: ManagedRange) -> u64 {
+        let range = range.counted_in(&self.presence);
         let address = range.address();
-        range.count_in(&self.presence);
         let mut sessions = SESSIONS.write();
         sessions.retain(|known| known.strong_count() > 0);
         let own = Arc::downgrade(self);
         if !sessions.iter().any(|known| known.ptr_eq(&own)) {
             sessions.push(own);
         }
-        self.ranges.write().insert(address, Arc::new(range));
+        self.ranges.write().insert(address, range);
         self.count.fetch_add(1, Ordering::Release);
         address
     }
@@ -68,9 +69,13 @@ impl ManagedRanges {
         range.holds(address, size).then(|| Arc::clone(range))
     }
 
-    /// A copy of the list, so that the lock is not held during round trips.
-    fn all(&self) -> Vec<Arc<ManagedRange>> {
-        self.ranges.read().values().cloned().collect()
+    /// Gives the device what the program wrote, and takes all pages away. A thread that
+    /// finds another one doing so waits for it.
+    fn hand_over(&self) -> Result<()> {
+        let _one_at_a_time = self.handing_over.lock();
+        let ranges = self.presence.take_ranges();
+        let handed_over = ranges.iter().map(ManagedRange::hand_over);
+        handed_over.fold(Ok(()), Result::and)
     }
 
     /// Before the device uses a range: gives it the program's changes. Returns false if the
@@ -88,7 +93,7 @@ impl ManagedRanges {
         if self.presence.is_none() {
             return Ok(());
         }
-        self.all().iter().try_for_each(|range| range.hand_over())
+        self.hand_over()
     }
 
     /// After work was posted. What the program has by now, a thread accessed since
@@ -110,7 +115,7 @@ impl ManagedRanges {
         let Some(loans) = self.presence.loans() else {
             return Ok(());
         };
-        self.all().iter().try_for_each(|range| range.hand_over())?;
+        self.hand_over()?;
         self.presence.returned(loans);
         Ok(())
     }

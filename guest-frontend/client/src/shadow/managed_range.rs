@@ -18,7 +18,7 @@
 //! work was found to be complete. What the program changed in them is found by comparing
 //! them with their former contents.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -30,7 +30,7 @@ use parking_lot::Mutex;
 
 use super::patch::{Patch, WRITE};
 use crate::connection::Link;
-use crate::copy::Copies;
+use crate::copy::{Copies, in_parts};
 use crate::error::Result;
 use crate::objects::stream::Stream;
 use crate::statistics;
@@ -43,6 +43,9 @@ const UNIT: usize = 64 << 10;
 /// Maximum number of units that one access fetches: 4 MiB. A run of accesses in ascending
 /// order doubles the number each time.
 const MOST: usize = 64;
+
+/// Number of runs of accesses that are told apart.
+const RUNS: usize = 8;
 
 /// Where a unit's contents are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +75,8 @@ pub(super) struct Presence {
     lent: AtomicU64,
     /// The number at the last time that all pages were taken back.
     returned: AtomicU64,
+    /// The ranges that are counted in `units`.
+    ranges: Mutex<Vec<Arc<ManagedRange>>>,
 }
 
 impl Presence {
@@ -92,6 +97,11 @@ impl Presence {
     pub(super) fn loans(&self) -> Option<u64> {
         let lent = self.lent.load(Ordering::Acquire);
         (lent != self.returned.load(Ordering::Acquire)).then_some(lent)
+    }
+
+    /// Takes the ranges of which the program has pages.
+    pub(super) fn take_ranges(&self) -> Vec<Arc<ManagedRange>> {
+        std::mem::take(&mut *self.ranges.lock())
     }
 
     /// Records that all pages were taken back after there were so many loans. Not before:
@@ -189,6 +199,22 @@ impl DevicePath {
     }
 }
 
+impl DevicePath {
+    /// Fetches once more, until nothing changes: the device writes in order, but a copy may
+    /// read a later write and not an earlier one.
+    fn fetch_again(&self, start: u64, fetched: &mut [u8]) -> Result<()> {
+        const MOST: usize = 8;
+        for _ in 0..MOST {
+            let before: Box<[u8]> = (&*fetched).into();
+            self.fetch(start, fetched)?;
+            if *before == *fetched {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// One allocation.
 #[derive(Debug)]
 pub(crate) struct ManagedRange {
@@ -209,12 +235,14 @@ struct State {
     touched: Range<usize>,
     /// Whether some units are [`Unit::Zero`].
     has_zeros: bool,
+    /// Whether [`Presence`] lists the range.
+    is_listed: bool,
     /// Contents, when they were provided, of units to which the program began to write
     /// while work was in flight.
     former: HashMap<usize, Box<[u8]>>,
-    /// The unit after the last run that was fetched, and the length of that run.
-    next: usize,
-    window: usize,
+    /// For some threads' runs of accesses, newest last: the unit after the run, and the
+    /// number of units that its last access fetched.
+    runs: VecDeque<(usize, usize)>,
     /// Prefetched to the host: fetched in long runs.
     wanted: Range<usize>,
     /// Memory for fetched bytes.
@@ -237,19 +265,29 @@ impl ManagedRange {
                 units: vec![Unit::Zero; length.div_ceil(UNIT)],
                 touched: 0..0,
                 has_zeros: true,
+                is_listed: false,
                 former: HashMap::new(),
-                next: 0,
-                window: 1,
+                runs: VecDeque::with_capacity(RUNS),
                 wanted: 0..0,
                 fetched: Vec::new(),
             }),
         }
     }
 
-    /// Counts its units in `presence`, before the program can access it.
-    pub(super) fn count_in(&mut self, presence: &Arc<Presence>) {
+    /// Counts its units in `presence` from now on. The program cannot access it yet.
+    pub(super) fn counted_in(mut self, presence: &Arc<Presence>) -> Arc<Self> {
         presence.units.fetch_add(1, Ordering::AcqRel);
         self.presence = Arc::clone(presence);
+        let own = Arc::new(self);
+        own.list(&mut own.state.lock());
+        own
+    }
+
+    /// Lists it among the ranges of which the program has pages.
+    fn list(self: &Arc<Self>, state: &mut State) {
+        if !std::mem::replace(&mut state.is_listed, true) {
+            self.presence.ranges.lock().push(Arc::clone(self));
+        }
     }
 
     pub(crate) fn address(&self) -> u64 {
@@ -296,16 +334,26 @@ impl ManagedRange {
         self.state.lock().wanted = self.units(address, size);
     }
 
-    /// Sends the program's changes in all of it, and takes the pages away.
-    pub(super) fn hand_over(&self) -> Result<()> {
-        self.hand_over_part(self.address, self.length as u64)
+    /// Sends the program's changes in all of it, and takes the pages away. It is no longer
+    /// listed, unless that fails.
+    pub(super) fn hand_over(self: &Arc<Self>) -> Result<()> {
+        let mut state = self.state.lock();
+        state.is_listed = false;
+        let done = self.hand_over_units(&mut state, 0..usize::MAX);
+        if done.is_err() {
+            self.list(&mut state);
+        }
+        done
     }
 
     /// The same for the units of a range inside. The program gets back their contents at its
     /// next access.
     pub(super) fn hand_over_part(&self, address: u64, size: u64) -> Result<()> {
-        let wanted = self.units(address, size);
-        let mut state = self.state.lock();
+        let units = self.units(address, size);
+        self.hand_over_units(&mut self.state.lock(), units)
+    }
+
+    fn hand_over_units(&self, state: &mut State, wanted: Range<usize>) -> Result<()> {
         let State {
             pages: Some(pages),
             units,
@@ -313,10 +361,11 @@ impl ManagedRange {
             has_zeros,
             former,
             ..
-        } = &mut *state
+        } = state
         else {
             return Ok(());
         };
+        let wanted = wanted.start..wanted.end.min(units.len());
         let all = wanted.len() == units.len();
         if *has_zeros {
             for unit in units.get_mut(wanted.clone()).unwrap_or_default() {
@@ -342,7 +391,9 @@ impl ManagedRange {
         at = within.start;
         while let Some(run) = run_of(units, at..within.end, Unit::is_present) {
             let (offset, length) = self.bytes(&run);
-            pages.discard(offset, length);
+            in_slices(offset, length, |offset, length| {
+                pages.discard(offset, length)
+            });
             units
                 .get_mut(run.clone())
                 .unwrap_or_default()
@@ -366,7 +417,10 @@ impl ManagedRange {
     ) -> Result<bool> {
         let (offset, length) = self.bytes(run);
         let start = self.address + offset as u64;
-        self.faults.protect(start, length as u64, true);
+        in_slices(offset, length, |offset, length| {
+            let start = self.address + offset as u64;
+            self.faults.protect(start, length as u64, true);
+        });
         if former.is_empty() {
             return self.device.send(start, pages.bytes().cut(offset, length));
         }
@@ -385,7 +439,7 @@ impl ManagedRange {
     }
 
     /// Serves an access that waits.
-    pub(super) fn serve(&self, fault: PageFault) {
+    pub(super) fn serve(self: &Arc<Self>, fault: PageFault) {
         let unit = usize::try_from(fault.address - self.address).unwrap_or(0) / UNIT;
         let mut state = self.state.lock();
         let Some(found) = state.units.get(unit).copied() else {
@@ -398,6 +452,7 @@ impl ManagedRange {
         let (start, length) = (self.address + offset as u64, length as u64);
         match found {
             Unit::Zero | Unit::Device => {
+                self.list(&mut state);
                 let provided = self.provide(&mut state, unit, found, fault.is_write);
                 if let Err(status) = provided {
                     eprintln!(
@@ -421,18 +476,25 @@ impl ManagedRange {
 
     /// The units from `unit` on to serve together, which are all `like` it.
     fn ahead(&self, state: &mut State, unit: usize, like: Unit) -> Range<usize> {
-        state.window = match state.next == unit {
-            true => (state.window * 2).min(MOST),
-            false => 1,
+        let known = state.runs.iter().position(|(next, _)| *next == unit);
+        let before = known.and_then(|known| state.runs.remove(known));
+        let window = match before {
+            Some((_, window)) => window * 2,
+            // Needs no fetching.
+            None if like == Unit::Zero => 4,
+            None => 1,
         };
         let window = match state.wanted.contains(&unit) {
             true => MOST,
-            false => state.window,
+            false => window.min(MOST),
         };
         let limit = (unit + window).min(state.units.len());
         let run = run_of(&state.units, unit..limit, |other| other == like);
         let run = run.unwrap_or(unit..unit + 1);
-        state.next = run.end;
+        if state.runs.len() == RUNS {
+            state.runs.pop_front();
+        }
+        state.runs.push_back((run.end, window));
         run
     }
 
@@ -440,7 +502,10 @@ impl ManagedRange {
     fn provide(&self, state: &mut State, unit: usize, found: Unit, is_write: bool) -> Result<()> {
         // Asked before the device is read: work that is complete now has written all.
         let in_flight = self.device.is_busy();
-        let run = self.ahead(state, unit, found);
+        let run = match in_flight {
+            true => unit..unit + 1,
+            false => self.ahead(state, unit, found),
+        };
         let (offset, length) = self.bytes(&run);
         let start = self.address + offset as u64;
         let State { fetched, .. } = state;
@@ -449,32 +514,19 @@ impl ManagedRange {
         if found == Unit::Device {
             self.device.fetch(start, fetched)?;
         }
-        // While work is in flight, only the unit itself becomes writable: its contents are
-        // kept, so that what the program changes is found.
-        let written = match (is_write, in_flight) {
-            (false, _) => run.start..run.start,
-            (true, false) => run.clone(),
-            (true, true) => unit..unit + 1,
-        };
-        let (_, writable) = self.bytes(&written);
-        let (now, rest) = fetched.split_at_checked(writable).ok_or(Status::UNKNOWN)?;
-        if in_flight && is_write {
-            state.former.insert(unit, now.into());
+        if found == Unit::Device && in_flight {
+            self.device.fetch_again(start, fetched)?;
         }
-        let first = self.faults.provide(start, now, false);
-        let second = self.faults.provide(start + writable as u64, rest, true);
-        if !(first && second) {
+        if in_flight && is_write {
+            // To find what the program changes.
+            state.former.insert(unit, fetched.as_slice().into());
+        }
+        if !self.faults.provide(start, fetched, !is_write) {
             return Err(Status::OPERATING_SYSTEM);
         }
-        for (index, unit) in run
-            .clone()
-            .zip(state.units.get_mut(run.clone()).unwrap_or_default())
-        {
-            *unit = match written.contains(&index) {
-                true => Unit::Host,
-                false => Unit::Both,
-            };
-        }
+        let provided = if is_write { Unit::Host } else { Unit::Both };
+        let units = state.units.get_mut(run.clone()).unwrap_or_default();
+        units.fill(provided);
         state.touched = match state.touched.is_empty() {
             true => run.clone(),
             false => state.touched.start.min(run.start)..state.touched.end.max(run.end),
@@ -509,6 +561,18 @@ impl ManagedRange {
         let start = self.address + offset as u64;
         self.faults.protect(start, length as u64, false);
     }
+}
+
+/// Calls `change` with the offset and length of slices of `length` bytes at `offset`, on as
+/// many threads as are worthwhile.
+fn in_slices(offset: usize, length: usize, change: impl Fn(usize, usize) + Sync) {
+    let done = in_parts(length, |part, of| {
+        let slice = length.div_ceil(of).next_multiple_of(UNIT);
+        let from = (part * slice).min(length);
+        change(offset + from, slice.min(length - from));
+        Ok(())
+    });
+    debug_assert_eq!(done, Ok(()), "a slice fails only by panicking");
 }
 
 /// The first run of `wanted` units in a range.

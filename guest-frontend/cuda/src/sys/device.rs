@@ -53,10 +53,11 @@ fn config() -> Result<&'static Guest, Error> {
     Ok(CONFIG.get_or_init(|| config))
 }
 
-/// Whether managed memory may migrate: other devices could not access it then.
-pub fn migrates_managed_memory() -> bool {
-    config().is_ok_and(|config| config.managed.migrate)
-        && visible().is_ok_and(|visible| visible.len() == 1)
+/// Whether managed memory of `size` bytes may migrate. Other devices could not access it
+/// then.
+pub fn migrates(size: u64) -> bool {
+    let permitted = |config: &Guest| config.managed.migrate && size > config.managed.pinned.0;
+    config().is_ok_and(permitted) && visible().is_ok_and(|visible| visible.len() == 1)
 }
 
 /// The session of a device, opened at its first use.

@@ -8,7 +8,7 @@ use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
 use super::graph::list;
-use super::{Result, capture, device, memory};
+use super::{Result, capture, copy, device, memory};
 use crate::batch;
 use crate::current;
 use crate::managed::{self, Advice, Location};
@@ -50,14 +50,18 @@ pub(crate) fn cuMemAllocManaged(
     address.put(found)
 }
 
-/// Memory that migrates if possible, otherwise pinned memory.
+/// Zeroed memory that migrates if possible, otherwise pinned memory.
 fn allocate(session: &Session, size: u64) -> Result<u64> {
-    if device::migrates_managed_memory()
+    if device::migrates(size)
         && let Some(found) = session.managed_memory().allocate(size)?
     {
         return Ok(found);
     }
-    session.host().allocate(size, REACHED_BY_ALL)
+    let found = session.host().allocate(size, REACHED_BY_ALL)?;
+    let length = usize::try_from(size).unwrap_or(0);
+    // SAFETY: the memory was allocated with this size just now; nothing else knows it.
+    unsafe { copy::pointer(found).cast::<u8>().write_bytes(0, length) };
+    Ok(found)
 }
 
 /// The location with a device number; -1 is the host.

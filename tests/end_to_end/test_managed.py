@@ -1,0 +1,246 @@
+"""Managed memory that migrates between program and GPU."""
+
+import os
+import subprocess
+import unittest
+
+import harness
+
+from .test_faults import end_with, eventually
+from .test_migration import moved
+from .test_programs import compiled
+
+# What program and kernels do in random order, until the input is over, compared with a
+# copy that the program keeps.
+RANDOM = """
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <poll.h>
+#include <random>
+#include <vector>
+#define CHECK(call) do { cudaError_t e = (call); if (e) { std::printf("%s: %s\\n", #call, cudaGetErrorName(e)); std::exit(1); } } while (0)
+__global__ void add(unsigned *values, size_t count, unsigned summand) {
+    size_t at = blockIdx.x * size_t(blockDim.x) + threadIdx.x;
+    if (at < count) values[at] += summand;
+}
+struct Range { unsigned *values; std::vector<unsigned> want; };
+// Whether the program's input is over.
+static bool is_over() {
+    pollfd input = {0, POLLIN, 0};
+    return poll(&input, 1, 0) != 0;
+}
+int main(int, char **argv) {
+    std::mt19937 random(std::atoi(argv[1]));
+    auto below = [&](size_t limit) { return size_t(random() % limit); };
+    std::vector<Range> ranges;
+    std::vector<unsigned> buffer;
+    cudaStream_t streams[3] = {};
+    for (int at = 1; at < 3; ++at) CHECK(cudaStreamCreateWithFlags(&streams[at], at == 1 ? cudaStreamNonBlocking : 0));
+    for (int step = 0; step < 400 || !is_over(); ++step) {
+        if (ranges.size() < 4) {
+            // From a few pages to some MiB.
+            size_t count = 16385 + below(size_t(20000) << below(7));
+            Range range = {nullptr, std::vector<unsigned>(count)};
+            CHECK(cudaMallocManaged(&range.values, count * 4));
+            ranges.push_back(range);
+        }
+        size_t which = below(ranges.size());
+        Range &range = ranges[which];
+        size_t count = range.want.size(), from = below(count), length = 1 + below(count - from);
+        cudaStream_t stream = streams[below(3)];
+        switch (below(9)) {
+        case 0: case 1: {
+            unsigned summand = random();
+            add<<<unsigned((length + 127) / 128), 128, 0, stream>>>(range.values + from, length, summand);
+            CHECK(cudaGetLastError());
+            for (size_t at = from; at < from + length; ++at) range.want[at] += summand;
+            break;
+        }
+        case 2:
+            for (size_t touch = 0; touch < 50; ++touch) {
+                size_t at = below(count);
+                range.values[at] = range.want[at] = random();
+            }
+            continue;
+        case 3:
+            if (std::memcmp(range.values + from, range.want.data() + from, length * 4)) { std::printf("differs in step %d\\n", step); return 1; }
+            continue;
+        case 4:
+            CHECK(cudaMemset(range.values + from, 0x5a, length * 4));
+            std::memset(range.want.data() + from, 0x5a, length * 4);
+            break;
+        case 5:
+            CHECK(cudaMemcpy(range.values + from, buffer.data(), std::min(length, buffer.size()) * 4, cudaMemcpyDefault));
+            std::memcpy(range.want.data() + from, buffer.data(), std::min(length, buffer.size()) * 4);
+            break;
+        case 6:
+            buffer.resize(length);
+            CHECK(cudaMemcpyAsync(buffer.data(), range.values + from, length * 4, cudaMemcpyDefault, stream));
+            CHECK(cudaStreamSynchronize(stream));
+            if (std::memcmp(buffer.data(), range.want.data() + from, length * 4)) { std::printf("a copy differs in step %d\\n", step); return 1; }
+            break;
+        case 7:
+            CHECK(cudaMemPrefetchAsync(range.values + from, length * 4, cudaMemLocation{below(2) ? cudaMemLocationTypeDevice : cudaMemLocationTypeHost, 0}, 0, stream));
+            break;
+        case 8:
+            if (below(4) == 0) {
+                CHECK(cudaFree(range.values));
+                ranges.erase(ranges.begin() + which);
+            }
+            break;
+        }
+        CHECK(below(2) ? cudaDeviceSynchronize() : cudaStreamSynchronize(stream));
+    }
+    for (Range &range : ranges)
+        if (std::memcmp(range.values, range.want.data(), range.want.size() * 4)) { std::puts("differs in the end"); return 1; }
+    std::puts("equal");
+}
+"""
+
+# A kernel and the program answer each other through memory of several pages.
+TALK = """
+#include <cstdio>
+#include <ctime>
+#include <sched.h>
+__global__ void talk(volatile unsigned *words, size_t flag, size_t answer) {
+    for (unsigned turn = 1; turn <= 5; ++turn) {
+        while (words[flag] != turn) { }
+        words[answer] = turn * 3;
+        __threadfence_system();
+    }
+}
+int main() {
+    volatile unsigned *words;
+    if (cudaMallocManaged((void **)&words, 4 << 20)) return 1;
+    for (size_t answer : {size_t(6), size_t(700000)}) {
+        words[5] = words[answer] = 0;
+        talk<<<1, 1>>>(words, 5, answer);
+        time_t begin = time(nullptr);
+        for (unsigned turn = 1; turn <= 5; ++turn) {
+            words[5] = turn;
+            while (words[answer] != turn * 3) {
+                if (time(nullptr) > begin + 60) { std::printf("no answer to %u\\n", turn); return 1; }
+                sched_yield();
+            }
+        }
+        if (cudaDeviceSynchronize()) return 1;
+    }
+    std::puts("answered");
+}
+"""
+
+# A forked child, and memory that was freed: neither may see old contents.
+GONE = """
+#include <csignal>
+#include <cstdio>
+#include <sys/wait.h>
+#include <unistd.h>
+static int ends(volatile unsigned *word) {
+    pid_t child = fork();
+    if (child == 0) {
+        signal(SIGSEGV, SIG_DFL);
+        _exit(*word == 7);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV;
+}
+int main() {
+    unsigned *words;
+    if (cudaMallocManaged(&words, 1 << 20)) return 1;
+    words[0] = 7;
+    std::printf("child %d, ", ends(words));
+    std::printf("parent %u, ", words[0]);
+    cudaFree(words);
+    std::printf("freed %d\\n", ends(words));
+}
+"""
+
+LIMIT = """
+#include <cstdio>
+int main() {
+    char *first = nullptr, *second = nullptr;
+    cudaError_t one = cudaMallocManaged(&first, 40 << 20), other = cudaMallocManaged(&second, 40 << 20);
+    first[1 << 20] = 1;
+    std::printf("%s %s\\n", cudaGetErrorName(one), cudaGetErrorName(other));
+    cudaFree(first);
+    std::puts(cudaGetErrorName(cudaMallocManaged(&second, 40 << 20)));
+}
+"""
+
+
+def can_migrate():
+    """Whether this process may handle faults of system calls."""
+    check = "import ctypes, os; exit(ctypes.CDLL(None).syscall(323, 0) < 0 and not os.access('/dev/userfaultfd', os.R_OK | os.W_OK))"
+    return subprocess.run(["python3", "-c", check], check=False).returncode == 0
+
+
+class Managed(unittest.TestCase):
+    """Program and kernels see each other's writes, wherever the memory is."""
+
+    def run_in(self, daemon, command, communicator="shm", **settings):
+        environment = daemon.guest_environment(communicator) | settings
+        return subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False)
+
+    def test_results_are_those_of_pinned_memory(self):
+        program = os.path.join(harness.PROGRAMS, "managedMemory")
+        with harness.Daemon() as daemon:
+            pinned = self.run_in(daemon, [program], PARAGPU_MANAGED_MIGRATE="false")
+            self.assertEqual(pinned.returncode, 0, pinned.stdout + pinned.stderr)
+            small = self.run_in(daemon, [program], PARAGPU_MANAGED_PINNED="0")
+            self.assertEqual(small.returncode, 0, small.stdout + small.stderr)
+            self.assertEqual(small.stdout.split()[4], pinned.stdout.split()[4])
+
+    def test_random_work(self):
+        with harness.Daemon() as daemon, compiled(RANDOM, "-std=c++17") as program:
+            for seed in range(6):
+                with self.subTest(seed=seed):
+                    communicator = ("shm", "unix", "tcp")[seed % 3]
+                    run = self.run_in(daemon, [program, str(seed)], communicator)
+                    self.assertEqual(run.stdout, "equal\n", run.stderr)
+
+    def test_random_work_while_the_session_moves(self):
+        with harness.Daemon() as here, harness.Daemon() as there, compiled(RANDOM, "-std=c++17") as program:
+            environment = here.guest_environment("shm")
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+            guest = end_with(self, subprocess.Popen([program, "7"], env=environment, text=True, **pipes))
+            eventually(here.sessions, "the program has a session")
+            for source, target in [(here, there), (there, here)] * 3:
+                moved(self, source, target)
+            guest.stdin.close()
+            self.assertEqual(guest.stdout.read(), "equal\n", here.log() + there.log())
+
+    def test_kernel_and_program_answer_each_other(self):
+        with harness.Daemon() as daemon, compiled(TALK) as program:
+            for migrate in ("true", "false"):
+                run = self.run_in(daemon, [program], PARAGPU_MANAGED_MIGRATE=migrate)
+                self.assertEqual(run.stdout, "answered\n", run.stderr)
+
+    @unittest.skipUnless(can_migrate(), "this process may not use userfaultfd(2)")
+    def test_memory_that_is_gone(self):
+        with harness.Daemon() as daemon, compiled(GONE) as program:
+            run = self.run_in(daemon, [program])
+            self.assertEqual(run.stdout, "child 1, parent 7, freed 1\n", run.stderr)
+
+    @unittest.skipUnless(can_migrate(), "this process may not use userfaultfd(2)")
+    def test_it_counts_against_the_limit(self):
+        with harness.Daemon("--set=limits.memory=64MiB") as daemon, compiled(LIMIT) as program:
+            run = self.run_in(daemon, [program])
+            self.assertEqual(run.stdout, "cudaSuccess cudaErrorMemoryAllocation\ncudaSuccess\n", run.stderr)
+
+    def test_several_gpus_share_pinned_memory(self):
+        with harness.Daemon("--set=software.devices=2") as daemon:
+            run = daemon.run("managedMemory", "shm")
+            self.assertEqual(run.code, 0, run.output + run.errors)
+
+    def test_without_the_privilege_it_stays_pinned(self):
+        program = os.path.join(harness.PROGRAMS, "managedMemory")
+        unprivileged = ["setpriv", "--inh-caps=-all", "--bounding-set=-all", program]
+        with harness.Daemon() as daemon:
+            run = self.run_in(daemon, unprivileged if os.geteuid() == 0 else [program])
+            self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
