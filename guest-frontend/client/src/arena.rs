@@ -87,6 +87,8 @@ pub struct Arena {
     /// [Kept](Self::keep) memory of pools, for their next allocations.
     pub(crate) freed: FreedBlocks,
     next_id: u64,
+    /// The end of all blocks that were freed. Nothing has used the memory of blocks beyond.
+    freed_up_to: u64,
 }
 
 impl Arena {
@@ -106,6 +108,7 @@ impl Arena {
             quarantined: 0,
             freed: FreedBlocks::new(FREED_BYTES, FREED_BLOCKS),
             next_id: 1,
+            freed_up_to: base,
         }
     }
 
@@ -177,6 +180,7 @@ impl Arena {
     /// that the host must unmap, if any; `None` if no block starts at `address`.
     pub fn free(&mut self, address: u64, posted: u64, complete: u64) -> Option<Vec<(u64, u64)>> {
         let block = self.blocks.remove(&address)?;
+        self.freed_up_to = self.freed_up_to.max(address + block.taken);
         if block.taken > SMALL {
             self.unmapped(address, block.taken);
             return Some(vec![(address, block.taken)]);
@@ -184,6 +188,12 @@ impl Arena {
         self.quarantine.push_back((posted, address, block.taken));
         self.quarantined += block.taken;
         Some(self.reclaim(complete))
+    }
+
+    /// Whether the memory of a block has never belonged to another one, so that it is still
+    /// as the host mapped it.
+    pub fn is_new(&self, address: u64) -> bool {
+        address >= self.freed_up_to
     }
 
     /// Frees a block without making its bytes available, and returns its size for
@@ -448,6 +458,9 @@ mod tests {
         let unmap = model.arena.free(second, 0, 0).unwrap();
         model.unmap(unmap);
         assert_eq!(model.allocate(CHUNK * 3), first);
+        assert!(!model.arena.is_new(first));
+        let third = model.allocate(CHUNK * 5);
+        assert!(model.arena.is_new(third));
     }
 
     #[test]

@@ -108,8 +108,11 @@ impl ManagedMemory {
         Ok(Arc::clone(own.insert(stream)))
     }
 
-    /// Fills device memory with zeros, before any later work.
+    /// Fills new device memory with zeros, before any later work.
     fn clear(&self, address: u64, length: u64, stream: &Stream) -> Result<()> {
+        if self.memory.is_new(address) {
+            return Ok(());
+        }
         // A write of this call waits for nothing, and later calls wait for it.
         static SHORT: [u8; 64 << 10] = [0; 64 << 10];
         let short = usize::try_from(length)

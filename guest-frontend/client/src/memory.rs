@@ -303,6 +303,11 @@ impl DeviceMemory {
         self.map_for(size, alignment)
     }
 
+    /// Whether the memory of a new allocation is still as the host mapped it: zeros.
+    pub(crate) fn is_new(&self, address: u64) -> bool {
+        self.arena.read().is_new(address)
+    }
+
     /// Finds a block of `size` bytes in memory that the host newly maps.
     fn map_for(&self, size: u64, alignment: u64) -> Result<u64> {
         let mut effort = Effort::None;

@@ -18,7 +18,7 @@ use crate::connection::{LOST, Link};
 use crate::error::Result;
 pub(crate) use crate::staging_layout::SLOT;
 use crate::staging_layout::{end, slots};
-use crate::sys::memory::{load_token, store_token};
+use crate::sys::memory::{HostSlice, load_token, store_token};
 
 /// How long a token is polled before the guest asks the host for a notification.
 const PATIENCE: Duration = Duration::from_micros(200);
@@ -188,6 +188,13 @@ impl Slot<'_> {
             .window
             .copy_in(self.offset(), bytes)
             .map_err(|_| Status::UNKNOWN)
+    }
+
+    /// The first `length` bytes of the slot, in place.
+    pub(crate) fn bytes(&self, length: usize) -> Result<HostSlice> {
+        let window = &self.staging.window;
+        let bytes = HostSlice::of_window(window, self.offset(), length.min(SLOT) as u64);
+        bytes.filter(|_| window.is_there()).ok_or(LOST)
     }
 
     /// Copies `bytes.len()` bytes at `at` out of the slot.

@@ -148,7 +148,9 @@ impl Copies {
         }
         match self.staging() {
             Some(staging) if source.len() > INLINE => {
-                self.stage_in(staging, destination, &source, stream)?;
+                self.stage_in(staging, destination, &source, |to, from, size, token| {
+                    self.post_copy(to, from, size, stream, token)
+                })?;
             }
             _ => self.send_in(destination, &source, stream)?,
         }
@@ -287,6 +289,25 @@ impl Copies {
         })))
     }
 
+    fn post_only(
+        &self,
+        destination: u64,
+        source: u64,
+        size: u64,
+        stream: &Stream,
+        token: u32,
+    ) -> Result<u64> {
+        let copy = Copy {
+            destination,
+            source,
+            size,
+            stream: stream.handle(),
+            token,
+        };
+        self.streams.post_work(stream, &copy)
+    }
+
+    /// Posts a copy, and notes that it writes its destination.
     fn post_copy(
         &self,
         destination: u64,
@@ -295,14 +316,7 @@ impl Copies {
         stream: &Stream,
         token: u32,
     ) -> Result<()> {
-        let copy = Copy {
-            destination,
-            source,
-            size,
-            stream: stream.handle(),
-            token,
-        };
-        let position = self.streams.post_work(stream, &copy)?;
+        let position = self.post_only(destination, source, size, stream, token)?;
         self.access.after_write(destination, size, stream, position);
         Ok(())
     }
@@ -330,48 +344,32 @@ impl Copies {
         Ok(())
     }
 
-    /// Sends the bytes through staging slots.
+    /// Sends the bytes through staging slots. `post` gets destination, source, size and token
+    /// of each copy.
     fn stage_in(
         &self,
         staging: &Staging,
         destination: u64,
         source: &HostSlice,
-        stream: &Stream,
+        post: impl Fn(u64, u64, u64, u32) -> Result<()> + Sync,
     ) -> Result<()> {
         in_parts(source.len(), |part, of| {
-            self.stage_part(staging, destination, source, stream, part, of)
-        })
-    }
-
-    /// Every `of`-th chunk, from chunk `part` on.
-    fn stage_part(
-        &self,
-        staging: &Staging,
-        destination: u64,
-        source: &HostSlice,
-        stream: &Stream,
-        part: usize,
-        of: usize,
-    ) -> Result<()> {
-        for at in (part * SLOT..source.len()).step_by(of * SLOT) {
-            let bytes = source.part(at, SLOT);
-            let slot = staging.take(&self.link)?;
-            slot.fill(bytes)?;
-            self.access.before(slot.address(), bytes.len() as u64)?;
-            slot.arm();
-            let posted = self.post_copy(
-                destination + at as u64,
-                slot.address(),
-                bytes.len() as u64,
-                stream,
-                slot.token(),
-            );
-            if posted.is_err() {
-                slot.disarm();
+            // Every `of`-th chunk, from chunk `part` on.
+            for at in (part * SLOT..source.len()).step_by(of * SLOT) {
+                let bytes = source.part(at, SLOT);
+                let slot = staging.take(&self.link)?;
+                slot.fill(bytes)?;
+                let (from, size) = (slot.address(), bytes.len() as u64);
+                self.access.before(from, size)?;
+                slot.arm();
+                let posted = post(destination + at as u64, from, size, slot.token());
+                if posted.is_err() {
+                    slot.disarm();
+                }
+                posted?;
             }
-            posted?;
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Receives the bytes through staging slots.
@@ -382,28 +380,40 @@ impl Copies {
         source: u64,
         stream: &Stream,
     ) -> Result<()> {
-        in_parts(destination.len(), |part, of| {
-            self.stage_out_part(staging, destination, source, stream, part, of)
+        let copy_out = |slot: &Slot<'_>, at, length| {
+            if self.access.is_apart() {
+                self.access.pull()?;
+            }
+            let mut copied = 0;
+            destination.fill(at, length, |bytes| {
+                let result = slot.empty(copied, bytes);
+                copied += bytes.len();
+                result
+            })
+        };
+        let size = destination.len();
+        in_parts(size, |part, of| {
+            self.stage_out_part(staging, (source, size), stream, (part, of), copy_out)
         })
     }
 
-    /// Every `of`-th chunk, from chunk `part` on, with several in flight: while one
-    /// is copied out, the device writes the next. Each thread also takes the page
-    /// faults of the pages that it touches first.
+    /// Every `of`-th chunk of `size` bytes at `source`, from chunk `part` on, with several in
+    /// flight: while one is taken out, the device writes the next. Each thread also takes
+    /// the page faults of the pages that it touches first. `take` gets the slot, its offset in
+    /// the memory, and its bytes.
     fn stage_out_part(
         &self,
         staging: &Staging,
-        destination: &HostRows,
-        source: u64,
+        (source, size): (u64, usize),
         stream: &Stream,
-        part: usize,
-        of: usize,
+        (part, of): (usize, usize),
+        mut take: impl FnMut(&Slot<'_>, usize, usize) -> Result<()>,
     ) -> Result<()> {
         let depth = (staging.len() / 2 / of).max(1);
         let mut under_way: VecDeque<(Slot<'_>, usize, usize)> = VecDeque::with_capacity(depth);
         let mut asked = part * SLOT;
         loop {
-            while asked < destination.len() && under_way.len() < depth {
+            while asked < size && under_way.len() < depth {
                 // Waiting for a slot while holding others could deadlock two threads.
                 let slot = if under_way.is_empty() {
                     staging.take(&self.link)?
@@ -413,7 +423,7 @@ impl Copies {
                         None => break,
                     }
                 };
-                let length = SLOT.min(destination.len() - asked);
+                let length = SLOT.min(size - asked);
                 slot.arm();
                 let posted = self.post_copy(
                     slot.address(),
@@ -433,15 +443,7 @@ impl Copies {
                 return Ok(());
             };
             slot.wait(&self.link)?;
-            if self.access.is_apart() {
-                self.access.pull()?;
-            }
-            let mut copied = 0;
-            destination.fill(at, length, |bytes| {
-                let result = slot.empty(copied, bytes);
-                copied += bytes.len();
-                result
-            })?;
+            take(&slot, at, length)?;
         }
     }
 }

@@ -110,6 +110,13 @@ impl ManagedRanges {
         }
     }
 
+    /// After work was posted that writes to a range.
+    pub(super) fn after_write(&self, address: u64, size: u64) {
+        if self.find(address, size).is_some() {
+            self.after_work();
+        }
+    }
+
     /// After work was found to be complete, which may have written what the program has.
     pub(super) fn after_wait(&self) -> Result<()> {
         let Some(loans) = self.presence.loans() else {

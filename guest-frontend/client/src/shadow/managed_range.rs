@@ -20,29 +20,23 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
 
-use paragpu_protocol::codec::Bytes;
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{ShadowRead, ShadowWrite};
 use parking_lot::Mutex;
 
-use super::patch::{Patch, WRITE};
-use crate::connection::Link;
-use crate::copy::{Copies, in_parts};
+use super::device_path::DevicePath;
+use crate::copy::in_parts;
 use crate::error::Result;
-use crate::objects::stream::Stream;
-use crate::statistics;
-use crate::stream::Streams;
-use crate::sys::memory::{HostRows, HostSlice, Pages};
+use crate::sys::memory::Pages;
 use crate::sys::userfault::{PageFault, Userfault};
 
 /// The unit that migrates, in bytes.
 const UNIT: usize = 64 << 10;
-/// Maximum number of units that one access fetches: 4 MiB. A run of accesses in ascending
+/// Maximum number of units that one access fetches: 8 MiB. A run of accesses in ascending
 /// order doubles the number each time.
-const MOST: usize = 64;
+const MOST: usize = 128;
 
 /// Number of runs of accesses that are told apart.
 const RUNS: usize = 8;
@@ -111,110 +105,6 @@ impl Presence {
     }
 }
 
-/// How contents reach the device, and come back.
-#[derive(Debug)]
-pub(crate) struct DevicePath {
-    link: Arc<Link>,
-    streams: Weak<Streams>,
-    copies: Weak<Copies>,
-    /// For copies that wait for nothing else.
-    stream: Arc<Stream>,
-}
-
-impl DevicePath {
-    pub(crate) fn new(
-        link: &Arc<Link>,
-        streams: &Arc<Streams>,
-        copies: &Arc<Copies>,
-        stream: Arc<Stream>,
-    ) -> Self {
-        Self {
-            link: Arc::clone(link),
-            streams: Arc::downgrade(streams),
-            copies: Arc::downgrade(copies),
-            stream,
-        }
-    }
-
-    /// Whether work is in flight that may write to managed memory.
-    fn is_busy(&self) -> bool {
-        let streams = self.streams.upgrade();
-        streams.is_some_and(|streams| streams.has_work_in_flight())
-    }
-
-    /// Copies whole units to the device. The copy is complete when the next call of the
-    /// program is executed or, if this returns true, after [`finish`](Self::finish).
-    fn send(&self, start: u64, host: HostSlice) -> Result<bool> {
-        statistics::count_to_device(host.len() as u64);
-        if let Some(copies) = self.copies.upgrade()
-            && copies.to_device_in_bulk(start, &host, &self.stream)?
-        {
-            return Ok(true);
-        }
-        let _lending = self.link.lending();
-        for offset in (0..host.len()).step_by(WRITE) {
-            let part = host.cut(offset, WRITE);
-            let write = ShadowWrite {
-                address: start + offset as u64,
-                data: Bytes(part.as_ref()),
-            };
-            self.link.post_and(&write, Some(part), |_| {})?;
-        }
-        Ok(false)
-    }
-
-    fn finish(&self) -> Result<()> {
-        match self.streams.upgrade() {
-            Some(streams) => streams.finish_own(&self.stream),
-            None => Ok(()),
-        }
-    }
-
-    /// Copies only the bytes that differ: the device may have written others.
-    fn send_changes(&self, start: u64, former: &[u8], host: HostSlice) -> Result<()> {
-        let mut patch = Patch::default();
-        let mut at = 0;
-        while let Some((from, to)) = changed_bytes(former, host.as_ref(), at) {
-            let run = host.part(from, to - from);
-            if !patch.holds(from, run.len()) {
-                patch.send(&self.link, start)?;
-            }
-            patch.add(from, run);
-            at = to;
-        }
-        patch.send(&self.link, start)
-    }
-
-    /// Fetches contents into `fetched`.
-    fn fetch(&self, start: u64, fetched: &mut [u8]) -> Result<()> {
-        let size = fetched.len() as u64;
-        statistics::count_from_device(size);
-        let read = ShadowRead {
-            address: start,
-            size,
-        };
-        let mut noted = Vec::new();
-        let rows = HostRows::of(fetched, &mut noted);
-        self.link.call_with(&read, Some(rows), |()| ())
-    }
-}
-
-impl DevicePath {
-    /// Fetches once more, until nothing changes: the device writes in order, but a copy may
-    /// read a later write and not an earlier one.
-    fn fetch_again(&self, start: u64, fetched: &mut [u8]) -> Result<()> {
-        const MOST: usize = 8;
-        for _ in 0..MOST {
-            let before: Box<[u8]> = (&*fetched).into();
-            self.fetch(start, fetched)?;
-            if *before == *fetched {
-                break;
-            }
-        }
-        Ok(())
-    }
-}
-
 /// One allocation.
 #[derive(Debug)]
 pub(crate) struct ManagedRange {
@@ -245,8 +135,6 @@ struct State {
     runs: VecDeque<(usize, usize)>,
     /// Prefetched to the host: fetched in long runs.
     wanted: Range<usize>,
-    /// Memory for fetched bytes.
-    fetched: Vec<u8>,
 }
 
 impl ManagedRange {
@@ -269,7 +157,6 @@ impl ManagedRange {
                 former: HashMap::new(),
                 runs: VecDeque::with_capacity(RUNS),
                 wanted: 0..0,
-                fetched: Vec::new(),
             }),
         }
     }
@@ -508,22 +395,20 @@ impl ManagedRange {
         };
         let (offset, length) = self.bytes(&run);
         let start = self.address + offset as u64;
-        let State { fetched, .. } = state;
-        fetched.clear();
-        fetched.resize(length, 0);
-        if found == Unit::Device {
-            self.device.fetch(start, fetched)?;
+        let mut former = None;
+        let provide = |at: usize, bytes: &[u8]| {
+            if in_flight && is_write {
+                // To find what the program changes.
+                former = Some(bytes.into());
+            }
+            let is_provided = self.faults.provide(start + at as u64, bytes, !is_write);
+            is_provided.then_some(()).ok_or(Status::OPERATING_SYSTEM)
+        };
+        match found {
+            Unit::Zero => zeros(length, provide)?,
+            _ => self.device.fetch(start, length, in_flight, provide)?,
         }
-        if found == Unit::Device && in_flight {
-            self.device.fetch_again(start, fetched)?;
-        }
-        if in_flight && is_write {
-            // To find what the program changes.
-            state.former.insert(unit, fetched.as_slice().into());
-        }
-        if !self.faults.provide(start, fetched, !is_write) {
-            return Err(Status::OPERATING_SYSTEM);
-        }
+        state.former.extend(former.map(|former| (unit, former)));
         let provided = if is_write { Unit::Host } else { Unit::Both };
         let units = state.units.get_mut(run.clone()).unwrap_or_default();
         units.fill(provided);
@@ -563,6 +448,15 @@ impl ManagedRange {
     }
 }
 
+/// Calls `take` with pieces of `length` zeros in all, and their offsets.
+fn zeros(length: usize, mut take: impl FnMut(usize, &[u8]) -> Result<()>) -> Result<()> {
+    static ZEROS: [u8; UNIT] = [0; UNIT];
+    (0..length).step_by(UNIT).try_for_each(|at| {
+        let piece = ZEROS.get(..UNIT.min(length - at));
+        take(at, piece.unwrap_or_default())
+    })
+}
+
 /// Calls `change` with the offset and length of slices of `length` bytes at `offset`, on as
 /// many threads as are worthwhile.
 fn in_slices(offset: usize, length: usize, change: impl Fn(usize, usize) + Sync) {
@@ -588,27 +482,4 @@ fn run_of(
     let length = rest.take_while(|unit| wanted(**unit)).count();
     let start = from + first;
     (length > 0).then_some(start..(start + length).min(end))
-}
-
-/// The first run of differing bytes at or after `at`.
-fn changed_bytes(former: &[u8], now: &[u8], at: usize) -> Option<(usize, usize)> {
-    let (former, now) = (former.get(at..)?, now.get(at..)?);
-    let differs = |(one, other): (&u8, &u8)| one != other;
-    let first = first_difference(former, now)?;
-    let pairs = former.iter().zip(now).skip(first);
-    let length = pairs
-        .take_while(|(one, other)| differs((*one, *other)))
-        .count();
-    Some((at + first, at + first + length))
-}
-
-/// Compares words first, because most are equal.
-fn first_difference(one: &[u8], other: &[u8]) -> Option<usize> {
-    const WORD: usize = 16;
-    let (ones, _) = one.as_chunks::<WORD>();
-    let (others, _) = other.as_chunks::<WORD>();
-    let equal = ones.iter().zip(others).take_while(|(a, b)| a == b).count() * WORD;
-    let rest = one.iter().zip(other).skip(equal);
-    let found = rest.take_while(|(a, b)| a == b).count() + equal;
-    (found < one.len().min(other.len())).then_some(found)
 }

@@ -20,6 +20,7 @@
 //! in the same way: `__managed__` variables ([`crate::managed_variable`]) and maps
 //! ([`crate::host_view`]).
 
+mod device_path;
 mod managed;
 mod managed_range;
 mod patch;
@@ -35,8 +36,9 @@ use crate::error::Result;
 use crate::progress::Progress;
 use crate::shared_file::SharedFiles;
 use crate::window::PinnedWindow;
+pub(crate) use device_path::DevicePath;
 pub(crate) use managed::{ManagedRanges, watcher};
-pub(crate) use managed_range::{DevicePath, ManagedRange};
+pub(crate) use managed_range::ManagedRange;
 pub(crate) use region::Region;
 
 /// How the device accesses an address of the program.
@@ -166,7 +168,7 @@ impl Shadows {
         stream: &Arc<Progress>,
         position: u64,
     ) {
-        self.managed.after_work();
+        self.managed.after_write(address, size);
         if let Some(region) = self.find_by_device(address, size) {
             region.add_writer(stream, position);
         }

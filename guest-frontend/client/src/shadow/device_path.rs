@@ -1,0 +1,182 @@
+//! How the contents of managed memory reach the device, and come back: behind no work of
+//! the program.
+
+use std::sync::{Arc, Weak};
+
+use paragpu_protocol::codec::Bytes;
+use paragpu_protocol::table::{ShadowRead, ShadowWrite};
+
+use super::patch::{Patch, WRITE};
+use crate::connection::Link;
+use crate::copy::Copies;
+use crate::error::Result;
+use crate::objects::stream::Stream;
+use crate::statistics;
+use crate::stream::Streams;
+use crate::sys::memory::{HostRows, HostSlice};
+
+/// How contents reach the device, and come back.
+#[derive(Debug)]
+pub(crate) struct DevicePath {
+    link: Arc<Link>,
+    streams: Weak<Streams>,
+    copies: Weak<Copies>,
+    /// For copies that wait for nothing else.
+    stream: Arc<Stream>,
+}
+
+impl DevicePath {
+    pub(crate) fn new(
+        link: &Arc<Link>,
+        streams: &Arc<Streams>,
+        copies: &Arc<Copies>,
+        stream: Arc<Stream>,
+    ) -> Self {
+        Self {
+            link: Arc::clone(link),
+            streams: Arc::downgrade(streams),
+            copies: Arc::downgrade(copies),
+            stream,
+        }
+    }
+
+    /// Whether work is in flight that may write to managed memory.
+    pub(super) fn is_busy(&self) -> bool {
+        let streams = self.streams.upgrade();
+        streams.is_some_and(|streams| streams.has_work_in_flight())
+    }
+
+    /// Copies whole units to the device. The copy is complete when the next call of the
+    /// program is executed or, if this returns true, after [`finish`](Self::finish).
+    pub(super) fn send(&self, start: u64, host: HostSlice) -> Result<bool> {
+        statistics::count_to_device(host.len() as u64);
+        if let Some(copies) = self.copies.upgrade()
+            && copies.to_device_in_bulk(start, &host, &self.stream)?
+        {
+            return Ok(true);
+        }
+        let _lending = self.link.lending();
+        for offset in (0..host.len()).step_by(WRITE) {
+            let part = host.cut(offset, WRITE);
+            let write = ShadowWrite {
+                address: start + offset as u64,
+                data: Bytes(part.as_ref()),
+            };
+            self.link.post_and(&write, Some(part), |_| {})?;
+        }
+        Ok(false)
+    }
+
+    pub(super) fn finish(&self) -> Result<()> {
+        match self.streams.upgrade() {
+            Some(streams) => streams.finish_own(&self.stream),
+            None => Ok(()),
+        }
+    }
+
+    /// Copies only the bytes that differ: the device may have written others.
+    pub(super) fn send_changes(&self, start: u64, former: &[u8], host: HostSlice) -> Result<()> {
+        let mut patch = Patch::default();
+        let mut at = 0;
+        while let Some((from, to)) = changed_bytes(former, host.as_ref(), at) {
+            let run = host.part(from, to - from);
+            if !patch.holds(from, run.len()) {
+                patch.send(&self.link, start)?;
+            }
+            patch.add(from, run);
+            at = to;
+        }
+        patch.send(&self.link, start)
+    }
+
+    /// Fetches contents, which `take` gets in pieces, with their offsets. If work is in flight
+    /// that may write to them, they come in one piece that did not change meanwhile: the
+    /// device writes in order, but a copy may read a later write and not an earlier one.
+    pub(super) fn fetch(
+        &self,
+        start: u64,
+        size: usize,
+        in_flight: bool,
+        mut take: impl FnMut(usize, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        const ATTEMPTS: usize = 8;
+        statistics::count_from_device(size as u64);
+        if !in_flight
+            && let Some(copies) = self.copies.upgrade()
+            && copies.from_device_in_bulk(start, size, &self.stream, |at, bytes| {
+                take(at, bytes.as_ref())
+            })?
+        {
+            return Ok(());
+        }
+        let mut fetched = vec![0; size];
+        self.read(start, &mut fetched)?;
+        for _ in 0..if in_flight { ATTEMPTS } else { 0 } {
+            let before = fetched.clone();
+            self.read(start, &mut fetched)?;
+            if before == fetched {
+                break;
+            }
+        }
+        take(0, &fetched)
+    }
+
+    /// Reads device memory behind no work.
+    fn read(&self, start: u64, fetched: &mut [u8]) -> Result<()> {
+        let read = ShadowRead {
+            address: start,
+            size: fetched.len() as u64,
+        };
+        let mut noted = Vec::new();
+        let rows = HostRows::of(fetched, &mut noted);
+        self.link.call_with(&read, Some(rows), |()| ())
+    }
+}
+
+/// The first run of differing bytes at or after `at`.
+fn changed_bytes(former: &[u8], now: &[u8], at: usize) -> Option<(usize, usize)> {
+    let (former, now) = (former.get(at..)?, now.get(at..)?);
+    let differs = |(one, other): (&u8, &u8)| one != other;
+    let first = first_difference(former, now)?;
+    let pairs = former.iter().zip(now).skip(first);
+    let length = pairs
+        .take_while(|(one, other)| differs((*one, *other)))
+        .count();
+    Some((at + first, at + first + length))
+}
+
+/// Compares words first, because most are equal.
+fn first_difference(one: &[u8], other: &[u8]) -> Option<usize> {
+    const WORD: usize = 16;
+    let (ones, _) = one.as_chunks::<WORD>();
+    let (others, _) = other.as_chunks::<WORD>();
+    let equal = ones.iter().zip(others).take_while(|(a, b)| a == b).count() * WORD;
+    let rest = one.iter().zip(other).skip(equal);
+    let found = rest.take_while(|(a, b)| a == b).count() + equal;
+    (found < one.len().min(other.len())).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn runs_are_exactly_what_differs(bytes in vec((any::<u8>(), prop::bool::weighted(0.1)), 0..300)) {
+            let former: Vec<u8> = bytes.iter().map(|(byte, _)| *byte).collect();
+            let now: Vec<u8> = bytes.iter().map(|(byte, differs)| byte ^ u8::from(*differs)).collect();
+            let mut found = vec![false; bytes.len()];
+            let mut at = 0;
+            while let Some((from, to)) = changed_bytes(&former, &now, at) {
+                prop_assert!(from >= at && to > from);
+                found[from..to].fill(true);
+                at = to;
+            }
+            let want: Vec<bool> = bytes.iter().map(|(_, differs)| *differs).collect();
+            prop_assert_eq!(found, want);
+        }
+    }
+}
