@@ -19,12 +19,21 @@ use parking_lot::Mutex;
 
 use crate::connection::Link;
 use crate::copy::Copies;
+use crate::device_path::DevicePath;
 use crate::error::Result;
 use crate::memory::DeviceMemory;
 use crate::objects::stream::{NON_BLOCKING, Stream};
-use crate::shadow::{DevicePath, ManagedRange, ManagedRanges, watcher};
+use crate::shadow::{ManagedRange, ManagedRanges, watcher};
 use crate::stream::Streams;
 use crate::sys::memory::{PAGE, Pages, Reservation};
+use crate::sys::userfault::{Userfault, Watch};
+
+/// Whether managed memory can migrate in this process: the kernel lets it handle the page
+/// faults of system calls, too.
+#[must_use]
+pub fn can_migrate() -> bool {
+    Userfault::new(Watch::Absent).is_some()
+}
 
 /// The managed memory of a session that migrates.
 #[derive(Debug)]
@@ -88,7 +97,7 @@ impl ManagedMemory {
         });
         match device {
             Ok(device) => {
-                let range = ManagedRange::new(pages, faults, device);
+                let range = ManagedRange::new(pages, faults, Box::new(device));
                 Ok(Some(self.ranges.add(range)))
             }
             Err(status) => {

@@ -56,18 +56,19 @@ use crate::texture::Textures;
 use crate::virtual_memory::VirtualMemory;
 use crate::window::PinnedWindow;
 
-/// The reserved address range of the session.
+/// What the session got when it began.
 #[derive(Debug)]
-struct Arena {
+struct Granted {
+    welcome: Welcome,
     regions: Regions,
-    _reservation: Arc<Reservation>,
+    /// The addresses of device memory.
+    _arena: Arc<Reservation>,
 }
 
 /// One device, as one process of the guest uses it.
 #[derive(Debug)]
 pub struct Session {
-    welcome: Welcome,
-    arena: Arena,
+    granted: Granted,
     link: Arc<Link>,
     device: Arc<Device>,
     streams: Arc<Streams>,
@@ -265,10 +266,10 @@ impl Session {
                     launches: Arc::clone(&launches),
                 },
             ),
-            welcome,
-            arena: Arena {
+            granted: Granted {
+                welcome,
                 regions,
-                _reservation: arena,
+                _arena: arena,
             },
             link,
             device,
@@ -290,19 +291,19 @@ impl Session {
     /// How many devices the guest has.
     #[must_use]
     pub fn device_count(&self) -> u32 {
-        self.welcome.device_count
+        self.granted.welcome.device_count
     }
 
     /// Number of the session on its host.
     #[must_use]
     pub fn number(&self) -> u64 {
-        self.welcome.session
+        self.granted.welcome.session
     }
 
     /// Secret with which the session can be resumed.
     #[must_use]
     pub fn token(&self) -> [u8; 16] {
-        self.welcome.token
+        self.granted.welcome.token
     }
 
     /// How often the session continued over another connection.
@@ -314,7 +315,7 @@ impl Session {
     /// The addresses of this session.
     #[must_use]
     pub fn regions(&self) -> Regions {
-        self.arena.regions
+        self.granted.regions
     }
 
     /// The constant facts about the device, and the limits of its context.

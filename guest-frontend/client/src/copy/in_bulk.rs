@@ -24,7 +24,7 @@ impl Copies {
     ///
     /// # Errors
     /// The error of failed work.
-    pub(crate) fn to_device_in_bulk(
+    pub(crate) fn send_in_bulk(
         &self,
         destination: u64,
         source: &HostSlice,
@@ -44,7 +44,7 @@ impl Copies {
     ///
     /// # Errors
     /// The error of failed work, or of `take`.
-    pub(crate) fn from_device_in_bulk(
+    pub(crate) fn fetch_in_bulk(
         &self,
         source: u64,
         size: usize,

@@ -28,6 +28,7 @@ use crate::error::Result;
 use crate::host_function::HostFunctions;
 use crate::objects::graph::{CopyNodeEnd, CopyWork, Work};
 use crate::objects::stream::Stream;
+use crate::parallel::in_parts;
 use crate::shadow::DeviceView;
 use crate::staging::{SLOT, Slot, Staging};
 use crate::statistics;
@@ -42,8 +43,6 @@ pub(crate) use words::named;
 const INLINE: usize = 64 << 10;
 /// Maximum bytes of a copy in one call: a frame without the call's other fields.
 const PART: usize = MAX_PAYLOAD - 64;
-/// Copies of at least this size are staged by several threads.
-const PARALLEL: usize = 8 << 20;
 
 /// The copies of a session.
 #[derive(Debug)]
@@ -448,33 +447,6 @@ impl Copies {
     }
 }
 
-/// Stages `size` bytes on as many threads as are worthwhile. `stage` receives the
-/// number of its part and the number of parts.
-pub(crate) fn in_parts(
-    size: usize,
-    stage: impl Fn(usize, usize) -> Result<()> + Sync,
-) -> Result<()> {
-    let parts = helpers(size) + 1;
-    if parts == 1 {
-        return stage(0, 1);
-    }
-    let stage = &stage;
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (1..parts)
-            .map(|part| scope.spawn(move || stage(part, parts)))
-            .collect();
-        let own = stage(0, parts);
-        threads
-            .into_iter()
-            .map(|thread| {
-                thread
-                    .join()
-                    .unwrap_or(Err(paragpu_protocol::status::Status::UNKNOWN))
-            })
-            .fold(own, Result::and)
-    })
-}
-
 /// One row of device memory, in a graph node's form.
 fn device_row(address: u64, size: u64) -> CopyNodeEnd {
     CopyNodeEnd::Device {
@@ -491,14 +463,4 @@ fn host_row(address: u64, size: u64) -> CopyNodeEnd {
         pitch: size,
         rows: 1,
     }
-}
-
-/// Number of threads, besides the caller's, that help to stage `size` bytes. The
-/// other half of the processors is left to the host or the program.
-fn helpers(size: usize) -> usize {
-    if size < PARALLEL {
-        return 0;
-    }
-    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    (processors / 4).min(3)
 }

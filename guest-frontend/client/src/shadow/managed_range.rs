@@ -26,10 +26,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
-use super::device_path::DevicePath;
-use crate::copy::in_parts;
 use crate::error::Result;
-use crate::sys::memory::Pages;
+use crate::parallel::in_parts;
+use crate::sys::memory::{HostSlice, Pages};
 use crate::sys::userfault::{PageFault, Userfault};
 
 /// The unit that migrates, in bytes.
@@ -105,12 +104,39 @@ impl Presence {
     }
 }
 
+/// How contents reach the device, and come back: behind no work of the program.
+pub(crate) trait DeviceContents: std::fmt::Debug + Send + Sync {
+    /// Whether work is in flight that may write to managed memory.
+    fn is_busy(&self) -> bool;
+
+    /// Copies whole units to the device. The copy is complete when the next call of the
+    /// program is executed or, if this returns true, after [`finish`](Self::finish).
+    fn send(&self, start: u64, host: HostSlice) -> Result<bool>;
+
+    /// Waits for such copies.
+    fn finish(&self) -> Result<()>;
+
+    /// Copies only the bytes that differ: the device may have written others.
+    fn send_changes(&self, start: u64, former: &[u8], host: HostSlice) -> Result<()>;
+
+    /// Fetches contents, which `take` gets in pieces, with their offsets. If work is in flight
+    /// that may write to them, they come in one piece that did not change meanwhile: the
+    /// device writes in order, but a copy may read a later write and not an earlier one.
+    fn fetch(
+        &self,
+        start: u64,
+        size: usize,
+        in_flight: bool,
+        take: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
+    ) -> Result<()>;
+}
+
 /// One allocation.
 #[derive(Debug)]
 pub(crate) struct ManagedRange {
     address: u64,
     length: usize,
-    device: DevicePath,
+    device: Box<dyn DeviceContents>,
     faults: Arc<Userfault>,
     presence: Arc<Presence>,
     state: Mutex<State>,
@@ -140,7 +166,11 @@ struct State {
 impl ManagedRange {
     /// The program's side of device memory that is filled with zeros. `pages` are whole
     /// pages, which `faults` watches.
-    pub(crate) fn new(pages: Pages, faults: Arc<Userfault>, device: DevicePath) -> Self {
+    pub(crate) fn new(
+        pages: Pages,
+        faults: Arc<Userfault>,
+        device: Box<dyn DeviceContents>,
+    ) -> Self {
         let (address, length) = (pages.address(), pages.bytes().len());
         Self {
             address,
@@ -396,7 +426,7 @@ impl ManagedRange {
         let (offset, length) = self.bytes(&run);
         let start = self.address + offset as u64;
         let mut former = None;
-        let provide = |at: usize, bytes: &[u8]| {
+        let mut provide = |at: usize, bytes: &[u8]| {
             if in_flight && is_write {
                 // To find what the program changes.
                 former = Some(bytes.into());
@@ -406,7 +436,7 @@ impl ManagedRange {
         };
         match found {
             Unit::Zero => zeros(length, provide)?,
-            _ => self.device.fetch(start, length, in_flight, provide)?,
+            _ => self.device.fetch(start, length, in_flight, &mut provide)?,
         }
         state.former.extend(former.map(|former| (unit, former)));
         let provided = if is_write { Unit::Host } else { Unit::Both };

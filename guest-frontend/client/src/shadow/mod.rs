@@ -20,10 +20,9 @@
 //! in the same way: `__managed__` variables ([`crate::managed_variable`]) and maps
 //! ([`crate::host_view`]).
 
-mod device_path;
 mod managed;
 mod managed_range;
-mod patch;
+pub(crate) mod patch;
 pub(crate) mod region;
 
 use std::sync::Arc;
@@ -36,9 +35,8 @@ use crate::error::Result;
 use crate::progress::Progress;
 use crate::shared_file::SharedFiles;
 use crate::window::PinnedWindow;
-pub(crate) use device_path::DevicePath;
 pub(crate) use managed::{ManagedRanges, watcher};
-pub(crate) use managed_range::ManagedRange;
+pub(crate) use managed_range::{DeviceContents, ManagedRange};
 pub(crate) use region::Region;
 
 /// How the device accesses an address of the program.

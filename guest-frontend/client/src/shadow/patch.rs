@@ -9,11 +9,11 @@ use crate::error::Result;
 /// Size of the header of each run of a patch.
 const HEAD: usize = 8;
 /// Maximum size of one write or patch, which must fit into a frame with its header.
-pub(super) const WRITE: usize = 240 << 10;
+pub(crate) const WRITE: usize = 240 << 10;
 
 /// Changed runs that are sent in one call.
 #[derive(Default)]
-pub(super) struct Patch {
+pub(crate) struct Patch {
     /// Offset of the first run, and of the end of the last.
     start: usize,
     end: usize,
@@ -23,13 +23,13 @@ pub(super) struct Patch {
 
 impl Patch {
     /// Whether another run fits.
-    pub(super) fn holds(&self, from: usize, length: usize) -> bool {
+    pub(crate) fn holds(&self, from: usize, length: usize) -> bool {
         self.runs.is_empty()
             || self.runs.len() + HEAD + length <= WRITE && u32::try_from(from - self.end).is_ok()
     }
 
     /// Appends a run, which fits.
-    pub(super) fn add(&mut self, from: usize, run: &[u8]) {
+    pub(crate) fn add(&mut self, from: usize, run: &[u8]) {
         if self.runs.is_empty() {
             (self.start, self.end) = (from, from);
         }
@@ -43,7 +43,7 @@ impl Patch {
     }
 
     /// Posts the runs of a shadow at `device`, and clears them.
-    pub(super) fn send(&mut self, link: &Link, device: u64) -> Result<()> {
+    pub(crate) fn send(&mut self, link: &Link, device: u64) -> Result<()> {
         let address = device + self.start as u64;
         match self.count {
             0 => return Ok(()),

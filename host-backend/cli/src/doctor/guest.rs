@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use paragpu_client::connection::connect::connect;
+use paragpu_client::managed_memory::can_migrate;
 use paragpu_config::Communicator;
 use paragpu_config::guest::Guest;
 
@@ -28,6 +29,7 @@ pub(super) fn examine(report: &mut Report) {
     super::tls::of_guest(report, &loaded.values);
     libraries(report);
     redirector(report);
+    managed_memory(report, &loaded.values);
     communicators(report, &loaded.values);
 }
 
@@ -104,6 +106,31 @@ fn redirector(report: &mut Report) {
         Err(reason) => {
             report.add(SIDE, SUBJECT, State::Absent, reason.to_string());
         }
+    }
+}
+
+/// Reports whether managed memory migrates in programs of this user.
+fn managed_memory(report: &mut Report, guest: &Guest) {
+    const SUBJECT: &str = "managed memory";
+    if !guest.managed.migrate {
+        report.add(
+            SIDE,
+            SUBJECT,
+            State::Absent,
+            "stays on the host, as configured",
+        );
+    } else if can_migrate() {
+        report.add(
+            SIDE,
+            SUBJECT,
+            State::Good,
+            "migrates between program and GPU",
+        );
+    } else {
+        let detail = "stays on the host: this user may not use userfaultfd(2) for system calls";
+        report
+            .add(SIDE, SUBJECT, State::Warning, detail)
+            .advise("sysctl vm.unprivileged_userfaultfd=1, or access to /dev/userfaultfd");
     }
 }
 

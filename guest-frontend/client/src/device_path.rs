@@ -6,16 +6,17 @@ use std::sync::{Arc, Weak};
 use paragpu_protocol::codec::Bytes;
 use paragpu_protocol::table::{ShadowRead, ShadowWrite};
 
-use super::patch::{Patch, WRITE};
 use crate::connection::Link;
 use crate::copy::Copies;
 use crate::error::Result;
 use crate::objects::stream::Stream;
+use crate::shadow::DeviceContents;
+use crate::shadow::patch::{Patch, WRITE};
 use crate::statistics;
 use crate::stream::Streams;
 use crate::sys::memory::{HostRows, HostSlice};
 
-/// How contents reach the device, and come back.
+/// The calls and copies of a session.
 #[derive(Debug)]
 pub(crate) struct DevicePath {
     link: Arc<Link>,
@@ -40,18 +41,28 @@ impl DevicePath {
         }
     }
 
-    /// Whether work is in flight that may write to managed memory.
-    pub(super) fn is_busy(&self) -> bool {
+    /// Reads device memory behind no work.
+    fn read(&self, start: u64, fetched: &mut [u8]) -> Result<()> {
+        let read = ShadowRead {
+            address: start,
+            size: fetched.len() as u64,
+        };
+        let mut noted = Vec::new();
+        let rows = HostRows::of(fetched, &mut noted);
+        self.link.call_with(&read, Some(rows), |()| ())
+    }
+}
+
+impl DeviceContents for DevicePath {
+    fn is_busy(&self) -> bool {
         let streams = self.streams.upgrade();
         streams.is_some_and(|streams| streams.has_work_in_flight())
     }
 
-    /// Copies whole units to the device. The copy is complete when the next call of the
-    /// program is executed or, if this returns true, after [`finish`](Self::finish).
-    pub(super) fn send(&self, start: u64, host: HostSlice) -> Result<bool> {
+    fn send(&self, start: u64, host: HostSlice) -> Result<bool> {
         statistics::count_to_device(host.len() as u64);
         if let Some(copies) = self.copies.upgrade()
-            && copies.to_device_in_bulk(start, &host, &self.stream)?
+            && copies.send_in_bulk(start, &host, &self.stream)?
         {
             return Ok(true);
         }
@@ -67,15 +78,14 @@ impl DevicePath {
         Ok(false)
     }
 
-    pub(super) fn finish(&self) -> Result<()> {
+    fn finish(&self) -> Result<()> {
         match self.streams.upgrade() {
             Some(streams) => streams.finish_own(&self.stream),
             None => Ok(()),
         }
     }
 
-    /// Copies only the bytes that differ: the device may have written others.
-    pub(super) fn send_changes(&self, start: u64, former: &[u8], host: HostSlice) -> Result<()> {
+    fn send_changes(&self, start: u64, former: &[u8], host: HostSlice) -> Result<()> {
         let mut patch = Patch::default();
         let mut at = 0;
         while let Some((from, to)) = changed_bytes(former, host.as_ref(), at) {
@@ -89,21 +99,18 @@ impl DevicePath {
         patch.send(&self.link, start)
     }
 
-    /// Fetches contents, which `take` gets in pieces, with their offsets. If work is in flight
-    /// that may write to them, they come in one piece that did not change meanwhile: the
-    /// device writes in order, but a copy may read a later write and not an earlier one.
-    pub(super) fn fetch(
+    fn fetch(
         &self,
         start: u64,
         size: usize,
         in_flight: bool,
-        mut take: impl FnMut(usize, &[u8]) -> Result<()>,
+        take: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
     ) -> Result<()> {
         const ATTEMPTS: usize = 8;
         statistics::count_from_device(size as u64);
         if !in_flight
             && let Some(copies) = self.copies.upgrade()
-            && copies.from_device_in_bulk(start, size, &self.stream, |at, bytes| {
+            && copies.fetch_in_bulk(start, size, &self.stream, |at, bytes| {
                 take(at, bytes.as_ref())
             })?
         {
@@ -119,17 +126,6 @@ impl DevicePath {
             }
         }
         take(0, &fetched)
-    }
-
-    /// Reads device memory behind no work.
-    fn read(&self, start: u64, fetched: &mut [u8]) -> Result<()> {
-        let read = ShadowRead {
-            address: start,
-            size: fetched.len() as u64,
-        };
-        let mut noted = Vec::new();
-        let rows = HostRows::of(fetched, &mut noted);
-        self.link.call_with(&read, Some(rows), |()| ())
     }
 }
 
