@@ -107,6 +107,8 @@ class Sharer:
         self.data = makes[how]()
         if not self.taken:
             self.cuda.cuMemsetD32_v2(pointer(self.data), ctypes.c_uint(0), ctypes.c_size_t(COUNT))
+            # Before others may add to it.
+            self.cuda.cuCtxSynchronize()
         self.added, self.busy, self.thread = 0, False, None
 
     def create(self, path):

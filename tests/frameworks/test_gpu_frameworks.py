@@ -263,13 +263,13 @@ def moved(case, options):
     file, _, name = case.partition(":")
     arguments = [f"--steps={options.steps}", name]
     with harness.Daemon("--warm=2", device="cuda") as here, harness.Daemon("--warm=2", device="cuda") as there:
-        stayed, errors, code = run(here.guest_environment(options.communicator), command_of(file, arguments))
+        environment = {**here.guest_environment(options.communicator), **QUIET, **PACKAGED}
+        stayed, errors, code = run(environment, command_of(file, arguments))
         if "digest" not in stayed.get(name, {}):
             say(f"{case}: the run that stays: status {code} {stayed} {errors[-2000:]}")
             return [], False
         for daemon in (here, there):
             gpu.await_warm(daemon, 2)
-        environment = {**here.guest_environment(options.communicator), **QUIET}
         with subprocess.Popen(command_of(file, arguments), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
             said = []
             listener = threading.Thread(target=lambda: said.extend(program.stderr), daemon=True)

@@ -39,7 +39,7 @@ const NO_TIMING: u32 = 2;
 /// Maximum sleep of [`Device::stream_doze`], which bounds what it adds to a wait.
 const MAX_SLEEP: Duration = Duration::from_micros(50);
 
-/// Maximum decompressed size of an image's code that is searched for names.
+/// Maximum decompressed size of an image's code for this device that is searched for names.
 const MAX_CODE: u64 = 1 << 30;
 
 /// Size of a hash in bytes.
@@ -59,14 +59,17 @@ pub(crate) struct LoadedModule {
 /// The image of a module, and the names found in it.
 struct Code {
     image: Box<[u8]>,
+    /// The device's compute capability, times ten.
+    arch: Option<u32>,
     /// Names of its variables, or why they are unknown.
     names: OnceLock<std::result::Result<BTreeSet<String>, String>>,
 }
 
 impl Code {
-    fn new(image: &[u8]) -> Arc<Self> {
+    fn new(image: &[u8], arch: Option<u32>) -> Arc<Self> {
         Arc::new(Self {
             image: image.into(),
+            arch,
             names: OnceLock::new(),
         })
     }
@@ -74,12 +77,13 @@ impl Code {
     /// Searches the image, which takes long, at the first call.
     fn names(&self) -> std::result::Result<&BTreeSet<String>, &String> {
         let look = || {
-            if paragpu_fatbin::may_name(&self.image, &["malloc"], None, MAX_CODE) {
+            let found = paragpu_fatbin::search(&self.image, &["malloc"], self.arch, MAX_CODE)
+                .map_err(|error| format!("the variables of a module cannot be told: {error}"))?;
+            if found.symbols {
                 let why = "kernels of a module may call malloc, whose memory cannot move";
                 return Err(why.to_owned());
             }
-            paragpu_fatbin::variables(&self.image, MAX_CODE)
-                .map_err(|error| format!("the variables of a module cannot be told: {error}"))
+            Ok(found.variables)
         };
         self.names.get_or_init(look).as_ref()
     }

@@ -106,6 +106,28 @@ fn code_that_may_print_is_told_from_code_that_cannot() {
 }
 
 #[test]
+fn only_code_that_the_device_may_run_is_searched() {
+    let code = module(".global .u32 counter;\n.visible .entry k() { call malloc; }");
+    let unreadable = entry(2, 100, ZSTD, b"unreadable", 1 << 29);
+    let image = container(&[entry(1, 75, 0, code.as_bytes(), 0), unreadable]);
+    let most = code.len().next_multiple_of(8) as u64;
+    let search = |arch| fatbin::search(&image, &["malloc"], arch, most);
+    for arch in [75, 90, 120] {
+        let found = search(Some(arch)).unwrap();
+        assert!(found.symbols, "{arch}");
+        assert!(found.variables.contains("counter"), "{arch}");
+    }
+    assert_eq!(search(Some(70)), Err(ImageError::NoBinary));
+    for arch in [Some(100), Some(103), None] {
+        assert!(search(arch).is_err(), "{arch:?}");
+    }
+    assert_eq!(
+        fatbin::search(&image, &[], Some(90), most - 1),
+        Err(ImageError::TooLarge)
+    );
+}
+
+#[test]
 fn code_is_counted_as_it_is_unpacked() {
     let text = text().len() as u64;
     for flags in [LZ4, ZSTD] {

@@ -4,7 +4,7 @@
 //! code, link-time intermediate code), each possibly compressed. The software GPU uses the
 //! PTX entry with the highest architecture that it can claim ([`ptx_of`]). A worker needs to
 //! know whether a module's code can print ([`may_name`]), and which variables a session that
-//! moves must copy ([`variables`]). The bytes come from the guest: every offset is checked,
+//! moves must copy ([`search`]). The bytes come from the guest: every offset is checked,
 //! and decompression is bounded.
 
 // This code parses untrusted input, so it must not panic.
@@ -25,7 +25,7 @@ mod variables;
 
 pub use error::ImageError;
 pub use forms::{Form, Forms, forms};
-pub use variables::variables;
+pub use variables::{Found, search};
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -267,6 +267,44 @@ pub fn unpacked(image: &[u8], arch: Option<u32>) -> Result<Unpacked, ImageError>
     Ok(sum)
 }
 
+/// The code of an image that a device may run, one form after the other, decompressed. `arch`
+/// is the compute capability, times ten, of the device that loads the image; `None` stands for
+/// all code. An image that is no container is one form.
+///
+/// An error ends the list: a form is corrupt, or all together have more than `most` bytes.
+fn code(
+    image: &[u8],
+    arch: Option<u32>,
+    most: u64,
+) -> Result<impl Iterator<Item = Result<Cow<'_, [u8]>, ImageError>>, ImageError> {
+    let container = match u32_at(image, 0) {
+        Ok(CONTAINER_MAGIC) => Some(image),
+        Ok(WRAPPER_MAGIC) => Some(image.get(WRAPPER_SIZE..).ok_or(ImageError::Truncated)?),
+        _ => None,
+    };
+    let whole = Entry {
+        kind: KIND_PTX,
+        sm: 0,
+        flags: 0,
+        uncompressed: 0,
+        payload: image,
+    };
+    let entries = container.map_or_else(|| Ok(vec![whole]), entries)?;
+    let mut left = Some(most);
+    Ok(entries
+        .into_iter()
+        .filter(move |entry| arch.is_none_or(|arch| entry.may_run_on(arch)))
+        .map_while(move |entry| {
+            let room = left.take()?;
+            let form = contents(&entry, room);
+            Some(form.and_then(|form| {
+                let rest = room.checked_sub(form.len() as u64);
+                left = Some(rest.ok_or(ImageError::TooLarge)?);
+                Ok(form)
+            }))
+        }))
+}
+
 /// Whether code of the image may refer to one of `symbols`. `arch` is the compute
 /// capability, times ten, of the device that loads it: code that it cannot run is
 /// left out. `None` searches all.
@@ -275,24 +313,8 @@ pub fn unpacked(image: &[u8], arch: Option<u32>) -> Result<Unpacked, ImageError>
 /// of an image that is corrupt, or that is larger than `most` bytes when decompressed.
 #[must_use]
 pub fn may_name(image: &[u8], symbols: &[&str], arch: Option<u32>, most: u64) -> bool {
-    let container = match u32_at(image, 0) {
-        Ok(CONTAINER_MAGIC) => image,
-        Ok(WRAPPER_MAGIC) => image.get(WRAPPER_SIZE..).unwrap_or(&[]),
-        _ => return image.len() as u64 > most || names(image, symbols),
-    };
-    let Ok(entries) = entries(container) else {
-        return true;
-    };
-    let mut left = most;
-    let mut usable = entries
-        .iter()
-        .filter(|entry| arch.is_none_or(|arch| entry.may_run_on(arch)));
-    usable.any(|entry| match contents(entry, left) {
-        Ok(bytes) if bytes.len() as u64 <= left => {
-            left -= bytes.len() as u64;
-            names(&bytes, symbols)
-        }
-        _ => true,
+    code(image, arch, most).map_or(true, |mut forms| {
+        forms.any(|form| form.map_or(true, |form| names(&form, symbols)))
     })
 }
 

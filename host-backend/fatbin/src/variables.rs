@@ -1,44 +1,47 @@
 //! Names of the variables in an image.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use object::Endianness;
 use object::elf::{FileHeader64, SHN_UNDEF, SHT_SYMTAB, STT_OBJECT};
 use object::read::elf::{FileHeader as _, Sym as _};
 
-use super::{
-    CONTAINER_MAGIC, ELF_MAGIC, ImageError, WRAPPER_MAGIC, WRAPPER_SIZE, contents, entries, u32_at,
-};
+use super::{ELF_MAGIC, ImageError, code, names, u32_at};
 
-/// Names of all variables that code of the image defines or refers to, whichever of its forms the device runs:
-/// `__device__`, `__constant__` and string literals alike, mangled as in the image.
-///
-/// What is not a variable of the form that the device runs may be among them.
+/// What a search of an image's code found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Found {
+    /// Names of all variables that the code defines or refers to: `__device__`, `__constant__` and string literals
+    /// alike, mangled as in the image. What is not a variable of the form that the device runs may be among them.
+    pub variables: BTreeSet<String>,
+    /// Whether the code may refer to one of the symbols, as [`may_name`](crate::may_name) says it.
+    pub symbols: bool,
+}
+
+/// Searches an image for its variables and for `symbols`. `arch` is as for [`may_name`](crate::may_name): a library
+/// may have a gigabyte of code for eight architectures, and each is decompressed once.
 ///
 /// # Errors
-/// [`ImageError`] where a form cannot be read, or where all together have more than `most` bytes: a variable may
-/// be missed then.
-pub fn variables(image: &[u8], most: u64) -> Result<BTreeSet<String>, ImageError> {
-    let mut names = BTreeSet::new();
-    let container = match u32_at(image, 0)? {
-        CONTAINER_MAGIC => image,
-        WRAPPER_MAGIC => image.get(WRAPPER_SIZE..).ok_or(ImageError::Truncated)?,
-        _ if image.len() as u64 > most => return Err(ImageError::TooLarge),
-        _ => {
-            of_form(image, &mut names)?;
-            return Ok(names);
-        }
-    };
-    let mut left = most;
-    for entry in entries(container)? {
-        let form: Cow<'_, [u8]> = contents(&entry, left)?;
-        left = left
-            .checked_sub(form.len() as u64)
-            .ok_or(ImageError::TooLarge)?;
-        of_form(&form, &mut names)?;
+/// [`ImageError`] where a form cannot be read, where all together have more than `most` bytes, or where the device
+/// can run none: a variable may be missed then.
+pub fn search(
+    image: &[u8],
+    symbols: &[&str],
+    arch: Option<u32>,
+    most: u64,
+) -> Result<Found, ImageError> {
+    let mut found = Found::default();
+    u32_at(image, 0)?;
+    let mut forms = code(image, arch, most)?.peekable();
+    if forms.peek().is_none() {
+        return Err(ImageError::NoBinary);
     }
-    Ok(names)
+    for form in forms {
+        let form = form?;
+        found.symbols = found.symbols || names(&form, symbols);
+        of_form(&form, &mut found.variables)?;
+    }
+    Ok(found)
 }
 
 fn of_form(form: &[u8], names: &mut BTreeSet<String>) -> Result<(), ImageError> {
@@ -112,6 +115,7 @@ fn declared(statement: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{CONTAINER_MAGIC, WRAPPER_MAGIC};
 
     #[test]
     fn declarations_of_text() {
@@ -122,15 +126,16 @@ mod tests {
             .visible .entry kernel(.param .u64 p)\n{\n .reg .b32 %r<3>;\n\
             .shared .align 4 .b8 inside[64];\n { .global .u32 deep; }\n ret;\n}\n\
             .extern .global .u32 elsewhere;\n.weak .global .v4 .f32 vector;\n";
-        let found = variables(text, 1 << 20).unwrap();
-        let found: Vec<&str> = found.iter().map(String::as_str).collect();
+        let found = search(text, &["inside"], None, 1 << 20).unwrap();
+        assert!(found.symbols);
+        let found: Vec<&str> = found.variables.iter().map(String::as_str).collect();
         assert_eq!(found, ["$str", "counter", "elsewhere", "table", "vector"]);
     }
 
     #[test]
     fn what_is_too_large_is_no_guess() {
-        assert!(variables(b".global .u32 a;", 4).is_err());
-        assert!(variables(&[], 4).is_err());
+        assert!(search(b".global .u32 a;", &[], None, 4).is_err());
+        assert!(search(&[], &[], None, 4).is_err());
     }
 
     proptest::proptest! {
@@ -138,7 +143,7 @@ mod tests {
         fn any_bytes_are_survived(bytes: Vec<u8>, magic in 0_usize..3) {
             let magic = [ELF_MAGIC, CONTAINER_MAGIC, WRAPPER_MAGIC][magic];
             let bytes = [&magic.to_le_bytes(), bytes.as_slice()].concat();
-            let _ = variables(&bytes, 1 << 16);
+            let _ = search(&bytes, &["malloc"], Some(90), 1 << 16);
         }
     }
 }

@@ -15,7 +15,7 @@ impl ModuleDevice for CudaDevice {
             module,
             functions: Vec::new(),
             globals: Vec::new(),
-            code: Code::new(image),
+            code: Code::new(image, self.context.architecture()),
             variables: None,
             managed: false,
         })?;

@@ -11,6 +11,9 @@ use core::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
 
+use paragpu_abi::{
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+};
 use paragpu_device::{Error, Result};
 use paragpu_protocol::status::Status;
 
@@ -95,6 +98,16 @@ impl Context {
     /// cuDeviceGetUuid.
     pub fn uuid(&self) -> Result<[u8; 16]> {
         self.driver.uuid(self.device)
+    }
+
+    /// The device's compute capability, times ten.
+    pub fn architecture(&self) -> Option<u32> {
+        let [major, minor] = [
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+        ]
+        .map(|attribute| self.driver.attribute(self.device, attribute as c_int));
+        u32::try_from(major? * 10 + minor?).ok()
     }
 
     /// cuDeviceGetP2PAttribute, 1 to 5, of access to the device with a UUID; 0 where the

@@ -1,6 +1,7 @@
 //! Recreates objects on another device from the calls that [`crate::live`] records.
 
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 use paragpu_device::StreamId;
 use paragpu_protocol::call::{Effect, WireCall as _};
@@ -239,6 +240,7 @@ impl Session {
             matches!(created(change.as_ref()), Some((ObjectKind::HostMemory, _)))
         };
         let waits = !self.host.can_pin() && calls.iter().any(|(_, change)| is_pinned(change));
+        let began = Instant::now();
         let mut modules = Vec::new();
         for (item, change) in &calls {
             if waits && may_need_window(change.as_ref()) {
@@ -252,10 +254,20 @@ impl Session {
             }
         }
         let handles: Vec<u64> = modules.iter().map(|((_, handle), _)| *handle).collect();
+        let made = began.elapsed();
         survey::run(self.objects.surveys(&mut self.gpu, &handles));
+        let searched = began.elapsed() - made;
         modules
             .into_iter()
             .try_for_each(|(name, item)| self.objects.check_value(&mut self.gpu, name, item))?;
+        let modules = handles.len();
+        tracing::debug!(
+            objects = calls.len(),
+            modules,
+            ?made,
+            ?searched,
+            "objects replaced"
+        );
         Ok(!waits)
     }
 

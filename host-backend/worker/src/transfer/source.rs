@@ -565,7 +565,14 @@ impl Task for Source {
         session: &mut Session,
         receiver: &mut dyn Receiver,
     ) -> Result<Option<Box<dyn Task>>, SessionEnd> {
-        match self.advance(session) {
+        let before = self.stage;
+        let advanced = self.advance(session);
+        if self.stage != before {
+            let micros = self.began.elapsed().as_micros();
+            let gpu = session.gpu.ordinal();
+            tracing::debug!(gpu, micros, stage = ?self.stage, "the session moves");
+        }
+        match advanced {
             Ok(false) => Ok(Some(self)),
             Ok(true) => self.finish(session, receiver),
             Err(error) => {

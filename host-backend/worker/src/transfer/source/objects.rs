@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use paragpu_protocol::codec::{Bytes, encode_all};
 use paragpu_protocol::handle::ObjectKind;
@@ -25,9 +25,11 @@ use crate::transfer::survey;
 
 /// Maximum number of rounds that send objects while the program runs.
 const ROUNDS: u32 = 4;
-/// How many rounds may find no offer of shared memory. Then the objects are sent after the
-/// stop.
-const LACKS: u32 = 16;
+/// How long rounds may find no offer of shared memory. Then the objects are sent after the
+/// stop, which loads all modules while the program waits. A session that moves with this one
+/// may be behind: its worker starts with a context of its device, and its images are sent
+/// first.
+const LACKS: Duration = Duration::from_secs(5);
 /// Maximum number of times that the program loads further modules before the move gives
 /// up.
 pub(super) const RELOADS: u32 = 64;
@@ -43,8 +45,8 @@ pub(super) struct Recreated {
     sharing: Vec<u8>,
     /// It found no offer of some of it, and has not created the objects.
     lacks_shared: bool,
-    /// How often that was so.
-    lacks: u32,
+    /// Since when that is so.
+    lacks_since: Option<Instant>,
     /// The calls that created them.
     pub(super) owners: Owners,
     /// Modules whose variables the device has not located yet.
@@ -192,10 +194,11 @@ impl Source {
     pub(super) fn await_recreated(&mut self, session: &Session) -> Result<bool, StateError> {
         self.recreated.lacks_shared = self.peer.expect(Kind::Ready)? != [0];
         if !self.recreated.lacks_shared {
+            self.recreated.lacks_since = None;
             return Ok(true);
         }
-        self.recreated.lacks += 1;
-        if self.recreated.lacks > LACKS {
+        let since = *self.recreated.lacks_since.get_or_insert_with(Instant::now);
+        if since.elapsed() > LACKS {
             // The destination has nothing to copy to.
             self.copies_before = false;
             return Ok(true);

@@ -188,6 +188,22 @@ fn a_program_that_loads_modules_without_end_stays() {
 }
 
 #[test]
+fn a_session_waits_for_others_that_are_behind() {
+    let _alone = alone();
+    let mut begun = Begun::new(shareable());
+    assert_eq!(begun.record().0, Kind::Head);
+    // Those that move with it have not begun to offer the memory that they share.
+    for behind in [[1]; 40].into_iter().chain([[0]]) {
+        assert_eq!(begun.images(), (vec![], Kind::ImageNames));
+        begun.answer(Kind::Missing, &[]);
+        while begun.record().0 != Kind::ObjectsEnd {}
+        begun.answer(Kind::Ready, &behind);
+    }
+    // It stops only now that the destination has its objects.
+    assert_eq!(begun.record().0, Kind::Bookkeeping);
+}
+
+#[test]
 fn images_are_sent_while_calls_are_served() {
     let _alone = alone();
     let mut session = shareable();
