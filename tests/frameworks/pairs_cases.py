@@ -1,5 +1,6 @@
 """Two GPUs: copies between them, NCCL of one process and of two, data-parallel training."""
 
+import contextlib
 import os
 import tempfile
 import time
@@ -114,9 +115,11 @@ def trainer(rank, store, pipe):
     """A rank that trains whenever it is asked, and sends its loss."""
     join(rank, store)
     _, step = trained(rank)
-    while pipe.recv():
-        losses = [step() for _ in range(5)]
-        pipe.send(losses[-1].item())
+    # Until the other end is closed.
+    with contextlib.suppress(EOFError):
+        while pipe.recv():
+            losses = [step() for _ in range(5)]
+            pipe.send(losses[-1].item())
 
 
 @case

@@ -199,3 +199,163 @@ fn after_loans(loan: &mut Duration, ends: Option<Instant>) -> Option<Instant> {
     *loan = (*loan * 2).min(MAX_LOAN);
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use proptest::prelude::*;
+
+    use super::super::managed_range::DeviceContents;
+    use super::*;
+    use crate::sys::memory::{HostSlice, Pages};
+
+    const LENGTH: usize = 700 << 10;
+
+    /// Device memory.
+    #[derive(Debug)]
+    struct Device {
+        start: u64,
+        bytes: Mutex<Vec<u8>>,
+        is_busy: AtomicBool,
+    }
+
+    /// What a range knows of it.
+    #[derive(Debug)]
+    struct Contents(Arc<Device>);
+
+    impl Contents {
+        fn at(&self, start: u64) -> usize {
+            usize::try_from(start - self.0.start).unwrap()
+        }
+    }
+
+    impl DeviceContents for Contents {
+        fn is_busy(&self) -> bool {
+            self.0.is_busy.load(Ordering::Relaxed)
+        }
+
+        fn send(&self, start: u64, host: HostSlice) -> Result<bool> {
+            let at = self.at(start);
+            self.0.bytes.lock()[at..at + host.len()].copy_from_slice(host.as_ref());
+            Ok(false)
+        }
+
+        fn finish(&self) -> Result<()> {
+            Ok(())
+        }
+
+        fn send_changes(&self, start: u64, former: &[u8], host: HostSlice) -> Result<()> {
+            let at = self.at(start);
+            let mut bytes = self.0.bytes.lock();
+            let now = former.iter().zip(host.as_ref());
+            for (byte, (former, now)) in bytes[at..].iter_mut().zip(now) {
+                if former != now {
+                    *byte = *now;
+                }
+            }
+            Ok(())
+        }
+
+        fn fetch(
+            &self,
+            start: u64,
+            size: usize,
+            _in_flight: bool,
+            take: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
+        ) -> Result<()> {
+            let at = self.at(start);
+            let bytes = self.0.bytes.lock()[at..at + size].to_vec();
+            take(0, &bytes)
+        }
+    }
+
+    /// A session with one range, the program's view of it, and the device. `None` without
+    /// the privilege.
+    fn range() -> Option<(Arc<ManagedRanges>, HostSlice, Arc<Device>)> {
+        use std::sync::atomic::AtomicU64;
+        // Addresses that nothing else uses.
+        static NEXT: AtomicU64 = AtomicU64::new(0x6100_0000_0000);
+        let start = NEXT.fetch_add(16 << 20, Ordering::Relaxed);
+        let faults = watcher()?;
+        let pages = Pages::new(start, LENGTH as u64).unwrap();
+        assert!(faults.watch(start, LENGTH as u64));
+        let program = pages.bytes();
+        let device = Arc::new(Device {
+            start,
+            bytes: Mutex::new(vec![0; LENGTH]),
+            is_busy: AtomicBool::new(false),
+        });
+        let ranges = Arc::<ManagedRanges>::default();
+        let contents = Box::new(Contents(Arc::clone(&device)));
+        ranges.add(ManagedRange::new(pages, faults, contents));
+        Some((ranges, program, device))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20))]
+        /// Before work the device has what the program wrote, and afterwards the program
+        /// sees what the device wrote.
+        #[test]
+        fn each_side_sees_what_the_other_wrote(
+            steps in prop::collection::vec((0_u8..5, 0..LENGTH - 8, any::<[u8; 8]>()), 1..200),
+        ) {
+            let Some((ranges, program, device)) = range() else {
+                return Ok(());
+            };
+            let mut want = vec![0; LENGTH];
+            for (what, at, bytes) in steps {
+                match what {
+                    0 => {
+                        program.overwrite(at, bytes);
+                        want[at..at + 8].copy_from_slice(&bytes);
+                    }
+                    1 => prop_assert_eq!(program.part(at, 8), &want[at..at + 8]),
+                    2 => {
+                        let end = (at + 300_000).min(LENGTH);
+                        prop_assert_eq!(program.part(at, end - at), &want[at..end]);
+                    }
+                    3 => {
+                        // A copy of the device, which needs only its part.
+                        ranges.before_use(device.start + at as u64, 8).unwrap();
+                        let mut memory = device.bytes.lock();
+                        prop_assert_eq!(&memory[at..at + 8], &want[at..at + 8]);
+                        memory[at..at + 8].copy_from_slice(&bytes);
+                        want[at..at + 8].copy_from_slice(&bytes);
+                    }
+                    _ => {
+                        ranges.before_work().unwrap();
+                        let mut memory = device.bytes.lock();
+                        prop_assert!(*memory == want);
+                        memory[at..at + 8].copy_from_slice(&bytes);
+                        want[at..at + 8].copy_from_slice(&bytes);
+                    }
+                }
+            }
+            ranges.remove(device.start);
+        }
+    }
+
+    #[test]
+    fn both_may_write_next_to_each_other_while_work_is_in_flight() {
+        let Some((ranges, program, device)) = range() else {
+            return;
+        };
+        program.overwrite(0, 1_u64.to_ne_bytes());
+        ranges.before_work().unwrap();
+        device.is_busy.store(true, Ordering::Relaxed);
+        // The program's page comes from the device, and then both write.
+        program.overwrite(8, 2_u64.to_ne_bytes());
+        device.bytes.lock()[16..24].copy_from_slice(&3_u64.to_ne_bytes());
+        device.is_busy.store(false, Ordering::Relaxed);
+        ranges.after_wait().unwrap();
+        let all: Vec<u8> = [1_u64, 2, 3]
+            .into_iter()
+            .flat_map(u64::to_ne_bytes)
+            .collect();
+        assert_eq!(program.part(0, 24), all);
+        ranges.before_work().unwrap();
+        assert_eq!(device.bytes.lock()[..24], all);
+        ranges.remove(device.start);
+    }
+}

@@ -12,6 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use paragpu_communicator_stream::handshake::MAX_FDS;
 use paragpu_device::PeerId;
@@ -22,6 +23,10 @@ use paragpu_protocol::table::MemMap;
 use super::regions::{Chunk, MemoryKind};
 use super::state::{StateError, device};
 use crate::session::Session;
+
+/// How long exports of one batch may take: the program's calls wait meanwhile. Exports of
+/// memory that several GPUs map take 0.7 ms each on H200s.
+const LONGEST: Duration = Duration::from_millis(5);
 
 paragpu_protocol::record! {
     /// A mapping of device memory. A record contains several. Their descriptors follow in
@@ -164,13 +169,16 @@ impl Shared {
         Ok(())
     }
 
-    /// The next mappings to hand over; `None` at the end.
+    /// The next mappings to hand over, at most as many as can be exported within
+    /// [`LONGEST`]; `None` at the end.
     pub(super) fn next(&mut self, session: &mut Session) -> Option<Batch> {
         let mut batch = Batch {
             payload: Vec::new(),
             descriptors: Vec::new(),
         };
+        let began = Instant::now();
         while self.requested.len() < MAX_FDS
+            && (self.requested.is_empty() || began.elapsed() < LONGEST)
             && let Some((address, found)) = self.queue.pop_front()
         {
             // The program may have unmapped it meanwhile; that is checked after the
