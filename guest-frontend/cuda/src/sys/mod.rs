@@ -55,6 +55,7 @@ pub mod peer;
 pub mod pointer;
 pub mod pool;
 pub mod prepared_launch;
+mod staging;
 pub mod stream;
 pub mod stream_memory;
 pub mod tensor_map;
