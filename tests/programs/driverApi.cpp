@@ -385,13 +385,41 @@ static void check_without_context(Program &program, CUcontext context) {
     CU(cuMemFreeHost, pinned);
 }
 
+// A reset destroys the primary context, also for those who retained it.
+static void check_reset(Program &program, CUdevice device) {
+    CUcontext context = nullptr;
+    CUdeviceptr memory = 0;
+    CU(cuDevicePrimaryCtxRetain, &context, device);
+    CU(cuCtxSetCurrent, context);
+    CU(cuMemAlloc, &memory, 64);
+    CU(cuDevicePrimaryCtxReset, device);
+    unsigned flags = 0;
+    int is_active = -1;
+    CU(cuDevicePrimaryCtxGetState, device, &flags, &is_active);
+    program.expect_equal("a primary context is active after its reset", is_active, 0);
+    expect_status(program, "cuMemAlloc after the reset", DRIVER(cuMemAlloc)(&memory, 64), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    expect_status(program, "cuMemFree after the reset", DRIVER(cuMemFree)(0), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    unsigned version = 0;
+    expect_status(program, "cuCtxGetApiVersion after the reset", DRIVER(cuCtxGetApiVersion)(context, &version),
+                  CUDA_ERROR_INVALID_CONTEXT);
+    CU(cuDevicePrimaryCtxRetain, &context, device);
+    CU(cuCtxSetCurrent, context);
+    CU(cuMemAlloc, &memory, 64);
+    CU(cuMemFree, memory);
+    CU(cuDevicePrimaryCtxRelease, device);
+}
+
 int main(int argc, char **argv) {
     Program program("driverApi", "uses the driver API alone", "elements", 50000, 4, 1L << 28);
     program.parse(argc, argv);
     open_driver(program);
     CUdevice device = -1;
     CUcontext context = nullptr;
+    expect_status(program, "cuMemFree before cuInit", DRIVER(cuMemFree)(1), CUDA_ERROR_NOT_INITIALIZED);
     CU(cuInit, 0);
+    // Freeing needs no context.
+    expect_status(program, "cuMemFree of no memory", DRIVER(cuMemFree)(1), CUDA_ERROR_INVALID_VALUE);
+    expect_status(program, "cuMemFree of nothing", DRIVER(cuMemFree)(0), CUDA_SUCCESS);
     CU(cuDeviceGet, &device, 0);
     check_devices(program, device);
     CU(cuDevicePrimaryCtxRetain, &context, device);
@@ -418,5 +446,6 @@ int main(int argc, char **argv) {
     }
     check_without_context(program, context);
     CU(cuDevicePrimaryCtxRelease, device);
+    check_reset(program, device);
     return program.finish();
 }

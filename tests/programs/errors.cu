@@ -3,7 +3,7 @@
 // Errors after which a program continues: each must have its documented number,
 // appear once in cudaGetLastError and leave the device usable. And, in separate
 // processes, sticky errors: the next synchronization reports them, and so does
-// every call after it.
+// every call after it. After cudaDeviceReset the device is unavailable to the process.
 //
 // For launches of an impossible shape two errors are documented: runtimes before 13
 // return cudaErrorInvalidConfiguration, 13.0 cudaErrorInvalidValue (seen on driver
@@ -240,6 +240,27 @@ static int run_fatal(int number) {
     fill<<<1, 1>>>(device, 1, 1);
     expect_status("a launch after it", cudaGetLastError(), fatal.want);
     expect_status("cudaDeviceSynchronize once more", cudaDeviceSynchronize(), fatal.want);
+    cudaFuncAttributes attributes;
+    expect_status("cudaFuncGetAttributes after it", cudaFuncGetAttributes(&attributes, fill), fatal.want);
+    expect_status("freeing nothing after it", cudaFree(nullptr), fatal.want);
+    // The reset succeeds, but this process does not get the device again.
+    int found = -1;
+    expect_status("cudaDeviceReset after it", cudaDeviceReset(), cudaSuccess);
+    expect_status("the last error after the reset", cudaGetLastError(), fatal.want);
+    expect_status("cudaGetDevice after the reset", cudaGetDevice(&found), cudaSuccess);
+    const cudaError_t gone = cudaErrorDevicesUnavailable;
+    expect_last("cudaMalloc after the reset", cudaMalloc(&memory, 16), gone);
+    expect_last("cudaFree after the reset", cudaFree(device), gone);
+    expect_last("freeing nothing after the reset", cudaFree(nullptr), gone);
+    expect_last("cudaMemcpy after the reset", cudaMemcpy(&host, device, 4, cudaMemcpyDeviceToHost), gone);
+    expect_last("cudaFuncGetAttributes after the reset", cudaFuncGetAttributes(&attributes, fill), gone);
+    expect_last("the attributes of no function after the reset",
+                cudaFuncGetAttributes(&attributes, static_cast<const void *>(nullptr)), gone);
+    expect_last("cudaSetDevice after the reset", cudaSetDevice(found), gone);
+    fill<<<1, 1>>>(device, 1, 1);
+    expect_last("a launch after the reset", cudaPeekAtLastError(), gone);
+    expect_last("cudaDeviceSynchronize after the reset", cudaDeviceSynchronize(), gone);
+    expect_status("a second cudaDeviceReset", cudaDeviceReset(), cudaSuccess);
     return program.failed() ? program.finish() : 0;
 }
 

@@ -74,10 +74,6 @@ __global__ void move(const __grid_constant__ CUtensorMap from, const __grid_cons
     }
 }
 
-using Encode = CUresult (*)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
-                            const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
-                            CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
 static CUtensorMap encode(Program &program, void *matrix, cuuint32_t columns, CUtensorMapDataType type,
                           CUtensorMapSwizzle swizzle, CUtensorMapFloatOOBfill fill) {
     void *entry = nullptr;
@@ -86,9 +82,9 @@ static CUtensorMap encode(Program &program, void *matrix, cuuint32_t columns, CU
     cuuint64_t size[] = {WIDTH, HEIGHT}, stride[] = {WIDTH * 4};
     cuuint32_t box[] = {columns, ROWS}, step[] = {1, 1};
     CUtensorMap map{};
-    CUresult status = reinterpret_cast<Encode>(entry)(&map, type, 2, matrix, size, stride, box, step,
-                                                      CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-                                                      CU_TENSOR_MAP_L2_PROMOTION_NONE, fill);
+    CUresult status = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry)(
+        &map, type, 2, matrix, size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+        CU_TENSOR_MAP_L2_PROMOTION_NONE, fill);
     program.expect(status == CUDA_SUCCESS, "cuTensorMapEncodeTiled");
     return map;
 }

@@ -209,7 +209,7 @@ impl Arena {
 
     /// The number of bytes that a block of `size` occupies.
     #[must_use]
-    pub fn taken_for(size: u64) -> Option<u64> {
+    pub fn block_size(size: u64) -> Option<u64> {
         let taken = size.checked_next_multiple_of(ALIGNMENT)?;
         match taken <= SMALL {
             true => Some(taken),
@@ -487,7 +487,7 @@ mod tests {
         let mut model = Model::new();
         for size in [4096, 3 * CHUNK - 5] {
             let block = model.allocate(size);
-            let taken = Arena::taken_for(size).unwrap();
+            let taken = Arena::block_size(size).unwrap();
             assert_eq!(model.arena.keep(block), Some(taken));
             assert_eq!(model.arena.keep(block), None);
             assert!(model.arena.find(block).is_none());
@@ -498,7 +498,7 @@ mod tests {
             let unmap = model.arena.free(block, 0, 0).unwrap();
             model.unmap(unmap);
         }
-        assert_eq!(Arena::taken_for(u64::MAX), None);
+        assert_eq!(Arena::block_size(u64::MAX), None);
     }
 
     proptest! {

@@ -388,7 +388,7 @@ impl DeviceMemory {
     /// As for [`allocate`](Self::allocate).
     pub fn allocate_in(&self, size: u64, owner: usize, stream: &Stream) -> Result<u64> {
         self.link.check()?;
-        let taken = Arena::taken_for(size).ok_or(Status::OUT_OF_MEMORY)?;
+        let taken = Arena::block_size(size).ok_or(Status::OUT_OF_MEMORY)?;
         let mut arena = self.arena.write();
         if !arena.freed.is_empty() {
             self.streams.settle();

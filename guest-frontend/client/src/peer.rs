@@ -41,7 +41,7 @@ pub(crate) fn attributes(accessing: &Link, owner: &Link) -> Result<[u64; 5]> {
 /// `address` for the device of another session.
 ///
 /// # Errors
-/// `NOT_SUPPORTED` for a part of a mapping; what the hosts say.
+/// `NOT_SUPPORTED` for a part of a mapping; errors of the hosts.
 pub(crate) fn map(
     owner: &Link,
     accessing: &Link,
@@ -113,7 +113,7 @@ impl PeerAccess {
     /// Notes memory that the host mapped, and passes it on to the devices with access.
     ///
     /// # Errors
-    /// What the hosts say; then no device has it.
+    /// Errors of the hosts; then no device has access to it.
     pub(crate) fn add(&self, address: u64, size: u64) -> Result<()> {
         let mapping = {
             let mut state = self.state.lock();
@@ -150,7 +150,7 @@ impl PeerAccess {
     /// Gives another device access to all memory. Nothing happens if it has access.
     ///
     /// # Errors
-    /// What the hosts say; then it has none.
+    /// Errors of the hosts; then the device has no access.
     pub(crate) fn grant(&self, device: u32, link: &Arc<Link>) -> Result<()> {
         let _passing = self.passing.lock();
         let mappings = {

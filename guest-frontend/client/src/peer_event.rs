@@ -66,13 +66,24 @@ impl Session {
 
     /// Allocates memory of zeros.
     pub(crate) fn zeroed(&self, size: u64) -> Result<u64> {
-        let address = self.memory().allocate(size)?;
         // The legacy stream would wait for the program's work.
         let stream = self.streams().create(NON_BLOCKING, 0)?;
-        self.copies()
-            .memset(address, size, 0, 1, size, 1, &stream)?;
-        self.streams().synchronize(&stream)?;
-        self.streams().destroy(&stream)?;
+        let zeroed = self.zeroed_in(&stream, size);
+        let destroyed = self.streams().destroy(&stream);
+        zeroed.and_then(|address| destroyed.map(|()| address))
+    }
+
+    fn zeroed_in(&self, stream: &Stream, size: u64) -> Result<u64> {
+        let address = self.memory().allocate(size)?;
+        let filled = self
+            .copies()
+            .memset(address, size, 0, 1, size, 1, stream)
+            .and_then(|()| self.streams().synchronize(stream));
+        if let Err(status) = filled {
+            // The first error is the one to report.
+            let _ = self.memory().free(address);
+            return Err(status);
+        }
         Ok(address)
     }
 }

@@ -180,7 +180,7 @@ impl Streams {
     }
 
     /// The only stream with work that is not known to be complete, if there is only one.
-    fn only_busy(&self) -> Option<StreamHandle> {
+    fn sole_busy_stream(&self) -> Option<StreamHandle> {
         let complete = self.progress.complete();
         if self.orphans.posted() > complete {
             return None;
@@ -232,7 +232,7 @@ impl Streams {
         let posted = self.progress.posted();
         if posted > self.progress.complete() {
             let by_call = || self.link.call(&ContextSynchronize {});
-            match self.only_busy() {
+            match self.sole_busy_stream() {
                 Some(stream) => self.await_work(stream, by_call)?,
                 None => by_call()?,
             }

@@ -56,7 +56,7 @@ impl HeldReferences {
     }
 
     /// Replaces the references of the graphs numbered from `first` on, or all, by those
-    /// of `graphs`. Returns what was replaced.
+    /// of `graphs`. Returns the replaced ones.
     pub(crate) fn replace(
         &mut self,
         first: Option<u32>,
@@ -102,7 +102,7 @@ impl Retired {
         self.any.store(true, Ordering::Release);
     }
 
-    /// Releases what no launch holds. All work up to `complete` is complete.
+    /// Releases the objects that no launch uses. All work up to `complete` is complete.
     pub(crate) fn sweep(&self, complete: u64) {
         if !self.any.load(Ordering::Acquire) {
             return;

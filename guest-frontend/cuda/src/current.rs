@@ -91,11 +91,22 @@ pub fn current_if_any() -> Option<Current> {
 }
 
 /// The calling thread's context.
+///
+/// # Errors
+/// `INVALID_CONTEXT` if there is none; as [`Context::usable`].
 #[inline]
 pub fn current() -> Result<Current> {
     let context = current_if_any().ok_or(Status::INVALID_CONTEXT)?;
-    context.alive()?;
+    context.usable()?;
     Ok(context)
+}
+
+/// Refuses an unusable context of the calling thread, for functions that need none.
+///
+/// # Errors
+/// As [`Context::usable`].
+pub fn check_if_any() -> Result<()> {
+    current_if_any().map_or(Ok(()), |context| context.usable())
 }
 
 /// The calling thread's context, which may be a released primary context: its device and

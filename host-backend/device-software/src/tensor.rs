@@ -7,7 +7,7 @@
 
 use paragpu_device::{Error, Result};
 use paragpu_protocol::status::Status;
-use paragpu_protocol::types::TensorMap as Parameters;
+use paragpu_protocol::types::{TensorBox, TensorMap as Parameters};
 
 /// Bytes of a map.
 pub const SIZE: usize = 128;
@@ -303,7 +303,7 @@ pub fn encode(map: &Parameters) -> Result<[u8; SIZE]> {
     let (tensor, part) = (&map.tensor, &map.part);
     let rank = tensor.rank as usize;
     let invalid = || Err(Status::INVALID_VALUE.into());
-    if part.kind != 0 {
+    if part.kind != TensorBox::TILED {
         return Err(refuse("im2col"));
     }
     if !(1..=MAX_RANK).contains(&rank) || map.interleave > 2 || map.swizzle > 6 || map.fill > 1 {

@@ -31,15 +31,7 @@ fn parameters(gpu: &Gpu, data_type: u32, dimensions: &[u64], extent: &[u64]) -> 
         strides: [0; 4],
         element_strides: [1; 5],
     };
-    let mut part = TensorBox {
-        kind: 0,
-        extent: [0; 5],
-        lower: [0; 3],
-        upper: [0; 3],
-        channels: 0,
-        pixels: 0,
-        mode: 0,
-    };
+    let mut part = TensorBox::EMPTY;
     let mut stride = size;
     for (n, (dimension, extent)) in dimensions.iter().zip(extent).enumerate() {
         tensor.dimensions[n] = *dimension;

@@ -116,7 +116,7 @@ impl Session {
         if header.kind == Control::Stays.kind() {
             self.transfer
                 .orders()
-                .report(Report::Stayed(why_it_stays(payload)?));
+                .report(Report::Stayed(refusal_reason(payload)?));
             return Ok(());
         }
         if header.kind >= CONTROL {
@@ -126,7 +126,7 @@ impl Session {
         if !self.in_turn(header, |session| session.execute(header, payload))? {
             self.intake.queue(header, payload, false)?;
         }
-        self.taken_in(payload.len())
+        self.acknowledge(payload.len())
     }
 
     /// Executes a copy to the device whose data landed at its destination.
@@ -143,7 +143,7 @@ impl Session {
         if !self.in_turn(header, copy)? {
             return Err(TravelError::protocol("a copy without a source is pending").into());
         }
-        self.taken_in(header.payload_len())
+        self.acknowledge(header.payload_len())
     }
 
     /// Checks a call's sequence number.
@@ -154,8 +154,8 @@ impl Session {
     }
 
     /// Acknowledges calls periodically, so that the guest can drop its copies.
-    fn taken_in(&mut self, length: usize) -> Result<(), SessionEnd> {
-        match self.intake.taken_in(length, self.link.is_durable()) {
+    fn acknowledge(&mut self, length: usize) -> Result<(), SessionEnd> {
+        match self.intake.acknowledge(length, self.link.is_durable()) {
             Some(taken) => self
                 .link
                 .send(Control::Taken.kind(), 0, &[&taken.to_le_bytes()]),
@@ -337,7 +337,7 @@ impl Session {
         let executed = self.is_for_host_functions(header.kind) && self.execute(header, payload)?;
         let kept = if executed { &[] } else { payload };
         self.intake.queue(header, kept, executed)?;
-        self.taken_in(payload.len())
+        self.acknowledge(payload.len())
     }
 
     /// Executes queued calls that host functions depend on, once one runs. A thread may
@@ -366,8 +366,8 @@ impl Session {
     }
 }
 
-/// Decodes why the guest cannot follow its session.
-pub(crate) fn why_it_stays(payload: &[u8]) -> Result<String, SessionEnd> {
+/// Decodes the reason for which the guest cannot follow its session.
+pub(crate) fn refusal_reason(payload: &[u8]) -> Result<String, SessionEnd> {
     let stays: Stays<'_> = decode_all(payload).map_err(|source| SessionEnd::Malformed {
         name: "Stays",
         number: Control::Stays.kind(),

@@ -188,7 +188,7 @@ impl Live {
         }
     }
 
-    /// Returns what [`admit`](Self::admit) charged for a call that had no effect.
+    /// Refunds the charge of [`admit`](Self::admit) for a call that had no effect.
     pub(crate) fn dismiss(&mut self, change: &Change, payload: usize) {
         if let (Effect::Creates(..), Some(held)) = (change.effect, &mut self.held) {
             held.shrink(weight(payload));

@@ -193,7 +193,7 @@ impl Reconnect for Host {
         }
     }
 
-    fn is_next_here(&self) -> bool {
+    fn has_reconnected(&self) -> bool {
         self.waiting.has_guest()
     }
 }

@@ -132,7 +132,7 @@ impl Session {
                 continue;
             }
             // One that came before this connection was the current one did not close it.
-            if self.link.is_next_here() {
+            if self.link.has_reconnected() {
                 self.link.sender().cut();
                 continue;
             }

@@ -160,7 +160,7 @@ crate::record! {
 
     /// The part of a tensor that one copy moves.
     TensorBox {
-        /// 0 tiled, 1 im2col, 2 im2col wide.
+        /// [`TILED`](Self::TILED), [`IM2COL`](Self::IM2COL) or [`IM2COL_WIDE`](Self::IM2COL_WIDE).
         kind: u32,
         /// Tiled: elements of each dimension.
         extent: [u64; 5],
@@ -433,6 +433,25 @@ tagged! {
         /// One level of a mipmapped array.
         2 => Level(ArrayLevel),
     }
+}
+
+impl TensorBox {
+    /// Kind of a box of elements.
+    pub const TILED: u32 = 0;
+    /// Kind of a column of pixels.
+    pub const IM2COL: u32 = 1;
+    /// Kind of a column of pixels along the width.
+    pub const IM2COL_WIDE: u32 = 2;
+    /// A tile without elements.
+    pub const EMPTY: Self = Self {
+        kind: Self::TILED,
+        extent: [0; 5],
+        lower: [0; 3],
+        upper: [0; 3],
+        channels: 0,
+        pixels: 0,
+        mode: 0,
+    };
 }
 
 /// Reads a byte run of pairs, as attributes and parameters are sent.

@@ -89,7 +89,7 @@ impl Dialer {
     }
 
     /// The destination to which a host sends the session, as a configuration.
-    pub(crate) fn toward(&self, goal: &Move<'_>) -> Result<Self, Error> {
+    pub(crate) fn for_destination(&self, goal: &Move<'_>) -> Result<Self, Error> {
         let mut config = self.config.clone();
         let name = goal.communicator.0;
         // The host end of its current connection leads there.

@@ -290,7 +290,7 @@ impl Link {
             }
             Some(Control::Home) => {
                 let home = reader.field().map_err(malformed)?;
-                self.note_home(&home);
+                self.record_new_host(&home);
                 Ok(())
             }
             Some(Control::Pinned) => {

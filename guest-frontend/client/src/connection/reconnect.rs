@@ -79,8 +79,8 @@ impl Recovery {
                 communicator: Text("tcp"),
                 address: Text(address),
             };
-            if let Ok(toward) = dialer.toward(&home) {
-                *dialer = toward;
+            if let Ok(destination) = dialer.for_destination(&home) {
+                *dialer = destination;
             }
             configured.clone_from(&config.tcp.address.0);
         }
@@ -128,31 +128,31 @@ impl Link {
         let Some(recovery) = &self.recovery else {
             return;
         };
-        let toward = recovery.dialer.lock().toward(goal);
-        match toward {
+        let destination = recovery.dialer.lock().for_destination(goal);
+        match destination {
             Ok(dialer) => {
                 *recovery.goal.lock() = Some(dialer);
                 self.state.order_move();
             }
-            Err(error) => self.report_stay(&chain(&error)),
+            Err(error) => self.report_refusal(&chain(&error)),
         }
     }
 
     /// Records that the session moved behind this connection. If it breaks, the next one
     /// goes to the new host.
-    pub(super) fn note_home(&self, home: &Move<'_>) {
+    pub(super) fn record_new_host(&self, home: &Move<'_>) {
         let Some(recovery) = &self.recovery else {
             return;
         };
         let mut dialer = recovery.dialer.lock();
         // If it is invalid, the earlier address may still be reachable.
-        if let Ok(toward) = dialer.toward(home) {
-            *dialer = toward;
+        if let Ok(destination) = dialer.for_destination(home) {
+            *dialer = destination;
         }
     }
 
     /// Reports to user and host that the guest could not follow the move.
-    fn report_stay(&self, why: &str) {
+    fn report_refusal(&self, why: &str) {
         eprintln!("paragpu: the session stays where it is: {why}");
         let stays = encode_all(&Stays { reason: Text(why) });
         let sender = self.sender();
@@ -206,7 +206,7 @@ impl Link {
         // orders, so none is lost between the check and the change.
         self.state.end_reconnecting(recovery.goal.lock().is_some());
         drop((incoming, outgoing));
-        // Threads that wanted to read meanwhile are asleep.
+        // Threads that waited for the receiving half are asleep; wake one.
         self.pass_on();
         result
     }
@@ -262,7 +262,7 @@ impl Link {
                     communicator,
                     address,
                 }) if !moves => {
-                    self.note_home(&Move {
+                    self.record_new_host(&Move {
                         communicator: Text(&communicator),
                         address: Text(&address),
                     });
@@ -279,7 +279,7 @@ impl Link {
                 }
             };
             if moves && lost.is_none() {
-                self.report_stay(&why);
+                self.report_refusal(&why);
                 return Ok(());
             }
             if Instant::now() >= deadline {

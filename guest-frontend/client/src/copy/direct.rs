@@ -169,7 +169,7 @@ impl Copies {
         let writable = transfer.direction == Direction::FromDevice;
         let copied = match direct.pinned(host, size, writable, copy) {
             // The first copy of a session, or of its current worker.
-            Some(Err(Status::MAP_FAILED)) if self.sees_the_same(direct)? => {
+            Some(Err(Status::MAP_FAILED)) if self.host_shares_pages(direct)? => {
                 direct.pinned(host, size, writable, copy)
             }
             other => other,
@@ -187,7 +187,7 @@ impl Copies {
 
     /// Whether the host sees this process's bytes. It may have access to a copy of guest
     /// memory that the hypervisor does not use.
-    fn sees_the_same(&self, direct: &Direct) -> Result<bool> {
+    fn host_shares_pages(&self, direct: &Direct) -> Result<bool> {
         let value = RandomState::new().build_hasher().finish();
         let shared = Box::new(Shared([AtomicU64::new(value.to_le()), AtomicU64::new(0)]));
         let [_, answer] = &shared.0;

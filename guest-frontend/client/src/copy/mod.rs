@@ -201,7 +201,7 @@ impl Copies {
             DeviceView::Shadow(_) | DeviceView::Pageable => {}
         }
         let (mut destination, mut source) = (destination, source);
-        if let Some(room) = destination.straight()
+        if let Some(room) = destination.contiguous()
             && let Some(direct) = self.direct(room)
         {
             self.streams.before_work(stream)?;

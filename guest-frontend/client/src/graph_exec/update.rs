@@ -92,7 +92,7 @@ impl Graphs {
         Ok(outcome)
     }
 
-    /// Changes what flat node `index` does, if it changes.
+    /// Updates the work of flat node `index` if it differs.
     fn change(
         &self,
         graph: GraphExecHandle,

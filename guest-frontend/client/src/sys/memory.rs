@@ -238,9 +238,9 @@ impl HostRows {
         self.len() == 0
     }
 
-    /// Its length in bytes, if it is one row and so has no gaps.
+    /// Its length in bytes if it is contiguous, which a single row is.
     #[must_use]
-    pub(crate) fn straight(&self) -> Option<usize> {
+    pub(crate) fn contiguous(&self) -> Option<usize> {
         let one = self.rows == 1 && self.slices == 1;
         one.then_some(self.width)
     }

@@ -63,7 +63,7 @@ pub fn at_end(function: fn()) {
 /// long as some have new values.
 const ROUNDS: usize = 4;
 
-/// What a thread does when it ends.
+/// Functions to call when the thread ends.
 struct Ending {
     rounds: Cell<usize>,
     functions: Vec<fn()>,

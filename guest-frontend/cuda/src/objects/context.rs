@@ -172,6 +172,15 @@ impl Context {
         }
     }
 
+    /// Refuses a destroyed context, and one that a kernel's fault ended.
+    ///
+    /// # Errors
+    /// `CONTEXT_IS_DESTROYED`; as [`Session::check`].
+    #[inline]
+    pub fn usable(&self) -> Result {
+        self.alive()?.session.check()
+    }
+
     /// Records that it was retained again, or destroyed.
     pub fn set_alive(&self, alive: bool) {
         self.alive.store(alive, Ordering::Relaxed);

@@ -14,7 +14,7 @@ use paragpu_protocol::table::CtxSetLimit;
 use parking_lot::Mutex;
 
 use super::boundary::Out;
-use super::{Result, device, host, memory, present, put, unsupported_use};
+use super::{Result, device, except_fault, host, memory, present, put, unsupported_use};
 use crate::current::{
     current, current_if_any, current_or_released, find, find_or_current, with_stack,
 };
@@ -112,20 +112,22 @@ pub fn primary(ordinal: u32) -> Option<Arc<Context>> {
 }
 
 impl Primary {
-    /// Frees everything that the context holds. Its handle stays valid for the next
-    /// use.
-    fn reset(&mut self) -> Result {
+    /// Destroys the context and frees everything that it holds. The next context of the
+    /// device has the same handle.
+    fn destroy(&mut self) -> Result {
+        self.retained = 0;
         let Some(context) = &self.context else {
             return Ok(());
         };
         let waited = context.session.synchronize();
+        context.set_alive(false);
         super::library::forget_session(context.session);
         end_objects(context);
         peers::end(context.handle);
         let arena = context.session.regions().arena;
         pool::freed_all(arena..arena + DEVICE_STRIDE);
         host::free_all(context.session);
-        waited.and_then(|()| context.session.virtual_memory().clear_others())
+        except_fault(waited.and(context.session.virtual_memory().clear_others()))
     }
 }
 
@@ -136,7 +138,10 @@ pub(super) fn retain(device: CUdevice) -> Result<Arc<Context>> {
             Some(context) => Arc::clone(context),
             None => create(ordinal, true, primary.flags)?,
         };
-        context.session.check()?;
+        // After a fault the device has no new context.
+        if !context.is_alive() {
+            context.session.check()?;
+        }
         context.set_alive(true);
         primary.context = Some(Arc::clone(&context));
         primary.retained += 1;
@@ -156,20 +161,18 @@ pub(crate) fn cuDevicePrimaryCtxRelease(device: CUdevice) -> Result {
         if primary.retained == 0 {
             return Err(Status::INVALID_CONTEXT);
         }
-        primary.retained -= 1;
-        if primary.retained > 0 {
-            return Ok(());
+        match primary.retained {
+            1 => primary.destroy(),
+            _ => {
+                primary.retained -= 1;
+                Ok(())
+            }
         }
-        let reset = primary.reset();
-        if let Some(context) = &primary.context {
-            context.set_alive(false);
-        }
-        reset
     })
 }
 
 pub(crate) fn cuDevicePrimaryCtxReset(device: CUdevice) -> Result {
-    with_primary(device, |_, primary| primary.reset())
+    with_primary(device, |_, primary| primary.destroy())
 }
 
 pub(crate) fn cuDevicePrimaryCtxSetFlags(device: CUdevice, flags: c_uint) -> Result {
@@ -274,7 +277,7 @@ pub(crate) fn cuCtxDestroy(context: CUcontext) -> Result {
         // Another thread may have destroyed it in the meantime.
         let _ = memory::release(ended.session, address);
     }
-    waited
+    except_fault(waited)
 }
 
 pub(crate) fn cuCtxPushCurrent(context: CUcontext) -> Result {
@@ -335,11 +338,12 @@ pub(crate) fn cuCtxSetFlags(flags: c_uint) -> Result {
 /// `id` is null or writable.
 pub(crate) unsafe fn cuCtxGetId(context: CUcontext, id: *mut u64) -> Result {
     // SAFETY: `id` is null or writable, as the caller promises.
-    unsafe { put(id, find_or_current(context)?.id()) }
+    unsafe { put(id, find_or_current(context)?.alive()?.id()) }
 }
 
 pub(crate) fn cuCtxGetApiVersion(context: CUcontext, version: Out<'_, c_uint>) -> Result {
-    find_or_current(context)?;
+    let found = find_or_current(context)?;
+    found.alive().map_err(|_| Status::INVALID_CONTEXT)?;
     version.put(3020)
 }
 

@@ -11,7 +11,7 @@ use paragpu_client::virtual_memory::has_view;
 use paragpu_protocol::status::Status;
 
 use super::address::is_device_only;
-use super::{Result, device, host, memory, pointer as attributes};
+use super::{Result, device, host, memory, pointer as attributes, staging};
 use crate::current;
 use crate::named_stream;
 
@@ -122,10 +122,7 @@ pub(super) unsafe fn from_device(
     copies.from_device(destination, source, stream, wait)
 }
 
-/// Bytes of the buffer through which a copy between two devices goes.
-pub(super) const STEP: usize = 4 << 20;
-
-/// Between two devices the bytes go through the program.
+/// Between two devices of which neither reaches the other's memory.
 fn between(
     destination: u64,
     to: &'static Session,
@@ -135,22 +132,25 @@ fn between(
     stream: &Named,
 ) -> Result {
     stream.session()?.streams().synchronize(stream.stream()?)?;
-    from.synchronize()?;
-    let mut buffer = vec![0_u8; size.min(STEP)];
-    let mut at = 0;
-    while at < size {
-        let length = STEP.min(size - at);
-        let place = buffer.as_mut_ptr().cast();
-        // SAFETY: `length` bytes of the buffer, which outlives both copies:
-        // each is waited for.
-        let (into, out) = unsafe { (HostRows::new(place, length), HostSlice::new(place, length)) };
-        from.copies()
-            .from_device(into, source + at as u64, from.legacy(), true)?;
-        to.copies()
-            .to_device(destination + at as u64, out, to.legacy(), true)?;
-        at += length;
-    }
-    to.synchronize()
+    staging::copy(
+        [size, 1, 1],
+        from,
+        to,
+        |part| {
+            let [at, ..] = part.at;
+            // SAFETY: the part fits the buffer, and the copy is waited for.
+            let into = unsafe { HostRows::new(part.buffer, part.extent[0]) };
+            from.copies()
+                .from_device(into, source + at as u64, from.legacy(), true)
+        },
+        |part| {
+            let [at, ..] = part.at;
+            // SAFETY: the part fits the buffer, and the copy is waited for.
+            let out = unsafe { HostSlice::new(part.buffer, part.extent[0]) };
+            to.copies()
+                .to_device(destination + at as u64, out, to.legacy(), true)
+        },
+    )
 }
 
 type Named = named_stream::Named;

@@ -15,6 +15,7 @@ use paragpu_protocol::status::Status;
 use std::sync::Arc;
 
 use super::address::is_device_only;
+use super::staging::{self, Part};
 use super::{Result, array, copy, get, memory, pointer};
 use crate::current;
 use crate::named_stream;
@@ -189,9 +190,32 @@ impl<'a> Located<'a> {
         matches!(self.end, ResolvedEnd::Host(_))
     }
 
-    /// The end of a `part` of a copy of `extent`, which begins at byte, row and slice `at`.
-    fn part(&self, at: [usize; 3], part: [usize; 3], extent: [usize; 3]) -> Result<RectEnd<'a>> {
-        self.side.moved(at, extent).end(self.end, part)
+    /// Copies a part of a copy of `extent` into its place in the buffer, or from there.
+    ///
+    /// # Safety
+    /// The part is in the buffer, which nothing else uses until the call returns.
+    unsafe fn through(&self, part: &Part, extent: [usize; 3], is_read: bool) -> Result {
+        let device = self
+            .side
+            .moved(part.at, extent)
+            .end(self.end, part.extent)?;
+        let buffer = RectEnd::Host {
+            address: part.buffer,
+            pitch: part.pitch as u64,
+            rows: part.extent[1] as u64,
+        };
+        let (to, from) = match is_read {
+            true => (buffer, device),
+            false => (device, buffer),
+        };
+        let size = part.extent.map(|n| n as u64);
+        let session = self.session;
+        // SAFETY: the caller upholds the contract of `Copies::rect`; the call waits.
+        unsafe {
+            session
+                .copies()
+                .rect(to, from, size, session.legacy(), true)
+        }
     }
 }
 
@@ -216,42 +240,15 @@ unsafe fn elsewhere([to, from]: &[Located<'_>; 2], extent: [usize; 3]) -> Result
                 .rect(into, out, extent, session.legacy(), true)
         };
     }
-    staged(to, from, extent)
-}
-
-/// Copies between two devices in parts, through a buffer of the program.
-fn staged(to: &Located<'_>, from: &Located<'_>, extent: [usize; 3]) -> Result {
-    from.session.synchronize()?;
-    let [width, height, depth] = extent;
-    // Whole rows, or parts of longer ones. The step is a multiple of every element's size.
-    let columns = width.min(copy::STEP);
-    let rows = (copy::STEP / columns).min(height);
-    let mut buffer = vec![0_u8; columns * rows];
-    for slice in 0..depth {
-        for row in (0..height).step_by(rows) {
-            for column in (0..width).step_by(columns) {
-                let at = [column, row, slice];
-                let part = [columns.min(width - column), rows.min(height - row), 1];
-                let out = from.part(at, part, extent)?;
-                let into = to.part(at, part, extent)?;
-                let part = part.map(|n| n as u64);
-                let staging = RectEnd::Host {
-                    address: buffer.as_mut_ptr().cast(),
-                    pitch: columns as u64,
-                    rows: rows as u64,
-                };
-                let (from, to) = (from.session, to.session);
-                // SAFETY: the buffer holds the part and outlives both copies: each is waited
-                // for.
-                unsafe {
-                    from.copies()
-                        .rect(staging, out, part, from.legacy(), true)?;
-                    to.copies().rect(into, staging, part, to.legacy(), true)?;
-                }
-            }
-        }
-    }
-    to.session.synchronize()
+    staging::copy(
+        extent,
+        from.session,
+        to.session,
+        // SAFETY: as `Located::through` requires, of the buffer.
+        |part| unsafe { from.through(part, extent, true) },
+        // SAFETY: likewise.
+        |part| unsafe { to.through(part, extent, false) },
+    )
 }
 
 /// One two-dimensional copy.

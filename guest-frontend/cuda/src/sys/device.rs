@@ -15,7 +15,7 @@ use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
-use super::{Result, put, put_text};
+use super::{Result, except_fault, put, put_text};
 use crate::visible::{self, Candidate, Entry, Order};
 
 /// The version of cuda.h that this interface implements.
@@ -257,7 +257,7 @@ pub(crate) fn cuInit(flags: c_uint) -> Result {
         return Err(Status::INVALID_VALUE);
     }
     if is_initialized() {
-        return first_session()?.check();
+        return except_fault(first_session()?.check());
     }
     if count()? == 0 {
         return Err(Status::NO_DEVICE);

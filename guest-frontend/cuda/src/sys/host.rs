@@ -52,6 +52,7 @@ pub(super) unsafe fn allocate(out: *mut *mut c_void, size: usize, flags: c_uint)
 }
 
 pub(crate) fn cuMemFreeHost(address: *mut c_void) -> Result {
+    current::check_if_any()?;
     if address.is_null() {
         return Ok(());
     }

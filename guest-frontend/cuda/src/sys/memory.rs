@@ -104,6 +104,7 @@ pub(crate) unsafe fn cuMemAllocPitch_v2(
 }
 
 pub(crate) fn cuMemFree_v2(address: CUdeviceptr) -> Result {
+    current::check_if_any()?;
     if address == 0 {
         return Ok(());
     }

@@ -55,6 +55,7 @@ pub mod peer;
 pub mod pointer;
 pub mod pool;
 pub mod prepared_launch;
+mod staging;
 pub mod stream;
 pub mod stream_memory;
 pub mod tensor_map;
@@ -79,6 +80,15 @@ macro_rules! unsupported_use {
     }};
 }
 pub(crate) use unsupported_use;
+
+/// A result that counts as success after a kernel's fault: of functions that destroy a
+/// context, or need none.
+fn except_fault(result: Result) -> Result {
+    match result {
+        Err(status) if status.is_sticky() => Ok(()),
+        other => other,
+    }
+}
 
 /// Writes through a pointer that must not be null.
 ///

@@ -16,10 +16,6 @@ use crate::current;
 const MAX_DIMENSIONS: u32 = 5;
 /// Alignment of a tensor map in bytes.
 const ALIGNMENT: usize = 64;
-/// [`TensorBox::kind`].
-const TILED: u32 = 0;
-const IM2COL: u32 = 1;
-const IM2COL_WIDE: u32 = 2;
 
 /// The bits of each value, padded with zeros.
 fn padded<const N: usize, T: Copy>(values: &[T], bits: impl Fn(T) -> u64) -> [u64; N] {
@@ -71,13 +67,27 @@ fn session() -> Result<&'static Session> {
     }
 }
 
-/// Has the host encode a tensor map, and writes it to `out`.
+/// Has the host encode a tensor map of interleave, swizzle, promotion and fill, and writes
+/// it to `out`.
 ///
 /// # Safety
 /// `out` is null or, if it is aligned, writable for a tensor map.
-unsafe fn encode(out: *mut CUtensorMap, map: TensorMap) -> Result {
+unsafe fn encode(
+    out: *mut CUtensorMap,
+    tensor: Tensor,
+    part: TensorBox,
+    layout: [c_int; 4],
+) -> Result {
     check_pointer(out)?;
-    let packed = session()?.textures().tensor_map(map)?;
+    let [interleave, swizzle, promotion, fill] = layout.map(c_int::cast_unsigned);
+    let packed = session()?.textures().tensor_map(TensorMap {
+        tensor,
+        part,
+        interleave,
+        swizzle,
+        promotion,
+        fill,
+    })?;
     // SAFETY: `out` is writable here, as the caller promises.
     unsafe { out.cast::<[u8; 128]>().write(packed) };
     Ok(())
@@ -90,28 +100,6 @@ fn check_pointer(map: *const CUtensorMap) -> Result {
     }
     Ok(())
 }
-
-fn layout(tensor: Tensor, part: TensorBox, layout: [c_int; 4]) -> TensorMap {
-    let [interleave, swizzle, promotion, fill] = layout.map(c_int::cast_unsigned);
-    TensorMap {
-        tensor,
-        part,
-        interleave,
-        swizzle,
-        promotion,
-        fill,
-    }
-}
-
-const NO_PART: TensorBox = TensorBox {
-    kind: TILED,
-    extent: [0; 5],
-    lower: [0; 3],
-    upper: [0; 3],
-    channels: 0,
-    pixels: 0,
-    mode: 0,
-};
 
 /// # Safety
 /// As documented by CUDA for `cuTensorMapEncodeTiled`.
@@ -134,15 +122,10 @@ pub(crate) unsafe fn cuTensorMapEncodeTiled(
     let part = TensorBox {
         // SAFETY: the pointer leads to that many elements, as the caller promises.
         extent: padded(unsafe { list(extent, rank as usize) }?, u64::from),
-        ..NO_PART
+        ..TensorBox::EMPTY
     };
     // SAFETY: the caller upholds the contract of `encode`.
-    unsafe {
-        encode(
-            out,
-            layout(tensor, part, [interleave, swizzle, promotion, fill]),
-        )
-    }
+    unsafe { encode(out, tensor, part, [interleave, swizzle, promotion, fill]) }
 }
 
 /// # Safety
@@ -171,22 +154,17 @@ pub(crate) unsafe fn cuTensorMapEncodeIm2col(
         .checked_sub(2)
         .ok_or(Status::INVALID_VALUE)?;
     let part = TensorBox {
-        kind: IM2COL,
+        kind: TensorBox::IM2COL,
         // SAFETY: `lower` points to `space` elements, as the caller promises.
         lower: padded(unsafe { list(lower, space) }?, signed),
         // SAFETY: `upper` points to `space` elements, as the caller promises.
         upper: padded(unsafe { list(upper, space) }?, signed),
         channels,
         pixels,
-        ..NO_PART
+        ..TensorBox::EMPTY
     };
     // SAFETY: the caller upholds the contract of `encode`.
-    unsafe {
-        encode(
-            out,
-            layout(tensor, part, [interleave, swizzle, promotion, fill]),
-        )
-    }
+    unsafe { encode(out, tensor, part, [interleave, swizzle, promotion, fill]) }
 }
 
 /// # Safety
@@ -212,21 +190,16 @@ pub(crate) unsafe fn cuTensorMapEncodeIm2colWide(
     // SAFETY: the caller upholds the contract of `tensor`.
     let tensor = unsafe { tensor(data_type, rank, address, dimensions, strides, steps) }?;
     let part = TensorBox {
-        kind: IM2COL_WIDE,
+        kind: TensorBox::IM2COL_WIDE,
         lower: [signed(lower), 0, 0],
         upper: [signed(upper), 0, 0],
         channels,
         pixels,
         mode: mode.cast_unsigned(),
-        ..NO_PART
+        ..TensorBox::EMPTY
     };
     // SAFETY: the caller upholds the contract of `encode`.
-    unsafe {
-        encode(
-            out,
-            layout(tensor, part, [interleave, swizzle, promotion, fill]),
-        )
-    }
+    unsafe { encode(out, tensor, part, [interleave, swizzle, promotion, fill]) }
 }
 
 /// # Safety

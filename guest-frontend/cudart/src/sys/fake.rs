@@ -1,4 +1,4 @@
-//! A fake driver for unit tests, with two devices that compute nothing. Each thread sees
+//! A fake driver for unit tests, with three devices that compute nothing. Each thread sees
 //! only its own calls, so that tests can run in parallel.
 
 use paragpu_abi as abi;
@@ -6,15 +6,16 @@ use paragpu_abi::{CUcontext, CUdevice, CUdeviceptr, CUkernel, CUlibrary, CUresul
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::{self, without_provenance_mut as handle};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// First word of an image that no device can load.
 pub const FOREIGN_IMAGE: u32 = 0x4e4f_4e45;
 /// Address and size of every variable.
 pub const VARIABLE: (CUdeviceptr, usize) = (0x7000_0000, 64);
-/// Freeing this address loses the context.
+/// Freeing this address ends the context with a fault, and the device with it.
 pub const BAD_ADDRESS: usize = 0x666;
-const DEVICES: c_int = 2;
+/// Number of devices.
+pub const DEVICES: c_int = 3;
 
 thread_local! {
     static CALLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
@@ -22,7 +23,10 @@ thread_local! {
 }
 
 /// Reset counts: retained contexts get new numbers after each reset.
-static RESETS: [AtomicUsize; DEVICES as usize] = [const { AtomicUsize::new(0) }; 2];
+static RESETS: [AtomicUsize; DEVICES as usize] = [const { AtomicUsize::new(0) }; DEVICES as usize];
+/// Devices on which a kernel faulted.
+static FAULTED: [AtomicBool; DEVICES as usize] =
+    [const { AtomicBool::new(false) }; DEVICES as usize];
 static HANDLES: AtomicUsize = AtomicUsize::new(0x10_0000);
 
 /// This thread's calls since the last query, oldest first: the name, then the details
@@ -49,6 +53,11 @@ fn note(name: &str, detail: &str) {
 
 fn fresh() -> *mut c_void {
     handle(HANDLES.fetch_add(0x10, Ordering::Relaxed))
+}
+
+/// The device of this thread's context.
+fn current_device() -> usize {
+    CURRENT.get().addr() / 0x1000 - 1
 }
 
 macro_rules! fakes {
@@ -87,6 +96,9 @@ fakes! {
 
     fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice)
     [format!("{device}")] {
+        if FAULTED[device as usize].load(Ordering::Relaxed) {
+            return abi::CUDA_ERROR_ILLEGAL_ADDRESS;
+        }
         let resets = RESETS[device as usize].load(Ordering::Relaxed);
         *context = handle(0x1000 * (device as usize + 1) + resets);
         0
@@ -98,7 +110,7 @@ fakes! {
     fn cuCtxGetCurrent(context: *mut CUcontext) { *context = CURRENT.get(); 0 }
     fn cuCtxSetCurrent(context: CUcontext) { CURRENT.set(context); 0 }
     fn cuCtxGetDevice(device: *mut CUdevice) {
-        *device = (CURRENT.get().addr() / 0x1000) as c_int - 1;
+        *device = current_device() as c_int;
         0
     }
     fn cuCtxSynchronize() { 0 }
@@ -147,7 +159,12 @@ fakes! {
         0
     }
     fn cuMemFree_v2(address: CUdeviceptr) [format!("{address:#x}")] {
-        if address == BAD_ADDRESS as CUdeviceptr { abi::CUDA_ERROR_ILLEGAL_ADDRESS } else { 0 }
+        let faulted = &FAULTED[current_device()];
+        faulted.fetch_or(address == BAD_ADDRESS as CUdeviceptr, Ordering::Relaxed);
+        match faulted.load(Ordering::Relaxed) {
+            true => abi::CUDA_ERROR_ILLEGAL_ADDRESS,
+            false => 0,
+        }
     }
     fn cuMemcpy(to: CUdeviceptr, from: CUdeviceptr, size: usize)
     [format!("{to:#x} {from:#x} {size}")] { 0 }

@@ -85,9 +85,6 @@ fn guard(body: impl FnOnce() -> Result) -> cudaError_t {
         Err(_) => Error::new(abi::cudaErrorUnknown),
     };
     thread::with(|thread| thread.fail(carrier, error.code()));
-    if error.is_sticky() {
-        runtime::note(error);
-    }
     error.code()
 }
 

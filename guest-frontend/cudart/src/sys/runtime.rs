@@ -17,7 +17,7 @@ use std::ffi::CString;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 /// The runtime's version: 1000 major + 10 minor.
 pub const VERSION: c_int = if cfg!(cuda12) { 12090 } else { 13000 };
@@ -36,8 +36,6 @@ pub struct Device {
     /// Its properties, once asked for.
     pub properties: OnceLock<Box<cudaDeviceProp>>,
     context: AtomicPtr<c_void>,
-    /// The error that ended its context, or success.
-    fault: AtomicI32,
     /// Times it was reset; a thread bound before the last must bind again.
     resets: AtomicU32,
     retaining: Mutex<()>,
@@ -171,7 +169,6 @@ fn start() -> Result<Runtime> {
                 number,
                 properties: OnceLock::new(),
                 context: AtomicPtr::new(ptr::null_mut()),
-                fault: AtomicI32::new(abi::cudaSuccess),
                 resets: AtomicU32::new(0),
                 retaining: Mutex::new(()),
             });
@@ -235,7 +232,7 @@ impl Runtime {
                     .cuDevicePrimaryCtxRetain(&mut context, device.number)
             };
             retained.map_err(|error| match error.is_sticky() {
-                // The process cannot have the device again.
+                // After a fault the process does not get the device again.
                 true => Error::new(abi::cudaErrorDevicesUnavailable),
                 false => error,
             })?;
@@ -326,15 +323,8 @@ impl Runtime {
         // SAFETY: the caller upholds the contract of `cuDevicePrimaryCtxReset`.
         unsafe { self.driver.cuDevicePrimaryCtxReset(device.number) }?;
         device.context.store(ptr::null_mut(), Ordering::Release);
-        device.fault.store(abi::cudaSuccess, Ordering::Relaxed);
         device.resets.fetch_add(1, Ordering::AcqRel);
         Ok(())
-    }
-
-    /// The error that destroyed the current device's context, if one was seen.
-    pub fn fault(&self) -> Result {
-        let device = self.device(self.current_device()?)?;
-        Error::check(device.fault.load(Ordering::Relaxed))
     }
 
     /// Number of resets of a device; anything cached before the last one is
@@ -359,13 +349,4 @@ pub fn context() -> Result<&'static Runtime> {
 /// Starts the runtime. Functions that have nothing else to do are this.
 pub fn require_context() -> Result {
     context().map(drop)
-}
-
-/// Notes an error that ended the context of the thread's device.
-#[cold]
-pub fn note(error: Error) {
-    let ordinal = thread::with(|thread| thread.binding.get().device);
-    if let Some(Ok(device)) = started().map(|runtime| runtime.device(ordinal)) {
-        device.fault.store(error.code(), Ordering::Relaxed);
-    }
 }

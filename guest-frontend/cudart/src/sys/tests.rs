@@ -258,7 +258,7 @@ fn devices_belong_to_their_thread() {
     })
     .join()
     .expect("thread");
-    for absent in [-1, 2] {
+    for absent in [-1, fake::DEVICES] {
         assert_eq!(set(absent), abi::cudaErrorInvalidDevice);
     }
     assert_eq!(device(), 1);
@@ -547,7 +547,8 @@ fn a_forked_child_is_told_so() {
             let mut address = ptr::null_mut();
             let mut count = 0;
             let refused = cudaMalloc(&mut address, 16) == abi::cudaErrorInitializationError;
-            let counted = cudaGetDeviceCount(&mut count) == abi::cudaSuccess && count == 2;
+            let counted =
+                cudaGetDeviceCount(&mut count) == abi::cudaSuccess && count == fake::DEVICES;
             libc::_exit(c_int::from(!(refused && counted)));
         }
         let mut status = 0;
@@ -615,16 +616,23 @@ fn readers_find_every_symbol_while_the_table_grows() {
 }
 
 #[test]
-fn freeing_nothing_tells_of_a_lost_context() {
-    // Device 1, so that other tests' device 0 stays whole; the reset repairs it.
+fn after_a_fault_a_reset_succeeds_and_the_device_is_unavailable() {
+    // Device 2, so that the other tests' devices stay whole.
+    let gone = abi::cudaErrorDevicesUnavailable;
+    let mut address = ptr::null_mut();
     // SAFETY: the fake follows no pointer.
     unsafe {
-        assert_eq!(cudaSetDevice(1), abi::cudaSuccess);
+        assert_eq!(cudaSetDevice(2), abi::cudaSuccess);
         assert_eq!(cudaFree(ptr::null_mut()), abi::cudaSuccess);
-        let lost = abi::cudaErrorIllegalAddress;
-        assert_eq!(cudaFree(without_provenance_mut(fake::BAD_ADDRESS)), lost);
-        assert_eq!(cudaFree(ptr::null_mut()), lost);
+        let fault = abi::cudaErrorIllegalAddress;
+        assert_eq!(cudaFree(without_provenance_mut(fake::BAD_ADDRESS)), fault);
+        assert_eq!(cudaFree(ptr::null_mut()), fault);
         assert_eq!(cudaDeviceReset(), abi::cudaSuccess);
-        assert_eq!(cudaFree(ptr::null_mut()), abi::cudaSuccess);
+        assert_eq!(cudaGetLastError(), fault);
+        assert_eq!(cudaFree(ptr::null_mut()), gone);
+        assert_eq!(cudaMalloc(&mut address, 16), gone);
+        assert_eq!(cudaSetDevice(2), gone);
+        assert_eq!(cudaGetLastError(), gone);
+        assert_eq!(cudaGetLastError(), abi::cudaSuccess);
     }
 }

@@ -7,15 +7,10 @@ use std::ptr;
 use paragpu_abi::CUtensorMap;
 use paragpu_device::{Error, Result};
 use paragpu_protocol::status::Status;
-use paragpu_protocol::types::TensorMap;
+use paragpu_protocol::types::{TensorBox, TensorMap};
 
 use super::context::Context;
 use super::driver::check;
-
-/// The unit of a copy.
-const TILED: u32 = 0;
-const IM2COL: u32 = 1;
-const IM2COL_WIDE: u32 = 2;
 
 fn bytes(map: &CUtensorMap) -> [u8; 128] {
     let mut bytes = [0; 128];
@@ -38,7 +33,7 @@ impl Context {
     /// cuTensorMapEncodeTiled and the like.
     pub fn tensor_map(&self, map: &TensorMap) -> Result<[u8; 128]> {
         let (tensor, part) = (&map.tensor, &map.part);
-        let least = if part.kind == TILED { 1 } else { 3 };
+        let least = if part.kind == TensorBox::TILED { 1 } else { 3 };
         if !(least..=5).contains(&tensor.rank) {
             return Err(Status::INVALID_VALUE.into());
         }
@@ -59,7 +54,7 @@ impl Context {
         // reads no memory of the tensor.
         check(unsafe {
             match part.kind {
-                TILED => (d.cuTensorMapEncodeTiled)(
+                TensorBox::TILED => (d.cuTensorMapEncodeTiled)(
                     place,
                     kind,
                     rank,
@@ -73,7 +68,7 @@ impl Context {
                     promotion,
                     fill,
                 ),
-                IM2COL => (d.cuTensorMapEncodeIm2col)(
+                TensorBox::IM2COL => (d.cuTensorMapEncodeIm2col)(
                     place,
                     kind,
                     rank,
@@ -90,7 +85,7 @@ impl Context {
                     promotion,
                     fill,
                 ),
-                IM2COL_WIDE => {
+                TensorBox::IM2COL_WIDE => {
                     let Some(encode) = d.cuTensorMapEncodeIm2colWide else {
                         let why = "the host's driver lacks cuTensorMapEncodeIm2colWide";
                         return Err(Error::new(Status::NOT_SUPPORTED, why));

@@ -19,7 +19,7 @@ const BACKLOG: usize = 16 << 20;
 const MAX_BACKLOG: usize = 256 << 20;
 /// Bytes of the queue that are not charged to the VM.
 const OWN: usize = 1 << 20;
-/// Bytes that are charged at once.
+/// Granularity of charges in bytes.
 const CHARGED: u64 = 1 << 20;
 /// Limits of the queue while host functions run and calls could also be executed.
 const EARLY_BYTES: usize = 64 << 10;
@@ -107,7 +107,7 @@ impl Intake {
     /// Records that a call of `length` bytes was executed or queued. Returns `Some` when
     /// an acknowledgement is due. The guest keeps unacknowledged calls for the next
     /// connection.
-    pub(crate) fn taken_in(&mut self, length: usize, durable: bool) -> Option<u64> {
+    pub(crate) fn acknowledge(&mut self, length: usize, durable: bool) -> Option<u64> {
         self.unacknowledged += HEADER_LEN + length;
         if self.unacknowledged < ACKNOWLEDGE_EVERY || !durable || self.is_copied {
             return None;

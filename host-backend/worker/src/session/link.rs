@@ -34,11 +34,12 @@ pub(crate) struct At {
 /// Provides a session with new connections.
 pub trait Reconnect: Send {
     /// Waits for the guest to reconnect after its connection was `lost`, and sends
-    /// the welcome. `taken` is the last call received. `None` if the guest is gone.
+    /// the welcome. `taken` is the sequence number of the last call received. `None` if
+    /// the guest is gone.
     fn next(&mut self, lost: &TravelError, taken: u64, sharing: Sharing) -> Option<Reconnected>;
 
-    /// Whether the guest has opened another connection meanwhile.
-    fn is_next_here(&self) -> bool {
+    /// Whether the guest has already opened another connection.
+    fn has_reconnected(&self) -> bool {
         false
     }
 }
@@ -137,10 +138,10 @@ impl Link {
         self.reconnect.as_mut()?.next(lost, taken, sharing)
     }
 
-    /// Whether the guest has opened another connection meanwhile.
-    pub(crate) fn is_next_here(&self) -> bool {
+    /// Whether the guest has already opened another connection.
+    pub(crate) fn has_reconnected(&self) -> bool {
         let reconnect = self.reconnect.as_ref();
-        reconnect.is_some_and(|reconnect| reconnect.is_next_here())
+        reconnect.is_some_and(|reconnect| reconnect.has_reconnected())
     }
 
     /// The highest call executed.

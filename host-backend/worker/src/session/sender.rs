@@ -20,9 +20,9 @@ use crate::staging::Lent;
 /// Maximum bytes kept for a guest that acknowledges nothing; beyond it the session
 /// ends.
 const MAX_KEPT: usize = 256 << 20;
-/// If more bytes are kept, copies to the guest wait, and what is kept counts for the VM.
+/// Above this many kept bytes, copies to the guest wait, and the bytes are charged to the VM.
 const HIGH_WATER: usize = 4 << 20;
-/// Bytes that are charged at once.
+/// Granularity of charges in bytes.
 const CHARGED: u64 = 1 << 20;
 
 /// The sending half of a session.

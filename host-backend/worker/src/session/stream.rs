@@ -22,7 +22,7 @@ const SWEEP_THRESHOLD: usize = 64;
 const OWN_WORK: u64 = 16 * 1024;
 /// Host memory charged for each work item beyond that.
 const ITEM: u64 = 1024;
-/// Work items that are charged at once.
+/// Granularity of charges in work items.
 const CHARGED: u64 = 4096;
 
 /// A wait for all work that a stream had when the wait began.

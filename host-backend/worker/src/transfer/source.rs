@@ -116,7 +116,7 @@ enum Stage {
     Stopping,
     /// The sessions that move with this one stop.
     Stopped,
-    /// Sending what the destination lacks.
+    /// The source sends the rest: dirty pages and changed objects.
     StopAndCopy,
     /// The guest connects to the destination. Sessions that move together wait for each
     /// other.

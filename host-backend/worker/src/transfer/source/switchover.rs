@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Source;
 use crate::error::SessionEnd;
-use crate::intake::why_it_stays;
+use crate::intake::refusal_reason;
 use crate::session::Session;
 use crate::transfer::orders::{Report, Step};
 use crate::transfer::state::{Kind, StateError};
@@ -268,7 +268,7 @@ fn queue_late_calls(
         && let Some(frame) = receiver.receive(Wait::Poll).map_err(SessionEnd::from)?
     {
         if frame.header.kind == Control::Stays.kind() {
-            return Ok(Some(why_it_stays(frame.payload)?));
+            return Ok(Some(refusal_reason(frame.payload)?));
         }
         session.queue_or_execute(frame.header, frame.payload)?;
     }
