@@ -308,7 +308,7 @@ test-packages: packages programs ## install, use, upgrade and purge the packages
 	tests/packages/run.sh
 
 .PHONY: test-images
-test-images: images programs ## boot the images in VMs, run programs there; install into plain cloud images by user-data
+test-images: images programs ## boot the images in VMs, run programs there; install into plain cloud images by user-data; hosts under systemd
 	@tests/tools/install-packages.sh qemu-system-x86 ovmf
 	@for release in bookworm:12 trixie:13; do \
 		vm-images/build-image.py --reuse --plain --fetch out/images/debian-$${release#*:}-packages \

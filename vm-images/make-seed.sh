@@ -41,7 +41,8 @@ done
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(dpkg-parsechangelog -l "$here/packages/debian/changelog" -S Timestamp)}
 export SOURCE_DATE_EPOCH
 mkdir -p "$(dirname "$output")"
-work=$(mktemp -d "$(dirname "$output")/.seed.XXXXXX")
+# Absolute: below, the tree is the working directory.
+work=$(mktemp -d "$(cd "$(dirname "$output")" && pwd)/.seed.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 tree=$work/tree
 mkdir "$tree"

@@ -1,6 +1,6 @@
 """The disk images: each boots through its own boot loader, loads the module by
-itself and runs CUDA programs; and the user-data that makes any Debian cloud
-image such a machine.
+itself and runs CUDA programs; the user-data that makes any Debian cloud
+image such a machine; and the host's packages under systemd.
 
 Needs root (as making images does) and what `make test-images` installs. Heavy:
 each boot takes a minute or two without KVM.
@@ -22,6 +22,7 @@ from harness import image, vm
 HERE = os.path.dirname(os.path.abspath(__file__))
 OUT = os.path.join(harness.ROOT, "out", "images")
 BUILD = os.path.join(harness.ROOT, "vm-images", "build-image.py")
+PACK = os.path.join(harness.ROOT, "vm-images", "packages", "build.sh")
 RELEASES = {"bookworm": 12, "trixie": 13}
 # A copy, a stream, a graph, a texture, a process that forks: enough to see that
 # an image is whole. `make demo` runs them all.
@@ -34,13 +35,46 @@ VENDOR_DATA = """#!/bin/sh
 mkdir -p /run/seed
 mount -o ro /dev/disk/by-label/CIDATA /run/seed
 systemd-run --no-block --unit=image-check --property=After=cloud-final.service \\
-    sh /run/seed/check /run/seed '{tcp}'
+    sh /run/seed/check /run/seed '{argument}'
 """
 
 
 def path(release, kind="paragpu"):
     """Where `make images` lays an image."""
     return os.path.join(OUT, f"debian-{RELEASES[release]}-{kind}.qcow2")
+
+
+def make_seed(folder, check, argument, *options):
+    """cloud-init's disk in this folder, with one of the checks of this folder, which gets the argument."""
+    vendor = os.path.join(folder, "vendor-data")
+    with open(vendor, "w", encoding="utf-8") as file:
+        file.write(VENDOR_DATA.replace("{argument}", argument))
+    output = os.path.join(folder, "seed.img")
+    files = (f"--file={os.path.join(HERE, source)}={name}" for source, name in ((check, "check"), ("report", "report")))
+    arguments = [*files, f"--vendor-data={vendor}", *options]
+    image.make_seed(output, *(part for one in arguments for part in one.split("=", 1)))
+    return output
+
+
+def no_user_data(folder):
+    """A user-data in this folder that does nothing."""
+    nothing = os.path.join(folder, "user-data")
+    with open(nothing, "w", encoding="utf-8") as file:
+        file.write("#cloud-config\n{}\n")
+    return nothing
+
+
+def holds(case, machine, expected):
+    """All checks that run in the machine must hold, these among them."""
+    said, status = machine.wait(PATIENCE)
+    whole = said + "\n--- console\n" + "\n".join(machine.console().splitlines()[-60:]) + machine.text(machine.errors_path)
+    results = [json.loads(line) for line in said.splitlines() if line.startswith('{"test"')]
+    for result in results:
+        with case.subTest(result["test"]):
+            case.assertTrue(result["ok"], whole)
+    case.assertEqual(status, 0, whole)
+    case.assertLessEqual(expected, {result["test"] for result in results}, whole)
+    case.assertTrue(machine.power_off(), "the guest does not power off")
 
 
 class Case(unittest.TestCase):
@@ -55,36 +89,18 @@ class Case(unittest.TestCase):
     def seed(self, *options):
         """cloud-init's disk, with the check and its programs."""
         tcp = "10.0.2.2:" + self.daemon.addresses["tcp"].rsplit(":", 1)[1]
-        vendor = os.path.join(self.folder.name, "vendor-data")
-        with open(vendor, "w", encoding="utf-8") as file:
-            file.write(VENDOR_DATA.replace("{tcp}", tcp))
-        output = os.path.join(self.folder.name, "seed.img")
         programs = (f"--file={os.path.join(harness.PROGRAMS, name)}=programs/{name}" for name in PROGRAMS)
-        arguments = [f"--file={os.path.join(HERE, 'check')}=check", *programs, f"--vendor-data={vendor}", *options]
-        image.make_seed(output, *(part for argument in arguments for part in argument.split("=", 1)))
-        return output
+        return make_seed(self.folder.name, "check", tcp, *programs, *options)
 
     def boots(self, disk, seed, options=()):
         """Boots an image; the guest's checks must all hold."""
         with image.Machine(disk, seed=seed, device=self.device, network=True, options=options) as machine:
-            said, status = machine.wait(PATIENCE)
-            whole = said + "\n--- console\n" + "\n".join(machine.console().splitlines()[-60:]) + machine.text(machine.errors_path)
-            results = [json.loads(line) for line in said.splitlines() if line.startswith('{"test"')]
-            for result in results:
-                with self.subTest(result["test"]):
-                    self.assertTrue(result["ok"], whole)
-            self.assertEqual(status, 0, whole)
-            ran = {result["test"] for result in results}
-            self.assertLessEqual(set(PROGRAMS) | {"module-loaded-by-itself", "by-pci", "by-tcp"}, ran, whole)
-            self.assertTrue(machine.power_off(), "the guest does not power off")
+            holds(self, machine, set(PROGRAMS) | {"module-loaded-by-itself", "by-pci", "by-tcp"})
         self.assertEqual(self.daemon.sessions(), [])
 
     def plain_seed(self):
         """A seed with a user-data that does nothing."""
-        nothing = os.path.join(self.folder.name, "user-data")
-        with open(nothing, "w", encoding="utf-8") as file:
-            file.write("#cloud-config\n{}\n")
-        return self.seed(f"--user-data={nothing}")
+        return self.seed(f"--user-data={no_user_data(self.folder.name)}")
 
 
 class Boots(Case):
@@ -122,6 +138,37 @@ class UserData(Case):
 
     def test_installs_in_debian_13(self):
         self.installs("trixie")
+
+
+class Host(unittest.TestCase):
+    """The host's packages in a plain cloud image: the daemon's unit under systemd."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="paragpu-test-")
+        self.addCleanup(self.folder.cleanup)
+
+    def upholds(self, release):
+        """Installs, uses, crashes, upgrades and removes the daemon in an image without paragpu."""
+        second = os.path.join(self.folder.name, "second")
+        mover = os.path.join(self.folder.name, "guest-mover")
+        subprocess.run([PACK, second, "0.1.0+upgrade"], check=True, stdout=subprocess.DEVNULL)
+        source = os.path.join(harness.ROOT, "tests", "vm", "guest-mover.c")
+        subprocess.run(["cc", "-O2", "-o", mover, source, "-ldl"], check=True)
+        files = {mover: "programs/guest-mover", os.path.join(harness.PROGRAMS, "vectorAdd"): "programs/vectorAdd"}
+        for version, packages in (("first", os.path.join(harness.ROOT, "out", "packages")), ("second", second)):
+            for package in glob.glob(f"{packages}/*.deb"):
+                if "-dkms_" not in package:
+                    files[package] = f"{version}/{os.path.basename(package)}"
+        options = (f"--file={source}={place}" for source, place in files.items())
+        seed = make_seed(self.folder.name, "host", "", f"--user-data={no_user_data(self.folder.name)}", *options)
+        with image.Machine(path(release, "plain"), seed=seed, network=True) as machine:
+            holds(self, machine, {"doctor", "alice-goes-on", "upgraded", "purge"})
+
+    def test_debian_12(self):
+        self.upholds("bookworm")
+
+    def test_debian_13(self):
+        self.upholds("trixie")
 
 
 class Building(unittest.TestCase):

@@ -171,7 +171,7 @@ impl Broker {
         let leases = Leases::new().map_err(Error::system("create a socket pair"))?;
         let devices = Devices::new(&host);
         let mut tenants = Tenants::default();
-        let ungrouped = match Groups::find(devices.kind() == "software") {
+        let ungrouped = match Groups::find() {
             Ok(groups) => {
                 tenants.group(groups);
                 None

@@ -32,8 +32,6 @@ const THREADS: u64 = 1024;
 #[derive(Debug)]
 pub struct Groups {
     root: PathBuf,
-    /// Whether the GPUs have their memory in the host's.
-    software: bool,
 }
 
 /// The limits of a VM's group.
@@ -78,21 +76,21 @@ impl Limits {
 }
 
 impl Groups {
-    /// The group that was delegated to this process, which serves software GPUs or others.
+    /// The group that was delegated to this process.
     ///
     /// # Errors
     /// One sentence: why there is none.
-    pub fn find(software: bool) -> Result<Self, String> {
+    pub fn find() -> Result<Self, String> {
         let read = |path: &str| {
             fs::read_to_string(path).map_err(|error| format!("{path} cannot be read: {error}"))
         };
         let own = read("/proc/self/cgroup")?;
         let mounts = read("/proc/self/mountinfo")?;
-        Self::at(&place(&own, &mounts)?, software)
+        Self::at(&place(&own, &mounts)?)
     }
 
     /// The group above the daemon's own, which is `own`.
-    fn at(own: &Path, software: bool) -> Result<Self, String> {
+    fn at(own: &Path) -> Result<Self, String> {
         let root = match (own.file_name(), own.parent()) {
             (Some(name), Some(root)) if name == OWN => root.to_owned(),
             _ => {
@@ -115,7 +113,7 @@ impl Groups {
         }
         let file = "cgroup.subtree_control";
         fs::write(root.join(file), "+memory +pids").map_err(|e| failed(file, e))?;
-        let groups = Self { root, software };
+        let groups = Self { root };
         groups.remove_empty();
         Ok(groups)
     }
@@ -128,12 +126,6 @@ impl Groups {
                 let _ = fs::remove_dir(entry.path());
             }
         }
-    }
-
-    /// The limits of a VM, as [`Limits::of`].
-    #[must_use]
-    pub fn limits(&self, host: &Host, sessions: u32, device: u64) -> Limits {
-        Limits::of(host, self.software, sessions, device)
     }
 
     /// Creates the group of a VM, or finds it.
@@ -257,7 +249,7 @@ mod tests {
     fn a_vm_has_a_group_with_limits() {
         let root = tree("cpu memory pids\n");
         fs::create_dir(root.path().join("vm-old")).unwrap();
-        let groups = Groups::at(&root.path().join(OWN), true).unwrap();
+        let groups = Groups::at(&root.path().join(OWN)).unwrap();
         assert!(!root.path().join("vm-old").exists());
         let read = |file: &str| fs::read_to_string(root.path().join(file)).unwrap();
         assert_eq!(read("cgroup.subtree_control"), "+memory +pids");
@@ -276,9 +268,9 @@ mod tests {
     #[test]
     fn without_delegation_the_reason_is_named() {
         let root = tree("cpu pids\n");
-        let reason = Groups::at(&root.path().join(OWN), true).unwrap_err();
+        let reason = Groups::at(&root.path().join(OWN)).unwrap_err();
         assert!(reason.contains("memory is not delegated"), "{reason}");
-        let reason = Groups::at(root.path(), true).unwrap_err();
+        let reason = Groups::at(root.path()).unwrap_err();
         assert!(reason.contains("systemd 254"), "{reason}");
     }
 

@@ -92,6 +92,13 @@ impl Devices {
         self.kind
     }
 
+    /// Whether they are software GPUs, which have their memory in the host's. Final once
+    /// they are [`ready`](Self::ready).
+    #[must_use]
+    pub fn software(&self) -> bool {
+        self.kind == "software"
+    }
+
     /// Whether devices are available to guests.
     #[must_use]
     pub fn ready(&self) -> bool {
@@ -177,7 +184,7 @@ impl Devices {
         let found = self.list.len();
         let rest: Vec<u32> = if !self.configured.is_empty() {
             self.configured.iter().skip(found).copied().collect()
-        } else if self.kind == "software" {
+        } else if self.software() {
             (1..self.software).collect()
         } else if found < MAX_DEVICES as usize {
             self.search = Search::Trying;
@@ -283,7 +290,7 @@ mod tests {
         let mut devices = Devices::new(&host(DeviceKind::Auto, &[]));
         let now = Instant::now();
         assert!(!devices.failed(0, "no driver".into(), now));
-        assert_eq!(devices.kind(), "software");
+        assert!(devices.software());
         assert_eq!(devices.problem(), None);
         assert!(devices.failed(0, "no memory".into(), now));
         assert_eq!(devices.problem(), Some("no memory"));

@@ -41,6 +41,8 @@ struct Tenant {
     account: Account,
     /// The control group of its workers.
     group: Option<Group>,
+    /// Whether its GPUs have their memory in the host's.
+    software: bool,
     /// Its sessions, by their slot in the account.
     slots: BTreeMap<u32, u64>,
     offers: Offers,
@@ -63,12 +65,14 @@ impl Tenants {
     /// Assigns a worker, by its process ID and control socket, a slot in the account of
     /// `vm` and moves it into the VM's control group, before it gets the session. Workers
     /// count their memory in the account directly, without a message to the daemon.
+    /// `software`: whether the worker's GPU has its memory in the host's.
     ///
     /// # Errors
     /// One sentence.
     pub fn grant(
         &mut self,
         host: &Host,
+        software: bool,
         vm: &str,
         session: u64,
         worker: (u32, &Control),
@@ -80,7 +84,8 @@ impl Tenants {
             limit(&account, host, vm, self.certified_memory(vm));
             let tenant = Tenant {
                 account,
-                group: self.create_group(host, vm),
+                group: self.create_group(host, software, vm),
+                software,
                 slots: BTreeMap::new(),
                 offers: Offers::default(),
                 spoiled: 0,
@@ -105,19 +110,18 @@ impl Tenants {
     }
 
     /// The control group of a VM; `None` if there are none.
-    fn create_group(&self, host: &Host, vm: &str) -> Option<Group> {
-        let limits = self.group_limits(host, vm)?;
+    fn create_group(&self, host: &Host, software: bool, vm: &str) -> Option<Group> {
         let made = self.groups.as_ref()?.group(vm);
+        let limits = self.group_limits(host, software, vm);
         let limited = made.and_then(|group| group.limit(limits).map(|()| group));
         limited
             .map_err(|error| tracing::warn!(vm, %error, "the VM has no control group"))
             .ok()
     }
 
-    fn group_limits(&self, host: &Host, vm: &str) -> Option<Limits> {
+    fn group_limits(&self, host: &Host, software: bool, vm: &str) -> Limits {
         let sessions = self.session_limit(host, vm);
-        let device = self.memory_limit(host, vm);
-        Some(self.groups.as_ref()?.limits(host, sessions, device))
+        Limits::of(host, software, sessions, self.memory_limit(host, vm))
     }
 
     /// Applies a VM's limits, which may have changed, to its account and group.
@@ -126,8 +130,8 @@ impl Tenants {
             return;
         };
         limit(&tenant.account, host, vm, certified);
-        if let (Some(group), Some(limits)) = (&tenant.group, self.group_limits(host, vm))
-            && let Err(error) = group.limit(limits)
+        if let Some(group) = &tenant.group
+            && let Err(error) = group.limit(self.group_limits(host, tenant.software, vm))
         {
             tracing::warn!(vm, %error, "the limits of the VM's control group stay");
         }
@@ -346,7 +350,9 @@ mod tests {
     /// The share that a worker gets for a session.
     fn share(tenants: &mut Tenants, host: &Host, vm: &str, session: u64) -> Share {
         let (daemon, worker) = Control::pair().unwrap();
-        tenants.grant(host, vm, session, (1, &daemon)).unwrap();
+        tenants
+            .grant(host, true, vm, session, (1, &daemon))
+            .unwrap();
         let mut inbox = Inbox::default();
         worker.receive(&mut inbox, true).unwrap();
         let memory = inbox.fds.pop().unwrap();

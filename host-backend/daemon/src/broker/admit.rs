@@ -507,10 +507,15 @@ impl Broker {
         };
         // Recorded first, so that a later daemon finds every running session.
         self.notes.write(&facts, worker.pid);
+        let software = self.devices.software();
         let sent = worker.control.as_ref().is_some_and(|control| {
-            let granted = self
-                .tenants
-                .grant(&self.host, &facts.vm, session, (worker.pid, control));
+            let granted = self.tenants.grant(
+                &self.host,
+                software,
+                &facts.vm,
+                session,
+                (worker.pid, control),
+            );
             granted.is_ok() && control.try_send(&assign, &fds).is_ok()
         });
         if !sent {

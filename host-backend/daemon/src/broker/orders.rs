@@ -241,10 +241,15 @@ impl Broker {
             },
         };
         self.notes.write(&facts, worker.pid);
+        let software = self.devices.software();
         let sent = worker.control.as_ref().is_some_and(|control| {
-            let granted = self
-                .tenants
-                .grant(&self.host, &facts.vm, session, (worker.pid, control));
+            let granted = self.tenants.grant(
+                &self.host,
+                software,
+                &facts.vm,
+                session,
+                (worker.pid, control),
+            );
             granted.is_ok() && control.try_send(&restore, &[file.as_fd()]).is_ok()
         });
         if !sent {

@@ -173,7 +173,7 @@ impl Broker {
 
     /// Why workers share a user, if they do.
     pub(super) fn shared_user(&self) -> Option<String> {
-        let safe = self.devices.kind() == "software" || self.host.confine.cuda_users;
+        let safe = self.devices.software() || self.host.confine.cuda_users;
         match &self.spawning.users {
             Err(reason) => Some(reason.clone()),
             Ok(None) => Some("confine.users is empty".to_owned()),

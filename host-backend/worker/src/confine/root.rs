@@ -5,7 +5,7 @@
 use std::io;
 use std::path::Path;
 
-use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
+use rustix::fs::{CWD, Mode, OFlags, chmod, mkdirat, openat};
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change,
     mount_remount, unmount,
@@ -23,7 +23,10 @@ pub(super) fn leave() -> io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("none", PLACE, "tmpfs", flags, Some(c"size=64k,mode=755"))?;
     let inside = Path::new(PLACE).join("proc");
-    mkdirat(CWD, &inside, Mode::from_raw_mode(0o755))?;
+    let everybody = Mode::from_raw_mode(0o755);
+    mkdirat(CWD, &inside, everybody)?;
+    // The VM's user must be able to enter, whatever umask the unit sets.
+    chmod(&inside, everybody)?;
     // A worker with NVIDIA's driver has no PID namespace, and a host or unit that hides
     // parts of /proc does not allow mounting another. Then only what a worker needs of
     // the host's is shown.
