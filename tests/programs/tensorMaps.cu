@@ -8,6 +8,7 @@
 
 #include <cuda.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -37,10 +38,10 @@ static __device__ void initialize(uint64_t *barrier) {
                  : "memory");
 }
 
-// Loads the box at (x, y), copies it to `found`, adds 1 to each word, and stores it to the
-// same place of another matrix, or adds it to what is there.
+// Loads the box at (x, y), copies it to `found`, adds 1 to each word, and stores it at
+// (to_x, to_y) of another matrix, or adds it to what is there.
 __global__ void move(const __grid_constant__ CUtensorMap from, const __grid_constant__ CUtensorMap to, int x, int y,
-                     int words, bool add, uint32_t *found) {
+                     int to_x, int to_y, int words, bool add, uint32_t *found) {
     __shared__ alignas(1024) uint32_t box[ROWS * MAX_COLUMNS];
     __shared__ alignas(8) uint64_t barrier;
     if (threadIdx.x == 0) {
@@ -63,11 +64,11 @@ __global__ void move(const __grid_constant__ CUtensorMap from, const __grid_cons
         if (add) {
             asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(
                              &to),
-                         "r"(x), "r"(y), "r"(shared_address(box))
+                         "r"(to_x), "r"(to_y), "r"(shared_address(box))
                          : "memory");
         } else {
             asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&to),
-                         "r"(x), "r"(y), "r"(shared_address(box))
+                         "r"(to_x), "r"(to_y), "r"(shared_address(box))
                          : "memory");
         }
         asm volatile("cp.async.bulk.commit_group; cp.async.bulk.wait_group.read 0;" ::: "memory");
@@ -129,8 +130,10 @@ int main(int argc, char **argv) {
                 // A box begins at a multiple of 16 bytes: elsewhere a GPU finds an illegal instruction.
                 int x = 4 * static_cast<int>(random.below((WIDTH + columns) / 4)) - columns;
                 int y = static_cast<int>(random.below(HEIGHT + ROWS)) - ROWS;
+                // A store before the matrix is an illegal instruction, a load is not.
+                int to_x = std::max(x, 0), to_y = std::max(y, 0);
                 output.upload(matrix.data());
-                move<<<1, 64>>>(from, to, x, y, ROWS * columns, add, box.get());
+                move<<<1, 64>>>(from, to, x, y, to_x, to_y, ROWS * columns, add, box.get());
                 LAUNCH_CHECK();
                 output.download(got.data());
                 box.download(found.data());
@@ -139,8 +142,10 @@ int main(int argc, char **argv) {
                     int column = x + at % columns, row = y + at / columns;
                     uint32_t value = inside(column, row) ? matrix[row * WIDTH + column] : 0;
                     program.expect_equal("a word of a box", found[swizzled(at, swizzle)], value);
+                    column += to_x - x;
+                    row += to_y - y;
                     if (inside(column, row)) {
-                        want[row * WIDTH + column] = (add ? value : 0) + value + 1;
+                        want[row * WIDTH + column] = (add ? matrix[row * WIDTH + column] : 0) + value + 1;
                     }
                 }
                 program.expect_equal("the matrix", got.data(), want.data(), want.size());
@@ -149,7 +154,7 @@ int main(int argc, char **argv) {
         }
         CUtensorMap floats = encode(program, input.get(), MAX_COLUMNS, CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
                                     CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA);
-        move<<<1, 64>>>(floats, floats, WIDTH, 0, ROWS * MAX_COLUMNS, false, box.get());
+        move<<<1, 64>>>(floats, floats, WIDTH, 0, WIDTH, 0, ROWS * MAX_COLUMNS, false, box.get());
         LAUNCH_CHECK();
         box.download(found.data());
         for (int at = 0; at < ROWS * MAX_COLUMNS; ++at) {

@@ -297,6 +297,27 @@ cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes [%r1], [
 }
 
 #[test]
+fn a_store_that_begins_before_the_tensor_is_an_illegal_instruction() {
+    for operation in [
+        "cp.async.bulk.tensor.2d.global.shared::cta.tile",
+        "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile",
+    ] {
+        for place in ["%r3, 0", "0, %r3"] {
+            let mut gpu = Gpu::new();
+            let map = parameters(&gpu, U32, &[16, 16], &[8, 2]);
+            let store =
+                format!("mov.s32 %r3, -4; {operation}.bulk_group [%rd1, {{{place}}}], [%r1];");
+            let error = run(&mut gpu, &map, &store).unwrap_err();
+            assert_eq!(
+                error.status,
+                Status::ILLEGAL_INSTRUCTION,
+                "{store}: {error}"
+            );
+        }
+    }
+}
+
+#[test]
 fn parameters_that_no_map_can_have_are_refused() {
     let mut gpu = Gpu::new();
     let good = parameters(&gpu, F32, &[64, 64], &[32, 8]);

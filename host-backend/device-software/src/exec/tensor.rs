@@ -120,6 +120,11 @@ impl Warp {
                     access,
                 }));
             }
+            // Seen on an H100 for stores and reductions of boxes, in each dimension.
+            let writes = !matches!(copy.what, TensorCopy::Load { .. });
+            if writes && !copy.rows && at.iter().any(|coordinate| *coordinate < 0) {
+                return Err(stop(Fault::Tensor("a store that begins before the tensor")));
+            }
             let rows = copy.rows.then_some(rows);
             let count = match rows {
                 Some(rows) => rows.len() as u64,
