@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""All that belongs to one crate: clippy, its unit and integration tests, and the
-Python tests that run it. What those run is built first.
+"""Everything that belongs to one crate: clippy, its unit and integration tests, and the
+Python tests that run it. Whatever those run is built first.
 
 usage: check.py [CRATE]   without CRATE, lists the crates
 """
@@ -8,6 +8,7 @@ usage: check.py [CRATE]   without CRATE, lists the crates
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -38,68 +39,138 @@ PYTHON = {
 }
 
 
+# What modules of the Python tests run beside paragpud and paragpu-worker; those that are
+# not listed run paragpu and the guest libraries.
+LIBRARIES = "--lib"
+RUN = {
+    "wire.test_wire": ["examples/table"],
+    "end_to_end.test_kubevirt": [LIBRARIES, "paragpu", "paragpu-kubernetes"],
+}
+# The programs for the Python tests. One that RUN does not name is missing here, and so
+# cannot be run stale.
+PLACE = os.path.join(run.ROOT, "out", "check")
+
+# Cargo chooses the features of dependencies for the packages that a call names, and
+# compiles a dependency once for each choice. So calls name the whole workspace, as `make
+# test` does, and choose targets by name. With an example among those that are built, here
+# of a crate that changes rarely, the features are those of the tests.
+EXAMPLE = ["--example", "coverage"]
+
+
 def crates():
-    """Short name of each crate: its folder."""
+    """Each crate's package, by short name."""
     command = ["cargo", "metadata", "--no-deps", "--format-version=1"]
     packages = json.loads(subprocess.check_output(command, cwd=run.ROOT))["packages"]
-    return {
-        package["name"].removeprefix("paragpu-"): os.path.relpath(os.path.dirname(package["manifest_path"]), run.ROOT)
-        for package in packages
-    }
+    return {package["name"].removeprefix("paragpu-"): package for package in packages}
 
 
-# Cargo chooses the features of a dependency for the packages that one call names:
-# a call for one crate would compile most of what it depends on once more. So each
-# call names the whole workspace, as `make test` and `make lint` do. Then what is
-# built is found again, and nothing that a test starts is older than its source.
-CLIPPY = ["cargo", "clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"]
-TESTS = ["cargo", "test", "--workspace", "--lib", "--bins", "--tests", "--no-run", "--message-format=json"]
+def folder(package):
+    """Where a package is."""
+    return os.path.dirname(package["manifest_path"])
 
 
-# Crates whose tests run no program of ours. They depend on little, so a call for the
-# crate alone compiles little once more, and nothing that depends on it is built.
-ALONE = {"abi", "communicator-secure", "control", "corpora", "interface", "redirect"}
+class UnitTests:
+    """A crate's unit and integration tests."""
+
+    def __init__(self, package):
+        self.package = package
+        # A library's tests cannot be chosen by name.
+        has_library = any("lib" in kind for target in package["targets"] for kind in target["kind"])
+        self.library = ["cargo", "test", "-p", package["name"], "--lib"] if has_library else None
+        others, self.examples = self.chosen("bin", "test"), self.chosen("example")
+        self.others = ["cargo", "test", "--workspace", *others, "--no-run"] if others else None
+
+    def chosen(self, *kinds):
+        """Arguments that choose targets of these kinds."""
+        targets = [target for target in self.package["targets"] if target["kind"][0] in kinds]
+        return [word for target in targets for word in (f"--{target['kind'][0]}", target["name"])]
+
+    def build(self):
+        """Commands that build them, and the examples that they run."""
+        if self.library:
+            yield [*self.library, "--no-run"]
+        if self.others:
+            yield self.others
+        if self.others and self.examples:
+            yield ["cargo", "build", "--workspace", *self.examples]
+
+    def run(self):
+        """Command that runs all, once built."""
+        place = folder(self.package)
+        script = ["status=0", *([f"{shlex.join(self.library)} || status=1"] if self.library else [])]
+        script += [f"cd {shlex.quote(place)}", f"export CARGO_MANIFEST_DIR={shlex.quote(place)}"]
+        script += [f"{shlex.quote(program)} || status=1" for program in self.programs()]
+        return ["bash", "-c", "\n".join([*script, "exit $status"])]
+
+    def programs(self):
+        """The test programs beside the library's."""
+        if not self.others:
+            return
+        said = subprocess.check_output([*self.others, "--message-format=json"], cwd=run.ROOT, stderr=subprocess.DEVNULL, text=True)
+        for line in said.splitlines():
+            built = json.loads(line)
+            # Other packages may have tests of the same names.
+            if built.get("manifest_path") == self.package["manifest_path"] and built["profile"]["test"] and built["executable"]:
+                yield built["executable"]
 
 
-def unit_tests(folder):
-    """Command that runs each test program of the crate in a folder, as cargo would."""
-    place = os.path.join(run.ROOT, folder)
-    said = subprocess.run(TESTS, cwd=run.ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
-    script = ["status=0", f"cd {shlex.quote(place)}", f"export CARGO_MANIFEST_DIR={shlex.quote(place)}"]
-    for line in said.stdout.splitlines():
-        built = json.loads(line)
-        if built.get("manifest_path") == os.path.join(place, "Cargo.toml") and built["executable"] and built["profile"]["test"]:
-            script.append(f"{shlex.quote(built['executable'])} || status=1")
-    return ["bash", "-c", "\n".join([*script, "exit $status"])]
+class PythonTests:
+    """The Python tests of a crate."""
+
+    def __init__(self, tests):
+        self.tests = tests
+        modules = {".".join(test.split(".")[:2]) for test in tests}
+        wanted = {word for module in modules for word in RUN.get(module, [LIBRARIES, "paragpu"])}
+        self.has_libraries = LIBRARIES in wanted
+        self.programs = sorted({"paragpud", "paragpu-worker"} | wanted - {LIBRARIES})
+
+    def build(self):
+        """Command that builds what they run."""
+        chosen = [*EXAMPLE]
+        for program in self.programs:
+            kind = "--example" if program.startswith("examples/") else "--bin"
+            chosen += [kind, os.path.basename(program)]
+        if self.has_libraries:
+            return ["make", "-s", "tested", f"TESTED={shlex.join([LIBRARIES, *chosen])}"]
+        return ["cargo", "build", "--workspace", *chosen]
+
+    def environment(self):
+        """Environment in which they find this, and nothing else."""
+        shutil.rmtree(PLACE, ignore_errors=True)
+        os.makedirs(os.path.join(PLACE, "examples"))
+        for program in self.programs:
+            os.link(os.path.join(run.BUILT["PARAGPU_TEST_BINARIES"], program), os.path.join(PLACE, program))
+        libraries = run.BUILT["PARAGPU_TEST_LIBRARIES"] if self.has_libraries else PLACE
+        return {"PARAGPU_TEST_BINARIES": PLACE, "PARAGPU_TEST_LIBRARIES": libraries}
 
 
-def steps(name, folder):
-    """Name, command and counter of a step."""
-    yield "clippy", CLIPPY, run.one
-    if name in ALONE:
-        yield "unit", ["cargo", "test", "-p", f"paragpu-{name}", "--lib", "--bins", "--tests"], run.of_cargo
-        return
-    yield "build", run.BUILD, run.one
-    yield "unit", unit_tests(folder), run.of_cargo
-    if PYTHON.get(name):
-        yield "python", [sys.executable, "-m", "unittest", "-v", *PYTHON[name]], run.of_unittest
+def steps(name, package):
+    """Name, command, counter and environment of a step."""
+    unit, python = UnitTests(package), PythonTests(PYTHON.get(name, []))
+    yield "clippy", ["cargo", "clippy", "-p", package["name"], "--all-targets", "--all-features", "--", "-D", "warnings"], run.one, None
+    build = [*unit.build(), *([python.build()] if python.tests else [])]
+    yield "build", ["bash", "-c", " && ".join(map(shlex.join, build))], run.one, None
+    yield "unit", unit.run(), run.of_cargo, None
+    if python.tests:
+        yield "python", [sys.executable, "-m", "unittest", "-v", *python.tests], run.of_unittest, {"PYTHONPATH": run.HERE, **python.environment()}
 
 
 def main():
     """Runs the steps of a crate; the first that fails ends it."""
     known = crates()
     if len(sys.argv) != 2:
-        for name, folder in sorted(known.items()):
-            print(f"{name:20} {folder:30} {' '.join(PYTHON.get(name, []))}")
+        for name, package in sorted(known.items()):
+            print(f"{name:20} {os.path.relpath(folder(package), run.ROOT):30} {' '.join(PYTHON.get(name, []))}")
         return 0
     name = sys.argv[1].removeprefix("paragpu-")
     if name not in known:
         sys.exit(f"check.py: no such crate: {name}; there are {', '.join(sorted(known))}")
     os.makedirs(run.LOGS, exist_ok=True)
-    total, begin, running = run.Count(), time.monotonic(), run.Running()
-    for step, command, counter in steps(name, known[name]):
-        stage = run.Stage(f"{name}-{step}", command, counter, environment={"PYTHONPATH": run.HERE})
+    total, begin, processor, running = run.Count(), time.monotonic(), 0.0, run.Running()
+    for step, command, counter, environment in steps(name, known[name]):
+        stage = run.Stage(f"{name}-{step}", command, counter, environment=environment)
         run.run(stage, running)
+        processor += stage.processor
         running.say(f"== {stage.name}: {stage.seconds:.0f} s, processors {stage.processor:.0f} s")
         if stage.count.failed:
             sys.exit(f"{step} FAILED, see {os.path.relpath(stage.log)}")
@@ -107,7 +178,7 @@ def main():
             total.add(stage.count)
     for line in total.why():
         print(line)
-    print(f"{total} in {time.monotonic() - begin:.0f} s")
+    print(f"{total} in {time.monotonic() - begin:.0f} s, processors {processor:.0f} s")
     return 0
 
 
