@@ -434,9 +434,19 @@ impl ManagedRange {
             let is_provided = self.faults.provide(start + at as u64, bytes, !is_write);
             is_provided.then_some(()).ok_or(Status::OPERATING_SYSTEM)
         };
-        match found {
-            Unit::Zero => zeros(length, provide)?,
-            _ => self.device.fetch(start, length, in_flight, &mut provide)?,
+        // The program continues with the first page that it gets: whoever looks for pages
+        // from then on must find these, and wait for this thread.
+        self.presence.units.fetch_add(run.len(), Ordering::SeqCst);
+        if in_flight {
+            self.presence.lend();
+        }
+        let provided = match found {
+            Unit::Zero => zeros(length, provide),
+            _ => self.device.fetch(start, length, in_flight, &mut provide),
+        };
+        if provided.is_err() {
+            self.presence.units.fetch_sub(run.len(), Ordering::AcqRel);
+            return provided;
         }
         state.former.extend(former.map(|former| (unit, former)));
         let provided = if is_write { Unit::Host } else { Unit::Both };
@@ -446,9 +456,8 @@ impl ManagedRange {
             true => run.clone(),
             false => state.touched.start.min(run.start)..state.touched.end.max(run.end),
         };
-        self.presence.units.fetch_add(run.len(), Ordering::SeqCst);
-        // Or if work was posted meanwhile: who posted it did not see these pages.
-        if in_flight || self.device.is_busy() {
+        // Work may have been posted meanwhile, before these pages could be found.
+        if !in_flight && self.device.is_busy() {
             self.presence.lend();
         }
         Ok(())
