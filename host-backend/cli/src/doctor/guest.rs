@@ -128,9 +128,10 @@ fn managed_memory(report: &mut Report, guest: &Guest) {
         );
     } else {
         let detail = "stays on the host: this user may not use userfaultfd(2) for system calls";
-        report
-            .add(SIDE, SUBJECT, State::Warning, detail)
-            .advise("sysctl vm.unprivileged_userfaultfd=1, or access to /dev/userfaultfd");
+        report.add(SIDE, SUBJECT, State::Warning, detail).advise(
+            "with the Debian packages, add the user to the group render; elsewhere sysctl \
+                 vm.unprivileged_userfaultfd=1",
+        );
     }
 }
 
