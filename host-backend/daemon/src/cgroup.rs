@@ -168,6 +168,18 @@ impl Group {
     pub fn admit(&self, pid: u32) -> io::Result<()> {
         fs::write(self.path.join("cgroup.procs"), pid.to_string())
     }
+
+    /// Whether the kernel has ended workers because the group reached its memory limit.
+    #[must_use]
+    pub fn ran_out_of_memory(&self) -> bool {
+        let events = fs::read_to_string(self.path.join("memory.events"));
+        let events = events.unwrap_or_default();
+        let mut lines = events.lines();
+        lines.any(|line| {
+            line.strip_prefix("oom_kill ")
+                .is_some_and(|count| count != "0")
+        })
+    }
 }
 
 impl Drop for Group {
@@ -263,6 +275,12 @@ mod tests {
         let found = ["memory.max", "pids.max", "memory.oom.group", "cgroup.procs"];
         let found = found.map(|file| read(&format!("vm-uid%205/{file}")));
         assert_eq!(found, ["7", "9", "1", "41"]);
+        assert!(!group.ran_out_of_memory());
+        for (killed, is_over) in [(0, false), (12, true)] {
+            let events = format!("max 9\noom 3\noom_kill {killed}\noom_group_kill 0\n");
+            fs::write(root.path().join("vm-uid%205/memory.events"), events).unwrap();
+            assert_eq!(group.ran_out_of_memory(), is_over);
+        }
     }
 
     #[test]

@@ -119,6 +119,15 @@ impl Tenants {
             .ok()
     }
 
+    /// Whether the kernel has ended workers of a VM because its group reached its memory
+    /// limit.
+    #[must_use]
+    pub fn ran_out_of_memory(&self, vm: &str) -> bool {
+        let tenant = self.accounts.get(vm);
+        let group = tenant.and_then(|tenant| tenant.group.as_ref());
+        group.is_some_and(Group::ran_out_of_memory)
+    }
+
     fn group_limits(&self, host: &Host, software: bool, vm: &str) -> Limits {
         let sessions = self.session_limit(host, vm);
         Limits::of(host, software, sessions, self.memory_limit(host, vm))

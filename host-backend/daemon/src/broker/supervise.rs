@@ -332,6 +332,8 @@ impl Broker {
         self.notes.remove(session);
         self.leave_turns(session);
         let facts = &over.facts;
+        // The group may go with its last session.
+        let out_of_memory = self.tenants.ran_out_of_memory(&facts.vm);
         self.tenants.release(&facts.vm, session);
         if let Some(counters) = &over.counters {
             self.counts.ended.add(&facts.vm, &facts.device, counters);
@@ -343,11 +345,17 @@ impl Broker {
         match status {
             Some(status) if !expected && !status.success() => {
                 self.counts.crashed += 1;
+                let is_killed = status.signal() == Some(rustix::process::Signal::KILL.as_raw());
+                let reason = (is_killed && out_of_memory).then_some(
+                    "the VM's workers exceeded the memory of its control group, which follows \
+                     limits.per_vm_host_memory",
+                );
                 tracing::error!(
                     session,
                     worker = worker.pid,
                     vm = over.facts.vm,
                     gpu = over.facts.device,
+                    reason,
                     "session ends: its worker {}",
                     ending(Some(status))
                 );
