@@ -38,6 +38,7 @@ impl Copies {
         })?;
         Ok(true)
     }
+
     /// Copies from device memory through staging slots, in a stream of the library's own.
     /// `take` gets pieces in ascending order, with their offsets. Returns false if the bytes,
     /// or the rest of them, must be fetched in another way.

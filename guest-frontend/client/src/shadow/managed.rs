@@ -10,6 +10,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::managed_range::{ManagedRange, Presence};
 use crate::error::Result;
+use crate::sys::memory;
 use crate::sys::process::spawn;
 use crate::sys::userfault::{Userfault, Watch};
 
@@ -18,6 +19,8 @@ use crate::sys::userfault::{Userfault, Watch};
 /// Doubled, up to the maximum, as long as work stays in flight.
 const LOAN: Duration = Duration::from_millis(1);
 const MAX_LOAN: Duration = Duration::from_millis(16);
+
+const PAGE: u64 = memory::PAGE as u64;
 
 /// The ranges of one session.
 #[derive(Debug, Default)]
@@ -170,7 +173,7 @@ fn serve(faults: &Userfault) {
             match found {
                 Some(range) => range.serve(fault),
                 // Freed meanwhile. The access ends as one to memory that is not mapped.
-                None => faults.wake(fault.address & !0xfff, 0x1000),
+                None => faults.wake(fault.address / PAGE * PAGE, PAGE),
             }
         }
         ends = after_loans(&mut loan, ends);

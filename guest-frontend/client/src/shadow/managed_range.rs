@@ -434,8 +434,8 @@ impl ManagedRange {
             let is_provided = self.faults.provide(start + at as u64, bytes, !is_write);
             is_provided.then_some(()).ok_or(Status::OPERATING_SYSTEM)
         };
-        // The program continues with the first page that it gets: whoever looks for pages
-        // from then on must find these, and wait for this thread.
+        // The faulting thread resumes as soon as the first page is there. The pages are counted
+        // before, so that a launch that follows at once finds them and waits for the lock.
         self.presence.units.fetch_add(run.len(), Ordering::SeqCst);
         if in_flight {
             self.presence.lend();

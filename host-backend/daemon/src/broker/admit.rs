@@ -470,12 +470,41 @@ impl Broker {
         found.next().map(|(key, _)| *key)
     }
 
+    /// Gives a session to an idle worker: records it, charges it to its VM, and sends the
+    /// worker the message. Returns the worker's process, `None` if the worker is lost.
+    pub(super) fn begin_session(
+        &mut self,
+        key: u64,
+        facts: &Facts,
+        message: &ToWorker,
+        fds: &[BorrowedFd<'_>],
+    ) -> Option<u32> {
+        let software = self.devices.software();
+        let worker = self.workers.get_mut(&key)?;
+        // Recorded first, so that a later daemon finds every running session.
+        self.notes.write(facts, worker.pid);
+        let sent = worker.control.as_ref().is_some_and(|control| {
+            let process = (worker.pid, &**control);
+            let granted =
+                self.tenants
+                    .grant(&self.host, software, &facts.vm, facts.session, process);
+            granted.is_ok() && control.try_send(message, fds).is_ok()
+        });
+        if !sent {
+            self.tenants.release(&facts.vm, facts.session);
+            self.notes.remove(facts.session);
+            return None;
+        }
+        worker.state = State::Serving(facts.session);
+        Some(worker.pid)
+    }
+
     fn hand_over(&mut self, key: u64, waiting: &Waiting) -> bool {
         let Waiting { guest, request, .. } = waiting;
         let session = self.counts.next_session();
         let device_count = self.devices_of(&request.vm);
         let route = self.home(guest, request).unwrap_or_default();
-        let Some(worker) = self.workers.get_mut(&key) else {
+        let Some(worker) = self.workers.get(&key) else {
             return false;
         };
         let device = self.devices.label(worker.ordinal);
@@ -505,32 +534,18 @@ impl Broker {
                 guest: described(guest, request),
             },
         };
-        // Recorded first, so that a later daemon finds every running session.
-        self.notes.write(&facts, worker.pid);
-        let software = self.devices.software();
-        let sent = worker.control.as_ref().is_some_and(|control| {
-            let granted = self.tenants.grant(
-                &self.host,
-                software,
-                &facts.vm,
-                session,
-                (worker.pid, control),
-            );
-            granted.is_ok() && control.try_send(&assign, &fds).is_ok()
-        });
-        if !sent {
-            // The worker just died, or is about to.
-            worker.dismiss(Instant::now() + GRACE);
-            self.tenants.release(&facts.vm, session);
-            self.notes.remove(session);
+        let Some(pid) = self.begin_session(key, &facts, &assign, &fds) else {
+            if let Some(worker) = self.workers.get_mut(&key) {
+                // It just died, or is about to.
+                worker.dismiss(Instant::now() + GRACE);
+            }
             return false;
-        }
-        worker.state = State::Serving(session);
+        };
         // The session may be back.
         self.operations.departed.remove(&token);
         tracing::info!(
             session,
-            worker = worker.pid,
+            worker = pid,
             vm = facts.vm,
             pid = facts.guest_pid,
             gpu = facts.device,
@@ -541,7 +556,7 @@ impl Broker {
             session,
             Session {
                 facts,
-                token: if limits.reconnect == 0 {
+                token: if self.host.limits.reconnect == 0 {
                     [0; 16]
                 } else {
                     token

@@ -214,7 +214,7 @@ impl Broker {
         };
         self.own(key, &owner.vm)?;
         let session = self.counts.next_session();
-        let Some(worker) = self.workers.get_mut(&key) else {
+        let Some(worker) = self.workers.get(&key) else {
             return Err("the worker is lost: try again".into());
         };
         let facts = Facts {
@@ -240,24 +240,8 @@ impl Broker {
                 vm: owner.vm,
             },
         };
-        self.notes.write(&facts, worker.pid);
-        let software = self.devices.software();
-        let sent = worker.control.as_ref().is_some_and(|control| {
-            let granted = self.tenants.grant(
-                &self.host,
-                software,
-                &facts.vm,
-                session,
-                (worker.pid, control),
-            );
-            granted.is_ok() && control.try_send(&restore, &[file.as_fd()]).is_ok()
-        });
-        if !sent {
-            self.tenants.release(&facts.vm, session);
-            self.notes.remove(session);
-            return Err("the worker is lost: try again".into());
-        }
-        worker.state = State::Serving(session);
+        let assigned = self.begin_session(key, &facts, &restore, &[file.as_fd()]);
+        assigned.ok_or("the worker is lost: try again")?;
         tracing::info!(session, directory = %directory.display(), "session is restored from a directory");
         self.sessions.insert(
             session,
