@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use paragpu_config::{Setting as _, Size};
+use paragpu_config::Size;
 use paragpu_libvirt::VmName;
 
 use crate::control::Control;
@@ -439,7 +439,7 @@ pub struct Certificate {
     pub vm: Option<String>,
     /// Device memory of all sessions of the VM together, such as 8GiB [default:
     /// as much as the host allows].
-    #[arg(long, requires = "vm", value_parser = Size::from_text)]
+    #[arg(long, requires = "vm", value_parser = paragpu_config::parse::<Size>)]
     pub memory: Option<Size>,
     /// Concurrent sessions of the VM [default: as many as the host allows].
     #[arg(long, requires = "vm", value_parser = clap::value_parser!(u32).range(1..))]

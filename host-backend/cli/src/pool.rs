@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
 use paragpu_config::host::{Engine as Placer, Host};
-use paragpu_config::{Setting as _, Size};
+use paragpu_config::Size;
 use paragpu_libvirt::{Connection, DomainRun};
 use paragpu_pool::holder::{self, Options};
 use paragpu_pool::proxy::Entry;
@@ -48,7 +48,7 @@ pub struct LeaseOptions {
     #[arg(long, value_name = "ENGINE", requires = "memory")]
     pub pool: Option<Engine>,
     /// Device memory of the lease, such as 20GiB; whole GiB under Slurm.
-    #[arg(long, value_name = "SIZE", requires = "pool", value_parser = Size::from_text)]
+    #[arg(long, value_name = "SIZE", requires = "pool", value_parser = paragpu_config::parse::<Size>)]
     pub memory: Option<Size>,
     /// Checkpoint the sessions at this interval, such as 30s or 10m. If the host
     /// is lost, another one restores the last checkpoint.

@@ -2,7 +2,7 @@
 
 use std::fmt::{Result, Write as _};
 
-use crate::{Configuration, schema};
+use crate::{Configuration, Key};
 
 /// An example file of configuration `T`, with every key explained and commented out
 /// at its default.
@@ -25,13 +25,11 @@ fn write<T: Configuration>(out: &mut String) -> Result {
         "# then variables of the environment ({prefix}SECTION_KEY): later wins."
     )?;
     writeln!(out, "# Each key stands here at its default.")?;
-    let defaults = schema::table(&T::sample());
-    let mut section = "";
-    for key in T::keys() {
+    let mut section = String::new();
+    for key in Key::all::<T>() {
         // Comment out the headers of `[vm.NAME]` too: a header alone would create the section.
         let comment = if key.is_named() { "# " } else { "" };
-        let first = key.section() != section;
-        if first {
+        if key.section() != section {
             section = key.section();
             writeln!(out)?;
             if key.is_named() {
@@ -43,17 +41,16 @@ fn write<T: Configuration>(out: &mut String) -> Result {
             writeln!(out)?;
         }
         prose(out, comment, key.doc)?;
-        let path: Vec<&str> = key.name.split('.').collect();
-        if let (Some(name), Some(default)) = (path.last(), schema::find(&defaults, &path)) {
-            let comment = if key.is_named() { "# " } else { "#" };
-            writeln!(out, "{comment}{name} = {default}")?;
+        let comment = if key.is_named() { "# " } else { "#" };
+        if let Ok(default) = toml::Value::try_from(key.default) {
+            writeln!(out, "{comment}{} = {default}", key.own_name())?;
         }
     }
     Ok(())
 }
 
-fn prose(out: &mut String, before: &str, text: &str) -> Result {
-    text.trim()
-        .lines()
+fn prose(out: &mut String, before: &str, lines: &[&str]) -> Result {
+    lines
+        .iter()
         .try_for_each(|line| writeln!(out, "{before}# {}", line.trim()))
 }

@@ -2,105 +2,172 @@
 
 use std::path::PathBuf;
 
-use crate::schema::{Configuration, configuration};
-use crate::{Address, Communicator, Error, Level, Loaded, Size, Sources, Spin};
+use confique::Config;
+use serde::Serialize;
 
-configuration! {
-    /// `/etc/paragpu/guest.toml`, `/etc/paragpu/conf.d/*.toml`, `PARAGPU_*`.
-    pub struct Guest {
-        /// How the guest reaches its backend: "auto", "pci", "shm", "unix", "vsock" or "tcp".
-        /// "auto" tries, in this order, those whose endpoint exists or is set, and uses the first
-        /// that answers: the device file (pci), the socket (shm, then unix), the port (vsock), the
-        /// address (tcp). `paragpu doctor` and log.level "info" show which one it is.
-        communicator: Communicator = Communicator::Auto;
-        /// How long a waiting thread polls before it sleeps, in microseconds; "auto" adapts to
-        /// recent waits.
-        spin: Spin = Spin::Auto => 0..=1_000_000;
-        /// Redirect programs and libraries that carry NVIDIA's CUDA runtime to paragpu's, unless
-        /// NVIDIA's driver is loaded. The variable PARAGPU_REDIRECT=1 redirects always.
-        /// libparagpu-redirect.so reads this key only from guest.toml.
-        redirect: bool = true;
-    }
+use crate::configuration::defaults;
+use crate::setting::{absolute, between};
+use crate::{Address, Communicator, Configuration, Error, Level, Loaded, Size, Sources, Spin};
 
-    /// Shared memory with a worker on the same host.
-    [shm] pub struct Shm {
-        /// The daemon's socket.
-        socket: PathBuf = "/run/paragpu/paragpud.sock".into();
-    }
-
-    /// A unix socket on the same host.
-    [unix] pub struct Unix {
-        /// The daemon's socket.
-        socket: PathBuf = "/run/paragpu/paragpud.sock".into();
-    }
-
-    /// TCP, with mutual TLS 1.3 if the three files are set. `paragpu certificate` creates them.
-    [tcp] pub struct Tcp {
-        /// The daemon's "host:port"; empty for none.
-        address: Address = Address(None);
-        /// Certificates of the authorities (PEM) that the host's certificate must come from. Empty,
-        /// like the next two keys, for no TLS, which a host that other machines reach refuses.
-        ca: PathBuf = PathBuf::new();
-        /// This VM's certificate with its chain to an authority (PEM).
-        certificate: PathBuf = PathBuf::new();
-        /// Its private key (PEM), readable only by users that may use the VM's GPUs.
-        key: PathBuf = PathBuf::new();
-        /// Allow `key` to be readable by other users, if something else protects it, such as a
-        /// container that has its own users. See docs/kubernetes.md.
-        key_shared: bool = false;
-        /// The host's name in its certificate; empty: as in `address`.
-        name: String = String::new();
-        /// Set by the holder of a lease when the lease is over: the reason, which programs get in
-        /// an error at once; empty: there is a host.
-        over: String = String::new();
-    }
-
-    /// A socket between a virtual machine and its host: KVM, VMware, Hyper-V, Firecracker.
-    [vsock] pub struct Vsock {
-        /// CID of the daemon's machine: 2 is the host of this virtual machine.
-        cid: u32 = 2 => 0..=0xffff_fffe;
-        /// Port on which the daemon listens there; 0 for none.
-        port: u32 = 0 => 0..=0xffff_fffe;
-        /// The port leads to wherever the session is (`paragpu attach --pool`): a session that
-        /// moves to another host is reached as before.
-        relayed: bool = false;
-    }
-
-    /// The paragpu PCI device of a virtual machine.
-    [pci] pub struct Pci {
-        /// The device file of the kernel module.
-        device: PathBuf = "/dev/paragpu0".into();
-        /// Let the host copy directly from and to this program's memory, if it can (vfio-user);
-        /// false: copy only through the device's window.
-        direct: bool = true;
-    }
-
-    /// Managed memory (cudaMallocManaged).
-    [managed] pub struct Managed {
-        /// Let it migrate between program and GPU, in processes that see one GPU and may use
-        /// userfaultfd(2) for system calls as well (root, or the sysctl
-        /// vm.unprivileged_userfaultfd = 1, or access to /dev/userfaultfd). Otherwise it is pinned
-        /// host memory, which the GPU accesses in place: slow if it does so often.
-        migrate: bool = true;
-        /// Allocations of at most this size stay pinned. Program and GPU may use them at the same
-        /// time, also with atomic operations. Of larger ones, either side sees what the other
-        /// writes meanwhile within milliseconds.
-        pinned: Size = Size(256) => 0..=1 << 40;
-    }
-
-    /// Log of the library, on standard error.
-    [log] pub struct Log {
-        /// "off", "error", "warn", "info", "debug" or "trace".
-        level: Level = Level::Warn;
-    }
-
-    /// Counters of a process.
-    [stats] pub struct Stats {
-        /// File to which each process appends a JSON line when it exits: its counters, and which
-        /// calls waited for the host, how often and how long; empty for none.
-        file: PathBuf = PathBuf::new();
-    }
+/// `/etc/paragpu/guest.toml`, `/etc/paragpu/conf.d/*.toml`, `PARAGPU_*`.
+#[derive(Debug, Clone, PartialEq, Config, Serialize)]
+#[config(layer_attr(serde(deny_unknown_fields)))]
+pub struct Guest {
+    /// How the guest reaches its backend: "auto", "pci", "shm", "unix", "vsock" or "tcp".
+    /// "auto" tries, in this order, those whose endpoint exists or is set, and uses the first
+    /// that answers: the device file (pci), the socket (shm, then unix), the port (vsock), the
+    /// address (tcp). `paragpu doctor` and log.level "info" show which one it is.
+    #[config(default = "auto")]
+    pub communicator: Communicator,
+    /// How long a waiting thread polls before it sleeps, in microseconds; "auto" adapts to
+    /// recent waits.
+    #[config(default = "auto", validate = between::<0, 1_000_000>)]
+    pub spin: Spin,
+    /// Redirect programs and libraries that carry NVIDIA's CUDA runtime to paragpu's, unless
+    /// NVIDIA's driver is loaded. The variable PARAGPU_REDIRECT=1 redirects always.
+    /// libparagpu-redirect.so reads this key only from guest.toml.
+    #[config(default = true)]
+    pub redirect: bool,
+    /// `[shm]`.
+    #[config(nested)]
+    pub shm: Shm,
+    /// `[unix]`.
+    #[config(nested)]
+    pub unix: Unix,
+    /// `[tcp]`.
+    #[config(nested)]
+    pub tcp: Tcp,
+    /// `[vsock]`.
+    #[config(nested)]
+    pub vsock: Vsock,
+    /// `[pci]`.
+    #[config(nested)]
+    pub pci: Pci,
+    /// `[managed]`.
+    #[config(nested)]
+    pub managed: Managed,
+    /// `[log]`.
+    #[config(nested)]
+    pub log: Log,
+    /// `[stats]`.
+    #[config(nested)]
+    pub stats: Stats,
 }
+
+/// Shared memory with a worker on the same host.
+#[derive(Debug, Clone, PartialEq, Config, Serialize)]
+#[config(layer_attr(serde(deny_unknown_fields)))]
+pub struct Shm {
+    /// The daemon's socket.
+    #[config(default = "/run/paragpu/paragpud.sock", validate = absolute)]
+    pub socket: PathBuf,
+}
+
+/// A unix socket on the same host.
+#[derive(Debug, Clone, PartialEq, Config, Serialize)]
+#[config(layer_attr(serde(deny_unknown_fields)))]
+pub struct Unix {
+    /// The daemon's socket.
+    #[config(default = "/run/paragpu/paragpud.sock", validate = absolute)]
+    pub socket: PathBuf,
+}
+
+/// TCP, with mutual TLS 1.3 if the three files are set. `paragpu certificate` creates them.
+#[derive(Debug, Clone, PartialEq, Config, Serialize)]
+#[config(layer_attr(serde(deny_unknown_fields)))]
+pub struct Tcp {
+    /// The daemon's "host:port"; empty for none.
+    #[config(default = "")]
+    pub address: Address,
+    /// Certificates of the authorities (PEM) that the host's certificate must come from. Empty,
+    /// like the next two keys, for no TLS, which a host that other machines reach refuses.
+    #[config(default = "", validate = absolute)]
+    pub ca: PathBuf,
+    /// This VM's certificate with its chain to an authority (PEM).
+    #[config(default = "", validate = absolute)]
+    pub certificate: PathBuf,
+    /// Its private key (PEM), readable only by users that may use the VM's GPUs.
+    #[config(default = "", validate = absolute)]
+    pub key: PathBuf,
+    /// Allow `key` to be readable by other users, if something else protects it, such as a
+    /// container that has its own users. See docs/kubernetes.md.
+    #[config(default = false)]
+    pub key_shared: bool,
+    /// The host's name in its certificate; empty: as in `address`.
+    #[config(default = "")]
+    pub name: String,
+    /// Set by the holder of a lease when the lease is over: the reason, which programs get in
+    /// an error at once; empty: there is a host.
+    #[config(default = "")]
+    pub over: String,
+}
+
+/// A socket between a virtual machine and its host: KVM, VMware, Hyper-V, Firecracker.
+#[derive(Debug, Clone, PartialEq, Config, Serialize)]
+#[config(layer_attr(serde(deny_unknown_fields)))]
+pub struct Vsock {
+    /// CID of the daemon's machine: 2 is the host of this virtual machine.
+    #[config(default = 2, validate = between::<0, 0xffff_fffe>)]
+    pub cid: u32,
+    /// Port on which the daemon listens there; 0 for none.
+    #[config(default = 0, validate = between::<0, 0xffff_fffe>)]
+    pub port: u32,
+    /// The port leads to wherever the session is (`paragpu attach --pool`): a session that
+    /// moves to another host is reached as before.
+    #[config(default = false)]
+    pub relayed: bool,
+}
+
+/// The paragpu PCI device of a virtual machine.
+#[derive(Debug, Clone, PartialEq, Config, Serialize)]
+#[config(layer_attr(serde(deny_unknown_fields)))]
+pub struct Pci {
+    /// The device file of the kernel module.
+    #[config(default = "/dev/paragpu0", validate = absolute)]
+    pub device: PathBuf,
+    /// Let the host copy directly from and to this program's memory, if it can (vfio-user);
+    /// false: copy only through the device's window.
+    #[config(default = true)]
+    pub direct: bool,
+}
+
+/// Managed memory (cudaMallocManaged).
+#[derive(Debug, Clone, PartialEq, Config, Serialize)]
+#[config(layer_attr(serde(deny_unknown_fields)))]
+pub struct Managed {
+    /// Let it migrate between program and GPU, in processes that see one GPU and may use
+    /// userfaultfd(2) for system calls as well (root, or the sysctl
+    /// vm.unprivileged_userfaultfd = 1, or access to /dev/userfaultfd). Otherwise it is pinned
+    /// host memory, which the GPU accesses in place: slow if it does so often.
+    #[config(default = true)]
+    pub migrate: bool,
+    /// Allocations of at most this size stay pinned. Program and GPU may use them at the same
+    /// time, also with atomic operations. Of larger ones, either side sees what the other
+    /// writes meanwhile within milliseconds.
+    #[config(default = 256, validate = between::<0, { 1 << 40 }>)]
+    pub pinned: Size,
+}
+
+/// Log of the library, on standard error.
+#[derive(Debug, Clone, PartialEq, Config, Serialize)]
+#[config(layer_attr(serde(deny_unknown_fields)))]
+pub struct Log {
+    /// "off", "error", "warn", "info", "debug" or "trace".
+    #[config(default = "warn")]
+    pub level: Level,
+}
+
+/// Counters of a process.
+#[derive(Debug, Clone, PartialEq, Config, Serialize)]
+#[config(layer_attr(serde(deny_unknown_fields)))]
+pub struct Stats {
+    /// File to which each process appends a JSON line when it exits: its counters, and which
+    /// calls waited for the host, how often and how long; empty for none.
+    #[config(default = "", validate = absolute)]
+    pub file: PathBuf,
+}
+
+defaults!(Guest, Shm, Unix, Tcp, Vsock, Pci, Managed, Log, Stats);
 
 impl Configuration for Guest {
     type Other = crate::host::Host;

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use confique::Config;
 use serde::{Deserialize, Serialize};
 
-use crate::schema::{Configuration, configuration};
-use crate::setting::text;
+use crate::configuration::defaults;
+use crate::setting::{absolute, between, text};
 use crate::{
-    Address, Endpoint, Error, Indices, Level, Listen, Loaded, Setting, Size, Sources, VmSockets,
+    Address, Configuration, Endpoint, Error, Indices, Level, Listen, Loaded, Named, Size, Sources,
+    VmSockets,
 };
 
 /// The kind of device that executes calls.
@@ -59,238 +61,369 @@ pub enum Engine {
     Slurm,
 }
 
-impl Setting for DeviceKind {}
-impl Setting for Placement {}
-impl Setting for Calls {}
-impl Setting for Engine {}
-
-configuration! {
-    /// `/etc/paragpu/host.toml`, `/etc/paragpu/host.d/*.toml`, `PARAGPU_HOST_*`.
-    pub struct Host {
-    }
-
-    /// The daemon itself.
-    [daemon] pub struct Daemon {
-        /// Socket for guests on this host and for device processes of VMs.
-        socket: PathBuf = "/run/paragpu/paragpud.sock".into();
-        /// Socket for the `paragpu` command. A user with write access can end any session.
-        control: PathBuf = "/run/paragpu/control.sock".into();
-        /// Directory with records of the sessions, so that they survive a crash of the daemon;
-        /// empty: `state` next to the control socket.
-        state: PathBuf = PathBuf::new();
-        /// Group whose members may use `socket`; empty for the daemon's own.
-        group: String = String::new();
-        /// Group whose members may use `control`; empty for the daemon's own.
-        control_group: String = String::new();
-        /// The worker program; empty: `paragpu-worker` next to paragpud.
-        worker: PathBuf = PathBuf::new();
-    }
-
-    /// TCP for guests, with mutual TLS 1.3 if the three files are set. `paragpu certificate` creates
-    /// them. A guest's certificate names its VM and sets that VM's limits.
-    [tcp] pub struct Tcp {
-        /// Address and port to listen on; empty for none. Port 0 lets the system choose.
-        listen: Listen = Listen(None);
-        /// Certificates of the authorities (PEM) that may certify guests as VMs. Empty, like the next
-        /// two keys, for no TLS.
-        ca: PathBuf = PathBuf::new();
-        /// This host's certificate with its chain to an authority (PEM). It must name this host as
-        /// the guests' tcp.address does.
-        certificate: PathBuf = PathBuf::new();
-        /// Its private key (PEM), readable only by paragpud's user.
-        key: PathBuf = PathBuf::new();
-        /// Allow an address that other machines can reach without TLS. Connections are then neither
-        /// encrypted nor authenticated: use it only in a network where every machine is trusted.
-        allow_remote: bool = false;
-        /// The "host:port" sent to guests whose session moves here from another host, or that leave
-        /// their VM's device; empty: the port of `listen`, at the address at which that host
-        /// reached this one.
-        announce: Address = Address(None);
-    }
-
-    /// Migration of sessions from and to daemons of other hosts, over TLS. `paragpu certificate`
-    /// creates the three files.
-    [migration] pub struct Migration {
-        /// Address and port to listen on for other daemons; empty for none. Not needed to send
-        /// sessions.
-        listen: Listen = Listen(None);
-        /// Certificates of the authorities (PEM). A peer with a certificate of theirs may send
-        /// sessions here and name the VM that they belong to.
-        ca: PathBuf = PathBuf::new();
-        /// This host's certificate with its chain to an authority (PEM). It must name this host as
-        /// others do in `--to tcp://HOST:PORT`.
-        certificate: PathBuf = PathBuf::new();
-        /// Its private key (PEM), readable only by paragpud's user.
-        key: PathBuf = PathBuf::new();
-    }
-
-    /// Leases: shares of GPUs that an engine such as Slurm gives to jobs of this host. See
-    /// docs/pool.md.
-    [lease] pub struct Lease {
-        /// Socket for agents of leases, open to every user of this host; empty for no leases.
-        socket: PathBuf = PathBuf::new();
-        /// "slurm": a job gets 1 GiB for each of its shards; "none": root gets what it requests.
-        engine: Engine = Engine::None;
-        /// This host's name in the engine; empty: the name of the machine, without its domain.
-        node: String = String::new();
-        /// The authority that signs the certificates of leases (`paragpu certificate`): its ca.pem
-        /// and ca.key. Every host of the pool has the same, and names it in tcp.ca.
-        authority: PathBuf = PathBuf::new();
-        /// Maximum duration of a lease, in seconds.
-        valid: u32 = 2_592_000 => 60..=31_536_000;
-        /// Give each lease GPU time in proportion to its memory: sessions on a GPU take turns.
-        /// `[vm.NAME]` and `paragpu share` override it.
-        share_time: bool = false;
-        /// A directory that all hosts of the pool share, for periodic checkpoints of leases; empty
-        /// for none.
-        checkpoints: PathBuf = PathBuf::new();
-    }
-
-    /// Vsock for guests in virtual machines.
-    [vsock] pub struct Vsock {
-        /// Port to listen on for VMs that use this host's kernel vsock (vhost-vsock); 0 for none.
-        /// Every VM of the host can connect, and is listed by its context identifier (CID).
-        port: u32 = 0 => 0..=0xffff_fffe;
-        /// Unix sockets to listen on for VMs whose vsock is mapped to one (vhost-user daemons,
-        /// Firecracker, Cloud Hypervisor): the VM's socket, `_` and the port. A VM is named after
-        /// its socket, or by "VM=PATH". Reread on SIGHUP.
-        unix: VmSockets = VmSockets(Vec::new());
-        /// Group whose members may connect to these sockets; empty for the daemon's own.
-        group: String = String::new();
-    }
-
-    /// The GPUs.
-    [device] pub struct Device {
-        /// "auto", "cuda" or "software".
-        kind: DeviceKind = DeviceKind::Auto;
-        /// Numbers of the devices that guests get, in the order in which guests see them; empty for
-        /// all.
-        indices: Indices = Indices(Vec::new());
-        /// Which of them a session gets: "fixed" (the guest's device n is the n-th one),
-        /// "round-robin", or "least-loaded" (fewest sessions, then least memory in use). Devices
-        /// of one process always differ, and stay where they are while it has one of them.
-        placement: Placement = Placement::Fixed;
-    }
-
-    /// Warm workers, which wait for the next session with their device initialized.
-    [pool] pub struct Pool {
-        /// Number for each device.
-        warm: u32 = 1 => 0..=64;
-    }
-
-    /// Limits for guests.
-    [limits] pub struct Limits {
-        /// Concurrent sessions.
-        sessions: u32 = 256 => 1..=4096;
-        /// Concurrent sessions of one VM, one user of this host, or one address; 0 for no limit.
-        /// A process has one session for each device that it uses.
-        per_vm: u32 = 64 => 0..=4096;
-        /// Device memory of all sessions of one VM, user or address together; 0 for no limit.
-        per_vm_memory: Size = Size(0);
-        /// Host memory that workers hold for all sessions of one VM, user or address together:
-        /// shadows of its memory, images, modules; 0 for half of the host's memory.
-        per_vm_host_memory: Size = Size(0);
-        /// Device memory of one session; 0 for no limit.
-        memory: Size = Size(0);
-        /// Connections that have not sent a hello yet.
-        pending: u32 = 64 => 1..=4096;
-        /// Time that a connection has to send its hello, in milliseconds.
-        hello: u32 = 5000 => 1..=600_000;
-        /// Time that a session waits for its guest to reconnect after its connection is lost, in
-        /// milliseconds; 0 ends it at once. The session of an exited process is never kept. If the
-        /// host cannot see the process (tcp, vsock), a session whose connection was closed, and did
-        /// not just fall silent, is kept for at most three seconds.
-        reconnect: u32 = 30_000 => 0..=3_600_000;
-    }
-
-    /// Confinement of workers, as far as it is configurable.
-    [confine] pub struct Confine {
-        /// Seccomp filter of workers with NVIDIA's driver. "deny": calls that could escape the
-        /// process, such as ptrace, mount or execve, end the worker. "learn": also, the kernel logs
-        /// calls that a session on the software GPU does not make. "any": no filter. A change
-        /// applies to workers that start afterwards.
-        cuda_calls: Calls = Calls::Deny;
-        /// User and group numbers for workers, "FIRST-LAST", not used by anything else on the host,
-        /// or "subordinate": those that /etc/subuid and /etc/subgid assign to paragpud's user. The
-        /// workers of each VM get a number and namespaces of their own: no network, no other
-        /// processes, no files except their VM's images. Empty: workers run as paragpud's user.
-        /// paragpud needs root or CAP_SETUID, CAP_SETGID and CAP_CHOWN for this, which its unit
-        /// grants; without them workers run as its user, and `paragpu doctor` reports it.
-        users: Users = Users::Shared;
-        /// Apply `users` to NVIDIA GPUs too. Experimental: not yet run with a whole session on a GPU.
-        cuda_users: bool = false;
-    }
-
-    /// The software GPU.
-    [software] pub struct Software {
-        /// Number of devices.
-        devices: u32 = 1 => 1..=32;
-        /// Compute capability to report, "major.minor".
-        compute_capability: ComputeCapability = ComputeCapability { major: 12, minor: 1 };
-        /// Memory of each device; 0 for 4 GiB, or half of the host's memory if that is less.
-        memory: Size = Size(0) => 0..=1 << 40;
-        /// Threads that run kernels; 0 for one per core.
-        threads: u32 = 0 => 0..=1024;
-        /// Hand memory over instead of copying it when a session moves to another worker of this
-        /// host, if both GPUs are shareable. Random access is then slower, unless the kernel
-        /// uses huge pages for shared memory
-        /// (/sys/kernel/mm/transparent_hugepage/shmem_enabled).
-        shareable: bool = false;
-    }
-
-    /// Shared memory with guests on this host.
-    [shm] pub struct Shm {
-        /// Size of a session's window: rings, staging and pinned memory. It occupies only the memory
-        /// that is used.
-        window: Size = Size(8 << 30) => 8 << 20..=1 << 40;
-    }
-
-    /// Cache of program images, so that a guest sends each only once.
-    [cache] pub struct Cache {
-        /// Directory, with a separate cache for each VM, user or address; empty: systemd's
-        /// CacheDirectory=, or without one only each worker's memory.
-        directory: PathBuf = PathBuf::new();
-        /// Maximum size of each cache; 0 for none.
-        size: Size = Size(1 << 30) => 0..=1 << 40;
-    }
-
-    /// Counters for Prometheus, in its text format.
-    [metrics] pub struct Metrics {
-        /// Address to serve them on, over HTTP at /metrics: a loopback "address:port", or the path
-        /// of a unix socket; empty for none.
-        listen: Endpoint = Endpoint::Nowhere;
-    }
-
-    /// Log of the daemon and the workers: to the journal under systemd, else to standard error.
-    [log] pub struct Log {
-        /// "off", "error", "warn", "info", "debug" or "trace".
-        level: Level = Level::Info;
-    }
-
-    named:
-
-    /// Limits of one tenant, by its name in `paragpu list`: a VM, a user of this host such as
-    /// "uid 1000", or an address. Quote names with blanks or dots: [vm."uid 1000"].
-    [vm.NAME] pub struct Vm {
-        /// Device memory of all its sessions together; 0 for limits.per_vm_memory. Allocations
-        /// beyond it fail as on a full device.
-        memory: Size = Size(0);
-        /// Concurrent sessions; 0 for limits.per_vm.
-        sessions: u32 = 0 => 0..=4096;
-        /// Weight of its GPU time among sessions that have work; 0 for 100. If a session has a
-        /// weight, cap or priority, all sessions on its GPU take turns.
-        weight: u32 = 0 => 0..=1000;
-        /// Maximum share of a GPU's time in percent, even of an idle GPU; 0 for no limit.
-        cap: u32 = 0 => 0..=100;
-        /// Sessions of a higher priority run first, once the current kernel has ended.
-        priority: u32 = 0 => 0..=7;
-        /// Numbers of the devices that it may use, in the order in which it sees them; empty for
-        /// all that guests get.
-        devices: Indices = Indices(Vec::new());
-        /// Its CID on the host's vsock (vsock.port), which gives it its name there too; 0 for none.
-        cid: u32 = 0 => 0..=0xffff_fffe;
-    }
+/// `/etc/paragpu/host.toml`, `/etc/paragpu/host.d/*.toml`, `PARAGPU_HOST_*`.
+#[derive(Debug, Clone, PartialEq, Config, Serialize)]
+#[config(layer_attr(serde(deny_unknown_fields)))]
+pub struct Host {
+    /// `[daemon]`.
+    #[config(nested)]
+    pub daemon: Daemon,
+    /// `[tcp]`.
+    #[config(nested)]
+    pub tcp: Tcp,
+    /// `[migration]`.
+    #[config(nested)]
+    pub migration: Migration,
+    /// `[lease]`.
+    #[config(nested)]
+    pub lease: Lease,
+    /// `[vsock]`.
+    #[config(nested)]
+    pub vsock: Vsock,
+    /// `[device]`.
+    #[config(nested)]
+    pub device: Device,
+    /// `[pool]`.
+    #[config(nested)]
+    pub pool: Pool,
+    /// `[limits]`.
+    #[config(nested)]
+    pub limits: Limits,
+    /// `[confine]`.
+    #[config(nested)]
+    pub confine: Confine,
+    /// `[software]`.
+    #[config(nested)]
+    pub software: Software,
+    /// `[shm]`.
+    #[config(nested)]
+    pub shm: Shm,
+    /// `[cache]`.
+    #[config(nested)]
+    pub cache: Cache,
+    /// `[metrics]`.
+    #[config(nested)]
+    pub metrics: Metrics,
+    /// `[log]`.
+    #[config(nested)]
+    pub log: Log,
+    /// `[vm.NAME]`.
+    #[config(nested)]
+    pub vm: Named<Vm>,
 }
+
+/// The daemon itself.
+#[derive(Debug, Clone, PartialEq, Config, Serialize)]
+#[config(layer_attr(serde(deny_unknown_fields)))]
+pub struct Daemon {
+    /// Socket for guests on this host and for device processes of VMs.
+    #[config(default = "/run/paragpu/paragpud.sock", validate = absolute)]
+    pub socket: PathBuf,
+    /// Socket for the `paragpu` command. A user with write access can end any session.
+    #[config(default = "/run/paragpu/control.sock", validate = absolute)]
+    pub control: PathBuf,
+    /// Directory with records of the sessions, so that they survive a crash of the daemon;
+    /// empty: `state` next to the control socket.
+    #[config(default = "", validate = absolute)]
+    pub state: PathBuf,
+    /// Group whose members may use `socket`; empty for the daemon's own.
+    #[config(default = "")]
+    pub group: String,
+    /// Group whose members may use `control`; empty for the daemon's own.
+    #[config(default = "")]
+    pub control_group: String,
+    /// The worker program; empty: `paragpu-worker` next to paragpud.
+    #[config(default = "", validate = absolute)]
+    pub worker: PathBuf,
+}
+
+/// TCP for guests, with mutual TLS 1.3 if the three files are set. `paragpu certificate` creates
+/// them. A guest's certificate names its VM and sets that VM's limits.
+#[derive(Debug, Clone, PartialEq, Config, Serialize)]
+#[config(layer_attr(serde(deny_unknown_fields)))]
+pub struct Tcp {
+    /// Address and port to listen on; empty for none. Port 0 lets the system choose.
+    #[config(default = "")]
+    pub listen: Listen,
+    /// Certificates of the authorities (PEM) that may certify guests as VMs. Empty, like the next
+    /// two keys, for no TLS.
+    #[config(default = "", validate = absolute)]
+    pub ca: PathBuf,
+    /// This host's certificate with its chain to an authority (PEM). It must name this host as
+    /// the guests' tcp.address does.
+    #[config(default = "", validate = absolute)]
+    pub certificate: PathBuf,
+    /// Its private key (PEM), readable only by paragpud's user.
+    #[config(default = "", validate = absolute)]
+    pub key: PathBuf,
+    /// Allow an address that other machines can reach without TLS. Connections are then neither
+    /// encrypted nor authenticated: use it only in a network where every machine is trusted.
+    #[config(default = false)]
+    pub allow_remote: bool,
+    /// The "host:port" sent to guests whose session moves here from another host, or that leave
+    /// their VM's device; empty: the port of `listen`, at the address at which that host
+    /// reached this one.
+    #[config(default = "")]
+    pub announce: Address,
+}
+
+/// Migration of sessions from and to daemons of other hosts, over TLS. `paragpu certificate`
+/// creates the three files.
+#[derive(Debug, Clone, PartialEq, Config, Serialize)]
+#[config(layer_attr(serde(deny_unknown_fields)))]
+pub struct Migration {
+    /// Address and port to listen on for other daemons; empty for none. Not needed to send
+    /// sessions.
+    #[config(default = "")]
+    pub listen: Listen,
+    /// Certificates of the authorities (PEM). A peer with a certificate of theirs may send
+    /// sessions here and name the VM that they belong to.
+    #[config(default = "", validate = absolute)]
+    pub ca: PathBuf,
+    /// This host's certificate with its chain to an authority (PEM). It must name this host as
+    /// others do in `--to tcp://HOST:PORT`.
+    #[config(default = "", validate = absolute)]
+    pub certificate: PathBuf,
+    /// Its private key (PEM), readable only by paragpud's user.
+    #[config(default = "", validate = absolute)]
+    pub key: PathBuf,
+}
+
+/// Leases: shares of GPUs that an engine such as Slurm gives to jobs of this host. See
+/// docs/pool.md.
+#[derive(Debug, Clone, PartialEq, Config, Serialize)]
+#[config(layer_attr(serde(deny_unknown_fields)))]
+pub struct Lease {
+    /// Socket for agents of leases, open to every user of this host; empty for no leases.
+    #[config(default = "", validate = absolute)]
+    pub socket: PathBuf,
+    /// "slurm": a job gets 1 GiB for each of its shards; "none": root gets what it requests.
+    #[config(default = "none")]
+    pub engine: Engine,
+    /// This host's name in the engine; empty: the name of the machine, without its domain.
+    #[config(default = "")]
+    pub node: String,
+    /// The authority that signs the certificates of leases (`paragpu certificate`): its ca.pem
+    /// and ca.key. Every host of the pool has the same, and names it in tcp.ca.
+    #[config(default = "", validate = absolute)]
+    pub authority: PathBuf,
+    /// Maximum duration of a lease, in seconds.
+    #[config(default = 2_592_000, validate = between::<60, 31_536_000>)]
+    pub valid: u32,
+    /// Give each lease GPU time in proportion to its memory: sessions on a GPU take turns.
+    /// `[vm.NAME]` and `paragpu share` override it.
+    #[config(default = false)]
+    pub share_time: bool,
+    /// A directory that all hosts of the pool share, for periodic checkpoints of leases; empty
+    /// for none.
+    #[config(default = "", validate = absolute)]
+    pub checkpoints: PathBuf,
+}
+
+/// Vsock for guests in virtual machines.
+#[derive(Debug, Clone, PartialEq, Config, Serialize)]
+#[config(layer_attr(serde(deny_unknown_fields)))]
+pub struct Vsock {
+    /// Port to listen on for VMs that use this host's kernel vsock (vhost-vsock); 0 for none.
+    /// Every VM of the host can connect, and is listed by its context identifier (CID).
+    #[config(default = 0, validate = between::<0, 0xffff_fffe>)]
+    pub port: u32,
+    /// Unix sockets to listen on for VMs whose vsock is mapped to one (vhost-user daemons,
+    /// Firecracker, Cloud Hypervisor): the VM's socket, `_` and the port. A VM is named after
+    /// its socket, or by "VM=PATH". Reread on SIGHUP.
+    #[config(default = [])]
+    pub unix: VmSockets,
+    /// Group whose members may connect to these sockets; empty for the daemon's own.
+    #[config(default = "")]
+    pub group: String,
+}
+
+/// The GPUs.
+#[derive(Debug, Clone, PartialEq, Config, Serialize)]
+#[config(layer_attr(serde(deny_unknown_fields)))]
+pub struct Device {
+    /// "auto", "cuda" or "software".
+    #[config(default = "auto")]
+    pub kind: DeviceKind,
+    /// Numbers of the devices that guests get, in the order in which guests see them; empty for
+    /// all.
+    #[config(default = [])]
+    pub indices: Indices,
+    /// Which of them a session gets: "fixed" (the guest's device n is the n-th one),
+    /// "round-robin", or "least-loaded" (fewest sessions, then least memory in use). Devices
+    /// of one process always differ, and stay where they are while it has one of them.
+    #[config(default = "fixed")]
+    pub placement: Placement,
+}
+
+/// Warm workers, which wait for the next session with their device initialized.
+#[derive(Debug, Clone, PartialEq, Config, Serialize)]
+#[config(layer_attr(serde(deny_unknown_fields)))]
+pub struct Pool {
+    /// Number for each device.
+    #[config(default = 1, validate = between::<0, 64>)]
+    pub warm: u32,
+}
+
+/// Limits for guests.
+#[derive(Debug, Clone, PartialEq, Config, Serialize)]
+#[config(layer_attr(serde(deny_unknown_fields)))]
+pub struct Limits {
+    /// Concurrent sessions.
+    #[config(default = 256, validate = between::<1, 4096>)]
+    pub sessions: u32,
+    /// Concurrent sessions of one VM, one user of this host, or one address; 0 for no limit.
+    /// A process has one session for each device that it uses.
+    #[config(default = 64, validate = between::<0, 4096>)]
+    pub per_vm: u32,
+    /// Device memory of all sessions of one VM, user or address together; 0 for no limit.
+    #[config(default = 0)]
+    pub per_vm_memory: Size,
+    /// Host memory that workers hold for all sessions of one VM, user or address together:
+    /// shadows of its memory, images, modules; 0 for half of the host's memory.
+    #[config(default = 0)]
+    pub per_vm_host_memory: Size,
+    /// Device memory of one session; 0 for no limit.
+    #[config(default = 0)]
+    pub memory: Size,
+    /// Connections that have not sent a hello yet.
+    #[config(default = 64, validate = between::<1, 4096>)]
+    pub pending: u32,
+    /// Time that a connection has to send its hello, in milliseconds.
+    #[config(default = 5000, validate = between::<1, 600_000>)]
+    pub hello: u32,
+    /// Time that a session waits for its guest to reconnect after its connection is lost, in
+    /// milliseconds; 0 ends it at once. The session of an exited process is never kept. If the
+    /// host cannot see the process (tcp, vsock), a session whose connection was closed, and did
+    /// not just fall silent, is kept for at most three seconds.
+    #[config(default = 30_000, validate = between::<0, 3_600_000>)]
+    pub reconnect: u32,
+}
+
+/// Confinement of workers, as far as it is configurable.
+#[derive(Debug, Clone, PartialEq, Config, Serialize)]
+#[config(layer_attr(serde(deny_unknown_fields)))]
+pub struct Confine {
+    /// Seccomp filter of workers with NVIDIA's driver. "deny": calls that could escape the
+    /// process, such as ptrace, mount or execve, end the worker. "learn": also, the kernel logs
+    /// calls that a session on the software GPU does not make. "any": no filter. A change
+    /// applies to workers that start afterwards.
+    #[config(default = "deny")]
+    pub cuda_calls: Calls,
+    /// User and group numbers for workers, "FIRST-LAST", not used by anything else on the host,
+    /// or "subordinate": those that /etc/subuid and /etc/subgid assign to paragpud's user. The
+    /// workers of each VM get a number and namespaces of their own: no network, no other
+    /// processes, no files except their VM's images. Empty: workers run as paragpud's user.
+    /// paragpud needs root or CAP_SETUID, CAP_SETGID and CAP_CHOWN for this, which its unit
+    /// grants; without them workers run as its user, and `paragpu doctor` reports it.
+    #[config(default = "")]
+    pub users: Users,
+    /// Apply `users` to NVIDIA GPUs too. Experimental: not yet run with a whole session on a GPU.
+    #[config(default = false)]
+    pub cuda_users: bool,
+}
+
+/// The software GPU.
+#[derive(Debug, Clone, PartialEq, Config, Serialize)]
+#[config(layer_attr(serde(deny_unknown_fields)))]
+pub struct Software {
+    /// Number of devices.
+    #[config(default = 1, validate = between::<1, 32>)]
+    pub devices: u32,
+    /// Compute capability to report, "major.minor".
+    #[config(default = "12.1")]
+    pub compute_capability: ComputeCapability,
+    /// Memory of each device; 0 for 4 GiB, or half of the host's memory if that is less.
+    #[config(default = 0, validate = between::<0, { 1 << 40 }>)]
+    pub memory: Size,
+    /// Threads that run kernels; 0 for one per core.
+    #[config(default = 0, validate = between::<0, 1024>)]
+    pub threads: u32,
+    /// Hand memory over instead of copying it when a session moves to another worker of this
+    /// host, if both GPUs are shareable. Random access is then slower, unless the kernel
+    /// uses huge pages for shared memory
+    /// (/sys/kernel/mm/transparent_hugepage/shmem_enabled).
+    #[config(default = false)]
+    pub shareable: bool,
+}
+
+/// Shared memory with guests on this host.
+#[derive(Debug, Clone, PartialEq, Config, Serialize)]
+#[config(layer_attr(serde(deny_unknown_fields)))]
+pub struct Shm {
+    /// Size of a session's window: rings, staging and pinned memory. It occupies only the memory
+    /// that is used.
+    #[config(default = "8GiB", validate = between::<{ 8 << 20 }, { 1 << 40 }>)]
+    pub window: Size,
+}
+
+/// Cache of program images, so that a guest sends each only once.
+#[derive(Debug, Clone, PartialEq, Config, Serialize)]
+#[config(layer_attr(serde(deny_unknown_fields)))]
+pub struct Cache {
+    /// Directory, with a separate cache for each VM, user or address; empty: systemd's
+    /// CacheDirectory=, or without one only each worker's memory.
+    #[config(default = "", validate = absolute)]
+    pub directory: PathBuf,
+    /// Maximum size of each cache; 0 for none.
+    #[config(default = "1GiB", validate = between::<0, { 1 << 40 }>)]
+    pub size: Size,
+}
+
+/// Counters for Prometheus, in its text format.
+#[derive(Debug, Clone, PartialEq, Config, Serialize)]
+#[config(layer_attr(serde(deny_unknown_fields)))]
+pub struct Metrics {
+    /// Address to serve them on, over HTTP at /metrics: a loopback "address:port", or the path
+    /// of a unix socket; empty for none.
+    #[config(default = "")]
+    pub listen: Endpoint,
+}
+
+/// Log of the daemon and the workers: to the journal under systemd, else to standard error.
+#[derive(Debug, Clone, PartialEq, Config, Serialize)]
+#[config(layer_attr(serde(deny_unknown_fields)))]
+pub struct Log {
+    /// "off", "error", "warn", "info", "debug" or "trace".
+    #[config(default = "info")]
+    pub level: Level,
+}
+
+/// Limits of one tenant, by its name in `paragpu list`: a VM, a user of this host such as
+/// "uid 1000", or an address. Quote names with blanks or dots: [vm."uid 1000"].
+#[derive(Debug, Clone, PartialEq, Config, Serialize)]
+#[config(layer_attr(serde(deny_unknown_fields)))]
+pub struct Vm {
+    /// Device memory of all its sessions together; 0 for limits.per_vm_memory. Allocations
+    /// beyond it fail as on a full device.
+    #[config(default = 0)]
+    pub memory: Size,
+    /// Concurrent sessions; 0 for limits.per_vm.
+    #[config(default = 0, validate = between::<0, 4096>)]
+    pub sessions: u32,
+    /// Weight of its GPU time among sessions that have work; 0 for 100. If a session has a
+    /// weight, cap or priority, all sessions on its GPU take turns.
+    #[config(default = 0, validate = between::<0, 1000>)]
+    pub weight: u32,
+    /// Maximum share of a GPU's time in percent, even of an idle GPU; 0 for no limit.
+    #[config(default = 0, validate = between::<0, 100>)]
+    pub cap: u32,
+    /// Sessions of a higher priority run first, once the current kernel has ended.
+    #[config(default = 0, validate = between::<0, 7>)]
+    pub priority: u32,
+    /// Numbers of the devices that it may use, in the order in which it sees them; empty for
+    /// all that guests get.
+    #[config(default = [])]
+    pub devices: Indices,
+    /// Its CID on the host's vsock (vsock.port), which gives it its name there too; 0 for none.
+    #[config(default = 0, validate = between::<0, 0xffff_fffe>)]
+    pub cid: u32,
+}
+
+defaults!(
+    Host, Daemon, Tcp, Migration, Lease, Vsock, Device, Pool, Limits, Confine, Software, Shm,
+    Cache, Metrics, Log, Vm
+);
 
 impl Tcp {
     /// Whether guests connect over TLS.
@@ -466,7 +599,7 @@ impl Configuration for Host {
 impl Host {
     fn check_vms(&self) -> Result<(), (String, String)> {
         let mut cids = BTreeMap::new();
-        for (name, vm) in &self.vm {
+        for (name, vm) in self.vm.iter() {
             let given = &self.device.indices.0;
             let strange = vm.devices.0.iter().find(|device| !given.contains(device));
             if let Some(device) = strange.filter(|_| !given.is_empty()) {

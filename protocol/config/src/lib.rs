@@ -1,7 +1,7 @@
 //! The two configurations: the guest library's and the host daemon's.
 //!
-//! Each is declared once, in [`guest`] and [`host`]: key, type, default, range
-//! and meaning. Values come from these sources; later ones win:
+//! Each is declared once, in [`guest`] and [`host`], for confique: key, type, default,
+//! range and meaning. Values come from these sources; later ones win:
 //!
 //! 1. the defaults;
 //! 2. one file: `/etc/paragpu/guest.toml`, `/etc/paragpu/host.toml`;
@@ -35,21 +35,22 @@
 )]
 #![forbid(unsafe_code)]
 
+mod configuration;
 mod error;
 mod example;
 pub mod guest;
 pub mod host;
+mod key;
 mod load;
 mod nearest;
-mod schema;
 mod setting;
 mod tls;
 
+pub use configuration::{Configuration, Named};
 pub use error::{Error, Origin};
 pub use example::example;
+pub use key::Key;
 pub use load::{Entry, Loaded, Sources};
-pub use schema::{Configuration, Declared, Key};
 pub use setting::{
-    Address, Communicator, Endpoint, Indices, Level, Listen, Setting, Size, Spin, VmSocket,
-    VmSockets,
+    Address, Communicator, Endpoint, Indices, Level, Listen, Size, Spin, VmSocket, VmSockets, parse,
 };

@@ -1,20 +1,24 @@
 //! Reads a configuration from its sources, in order.
 //!
-//! Each value is checked when it is read, so that errors name its line. The values of
-//! all sources are then merged into one table, which serde deserializes.
+//! Each value is read by itself, so that errors name its line: as a layer of the
+//! configuration with one key, which confique checks and puts above the layers of earlier
+//! sources. The defaults come last.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use confique::Layer as _;
+use confique::meta::Expr;
 use serde::Deserialize as _;
 use toml::de::{DeTable, ValueDeserializer};
 use toml::{Table, Value};
 
+use crate::configuration::from_layer;
+use crate::key::{Key, NAME};
 use crate::nearest::nearest;
-use crate::schema::{self, Configuration, Declared as _, Key, NAME};
 use crate::setting::sentence;
-use crate::{Error, Origin};
+use crate::{Configuration, Error, Origin};
 
 /// Maximum length of a section name chosen by the user, in bytes.
 const MAX_NAME: usize = 64;
@@ -90,7 +94,7 @@ impl Sources {
     /// # Errors
     /// [`Error`] for the first mistake.
     pub fn load<T: Configuration>(&self) -> Result<Loaded<T>, Error> {
-        let mut reader = Reader::<T>::default();
+        let mut reader = Reader::<T>::new();
         if let Some(file) = &self.file {
             reader.file(file, self.required)?;
         }
@@ -103,7 +107,7 @@ impl Sources {
             reader.variable(name, value)?;
         }
         for (key, value) in &self.arguments {
-            reader.text(&path_of::<T>(key), value, Origin::CommandLine)?;
+            reader.text(&path_of(&reader.keys, key), value, Origin::CommandLine)?;
         }
         reader.finish()
     }
@@ -135,20 +139,23 @@ impl<T: Configuration> Loaded<T> {
     /// All keys, then those set in named sections.
     #[must_use]
     pub fn entries(&self) -> Vec<Entry<'_>> {
-        let table = schema::table(&self.values);
+        let table = Table::try_from(&self.values).unwrap_or_default();
         let entry = |path: &[&str], origin, variable| Entry {
             key: path.join("."),
-            value: schema::find(&table, path).map_or_else(String::new, Value::to_string),
+            value: find(&table, path).map_or_else(String::new, Value::to_string),
             origin,
             variable,
         };
-        let plain = T::keys().iter().filter(|key| !key.is_named()).map(|key| {
-            let path = path_of::<T>(key.name);
-            entry(&path, self.origin(key.name), Some(key.variable()))
+        let keys = Key::all::<T>();
+        let plain = keys.iter().filter_map(|key| {
+            let variable = key.variable::<T>()?;
+            let name = key.name();
+            let path: Vec<&str> = name.split('.').collect();
+            Some(entry(&path, self.origin(&name), Some(variable)))
         });
         let named = self.origins.iter().filter_map(|(path, origin)| {
             let path: Vec<&str> = path.iter().map(String::as_str).collect();
-            let key = key_at::<T>(&path)?;
+            let key = keys.iter().find(|key| key.is_at(&path))?;
             key.is_named().then(|| entry(&path, origin, None))
         });
         plain.chain(named).collect()
@@ -157,15 +164,23 @@ impl<T: Configuration> Loaded<T> {
     /// The origin of a key's value; [`Origin::Default`] for an unknown key.
     #[must_use]
     pub fn origin(&self, key: &str) -> &Origin {
-        let path: Vec<String> = path_of::<T>(key).into_iter().map(str::to_owned).collect();
+        let path = path_of(&Key::all::<T>(), key);
+        let path: Vec<String> = path.into_iter().map(str::to_owned).collect();
         self.origins.get(&path).unwrap_or(&Origin::Default)
     }
 }
 
+/// The value at a path.
+fn find<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Value> {
+    let (first, rest) = path.split_first()?;
+    let first = table.get(*first)?;
+    rest.iter().try_fold(first, |value, part| value.get(part))
+}
+
 /// The path of a key. A name chosen by the user may contain dots.
-fn path_of<T: Configuration>(key: &str) -> Vec<&str> {
+fn path_of<'a>(keys: &[Key], key: &'a str) -> Vec<&'a str> {
     let (section, rest) = key.split_once('.').unwrap_or((key, ""));
-    let named = T::keys()
+    let named = keys
         .iter()
         .any(|key| key.begins_with(&[section, NAME]) && key.is_named());
     match rest.rsplit_once('.') {
@@ -175,14 +190,9 @@ fn path_of<T: Configuration>(key: &str) -> Vec<&str> {
     }
 }
 
-fn key_at<T: Configuration>(path: &[&str]) -> Option<&'static Key<T>> {
-    T::keys().iter().find(|key| key.is_at(path))
-}
-
 /// A key in the section at `path`.
-fn key_in<T: Configuration>(path: &[&str]) -> Option<&'static Key<T>> {
-    T::keys()
-        .iter()
+fn key_in<'a>(keys: &'a [Key], path: &[&str]) -> Option<&'a Key> {
+    keys.iter()
         .find(|key| key.begins_with(path) && !key.is_at(path))
 }
 
@@ -192,25 +202,34 @@ fn refused(path: &[&str], origin: Origin, reason: &str) -> Error {
 }
 
 /// A configuration while it is being read.
-#[derive(Default)]
-struct Reader<T> {
-    loaded: Loaded<T>,
-    table: Table,
+struct Reader<T: Configuration> {
+    keys: Vec<Key>,
+    /// The values so far.
+    layer: T::Layer,
+    files: Vec<PathBuf>,
+    origins: BTreeMap<Vec<String>, Origin>,
 }
 
 impl<T: Configuration> Reader<T> {
-    fn finish(mut self) -> Result<Loaded<T>, Error> {
-        if !self.table.is_empty() {
-            // Each value was valid by itself, so the whole table is.
-            self.loaded.values = T::deserialize(self.table).map_err(|error| Error::Refused {
-                origin: Origin::Default,
-                reason: error.to_string(),
-            })?;
+    fn new() -> Self {
+        Self {
+            keys: Key::all::<T>(),
+            layer: T::Layer::empty(),
+            files: Vec::new(),
+            origins: BTreeMap::new(),
         }
-        match self.loaded.values.check() {
-            Ok(()) => Ok(self.loaded),
+    }
+
+    fn finish(self) -> Result<Loaded<T>, Error> {
+        let loaded = Loaded {
+            values: from_layer::<T>(self.layer),
+            files: self.files,
+            origins: self.origins,
+        };
+        match loaded.values.check() {
+            Ok(()) => Ok(loaded),
             Err((key, reason)) => {
-                let origin = self.loaded.origin(&key).clone();
+                let origin = loaded.origin(&key).clone();
                 Err(refused(&[&key], origin, &reason))
             }
         }
@@ -226,7 +245,7 @@ impl<T: Configuration> Reader<T> {
                 source,
             })?,
         };
-        self.loaded.files.push(path.to_owned());
+        self.files.push(path.to_owned());
         let at = |offset: usize| Origin::File {
             path: path.to_owned(),
             line: 1 + text
@@ -255,7 +274,9 @@ impl<T: Configuration> Reader<T> {
             let path = [above, &[key.get_ref()]].concat();
             let origin = at(key.span().start);
             match value.get_ref().as_table() {
-                Some(table) if key_in::<T>(&path).is_some() => self.section(&path, table, at)?,
+                Some(table) if key_in(&self.keys, &path).is_some() => {
+                    self.section(&path, table, at)?
+                }
                 _ => {
                     let value = Value::deserialize(ValueDeserializer::from(value.clone()));
                     let value =
@@ -267,28 +288,29 @@ impl<T: Configuration> Reader<T> {
         Ok(())
     }
 
-    /// Checks and stores the value of a key.
+    /// Checks the value of a key and puts it above those of earlier sources.
     fn value(&mut self, path: &[&str], value: Value, origin: Origin) -> Result<(), Error> {
-        let Some(key) = key_at::<T>(path) else {
-            return Err(unknown::<T>(path, &value, origin));
+        let Some(key) = self.keys.iter().find(|key| key.is_at(path)) else {
+            return Err(unknown::<T>(&self.keys, path, &value, origin));
         };
-        let wrong = |reason: String| refused(path, origin.clone(), &reason);
         if key.is_named()
             && let Some(name) = path.get(1)
             && (name.is_empty() || name.len() > MAX_NAME || name.contains(char::is_control))
         {
-            return Err(wrong(format!(
+            let reason = format!(
                 "is of a name of more than {MAX_NAME} bytes, of none, or of one that cannot be \
                  printed"
-            )));
+            );
+            return Err(refused(path, origin, &reason));
         }
-        let mut alone = Table::new();
-        put(&mut alone, path, value.clone());
-        let alone = T::deserialize(alone).map_err(|error| wrong(sentence(error.message())))?;
-        (key.check)(&alone).map_err(wrong)?;
-        put(&mut self.table, path, value);
+        let nest =
+            |value, part: &&str| Value::Table([((*part).to_owned(), value)].into_iter().collect());
+        let alone = T::Layer::deserialize(path.iter().rfold(value, nest))
+            .map_err(|error| refused(path, origin.clone(), &sentence(error.message())))?;
+        let below = std::mem::replace(&mut self.layer, T::Layer::empty());
+        self.layer = alone.with_fallback(below);
         let path = path.iter().map(|part| (*part).to_owned()).collect();
-        self.loaded.origins.insert(path, origin);
+        self.origins.insert(path, origin);
         Ok(())
     }
 
@@ -303,15 +325,18 @@ impl<T: Configuration> Reader<T> {
             return Ok(());
         }
         let origin = Origin::Environment(shown.clone().into_owned());
-        let plain = T::keys().iter().filter(|key| !key.is_named());
-        let variables: Vec<(String, &str)> = plain.map(|key| (key.variable(), key.name)).collect();
+        let variables: Vec<(String, String)> = self
+            .keys
+            .iter()
+            .filter_map(|key| Some((key.variable::<T>()?, key.name())))
+            .collect();
         let Some((_, key)) = variables.iter().find(|(variable, _)| *variable == shown) else {
             let near = nearest(&shown, variables.iter().map(|(variable, _)| &**variable));
             let near = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
             let reason = format!("there is no variable `{shown}`{near}");
             return Err(Error::Refused { origin, reason });
         };
-        let path = path_of::<T>(key);
+        let path = path_of(&self.keys, key);
         match value.to_str() {
             Some(text) => self.text(&path, text, origin),
             None => Err(refused(&path, origin, "expects text in UTF-8")),
@@ -320,74 +345,52 @@ impl<T: Configuration> Reader<T> {
 
     /// The same for sources in which every value is text.
     fn text(&mut self, path: &[&str], text: &str, origin: Origin) -> Result<(), Error> {
-        let sample = schema::table(&T::sample());
-        let named = match path {
-            [section, _, key] => vec![*section, NAME, *key],
-            _ => path.to_vec(),
-        };
-        let default = schema::find(&sample, &named);
-        self.value(path, guess(default, text), origin)
+        let key = self.keys.iter().find(|key| key.is_at(path));
+        self.value(path, guess(key.map(|key| key.default), text), origin)
     }
 }
 
 /// Converts text to TOML, with the type of the key's default.
-fn guess(default: Option<&Value>, text: &str) -> Value {
+fn guess(default: Option<Expr>, text: &str) -> Value {
     match (default, text) {
-        (Some(Value::Boolean(_)), "1" | "true") => Value::Boolean(true),
-        (Some(Value::Boolean(_)), "0" | "false") => Value::Boolean(false),
-        (Some(Value::Integer(_)), number) => match number.parse() {
-            Ok(number) => Value::Integer(number),
-            Err(_) => number.into(),
-        },
-        (Some(Value::Array(_)), list) => {
+        (Some(Expr::Bool(_)), "1" | "true") => true.into(),
+        (Some(Expr::Bool(_)), "0" | "false") => false.into(),
+        (Some(Expr::Integer(_)), number) => number_or_text(number),
+        (Some(Expr::Array(_)), list) => {
             let items = list.split(',').map(str::trim);
             let items = items.filter(|item| !item.is_empty());
-            let number = Value::Integer(0);
-            Value::Array(items.map(|item| guess(Some(&number), item)).collect())
+            Value::Array(items.map(number_or_text).collect())
         }
         (_, text) => text.into(),
     }
 }
 
-fn put(table: &mut Table, path: &[&str], value: Value) {
-    match path {
-        [] => {}
-        [key] => drop(table.insert((*key).to_owned(), value)),
-        [section, rest @ ..] => {
-            let inner = table
-                .entry(*section)
-                .or_insert_with(|| Value::Table(Table::new()));
-            if let Value::Table(inner) = inner {
-                put(inner, rest, value);
-            }
-        }
-    }
+fn number_or_text(text: &str) -> Value {
+    let number = text.parse::<i64>();
+    number.map_or_else(|_| text.into(), Value::Integer)
 }
 
 /// The error for an unknown key at `path`.
-fn unknown<T: Configuration>(path: &[&str], value: &Value, origin: Origin) -> Error {
+fn unknown<T: Configuration>(keys: &[Key], path: &[&str], value: &Value, origin: Origin) -> Error {
     let full = path.join(".");
-    if let Some(inside) = key_in::<T>(path) {
+    if let Some(inside) = key_in(keys, path) {
         let reason = format!("is a section: write [{}]", inside.section());
         return refused(path, origin, &reason);
     }
     let (what, candidates): (_, Vec<String>) = match path {
-        [_] if value.is_table() => ("section", T::keys().iter().map(top_section).collect()),
+        [_] if value.is_table() => ("section", keys.iter().map(Key::top_section).collect()),
         [_, name, _] => (
             "key",
-            T::keys()
-                .iter()
-                .map(|key| key.name.replace(NAME, name))
+            keys.iter()
+                .map(|key| key.name().replace(NAME, name))
                 .collect(),
         ),
-        _ => (
-            "key",
-            T::keys().iter().map(|key| key.name.to_owned()).collect(),
-        ),
+        _ => ("key", keys.iter().map(Key::name).collect()),
     };
     let near = nearest(&full, candidates.iter().map(String::as_str));
+    let others = Key::all::<T::Other>();
     let hint = match near {
-        _ if T::Other::keys().iter().any(|key| key.begins_with(path)) => format!(
+        _ if others.iter().any(|key| key.begins_with(path)) => format!(
             " here; it belongs in the {}'s {} or {}",
             T::Other::SIDE,
             T::Other::FILE,
@@ -398,11 +401,6 @@ fn unknown<T: Configuration>(path: &[&str], value: &Value, origin: Origin) -> Er
     };
     let reason = format!("there is no {what} `{full}`{hint}");
     Error::Refused { origin, reason }
-}
-
-fn top_section<T: Configuration>(key: &Key<T>) -> String {
-    let (section, _) = key.section().split_once('.').unwrap_or((key.section(), ""));
-    section.to_owned()
 }
 
 /// The message for text that is not TOML.

@@ -2,39 +2,54 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::nearest::nearest;
 
-/// A type of value, which serde reads and writes.
-pub trait Setting: Serialize + DeserializeOwned {
-    /// Parses a value that is a string in TOML.
-    ///
-    /// # Errors
-    /// The expected value, as the end of a sentence that begins with the key.
-    fn from_text(text: &str) -> Result<Self, String> {
-        Self::deserialize(toml::Value::from(text)).map_err(|error| sentence(error.message()))
-    }
+/// Parses a value that is a string in TOML.
+///
+/// # Errors
+/// The expected value, as the end of a sentence that begins with the key.
+pub fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    T::deserialize(toml::Value::from(text)).map_err(|error| sentence(error.message()))
+}
 
-    /// Refuses values of the type that no key may have.
-    ///
-    /// # Errors
-    /// As [`from_text`](Self::from_text).
-    fn check(&self) -> Result<(), String> {
-        Ok(())
-    }
+/// A value that can have a range.
+pub(crate) trait Number: Copy + Serialize {
+    /// The number; `None` if the value is a word instead.
+    fn number(self) -> Option<u64>;
+}
 
-    /// The value as a number, for types that can have a range.
-    fn number(&self) -> Option<u64> {
-        None
+/// Accepts values from `MIN` to `MAX`.
+pub(crate) fn between<const MIN: u64, const MAX: u64>(value: &impl Number) -> Result<(), String> {
+    match value.number() {
+        Some(number) if !(MIN..=MAX).contains(&number) => Err(format!(
+            "expects a value from {} to {}, not {}",
+            Size(MIN),
+            Size(MAX),
+            toml::Value::try_from(value).map_err(|error| error.to_string())?
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Accepts absolute paths, and none.
+pub(crate) fn absolute(path: &impl AsRef<Path>) -> Result<(), String> {
+    let path = path.as_ref();
+    match path.as_os_str().is_empty() || path.is_absolute() {
+        true => Ok(()),
+        false => Err(format!("expects a path that starts with /, not {path:?}")),
     }
 }
 
 /// Rephrases serde's message as the end of a sentence that begins with the key.
 pub(crate) fn sentence(message: &str) -> String {
+    if let Some(ours) = message.strip_prefix("validation failed: ") {
+        return ours.to_owned();
+    }
     let cut = |start: &str| message.strip_prefix(start)?.split_once(", expected ");
     if let Some((got, expected)) = cut("unknown variant ") {
         let (got, expected) = (got.trim_matches('`'), expected.replace('`', ""));
@@ -50,20 +65,9 @@ pub(crate) fn sentence(message: &str) -> String {
     }
 }
 
-impl Setting for bool {}
-impl Setting for String {}
-impl Setting for u32 {
-    fn number(&self) -> Option<u64> {
-        Some(u64::from(*self))
-    }
-}
-
-impl Setting for PathBuf {
-    fn check(&self) -> Result<(), String> {
-        match self.as_os_str().is_empty() || self.is_absolute() {
-            true => Ok(()),
-            false => Err(format!("expects a path that starts with /, not {self:?}")),
-        }
+impl Number for u32 {
+    fn number(self) -> Option<u64> {
+        Some(u64::from(self))
     }
 }
 
@@ -83,7 +87,6 @@ macro_rules! text {
                 write(value)
             }
         }
-        impl $crate::Setting for $type {}
     };
 }
 pub(crate) use text;
@@ -131,8 +134,8 @@ impl From<Size> for Mixed {
     }
 }
 
-impl Setting for Size {
-    fn number(&self) -> Option<u64> {
+impl Number for Size {
+    fn number(self) -> Option<u64> {
         Some(self.0)
     }
 }
@@ -180,11 +183,11 @@ impl From<Spin> for Mixed {
     }
 }
 
-impl Setting for Spin {
-    fn number(&self) -> Option<u64> {
+impl Number for Spin {
+    fn number(self) -> Option<u64> {
         match self {
             Self::Auto => None,
-            Self::Microseconds(number) => Some(u64::from(*number)),
+            Self::Microseconds(number) => Some(u64::from(number)),
         }
     }
 }
@@ -264,7 +267,6 @@ text!(
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Indices(pub Vec<u32>);
-impl Setting for Indices {}
 
 /// A unix socket for the vsock connections of one VM. The VM's hypervisor or vhost-user
 /// daemon connects to it when the guest connects to the port at the end of its name.
@@ -318,7 +320,6 @@ text!(VmSocket, Self::read, VmSocket::written);
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct VmSockets(pub Vec<VmSocket>);
-impl Setting for VmSockets {}
 
 /// How the guest reaches its backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
@@ -359,5 +360,3 @@ pub enum Level {
     /// Also each step.
     Trace,
 }
-impl Setting for Communicator {}
-impl Setting for Level {}

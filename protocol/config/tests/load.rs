@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use paragpu_config::guest::Guest;
 use paragpu_config::host::Host;
 use paragpu_config::{
-    Address, Communicator, Configuration, Error, Level, Origin, Size, Sources, Spin,
+    Address, Communicator, Configuration, Error, Key, Level, Origin, Size, Sources, Spin,
 };
 
 struct Places {
@@ -496,10 +496,11 @@ fn auto_takes_what_is_there_in_its_order() {
 }
 
 fn variables_are_distinct<T: Configuration>() {
-    let names: std::collections::BTreeSet<String> =
-        T::keys().iter().map(|key| key.variable()).collect();
-    assert_eq!(names.len(), T::keys().len());
-    for name in &names {
+    let keys = Key::all::<T>();
+    let variables: Vec<String> = keys.iter().filter_map(Key::variable::<T>).collect();
+    let distinct: std::collections::BTreeSet<&String> = variables.iter().collect();
+    assert_eq!(distinct.len(), variables.len());
+    for name in &variables {
         assert!(
             !T::FOREIGN_PREFIXES
                 .iter()

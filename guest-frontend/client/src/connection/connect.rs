@@ -12,7 +12,7 @@ use paragpu_communicator_secure::{
 use paragpu_communicator_stream as stream;
 use paragpu_communicator_stream::secured::ConnectError;
 use paragpu_config::guest::{Guest, Tcp, Vsock};
-use paragpu_config::{Communicator, Setting as _, Spin};
+use paragpu_config::{Communicator, Spin};
 use paragpu_protocol::codec::{DecodeError, Reader, decode_all, encode_all};
 use paragpu_protocol::frame::{Control, MAX_PAYLOAD};
 use paragpu_protocol::handshake::{Hello, Move, Refusal, Transport, VERSION, Version, Welcome};
@@ -101,7 +101,7 @@ impl Dialer {
                 polling: self.polling,
             });
         }
-        config.communicator = Communicator::from_text(name)
+        config.communicator = paragpu_config::parse(name)
             .map_err(|_| Error::BadAnswer(format!("a move to the communicator {name:?}")))?;
         let address = goal.address.0;
         if !address.is_empty() {

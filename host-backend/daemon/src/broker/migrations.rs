@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use paragpu_config::{Communicator, Setting as _};
+use paragpu_config::Communicator;
 use paragpu_control::admin::{Figures, Migrate, Moved, Response};
 use paragpu_control::worker::{self, Route, Step, ToWorker};
 use paragpu_protocol::handshake::ANY_DEVICE;
@@ -68,7 +68,7 @@ impl Broker {
     ) -> Result<(), String> {
         let communicator = match migrate.communicator.as_deref() {
             None => String::new(),
-            Some(name) => match Communicator::from_text(name) {
+            Some(name) => match paragpu_config::parse::<Communicator>(name) {
                 Ok(Communicator::Auto) | Err(_) => {
                     return Err(format!(
                         "{name:?} is not a communicator: use unix, tcp, vsock, shm or pci"
