@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 
 use clap::Parser;
-use paragpu_config::host::Host;
 use paragpu_config::Sources;
+use paragpu_config::host::Host;
 
 /// Serves GPUs to guests: admits their sessions and passes each to a worker process.
 ///
