@@ -101,8 +101,9 @@ def of_vm(log):
 def of_hostile(_):
     """From the results of the attacks."""
     with open(HOSTILE, encoding="utf-8") as file:
-        held = [result["held"] for result in json.load(file)["results"]]
-    return Count(held.count(True), held.count(False))
+        tried = json.load(file)
+    held = [result["held"] for result in tried["results"]]
+    return Count(held.count(True), held.count(False), len(tried["skipped"]))
 
 
 def of_demo(_):

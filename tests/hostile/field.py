@@ -27,6 +27,16 @@ class Broken(Exception):
     """An attack went through."""
 
 
+class Skipped(Exception):
+    """An attack cannot be tried on this machine: the reason."""
+
+
+def needs(possible, what):
+    """Skips the attack unless this machine has what it needs."""
+    if not possible:
+        raise Skipped(f"needs {what}")
+
+
 def attack(function):
     """Registers an attack: it takes a Field and returns how many cases it tried."""
     ATTACKS[function.__name__.replace("_", "-")] = function

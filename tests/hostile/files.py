@@ -7,7 +7,7 @@ import tempfile
 
 import harness
 from blake3 import blake3
-from field import ARENA, CHUNK, PATIENCE, SHADOWS, Broken, attack, expect, ptx
+from field import ARENA, CHUNK, PATIENCE, SHADOWS, Broken, attack, expect, needs, ptx
 
 
 def paragpu(field, *arguments, timeout=10):
@@ -141,8 +141,7 @@ def states_with_other_contents(field):
 
 @attack
 def a_state_of_another_user(field):
-    if os.getuid() != 0:
-        return 0
+    needs(os.getuid() == 0, "root")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "session.paragpu")
         with open(path, "wb") as state:

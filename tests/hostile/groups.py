@@ -5,7 +5,7 @@ import os
 
 import harness
 import wire
-from field import ARENA, CHUNK, SHADOWS, attack, expect, until
+from field import ARENA, CHUNK, SHADOWS, attack, expect, needs, until
 
 ROOT = "/sys/fs/cgroup"
 # The daemon's own group, in the one that is delegated to it.
@@ -56,8 +56,7 @@ def removed(group):
 @attack
 def memory_that_no_account_covers(field):
     """The workers of a VM that exceeds its group's limit end together, and no other's."""
-    if not delegated():
-        return 0
+    needs(delegated(), "root, and control groups of version 2")
     with daemon_in_group(field, "--set=limits.per_vm_host_memory=1GiB", "--set=shm.window=64MiB") as group:
         one, other = field.session(), field.session()
         neighbour = field.neighbour()

@@ -12,7 +12,7 @@ import tempfile
 
 import harness
 import wire
-from field import ARENA, CHUNK, PATIENCE, attack, blake3, expect, until
+from field import ARENA, CHUNK, PATIENCE, attack, blake3, expect, needs, until
 from files import paragpu
 
 FIRST, LAST = 700000, 700063
@@ -25,10 +25,11 @@ CLONE_NEWUSER = 0x10000000
 
 
 def root_only(function):
-    """An attack that is none where workers cannot have users."""
+    """An attack on workers that have users, which only root can give them."""
 
     def guarded(field):
-        return function(field.again(USERS)) if os.getuid() == 0 else 0
+        needs(os.getuid() == 0, "root")
+        return function(field.again(USERS))
 
     guarded.__name__ = function.__name__
     return attack(guarded)
@@ -301,8 +302,7 @@ def alone(folder, *privileges, users=USERS, hidden=None, look=lambda worker, ses
 
 @attack
 def a_daemon_that_is_not_root(_):
-    if os.getuid() != 0:
-        return 0
+    needs(os.getuid() == 0, "root")
     needed = "+setuid,+setgid,+chown"
     for users in (USERS, "--set=confine.users=subordinate"):
         with tempfile.TemporaryDirectory() as folder:
@@ -319,8 +319,7 @@ def a_daemon_that_is_not_root(_):
 @attack
 def a_worker_where_parts_of_proc_are_hidden(_):
     """The kernel mounts no other /proc then."""
-    if os.getuid() != 0:
-        return 0
+    needs(os.getuid() == 0, "root")
     needed = "+setuid,+setgid,+chown"
 
     def look(worker, session):
