@@ -263,12 +263,23 @@ impl Tenants {
     }
 
     /// Records that process `pid` serves the device of this VM. While it lives, no other
-    /// process may serve that VM, and it may serve no other VM.
+    /// process may serve that VM, and it may serve no other VM. A process of a unit
+    /// `paragpu-device@VM` may serve only that VM: systemd placed it in the unit's control
+    /// group, which it cannot leave.
     ///
     /// # Errors
     /// One sentence.
     pub fn claim(&mut self, vm: &str, pid: i32) -> Result<(), String> {
         check_name(vm)?;
+        let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        if let Some(own) = vm_of_unit(&groups)
+            && own != vm
+        {
+            return Err(format!(
+                "process {pid} belongs to the unit paragpu-device@{own}.service, which serves only \
+                 the VM {own:?}"
+            ));
+        }
         self.processes.retain(|_, process| lives(&process.pidfd));
         let earlier = self
             .processes
@@ -325,12 +336,21 @@ fn lives(pidfd: &OwnedFd) -> bool {
     !matches!(poll(&mut fds, Some(&now)), Ok(1))
 }
 
+/// The VM of the unit `paragpu-device@VM` that a process with this `/proc/PID/cgroup` belongs
+/// to. `None` if it was started in another way.
+fn vm_of_unit(groups: &str) -> Option<&str> {
+    let group = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
+    group.split('/').find_map(|part| {
+        part.strip_prefix("paragpu-device@")?
+            .strip_suffix(".service")
+    })
+}
+
 /// Maximum number of bytes of a VM's name.
 const MAX_NAME: usize = 64;
 
 /// Checks that a name cannot be mistaken for that of a user, address or context
-/// identifier, whose limits would then apply. A device process is trusted only to name
-/// its VM.
+/// identifier, whose limits would then apply.
 fn check_name(vm: &str) -> Result<(), String> {
     let printable = vm.bytes().all(|byte| byte.is_ascii_graphic());
     if vm.is_empty() || vm.len() > MAX_NAME || !printable || vm.parse::<IpAddr>().is_ok() {
@@ -412,6 +432,24 @@ mod tests {
         drop(child.stdin.take());
         child.wait().unwrap();
         assert_eq!(tenants.claim("a", own), Ok(()));
+    }
+
+    #[test]
+    fn a_unit_serves_its_own_vm() {
+        let unit =
+            "0::/system.slice/system-paragpu\\x2ddevice.slice/paragpu-device@alpha-1.service";
+        for (groups, vm) in [
+            (format!("{unit}\n"), Some("alpha-1")),
+            (format!("12:memory:/x\n{unit}/below\n"), Some("alpha-1")),
+            (
+                "0::/user.slice/user-0.slice/session-1.scope\n".to_owned(),
+                None,
+            ),
+            (unit.replace("0::", "3:cpu:"), None),
+            (String::new(), None),
+        ] {
+            assert_eq!(vm_of_unit(&groups), vm, "{groups}");
+        }
     }
 
     #[test]

@@ -183,8 +183,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     {
         tracing::warn!(%error, "compiled code is not cached");
     }
-    let readable: Vec<_> = images.directory.as_deref().into_iter().collect();
-    confine::finish(&readable);
+    confine::finish(images.directory.as_deref(), arguments.apart);
     let waiting = Arc::new(Waiting::new()?);
     let (regions, patience) = (warm.regions, assigned.patience);
     let mut guest_memory = None;

@@ -4,6 +4,7 @@
 //! Each way is a process of its own: what is refused by the filter of system
 //! calls ends it, what is refused otherwise fails.
 
+use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -104,6 +105,9 @@ fn calls(parent: usize) -> Vec<SystemCall> {
             [at(c"x"), 1, 0, 0, 0, 0],
         ),
         ("settimeofday", libc::SYS_settimeofday, none),
+        ("finit_module", libc::SYS_finit_module, none),
+        ("swapon", libc::SYS_swapon, none),
+        ("acct", libc::SYS_acct, none),
         (
             "mmap of code",
             libc::SYS_mmap,
@@ -143,8 +147,36 @@ fn files(directory: &Path, parent: u32) -> Vec<PathBuf> {
     ]
 }
 
+/// Changes to files that are not the worker's to change.
+const CHANGES: [&str; 8] = [
+    "write",
+    "truncate",
+    "create",
+    "mkdir",
+    "unlink",
+    "rename away",
+    "rename over",
+    "link",
+];
+
+/// Tries one of [`CHANGES`].
+fn change(way: &str, directory: &Path) -> std::io::Result<()> {
+    let (own, other) = (directory.join("own/image"), directory.join("other/image"));
+    let new = directory.join("other/new");
+    match way {
+        "write" => OpenOptions::new().append(true).open(other).map(drop),
+        "truncate" => std::fs::write(other, ""),
+        "create" => std::fs::write(new, ""),
+        "mkdir" => std::fs::create_dir(new),
+        "unlink" => std::fs::remove_file(other),
+        "rename away" => std::fs::rename(other, directory.join("own/taken")),
+        "rename over" => std::fs::rename(own, other),
+        _ => std::fs::hard_link(own, new),
+    }
+}
+
 /// What a worker with NVIDIA's driver is refused: calls of the other tier's list.
-const CUDA: [&str; 24] = [
+const CUDA: [&str; 32] = [
     "execve",
     "execveat",
     "ptrace",
@@ -169,6 +201,14 @@ const CUDA: [&str; 24] = [
     "keyctl",
     "open_by_handle_at",
     "kexec_load",
+    "add_key",
+    "init_module",
+    "reboot",
+    "sethostname",
+    "settimeofday",
+    "finit_module",
+    "swapon",
+    "acct",
 ];
 
 fn kind(tier: &str) -> DeviceKind {
@@ -219,9 +259,17 @@ fn a_worker_that_is_taken_over_finds_no_way_out() {
             "{said}"
         );
     }
-    for file in files(directory.path(), std::process::id()) {
-        let (code, said) = again(file.to_str().unwrap(), directory.path());
+    keeps_to_its_files("software", directory.path());
+}
+
+fn keeps_to_its_files(tier: &str, directory: &Path) {
+    for file in files(directory, std::process::id()) {
+        let (code, said) = on(tier, file.to_str().unwrap(), directory);
         assert_eq!(code, FAILED, "{} is read: {said}", file.display());
+    }
+    for way in CHANGES {
+        let (code, said) = on(tier, way, directory);
+        assert_eq!(code, FAILED, "{way}: {said}");
     }
 }
 
@@ -235,10 +283,7 @@ fn nor_does_one_with_a_driver() {
         let (code, said) = on("cuda", name, directory.path());
         assert_eq!(code, REFUSED, "{name}: {said}");
     }
-    for file in files(directory.path(), std::process::id()) {
-        let (code, said) = on("cuda", file.to_str().unwrap(), directory.path());
-        assert_eq!(code, FAILED, "{} is read: {said}", file.display());
-    }
+    keeps_to_its_files("cuda", directory.path());
 }
 
 #[test]
@@ -258,7 +303,7 @@ fn misbehave() {
     let measures = confine::begin(kind(&tier), Calls::Deny, false);
     let (start, started) = std::sync::mpsc::channel::<()>();
     let thread = std::thread::spawn(move || started.recv());
-    confine::finish(&[&own]);
+    confine::finish(Some(&own), true);
     let all = calls(parent as usize);
     if let Some((_, number, [a, b, c, d, e, f])) = all.iter().find(|(name, ..)| *name == way) {
         // SAFETY: refused before it does anything; were it not, this process
@@ -281,6 +326,10 @@ fn misbehave() {
             .join()
             .unwrap();
         std::process::exit(OUT);
+    }
+    if CHANGES.contains(&way.as_str()) {
+        let done = change(&way, &directory);
+        std::process::exit(if done.is_ok() { OUT } else { FAILED });
     }
     match std::fs::File::open(&way)
         .and_then(|mut file| std::io::copy(&mut file, &mut std::io::stdout()))

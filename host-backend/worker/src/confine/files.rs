@@ -25,10 +25,11 @@ pub(super) fn no_programs() -> Result<(), String> {
     restrict(ruleset.map_err(|error| error.to_string())?)
 }
 
-/// Allows reading system files and files beneath these directories, and no others.
-pub(super) fn read_only_beneath(directories: &[&Path]) -> Result<(), String> {
+/// Allows reading system files and files beneath the VM's directory and the driver's, and
+/// no others.
+pub(super) fn read_only_beneath(own: Option<&Path>, driver: Option<&Path>) -> Result<(), String> {
     let system = SYSTEM.iter().map(Path::new);
-    let readable = system.chain(directories.iter().copied());
+    let readable = system.chain(own).chain(driver);
     let ruleset = Ruleset::default()
         .handle_access(AccessFs::ReadFile)
         .and_then(Ruleset::create)
@@ -37,6 +38,32 @@ pub(super) fn read_only_beneath(directories: &[&Path]) -> Result<(), String> {
             ruleset.add_rules(path_beneath_rules(readable, AccessFs::ReadFile))
         });
     restrict(ruleset.map_err(|error| error.to_string())?)
+}
+
+/// Allows changing files beneath the VM's directory and writing to NVIDIA's device files,
+/// and no others.
+pub(super) fn write_only_beneath(own: Option<&Path>) -> Result<(), String> {
+    let devices = gpu_files();
+    let files = devices
+        .iter()
+        .map(PathBuf::as_path)
+        .chain([Path::new("/dev/null")]);
+    let change = AccessFs::from_write(NEWEST);
+    let ruleset = Ruleset::default()
+        .handle_access(change)
+        .and_then(Ruleset::create)
+        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(own, change)))
+        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(files, AccessFs::WriteFile)));
+    restrict(ruleset.map_err(|error| error.to_string())?)
+}
+
+/// The device files of NVIDIA's kernel driver, which its library opens when it needs them.
+fn gpu_files() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir("/dev").into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b"nvidia"))
+        .map(|entry| entry.path())
+        .collect()
 }
 
 fn restrict(ruleset: RulesetCreated) -> Result<(), String> {

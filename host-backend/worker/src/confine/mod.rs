@@ -84,13 +84,21 @@ pub fn begin(kind: DeviceKind, calls: Calls, apart: bool) -> Vec<Measure> {
     all
 }
 
-/// The second step. `readable` are the directories in which files may be read from now
-/// on, in addition to that of NVIDIA's driver if it is loaded.
-pub fn finish(readable: &[&Path]) {
+/// The second step: of all files except the system's and the driver's, only those beneath
+/// `own`, the VM's directory of images, can be read from now on.
+///
+/// A process that was started `apart` cannot change any others either. One that was not
+/// continues periodic checkpoints if the daemon dies, in directories that nobody has named
+/// yet.
+pub fn finish(own: Option<&Path>, apart: bool) {
     let driver = files::driver();
-    let all: Vec<&Path> = readable.iter().copied().chain(driver.as_deref()).collect();
-    let readable = files::read_only_beneath(&all);
-    report(&[Measure::new("no files of others", readable)]);
+    let read = files::read_only_beneath(own, driver.as_deref());
+    let mut all = vec![Measure::new("no files of others", read)];
+    if apart {
+        let write = files::write_only_beneath(own);
+        all.push(Measure::new("no changes to files of others", write));
+    }
+    report(&all);
 }
 
 /// Makes a process that was started apart this user permanently, before it does anything
