@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
-use paragpu_config::host::{Engine as Placer, Host};
 use paragpu_config::Size;
+use paragpu_config::host::{Engine as Placer, Host};
 use paragpu_libvirt::{Connection, DomainRun};
 use paragpu_pool::holder::{self, Options};
 use paragpu_pool::proxy::Entry;

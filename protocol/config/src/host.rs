@@ -318,8 +318,9 @@ pub struct Confine {
     /// grants; without them workers run as its user, and `paragpu doctor` reports it.
     #[config(default = "")]
     pub users: Users,
-    /// Apply `users` to NVIDIA GPUs too. Experimental: not yet run with a whole session on a GPU.
-    #[config(default = false)]
+    /// Apply `users` to NVIDIA GPUs too. Their workers have no PID namespace and no root directory
+    /// of their own, because NVIDIA's driver opens files of the host when it needs them.
+    #[config(default = true)]
     pub cuda_users: bool,
 }
 
