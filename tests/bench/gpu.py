@@ -59,7 +59,7 @@ def until(condition, what):
     while not condition():
         if time.monotonic() > deadline:
             raise RuntimeError(f"{what}: not within {PATIENCE} s")
-        time.sleep(0.01)  # between two looks at what tells nobody when it changes
+        time.sleep(0.01)  # polls: the state has no notification
 
 
 def runtime_folder():

@@ -216,8 +216,8 @@ def handshakes_that_stop(field):
 
 
 def stranger(folder, intermediates):
-    """What a stranger shows: a certificate of nobody's, behind which stand others of one
-    name and many keys. Every order of them may be a way to an authority."""
+    """A certificate chain without a known authority: a leaf, then intermediates with one
+    name and different keys, so that each order is a possible path to an authority."""
     config = os.path.join(folder, "stranger.cnf")
     with open(config, "w", encoding="ascii") as file:
         file.write("[req]\ndistinguished_name=dn\nprompt=no\n[dn]\nCN=x\n[ca]\nbasicConstraints=CA:TRUE\n"

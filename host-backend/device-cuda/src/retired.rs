@@ -39,13 +39,13 @@ impl Leaving {
     }
 }
 
-/// Something that goes once the events have come.
+/// An object to be released when the events are complete.
 struct Retired {
     what: Leaving,
     after: Vec<Event>,
 }
 
-/// All that is on its way out.
+/// The objects that wait for their release.
 #[derive(Default)]
 pub struct Retirement {
     waiting: Vec<Retired>,

@@ -1,5 +1,5 @@
 //! vsock, if the kernel has its loopback (CONFIG_VSOCKETS_LOOPBACK, module
-//! `vsock_loopback`). `tests/end_to_end/test_vsock.py` runs this in a VM that has it.
+//! `vsock_loopback`). The tests are skipped without it.
 
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
