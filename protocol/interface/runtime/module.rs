@@ -1,5 +1,5 @@
-//! Registration by compiled code (crt/host_runtime.h), and libraries loaded by
-//! the program (CUDA Runtime API, chapter "Library Management").
+//! Registration by compiled code (crt/host_runtime.h), and libraries that the program
+//! loads (CUDA Runtime API, chapter "Library Management").
 
 fn cudaLibraryLoadData(
     library: *mut CUlibrary,

@@ -180,10 +180,9 @@ impl Session {
                     lost.status
                 )));
             }
-            let over = self
-                .gpu
-                .context_query()
-                .map_err(|error| NotStopped::Continues(format!("the session's work failed: {error}")))?;
+            let over = self.gpu.context_query().map_err(|error| {
+                NotStopped::Continues(format!("the session's work failed: {error}"))
+            })?;
             if over
                 && self.completion.is_empty()
                 && self.copies.tokens.is_empty()
