@@ -2,23 +2,23 @@
 //! attributes are stored, but no kernel can read through them.
 
 #[since(3000)]
-#[refused("kernels read through texture objects; texture references of modules are not built")]
+#[refused("kernels read through texture objects; texture references of modules are not supported")]
 fn cuModuleGetSurfRef(surf_ref: Out<CUsurfref>, hmod: CUmodule, name: Text);
 
 #[since(2000)]
-#[refused("kernels read through texture objects; texture references of modules are not built")]
+#[refused("kernels read through texture objects; texture references of modules are not supported")]
 fn cuModuleGetTexRef(tex_ref: Out<CUtexref>, hmod: CUmodule, name: Text);
 
 #[since(2000)]
-#[refused("kernels read through texture objects; texture references of modules are not built")]
+#[refused("kernels read through texture objects; texture references of modules are not supported")]
 fn cuParamSetTexRef(hfunc: CUfunction, texunit: c_int, tex_ref: CUtexref);
 
 #[since(3000)]
-#[refused("kernels read through texture objects; texture references of modules are not built")]
+#[refused("kernels read through texture objects; texture references of modules are not supported")]
 fn cuSurfRefGetArray(array: Out<CUarray>, surf_ref: CUsurfref);
 
 #[since(3000)]
-#[refused("kernels read through texture objects; texture references of modules are not built")]
+#[refused("kernels read through texture objects; texture references of modules are not supported")]
 fn cuSurfRefSetArray(surf_ref: CUsurfref, array: CUarray, flags: c_uint);
 
 /// Creates a texture reference. No kernel can read through it.
@@ -30,7 +30,7 @@ fn cuTexRefCreate(tex_ref: Out<CUtexref>);
 fn cuTexRefDestroy(tex_ref: CUtexref);
 
 #[since(2000)]
-#[refused("kernels read through texture objects; texture references of modules are not built")]
+#[refused("kernels read through texture objects; texture references of modules are not supported")]
 fn cuTexRefGetAddress(pdptr: Out<c_uint>, tex_ref: CUtexref);
 
 /// Returns the address mode of a texture reference.
@@ -86,11 +86,11 @@ fn cuTexRefGetMipmapLevelClamp(
 fn cuTexRefGetMipmappedArray(mipmapped_array: Out<CUmipmappedArray>, tex_ref: CUtexref);
 
 #[since(2000)]
-#[refused("kernels read through texture objects; texture references of modules are not built")]
+#[refused("kernels read through texture objects; texture references of modules are not supported")]
 fn cuTexRefSetAddress(byte_offset: Out<c_uint>, tex_ref: CUtexref, dptr: c_uint, bytes: c_uint);
 
 #[since(2020)]
-#[refused("kernels read through texture objects; texture references of modules are not built")]
+#[refused("kernels read through texture objects; texture references of modules are not supported")]
 fn cuTexRefSetAddress2D(
     tex_ref: CUtexref,
     desc: In<CUDA_ARRAY_DESCRIPTOR_v1>,

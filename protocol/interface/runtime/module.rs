@@ -98,11 +98,11 @@ fn __cudaRegisterManagedVar(
 fn __cudaInitModule(handle: *mut *mut c_void) -> c_char;
 
 #[only(13)]
-#[refused("no header of CUDA declares it, and nvcc writes no call to it")]
+#[refused("no header of CUDA declares it, and nvcc emits no call to it")]
 fn __cudaGetProcAddress();
 
-#[refused("no header of CUDA declares it, and nvcc writes no call to it")]
+#[refused("no header of CUDA declares it, and nvcc emits no call to it")]
 fn __cudaRegisterHostVar();
 
-#[refused("no header of CUDA declares it, and nvcc writes no call to it")]
+#[refused("no header of CUDA declares it, and nvcc emits no call to it")]
 fn __cudaRegisterUnifiedTable();
