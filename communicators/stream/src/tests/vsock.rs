@@ -28,7 +28,7 @@ fn try_pair() -> Result<(OwnedFd, OwnedFd), String> {
     };
     let mut fds = [PollFd::new(&listener, PollFlags::IN)];
     if poll(&mut fds, Some(&patience)).unwrap() == 0 {
-        return Err("what was connected is not there to be accepted".into());
+        return Err("the connection did not arrive at the listener".into());
     }
     let (host, _) = listener.accept().unwrap();
     Ok((guest.into(), host.into()))
