@@ -31,7 +31,7 @@ def far(daemon):
 
 
 def migrate(source, *arguments):
-    """Runs `paragpu migrate`: exit status, what it printed as JSON, errors."""
+    """Runs `paragpu migrate`: returns exit status, JSON output, errors."""
     code, output, errors = ask(source, "migrate", *arguments, "-o", "json")
     return code, json.loads(output) if output else None, errors
 
@@ -300,7 +300,7 @@ class Hosts(TwoHosts):
         for guest in guests:
             rounds(guest, 1)
         vm = "127.0.0.1"
-        # Every link breaks: none goes.
+        # Every link breaks: no session moves.
         proxy = self.proxy(address(self.two.addresses["migration"]), limit=7000)
         code, moved, errors = migrate(self.one, "--vm", vm, "--to", f"tcp://{proxy.address}")
         self.assertNotEqual(code, 0, errors)

@@ -1,4 +1,4 @@
-"""Files that are none: pipes and links where the daemon reads and writes."""
+"""Pipes and links in place of the files that the daemon reads and writes."""
 
 import os
 import struct
@@ -103,7 +103,7 @@ def mutant(source, parts):
 
 @attack
 def states_with_other_contents(field):
-    """Whatever a state says, whose checksums are right: it is restored or refused, and nobody else notices."""
+    """A state with valid checksums and any contents is restored or refused, without effect on others."""
     session, neighbour = field.session(), field.neighbour()
     session.call("MemMap", address=ARENA, size=CHUNK)
     session.call("ShadowCreate", address=SHADOWS, size=4096)

@@ -1,4 +1,4 @@
-"""What costs little to ask for and stays: objects, their settings, calls and replies that wait."""
+"""State that is cheap to request and stays: objects, their settings, queued calls and replies."""
 
 import struct
 import time
@@ -8,7 +8,7 @@ import wire
 from field import ARENA, CHUNK, ENDLESS, attack, blake3, expect, ptx, resident
 from memory import LIMIT, LIMITED, OWN
 
-# What a session may have under way of its own, beside what counts for its VM.
+# A session's allowance of work in flight, which is not charged to its VM.
 UNDER_WAY = 32 << 20
 
 
@@ -79,7 +79,7 @@ def surfaces(session, number):
 
 @attack
 def objects_without_end(field):
-    """They count for the VM; a session of another VM goes on."""
+    """They are charged to the VM; a session of another VM continues."""
     cases = 0
     for kind in (events, streams, surfaces):
         field.again(*LIMITED)
@@ -243,7 +243,7 @@ def calls_behind_a_host_function(field):
 
 @attack
 def work_of_many_streams_behind_an_endless_kernel(field):
-    """A session queues only so much work, in however many streams, and counts what it queues."""
+    """A session's queued work is limited across all streams, and charged."""
     field.again("--set=limits.per_vm_host_memory=16MiB")
     session, neighbour = field.session(), field.neighbour()
     worker = field.worker(session)

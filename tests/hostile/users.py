@@ -35,7 +35,7 @@ def root_only(function):
 
 
 def status(pid):
-    """What the kernel tells of a process."""
+    """A process's state, from /proc."""
     with open(f"/proc/{pid}/status", encoding="ascii") as lines:
         return dict(line.rstrip("\n").split(":\t", 1) for line in lines if ":\t" in line)
 
@@ -205,7 +205,7 @@ def a_user_is_another_vms_only_when_nothing_is_left(field):
     third = field.session(field.tcp, source="127.0.0.9")
     expect(user(field.worker(third)) == users[0], "the user that is free is not given")
     expect(not os.path.exists(folder), "images of the former VM are there, and its user is another's")
-    # A daemon after this one knows from what is there.
+    # A later daemon knows this from the files.
     keep_image(other, b"second" * 50)
     before = field.daemon.sessions()
     field.daemon.process.kill()
@@ -270,7 +270,7 @@ def alone(folder, *privileges, users=USERS, hidden=None, look=lambda worker, ses
     lists = os.path.join(folder, "ranges")
     with open(lists, "w", encoding="ascii") as file:
         file.write(f"{OTHER}:{FIRST}:{LAST - FIRST + 1}\n")
-    # With lists of subordinate users of its own.
+    # With separate lists of subordinate users.
     bind = 'mount --bind "$0" /etc/subuid; mount --bind "$0" /etc/subgid; '
     # As a unit with ProtectKernelTunables= does.
     bind += f"mount -t tmpfs none /proc/{hidden}; " if hidden else ""

@@ -1,4 +1,4 @@
-"""What a worker that is taken over may still do, and what a confined one must."""
+"""What a compromised worker can still do, and what a confined one must be able to do."""
 
 import os
 import struct
@@ -9,7 +9,7 @@ from files import paragpu
 
 
 def status(field, session):
-    """What the kernel tells of a session's worker."""
+    """The state of a session's worker, from /proc."""
     with open(f"/proc/{field.worker(session)}/status", encoding="ascii") as lines:
         return dict(line.strip().split(":", 1) for line in lines if ":" in line)
 
@@ -36,7 +36,7 @@ def every_thread_of_a_worker_is_filtered(field):
     return len(threads)
 
 
-# A worker that somebody has taken over: it sends its daemon sockets whose last close takes
+# A compromised worker: it sends its daemon sockets whose last close takes
 # a minute, with a message that is none and behind messages that are not read.
 TAKEN_OVER = """#!/usr/bin/env python3
 import os, signal, socket, struct, time
