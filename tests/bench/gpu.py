@@ -49,7 +49,7 @@ def memory_used(gpu):
     memory = Memory()
     status = gpu["nvml"].nvmlDeviceGetMemoryInfo(gpu["handle"], ctypes.byref(memory))
     if status:
-        raise RuntimeError(f"NVML does not tell the GPU's memory (status {status})")
+        raise RuntimeError(f"NVML does not report the GPU's memory (status {status})")
     return memory.used
 
 

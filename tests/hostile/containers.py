@@ -149,5 +149,5 @@ def a_module_that_is_loaded_by_many(field):
             expect(failed.status == 2, f"{failed}")
     taken = sum(map(resident, workers))
     expect(loaded < 200 and taken < LIMIT + 8 * OWN, f"{loaded} modules take {taken >> 20} MiB")
-    expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour is over")
+    expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour's session ended")
     return 200

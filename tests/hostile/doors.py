@@ -343,7 +343,7 @@ def commands_of_no_sense(field):
             pass
         # The daemon answers others meanwhile.
         field.daemon.sessions()
-    expect(resident(field.daemon.process.pid) < 64 << 20, "the daemon keeps what makes no sense")
+    expect(resident(field.daemon.process.pid) < 64 << 20, "the daemon keeps invalid data")
     return len(lines)
 
 

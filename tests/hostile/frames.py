@@ -176,7 +176,7 @@ def ring_indices_out_of_range(field):
         guest = wire.Shared(field.daemon.socket)
         expect(guest.call("Ping", value=number) == number, "no answer")
         guest.scribble(field.source, number)
-        expect(guest.ended(20), "the host goes on with a ring that makes no sense")
+        expect(guest.ended(20), "the host continues with an invalid ring")
         guest.close()
     expect(bystander.call("Ping", value=1)[0] == 1, "no answer")
     return 24

@@ -79,7 +79,7 @@ def memory_that_no_account_covers(field):
             one.call("Ping", value=1)
         until("over", lambda: not any(os.path.exists(f"/proc/{worker}") for worker in workers[:2]))
         neighbour.call("MemMap", address=ARENA, size=CHUNK)
-        expect(os.path.exists(f"/proc/{workers[2]}"), "the neighbour's worker is over")
+        expect(os.path.exists(f"/proc/{workers[2]}"), "the neighbour's worker ended")
         for session in (one, other):
             field.open.remove(session)
             session.close()

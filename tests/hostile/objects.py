@@ -99,7 +99,7 @@ def objects_without_end(field):
                 refused = True
         taken = resident(worker)
         expect(refused and taken < LIMIT + OWN, f"{number} {kind.__name__} take {taken >> 20} MiB, refused: {refused}")
-        expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour is over")
+        expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour's session ended")
         cases += number
     return cases
 
@@ -199,7 +199,7 @@ def replies_that_nobody_acknowledges(field):
         field.open.remove(session)
         session.close()
     expect(most < LIMIT + OWN, f"{number} replies of 240 KiB are kept in {most >> 20} MiB")
-    expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour is over")
+    expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour's session ended")
     return number
 
 
@@ -218,7 +218,7 @@ def replies_behind_a_wait(field):
     sent = pressed(field, session, frames)
     most = most_of(worker)
     expect(most < LIMIT + OWN, f"replies of {sent} calls wait in {most >> 20} MiB")
-    expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour is over")
+    expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour's session ended")
     return sent
 
 
@@ -237,7 +237,7 @@ def calls_behind_a_host_function(field):
         sent = pressed(field, session, frames, 5)
         taken = watching.result()
     expect(taken < LIMIT + OWN, f"{sent} calls wait in {taken >> 20} MiB")
-    expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour is over")
+    expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour's session ended")
     return sent
 
 
@@ -262,7 +262,7 @@ def work_of_many_streams_behind_an_endless_kernel(field):
     sent = pressed(field, session, frames(), 12)
     grown = resident(worker) - before
     expect(grown < UNDER_WAY, f"{sent} launches wait in {grown >> 20} MiB")
-    expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour is over")
+    expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour's session ended")
     return sent
 
 

@@ -150,7 +150,7 @@ def memory_that_goes_under_a_copy(field):
         expect(found == bytes(1 << 16), "memory has what another session left there")
         neighbour.call("MemUnmap", address=ARENA)
         cases += 4
-    expect(session.call("Ping", value=1)[0] == 1, "the session is over")
+    expect(session.call("Ping", value=1)[0] == 1, "the session ended")
     return cases
 
 

@@ -120,7 +120,7 @@ def memory_that_is_shared_while_it_moves(field):
                 expect(moved is not None, "the move does not end")
                 reason = "has begun to share its memory"
                 expect((moved.returncode == 0) == (left == 0), f"{moved}")
-                expect(left == 0 or reason in moved.stdout + moved.stderr, f"nobody says why it stays: {moved}")
+                expect(left == 0 or reason in moved.stdout + moved.stderr, f"no reason why it stays: {moved}")
                 late.send_frame(wire.GOODBYE, 0, 0, b"")
                 until("over", lambda left=left: len(field.daemon.sessions()) == (2 if left else 0))
                 cases += 1
@@ -223,8 +223,8 @@ def files_that_are_taken_away(field):
         pass
     for descriptor in (reader, writer, folder, null, fixed):
         os.close(descriptor)
-    expect(session.call("Ping", value=7) == 7, "the session is over")
-    expect(neighbour.call("Ping", value=7)[0] == 7, "the neighbour is over")
+    expect(session.call("Ping", value=7) == 7, "the session ended")
+    expect(neighbour.call("Ping", value=7)[0] == 7, "the neighbour's session ended")
     return cases
 
 

@@ -193,7 +193,7 @@ class Honest:
             count += 8
             found = session.call("CopyFromDevice", source=ARENA, size=4096 + len(pattern), stream=0)[1]
             expect(struct.unpack_from("<I", found)[0] == count & 0xFFFFFFFF, f"{found[:4]} instead of {count}")
-            expect(found[4096:] == pattern, "its memory is another")
+            expect(found[4096:] == pattern, "its memory differs")
             if self.rounds.value % 500 == 499:
                 session = doors.resumed(tenant, session, 1, tenant.tcp)
                 self.back.value += 1

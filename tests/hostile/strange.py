@@ -46,7 +46,7 @@ def peers_of_others(field):
         cases += 1
         found = stranger.call("PeerAsk", token=name)[0]["values"]
         expect(not any(found), f"a VM reaches another's device: {found}")
-    expect(owner.call("Ping", value=1)[0] == 1, "the owner is over")
+    expect(owner.call("Ping", value=1)[0] == 1, "the owner's session ended")
     return cases
 
 
@@ -119,7 +119,7 @@ def windows_that_change_while_they_move(field):
                 over.set()
                 writer.join()
             guest.close()
-            expect(neighbour.call("Ping", value=number)[0] == number, "the neighbour is over")
+            expect(neighbour.call("Ping", value=number)[0] == number, "the neighbour's session ended")
             cases += 1
         until("over", lambda: not other.sessions(), 60)
         for word in ("panicked", "SIGSEGV"):
