@@ -164,7 +164,7 @@ static int paragpu_release(struct inode *inode, struct file *file)
 	channel->memcg = NULL;
 	mutex_unlock(&paragpu->lock);
 	mem_cgroup_put(memcg);
-	/* Nobody has it mapped any more: mappings hold the file. */
+	/* No process has it mapped any more: mappings hold the file. */
 	paragpu_forget(channel);
 	return 0;
 }

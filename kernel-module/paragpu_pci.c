@@ -281,7 +281,7 @@ static int paragpu_read_header(struct pci_dev *pdev,
 				 PARAGPU_LISTS * PARAGPU_LIST_SIZE, &lists) ||
 	      lists > size))) {
 		dev_err(&pdev->dev,
-			"the window's header makes no sense: %u channels of %llu bytes from %llu on, in a window of %llu bytes (BAR 2 has %llu)\n",
+			"the window's header is invalid: %u channels of %llu bytes from %llu on, in a window of %llu bytes (BAR 2 has %llu)\n",
 			to->channel_count, to->channel_size,
 			to->channel_offset, size, length);
 		return -ENODEV;
@@ -644,12 +644,12 @@ static void paragpu_disconnect(struct paragpu_device *paragpu, bool there)
 }
 
 /*
- * Lets the memory go that the host has used, which it may still be about to
- * end: nobody can pin any more, and the channels are given back. A copy takes
+ * Releases the pages that the host used. It may still be completing copies, but
+ * no more pages can be pinned, and the channels are released. A copy takes
  * milliseconds; a host that does not answer is gone.
  *
- * Without the device's lock, for which processes that close their files wait,
- * not to be killed: since paragpu_disconnect() nobody else touches any pins.
+ * Does not hold the device's lock: processes that close their files wait for it
+ * uninterruptibly. Since paragpu_disconnect() nothing else accesses the pins.
  */
 static void paragpu_drain_pins(struct paragpu_device *paragpu)
 {
@@ -728,7 +728,7 @@ static int paragpu_resume(struct device *dev)
 	error = paragpu_read_header(pdev, paragpu->header, &found);
 	if (error || found.generation != paragpu->layout.generation) {
 		dev_warn(dev,
-			 "another device came back: its channels are closed, unbind and bind the driver to go on\n");
+			 "a different device is present: all channels are closed; unbind and rebind the driver\n");
 		paragpu_disconnect(paragpu, false);
 		return 0;
 	}

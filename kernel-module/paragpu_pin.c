@@ -79,9 +79,9 @@ static void paragpu_unpin(struct device *dev, struct paragpu_pin *pin)
 }
 
 /*
- * May the host write to these pages? A page of a file has to be locked to become
- * dirty, and a file system in user space can hold that lock for ever: with it,
- * whoever lets the page go. Nor do file systems know of such writes.
+ * May the host write to these pages? A file's page must be locked to become dirty.
+ * A file system in user space can hold that lock forever and so block the release
+ * of the page. File systems also do not notice such writes.
  */
 static bool paragpu_may_be_written(struct page **pages, unsigned long count)
 {

@@ -125,7 +125,7 @@ class PythonTests:
         self.programs = sorted({"paragpud", "paragpu-worker"} | wanted - {LIBRARIES})
 
     def build(self):
-        """Command that builds what they run."""
+        """The command that builds the programs that the tests run."""
         chosen = [*EXAMPLE]
         for program in self.programs:
             kind = "--example" if program.startswith("examples/") else "--bin"

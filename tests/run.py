@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Everything that `make test` checks, stage by stage, with a sum at the end.
+"""Everything that `make test` checks, stage by stage, with a summary at the end.
 
 usage: run.py [STAGE...]   only these stages and the build (default: all)
 
@@ -277,7 +277,7 @@ def run(stage, running):
 
 
 def schedule(chosen, running):
-    """Runs stages at once, each when those are over that it comes after."""
+    """Runs stages concurrently, each after those that it depends on."""
     jobs = int(os.environ.get("PARAGPU_TEST_JOBS", max(2, os.cpu_count() or 1)))
     futures = {}
 

@@ -222,8 +222,8 @@ class Build:
             *("-E", f"hash_seed={self.identifier('hash')},assume_storage_prezeroed=1"),
             *("-d", tree, image),
         ]
-        # Device nodes are the kernel's to make, and nobody but root could here. Whose
-        # apt's folder for downloads is depends on the folder where this runs; apt makes it anew.
+        # Leaves out device nodes, which only root can create and devtmpfs provides, and
+        # apt's download folder, whose owner depends on the build machine; apt recreates it.
         script = (
             f"mkdir {tree}; tar -C {tree} --numeric-owner --xattrs --xattrs-include='*' --exclude='./dev/*' --exclude=./var/lib/apt/lists/partial -xpf {self.work}/tree.tar; "
             f"{shlex.join(map(str, mke2fs))}; rm -rf {tree}"

@@ -175,7 +175,7 @@ choose_accel() {
 	accel=$(cat "$known")
 }
 
-# The shell's words about a QEMU that aborts in the probe are nobody's news.
+# Hides the shell's message if QEMU aborts in the probe.
 choose_accel 3>&2 2>/dev/null
 assemble "$commands"
 devices=()

@@ -3,12 +3,12 @@
 #
 #   guest-frontend/link/link.sh cudart|cudart12|cuda|nvml|redirect OUTDIR
 #
-# Makes OUTDIR/lib/lib….so.N and the name without N for the linker. rustc
+# Creates OUTDIR/lib/lib….so.N and the name without N for the linker. rustc
 # cannot link these itself: its own version script hides everything that has a
-# symbol version. PROFILE (release) is the cargo profile; CARGO_TARGET_DIR and
-# CC are heeded. Run `cargo build --release -p paragpu-cudart` (or -cuda,
+# symbol version. Environment: PROFILE, the cargo profile (release);
+# CARGO_TARGET_DIR; CC. Run `cargo build --release -p paragpu-cudart` (or -cuda,
 # -nvml) first, or set BUILD=1 to have it run here. `redirect` is always built
-# here, by a profile of its own: nothing of the standard library is in it.
+# here, with a separate profile, because it contains no standard library.
 set -eu
 
 usage() {

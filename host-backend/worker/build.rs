@@ -10,7 +10,7 @@ use quote::{ToTokens, quote};
 
 fn main() -> Result<(), Box<dyn error::Error>> {
     println!("cargo:rerun-if-changed=build.rs");
-    // NVIDIA's driver shall call the worker's: see device-cuda's sys/reservations.rs.
+    // Exported so that NVIDIA's driver calls them: see device-cuda's sys/reservations.rs.
     for name in ["mmap", "mmap64"] {
         println!("cargo:rustc-link-arg-bins=-Wl,--export-dynamic-symbol={name}");
     }

@@ -235,7 +235,7 @@ impl Channel {
     fn tell_worker(&self, shared: &Shared) {
         if let Err(error) = shared.window.set_closed_by_guest(self.number) {
             let channel = self.number;
-            tracing::error!(channel, %error, "the worker cannot be told that the guest is gone");
+            tracing::error!(channel, %error, "cannot notify the worker that the guest is gone");
         }
         self.doorbell.ring();
     }
@@ -271,7 +271,7 @@ impl Channel {
     fn close(&mut self, shared: &Shared) {
         self.phase = Phase::Closed;
         if let Err(error) = self.memory.end(&shared.interrupt) {
-            tracing::error!(channel = self.number, %error, "the guest cannot be told");
+            tracing::error!(channel = self.number, %error, "cannot notify the guest");
         }
         // The guest may have released the channel just before, without seeing that it was
         // closed.

@@ -34,7 +34,7 @@ THREADS = ("threads8_rate", "threads8_tail")
 NOT_TIMED = ("errors", "printf", "clock")
 COPY_BOUND = ("alignedTypes", "blackScholes", "fastWalshTransform", "convolutionSeparable")
 PARTS = "operations,memory,copies,calls,starts,sharing,programs"
-# Where the time goes that no run of this benchmark sees: measured with clocks at
+# Where time is spent that no run of this benchmark can see: measured with clocks at
 # both ends and on both sides of each step, on an H200 unless it says otherwise.
 WAITED_FOR = "0.7 us until the worker has the call, 0.9 us until it sees the end later than native, 0.5 us back"
 ONCE = {
@@ -71,7 +71,7 @@ LUPINE = {
 
 
 class Bench:
-    """The ways to run a program, and what was measured."""
+    """The ways to run a program, and the measurements."""
 
     def __init__(self, daemon, options):
         self.daemon, self.options, self.samples = daemon, options, Samples()
@@ -114,7 +114,7 @@ class Bench:
             self.samples.take("", raw, dict(os.environ))
 
     def calls(self):
-        """What a call costs below the CUDA interface: says where time goes."""
+        """The cost of a call below the CUDA interface, which shows where time is spent."""
         for communicator in COMMUNICATORS:
             say(f"calls over {communicator}")
             environment = self.daemon.guest_environment(communicator)
@@ -141,7 +141,7 @@ class Bench:
             say(text)
 
     def sharing(self):
-        """Eight processes at once."""
+        """Eight concurrent processes."""
         for at in range(self.options.sharing_rounds):
             for way, environment in self.ways():
                 if way not in ("native", "shm"):
@@ -176,7 +176,7 @@ class Bench:
                 self.samples.add(f"{way}_shared_{SHARING}_slowest_of_fastest", min(rates) / max(rates))
 
     def once(self, program, words, environment):
-        """One run of a program; returns what it says and how long its process took."""
+        """Runs a program once; returns its output and the duration of its process."""
         begun = time.monotonic()
         command = [os.path.join(harness.PROGRAMS, program), "--json", "--no-verify", *words]
         try:
@@ -382,7 +382,7 @@ def unmeasured(samples, entries):
 
 
 def store(options, about, samples, programs):
-    """Writes what was measured so far; all entries, those without a value too."""
+    """Writes all entries so far, including those without a value."""
     results = Results(samples, programs)
     results.over_shm()
     results.over_streams()

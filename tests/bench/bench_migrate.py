@@ -1,4 +1,4 @@
-"""What it costs that a session can move, and what a move takes, alternately in
+"""The cost of being able to move a session, and of a move, alternately in
 one run: with the memory copied while the program runs, with the program
 stopped first, and, where both daemons are on one GPU, with the memory handed
 over instead of copied; where they are on two GPUs of this host, with the memory
@@ -99,14 +99,14 @@ class Program:
         return json.loads(done.stdout)
 
     def check(self):
-        """Compares the program's memory with what it must hold."""
+        """Compares the program's memory with the expected contents."""
         self.process.stdin.write("check\n")
         self.process.stdin.flush()
         self.hear("exact")
 
 
 def moves(daemons, samples, name, shape, rounds, ways):
-    """Migrates a program there and back again, each way in turn."""
+    """Migrates a program there and back, alternating between the ways."""
     say(f"{name}: {shape[0]} x {shape[1] >> 10} KiB, {shape[2]} % rewritten")
     with Program(daemons, *shape) as program:
         # The first moves find cold caches at either end.

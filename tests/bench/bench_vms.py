@@ -95,7 +95,7 @@ nc 10.0.2.2 {port} </dev/null | /opt/tests/overheads --together --count {rounds}
 
 
 class Vms:
-    """Boots VMs, each with a device of its own."""
+    """Boots VMs, each with a separate device."""
 
     def __init__(self, daemon):
         from harness import vm  # pylint: disable=import-outside-toplevel

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Looks at what confines workers on this machine's NVIDIA GPU; run as root.
+"""Checks the confinement of workers on this machine's NVIDIA GPU; run as root.
 
 usage: confined_gpu.py [--output FILE] [--learn] [--users FIRST-LAST] PROGRAM...
 
@@ -30,7 +30,7 @@ WAYS = ("unix", "shm", "tcp")
 
 
 def threads(pid):
-    """What /proc tells of each thread of a worker."""
+    """The state of each thread of a worker, from /proc."""
     for thread in os.listdir(f"/proc/{pid}/task"):
         try:
             with open(f"/proc/{pid}/task/{thread}/status", encoding="ascii", errors="replace") as file:

@@ -83,7 +83,7 @@ def fit(points):
 
 
 class Experiments:
-    """The ways to run a program, the folder, and what the page shall show."""
+    """The ways to run a program, the folder, and the contents of the page."""
 
     def __init__(self, daemon, environments, real, options):
         self.daemon, self.environments, self.real, self.options = daemon, environments, real, options

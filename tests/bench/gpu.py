@@ -49,7 +49,7 @@ def memory_used(gpu):
     memory = Memory()
     status = gpu["nvml"].nvmlDeviceGetMemoryInfo(gpu["handle"], ctypes.byref(memory))
     if status:
-        raise RuntimeError(f"NVML does not tell the GPU's memory (status {status})")
+        raise RuntimeError(f"NVML does not report the GPU's memory (status {status})")
     return memory.used
 
 
@@ -59,7 +59,7 @@ def until(condition, what):
     while not condition():
         if time.monotonic() > deadline:
             raise RuntimeError(f"{what}: not within {PATIENCE} s")
-        time.sleep(0.01)  # between two looks at what tells nobody when it changes
+        time.sleep(0.01)  # polls: the state has no notification
 
 
 def runtime_folder():

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests and benchmarks on this machine's NVIDIA GPU, with what is built or carried
+# Tests and benchmarks on this machine's NVIDIA GPU, with programs that were built or copied
 # here and without a network:
 #
 #   tests/bench/gpu.sh [test|moves|felt|vm|bench|quick|experiments|lammps|vms|all] [FOLDER]
@@ -44,7 +44,7 @@ if [ -e "$kit/lammps/lmp" ]; then
 fi
 if ! $built && [ -d "$kit" ]; then
     kit=$(cd "$kit" && pwd)
-    # What was carried may have lost its mode on the way.
+    # Copied files may have lost their mode.
     chmod a+x "$kit"/bin/* "$kit"/programs/* "$kit/overheads" "$kit/conformance" 2>/dev/null || true
     export PARAGPU_TEST_BINARIES=$kit/bin PARAGPU_TEST_LIBRARIES=$kit/lib PARAGPU_TEST_PROGRAMS=$kit/programs
     export PARAGPU_TEST_OVERHEADS=$kit/overheads PARAGPU_TEST_NATIVE=$kit/native PARAGPU_TEST_CONFORMANCE=$kit/conformance

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Gathers what the GPU tests and benchmarks run, stripped, into one folder, so that
+# Collects the stripped programs of the GPU tests and benchmarks in one folder, so that
 # a machine with a GPU but without compilers or network can run them:
 #
 #   tests/bench/kit.sh [--vm] [FOLDER]      default: out/gpu-kit
@@ -27,7 +27,7 @@ done
 for name in libcuda.so.1 libcudart.so.12 libcudart.so.13 libnvidia-ml.so.1; do
     strip --strip-unneeded -o "$kit/lib/$name" "out/lib/$name"
 done
-# Its build strips what it does not need itself.
+# Its build strips unneeded symbols itself.
 cp -L out/lib/libparagpu-redirect.so "$kit/lib/"
 for program in out/programs/*; do
     if [ -f "$program" ] && [ -x "$program" ]; then

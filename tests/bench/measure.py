@@ -1,4 +1,4 @@
-"""What the benchmarks share: running measuring programs, results, tables."""
+"""Shared by the benchmarks: running measuring programs, results, tables."""
 
 import json
 import os
@@ -47,7 +47,7 @@ class Samples:
         self.values, self.failures = {}, []
 
     def take(self, prefix, command, environment, timeout=300):
-        """Runs a measuring program and keeps what it measured; a failure is kept, too."""
+        """Runs a measuring program and stores its result or its failure."""
         try:
             for name, value in lines_of(command, environment, timeout).items():
                 self.values.setdefault(prefix + name, []).append(value)
@@ -158,7 +158,7 @@ def write(path, data, samples):
 
 
 def conclude(results, failures):
-    """Prints the table and what was missed; returns the exit status: 1 where something was not measured."""
+    """Prints the table and the missed goals; returns the exit status: 1 if something was not measured."""
     print(table(results))
     for entry in results:
         if entry["met"] is False:

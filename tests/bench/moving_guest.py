@@ -31,14 +31,14 @@ class Regions:
         self.value = None
 
     def rewrite(self, value):
-        """The next value for what is rewritten."""
+        """The next value to write."""
         self.value = value
         for address in self.addresses:
             self.cuda.cuMemsetD8Async(pointer(address), ctypes.c_ubyte(value), ctypes.c_size_t(self.written), None)
         self.cuda.cuCtxSynchronize()
 
     def exact(self):
-        """Does the device hold what it must?"""
+        """Whether device memory has the expected contents."""
         begin = b"" if self.value is None else bytes([self.value]) * self.written
         expected = begin + self.content[len(begin) :]
         host = ctypes.create_string_buffer(self.size)

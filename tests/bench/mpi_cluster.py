@@ -31,7 +31,7 @@ NETWORK = "10.77.0"
 HOST = f"{NETWORK}.254"
 # Said by the process that is already in the host's namespaces.
 INSIDE = "CLUSTER_OF_NAMESPACES"
-# A network of its own, and names of namespaces that nobody else sees.
+# A separate network, and namespace names that are not visible outside.
 ENTER = 'mkdir -p /run/netns && mount -t tmpfs tmpfs /run/netns && ip link set lo up && exec "$@"'
 # How OpenMPI reaches a node: as with ssh, a node's address and a command. It cuts a host's
 # name at its first dot, and hosts of one name would share its files.

@@ -139,7 +139,7 @@ def section(title, items):
 
 
 def missed(entries, remarks):
-    """Goals that were measured and not reached; and what was not measured."""
+    """Goals that were missed, and goals that were not measured."""
     texts = []
     for entry in entries:
         if entry["met"] is False and entry["value"] is not None:
@@ -155,7 +155,7 @@ def missed(entries, remarks):
 
 
 def numbers(entries, remarks):
-    """A table of what was measured."""
+    """A table of the measurements."""
     head = "".join(f"<th>{word}</th>" for word in ("name", "value", "unit", "baseline", "ratio", "goal", "met"))
     rows = []
     for entry in entries:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""From connecting to the first reply, for daemons side by side; run as root.
+"""The time from connecting to the first reply, for daemons side by side; run as root.
 
 usage: starts.py [--rounds N] [--warm N] [--pause SECONDS] [--output FILE] SIDE...
 

@@ -65,7 +65,7 @@ RUN_SECONDS = 2
 
 
 class Report:
-    """What was tested and what was wrong."""
+    """Tested programs and failures."""
 
     def __init__(self):
         self.entries, self.problems = [], []
@@ -263,7 +263,7 @@ def conformance(report):
     return "passed" if done.returncode == 0 else "failed"
 
 
-# One line for each program: its exit status, and what it says of its result.
+# One line for each program: exit status and reported result.
 VM_SCRIPT = """
 printf 'communicator = "pci"\\n' >/etc/paragpu/guest.toml
 failed=0

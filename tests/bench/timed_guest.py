@@ -131,7 +131,7 @@ class Program:
             raise SystemExit(f"module {module} counted {self.number.value}, not {expected}")
 
     def exact(self):
-        """Does the memory hold what it must?"""
+        """Whether the memory has the expected contents."""
         host = ctypes.create_string_buffer(REGION)
         for place, address in enumerate(self.regions):
             self.cuda.cuMemcpyDtoH_v2(host, pointer(address), ctypes.c_size_t(REGION))

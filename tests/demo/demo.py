@@ -35,7 +35,7 @@ class Progress:
         self.bar = tqdm(total=total, disable=not self.live, unit="run", file=sys.stderr)
 
     def step(self, what):
-        """Says what is going on."""
+        """Prints the current step."""
         if self.live:
             self.bar.set_description(what)
         else:
@@ -67,7 +67,7 @@ class Progress:
 
 
 def table(runs):
-    """One row a program, one column a way."""
+    """One row per program, one column per communicator."""
     ways = []
     for run in runs:
         way = (run["where"], run["communicator"])

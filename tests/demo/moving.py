@@ -41,7 +41,7 @@ done
 
 
 class Moving:
-    """Moves the program's session from one daemon to the other when it is under way."""
+    """Moves the running program's session from one daemon to the other."""
 
     def __init__(self, away, home):
         self.away, self.home = away, home
@@ -85,7 +85,7 @@ class Moving:
         raise RuntimeError(f"{PROGRAM} was never under way at {self.away.addresses['tcp']}")
 
     def move(self):
-        """Moves the session; notes what was seen of it."""
+        """Moves the session and records the observations."""
         try:
             before = self.under_way()
             known = {session["id"] for session in self.home.sessions()}

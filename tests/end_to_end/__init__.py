@@ -1,1 +1,1 @@
-"""Tests of the whole way: program, libraries, communicator, daemon, worker."""
+"""End-to-end tests: program, libraries, communicator, daemon, worker."""

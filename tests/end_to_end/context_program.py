@@ -116,7 +116,7 @@ def kept_when_another_context_ends():
 
 
 def released(context):
-    """What is told of a primary context that was released, while it is current."""
+    """The reported state of a primary context that was released while it is current."""
     number, address = ctypes.c_int(-1), ctypes.c_uint64()
     return {
         "get device": call("cuCtxGetDevice", byref(number)),

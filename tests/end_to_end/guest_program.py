@@ -150,7 +150,7 @@ class Guest:
 
 
 def say(text):
-    """Prints at once."""
+    """Prints and flushes."""
     print(text, flush=True)
 
 

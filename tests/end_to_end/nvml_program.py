@@ -335,7 +335,7 @@ def texts():
 
 
 def restart():
-    """Asks before and after its host was away; says so to the test."""
+    """Queries before and after a restart of the host, and reports each to the test."""
     handle, memory = device(), Memory()
     call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
     print("asked", flush=True)

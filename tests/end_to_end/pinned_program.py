@@ -1,4 +1,4 @@
-"""A guest whose threads use pinned memory in every way at once, and compare
+"""A guest whose threads concurrently use pinned memory in every way, and compare
 every byte.
 
 usage: pinned_program.py [THREADS]

@@ -112,7 +112,7 @@ class Sharer:
         self.added, self.busy, self.thread = 0, False, None
 
     def create(self, path):
-        """The address of memory whose descriptor whoever connects to a socket gets."""
+        """Returns the address of memory, and sends its descriptor to each peer that connects to a socket."""
         created, file = ctypes.c_uint64(), ctypes.c_int()
         asked = Allocation(kind=1, handles=1, place=1, device=0)
         self.cuda.cuMemCreate(ctypes.byref(created), ctypes.c_size_t(SIZE), ctypes.byref(asked), ctypes.c_uint64(0))
@@ -173,7 +173,7 @@ class Sharer:
         return bytes(handle.bytes).hex()
 
     def work(self):
-        """Adds, until told to stop."""
+        """Adds until it is stopped."""
         self.guest.use()
         while self.busy:
             self.guest.launch(self.add, BLOCKS, COUNT // BLOCKS, ctypes.c_uint64(self.data))

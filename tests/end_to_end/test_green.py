@@ -1,4 +1,4 @@
-"""Green contexts of sessions that move, that are written and that cannot go."""
+"""Green contexts of sessions that move, are checkpointed, or cannot move."""
 
 import os
 import tempfile

@@ -71,7 +71,7 @@ DOMAIN = """<domain type="qemu" xmlns:qemu="http://libvirt.org/schemas/domain/qe
 	{more}
 </domain>"""
 
-# Run by the VM, whose only way to a GPU is its vsock.
+# Runs in the VM, which can reach a GPU only over its vsock.
 IN_THE_VM = """
 cat >/etc/paragpu/guest.toml <<END
 communicator = "vsock"

@@ -10,7 +10,7 @@ from .test_faults import end_with, eventually
 from .test_migration import moved
 from .test_programs import compiled
 
-# What program and kernels do in random order, until the input is over, compared with a
+# Accesses by program and kernels in random order until the end of input, compared with a
 # copy that the program keeps.
 RANDOM = """
 #include <cstdio>

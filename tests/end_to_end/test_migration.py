@@ -1,4 +1,4 @@
-"""Sessions that go on elsewhere: at another daemon, or from a directory."""
+"""Sessions that continue elsewhere: at another daemon, or from a checkpoint."""
 
 import array
 import json
@@ -118,7 +118,7 @@ class Cutter:
             over = not data or self.left < 0
             try:
                 if not over:
-                    # Descriptors are of the last frame in what was read, which has no payload.
+                    # Descriptors belong to the last frame that was read, which has no payload.
                     begin = len(data) - FRAME if fds else len(data)
                     sink.sendall(data[:begin])
                     if fds:

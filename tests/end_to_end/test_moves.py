@@ -31,7 +31,7 @@ def far(daemon):
 
 
 def migrate(source, *arguments):
-    """Runs `paragpu migrate`: exit status, what it printed as JSON, errors."""
+    """Runs `paragpu migrate`: returns exit status, JSON output, errors."""
     code, output, errors = ask(source, "migrate", *arguments, "-o", "json")
     return code, json.loads(output) if output else None, errors
 
@@ -300,7 +300,7 @@ class Hosts(TwoHosts):
         for guest in guests:
             rounds(guest, 1)
         vm = "127.0.0.1"
-        # Every link breaks: none goes.
+        # Every link breaks: no session moves.
         proxy = self.proxy(address(self.two.addresses["migration"]), limit=7000)
         code, moved, errors = migrate(self.one, "--vm", vm, "--to", f"tcp://{proxy.address}")
         self.assertNotEqual(code, 0, errors)
@@ -353,12 +353,12 @@ class OneHost(Sessions):
         rounds(guest, 1)
         code, _, errors = move(one, f"unix://{two.socket}")
         self.assertEqual(code, 0, errors)
-        # Calls of two rounds: an answer has come from there, and word of the new place before it.
-        eventually(lambda: two.sessions()[0]["calls"] > 30, "the program goes on there")
+        # Calls of two rounds: the destination has replied, and announced its address before that.
+        eventually(lambda: two.sessions()[0]["calls"] > 30, "the program continues at the destination")
         proxy.target = "/nonexistent"
         proxy.cut()
         rounds(guest, 5)
-        eventually(lambda: two.sessions()[0]["calls"] > 90, "the program goes on there")
+        eventually(lambda: two.sessions()[0]["calls"] > 90, "the program continues at the destination")
         self.assertEqual(len(two.sessions()), 1)
 
     def test_a_guest_that_comes_too_late_is_sent_on(self):
@@ -371,7 +371,7 @@ class OneHost(Sessions):
         code, _, errors = move(one, f"unix://{two.socket}")
         self.assertEqual(code, 0, errors)
         proxy.cut()
-        eventually(lambda: two.sessions()[0]["calls"] > 60, "the program goes on there")
+        eventually(lambda: two.sessions()[0]["calls"] > 60, "the program continues at the destination")
         self.assertIn("redirected", one.log())
 
     def test_a_gpu_is_drained(self):

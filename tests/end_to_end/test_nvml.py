@@ -31,7 +31,7 @@ def nvidia_ml_py():
 
 
 class Nvml(unittest.TestCase):
-    """Each test has a daemon of its own."""
+    """Each test has a separate daemon."""
 
     def daemon(self, *settings):
         options = [option for setting in settings for option in ("--set", setting)]

@@ -1,4 +1,4 @@
-"""A VM's GPUs in each other's memory."""
+"""Peer access between a VM's GPUs."""
 
 import json
 import os

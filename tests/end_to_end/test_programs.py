@@ -77,7 +77,7 @@ print(locked, errors, kibibytes < 1 << 20)
 
 
 def digest(run):
-    """The word of a program's line that tells its results."""
+    """The digest of the results in a program's line."""
     return next(word for word in run.output.split() if word.startswith("digest="))
 
 

@@ -15,7 +15,7 @@ ROUNDS = 20_000
 
 
 class Shares(unittest.TestCase):
-    """Each test has a daemon of its own."""
+    """Each test has a separate daemon."""
 
     def daemon(self, *options):
         return self.enterContext(harness.Daemon("--set", "software.memory=64MiB", "--set", "pool.warm=4", *options))

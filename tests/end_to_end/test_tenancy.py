@@ -32,7 +32,7 @@ def paragpu(daemon, *arguments):
 
 
 class Tenancy(unittest.TestCase):
-    """Each test has a daemon of its own."""
+    """Each test has a separate daemon."""
 
     def daemon(self, *settings, arguments=()):
         options = [option for setting in settings for option in ("--set", setting)]
@@ -144,7 +144,7 @@ class Tenancy(unittest.TestCase):
                     self.hold(daemon, "unix", MIB)
                 placed = [session["device"] for session in daemon.sessions()]
                 self.assertEqual(placed, [f"software:{gpu}" for gpu in expected])
-                # One process with every device, each with memory and a kernel of its own.
+                # One process with every device, each with separate memory and a kernel.
                 all_of_them = self.guest(daemon, "shm", "devices")
                 read_until(all_of_them, "computed on 3 devices")
                 own = [one for one in daemon.sessions() if one["guest_pid"] == all_of_them.pid]

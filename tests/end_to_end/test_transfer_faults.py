@@ -117,7 +117,7 @@ class Between:
             expected = DESCRIPTORS.get(kind, "record")
 
     def carry(self, source, sink, who):
-        """One way."""
+        """One direction."""
         seen = {}
         try:
             for kind, data, descriptors in self.units(source):
@@ -165,7 +165,7 @@ def chosen(steps):
 
 
 class Attempts(unittest.TestCase):
-    """Each pair has daemons of its own: some of them die."""
+    """Each pair has separate daemons, because some of them die."""
 
     shareable = "false"
 
@@ -176,7 +176,7 @@ class Attempts(unittest.TestCase):
         self.addCleanup(self.one.stop)
 
     def kill(self, pid):
-        """Ends a process at once, and waits until it is no more."""
+        """Kills a process and waits for its end."""
         os.kill(pid, signal.SIGKILL)
         eventually(lambda: not alive(pid), f"process {pid} is gone")
 

@@ -97,7 +97,7 @@ class Vm(unittest.TestCase):
         self.tcp = "10.0.2.2:" + self.daemon.addresses["tcp"].rsplit(":", 1)[1]
 
     def test_programs_on_a_newer_kernel(self):
-        """Those that differ in how they use the device and its way. Over vsock most
+        """The programs that use the device and its communicator differently. Over vsock most
         of all: from Linux 6.12 on, large writes would stall. The demo runs every
         program on this Debian's kernel."""
         found = vm.newer_kernel()

@@ -1,4 +1,4 @@
-"""Programs of a VM that run on while they, their VM, or both go elsewhere: two
+"""Programs of a VM that continue while they, their VM, or both move: two
 QEMUs and QEMU's own migration, and every way from a VM to its host.
 
 Needs QEMU, and vhost-device-vsock for vsock: skipped without.
@@ -23,7 +23,7 @@ HOST = "10.0.2.2"
 # The programs: copies of pageable memory, and pinned memory.
 KINDS = ("pageable", "pinned")
 
-# The programs run until the device was taken away as often as {times} says, and
+# The programs run until the device was removed {times} times, and
 # until those of {losers} have ended by that.
 SCRIPT = """
 cat >/etc/paragpu/guest.toml <<END
@@ -111,7 +111,7 @@ class VmMoves(unittest.TestCase):
         self.assertEqual(code, 0, output + errors + logs)
 
     def finish(self, guest, losers=()):
-        """Takes the device away for the last time, which ends the programs."""
+        """Removes the device for the last time, which ends the programs."""
         guest.unplug()
         guest.wait_for("^@kernel clean")
         for kind in KINDS:

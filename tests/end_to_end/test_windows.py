@@ -1,4 +1,4 @@
-"""Sessions that share a window with their program, where no window can go: to
+"""Sessions that share a window with their program, moved to where it cannot be mapped: to
 other hosts and into directories. Their pinned memory becomes copies, while
 threads use it."""
 

@@ -1,4 +1,4 @@
-"""What the cases of all frameworks share: their registry, digests and clocks.
+"""Shared by the cases of all frameworks: registry, digests and clocks.
 
 A file of cases registers functions that prepare something and return a step. A
 step returns what it computed, as an array that numpy understands. The file then
@@ -91,7 +91,7 @@ def stepped(step, wait, count, name):
 
 
 def judged(line, step, wait, options):
-    """Runs a case and adds what it came to to its line."""
+    """Runs a case and adds its result to its line."""
     start = time.perf_counter()
     if options.steps:
         results, clock = stepped(step, wait, options.steps, line["case"])

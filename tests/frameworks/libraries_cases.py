@@ -317,7 +317,7 @@ def cublas(name):
 
 @case
 def cublas_handle():
-    """A handle of cuBLAS comes and goes."""
+    """Creates and destroys a handle of cuBLAS."""
     library, handle = cublas("libcublas"), ctypes.c_void_p()
 
     def step():

@@ -24,7 +24,7 @@ def numbers(seed, *shape):
 
 
 def join(rank, store):
-    """Makes this process one of two ranks, each with a GPU of its own."""
+    """Makes this process one of two ranks, each with its GPU."""
     torch.cuda.set_device(rank)
     distributed.init_process_group("nccl", init_method=f"file://{store}", rank=rank, world_size=2)
 

@@ -59,7 +59,7 @@ def reductions():
 
 @case
 def sorting():
-    """Sorts, orders, what is unique."""
+    """Sorts, orders, finds unique elements."""
     here, there = numbers(16, 200)
     close(cupy.sort(there, axis=1), numpy.sort(here, axis=1), 0)
     close(cupy.argsort(there[0]), numpy.argsort(here[0]), 0)

@@ -94,7 +94,7 @@ def eager_kernels_are_refused_by_name():
 
 
 def network():
-    """A step of training a network of two layers, and what it begins with."""
+    """A training step of a network of two layers, with its initial state."""
     generator = torch.Generator().manual_seed(0)
 
     def numbers(*shape):

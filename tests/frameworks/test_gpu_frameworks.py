@@ -30,7 +30,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), "bench"))
 import gpu
 from measure import described, harness, machine, of_results, result, say, store, table
 
-# Each file of cases, and what it imports first.
+# Each file of cases, and its first import.
 FILES = {"torch": "torch", "jax": "jax", "cupy": "cupy", "libraries": "torch", "pairs": "torch"}
 # Those that need two GPUs.
 PAIRED = {"pairs"}
@@ -50,7 +50,7 @@ BENCHMARK = {
 }
 # The session whose host memory is measured, its steps, and by how much it may exceed native, in bytes.
 MEASURED_MEMORY = ("torch", ["--steps=40", "gpt_training_step"], 300e6)
-# What serves one model in so many processes at once, and the goal of their throughput.
+# The case that serves one model in concurrent processes, their number, and the throughput goal.
 TOGETHER = ("torch", ["--steps=100", "eager_decode"], 8, 1.0)
 # Longest that the cases of one file may take in one process, in seconds.
 PATIENCE = 280
@@ -83,7 +83,7 @@ def command_of(file, arguments):
 
 
 def run(environment, command):
-    """Results by case, what was said on standard error, and how it ended."""
+    """Results by case, standard error, and exit status."""
     try:
         done = subprocess.run(
             command,
@@ -242,7 +242,7 @@ def memory_row(ways):
 
 
 def together_row(ways):
-    """Steps a second of many processes at once, by the median of each one's steps."""
+    """Steps per second of concurrent processes, from the median of each process's steps."""
     file, arguments, count, goal = TOGETHER
     rate = {}
     for way, (environment, _) in ways.items():

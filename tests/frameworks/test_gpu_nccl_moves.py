@@ -1,4 +1,4 @@
-"""Moves a program's NCCL reductions while they run, and says what a move that takes long is doing.
+"""Moves a program's NCCL reductions while they run, and reports the step of a move that takes long.
 
 usage: test_gpu_nccl_moves.py [--case NAME] [--late SECONDS] [--seconds SECONDS] [--communicator NAME]
        test_gpu_nccl_moves.py --device software
@@ -27,14 +27,14 @@ import time
 BEGAN = time.monotonic()
 # Cases whose steps all have the same results.
 REPEATS = {"all_reduce_256m", "one_process", "between_gpus"}
-# Of the time for the whole run, what is kept for its end, in seconds.
+# The part of the run's time that is reserved for its end, in seconds.
 RESERVE = 8
 # Log lines of each daemon that are shown.
 LINES = 80
 
 
 def loop(name):
-    """Takes steps of a case until standard input says or ends; tells of the first one and of all."""
+    """Runs steps of a case until standard input requests or ends; reports the first step and the total."""
     # pylint: disable=import-outside-toplevel
     import pairs_cases
     import torch
@@ -138,7 +138,7 @@ def plain(log):
 
 
 def log_of_move(daemon, before):
-    """The last lines since the move began that tell of it."""
+    """The last lines about the move since it began."""
     tells = re.compile(r"transfer|migrat|module|held|ERROR|WARN")
     return [line for line in plain(daemon.log())[before:] if tells.search(line)][-LINES:]
 
@@ -190,7 +190,7 @@ def begun(options, daemon, program):
     if options.device != "software":
         return any("begun" in line for line in iter(program.stdout.readline, ""))
     while program.poll() is None and len(daemon.sessions()) < 2 and left(options) > 0:
-        time.sleep(0.05)  # between two looks at what tells nobody when it changes
+        time.sleep(0.05)  # polls: the state has no notification
     return program.poll() is None
 
 
@@ -213,7 +213,7 @@ def run(options, environment):
             said = []
             listener = threading.Thread(target=lambda: said.extend(program.stderr), daemon=True)
             listener.start()
-            # However the run goes, its end comes in time.
+            # The run ends in time in any case.
             watchdog = threading.Timer(max(1, options.seconds - 3 - (time.monotonic() - BEGAN)), program.kill)
             watchdog.daemon = True
             watchdog.start()

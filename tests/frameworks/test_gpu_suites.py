@@ -32,7 +32,7 @@ from test_gpu_frameworks import PACKAGED, QUIET, installed, native
 
 # Times that a shard begins again behind a case that ended it.
 RESTARTS = 40
-# Times that a case is run again in each way before it counts as failed.
+# Number of times that a case is repeated in each way before it counts as failed.
 REPEATS = 5
 # How a test ended, in what pytest-xdist says.
 OUTCOME = re.compile(r"\[gw\d+\] \[ *\d+%\] (?P<how>PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (?P<name>.+?)\s*$")

@@ -91,7 +91,7 @@ class Test:
         self.held(run.same(stayed) and len(run.moves) == len(every), f"{case}: moved {len(run.moves)} times")
 
     def came_home(self, case, stayed, far, near):
-        """A benchmark that begins at another host's daemon and goes on at this one's."""
+        """A benchmark that starts at another host's daemon and continues at this one's."""
         job = self.job(case)
 
         def move():

@@ -41,7 +41,7 @@ MODELS = {
 }
 # Words of a run that is compared, and of one that moves.
 WORDS = {"cuda": (200, 4000), "software": (24, 120)}
-# How often what it said changes hands.
+# Number of moves during the output.
 MOVES = 3
 
 

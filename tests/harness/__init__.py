@@ -58,7 +58,7 @@ def owned(command):
 
 
 class Daemon:
-    """A daemon of its own, in a folder of its own, for PARAGPU_TEST_DEVICE: software (default) or cuda."""
+    """A separate daemon in a separate folder, for PARAGPU_TEST_DEVICE: software (default) or cuda."""
 
     def __init__(self, *arguments, device=None, log=None, tcp="127.0.0.1:0"):
         device = device or os.environ.get("PARAGPU_TEST_DEVICE", "software")
@@ -103,7 +103,7 @@ class Daemon:
             return log.read()
 
     def sessions(self):
-        """The daemon's sessions, as `paragpu list` tells them."""
+        """The daemon's sessions, from `paragpu list`."""
         command = [binary("paragpu"), "list", "--control", self.control, "-o", "json"]
         return json.loads(subprocess.check_output(command, timeout=20))
 
@@ -116,7 +116,7 @@ class Daemon:
         return sessions
 
     def migrate(self, session, to, *options, timeout=120):
-        """Moves a session: what `paragpu migrate` tells of it."""
+        """Moves a session; returns the output of `paragpu migrate`."""
         order = ["migrate", "--session", str(session), "--to", to, *options]
         command = [binary("paragpu"), "--control", self.control, *order, "-o", "json"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)

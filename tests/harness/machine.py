@@ -115,7 +115,7 @@ class Machine:
             time.sleep(0.02)  # QMP has events for some of these states only
 
     def read(self, name="output.log"):
-        """A file of this machine's, as far as it goes."""
+        """The contents so far of a file of this machine."""
         if not os.path.exists(self.path(name)):
             return ""
         with open(self.path(name), encoding="utf-8", errors="replace") as file:

@@ -1,4 +1,4 @@
-"""Results of a heavier test: each has a name, a value, a goal and whether it is met."""
+"""Results of a heavier test: each has a name, a value, a goal, and whether the goal was met."""
 
 import json
 import os
@@ -11,7 +11,7 @@ class Results:
         self.entries = []
 
     def add(self, name, value, goal, met, note):
-        """One more; printed at once."""
+        """Adds a result and prints it."""
         self.entries.append({"name": name, "value": value, "goal": goal, "met": bool(met), "note": note})
         mark = "met   " if met else "MISSED"
         print(f"{mark} {name:32} {value!s:>10}   goal {goal!s:<8} {note}", flush=True)

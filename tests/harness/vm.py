@@ -82,7 +82,7 @@ class Device:
     """The device process of one VM."""
 
     def __init__(self, daemon, vm="demo", arguments=(), protocol="ivshmem", log=None):
-        """Its output goes to the file `log`, or to this process's standard error."""
+        """Its output is written to the file `log`, or to this process's standard error."""
         self.protocol, self.log = protocol, log
         self.folder = tempfile.TemporaryDirectory(prefix="paragpu-vm-")
         self.socket = os.path.join(self.folder.name, "device.sock")

@@ -134,7 +134,7 @@ def declarations_of_impossible_size(field):
 
 @attack
 def a_module_that_is_loaded_by_many(field):
-    """A VM's sessions load one large module together: each counts, and the neighbour goes on."""
+    """A VM's sessions load one large module together: each is charged, and the neighbour continues."""
     field.again(*LIMITED)
     body = "".join(f"add.u32 %r1, %r1, {number};\n" for number in range(6000))
     image, sessions, neighbour = ptx(body).encode() + b"\0", [field.session() for _ in range(8)], field.neighbour()
@@ -149,5 +149,5 @@ def a_module_that_is_loaded_by_many(field):
             expect(failed.status == 2, f"{failed}")
     taken = sum(map(resident, workers))
     expect(loaded < 200 and taken < LIMIT + 8 * OWN, f"{loaded} modules take {taken >> 20} MiB")
-    expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour is over")
+    expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour's session ended")
     return 200

@@ -1,4 +1,4 @@
-"""Many sessions of many VMs, each VM at all its limits at once."""
+"""Many sessions of many VMs, each VM at all its limits."""
 
 import struct
 from concurrent.futures import ThreadPoolExecutor
@@ -74,7 +74,7 @@ class Tenant:
             expect(found == (rounds, mark), f"session {mark} of {self.source} has {found} instead of {(rounds, mark)}")
 
     def come_back(self):
-        """Every connection is lost, and every session goes on over another."""
+        """Every connection is lost, and every session continues over another."""
         for at, session in enumerate(self.sessions):
             session.socket.close()
             self.sessions[at] = self.field.session(self.field.tcp, source=self.source, resumes=session)

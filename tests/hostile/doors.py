@@ -1,4 +1,4 @@
-"""Connections: silent ones, slow ones, too many, with descriptors, with tokens, with names."""
+"""Connections: silent, slow, too many, with descriptors, tokens and names."""
 
 import os
 import signal
@@ -343,7 +343,7 @@ def commands_of_no_sense(field):
             pass
         # The daemon answers others meanwhile.
         field.daemon.sessions()
-    expect(resident(field.daemon.process.pid) < 64 << 20, "the daemon keeps what makes no sense")
+    expect(resident(field.daemon.process.pid) < 64 << 20, "the daemon keeps invalid data")
     return len(lines)
 
 
@@ -367,7 +367,7 @@ def commands_that_are_never_finished(field):
 
 @attack
 def hellos_byte_by_byte(field):
-    """From many addresses at once, whole in the end: each becomes a session."""
+    """From many addresses concurrently, complete in the end: each becomes a session."""
     first, peers = frame(wire.HELLO, hello()), []
     for number in range(12):
         peers.append(field.connect(f"127.0.4.{number + 1}"))
@@ -405,7 +405,7 @@ def hellos_of_impossible_fields(field):
 
 @attack
 def a_token_that_many_resume_at_once(field):
-    """Thirty connections take over one session; one goes on with it, and no call is lost or done twice."""
+    """Thirty connections take over one session; one continues it, and no call is lost or executed twice."""
     session = field.session()
     session.call("MemMap", address=ARENA, size=CHUNK)
     storm = [field.connect() for _ in range(30)]

@@ -1,4 +1,4 @@
-"""What the attacks share: a daemon, tenants, and how an attack is told apart from a failure."""
+"""Shared by the attacks: a daemon, tenants, and the distinction of attacks that succeed from failures of the test."""
 
 import os
 import random
@@ -44,7 +44,7 @@ def attack(function):
 
 
 def expect(held, sentence):
-    """An attack goes through where something does not hold."""
+    """Reports the attack as successful if `held` is false."""
     if not held:
         raise Broken(sentence)
 
@@ -79,7 +79,7 @@ class Field:
         return session
 
     def neighbour(self):
-        """A session of somebody else: a guest that comes over TCP."""
+        """A session of another tenant: a guest over TCP."""
         return self.session(self.tcp, context=self.context)
 
     def connect(self, tcp_from=None):
@@ -142,7 +142,7 @@ class Field:
             expect(word not in self.daemon.log(), f"the log says {word}")
 
     def hang_up(self):
-        """Closes what is open; sessions say goodbye, so that none is kept for its guest."""
+        """Closes all connections; sessions end with a goodbye, so that none is kept for its guest."""
         for one in self.open:
             try:
                 if isinstance(one, wire.Session):
@@ -178,7 +178,7 @@ def descriptors(pid):
 
 
 def until(what, wanted, patience=PATIENCE):
-    """Waits until something holds; an attack goes through where it never does."""
+    """Waits until a condition holds; otherwise the attack was successful."""
     end = time.monotonic() + patience
     while not wanted():
         expect(time.monotonic() < end, f"not {what} after {patience} s")

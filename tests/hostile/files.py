@@ -1,4 +1,4 @@
-"""Files that are none: pipes and links where the daemon reads and writes."""
+"""Pipes and links in place of the files that the daemon reads and writes."""
 
 import os
 import struct
@@ -103,7 +103,7 @@ def mutant(source, parts):
 
 @attack
 def states_with_other_contents(field):
-    """Whatever a state says, whose checksums are right: it is restored or refused, and nobody else notices."""
+    """A state with valid checksums and any contents is restored or refused, without effect on others."""
     session, neighbour = field.session(), field.neighbour()
     session.call("MemMap", address=ARENA, size=CHUNK)
     session.call("ShadowCreate", address=SHADOWS, size=4096)
@@ -124,7 +124,7 @@ def states_with_other_contents(field):
         with open(path, "rb") as file:
             good = file.read()
         parts = records(good)
-        expect(state_of(parts) == good, "the records are not what they are taken for")
+        expect(state_of(parts) == good, "the records are not of the expected kind")
         for _ in range(80):
             with open(path, "wb") as file:
                 file.write(mutant(field.source, parts))
@@ -134,7 +134,7 @@ def states_with_other_contents(field):
                 for one in field.daemon.sessions():
                     if one["id"] != neighbour.welcome["session"]:
                         paragpu(field, "end", str(one["id"]))
-            expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour is over")
+            expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour's session ended")
             cases += 1
     return cases
 
@@ -188,7 +188,7 @@ def links_in_the_state_directory(field):
         os.symlink(elsewhere, linked)
         if start_with_state(field, linked):
             raise Broken("a state directory that is a link is used")
-        expect(os.stat(elsewhere).st_mode & 0o777 == 0o755, "the link's directory has another mode")
+        expect(os.stat(elsewhere).st_mode & 0o777 == 0o755, "the mode of the link's directory changed")
         os.mkfifo(os.path.join(elsewhere, "lock"))
         if start_with_state(field, elsewhere):
             raise Broken("a lock that is a pipe is used")

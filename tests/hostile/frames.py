@@ -1,4 +1,4 @@
-"""Bytes: calls that make no sense, and rings that others write into."""
+"""Bytes: invalid calls, and rings with concurrent writers."""
 
 import os
 import struct
@@ -72,7 +72,7 @@ def value(source, kind):
 
 
 def nonsense(field, sessions):
-    """Well-formed calls with arguments of no sense; returns how many were sent."""
+    """Sends well-formed calls with invalid arguments; returns their number."""
     sent = 0
     calls = [call for call in wire.CALLS.values() if all(known(kind) for _, kind in call[1])]
     for _ in range(sessions):
@@ -176,7 +176,7 @@ def ring_indices_out_of_range(field):
         guest = wire.Shared(field.daemon.socket)
         expect(guest.call("Ping", value=number) == number, "no answer")
         guest.scribble(field.source, number)
-        expect(guest.ended(20), "the host goes on with a ring that makes no sense")
+        expect(guest.ended(20), "the host continues with an invalid ring")
         guest.close()
     expect(bystander.call("Ping", value=1)[0] == 1, "no answer")
     return 24

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What NVIDIA's driver needs of the system: it is opened under one confinement after the other.
+"""What NVIDIA's driver needs from the system: it is opened under each confinement in turn.
 
 usage: gpu_namespaces.py [--strace PROGRAM]
 

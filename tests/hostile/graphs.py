@@ -1,4 +1,4 @@
-"""Graphs: of very many nodes, and of bodies within bodies."""
+"""Graphs with very many nodes and nested bodies."""
 
 import struct
 import time
@@ -51,7 +51,7 @@ def instantiate(session, nodes, graph=500):
 
 @attack
 def graphs_of_a_million_nodes(field):
-    """Such a graph is made and launched; a neighbour goes on meanwhile."""
+    """Such a graph is created and launched; a neighbour continues meanwhile."""
     session, neighbour = field.session(), field.neighbour()
     neighbour.call("MemMap", address=ARENA, size=CHUNK)
     expect(instantiate(session, (node() for _ in range(NODES))), "a graph of a million nodes is refused")

@@ -1,4 +1,4 @@
-"""The control groups of VMs: where the kernel delegates them, as root only."""
+"""The control groups of VMs; only as root, if the kernel delegates them."""
 
 import contextlib
 import os
@@ -78,11 +78,11 @@ def memory_that_no_account_covers(field):
             one.call("Ping", value=1)
         until("over", lambda: not any(os.path.exists(f"/proc/{worker}") for worker in workers[:2]))
         neighbour.call("MemMap", address=ARENA, size=CHUNK)
-        expect(os.path.exists(f"/proc/{workers[2]}"), "the neighbour's worker is over")
+        expect(os.path.exists(f"/proc/{workers[2]}"), "the neighbour's worker ended")
         for session in (one, other):
             field.open.remove(session)
             session.close()
-        # With its last session the VM's group goes.
+        # The VM's group is removed with its last session.
         until("removed", lambda: not os.path.exists(home))
         again = field.session()
         expect(again.call("Ping", value=1)[0] == 1 and os.path.exists(home), "the VM gets no session any more")

@@ -1,4 +1,4 @@
-"""Kernels, and texts that are none."""
+"""Kernels, and invalid PTX."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""A VM's limit of device memory: every way to get some counts, alone and mixed."""
+"""A VM's limit of device memory: every way to allocate is charged, alone and mixed."""
 
 import wire
 from field import ARENA, ENDLESS, attack, blake3, expect, ptx, resident, until
@@ -61,7 +61,7 @@ WAYS = ("map", "array", "mipmaps", "variable", "heap")
 
 
 def take(guest, way):
-    """Takes by this way until it is refused; how many pieces there are."""
+    """Allocates in this way until it is refused; returns the number of blocks."""
     pieces = 0
     while pieces < 1000:
         try:
@@ -75,7 +75,7 @@ def take(guest, way):
 
 @attack
 def every_way_to_device_memory(field):
-    """Two sessions together have no more than their VM may, in whichever way they take it."""
+    """Two sessions together cannot exceed their VM's limit, in whichever way they allocate."""
     cases = 0
     for way in WAYS:
         field.again(*LIMITED)
@@ -87,7 +87,7 @@ def every_way_to_device_memory(field):
             expect(take(guests[1], other) == 0, f"{other} passes the limit that {way} reached")
         free = guests[1].session.call("MemGetInfo")[0]["free"]
         expect(free < PIECE, f"{way}: {free} bytes are free past the limit")
-        # A session that goes takes all of it along.
+        # The end of a session frees all of it.
         field.hang_up()
         until("ended", lambda: not field.daemon.sessions())
         guest = Guest(field)

@@ -1,4 +1,4 @@
-"""Memory of the host: what a guest makes a worker hold."""
+"""Host memory that a guest makes a worker allocate."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ import time
 import wire
 from field import ARENA, CHUNK, ENDLESS, SHADOWS, attack, blake3, expect, ptx, resident, until
 
-# Of one VM, in these attacks, and what a worker has of its own beside it.
+# The limit of one VM in these attacks, and a worker's own memory besides.
 LIMIT, OWN = 64 << 20, 96 << 20
 LIMITED = ("--set=limits.per_vm_host_memory=64MiB", "--set=limits.memory=64MiB", "--set=limits.per_vm_memory=64MiB")
 

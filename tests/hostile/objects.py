@@ -1,4 +1,4 @@
-"""What costs little to ask for and stays: objects, their settings, calls and replies that wait."""
+"""State that is cheap to request and stays: objects, their settings, queued calls and replies."""
 
 import struct
 import time
@@ -8,7 +8,7 @@ import wire
 from field import ARENA, CHUNK, ENDLESS, attack, blake3, expect, ptx, resident
 from memory import LIMIT, LIMITED, OWN
 
-# What a session may have under way of its own, beside what counts for its VM.
+# A session's allowance of work in flight, which is not charged to its VM.
 UNDER_WAY = 32 << 20
 
 
@@ -79,7 +79,7 @@ def surfaces(session, number):
 
 @attack
 def objects_without_end(field):
-    """They count for the VM; a session of another VM goes on."""
+    """They are charged to the VM; a session of another VM continues."""
     cases = 0
     for kind in (events, streams, surfaces):
         field.again(*LIMITED)
@@ -99,7 +99,7 @@ def objects_without_end(field):
                 refused = True
         taken = resident(worker)
         expect(refused and taken < LIMIT + OWN, f"{number} {kind.__name__} take {taken >> 20} MiB, refused: {refused}")
-        expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour is over")
+        expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour's session ended")
         cases += number
     return cases
 
@@ -199,7 +199,7 @@ def replies_that_nobody_acknowledges(field):
         field.open.remove(session)
         session.close()
     expect(most < LIMIT + OWN, f"{number} replies of 240 KiB are kept in {most >> 20} MiB")
-    expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour is over")
+    expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour's session ended")
     return number
 
 
@@ -218,7 +218,7 @@ def replies_behind_a_wait(field):
     sent = pressed(field, session, frames)
     most = most_of(worker)
     expect(most < LIMIT + OWN, f"replies of {sent} calls wait in {most >> 20} MiB")
-    expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour is over")
+    expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour's session ended")
     return sent
 
 
@@ -237,13 +237,13 @@ def calls_behind_a_host_function(field):
         sent = pressed(field, session, frames, 5)
         taken = watching.result()
     expect(taken < LIMIT + OWN, f"{sent} calls wait in {taken >> 20} MiB")
-    expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour is over")
+    expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour's session ended")
     return sent
 
 
 @attack
 def work_of_many_streams_behind_an_endless_kernel(field):
-    """A session queues only so much work, in however many streams, and counts what it queues."""
+    """A session's queued work is limited across all streams, and charged."""
     field.again("--set=limits.per_vm_host_memory=16MiB")
     session, neighbour = field.session(), field.neighbour()
     worker = field.worker(session)
@@ -262,7 +262,7 @@ def work_of_many_streams_behind_an_endless_kernel(field):
     sent = pressed(field, session, frames(), 12)
     grown = resident(worker) - before
     expect(grown < UNDER_WAY, f"{sent} launches wait in {grown >> 20} MiB")
-    expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour is over")
+    expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour's session ended")
     return sent
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Attacks a daemon and its workers; says which attacks held.
+"""Attacks a daemon and its workers; reports which attacks it withstood.
 
 usage: run.py [--output FILE] [ATTACK...]
 
@@ -54,7 +54,7 @@ def run(name):
     except Skipped as reason:
         print(f"{'skipped':7} {name:50} {reason}", flush=True)
         return {"name": name, "why": str(reason)}
-    # Whatever an attack ends with, it did not hold, and the next has its turn.
+    # Any exception means that the attack succeeded; the next one follows.
     except Exception as broken:  # pylint: disable=broad-exception-caught
         why = f"{type(broken).__name__}: {broken}"
         traceback.print_exc()

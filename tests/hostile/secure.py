@@ -1,4 +1,4 @@
-"""Connections under TLS: strangers, downgrades, changed records, other VMs' tokens, limits, expiry.
+"""Connections under TLS: unauthenticated peers, downgrades, modified records, other VMs' tokens, limits, expiry.
 
 OpenSSL is the guest here, so that a mistake of rustls's cannot hide on both sides.
 """
@@ -178,7 +178,7 @@ def downgrades(field):
         expect(session.socket.version() == "TLSv1.3", session.socket.version())
         expect("256" in session.socket.cipher()[0], session.socket.cipher()[0])
         session.close()
-        # A hello on the way that somebody changes.
+        # A hello modified in transit.
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         shaking = context(folder, "a").wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
         with contextlib.suppress(ssl.SSLWantReadError):
@@ -216,8 +216,8 @@ def handshakes_that_stop(field):
 
 
 def stranger(folder, intermediates):
-    """What a stranger shows: a certificate of nobody's, behind which stand others of one
-    name and many keys. Every order of them may be a way to an authority."""
+    """A certificate chain without a known authority: a leaf, then intermediates with one
+    name and different keys, so that each order is a possible path to an authority."""
     config = os.path.join(folder, "stranger.cnf")
     with open(config, "w", encoding="ascii") as file:
         file.write("[req]\ndistinguished_name=dn\nprompt=no\n[dn]\nCN=x\n[ca]\nbasicConstraints=CA:TRUE\n"
@@ -360,7 +360,7 @@ def records_that_somebody_changes(field):
 
 @attack
 def silent_links_of_strangers(field):
-    """Who shows no certificate to migration.listen keeps no host from it."""
+    """Connections without a certificate to migration.listen do not block hosts."""
     with secured(field) as folder:
         files = [f"--set=migration.{key}={folder}/{file}" for key, file in
                  (("ca", "ca.pem"), ("certificate", "127.0.0.1.pem"), ("key", "127.0.0.1.key"))]

@@ -1,4 +1,4 @@
-"""Extents, pitches and shapes whose products overflow, overlap or name more memory than there is."""
+"""Extents, pitches and shapes whose products overflow, overlap or exceed the memory."""
 
 import itertools
 import os
@@ -137,7 +137,7 @@ def shadows_and_maps_of_impossible_place(field):
 
 @attack
 def memory_that_goes_under_a_copy(field):
-    """It is unmapped, and mapped again, while copies to and from it are on their way; nobody else gets what was in it."""
+    """Memory is unmapped and remapped while copies to and from it are in flight; its contents do not leak."""
     session, neighbour = field.session(), field.neighbour()
     cases = 0
     for number in range(200):
@@ -150,13 +150,13 @@ def memory_that_goes_under_a_copy(field):
         expect(found == bytes(1 << 16), "memory has what another session left there")
         neighbour.call("MemUnmap", address=ARENA)
         cases += 4
-    expect(session.call("Ping", value=1)[0] == 1, "the session is over")
+    expect(session.call("Ping", value=1)[0] == 1, "the session ended")
     return cases
 
 
 @attack
 def a_guest_that_leaves_amid_a_copy(field):
-    """Without a goodbye, at any byte of the data that comes."""
+    """Without a goodbye, at any byte of the incoming data."""
     field.again("--set=limits.reconnect=0")
     for number in range(40):
         session = field.session()

@@ -1,4 +1,4 @@
-"""Memory that sessions share, and addresses of memory: names that are stale, forged or of others."""
+"""Memory shared between sessions, and addresses: stale and forged tokens, and those of other VMs."""
 
 import os
 import resource
@@ -120,7 +120,7 @@ def memory_that_is_shared_while_it_moves(field):
                 expect(moved is not None, "the move does not end")
                 reason = "has begun to share its memory"
                 expect((moved.returncode == 0) == (left == 0), f"{moved}")
-                expect(left == 0 or reason in moved.stdout + moved.stderr, f"nobody says why it stays: {moved}")
+                expect(left == 0 or reason in moved.stdout + moved.stderr, f"no reason why it stays: {moved}")
                 late.send_frame(wire.GOODBYE, 0, 0, b"")
                 until("over", lambda left=left: len(field.daemon.sessions()) == (2 if left else 0))
                 cases += 1
@@ -132,7 +132,7 @@ def memory_that_is_shared_while_it_moves(field):
 
 @attack
 def aliases_without_end(field):
-    """They end at what the kernel maps for a process; the session and its neighbour go on."""
+    """They end at the kernel's limit of mappings per process; the session and its neighbour continue."""
     session, neighbour = field.session(), field.neighbour()
     worker = field.worker(session)
     session.call("MemMap", address=ARENA, size=CHUNK)
@@ -177,7 +177,7 @@ def aliases_that_end_behind_an_endless_kernel(field):
 
 @attack
 def files_that_are_taken_away(field):
-    """Files that a guest passes and truncates, or that are none, disturb nobody."""
+    """Files that a guest passes and truncates, and descriptors of other objects, harm no one."""
     session, neighbour = wire.Shared(field.daemon.socket), field.neighbour()
     field.open.append(session)
     cases = number = 0
@@ -223,14 +223,14 @@ def files_that_are_taken_away(field):
         pass
     for descriptor in (reader, writer, folder, null, fixed):
         os.close(descriptor)
-    expect(session.call("Ping", value=7) == 7, "the session is over")
-    expect(neighbour.call("Ping", value=7)[0] == 7, "the neighbour is over")
+    expect(session.call("Ping", value=7) == 7, "the session ended")
+    expect(neighbour.call("Ping", value=7)[0] == 7, "the neighbour's session ended")
     return cases
 
 
 @attack
 def memory_of_other_devices(field):
-    """Where other devices have memory, offered memory is mapped once, and a VM asks only about its own devices."""
+    """In other devices' ranges offered memory is mapped once, and a VM can query only its own devices."""
     owner, friend, stranger = field.session(), field.session(), field.neighbour()
     owner.call("MemMap", address=ARENA, size=2 * CHUNK)
     token = owner.call("MemOffer", address=ARENA)[0]["token"]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Hostile tenants for an hour, and what honest ones keep of their speed.
+"""Hostile tenants for an hour, and the remaining speed of honest ones.
 
 usage: soak.py [--seconds 3600] [--phase 8] [--output FILE]
 
@@ -115,7 +115,7 @@ class Turns:
         self.processes[-1].start()
 
     def run(self, tenant, act, phase):
-        """Acts while it may; tells how often it did, or why it cannot."""
+        """Attacks while it may; reports the number of attacks, or why it cannot."""
         with self.idle.get_lock():
             self.idle.value += 1
         resting, done = True, 0
@@ -136,7 +136,7 @@ class Turns:
             try:
                 done += act(tenant)
             except Exception as error:  # pylint: disable=broad-exception-caught
-                # An attacker that is refused, or whose session ended, goes on.
+                # An attacker that is refused, or whose session ended, continues.
                 if act is busy or not isinstance(error, (OSError, wire.Failed, wire.WireError)):
                     self.told.put((act.__name__, 0, traceback.format_exc()))
                 done += 1
@@ -144,7 +144,7 @@ class Turns:
                 tenant.hang_up()
 
     def rest(self):
-        """Returns when nobody acts."""
+        """Returns when no attacker is active."""
         self.on.value = 0
         until("at rest", lambda: self.idle.value == len(self.processes), 120)
 
@@ -193,7 +193,7 @@ class Honest:
             count += 8
             found = session.call("CopyFromDevice", source=ARENA, size=4096 + len(pattern), stream=0)[1]
             expect(struct.unpack_from("<I", found)[0] == count & 0xFFFFFFFF, f"{found[:4]} instead of {count}")
-            expect(found[4096:] == pattern, "its memory is another")
+            expect(found[4096:] == pattern, "its memory differs")
             if self.rounds.value % 500 == 499:
                 session = doors.resumed(tenant, session, 1, tenant.tcp)
                 self.back.value += 1
@@ -212,7 +212,7 @@ class Honest:
 
 
 class Soak:
-    """The run: its phases, and what they tell."""
+    """The run: its phases and their results."""
 
     def __init__(self, field, phase):
         self.field, self.phase = field, phase
@@ -234,7 +234,7 @@ class Soak:
     def pass_phase(self, name):
         """One phase, and the honest tenants' rounds a second in it."""
         self.turns.rest()
-        # What attackers left is over, so that it slows no other phase.
+        # Waits until the attackers' leftovers are gone, so that they slow no other phase.
         until("alone", lambda: len(self.field.daemon.sessions()) == len(self.honest), 60)
         if self.first is None:
             pid = self.field.daemon.process.pid
@@ -248,7 +248,7 @@ class Soak:
             self.rates[kind][name].append((self.made(kind) - rounds) / (time.monotonic() - began))
 
     def hear(self):
-        """Takes what attackers tell."""
+        """Receives the attackers' reports."""
         while True:
             try:
                 name, cases, why = self.turns.told.get(timeout=0.1)

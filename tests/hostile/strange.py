@@ -1,4 +1,4 @@
-"""What VMs learn of each other, moves under attack, and configurations of no sense."""
+"""Information leaks between VMs, moves under attack, and invalid configurations."""
 
 import itertools
 import os
@@ -17,7 +17,7 @@ from shapes import EDGES, MOST, Victim
 
 @attack
 def readings_of_others(field):
-    """A VM sees its own processes and memory, whatever another does."""
+    """A VM sees only its own processes and memory."""
     one, other = field.session(), field.neighbour()
     one.call("MemMap", address=ARENA, size=16 * CHUNK)
     field.launch(one, field.kernel(one, ENDLESS))
@@ -35,7 +35,7 @@ def readings_of_others(field):
 
 @attack
 def peers_of_others(field):
-    """A device's name is good in its VM only, and no guess is."""
+    """A device's name is valid only in its VM, and guesses are refused."""
     owner, stranger = field.session(), field.neighbour()
     cases = 0
     try:
@@ -46,13 +46,13 @@ def peers_of_others(field):
         cases += 1
         found = stranger.call("PeerAsk", token=name)[0]["values"]
         expect(not any(found), f"a VM reaches another's device: {found}")
-    expect(owner.call("Ping", value=1)[0] == 1, "the owner is over")
+    expect(owner.call("Ping", value=1)[0] == 1, "the owner's session ended")
     return cases
 
 
 @attack
 def words_of_streams_of_no_sense(field):
-    """Waits and writes of words that are not mapped, not aligned, or of no kind that there is."""
+    """Waits for and writes of words that are unmapped, unaligned or of an unknown kind."""
     victim = Victim(field)
     for address, kind, flags in itertools.product((0, 1, ARENA, ARENA + 3, ARENA + CHUNK - 1, ARENA + CHUNK, MOST), range(8), (0, 1, MOST >> 32)):
         operation = struct.pack("<IQQI", kind, address, MOST, flags)
@@ -84,7 +84,7 @@ def tensor_maps_of_impossible_shape(field):
 
 @attack
 def partitions_of_no_sense(field):
-    """Splits of splits, and green contexts of parts that there are not."""
+    """Splits of splits, and green contexts of parts that do not exist."""
     victim = Victim(field)
     for groups, least, flags in itertools.product((0, 1, 255, MOST >> 32), (0, 1, MOST >> 32), (0, 1, MOST >> 32)):
         victim.accepts("SmResourceSplit", True, green=0, groups=groups, flags=flags, least=least)
@@ -97,7 +97,7 @@ def partitions_of_no_sense(field):
 
 @attack
 def windows_that_change_while_they_move(field):
-    """Guests write into their rings while their sessions move: each move ends, and others go on."""
+    """Guests write into their rings while their sessions move: each move ends, and other sessions continue."""
     with harness.Daemon() as other:
         neighbour, cases = field.neighbour(), 0
         for number in range(4):
@@ -119,7 +119,7 @@ def windows_that_change_while_they_move(field):
                 over.set()
                 writer.join()
             guest.close()
-            expect(neighbour.call("Ping", value=number)[0] == number, "the neighbour is over")
+            expect(neighbour.call("Ping", value=number)[0] == number, "the neighbour's session ended")
             cases += 1
         until("over", lambda: not other.sessions(), 60)
         for word in ("panicked", "SIGSEGV"):
@@ -139,7 +139,7 @@ NONSENSE = (
 
 @attack
 def configurations_of_no_sense(field):
-    """The daemon says what it does not understand, and does not start."""
+    """The daemon reports the invalid setting and does not start."""
     cases = 0
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "host.toml")

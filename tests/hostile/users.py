@@ -36,7 +36,7 @@ def root_only(function):
 
 
 def status(pid):
-    """What the kernel tells of a process."""
+    """A process's state, from /proc."""
     with open(f"/proc/{pid}/status", encoding="ascii") as lines:
         return dict(line.rstrip("\n").split(":\t", 1) for line in lines if ":\t" in line)
 
@@ -139,7 +139,7 @@ def a_worker_sees_no_file_of_others(field):
     image = found(field.daemon.folder.name, keep_image(other, b"theirs" * 100))
     state = os.path.join(field.daemon.folder.name, "state")
     folder = [number for number in os.listdir(f"/proc/{worker}/fd") if os.readlink(f"/proc/{worker}/fd/{number}") == os.path.dirname(own)]
-    expect(folder, "the worker has not its images")
+    expect(folder, "the worker lacks its images")
     expect(stat.S_IMODE(os.stat(os.path.dirname(own)).st_mode) == 0o700, "others may look at a VM's images")
     opened = os.open(os.path.dirname(own), os.O_RDONLY)
     bare = os.open(os.path.dirname(own), os.O_PATH)
@@ -204,9 +204,9 @@ def a_user_is_another_vms_only_when_nothing_is_left(field):
     one.send_frame(wire.GOODBYE, 0, 0, b"")
     until("the first VM's session over", lambda: len(field.daemon.sessions()) == 1)
     third = field.session(field.tcp, source="127.0.0.9")
-    expect(user(field.worker(third)) == users[0], "the user that is free is not given")
+    expect(user(field.worker(third)) == users[0], "the free user is not assigned")
     expect(not os.path.exists(folder), "images of the former VM are there, and its user is another's")
-    # A daemon after this one knows from what is there.
+    # A later daemon knows this from the files.
     keep_image(other, b"second" * 50)
     before = field.daemon.sessions()
     field.daemon.process.kill()
@@ -250,12 +250,12 @@ def states_of_a_vm_with_a_user(field):
             expect(done is not None and done.returncode == 0, f"{order}: {done and done.stderr}")
             expect(os.listdir(folder) == ["session.paragpu"], f"{os.listdir(folder)} is left")
             written = os.stat(os.path.join(folder, "session.paragpu"))
-            expect(stat.S_IMODE(written.st_mode) == 0o600 and written.st_uid == os.getuid(), "the state is somebody else's")
+            expect(stat.S_IMODE(written.st_mode) == 0o600 and written.st_uid == os.getuid(), "the state belongs to another user")
         until("the session away", lambda: not field.daemon.sessions())
         done = paragpu(field, "restore", folder)
         expect(done is not None and done.returncode == 0, done and done.stderr)
         back = field.session(field.tcp, source="127.0.0.2", resumes=session)
-        expect(back.call("CopyFromDevice", source=ARENA, size=8, stream=0)[1] == b"BBBBBBBB", "its memory is another")
+        expect(back.call("CopyFromDevice", source=ARENA, size=8, stream=0)[1] == b"BBBBBBBB", "its memory differs")
         expect(user(field.worker(back)) > FIRST, "a restored session has no user")
         nowhere = paragpu(field, "checkpoint", str(field.daemon.sessions()[0]["id"]), "/proc/nowhere")
         expect(nowhere is not None and nowhere.returncode != 0, "a state is written nowhere")
@@ -271,7 +271,7 @@ def alone(folder, *privileges, users=USERS, hidden=None, look=lambda worker, ses
     lists = os.path.join(folder, "ranges")
     with open(lists, "w", encoding="ascii") as file:
         file.write(f"{OTHER}:{FIRST}:{LAST - FIRST + 1}\n")
-    # With lists of subordinate users of its own.
+    # With separate lists of subordinate users.
     bind = 'mount --bind "$0" /etc/subuid; mount --bind "$0" /etc/subgid; '
     # As a unit with ProtectKernelTunables= does.
     bind += f"mount -t tmpfs none /proc/{hidden}; " if hidden else ""

@@ -1,4 +1,4 @@
-"""What a worker that is taken over may still do, and what a confined one must."""
+"""What a compromised worker can still do, and what a confined one must be able to do."""
 
 import os
 import struct
@@ -9,7 +9,7 @@ from files import paragpu
 
 
 def status(field, session):
-    """What the kernel tells of a session's worker."""
+    """The state of a session's worker, from /proc."""
     with open(f"/proc/{field.worker(session)}/status", encoding="ascii") as lines:
         return dict(line.strip().split(":", 1) for line in lines if ":" in line)
 
@@ -36,7 +36,7 @@ def every_thread_of_a_worker_is_filtered(field):
     return len(threads)
 
 
-# A worker that somebody has taken over: it sends its daemon sockets whose last close takes
+# A compromised worker: it sends its daemon sockets whose last close takes
 # a minute, with a message that is none and behind messages that are not read.
 TAKEN_OVER = """#!/usr/bin/env python3
 import os, signal, socket, struct, time
@@ -81,7 +81,7 @@ def descriptors_of_a_worker_that_is_taken_over(field):
         try:
             until("heard", lambda: "invalid message" in field.daemon.log())
             for _ in range(5):
-                expect(field.daemon.sessions() == [], "nobody has a session")
+                expect(field.daemon.sessions() == [], "a session is left")
         except BaseException:
             # It would not end in time either.
             field.daemon.process.kill()
@@ -103,14 +103,14 @@ def a_confined_session_moves_and_is_restored(field):
         field.launch(session, kernel, struct.pack("<Q", ARENA))
         session.call("ContextSynchronize")
         field.daemon.migrate(session.welcome["session"], f"unix://{other.daemon.socket}")
-        expect(session.call("CopyFromDevice", source=ARENA, size=8, stream=0)[1] == b"\7\0\0\0AAAA", "its memory is another")
+        expect(session.call("CopyFromDevice", source=ARENA, size=8, stream=0)[1] == b"\7\0\0\0AAAA", "its memory differs")
         with tempfile.TemporaryDirectory() as folder:
             number = str(other.daemon.sessions()[0]["id"])
             for order in (("checkpoint", "--end", number, folder), ("restore", folder)):
                 done = paragpu(other, *order)
                 expect(done is not None and done.returncode == 0, f"{order}: {done and done.stderr}")
             back = other.session(resumes=session)
-            expect(back.call("CopyFromDevice", source=ARENA, size=8, stream=0)[1] == b"\7\0\0\0AAAA", "its memory is another")
+            expect(back.call("CopyFromDevice", source=ARENA, size=8, stream=0)[1] == b"\7\0\0\0AAAA", "its memory differs")
             other.launch(back, kernel, struct.pack("<Q", ARENA + 4))
             expect(back.call("CopyFromDevice", source=ARENA, size=8, stream=0)[1] == b"\7\0\0\0" * 2, "its kernel is another")
         expect("is refused" not in field.daemon.log() + other.daemon.log(), "a session needs a system call that is refused")

@@ -49,7 +49,7 @@ users: [{{name: u, user: {{token: "{token}"}}}}]
 contexts: [{{name: x, context: {{cluster: c, user: u}}}}]
 current-context: x
 """
-# A container: it sees of all claims' files those of its own, and is another user.
+# A container: it sees only the files of its own claims, and runs as another user.
 CONTAINER = """
 mount --make-rprivate /
 mkdir -p "$2"; mount --bind "$1" "$2"
@@ -65,7 +65,7 @@ class Refused(Exception):
 
 
 def free_port():
-    """A port that nobody has."""
+    """A free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -112,7 +112,7 @@ class Cluster:
             )
 
     def kill(self, name):
-        """Ends a process at once, as a crash does."""
+        """Kills a process, as a crash does."""
         process = self.processes.pop(name)
         process.kill()
         process.wait()
@@ -272,7 +272,7 @@ class Cluster:
         return done.stdout.strip(), done.stderr.strip()
 
     def pod(self, name, memory, time_share="100", selector=None):
-        """A Pod with a claim of its own, of a device that the CEL selects."""
+        """A Pod with a claim to a device that the CEL selects."""
         wanted = {"deviceClassName": "paragpu", "capacity": {"requests": {"memory": memory, "time": time_share}}}
         if selector:
             wanted["selectors"] = [{"cel": {"expression": selector}}]
@@ -299,7 +299,7 @@ class Cluster:
         return any(it.get("reason") == "Unschedulable" for it in status.get("conditions", []))
 
     def delete(self, name):
-        """Deletes a Pod at once, as no kubelet ends it."""
+        """Deletes a Pod immediately, because there is no kubelet to end it."""
         self.call("DELETE", f"/api/v1/namespaces/default/pods/{name}?gracePeriodSeconds=0")
 
     def container(self, node, claim, *command):

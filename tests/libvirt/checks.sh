@@ -1,5 +1,5 @@
 #!/bin/bash
-# What the scripts in the bare Debians share: sourced. Ends at the first check that
+# Sourced by the scripts in the bare Debians. Ends at the first check that
 # fails.
 set -euo pipefail
 
@@ -79,7 +79,7 @@ has_no_device() {
 	! has_device "$@"
 }
 
-# QEMU 7.2 without KVM goes on polling the number of the interrupt's eventfd after
+# QEMU 7.2 without KVM continues to poll the number of the interrupt's eventfd after
 # the device is gone, and crashes when whatever gets that number is readable.
 # Eventfds that nobody rings never are; a pipe that nobody writes to neither.
 occupy_descriptors() {

@@ -28,7 +28,7 @@ key = "/packages/trust/127.0.0.1.key"
 END
 dpkg -i /packages/paragpu-tools_*.deb /packages/paragpu-host_*.deb >/tmp/dpkg.log 2>&1
 chown -R paragpu /packages/trust
-# libvirt tells hosts apart by this.
+# libvirt identifies hosts by this.
 echo "host_uuid = \"0000000$number-1111-4222-8333-444444444444\"" >>/etc/libvirt/libvirtd.conf
 hostname "$1"
 services

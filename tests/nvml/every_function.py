@@ -58,7 +58,7 @@ def in_child(work):
 
 def attempt(function):
     """Calls it with all of these; any other error ends the child."""
-    # Some print what they find.
+    # Some print their result.
     sys.stdout = open(os.devnull, "w", encoding="utf-8")
     for one in arguments(function):
         try:

@@ -1,4 +1,4 @@
-"""Programs that others wrote on NVML, unmodified, in a guest: `make test-nvml-tools`.
+"""Third-party programs on NVML, unmodified, in a guest: `make test-nvml-tools`.
 
 They are in .cache, where fetch-tools.sh and fetch-nvidia-smi.sh put them.
 """

@@ -17,7 +17,7 @@ import json
 import re
 import sys
 
-# Bytes behind each pointer, and what they hold before a call that writes.
+# Size of the memory at each pointer in bytes, and its contents before a call that writes.
 ROOM, FILL = 4096, 0xA5
 SIZES = (4096, 0, 1, 3, 1 << 62)
 NUMBERS = (0, 1, 2, 7, 0xFFFFFFFF)
@@ -77,7 +77,7 @@ READINGS = re.compile("Clock|Power|Temp|Energy|Util|Throughput|Memory|Process|Sa
 
 
 class World:
-    """A context and one object of each kind, made anew for each row."""
+    """A context and one object of each kind, recreated for each row."""
 
     def __init__(self, cuda, nvml):
         self.cuda, self.nvml = cuda, nvml
@@ -255,7 +255,7 @@ def written(arguments, kinds):
 
 
 def call_rows(world, runtime, prototypes, function, first):
-    """Calls a function's rows from `first` on and tells; returns whether others can follow."""
+    """Calls a function's rows from `first` on and prints the results; returns whether others can follow."""
     library, name = function.split("/")
     parameters = prototypes[library][name]["parameters"]
     kinds = [parameter["kind"] for parameter in parameters]
@@ -295,7 +295,7 @@ def call_rows(world, runtime, prototypes, function, first):
 
 
 def main():
-    """Calls each function's rows and tells."""
+    """Calls each function's rows and prints the results."""
     prototypes, first, *functions = sys.argv[1:]
     first = int(first)
     with open(prototypes, encoding="utf-8") as file:

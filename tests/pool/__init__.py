@@ -1,1 +1,1 @@
-"""A pool of GPU hosts under Slurm, in network namespaces of its own."""
+"""A pool of GPU hosts under Slurm, in separate network namespaces."""

@@ -327,7 +327,7 @@ class Cluster:
         eventually(lambda: os.path.exists(f"{self.folder}/munge.sock"), "munged listens")
 
     def accounts(self):
-        """A database of its own, without tables of users, and Slurm's daemon that writes there."""
+        """A separate database, without user tables, and Slurm's daemon that writes to it."""
         data = f"{self.folder}/database"
         os.mkdir(data)
         options = [f"--datadir={data}", f"--socket={self.folder}/database.sock", f"--pid-file={self.folder}/database.pid"]
@@ -382,7 +382,7 @@ class Cluster:
             return text in log.read()
 
     def kill(self, name):
-        """The machine is gone: all its processes at once. Workers are confined to
+        """The machine fails: kills all its processes. Workers are confined to
         networks of their own, and found as children."""
         found = subprocess.run(["ip", "netns", "pids", self.prefix + name], capture_output=True, text=True, check=False)
         pids = with_children({int(pid) for pid in found.stdout.split()})

@@ -1,5 +1,5 @@
-"""A paragpud of an earlier version of the wire, as far as a lease that comes to it sees
-it: bytes, declared in wire.py. It gives any lease, and refuses sessions of others.
+"""A fake paragpud of an earlier version of the wire, as seen by an arriving lease: bytes,
+declared in wire.py. It grants any lease, and refuses sessions of others.
 
 usage: older.py FOLDER NAME ADDRESS STATS
   FOLDER has the host's sockets, and beside it tls; STATS is what `paragpu status` hears.

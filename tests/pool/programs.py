@@ -45,7 +45,7 @@ class Program:
         # Slots whose batches are over.
         self.over = set()
         self.stopping = threading.Event()
-        # Told of each batch that is over, and of a failure.
+        # Called for each completed batch, and for a failure.
         self.moved = threading.Condition()
         self.thread = threading.Thread(target=self.work, daemon=True)
 
@@ -72,7 +72,7 @@ class Program:
         self.kernels += count
 
     def begin(self, slot):
-        """Launches a batch; the reply to `slot` says that it is over."""
+        """Launches a batch; the reply to `slot` reports its completion."""
         self.post(BATCH)
         self.session.sequence += 1
         self.session.send_frame(SYNCHRONIZE, slot, self.session.sequence, b"")
@@ -137,7 +137,7 @@ def share(daemon, number, *options):
 
 
 def turns(daemon):
-    """By session: what the daemon tells of its turns."""
+    """The daemon's statistics of turns, by session."""
     return {one["id"]: one["turns"] for one in daemon.sessions()}
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Shows what a pool of three GPU hosts under Slurm does, into out/pool.json.
+"""Tests a pool of three GPU hosts under Slurm, into out/pool.json.
 
 usage: run.py [--output FILE]
 
@@ -487,7 +487,7 @@ def addresses(cluster, results):
 
 
 def sentence(program):
-    """What the engine told a program's user."""
+    """The engine's messages to a program's user."""
     return next((line for _, line in program.errors if "error:" in line), "")
 
 
@@ -543,7 +543,7 @@ def full_disk(cluster, results):
 
 
 def other_version(cluster, results):
-    """A daemon of an earlier version of the wire beside those of this one: a fake, that
+    """A daemon of an earlier version of the wire beside those of this one: a fake that
     writes the bytes of tests/wire (tests/pool/older.py)."""
     old, new, other = cluster.hosts
     address = cluster.addresses[old]

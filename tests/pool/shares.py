@@ -69,7 +69,7 @@ def rates():
 
 
 def goes_first():
-    """Lets what is started from now on go before all else; false where that is not allowed."""
+    """Gives processes started from now on the highest priority; false if that is not allowed."""
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     except OSError:

@@ -21,7 +21,7 @@ import random
 import statistics
 import sys
 
-# From the daemon: how often it asks whether its host drains, and how it gives way.
+# From the daemon: how often it checks whether its host drains, and its backoff.
 LOOK, SELDOM, LEISURE = 2.0, 20.0, 10
 ANSWERS_OF_A_LEASE = 2
 # Seconds that are simulated, and how many of them the pool takes to settle.

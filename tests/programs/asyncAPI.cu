@@ -56,7 +56,7 @@ int main(int argc, char **argv) {
         program.expect_equal("the last error", static_cast<int>(cudaPeekAtLastError()), static_cast<int>(cudaSuccess));
         float milliseconds = -1;
         CUDA_CHECK(elapsed(&milliseconds, start, stop));
-        program.expect(milliseconds >= 0, "the stop event lies before the start event");
+        program.expect(milliseconds >= 0, "the stop event precedes the start event");
         program.note("gpu_ms=%.3f asked=%lu", milliseconds, asked);
         program.digest(pinned, bytes);
         program.expect_equal("the values", pinned, want.data(), count);

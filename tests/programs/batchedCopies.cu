@@ -64,12 +64,12 @@ static void run_linear(Program &program, size_t count, Random &random, cudaStrea
     };
     size_t late[] = {1}, twice[] = {0, 0}, past[] = {0, pieces};
     cudaMemcpyAttributes none = {};
-    fails(0, attributes, firsts, 1, stream, "an empty batch is no error");
-    fails(pieces, attributes, late, 1, stream, "copies without attributes are no error");
-    fails(pieces, attributes, twice, 2, stream, "two attributes of one run are no error");
-    fails(pieces, attributes, past, 2, stream, "attributes past the batch are no error");
-    fails(pieces, &none, firsts, 1, stream, "no order of access is no error");
-    fails(pieces, attributes, firsts, 1, cudaStreamLegacy, "the legacy stream is no error");
+    fails(0, attributes, firsts, 1, stream, "an empty batch was accepted");
+    fails(pieces, attributes, late, 1, stream, "copies without attributes were accepted");
+    fails(pieces, attributes, twice, 2, stream, "two attributes of one run were accepted");
+    fails(pieces, attributes, past, 2, stream, "attributes past the batch were accepted");
+    fails(pieces, &none, firsts, 1, stream, "a missing access order was accepted");
+    fails(pieces, attributes, firsts, 1, cudaStreamLegacy, "the legacy stream was accepted");
     CUDA_CHECK(cudaFreeHost(pinned));
     CUDA_CHECK(cudaFree(device));
     CUDA_CHECK(cudaFree(other));
@@ -143,11 +143,11 @@ static void run_volumes(Program &program, Random &random, cudaStream_t stream) {
         cudaGetLastError();
         program.expect(status == cudaErrorInvalidValue, what);
     };
-    fails(back, 1, "unknown flags are no error");
-    fails(copy(memory(device), memory(got.data()), cudaExtent{4, 0, 1}), 0, "an extent of 0 is no error");
-    fails(copy(memory(device, 3), memory(got.data()), cudaExtent{4, 1, 1}), 0, "rows shorter than the copy are no error");
+    fails(back, 1, "unknown flags were accepted");
+    fails(copy(memory(device), memory(got.data()), cudaExtent{4, 0, 1}), 0, "an extent of 0 was accepted");
+    fails(copy(memory(device, 3), memory(got.data()), cudaExtent{4, 1, 1}), 0, "rows shorter than the copy were accepted");
     back.srcAccessOrder = cudaMemcpySrcAccessOrderInvalid;
-    fails(back, 0, "no order of access is no error");
+    fails(back, 0, "a missing access order was accepted");
     CUDA_CHECK(cudaFreeArray(array));
     CUDA_CHECK(cudaFreeArray(other));
     CUDA_CHECK(cudaFree(device));
@@ -176,7 +176,7 @@ static void run_managed(Program &program, cudaStream_t stream) {
     sizes[1] = 2 * bytes;
     status = cudaMemDiscardBatchAsync(places, sizes, 2, 0, stream);
     cudaGetLastError();
-    program.expect(status != cudaSuccess, "a range past its allocation is no error");
+    program.expect(status != cudaSuccess, "a range beyond its allocation was accepted");
     CUDA_CHECK(cudaStreamSynchronize(stream));
     CUDA_CHECK(cudaFree(one));
 }

@@ -105,7 +105,7 @@ int main(int argc, char **argv) {
             for (size_t at = 0; at < lane.order.size(); ++at) {
                 program.expect(lane.order[at] == static_cast<int>(at), "the host functions ran out of order");
             }
-            program.expect(lane.wrong_status == 0, "a callback was given a wrong status or stream");
+            program.expect(lane.wrong_status == 0, "a callback received a wrong status or stream");
             program.digest(lane.host, lane.count * sizeof(unsigned));
             program.expect_equal("the values", lane.host, lane.want.data(), lane.count);
         }

@@ -73,7 +73,7 @@ int main(int argc, char **argv) {
         double sum = 0;
         for (size_t block = 0; block < blocks; ++block) {
             long long passed = cycles[2 * block + 1] - cycles[2 * block];
-            program.expect(passed > 0, "a block's clock64 did not go forward");
+            program.expect(passed > 0, "a block's clock64 did not advance");
             program.expect(nanoseconds[2 * block + 1] >= nanoseconds[2 * block], "globaltimer went backward");
             sum += static_cast<double>(passed);
         }

@@ -208,7 +208,7 @@ static void run_refusals(Program &program) {
     CUDA_CHECK(cudaGraphCreate(&graph, 0));
     CUDA_CHECK(cudaGraphCreate(&other, 0));
     cudaGraphConditionalHandle handle = handle_of(other, 1, cudaGraphCondAssignDefault);
-    refused(program, cudaGraphConditionalHandleCreate(&handle, graph, 0, 2), "unknown flags are no error");
+    refused(program, cudaGraphConditionalHandleCreate(&handle, graph, 0, 2), "unknown flags were accepted");
     struct { cudaGraphConditionalNodeType type; unsigned size; } cases[] = {
         {cudaGraphCondTypeIf, 0}, {cudaGraphCondTypeIf, 3}, {cudaGraphCondTypeWhile, 2}, {cudaGraphCondTypeSwitch, 0},
         {static_cast<cudaGraphConditionalNodeType>(9), 1}};
@@ -220,7 +220,7 @@ static void run_refusals(Program &program) {
         given.conditional.handle = fresh;
         given.conditional.type = bad.type;
         given.conditional.size = bad.size;
-        refused(program, cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &given), "a wrong number of bodies is no error");
+        refused(program, cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &given), "a wrong number of bodies was accepted");
     }
     CUDA_CHECK(cudaGraphDestroy(graph));
     CUDA_CHECK(cudaGraphDestroy(other));

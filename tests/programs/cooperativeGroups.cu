@@ -160,12 +160,12 @@ static void run_coalesced(Program &program, const std::vector<unsigned> &input) 
         if (input[at] & 1) {
             taken.push_back(got[at]);
         } else {
-            program.expect(got[at] == 0xa5a5a5a5u, "an even value took a place");
+            program.expect(got[at] == 0xa5a5a5a5u, "an even value was stored");
         }
     }
     std::sort(taken.begin(), taken.end());
     for (unsigned at = 0; at < taken.size(); ++at) {
-        program.expect(taken[at] == at, "a place was taken twice or not at all");
+        program.expect(taken[at] == at, "a slot was taken twice or not at all");
     }
 }
 

@@ -381,7 +381,7 @@ static void check_pitched(Program &program) {
         cudaPitchedPtr pointer;
         CUDA_CHECK(cudaMalloc3D(&pointer, make_cudaExtent(width, 5, 3)));
         program.expect(pointer.pitch >= width && pointer.pitch % 32 == 0 && pointer.xsize == width && pointer.ysize == 5,
-                       "cudaMalloc3D gave a pitched pointer that does not fit");
+                       "cudaMalloc3D returned a wrong pitched pointer");
         CUDA_CHECK(cudaMemset3D(pointer, 9, make_cudaExtent(width, 5, 3)));
         std::vector<unsigned char> got(width * 15), want(width * 15, 9);
         cudaMemcpy3DParms copy = {};
@@ -395,7 +395,7 @@ static void check_pitched(Program &program) {
     }
     size_t available = 0, total = 0;
     CUDA_CHECK(cudaMemGetInfo(&available, &total));
-    program.expect(available > 0 && available <= total, "more memory is free than there is");
+    program.expect(available > 0 && available <= total, "more memory is free than exists");
 }
 
 int main(int argc, char **argv) {

@@ -88,7 +88,7 @@ int main(int argc, char **argv) {
     CUDA_CHECK(cudaDeviceSetLimit(cudaLimitMallocHeapSize, 16 << 20));
     size_t heap = 0;
     CUDA_CHECK(cudaDeviceGetLimit(&heap, cudaLimitMallocHeapSize));
-    program.expect(heap >= 16 << 20, "the heap's size");
+    program.expect(heap >= 16 << 20, "the heap is smaller than was set");
 
     std::vector<unsigned> sums(count), want(count);
     for (unsigned thread = 0; thread < count; ++thread) {
@@ -117,9 +117,9 @@ int main(int argc, char **argv) {
         device_blocks.download(after);
         program.digest(sums.data(), count * sizeof(unsigned));
         program.expect_equal("the sums", sums.data(), want.data(), count);
-        program.expect(before[0] > 1000 && before[1] == 1, "a full heap gives null");
+        program.expect(before[0] > 1000 && before[1] == 1, "a full heap did not return null");
         // The remainder is at the heap's end, and perhaps where the search began.
-        program.expect(after[0] + 1 >= before[0], "what kernels freed can be allocated again");
+        program.expect(after[0] + 1 >= before[0], "memory that kernels freed cannot be allocated again");
     }
     return program.finish();
 }

@@ -45,7 +45,7 @@ static void check_contexts(Program &program, CUcontext context, CUdevice device)
     program.expect(now == context, "the current context is not the one that was set");
     CU(cuCtxPushCurrent, context);
     CU(cuCtxPopCurrent, &popped);
-    program.expect(popped == context, "the context stack gave another context back");
+    program.expect(popped == context, "the context stack returned a different context");
     CU(cuCtxGetDevice, &of_context);
     program.expect_equal("the context's device", of_context, device);
     unsigned flags = 99;
@@ -92,14 +92,14 @@ static void check_enumeration(Program &program, CUmodule module) {
     program.expect_equal("the number of a module's functions", count, 3u);
     CUfunction functions[4] = {}, same = nullptr;
     CU(cuModuleEnumerateFunctions, functions, 3, module);
-    program.expect(!functions[3], "more functions than asked for");
+    program.expect(!functions[3], "more functions were returned than requested");
     unsigned seen = 0;
     for (unsigned at = 0; at < 3; ++at) {
         const char *name = nullptr;
         CUmodule of = nullptr;
         CU(cuFuncGetName, &name, functions[at]);
         CU(cuFuncGetModule, &of, functions[at]);
-        program.expect(of == module, "a function is of another module");
+        program.expect(of == module, "a function has a different module");
         for (unsigned known = 0; known < 3; ++known) {
             seen |= !std::strcmp(name, names[known]) << known;
         }
@@ -117,7 +117,7 @@ static void check_enumeration(Program &program, CUmodule module) {
     CU(cuLibraryGetKernelCount, &count, library_of_kernels);
     program.expect_equal("the number of a library's kernels", count, 3u);
     CU(cuLibraryEnumerateKernels, kernels, 3, library_of_kernels);
-    program.expect(!kernels[3], "more kernels than asked for");
+    program.expect(!kernels[3], "more kernels were returned than requested");
     seen = 0;
     for (unsigned at = 0; at < 3; ++at) {
         const char *name = nullptr;
@@ -125,7 +125,7 @@ static void check_enumeration(Program &program, CUmodule module) {
         CUkernel again = nullptr;
         CU(cuKernelGetName, &name, kernels[at]);
         CU(cuKernelGetLibrary, &of, kernels[at]);
-        program.expect(of == library_of_kernels, "a kernel is of another library");
+        program.expect(of == library_of_kernels, "a kernel has a different library");
         CU(cuLibraryGetKernel, &again, library_of_kernels, name);
         program.expect(again == kernels[at], "a kernel has two handles");
         for (unsigned known = 0; known < 3; ++known) {
@@ -164,7 +164,7 @@ static void run_scale(Program &program, CUmodule module, CUstream stream) {
     CU(cuStreamSynchronize, stream);
     float milliseconds = -1;
     CU(cuEventElapsedTime, &milliseconds, start, stop);
-    program.expect(milliseconds >= 0, "the kernel took less than no time");
+    program.expect(milliseconds >= 0, "the kernel's time is negative");
     program.digest(got.data(), bytes);
     program.expect_equal("scale_and_add", got.data(), want.data(), count);
     CU(cuEventDestroy, stop);
@@ -284,7 +284,7 @@ static void check_refusals(Program &program, CUmodule module) {
     expect_status(program, "cuMemAlloc of nothing", DRIVER(cuMemAlloc)(&address, 0), CUDA_ERROR_INVALID_VALUE);
     const char *name = nullptr;
     CU(cuGetErrorName, CUDA_ERROR_NOT_FOUND, &name);
-    program.expect(name && !std::strcmp(name, "CUDA_ERROR_NOT_FOUND"), "an error has another name");
+    program.expect(name && !std::strcmp(name, "CUDA_ERROR_NOT_FOUND"), "an error has a different name");
     expect_status(program, "cuGetErrorName of a number without one", DRIVER(cuGetErrorName)(CUresult(98765), &name),
                   CUDA_ERROR_INVALID_VALUE);
 }
@@ -299,7 +299,7 @@ static void check_proc_address(Program &program) {
     size_t bytes = 0;
     driver_check(reinterpret_cast<decltype(&cuMemAlloc)>(address)(&memory, 1000), "cuMemAlloc by address", __LINE__);
     CU(cuMemGetAddressRange, &base, &bytes, memory + 10);
-    program.expect(base == memory && bytes == 1000, "the range of an allocation is not what was asked for");
+    program.expect(base == memory && bytes == 1000, "an allocation has a different range");
     unsigned type = 0;
     CU(cuPointerGetAttribute, &type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, memory);
     program.expect_equal("the type of the memory", type, static_cast<unsigned>(CU_MEMORYTYPE_DEVICE));
@@ -307,7 +307,7 @@ static void check_proc_address(Program &program) {
     // The function itself returns SUCCESS or NOT_FOUND, depending on its version; only
     // the query result is checked.
     (void)DRIVER(cuGetProcAddress)("cuNoSuchFunction", &address, 12000, CU_GET_PROC_ADDRESS_DEFAULT, &found);
-    program.expect(found == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, "cuGetProcAddress found what is not there");
+    program.expect(found == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, "cuGetProcAddress found a missing function");
 }
 
 // A memset of memory with this attribute is complete when it returns, and so is all
@@ -369,11 +369,11 @@ static void check_without_context(Program &program, CUcontext context) {
     CU(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
     CU(cuEventCreate, &event, 0);
     CU(cuCtxPopCurrent, &popped);
-    program.expect(popped == context, "another context was current");
+    program.expect(popped == context, "a different context was current");
     CU(cuPointerGetAttribute, &type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, memory);
     program.expect_equal("the type of memory without a context", type, static_cast<unsigned>(CU_MEMORYTYPE_DEVICE));
     CU(cuPointerGetAttribute, &owner, CU_POINTER_ATTRIBUTE_CONTEXT, memory);
-    program.expect(owner == context, "the memory has another context");
+    program.expect(owner == context, "the memory has a different context");
     CU(cuMemFree, memory);
     expect_status(program, "cuMemFree again, without a context", DRIVER(cuMemFree)(memory), CUDA_ERROR_INVALID_VALUE);
     expect_status(program, "cuMemAlloc without a context", DRIVER(cuMemAlloc)(&memory, 64), CUDA_ERROR_INVALID_CONTEXT);

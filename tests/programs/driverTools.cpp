@@ -72,7 +72,7 @@ static void check_link(Program &program) {
     if (status == CUDA_SUCCESS) {
         status = DRIVER(cuLinkComplete)(link, &image, &size);
     }
-    program.expect(status != CUDA_SUCCESS, "a text links without the function it calls");
+    program.expect(status != CUDA_SUCCESS, "an image with an unresolved function was linked");
     program.expect(std::strstr(log, "twice"), "the log does not name the missing function");
     CU(cuLinkDestroy, link);
     CU(cuLinkCreate, 0, nullptr, nullptr, &link);
@@ -150,19 +150,19 @@ static void check_log(Program &program) {
     char text[4096] = "none";
     size_t size = sizeof text;
     CU(cuLogsDumpToMemory, &place, text, &size, 0);
-    program.expect(size == 0, "the log has messages before anything failed");
+    program.expect(size == 0, "the log has messages before any error");
     expect_status(program, "cuMemFree of what was never allocated", DRIVER(cuMemFree)(0x7fffdead0000ull),
                   CUDA_ERROR_INVALID_VALUE);
     CUlogIterator after = place;
     size = sizeof text;
     CU(cuLogsDumpToMemory, &after, text, &size, 0);
-    program.expect(std::strlen(text) == size, "the log is longer than it says");
-    program.expect((heard.times > 0) == (size > 0), "the log and its callback differ");
-    program.expect(size == 0 || std::strstr(text, heard.last), "the callback heard what the log lacks");
+    program.expect(std::strlen(text) == size, "the log's length is wrong");
+    program.expect((heard.times > 0) == (size > 0), "the callback was not called for the log's messages");
+    program.expect(size == 0 || std::strstr(text, heard.last), "the callback received a message that the log lacks");
     CU(cuLogsUnregisterCallback, handle);
     int times = heard.times;
     (void)DRIVER(cuMemFree)(0x7fffdead0000ull);
-    program.expect(heard.times == times, "a callback that ended was called");
+    program.expect(heard.times == times, "an unregistered callback was called");
     size = 0;
     expect_status(program, "a log into no bytes", DRIVER(cuLogsDumpToMemory)(&place, text, &size, 0),
                   CUDA_ERROR_INVALID_VALUE);
@@ -176,13 +176,13 @@ static void check_coredump(Program &program) {
     bool dumps = true;
     size = sizeof dumps;
     CU(cuCoredumpGetAttribute, CU_COREDUMP_ENABLE_ON_EXCEPTION, &dumps, &size);
-    program.expect(!dumps, "core dumps are made unasked");
+    program.expect(!dumps, "core dumps are enabled by default");
     char place[] = "elsewhere";
     size = sizeof place;
     CU(cuCoredumpSetAttribute, CU_COREDUMP_FILE, place, &size);
     size = sizeof path;
     CU(cuCoredumpGetAttribute, CU_COREDUMP_FILE, path, &size);
-    program.expect(!std::strcmp(path, place), "the path of core dumps was not kept");
+    program.expect(!std::strcmp(path, place), "the path of core dumps was lost");
     expect_status(program, "an attribute that is none", DRIVER(cuCoredumpGetAttribute)(CU_COREDUMP_MAX, path, &size),
                   CUDA_ERROR_INVALID_VALUE);
 }

@@ -163,8 +163,8 @@ static void run_launches(Program &program) {
         LAUNCH_CHECK();
         char texts[2 * LONGEST];
         CUDA_CHECK(cudaMemcpy(texts, words, sizeof texts, cudaMemcpyDeviceToHost));
-        program.expect(std::string(texts) == cudaGetErrorName(error), "an error's name");
-        program.expect(std::string(texts + LONGEST) == cudaGetErrorString(error), "an error's sentence");
+        program.expect(std::string(texts) == cudaGetErrorName(error), "an error has a different name");
+        program.expect(std::string(texts + LONGEST) == cudaGetErrorString(error), "an error has a different description");
     }
     CUDA_CHECK(cudaFree(words));
 }

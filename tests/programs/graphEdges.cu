@@ -114,22 +114,22 @@ static void run_built(Program &program, Buffers &buffers) {
     cudaGraphEdgeData edges[2];
     size_t count = 0;
     CUDA_CHECK(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &count));
-    program.expect(count == 1, "the graph has other than one edge");
-    refused(program, cudaGraphGetEdges(graph, from, to, nullptr, &count), cudaErrorLossyQuery, "a lossy query is no error");
+    program.expect(count == 1, "the graph does not have exactly one edge");
+    refused(program, cudaGraphGetEdges(graph, from, to, nullptr, &count), cudaErrorLossyQuery, "a lossy query was accepted");
     count = 2;
     CUDA_CHECK(cudaGraphGetEdges(graph, from, to, edges, &count));
-    program.expect(count == 1 && from[0] == nodes[0] && to[0] == nodes[1] && same(edges[0], programmatic), "another edge was listed");
+    program.expect(count == 1 && from[0] == nodes[0] && to[0] == nodes[1] && same(edges[0], programmatic), "the listed edge differs");
     count = 1;
     CUDA_CHECK(cudaGraphNodeGetDependencies(nodes[1], from, edges, &count));
-    program.expect(count == 1 && from[0] == nodes[0] && same(edges[0], programmatic), "another dependency was listed");
-    refused(program, cudaGraphNodeGetDependencies(nodes[1], from, nullptr, &count), cudaErrorLossyQuery, "a lossy query of dependencies is no error");
+    program.expect(count == 1 && from[0] == nodes[0] && same(edges[0], programmatic), "the listed dependency differs");
+    refused(program, cudaGraphNodeGetDependencies(nodes[1], from, nullptr, &count), cudaErrorLossyQuery, "a lossy query of dependencies was accepted");
     CUDA_CHECK(cudaGraphNodeGetDependentNodes(nodes[0], to, edges, &count));
-    program.expect(count == 1 && to[0] == nodes[1] && same(edges[0], programmatic), "another dependent was listed");
+    program.expect(count == 1 && to[0] == nodes[1] && same(edges[0], programmatic), "the listed dependent differs");
 
     cudaGraph_t clone;
     CUDA_CHECK(cudaGraphClone(&clone, graph));
     CUDA_CHECK(cudaGraphGetEdges(clone, from, to, edges, &count));
-    program.expect(count == 1 && same(edges[0], programmatic), "the clone has another edge");
+    program.expect(count == 1 && same(edges[0], programmatic), "the clone's edge differs");
     launch(program, clone, buffers, value);
     CUDA_CHECK(cudaGraphDestroy(clone));
 
@@ -146,7 +146,7 @@ static void run_built(Program &program, Buffers &buffers) {
     refused(program, cudaGraphAddDependencies(graph, &nodes[2], &nodes[1], &programmatic, 1), cudaErrorInvalidValue, "an empty node lets a kernel begin early");
     cudaGraphEdgeData bad = programmatic;
     bad.reserved[4] = 1;
-    refused(program, cudaGraphAddDependencies(graph, &nodes[1], &nodes[2], &bad, 1), cudaErrorInvalidValue, "reserved bytes are no error");
+    refused(program, cudaGraphAddDependencies(graph, &nodes[1], &nodes[2], &bad, 1), cudaErrorInvalidValue, "reserved bytes were accepted");
     CUDA_CHECK(cudaGraphAddDependencies(graph, &nodes[1], &nodes[2], &full, 1));
     CUDA_CHECK(cudaGraphDestroy(graph));
 }
@@ -194,7 +194,7 @@ static void run_captured(Program &program, Buffers &buffers) {
     cudaGraphEdgeData edges[2];
     size_t count = 2;
     CUDA_CHECK(cudaGraphGetEdges(graph, from, to, edges, &count));
-    program.expect(count == 1 && same(edges[0], programmatic), "a captured launch has another edge");
+    program.expect(count == 1 && same(edges[0], programmatic), "a captured launch's edge differs");
     launch(program, graph, buffers, 23);
     CUDA_CHECK(cudaGraphDestroy(graph));
 
@@ -208,13 +208,13 @@ static void run_captured(Program &program, Buffers &buffers) {
         trigger.val.programmaticEvent.triggerAtBlockStart = at_start;
         CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
         launch_with(stream, buffers, trigger, false, 31 + at_start);
-        program.expect(next_edges(stream).size() == 1 && same(next_edges(stream)[0], full), "the stream goes on early");
+        program.expect(next_edges(stream).size() == 1 && same(next_edges(stream)[0], full), "the stream does not wait for the whole node");
         CUDA_CHECK(wait_event(other, event));
         std::vector<cudaGraphEdgeData> next = next_edges(other);
-        program.expect(next.size() == 1 && same(next[0], at_start ? begun : programmatic), "the event stands for another edge");
+        program.expect(next.size() == 1 && same(next[0], at_start ? begun : programmatic), "the event's edge differs");
         cudaStreamCaptureStatus status;
         const cudaGraphNode_t *nodes;
-        refused(program, cudaStreamGetCaptureInfo(other, &status, nullptr, nullptr, &nodes, nullptr, &count), cudaErrorLossyQuery, "a lossy query of a capture is no error");
+        refused(program, cudaStreamGetCaptureInfo(other, &status, nullptr, nullptr, &nodes, nullptr, &count), cudaErrorLossyQuery, "a lossy query of a capture was accepted");
         launch_with(other, buffers, serialization, true, 0);
         CUDA_CHECK(cudaEventRecord(joined, other));
         CUDA_CHECK(wait_event(stream, joined));
@@ -231,7 +231,7 @@ static void run_captured(Program &program, Buffers &buffers) {
     cudaGraphNodeParams first = kernel(reinterpret_cast<void *>(produce), produced);
     CUDA_CHECK(cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &first));
     CUDA_CHECK(cudaStreamBeginCaptureToGraph(stream, graph, &node, &programmatic, 1, cudaStreamCaptureModeThreadLocal));
-    program.expect(next_edges(stream).size() == 1 && same(next_edges(stream)[0], programmatic), "the capture began with another edge");
+    program.expect(next_edges(stream).size() == 1 && same(next_edges(stream)[0], programmatic), "the capture's first edge differs");
     CUDA_CHECK(cudaStreamUpdateCaptureDependencies(stream, &node, &full, 1, cudaStreamSetCaptureDependencies));
     program.expect(next_edges(stream).size() == 1 && same(next_edges(stream)[0], full), "the edge was not replaced");
     consume<<<1, 64, 0, stream>>>(buffers.to, buffers.from, buffers.count);

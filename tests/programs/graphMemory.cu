@@ -41,7 +41,7 @@ static void run_capture(Program &program, size_t count, cudaStream_t stream) {
     CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
     size_t nodes = 0;
     CUDA_CHECK(cudaGraphGetNodes(graph, nullptr, &nodes));
-    program.expect(nodes == 4, "a capture with memory has another number of nodes");
+    program.expect(nodes == 4, "a capture with memory has a different number of nodes");
     CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
     for (int launch = 0; launch < 4; ++launch) {
         CUDA_CHECK(cudaGraphLaunch(exec, stream));
@@ -68,24 +68,24 @@ static unsigned long long of_graphs(int device, cudaGraphMemAttributeType which)
 // The device reserves at least as many bytes for graphs as one has allocated, rounded
 // up to whole pages.
 static void check_usage(Program &program, int device, size_t bytes) {
-    program.expect(of_graphs(device, cudaGraphMemAttrUsedMemCurrent) >= bytes, "graphs use less than they have");
-    program.expect(of_graphs(device, cudaGraphMemAttrReservedMemCurrent) >= bytes, "graphs reserve less than they have");
+    program.expect(of_graphs(device, cudaGraphMemAttrUsedMemCurrent) >= bytes, "graphs use less than they allocated");
+    program.expect(of_graphs(device, cudaGraphMemAttrReservedMemCurrent) >= bytes, "graphs reserve less than they allocated");
     program.expect(of_graphs(device, cudaGraphMemAttrUsedMemHigh) >= of_graphs(device, cudaGraphMemAttrUsedMemCurrent),
-                   "graphs never used what they use");
-    program.expect(of_graphs(device, cudaGraphMemAttrReservedMemHigh) >= bytes, "graphs never reserved what they have");
+                   "the high-water mark of use is below current use");
+    program.expect(of_graphs(device, cudaGraphMemAttrReservedMemHigh) >= bytes, "the high-water mark of reserved memory is too low");
 }
 
 static void check_trim(Program &program, int device, size_t bytes) {
     CUDA_CHECK(cudaDeviceGraphMemTrim(device));
-    program.expect(of_graphs(device, cudaGraphMemAttrUsedMemHigh) >= bytes, "a trim forgets the most that graphs used");
+    program.expect(of_graphs(device, cudaGraphMemAttrUsedMemHigh) >= bytes, "a trim reset the high-water mark of use");
     unsigned long long zero = 0, one = 1;
     CUDA_CHECK(cudaDeviceSetGraphMemAttribute(device, cudaGraphMemAttrUsedMemHigh, &zero));
     CUDA_CHECK(cudaDeviceSetGraphMemAttribute(device, cudaGraphMemAttrReservedMemHigh, &zero));
     program.expect(cudaDeviceSetGraphMemAttribute(device, cudaGraphMemAttrUsedMemHigh, &one) == cudaErrorInvalidValue,
-                   "the most that graphs used became a number");
+                   "a high-water mark could be set to a value other than 0");
     program.expect(cudaDeviceSetGraphMemAttribute(device, cudaGraphMemAttrUsedMemCurrent, &zero) ==
                        cudaErrorInvalidValue,
-                   "what graphs use was set");
+                   "current use could be set");
     (void)cudaGetLastError();
 }
 
@@ -103,7 +103,7 @@ static void run_nodes(Program &program, size_t count, cudaStream_t stream) {
     cudaGraphNode_t allocation, kernel;
     CUDA_CHECK(cudaGraphCreate(&graph, 0));
     CUDA_CHECK(cudaGraphAddMemAllocNode(&allocation, graph, nullptr, 0, &params));
-    program.expect(params.dptr != nullptr, "an allocation's node has no address");
+    program.expect(params.dptr != nullptr, "an allocation node has no address");
     unsigned *values = static_cast<unsigned *>(params.dptr), first = 11;
     void *arguments[] = {&values, &first, &count};
     cudaKernelNodeParams launch = {};
@@ -114,10 +114,10 @@ static void run_nodes(Program &program, size_t count, cudaStream_t stream) {
     CUDA_CHECK(cudaGraphAddKernelNode(&kernel, graph, &allocation, 1, &launch));
     cudaMemAllocNodeParams had = {};
     CUDA_CHECK(cudaGraphMemAllocNodeGetParams(allocation, &had));
-    program.expect(had.dptr == params.dptr && had.bytesize == params.bytesize, "a node allocates something else");
+    program.expect(had.dptr == params.dptr && had.bytesize == params.bytesize, "an allocation node has different parameters");
     cudaGraphNodeType type;
     CUDA_CHECK(cudaGraphNodeGetType(allocation, &type));
-    program.expect(type == cudaGraphNodeTypeMemAlloc, "an allocation's node has another type");
+    program.expect(type == cudaGraphNodeTypeMemAlloc, "an allocation node has a different type");
     CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
     for (int round = 0; round < 2; ++round) {
         CUDA_CHECK(cudaGraphLaunch(exec, stream));
@@ -162,38 +162,38 @@ static void run_pools(Program &program, cudaStream_t stream) {
     void *first, *second, *other;
     CUDA_CHECK(cudaMallocFromPoolAsync(&first, each, pool, stream));
     CUDA_CHECK(cudaMallocAsync(&other, each, stream));
-    program.expect(used(pool, cudaMemPoolAttrUsedMemCurrent) == each, "a pool counts another's memory");
+    program.expect(used(pool, cudaMemPoolAttrUsedMemCurrent) == each, "a pool counts memory of another pool");
     cudaMemLocation location = props.location;
     CUDA_CHECK(cudaMemSetMemPool(&location, cudaMemAllocationTypePinned, pool));
     CUDA_CHECK(cudaMallocAsync(&second, each, stream));
-    program.expect(used(pool, cudaMemPoolAttrUsedMemCurrent) == 2 * each, "the current pool is another");
+    program.expect(used(pool, cudaMemPoolAttrUsedMemCurrent) == 2 * each, "the wrong pool is current");
     CUDA_CHECK(cudaDeviceSetMemPool(device, before));
     CUDA_CHECK(cudaFreeAsync(first, stream));
     CUDA_CHECK(cudaFreeAsync(second, stream));
     CUDA_CHECK(cudaFreeAsync(other, stream));
     CUDA_CHECK(cudaStreamSynchronize(stream));
-    program.expect(used(pool, cudaMemPoolAttrUsedMemCurrent) == 0, "a pool counts what was freed");
-    program.expect(used(pool, cudaMemPoolAttrUsedMemHigh) == 2 * each, "a pool forgets the most it had");
+    program.expect(used(pool, cudaMemPoolAttrUsedMemCurrent) == 0, "a pool counts freed memory");
+    program.expect(used(pool, cudaMemPoolAttrUsedMemHigh) == 2 * each, "a pool lost its high-water mark");
     unsigned long long zero = 0;
     CUDA_CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &zero));
-    program.expect(used(pool, cudaMemPoolAttrUsedMemHigh) == 0, "a pool does not begin anew");
+    program.expect(used(pool, cudaMemPoolAttrUsedMemHigh) == 0, "a high-water mark was not reset");
 
     // A synchronization releases free memory, unless a threshold keeps it.
-    program.expect(used(pool, cudaMemPoolAttrReservedMemCurrent) == 0, "a pool keeps memory over a wait");
-    program.expect(used(pool, cudaMemPoolAttrReservedMemHigh) >= 2 * each, "a pool never had its memory");
+    program.expect(used(pool, cudaMemPoolAttrReservedMemCurrent) == 0, "a pool keeps memory after a synchronization");
+    program.expect(used(pool, cudaMemPoolAttrReservedMemHigh) >= 2 * each, "the high-water mark of reserved memory is too low");
     unsigned long long all = ~0ULL;
     CUDA_CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all));
-    program.expect(used(pool, cudaMemPoolAttrReleaseThreshold) == all, "a threshold is forgotten");
+    program.expect(used(pool, cudaMemPoolAttrReleaseThreshold) == all, "the release threshold was lost");
     CUDA_CHECK(cudaMallocFromPoolAsync(&first, 100, pool, stream));
     const unsigned long long reserved = used(pool, cudaMemPoolAttrReservedMemCurrent);
-    program.expect(reserved >= 4096, "a pool is as small as what is in use");
+    program.expect(reserved >= 4096, "a pool reserves less than a page");
     CUDA_CHECK(cudaMallocFromPoolAsync(&second, 100, pool, stream));
     CUDA_CHECK(cudaFreeAsync(first, stream));
     CUDA_CHECK(cudaFreeAsync(second, stream));
     CUDA_CHECK(cudaStreamSynchronize(stream));
-    program.expect(used(pool, cudaMemPoolAttrReservedMemCurrent) == reserved, "a pool gives back what it is to keep");
+    program.expect(used(pool, cudaMemPoolAttrReservedMemCurrent) == reserved, "a pool released memory below its threshold");
     CUDA_CHECK(cudaMemPoolTrimTo(pool, 0));
-    program.expect(used(pool, cudaMemPoolAttrReservedMemCurrent) == 0, "a pool is not trimmed");
+    program.expect(used(pool, cudaMemPoolAttrReservedMemCurrent) == 0, "a pool was not trimmed");
     CUDA_CHECK(cudaMemPoolDestroy(pool));
 }
 

@@ -290,7 +290,7 @@ static void updates() {
         cudaGraph_t next = captured(stream, device, 5 + 2 * turn, 100 * turn);
         cudaGraphExecUpdateResultInfo result;
         CUDA_CHECK(cudaGraphExecUpdate(instance, next, &result));
-        program->expect(result.result == cudaGraphExecUpdateSuccess, "an update that fits was refused");
+        program->expect(result.result == cudaGraphExecUpdateSuccess, "a valid update was refused");
         CUDA_CHECK(cudaGraphDestroy(next));
         CUDA_CHECK(cudaGraphLaunch(instance, stream));
         CUDA_CHECK(cudaGraphLaunch(instance, stream));
@@ -304,7 +304,7 @@ static void updates() {
     CUDA_CHECK(cudaStreamEndCapture(stream, &other));
     cudaGraphExecUpdateResultInfo result;
     cudaError_t refused = cudaGraphExecUpdate(instance, other, &result);
-    program->expect(refused == cudaErrorGraphExecUpdateFailure, "a graph of another form was taken");
+    program->expect(refused == cudaErrorGraphExecUpdateFailure, "a graph of a different topology was accepted");
     cudaGetLastError();
     CUDA_CHECK(cudaGraphDestroy(other));
     // One kernel with other parameters, one switched off.
@@ -313,7 +313,7 @@ static void updates() {
     CUDA_CHECK(cudaGraphGetNodes(graph, node.data(), &nodes));
     cudaKernelNodeParams parameters;
     CUDA_CHECK(cudaGraphKernelNodeGetParams(node[4], &parameters));
-    program->expect(*static_cast<unsigned *>(parameters.kernelParams[1]) == 3, "a node's parameters read back wrong");
+    program->expect(*static_cast<unsigned *>(parameters.kernelParams[1]) == 3, "a node returned wrong parameters");
     unsigned factor = 77, amount = 5;
     void *changed[] = {&device, &factor, &amount, &count};
     parameters.kernelParams = changed;
@@ -380,7 +380,7 @@ static void built() {
     CUDA_CHECK(cudaGraphAddHostNode(&tell, graph, &bring, 1, &call));
     cudaGraphNodeType kind;
     CUDA_CHECK(cudaGraphNodeGetType(child, &kind));
-    program->expect(kind == cudaGraphNodeTypeGraph, "a child graph's node has another type");
+    program->expect(kind == cudaGraphNodeTypeGraph, "a child graph node has a different type");
 
     cudaGraph_t clone;
     cudaGraphNode_t found;

@@ -67,12 +67,12 @@ static bool split(Program &program, CUdevice device, Part *parts, CUdevResource 
     CU(cuDeviceGetAttribute, &count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
     program.expect_equal("multiprocessors of the device", multiprocessors(whole), static_cast<unsigned>(count));
     unsigned least = whole.sm.minSmPartitionSize, groups = 0;
-    program.expect(least > 0 && whole.sm.smCoscheduledAlignment > 0, "a part may have no multiprocessor");
+    program.expect(least > 0 && whole.sm.smCoscheduledAlignment > 0, "the minimum size of a part is 0");
     if (2 * least > whole.sm.smCount) {
         return false;
     }
     CU(cuDevSmResourceSplitByCount, nullptr, &groups, &whole, nullptr, 0, least);
-    program.expect(groups >= 2 && groups * least <= whole.sm.smCount, "the groups are not as many as fit");
+    program.expect(groups >= 2 && groups * least <= whole.sm.smCount, "the number of groups is not the maximum");
 
     CUdevResource made[2];
     groups = 2;
@@ -97,9 +97,9 @@ static bool split(Program &program, CUdevice device, Part *parts, CUdevResource 
                   CUDA_ERROR_INVALID_RESOURCE_TYPE);
     groups = 1;
     program.expect(splits(&none, &groups, &whole, nullptr, 0, whole.sm.smCount + 1) != CUDA_SUCCESS,
-                   "a group has more multiprocessors than there are");
+                   "a split into too large groups succeeded");
     program.expect(splits(&none, &groups, &parts[0].resource, nullptr, 0, least) != CUDA_SUCCESS,
-                   "a group is split again");
+                   "a group could be split again");
     auto describes = DRIVER(cuDevResourceGenerateDesc);
     expect_status(program, "a description without a place", describes(nullptr, &whole, 1), CUDA_ERROR_INVALID_VALUE);
     expect_status(program, "a description of no list", describes(&description, nullptr, 1), CUDA_ERROR_INVALID_VALUE);
@@ -117,7 +117,7 @@ static void create(Program &program, CUdevice device, CUcontext primary, Part *p
                   DRIVER(cuGreenCtxCreate)(&part->green, description, device, 0), CUDA_ERROR_INVALID_VALUE);
     CU(cuGreenCtxCreate, &part->green, description, device, CU_GREEN_CTX_DEFAULT_STREAM);
     CU(cuCtxFromGreenCtx, &part->context, part->green);
-    program.expect(part->context && part->context != primary, "no context has the part");
+    program.expect(part->context && part->context != primary, "no context of the part was created");
 
     CUdevResource got;
     CU(cuGreenCtxGetDevResource, part->green, &got, CU_DEV_RESOURCE_TYPE_SM);
@@ -132,7 +132,7 @@ static void create(Program &program, CUdevice device, CUcontext primary, Part *p
     CUgreenCtx green = nullptr;
     CUcontext context = nullptr;
     CU(cuStreamGetGreenCtx, part->stream, &green);
-    program.expect(green == part->green, "the stream is of another green context");
+    program.expect(green == part->green, "the stream has a different green context");
     CU(cuStreamGetCtx_v2, part->stream, &context, &green);
     program.expect(green == part->green && context == primary, "the stream's contexts differ");
     CU(cuMemAlloc, &part->memory, MAX_WIDTH * sizeof(unsigned));
@@ -192,9 +192,9 @@ static void check_current(Program &program, const Kernels &kernels, Part &part) 
     CU(cuCtxPushCurrent, part.context);
     CU(cuGreenCtxGetId, part.green, &id);
     CU(cuGreenCtxGetId, nullptr, &current);
-    program.expect(id == current, "the current green context has another number");
+    program.expect(id == current, "the current green context has a different ID");
     CU(cuStreamGetGreenCtx, nullptr, &green);
-    program.expect(green == part.green, "the default stream is of another green context");
+    program.expect(green == part.green, "the default stream has a different green context");
     expect_status(program, "the thread's default stream", DRIVER(cuStreamQuery)(CU_STREAM_PER_THREAD),
                   CUDA_ERROR_INVALID_HANDLE);
     launch_fill(kernels, nullptr, part.memory, 400);
@@ -202,15 +202,15 @@ static void check_current(Program &program, const Kernels &kernels, Part &part) 
     expect_filled(program, "the default stream's work", part.memory, 400);
     CU(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
     CU(cuStreamGetGreenCtx, stream, &green);
-    program.expect(green == part.green, "a stream made in the context is of another green context");
+    program.expect(green == part.green, "a stream created in the context has a different green context");
     launch_fill(kernels, stream, part.memory, 500);
     CU(cuStreamSynchronize, stream);
     expect_filled(program, "a stream made in the context", part.memory, 500);
     CU(cuStreamDestroy, stream);
     CU(cuCtxPopCurrent, &popped);
-    program.expect(popped == part.context, "another context was current");
+    program.expect(popped == part.context, "a different context was current");
     CU(cuStreamGetGreenCtx, nullptr, &green);
-    program.expect(!green, "the default stream stayed the green context's");
+    program.expect(!green, "the default stream still has the green context");
 }
 
 // The runtime's query of a stream's multiprocessors. CUDA 13.0 does not have it: it was

@@ -121,7 +121,7 @@ static void run_pool(Program &program, const char *what, const cudaMemPoolProps 
     CUmemoryPool from = nullptr;
     DRIVER_CHECK(cuPointerGetAttribute, &from, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
                  reinterpret_cast<CUdeviceptr>(values));
-    program.expect(from == reinterpret_cast<CUmemoryPool>(pool), "memory knows its pool");
+    program.expect(from == reinterpret_cast<CUmemoryPool>(pool), "memory has a different pool");
     program.expect_equal<uint64_t>("bytes in use", level(pool, cudaMemPoolAttrUsedMemCurrent), bytes);
 
     // Freed and allocated again in a stream, without a wait: each kernel sees what the
@@ -151,7 +151,7 @@ static void run_pool(Program &program, const char *what, const cudaMemPoolProps 
     CUDA_CHECK(cudaMallocFromPoolAsync(reinterpret_cast<void **>(&values), bytes, pool, stream));
     CUDA_CHECK(cudaStreamSynchronize(stream));
     CUDA_CHECK(cudaFree(values));
-    program.expect(cudaFree(values) != cudaSuccess, "memory is not freed twice");
+    program.expect(cudaFree(values) != cudaSuccess, "memory could be freed twice");
     cudaGetLastError();
     CUDA_CHECK(cudaMemPoolDestroy(pool));
     CUDA_CHECK(cudaStreamDestroy(stream));
@@ -163,29 +163,29 @@ static void run_places(Program &program, const cudaMemPoolProps &props) {
     cudaMemPool_t first = nullptr, now = nullptr, own = nullptr;
     CUDA_CHECK(cudaMemGetDefaultMemPool(&first, &where, props.allocType));
     CUDA_CHECK(cudaMemGetMemPool(&now, &where, props.allocType));
-    program.expect(first && first == now, "the default pool is current");
+    program.expect(first && first == now, "the default pool is not current");
     CUDA_CHECK(cudaMemPoolCreate(&own, &props));
     CUDA_CHECK(cudaMemSetMemPool(&where, props.allocType, own));
     CUDA_CHECK(cudaMemGetMemPool(&now, &where, props.allocType));
-    program.expect(now == own, "another pool is current");
+    program.expect(now == own, "the pool that was set is not current");
     // A pool of another location.
     int number = 0;
     cudaMemPool_t other = nullptr;
     CUDA_CHECK(cudaGetDevice(&number));
     CUDA_CHECK(cudaDeviceGetDefaultMemPool(&other, number));
     program.expect(cudaMemSetMemPool(&where, props.allocType, other) == cudaErrorInvalidValue,
-                   "a device's pool is not the host's");
+                   "the host's pool could be set to a device's");
     if (props.location.type != cudaMemLocationTypeDevice) {
-        program.expect(cudaDeviceSetMemPool(number, own) == cudaErrorInvalidValue, "the host's pool is not a device's");
+        program.expect(cudaDeviceSetMemPool(number, own) == cudaErrorInvalidValue, "a device's pool could be set to the host's");
     }
     CUDA_CHECK(cudaMemPoolDestroy(own));
     // Drivers differ in which pool is current afterwards.
     CUDA_CHECK(cudaMemGetMemPool(&now, &where, props.allocType));
-    program.expect(now != own, "a pool is current after its end");
+    program.expect(now != own, "a destroyed pool is current");
     CUDA_CHECK(cudaMemSetMemPool(&where, props.allocType, first));
     CUDA_CHECK(cudaMemGetMemPool(&now, &where, props.allocType));
-    program.expect(now == first, "the default pool is current again");
-    program.expect(cudaMemPoolDestroy(first) != cudaSuccess, "a default pool does not end");
+    program.expect(now == first, "the default pool is not current after it was set");
+    program.expect(cudaMemPoolDestroy(first) != cudaSuccess, "a default pool could be destroyed");
     cudaGetLastError();
 }
 
@@ -197,20 +197,20 @@ static void run_pool_refusals(Program &program) {
     CUDA_CHECK(cudaMemPoolCreate(&pool, &props));
     CUDA_CHECK(cudaMallocFromPoolAsync(&memory, 3 << 20, pool, nullptr));
     program.expect(cudaMallocFromPoolAsync(&more, 64 << 20, pool, nullptr) == cudaErrorMemoryAllocation,
-                   "a pool keeps its limit");
-    program.expect(cudaFreeHost(memory) != cudaSuccess, "memory of a pool is not cudaMallocHost's");
-    program.expect(cudaHostUnregister(memory) != cudaSuccess, "memory of a pool is not registered");
+                   "a pool exceeded its limit");
+    program.expect(cudaFreeHost(memory) != cudaSuccess, "cudaFreeHost freed memory of a pool");
+    program.expect(cudaHostUnregister(memory) != cudaSuccess, "cudaHostUnregister accepted memory of a pool");
     CUDA_CHECK(cudaFreeAsync(memory, nullptr));
-    program.expect(cudaFreeAsync(memory, nullptr) != cudaSuccess, "memory is not freed twice in a stream");
+    program.expect(cudaFreeAsync(memory, nullptr) != cudaSuccess, "memory could be freed twice in a stream");
     CUDA_CHECK(cudaDeviceSynchronize());
     CUDA_CHECK(cudaMemPoolDestroy(pool));
     props.handleTypes = cudaMemHandleTypePosixFileDescriptor;
-    program.expect(cudaMemPoolCreate(&pool, &props) == cudaErrorInvalidValue, "the host's pools have no handles");
+    program.expect(cudaMemPoolCreate(&pool, &props) == cudaErrorInvalidValue, "a host pool with handles could be created");
     props.handleTypes = cudaMemHandleTypeNone;
     props.location = location(cudaMemLocationTypeHostNumaCurrent);
-    program.expect(cudaMemPoolCreate(&pool, &props) == cudaErrorInvalidValue, "no pool is of the current node");
+    program.expect(cudaMemPoolCreate(&pool, &props) == cudaErrorInvalidValue, "a pool of the current NUMA node could be created");
     props.location = location(cudaMemLocationTypeDevice, 99);
-    program.expect(cudaMemPoolCreate(&pool, &props) != cudaSuccess, "no pool is of a device that is not there");
+    program.expect(cudaMemPoolCreate(&pool, &props) != cudaSuccess, "a pool of a missing device could be created");
     cudaGetLastError();
 }
 
@@ -291,8 +291,8 @@ static void run_maps(Program &program, CUmemAllocationProp prop, size_t pieces, 
     CUmemAllocationProp found = {};
     DRIVER_CHECK(cuMemGetAllocationPropertiesFromHandle, &found, handle);
     // Host memory is on node 0.
-    program.expect(found.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA && found.location.id == 0, "properties are kept");
-    program.expect(found.type == prop.type && !found.requestedHandleTypes, "so are its type and handles");
+    program.expect(found.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA && found.location.id == 0, "memory has a different location");
+    program.expect(found.type == prop.type && !found.requestedHandleTypes, "memory has a different type or handles");
     DRIVER_CHECK(cuMemMap, base, bytes, 0, handle, 0);
     auto *values = reinterpret_cast<unsigned *>(base);
     program.expect_equal("access before it is given", set_access(base, bytes, host, both), CUDA_SUCCESS);
@@ -364,7 +364,7 @@ static void run_map_refusals(Program &program) {
     DRIVER_FAILS(CUDA_ERROR_INVALID_VALUE, cuMemMap, base + 1, grain, 0, handle, 0);
     program.expect(set_access(base, 2 * grain, CU_MEM_LOCATION_TYPE_HOST, CU_MEM_ACCESS_FLAGS_PROT_READWRITE) ==
                        CUDA_ERROR_INVALID_VALUE,
-                   "a half that is not mapped has no access");
+                   "access could be set for an unmapped half");
     DRIVER_CHECK(cuMemRelease, handle);
     DRIVER_FAILS(CUDA_ERROR_INVALID_VALUE, cuMemRelease, handle);
     DRIVER_CHECK(cuMemUnmap, base, grain);

@@ -41,8 +41,8 @@ static void run_dot(Program &program) {
     program.expect(plain.find("digraph") != std::string::npos, "no DOT graph");
     program.expect(plain.find("->") != std::string::npos, "no edge");
     program.expect(plain.find("store") != std::string::npos, "no name of a kernel");
-    program.expect(verbose.size() > plain.size(), "nothing more is told when asked");
-    program.expect(cudaGraphDebugDotPrint(graph, "/nowhere/at/all", 0) != cudaSuccess, "a file that cannot be written is no error");
+    program.expect(verbose.size() > plain.size(), "verbose output is not longer");
+    program.expect(cudaGraphDebugDotPrint(graph, "/nowhere/at/all", 0) != cudaSuccess, "an unwritable file was accepted");
     cudaGetLastError();
     CUDA_CHECK(cudaGraphDestroy(graph));
     CUDA_CHECK(cudaFree(place));
@@ -53,13 +53,13 @@ static void run_links(Program &program) {
     cudaAtomicOperation operations[] = {cudaAtomicOperationIntegerAdd, cudaAtomicOperationCAS};
     unsigned capabilities[] = {77, 77};
     CUDA_CHECK(cudaDeviceGetHostAtomicCapabilities(capabilities, operations, 2, 0));
-    program.expect(capabilities[0] != 77 && capabilities[1] != 77, "no answer about atomics");
+    program.expect(capabilities[0] != 77 && capabilities[1] != 77, "the atomic capabilities were not written");
     cudaError_t status = cudaDeviceGetHostAtomicCapabilities(capabilities, operations, 0, 0);
-    program.expect(status == cudaErrorInvalidValue, "no operations are no error");
+    program.expect(status == cudaErrorInvalidValue, "an empty list of operations was accepted");
     status = cudaDeviceGetP2PAtomicCapabilities(capabilities, operations, 2, 0, 0);
-    program.expect(status == cudaErrorInvalidDevice, "a link of a device to itself is no error");
+    program.expect(status == cudaErrorInvalidDevice, "a link of a device to itself was accepted");
     status = cudaDeviceFlushGPUDirectRDMAWrites(cudaFlushGPUDirectRDMAWritesTargetCurrentDevice, static_cast<cudaFlushGPUDirectRDMAWritesScope>(150));
-    program.expect(status == cudaErrorInvalidValue, "an unknown scope is no error");
+    program.expect(status == cudaErrorInvalidValue, "an unknown scope was accepted");
     cudaGetLastError();
 }
 
@@ -69,9 +69,9 @@ static void run_arrays(Program &program) {
     CUDA_CHECK(cudaMallocArray(&array, &floats, 32, 32));
     cudaArraySparseProperties sparse;
     cudaArrayMemoryRequirements requirements;
-    program.expect(cudaArrayGetPlane(&plane, array, 0) == cudaErrorInvalidValue, "an array of one plane has planes");
-    program.expect(cudaArrayGetSparseProperties(&sparse, array) == cudaErrorInvalidValue, "an array is sparse");
-    program.expect(cudaArrayGetMemoryRequirements(&requirements, array, 0) == cudaErrorInvalidValue, "an array's memory is mapped later");
+    program.expect(cudaArrayGetPlane(&plane, array, 0) == cudaErrorInvalidValue, "an array of one plane returned a plane");
+    program.expect(cudaArrayGetSparseProperties(&sparse, array) == cudaErrorInvalidValue, "an array has sparse properties");
+    program.expect(cudaArrayGetMemoryRequirements(&requirements, array, 0) == cudaErrorInvalidValue, "an array has memory requirements");
     cudaGetLastError();
     CUDA_CHECK(cudaFreeArray(array));
 }
@@ -85,7 +85,7 @@ static void run_streams(Program &program) {
     CUDA_CHECK(cudaStreamSetAttribute(one, cudaLaunchAttributeSynchronizationPolicy, &value));
     CUDA_CHECK(cudaStreamCopyAttributes(other, one));
     CUDA_CHECK(cudaStreamGetAttribute(other, cudaLaunchAttributeSynchronizationPolicy, &got));
-    program.expect(got.syncPolicy == cudaSyncPolicyYield, "a copied attribute is another");
+    program.expect(got.syncPolicy == cudaSyncPolicyYield, "a copied attribute differs");
     int most = 0;
     CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxAccessPolicyWindowSize, 0));
     void *memory;
@@ -100,10 +100,10 @@ static void run_streams(Program &program) {
     CUDA_CHECK(cudaStreamGetAttribute(one, cudaLaunchAttributeAccessPolicyWindow, &got));
     program.expect(got.accessPolicyWindow.base_ptr == memory && got.accessPolicyWindow.hitRatio == 0.5f &&
                        got.accessPolicyWindow.hitProp == cudaAccessPropertyPersisting,
-                   "an access policy window is forgotten");
+                   "an access policy window was lost");
     value.accessPolicyWindow.hitRatio = 2.0f;
     cudaError_t status = cudaStreamSetAttribute(one, cudaLaunchAttributeAccessPolicyWindow, &value);
-    program.expect(status == cudaErrorInvalidValue, "a share above 1 is no error");
+    program.expect(status == cudaErrorInvalidValue, "a hit ratio above 1 was accepted");
     cudaGetLastError();
     CUDA_CHECK(cudaFree(memory));
     CUDA_CHECK(cudaStreamDestroy(one));

@@ -94,12 +94,12 @@ static int run_child() {
     unsigned *values = nullptr, *again = nullptr, *small = nullptr;
     CUDA_CHECK(cudaIpcOpenMemHandle(reinterpret_cast<void **>(&values), greeting.memory, cudaIpcMemLazyEnablePeerAccess));
     CUDA_CHECK(cudaIpcOpenMemHandle(reinterpret_cast<void **>(&again), greeting.memory, cudaIpcMemLazyEnablePeerAccess));
-    program.expect(values == again, "memory that was opened twice lies at one place");
+    program.expect(values == again, "memory that was opened twice has two addresses");
     CUDA_CHECK(cudaIpcCloseMemHandle(again));
     CUDA_CHECK(cudaIpcOpenMemHandle(reinterpret_cast<void **>(&small), greeting.small, cudaIpcMemLazyEnablePeerAccess));
     cudaPointerAttributes attributes;
     CUDA_CHECK(cudaPointerGetAttributes(&attributes, values));
-    program.expect(attributes.type == cudaMemoryTypeDevice, "memory of another process is device memory");
+    program.expect(attributes.type == cudaMemoryTypeDevice, "memory of another process is not device memory");
 
     cudaEvent_t parents = nullptr, own = nullptr;
     CUDA_CHECK(cudaIpcOpenEventHandle(&parents, greeting.done));
@@ -119,7 +119,7 @@ static int run_child() {
         send_message(program, channel_of_child, &word, 1);
     }
     CUDA_CHECK(cudaEventSynchronize(own));
-    program.expect(cudaEventQuery(own) == cudaSuccess, "an event is over once it was waited for");
+    program.expect(cudaEventQuery(own) == cudaSuccess, "an event is not complete after it was waited for");
     unsigned mark = 0;
     CUDA_CHECK(cudaMemcpy(&mark, small, sizeof mark, cudaMemcpyDeviceToHost));
     program.expect_equal("the mark", mark, 4711u);
@@ -138,7 +138,7 @@ static int run_child() {
 
     CUDA_CHECK(cudaIpcCloseMemHandle(values));
     CUDA_CHECK(cudaIpcCloseMemHandle(small));
-    program.expect(cudaIpcCloseMemHandle(small) != cudaSuccess, "memory is closed once");
+    program.expect(cudaIpcCloseMemHandle(small) != cudaSuccess, "closed memory could be closed again");
     cudaGetLastError();
     CUDA_CHECK(cudaEventDestroy(parents));
     CUDA_CHECK(cudaEventDestroy(own));
@@ -164,20 +164,20 @@ static void refusals(Program &program, const Greeting &greeting, void *memory) {
     void *place = nullptr;
     cudaIpcMemHandle_t forged = {};
     program.expect(cudaIpcOpenMemHandle(&place, forged, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess,
-                   "a forged handle is refused");
+                   "a forged handle was accepted");
     program.expect(cudaIpcOpenMemHandle(&place, greeting.memory, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess,
-                   "a process does not open its own memory");
-    program.expect(cudaIpcCloseMemHandle(memory) != cudaSuccess, "a process does not close its own memory");
+                   "a process could open its own memory");
+    program.expect(cudaIpcCloseMemHandle(memory) != cudaSuccess, "a process could close its own memory");
     cudaEvent_t timed = nullptr;
     CUDA_CHECK(cudaEventCreate(&timed));
     cudaIpcEventHandle_t handle;
-    program.expect(cudaIpcGetEventHandle(&handle, timed) != cudaSuccess, "an event is shared only where it may be");
+    program.expect(cudaIpcGetEventHandle(&handle, timed) != cudaSuccess, "an event without the interprocess flag could be shared");
     CUDA_CHECK(cudaEventDestroy(timed));
     program.expect(cudaEventCreateWithFlags(&timed, cudaEventInterprocess) == cudaErrorInvalidValue,
-                   "a shared event has no time");
+                   "a shared event with timing could be created");
     int host = 0;
     cudaIpcMemHandle_t none;
-    program.expect(cudaIpcGetMemHandle(&none, &host) != cudaSuccess, "memory of the host has no handle");
+    program.expect(cudaIpcGetMemHandle(&none, &host) != cudaSuccess, "host memory has a handle");
     cudaGetLastError();
 }
 
@@ -239,7 +239,7 @@ static void run_parent(Program &program, int channel) {
     program.expect_equal("values", got.data(), want.data(), count);
     char word = 1;
     receive_message(program, channel, &word, 1);
-    program.expect(word == 0, "the child found all as it must be");
+    program.expect(word == 0, "the child found an error");
     CUDA_CHECK(cudaEventDestroy(childs));
     send_message(program, channel, &word, 1);
     CUDA_CHECK(cudaEventDestroy(own));
@@ -271,6 +271,6 @@ int main(int argc, char **argv) {
     int status = -1;
     while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR) {
     }
-    program.expect(status == 0, "the child ended well");
+    program.expect(status == 0, "the child failed");
     return program.finish();
 }

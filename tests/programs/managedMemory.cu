@@ -242,7 +242,7 @@ static void run_large_work(Program &program) {
     for (size_t at = 0; at < 4 * part; ++at) {
         same = same && one[at] == other[at] + static_cast<unsigned>(at / part);
     }
-    program.expect(same, "what threads wrote is wrong");
+    program.expect(same, "data written by threads is wrong");
     program.digest(one, 4 * part * sizeof *one);
     CUDA_CHECK(cudaFree(one));
     CUDA_CHECK(cudaFree(other));
@@ -253,31 +253,31 @@ static void run_attributes(Program &program) {
     char *memory = managed<char>(bytes);
     cudaPointerAttributes attributes;
     CUDA_CHECK(cudaPointerGetAttributes(&attributes, memory + 5));
-    program.expect(attributes.type == cudaMemoryTypeManaged, "managed memory is of another type");
+    program.expect(attributes.type == cudaMemoryTypeManaged, "managed memory has a different type");
     program.expect(attributes.hostPointer == memory + 5 && attributes.devicePointer == memory + 5,
-                   "managed memory has other addresses on host or device");
+                   "managed memory has different addresses on host or device");
 
     cudaMemLocation host = {};
     host.type = cudaMemLocationTypeHost;
     int value = 0;
     CUDA_CHECK(cudaMemAdvise(memory, bytes / 2, cudaMemAdviseSetReadMostly, host));
     CUDA_CHECK(cudaMemRangeGetAttribute(&value, sizeof value, cudaMemRangeAttributeReadMostly, memory, bytes / 2));
-    program.expect(value == 1, "advice is forgotten");
+    program.expect(value == 1, "advice was lost");
     CUDA_CHECK(cudaMemRangeGetAttribute(&value, sizeof value, cudaMemRangeAttributeReadMostly, memory, bytes));
-    program.expect(value == 0, "advice holds for more than its range");
+    program.expect(value == 0, "advice applies outside its range");
     CUDA_CHECK(cudaMemAdvise(memory, bytes, cudaMemAdviseSetPreferredLocation, host));
     CUDA_CHECK(cudaMemRangeGetAttribute(&value, sizeof value, cudaMemRangeAttributePreferredLocation, memory, bytes));
     program.expect(value == cudaCpuDeviceId, "the preferred location is not the host");
     CUDA_CHECK(cudaMemPrefetchAsync(memory, bytes, host, 0));
     CUDA_CHECK(cudaDeviceSynchronize());
 
-    program.expect(cudaMemAdvise(memory, bytes * 4, cudaMemAdviseSetReadMostly, host) == cudaErrorInvalidValue, "a range past its allocation is no error");
+    program.expect(cudaMemAdvise(memory, bytes * 4, cudaMemAdviseSetReadMostly, host) == cudaErrorInvalidValue, "a range beyond its allocation was accepted");
     cudaGetLastError();
     CUDA_CHECK(cudaFree(memory));
-    program.expect(cudaMemAdvise(memory, bytes, cudaMemAdviseSetReadMostly, host) == cudaErrorInvalidValue, "advice about freed memory is no error");
+    program.expect(cudaMemAdvise(memory, bytes, cudaMemAdviseSetReadMostly, host) == cudaErrorInvalidValue, "advice about freed memory was accepted");
     cudaGetLastError();
     void *nothing = nullptr;
-    program.expect(cudaMallocManaged(&nothing, 16, 7u) == cudaErrorInvalidValue, "unknown flags is no error");
+    program.expect(cudaMallocManaged(&nothing, 16, 7u) == cudaErrorInvalidValue, "unknown flags were accepted");
     cudaGetLastError();
 }
 

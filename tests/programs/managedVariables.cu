@@ -45,7 +45,7 @@ __global__ void hand(unsigned amount) { handed = handed * 5 + amount; }
 __global__ void hand_late(unsigned amount) { handed = handed * 7 + amount; }
 
 static void run_by_name(Program &program) {
-    program.expect(counter == 5 && values[0] == 1.0f && values[1] == 2.0f && values[2] == 0.0f, "initial values is wrong");
+    program.expect(counter == 5 && values[0] == 1.0f && values[1] == 2.0f && values[2] == 0.0f, "initial values are wrong");
     count<<<4, 64>>>(1);
     LAUNCH_CHECK();
     CUDA_CHECK(cudaDeviceSynchronize());
@@ -57,7 +57,7 @@ static void run_by_name(Program &program) {
     program.expect(counter == 1064, "a count from the program's value is wrong");
     int found = 0;
     CUDA_CHECK(cudaMemcpyFromSymbol(&found, plain, sizeof found));
-    program.expect(found == 7 + 1 + 2, "its neighbour is wrong");
+    program.expect(found == 7 + 1 + 2, "the adjacent variable is wrong");
 }
 
 static void run_by_address(Program &program, Random &random) {

@@ -56,7 +56,7 @@ static void run_combine(Program &program, const char *what, int *a, int *b, int 
 static void run_flags(Program &program, int *mapped) {
     unsigned flags = 0;
     CUDA_CHECK(cudaHostGetFlags(&flags, mapped));
-    program.expect(flags & cudaHostAllocMapped, "cudaHostGetFlags does not tell that the memory is mapped");
+    program.expect(flags & cudaHostAllocMapped, "cudaHostGetFlags does not report that the memory is mapped");
     cudaPointerAttributes attributes;
     CUDA_CHECK(cudaPointerGetAttributes(&attributes, mapped));
     program.expect(attributes.type == cudaMemoryTypeHost, "mapped memory is not of type host");

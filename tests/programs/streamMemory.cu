@@ -146,13 +146,13 @@ static void run_graphs(Program &program, cudaStream_t stream) {
     CUDA_CHECK(cudaGraphLaunch(exec, stream));
     CUDA_CHECK(cudaStreamSynchronize(stream));
     CUDA_CHECK(cudaMemcpy(got, words, sizeof(unsigned), cudaMemcpyDeviceToHost));
-    program.expect(got[0] == 11u, "a node's word is another");
+    program.expect(got[0] == 11u, "a node wrote a different word");
     batch[0].writeValue.value = batch[1].waitValue.value = 13;
     DRIVER_CHECK(cuGraphExecBatchMemOpNodeSetParams, exec, node, &params);
     CUDA_CHECK(cudaGraphLaunch(exec, stream));
     CUDA_CHECK(cudaStreamSynchronize(stream));
     CUDA_CHECK(cudaMemcpy(got, words, sizeof(unsigned), cudaMemcpyDeviceToHost));
-    program.expect(got[0] == 13u, "a changed node's word is another");
+    program.expect(got[0] == 13u, "a changed node wrote a different word");
     CUDA_CHECK(cudaGraphExecDestroy(exec));
     CUDA_CHECK(cudaGraphDestroy(graph));
     CUDA_CHECK(cudaFree(words));

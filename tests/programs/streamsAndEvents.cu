@@ -221,7 +221,7 @@ static void run_attributes(Program &program) {
     unsigned flags = 99;
     cudaStream_t stream;
     CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    program.expect(least >= greatest, "the range of priorities is upside down");
+    program.expect(least >= greatest, "the range of priorities is inverted");
     CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest));
     CUDA_CHECK(cudaStreamGetPriority(stream, &priority));
     CUDA_CHECK(cudaStreamGetFlags(stream, &flags));

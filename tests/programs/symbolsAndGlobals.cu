@@ -92,9 +92,9 @@ static void check_sizes(Program &program) {
     program.expect_equal("the size of greeting", bytes, sizeof "constant text");
     CUDA_CHECK(cudaGetSymbolAddress(&address, factors));
     CUDA_CHECK(cudaGetSymbolAddress(&again, factors));
-    program.expect(address && address == again, "the address of factors is not steady");
+    program.expect(address && address == again, "the address of factors changed");
     CUDA_CHECK(cudaGetSymbolAddress(&again, counter));
-    program.expect(again && address != again, "two symbols have one address");
+    program.expect(again && address != again, "two symbols have the same address");
 }
 
 int main(int argc, char **argv) {

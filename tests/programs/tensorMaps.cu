@@ -86,7 +86,7 @@ static CUtensorMap encode(Program &program, void *matrix, cuuint32_t columns, CU
     CUresult status = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry)(
         &map, type, 2, matrix, size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
         CU_TENSOR_MAP_L2_PROMOTION_NONE, fill);
-    program.expect(status == CUDA_SUCCESS, "cuTensorMapEncodeTiled");
+    program.expect(status == CUDA_SUCCESS, "cuTensorMapEncodeTiled failed");
     return map;
 }
 
@@ -160,7 +160,7 @@ int main(int argc, char **argv) {
         for (int at = 0; at < ROWS * MAX_COLUMNS; ++at) {
             float value;
             memcpy(&value, &found[at], sizeof value);
-            program.expect(std::isnan(value), "a number outside the matrix");
+            program.expect(std::isnan(value), "an element outside the matrix is a number");
         }
     }
     return program.finish();

@@ -51,14 +51,14 @@ static void run_program(Program &program) {
     cudaUserObject_t object = object_of(data, 2);
     CUDA_CHECK(cudaUserObjectRetain(object, 3));
     CUDA_CHECK(cudaUserObjectRelease(object, 4));
-    program.expect(data.times() == 0, "an object ended with a reference left");
+    program.expect(data.times() == 0, "an object with references was destroyed");
     CUDA_CHECK(cudaUserObjectRelease(object, 1));
     data.wait();
-    program.expect(data.times() == 1, "a destructor ran twice");
+    program.expect(data.times() == 1, "a destructor did not run exactly once");
 
-    refused(program, cudaUserObjectCreate(&object, &data, Data::end, 1, 0), "flags of 0 are no error");
-    refused(program, cudaUserObjectCreate(&object, &data, Data::end, 0, cudaUserObjectNoDestructorSync), "no references are no error");
-    refused(program, cudaUserObjectCreate(&object, &data, nullptr, 1, cudaUserObjectNoDestructorSync), "no destructor is no error");
+    refused(program, cudaUserObjectCreate(&object, &data, Data::end, 1, 0), "flags of 0 were accepted");
+    refused(program, cudaUserObjectCreate(&object, &data, Data::end, 0, cudaUserObjectNoDestructorSync), "a count of 0 references was accepted");
+    refused(program, cudaUserObjectCreate(&object, &data, nullptr, 1, cudaUserObjectNoDestructorSync), "a missing destructor was accepted");
 }
 
 static void run_graphs(Program &program) {
@@ -67,7 +67,7 @@ static void run_graphs(Program &program) {
     cudaGraph_t graph, clone, parent;
     CUDA_CHECK(cudaGraphCreate(&graph, 0));
     CUDA_CHECK(cudaGraphCreate(&parent, 0));
-    refused(program, cudaGraphRetainUserObject(graph, object, 1, 2), "unknown flags are no error");
+    refused(program, cudaGraphRetainUserObject(graph, object, 1, 2), "unknown flags were accepted");
     // Releasing a reference that a graph does not have ends the process in NVIDIA's driver 580.
     CUDA_CHECK(cudaGraphRetainUserObject(graph, object, 2, 0));
     CUDA_CHECK(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove));
@@ -77,10 +77,10 @@ static void run_graphs(Program &program) {
     CUDA_CHECK(cudaGraphAddChildGraphNode(&node, parent, nullptr, 0, clone));
     CUDA_CHECK(cudaGraphDestroy(graph));
     CUDA_CHECK(cudaGraphDestroy(clone));
-    program.expect(data.times() == 0, "a child graph's object ended");
+    program.expect(data.times() == 0, "a child graph's object was destroyed");
     CUDA_CHECK(cudaGraphDestroy(parent));
     data.wait();
-    program.expect(data.times() == 1, "a destructor ran twice");
+    program.expect(data.times() == 1, "a destructor did not run exactly once");
 }
 
 __global__ void fill(int *place, int value, int count) {
@@ -115,7 +115,7 @@ static void run_executable(Program &program, int count) {
     CUDA_CHECK(cudaGraphDestroy(graph));
     CUDA_CHECK(cudaGraphLaunch(exec, stream));
     CUDA_CHECK(cudaStreamSynchronize(stream));
-    program.expect(first.times() == 0, "an executable graph's object ended");
+    program.expect(first.times() == 0, "an executable graph's object was destroyed");
     std::vector<int> got(count), want(count, 7);
     CUDA_CHECK(cudaMemcpy(got.data(), place, count * sizeof(int), cudaMemcpyDefault));
     program.expect_equal("what the graph wrote", got.data(), want.data(), count);
@@ -125,7 +125,7 @@ static void run_executable(Program &program, int count) {
     CUDA_CHECK(cudaGraphExecUpdate(exec, other, &info));
     CUDA_CHECK(cudaGraphDestroy(other));
     first.wait();
-    program.expect(second.times() == 0, "an updated graph's object ended");
+    program.expect(second.times() == 0, "an updated graph's object was destroyed");
 
     CUDA_CHECK(cudaGraphLaunch(exec, stream));
     CUDA_CHECK(cudaGraphExecDestroy(exec));
@@ -135,7 +135,7 @@ static void run_executable(Program &program, int count) {
     std::fill(want.begin(), want.end(), 9);
     program.expect_equal("what the updated graph wrote", got.data(), want.data(), count);
     program.digest(got.data(), count * sizeof(int));
-    program.expect(first.times() == 1 && second.times() == 1, "a destructor ran twice");
+    program.expect(first.times() == 1 && second.times() == 1, "a destructor did not run exactly once");
     CUDA_CHECK(cudaFree(place));
     CUDA_CHECK(cudaStreamDestroy(stream));
 }
@@ -166,7 +166,7 @@ static void run_under_way(Program &program) {
     CUDA_CHECK(cudaGraphDestroy(graph));
     CUDA_CHECK(cudaGraphLaunch(exec, stream));
     CUDA_CHECK(cudaGraphExecDestroy(exec));
-    program.expect(data.times() == 0, "an object ended before its launch was over");
+    program.expect(data.times() == 0, "an object was destroyed before its launch completed");
     {
         std::lock_guard<std::mutex> lock(gate.mutex);
         gate.open = true;

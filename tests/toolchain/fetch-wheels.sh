@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fetches wheels of NVIDIA and unpacks what they hold into one tree.
+# Fetches NVIDIA's wheels and unpacks their contents into one tree.
 #
 #   tests/toolchain/fetch-wheels.sh PINS TREE WHAT [COMMAND…]
 #

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Fetches a QEMU with vfio-user-pci (10.1 or later), from Debian 13's backports,
-# into a root of its own in .cache, where it changes nothing of this machine.
+# into a separate root in .cache, without changes to this machine.
 # Does nothing, and needs no network, where it is there. About 170 MB.
 #
 # usage: fetch-qemu.sh [CACHE]   CACHE: folder for the root (default: .cache)

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Wears out the guest driver in one boot of a VM whose kernel watches its
+# Stresses the guest driver in one boot of a VM whose kernel checks its
 # memory: 1,000 processes opened, used and killed; the driver unbound and the
 # device unplugged under load; sleep. Afterwards nothing must be held that was
 # not held before.

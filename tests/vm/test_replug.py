@@ -1,4 +1,4 @@
-"""CUDA programs from whom the VM's device is taken while they run.
+"""CUDA programs that lose the VM's device while they run.
 
 Part of `make soak-module`. Rounds: PARAGPU_TEST_ROUNDS, or 5.
 """

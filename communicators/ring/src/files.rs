@@ -1,6 +1,6 @@
 //! Files that the two processes of `shm` pass to each other outside the frames.
 //!
-//! They travel over the unix socket whose end tells each side that the other has died. A
+//! They pass over the unix socket by whose end each side detects the other's death. A
 //! message consists of eight bytes, the file's number, and one descriptor. The call that
 //! needs the file names the number. The socket is a stream, but the kernel never merges two
 //! messages that carry descriptors, so one read returns one message.

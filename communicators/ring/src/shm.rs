@@ -1,7 +1,8 @@
 //! The communicator `shm`: rings in a memfd between two processes of one host.
 //!
 //! The host creates the region and its doorbells and passes [`GuestEnds`] over the guest's
-//! unix socket. Both sides keep the socket open. Its end tells each that the other is gone.
+//! unix socket. Both sides keep the socket open. By its end each detects that the
+//! other is gone.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

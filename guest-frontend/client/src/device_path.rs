@@ -1,5 +1,5 @@
-//! How the contents of managed memory reach the device, and come back: behind no work of
-//! the program.
+//! Copies of managed memory to and from the device. They do not wait for work of the
+//! program.
 
 use std::sync::{Arc, Weak};
 

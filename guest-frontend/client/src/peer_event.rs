@@ -1,9 +1,9 @@
 //! Waits of a stream for events of another device (CUDA Driver API, cuStreamWaitEvent).
 //!
-//! One worker cannot wait for another's work. But where one device reaches the other's
-//! memory, streams do it with [`Words`](crate::objects::words::Words): a separate stream
-//! of the event's device, its relay, waits for the event and then writes the number of a
-//! record, and the waiting stream waits for that word. No call waits.
+//! One worker cannot wait for another's work. But if one device can access the other's
+//! memory, streams use [`Words`](crate::objects::words::Words): a separate stream of the
+//! event's device, its relay, waits for the event and then writes the number of a record,
+//! and the waiting stream waits for that word. No call waits.
 
 use std::sync::Arc;
 

@@ -99,7 +99,7 @@ impl Session {
             passed_over,
         } = connect(config, ordinal)?;
         if config.log.level >= Level::Info {
-            // A program without standard error goes without the line.
+            // Without standard error, the program gets no message.
             let mut stderr = std::io::stderr().lock();
             for reason in passed_over {
                 let _ = writeln!(stderr, "paragpu: skipped: {reason}");

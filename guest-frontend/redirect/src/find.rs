@@ -1,9 +1,9 @@
 //! Finds a stripped runtime by its fingerprint.
 //!
 //! A linker keeps the static runtime's code in one piece. `.eh_frame_hdr`
-//! lists the start of every function in order, also after `strip`: a run of
-//! [`WINDOW`] distances tells where a build would be, and the hash of its bytes
-//! whether it is there. Only an equal hash counts.
+//! lists the start of every function in order, also after `strip`. A run of [`WINDOW`]
+//! distances gives the possible position of a build, and the hash of the bytes there
+//! confirms it. Only an equal hash counts.
 
 use xxhash_rust::xxh3::Xxh3;
 

@@ -148,7 +148,7 @@ pub enum Command {
     ///
     /// If a session has a share, all sessions on its GPU take turns in
     /// proportion to their weights (100 by default). Time that one does not use
-    /// goes to the others. For permanent shares of VMs set weight, cap or
+    /// is shared by the others. For permanent shares of VMs set weight, cap or
     /// priority under [vm.NAME] in host.toml.
     #[command(group = clap::ArgGroup::new("whose").required(true))]
     #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]

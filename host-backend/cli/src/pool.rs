@@ -284,7 +284,7 @@ fn rebalance(pack: bool, most: usize, most_pause: u64, dry_run: bool) -> Result<
     }
 }
 
-/// A directory of this user's alone, which goes with this value.
+/// A directory that only this user can access, removed on drop.
 #[derive(Debug)]
 struct Private {
     path: PathBuf,

@@ -6,7 +6,7 @@
 //!
 //! systemd delegates the unit's group to the daemon and starts it in a group below, named
 //! [`OWN`] (`Delegate=`, `DelegateSubgroup=`): the kernel gives controllers only to groups
-//! whose parent has no processes. A daemon that is started otherwise goes on without groups.
+//! whose parent has no processes. A daemon that is started otherwise uses no groups.
 #![forbid(unsafe_code)]
 
 use std::fs;

@@ -89,13 +89,13 @@ impl std::fmt::Display for Destination {
 
 /// Links that have shown no certificate yet: any machine may open them.
 #[derive(Debug, Default)]
-struct Strangers {
+struct Unauthenticated {
     slots: Slots,
     links: BTreeMap<u64, (PeerIdentity, TcpStream)>,
     next: u64,
 }
 
-impl Strangers {
+impl Unauthenticated {
     /// Adds a link from this address. If there are too many, the machine with the most
     /// loses its oldest.
     fn enter(&mut self, from: SocketAddr, tcp: TcpStream) -> u64 {
@@ -142,7 +142,7 @@ pub struct Links {
     count: Arc<AtomicUsize>,
     /// Threads of links that have shown no certificate.
     unknown: Arc<AtomicUsize>,
-    strangers: Arc<Mutex<Strangers>>,
+    unauthenticated: Arc<Mutex<Unauthenticated>>,
 }
 
 impl Links {
@@ -158,8 +158,8 @@ impl Links {
             Destination::Host { name, port } => {
                 let Some(tls) = tls else {
                     return Err(format!(
-                        "sessions travel to {place} only over TLS: set migration.ca, \
-                         migration.certificate and migration.key in this host's host.toml"
+                        "migration to {place} requires TLS: set migration.ca, migration.certificate \
+                         and migration.key in this host's host.toml"
                     ));
                 };
                 let tls = tls.client(name)?;
@@ -196,23 +196,23 @@ impl Links {
         let tcp = TcpStream::from(tcp);
         let own = tcp.try_clone();
         let own = own.map_err(|error| format!("cannot open a link: {error}"))?;
-        let key = self.strangers.lock().enter(from, own);
-        let (strangers, known) = (Arc::clone(&self.strangers), Arc::clone(&self.count));
+        let key = self.unauthenticated.lock().enter(from, own);
+        let (unauthenticated, known) = (Arc::clone(&self.unauthenticated), Arc::clone(&self.count));
         let count = Counted::new(&self.unknown);
         let spawned = self.spawn(count, 2 * STRANGERS, move |far, count| {
             let mut count = count;
             let mut introduced = || {
-                strangers.lock().leave(key);
+                unauthenticated.lock().leave(key);
                 count = Counted::new(&known);
             };
             let relayed = relay_known(tls, &tcp, far.as_fd(), &mut false, &mut introduced);
             if let Err(error) = relayed {
                 tracing::info!(%from, %error, "a link of another host is lost");
             }
-            strangers.lock().leave(key);
+            unauthenticated.lock().leave(key);
         });
         if spawned.is_err() {
-            self.strangers.lock().leave(key);
+            self.unauthenticated.lock().leave(key);
         }
         spawned
     }

@@ -106,7 +106,7 @@ fn a_reload_follows_the_sockets_of_vms() {
     daemon.until("reloaded", |stats| stats.session_limit == 11);
     assert!(!std::fs::exists(&alpha).unwrap());
     UnixStream::connect(&beta).unwrap();
-    assert_eq!(daemon.sessions()[0].vm, "alpha", "sessions go on");
+    assert_eq!(daemon.sessions()[0].vm, "alpha", "the session continues");
 
     // A socket that cannot be listened on does not affect the others.
     std::fs::write(path("file"), "").unwrap();

@@ -78,7 +78,7 @@ impl Code {
     fn names(&self) -> std::result::Result<&BTreeSet<String>, &String> {
         let look = || {
             let found = paragpu_fatbin::search(&self.image, &["malloc"], self.arch, MAX_CODE)
-                .map_err(|error| format!("the variables of a module cannot be told: {error}"))?;
+                .map_err(|error| format!("the variables of a module are unknown: {error}"))?;
             if found.symbols {
                 let why = "kernels of a module may call malloc, whose memory cannot move";
                 return Err(why.to_owned());
@@ -102,7 +102,7 @@ impl Kernel {
             return Err(Error::new(
                 Status::INVALID_VALUE,
                 format!(
-                    "the kernel takes {} bytes of parameters, {} came",
+                    "the kernel takes {} bytes of parameters, but {} were sent",
                     self.parameter_bytes,
                     parameters.len()
                 ),

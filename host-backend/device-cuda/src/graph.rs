@@ -48,7 +48,7 @@ impl OpenGraph {
     }
 }
 
-/// Adds the node's number to an error, which the driver's status does not tell.
+/// Adds the node's number to an error; the driver's status lacks it.
 fn refused(number: u32, node: &GraphNode, error: &Error) -> Error {
     let GraphNode { work, after } = node;
     let mut detail = format!("node {number} after {after:?}: {work:?}");
@@ -126,7 +126,7 @@ impl CudaDevice {
         if other_bodies || !before.is_like(&work) || is_empty(&work) != is_empty(before) {
             return Err(Error::new(
                 Status::GRAPH_EXEC_UPDATE_FAILURE,
-                format!("node {number} does {before:?}, not {work:?}"),
+                format!("node {number} is {before:?}, not {work:?}"),
             ));
         }
         self.context
@@ -166,7 +166,7 @@ impl CudaDevice {
             if !there {
                 return Err(Error::new(
                     Status::INVALID_HANDLE,
-                    "the graph names something that was destroyed",
+                    "the graph refers to a destroyed object",
                 ));
             }
             open.seen = self.names.gone;

@@ -24,7 +24,7 @@ pub enum Leaving {
 }
 
 impl Leaving {
-    /// Gives it back: no work uses it any more.
+    /// Frees the resource. No work may use it any more.
     pub fn give_back(self, context: &Context) -> Result<()> {
         match self {
             Self::Mapping {
@@ -39,20 +39,20 @@ impl Leaving {
     }
 }
 
-/// Something that goes once the events have come.
+/// An object to be released when the events are complete.
 struct Retired {
     what: Leaving,
     after: Vec<Event>,
 }
 
-/// All that is on its way out.
+/// The objects that wait for their release.
 #[derive(Default)]
 pub struct Retirement {
     waiting: Vec<Retired>,
 }
 
 impl Retirement {
-    /// Gives `what` back once `after` have come.
+    /// Frees `what` when the events `after` are complete.
     pub fn add(&mut self, what: Leaving, after: Vec<Event>) {
         self.waiting.push(Retired { what, after });
     }
@@ -67,7 +67,7 @@ impl Retirement {
         })
     }
 
-    /// Gives back what no work uses any more.
+    /// Frees the resources that no work uses any more.
     pub fn reap(&mut self, context: &Context) -> Result<()> {
         let mut index = 0;
         while let Some(retired) = self.waiting.get_mut(index) {
@@ -87,8 +87,8 @@ impl Retirement {
         Ok(())
     }
 
-    /// Gives everything back; nothing uses it any more. After a sticky error
-    /// the driver refuses, and the process ends anyway.
+    /// Frees all resources. No work may use them any more. After a sticky error the driver
+    /// refuses, and the process ends anyway.
     pub fn clear(&mut self, context: &Context) {
         for retired in self.waiting.drain(..) {
             let _ = retired.what.give_back(context);

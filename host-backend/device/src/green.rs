@@ -19,7 +19,7 @@ pub fn members(step: &SmSplit) -> impl Iterator<Item = usize> + '_ {
     })
 }
 
-/// Refuses a part with fewer multiprocessors than the program was told.
+/// Refuses a part with fewer multiprocessors than CUDA reported to the program.
 ///
 /// # Errors
 /// `INVALID_RESOURCE_CONFIGURATION`.

@@ -309,8 +309,9 @@ fn code(
 /// capability, times ten, of the device that loads it: code that it cannot run is
 /// left out. `None` searches all.
 ///
-/// Both PTX and machine code name what they call and do not define. True as well wherever that cannot be told:
-/// of an image that is corrupt, or that is larger than `most` bytes when decompressed.
+/// Both PTX and machine code name the functions that they call without defining them. Also
+/// true if that is unknown, because the image is corrupt or larger than `most` bytes when
+/// decompressed.
 #[must_use]
 pub fn may_name(image: &[u8], symbols: &[&str], arch: Option<u32>, most: u64) -> bool {
     code(image, arch, most).map_or(true, |mut forms| {

@@ -17,7 +17,7 @@ use tonic::{Request, Response, Status};
 use crate::node::{ClaimName, Node};
 use crate::{DRIVER, Error};
 
-/// How long calls in flight may take after the process was told to end.
+/// How long calls in flight may take after the process was asked to end.
 pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The kubelet's interface of drivers.

@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(
             attribute("cudaDriverVersion"),
             None,
-            "the daemon does not tell"
+            "the daemon did not report a driver version"
         );
         assert_eq!(devices[0]["taints"][0]["effect"], "NoExecute");
         assert_eq!(gpu_of(devices[0]["name"].as_str().unwrap()), Some(0));

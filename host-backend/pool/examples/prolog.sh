@@ -7,7 +7,7 @@
 PATH=$PATH:/usr/sbin:/usr/bin:/sbin:/bin
 
 # A daemon that is busy may take a while, and one that restarts on a busy host, too. While
-# it restarts, commands fail at once: so the time counts, not the number of attempts.
+# it restarts, commands fail immediately, so the time counts and not the number of attempts.
 deadline=$(($(date +%s) + 15))
 until timeout 5 paragpu status >/dev/null 2>&1; do
 	if [ "$(date +%s)" -ge "$deadline" ]; then

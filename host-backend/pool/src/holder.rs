@@ -30,7 +30,7 @@ const PROBE_AFTER: Duration = Duration::from_secs(5);
 const LOST: Duration = Duration::from_secs(24);
 /// The number of consecutive probes that must also fail.
 const UNANSWERED: u32 = 3;
-/// A lease that takes longer is queued by the engine. The user is then told.
+/// If a lease takes longer, the engine has queued it, and the user gets a message.
 const UNEXPLAINED: Duration = Duration::from_secs(3);
 /// Time from a failed move to the next attempt.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -423,7 +423,7 @@ impl<'a> Holder<'a> {
             }
             Some(FromAgent::Over { reason }) => self.failed(agent, reason),
             Some(_) => {}
-            // An agent that is told to end reports so before. This one did not, so its host may be
+            // An agent that is asked to end reports it first. This one did not, so its host may be
             // lost, or only unreachable for a while. In that case its programs may continue.
             None if self.may_be_lost(agent) => {
                 if let Some(held) = self.agents.get_mut(&agent) {
@@ -614,7 +614,7 @@ impl<'a> Holder<'a> {
         if let Some((lease, _)) = self.lease()
             && let Err(error) = self.files.end(lease, &reason)
         {
-            eprintln!("paragpu: programs cannot be told that the lease is over: {error}");
+            eprintln!("paragpu: cannot notify programs that the lease is over: {error}");
         }
         if let Some(proxy) = &self.proxy {
             proxy.close(&reason);
@@ -633,7 +633,7 @@ impl<'a> Holder<'a> {
             None => {
                 self.settle();
                 // Not earlier, because a program that reconnects before its session is
-                // restored would be told that it is over.
+                // restored would learn that it is over.
                 self.open_proxy()?;
             }
         }

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A [`Pool`] starts agents: [`Static`] on this host, [`Slurm`](slurm::Slurm) as jobs. The
-//! [`agent`] claims the lease from the daemon and holds it. The [`holder`] tells a program
-//! how to connect to it, and moves the lease when its host drains or is lost. A VM's
+//! [`agent`] claims the lease from the daemon and holds it. The [`holder`] configures
+//! the program's connection, and moves the lease when its host drains or is lost. A VM's
 //! programs connect through a [`proxy`]. The lease's private key stays with the holder; only
 //! the public key and a certificate pass through the engine.
 #![forbid(unsafe_code)]

@@ -46,9 +46,9 @@ pub(crate) enum ToAgent {
         again: Option<Name>,
         checkpoint: u64,
     },
-    /// The holder's sign of life.
+    /// The holder's heartbeat.
     Alive {},
-    /// The lease also exists on another host. The sessions shall move there.
+    /// The lease also exists on another host. Moves the sessions there.
     Carry { to: String },
     /// The holder no longer needs the lease.
     Release {},

@@ -1,10 +1,10 @@
 //! Dispatch: from a call's number to its code.
 //!
 //! The build script derives a handler for each call from its description in
-//! `protocol/interface/calls`. The handler decodes the call, calls the function of that
-//! name in the part of the session that the description selects, replies as the call's
-//! shape requires, and records the effect on objects. Only that function is written by
-//! hand, in the file of its chapter. A call that the driver answers unchanged has no
+//! `protocol/interface/driver` or `protocol/interface/calls`. The handler decodes the
+//! call, calls the function of that name in the part of the session that the description
+//! selects, replies as the call's shape requires, and records the effect on objects. Only
+//! that function is written by hand, in the file of its chapter. A call that the driver answers unchanged has no
 //! function: the handler looks up its handles and the device executes it.
 //!
 //! Each library has a separate table, a block of 2,048 numbers. The session and the

@@ -7,7 +7,7 @@ use crate::{abi_consts, abi_struct};
 abi_struct! {
     /// Identifies a device forever.
     struct CUuuid { bytes: [u8; 16] }
-    /// Properties of a device, as cuDeviceGetProperties tells them.
+    /// Properties of a device, as returned by cuDeviceGetProperties.
     struct CUdevprop {
         maxThreadsPerBlock: i32, maxThreadsDim: [i32; 3], maxGridSize: [i32; 3],
         sharedMemPerBlock: i32, totalConstantMemory: i32, SIMDWidth: i32, memPitch: i32,

@@ -552,9 +552,9 @@ impl Configuration for Host {
         if self.migration.listen.0.is_some() && self.migration.ca.as_os_str().is_empty() {
             return Err((
                 "migration.ca".into(),
-                "is empty, and sessions travel between hosts only where both show a certificate: \
-                 name migration.ca, migration.certificate and migration.key, which `paragpu \
-                 certificate` makes"
+                "is empty, but both hosts need a certificate to migrate a session: set \
+                 migration.ca, migration.certificate and migration.key (`paragpu \
+                 certificate` creates them)"
                     .into(),
             ));
         }

@@ -184,9 +184,9 @@ pub struct Migrate {
     /// the one with the number that the guest knows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to_gpu: Option<u32>,
-    /// How the guest is to reach the session from then on: `unix`, `tcp`,
-    /// `vsock`, `shm` or `pci`. If it is absent its connection goes over,
-    /// or, to another host, it follows over `tcp`.
+    /// The guest's communicator after the move: `unix`, `tcp`, `vsock`, `shm` or `pci`.
+    /// If absent, its connection is handed over or, for a move to another host, replaced
+    /// by `tcp`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub communicator: Option<String>,
     /// Stop the programs first and copy then.
@@ -208,7 +208,7 @@ pub enum Response {
         /// One entry per session.
         sessions: Vec<SessionInfo>,
     },
-    /// The session was told to end, and is killed if it does not.
+    /// The session was asked to end, and is killed if it does not.
     Ending {
         /// The session's number.
         session: u64,
@@ -377,7 +377,7 @@ pub struct SessionInfo {
     /// Whether the worker supplied the counts. It cannot if its session began under an
     /// earlier daemon, or while a call keeps it busy.
     pub counted: bool,
-    /// Whether the session was told to end.
+    /// Whether the session was asked to end.
     pub ending: bool,
     /// Activity besides serving.
     #[serde(default)]

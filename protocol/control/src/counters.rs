@@ -27,9 +27,9 @@ pub const BOUNDS: [u64; 12] = {
 pub struct Counters {
     /// Calls executed.
     pub calls: u64,
-    /// Of these, calls nobody waited for.
+    /// Of these, posted calls.
     pub posted: u64,
-    /// Of these, calls a guest thread waited for.
+    /// Of these, calls for which a guest thread waited.
     pub synchronous: u64,
     /// Bytes copied from guest memory to the device.
     pub bytes_to_device: u64,

@@ -24,7 +24,7 @@ pub enum Ask {
     /// The same, for memory that another worker already offered under this token: the
     /// session moves together with those that imported it.
     Again(Offer),
-    /// Withdraw the offer. The answer, which is empty, says that nobody can take it now.
+    /// Withdraw the offer. The empty answer confirms that no worker can import it any more.
     Withdraw(Token),
     /// Import the memory with this token.
     Take(Token),

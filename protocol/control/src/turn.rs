@@ -3,7 +3,7 @@
 //! ```text
 //!   daemon                                worker
 //!     │ ──────────── Paced ──────────────► │   launches need a turn from now on
-//!     │ ◄─────────── Wanted ────────────── │   a call wants to launch
+//!     │ ◄─────────── Wanted ────────────── │   a call has work to launch
 //!     │ ──────────── Yours ──────────────► │   launch
 //!     │ ──────────── Ends(within) ───────► │   others wait
 //!     │ ◄─────────── Over ──────────────── │   all launched work has completed

@@ -23,7 +23,7 @@ fn SmResourceSplit(
 fn GreenCreate(
     /// Its handle, chosen by the guest.
     green: GreenHandle,
-    /// The minimum number of multiprocessors: the number that the program was told.
+    /// The minimum number of multiprocessors: the number reported to the program.
     count: u32,
     /// A sequence of at most 8 [`SmSplit`](crate::types::SmSplit); empty for the whole device.
     way: Bytes<'a>,

@@ -1,29 +1,29 @@
 //! Arrays and mipmapped arrays (CUDA Driver API, Memory Management).
 
-/// A 1D or 2D array.
+/// Creates a 1D or 2D array.
 #[since(3020)]
 fn cuArrayCreate_v2(array: Out<CUarray>, descriptor: In<CUDA_ARRAY_DESCRIPTOR>);
 
-/// Any array.
+/// Creates an array of one to three dimensions, layered or cubemap arrays included.
 #[since(3020)]
 #[host]
 fn cuArray3DCreate_v2(array: Out<CUarray>, descriptor: In<CUDA_ARRAY3D_DESCRIPTOR>);
 
-/// Its shape.
+/// Returns the extent and format of a 1D or 2D array.
 #[since(3020)]
 fn cuArrayGetDescriptor_v2(descriptor: Out<CUDA_ARRAY_DESCRIPTOR>, array: CUarray);
 
-/// Its shape.
+/// Returns the extent, format and flags of an array.
 #[since(3020)]
 #[through(descriptor = describe(array))]
 fn cuArray3DGetDescriptor_v2(descriptor: Out<CUDA_ARRAY3D_DESCRIPTOR>, array: CUarray);
 
-/// Ends an array.
+/// Destroys an array.
 #[since(2000)]
 #[host]
 fn cuArrayDestroy(array: CUarray);
 
-/// An array with mipmap levels.
+/// Creates a mipmapped array.
 #[since(5000)]
 #[host]
 fn cuMipmappedArrayCreate(
@@ -32,13 +32,13 @@ fn cuMipmappedArrayCreate(
     levels: c_uint,
 );
 
-/// One level, as an array.
+/// Returns one level of a mipmapped array as an array.
 #[since(5000)]
 #[runtime(cudaGetMipmappedArrayLevel)]
 #[host]
 fn cuMipmappedArrayGetLevel(level_array: Out<CUarray>, array: CUmipmappedArray, level: c_uint);
 
-/// Ends it and the arrays of its levels.
+/// Destroys a mipmapped array and the arrays of its levels.
 #[since(5000)]
 #[host]
 fn cuMipmappedArrayDestroy(array: CUmipmappedArray);
@@ -59,7 +59,7 @@ fn cuArrayCreate(handle: Out<CUarray>, allocate_array: In<CUDA_ARRAY_DESCRIPTOR_
 #[refused("superseded: programs built for a current CUDA call a later version")]
 fn cuArrayGetDescriptor(array_descriptor: Out<CUDA_ARRAY_DESCRIPTOR_v1>, array: CUarray);
 
-/// No array has its memory mapped later, so none has requirements.
+/// Fails: there are no deferred-mapping arrays, the only ones with requirements.
 #[since(11060)]
 fn cuArrayGetMemoryRequirements(
     memory_requirements: Out<cudaArrayMemoryRequirements>,
@@ -67,15 +67,15 @@ fn cuArrayGetMemoryRequirements(
     device: CUdevice,
 );
 
-/// No array has several planes.
+/// Fails: there are no multi-planar arrays.
 #[since(11020)]
 fn cuArrayGetPlane(plane_array: Out<CUarray>, array: CUarray, plane_idx: c_uint);
 
-/// No array is sparse.
+/// Fails: there are no sparse arrays.
 #[since(11010)]
 fn cuArrayGetSparseProperties(sparse_properties: *mut c_void, array: CUarray);
 
-/// No array has its memory mapped later, so none has requirements.
+/// Fails: there are no deferred-mapping arrays, the only ones with requirements.
 #[since(11060)]
 fn cuMipmappedArrayGetMemoryRequirements(
     memory_requirements: Out<cudaArrayMemoryRequirements>,
@@ -83,6 +83,6 @@ fn cuMipmappedArrayGetMemoryRequirements(
     device: CUdevice,
 );
 
-/// No array is sparse.
+/// Fails: there are no sparse arrays.
 #[since(11010)]
 fn cuMipmappedArrayGetSparseProperties(sparse_properties: *mut c_void, mipmap: CUmipmappedArray);

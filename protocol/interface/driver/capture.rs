@@ -1,19 +1,19 @@
 //! Stream capture (CUDA Driver API, Stream Management).
 
-/// Begins a capture, in the strictest mode.
+/// Begins a capture in global mode.
 #[since(10000)]
 #[per_thread(ptsz)]
 #[through(begin(stream, 0))]
 fn cuStreamBeginCapture(stream: DefaultStream);
 
-/// Begins a capture.
+/// Begins a capture in the given mode.
 #[since(10010)]
 #[per_thread(ptsz)]
 #[runtime(cudaStreamBeginCapture)]
 #[through(begin(stream, mode))]
 fn cuStreamBeginCapture_v2(stream: DefaultStream, mode: c_int);
 
-/// Begins a capture that adds to a graph.
+/// Begins a capture that adds nodes to an existing graph.
 #[since(12030)]
 #[per_thread(ptsz)]
 #[runtime(cudaStreamBeginCaptureToGraph)]
@@ -26,25 +26,25 @@ fn cuStreamBeginCaptureToGraph(
     mode: c_int,
 );
 
-/// Ends a capture.
+/// Ends a capture and returns its graph.
 #[since(10000)]
 #[per_thread(ptsz)]
 #[runtime(cudaStreamEndCapture)]
 fn cuStreamEndCapture(stream: DefaultStream, graph: Out<CUgraph>);
 
-/// Whether a capture is in progress, and valid.
+/// Returns whether the stream is capturing, and whether the capture is still valid.
 #[since(10000)]
 #[per_thread(ptsz)]
 #[runtime(cudaStreamIsCapturing)]
 #[through(place = status(stream))]
 fn cuStreamIsCapturing(stream: DefaultStream, place: Out<c_int>);
 
-/// The capture's number.
+/// Returns the state and the ID of a stream's capture.
 #[since(10010)]
 #[per_thread(ptsz)]
 fn cuStreamGetCaptureInfo(stream: DefaultStream, place: Out<c_int>, id: Out<u64>);
 
-/// All that is known of a capture.
+/// Returns state, ID, graph and current dependencies of a stream's capture.
 #[since(11030)]
 #[per_thread(ptsz)]
 #[through(info(stream, place, id, graph, dependencies, std::ptr::null_mut(), count))]
@@ -57,7 +57,7 @@ fn cuStreamGetCaptureInfo_v2(
     count: Out<usize>,
 );
 
-/// All that is known of a capture.
+/// Returns state, ID, graph, current dependencies and their edge data of a stream's capture.
 #[since(12030)]
 #[per_thread(ptsz)]
 #[through(info(stream, place, id, graph, dependencies, edges, count))]
@@ -71,7 +71,7 @@ fn cuStreamGetCaptureInfo_v3(
     count: Out<usize>,
 );
 
-/// Changes the dependencies of the stream's next node.
+/// Changes the dependencies of the next captured node.
 #[since(11030)]
 #[per_thread(ptsz)]
 #[cuda12(cudaStreamUpdateCaptureDependencies)]
@@ -83,7 +83,7 @@ fn cuStreamUpdateCaptureDependencies(
     flags: c_uint,
 );
 
-/// Changes the dependencies of the stream's next node.
+/// Changes the dependencies of the next captured node, with edge data.
 #[since(12030)]
 #[per_thread(ptsz)]
 #[runtime(cudaStreamUpdateCaptureDependencies)]
@@ -97,7 +97,7 @@ fn cuStreamUpdateCaptureDependencies_v2(
     flags: c_uint,
 );
 
-/// How the calling thread takes part in captures.
+/// Exchanges the capture mode of the calling thread.
 #[since(10010)]
 #[runtime(cudaThreadExchangeStreamCaptureMode)]
 fn cuThreadExchangeStreamCaptureMode(mode: Out<c_int>);

@@ -1,4 +1,4 @@
-//! Checkpoint.
+//! Checkpoints (CUDA Driver API, CUDA Checkpointing), all refused.
 
 #[since(12080)]
 #[refused("the host's operator takes checkpoints: paragpu checkpoint")]

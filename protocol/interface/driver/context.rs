@@ -1,42 +1,42 @@
 //! Contexts (CUDA Driver API, Primary Context Management, Context Management).
 //!
 //! All contexts of a device are one session: they share its memory and its
-//! default stream. What was made in a context ends with it.
+//! default stream. Objects are destroyed with the context in which they were created.
 
-/// The device's primary context, made at the first call.
+/// Retains the device's primary context; the first call creates it.
 #[since(7000)]
 #[host]
 fn cuDevicePrimaryCtxRetain(context: Out<CUcontext>, device: CUdevice);
 
-/// Ends a retain; the last one resets the context.
+/// Releases the device's primary context; the last release resets it.
 #[since(7000)]
 #[also(cuDevicePrimaryCtxRelease_v2 = 11000)]
 #[host]
 fn cuDevicePrimaryCtxRelease(device: CUdevice);
 
-/// Ends all that the context holds.
+/// Destroys all objects of the primary context and frees its memory.
 #[since(7000)]
 #[also(cuDevicePrimaryCtxReset_v2 = 11000)]
 fn cuDevicePrimaryCtxReset(device: CUdevice);
 
-/// Flags of the primary context, which must not be in use.
+/// Sets the flags of the primary context, which must not be active.
 #[since(7000)]
 fn cuDevicePrimaryCtxSetFlags(device: CUdevice, flags: c_uint);
 
-/// Flags of the primary context.
+/// Sets the flags of the primary context.
 #[since(11000)]
 fn cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: c_uint);
 
-/// Flags, and whether somebody retains it.
+/// Returns the flags of the primary context, and whether it is retained.
 #[since(7000)]
 #[required(flags, active)]
 fn cuDevicePrimaryCtxGetState(device: CUdevice, flags: Out<c_uint>, active: Out<c_int>);
 
-/// A context, current at once.
+/// Creates a context and makes it current.
 #[since(3020)]
 fn cuCtxCreate_v2(context: Out<CUcontext>, flags: c_uint, device: CUdevice);
 
-/// A context, current at once; affinities are not served.
+/// Creates a context and makes it current. Execution affinities are not supported.
 #[since(11040)]
 fn cuCtxCreate_v3(
     context: *mut CUcontext,
@@ -46,7 +46,8 @@ fn cuCtxCreate_v3(
     device: CUdevice,
 );
 
-/// A context, current at once; affinities and graphics are not served.
+/// Creates a context and makes it current. Execution affinities and graphics (CIG) are not
+/// supported.
 #[since(12050)]
 fn cuCtxCreate_v4(
     context: Out<CUcontext>,
@@ -60,51 +61,51 @@ fn cuCtxCreate_v4(
 #[also(cuCtxDestroy_v2 = 4000)]
 fn cuCtxDestroy(context: CUcontext);
 
-/// Pushes a context onto the thread's stack.
+/// Pushes a context onto the calling thread's stack.
 #[since(2000)]
 #[also(cuCtxPushCurrent_v2 = 4000)]
 #[required(context)]
 fn cuCtxPushCurrent(context: CUcontext);
 
-/// Goes back to the context below.
+/// Pops the current context from the calling thread's stack.
 #[since(2000)]
 #[also(cuCtxPopCurrent_v2 = 4000)]
 fn cuCtxPopCurrent(context: Out<CUcontext>);
 
-/// Replaces the thread's context; null takes it away.
+/// Replaces the calling thread's current context; null removes it.
 #[since(4000)]
 #[host]
 fn cuCtxSetCurrent(context: CUcontext);
 
-/// The thread's context, or null.
+/// Returns the calling thread's current context, or null.
 #[since(4000)]
 fn cuCtxGetCurrent(context: Out<CUcontext>);
 
-/// Its device.
+/// Returns the device of the current context.
 #[since(2000)]
 fn cuCtxGetDevice(device: Out<CUdevice>);
 
-/// A context's device.
+/// Returns the device of a context.
 #[since(13000)]
 fn cuCtxGetDevice_v2(device: Out<CUdevice>, context: CUcontext);
 
-/// Its flags.
+/// Returns the flags of the current context.
 #[since(7000)]
 fn cuCtxGetFlags(flags: Out<c_uint>);
 
-/// Changes its flags.
+/// Sets the flags of the current context.
 #[since(12010)]
 fn cuCtxSetFlags(flags: c_uint);
 
-/// A unique number of the context.
+/// Returns the unique ID of a context.
 #[since(12000)]
 fn cuCtxGetId(context: CUcontext, id: Out<u64>);
 
-/// The interface's version.
+/// Returns the API version of a context.
 #[since(3020)]
 fn cuCtxGetApiVersion(context: CUcontext, version: Out<c_uint>);
 
-/// Waits for all work.
+/// Waits for all work of the current context.
 #[since(2000)]
 #[runtime(cudaDeviceSynchronize)]
 #[host]
@@ -115,65 +116,65 @@ fn cuCtxSynchronize();
 #[since(13000)]
 fn cuCtxSynchronize_v2(context: CUcontext);
 
-/// Least and greatest priority of streams.
+/// Returns the least and the greatest stream priority.
 #[since(5050)]
 fn cuCtxGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>);
 
-/// A limit.
+/// Returns a limit of the current context.
 #[since(3010)]
 #[runtime(cudaDeviceGetLimit)]
 #[call(0x0803, synchronous, idempotent)]
 #[cuda12(cudaDeviceGetLimit, cudaThreadGetLimit)]
 fn cuCtxGetLimit(value: Out<usize>, limit: Limit);
 
-/// Changes a limit. The worker records it, so that it survives a move.
+/// Sets a limit of the current context. The worker records it, so that it survives a move.
 #[since(3010)]
 #[runtime(cudaDeviceSetLimit)]
 #[call(0x0802, synchronous, idempotent, code(guest, worker))]
 #[cuda12(cudaDeviceSetLimit, cudaThreadSetLimit)]
 fn cuCtxSetLimit(limit: Limit, value: usize);
 
-/// Preferred division of the first cache.
+/// Returns the preferred split between L1 cache and shared memory.
 #[since(3020)]
 #[runtime(cudaDeviceGetCacheConfig)]
 #[cuda12(cudaDeviceGetCacheConfig, cudaThreadGetCacheConfig)]
 fn cuCtxGetCacheConfig(config: Out<c_int>);
 
-/// A preference, which devices may ignore; no device of today heeds it.
+/// Sets the preferred split between L1 cache and shared memory. The guest only stores it.
 #[since(3020)]
 #[runtime(cudaDeviceSetCacheConfig)]
 #[cuda12(cudaDeviceSetCacheConfig, cudaThreadSetCacheConfig)]
 fn cuCtxSetCacheConfig(config: c_int);
 
-/// Width of shared memory's banks: four bytes on every device of today.
+/// Returns the width of shared memory banks, which is always four bytes.
 #[since(4020)]
 #[runtime(cudaDeviceGetSharedMemConfig)]
 fn cuCtxGetSharedMemConfig(config: Out<c_int>);
 
-/// A preference without effect on devices of today.
+/// Accepts a width of shared memory banks, which current devices ignore.
 #[since(4020)]
 #[runtime(cudaDeviceSetSharedMemConfig)]
 fn cuCtxSetSharedMemConfig(config: c_int);
 
-/// Makes the lines of the cache that access policies keep normal ones.
+/// Resets all persisting lines of the L2 cache to normal.
 #[since(11000)]
 #[runtime(cudaCtxResetPersistingL2Cache)]
 #[call(0x080a, synchronous, idempotent)]
 fn cuCtxResetPersistingL2Cache();
 
-/// A use of the context, the old way.
+/// Returns the current context (deprecated: contexts are not counted).
 #[since(2000)]
 fn cuCtxAttach(context: Out<CUcontext>, flags: c_uint);
 
-/// Ends a use, the old way.
+/// Checks that the context exists (deprecated: contexts are not counted).
 #[since(2000)]
 fn cuCtxDetach(context: CUcontext);
 
-/// Maps all memory of the other device, present and future, for the current one.
+/// Maps all memory of the peer context's device, present and future, for the current device.
 #[since(4000)]
 fn cuCtxEnablePeerAccess(peer: CUcontext, flags: c_uint);
 
-/// Ends the access, unless another context of the device has it.
+/// Disables peer access. The mappings stay if another context of the device still has access.
 #[since(4000)]
 fn cuCtxDisablePeerAccess(peer: CUcontext);
 

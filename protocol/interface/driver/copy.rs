@@ -1,27 +1,27 @@
 //! Copies of linear memory (CUDA Driver API, Memory Management).
 
-/// Unified copy.
+/// Copies memory between any two addresses.
 #[since(4000)]
 #[per_thread(ptds)]
 #[default_stream]
 #[through(unified(destination, source, size, stream, true))]
 fn cuMemcpy(destination: CUdeviceptr, source: CUdeviceptr, size: usize);
 
-/// Unified copy in a stream's order.
+/// Copies memory between any two addresses, ordered by a stream.
 #[since(4000)]
 #[per_thread(ptsz)]
 #[host]
 #[through(unified(destination, source, size, stream, false))]
 fn cuMemcpyAsync(destination: CUdeviceptr, source: CUdeviceptr, size: usize, stream: DefaultStream);
 
-/// To the device.
+/// Copies host memory to device memory.
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
 #[through(to_device(destination, source, size, stream, true))]
 fn cuMemcpyHtoD_v2(destination: CUdeviceptr, source: *const c_void, size: usize);
 
-/// To the device in a stream's order.
+/// Copies host memory to device memory, ordered by a stream.
 #[since(3020)]
 #[per_thread(ptsz)]
 #[through(to_device(destination, source, size, stream, false))]
@@ -32,14 +32,14 @@ fn cuMemcpyHtoDAsync_v2(
     stream: DefaultStream,
 );
 
-/// From the device.
+/// Copies device memory to host memory.
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
 #[through(from_device(destination, source, size, stream, true))]
 fn cuMemcpyDtoH_v2(destination: *mut c_void, source: CUdeviceptr, size: usize);
 
-/// From the device in a stream's order.
+/// Copies device memory to host memory, ordered by a stream.
 #[since(3020)]
 #[per_thread(ptsz)]
 #[through(from_device(destination, source, size, stream, false))]
@@ -50,14 +50,14 @@ fn cuMemcpyDtoHAsync_v2(
     stream: DefaultStream,
 );
 
-/// On the device.
+/// Copies device memory to device memory.
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
 #[through(on_device(destination, source, size, stream, true))]
 fn cuMemcpyDtoD_v2(destination: CUdeviceptr, source: CUdeviceptr, size: usize);
 
-/// On the device in a stream's order.
+/// Copies device memory to device memory, ordered by a stream.
 #[since(3020)]
 #[per_thread(ptsz)]
 #[through(on_device(destination, source, size, stream, false))]
@@ -68,7 +68,7 @@ fn cuMemcpyDtoDAsync_v2(
     stream: DefaultStream,
 );
 
-/// Between contexts.
+/// Copies device memory between two contexts.
 #[since(4000)]
 #[per_thread(ptds)]
 #[default_stream]
@@ -81,7 +81,7 @@ fn cuMemcpyPeer(
     size: usize,
 );
 
-/// Between contexts in a stream's order.
+/// Copies device memory between two contexts, ordered by a stream.
 #[since(4000)]
 #[per_thread(ptsz)]
 #[through(peer(destination, to, source, from, size, stream))]

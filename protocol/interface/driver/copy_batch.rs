@@ -1,7 +1,7 @@
 //! Batches of copies (CUDA Driver API, Memory Management).
 
-/// Copies with extents, in a stream's order. The location hints and the
-/// preference for overlap are without effect.
+/// Executes a batch of 3D copies, ordered by a stream. Location hints and the overlap flag have
+/// no effect.
 #[since(12080)]
 #[per_thread(ptsz)]
 fn cuMemcpy3DBatchAsync(
@@ -12,8 +12,8 @@ fn cuMemcpy3DBatchAsync(
     stream: DefaultStream,
 );
 
-/// Copies with extents, in a stream's order. The location hints and the
-/// preference for overlap are without effect.
+/// Executes a batch of 3D copies, ordered by a stream. Location hints and the overlap flag have
+/// no effect.
 #[since(13000)]
 #[per_thread(ptsz)]
 fn cuMemcpy3DBatchAsync_v2(
@@ -23,8 +23,8 @@ fn cuMemcpy3DBatchAsync_v2(
     stream: DefaultStream,
 );
 
-/// Copies of linear memory, in a stream's order. The location hints and the
-/// preference for overlap are without effect.
+/// Executes a batch of linear copies, ordered by a stream. Location hints and the overlap flag
+/// have no effect.
 #[since(12080)]
 #[per_thread(ptsz)]
 fn cuMemcpyBatchAsync(
@@ -39,8 +39,8 @@ fn cuMemcpyBatchAsync(
     stream: DefaultStream,
 );
 
-/// Copies of linear memory, in a stream's order. The location hints and the
-/// preference for overlap are without effect.
+/// Executes a batch of linear copies, ordered by a stream. Location hints and the overlap flag
+/// have no effect.
 #[since(13000)]
 #[per_thread(ptsz)]
 fn cuMemcpyBatchAsync_v2(

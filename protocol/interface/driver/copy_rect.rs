@@ -1,61 +1,61 @@
 //! Two- and three-dimensional copies, and copies of arrays (CUDA Driver API,
 //! Memory Management).
 
-/// 2D copy.
+/// Copies a 2D range.
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
 #[through(flat(copy, stream, true))]
 fn cuMemcpy2D_v2(copy: In<CUDA_MEMCPY2D>);
 
-/// 2D copy of any pitch.
+/// Copies a 2D range with any pitch.
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
 #[through(flat(copy, stream, true))]
 fn cuMemcpy2DUnaligned_v2(copy: In<CUDA_MEMCPY2D>);
 
-/// 2D copy in a stream's order.
+/// Copies a 2D range, ordered by a stream.
 #[since(3020)]
 #[per_thread(ptsz)]
 #[through(flat(copy, stream, false))]
 fn cuMemcpy2DAsync_v2(copy: In<CUDA_MEMCPY2D>, stream: DefaultStream);
 
-/// 3D copy.
+/// Copies a 3D range.
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
 #[through(volume(copy, stream, true))]
 fn cuMemcpy3D_v2(copy: In<CUDA_MEMCPY3D>);
 
-/// 3D copy in a stream's order.
+/// Copies a 3D range, ordered by a stream.
 #[since(3020)]
 #[per_thread(ptsz)]
 #[host]
 #[through(volume(copy, stream, false))]
 fn cuMemcpy3DAsync_v2(copy: In<CUDA_MEMCPY3D>, stream: DefaultStream);
 
-/// 3D copy between contexts.
+/// Copies a 3D range between two contexts.
 #[since(4000)]
 #[per_thread(ptds)]
 #[default_stream]
 #[through(peer(copy, stream, true))]
 fn cuMemcpy3DPeer(copy: In<CUDA_MEMCPY3D_PEER>);
 
-/// 3D copy between contexts in a stream's order.
+/// Copies a 3D range between two contexts, ordered by a stream.
 #[since(4000)]
 #[per_thread(ptsz)]
 #[through(peer(copy, stream, false))]
 fn cuMemcpy3DPeerAsync(copy: In<CUDA_MEMCPY3D_PEER>, stream: DefaultStream);
 
-/// Into an array's first row.
+/// Copies host memory to the first row of an array.
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
 #[required(array)]
 fn cuMemcpyHtoA_v2(array: CUarray, offset: usize, source: *const c_void, size: usize);
 
-/// Into an array's first row, in order.
+/// Copies host memory to the first row of an array, ordered by a stream.
 #[since(3020)]
 #[per_thread(ptsz)]
 #[required(array)]
@@ -67,14 +67,14 @@ fn cuMemcpyHtoAAsync_v2(
     stream: DefaultStream,
 );
 
-/// Out of an array's first row.
+/// Copies the first row of an array to host memory.
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
 #[required(array)]
 fn cuMemcpyAtoH_v2(destination: *mut c_void, array: CUarray, offset: usize, size: usize);
 
-/// Out of an array's first row, in order.
+/// Copies the first row of an array to host memory, ordered by a stream.
 #[since(3020)]
 #[per_thread(ptsz)]
 #[required(array)]
@@ -86,21 +86,21 @@ fn cuMemcpyAtoHAsync_v2(
     stream: DefaultStream,
 );
 
-/// From device memory into an array's first row.
+/// Copies device memory to the first row of an array.
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
 #[required(array)]
 fn cuMemcpyDtoA_v2(array: CUarray, offset: usize, source: CUdeviceptr, size: usize);
 
-/// From an array's first row into device memory.
+/// Copies the first row of an array to device memory.
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
 #[required(array)]
 fn cuMemcpyAtoD_v2(destination: CUdeviceptr, array: CUarray, offset: usize, size: usize);
 
-/// Between arrays' first rows.
+/// Copies between the first rows of two arrays.
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]

@@ -1,20 +1,21 @@
 //! Attributes of core dumps of a GPU (CUDA Driver API, Coredump Attributes
-//! Control). They are kept; a dump is never made, and asking for one is refused.
+//! Control). They are only stored: no dump is ever written, and requests for one are
+//! refused.
 
-/// An attribute in the current context.
+/// Returns a core dump attribute of the current context.
 #[since(12010)]
 fn cuCoredumpGetAttribute(attribute: c_int, value: *mut c_void, size: *mut usize);
 
-/// An attribute for contexts to come.
+/// Returns a core dump attribute for new contexts.
 #[since(12010)]
 #[before_init]
 fn cuCoredumpGetAttributeGlobal(attribute: c_int, value: *mut c_void, size: *mut usize);
 
-/// Changes an attribute in the current context.
+/// Sets a core dump attribute of the current context.
 #[since(12010)]
 fn cuCoredumpSetAttribute(attribute: c_int, value: *mut c_void, size: *mut usize);
 
-/// Changes an attribute for contexts to come.
+/// Sets a core dump attribute for new contexts.
 #[since(12010)]
 #[before_init]
 fn cuCoredumpSetAttributeGlobal(attribute: c_int, value: *mut c_void, size: *mut usize);

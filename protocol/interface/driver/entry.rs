@@ -1,12 +1,12 @@
-//! Looking functions up (CUDA Driver API, Driver Entry Point Access), and the
-//! private tables that this library does not have.
+//! Lookup of functions (CUDA Driver API, Driver Entry Point Access), and the driver's
+//! private tables.
 
-/// The function that a name means.
+/// Returns the address of a driver function by its name.
 #[since(11030)]
 #[before_init]
 fn cuGetProcAddress(name: Text, place: Out<*mut c_void>, version: c_int, flags: u64);
 
-/// The function that a name means, and why not.
+/// Returns the address of a driver function by its name, or why there is none.
 #[since(12000)]
 #[before_init]
 fn cuGetProcAddress_v2(
@@ -17,7 +17,7 @@ fn cuGetProcAddress_v2(
     status: Out<c_int>,
 );
 
-/// As cuGetProcAddress_v2; by default the functions of per-thread streams.
+/// As cuGetProcAddress_v2, but returns per-thread default stream functions by default.
 #[since(12000)]
 #[before_init]
 fn cuGetProcAddress_v2_ptsz(
@@ -28,19 +28,19 @@ fn cuGetProcAddress_v2_ptsz(
     status: Out<c_int>,
 );
 
-/// The private tables of which some functions are served. NVIDIA's own runtime
-/// asks for one that is not, and fails without it.
+/// Returns the private tables of which some functions are served. NVIDIA's own runtime requests
+/// one that is not, and fails without it.
 #[since(3000)]
 #[before_init]
 #[host]
 fn cuGetExportTable(place: Out<*const c_void>, id: *const c_void);
 
-/// No profiler is attached, which is no error.
+/// Does nothing: no profiler is attached.
 #[since(4000)]
 #[through(context::require_current())]
 fn cuProfilerStart();
 
-/// No profiler is attached, which is no error.
+/// Does nothing: no profiler is attached.
 #[since(4000)]
 #[through(context::require_current())]
 fn cuProfilerStop();

@@ -1,11 +1,11 @@
-//! Names and sentences of results (CUDA Driver API, Error Handling).
+//! Names and descriptions of result codes (CUDA Driver API, Error Handling).
 
-/// The name of a result.
+/// Returns the name of a result code.
 #[since(6000)]
 #[before_init]
 fn cuGetErrorName(error: CUresult, name: Out<*const c_char>);
 
-/// The description of a result.
+/// Returns the description of a result code.
 #[since(6000)]
 #[before_init]
 fn cuGetErrorString(error: CUresult, text: Out<*const c_char>);

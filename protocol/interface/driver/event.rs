@@ -1,13 +1,13 @@
 //! Events (CUDA Driver API, Event Management).
 
-/// An event.
+/// Creates an event.
 #[since(2000)]
 #[runtime(cudaEventCreateWithFlags)]
 #[call(0x0701, posted, creates(Event = event), code(guest, worker, device), part(objects, events))]
 #[host]
 fn cuEventCreate(event: Out<CUevent>, flags: c_uint);
 
-/// Ends an event.
+/// Destroys an event.
 #[since(2000)]
 #[also(cuEventDestroy_v2 = 4000)]
 #[runtime(cudaEventDestroy)]
@@ -15,7 +15,7 @@ fn cuEventCreate(event: Out<CUevent>, flags: c_uint);
 #[host]
 fn cuEventDestroy(event: CUevent);
 
-/// From now on it stands for the stream's work so far.
+/// Records an event in a stream. It is complete when the stream's earlier work is.
 #[since(2000)]
 #[per_thread(ptsz)]
 #[runtime(cudaEventRecord)]
@@ -23,28 +23,28 @@ fn cuEventDestroy(event: CUevent);
 #[host]
 fn cuEventRecord(event: CUevent, stream: DefaultStream);
 
-/// As cuEventRecord; with the one flag a capture's graph records the event
-/// at each launch.
+/// Records an event in a stream. With the flag EXTERNAL, a graph captured from the stream
+/// records it at each launch.
 #[since(11010)]
 #[per_thread(ptsz)]
 #[runtime(cudaEventRecordWithFlags)]
 fn cuEventRecordWithFlags(event: CUevent, stream: DefaultStream, flags: c_uint);
 
-/// Whether it is reached.
+/// Returns whether an event is complete.
 #[since(2000)]
 #[runtime(cudaEventQuery)]
 #[call(0x0705, synchronous, idempotent, reports, code(guest, worker, device))]
 #[host]
 fn cuEventQuery(event: CUevent);
 
-/// Waits until it is reached.
+/// Waits until an event is complete.
 #[since(2000)]
 #[runtime(cudaEventSynchronize)]
 #[call(0x0704, synchronous, idempotent, reports, waits, code(guest, worker, device))]
 fn cuEventSynchronize(event: CUevent);
 
-/// Milliseconds between two events. The worker knows when those were reached
-/// that were recorded on another device.
+/// Returns the milliseconds between two events. Completion times of another device's events
+/// come from the worker.
 #[since(2000)]
 #[also(cuEventElapsedTime_v2 = 12080)]
 #[runtime(cudaEventElapsedTime)]

@@ -1,4 +1,5 @@
-//! External.
+//! External memory and semaphores (CUDA Driver API, External Resource Interoperability), all
+//! refused.
 
 #[since(10000)]
 #[refused("memory and semaphores of other interfaces do not exist in the guest")]

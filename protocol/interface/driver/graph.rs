@@ -1,37 +1,37 @@
 //! Graphs as a whole (CUDA Driver API, Graph Management). Nodes with
 //! parameters are in `graph_node`, executable graphs in `graph_exec`.
 
-/// A graph without nodes.
+/// Creates an empty graph.
 #[since(10000)]
 #[runtime(cudaGraphCreate)]
 #[host]
 fn cuGraphCreate(graph: Out<CUgraph>, flags: c_uint);
 
-/// Ends a graph.
+/// Destroys a graph.
 #[since(10000)]
 #[runtime(cudaGraphDestroy)]
 #[host]
 fn cuGraphDestroy(graph: CUgraph);
 
-/// A copy of a graph.
+/// Creates a copy of a graph.
 #[since(10000)]
 #[runtime(cudaGraphClone)]
 fn cuGraphClone(clone: Out<CUgraph>, graph: CUgraph);
 
-/// Its nodes.
+/// Returns the nodes of a graph.
 #[since(10000)]
 fn cuGraphGetNodes(graph: CUgraph, nodes: Out<CUgraphNode>, count: Out<usize>);
 
-/// Its nodes that depend on none.
+/// Returns the nodes of a graph that have no dependencies.
 #[since(10000)]
 fn cuGraphGetRootNodes(graph: CUgraph, nodes: Out<CUgraphNode>, count: Out<usize>);
 
-/// Its dependencies.
+/// Returns the edges of a graph.
 #[since(10000)]
 #[through(put_edges(graph, from, to, std::ptr::null_mut(), count))]
 fn cuGraphGetEdges(graph: CUgraph, from: Out<CUgraphNode>, to: Out<CUgraphNode>, count: Out<usize>);
 
-/// Its dependencies.
+/// Returns the edges of a graph, with edge data.
 #[since(12030)]
 #[through(put_edges(graph, from, to, edges, count))]
 fn cuGraphGetEdges_v2(
@@ -42,7 +42,7 @@ fn cuGraphGetEdges_v2(
     count: Out<usize>,
 );
 
-/// Adds dependencies.
+/// Adds edges to a graph.
 #[since(10000)]
 #[cuda12(cudaGraphAddDependencies)]
 #[through(depend(graph, from, to, std::ptr::null(), count))]
@@ -53,7 +53,7 @@ fn cuGraphAddDependencies(
     count: usize,
 );
 
-/// Adds dependencies.
+/// Adds edges with edge data to a graph.
 #[since(12030)]
 #[runtime(cudaGraphAddDependencies)]
 #[cuda12(cudaGraphAddDependencies_v2)]
@@ -66,7 +66,7 @@ fn cuGraphAddDependencies_v2(
     count: usize,
 );
 
-/// Removes dependencies.
+/// Removes edges from a graph.
 #[since(10000)]
 #[cuda12(cudaGraphRemoveDependencies)]
 #[through(undepend(graph, from, to, std::ptr::null(), count))]
@@ -77,7 +77,7 @@ fn cuGraphRemoveDependencies(
     count: usize,
 );
 
-/// Removes dependencies.
+/// Removes edges with edge data from a graph.
 #[since(12030)]
 #[runtime(cudaGraphRemoveDependencies)]
 #[cuda12(cudaGraphRemoveDependencies_v2)]
@@ -90,12 +90,12 @@ fn cuGraphRemoveDependencies_v2(
     count: usize,
 );
 
-/// The dependencies of a node.
+/// Returns the nodes that a node depends on.
 #[since(10000)]
 #[through(put_dependencies(node, nodes, std::ptr::null_mut(), count))]
 fn cuGraphNodeGetDependencies(node: CUgraphNode, nodes: Out<CUgraphNode>, count: Out<usize>);
 
-/// The dependencies of a node.
+/// Returns the nodes that a node depends on, with edge data.
 #[since(12030)]
 #[through(put_dependencies(node, nodes, edges, count))]
 fn cuGraphNodeGetDependencies_v2(
@@ -105,12 +105,12 @@ fn cuGraphNodeGetDependencies_v2(
     count: Out<usize>,
 );
 
-/// The nodes that depend on a node.
+/// Returns the nodes that depend on a node.
 #[since(10000)]
 #[through(put_dependents(node, nodes, std::ptr::null_mut(), count))]
 fn cuGraphNodeGetDependentNodes(node: CUgraphNode, nodes: Out<CUgraphNode>, count: Out<usize>);
 
-/// The nodes that depend on a node.
+/// Returns the nodes that depend on a node, with edge data.
 #[since(12030)]
 #[through(put_dependents(node, nodes, edges, count))]
 fn cuGraphNodeGetDependentNodes_v2(
@@ -120,29 +120,29 @@ fn cuGraphNodeGetDependentNodes_v2(
     count: Out<usize>,
 );
 
-/// The clone's node that was made of another graph's.
+/// Returns the node of a clone that corresponds to a node of the original graph.
 #[since(10000)]
 #[runtime(cudaGraphNodeFindInClone)]
 fn cuGraphNodeFindInClone(found: Out<CUgraphNode>, original: CUgraphNode, clone: CUgraph);
 
-/// The type of a node.
+/// Returns the type of a node.
 #[since(10000)]
 #[runtime(cudaGraphNodeGetType)]
 fn cuGraphNodeGetType(node: CUgraphNode, kind: Out<c_int>);
 
-/// Ends a node.
+/// Removes a node from its graph and destroys it.
 #[since(10000)]
 #[runtime(cudaGraphDestroyNode)]
 fn cuGraphDestroyNode(node: CUgraphNode);
 
-/// Graphs allocate no memory, so none is kept for them.
+/// Releases cached memory of graphs on a device.
 #[since(11040)]
 fn cuDeviceGraphMemTrim(number: CUdevice);
 
-/// Graphs allocate no memory.
+/// Returns the use of memory by graphs on a device, now or at its highest.
 #[since(11040)]
 fn cuDeviceGetGraphMemAttribute(number: CUdevice, attribute: c_int, value: *mut c_void);
 
-/// Only the high-water marks can be set, to 0, which they are.
+/// Resets a high-water mark of the memory that graphs use; the value must be 0.
 #[since(11040)]
 fn cuDeviceSetGraphMemAttribute(number: CUdevice, attribute: c_int, value: *mut c_void);

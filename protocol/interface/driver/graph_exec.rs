@@ -1,6 +1,6 @@
 //! Executable graphs (CUDA Driver API, Graph Management).
 
-/// Makes a graph ready to be launched.
+/// Creates an executable graph.
 #[since(10000)]
 #[also(cuGraphInstantiate_v2 = 11000)]
 fn cuGraphInstantiate(
@@ -11,14 +11,14 @@ fn cuGraphInstantiate(
     length: usize,
 );
 
-/// Makes a graph ready to be launched.
+/// Creates an executable graph, with flags.
 #[since(11040)]
 #[runtime(cudaGraphInstantiate, cudaGraphInstantiateWithFlags)]
 #[host]
 #[through(instantiate(exec, graph, flags))]
 fn cuGraphInstantiateWithFlags(exec: Out<CUgraphExec>, graph: CUgraph, flags: u64);
 
-/// Makes a graph ready to be launched.
+/// Creates an executable graph, with parameters.
 #[since(12000)]
 #[per_thread(ptsz)]
 fn cuGraphInstantiateWithParams(
@@ -27,18 +27,18 @@ fn cuGraphInstantiateWithParams(
     parameters: Out<cudaGraphInstantiateParams>,
 );
 
-/// The flags that it was instantiated with.
+/// Returns the flags with which an executable graph was instantiated.
 #[since(12000)]
 #[runtime(cudaGraphExecGetFlags)]
 fn cuGraphExecGetFlags(exec: CUgraphExec, flags: Out<u64>);
 
-/// Destroys it. Its earlier launches still run.
+/// Destroys an executable graph. Earlier launches still run.
 #[since(10000)]
 #[runtime(cudaGraphExecDestroy)]
 #[host]
 fn cuGraphExecDestroy(exec: CUgraphExec);
 
-/// Launches it.
+/// Launches an executable graph in a stream.
 #[since(10000)]
 #[per_thread(ptsz)]
 #[runtime(cudaGraphLaunch)]
@@ -46,18 +46,18 @@ fn cuGraphExecDestroy(exec: CUgraphExec);
 #[host]
 fn cuGraphLaunch(graph: CUgraphExec, stream: DefaultStream);
 
-/// It was uploaded when it was instantiated.
+/// Does nothing: instantiation uploads a graph.
 #[since(11010)]
 #[per_thread(ptsz)]
 #[runtime(cudaGraphUpload)]
 fn cuGraphUpload(exec: CUgraphExec, stream: DefaultStream);
 
-/// Gives its nodes the parameters of a graph of the same form.
+/// Updates the parameters of all nodes from a graph of the same topology.
 #[since(10020)]
 #[clears(node, result)]
 fn cuGraphExecUpdate(exec: CUgraphExec, graph: CUgraph, node: Out<CUgraphNode>, result: Out<c_int>);
 
-/// Gives its nodes the parameters of a graph of the same form.
+/// Updates the parameters of all nodes from a graph of the same topology.
 #[since(12000)]
 #[runtime(cudaGraphExecUpdate)]
 #[clears(result)]
@@ -67,7 +67,7 @@ fn cuGraphExecUpdate_v2(
     result: Out<cudaGraphExecUpdateResultInfo>,
 );
 
-/// Changes a kernel's parameters.
+/// Sets the parameters of a kernel node.
 #[since(12000)]
 #[host]
 fn cuGraphExecKernelNodeSetParams_v2(
@@ -76,7 +76,7 @@ fn cuGraphExecKernelNodeSetParams_v2(
     given: In<CUDA_KERNEL_NODE_PARAMS_v2>,
 );
 
-/// Changes a copy's parameters.
+/// Sets the parameters of a copy node.
 #[since(10020)]
 #[host]
 fn cuGraphExecMemcpyNodeSetParams(
@@ -86,7 +86,7 @@ fn cuGraphExecMemcpyNodeSetParams(
     context: CUcontext,
 );
 
-/// Changes a memset's parameters.
+/// Sets the parameters of a memset node.
 #[since(10020)]
 #[host]
 fn cuGraphExecMemsetNodeSetParams(
@@ -96,7 +96,7 @@ fn cuGraphExecMemsetNodeSetParams(
     context: CUcontext,
 );
 
-/// Changes a function or its argument.
+/// Sets the function and argument of a host node.
 #[since(10020)]
 #[host]
 fn cuGraphExecHostNodeSetParams(
@@ -105,33 +105,33 @@ fn cuGraphExecHostNodeSetParams(
     given: In<cudaHostNodeParams>,
 );
 
-/// Changes the parameters of a child graph's nodes.
+/// Updates the nodes of a child graph.
 #[since(11010)]
 #[runtime(cudaGraphExecChildGraphNodeSetParams)]
 fn cuGraphExecChildGraphNodeSetParams(exec: CUgraphExec, node: CUgraphNode, graph: CUgraph);
 
-/// Changes the event.
+/// Sets the event of an event record node.
 #[since(11010)]
 #[runtime(cudaGraphExecEventRecordNodeSetEvent)]
 #[host]
 fn cuGraphExecEventRecordNodeSetEvent(exec: CUgraphExec, node: CUgraphNode, event: CUevent);
 
-/// Changes the event.
+/// Sets the event of an event wait node.
 #[since(11010)]
 #[runtime(cudaGraphExecEventWaitNodeSetEvent)]
 #[host]
 fn cuGraphExecEventWaitNodeSetEvent(exec: CUgraphExec, node: CUgraphNode, event: CUevent);
 
-/// Changes a node's parameters.
+/// Sets the parameters of a node of any type.
 #[since(12020)]
 fn cuGraphExecNodeSetParams(exec: CUgraphExec, node: CUgraphNode, given: Out<cudaGraphNodeParams>);
 
-/// Whether a node is enabled.
+/// Returns whether a node is enabled.
 #[since(11060)]
 #[runtime(cudaGraphNodeGetEnabled)]
 fn cuGraphNodeGetEnabled(exec: CUgraphExec, node: CUgraphNode, enabled: Out<c_uint>);
 
-/// Switches a kernel, copy or memset on or off.
+/// Enables or disables a kernel, copy or memset node.
 #[since(11060)]
 #[runtime(cudaGraphNodeSetEnabled)]
 #[host]

@@ -1,7 +1,7 @@
-//! Nodes of graphs that allocate and free memory (CUDA Driver API, Graph
+//! Graph nodes that allocate and free memory (CUDA Driver API, Graph
 //! Management).
 
-/// Memory that a launch allocates; its address is known now.
+/// Adds an allocation node. Each launch allocates the memory; its address is fixed now.
 #[since(11040)]
 fn cuGraphAddMemAllocNode(
     place: *mut CUgraphNode,
@@ -11,11 +11,11 @@ fn cuGraphAddMemAllocNode(
     given: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
 );
 
-/// The allocation of a node.
+/// Returns the parameters of an allocation node, with the address.
 #[since(11040)]
 fn cuGraphMemAllocNodeGetParams(node: CUgraphNode, place: Out<CUDA_MEM_ALLOC_NODE_PARAMS>);
 
-/// Memory that a launch frees.
+/// Adds a free node.
 #[since(11040)]
 fn cuGraphAddMemFreeNode(
     place: *mut CUgraphNode,
@@ -25,6 +25,6 @@ fn cuGraphAddMemFreeNode(
     address: CUdeviceptr,
 );
 
-/// The address that a node frees.
+/// Returns the address that a free node frees.
 #[since(11040)]
 fn cuGraphMemFreeNodeGetParams(node: CUgraphNode, place: Out<CUdeviceptr>);

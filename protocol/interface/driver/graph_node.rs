@@ -1,6 +1,6 @@
 //! Nodes of graphs and their parameters (CUDA Driver API, Graph Management).
 
-/// A node that does nothing.
+/// Adds an empty node.
 #[since(10000)]
 #[host]
 fn cuGraphAddEmptyNode(
@@ -10,7 +10,7 @@ fn cuGraphAddEmptyNode(
     count: usize,
 );
 
-/// A kernel.
+/// Adds a kernel node.
 #[since(12000)]
 #[host]
 fn cuGraphAddKernelNode_v2(
@@ -21,16 +21,16 @@ fn cuGraphAddKernelNode_v2(
     given: *const CUDA_KERNEL_NODE_PARAMS_v2,
 );
 
-/// A kernel's parameters; the pointers are the node's own.
+/// Returns the parameters of a kernel node; the pointers stay valid as long as the node.
 #[since(12000)]
 fn cuGraphKernelNodeGetParams_v2(node: CUgraphNode, place: Out<CUDA_KERNEL_NODE_PARAMS_v2>);
 
-/// Changes a kernel's parameters.
+/// Sets the parameters of a kernel node.
 #[since(12000)]
 #[host]
 fn cuGraphKernelNodeSetParams_v2(node: CUgraphNode, given: In<CUDA_KERNEL_NODE_PARAMS_v2>);
 
-/// Cooperation, cluster and priority of a kernel's launch.
+/// Returns a launch attribute of a kernel node: cooperative, cluster or priority.
 #[since(11000)]
 #[runtime(cudaGraphKernelNodeGetAttribute)]
 fn cuGraphKernelNodeGetAttribute(
@@ -39,7 +39,7 @@ fn cuGraphKernelNodeGetAttribute(
     value: Out<cudaLaunchAttributeValue>,
 );
 
-/// Likewise; a priority is a preference.
+/// Sets a launch attribute of a kernel node. A priority is only a preference.
 #[since(11000)]
 #[host]
 fn cuGraphKernelNodeSetAttribute(
@@ -48,13 +48,13 @@ fn cuGraphKernelNodeSetAttribute(
     value: In<cudaLaunchAttributeValue>,
 );
 
-/// Gives a kernel's launch the attributes of another's.
+/// Copies the launch attributes of one kernel node to another.
 #[since(11000)]
 #[runtime(cudaGraphKernelNodeCopyAttributes)]
 #[cuda12()]
 fn cuGraphKernelNodeCopyAttributes(to: CUgraphNode, from: CUgraphNode);
 
-/// A copy.
+/// Adds a copy node.
 #[since(10000)]
 #[host]
 fn cuGraphAddMemcpyNode(
@@ -66,16 +66,16 @@ fn cuGraphAddMemcpyNode(
     context: CUcontext,
 );
 
-/// A copy's parameters, with positions within memory added to addresses.
+/// Returns the parameters of a copy node, with offsets in linear memory added to the addresses.
 #[since(10000)]
 fn cuGraphMemcpyNodeGetParams(node: CUgraphNode, place: Out<CUDA_MEMCPY3D>);
 
-/// Changes a copy's parameters.
+/// Sets the parameters of a copy node.
 #[since(10000)]
 #[host]
 fn cuGraphMemcpyNodeSetParams(node: CUgraphNode, given: In<CUDA_MEMCPY3D>);
 
-/// A memset.
+/// Adds a memset node.
 #[since(10000)]
 #[host]
 fn cuGraphAddMemsetNode(
@@ -87,17 +87,17 @@ fn cuGraphAddMemsetNode(
     context: CUcontext,
 );
 
-/// A memset's parameters.
+/// Returns the parameters of a memset node.
 #[since(10000)]
 #[runtime(cudaGraphMemsetNodeGetParams)]
 fn cuGraphMemsetNodeGetParams(node: CUgraphNode, place: Out<cudaMemsetParams>);
 
-/// Changes a memset's parameters.
+/// Sets the parameters of a memset node.
 #[since(10000)]
 #[host]
 fn cuGraphMemsetNodeSetParams(node: CUgraphNode, given: In<cudaMemsetParams>);
 
-/// A function of the program.
+/// Adds a host node, which calls a function of the program.
 #[since(10000)]
 #[host]
 fn cuGraphAddHostNode(
@@ -108,17 +108,17 @@ fn cuGraphAddHostNode(
     given: *const cudaHostNodeParams,
 );
 
-/// The function and its argument.
+/// Returns the function and argument of a host node.
 #[since(10000)]
 #[runtime(cudaGraphHostNodeGetParams)]
 fn cuGraphHostNodeGetParams(node: CUgraphNode, place: Out<cudaHostNodeParams>);
 
-/// Changes the function or its argument.
+/// Sets the function and argument of a host node.
 #[since(10000)]
 #[host]
 fn cuGraphHostNodeSetParams(node: CUgraphNode, given: In<cudaHostNodeParams>);
 
-/// A copy of a whole graph.
+/// Adds a node that holds a copy of a graph.
 #[since(10000)]
 fn cuGraphAddChildGraphNode(
     node: *mut CUgraphNode,
@@ -128,12 +128,12 @@ fn cuGraphAddChildGraphNode(
     child: CUgraph,
 );
 
-/// The node's graph, which lives as long as the node.
+/// Returns the graph of a child graph node; it lives as long as the node.
 #[since(10000)]
 #[runtime(cudaGraphChildGraphNodeGetGraph)]
 fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, graph: Out<CUgraph>);
 
-/// Records an event.
+/// Adds a node that records an event.
 #[since(11010)]
 #[host]
 #[required(event)]
@@ -145,19 +145,19 @@ fn cuGraphAddEventRecordNode(
     event: CUevent,
 );
 
-/// The event.
+/// Returns the event of an event record node.
 #[since(11010)]
 #[runtime(cudaGraphEventRecordNodeGetEvent)]
 fn cuGraphEventRecordNodeGetEvent(node: CUgraphNode, event: Out<CUevent>);
 
-/// Changes the event.
+/// Sets the event of an event record node.
 #[since(11010)]
 #[runtime(cudaGraphEventRecordNodeSetEvent)]
 #[host]
 #[required(event)]
 fn cuGraphEventRecordNodeSetEvent(node: CUgraphNode, event: CUevent);
 
-/// Waits for an event.
+/// Adds a node that waits for an event.
 #[since(11010)]
 #[host]
 #[required(event)]
@@ -169,19 +169,19 @@ fn cuGraphAddEventWaitNode(
     event: CUevent,
 );
 
-/// The event.
+/// Returns the event of an event wait node.
 #[since(11010)]
 #[runtime(cudaGraphEventWaitNodeGetEvent)]
 fn cuGraphEventWaitNodeGetEvent(node: CUgraphNode, event: Out<CUevent>);
 
-/// Changes the event.
+/// Sets the event of an event wait node.
 #[since(11010)]
 #[runtime(cudaGraphEventWaitNodeSetEvent)]
 #[host]
 #[required(event)]
 fn cuGraphEventWaitNodeSetEvent(node: CUgraphNode, event: CUevent);
 
-/// A node of any kind.
+/// Adds a node of any type.
 #[since(12020)]
 #[host]
 #[through(add_general(node, graph, (after, std::ptr::null()), count, given))]
@@ -193,7 +193,7 @@ fn cuGraphAddNode(
     given: *mut cudaGraphNodeParams,
 );
 
-/// A node of any kind.
+/// Adds a node of any type, with edge data.
 #[since(12030)]
 #[through(add_general(node, graph, (after, edges), count, given))]
 fn cuGraphAddNode_v2(
@@ -205,7 +205,7 @@ fn cuGraphAddNode_v2(
     given: *mut cudaGraphNodeParams,
 );
 
-/// Changes a node's parameters.
+/// Sets the parameters of a node of any type.
 #[since(12020)]
 fn cuGraphNodeSetParams(node: CUgraphNode, given: Out<cudaGraphNodeParams>);
 
@@ -219,7 +219,7 @@ fn cuGraphAddKernelNode(
     node_params: *const CUDA_KERNEL_NODE_PARAMS_v1,
 );
 
-/// A value that kernels set and that a conditional node follows.
+/// Creates a handle of a value that kernels set and a conditional node evaluates.
 #[since(12030)]
 #[host]
 fn cuGraphConditionalHandleCreate(

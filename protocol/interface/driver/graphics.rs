@@ -1,4 +1,4 @@
-//! Graphics.
+//! Interoperability with graphics APIs, all refused.
 
 #[since(3000)]
 #[per_thread(ptsz)]

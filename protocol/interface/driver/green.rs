@@ -1,18 +1,18 @@
-//! Green contexts (CUDA Driver API, Green Contexts; of Context Management what
-//! concerns a context's resources and all of its streams).
+//! Green contexts (CUDA Driver API, Green Contexts; from Context Management the functions
+//! for a context's resources and for all of its streams).
 
-/// The primary context with a green context's resources: its default stream and
-/// streams that are made while it is current run there. The rest is the
-/// primary context's.
+/// Returns the primary context restricted to a green context's resources. Its default stream,
+/// and streams created while it is current, run there; everything else is shared with the
+/// primary context.
 #[since(12040)]
 fn cuCtxFromGreenCtx(context: Out<CUcontext>, ctx: CUgreenCtx);
 
-/// A context's multiprocessors.
+/// Returns the multiprocessors of a context.
 #[since(12040)]
 fn cuCtxGetDevResource(ctx: CUcontext, resource: Out<CUdevResource>, kind: c_int);
 
-/// How many multiprocessors a context has: all, or those of its green context. Fewer
-/// of an ordinary one need NVIDIA's MPS.
+/// Returns the number of multiprocessors of a context: all, or those of its green context. An
+/// ordinary context with fewer requires NVIDIA's MPS.
 #[since(11040)]
 fn cuCtxGetExecAffinity(exec_affinity: *mut c_void, kind: c_int);
 
@@ -24,8 +24,8 @@ fn cuCtxRecordEvent(ctx: CUcontext, event: CUevent);
 #[since(12050)]
 fn cuCtxWaitEvent(ctx: CUcontext, event: CUevent);
 
-/// What a green context is made of. The host's driver is told when the green
-/// context is made.
+/// Creates a descriptor of resources. The host's driver receives it when a green context is
+/// created.
 #[since(12040)]
 #[host]
 fn cuDevResourceGenerateDesc(
@@ -34,7 +34,7 @@ fn cuDevResourceGenerateDesc(
     nb_resources: c_uint,
 );
 
-/// Splits multiprocessors into groups as the host's driver does.
+/// Splits multiprocessors into groups, as the host's driver does.
 #[since(12040)]
 #[host]
 fn cuDevSmResourceSplitByCount(
@@ -46,27 +46,27 @@ fn cuDevSmResourceSplitByCount(
     min_count: c_uint,
 );
 
-/// All multiprocessors of a device.
+/// Returns all multiprocessors of a device.
 #[since(12040)]
 #[host]
 fn cuDeviceGetDevResource(device: CUdevice, resource: Out<CUdevResource>, kind: c_int);
 
-/// A green context. It retains the primary context.
+/// Creates a green context, which retains the primary context.
 #[since(12040)]
 #[host]
 fn cuGreenCtxCreate(ctx: Out<CUgreenCtx>, desc: CUdevResourceDesc, dev: CUdevice, flags: c_uint);
 
-/// Ends a green context and its streams.
+/// Destroys a green context and its streams.
 #[since(12040)]
 #[host]
 fn cuGreenCtxDestroy(ctx: CUgreenCtx);
 
-/// A green context's multiprocessors.
+/// Returns the multiprocessors of a green context.
 #[since(12040)]
 #[host]
 fn cuGreenCtxGetDevResource(ctx: CUgreenCtx, resource: Out<CUdevResource>, kind: c_int);
 
-/// A unique number of the context.
+/// Returns the unique ID of a green context.
 #[since(12090)]
 fn cuGreenCtxGetId(green_ctx: CUgreenCtx, green_ctx_id: Out<u64>);
 
@@ -74,7 +74,7 @@ fn cuGreenCtxGetId(green_ctx: CUgreenCtx, green_ctx_id: Out<u64>);
 #[since(12040)]
 fn cuGreenCtxRecordEvent(ctx: CUgreenCtx, event: CUevent);
 
-/// A stream whose kernels run on a green context's multiprocessors.
+/// Creates a stream whose kernels run on a green context's multiprocessors.
 #[since(12050)]
 #[host]
 fn cuGreenCtxStreamCreate(
@@ -88,6 +88,6 @@ fn cuGreenCtxStreamCreate(
 #[since(12040)]
 fn cuGreenCtxWaitEvent(ctx: CUgreenCtx, event: CUevent);
 
-/// A stream's green context, or null.
+/// Returns the green context of a stream, or null.
 #[since(12040)]
 fn cuStreamGetGreenCtx(stream: CUstream, ctx: Out<CUgreenCtx>);

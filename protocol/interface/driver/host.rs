@@ -1,12 +1,12 @@
 //! Pinned memory (CUDA Driver API, Memory Management).
 
-/// Pinned memory.
+/// Allocates pinned memory.
 #[since(3020)]
 #[clears(place)]
 #[through(allocate(place, size, 0))]
 fn cuMemAllocHost_v2(place: *mut *mut c_void, size: usize);
 
-/// Pinned memory with flags.
+/// Allocates pinned memory, with flags.
 #[since(2020)]
 #[clears(place)]
 #[through(allocate(place, size, flags))]
@@ -16,25 +16,25 @@ fn cuMemHostAlloc(place: *mut *mut c_void, size: usize, flags: c_uint);
 #[since(2000)]
 fn cuMemFreeHost(address: *mut c_void);
 
-/// Pins memory of the program.
+/// Registers host memory of the program as pinned memory.
 #[since(6050)]
 #[runtime(cudaHostRegister)]
 #[host]
 fn cuMemHostRegister_v2(address: *mut c_void, size: usize, flags: c_uint);
 
-/// Ends a registration.
+/// Unregisters host memory.
 #[since(4000)]
 #[runtime(cudaHostUnregister)]
 #[host]
 fn cuMemHostUnregister(address: *mut c_void);
 
-/// The device's address of pinned memory.
+/// Returns the device address of pinned memory.
 #[since(3020)]
 #[host]
 #[clears(device)]
 fn cuMemHostGetDevicePointer_v2(device: Out<CUdeviceptr>, address: *mut c_void, flags: c_uint);
 
-/// Flags of pinned memory.
+/// Returns the flags of pinned memory.
 #[since(2030)]
 #[runtime(cudaHostGetFlags)]
 fn cuMemHostGetFlags(flags: Out<c_uint>, address: *mut c_void);

@@ -1,16 +1,16 @@
-//! Memory, events and pools of other processes of the VM (CUDA Driver API,
+//! Memory, events and pools shared between processes of a VM (CUDA Driver API,
 //! cuIpc* and Stream Ordered Memory Allocator).
 
-/// Closes memory of another process.
+/// Unmaps memory of another process.
 #[since(4010)]
 fn cuIpcCloseMemHandle(dptr: CUdeviceptr);
 
-/// Names an event of this process for others of the VM.
+/// Returns a handle with which other processes of the VM open an event.
 #[since(4010)]
 fn cuIpcGetEventHandle(handle: Out<cudaIpcEventHandle_t>, event: CUevent);
 
-/// Names memory of this process for others of the VM. Memory that others know of
-/// does not move.
+/// Returns a handle with which other processes of the VM map memory. The session then moves
+/// only together with them.
 #[since(4010)]
 fn cuIpcGetMemHandle(handle: Out<cudaIpcMemHandle_t>, dptr: CUdeviceptr);
 
@@ -18,20 +18,20 @@ fn cuIpcGetMemHandle(handle: Out<cudaIpcMemHandle_t>, dptr: CUdeviceptr);
 #[since(4010)]
 fn cuIpcOpenEventHandle(event: Out<CUevent>, handle: cudaIpcEventHandle_t);
 
-/// Opens memory of another process of the VM. It counts for both.
+/// Maps memory of another process of the VM. Both sessions are charged for it.
 #[since(4010)]
 #[through(cuIpcOpenMemHandle_v2(pdptr, handle, flags))]
 fn cuIpcOpenMemHandle(pdptr: Out<CUdeviceptr>, handle: cudaIpcMemHandle_t, flags: c_uint);
 
-/// Opens memory of another process of the VM. It counts for both.
+/// Maps memory of another process of the VM. Both sessions are charged for it.
 #[since(11000)]
 fn cuIpcOpenMemHandle_v2(pdptr: Out<CUdeviceptr>, handle: cudaIpcMemHandle_t, flags: c_uint);
 
-/// Names memory of a pool for processes that import the pool.
+/// Exports memory of a pool to processes that import the pool.
 #[since(11020)]
 fn cuMemPoolExportPointer(share_data_out: *mut c_void, ptr: CUdeviceptr);
 
-/// A descriptor that stands for a pool.
+/// Returns a file descriptor that represents a pool.
 #[since(11020)]
 fn cuMemPoolExportToShareableHandle(
     handle_out: *mut c_void,
@@ -40,7 +40,7 @@ fn cuMemPoolExportToShareableHandle(
     flags: u64,
 );
 
-/// A pool of another process, from its descriptor; nothing is allocated from it.
+/// Imports a pool of another process from its descriptor. The importer cannot allocate from it.
 #[since(11020)]
 fn cuMemPoolImportFromShareableHandle(
     pool_out: Out<CUmemoryPool>,
@@ -49,6 +49,6 @@ fn cuMemPoolImportFromShareableHandle(
     flags: u64,
 );
 
-/// Opens memory of a pool of another process; freeing closes it.
+/// Maps memory of another process's pool; freeing it unmaps it.
 #[since(11020)]
 fn cuMemPoolImportPointer(ptr_out: Out<CUdeviceptr>, pool: CUmemoryPool, share_data: *mut c_void);

@@ -17,8 +17,8 @@ fn cuLaunchKernel(
     extra: Out<*mut c_void>,
 );
 
-/// Launches a kernel with attributes. A synchronization policy, which would steer a thread of
-/// the host, and a preferred cluster have no effect.
+/// Launches a kernel with attributes. A synchronization policy, which would apply to a thread
+/// of the host, and a preferred cluster size have no effect.
 #[since(11060)]
 #[host]
 fn cuLaunchKernelEx(
@@ -28,7 +28,7 @@ fn cuLaunchKernelEx(
     extra: Out<*mut c_void>,
 );
 
-/// As cuLaunchKernelEx; the null stream is the thread's own.
+/// As cuLaunchKernelEx, but a null stream is the per-thread default stream.
 #[since(11060)]
 fn cuLaunchKernelEx_ptsz(
     config: In<CUlaunchConfig>,
@@ -53,8 +53,7 @@ fn cuLaunchCooperativeKernel(
     pointers: Out<*mut c_void>,
 );
 
-/// Launches a kernel on several devices at once: on one of them as
-/// cuLaunchCooperativeKernel does, on more refused.
+/// Launches a cooperative kernel on one device. Several devices are refused.
 #[since(9000)]
 fn cuLaunchCooperativeKernelMultiDevice(
     launches: *mut CUDA_LAUNCH_PARAMS,

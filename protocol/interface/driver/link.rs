@@ -1,7 +1,7 @@
 //! Linking of images at run time (CUDA Driver API, Module Management). Inputs
-//! are gathered in the guest; completing links them on the host.
+//! are collected in the guest; cuLinkComplete links them on the host.
 
-/// Begins a link.
+/// Creates a linker.
 #[since(5050)]
 #[also(cuLinkCreate_v2 = 6050)]
 #[host]
@@ -12,7 +12,7 @@ fn cuLinkCreate(
     state: *mut CUlinkState,
 );
 
-/// Adds an image.
+/// Adds an image in memory to a linker.
 #[since(5050)]
 #[also(cuLinkAddData_v2 = 6050)]
 #[host]
@@ -27,7 +27,7 @@ fn cuLinkAddData(
     values: *mut *mut c_void,
 );
 
-/// Adds an image of a file.
+/// Adds an image file to a linker.
 #[since(5050)]
 #[also(cuLinkAddFile_v2 = 6050)]
 fn cuLinkAddFile(
@@ -39,12 +39,12 @@ fn cuLinkAddFile(
     values: *mut *mut c_void,
 );
 
-/// Links; the image lives as long as the link.
+/// Links; the image is valid until the linker is destroyed.
 #[since(5050)]
 #[host]
 fn cuLinkComplete(state: CUlinkState, image: Out<*mut c_void>, size: *mut usize);
 
-/// Ends a link.
+/// Destroys a linker.
 #[since(5050)]
 #[host]
 fn cuLinkDestroy(state: CUlinkState);

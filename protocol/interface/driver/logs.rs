@@ -1,16 +1,16 @@
-//! The log of errors (CUDA Driver API, Error Log Management).
+//! The error log (CUDA Driver API, Error Log Management).
 
-/// The place of the next message.
+/// Returns the log's current position.
 #[since(12090)]
 #[before_init]
 fn cuLogsCurrent(iterator: Out<CUlogIterator>, flags: c_uint);
 
-/// Appends messages to a file.
+/// Appends log messages to a file.
 #[since(12090)]
 #[before_init]
 fn cuLogsDumpToFile(iterator: *mut CUlogIterator, path: Text, flags: c_uint);
 
-/// Writes messages into memory, the newest where not all fit.
+/// Writes log messages to memory; if they do not fit, only the newest.
 #[since(12090)]
 #[before_init]
 fn cuLogsDumpToMemory(
@@ -20,7 +20,7 @@ fn cuLogsDumpToMemory(
     flags: c_uint,
 );
 
-/// Calls back with each message from now on.
+/// Registers a callback for new log messages.
 #[since(12090)]
 #[before_init]
 fn cuLogsRegisterCallback(
@@ -29,7 +29,7 @@ fn cuLogsRegisterCallback(
     handle: Out<CUlogsCallbackHandle>,
 );
 
-/// Calls back no more.
+/// Removes a callback for log messages.
 #[since(12090)]
 #[before_init]
 fn cuLogsUnregisterCallback(handle: CUlogsCallbackHandle);

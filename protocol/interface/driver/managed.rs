@@ -8,13 +8,12 @@ fn cuMemAdvise(dev_ptr: CUdeviceptr, count: usize, advice: c_int, device: CUdevi
 #[since(12020)]
 fn cuMemAdvise_v2(dev_ptr: CUdeviceptr, count: usize, advice: c_int, location: cudaMemLocation);
 
-/// Allocates memory that program and devices reach at one address.
+/// Allocates memory that the program and devices access at one address.
 #[since(6000)]
 #[clears(dptr)]
 fn cuMemAllocManaged(dptr: Out<CUdeviceptr>, bytesize: usize, flags: c_uint);
 
-/// Gives up the contents of managed memory and moves it ahead of its use; here
-/// a hint.
+/// Prefetches managed memory. Its contents are kept, although CUDA permits to discard them.
 #[since(13000)]
 #[per_thread(ptsz)]
 fn cuMemDiscardAndPrefetchBatchAsync(
@@ -28,7 +27,7 @@ fn cuMemDiscardAndPrefetchBatchAsync(
     stream: DefaultStream,
 );
 
-/// Gives up the contents of managed memory; here a hint.
+/// Checks the ranges. Their contents are kept, although CUDA permits to discard them.
 #[since(13000)]
 #[per_thread(ptsz)]
 fn cuMemDiscardBatchAsync(
@@ -39,7 +38,7 @@ fn cuMemDiscardBatchAsync(
     stream: DefaultStream,
 );
 
-/// Moves managed memory towards a device ahead of its use; here a hint.
+/// Prefetches managed memory to a device or the host.
 #[since(8000)]
 #[per_thread(ptsz)]
 fn cuMemPrefetchAsync(
@@ -49,7 +48,7 @@ fn cuMemPrefetchAsync(
     stream: DefaultStream,
 );
 
-/// Moves managed memory towards a location ahead of its use; here a hint.
+/// Prefetches managed memory to a location.
 #[since(12020)]
 #[per_thread(ptsz)]
 fn cuMemPrefetchAsync_v2(
@@ -60,7 +59,7 @@ fn cuMemPrefetchAsync_v2(
     stream: DefaultStream,
 );
 
-/// Moves managed memory towards locations ahead of its use; here a hint.
+/// Prefetches ranges of managed memory to locations.
 #[since(13000)]
 #[per_thread(ptsz)]
 fn cuMemPrefetchBatchAsync(
@@ -74,7 +73,7 @@ fn cuMemPrefetchBatchAsync(
     stream: DefaultStream,
 );
 
-/// An attribute of a range of managed memory.
+/// Returns an attribute of a range of managed memory.
 #[since(8000)]
 fn cuMemRangeGetAttribute(
     data: *mut c_void,
@@ -84,7 +83,7 @@ fn cuMemRangeGetAttribute(
     count: usize,
 );
 
-/// Several attributes of a range of managed memory.
+/// Returns several attributes of a range of managed memory.
 #[since(8000)]
 fn cuMemRangeGetAttributes(
     data: *mut *mut c_void,
@@ -95,7 +94,7 @@ fn cuMemRangeGetAttributes(
     count: usize,
 );
 
-/// Says who accesses managed memory; here a hint.
+/// Records which streams access managed memory. It has no further effect.
 #[since(6000)]
 #[per_thread(ptsz)]
 fn cuStreamAttachMemAsync(

@@ -1,11 +1,11 @@
 //! Device memory (CUDA Driver API, Memory Management).
 
-/// Allocates.
+/// Allocates device memory.
 #[since(3020)]
 #[clears(address)]
 fn cuMemAlloc_v2(address: *mut CUdeviceptr, size: usize);
 
-/// Allocates rows that begin at good addresses.
+/// Allocates device memory with aligned rows, and returns their pitch.
 #[since(3020)]
 #[clears(address, pitch)]
 fn cuMemAllocPitch_v2(
@@ -16,17 +16,17 @@ fn cuMemAllocPitch_v2(
     element: c_uint,
 );
 
-/// Frees; null is allowed.
+/// Frees device memory; null is allowed.
 #[since(3020)]
 fn cuMemFree_v2(address: CUdeviceptr);
 
-/// Free and total bytes.
+/// Returns the free and the total memory of the device, in bytes.
 #[since(3020)]
 #[runtime(cudaMemGetInfo)]
 #[host]
 fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>);
 
-/// The allocation that an address lies in.
+/// Returns base address and size of the allocation that contains an address.
 #[since(3020)]
 #[clears(base, size)]
 fn cuMemGetAddressRange_v2(base: Out<CUdeviceptr>, size: Out<usize>, address: CUdeviceptr);

@@ -1,70 +1,70 @@
 //! Memsets (CUDA Driver API, Memory Management). All return before the memory
 //! is set, as CUDA's do for device memory.
 
-/// Bytes.
+/// Sets bytes.
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
 #[through(set_in_order(to, 0, value.into(), 1, [count, 1], stream))]
 fn cuMemsetD8_v2(to: CUdeviceptr, value: c_uchar, count: usize);
 
-/// 16-bit elements.
+/// Sets 16-bit elements.
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
 #[through(set_in_order(to, 0, value.into(), 2, [count, 1], stream))]
 fn cuMemsetD16_v2(to: CUdeviceptr, value: c_ushort, count: usize);
 
-/// 32-bit elements.
+/// Sets 32-bit elements.
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
 #[through(set_in_order(to, 0, value, 4, [count, 1], stream))]
 fn cuMemsetD32_v2(to: CUdeviceptr, value: c_uint, count: usize);
 
-/// Bytes, in order.
+/// Sets bytes, ordered by a stream.
 #[since(3020)]
 #[per_thread(ptsz)]
 #[host]
 #[through(set(to, 0, value.into(), 1, [count, 1], stream))]
 fn cuMemsetD8Async(to: CUdeviceptr, value: c_uchar, count: usize, stream: DefaultStream);
 
-/// 16-bit elements, in order.
+/// Sets 16-bit elements, ordered by a stream.
 #[since(3020)]
 #[per_thread(ptsz)]
 #[host]
 #[through(set(to, 0, value.into(), 2, [count, 1], stream))]
 fn cuMemsetD16Async(to: CUdeviceptr, value: c_ushort, count: usize, stream: DefaultStream);
 
-/// 32-bit elements, in order.
+/// Sets 32-bit elements, ordered by a stream.
 #[since(3020)]
 #[per_thread(ptsz)]
 #[host]
 #[through(set(to, 0, value, 4, [count, 1], stream))]
 fn cuMemsetD32Async(to: CUdeviceptr, value: c_uint, count: usize, stream: DefaultStream);
 
-/// Rows of bytes.
+/// Sets a 2D range of bytes.
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
 #[through(set_in_order(to, pitch, value.into(), 1, [width, height], stream))]
 fn cuMemsetD2D8_v2(to: CUdeviceptr, pitch: usize, value: c_uchar, width: usize, height: usize);
 
-/// Rows of 16-bit elements.
+/// Sets a 2D range of 16-bit elements.
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
 #[through(set_in_order(to, pitch, value.into(), 2, [width, height], stream))]
 fn cuMemsetD2D16_v2(to: CUdeviceptr, pitch: usize, value: c_ushort, width: usize, height: usize);
 
-/// Rows of 32-bit elements.
+/// Sets a 2D range of 32-bit elements.
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
 #[through(set_in_order(to, pitch, value, 4, [width, height], stream))]
 fn cuMemsetD2D32_v2(to: CUdeviceptr, pitch: usize, value: c_uint, width: usize, height: usize);
 
-/// Rows of bytes, in order.
+/// Sets a 2D range of bytes, ordered by a stream.
 #[since(3020)]
 #[per_thread(ptsz)]
 #[host]
@@ -78,7 +78,7 @@ fn cuMemsetD2D8Async(
     stream: DefaultStream,
 );
 
-/// Rows of 16-bit elements, in order.
+/// Sets a 2D range of 16-bit elements, ordered by a stream.
 #[since(3020)]
 #[per_thread(ptsz)]
 #[host]
@@ -92,7 +92,7 @@ fn cuMemsetD2D16Async(
     stream: DefaultStream,
 );
 
-/// Rows of 32-bit elements, in order.
+/// Sets a 2D range of 32-bit elements, ordered by a stream.
 #[since(3020)]
 #[per_thread(ptsz)]
 #[host]

@@ -1,14 +1,14 @@
 //! Modules and their functions (CUDA Driver API, Module Management).
 
-/// Loads a file.
+/// Loads a module from a file.
 #[since(2000)]
 fn cuModuleLoad(module: Out<CUmodule>, name: Text);
 
-/// Loads an image.
+/// Loads a module from an image in memory.
 #[since(2000)]
 fn cuModuleLoadData(module: Out<CUmodule>, image: *const c_void);
 
-/// Loads an image with options.
+/// Loads a module from an image in memory, with options.
 #[since(2010)]
 #[host]
 fn cuModuleLoadDataEx(
@@ -19,88 +19,88 @@ fn cuModuleLoadDataEx(
     values: *mut *mut c_void,
 );
 
-/// Loads a fat binary.
+/// Loads a module from a fat binary in memory.
 #[since(2000)]
 fn cuModuleLoadFatBinary(module: Out<CUmodule>, image: *const c_void);
 
-/// Unloads.
+/// Unloads a module.
 #[since(2000)]
 #[call(0x0404, posted, destroys(Module = module), code(guest, worker, device))]
 #[host]
 fn cuModuleUnload(module: CUmodule);
 
-/// Images are loaded when asked for.
+/// Returns the loading mode: lazy, or eager if CUDA_MODULE_LOADING says so.
 #[since(11070)]
 fn cuModuleGetLoadingMode(mode: Out<c_int>);
 
-/// A kernel by its name.
+/// Returns a kernel of a module by its name.
 #[since(2000)]
 #[host]
 fn cuModuleGetFunction(function: Out<CUfunction>, module: CUmodule, name: Text);
 
-/// A variable by its name.
+/// Returns address and size of a module's variable.
 #[since(3020)]
 #[host]
 #[clears(address, size)]
 fn cuModuleGetGlobal_v2(address: Out<CUdeviceptr>, size: Out<usize>, module: CUmodule, name: Text);
 
-/// An attribute of a kernel, from what is constant about it.
+/// Returns an attribute of a kernel, from its constant facts.
 #[since(2020)]
 #[host]
 #[through(attribute(value, which, function))]
 fn cuFuncGetAttribute(value: Out<c_int>, which: c_int, function: CUfunction);
 
-/// Changes an attribute of a kernel.
+/// Sets an attribute of a kernel.
 #[since(9000)]
 #[call(0x0406, synchronous, idempotent, changes(Function = function), key(attribute), code(guest))]
 fn cuFuncSetAttribute(function: CUfunction, attribute: Enumeration, value: c_int);
 
-/// A preference.
+/// Sets a kernel's preferred split between L1 cache and shared memory.
 #[since(3000)]
 #[call(0x0407, posted, idempotent, changes(Function = function), code(guest))]
 fn cuFuncSetCacheConfig(function: CUfunction, config: Enumeration);
 
-/// A preference without effect on devices of today.
+/// Accepts a width of shared memory banks, which current devices ignore.
 #[since(4020)]
 fn cuFuncSetSharedMemConfig(function: CUfunction, config: c_int);
 
-/// The module of a kernel.
+/// Returns the module of a kernel.
 #[since(11000)]
 #[required(function)]
 fn cuFuncGetModule(module: Out<CUmodule>, function: CUfunction);
 
-/// Its mangled name.
+/// Returns the mangled name of a kernel.
 #[since(12030)]
 #[host]
 #[required(function)]
 #[through(name_of(name, function))]
 fn cuFuncGetName(name: Out<*const c_char>, function: CUfunction);
 
-/// Offset and size of a parameter.
+/// Returns offset and size of a kernel parameter.
 #[since(12040)]
 #[host]
 #[required(function)]
 #[through(parameter(function, index, offset, size))]
 fn cuFuncGetParamInfo(function: CUfunction, index: usize, offset: Out<usize>, size: Out<usize>);
 
-/// A function that has a handle is loaded.
+/// Returns that the function is loaded, as every function with a handle is.
 #[since(12040)]
 fn cuFuncIsLoaded(state: Out<c_int>, function: CUfunction);
 
-/// A function that has a handle is loaded.
+/// Does nothing: every function with a handle is loaded.
 #[since(12040)]
 fn cuFuncLoad(function: CUfunction);
 
-/// A preference.
+/// Sets a kernel's preferred split between L1 cache and shared memory.
 #[since(12000)]
 fn cuKernelSetCacheConfig(kernel: CUfunction, config: c_int, device: c_int);
 
-/// The kernels of a module, in the driver's order.
+/// Returns the kernels of a module, in the driver's order.
 #[since(12040)]
 #[host]
 fn cuModuleEnumerateFunctions(functions: *mut CUfunction, number: c_uint, module: CUmodule);
 
-/// How many kernels a module has.
+/// Returns the number of kernels in a module.
 #[since(12040)]
 #[call(0x040d, synchronous, idempotent)]
 fn cuModuleGetFunctionCount(count: Out<c_uint>, module: CUmodule);

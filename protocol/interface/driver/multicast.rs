@@ -1,4 +1,4 @@
-//! Multicast.
+//! Multicast objects (CUDA Driver API, Multicast Object Management), all refused.
 
 #[since(12010)]
 #[refused("a VM's GPUs are not linked for multicast: MULTICAST_SUPPORTED is 0")]

@@ -1,7 +1,7 @@
-//! Occupancy (CUDA Driver API, Occupancy). What the device says is asked once
-//! for the same arguments; the rest is computed here.
+//! Occupancy (CUDA Driver API, Occupancy). The device's answers are cached by their
+//! arguments; the rest is computed in the guest.
 
-/// Blocks that fit on a multiprocessor.
+/// Returns the maximum number of blocks of a kernel on one multiprocessor.
 #[since(6050)]
 #[through(number = blocks(function, block_size, shared, 0))]
 fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
@@ -11,7 +11,7 @@ fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
     shared: usize,
 );
 
-/// Blocks that fit on a multiprocessor.
+/// Returns the maximum number of blocks of a kernel on one multiprocessor.
 #[since(7000)]
 #[call(0x0409, cached, idempotent, code(guest))]
 fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
@@ -22,7 +22,7 @@ fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     flags: c_uint,
 );
 
-/// A good size of blocks and grid.
+/// Returns the block size with the highest occupancy, and the grid size that it needs.
 #[since(6050)]
 #[through(put_potential(grid, block, function, shared_of, shared, limit, 0))]
 fn cuOccupancyMaxPotentialBlockSize(
@@ -34,7 +34,7 @@ fn cuOccupancyMaxPotentialBlockSize(
     limit: c_int,
 );
 
-/// A good size of blocks and grid.
+/// Returns the block size with the highest occupancy, and the grid size that it needs.
 #[since(7000)]
 #[through(put_potential(grid, block, function, shared_of, shared, limit, flags))]
 fn cuOccupancyMaxPotentialBlockSizeWithFlags(
@@ -47,7 +47,7 @@ fn cuOccupancyMaxPotentialBlockSizeWithFlags(
     flags: c_uint,
 );
 
-/// Dynamic shared memory left for each of a number of blocks.
+/// Returns the dynamic shared memory available to each of a number of blocks.
 #[since(10020)]
 #[call(0x040a, cached, idempotent, code(guest))]
 #[required(function)]
@@ -58,7 +58,7 @@ fn cuOccupancyAvailableDynamicSMemPerBlock(
     block_size: c_int,
 );
 
-/// Clusters of a launch that fit on the device at once.
+/// Returns the maximum number of clusters of a launch that run at the same time.
 #[since(11070)]
 #[host]
 #[required(func)]
@@ -68,7 +68,7 @@ fn cuOccupancyMaxActiveClusters(
     config: In<CUlaunchConfig>,
 );
 
-/// The largest cluster that a launch may have.
+/// Returns the maximum cluster size of a launch.
 #[since(11070)]
 #[host]
 fn cuOccupancyMaxPotentialClusterSize(

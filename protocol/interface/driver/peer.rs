@@ -1,7 +1,7 @@
-//! What crosses between devices, host and adapters (CUDA Driver API, Peer
-//! Context Memory Access and Device Management).
+//! Links between devices, host and network adapters (CUDA Driver API, Peer Context Memory
+//! Access and Device Management).
 
-/// Links between devices do no atomic operations.
+/// Returns that links between devices support no atomic operations.
 #[since(13000)]
 fn cuDeviceGetP2PAtomicCapabilities(
     capabilities: *mut c_uint,
@@ -11,7 +11,7 @@ fn cuDeviceGetP2PAtomicCapabilities(
     dst_device: CUdevice,
 );
 
-/// Links between device and host do no atomic operations.
+/// Returns that links between device and host support no atomic operations.
 #[since(13000)]
 fn cuDeviceGetHostAtomicCapabilities(
     capabilities: *mut c_uint,
@@ -20,6 +20,6 @@ fn cuDeviceGetHostAtomicCapabilities(
     dev: CUdevice,
 );
 
-/// No adapter writes to a device of the guest, so there is nothing to wait for.
+/// Does nothing: no network adapter writes to a device of the guest.
 #[since(11030)]
 fn cuFlushGPUDirectRDMAWrites(target: c_int, scope: c_int);

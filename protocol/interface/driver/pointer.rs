@@ -1,11 +1,11 @@
 //! Attributes of addresses (CUDA Driver API, Unified Addressing).
 
-/// One attribute; memory that CUDA does not know is an error.
+/// Returns an attribute of an address; memory unknown to CUDA is an error.
 #[since(4000)]
 #[host]
 fn cuPointerGetAttribute(place: *mut c_void, which: c_int, address: CUdeviceptr);
 
-/// Several attributes; memory that CUDA does not know has none.
+/// Returns several attributes of an address; memory unknown to CUDA has none.
 #[since(7000)]
 fn cuPointerGetAttributes(
     number: c_uint,
@@ -14,6 +14,6 @@ fn cuPointerGetAttributes(
     address: CUdeviceptr,
 );
 
-/// Memory operations on any memory are ordered already.
+/// Sets SYNC_MEMOPS, which makes memory operations on an allocation synchronous.
 #[since(6000)]
 fn cuPointerSetAttribute(value: *const c_void, which: c_int, address: CUdeviceptr);

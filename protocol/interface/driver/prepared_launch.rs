@@ -1,29 +1,29 @@
-//! Launches that are prepared in steps, as before cuLaunchKernel (CUDA Driver
-//! API, Execution Control, deprecated).
+//! Launches prepared in steps, which cuLaunchKernel superseded (CUDA Driver API,
+//! Execution Control, deprecated).
 
-/// The threads of a block of the next launches.
+/// Sets the block size of the function's next launches.
 #[since(2000)]
 fn cuFuncSetBlockShape(function: CUfunction, x: c_int, y: c_int, z: c_int);
 
-/// Dynamic shared memory of the next launches.
+/// Sets the dynamic shared memory of the function's next launches.
 #[since(2000)]
 fn cuFuncSetSharedSize(function: CUfunction, bytes: c_uint);
 
-/// Bytes of all parameters.
+/// Sets the total size of the function's parameters.
 #[since(2000)]
 fn cuParamSetSize(function: CUfunction, bytes: c_uint);
 
-/// A parameter of four bytes.
+/// Sets a parameter of four bytes to an integer.
 #[since(2000)]
 #[through(set(function, offset, &value.to_ne_bytes()))]
 fn cuParamSeti(function: CUfunction, offset: c_int, value: c_uint);
 
-/// A parameter of four bytes.
+/// Sets a parameter of four bytes to a float.
 #[since(2000)]
 #[through(set(function, offset, &value.to_ne_bytes()))]
 fn cuParamSetf(function: CUfunction, offset: c_int, value: f32);
 
-/// A parameter of any size.
+/// Sets a parameter of any size.
 #[since(2000)]
 fn cuParamSetv(function: CUfunction, offset: c_int, value: *mut c_void, bytes: c_uint);
 

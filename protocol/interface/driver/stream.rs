@@ -1,24 +1,24 @@
 //! Streams (CUDA Driver API, Stream Management).
 
-/// A stream.
+/// Creates a stream.
 #[since(2000)]
 #[runtime(cudaStreamCreateWithFlags)]
 fn cuStreamCreate(stream: Out<CUstream>, flags: c_uint);
 
-/// A stream with a priority, brought into the device's range.
+/// Creates a stream with a priority, clamped to the device's range.
 #[since(5050)]
 #[runtime(cudaStreamCreateWithPriority)]
 #[host]
 fn cuStreamCreateWithPriority(stream: Out<CUstream>, flags: c_uint, priority: c_int);
 
-/// Ends a stream; its work still runs.
+/// Destroys a stream. Its work still runs.
 #[since(2000)]
 #[also(cuStreamDestroy_v2 = 4000)]
 #[call(0x0602, posted, destroys(Stream = stream), code(guest, worker, device), part(objects, streams))]
 #[host]
 fn cuStreamDestroy(stream: CUstream);
 
-/// Waits for its work.
+/// Waits until the stream's work is complete.
 #[since(2000)]
 #[per_thread(ptsz)]
 #[runtime(cudaStreamSynchronize)]
@@ -26,7 +26,7 @@ fn cuStreamDestroy(stream: CUstream);
 #[host]
 fn cuStreamSynchronize(stream: DefaultStream);
 
-/// Whether its work is complete.
+/// Returns whether the stream's work is complete.
 #[since(2000)]
 #[per_thread(ptsz)]
 #[runtime(cudaStreamQuery)]
@@ -42,41 +42,41 @@ fn cuStreamQuery(stream: DefaultStream);
 #[host]
 fn cuStreamWaitEvent(stream: DefaultStream, event: CUevent, flags: c_uint);
 
-/// Its flags.
+/// Returns the flags of a stream.
 #[since(5050)]
 #[per_thread(ptsz)]
 #[runtime(cudaStreamGetFlags)]
 fn cuStreamGetFlags(stream: DefaultStream, flags: Out<c_uint>);
 
-/// Its priority.
+/// Returns the priority of a stream.
 #[since(5050)]
 #[per_thread(ptsz)]
 #[runtime(cudaStreamGetPriority)]
 fn cuStreamGetPriority(stream: DefaultStream, priority: Out<c_int>);
 
-/// A unique number of the stream.
+/// Returns the unique ID of a stream.
 #[since(12000)]
 #[per_thread(ptsz)]
 #[runtime(cudaStreamGetId)]
 fn cuStreamGetId(stream: DefaultStream, id: Out<u64>);
 
-/// Its device.
+/// Returns the device of a stream.
 #[since(12080)]
 #[per_thread(ptsz)]
 fn cuStreamGetDevice(stream: DefaultStream, device: Out<CUdevice>);
 
-/// Its context.
+/// Returns the context of a stream.
 #[since(9020)]
 #[per_thread(ptsz)]
 fn cuStreamGetCtx(stream: DefaultStream, context: Out<CUcontext>);
 
-/// Its context, and its green context or null.
+/// Returns the context of a stream, and its green context or null.
 #[since(12050)]
 #[per_thread(ptsz)]
 fn cuStreamGetCtx_v2(stream: DefaultStream, context: Out<CUcontext>, green: Out<CUgreenCtx>);
 
-/// Tells priority, synchronization policy, access policy window and memory
-/// synchronization domains, as they were set.
+/// Returns an attribute of a stream, as it was set: priority, synchronization policy, access
+/// policy window, or memory synchronization domain or its map.
 #[since(11000)]
 #[per_thread(ptsz)]
 #[runtime(cudaStreamGetAttribute)]
@@ -86,8 +86,9 @@ fn cuStreamGetAttribute(
     value: Out<cudaLaunchAttributeValue>,
 );
 
-/// Sets an access policy window or memory synchronization domains, also of the host's
-/// stream, or a synchronization policy, which is kept only. A stream's priority is fixed.
+/// Sets an access policy window or memory synchronization domains, which also apply to the
+/// host's stream, or a synchronization policy, which is only stored. A stream's priority cannot
+/// be changed.
 #[since(11000)]
 #[per_thread(ptsz)]
 #[host]
@@ -102,14 +103,14 @@ fn cuStreamSetAttribute(
 #[per_thread(ptsz)]
 fn cuStreamCopyAttributes(to: CUstream, from: CUstream);
 
-/// Runs a function of the program in the stream's order.
+/// Calls a function of the program, ordered by the stream.
 #[since(10000)]
 #[per_thread(ptsz)]
 #[runtime(cudaLaunchHostFunc)]
 #[host]
 fn cuLaunchHostFunc(stream: DefaultStream, function: CUhostFn, argument: *mut c_void);
 
-/// As cuLaunchHostFunc; the function learns the stream and its state.
+/// As cuLaunchHostFunc; the function also receives the stream and its status.
 #[since(5000)]
 #[per_thread(ptsz)]
 fn cuStreamAddCallback(

@@ -1,7 +1,7 @@
-//! Stream memory operations (CUDA Driver API, Stream Memory Operations), and
-//! nodes of graphs that do them.
+//! Stream memory operations (CUDA Driver API, Stream Memory Operations), and graph nodes
+//! that execute them.
 
-/// Several operations, in order.
+/// Executes several memory operations, in order.
 #[since(8000)]
 #[also(cuStreamBatchMemOp_v2 = 11070)]
 #[per_thread(ptsz)]
@@ -13,31 +13,31 @@ fn cuStreamBatchMemOp(
     flags: c_uint,
 );
 
-/// Waits for a word.
+/// Makes a stream wait until a 32-bit word has a value.
 #[since(8000)]
 #[also(cuStreamWaitValue32_v2 = 11070)]
 #[per_thread(ptsz)]
 fn cuStreamWaitValue32(stream: DefaultStream, address: CUdeviceptr, value: u32, flags: c_uint);
 
-/// Waits for a word of eight bytes.
+/// Makes a stream wait until a 64-bit word has a value.
 #[since(9000)]
 #[also(cuStreamWaitValue64_v2 = 11070)]
 #[per_thread(ptsz)]
 fn cuStreamWaitValue64(stream: DefaultStream, address: CUdeviceptr, value: u64, flags: c_uint);
 
-/// Writes a word.
+/// Writes a 32-bit word, ordered by a stream.
 #[since(8000)]
 #[also(cuStreamWriteValue32_v2 = 11070)]
 #[per_thread(ptsz)]
 fn cuStreamWriteValue32(stream: DefaultStream, address: CUdeviceptr, value: u32, flags: c_uint);
 
-/// Writes a word of eight bytes.
+/// Writes a 64-bit word, ordered by a stream.
 #[since(9000)]
 #[also(cuStreamWriteValue64_v2 = 11070)]
 #[per_thread(ptsz)]
 fn cuStreamWriteValue64(stream: DefaultStream, address: CUdeviceptr, value: u64, flags: c_uint);
 
-/// Operations as a node of a graph.
+/// Adds a node of memory operations.
 #[since(11070)]
 #[host]
 fn cuGraphAddBatchMemOpNode(
@@ -48,16 +48,16 @@ fn cuGraphAddBatchMemOpNode(
     given: *const CUDA_BATCH_MEM_OP_NODE_PARAMS,
 );
 
-/// A node's operations; the list is the node's own.
+/// Returns the operations of a node; the list stays valid as long as the node.
 #[since(11070)]
 fn cuGraphBatchMemOpNodeGetParams(node: CUgraphNode, place: Out<CUDA_BATCH_MEM_OP_NODE_PARAMS>);
 
-/// Changes a node's operations.
+/// Sets the operations of a node.
 #[since(11070)]
 #[host]
 fn cuGraphBatchMemOpNodeSetParams(node: CUgraphNode, given: In<CUDA_BATCH_MEM_OP_NODE_PARAMS>);
 
-/// Changes those of a node of an executable graph.
+/// Sets the operations of a node of an executable graph.
 #[since(11070)]
 #[host]
 fn cuGraphExecBatchMemOpNodeSetParams(

@@ -1,6 +1,6 @@
 //! Tensor maps (CUDA Driver API, Tensor Map Object Management).
 
-/// A tensor of which columns of an image are copied.
+/// Encodes a tensor map for copies of image columns (im2col).
 #[since(12000)]
 #[host]
 fn cuTensorMapEncodeIm2col(
@@ -21,7 +21,7 @@ fn cuTensorMapEncodeIm2col(
     oob_fill: c_int,
 );
 
-/// The same with columns along the width.
+/// As cuTensorMapEncodeIm2col, with columns along the width.
 #[since(12080)]
 #[host]
 fn cuTensorMapEncodeIm2colWide(
@@ -43,7 +43,7 @@ fn cuTensorMapEncodeIm2colWide(
     oob_fill: c_int,
 );
 
-/// A tensor of which tiles are copied.
+/// Encodes a tensor map for copies of tiles.
 #[since(12000)]
 #[host]
 fn cuTensorMapEncodeTiled(
@@ -61,7 +61,7 @@ fn cuTensorMapEncodeTiled(
     oob_fill: c_int,
 );
 
-/// The same tensor elsewhere.
+/// Replaces the address in a tensor map.
 #[since(12000)]
 #[host]
 fn cuTensorMapReplaceAddress(tensor_map: *mut CUtensorMap, global_address: *mut c_void);

@@ -1,7 +1,7 @@
 //! Textures and surfaces (CUDA Driver API, Texture Object Management, Surface
 //! Object Management).
 
-/// A texture object.
+/// Creates a texture object.
 #[since(5000)]
 #[host]
 fn cuTexObjectCreate(
@@ -11,35 +11,35 @@ fn cuTexObjectCreate(
     another: In<CUDA_RESOURCE_VIEW_DESC>,
 );
 
-/// Ends a texture object.
+/// Destroys a texture object.
 #[since(5000)]
 #[host]
 #[through(remove(false, texture))]
 fn cuTexObjectDestroy(texture: CUtexObject);
 
-/// Its resource.
+/// Returns the resource of a texture object.
 #[since(5000)]
 fn cuTexObjectGetResourceDesc(place: Out<CUDA_RESOURCE_DESC>, texture: CUtexObject);
 
-/// How it reads.
+/// Returns the sampling parameters of a texture object.
 #[since(5000)]
 fn cuTexObjectGetTextureDesc(place: Out<CUDA_TEXTURE_DESC>, texture: CUtexObject);
 
-/// Its resource view.
+/// Returns the resource view of a texture object.
 #[since(5000)]
 fn cuTexObjectGetResourceViewDesc(place: Out<CUDA_RESOURCE_VIEW_DESC>, texture: CUtexObject);
 
-/// A surface object.
+/// Creates a surface object.
 #[since(5000)]
 #[host]
 fn cuSurfObjectCreate(surface: Out<CUsurfObject>, from: In<CUDA_RESOURCE_DESC>);
 
-/// Ends a surface object.
+/// Destroys a surface object.
 #[since(5000)]
 #[host]
 #[through(remove(true, surface))]
 fn cuSurfObjectDestroy(surface: CUsurfObject);
 
-/// Its resource.
+/// Returns the resource of a surface object.
 #[since(5000)]
 fn cuSurfObjectGetResourceDesc(place: Out<CUDA_RESOURCE_DESC>, surface: CUsurfObject);

@@ -1,78 +1,79 @@
-//! Texture reference.
+//! Texture references (CUDA Driver API, Texture Reference Management, deprecated). Their
+//! attributes are stored, but no kernel can read through them.
 
 #[since(3000)]
-#[refused("kernels read through texture objects; texture references of modules are not built")]
+#[refused("kernels read through texture objects; texture references of modules are not supported")]
 fn cuModuleGetSurfRef(surf_ref: Out<CUsurfref>, hmod: CUmodule, name: Text);
 
 #[since(2000)]
-#[refused("kernels read through texture objects; texture references of modules are not built")]
+#[refused("kernels read through texture objects; texture references of modules are not supported")]
 fn cuModuleGetTexRef(tex_ref: Out<CUtexref>, hmod: CUmodule, name: Text);
 
 #[since(2000)]
-#[refused("kernels read through texture objects; texture references of modules are not built")]
+#[refused("kernels read through texture objects; texture references of modules are not supported")]
 fn cuParamSetTexRef(hfunc: CUfunction, texunit: c_int, tex_ref: CUtexref);
 
 #[since(3000)]
-#[refused("kernels read through texture objects; texture references of modules are not built")]
+#[refused("kernels read through texture objects; texture references of modules are not supported")]
 fn cuSurfRefGetArray(array: Out<CUarray>, surf_ref: CUsurfref);
 
 #[since(3000)]
-#[refused("kernels read through texture objects; texture references of modules are not built")]
+#[refused("kernels read through texture objects; texture references of modules are not supported")]
 fn cuSurfRefSetArray(surf_ref: CUsurfref, array: CUarray, flags: c_uint);
 
-/// Makes a texture reference, of which no kernel reads.
+/// Creates a texture reference. No kernel can read through it.
 #[since(2000)]
 fn cuTexRefCreate(tex_ref: Out<CUtexref>);
 
-/// Ends a texture reference.
+/// Destroys a texture reference.
 #[since(2000)]
 fn cuTexRefDestroy(tex_ref: CUtexref);
 
 #[since(2000)]
-#[refused("kernels read through texture objects; texture references of modules are not built")]
+#[refused("kernels read through texture objects; texture references of modules are not supported")]
 fn cuTexRefGetAddress(pdptr: Out<c_uint>, tex_ref: CUtexref);
 
-/// The address mode of a texture reference.
+/// Returns the address mode of a texture reference.
 #[since(2000)]
 fn cuTexRefGetAddressMode(pam: Out<c_int>, tex_ref: CUtexref, dim: c_int);
 
-/// The address of a texture reference.
+/// Returns the address of a texture reference.
 #[since(3020)]
 fn cuTexRefGetAddress_v2(pdptr: Out<CUdeviceptr>, tex_ref: CUtexref);
 
-/// The array of a texture reference.
+/// Returns the array of a texture reference.
 #[since(2000)]
 fn cuTexRefGetArray(array: Out<CUarray>, tex_ref: CUtexref);
 
-/// The border color of a texture reference.
+/// Returns the border color of a texture reference.
 #[since(8000)]
 fn cuTexRefGetBorderColor(border_color: *mut f32, tex_ref: CUtexref);
 
-/// The filter mode of a texture reference.
+/// Returns the filter mode of a texture reference.
 #[since(2000)]
 fn cuTexRefGetFilterMode(pfm: Out<c_int>, tex_ref: CUtexref);
 
-/// The flags of a texture reference.
+/// Returns the flags of a texture reference.
 #[since(2000)]
 fn cuTexRefGetFlags(flags: Out<c_uint>, tex_ref: CUtexref);
 
-/// The format of a texture reference.
+/// Returns the format of a texture reference.
 #[since(2000)]
 fn cuTexRefGetFormat(format: Out<c_int>, num_channels: Out<c_int>, tex_ref: CUtexref);
 
-/// The max anisotropy of a texture reference.
+/// Returns the maximum anisotropy of a texture reference.
 #[since(5000)]
 fn cuTexRefGetMaxAnisotropy(pmax_aniso: Out<c_int>, tex_ref: CUtexref);
 
-/// The mipmap filter mode of a texture reference.
+/// Returns the mipmap filter mode of a texture reference.
 #[since(5000)]
 fn cuTexRefGetMipmapFilterMode(pfm: Out<c_int>, tex_ref: CUtexref);
 
-/// The mipmap level bias of a texture reference.
+/// Returns the mipmap level bias of a texture reference.
 #[since(5000)]
 fn cuTexRefGetMipmapLevelBias(pbias: Out<f32>, tex_ref: CUtexref);
 
-/// The mipmap level clamp of a texture reference.
+/// Returns the mipmap level clamp of a texture reference.
 #[since(5000)]
 fn cuTexRefGetMipmapLevelClamp(
     pmin_mipmap_level_clamp: Out<f32>,
@@ -80,16 +81,16 @@ fn cuTexRefGetMipmapLevelClamp(
     tex_ref: CUtexref,
 );
 
-/// The mipmapped array of a texture reference.
+/// Returns the mipmapped array of a texture reference.
 #[since(5000)]
 fn cuTexRefGetMipmappedArray(mipmapped_array: Out<CUmipmappedArray>, tex_ref: CUtexref);
 
 #[since(2000)]
-#[refused("kernels read through texture objects; texture references of modules are not built")]
+#[refused("kernels read through texture objects; texture references of modules are not supported")]
 fn cuTexRefSetAddress(byte_offset: Out<c_uint>, tex_ref: CUtexref, dptr: c_uint, bytes: c_uint);
 
 #[since(2020)]
-#[refused("kernels read through texture objects; texture references of modules are not built")]
+#[refused("kernels read through texture objects; texture references of modules are not supported")]
 fn cuTexRefSetAddress2D(
     tex_ref: CUtexref,
     desc: In<CUDA_ARRAY_DESCRIPTOR_v1>,
@@ -97,7 +98,7 @@ fn cuTexRefSetAddress2D(
     pitch: c_uint,
 );
 
-/// Sets the address of rows of a texture reference.
+/// Sets the address and pitch of a 2D texture reference.
 #[since(3020)]
 #[through(cuTexRefSetAddress2D_v3(tex_ref, desc, dptr, pitch))]
 fn cuTexRefSetAddress2D_v2(
@@ -107,7 +108,7 @@ fn cuTexRefSetAddress2D_v2(
     pitch: usize,
 );
 
-/// Sets the address of rows of a texture reference.
+/// Sets the address and pitch of a 2D texture reference.
 #[since(4010)]
 fn cuTexRefSetAddress2D_v3(
     tex_ref: CUtexref,
@@ -149,7 +150,7 @@ fn cuTexRefSetFlags(tex_ref: CUtexref, flags: c_uint);
 #[since(2000)]
 fn cuTexRefSetFormat(tex_ref: CUtexref, fmt: c_int, num_packed_components: c_int);
 
-/// Sets the max anisotropy of a texture reference.
+/// Sets the maximum anisotropy of a texture reference.
 #[since(5000)]
 fn cuTexRefSetMaxAnisotropy(tex_ref: CUtexref, max_aniso: c_uint);
 

@@ -4,13 +4,13 @@
 #[since(11030)]
 fn cuGraphReleaseUserObject(graph: CUgraph, object: CUuserObject, count: c_uint);
 
-/// Gives a graph references to a user object.
+/// Makes a graph retain references to a user object.
 #[since(11030)]
 fn cuGraphRetainUserObject(graph: CUgraph, object: CUuserObject, count: c_uint, flags: c_uint);
 
-/// Makes a user object. Its destructor runs on a thread of the library when the
-/// last reference goes; those of launches under way go when the program learns
-/// that the launches are over.
+/// Creates a user object. Its destructor runs on a thread of the library when the last
+/// reference is released. Graph launches in flight hold references, which are released when the
+/// program observes their completion.
 #[since(11030)]
 fn cuUserObjectCreate(
     object_out: Out<CUuserObject>,
@@ -20,10 +20,10 @@ fn cuUserObjectCreate(
     flags: c_uint,
 );
 
-/// Releases references of the program to a user object.
+/// Releases the program's references to a user object.
 #[since(11030)]
 fn cuUserObjectRelease(object: CUuserObject, count: c_uint);
 
-/// Takes more references to a user object.
+/// Adds references to a user object.
 #[since(11030)]
 fn cuUserObjectRetain(object: CUuserObject, count: c_uint);

@@ -1,11 +1,11 @@
 //! Virtual memory (CUDA Driver API, Virtual Memory Management).
 
-/// Gives a whole reservation back.
+/// Releases a whole reservation.
 #[since(10020)]
 #[host]
 fn cuMemAddressFree(ptr: CUdeviceptr, size: usize);
 
-/// Reserves addresses, of the current context's device.
+/// Reserves addresses in the arena of the current context's device.
 #[since(10020)]
 #[host]
 fn cuMemAddressReserve(
@@ -16,7 +16,7 @@ fn cuMemAddressReserve(
     flags: u64,
 );
 
-/// Makes physical memory of a device or the host.
+/// Allocates physical memory of a device or the host.
 #[since(10020)]
 #[host]
 fn cuMemCreate(
@@ -26,7 +26,7 @@ fn cuMemCreate(
     flags: u64,
 );
 
-/// A descriptor that stands for physical memory within this process.
+/// Returns a file descriptor that represents physical memory within this process.
 #[since(10020)]
 #[host]
 fn cuMemExportToShareableHandle(
@@ -36,11 +36,11 @@ fn cuMemExportToShareableHandle(
     flags: u64,
 );
 
-/// The access of a device or the program to an address.
+/// Returns the access of a device or the program to mapped memory.
 #[since(10020)]
 fn cuMemGetAccess(flags: Out<u64>, location: In<cudaMemLocation>, ptr: CUdeviceptr);
 
-/// The granularity of sizes and addresses.
+/// Returns the granularity of sizes and addresses.
 #[since(10020)]
 fn cuMemGetAllocationGranularity(
     granularity: Out<usize>,
@@ -48,7 +48,7 @@ fn cuMemGetAllocationGranularity(
     option: c_int,
 );
 
-/// The properties with which physical memory was created.
+/// Returns the properties with which physical memory was allocated.
 #[since(10020)]
 fn cuMemGetAllocationPropertiesFromHandle(
     prop: Out<CUmemAllocationProp>,
@@ -65,7 +65,7 @@ fn cuMemGetHandleForAddressRange(
     flags: u64,
 );
 
-/// The memory that a descriptor of this process stands for.
+/// Returns the physical memory that a file descriptor of this process represents.
 #[since(10020)]
 #[host]
 fn cuMemImportFromShareableHandle(
@@ -74,7 +74,7 @@ fn cuMemImportFromShareableHandle(
     sh_handle_type: c_int,
 );
 
-/// Maps physical memory in a reservation.
+/// Maps physical memory into a reservation.
 #[since(10020)]
 #[host]
 fn cuMemMap(
@@ -95,16 +95,16 @@ fn cuMemMapArrayAsync(map_info_list: *mut CUarrayMapInfo, count: c_uint, stream:
 #[host]
 fn cuMemRelease(handle: u64);
 
-/// The handle of the memory mapped at an address, with another reference.
+/// Returns the handle of the memory mapped at an address, with another reference.
 #[since(11000)]
 fn cuMemRetainAllocationHandle(handle: Out<u64>, addr: *mut c_void);
 
-/// Sets the access of device and program to mapped memory.
+/// Sets the access of the device and the program to mapped memory.
 #[since(10020)]
 #[host]
 fn cuMemSetAccess(ptr: CUdeviceptr, size: usize, desc: *const cudaMemAccessDesc, count: usize);
 
-/// Ends whole maps.
+/// Unmaps memory; the range must consist of whole mappings.
 #[since(10020)]
 #[host]
 fn cuMemUnmap(ptr: CUdeviceptr, size: usize);

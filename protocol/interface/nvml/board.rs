@@ -3,14 +3,14 @@
 #[refused("describes the host's board")]
 fn nvmlDeviceGetSerial(device: nvmlDevice_t, serial: *mut c_char, length: c_uint);
 
-/// The GPU's number on its base board.
+/// Returns the GPU's number on its baseboard.
 #[figure(81)]
 fn nvmlDeviceGetModuleId(device: nvmlDevice_t, module_id: Out<c_uint>);
 
 #[refused("describes the host's board")]
 fn nvmlDeviceGetAddressingMode(device: nvmlDevice_t, mode: Out<nvmlDeviceAddressingMode_t>);
 
-/// The board's part number.
+/// Returns the board's part number.
 #[figure(79)]
 fn nvmlDeviceGetBoardPartNumber(device: nvmlDevice_t, part_number: *mut c_char, length: c_uint);
 
@@ -22,11 +22,11 @@ fn nvmlDeviceGetInforomVersion(
     length: c_uint,
 );
 
-/// Version of the information that the board keeps.
+/// Returns the version of the board's InfoROM image.
 #[figure(78)]
 fn nvmlDeviceGetInforomImageVersion(device: nvmlDevice_t, version: *mut c_char, length: c_uint);
 
-/// Checksum of the board's configuration.
+/// Returns the checksum of the board's InfoROM configuration.
 #[figure(82)]
 fn nvmlDeviceGetInforomConfigurationChecksum(device: nvmlDevice_t, checksum: Out<c_uint>);
 
@@ -40,19 +40,19 @@ fn nvmlDeviceGetLastBBXFlushTime(
     duration_us: Out<c_ulong>,
 );
 
-/// Whether a display is connected.
+/// Returns whether a display is connected.
 #[figure(7)]
 fn nvmlDeviceGetDisplayMode(device: nvmlDevice_t, display: Out<c_uint>);
 
-/// Whether a display is in use.
+/// Returns whether a display is active.
 #[figure(8)]
 fn nvmlDeviceGetDisplayActive(device: nvmlDevice_t, is_active: Out<c_uint>);
 
-/// Whether the driver stays loaded without users.
+/// Returns whether the driver stays loaded without users.
 #[figure(9)]
 fn nvmlDeviceGetPersistenceMode(device: nvmlDevice_t, mode: Out<c_uint>);
 
-/// The operation mode, now and after the next reboot.
+/// Returns the operation mode, current and pending.
 #[figure(13)]
 fn nvmlDeviceGetGpuOperationMode(
     device: nvmlDevice_t,
@@ -60,22 +60,22 @@ fn nvmlDeviceGetGpuOperationMode(
     pending: Optional<c_uint>,
 );
 
-/// How many processes may use the GPU.
+/// Returns the compute mode: how many processes may use the GPU.
 #[figure(10)]
 fn nvmlDeviceGetComputeMode(device: nvmlDevice_t, mode: Out<c_uint>);
 
-/// Number of the GPU's board.
+/// Returns the number of the GPU's board.
 #[figure(5)]
 fn nvmlDeviceGetBoardId(device: nvmlDevice_t, board_id: Out<c_uint>);
 
-/// Whether the board has several GPUs.
+/// Returns whether the board has several GPUs.
 #[figure(6)]
 fn nvmlDeviceGetMultiGpuBoard(device: nvmlDevice_t, multi_gpu_bool: Out<c_uint>);
 
 #[refused("describes the host's board")]
 fn nvmlDeviceGetDriverModel_v2(device: nvmlDevice_t, current: Out<c_uint>, pending: Out<c_uint>);
 
-/// Version of the GPU's firmware.
+/// Returns the version of the GPU's firmware.
 #[figure(77)]
 fn nvmlDeviceGetVbiosVersion(device: nvmlDevice_t, version: *mut c_char, length: c_uint);
 
@@ -85,21 +85,21 @@ fn nvmlDeviceGetBridgeChipInfo(
     bridge_hierarchy: Out<nvmlBridgeChipHierarchy_t>,
 );
 
-/// Whether a function is for root only.
+/// Returns whether a group of functions is restricted to root.
 #[figure(73, 2)]
 fn nvmlDeviceGetAPIRestriction(device: nvmlDevice_t, api_type: c_uint, is_restricted: Out<c_uint>);
 
 #[refused("describes the host's board")]
 fn nvmlDeviceGetIrqNum(device: nvmlDevice_t, irq_num: Out<c_uint>);
 
-/// The type of the GPU's bus.
+/// Returns the type of the GPU's bus.
 #[figure(15)]
 fn nvmlDeviceGetBusType(device: nvmlDevice_t, kind: Out<c_uint>);
 
 #[refused("describes the host's board")]
 fn nvmlDeviceGetGspFirmwareVersion(device: nvmlDevice_t, version: *mut c_char);
 
-/// Whether the GPU's system processor has firmware.
+/// Returns whether the GPU's system processor (GSP) runs firmware.
 #[figure(14)]
 fn nvmlDeviceGetGspFirmwareMode(
     device: nvmlDevice_t,

@@ -1,22 +1,22 @@
 //! Clocks and performance states.
 
-/// A clock now, in MHz.
+/// Returns the current frequency of a clock, in MHz.
 #[figure(26, 4)]
 fn nvmlDeviceGetClockInfo(device: nvmlDevice_t, kind: c_uint, clock: Out<c_uint>);
 
-/// A clock's maximum, in MHz.
+/// Returns the maximum frequency of a clock, in MHz.
 #[figure(27, 4)]
 fn nvmlDeviceGetMaxClockInfo(device: nvmlDevice_t, kind: c_uint, clock: Out<c_uint>);
 
-/// Offset of the graphics clock, in MHz.
+/// Returns the offset of the graphics clock, in MHz.
 #[figure(33)]
 fn nvmlDeviceGetGpcClkVfOffset(device: nvmlDevice_t, offset: Out<c_int>);
 
-/// A clock that applications get, in MHz.
+/// Returns the frequency of a clock for applications, in MHz.
 #[figure(28, 4)]
 fn nvmlDeviceGetApplicationsClock(device: nvmlDevice_t, clock_type: c_uint, clock_mhz: Out<c_uint>);
 
-/// A clock that applications get by default, in MHz.
+/// Returns the default frequency of a clock for applications, in MHz.
 #[figure(29, 4)]
 fn nvmlDeviceGetDefaultApplicationsClock(
     device: nvmlDevice_t,
@@ -24,7 +24,7 @@ fn nvmlDeviceGetDefaultApplicationsClock(
     clock_mhz: Out<c_uint>,
 );
 
-/// A clock of one kind, in MHz.
+/// Returns a frequency of a clock, selected by an ID, in MHz.
 #[figure(30, 4, 5)]
 fn nvmlDeviceGetClock(
     device: nvmlDevice_t,
@@ -33,7 +33,7 @@ fn nvmlDeviceGetClock(
     clock_mhz: Out<c_uint>,
 );
 
-/// A clock's greatest boost, in MHz.
+/// Returns the maximum boost of a clock, in MHz.
 #[figure(31, 4)]
 fn nvmlDeviceGetMaxCustomerBoostClock(
     device: nvmlDevice_t,
@@ -56,7 +56,7 @@ fn nvmlDeviceGetSupportedGraphicsClocks(
     clocks_mhz: *mut c_uint,
 );
 
-/// Whether clocks are boosted, now and by default.
+/// Returns whether clocks are boosted automatically, now and by default.
 #[figure(32)]
 fn nvmlDeviceGetAutoBoostedClocksEnabled(
     device: nvmlDevice_t,
@@ -64,18 +64,18 @@ fn nvmlDeviceGetAutoBoostedClocksEnabled(
     default_is_enabled: Optional<c_uint>,
 );
 
-/// The performance state, 0 the fastest.
+/// Returns the performance state; 0 is the fastest.
 #[figure(11)]
 fn nvmlDeviceGetPerformanceState(device: nvmlDevice_t, state: Out<c_uint>);
 
-/// The same, by its older name.
+/// Older name of nvmlDeviceGetCurrentClocksEventReasons.
 #[figure(39)]
 fn nvmlDeviceGetCurrentClocksThrottleReasons(
     device: nvmlDevice_t,
     clocks_throttle_reasons: Out<c_ulonglong>,
 );
 
-/// The same, by its older name.
+/// Older name of nvmlDeviceGetSupportedClocksEventReasons.
 #[figure(41)]
 fn nvmlDeviceGetSupportedClocksThrottleReasons(
     device: nvmlDevice_t,
@@ -88,11 +88,11 @@ fn nvmlDeviceGetDynamicPstatesInfo(
     dynamic_pstates_info: Out<nvmlGpuDynamicPstatesInfo_t>,
 );
 
-/// Offset of the memory clock, in MHz.
+/// Returns the offset of the memory clock, in MHz.
 #[figure(34)]
 fn nvmlDeviceGetMemClkVfOffset(device: nvmlDevice_t, offset: Out<c_int>);
 
-/// Bounds of a clock in a performance state, in MHz.
+/// Returns the range of a clock in a performance state, in MHz.
 #[figure(37, 4, 16)]
 fn nvmlDeviceGetMinMaxClockOfPState(
     device: nvmlDevice_t,
@@ -109,7 +109,7 @@ fn nvmlDeviceGetSupportedPerformanceStates(
     size: c_uint,
 );
 
-/// Bounds of the graphics clock's offset, in MHz.
+/// Returns the range of the graphics clock's offset, in MHz.
 #[figure(35)]
 fn nvmlDeviceGetGpcClkMinMaxVfOffset(
     device: nvmlDevice_t,
@@ -117,7 +117,7 @@ fn nvmlDeviceGetGpcClkMinMaxVfOffset(
     max_offset: Out<c_int>,
 );
 
-/// Bounds of the memory clock's offset, in MHz.
+/// Returns the range of the memory clock's offset, in MHz.
 #[figure(36)]
 fn nvmlDeviceGetMemClkMinMaxVfOffset(
     device: nvmlDevice_t,
@@ -140,7 +140,8 @@ fn nvmlDeviceGetCurrentClockFreqs(
     current_clock_freqs: Out<nvmlDeviceCurrentClockFreqs_t>,
 );
 
-/// How long a policy lowered clocks: reference time, violation time, in nanoseconds.
+/// Returns for how long a policy lowered clocks: reference time and violation time, in
+/// nanoseconds.
 #[figure(74, 16)]
 fn nvmlDeviceGetViolationStatus(
     device: nvmlDevice_t,
@@ -148,7 +149,7 @@ fn nvmlDeviceGetViolationStatus(
     viol_time: Out<[c_ulonglong; 2]>,
 );
 
-/// Whether adaptive clocking is on.
+/// Returns whether adaptive clocking is enabled.
 #[figure(16)]
 fn nvmlDeviceGetAdaptiveClockInfoStatus(device: nvmlDevice_t, adaptive_clock_status: Out<c_uint>);
 

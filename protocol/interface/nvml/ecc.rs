@@ -1,17 +1,17 @@
-//! Errors of memory.
+//! ECC and memory errors.
 
 #[refused("not forwarded")]
 fn nvmlDeviceGetRepairStatus(device: nvmlDevice_t, repair_status: Out<nvmlRepairStatus_t>);
 
-/// Whether ECC is on, now and after the next reboot.
+/// Returns whether ECC is enabled, now and after the next reboot.
 #[figure(58)]
 fn nvmlDeviceGetEccMode(device: nvmlDevice_t, current: Out<c_uint>, pending: Out<c_uint>);
 
-/// Whether ECC is on by default.
+/// Returns whether ECC is enabled by default.
 #[figure(59)]
 fn nvmlDeviceGetDefaultEccMode(device: nvmlDevice_t, default_mode: Out<c_uint>);
 
-/// Errors of memory, all together.
+/// Returns the total number of memory errors.
 #[figure(60, 2, 2)]
 fn nvmlDeviceGetTotalEccErrors(
     device: nvmlDevice_t,
@@ -20,7 +20,7 @@ fn nvmlDeviceGetTotalEccErrors(
     ecc_counts: Out<c_ulonglong>,
 );
 
-/// Errors of memory, by place.
+/// Returns the number of memory errors by location.
 #[figure(61, 2, 2)]
 fn nvmlDeviceGetDetailedEccErrors(
     device: nvmlDevice_t,
@@ -29,7 +29,7 @@ fn nvmlDeviceGetDetailedEccErrors(
     ecc_counts: Out<[c_ulonglong; 4]>,
 );
 
-/// Errors of memory at one place.
+/// Returns the number of memory errors at one location.
 #[figure(62, 2, 2, 8)]
 fn nvmlDeviceGetMemoryErrorCounter(
     device: nvmlDevice_t,
@@ -59,11 +59,11 @@ fn nvmlDeviceGetRetiredPages_v2(
     timestamps: *mut c_ulonglong,
 );
 
-/// Whether pages wait for retirement.
+/// Returns whether pages await retirement.
 #[figure(63)]
 fn nvmlDeviceGetRetiredPagesPendingStatus(device: nvmlDevice_t, is_pending: Out<c_uint>);
 
-/// Remapped rows of memory.
+/// Returns the numbers of remapped memory rows.
 #[figure(64)]
 fn nvmlDeviceGetRemappedRows(
     device: nvmlDevice_t,
@@ -73,7 +73,7 @@ fn nvmlDeviceGetRemappedRows(
     failure_occurred: Out<c_uint>,
 );
 
-/// How many banks have how many spare rows.
+/// Returns the number of memory banks for each level of spare rows.
 #[figure(65)]
 fn nvmlDeviceGetRowRemapperHistogram(device: nvmlDevice_t, values: Out<[c_uint; 5]>);
 

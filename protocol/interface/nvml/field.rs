@@ -1,6 +1,6 @@
 //! Fields.
 
-/// Fields by their numbers.
+/// Returns fields by their IDs.
 fn nvmlDeviceGetFieldValues(
     device: nvmlDevice_t,
     values_count: c_int,

@@ -1,4 +1,4 @@
-//! Performance counters.
+//! GPU performance metrics (GPM).
 
 #[refused("needs performance counters of the whole GPU")]
 fn nvmlGpmMetricsGet(metrics_get: Out<nvmlGpmMetricsGet_t>);

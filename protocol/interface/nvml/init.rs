@@ -1,17 +1,17 @@
-//! Start and end.
+//! Initialization and shutdown.
 
-/// A result code in words.
+/// Returns the description of a result code.
 #[by_hand]
 fn nvmlErrorString(result: c_uint) -> *const c_char;
 
-/// Counts a user; the first checks that a host answers.
+/// Counts a user. The first call checks that a host answers.
 #[also(nvmlInit = 0)]
 #[before_init]
 fn nvmlInit_v2();
 
-/// The same, with flags.
+/// As nvmlInit_v2, with flags.
 #[before_init]
 fn nvmlInitWithFlags(flags: c_uint);
 
-/// Ends one user's nvmlInit.
+/// Releases one user of nvmlInit_v2.
 fn nvmlShutdown();

@@ -1,9 +1,9 @@
 //! Memory.
 
-/// Memory use and limit of this VM's sessions.
+/// Returns the memory use and the limit of this VM's sessions.
 fn nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, memory: Out<nvmlMemory_t>);
 
-/// The same, with the driver's reserved memory.
+/// As nvmlDeviceGetMemoryInfo, with the driver's reserved memory.
 fn nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, memory: *mut nvmlMemory_v2_t);
 
 #[refused("not forwarded")]
@@ -19,10 +19,10 @@ fn nvmlDeviceSetDramEncryptionMode(
     dram_encryption: In<nvmlDramEncryptionInfo_t>,
 );
 
-/// The GPU's BAR1: bytes in all, free, used.
+/// Returns the size of the GPU's BAR1, and its free and used bytes.
 #[figure(85)]
 fn nvmlDeviceGetBAR1MemoryInfo(device: nvmlDevice_t, bar1_memory: Out<[c_ulonglong; 3]>);
 
-/// Width of the memory's bus, in bits.
+/// Returns the width of the memory bus, in bits.
 #[figure(4)]
 fn nvmlDeviceGetMemoryBusWidth(device: nvmlDevice_t, bus_width: Out<c_uint>);

@@ -1,5 +1,5 @@
-//! NVLink and fabric. Links are reported to a VM whose GPUs all have peer access to each
-//! other. NCCL takes it that GPUs with links have.
+//! NVLink and fabric. A VM sees links only if all its GPUs have peer access to each other,
+//! because NCCL assumes that GPUs with links do.
 
 #[refused("concerns the host's links as a whole")]
 fn nvmlDeviceGetC2cModeInfoV(device: nvmlDevice_t, c2c_mode_info: Out<nvmlC2cModeInfo_v1_t>);
@@ -10,15 +10,15 @@ fn nvmlDeviceGetGpuFabricInfo(device: nvmlDevice_t, gpu_fabric_info: Out<nvmlGpu
 #[refused("concerns the host's links as a whole")]
 fn nvmlDeviceGetGpuFabricInfoV(device: nvmlDevice_t, gpu_fabric_info: Out<nvmlGpuFabricInfoV_t>);
 
-/// Whether a link is active.
+/// Returns whether a link is active.
 #[figure(86, 36)]
 fn nvmlDeviceGetNvLinkState(device: nvmlDevice_t, link: c_uint, is_active: Out<c_uint>);
 
-/// A link's version.
+/// Returns the version of a link.
 #[figure(87, 36)]
 fn nvmlDeviceGetNvLinkVersion(device: nvmlDevice_t, link: c_uint, version: Out<c_uint>);
 
-/// Whether a link has a capability.
+/// Returns whether a link has a capability.
 #[figure(88, 36, 6)]
 fn nvmlDeviceGetNvLinkCapability(
     device: nvmlDevice_t,
@@ -27,7 +27,7 @@ fn nvmlDeviceGetNvLinkCapability(
     cap_result: Out<c_uint>,
 );
 
-/// The PCI address, on the host, of a link's other end.
+/// Returns the PCI address, on the host, of the device at a link's other end.
 #[figure(89, 36)]
 fn nvmlDeviceGetNvLinkRemotePciInfo_v2(device: nvmlDevice_t, link: c_uint, pci: Out<nvmlPciInfo_t>);
 
@@ -79,7 +79,7 @@ fn nvmlDeviceFreezeNvLinkUtilizationCounter(
 #[denied("changes the host's GPU, which others share")]
 fn nvmlDeviceResetNvLinkUtilizationCounter(device: nvmlDevice_t, link: c_uint, counter: c_uint);
 
-/// The kind of device at a link's other end.
+/// Returns the type of the device at a link's other end.
 #[figure(90, 36)]
 fn nvmlDeviceGetNvLinkRemoteDeviceType(
     device: nvmlDevice_t,
@@ -114,5 +114,5 @@ fn nvmlDeviceSetNvlinkBwMode(device: nvmlDevice_t, set_bw_mode: Out<nvmlNvlinkSe
 #[refused("concerns the host's links as a whole")]
 fn nvmlDeviceGetNvLinkInfo(device: nvmlDevice_t, info: Out<nvmlNvLinkInfo_t>);
 
-/// As `_v2`, with the first structure of this name.
+/// As nvmlDeviceGetNvLinkRemotePciInfo_v2, with the first version of the structure.
 fn nvmlDeviceGetNvLinkRemotePciInfo(device: nvmlDevice_t, link: c_uint, pci: Out<PciInfo2>);

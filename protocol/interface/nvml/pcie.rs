@@ -1,44 +1,44 @@
-//! The bus.
+//! The PCI bus.
 
-/// The place on the bus that CUDA reports.
+/// Returns the PCI address that CUDA reports.
 fn nvmlDeviceGetPciInfoExt(device: nvmlDevice_t, pci: *mut nvmlPciInfoExt_t);
 
-/// The place on the bus that CUDA reports.
+/// Returns the PCI address that CUDA reports.
 fn nvmlDeviceGetPciInfo_v3(device: nvmlDevice_t, pci: Out<nvmlPciInfo_t>);
 
-/// The link's greatest generation.
+/// Returns the maximum generation of the PCIe link.
 #[figure(17)]
 fn nvmlDeviceGetMaxPcieLinkGeneration(device: nvmlDevice_t, max_link_gen: Out<c_uint>);
 
-/// The GPU's greatest link generation.
+/// Returns the maximum PCIe generation of the GPU.
 #[figure(18)]
 fn nvmlDeviceGetGpuMaxPcieLinkGeneration(device: nvmlDevice_t, max_link_gen_device: Out<c_uint>);
 
-/// The link's greatest width.
+/// Returns the maximum width of the PCIe link.
 #[figure(19)]
 fn nvmlDeviceGetMaxPcieLinkWidth(device: nvmlDevice_t, max_link_width: Out<c_uint>);
 
-/// The link's generation now.
+/// Returns the current generation of the PCIe link.
 #[figure(20)]
 fn nvmlDeviceGetCurrPcieLinkGeneration(device: nvmlDevice_t, curr_link_gen: Out<c_uint>);
 
-/// The link's width now.
+/// Returns the current width of the PCIe link.
 #[figure(21)]
 fn nvmlDeviceGetCurrPcieLinkWidth(device: nvmlDevice_t, curr_link_width: Out<c_uint>);
 
-/// Bytes over the link, in KB/s.
+/// Returns the throughput of the PCIe link, in KB/s.
 #[figure(22, 2)]
 fn nvmlDeviceGetPcieThroughput(device: nvmlDevice_t, counter: c_uint, value: Out<c_uint>);
 
-/// How often the link repeated.
+/// Returns the number of replays on the PCIe link.
 #[figure(23)]
 fn nvmlDeviceGetPcieReplayCounter(device: nvmlDevice_t, value: Out<c_uint>);
 
-/// The link's greatest speed.
+/// Returns the maximum speed of the PCIe link.
 #[figure(24)]
 fn nvmlDeviceGetPcieLinkMaxSpeed(device: nvmlDevice_t, max_speed: Out<c_uint>);
 
-/// The link's speed now, in MB/s.
+/// Returns the current speed of the PCIe link, in MB/s.
 #[figure(25)]
 fn nvmlDeviceGetPcieSpeed(device: nvmlDevice_t, pcie_speed: Out<c_uint>);
 
@@ -54,10 +54,10 @@ fn nvmlDeviceRemoveGpu_v2(pci_info: Out<nvmlPciInfo_t>, gpu_state: c_uint, link_
 #[denied("changes the host's GPU, which others share")]
 fn nvmlDeviceDiscoverGpus(pci_info: Out<nvmlPciInfo_t>);
 
-/// The same, by its older name.
+/// As nvmlDeviceGetPciInfo_v3, by its older name.
 fn nvmlDeviceGetPciInfo(device: nvmlDevice_t, pci: Out<PciInfo1>);
 
-/// The same, by its older name.
+/// As nvmlDeviceGetPciInfo_v3, by its older name.
 fn nvmlDeviceGetPciInfo_v2(device: nvmlDevice_t, pci: Out<PciInfo2>);
 
 #[denied("changes the host's GPU, which others share")]

@@ -1,18 +1,18 @@
 //! Power.
 
-/// The performance state, by its older name.
+/// Returns the performance state, by its older name.
 #[figure(12)]
 fn nvmlDeviceGetPowerState(device: nvmlDevice_t, state: Out<c_uint>);
 
-/// Whether power is managed.
+/// Returns whether power management is enabled.
 #[figure(50)]
 fn nvmlDeviceGetPowerManagementMode(device: nvmlDevice_t, mode: Out<c_uint>);
 
-/// The power limit, in milliwatts.
+/// Returns the power limit, in milliwatts.
 #[figure(51)]
 fn nvmlDeviceGetPowerManagementLimit(device: nvmlDevice_t, limit: Out<c_uint>);
 
-/// Bounds of the power limit, in milliwatts.
+/// Returns the range of the power limit, in milliwatts.
 #[figure(52)]
 fn nvmlDeviceGetPowerManagementLimitConstraints(
     device: nvmlDevice_t,
@@ -20,11 +20,11 @@ fn nvmlDeviceGetPowerManagementLimitConstraints(
     max_limit: Out<c_uint>,
 );
 
-/// The default power limit, in milliwatts.
+/// Returns the default power limit, in milliwatts.
 #[figure(53)]
 fn nvmlDeviceGetPowerManagementDefaultLimit(device: nvmlDevice_t, default_limit: Out<c_uint>);
 
-/// The power drawn now, in milliwatts.
+/// Returns the current power, in milliwatts.
 #[figure(55)]
 fn nvmlDeviceGetPowerUsage(device: nvmlDevice_t, power: Out<c_uint>);
 
@@ -40,15 +40,15 @@ fn nvmlDeviceSetPowerMizerMode_v1(
     power_mizer_mode: Out<nvmlDevicePowerMizerModes_v1_t>,
 );
 
-/// Energy since the driver was loaded, in millijoules.
+/// Returns the energy used since the driver was loaded, in millijoules.
 #[figure(57)]
 fn nvmlDeviceGetTotalEnergyConsumption(device: nvmlDevice_t, energy: Out<c_ulonglong>);
 
-/// The power limit in force, in milliwatts.
+/// Returns the enforced power limit, in milliwatts.
 #[figure(54)]
 fn nvmlDeviceGetEnforcedPowerLimit(device: nvmlDevice_t, limit: Out<c_uint>);
 
-/// The power source.
+/// Returns the power source.
 #[figure(56)]
 fn nvmlDeviceGetPowerSource(device: nvmlDevice_t, power_source: Out<c_uint>);
 

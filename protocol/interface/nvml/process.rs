@@ -1,6 +1,6 @@
 //! Processes.
 
-/// This VM's processes that have a session.
+/// Returns this VM's processes that have a session.
 #[also(nvmlDeviceGetComputeRunningProcesses_v2 = 0)]
 fn nvmlDeviceGetComputeRunningProcesses_v3(
     device: nvmlDevice_t,
@@ -8,7 +8,7 @@ fn nvmlDeviceGetComputeRunningProcesses_v3(
     infos: *mut nvmlProcessInfo_t,
 );
 
-/// Processes with graphics: none.
+/// Returns none: no process uses graphics.
 #[also(nvmlDeviceGetGraphicsRunningProcesses_v2 = 0)]
 fn nvmlDeviceGetGraphicsRunningProcesses_v3(
     device: nvmlDevice_t,
@@ -16,7 +16,7 @@ fn nvmlDeviceGetGraphicsRunningProcesses_v3(
     infos: *mut nvmlProcessInfo_t,
 );
 
-/// Processes over MPS: none.
+/// Returns none: no process uses MPS.
 #[also(nvmlDeviceGetMPSComputeRunningProcesses_v2 = 0)]
 fn nvmlDeviceGetMPSComputeRunningProcesses_v3(
     device: nvmlDevice_t,
@@ -27,7 +27,7 @@ fn nvmlDeviceGetMPSComputeRunningProcesses_v3(
 #[refused("not kept for a VM's processes")]
 fn nvmlDeviceGetRunningProcessDetailList(device: nvmlDevice_t, plist: Out<nvmlProcessDetailList_t>);
 
-/// Whether the host's driver accounts for processes.
+/// Returns whether the host's driver accounts for processes.
 #[figure(83)]
 fn nvmlDeviceGetAccountingMode(device: nvmlDevice_t, mode: Out<c_uint>);
 
@@ -41,11 +41,11 @@ fn nvmlDeviceGetAccountingStats(
 #[refused("not kept for a VM's processes")]
 fn nvmlDeviceGetAccountingPids(device: nvmlDevice_t, count: Out<c_uint>, pids: *mut c_uint);
 
-/// For how many processes it accounts.
+/// Returns the number of processes for which the host's driver accounts.
 #[figure(84)]
 fn nvmlDeviceGetAccountingBufferSize(device: nvmlDevice_t, buffer_size: Out<c_uint>);
 
-/// Utilization by this VM's processes.
+/// Returns the utilization by this VM's processes.
 fn nvmlDeviceGetProcessUtilization(
     device: nvmlDevice_t,
     utilization: *mut nvmlProcessUtilizationSample_t,
@@ -65,21 +65,21 @@ fn nvmlDeviceSetAccountingMode(device: nvmlDevice_t, mode: c_uint);
 #[denied("changes the host's GPU, which others share")]
 fn nvmlDeviceClearAccountingPids(device: nvmlDevice_t);
 
-/// This VM's processes that have a session.
+/// Returns this VM's processes that have a session.
 fn nvmlDeviceGetComputeRunningProcesses(
     device: nvmlDevice_t,
     info_count: *mut c_uint,
     infos: *mut nvmlProcessInfo_v1_t,
 );
 
-/// Processes with graphics: none.
+/// Returns none: no process uses graphics.
 fn nvmlDeviceGetGraphicsRunningProcesses(
     device: nvmlDevice_t,
     info_count: *mut c_uint,
     infos: *mut nvmlProcessInfo_v1_t,
 );
 
-/// Processes over MPS: none.
+/// Returns none: no process uses MPS.
 fn nvmlDeviceGetMPSComputeRunningProcesses(
     device: nvmlDevice_t,
     info_count: *mut c_uint,

@@ -1,21 +1,21 @@
 //! Temperature and fans.
 
-/// The fan's speed, in percent.
+/// Returns the speed of the GPU's fan, in percent.
 #[figure(42)]
 fn nvmlDeviceGetFanSpeed(device: nvmlDevice_t, speed: Out<c_uint>);
 
-/// A fan's speed, in percent.
+/// Returns the speed of a fan, in percent.
 #[figure(43, 16)]
 fn nvmlDeviceGetFanSpeed_v2(device: nvmlDevice_t, fan: c_uint, speed: Out<c_uint>);
 
 #[refused("not forwarded")]
 fn nvmlDeviceGetFanSpeedRPM(device: nvmlDevice_t, fan_speed: Out<nvmlFanSpeedInfo_t>);
 
-/// A fan's intended speed, in percent.
+/// Returns the target speed of a fan, in percent.
 #[figure(44, 16)]
 fn nvmlDeviceGetTargetFanSpeed(device: nvmlDevice_t, fan: c_uint, target_speed: Out<c_uint>);
 
-/// Bounds of a fan's speed, in percent.
+/// Returns the range of fan speeds, in percent.
 #[figure(45)]
 fn nvmlDeviceGetMinMaxFanSpeed(
     device: nvmlDevice_t,
@@ -23,25 +23,25 @@ fn nvmlDeviceGetMinMaxFanSpeed(
     max_speed: Out<c_uint>,
 );
 
-/// How a fan is controlled.
+/// Returns the control policy of a fan.
 #[figure(46, 16)]
 fn nvmlDeviceGetFanControlPolicy_v2(device: nvmlDevice_t, fan: c_uint, policy: Out<c_uint>);
 
-/// How many fans the GPU has.
+/// Returns the number of fans.
 #[figure(47)]
 fn nvmlDeviceGetNumFans(device: nvmlDevice_t, num_fans: Out<c_uint>);
 
-/// A sensor's temperature, in degrees Celsius.
+/// Returns the temperature of a sensor, in degrees Celsius.
 #[figure(48, 1)]
 fn nvmlDeviceGetTemperature(device: nvmlDevice_t, sensor_type: c_uint, temp: Out<c_uint>);
 
 #[refused("not forwarded")]
 fn nvmlDeviceGetCoolerInfo(device: nvmlDevice_t, cooler_info: Out<nvmlCoolerInfo_t>);
 
-/// A sensor's temperature.
+/// Returns the temperature of a sensor, in degrees Celsius.
 fn nvmlDeviceGetTemperatureV(device: nvmlDevice_t, temperature: *mut nvmlTemperature_t);
 
-/// A temperature at which something happens, in degrees Celsius.
+/// Returns a temperature threshold, in degrees Celsius.
 #[figure(49, 16)]
 fn nvmlDeviceGetTemperatureThreshold(
     device: nvmlDevice_t,

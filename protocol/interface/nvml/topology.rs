@@ -1,13 +1,13 @@
 //! Topology and affinity.
 
-/// The GPUs that are near a CPU: all of the VM.
+/// Returns the GPUs close to a CPU: all GPUs of the VM.
 fn nvmlSystemGetTopologyGpuSet(
     cpu_number: c_uint,
     count: *mut c_uint,
     device_array: *mut nvmlDevice_t,
 );
 
-/// The memory nodes near a GPU: all of the VM.
+/// Returns the NUMA nodes close to a GPU: all nodes of the VM.
 fn nvmlDeviceGetMemoryAffinity(
     device: nvmlDevice_t,
     node_set_size: c_uint,
@@ -15,7 +15,7 @@ fn nvmlDeviceGetMemoryAffinity(
     scope: c_uint,
 );
 
-/// The CPUs in a GPU's node or socket: all of the VM.
+/// Returns the CPUs in a GPU's node or socket: all CPUs of the VM.
 fn nvmlDeviceGetCpuAffinityWithinScope(
     device: nvmlDevice_t,
     cpu_set_size: c_uint,
@@ -23,26 +23,26 @@ fn nvmlDeviceGetCpuAffinityWithinScope(
     scope: c_uint,
 );
 
-/// The CPUs near a GPU: all of the VM.
+/// Returns the CPUs close to a GPU: all CPUs of the VM.
 fn nvmlDeviceGetCpuAffinity(device: nvmlDevice_t, cpu_set_size: c_uint, cpu_set: *mut c_ulong);
 
-/// Has the calling thread run on the CPUs near a GPU.
+/// Binds the calling thread to the CPUs close to a GPU.
 fn nvmlDeviceSetCpuAffinity(device: nvmlDevice_t);
 
-/// Has the calling thread run on any CPU.
+/// Lets the calling thread run on any CPU.
 fn nvmlDeviceClearCpuAffinity(device: nvmlDevice_t);
 
 #[refused("describes the host's topology")]
 fn nvmlDeviceGetNumaNodeId(device: nvmlDevice_t, node: Out<c_uint>);
 
-/// The common ancestor of two GPUs: always the system level.
+/// Returns the common ancestor of two GPUs: always the system level.
 fn nvmlDeviceGetTopologyCommonAncestor(
     device1: nvmlDevice_t,
     device2: nvmlDevice_t,
     path_info: Out<c_uint>,
 );
 
-/// The GPUs that share an ancestor with a GPU at a level.
+/// Returns the GPUs that share an ancestor with a GPU at a level.
 fn nvmlDeviceGetTopologyNearestGpus(
     device: nvmlDevice_t,
     level: c_uint,
@@ -50,7 +50,7 @@ fn nvmlDeviceGetTopologyNearestGpus(
     device_array: *mut nvmlDevice_t,
 );
 
-/// Whether two GPUs have peer access, as CUDA reports on the host, and links.
+/// Returns whether two GPUs have peer access, as CUDA reports on the host, and links.
 fn nvmlDeviceGetP2PStatus(
     device1: nvmlDevice_t,
     device2: nvmlDevice_t,
@@ -58,5 +58,5 @@ fn nvmlDeviceGetP2PStatus(
     p2p_status: Out<c_uint>,
 );
 
-/// Whether two handles are of one GPU.
+/// Returns whether two handles are of one GPU.
 fn nvmlDeviceOnSameBoard(device1: nvmlDevice_t, device2: nvmlDevice_t, on_same_board: Out<c_int>);

@@ -1,9 +1,9 @@
 //! Units: chassis of S-class systems.
 
-/// Host interface cards: none.
+/// Returns none: there are no host interface cards.
 fn nvmlSystemGetHicVersion(hwbc_count: *mut c_uint, hwbc_entries: *mut nvmlHwbcEntry_t);
 
-/// Units: none.
+/// Returns 0: there are no units.
 fn nvmlUnitGetCount(unit_count: Out<c_uint>);
 
 #[refused("there are no units")]

@@ -1,10 +1,11 @@
 //! Utilization.
 
-/// The GPU's utilization in percent, and its memory's; on the software GPU of this VM's work.
+/// Returns the utilization of the GPU and of its memory, in percent; on the software GPU by
+/// this VM's work.
 #[figure(80)]
 fn nvmlDeviceGetUtilizationRates(device: nvmlDevice_t, utilization: Out<[c_uint; 2]>);
 
-/// The encoder's utilization in percent, and the sampling period in microseconds.
+/// Returns the encoder's utilization in percent, and the sampling period in microseconds.
 #[figure(66)]
 fn nvmlDeviceGetEncoderUtilization(
     device: nvmlDevice_t,
@@ -12,7 +13,7 @@ fn nvmlDeviceGetEncoderUtilization(
     sampling_period_us: Out<c_uint>,
 );
 
-/// The free capacity of an encoder in percent.
+/// Returns the free capacity of an encoder, in percent.
 #[figure(67, 4)]
 fn nvmlDeviceGetEncoderCapacity(
     device: nvmlDevice_t,
@@ -20,7 +21,7 @@ fn nvmlDeviceGetEncoderCapacity(
     encoder_capacity: Out<c_uint>,
 );
 
-/// Statistics of the encoder: sessions, frames per second, latency.
+/// Returns statistics of the encoder: sessions, frames per second, latency.
 #[figure(68)]
 fn nvmlDeviceGetEncoderStats(
     device: nvmlDevice_t,
@@ -36,7 +37,7 @@ fn nvmlDeviceGetEncoderSessions(
     session_infos: *mut nvmlEncoderSessionInfo_t,
 );
 
-/// The decoder's utilization in percent, and the sampling period in microseconds.
+/// Returns the decoder's utilization in percent, and the sampling period in microseconds.
 #[figure(69)]
 fn nvmlDeviceGetDecoderUtilization(
     device: nvmlDevice_t,
@@ -44,7 +45,7 @@ fn nvmlDeviceGetDecoderUtilization(
     sampling_period_us: Out<c_uint>,
 );
 
-/// The JPEG decoder's utilization in percent, and the sampling period in microseconds.
+/// Returns the JPEG decoder's utilization in percent, and the sampling period in microseconds.
 #[figure(70)]
 fn nvmlDeviceGetJpgUtilization(
     device: nvmlDevice_t,
@@ -52,7 +53,8 @@ fn nvmlDeviceGetJpgUtilization(
     sampling_period_us: Out<c_uint>,
 );
 
-/// The optical flow engine's utilization in percent, and the sampling period in microseconds.
+/// Returns the optical flow engine's utilization in percent, and the sampling period in
+/// microseconds.
 #[figure(71)]
 fn nvmlDeviceGetOfaUtilization(
     device: nvmlDevice_t,
@@ -60,7 +62,7 @@ fn nvmlDeviceGetOfaUtilization(
     sampling_period_us: Out<c_uint>,
 );
 
-/// Statistics of frame buffer capture: sessions, frames per second, latency.
+/// Returns statistics of frame buffer capture: sessions, frames per second, latency.
 #[figure(72)]
 fn nvmlDeviceGetFBCStats(device: nvmlDevice_t, fbc_stats: Out<[c_uint; 3]>);
 

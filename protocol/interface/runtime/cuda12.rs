@@ -1,5 +1,5 @@
-//! Functions of `libcudart.so.12` only: those that CUDA 13 dropped, and those whose
-//! parameters or records it changed, in the form of CUDA 12.9.
+//! Functions of `libcudart.so.12` only: those that CUDA 13 removed, and those whose
+//! parameters or structures it changed, in the form of CUDA 12.9.
 
 #[only(12)]
 #[cuda12(cudaGetDeviceProperties)]
@@ -140,7 +140,7 @@ fn cudaGetSurfaceObjectResourceDesc(
 #[only(12)]
 fn cudaThreadExit();
 
-/// Every device has doubles: nothing is converted.
+/// Converts nothing: every device supports doubles.
 #[only(12)]
 fn cudaSetDoubleForDevice(number: *mut f64);
 

@@ -7,13 +7,13 @@ fn cudaGetDevice(device: Out<c_int>);
 
 fn cudaSetDevice(device: c_int);
 
-/// Device flags are looked at only with `cudaInitDeviceFlagsAreValid`; what
-/// else `flags` says is not.
+/// Uses the device flags only if `flags` has `cudaInitDeviceFlagsAreValid`; other bits of
+/// `flags` are ignored.
 fn cudaInitDevice(device: c_int, device_flags: c_uint, flags: c_uint);
 
 fn cudaSetDeviceFlags(flags: c_uint);
 
-/// Host memory can always be mapped, so that flag is always set.
+/// Always sets `cudaDeviceMapHost`, because host memory can always be mapped.
 fn cudaGetDeviceFlags(flags: Out<c_uint>);
 
 fn cudaDeviceReset();
@@ -23,8 +23,8 @@ fn cudaDeviceGetAttribute(value: Out<c_int>, attribute: c_int, device: c_int);
 #[only(13)]
 fn cudaGetDeviceProperties(properties: Out<cudaDeviceProp>, device: c_int);
 
-/// The device with the most of the properties asked for; the first of
-/// several. As CUDA does, only fields that are not zero count.
+/// Returns the device that matches most of the requested properties; among equals the
+/// first. As in CUDA, fields that are zero do not count.
 #[only(13)]
 fn cudaChooseDevice(device: Out<c_int>, wanted: In<cudaDeviceProp>);
 
@@ -90,5 +90,5 @@ fn cudaDeviceGetHostAtomicCapabilities(
     device: c_int,
 );
 
-/// Threads that set no device have the first of these.
+/// Threads that set no device use the first of these devices.
 fn cudaSetValidDevices(devices: *mut c_int, count: c_int);

@@ -1,6 +1,6 @@
 //! Memory and semaphores of other interfaces (CUDA Runtime API, chapter
-//! "External Resource Interoperability"). The records have one layout in both
-//! interfaces and are passed on as they are.
+//! "External Resource Interoperability"). The structures have one
+//! layout in both APIs and are passed unchanged. The driver refuses all these functions.
 
 #[needs(cuImportExternalMemory)]
 fn cudaImportExternalMemory(memory: Out<CUexternalMemory>, description: *const c_void);

@@ -1,6 +1,6 @@
 //! Graph nodes and their parameters (CUDA Runtime API, chapter "Graph
-//! Management"). Kernels and copies are put into the driver's form; what has
-//! one layout in both interfaces is passed on.
+//! Management"). Parameters of kernels and copies are converted to the driver's
+//! structures; structures with one layout in both APIs are passed unchanged.
 
 fn cudaGraphAddEmptyNode(
     node: *mut CUgraphNode,

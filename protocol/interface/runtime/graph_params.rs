@@ -1,5 +1,5 @@
-//! Graph nodes by their general record (`cudaGraphNodeParams`), and copies read
-//! back from nodes (CUDA Runtime API, chapter "Graph Management").
+//! Graph nodes with generic parameters (`cudaGraphNodeParams`), and the parameters of copy
+//! nodes (CUDA Runtime API, chapter "Graph Management").
 
 #[cuda12(cudaGraphAddNode_v2)]
 fn cudaGraphAddNode(

@@ -1,4 +1,4 @@
-//! Graphics.
+//! Interoperability with graphics APIs, all refused.
 
 #[refused("a virtual GPU has no graphics")]
 fn cudaEGLStreamConsumerAcquireFrame();

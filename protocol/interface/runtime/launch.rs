@@ -1,9 +1,9 @@
-//! Launches (CUDA Runtime API, chapter "Execution Control"), and what `<<<>>>`
-//! becomes: a pushed configuration, then a launch by the kernel's stub.
+//! Launches (CUDA Runtime API, chapter "Execution Control"), and the functions to which
+//! nvcc compiles `<<<>>>`: push a configuration, then launch from the kernel's stub.
 //!
-//! The driver's error for an impossible grid or block is passed on as it is:
-//! NVIDIA's 13.0 runtime gives `cudaErrorInvalidValue` there too, while older
-//! ones gave `cudaErrorInvalidConfiguration`.
+//! The driver's error for an invalid grid or block is returned unchanged. NVIDIA's 13.0
+//! runtime also returns `cudaErrorInvalidValue`; older ones returned
+//! `cudaErrorInvalidConfiguration`.
 
 #[per_thread(ptsz)]
 #[through(launch(function, grid, block, arguments, shared, stream))]
@@ -16,7 +16,7 @@ fn cudaLaunchKernel(
     stream: DefaultStream,
 );
 
-/// From a kernel's stub; the handle is what `__cudaGetKernel` gave it.
+/// Launches from a kernel's stub, with the handle that `__cudaGetKernel` returned.
 #[per_thread(ptsz)]
 fn __cudaLaunchKernel(
     kernel: CUkernel,
@@ -56,8 +56,8 @@ fn __cudaPopCallConfiguration(
     stream: *mut c_void,
 );
 
-/// Where the kernel cannot be had now, the stub's own address stands in
-/// for its handle: a later launch tries again, and reports why not.
+/// Returns the kernel's handle. If the kernel cannot be loaded now, returns the stub's
+/// address instead: the launch tries again and reports the error.
 fn __cudaGetKernel(handle: Out<CUkernel>, function: *const c_void);
 
 #[by_hand]

@@ -1,4 +1,4 @@
-//! The log of errors, which is the driver's (CUDA Runtime API, Error Log
+//! The error log, which is the driver's (CUDA Runtime API, Error Log
 //! Management).
 
 #[only(13)]

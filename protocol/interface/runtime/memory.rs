@@ -1,11 +1,11 @@
 //! Memory (CUDA Runtime API, chapters "Memory Management" and "Unified
 //! Addressing"; inter-process memory from "Device Management").
 
-/// No bytes give a null pointer.
+/// Returns a null pointer for a size of 0.
 #[clears(address)]
 fn cudaMalloc(address: *mut *mut c_void, size: usize);
 
-/// Freeing nothing still tells of an error that ended the context.
+/// Reports a sticky error even if the pointer is null.
 fn cudaFree(address: *mut c_void);
 
 fn cudaMallocPitch(address: Out<*mut c_void>, pitch: Out<usize>, width: usize, height: usize);

@@ -1,7 +1,7 @@
 //! Stream-ordered memory, prefetching and batches (CUDA Runtime API, chapters
 //! "Stream Ordered Memory Allocator" and "Memory Management").
 
-/// No bytes give a null pointer.
+/// Returns a null pointer for a size of 0.
 #[per_thread(ptsz)]
 #[clears(address)]
 fn cudaMallocAsync(address: *mut *mut c_void, size: usize, stream: DefaultStream);

@@ -1,5 +1,5 @@
-//! Registration by compiled code (crt/host_runtime.h), and libraries loaded by
-//! the program (CUDA Runtime API, chapter "Library Management").
+//! Registration by compiled code (crt/host_runtime.h), and libraries that the program
+//! loads (CUDA Runtime API, chapter "Library Management").
 
 fn cudaLibraryLoadData(
     library: *mut CUlibrary,
@@ -98,11 +98,11 @@ fn __cudaRegisterManagedVar(
 fn __cudaInitModule(handle: *mut *mut c_void) -> c_char;
 
 #[only(13)]
-#[refused("no header of CUDA declares it, and nvcc writes no call to it")]
+#[refused("no header of CUDA declares it, and nvcc emits no call to it")]
 fn __cudaGetProcAddress();
 
-#[refused("no header of CUDA declares it, and nvcc writes no call to it")]
+#[refused("no header of CUDA declares it, and nvcc emits no call to it")]
 fn __cudaRegisterHostVar();
 
-#[refused("no header of CUDA declares it, and nvcc writes no call to it")]
+#[refused("no header of CUDA declares it, and nvcc emits no call to it")]
 fn __cudaRegisterUnifiedTable();

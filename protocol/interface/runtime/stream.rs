@@ -4,10 +4,10 @@
 #[direct(cuStreamCreate(stream, 0))]
 fn cudaStreamCreate(stream: Out<CUstream>);
 
-/// The default streams cannot be destroyed.
+/// Destroys a stream. Default streams are refused.
 fn cudaStreamDestroy(stream: CUstream);
 
-/// Both interfaces hand the callback the same numbers.
+/// Passed to the driver unchanged: result codes have the same numbers in both APIs.
 #[per_thread(ptsz)]
 #[direct(cuStreamAddCallback(stream, callback, data, flags))]
 fn cudaStreamAddCallback(
@@ -28,8 +28,8 @@ fn cudaStreamAttachMemAsync(
 #[per_thread(ptsz)]
 fn cudaStreamGetDevice(stream: DefaultStream, device: Out<c_int>);
 
-/// The multiprocessors that a stream may use. NVIDIA's libraries of CUDA 13.1 and newer call
-/// it in `cusolverDnSetStream` and elsewhere, and fail with it.
+/// Returns the multiprocessors that a stream may use. NVIDIA's libraries of CUDA 13.1 and
+/// newer call it, in `cusolverDnSetStream` and elsewhere, and fail if it fails.
 #[since(13010)]
 #[only(13)]
 #[per_thread(ptsz)]

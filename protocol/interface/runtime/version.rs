@@ -3,7 +3,7 @@
 
 fn cudaRuntimeGetVersion(version: Out<c_int>);
 
-/// 0 if there is no driver.
+/// Returns the CUDA version of the driver; 0 without one.
 fn cudaDriverGetVersion(version: Out<c_int>);
 
 fn cudaGetDriverEntryPoint(
@@ -36,11 +36,11 @@ fn cudaGetDriverEntryPointByVersion_ptsz(
     status: Out<c_int>,
 );
 
-/// The driver's tables; the runtime has none of its own.
+/// Returns the driver's private tables; the runtime has none.
 #[direct_without_context(cuGetExportTable(table, identifier))]
 fn cudaGetExportTable(table: Out<*const c_void>, identifier: *const c_void);
 
-/// No profiler is attached, and without one this does nothing.
+/// Requires a context and does nothing: no profiler is attached.
 #[through(runtime::require_context())]
 fn cudaProfilerStart();
 

@@ -45,8 +45,8 @@ pub fn c_type(kind: &Type) -> TokenStream {
 ///
 /// The library provides: the types that the description names,
 /// `Boundary::take`, `own_default`, `DEFAULT_STREAM` and `OWN_STREAM`, `clear`
-/// and `present` for what is cleared and required, and the two guards, which are told the function's name first if `named`. `result` is
-/// the type of a result code.
+/// and `present` for cleared and required parameters, and the two guards, whose first
+/// argument is the function's name if `named`. `result` is the type of a result code.
 #[must_use]
 pub fn exports<'f>(
     functions: impl Iterator<Item = &'f Function>,

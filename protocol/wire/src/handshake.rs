@@ -129,7 +129,7 @@ crate::record! {
 crate::record! {
     /// Worker to another daemon, on that daemon's socket for guests or over a link between
     /// hosts: a session arrives. The answer is a [`Refusal`], or a frame of a welcome's kind
-    /// from the destination worker, with a [`Move`] that tells how the guest reaches the
+    /// from the destination worker, with a [`Move`]: how the guest connects to the
     /// session there.
     Arrive<'a> {
         /// [`MAGIC`].

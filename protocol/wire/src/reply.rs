@@ -9,7 +9,7 @@ crate::record! {
         /// Number of the call that failed: an earlier posted one, or the
         /// replied one itself.
         call: u16,
-        /// More than the status tells, for the user; may be empty.
+        /// Details for the user; may be empty.
         detail: Text<'a>,
     }
 }

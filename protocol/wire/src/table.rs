@@ -1,5 +1,5 @@
-//! The call table: every call that crosses, as `protocol/interface/calls`
-//! describes it.
+//! The call table: every call that crosses. A call that is a function of the driver is
+//! described in `protocol/interface/driver`, any other in `protocol/interface/calls`.
 //!
 //! A description gives the number (fixed forever), the parameters with their
 //! kinds, how the call crosses ([`Class`]), its properties ([`CallInfo`]), what

@@ -197,9 +197,10 @@ public:
         return true;
     }
 
-    bool expect(bool right, const char *what) {
+    // Checks a condition. `wrong` describes the failure: it is printed if `right` is false.
+    bool expect(bool right, const char *wrong) {
         if (!right) {
-            fail("%s", what);
+            fail("%s", wrong);
         }
         return right;
     }

@@ -1,5 +1,5 @@
 //! vsock, if the kernel has its loopback (CONFIG_VSOCKETS_LOOPBACK, module
-//! `vsock_loopback`). `tests/end_to_end/test_vsock.py` runs this in a VM that has it.
+//! `vsock_loopback`). The tests are skipped without it.
 
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
@@ -28,7 +28,7 @@ fn try_pair() -> Result<(OwnedFd, OwnedFd), String> {
     };
     let mut fds = [PollFd::new(&listener, PollFlags::IN)];
     if poll(&mut fds, Some(&patience)).unwrap() == 0 {
-        return Err("what was connected is not there to be accepted".into());
+        return Err("the connection did not arrive at the listener".into());
     }
     let (host, _) = listener.accept().unwrap();
     Ok((guest.into(), host.into()))

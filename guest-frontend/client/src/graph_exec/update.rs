@@ -170,8 +170,8 @@ impl Graphs {
         Ok(())
     }
 
-    /// Changes a copy whose bytes go through pinned memory, if the new one goes the
-    /// same way.
+    /// Changes a copy that is staged in pinned memory, if the new copy is staged in the
+    /// same direction.
     fn restage(
         &self,
         graph: GraphExecHandle,

@@ -1,4 +1,4 @@
-//! Turns pinned memory in a window into shadows when the session goes to a host that does
+//! Turns pinned memory in a window into shadows when the session moves to a host that does
 //! not share the window.
 //!
 //! The program's memory stays in place. The host has separate memory at the same
@@ -9,8 +9,8 @@
 //! - A thread may have checked the window before and post its work afterwards. The memory
 //!   of that work already had its contents, so they are among those sent now. Work that
 //!   may write is recorded after it was posted.
-//! - Copies in progress continue in the staging slots. From then on these stay like
-//!   pinned memory, even if the VM's device goes away.
+//! - Copies in progress continue in the staging slots. These remain pinned
+//!   memory, even if the VM's device is removed.
 //! - The shadows are locked from the moment at which they can be found until their
 //!   contents were read. Otherwise a thread could send changes before there is a state
 //!   to compare them with.

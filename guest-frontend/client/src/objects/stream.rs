@@ -28,7 +28,7 @@ pub struct Stream {
     flags: u32,
     priority: i32,
     attributes: Attributes,
-    /// Tells streams of other devices that its events are reached.
+    /// Reports completion of its events to streams of other devices.
     relay: Mutex<Option<Arc<Stream>>>,
 }
 

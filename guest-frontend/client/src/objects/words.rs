@@ -1,4 +1,4 @@
-//! Words of device memory that tell streams of other sessions which records are reached.
+//! Words of device memory that show streams of other sessions which records are complete.
 //!
 //! Records have numbers. A stream that reaches a record writes its number to a word, and a
 //! stream that waits for the record waits for that word. Each record in flight has a

@@ -37,7 +37,7 @@ const UNIT: usize = 64 << 10;
 /// order doubles the number each time.
 const MOST: usize = 128;
 
-/// Number of runs of accesses that are told apart.
+/// Number of runs of accesses that are tracked.
 const RUNS: usize = 8;
 
 /// Where a unit's contents are.
@@ -104,7 +104,7 @@ impl Presence {
     }
 }
 
-/// How contents reach the device, and come back: behind no work of the program.
+/// Copies to and from the device. They do not wait for work of the program.
 pub(crate) trait DeviceContents: std::fmt::Debug + Send + Sync {
     /// Whether work is in flight that may write to managed memory.
     fn is_busy(&self) -> bool;

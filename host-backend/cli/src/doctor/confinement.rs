@@ -100,7 +100,7 @@ fn users(report: &mut Report, shared_user: Option<&str>) {
         Some(reason) if reason.starts_with("confine.") => {
             let detail = format!("workers run as paragpud's user: {reason}");
             let finding = report.add(SIDE, WHAT, State::Absent, detail);
-            // For NVIDIA GPUs the reason is confine.cuda_users, which is experimental.
+            // confine.cuda_users is false on purpose.
             if reason.starts_with("confine.users") {
                 finding.advise("set confine.users in host.toml, and start paragpud again");
             }

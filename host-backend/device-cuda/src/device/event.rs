@@ -9,7 +9,7 @@ impl EventDevice for CudaDevice {
         if flags & !EVENT_FLAGS != 0 {
             return Err(Error::new(
                 Status::NOT_SUPPORTED,
-                "events shared between processes are not served",
+                "events shared between processes are not supported",
             ));
         }
         Ok(EventId(

@@ -1,11 +1,11 @@
 //! One context of the driver.
 //!
-//! Every function of [`Context`] is safe to call: objects exist while they are
-//! named ([`super::resources`]), and addresses come as [`super::Span`]s.
+//! Every function of [`Context`] is safe to call: objects exist as long as their
+//! references ([`super::resources`]), and addresses are [`super::Span`]s.
 //!
-//! Function parameters are the exception that hardware guards: a kernel may be
-//! given any bytes, and an address among them that is not mapped in this
-//! process's context ends in `CUDA_ERROR_ILLEGAL_ADDRESS`.
+//! Kernel parameters are the exception, which the hardware guards: they may be any
+//! bytes. An access to an address that is not mapped in this process's context ends in
+//! `CUDA_ERROR_ILLEGAL_ADDRESS`.
 
 use core::ffi::c_int;
 use std::ptr;
@@ -19,8 +19,8 @@ use paragpu_protocol::status::Status;
 
 use super::driver::{Driver, check};
 
-/// The primary context of one device, current in the thread that made it, and
-/// a reservation of its address space.
+/// The primary context of one device, current in the thread that created it, and a
+/// reservation of its address space.
 pub struct Context {
     pub(super) driver: Arc<Driver>,
     /// The CUcontext.
@@ -28,7 +28,7 @@ pub struct Context {
     pub(super) device: c_int,
     arena: u64,
     arena_size: u64,
-    /// Arenas of other devices that are reserved as well.
+    /// Reserved arenas of other devices.
     peer_arenas: Vec<u64>,
 }
 
@@ -52,8 +52,8 @@ impl Context {
         Ok(made)
     }
 
-    /// Reserves the arena at an address; what was reserved before, in which nothing
-    /// is mapped, is free again.
+    /// Reserves the arena at an address. Frees the previous reservation, in which nothing is
+    /// mapped.
     pub fn reserve_arena(&mut self, arena: u64) -> Result<()> {
         let before = std::mem::take(&mut self.arena);
         self.free(before);
@@ -62,8 +62,8 @@ impl Context {
         Ok(())
     }
 
-    /// Reserves the arena of another device, too, for good. The driver keeps to an address
-    /// for a range of this size, but not for a single mapping in it.
+    /// Reserves the arena of another device, permanently. The driver honors the address of
+    /// a range of this size, but not of a single mapping in it.
     pub fn reserve_peer_arena(&mut self, arena: u64) -> Result<()> {
         if !self.peer_arenas.contains(&arena) {
             self.reserve(arena)?;
@@ -86,7 +86,7 @@ impl Context {
         Ok(())
     }
 
-    /// Frees a reservation; 0 is none.
+    /// Frees a reservation; 0 means none.
     fn free(&self, arena: u64) {
         if arena != 0 {
             // SAFETY: it was reserved, and nothing is mapped there; a failure leaves
@@ -110,8 +110,8 @@ impl Context {
         u32::try_from(major? * 10 + minor?).ok()
     }
 
-    /// cuDeviceGetP2PAttribute, 1 to 5, of access to the device with a UUID; 0 where the
-    /// driver says nothing.
+    /// cuDeviceGetP2PAttribute, 1 to 5, of access to the device with a UUID; 0 for an
+    /// attribute that the driver does not report.
     pub fn peer_attributes(&self, uuid: &[u8; 16]) -> [i32; 5] {
         let devices = self.driver.devices().unwrap_or_default();
         let is_it = |device: &c_int| self.driver.uuid(*device).is_ok_and(|own| own == *uuid);

@@ -1,4 +1,4 @@
-//! Copies and sets.
+//! Copies and memsets.
 
 use core::ffi::c_void;
 use std::ptr;
@@ -49,7 +49,7 @@ impl Context {
         check(unsafe { (self.driver.cuMemcpy3DAsync_v2)(&copy, stream.raw()) })
     }
 
-    /// The driver's record of a rectangular copy.
+    /// The driver's structure for a rectangular copy.
     pub(super) fn rect_record(
         &self,
         destination: &RectEnd<'_>,

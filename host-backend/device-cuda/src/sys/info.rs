@@ -55,7 +55,7 @@ impl Driver {
         Ok(uuid.bytes)
     }
 
-    /// cuDeviceGetP2PAttribute, 1 to 5; 0 where the driver says nothing.
+    /// cuDeviceGetP2PAttribute, 1 to 5; 0 for an attribute that the driver does not report.
     pub fn peer_attributes(&self, device: c_int, peer: c_int) -> [i32; 5] {
         std::array::from_fn(|index| {
             let (mut value, attribute) = (0, index as c_int + 1);

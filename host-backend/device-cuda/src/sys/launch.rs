@@ -93,13 +93,13 @@ const PROGRAMMATIC: i32 = 6;
 /// Attributes that a launch can have: three of its own and its preferences.
 const MAX_ATTRIBUTES: usize = 3 + wire::Launch::PREFERENCES.len();
 
-/// The attributes of a launch, in as many places as it has.
+/// The attributes of a launch.
 type Attributes = [MaybeUninit<cudaLaunchAttribute>; MAX_ATTRIBUTES];
 
 const ROOM: Attributes = [MaybeUninit::uninit(); MAX_ATTRIBUTES];
 
-/// A launch as the driver takes it. The record names `attributes`, which must
-/// stay where they are while it is used.
+/// A launch in the driver's format. It points to `attributes`, which must not move
+/// while it is used.
 fn configuration(
     launch: &Launch<'_>,
     attributes: &mut Attributes,
@@ -128,8 +128,8 @@ fn configuration(
     }
 }
 
-/// The attributes that a launch has both in a stream and as a node of a graph. A node's
-/// edges say whether it is a programmatic launch.
+/// The attributes that a launch has both in a stream and as a graph node. For a node, the
+/// edges determine whether the launch is programmatic.
 pub(super) fn attributes_of(
     launch: &Launch<'_>,
 ) -> impl Iterator<Item = (i32, cudaLaunchAttributeValue)> {

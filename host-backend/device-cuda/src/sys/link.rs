@@ -15,10 +15,10 @@ const INFO_LOG_SIZE: c_int = 4;
 const ERROR_LOG: c_int = 5;
 const ERROR_LOG_SIZE: c_int = 6;
 const LOG_BYTES: usize = 16 << 10;
-/// Text, which a zero must end.
+/// Text, which must end with a NUL.
 const PTX: u32 = 1;
 
-/// Options as the driver takes them.
+/// Options in the driver's format.
 struct Options {
     names: Vec<c_int>,
     values: Vec<*mut c_void>,

@@ -1,4 +1,4 @@
-//! Memory: the arena's mappings, and host memory that the device reaches.
+//! Memory: the arena's mappings, and host memory that the device accesses.
 
 use core::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -33,7 +33,7 @@ impl Span {
         self.size
     }
 
-    /// `size` of these bytes, from `offset` on; `None` past their end.
+    /// `size` of these bytes from `offset`; `None` beyond their end.
     pub fn part(&self, offset: u64, size: u64) -> Option<Self> {
         let end = offset.checked_add(size)?;
         (end <= self.size).then_some(Self {
@@ -49,8 +49,8 @@ impl Span {
 }
 
 impl Context {
-    /// Makes physical memory, zeroed, and maps it at `address` in the arena,
-    /// where nothing is mapped. Returns the allocation's handle.
+    /// Allocates zeroed physical memory and maps it at `address` in the arena, where
+    /// nothing is mapped. Returns the allocation's handle.
     pub fn map(&self, address: u64, size: u64) -> Result<u64> {
         let d = &self.driver;
         let property = CUmemAllocationProp {
@@ -125,7 +125,7 @@ impl Context {
         mapped
     }
 
-    /// A descriptor of an allocation, for another process.
+    /// Exports an allocation as a descriptor for another process.
     pub fn export(&self, handle: u64) -> Result<OwnedFd> {
         let mut descriptor: c_int = -1;
         let out = ptr::from_mut(&mut descriptor).cast();
@@ -155,8 +155,8 @@ impl Context {
         Ok(handle)
     }
 
-    /// Maps `size` bytes of another device, at `place` where that is free: their
-    /// address and handle. The driver refuses what the two devices cannot do.
+    /// Maps `size` bytes of another device, at `place` if that is free. Returns address
+    /// and handle. The driver refuses devices without peer access.
     pub fn open_peer(
         &self,
         place: u64,
@@ -176,7 +176,7 @@ impl Context {
         }
     }
 
-    /// Undoes [`open_peer`](Self::open_peer); no copy uses the range any more.
+    /// Undoes [`open_peer`](Self::open_peer). No copy may use the range any more.
     pub fn close_peer(&self, Span { address, size }: Span, handle: u64) -> Result<()> {
         self.unmap(address, size, Some(handle))?;
         // SAFETY: the range is `open_peer`'s, and nothing is mapped there any more.
@@ -184,7 +184,7 @@ impl Context {
     }
 
     /// Undoes [`map`](Self::map) or [`import`](Self::import), or [`alias`](Self::alias)
-    /// without a handle; no work may use the range any more.
+    /// without a handle. No work may use the range any more.
     pub fn unmap(&self, address: u64, size: u64, handle: Option<u64>) -> Result<()> {
         // SAFETY: the caller hands back what was mapped.
         check(unsafe { (self.driver.cuMemUnmap)(address, size as usize) })?;
@@ -221,13 +221,13 @@ impl Context {
             found?;
             return Err(Error::new(
                 Status::NOT_SUPPORTED,
-                format!("this GPU sees host address {address:#x} at {device:#x}"),
+                format!("the GPU maps host address {address:#x} at {device:#x}"),
             ));
         }
         Ok(())
     }
 
-    /// Ends a registration; the driver waits for work that uses it.
+    /// Unregisters host memory. The driver waits for work that uses it.
     pub fn host_unregister(&self, address: u64) -> Result<()> {
         // SAFETY: no work uses it any more: the context is idle after this.
         check(unsafe { (self.driver.cuCtxSynchronize)() })?;

@@ -1,4 +1,4 @@
-//! The driver's functions and what little unsafe code is needed to call them.
+//! The driver's functions, and the unsafe code that calls them.
 #![allow(unsafe_code)]
 
 mod context;

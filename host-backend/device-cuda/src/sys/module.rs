@@ -102,8 +102,8 @@ impl Context {
         Ok((address, size as u64))
     }
 
-    /// Whether it is an address in managed memory (cuPointerGetAttribute). For
-    /// others, including variables, the driver may report an invalid value.
+    /// Whether an address is in managed memory (cuPointerGetAttribute). For others,
+    /// including variables, the driver may report an invalid value.
     pub fn is_managed(&self, address: u64) -> Result<bool> {
         const IS_MANAGED: c_int = 8;
         let mut answer: c_int = 0;

@@ -1,5 +1,5 @@
-//! The native part: each call is one function of NVIDIA's driver, derived from
-//! the description.
+//! The native part: each call is one function of NVIDIA's driver, derived from its
+//! description.
 
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -8,9 +8,9 @@ use paragpu_device::{EventId, FunctionId, ModuleId, NativeDevice, Result};
 use super::driver::{Driver, check};
 use crate::device::{CudaDevice, find};
 
-/// An id whose object the driver knows by a pointer.
+/// An ID whose object is a pointer in the driver.
 trait Named {
-    /// The driver's object, alive as long as nothing destroys it.
+    /// The driver's object, valid until it is destroyed.
     fn raw(self, device: &CudaDevice) -> Result<*mut c_void>;
 }
 

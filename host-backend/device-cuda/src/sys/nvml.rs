@@ -1,5 +1,5 @@
-//! The host's `libnvidia-ml.so.1`, found at run time. Its functions are called
-//! as the description of NVML says (`protocol/interface/nvml`).
+//! The host's `libnvidia-ml.so.1`, loaded at run time. Its functions are called as the
+//! description of NVML specifies (`protocol/interface/nvml`).
 
 use core::ffi::{c_char, c_int, c_longlong, c_uint, c_ulonglong, c_void};
 
@@ -12,14 +12,14 @@ use super::driver::is_of_guests;
 #[allow(non_camel_case_types)]
 type nvmlDevice_t = *mut c_void;
 
-/// Bytes that every text of NVML fits in.
+/// Maximum size of a text from NVML in bytes.
 const TEXT: usize = 96;
 /// NVML_ERROR_INSUFFICIENT_SIZE.
 const INSUFFICIENT_SIZE: c_uint = 7;
-/// Most processes whose utilization is asked for.
+/// Maximum number of processes whose utilization is requested.
 const SAMPLES: usize = 4096;
 
-/// NVML, initialised.
+/// NVML, initialized.
 pub struct Nvml(Library);
 
 /// nvmlProcessUtilizationSample_t.
@@ -48,7 +48,7 @@ struct nvmlPciInfo_t {
     bus_id: [c_char; 32],
 }
 
-/// nvmlFieldValue_t. Every member of the union `value` begins where it does.
+/// nvmlFieldValue_t. Every member of the union `value` starts at its offset.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct FieldValue {
@@ -61,9 +61,9 @@ struct FieldValue {
     value: c_ulonglong,
 }
 
-/// Something that comes out of a function as numbers.
+/// A function's result that consists of numbers.
 trait Figure {
-    /// Puts it at the start of `values`.
+    /// Writes it to the start of `values`.
     fn gather(self, values: &mut [u64]);
 }
 
@@ -114,7 +114,7 @@ fn text_of(bytes: &[u8]) -> String {
     String::from_utf8_lossy(text).into_owned()
 }
 
-/// `GPU-` and the UUID, as NVML writes it, with its zero.
+/// `GPU-` and the UUID, as NVML writes it, NUL-terminated.
 fn name(uuid: &[u8; 16]) -> String {
     let mut name = String::from("GPU");
     for (place, byte) in uuid.iter().enumerate() {
@@ -128,7 +128,7 @@ fn name(uuid: &[u8; 16]) -> String {
 }
 
 impl Nvml {
-    /// Loads and initialises it; `None` if it cannot be had.
+    /// Loads and initializes NVML; `None` if that fails.
     pub fn load() -> Option<Self> {
         // SAFETY: NVIDIA's library may be loaded by any process.
         let library = unsafe { Library::new("libnvidia-ml.so.1") }.ok()?;
@@ -206,7 +206,7 @@ impl Nvml {
         answer
     }
 
-    /// Percent of the multiprocessors' time by process, as sampled last.
+    /// Percentage of the multiprocessors' time by process, in the latest sample.
     pub fn utilization(&self, uuid: &[u8; 16], processes: &[u32]) -> Option<Vec<u32>> {
         let device = self.device(uuid)?;
         let function = self.find("nvmlDeviceGetProcessUtilization")?;

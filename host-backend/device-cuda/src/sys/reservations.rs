@@ -1,32 +1,31 @@
-//! Where the driver reserves addresses: `mmap` of this process.
+//! Placement of the driver's address reservations: `mmap` of this process.
 //!
-//! A module's variables lie in ranges that the driver reserves as it needs
-//! them: inaccessible memory, at no particular address. The kernel would put a
-//! range wherever the process's other memory leaves a gap, so that a thread's
-//! stack decided where variables lie, and a session could not move to a worker
-//! whose threads ran at another moment. Here the ranges have a part of the
-//! address space to themselves, the first gap from its end down. So addresses
-//! depend on nothing but the ranges that the driver reserved before.
+//! A module's variables lie in ranges that the driver reserves on demand, as inaccessible
+//! memory without a fixed address. The kernel would place a range in any gap of the
+//! process's other memory. The address would depend on, for example, a thread's stack, and
+//! a session could not move to a worker whose threads started at a different time. Here
+//! the ranges are placed in a separate part of the address space, each in the highest gap.
+//! So addresses depend only on the ranges that the driver reserved before.
 //!
-//! The driver is loaded at run time and calls `mmap` by name. An executable
-//! that exports the functions below (a linker's option, see the worker's build
-//! script) comes before the C library in that search.
+//! The driver is loaded at run time and calls `mmap` by name. An executable that exports
+//! the functions below (a linker option, see the worker's build script) precedes the C
+//! library in symbol resolution.
 
 use core::ffi::{c_int, c_void};
 
 use paragpu_protocol::layout::DRIVER_END;
 
-/// Distance of two places that are tried: the driver's own alignment.
+/// Distance of two addresses that are tried: the driver's alignment.
 const STEP: u64 = 32 << 20;
-/// Bytes of the part.
+/// Size of the part in bytes.
 const PART: u64 = 8 << 40;
-/// Smallest range that is placed: less is nobody's reservation.
+/// Minimum size of a range that is placed. The driver reserves no smaller ones.
 const MIN_RANGE: usize = 1 << 20;
 
-/// mmap(2). What reserves addresses is placed, all else goes to the kernel.
+/// mmap(2). Places reservations; passes other calls to the kernel.
 ///
 /// # Safety
-/// As mmap(2) says: a fixed place must hold nothing that anybody still uses.
+/// As in mmap(2): a fixed range must not be in use.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn mmap(
     address: *mut c_void,
@@ -52,7 +51,7 @@ pub(super) unsafe extern "C" fn mmap(
     mapped as *mut c_void
 }
 
-/// mmap64 of the C library: the same.
+/// mmap64 of the C library. The same as [`mmap`].
 ///
 /// # Safety
 /// As [`mmap`].
@@ -69,7 +68,7 @@ pub(super) unsafe extern "C" fn mmap64(
     unsafe { mmap(address, length, protection, flags, descriptor, offset) }
 }
 
-/// Reserves `length` bytes at the highest place of the part that is free.
+/// Reserves `length` bytes at the highest free address of the part.
 fn reserve(length: usize, flags: c_int) -> Option<*mut c_void> {
     let room = u64::try_from(length).ok()?.checked_next_multiple_of(STEP)?;
     let protection = i64::from(libc::PROT_NONE);
@@ -86,8 +85,8 @@ fn reserve(length: usize, flags: c_int) -> Option<*mut c_void> {
             return Some(mapped);
         }
         if mapped != libc::MAP_FAILED {
-            // A kernel that does not know the flag took it for a hint.
-            // SAFETY: it was mapped just now, and nobody knows of it.
+            // A kernel without the flag treated the address as a hint.
+            // SAFETY: it was just mapped, and nothing refers to it.
             unsafe { libc::munmap(mapped, length) };
             return None;
         }

@@ -1,5 +1,5 @@
-//! Driver objects by address. Only `ops` makes them, from what the driver
-//! returned, and destroying takes them by value: one that exists is alive.
+//! Driver objects by address. Only the modules of `sys` create them, from pointers that
+//! the driver returned. Destruction takes them by value, so an existing one is valid.
 
 use core::ffi::c_void;
 
@@ -23,7 +23,7 @@ macro_rules! resources {
 resources! {
     /// A CUmodule.
     Module,
-    /// A CUfunction; dies with its module.
+    /// A CUfunction, valid as long as its module.
     Function,
     /// A CUevent.
     Event,

@@ -14,7 +14,7 @@ const WAIT: [u64; 2] = [1, 4];
 const WRITE: [u64; 2] = [2, 5];
 const BARRIER: u64 = 6;
 
-/// An operation as the driver is told of it.
+/// An operation in the driver's format.
 fn record(operation: &MemoryOperation) -> CUstreamBatchMemOpParams {
     let pad = match *operation {
         MemoryOperation::Write {
@@ -43,7 +43,7 @@ fn record(operation: &MemoryOperation) -> CUstreamBatchMemOpParams {
     CUstreamBatchMemOpParams { pad }
 }
 
-/// Operations of a node, as the driver is told of them; it copies them.
+/// A node's operations in the driver's format; the driver copies them.
 pub(super) struct Records {
     records: Vec<CUstreamBatchMemOpParams>,
 }
@@ -55,7 +55,7 @@ impl Records {
         }
     }
 
-    /// To be used as long as this lives.
+    /// Valid as long as `self`.
     pub(super) fn node(&mut self, context: usize) -> CUDA_BATCH_MEM_OP_NODE_PARAMS {
         CUDA_BATCH_MEM_OP_NODE_PARAMS {
             ctx: ptr::without_provenance_mut(context),
@@ -67,7 +67,7 @@ impl Records {
 }
 
 impl Context {
-    /// cuStreamBatchMemOp, of words that the session reaches.
+    /// cuStreamBatchMemOp, on words that the session can access.
     pub fn operate(&self, operations: &[MemoryOperation], stream: &Stream) -> Result<()> {
         let mut records: Vec<_> = operations.iter().map(record).collect();
         let count = u32::try_from(records.len()).unwrap_or(u32::MAX);

@@ -1,5 +1,5 @@
-//! Tensor maps: the driver packs what kernels are given of a tensor. It follows no
-//! address in them.
+//! Tensor maps: the driver encodes the tensor's description for kernels. It does not
+//! dereference their addresses.
 
 use core::ffi::{c_int, c_void};
 use std::ptr;
@@ -20,7 +20,7 @@ fn bytes(map: &CUtensorMap) -> [u8; 128] {
     bytes
 }
 
-/// Numbers that the driver takes narrower; `INVALID_VALUE` where one does not fit.
+/// Converts numbers to the driver's narrower types; `INVALID_VALUE` if one does not fit.
 fn narrow<const N: usize>(wide: [u64; N]) -> Result<[u32; N]> {
     let mut narrow = [0; N];
     for (to, from) in narrow.iter_mut().zip(wide) {

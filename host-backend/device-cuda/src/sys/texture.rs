@@ -45,7 +45,7 @@ impl Context {
         Ok(Array::new(array, shape.levels))
     }
 
-    /// Destroys an array that no work uses any more.
+    /// Destroys an array. No work may use it any more.
     pub fn array_destroy(&self, array: Array) -> Result<()> {
         // SAFETY: taken by value: not used again.
         check(unsafe {

@@ -127,7 +127,7 @@ pub fn writes(platform: &dyn Platform) {
     for (at, (before, after)) in before.chunks(32).zip(after.chunks(32)).enumerate() {
         if before != after {
             changed += 1;
-            assert!(written[at], "page {at} changed, and nobody noted it");
+            assert!(written[at], "page {at} changed, but was not tracked");
         }
     }
     assert!(changed > 4 * 64, "{changed} pages changed");

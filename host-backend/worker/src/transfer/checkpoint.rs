@@ -55,7 +55,7 @@ impl Task for Checkpoint {
             }
             .map_err(|error| error.to_string()),
             Ok(false) => return Ok(Some(self)),
-            Err(NotStopped::Goes(reason)) => Err(reason),
+            Err(NotStopped::Continues(reason)) => Err(reason),
             Err(NotStopped::Ended(end)) => return Err(end),
         };
         let orders = session.transfer.orders();

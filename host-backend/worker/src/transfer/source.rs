@@ -442,7 +442,7 @@ impl Source {
                 self.stage = Stage::Copied;
                 return Ok(Some(self));
             }
-            Err(NotStopped::Goes(reason)) => return self.stay(session, &reason),
+            Err(NotStopped::Continues(reason)) => return self.stay(session, &reason),
             Err(NotStopped::Ended(end)) => return Err(self.broken_off(session, end)),
         }
         self.reached("device drained");
@@ -453,7 +453,7 @@ impl Source {
                 self.stage = Stage::Copied;
                 return Ok(Some(self));
             }
-            Err(NotStopped::Goes(reason)) => {
+            Err(NotStopped::Continues(reason)) => {
                 self.peer.call_off(&reason);
                 return self.stay(session, &reason);
             }
@@ -471,7 +471,7 @@ impl Source {
         };
         match met.and_then(|()| self.await_others(session, receiver)) {
             Ok(()) => {}
-            Err(NotStopped::Goes(reason)) => {
+            Err(NotStopped::Continues(reason)) => {
                 self.peer.call_off(&reason);
                 return self.stay(session, &reason);
             }

@@ -30,7 +30,7 @@ pub(crate) enum NotStopped {
     /// It ended.
     Ended(SessionEnd),
     /// It continues; one sentence.
-    Goes(String),
+    Continues(String),
 }
 
 impl From<SessionEnd> for NotStopped {
@@ -142,7 +142,7 @@ impl Session {
                 );
                 Ok(false)
             }
-            Failed::Last(patience) => Err(NotStopped::Goes(format!(
+            Failed::Last(patience) => Err(NotStopped::Continues(format!(
                 "its GPU was still busy after a wait of {} s: a kernel may run for long or wait \
                  for its program, so try again later",
                 patience.as_secs()
@@ -175,15 +175,14 @@ impl Session {
             self.link.flush()?;
             // After a sticky error the driver does not allow reading memory.
             if let Some(lost) = self.errors.sticky() {
-                return Err(NotStopped::Goes(format!(
+                return Err(NotStopped::Continues(format!(
                     "the session's context is lost ({}), so it cannot move",
                     lost.status
                 )));
             }
-            let over = self
-                .gpu
-                .context_query()
-                .map_err(|error| NotStopped::Goes(format!("the session's work failed: {error}")))?;
+            let over = self.gpu.context_query().map_err(|error| {
+                NotStopped::Continues(format!("the session's work failed: {error}"))
+            })?;
             if over
                 && self.completion.is_empty()
                 && self.copies.tokens.is_empty()
