@@ -48,12 +48,14 @@ pub(super) fn write_only_beneath(own: Option<&Path>) -> Result<(), String> {
         .iter()
         .map(PathBuf::as_path)
         .chain([Path::new("/dev/null")]);
+    // These include the ioctls of device files that are opened from now on.
     let change = AccessFs::from_write(NEWEST);
+    let used = AccessFs::WriteFile | AccessFs::IoctlDev;
     let ruleset = Ruleset::default()
         .handle_access(change)
         .and_then(Ruleset::create)
         .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(own, change)))
-        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(files, AccessFs::WriteFile)));
+        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(files, used)));
     restrict(ruleset.map_err(|error| error.to_string())?)
 }
 

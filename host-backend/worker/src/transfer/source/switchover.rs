@@ -141,12 +141,12 @@ impl Source {
             }
             self.gates.as_ref().map_or(Ok(()), Gates::still)?;
             if let Some(reason) = queue_late_calls(session, receiver)? {
-                return Err(NotStopped::Goes(format!(
+                return Err(NotStopped::Continues(format!(
                     "its program cannot follow to {home}: {reason}"
                 )));
             }
             if Instant::now() >= deadline {
-                return Err(NotStopped::Goes(format!(
+                return Err(NotStopped::Continues(format!(
                     "its program did not connect to {home} within {} s: it may be stopped, so try \
                      again",
                     FOLLOWS.as_secs()
