@@ -86,7 +86,7 @@ fn ready(fd: BorrowedFd<'_>, patience: Duration) -> PollFlags {
 
 impl From<StateError> for NotStopped {
     fn from(error: StateError) -> Self {
-        Self::Goes(error.to_string())
+        Self::Continues(error.to_string())
     }
 }
 
