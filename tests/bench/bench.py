@@ -58,8 +58,8 @@ def copies(daemon, samples, rounds):
         measured(daemon, samples, "tcp", *names[:2])
 
 
-def secured_copies(samples, rounds):
-    """Bulk copies over TCP under TLS."""
+def secured(plain, samples, rounds):
+    """Bulk copies and launches over TCP under TLS, and launches over a daemon without."""
     with tempfile.TemporaryDirectory(prefix="paragpu-tls-") as folder:
         for arguments in (["127.0.0.1"], ["--vm", "bench"]):
             subprocess.run([harness.binary("paragpu"), "certificate", folder, *arguments], check=True, capture_output=True)
@@ -71,9 +71,10 @@ def secured_copies(samples, rounds):
             environment = daemon.guest_environment("tcp")
             environment.update({f"PARAGPU_TCP_{key.upper()}": f"{folder}/{file}" for key, file in files("bench")})
             for at in range(rounds):
-                say(f"copies of 64 MiB under TLS, {at + 1} of {rounds}")
+                say(f"copies of 64 MiB and launches under TLS, {at + 1} of {rounds}")
                 raw(samples, "copy-tls")
-                samples.take("tls_", [OVERHEADS, "pageable_h2d", "pageable_d2h"], environment)
+                measured(plain, samples, "tcp", "launch_throughput")
+                samples.take("tls_", [OVERHEADS, "pageable_h2d", "pageable_d2h", "launch_throughput"], environment)
 
 
 def crossings(daemon, samples):
@@ -186,6 +187,10 @@ def results_of(samples):
                           tcp=get("raw_copy_tcp")),
             )
         )
+    results.append(
+        measure.result("launches_tls", "1/s", get("tls_launch_throughput"), get("tcp_launch_throughput"), 0.97, most=False,
+                       note="empty kernels on the software GPU; the baseline is the same over TCP without TLS")
+    )
     operations = {"posted": 2 * COUNT, "queries": 5 * COUNT, "pooled": 6 * COUNT}
     for name, goal in (("posted", 10), ("queries", 0), ("pooled", 10)):
         value = get(f"crossings_{name}_10k")
@@ -221,12 +226,12 @@ def main():
             calls(daemon, samples, options.rounds)
         if "copies" in wanted:
             copies(daemon, samples, options.rounds)
+        if "tls" in wanted:
+            secured(daemon, samples, options.rounds)
         if "crossings" in wanted:
             crossings(daemon, samples)
         if "endings" in wanted:
             endings(daemon, samples, options.rounds)
-    if "tls" in wanted:
-        secured_copies(samples, options.rounds)
     if "software" in wanted:
         software(samples, options.rounds)
     results = results_of(samples)

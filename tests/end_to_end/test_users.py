@@ -82,8 +82,8 @@ class Both(test_migration.Pair):
         (session,) = daemon.sessions()
         return session["worker_pid"]
 
-    def memory(self, moved):
-        """Moves a program with much memory; `moved` names the figure of how it went."""
+    def memory(self, *moved):
+        """Moves a program with much memory; `moved` names the figures that account for it."""
         program = os.path.join(harness.ROOT, "tests/bench/moving_guest.py")
         size = 32 << 20
         guest = self.program("shm", program, "2", str(size), "3")
@@ -91,13 +91,14 @@ class Both(test_migration.Pair):
         here, there = self.one, self.two
         for _ in range(3):
             done = here.migrate(only_session(here), f"unix://{there.socket}")
-            self.assertGreaterEqual(done[moved], 2 * size, done)
+            self.assertGreaterEqual(sum(done[figure] for figure in moved), 2 * size, done)
             eventually(lambda source=here: source.sessions() == [], "the source let go")
             here, there = there, here
             self.assertEqual(answer(guest), "exact")
 
     def test_memory_is_the_same(self):
-        self.memory("bytes")
+        # One GPU of NVIDIA's hands it over; the software GPU copies it unless it is shareable.
+        self.memory("bytes", "handed_over_bytes")
 
 
 class Away(Both):
