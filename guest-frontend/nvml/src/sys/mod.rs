@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use paragpu_client::monitor::Answer;
 
 use crate::code::{Code, Result};
-use types::{nvmlDevice_t, nvmlPciInfo_t, nvmlReturn_t};
+use crate::types::{nvmlDevice_t, nvmlPciInfo_t, nvmlReturn_t};
 
 pub(crate) mod boundary;
 pub mod device;
@@ -27,7 +27,6 @@ pub mod process;
 pub mod system;
 pub mod thermal;
 pub mod topology;
-pub mod types;
 pub mod unit;
 
 /// Numbers of figures, by the functions' names.
@@ -45,7 +44,7 @@ pub mod exports {
     use std::ffi::{c_char, c_int, c_uint, c_ulong, c_ulonglong};
 
     use super::boundary::Boundary;
-    use super::types::*;
+    use crate::types::*;
 
     include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 }
@@ -54,7 +53,7 @@ pub mod exports {
 pub mod stubs {
     use std::sync::atomic::AtomicBool;
 
-    use super::types::nvmlReturn_t;
+    use crate::types::nvmlReturn_t;
 
     include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
 }
