@@ -1,4 +1,4 @@
-//! Waits of a stream for events of another device (CUDA Driver API, cuStreamWaitEvent).
+//! Waits of a stream for events of another device (CUDA Driver API, Stream Management).
 //!
 //! One worker cannot wait for another's work. But where one device reaches the other's
 //! memory, streams do it with [`Words`](crate::objects::words::Words): a separate stream
