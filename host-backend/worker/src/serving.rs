@@ -261,7 +261,7 @@ impl Session {
                 break;
             }
             self.link.flush()?;
-            self.completion.moved();
+            self.completion.pacer().reset();
             if !self.intake.is_empty() {
                 break;
             }
@@ -273,7 +273,7 @@ impl Session {
     /// Waits for the device if the device needs the processor. Returns how long to
     /// wait for the guest afterwards.
     pub(crate) fn pace(&mut self) -> Wait {
-        let most = match self.completion.pace(self.gpu.computes_on_host()) {
+        let most = match self.completion.pacer().pace(self.gpu.computes_on_host()) {
             Pace::Guest(wait) => return wait,
             Pace::Device(most) => most,
         };
@@ -297,8 +297,8 @@ impl Session {
             return Ok(());
         }
         if self.complete()? {
-            self.completion.moved();
-        } else if self.completion.is_slow() {
+            self.completion.pacer().reset();
+        } else if self.completion.pacer().is_slow() {
             self.forward_output()?;
         }
         self.link.flush()

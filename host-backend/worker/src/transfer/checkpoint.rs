@@ -157,7 +157,7 @@ impl Session {
     pub(crate) fn head(&self) -> Vec<u8> {
         let pinned = self.host.pinned_without_window();
         let identity = self.transfer.identity();
-        identity.encode(self.memory.live(), pinned)
+        identity.encode(self.memory.arena().live(), pinned)
     }
 
     /// Adopts the identity of the session that arrives.
