@@ -66,7 +66,7 @@ impl Task for Checkpoint {
                 handed_over: 0,
                 fetched: 0,
                 stopped: micros(self.attempts.downtime()),
-                felt: micros(session.transfer.delay.longest()),
+                felt: micros(session.transfer.longest_delay()),
                 total: micros(self.began.elapsed()),
             })),
             Err(reason) => {
