@@ -20,6 +20,11 @@ use crate::transfer::checkpoint::Checkpoint;
 use crate::transfer::orders::{Departure, Order};
 use crate::transfer::source::Source;
 
+/// Maximum wait for calls while the session moves to another worker.
+const MOVING: Duration = Duration::from_micros(50);
+/// Maximum wait for calls between two attempts to stop the session.
+const RESTING: Duration = Duration::from_millis(10);
+
 impl Link {
     /// Prints on the program's standard error why its session ended.
     fn report_end(&self, end: &SessionEnd) {
@@ -191,7 +196,12 @@ impl Session {
 
     /// Maximum wait for calls while the worker has other tasks, such as pre-copy.
     fn longest_wait(&self) -> Option<Duration> {
-        [self.transfer.longest_wait(), self.pacing.longest_wait()]
+        let task = self.transfer.current();
+        let task = task.map(|task| match task.attempts().is_due() {
+            true => MOVING,
+            false => RESTING,
+        });
+        [task, self.pacing.longest_wait()]
             .into_iter()
             .flatten()
             .min()

@@ -131,7 +131,7 @@ pub struct Session {
     /// Kernel output.
     pub(crate) printing: Printing,
     /// Moves and checkpoints.
-    pub(crate) transfer: Transfer,
+    pub(crate) transfer: Transfer<Box<dyn Task>>,
     /// State for NVML queries.
     pub(crate) management: Manager,
     /// Its counters.

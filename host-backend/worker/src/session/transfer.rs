@@ -4,17 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Task;
 use crate::error::SessionEnd;
 use crate::transfer::delay::Delay;
 use crate::transfer::identity::Identity;
 use crate::transfer::orders::{Order, Orders};
 use crate::transfer::staging_ring::StagingRing;
-
-/// Maximum wait for calls while the session moves to another worker.
-const MOVING: Duration = Duration::from_micros(50);
-/// Maximum wait for calls between two attempts to stop the session.
-const RESTING: Duration = Duration::from_millis(10);
 
 /// The two tasks, which can be in progress together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,23 +17,23 @@ pub(crate) enum TaskKind {
     Checkpoint,
 }
 
-/// A session's moves and checkpoints.
-pub(crate) struct Transfer {
+/// A session's moves and checkpoints. A `T` is a task that runs in steps.
+pub(crate) struct Transfer<T> {
     /// The owner of the session.
     identity: Identity,
     /// Orders of the daemon.
     orders: Arc<Orders>,
     /// The move in progress.
-    moving: Option<Box<dyn Task>>,
+    moving: Option<T>,
     /// The checkpoint in progress.
-    writing: Option<Box<dyn Task>>,
+    writing: Option<T>,
     /// The delay that moves and checkpoints cause to the program's calls.
     delay: Delay,
     /// Staging memory of a failed move, reused by the next one.
     ring: Option<StagingRing>,
 }
 
-impl Transfer {
+impl<T> Transfer<T> {
     pub(super) fn new(identity: Identity) -> Self {
         Self {
             identity,
@@ -94,7 +88,7 @@ impl Transfer {
     }
 
     /// Begins a checkpoint. A move in progress goes on measuring.
-    pub(crate) fn begin_checkpoint(&mut self, task: Box<dyn Task>) {
+    pub(crate) fn begin_checkpoint(&mut self, task: T) {
         if self.moving.is_none() {
             self.delay.start();
         }
@@ -108,13 +102,13 @@ impl Transfer {
     }
 
     /// Ends the first step. Without a task, the move was refused.
-    pub(crate) fn begun(&mut self, task: Option<Box<dyn Task>>) {
+    pub(crate) fn begun(&mut self, task: Option<T>) {
         self.delay.end();
         self.moving = task.or(self.moving.take());
     }
 
     /// Takes the task for a step that begins now.
-    pub(crate) fn begin_step(&mut self, kind: TaskKind) -> Option<Box<dyn Task>> {
+    pub(crate) fn begin_step(&mut self, kind: TaskKind) -> Option<T> {
         let task = self.task(kind).take()?;
         self.delay.begin();
         Some(task)
@@ -124,14 +118,14 @@ impl Transfer {
     pub(crate) fn end_step(
         &mut self,
         kind: TaskKind,
-        stepped: Result<Option<Box<dyn Task>>, SessionEnd>,
+        stepped: Result<Option<T>, SessionEnd>,
     ) -> Result<(), SessionEnd> {
         self.delay.end();
         *self.task(kind) = stepped?;
         Ok(())
     }
 
-    fn task(&mut self, kind: TaskKind) -> &mut Option<Box<dyn Task>> {
+    fn task(&mut self, kind: TaskKind) -> &mut Option<T> {
         match kind {
             TaskKind::Move => &mut self.moving,
             TaskKind::Checkpoint => &mut self.writing,
@@ -153,12 +147,8 @@ impl Transfer {
         self.delay.longest()
     }
 
-    /// Maximum wait for calls, if a task is in progress.
-    pub(crate) fn longest_wait(&self) -> Option<Duration> {
-        let task = self.moving.as_ref().or(self.writing.as_ref())?;
-        Some(match task.attempts().is_due() {
-            true => MOVING,
-            false => RESTING,
-        })
+    /// A task in progress: the move, or else the checkpoint.
+    pub(crate) fn current(&self) -> Option<&T> {
+        self.moving.as_ref().or(self.writing.as_ref())
     }
 }
