@@ -2,6 +2,8 @@
 //!
 //! The functions here take pointers from a C program and rely on it to follow CUDA's
 //! manual, so they are `unsafe`. Each unsafe block names the promise on which it relies.
+//! A file without an unsafe block belongs here too if it has exported functions: the
+//! derived entry points dereference their parameters.
 #![allow(non_snake_case, clippy::too_many_arguments)]
 #![allow(clippy::not_unsafe_ptr_arg_deref)]
 

@@ -1,4 +1,5 @@
-//! The C interface: helpers of all exported functions.
+//! The C interface: the exported functions, and their helpers. The derived entry points
+//! dereference the parameters, also of functions whose own code is safe.
 #![allow(clippy::not_unsafe_ptr_arg_deref)]
 // Functions have NVML's names.
 #![allow(non_snake_case)]
