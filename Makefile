@@ -137,7 +137,7 @@ demo: packages-demo build programs vhost-vsock $(VENV)/.complete ## run CUDA pro
 	@$(PYTHON) tests/demo/demo.py
 
 .PHONY: coverage
-coverage: packages-build ## which functions are served, into out/coverage.json and docs/coverage.md
+coverage: packages-build ## which functions are served and where tested, into out/coverage.json and docs/coverage.md
 	@mkdir -p out
 	@cargo run -q -p paragpu-interface --example coverage -- out/coverage.json docs/coverage.md
 

@@ -12,7 +12,10 @@ fn main() -> Result<(), Box<dyn error::Error>> {
     let result = syn::parse_str("CUresult")?;
     let exports = paragpu_interface::exports(driver.functions(), &result, true);
     let stubs = paragpu_interface::stubs(driver.functions(), &result);
-    let boundary = paragpu_interface::boundary(&syn::parse_str("Status::INVALID_VALUE")?);
+    let null = syn::parse_str("Status::INVALID_VALUE")?;
+    let mut boundary = paragpu_interface::boundary(&null);
+    boundary.extend(paragpu_interface::inputs(&null));
+    boundary.extend(paragpu_interface::default_streams());
     fs::write(
         out.join("boundary.rs"),
         paragpu_interface::print(&boundary)?,

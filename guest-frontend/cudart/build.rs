@@ -28,8 +28,9 @@ fn main() -> Result<(), Box<dyn error::Error>> {
     let direct = paragpu_interface::direct(runtime.functions(), &result);
     let stubs = paragpu_interface::stubs(runtime.functions(), &result);
     let table = paragpu_interface::table(&driver, &[&cuda12, &cuda13]);
-    let boundary =
-        paragpu_interface::boundary(&syn::parse_str("Error::new(cudaErrorInvalidValue)")?);
+    let null = syn::parse_str("Error::new(cudaErrorInvalidValue)")?;
+    let mut boundary = paragpu_interface::boundary(&null);
+    boundary.extend(paragpu_interface::default_streams());
     fs::write(
         out.join("boundary.rs"),
         paragpu_interface::print(&boundary)?,

@@ -15,7 +15,9 @@ fn main() -> Result<(), Box<dyn error::Error>> {
     let mut exports = paragpu_interface::exports(nvml.functions(), &result, false);
     exports.extend(paragpu_interface::figures(nvml.functions(), &result));
     let stubs = paragpu_interface::stubs(nvml.functions(), &result);
-    let boundary = paragpu_interface::boundary(&syn::parse_str("Code::INVALID_ARGUMENT")?);
+    let null = syn::parse_str("Code::INVALID_ARGUMENT")?;
+    let mut boundary = paragpu_interface::boundary(&null);
+    boundary.extend(paragpu_interface::inputs(&null));
     for (name, code) in [
         ("exports.rs", exports),
         ("stubs.rs", stubs),

@@ -183,7 +183,7 @@ static void run_events(Program &program, size_t count, Random &random) {
         int side = turn % 2;
         CUDA_CHECK(cudaSetDevice(devices[side]));
         if (turn > 0) {
-            CUDA_CHECK(cudaStreamWaitEvent(streams[side], events[!side], 0));
+            CUDA_CHECK(wait_event(streams[side], events[!side]));
         }
         launch_add(shared, side ? shared : mine, count, streams[side]);
         CUDA_CHECK(cudaEventRecord(events[side], streams[side]));

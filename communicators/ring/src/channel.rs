@@ -124,7 +124,7 @@ pub(crate) fn connect<R: Region + 'static>(
 }
 
 /// Takes one frame without connecting, and requests a doorbell for the next.
-#[cfg_attr(loom, allow(dead_code))]
+#[cfg_attr(loom, allow(dead_code, reason = "a model runs a part of the crate"))]
 pub(crate) fn take_frame(region: &impl Region) -> Result<Option<(FrameHeader, Vec<u8>)>, Error> {
     let ring = region.incoming();
     let mut consumer = Consumer::attach(ring)?;

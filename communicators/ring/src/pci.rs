@@ -10,9 +10,9 @@ use paragpu_protocol::frame::FrameHeader;
 use rustix::fs::{Mode, OFlags};
 
 use crate::channel::{self, Side};
+use crate::eventfd::{EventDoorbell, new_eventfd, signal};
 use crate::layout::{self, Layout, device};
 use crate::shm::{Options, Parts, duplicate, map_framing, read_layout};
-use crate::sys::eventfd::{EventDoorbell, new_eventfd, signal};
 use crate::sys::mapping_unsafe::Mapping;
 use crate::sys::node_unsafe::{NodeDoorbell, NodePinner, fade, info};
 use crate::sys::region_unsafe::Base;

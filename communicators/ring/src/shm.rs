@@ -12,8 +12,8 @@ use rustix::fs::{MemfdFlags, SealFlags};
 
 use crate::channel::{self, Side};
 use crate::doorbell::Doorbell;
+use crate::eventfd::{EventDoorbell, new_eventfd};
 use crate::layout::{self, Layout};
-use crate::sys::eventfd::{EventDoorbell, new_eventfd};
 use crate::sys::mapping_unsafe::Mapping;
 use crate::sys::region_unsafe::Base;
 

@@ -31,8 +31,11 @@ const BATCHES_PER_FLUSH: u32 = 16;
 pub(crate) struct Link {
     pub(crate) socket: OwnedFd,
     pub(crate) options: Options,
+    /// [`Link::close`] was called. Not a state of [`Socket`]: a close does not stop the
+    /// thread that is writing, and the receiver reads it without the lock.
     pub(crate) closed: AtomicBool,
     /// [`paragpu_communicator::Wake::wake`] was called, and no receive has consumed it.
+    /// It concerns the receiver alone, in any state of the socket.
     pub(crate) woken: AtomicBool,
     /// Ends the receiver's sleep.
     pub(crate) interrupt: OwnedFd,

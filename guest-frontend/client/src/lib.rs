@@ -38,6 +38,7 @@ mod junction;
 pub mod launch;
 pub mod managed_memory;
 mod managed_variable;
+mod maps;
 pub mod memory;
 pub mod module;
 pub mod monitor;

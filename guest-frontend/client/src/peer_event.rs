@@ -1,4 +1,4 @@
-//! Waits of a stream for events of another device (CUDA Driver API, cuStreamWaitEvent).
+//! Waits of a stream for events of another device (CUDA Driver API, Stream Management).
 //!
 //! One worker cannot wait for another's work. But if one device can access the other's
 //! memory, streams use [`Words`](crate::objects::words::Words): a separate stream of the

@@ -9,18 +9,22 @@
 #![deny(unsafe_code)]
 #![recursion_limit = "1024"]
 
+pub mod address;
 pub mod batch;
 pub mod compile_cache;
 pub mod coredump;
 pub mod crossing;
 pub mod current;
 pub mod dot;
+pub mod kernel;
+pub mod location;
 pub mod log;
 pub mod managed;
 pub mod named_stream;
 pub mod objects;
 pub mod settings;
 pub mod shared_handle;
+mod staging;
 pub mod versions;
 pub mod visible;
 

@@ -13,8 +13,6 @@
 //! has the function's name, in the file of its chapter under `sys`. A function that is
 //! not served prints its name once and returns `cudaErrorNotSupported`.
 #![deny(unsafe_code)]
-// Code of functions that only CUDA 13 has.
-#![cfg_attr(cuda12, allow(dead_code))]
 #![recursion_limit = "512"]
 
 pub mod channel;

@@ -13,6 +13,7 @@
 mod code;
 mod devices;
 pub mod symbols;
+pub mod types;
 
 #[allow(unsafe_code)]
 pub mod sys;

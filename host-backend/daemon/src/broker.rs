@@ -18,6 +18,7 @@ mod order;
 mod orders;
 mod placing;
 mod reload;
+mod schedules;
 mod scrapes;
 mod signals;
 mod supervise;
@@ -42,7 +43,8 @@ use self::inquiries::Inquiries;
 use self::listeners::{Listeners, retry};
 use self::migration::{Departed, Migration};
 use self::operation::Operation;
-use self::order::{Ordered, Parked, Periodic, Restoring};
+use self::order::{Ordered, Parked, Restoring};
+use self::schedules::Schedules;
 use self::signals::Signals;
 use crate::arguments::Arguments;
 use crate::cgroup::Groups;
@@ -102,8 +104,8 @@ struct Operations {
     departed: BTreeMap<[u8; 16], Departed>,
     parked: Vec<Parked>,
     restores: Vec<Restoring>,
-    /// By session number.
-    checkpoints: BTreeMap<u64, Periodic>,
+    /// Periodic checkpoints.
+    schedules: Schedules,
 }
 
 /// How workers are started, and their messages.
@@ -412,7 +414,7 @@ impl Broker {
                 .map(|scrape| scrape.deadline)
                 .min(),
             self.next_migration_deadline(),
-            self.next_checkpoint(),
+            self.operations.schedules.next(),
             expiry,
             leases,
             restores,

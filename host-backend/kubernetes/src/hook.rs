@@ -3,8 +3,9 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
@@ -37,11 +38,7 @@ impl Hook {
     async fn define(&self, domain: Vec<u8>) -> Result<Vec<u8>, Status> {
         let vm = Arc::clone(&self.vm);
         // In a blocking thread, because it waits for a process.
-        let defined = tokio::task::spawn_blocking(move || match vm.lock() {
-            Ok(mut vm) => vm.define(&domain),
-            Err(_) => Err(Error::Vm("an earlier call failed".into())),
-        });
-        let defined = defined.await;
+        let defined = tokio::task::spawn_blocking(move || vm.lock().define(&domain)).await;
         match defined.map_err(|error| Status::internal(error.to_string()))? {
             Ok(domain) => {
                 tracing::info!("the VM can reach its claim over vsock");

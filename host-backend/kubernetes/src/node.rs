@@ -6,9 +6,9 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::os::unix::fs::PermissionsExt as _;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::Error;
@@ -67,9 +67,7 @@ struct Busy<'a> {
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
-        if let Ok(mut busy) = self.node.busy.lock() {
-            busy.remove(self.uid);
-        }
+        self.node.busy.lock().remove(self.uid);
     }
 }
 
@@ -97,9 +95,8 @@ impl Node {
         if !parts.iter().all(|part| claim::is_plain(part)) {
             return Err(Error::Claim("the claim's name or uid is invalid".into()));
         }
-        let busy = self.busy.lock();
-        let mut busy = busy.map_err(|_| Error::Claim("another call failed".into()))?;
-        match busy.insert(named.uid.clone()) {
+        let is_first = self.busy.lock().insert(named.uid.clone());
+        match is_first {
             true => Ok(Busy {
                 node: self,
                 uid: &named.uid,

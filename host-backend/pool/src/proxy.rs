@@ -10,7 +10,7 @@ use std::io::Error as IoError;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use paragpu_communicator_secure::Credentials;
@@ -20,6 +20,7 @@ use paragpu_communicator_stream::sockets;
 use paragpu_protocol::codec::{Text, encode_all};
 use paragpu_protocol::frame::Control;
 use paragpu_protocol::handshake::{Refusal, VERSION};
+use parking_lot::Mutex;
 
 use crate::Error;
 
@@ -114,7 +115,7 @@ impl Proxy {
     /// Relays new connections to the host of the lease. Ends connections to other hosts,
     /// whose programs then reconnect.
     pub fn route_to(&self, address: &str, credentials: Credentials) {
-        let mut shared = lock(&self.shared);
+        let mut shared = self.shared.lock();
         shared.route = Route::Open {
             address: address.to_owned(),
             credentials,
@@ -129,7 +130,7 @@ impl Proxy {
     /// Relays new connections to another host, with the same certificate. Existing
     /// connections stay.
     pub(crate) fn turn_to(&self, there: &str) {
-        if let Route::Open { address, .. } = &mut lock(&self.shared).route {
+        if let Route::Open { address, .. } = &mut self.shared.lock().route {
             there.clone_into(address);
         }
     }
@@ -137,12 +138,12 @@ impl Proxy {
     /// Refuses new connections, because the lease is over. Connected programs are told by
     /// their host.
     pub(crate) fn close(&self, why: &str) {
-        lock(&self.shared).route = Route::Closed(format!("the lease is over: {why}"));
+        self.shared.lock().route = Route::Closed(format!("the lease is over: {why}"));
     }
 
     /// Ends all connections, because their host is lost or the proxy closes.
     pub(crate) fn cut(&self) {
-        for (_, _, connection) in lock(&self.shared).open.drain(..) {
+        for (_, _, connection) in self.shared.lock().open.drain(..) {
             let _ = connection.shutdown(Shutdown::Both);
         }
     }
@@ -156,11 +157,6 @@ impl Drop for Proxy {
             let _ = std::fs::remove_file(path);
         }
     }
-}
-
-/// Locks the state. A thread that panicked cannot have left it inconsistent.
-fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Accepts connections as long as this process lives.
@@ -182,7 +178,7 @@ fn serve(
 
 fn take_in(shared: &Arc<Mutex<Shared>>, guest: OwnedFd) {
     {
-        let mut all = lock(shared);
+        let mut all = shared.lock();
         if all.carried >= MAX_CONNECTIONS {
             return;
         }
@@ -191,18 +187,18 @@ fn take_in(shared: &Arc<Mutex<Shared>>, guest: OwnedFd) {
     let own = Arc::clone(shared);
     let relay = move || {
         relay_connection(&own, &guest);
-        lock(&own).carried -= 1;
+        own.lock().carried -= 1;
     };
     // The system may have no threads left; the program then reconnects.
     let thread = std::thread::Builder::new().name("carrier".into());
     if thread.spawn(relay).is_err() {
-        lock(shared).carried -= 1;
+        shared.lock().carried -= 1;
     }
 }
 
 /// Relays one connection until it ends.
 fn relay_connection(shared: &Mutex<Shared>, guest: &OwnedFd) {
-    let route = match &lock(shared).route {
+    let route = match &shared.lock().route {
         Route::Open {
             address,
             credentials,
@@ -228,7 +224,7 @@ fn relay_connection(shared: &Mutex<Shared>, guest: &OwnedFd) {
     };
     let Ok(own) = tcp.try_clone() else { return };
     let number = {
-        let mut all = lock(shared);
+        let mut all = shared.lock();
         all.count += 1;
         let number = all.count;
         all.open.push((number, address.clone(), own));
@@ -237,7 +233,7 @@ fn relay_connection(shared: &Mutex<Shared>, guest: &OwnedFd) {
     if let Err(error) = relay(tls, &tcp, guest.as_fd(), &mut false) {
         eprintln!("paragpu: a connection of the VM to {address} failed: {error}");
     }
-    lock(shared).open.retain(|(other, _, _)| *other != number);
+    shared.lock().open.retain(|(other, _, _)| *other != number);
 }
 
 /// The host part of an address, as its certificate names it.

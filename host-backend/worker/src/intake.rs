@@ -297,7 +297,7 @@ impl Session {
             self.intake.put_back(next);
             return Ok(false);
         }
-        self.completion.moved();
+        self.completion.pacer().reset();
         Ok(true)
     }
 

@@ -38,7 +38,7 @@ impl Session {
     pub(crate) fn introduce(&self) {
         let identity = self.transfer.identity();
         if identity.guest_pid != 0 {
-            let share = self.memory.share();
+            let share = self.memory.arena().share();
             share.introduce(identity.ordinal, identity.guest_pid);
         }
     }
@@ -63,7 +63,7 @@ impl Session {
     /// The sessions of the VM that are on this device.
     fn occupants(&self) -> Vec<Occupant> {
         let here = |occupant: &Occupant| occupant.device == self.gpu.ordinal();
-        match self.memory.share().occupants() {
+        match self.memory.arena().share().occupants() {
             Some(mut occupants) => {
                 occupants.retain(here);
                 occupants
@@ -73,7 +73,7 @@ impl Session {
                 device: self.gpu.ordinal(),
                 pid: self.transfer.identity().guest_pid,
                 worker: std::process::id(),
-                memory: self.memory.live(),
+                memory: self.memory.arena().live(),
             }],
         }
     }
@@ -111,7 +111,7 @@ impl Session {
         let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let time = time.map_or(0, |time| u64::try_from(time.as_micros()).unwrap_or(0));
         let usage = DeviceUsage {
-            limit: self.memory.limit(),
+            limit: self.memory.arena().limit(),
             used,
             time,
             processes: Bytes(&processes),

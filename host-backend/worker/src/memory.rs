@@ -38,7 +38,7 @@ impl Session {
 
     pub(crate) fn mem_unmap(&mut self, call: &MemUnmap) -> Outcome<()> {
         let address = call.address.0;
-        if !self.memory.is_live(address) {
+        if !self.memory.arena().is_live(address) {
             return fail(
                 Status::INVALID_VALUE,
                 format!("no mapping starts at {address:#x}"),
@@ -81,7 +81,7 @@ impl Session {
     }
 
     pub(crate) fn mem_offer(&mut self, call: &MemOffer) -> Outcome<MemoryOffer> {
-        let found = self.memory.around(call.address);
+        let found = self.memory.arena().around(call.address);
         let Some((base, size)) = found.filter(|(base, _)| !self.sharing.is_taken(*base)) else {
             return fail(
                 Status::INVALID_VALUE,

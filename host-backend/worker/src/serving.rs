@@ -14,10 +14,10 @@ use crate::error::SessionEnd;
 use crate::intake::BATCH;
 use crate::session::link::Link;
 use crate::session::pacer::Pace;
+use crate::session::transfer::TaskKind;
 use crate::session::{Session, Setup};
 use crate::transfer::checkpoint::Checkpoint;
-use crate::transfer::orders::Departure;
-use crate::transfer::orders::Order;
+use crate::transfer::orders::{Departure, Order};
 use crate::transfer::source::Source;
 
 /// Maximum wait for calls while the session moves to another worker.
@@ -157,66 +157,46 @@ impl Session {
 
     /// Carries out the daemon's orders, between two iterations of the loop.
     fn carry_out_orders(&mut self, receiver: &mut dyn Receiver) -> Result<(), SessionEnd> {
-        if self.transfer.delay.is_due() {
-            self.continue_migration(receiver)?;
+        if self.transfer.is_due() {
+            self.step(TaskKind::Move, receiver)?;
         }
         self.pacing.end_if_due(&mut self.gpu);
-        if self.transfer.writing.is_none() {
-            self.take_order();
+        match self.transfer.take_order() {
+            None => {}
+            Some(Order::Checkpoint { target, end }) => {
+                let checkpoint = Checkpoint::new(target, end);
+                self.transfer.begin_checkpoint(Box::new(checkpoint));
+            }
+            Some(Order::Migrate(departure)) => self.begin_migration(departure),
         }
-        if let Some(task) = self.transfer.writing.take() {
-            self.transfer.delay.begin();
-            let stepped = task.step(self, receiver);
-            self.transfer.delay.end();
-            self.transfer.writing = stepped?;
-        }
-        Ok(())
+        self.step(TaskKind::Checkpoint, receiver)
     }
 
-    /// Runs the next step of a migration.
-    pub(crate) fn continue_migration(
+    /// Runs the next step of a migration or checkpoint, if one is in progress.
+    pub(crate) fn step(
         &mut self,
+        kind: TaskKind,
         receiver: &mut dyn Receiver,
     ) -> Result<(), SessionEnd> {
-        if let Some(task) = self.transfer.moving.take() {
-            self.transfer.delay.begin();
-            let stepped = task.step(self, receiver);
-            self.transfer.delay.end();
-            self.transfer.moving = stepped?;
+        match self.transfer.begin_step(kind) {
+            None => Ok(()),
+            Some(task) => {
+                let stepped = task.step(self, receiver);
+                self.transfer.end_step(kind, stepped)
+            }
         }
-        Ok(())
     }
 
     /// Begins a migration, if the session can move.
     pub(crate) fn begin_migration(&mut self, departure: Departure) {
-        self.transfer.delay.start();
-        self.transfer.delay.begin();
+        self.transfer.begin_move();
         let source = Source::begin(self, departure);
-        self.transfer.delay.end();
-        if let Some(source) = source {
-            self.transfer.moving = Some(source);
-        }
-    }
-
-    fn take_order(&mut self) {
-        match self.transfer.orders().take() {
-            None => {}
-            Some(Order::Checkpoint { target, end }) => {
-                if self.transfer.moving.is_none() {
-                    self.transfer.delay.start();
-                }
-                self.transfer.writing = Some(Box::new(Checkpoint::new(target, end)));
-            }
-            Some(Order::Migrate(departure)) => {
-                self.begin_migration(departure);
-            }
-        }
+        self.transfer.begun(source);
     }
 
     /// Maximum wait for calls while the worker has other tasks, such as pre-copy.
     fn longest_wait(&self) -> Option<Duration> {
-        let transfer = &self.transfer;
-        let task = transfer.moving.as_ref().or(transfer.writing.as_ref());
+        let task = self.transfer.current();
         let task = task.map(|task| match task.attempts().is_due() {
             true => MOVING,
             false => RESTING,
@@ -257,11 +237,11 @@ impl Session {
                 break;
             }
             if !self.take_next(receiver, wait)? {
-                self.transfer.delay.caught_up();
+                self.transfer.caught_up();
                 break;
             }
             self.link.flush()?;
-            self.completion.moved();
+            self.completion.pacer().reset();
             if !self.intake.is_empty() {
                 break;
             }
@@ -273,7 +253,7 @@ impl Session {
     /// Waits for the device if the device needs the processor. Returns how long to
     /// wait for the guest afterwards.
     pub(crate) fn pace(&mut self) -> Wait {
-        let most = match self.completion.pace(self.gpu.computes_on_host()) {
+        let most = match self.completion.pacer().pace(self.gpu.computes_on_host()) {
             Pace::Guest(wait) => return wait,
             Pace::Device(most) => most,
         };
@@ -297,8 +277,8 @@ impl Session {
             return Ok(());
         }
         if self.complete()? {
-            self.completion.moved();
-        } else if self.completion.is_slow() {
+            self.completion.pacer().reset();
+        } else if self.completion.pacer().is_slow() {
             self.forward_output()?;
         }
         self.link.flush()

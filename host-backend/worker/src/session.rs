@@ -12,10 +12,7 @@ use crate::error::SessionEnd;
 use crate::images::ImageStore;
 use crate::statistics::Statistics;
 use crate::transfer::attempts::Attempts;
-use crate::transfer::delay::Delay;
 use crate::transfer::identity::Identity;
-use crate::transfer::orders::Orders;
-use crate::transfer::staging_ring::StagingRing;
 use crate::turns::Turns;
 use crate::utilization::Manager;
 use paragpu_control::account::{Book, Share};
@@ -50,6 +47,7 @@ mod shared_file;
 pub(crate) mod sharing;
 pub(crate) mod stream;
 pub(crate) mod texture;
+pub(crate) mod transfer;
 pub(crate) mod turn;
 
 use completion::Completion;
@@ -67,6 +65,7 @@ use module::Modules;
 use objects::Objects;
 use output::{Output, Printing};
 use sharing::Sharing;
+use transfer::Transfer;
 use turn::Pacing;
 
 /// The parameters of a new session.
@@ -132,7 +131,7 @@ pub struct Session {
     /// Kernel output.
     pub(crate) printing: Printing,
     /// Moves and checkpoints.
-    pub(crate) transfer: Transfer,
+    pub(crate) transfer: Transfer<Box<dyn Task>>,
     /// State for NVML queries.
     pub(crate) management: Manager,
     /// Its counters.
@@ -154,63 +153,6 @@ pub(crate) trait Task: Send {
 
     /// The attempts to stop the session.
     fn attempts(&self) -> &Attempts;
-}
-
-/// A session's moves and checkpoints.
-pub(crate) struct Transfer {
-    /// The owner of the session.
-    identity: Identity,
-    /// Orders of the daemon.
-    orders: Arc<Orders>,
-    /// The move in progress.
-    pub(crate) moving: Option<Box<dyn Task>>,
-    /// The checkpoint in progress.
-    pub(crate) writing: Option<Box<dyn Task>>,
-    /// The delay that moves and checkpoints cause to the program's calls.
-    pub(crate) delay: Delay,
-    /// Staging memory of a failed move, reused by the next one.
-    ring: Option<StagingRing>,
-}
-
-impl Transfer {
-    fn new(identity: Identity) -> Self {
-        Self {
-            identity,
-            orders: Arc::new(Orders::new(drop)),
-            moving: None,
-            writing: None,
-            delay: Delay::default(),
-            ring: None,
-        }
-    }
-
-    /// The owner of the session.
-    pub(crate) fn identity(&self) -> &Identity {
-        &self.identity
-    }
-
-    pub(crate) fn set_identity(&mut self, identity: Identity) {
-        self.identity = identity;
-    }
-
-    /// Orders of the daemon.
-    pub(crate) fn orders(&self) -> &Arc<Orders> {
-        &self.orders
-    }
-
-    pub(crate) fn set_orders(&mut self, orders: Arc<Orders>) {
-        self.orders = orders;
-    }
-
-    /// The staging memory of the last migration.
-    pub(crate) fn take_ring(&mut self) -> Option<StagingRing> {
-        self.ring.take()
-    }
-
-    /// Keeps staging memory for the next migration.
-    pub(crate) fn keep_ring(&mut self, ring: StagingRing) {
-        self.ring = Some(ring);
-    }
 }
 
 impl std::fmt::Debug for Session {

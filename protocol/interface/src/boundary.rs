@@ -1,29 +1,17 @@
-//! Wrappers that pass C's parameters to safe code.
+//! Wrappers that pass C's parameters to safe code. A library takes those that its code
+//! uses.
 
 use proc_macro2::TokenStream;
 use quote::quote;
 use syn::Expr;
 
-/// Generates the types `Out`, `In` and `Text`, and the default streams. `null` is the
-/// error for a pointer that must not be null. The library provides `Result`, the result
-/// of its functions.
+/// Generates the trait that converts parameters, and the type `Out`. `null` is the error
+/// for a pointer that must not be null. The library provides `Result`, the result of its
+/// functions.
 #[must_use]
 pub fn boundary(null: &Expr) -> TokenStream {
     quote! {
-        use std::ffi::{CStr, c_char};
         use std::marker::PhantomData;
-
-        use paragpu_abi::{CU_STREAM_PER_THREAD, CUstream};
-
-        /// The legacy default stream.
-        pub(crate) const DEFAULT_STREAM: CUstream = std::ptr::null_mut();
-        /// The calling thread's default stream.
-        pub(crate) const OWN_STREAM: CUstream = CU_STREAM_PER_THREAD;
-
-        /// The null stream of a function with per-thread default stream.
-        pub(crate) fn own_default(stream: CUstream) -> CUstream {
-            if stream.is_null() { OWN_STREAM } else { stream }
-        }
 
         /// A parameter that is converted from C's.
         pub(crate) trait Boundary<Raw> {
@@ -81,6 +69,15 @@ pub fn boundary(null: &Expr) -> TokenStream {
                 }
             }
         }
+    }
+}
+
+/// Generates the types `In` and `Text` of parameters that a function reads, for
+/// [`boundary`].
+#[must_use]
+pub fn inputs(null: &Expr) -> TokenStream {
+    quote! {
+        use std::ffi::{CStr, c_char};
 
         /// An input parameter of type `T`; may be null.
         #[derive(Debug, Clone, Copy)]
@@ -128,6 +125,25 @@ pub fn boundary(null: &Expr) -> TokenStream {
                 let text = self.0.ok_or(#null)?;
                 text.to_str().map_err(|_| #null)
             }
+        }
+    }
+}
+
+/// Generates the default streams of functions, with and without a per-thread default
+/// stream.
+#[must_use]
+pub fn default_streams() -> TokenStream {
+    quote! {
+        use paragpu_abi::{CU_STREAM_PER_THREAD, CUstream};
+
+        /// The legacy default stream.
+        pub(crate) const DEFAULT_STREAM: CUstream = std::ptr::null_mut();
+        /// The calling thread's default stream.
+        pub(crate) const OWN_STREAM: CUstream = CU_STREAM_PER_THREAD;
+
+        /// The null stream of a function with per-thread default stream.
+        pub(crate) fn own_default(stream: CUstream) -> CUstream {
+            if stream.is_null() { OWN_STREAM } else { stream }
         }
     }
 }

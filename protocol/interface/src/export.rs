@@ -232,7 +232,7 @@ pub fn direct<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type) 
                 #[unsafe(no_mangle)]
                 pub unsafe extern "C" fn #exported(#(#names: #types),*) -> #result {
                     super::guard(|| {
-                        #( let #streams = super::own_default(#streams); )*
+                        #( let #streams = own_default(#streams); )*
                         // SAFETY: the caller keeps to CUDA's manual, and the
                         // driver's function asks for the same.
                         unsafe { super::#start()?.driver.#called(#arguments) }

@@ -20,7 +20,7 @@ mod native;
 mod table;
 mod wire;
 
-pub use boundary::boundary;
+pub use boundary::{boundary, default_streams, inputs};
 pub use call::{Call, Class, Effect, Field, Handwritten, Shape};
 pub use chapter::{Chapter, Error, Library};
 pub use crossing::crossings;

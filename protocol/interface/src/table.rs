@@ -85,6 +85,7 @@ pub fn table(driver: &Library, runtimes: &[&Library]) -> TokenStream {
         /// Addresses of the driver's functions.
         pub struct Driver { #fields }
 
+        #[expect(dead_code, reason = "the runtime does not call every served function")]
         impl Driver {
             /// Fills the table. A function that `lookup` does not know answers
             /// `CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER`.

@@ -1,7 +1,7 @@
 //! The real process. The tests act as hypervisor, guest kernel and daemon: they implement
 //! the protocols from their specifications, and access the window through its descriptor.
 //! Each test program uses a part of this module.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test program uses a part")]
 
 use std::fs::File;
 use std::io::{IoSliceMut, Read};

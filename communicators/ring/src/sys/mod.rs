@@ -1,8 +1,6 @@
 //! Operating system interfaces: mappings, doorbells, the device node.
 
 #[cfg(not(loom))]
-pub(crate) mod eventfd;
-#[cfg(not(loom))]
 pub(crate) mod fence_unsafe;
 #[cfg(not(loom))]
 pub(crate) mod guest_memory_unsafe;

@@ -11,8 +11,8 @@ use rustix::io::Errno;
 use rustix::ioctl::{Getter, NoArg, Opcode, Setter, Updater, ioctl, opcode};
 
 use crate::doorbell::{Doorbell, Event};
+use crate::eventfd::{poll_until, signal};
 use crate::layout::list;
-use crate::sys::eventfd::{poll_until, signal};
 
 /// `struct paragpu_info` of the kernel module.
 #[repr(C)]

@@ -13,10 +13,10 @@ use paragpu_communicator::conformance::{Factory, RawGuest};
 use paragpu_communicator::{Connection, Polling};
 
 use crate::channel::{Region, Side};
+use crate::eventfd::signal;
 use crate::layout::{self, record_size};
 use crate::ring::Ring;
 use crate::shm::{self, GuestEnds, Options};
-use crate::sys::eventfd::signal;
 use crate::sys::region_unsafe::{Base, MappedRegion};
 
 const REGION: u64 = 16 << 20;

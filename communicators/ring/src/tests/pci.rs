@@ -13,10 +13,10 @@ use rustix::fs::MemfdFlags;
 
 use super::Raw;
 use crate::doorbell::{Doorbell, Event};
+use crate::eventfd::{EventDoorbell, new_eventfd};
 use crate::layout::{self, device};
 use crate::pci::{HostChannel, IdleChannel, attach_host};
 use crate::shm::{Options, Parts, map_framing, read_layout};
-use crate::sys::eventfd::{EventDoorbell, new_eventfd};
 use crate::sys::region_unsafe::Base;
 
 const CHANNEL: u32 = 70;

@@ -1,7 +1,6 @@
 //! The crate's unsafe code: raw memory of the program, system calls.
 #![allow(unsafe_code)]
 
-mod maps;
 pub mod memory;
 pub(crate) mod moved_pages;
 pub mod process;

@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use paragpu_communicator::Window;
 
-use super::maps;
 use super::memory::PAGE;
 use super::userfault::{Userfault, Watch};
+use crate::maps;
 
 /// A second mapping of some pages of a window, unknown to the program.
 #[derive(Debug)]

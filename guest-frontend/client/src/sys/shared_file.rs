@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 
 use rustix::fs::OFlags;
 
-use super::maps::{self, Mapped};
+use crate::maps::{self, Mapped};
 
 /// Maximum number of descriptors of the process that are searched.
 const MAX_DESCRIPTORS: usize = 4096;

@@ -10,10 +10,9 @@ use paragpu_client::sys::memory::{HostRows, HostSlice};
 use paragpu_client::virtual_memory::has_view;
 use paragpu_protocol::status::Status;
 
-use super::address::is_device_only;
-use super::{Result, device, host, memory, pointer as attributes, staging};
-use crate::current;
-use crate::named_stream;
+use super::{Result, device, host, memory, pointer as attributes};
+use crate::address::is_device_only;
+use crate::{current, named_stream, staging};
 
 /// The kind of memory at an address, for unified addressing (cuMemcpy).
 enum Kind {

@@ -14,11 +14,10 @@ use paragpu_client::texture::ArrayLevel;
 use paragpu_protocol::status::Status;
 use std::sync::Arc;
 
-use super::address::is_device_only;
-use super::staging::{self, Part};
 use super::{Result, array, copy, get, memory, pointer};
-use crate::current;
-use crate::named_stream;
+use crate::address::is_device_only;
+use crate::staging::{self, Part};
+use crate::{current, named_stream};
 
 /// One end of a copy, as the program describes it.
 struct Side {

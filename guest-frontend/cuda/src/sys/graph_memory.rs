@@ -15,7 +15,8 @@ use paragpu_protocol::status::Status;
 use super::boundary::Out;
 use super::graph::{list, work_of};
 use super::graph_node::add;
-use super::{Result, device, location, present, unsupported_use};
+use super::{Result, device, present, unsupported_use};
+use crate::location;
 
 /// CU_MEM_ALLOCATION_TYPE_PINNED.
 const PINNED: c_int = 1;

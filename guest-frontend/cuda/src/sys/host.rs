@@ -10,9 +10,9 @@ use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
-use super::{Result, address, capture, device, pointer, put};
+use super::{Result, capture, device, pointer, put};
 use crate::objects::pool;
-use crate::{current, managed};
+use crate::{address, current, managed};
 
 /// The session that pinned an address of the program, and the pinned memory.
 pub fn pinned(address: u64) -> Option<(&'static Session, Pinned)> {

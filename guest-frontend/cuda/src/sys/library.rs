@@ -14,10 +14,10 @@ use super::image::{Image, Options};
 use super::module::{
     attribute, global, load_image, managed_variable, read_file, set_attribute, unload,
 };
-use super::{Result, device, kernel, present, put};
-use crate::current;
+use super::{Result, device, present, put};
 use crate::objects::library::{Kernel, Library};
 use crate::objects::{self, Found, InContext, Object};
+use crate::{current, kernel};
 
 /// CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE and _BINARY_IS_PRESERVED.
 const LIBRARY_OPTIONS: [c_int; 2] = [0, 1];

@@ -10,9 +10,9 @@ use paragpu_client::virtual_memory::has_view;
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
-use super::address::{is_in_arena, ordinal_of};
 use super::boundary::Out;
 use super::{Result, capture, device, host, pointer, put, put_if};
+use crate::address::{is_in_arena, ordinal_of};
 use crate::objects::context::forget_memory;
 use crate::objects::pool;
 use crate::{current, managed};

@@ -2,6 +2,8 @@
 //!
 //! The functions here take pointers from a C program and rely on it to follow CUDA's
 //! manual, so they are `unsafe`. Each unsafe block names the promise on which it relies.
+//! A file without an unsafe block belongs here too if it has exported functions: the
+//! derived entry points dereference their parameters.
 #![allow(non_snake_case, clippy::too_many_arguments)]
 #![allow(clippy::not_unsafe_ptr_arg_deref)]
 
@@ -12,7 +14,6 @@ use paragpu_protocol::status::Status;
 /// Result of a function.
 pub(crate) type Result<T = (), E = Status> = std::result::Result<T, E>;
 
-mod address;
 pub mod array;
 pub(crate) mod boundary;
 pub mod capture;
@@ -39,12 +40,10 @@ pub mod host_call;
 pub mod image;
 pub mod internal;
 pub mod ipc;
-pub mod kernel;
 pub mod launch;
 pub mod library;
 pub mod link;
 pub mod linking;
-pub mod location;
 pub mod logs;
 pub mod managed;
 pub mod memory;
@@ -55,7 +54,6 @@ pub mod peer;
 pub mod pointer;
 pub mod pool;
 pub mod prepared_launch;
-mod staging;
 pub mod stream;
 pub mod stream_memory;
 pub mod tensor_map;
@@ -127,7 +125,7 @@ unsafe fn clear<T>(out: *mut T) {
 
 /// Refuses a null pointer. Unlike [`get`], it accepts memory that is not initialized yet.
 fn present<T>(pointer: *const T) -> Result {
-    if pointer.is_null() || address::is_device_only(pointer.addr() as u64) {
+    if pointer.is_null() || crate::address::is_device_only(pointer.addr() as u64) {
         return Err(Status::INVALID_VALUE);
     }
     Ok(())

@@ -158,7 +158,7 @@ impl Callable {
 pub fn callable(function: CUfunction) -> Result<Callable> {
     let mut found = objects::find(function).ok_or(Status::INVALID_HANDLE)?;
     if let Object::Kernel(kernel) = &**found {
-        found = super::kernel::function(kernel)?;
+        found = crate::kernel::function(kernel)?;
     }
     let session = match &**found {
         Object::Function(inner, _) => inner.session,

@@ -24,11 +24,11 @@ use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
-use super::address::is_in_arena;
 use super::boundary::{In, Out};
-use super::location::{DEVICE, HOST, HOST_NUMA, HOST_NUMA_CURRENT, device_of};
-use super::location::{location_of_pool, resolve};
 use super::{Result, device, get, graph_memory, host, memory, present, put, unsupported_use};
+use crate::address::is_in_arena;
+use crate::location::{DEVICE, HOST, HOST_NUMA, HOST_NUMA_CURRENT, device_of};
+use crate::location::{location_of_pool, resolve};
 use crate::named_stream::{self, Named};
 use crate::objects::context::forget_memory;
 use crate::objects::pool::{Pool, PoolLocation};

@@ -13,14 +13,14 @@ use paragpu_client::shared_memory::{Kind, SharedName};
 use paragpu_client::virtual_memory::{GRANULARITY, MemoryLocation, Properties, Side};
 use paragpu_protocol::status::Status;
 
-use super::address::ordinal_of;
 use super::boundary::{In, Out};
 use super::graph::list;
 use super::ipc;
-use super::location::{DEVICE, HOST, HOST_NUMA, HOST_NUMA_CURRENT, PINNED, is_node};
 use super::pool::DESCRIPTOR;
 use super::{Result, device, get, present, put, unsupported_use};
+use crate::address::ordinal_of;
 use crate::current;
+use crate::location::{DEVICE, HOST, HOST_NUMA, HOST_NUMA_CURRENT, PINNED, is_node};
 use crate::shared_handle::{self, SharedHandles};
 
 /// CUmemAllocationGranularity_flags: minimum and recommended.

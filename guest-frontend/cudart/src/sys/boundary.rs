@@ -1,8 +1,7 @@
 //! Wrappers of the pointers that C programs pass: `Out`, `In` and `Text`
 //! (protocol/interface/src/boundary.rs).
-// The generated entry points create them, under the contract of the C interface. A
-// library need not use all of them.
-#![allow(dead_code, clippy::undocumented_unsafe_blocks)]
+// The generated entry points create them, under the contract of the C interface.
+#![allow(clippy::undocumented_unsafe_blocks)]
 
 use paragpu_abi::cudaErrorInvalidValue;
 

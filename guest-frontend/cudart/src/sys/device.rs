@@ -12,7 +12,6 @@ use paragpu_abi::{
     CUasyncCallback, CUasyncCallbackHandle, CUuuid, cudaChannelFormatDesc, cudaDeviceProp,
 };
 use std::ffi::{c_char, c_int, c_uint, c_void};
-use std::mem::offset_of;
 use std::ptr;
 
 pub(crate) fn cudaGetDeviceCount(count: Out<'_, c_int>) -> Result {
@@ -144,6 +143,7 @@ pub(crate) unsafe fn cudaDeviceGetAttribute(
 
 /// # Safety
 /// As documented by CUDA for `cudaGetDeviceProperties`.
+#[cfg(not(cuda12))]
 pub(crate) unsafe fn cudaGetDeviceProperties(
     properties: *mut cudaDeviceProp,
     device: c_int,
@@ -152,7 +152,7 @@ pub(crate) unsafe fn cudaGetDeviceProperties(
     let runtime = runtime()?;
     let known = ptr::from_ref(cached_properties(runtime, device)?);
     // Reserved fields keep the caller's contents.
-    let told = offset_of!(cudaDeviceProp, reserved);
+    let told = std::mem::offset_of!(cudaDeviceProp, reserved);
     // SAFETY: `properties` holds as many bytes, as the caller promises; `known` is longer.
     unsafe { ptr::copy_nonoverlapping(known.cast::<u8>(), properties.cast::<u8>(), told) };
     Ok(())
@@ -160,6 +160,7 @@ pub(crate) unsafe fn cudaGetDeviceProperties(
 
 /// # Safety
 /// As documented by CUDA for `cudaChooseDevice`.
+#[cfg(not(cuda12))]
 pub(crate) unsafe fn cudaChooseDevice(
     device: Out<'_, c_int>,
     wanted: *const cudaDeviceProp,
@@ -367,6 +368,7 @@ pub(crate) unsafe fn cudaDeviceGetP2PAttribute(
 
 /// # Safety
 /// As documented by CUDA for `cudaDeviceGetP2PAtomicCapabilities`.
+#[cfg(not(cuda12))]
 pub(crate) unsafe fn cudaDeviceGetP2PAtomicCapabilities(
     capabilities: *mut c_uint,
     operations: *const c_int,
@@ -389,6 +391,7 @@ pub(crate) unsafe fn cudaDeviceGetP2PAtomicCapabilities(
 
 /// # Safety
 /// As documented by CUDA for `cudaDeviceGetHostAtomicCapabilities`.
+#[cfg(not(cuda12))]
 pub(crate) unsafe fn cudaDeviceGetHostAtomicCapabilities(
     capabilities: *mut c_uint,
     operations: *const c_int,

@@ -1,6 +1,7 @@
 //! Graphs as a whole: building, instantiating, launching (CUDA Runtime API,
 //! chapter "Graph Management"). Nodes with parameters are in `graph_node`.
 
+use super::boundary::own_default;
 use super::present;
 use super::runtime::{context, runtime};
 use crate::error::Result;
@@ -50,7 +51,7 @@ pub(crate) unsafe fn cudaGraphInstantiateWithParams_ptsz(
     // SAFETY: `parameters` is valid, as the caller promises.
     let given = unsafe { (*parameters).uploadStream };
     // SAFETY: `parameters` is valid, as the caller promises.
-    unsafe { (*parameters).uploadStream = super::own_default(given) };
+    unsafe { (*parameters).uploadStream = own_default(given) };
     let outcome = context().and_then(|runtime| {
         // SAFETY: the caller upholds the contract of `cuGraphInstantiateWithParams`.
         unsafe {

@@ -6,6 +6,7 @@
 //! 13.0 runtime also returns `cudaErrorInvalidValue`. Older ones, and this one as
 //! `libcudart.so.12`, return `cudaErrorInvalidConfiguration`.
 
+use super::boundary::own_default;
 use super::registry;
 use super::runtime::{Runtime, context};
 use super::{fail, present, put};
@@ -82,7 +83,7 @@ pub(crate) unsafe fn cudaLaunchKernelExC_ptsz(
 ) -> Result {
     present(config)?;
     // SAFETY: `config` is valid, as the caller promises.
-    let stream = super::own_default(unsafe { (*config).stream });
+    let stream = own_default(unsafe { (*config).stream });
     // SAFETY: the caller upholds the contract of `launch_extended`.
     unsafe { launch_extended(&*config, function, arguments, stream) }
 }

@@ -122,6 +122,7 @@ pub(crate) unsafe fn cudaHostGetDevicePointer(
     address.put(pointer(found))
 }
 
+#[cfg(not(cuda12))]
 pub(crate) fn cudaPointerGetAttributes(
     attributes: Out<'_, cudaPointerAttributes>,
     address: *const c_void,

@@ -8,7 +8,7 @@
 use crate::error::{Error, Result};
 use crate::thread;
 use paragpu_abi as abi;
-use paragpu_abi::{CU_STREAM_PER_THREAD, CUstream, cudaError_t};
+use paragpu_abi::cudaError_t;
 use runtime::{context, runtime};
 use std::ffi::CStr;
 use std::io::Write;
@@ -23,8 +23,6 @@ mod copy3d;
 #[cfg(cuda12)]
 mod cuda12;
 mod device;
-mod driver;
-mod event;
 mod external;
 mod failure;
 mod function;
@@ -59,10 +57,24 @@ pub(crate) mod exports {
 
     use paragpu_abi::*;
 
-    use super::boundary::{Boundary, DEFAULT_STREAM, OWN_STREAM};
-    use super::own_default;
+    use super::boundary::{Boundary, DEFAULT_STREAM, OWN_STREAM, own_default};
 
     include!(concat!(env!("OUT_DIR"), "/exports.rs"));
+}
+
+/// The table of driver functions that the runtime calls, derived from the description
+/// of the driver's interface. It is filled by the first call that needs the driver.
+// The caller of a function is responsible for its arguments; the table's types are
+// those of the description.
+#[allow(clippy::undocumented_unsafe_blocks)]
+mod driver {
+    use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ushort, c_void};
+
+    use paragpu_abi::*;
+
+    use crate::error::{Error, Result};
+
+    include!(concat!(env!("OUT_DIR"), "/driver.rs"));
 }
 
 /// Functions that are exported but not served.
@@ -86,15 +98,6 @@ fn guard(body: impl FnOnce() -> Result) -> cudaError_t {
     };
     thread::with(|thread| thread.fail(carrier, error.code()));
     error.code()
-}
-
-/// Maps the null stream to the per-thread default stream, as `_ptsz` functions do.
-fn own_default(stream: CUstream) -> CUstream {
-    if stream.is_null() {
-        CU_STREAM_PER_THREAD
-    } else {
-        stream
-    }
 }
 
 /// The behaviour of a function that is not served.

@@ -1,16 +1,16 @@
 //! Streams, capture and host callbacks (CUDA Runtime API, chapter "Stream
 //! Management"; `cudaLaunchHostFunc` from "Execution Control").
 
-use super::boundary::Out;
+use super::boundary::{Out, own_default};
 use super::runtime::context;
-use super::{fail, present, zeroed};
+use super::{fail, present};
 use crate::error::Result;
 use paragpu_abi as abi;
-use paragpu_abi::{CUdevResource, CUdeviceptr, CUstream, cudaLaunchAttributeValue};
+use paragpu_abi::{CUdeviceptr, CUstream, cudaLaunchAttributeValue};
 use std::ffi::{c_int, c_uint, c_void};
-use std::ptr;
 
 /// cudaDevResourceTypeSm.
+#[cfg(not(cuda12))]
 const MULTIPROCESSORS: c_int = 1;
 
 /// # Safety
@@ -54,9 +54,10 @@ pub(crate) unsafe fn cudaStreamGetDevice(stream: CUstream, device: Out<'_, c_int
 
 /// # Safety
 /// As documented by CUDA for `cudaStreamGetDevResource`.
+#[cfg(not(cuda12))]
 pub(crate) unsafe fn cudaStreamGetDevResource(
     stream: CUstream,
-    resource: Out<'_, CUdevResource>,
+    resource: Out<'_, abi::CUdevResource>,
     kind: c_int,
 ) -> Result {
     resource.present()?;
@@ -65,9 +66,9 @@ pub(crate) unsafe fn cudaStreamGetDevResource(
         return fail(abi::cudaErrorInvalidResourceType);
     }
     let driver = &context()?.driver;
-    let (mut green, mut whole) = (ptr::null_mut(), ptr::null_mut());
+    let (mut green, mut whole) = (std::ptr::null_mut(), std::ptr::null_mut());
     // SAFETY: all zeros are a resource of no type.
-    let mut found: CUdevResource = unsafe { zeroed() };
+    let mut found: abi::CUdevResource = unsafe { super::zeroed() };
     // SAFETY: the functions ask for what the caller promises, and write to locals.
     unsafe {
         driver.cuStreamGetGreenCtx(stream, &mut green)?;
@@ -103,7 +104,7 @@ pub(crate) unsafe fn cudaStreamCopyAttributes_ptsz(
     destination: CUstream,
     source: CUstream,
 ) -> Result {
-    let (destination, source) = (super::own_default(destination), super::own_default(source));
+    let (destination, source) = (own_default(destination), own_default(source));
     // SAFETY: the caller upholds the contract of `cuStreamCopyAttributes`.
     unsafe {
         context()?

@@ -6,9 +6,9 @@ use paragpu_protocol::layout::MAX_DEVICES;
 
 use super::boundary::{In, Out, Text};
 use super::init::devices;
-use super::types::{nvmlDevice_t, nvmlUUID_t, version_of};
 use super::{pcie, put_text};
 use crate::code::{Code, Result};
+use crate::types::{nvmlDevice_t, nvmlUUID_t, version_of};
 
 /// CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
 const CAPABILITY: [u32; 2] = [75, 76];

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::boundary::Out;
 use super::device;
-use super::types::{nvmlDevice_t, nvmlEventData_t, nvmlEventSet_t};
 use crate::code::{Code, Result};
+use crate::types::{nvmlDevice_t, nvmlEventData_t, nvmlEventSet_t};
 
 /// The handles of existing event sets.
 static SETS: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());

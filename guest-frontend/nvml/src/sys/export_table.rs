@@ -10,9 +10,9 @@ use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::ptr;
 
 use super::boundary::{Boundary, Text};
-use super::types::{nvmlDevice_t, nvmlReturn_t};
 use super::{device, exports, guard, guard_before_init, pcie, process, put, put_list};
 use crate::code::{Code, Result};
+use crate::types::{nvmlDevice_t, nvmlReturn_t};
 
 /// The table's identifier.
 const ID: [u8; 16] = [

@@ -5,9 +5,9 @@ use std::time::SystemTime;
 
 use paragpu_abi::nvml::{FIELD, LINK_FIELDS};
 
-use super::types::{nvmlDevice_t, nvmlFieldValue_t};
 use super::{ask, device, numbers, present};
 use crate::code::{Code, Result};
+use crate::types::{nvmlDevice_t, nvmlFieldValue_t};
 
 /// NVML_VALUE_TYPE_UNSIGNED_INT and _UNSIGNED_LONG_LONG.
 const WORD: c_uint = 1;

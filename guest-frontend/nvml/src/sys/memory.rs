@@ -2,9 +2,9 @@
 
 use super::boundary::Out;
 use super::init::devices;
-use super::types::{nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t, version_of};
 use super::{device, put, version};
 use crate::code::{Code, Result};
+use crate::types::{nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t, version_of};
 
 fn memory(handle: nvmlDevice_t) -> Result<nvmlMemory_t> {
     let usage = devices().usage(device(handle)?)?;

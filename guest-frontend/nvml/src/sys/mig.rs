@@ -4,8 +4,8 @@ use std::ffi::c_uint;
 
 use super::boundary::Out;
 use super::device;
-use super::types::nvmlDevice_t;
 use crate::code::Result;
+use crate::types::nvmlDevice_t;
 
 pub(crate) fn nvmlDeviceIsMigDeviceHandle(handle: nvmlDevice_t, is_mig: Out<'_, c_uint>) -> Result {
     device(handle)?;

@@ -1,4 +1,5 @@
-//! The C interface: helpers of all exported functions.
+//! The C interface: the exported functions, and their helpers. The derived entry points
+//! dereference the parameters, also of functions whose own code is safe.
 #![allow(clippy::not_unsafe_ptr_arg_deref)]
 // Functions have NVML's names.
 #![allow(non_snake_case)]
@@ -10,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use paragpu_client::monitor::Answer;
 
 use crate::code::{Code, Result};
-use types::{nvmlDevice_t, nvmlPciInfo_t, nvmlReturn_t};
+use crate::types::{nvmlDevice_t, nvmlPciInfo_t, nvmlReturn_t};
 
 pub(crate) mod boundary;
 pub mod device;
@@ -27,7 +28,6 @@ pub mod process;
 pub mod system;
 pub mod thermal;
 pub mod topology;
-pub mod types;
 pub mod unit;
 
 /// Numbers of figures, by the functions' names.
@@ -45,7 +45,7 @@ pub mod exports {
     use std::ffi::{c_char, c_int, c_uint, c_ulong, c_ulonglong};
 
     use super::boundary::Boundary;
-    use super::types::*;
+    use crate::types::*;
 
     include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 }
@@ -54,7 +54,7 @@ pub mod exports {
 pub mod stubs {
     use std::sync::atomic::AtomicBool;
 
-    use super::types::nvmlReturn_t;
+    use crate::types::nvmlReturn_t;
 
     include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
 }

@@ -6,9 +6,9 @@ use paragpu_abi::nvml::FIELD;
 
 use super::boundary::Out;
 use super::init::devices;
-use super::types::{PciInfo2, nvmlDevice_t, nvmlPciInfo_t};
 use super::{FromFigures, ask, device, numbers};
 use crate::code::{Code, Result};
+use crate::types::{PciInfo2, nvmlDevice_t, nvmlPciInfo_t};
 
 /// NVML_FEATURE_ENABLED.
 const ENABLED: u64 = 1;

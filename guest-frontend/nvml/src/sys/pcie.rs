@@ -4,9 +4,9 @@ use std::ffi::{c_char, c_uint};
 
 use super::boundary::Out;
 use super::init::devices;
-use super::types::{PciInfo1, PciInfo2, nvmlDevice_t, nvmlPciInfo_t, nvmlPciInfoExt_t, version_of};
 use super::{device, put, version};
 use crate::code::{Code, Result};
+use crate::types::{PciInfo1, PciInfo2, nvmlDevice_t, nvmlPciInfo_t, nvmlPciInfoExt_t, version_of};
 
 /// PCI class of a 3D controller.
 const CLASS: (c_uint, c_uint) = (3, 2);

@@ -6,11 +6,11 @@ use std::ffi::{c_uint, c_ulonglong};
 use paragpu_protocol::types::ProcessUsage;
 
 use super::init::devices;
-use super::types::{
-    nvmlDevice_t, nvmlProcessInfo_t, nvmlProcessInfo_v1_t, nvmlProcessUtilizationSample_t,
-};
 use super::{device, put_list};
 use crate::code::{Code, Result};
+use crate::types::{
+    nvmlDevice_t, nvmlProcessInfo_t, nvmlProcessInfo_v1_t, nvmlProcessUtilizationSample_t,
+};
 
 /// No instance of a GPU.
 const NO_INSTANCE: c_uint = c_uint::MAX;

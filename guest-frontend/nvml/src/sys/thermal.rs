@@ -1,8 +1,8 @@
 //! Temperature.
 
-use super::types::{nvmlDevice_t, nvmlTemperature_t, version_of};
 use super::{ask, device, numbers, put, version};
 use crate::code::{Code, Result};
+use crate::types::{nvmlDevice_t, nvmlTemperature_t, version_of};
 
 /// The number of sensors.
 const SENSORS: u32 = 1;

@@ -7,9 +7,9 @@ use std::ffi::{c_int, c_uint, c_ulong};
 use std::fs;
 
 use super::boundary::Out;
-use super::types::nvmlDevice_t;
 use super::{device, init, nvlink, present, put};
 use crate::code::{Code, Result};
+use crate::types::nvmlDevice_t;
 
 /// NVML_P2P_CAPS_INDEX_UNKNOWN: valid indices are below.
 const INDICES: c_uint = 5;

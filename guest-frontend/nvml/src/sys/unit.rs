@@ -4,8 +4,8 @@ use std::ffi::c_uint;
 
 use super::boundary::Out;
 use super::put;
-use super::types::nvmlHwbcEntry_t;
 use crate::code::Result;
+use crate::types::nvmlHwbcEntry_t;
 
 pub(crate) fn nvmlUnitGetCount(count: Out<'_, c_uint>) -> Result {
     count.put(0)

@@ -4,21 +4,17 @@
 //! exists. The worker also has the schedule, and continues it if the daemon dies. A
 //! later daemon only lists it.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use paragpu_control::admin::{CheckpointInfo, Figures, Response};
+use paragpu_control::admin::{Figures, Response};
 use paragpu_control::worker::{self, ToWorker};
 
 use super::Broker;
-use super::order::{NOBODY, Outcome, Periodic};
+use super::order::{NOBODY, Outcome};
 use crate::notes::CheckpointSchedule;
 
-/// Retry interval while a session is being moved or written.
-const BUSY: Duration = Duration::from_secs(1);
-
 impl Broker {
-    /// Handles the end of a checkpoint. If the first one of a schedule fails, the
-    /// schedule ends.
+    /// Handles the end of a checkpoint.
     pub(super) fn checkpoint_over(
         &mut self,
         session: Option<u64>,
@@ -26,60 +22,21 @@ impl Broker {
         outcome: &Outcome,
     ) {
         let Some(session) = session else { return };
-        let now = Instant::now();
-        let next = Some(now + again.every);
-        if outcome.is_ok() && !self.is_known(session, &again) {
+        if outcome.is_ok() && !self.operations.schedules.hold(session, &again) {
             self.pass_schedule(session, Some(&again));
         }
-        match (outcome, self.operations.checkpoints.get_mut(&session)) {
-            (Ok(_), _) => {
-                let periodic = Periodic {
-                    again,
-                    next,
-                    last: Some(now),
-                    error: None,
-                };
-                self.operations.checkpoints.insert(session, periodic);
-            }
-            (Err(error), Some(periodic)) => {
-                tracing::warn!(
-                    session,
-                    error,
-                    "a session could not be checkpointed; the previous checkpoint remains"
-                );
-                periodic.next = next;
-                periodic.error = Some(error.clone());
-            }
-            (Err(_), None) => {}
-        }
+        self.operations.schedules.written(session, again, outcome);
     }
 
     /// Ends a session's periodic checkpoints.
     pub(super) fn end_checkpoints(&mut self, session: u64) -> Response {
-        let adopted = self.operations.checkpoints.get(&session);
-        if adopted.is_some_and(|periodic| periodic.next.is_none()) {
-            return Response::Error {
-                error: format!(
-                    "session {session} began under an earlier daemon: its worker checkpoints \
-                     it until it ends"
-                ),
-            };
-        }
-        match self.operations.checkpoints.remove(&session) {
-            Some(_) => {
+        match self.operations.schedules.end(session) {
+            Ok(()) => {
                 self.pass_schedule(session, None);
                 Response::Done(Figures::default())
             }
-            None => Response::Error {
-                error: format!("session {session} has no periodic checkpoints"),
-            },
+            Err(error) => Response::Error { error },
         }
-    }
-
-    /// Whether a session already has this schedule.
-    fn is_known(&self, session: u64, again: &CheckpointSchedule) -> bool {
-        let periodic = self.operations.checkpoints.get(&session);
-        periodic.is_some_and(|periodic| periodic.again == *again)
     }
 
     /// Passes a session's schedule to its worker, and records it for a later daemon.
@@ -103,61 +60,17 @@ impl Broker {
         }
     }
 
-    /// Adopts the schedule of a session of an earlier daemon; its worker keeps it.
-    pub(super) fn adopt_checkpoints(&mut self, session: u64, again: Option<CheckpointSchedule>) {
-        if let Some(again) = again {
-            let periodic = Periodic {
-                again,
-                next: None,
-                last: None,
-                error: None,
-            };
-            self.operations.checkpoints.insert(session, periodic);
-        }
-    }
-
     /// Orders the checkpoints that are due.
     pub(super) fn write_checkpoints(&mut self, now: Instant) {
         if self.operation.signals.is_ending() {
             return;
         }
-        let due: Vec<(u64, CheckpointSchedule)> = self
-            .operations
-            .checkpoints
-            .iter()
-            .filter(|(_, periodic)| periodic.next.is_some_and(|next| next <= now))
-            .map(|(session, periodic)| (*session, periodic.again.clone()))
-            .collect();
-        for (session, again) in due {
+        for (session, again) in self.operations.schedules.due(now) {
             let every = Some(again.every.as_secs());
             let ordered = self.order_checkpoint(NOBODY, session, &again.directory, false, every);
-            if let Some(periodic) = self.operations.checkpoints.get_mut(&session) {
-                // The end of this one determines when the next is due.
-                let soon = match ordered {
-                    Ok(()) => again.every.max(BUSY),
-                    Err(_) => BUSY,
-                };
-                periodic.next = Some(now + soon);
-            }
+            self.operations
+                .schedules
+                .ordered(session, ordered.is_ok(), now);
         }
-    }
-
-    pub(super) fn next_checkpoint(&self) -> Option<Instant> {
-        self.operations
-            .checkpoints
-            .values()
-            .filter_map(|periodic| periodic.next)
-            .min()
-    }
-
-    /// The schedule, for a listing.
-    pub(super) fn checkpoint_info(&self, session: u64) -> Option<CheckpointInfo> {
-        let periodic = self.operations.checkpoints.get(&session)?;
-        Some(CheckpointInfo {
-            directory: periodic.again.directory.clone(),
-            every: periodic.again.every.as_secs_f64(),
-            age: periodic.age().as_secs_f64(),
-            error: periodic.error.clone(),
-        })
     }
 }

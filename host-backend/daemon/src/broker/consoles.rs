@@ -279,7 +279,7 @@ impl Broker {
                     && session.counters.is_some();
                 let activity = self.activity(session);
                 let mut info = session.info(worker.pid, counted, worker.ending, activity);
-                info.checkpoint = self.checkpoint_info(info.id);
+                info.checkpoint = self.operations.schedules.info(info.id);
                 info.turns = self.shares.info(info.id);
                 Some(info)
             })

@@ -389,7 +389,7 @@ impl Broker {
             let Some(leased) = self.leases.get(vm).filter(|leased| leased.checkpoint > 0) else {
                 continue;
             };
-            if self.operations.checkpoints.contains_key(session) || it.arrives {
+            if self.operations.schedules.contain(*session) || it.arrives {
                 continue;
             }
             if leased.next_try > now {

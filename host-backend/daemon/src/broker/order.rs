@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use paragpu_control::admin::Figures;
-use paragpu_control::state::FILE;
 
 use super::unnamed_checkpoint::UnnamedCheckpoint;
 use crate::handshake::{Guest, SessionRequest};
@@ -70,33 +69,6 @@ impl Parked {
             token,
             until: Instant::now() + left,
             guest: None,
-        }
-    }
-}
-
-/// The schedule of a session's periodic checkpoints.
-#[derive(Debug)]
-pub(super) struct Periodic {
-    pub(super) again: CheckpointSchedule,
-    /// `None` if its worker keeps the schedule.
-    pub(super) next: Option<Instant>,
-    /// When this daemon last had it written.
-    pub(super) last: Option<Instant>,
-    /// Why the last attempt failed.
-    pub(super) error: Option<String>,
-}
-
-impl Periodic {
-    /// The age of the last complete checkpoint.
-    pub(super) fn age(&self) -> Duration {
-        let file = self.again.directory.join(FILE);
-        match self.last {
-            Some(last) => last.elapsed(),
-            None => std::fs::metadata(file)
-                .and_then(|file| file.modified())
-                .ok()
-                .and_then(|written| written.elapsed().ok())
-                .unwrap_or_default(),
         }
     }
 }

@@ -41,7 +41,9 @@ impl Broker {
             let worker = Worker::adopt(found.pid, found.pidfd, found.facts.ordinal, session);
             self.workers.insert(key, worker);
             self.counts.session_found(session);
-            self.adopt_checkpoints(session, found.again);
+            if let Some(again) = found.again {
+                self.operations.schedules.adopt(session, again);
+            }
             self.sessions.insert(
                 session,
                 Session {
@@ -338,7 +340,7 @@ impl Broker {
         if let Some(counters) = &over.counters {
             self.counts.ended.add(&facts.vm, &facts.device, counters);
         }
-        self.operations.checkpoints.remove(&session);
+        self.operations.schedules.forget(session);
         let calls = over.counters.map(|counters| counters.calls);
         let word = worker.last_word.as_deref();
         let expected = worker.finished || worker.ending || word.is_some();

@@ -11,7 +11,33 @@ impl WorkDevice for CudaDevice {
     fn submit(&mut self, work: &Work<'_>, order: StreamId) -> Result<()> {
         let found = self.look_up(work)?;
         let order = stream(&self.streams, order)?;
-        self.context.submit(work, &found, order)
+        let context = &self.context;
+        match (work, &found) {
+            (Work::Launch(launch), Resolved::Function(function)) => {
+                context.launch(launch, function, order)
+            }
+            (
+                Work::Copy { .. },
+                Resolved::Spans {
+                    destination,
+                    source,
+                },
+            ) => context.copy(*destination, *source, order),
+            (
+                Work::CopyRect { extent, .. },
+                Resolved::Ends {
+                    destination,
+                    source,
+                },
+            ) => context.copy_rect(destination, source, *extent, order),
+            (Work::Memset(set), Resolved::Span(span)) => context.set(*span, set, order),
+            (Work::Memory(operations), Resolved::Words) => context.operate(operations, order),
+            (Work::Host(function), _) => context.host_function(order, function.clone()),
+            (Work::EventRecord(_), Resolved::Event(event)) => context.event_record(event, order),
+            (Work::EventWait(_), Resolved::Event(event)) => context.stream_wait(order, event),
+            (_, Resolved::Nothing) => Ok(()),
+            _ => Err(Status::INVALID_VALUE.into()),
+        }
     }
 }
 

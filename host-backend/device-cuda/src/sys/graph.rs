@@ -15,9 +15,8 @@ use super::copy::RectEnd;
 use super::driver::check;
 use super::launch::attributes_of;
 use super::memory::Span;
-use super::resources::Stream;
+use super::resources::{Resolved, Stream};
 use super::stream_memory::Records;
-use super::work::Resolved;
 
 /// A CUgraph, its executable graph, and the data that its nodes point to.
 #[derive(Debug)]

@@ -21,7 +21,6 @@ mod stream_memory;
 mod tensor_map;
 mod texture;
 mod topology;
-mod work;
 
 pub use context::Context;
 pub use copy::RectEnd;
@@ -29,6 +28,5 @@ pub use driver::Driver;
 pub use graph::Graph;
 pub use green::SmPart;
 pub use memory::Span;
-pub use resources::{Array, Event, Function, Green, Module, Stream};
+pub use resources::{Array, Event, Function, Green, Module, Resolved, Stream};
 pub use texture::Resource;
-pub use work::Resolved;

@@ -1,7 +1,11 @@
 //! Driver objects by address. Only the modules of `sys` create them, from pointers that
-//! the driver returned. Destruction takes them by value, so an existing one is valid.
+//! the driver returned. Destruction takes them by value, so an existing one is valid. The
+//! unsafe code here relies on that, so only `sys` sees the constructors.
 
 use core::ffi::c_void;
+
+use super::copy::RectEnd;
+use super::memory::Span;
 
 macro_rules! resources {
     ($( $(#[$doc:meta])* $name:ident ),* $(,)?) => {$(
@@ -65,4 +69,25 @@ impl Array {
     pub(super) fn raw(&self) -> *mut c_void {
         self.pointer as *mut c_void
     }
+}
+
+/// The resolved objects and memory of a piece of work: alive while they are borrowed,
+/// and owned by this process.
+pub enum Resolved<'a> {
+    /// It uses no objects, or has nothing to do.
+    Nothing,
+    Function(&'a Function),
+    Spans {
+        destination: Span,
+        source: Span,
+    },
+    Ends {
+        destination: RectEnd<'a>,
+        source: RectEnd<'a>,
+    },
+    /// Covers every row.
+    Span(Span),
+    /// Every word is one of the session's.
+    Words,
+    Event(&'a Event),
 }

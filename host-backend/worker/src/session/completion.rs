@@ -204,10 +204,9 @@ impl Completion {
         }
     }
 
-    /// How to wait before the next poll of the device, which may compute on this
-    /// host.
-    pub(crate) fn pace(&mut self, computes_on_host: bool) -> Pace {
-        self.pacer.pace(computes_on_host)
+    /// How this thread waits for the device.
+    pub(crate) fn pacer(&mut self) -> &mut Pacer {
+        &mut self.pacer
     }
 
     /// Records that the device itself ends the wait that began with call `sequence`.
@@ -220,15 +219,5 @@ impl Completion {
     /// notified. If it slept, it would start the next call late.
     pub(crate) fn expects_call(&mut self, executed: u64) -> bool {
         self.left == Some(executed) && self.pacer.pace(false) == Pace::Guest(Wait::Poll)
-    }
-
-    /// Records progress, so that the current wait counts as a new one.
-    pub(crate) fn moved(&mut self) {
-        self.pacer.reset();
-    }
-
-    /// Whether the wait is long enough to check for output of running kernels.
-    pub(crate) fn is_slow(&self) -> bool {
-        self.pacer.is_slow()
     }
 }

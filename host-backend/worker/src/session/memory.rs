@@ -55,30 +55,9 @@ impl DeviceMemory {
         self.arena.count_for(share);
     }
 
-    /// The session's share of the VM's account.
-    pub(crate) fn share(&self) -> &Share {
-        self.arena.share()
-    }
-
-    /// The limit of the guest in bytes.
-    pub(crate) fn limit(&self) -> u64 {
-        self.arena.limit()
-    }
-
-    /// Bytes that the guest holds.
-    pub(crate) fn live(&self) -> u64 {
-        self.arena.live()
-    }
-
-    /// The number of the mapping that starts at `address`. A different number means
-    /// different memory.
-    pub(crate) fn mapping(&self, address: u64) -> Option<u64> {
-        self.arena.mapping(address)
-    }
-
-    /// Whether a mapping of the guest starts at `address`.
-    pub(crate) fn is_live(&self, address: u64) -> bool {
-        self.arena.is_live(address)
+    /// The mapped ranges of the arena, the limit and what is charged to it.
+    pub(crate) fn arena(&self) -> &Arena<Fence> {
+        &self.arena
     }
 
     /// Charges device memory outside the arena.
@@ -301,11 +280,6 @@ impl DeviceMemory {
         let surplus = self.arena.unmap(address, fence).unwrap_or_default();
         self.count();
         self.unmap_all(gpu, link, surplus)
-    }
-
-    /// Start and size of the guest's mapping that contains an address.
-    pub(crate) fn around(&self, address: u64) -> Option<(u64, u64)> {
-        self.arena.around(address)
     }
 
     /// Maps memory of another session: in the arena, or where another device has it.

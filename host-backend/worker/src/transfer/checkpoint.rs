@@ -66,7 +66,7 @@ impl Task for Checkpoint {
                 handed_over: 0,
                 fetched: 0,
                 stopped: micros(self.attempts.downtime()),
-                felt: micros(session.transfer.delay.longest()),
+                felt: micros(session.transfer.longest_delay()),
                 total: micros(self.began.elapsed()),
             })),
             Err(reason) => {
@@ -157,7 +157,7 @@ impl Session {
     pub(crate) fn head(&self) -> Vec<u8> {
         let pinned = self.host.pinned_without_window();
         let identity = self.transfer.identity();
-        identity.encode(self.memory.live(), pinned)
+        identity.encode(self.memory.arena().live(), pinned)
     }
 
     /// Adopts the identity of the session that arrives.

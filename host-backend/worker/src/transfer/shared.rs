@@ -94,7 +94,7 @@ struct Known {
 impl Known {
     /// Whether it is still the mapping at `address`.
     fn stands(&self, session: &Session, address: u64) -> bool {
-        session.memory.mapping(address) == Some(self.mapping)
+        session.memory.arena().mapping(address) == Some(self.mapping)
     }
 }
 
@@ -138,7 +138,7 @@ impl Shared {
             return Ok(unknown);
         }
         for address in session.objects.live.names(ObjectKind::Memory) {
-            let Some(mapping) = session.memory.mapping(address) else {
+            let Some(mapping) = session.memory.arena().mapping(address) else {
                 continue;
             };
             let known = self.known.get(&address);

@@ -195,7 +195,7 @@ fn other_memory_is_copied() {
     assert_eq!(hash(&mut session, address), expected);
     let missing = take(&mut session, 1, vec![]).unwrap_err();
     assert!(missing.to_string().contains("missing"), "{missing}");
-    assert_eq!(session.memory.live(), SIZE);
+    assert_eq!(session.memory.arena().live(), SIZE);
 }
 
 /// The destination's refusal of a source that does this.

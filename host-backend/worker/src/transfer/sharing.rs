@@ -80,7 +80,7 @@ impl Session {
     /// The memory that the session shares, as the parts of a record.
     pub(super) fn shared_parts(&self) -> Vec<u8> {
         let own = self.sharing.offered().filter_map(|(address, token)| {
-            let (_, size) = self.memory.around(address)?;
+            let (_, size) = self.memory.arena().around(address)?;
             Some((address, size, 0, token))
         });
         let others = self.sharing.taken();
@@ -143,7 +143,7 @@ impl Session {
     }
 
     fn offer_again(&mut self, part: &Part) -> Result<(), StateError> {
-        if self.memory.around(part.address) != Some((part.address, part.size)) {
+        if self.memory.arena().around(part.address) != Some((part.address, part.size)) {
             return Err(StateError::Order(
                 "shared memory that the session does not have",
             ));

@@ -482,7 +482,7 @@ impl Source {
             return self.stay(session, &error.to_string());
         }
         let stopped = micros(self.attempts.downtime());
-        let felt = micros(session.transfer.delay.longest());
+        let felt = micros(session.transfer.longest_delay());
         let (communicator, address) = std::mem::take(&mut self.home);
         let orders = session.transfer.orders();
         orders.report(Report::Left(Route {

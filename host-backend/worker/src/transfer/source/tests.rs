@@ -22,6 +22,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::objects::RELOADS;
 use crate::session::Session;
+use crate::session::transfer::TaskKind;
 use crate::transfer::orders::{Departure, Orders, Report, Step};
 use crate::transfer::state::{ImagePart, Kind, Scanner, Writer};
 use crate::transfer::tests::{PTX, alone, shareable, store};
@@ -103,7 +104,7 @@ impl Begun {
                 return (kind, payload.to_vec());
             }
             self.session
-                .continue_migration(self.receiver.as_mut())
+                .step(TaskKind::Move, self.receiver.as_mut())
                 .unwrap();
             assert!(Instant::now() < deadline, "the source sends nothing");
         }
@@ -178,10 +179,10 @@ fn a_program_that_loads_modules_without_end_stays() {
         }
     }
     let deadline = Instant::now() + Duration::from_secs(20);
-    while begun.session.transfer.moving.is_some() {
+    while begun.session.transfer.is_moving() {
         begun
             .session
-            .continue_migration(begun.receiver.as_mut())
+            .step(TaskKind::Move, begun.receiver.as_mut())
             .unwrap();
         assert!(Instant::now() < deadline, "it does not give up");
     }
@@ -218,7 +219,7 @@ fn images_are_sent_while_calls_are_served() {
     for _ in 0..1000 {
         begun
             .session
-            .continue_migration(begun.receiver.as_mut())
+            .step(TaskKind::Move, begun.receiver.as_mut())
             .unwrap();
     }
     let mut got = 0;
@@ -323,10 +324,10 @@ fn a_stopped_session_executes_calls_while_others_are_not_stopped() {
         assert!(matches!(next(), Report::Failed(_)));
         drop(commit);
     });
-    while begun.session.transfer.moving.is_some() {
+    while begun.session.transfer.is_moving() {
         begun
             .session
-            .continue_migration(begun.receiver.as_mut())
+            .step(TaskKind::Move, begun.receiver.as_mut())
             .unwrap();
     }
     others.join().unwrap();

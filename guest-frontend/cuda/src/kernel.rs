@@ -5,10 +5,10 @@ use std::ffi::c_void;
 
 use paragpu_protocol::status::Status;
 
-use super::Result;
 use crate::current;
 use crate::objects::library::Kernel;
 use crate::objects::{self, Found, InContext, Object};
+use crate::sys::Result;
 
 /// The kernel as a function of the current context's session, created at the first use.
 pub fn function(kernel: &Kernel) -> Result<Found> {

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use paragpu_abi::{CUdevice, cudaMemLocation, cudaMemPoolProps};
 use paragpu_protocol::status::Status;
 
-use super::{Result, device, unsupported_use};
 use crate::managed::Location;
 use crate::objects::pool::PoolLocation;
+use crate::sys::{Result, device, unsupported_use};
 
 /// CU_MEM_LOCATION_TYPE_NONE: no preferred location of managed memory.
 const NONE: c_int = 0;

@@ -4,13 +4,13 @@ use std::ffi::c_void;
 
 use paragpu_client::Session;
 
-use super::Result;
+use crate::sys::Result;
 
 /// Maximum size of the buffer in bytes; a multiple of every array element's size.
 const BUFFER: usize = 4 << 20;
 
 /// A part of a copy, and its place in the buffer.
-pub(super) struct Part {
+pub(crate) struct Part {
     /// Where it begins: byte in the row, row, slice.
     pub at: [usize; 3],
     /// Bytes in a row, rows, slices.
@@ -24,7 +24,7 @@ pub(super) struct Part {
 /// Copies `extent` (bytes in a row, rows, slices) part by part through a buffer: `read`
 /// fills the buffer from the device `from`, and `write` sends its contents to `to`. Both
 /// return once the buffer may be reused.
-pub(super) fn copy(
+pub(crate) fn copy(
     extent: [usize; 3],
     from: &Session,
     to: &Session,

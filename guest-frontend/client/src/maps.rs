@@ -2,21 +2,21 @@
 
 /// A line of /proc/self/maps: a mapping, or a part of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Mapped {
+pub(crate) struct Mapped {
     /// First address.
-    pub(super) from: u64,
+    pub(crate) from: u64,
     /// The address after the last byte.
-    pub(super) to: u64,
+    pub(crate) to: u64,
     /// Such as "rw-p": readable, writable, not executable, private.
-    pub(super) protection: String,
+    pub(crate) protection: String,
     /// The offset of its first byte in its file.
-    pub(super) offset: u64,
+    pub(crate) offset: u64,
     /// Major and minor number of the file's device.
-    pub(super) device: (u32, u32),
+    pub(crate) device: (u32, u32),
     /// The file's inode; 0 for anonymous memory.
-    pub(super) inode: u64,
+    pub(crate) inode: u64,
     /// The file's path, a name in brackets such as `[heap]`, or nothing.
-    pub(super) name: String,
+    pub(crate) name: String,
 }
 
 impl Mapped {
@@ -45,18 +45,18 @@ impl Mapped {
     }
 
     /// Whether both map the same file.
-    pub(super) fn is_same_file(&self, other: &Self) -> bool {
+    pub(crate) fn is_same_file(&self, other: &Self) -> bool {
         (self.device, self.inode) == (other.device, other.inode)
     }
 
     /// The offset of an address in the file.
-    pub(super) fn offset_of(&self, address: u64) -> u64 {
+    pub(crate) fn offset_of(&self, address: u64) -> u64 {
         self.offset.wrapping_add(address.wrapping_sub(self.from))
     }
 }
 
 /// The mappings that overlap a range, in order; `None` if they cannot be read.
-pub(super) fn overlapping(address: u64, length: u64) -> Option<Vec<Mapped>> {
+pub(crate) fn overlapping(address: u64, length: u64) -> Option<Vec<Mapped>> {
     let end = address.checked_add(length)?;
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let parsed = maps.lines().filter_map(Mapped::parse);
@@ -68,7 +68,7 @@ pub(super) fn overlapping(address: u64, length: u64) -> Option<Vec<Mapped>> {
 }
 
 /// Whether the mappings cover the range without a gap.
-pub(super) fn cover(mappings: &[Mapped], address: u64, length: u64) -> bool {
+pub(crate) fn cover(mappings: &[Mapped], address: u64, length: u64) -> bool {
     let mut next = address;
     for mapped in mappings {
         if mapped.from > next {
