@@ -55,6 +55,8 @@ ReturnToService=2
 GresTypes=gpu,shard
 Prolog={folder}/prolog.sh
 Epilog={folder}/epilog.sh
+HealthCheckProgram={folder}/health.sh
+HealthCheckInterval=5
 {nodes}
 PartitionName=pool Nodes=ALL Default=YES State=UP MaxTime=INFINITE
 """
@@ -297,7 +299,7 @@ class Cluster:
         gpus = f"{self.folder}/dev/nvidia[0-{GPUS - 1}]"
         self.write("gres.conf", f"Name=gpu Type=h200 File={gpus}\nName=shard Count={SHARDS}\n")
         self.write("cgroup.conf", "CgroupPlugin=cgroup/v1\n")
-        for name in ("prolog.sh", "epilog.sh"):
+        for name in ("prolog.sh", "epilog.sh", "health.sh"):
             # As the packages ship them, which find `paragpu` where packages put it.
             own = os.path.join(harness.ROOT, "host-backend", "pool", "examples", name)
             self.write(name, f'#!/bin/sh\nPATH={harness.BINARIES}:$PATH\nSLURM_CONF={self.folder}/slurm.conf\nexport PATH SLURM_CONF\nexec {own}\n')

@@ -71,6 +71,12 @@ def end(cluster, *programs):
     eventually(lambda: not cluster.slurm("squeue", "-h").strip(), "the jobs are over", 30)
 
 
+def drained(cluster):
+    """Which hosts Slurm drains, and why, for a note."""
+    states = cluster.slurm("sinfo", "-h", "-N", "-o", "%N %T %E").splitlines()
+    return "".join(f"; {state}" for state in states if "drain" in state)
+
+
 def placement(cluster, results):
     """Many leases of odd sizes."""
     held, took = [], []
@@ -85,7 +91,7 @@ def placement(cluster, results):
     except AssertionError:
         pass
     placed = sum(program.said(" as lease-") is not None for program in held)
-    results.exactly("leases_placed", placed, len(SIZES), f"leases of {min(SIZES)} to {max(SIZES)} GiB, {sum(SIZES)} in all")
+    results.exactly("leases_placed", placed, len(SIZES), f"leases of {min(SIZES)} to {max(SIZES)} GiB, {sum(SIZES)} in all{drained(cluster)}")
     results.most("slowest_placement_s", max(took), 1.5, "from the command to its files, one after the other")
     given = {}
     for program in (one for one in held if one.said(" as lease-")):
@@ -582,24 +588,40 @@ def other_version(cluster, results):
 def without_daemon(cluster, results):
     """A host whose paragpud is down: Slurm's prolog keeps leases away."""
     host = cluster.hosts[-1]
-    daemon = cluster.processes[host + "d"]
-    daemon.terminate()
-    daemon.wait(30)
-    there = cluster.lease("node1", "1GiB", "take", "4096", options=("--engine-option", f"--nodelist={host}"))
+    state = lambda: cluster.slurm("sinfo", "-h", "-n", host, "-o", "%T %E").strip()
+
+    def stop():
+        daemon = cluster.processes[host + "d"]
+        daemon.terminate()
+        daemon.wait(30)
+
+    def asked():
+        return cluster.lease("node1", "1GiB", "take", "4096", options=("--engine-option", f"--nodelist={host}"))
+
+    stop()
+    there = asked()
     seconds_until(lambda: there.ended() is not None, "the request ends", 60)
-    state = cluster.slurm("sinfo", "-h", "-n", host, "-o", "%T %E").strip()
-    kept = there.ended() not in (None, 0) and "drain" in state
-    results.add("host_without_daemon", state, "drained", kept, "by the prolog, and the request for this very host fails")
+    drained = state()
+    kept = there.ended() not in (None, 0) and drained.startswith("drained paragpud:")
+    results.add("host_without_daemon", drained, "drained", kept, "by the prolog, and the request for this very host fails")
     there.end()
     elsewhere = cluster.lease("node1", "1GiB", "take", "4096")
     seconds_until(lambda: elsewhere.ended() is not None, "the program ends", 30)
     said = elsewhere.lines[-1][1] if elsewhere.lines else elsewhere.text()[-200:]
     results.exactly("lease_of_the_others", said, "took", "a request that may go anywhere")
     cluster.start_daemon(host)
-    eventually(lambda: cluster.ready(host), f"{host} gives GPUs again")
-    if "drain" in state:
-        cluster.slurm("scontrol", "update", f"nodename={host}", "state=resume")
-    end(cluster, elsewhere)
+    resumed = seconds_until(lambda: state() == "idle none", "the node is resumed", 30)
+    results.exactly("host_with_its_daemon_again", state(), "idle none", f"resumed by the health check after {resumed:.1f} s")
+    stop()
+    waits = asked()
+    seconds_until(lambda: jobs(cluster, "-w", host), "the prolog waits", 30)
+    cluster.start_daemon(host)
+    seconds_until(lambda: waits.ended() is not None, "the program ends", 30)
+    said = waits.lines[-1][1] if waits.lines else waits.text()[-200:]
+    kept = "drained" if "drain" in state() else "not drained"
+    results.exactly("host_whose_daemon_restarts", f"{said}, {kept}", "took, not drained", "a lease that is placed there meanwhile")
+    eventually(lambda: cluster.ready(host), f"{host} gives GPUs")
+    end(cluster, elsewhere, waits)
 
 
 def upgrade(cluster, results):
