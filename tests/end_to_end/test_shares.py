@@ -1,7 +1,9 @@
 """Sessions that share a GPU's time: by weight, up to a cap, by priority."""
 
 import json
+import os
 import subprocess
+import sys
 import time
 import unittest
 import urllib.request
@@ -21,7 +23,7 @@ class Shares(unittest.TestCase):
         return self.enterContext(harness.Daemon("--set", "software.memory=64MiB", "--set", "pool.warm=4", *options))
 
     def programs(self, daemon, *rounds):
-        programs = [Program(daemon, one) for one in rounds]
+        programs = [Program(daemon, one, pid=1 + place) for place, one in enumerate(rounds)]
         for program in programs:
             self.addCleanup(program.stop)
         return programs
@@ -95,6 +97,21 @@ class Shares(unittest.TestCase):
         shares = {session["session"]: session["share"] for session in view["sessions"]}
         self.assertEqual(shares[busy.number], {"weight": 7, "cap": 60, "priority": 0})
         self.assertEqual(shares[idle.number], {"weight": 100, "cap": 100, "priority": 2})
+
+    def test_nvml_in_a_guest_shows_what_its_processes_get(self):
+        daemon = self.daemon("--set", "software.threads=1")
+        programs = self.programs(daemon, ROUNDS, ROUNDS)
+        for program, weight in zip(programs, (10, 90)):
+            share(daemon, program.number, "--weight", weight)
+            program.start()
+        for program in programs:
+            program.reach(BATCH)
+        reader = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nvml_program.py")
+        environment = daemon.guest_environment("unix")
+        told = json.loads(subprocess.check_output([sys.executable, reader, "over", "2"], env=environment, timeout=60))
+        percent = dict(told["processes"])
+        # Relative to each other, so other load does not matter.
+        self.assertGreater(percent[2], 3 * percent[1])
 
     def test_without_shares_nobody_takes_turns(self):
         daemon = self.daemon()
