@@ -12,6 +12,7 @@ import harness
 from pool.cluster import eventually
 from pool.programs import BATCH, Program, share, turns
 
+USER = f"uid {os.getuid()}"
 # A kernel of about a millisecond on the software GPU.
 ROUNDS = 20_000
 
@@ -42,6 +43,21 @@ class Shares(unittest.TestCase):
             used = [turns(daemon)[program.number]["seconds"] for program in programs]
             self.assertIsNone(programs[0].failure)
         self.assertAlmostEqual(used[0] / sum(used), 0.1, delta=0.05)
+
+    def test_a_vms_share_is_that_of_its_sessions(self):
+        daemon = self.daemon("--set", f"vm.{USER}.weight=30")
+        programs = self.programs(daemon, ROUNDS, ROUNDS)
+
+        def shares():
+            found = turns(daemon)
+            return [found[program.number]["share"] for program in programs]
+
+        self.assertEqual(shares(), 2 * [{"weight": 30, "cap": 100, "priority": 0}])
+        command = [harness.binary("paragpu"), "--control", daemon.control, "share", "--vm", USER, "--cap", "50"]
+        subprocess.run(command, check=True, capture_output=True, timeout=20)
+        self.assertEqual(shares(), 2 * [{"weight": 30, "cap": 50, "priority": 0}])
+        share(daemon, programs[0].number, "--weight", 7)
+        self.assertEqual(shares(), [{"weight": 7, "cap": 50, "priority": 0}, {"weight": 30, "cap": 50, "priority": 0}])
 
     def test_a_cap_holds_on_an_idle_gpu(self):
         daemon = self.daemon()

@@ -200,6 +200,10 @@ def ends(cluster, results):
     program = cluster.lease("node1", "1GiB", "run")
     eventually(lambda: program.rounds() > 2, "rounds", 30)
     (job, host) = jobs(cluster)[0]
+    cluster.paragpu(host, "share", "--vm", f"lease-0-{job}", "--weight", "30", "--cap", "50")
+    (session,) = json.loads(cluster.paragpu(host, "list", "-o", "json").stdout)
+    share = {"weight": 30, "cap": 50, "priority": 0}
+    results.exactly("share_of_a_lease", str((session["turns"] or {}).get("share")), str(share), "of its session, set by the lease's name")
     held = accounted(cluster, job, "RUNNING") if cluster.accounting else None
     began = time.monotonic()
     cluster.slurm("scancel", job)
@@ -339,6 +343,12 @@ def rebalance(cluster, results, programs):
     elsewhere = seconds_until(went, "it goes elsewhere", 40)
     note = "a lease that is sent to a host that is not there goes where Slurm places it"
     results.exactly("destination_that_is_none", "elsewhere" if elsewhere < 40 and works(*programs) else "stays", "elsewhere", note)
+    hosts = lambda: len({node for _, node in jobs(cluster)})
+    before = hosts()
+    cluster.slurm(harness.binary("paragpu"), "pool", "rebalance", "--pack", "--most-pause", f"{LONGEST_PAUSE_S}s")
+    seconds_until(lambda: hosts() == 1, "the leases are on one host", 40)
+    packed = hosts()
+    results.add("hosts_after_packing", packed, 1, before > 1 == packed and works(*programs), f"with leases; {before} before it")
 
 
 def write_jobs(cluster):

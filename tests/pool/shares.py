@@ -25,6 +25,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, ".."))
 # pylint: disable=wrong-import-position
 import harness
+from harness.results import Results
 from pool.programs import Program, parts, rate, share
 
 WINDOW, WINDOWS, SETTLED = 2, 4, 0.5
@@ -142,15 +143,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", default=os.path.join(harness.ROOT, "out", "shares.json"))
     output = parser.parse_args().output
-    results = []
+    results = Results()
     for name, value, goal, most, note in measured():
-        met = value <= goal if most else value >= goal
-        results.append({"name": name, "value": round(value, 4), "goal": goal, "met": met, "note": note})
-        print(f"{'met   ' if met else 'MISSED'} {name:18} {value:7.4f}   goal {goal:<6} {note}", flush=True)
-    os.makedirs(os.path.dirname(output), exist_ok=True)
-    with open(output, "w", encoding="utf-8") as file:
-        json.dump({"results": results}, file, indent=1)
-    sys.exit(not all(one["met"] for one in results))
+        results.add(name, round(value, 4), goal, value <= goal if most else value >= goal, note)
+    sys.exit(not results.write(output))
 
 
 if __name__ == "__main__":
