@@ -26,8 +26,9 @@ METRICS = """
 [metrics]
 listen = "127.0.0.1:{metrics}"
 """
-# Runs a command as another machine. Its /etc is this machine's, and more.
-ENTER = 'hostname "$1"; mount -t overlay overlay -o "lowerdir=/etc,upperdir=$2/etc,workdir=$2/work" /etc; shift 2; exec "$@"'
+# Runs a command as another machine. Its /etc is this machine's, and more; read-only,
+# because two commands cannot mount one writable overlay at the same time.
+ENTER = 'set -e; hostname "$1"; mount -t overlay overlay -o "lowerdir=$2/etc:/etc" /etc; shift 2; exec "$@"'
 CONFIGURATION = """
 ClusterName=pool
 SlurmctldHost=ctl({address})
@@ -252,7 +253,7 @@ class Cluster:
         """Networks, keys, configurations, processes."""
         self.networks()
         for name in self.addresses:
-            for part in ("etc/paragpu", "work", "spool"):
+            for part in ("etc/paragpu", "spool"):
                 os.makedirs(f"{self.folder}/{name}/{part}")
         for part in ("state", "states", "dev"):
             os.makedirs(f"{self.folder}/{part}")
