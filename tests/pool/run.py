@@ -71,7 +71,7 @@ def end(cluster, *programs):
     eventually(lambda: not cluster.slurm("squeue", "-h").strip(), "the jobs are over", 30)
 
 
-def drained(cluster):
+def draining(cluster):
     """Which hosts Slurm drains, and why, for a note."""
     states = cluster.slurm("sinfo", "-h", "-N", "-o", "%N %T %E").splitlines()
     return "".join(f"; {state}" for state in states if "drain" in state)
@@ -91,7 +91,7 @@ def placement(cluster, results):
     except AssertionError:
         pass
     placed = sum(program.said(" as lease-") is not None for program in held)
-    results.exactly("leases_placed", placed, len(SIZES), f"leases of {min(SIZES)} to {max(SIZES)} GiB, {sum(SIZES)} in all{drained(cluster)}")
+    results.exactly("leases_placed", placed, len(SIZES), f"leases of {min(SIZES)} to {max(SIZES)} GiB, {sum(SIZES)} in all{draining(cluster)}")
     results.most("slowest_placement_s", max(took), 1.5, "from the command to its files, one after the other")
     given = {}
     for program in (one for one in held if one.said(" as lease-")):
@@ -628,8 +628,8 @@ def without_daemon(cluster, results):
     cluster.start_daemon(host)
     seconds_until(lambda: waits.ended() is not None, "the program ends", 30)
     said = waits.lines[-1][1] if waits.lines else waits.text()[-200:]
-    kept = "drained" if "drain" in state() else "not drained"
-    results.exactly("host_whose_daemon_restarts", f"{said}, {kept}", "took, not drained", "a lease that is placed there meanwhile")
+    now = "drained" if "drain" in state() else "not drained"
+    results.exactly("host_whose_daemon_restarts", f"{said}, {now}", "took, not drained", "a lease that is placed there meanwhile")
     eventually(lambda: cluster.ready(host), f"{host} gives GPUs")
     end(cluster, elsewhere, waits)
 
