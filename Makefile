@@ -319,9 +319,13 @@ test-images: images programs ## boot the images in VMs, run programs there; inst
 PACKAGES_POOL := $(PACKAGES_BUILD) slurmctld slurmd slurm-client slurmdbd mariadb-server-core munge iproute2 faketime
 POOL_CRATES := daemon worker cli cuda
 POOL_ENVIRONMENT := PARAGPU_TEST_BINARIES=$(CURDIR)/target/release PARAGPU_TEST_LIBRARIES=$(CURDIR)/out/lib
+# A revision whose paragpud joins the pool, too: built once, in minutes.
+OLDER ?=
 .PHONY: test-pool
-test-pool: ## a pool under Slurm: leases, drain, lost hosts; software GPUs, network namespaces, root; out/pool.json, out/shares.json
+test-pool: POOL_ENVIRONMENT += $(if $(OLDER),PARAGPU_TEST_OLDER=$(CURDIR)/$(CACHE)/older)
+test-pool: ## a pool under Slurm: leases, drain, lost hosts; software GPUs, network namespaces, root; out/pool.json, out/shares.json; with OLDER=REVISION a daemon of that, too
 	@tests/tools/install-packages.sh $(PACKAGES_POOL)
+	@$(if $(OLDER),tests/tools/build-older.sh $(OLDER) $(CACHE)/older)
 	cargo build --release $(POOL_CRATES:%=-p paragpu-%)
 	@$(MAKE) --no-print-directory out/lib/libcuda.so.1
 	guest-frontend/link/link.sh redirect out

@@ -2,19 +2,20 @@
 # Tests and benchmarks on this machine's NVIDIA GPU, with programs that were built or copied
 # here and without a network:
 #
-#   tests/bench/gpu.sh [test|moves|felt|vm|bench|quick|experiments|lammps|vms|all] [FOLDER]
+#   tests/bench/gpu.sh [test|moves|felt|vm|bench|quick|experiments|lammps|vms|shares|all] [FOLDER]
 #
 # test: every program, compared with native, and moved in the middle of a run.
 # moves: only that. felt: what programs feel of their moves. vm: every program in a VM over pci. bench: the whole benchmark.
 # quick: a short one. experiments: the published ones, repeated. lammps: LAMMPS's part
 # of them, after a comparison with native. vms: time against the number of sessions.
+# shares: weights and caps of GPU time, in a minute.
 # all (default): test, then quick. Results go to FOLDER (default: out). Without a GPU
 # it says so and ends with 0.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 what=all
 case ${1:-} in
-test | moves | felt | vm | bench | quick | experiments | lammps | vms | all)
+test | moves | felt | vm | bench | quick | experiments | lammps | vms | shares | all)
     what=$1
     shift
     ;;
@@ -87,6 +88,9 @@ lammps)
     ;;
 vms)
     python3 tests/bench/bench_vms.py --as sessions "$folder/bench-vms" || status=1
+    ;;
+shares)
+    PARAGPU_TEST_DEVICE=cuda python3 tests/pool/shares.py --output "$folder/shares.json" || status=1
     ;;
 quick | all)
     python3 tests/bench/bench_gpu.py --quick --output "$folder/bench-gpu.json" --log "$folder/bench-gpu-daemon.log" || status=1

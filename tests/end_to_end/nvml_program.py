@@ -1,13 +1,15 @@
 """A program that asks NVML, through ctypes or NVIDIA's Python binding.
 
 usage: nvml_program.py facts|use|utilization|visible|wrong|topology|texts|restart|both|start|pynvml
-Prints one line of JSON; `start` prints what nvmlInit and a call without it return.
+       nvml_program.py over SECONDS
+Prints one line of JSON; `over` the utilization by processes over so many seconds; `start` prints what nvmlInit and a call without it return.
 """
 
 import ctypes
 import json
 import os
 import sys
+import time
 
 SUCCESS, UNINITIALIZED, INVALID, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, TOO_SMALL = 0, 1, 2, 3, 4, 6, 7
 TIMEOUT, FUNCTION_NOT_FOUND = 10, 13
@@ -168,6 +170,13 @@ def utilization():
     assert got in (SUCCESS, NOT_FOUND), got
     found = samples[: count.value] if got == SUCCESS else []
     return {"gpu": rates[0], "processes": [[one.pid, one.sm] for one in found]}
+
+
+def over(seconds):
+    """Of processes, over some seconds: the first query begins the measurement."""
+    utilization()
+    time.sleep(seconds)
+    return utilization()
 
 
 def wrong():
@@ -377,7 +386,7 @@ def binding():
     return said
 
 
-def main(mode):
+def main(mode, *arguments):
     if mode == "start":
         place = ctypes.byref(ctypes.c_uint())
         print(nvml.nvmlInit_v2(), nvml.nvmlDeviceGetCount_v2(place))
@@ -391,10 +400,10 @@ def main(mode):
     call("nvmlInitWithFlags", 0)
     call("nvmlInit_v2")
     call("nvmlShutdown")
-    modes = (facts, use, utilization, wrong, topology, texts, restart, both, visible)
-    print(json.dumps({known.__name__: known for known in modes}[mode]()))
+    modes = (facts, use, utilization, over, wrong, topology, texts, restart, both, visible)
+    print(json.dumps({known.__name__: known for known in modes}[mode](*map(float, arguments))))
     call("nvmlShutdown")
     call("nvmlShutdown", code=UNINITIALIZED)
 
 
-main(sys.argv[1])
+main(*sys.argv[1:])

@@ -1,7 +1,9 @@
 """Sessions that share a GPU's time: by weight, up to a cap, by priority."""
 
 import json
+import os
 import subprocess
+import sys
 import time
 import unittest
 import urllib.request
@@ -10,6 +12,7 @@ import harness
 from pool.cluster import eventually
 from pool.programs import BATCH, Program, share, turns
 
+USER = f"uid {os.getuid()}"
 # A kernel of about a millisecond on the software GPU.
 ROUNDS = 20_000
 
@@ -21,7 +24,7 @@ class Shares(unittest.TestCase):
         return self.enterContext(harness.Daemon("--set", "software.memory=64MiB", "--set", "pool.warm=4", *options))
 
     def programs(self, daemon, *rounds):
-        programs = [Program(daemon, one) for one in rounds]
+        programs = [Program(daemon, one, pid=1 + place) for place, one in enumerate(rounds)]
         for program in programs:
             self.addCleanup(program.stop)
         return programs
@@ -40,6 +43,21 @@ class Shares(unittest.TestCase):
             used = [turns(daemon)[program.number]["seconds"] for program in programs]
             self.assertIsNone(programs[0].failure)
         self.assertAlmostEqual(used[0] / sum(used), 0.1, delta=0.05)
+
+    def test_a_vms_share_is_that_of_its_sessions(self):
+        daemon = self.daemon("--set", f"vm.{USER}.weight=30")
+        programs = self.programs(daemon, ROUNDS, ROUNDS)
+
+        def shares():
+            found = turns(daemon)
+            return [found[program.number]["share"] for program in programs]
+
+        self.assertEqual(shares(), 2 * [{"weight": 30, "cap": 100, "priority": 0}])
+        command = [harness.binary("paragpu"), "--control", daemon.control, "share", "--vm", USER, "--cap", "50"]
+        subprocess.run(command, check=True, capture_output=True, timeout=20)
+        self.assertEqual(shares(), 2 * [{"weight": 30, "cap": 50, "priority": 0}])
+        share(daemon, programs[0].number, "--weight", 7)
+        self.assertEqual(shares(), [{"weight": 7, "cap": 50, "priority": 0}, {"weight": 30, "cap": 50, "priority": 0}])
 
     def test_a_cap_holds_on_an_idle_gpu(self):
         daemon = self.daemon()
@@ -95,6 +113,21 @@ class Shares(unittest.TestCase):
         shares = {session["session"]: session["share"] for session in view["sessions"]}
         self.assertEqual(shares[busy.number], {"weight": 7, "cap": 60, "priority": 0})
         self.assertEqual(shares[idle.number], {"weight": 100, "cap": 100, "priority": 2})
+
+    def test_nvml_in_a_guest_shows_what_its_processes_get(self):
+        daemon = self.daemon("--set", "software.threads=1")
+        programs = self.programs(daemon, ROUNDS, ROUNDS)
+        for program, weight in zip(programs, (10, 90)):
+            share(daemon, program.number, "--weight", weight)
+            program.start()
+        for program in programs:
+            program.reach(BATCH)
+        reader = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nvml_program.py")
+        environment = daemon.guest_environment("unix")
+        told = json.loads(subprocess.check_output([sys.executable, reader, "over", "2"], env=environment, timeout=60))
+        percent = dict(told["processes"])
+        # Relative to each other, so other load does not matter.
+        self.assertGreater(percent[2], 3 * percent[1])
 
     def test_without_shares_nobody_takes_turns(self):
         daemon = self.daemon()

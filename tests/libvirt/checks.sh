@@ -108,10 +108,21 @@ services() {
 		paragpud --device software --print-addresses >/tmp/addresses 2>/tmp/paragpud.log &
 	read -r _ </tmp/addresses
 	virtlogd -d
-	libvirtd >/tmp/libvirtd.log 2>&1 &
+	start_libvirtd
+}
+
+start_libvirtd() {
+	libvirtd >>/tmp/libvirtd.log 2>&1 &
+	libvirtd=$!
 	timeout 60 bash -c 'until virsh -q list >/dev/null 2>&1; do sleep 0.1; done' || {
 		tail -n 5 /tmp/libvirtd.log
 		echo "FAIL libvirtd does not answer"
 		exit 1
 	}
+}
+
+restart_libvirtd() {
+	kill "$libvirtd"
+	wait "$libvirtd" || true
+	start_libvirtd
 }

@@ -30,6 +30,19 @@ check "attach says that it does not run" \
 	refused "is its daemon running (systemctl status libvirtd)" paragpu attach web-1
 
 echo "== paragpud and libvirtd"
+# paragpud gives leases, without an engine.
+check "an authority" paragpu certificate /etc/paragpu/pool 127.0.0.1
+chown -R paragpu: /etc/paragpu/pool
+cat >>/etc/paragpu/host.toml <<END
+[tcp]
+listen = "127.0.0.1:7474"
+ca = "/etc/paragpu/pool/ca.pem"
+certificate = "/etc/paragpu/pool/127.0.0.1.pem"
+key = "/etc/paragpu/pool/127.0.0.1.key"
+[lease]
+socket = "/run/paragpu/lease.sock"
+authority = "/etc/paragpu/pool"
+END
 services
 virsh version | tail -n 2
 check "an unknown domain is named" refused "there is no domain nobody at qemu:///system" \
@@ -145,6 +158,22 @@ check "attach" paragpu attach web-1
 check "the running domain has the device" has_device web-1
 check "destroy" virsh destroy web-1
 check "nothing is left" nothing_left
+
+echo "== a lease for as long as a domain runs"
+lease=(paragpu attach web-1 --pool none --memory 1GiB)
+vsock=/run/web-1.vsock_7014
+check "it needs a running domain" refused "there is no domain web-1" "${lease[@]}"
+check "virsh create" virsh create /packages/domain.xml
+check "and a vsock, unless its socket is named" refused "the domain web-1 has no vsock" "${lease[@]}"
+"${lease[@]}" --vsock-socket $vsock 2>/tmp/lease &
+holder=$!
+check "the lease is there" timeout 60 bash -c 'until grep " as lease-" /tmp/lease; do sleep 0.1; done'
+check "and programs may connect" test -S $vsock
+check "libvirt's daemon restarts" restart_libvirtd
+check "the lease is still there" test -S $vsock
+check "destroy" virsh destroy web-1
+check "the command ends with the domain" wait "$holder"
+check "and so does the lease" test ! -e $vsock
 
 echo "== AppArmor"
 # As virt-aa-helper makes it for a domain.

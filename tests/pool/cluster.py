@@ -26,8 +26,9 @@ METRICS = """
 [metrics]
 listen = "127.0.0.1:{metrics}"
 """
-# Runs a command as another machine. Its /etc is this machine's, and more.
-ENTER = 'hostname "$1"; mount -t overlay overlay -o "lowerdir=/etc,upperdir=$2/etc,workdir=$2/work" /etc; shift 2; exec "$@"'
+# Runs a command as another machine. Its /etc is this machine's, and more; read-only,
+# because two commands cannot mount one writable overlay at the same time.
+ENTER = 'set -e; hostname "$1"; mount -t overlay overlay -o "lowerdir=$2/etc:/etc" /etc; shift 2; exec "$@"'
 CONFIGURATION = """
 ClusterName=pool
 SlurmctldHost=ctl({address})
@@ -55,6 +56,8 @@ ReturnToService=2
 GresTypes=gpu,shard
 Prolog={folder}/prolog.sh
 Epilog={folder}/epilog.sh
+HealthCheckProgram={folder}/health.sh
+HealthCheckInterval=5
 {nodes}
 PartitionName=pool Nodes=ALL Default=YES State=UP MaxTime=INFINITE
 """
@@ -250,7 +253,7 @@ class Cluster:
         """Networks, keys, configurations, processes."""
         self.networks()
         for name in self.addresses:
-            for part in ("etc/paragpu", "work", "spool"):
+            for part in ("etc/paragpu", "spool"):
                 os.makedirs(f"{self.folder}/{name}/{part}")
         for part in ("state", "states", "dev"):
             os.makedirs(f"{self.folder}/{part}")
@@ -297,7 +300,7 @@ class Cluster:
         gpus = f"{self.folder}/dev/nvidia[0-{GPUS - 1}]"
         self.write("gres.conf", f"Name=gpu Type=h200 File={gpus}\nName=shard Count={SHARDS}\n")
         self.write("cgroup.conf", "CgroupPlugin=cgroup/v1\n")
-        for name in ("prolog.sh", "epilog.sh"):
+        for name in ("prolog.sh", "epilog.sh", "health.sh"):
             # As the packages ship them, which find `paragpu` where packages put it.
             own = os.path.join(harness.ROOT, "host-backend", "pool", "examples", name)
             self.write(name, f'#!/bin/sh\nPATH={harness.BINARIES}:$PATH\nSLURM_CONF={self.folder}/slurm.conf\nexport PATH SLURM_CONF\nexec {own}\n')

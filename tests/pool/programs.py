@@ -17,14 +17,16 @@ from wire import wire
 
 SYNCHRONIZE = wire.NUMBERS["ContextSynchronize"]
 
-# One thread that counts; the kernel's parameter says how far.
+# One thread that computes; the kernel's parameter says for how many rounds. NVIDIA's
+# compiler would drop a loop without a result.
 SPIN = (
     ".version 8.0\n.target sm_90\n.address_size 64\n"
     ".visible .entry spin(.param .u32 rounds) {\n"
-    ".reg .pred %p<2>; .reg .b32 %r<4>;\n"
-    "ld.param.u32 %r1, [rounds]; mov.u32 %r2, 0;\n"
-    "LOOP: add.u32 %r2, %r2, 1; setp.lt.u32 %p1, %r2, %r1; @%p1 bra LOOP;\n"
-    "ret;\n}\n"
+    ".reg .pred %p<2>; .reg .b32 %r<4>; .shared .b32 result;\n"
+    "ld.param.u32 %r1, [rounds]; mov.u32 %r2, 0; mov.u32 %r3, 1;\n"
+    "LOOP: mad.lo.u32 %r3, %r3, 1664525, 1013904223;\n"
+    "add.u32 %r2, %r2, 1; setp.lt.u32 %p1, %r2, %r1; @%p1 bra LOOP;\n"
+    "st.volatile.shared.u32 [result], %r3; ret;\n}\n"
 ).encode() + b"\0"
 KERNEL, BATCH = 100, 16
 # Batches that a program has in flight, so that it always has work.
@@ -34,8 +36,9 @@ DEPTH = 4
 class Program:
     """A session that launches kernels of one length, batch after batch."""
 
-    def __init__(self, daemon, rounds):
-        self.session = wire.Session(daemon.socket, deadline=60)
+    def __init__(self, daemon, rounds, pid=1):
+        """`pid` is the process that it claims to be."""
+        self.session = wire.Session(daemon.socket, deadline=60, pid=pid)
         self.number = self.session.welcome["session"]
         digest = blake3(SPIN)
         self.session.call("ImageWrite", hash=digest, size=len(SPIN), offset=0, data=SPIN)

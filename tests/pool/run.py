@@ -71,6 +71,12 @@ def end(cluster, *programs):
     eventually(lambda: not cluster.slurm("squeue", "-h").strip(), "the jobs are over", 30)
 
 
+def draining(cluster):
+    """Which hosts Slurm drains, and why, for a note."""
+    states = cluster.slurm("sinfo", "-h", "-N", "-o", "%N %T %E").splitlines()
+    return "".join(f"; {state}" for state in states if "drain" in state)
+
+
 def placement(cluster, results):
     """Many leases of odd sizes."""
     held, took = [], []
@@ -85,7 +91,7 @@ def placement(cluster, results):
     except AssertionError:
         pass
     placed = sum(program.said(" as lease-") is not None for program in held)
-    results.exactly("leases_placed", placed, len(SIZES), f"leases of {min(SIZES)} to {max(SIZES)} GiB, {sum(SIZES)} in all")
+    results.exactly("leases_placed", placed, len(SIZES), f"leases of {min(SIZES)} to {max(SIZES)} GiB, {sum(SIZES)} in all{draining(cluster)}")
     results.most("slowest_placement_s", max(took), 1.5, "from the command to its files, one after the other")
     given = {}
     for program in (one for one in held if one.said(" as lease-")):
@@ -194,6 +200,10 @@ def ends(cluster, results):
     program = cluster.lease("node1", "1GiB", "run")
     eventually(lambda: program.rounds() > 2, "rounds", 30)
     (job, host) = jobs(cluster)[0]
+    cluster.paragpu(host, "share", "--vm", f"lease-0-{job}", "--weight", "30", "--cap", "50")
+    (session,) = json.loads(cluster.paragpu(host, "list", "-o", "json").stdout)
+    share = {"weight": 30, "cap": 50, "priority": 0}
+    results.exactly("share_of_a_lease", str((session["turns"] or {}).get("share")), str(share), "of its session, set by the lease's name")
     held = accounted(cluster, job, "RUNNING") if cluster.accounting else None
     began = time.monotonic()
     cluster.slurm("scancel", job)
@@ -314,25 +324,31 @@ def rebalance(cluster, results, programs):
     _, pause = max((at, line) for program in programs for at, line in list(program.errors) if "delayed for" in line)
     felt = float(pause.split("delayed for ")[1].split()[0])
     results.most("rebalancing_delays_ms", felt, LONGEST_PAUSE_S * 1000, "the longest delay of a call, and the bound that the command was given")
+    # A lease that moves has two jobs, and obeys no further order.
+    settled = lambda: len(jobs(cluster)) == len(programs)
+    eventually(settled, "the first move is over", 30)
     # By hand, away from where Slurm would pack it.
     to = done.split()[-1]
     others = [host for host in cluster.hosts[1:] if jobs(cluster, "-w", host)]
     job = jobs(cluster, "-w", others[0])[0][0]
     cluster.slurm("scontrol", "update", f"JobId={job}", f"AdminComment=paragpu-to:{to}")
     cluster.slurm("scancel", "-s", "USR1", job)
-    there = seconds_until(lambda: len(jobs(cluster, "-w", to)) == 2, "it goes where it is sent", 20)
+    there = seconds_until(lambda: len(jobs(cluster, "-w", to)) == 2 and settled(), "it goes where it is sent", 20)
     results.exactly("goes_where_it_is_sent", to if there < 20 else "elsewhere", to, "a lease, to the least loaded host")
     job = jobs(cluster, "-w", to)[0][0]
     cluster.slurm("scontrol", "update", f"JobId={job}", "AdminComment=paragpu-to:nowhere")
     cluster.slurm("scancel", "-s", "USR1", job)
 
-    def went():
-        now = jobs(cluster)
-        return len(now) == len(programs) and job not in [number for number, _ in now]
-
+    went = lambda: settled() and job not in [number for number, _ in jobs(cluster)]
     elsewhere = seconds_until(went, "it goes elsewhere", 40)
     note = "a lease that is sent to a host that is not there goes where Slurm places it"
     results.exactly("destination_that_is_none", "elsewhere" if elsewhere < 40 and works(*programs) else "stays", "elsewhere", note)
+    hosts = lambda: len({node for _, node in jobs(cluster)})
+    before = hosts()
+    cluster.slurm(harness.binary("paragpu"), "pool", "rebalance", "--pack", "--most-pause", f"{LONGEST_PAUSE_S}s")
+    seconds_until(lambda: hosts() == 1 and settled(), "the leases are on one host", 40)
+    packed = hosts()
+    results.add("hosts_after_packing", packed, 1, before > 1 == packed and works(*programs), f"with leases; {before} before it")
 
 
 def write_jobs(cluster):
@@ -582,24 +598,40 @@ def other_version(cluster, results):
 def without_daemon(cluster, results):
     """A host whose paragpud is down: Slurm's prolog keeps leases away."""
     host = cluster.hosts[-1]
-    daemon = cluster.processes[host + "d"]
-    daemon.terminate()
-    daemon.wait(30)
-    there = cluster.lease("node1", "1GiB", "take", "4096", options=("--engine-option", f"--nodelist={host}"))
+    state = lambda: cluster.slurm("sinfo", "-h", "-n", host, "-o", "%T %E").strip()
+
+    def stop():
+        daemon = cluster.processes[host + "d"]
+        daemon.terminate()
+        daemon.wait(30)
+
+    def asked():
+        return cluster.lease("node1", "1GiB", "take", "4096", options=("--engine-option", f"--nodelist={host}"))
+
+    stop()
+    there = asked()
     seconds_until(lambda: there.ended() is not None, "the request ends", 60)
-    state = cluster.slurm("sinfo", "-h", "-n", host, "-o", "%T %E").strip()
-    kept = there.ended() not in (None, 0) and "drain" in state
-    results.add("host_without_daemon", state, "drained", kept, "by the prolog, and the request for this very host fails")
+    drained = state()
+    kept = there.ended() not in (None, 0) and drained.startswith("drained paragpud:")
+    results.add("host_without_daemon", drained, "drained", kept, "by the prolog, and the request for this very host fails")
     there.end()
     elsewhere = cluster.lease("node1", "1GiB", "take", "4096")
     seconds_until(lambda: elsewhere.ended() is not None, "the program ends", 30)
     said = elsewhere.lines[-1][1] if elsewhere.lines else elsewhere.text()[-200:]
     results.exactly("lease_of_the_others", said, "took", "a request that may go anywhere")
     cluster.start_daemon(host)
-    eventually(lambda: cluster.ready(host), f"{host} gives GPUs again")
-    if "drain" in state:
-        cluster.slurm("scontrol", "update", f"nodename={host}", "state=resume")
-    end(cluster, elsewhere)
+    resumed = seconds_until(lambda: state() == "idle none", "the node is resumed", 30)
+    results.exactly("host_with_its_daemon_again", state(), "idle none", f"resumed by the health check after {resumed:.1f} s")
+    stop()
+    waits = asked()
+    seconds_until(lambda: jobs(cluster, "-w", host), "the prolog waits", 30)
+    cluster.start_daemon(host)
+    seconds_until(lambda: waits.ended() is not None, "the program ends", 30)
+    said = waits.lines[-1][1] if waits.lines else waits.text()[-200:]
+    now = "drained" if "drain" in state() else "not drained"
+    results.exactly("host_whose_daemon_restarts", f"{said}, {now}", "took, not drained", "a lease that is placed there meanwhile")
+    eventually(lambda: cluster.ready(host), f"{host} gives GPUs")
+    end(cluster, elsewhere, waits)
 
 
 def upgrade(cluster, results):

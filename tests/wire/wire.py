@@ -368,7 +368,7 @@ class Failed(Exception):
 class Session:
     """A guest's side of a session over a stream socket."""
 
-    def __init__(self, address, device=0, version=VERSION, deadline=20.0, resumes=None, context=None, source=None):
+    def __init__(self, address, device=0, version=VERSION, deadline=20.0, resumes=None, context=None, source=None, pid=1):
         family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
         self.socket = socket.socket(family, socket.SOCK_STREAM)
         self.socket.settimeout(deadline)
@@ -395,7 +395,7 @@ class Session:
             device=device,
             token=resumes.welcome["token"] if resumes else bytes(16),
             received=self.received,
-            pid=1,
+            pid=pid,
         )
         self.send_frame(HELLO, 0, 0, encode("Hello", hello))
         kind, _, _, payload = self.receive_frame()

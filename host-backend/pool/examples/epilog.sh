@@ -4,6 +4,7 @@
 #
 # Optional while paragpud works: a lease ends with its agent.
 PATH=$PATH:/usr/sbin:/usr/bin:/sbin:/bin
+export PATH
 
 timeout 5 paragpu list 2>/dev/null |
 	awk -v name="lease-$SLURM_JOB_UID-$SLURM_JOB_ID" '$2 == name { print $1 }' |

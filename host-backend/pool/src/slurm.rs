@@ -22,6 +22,9 @@ const NOW: Duration = Duration::from_secs(10);
 /// Only operators can write that field, and the user's own comment is kept.
 const DESTINATION_PREFIX: &str = "paragpu-to:";
 
+/// The first word of the reason for which the prolog (`examples/prolog.sh`) drains a node.
+const PROLOG_REASON: &str = "paragpud:";
+
 /// Bytes of device memory of a shard.
 pub const SHARD: u64 = 1 << 30;
 
@@ -48,13 +51,18 @@ pub fn job(number: u64, node: &str) -> Result<Job, Error> {
     )
 }
 
-/// Whether Slurm is draining `node`.
+/// Whether the leases of `node` must leave: Slurm is draining it, but not because the
+/// prolog found no paragpud. Its leases are well once that answers again.
 ///
 /// # Errors
 /// [`Error`].
 pub fn drains(node: &str) -> Result<bool, Error> {
-    let text = ask("scontrol", &["-o", "show", "node", node])?;
-    Ok(field(&text, "State").is_some_and(|state| state.contains("DRAIN")))
+    Ok(must_leave(&ask("scontrol", &["-o", "show", "node", node])?))
+}
+
+fn must_leave(text: &str) -> bool {
+    let drains = field(text, "State").is_some_and(|state| state.contains("DRAIN"));
+    drains && field(text, "Reason") != Some(PROLOG_REASON)
 }
 
 /// Runs a command of Slurm and returns its output.
@@ -203,8 +211,8 @@ pub fn unfit_settings() -> Result<Vec<(String, &'static str)>, Error> {
     Ok(unfit(&ask("scontrol", &["show", "config"])?))
 }
 
-/// The scripts that Slurm runs on each node before and after a job: `Prolog` or `Epilog`,
-/// and the path.
+/// The scripts that Slurm runs on each node: their settings, which are `Prolog`, `Epilog`
+/// and `HealthCheckProgram`, and paths.
 ///
 /// # Errors
 /// As [`nodes`].
@@ -214,7 +222,9 @@ pub fn scripts() -> Result<Vec<(&'static str, PathBuf)>, Error> {
 
 fn scripts_of(config: &str) -> Vec<(&'static str, PathBuf)> {
     let of = |key| values(config, key).into_iter().map(move |path| (key, path));
-    let all = of("Prolog").chain(of("Epilog"));
+    let all = ["Prolog", "Epilog", "HealthCheckProgram"]
+        .into_iter()
+        .flat_map(of);
     // A line may name several scripts or a pattern. Those are skipped.
     all.filter(|(_, path)| path.starts_with('/') && !path.contains(['*', '?', '[', ',']))
         .map(|(key, path)| (key, path.into()))
@@ -400,7 +410,28 @@ mod tests {
             ("Epilog", "/a/epilog.sh"),
         ];
         assert_eq!(of(new), all.map(|(key, path)| (key, path.to_owned())));
+        let health =
+            "HealthCheckInterval     = 60 sec\nHealthCheckProgram      = /etc/slurm/health.sh\n";
+        let found = ("HealthCheckProgram", "/etc/slurm/health.sh".to_owned());
+        assert_eq!(of(health), [found]);
         assert!(of("Prolog = /etc/slurm/prolog.d/*\nEpilog =\n").is_empty());
+    }
+
+    #[test]
+    fn a_node_that_the_prolog_drained_keeps_its_leases() {
+        let node = |state: &str, reason: &str| {
+            must_leave(&format!("NodeName=a State={state} OS=Linux {reason}"))
+        };
+        assert!(node(
+            "MIXED+DRAIN",
+            "Reason=repair [root@2026-11-26T09:42:35]"
+        ));
+        assert!(node("IDLE+DRAIN", ""));
+        assert!(!node(
+            "MIXED+DRAIN",
+            "Reason=paragpud: no paragpud answers [root@2026]"
+        ));
+        assert!(!node("MIXED", "Reason=repair [root@2026]"));
     }
 
     #[test]

@@ -121,14 +121,19 @@ fn node(report: &mut Report, host: &Host, nodes: &BTreeMap<String, Node>) {
     }
 }
 
-/// Checks Slurm's prolog and epilog, which are optional.
+/// Checks the scripts that Slurm runs on each node, which are optional.
 fn scripts(report: &mut Report) {
     // Another check reports that Slurm does not answer.
     let Ok(found) = slurm::scripts() else { return };
-    for name in ["Prolog", "Epilog"] {
+    let examples = [
+        ("Prolog", "prolog.sh"),
+        ("Epilog", "epilog.sh"),
+        ("HealthCheckProgram", "health.sh"),
+    ];
+    for (name, example) in examples {
         let mut own = found.iter().filter(|(key, _)| *key == name).peekable();
         if own.peek().is_none() {
-            let detail = "slurm.conf names none; prolog.sh and epilog.sh of the examples would do";
+            let detail = format!("slurm.conf names none; {example} of the examples would do");
             report.add(SIDE, name, State::Absent, detail);
         }
         for (_, path) in own {
