@@ -106,7 +106,11 @@ services() {
 	mkfifo /tmp/addresses
 	setpriv --reuid paragpu --regid paragpu --init-groups -- \
 		paragpud --device software --print-addresses >/tmp/addresses 2>/tmp/paragpud.log &
-	read -r _ </tmp/addresses
+	read -r _ </tmp/addresses || {
+		cat /tmp/paragpud.log
+		echo "FAIL paragpud does not start"
+		exit 1
+	}
 	virtlogd -d
 	start_libvirtd
 }

@@ -33,16 +33,10 @@ echo "== paragpud and libvirtd"
 # paragpud gives leases, without an engine.
 check "an authority" paragpu certificate /etc/paragpu/pool 127.0.0.1
 chown -R paragpu: /etc/paragpu/pool
-cat >>/etc/paragpu/host.toml <<END
-[tcp]
-listen = "127.0.0.1:7474"
-ca = "/etc/paragpu/pool/ca.pem"
-certificate = "/etc/paragpu/pool/127.0.0.1.pem"
-key = "/etc/paragpu/pool/127.0.0.1.key"
-[lease]
-socket = "/run/paragpu/lease.sock"
-authority = "/etc/paragpu/pool"
-END
+export PARAGPU_HOST_TCP_LISTEN=127.0.0.1:7474 PARAGPU_HOST_TCP_CA=/etc/paragpu/pool/ca.pem
+export PARAGPU_HOST_TCP_CERTIFICATE=/etc/paragpu/pool/127.0.0.1.pem
+export PARAGPU_HOST_TCP_KEY=/etc/paragpu/pool/127.0.0.1.key
+export PARAGPU_HOST_LEASE_SOCKET=/run/paragpu/lease.sock PARAGPU_HOST_LEASE_AUTHORITY=/etc/paragpu/pool
 services
 virsh version | tail -n 2
 check "an unknown domain is named" refused "there is no domain nobody at qemu:///system" \
