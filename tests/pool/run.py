@@ -310,7 +310,7 @@ def drain(cluster, results):
 
 def rebalance(cluster, results, programs):
     """Leases on two hosts spread over three."""
-    order = [harness.binary("paragpu"), "pool", "rebalance", "--most", "1", "--most-pause"]
+    order = [harness.binary("paragpu"), "rebalance", "--most", "1", "--most-pause"]
     cluster.slurm(*order, "1ms")
     heard = lambda: next((line for program in programs for _, line in list(program.errors) if "longer than 1 ms" in line and "stays" in line), "")
     seconds_until(heard, "a sentence says why it stays", 30)

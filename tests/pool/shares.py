@@ -29,6 +29,8 @@ from harness.results import Results
 from pool.programs import Program, parts, rate, share
 
 WINDOW, WINDOWS, SETTLED = 2, 4, 0.5
+# Seconds after which samples of NVIDIA's NVML show what is the case.
+SMOOTHED = 8
 # Of the kernel whose length is measured.
 ROUNDS = 20_000
 WEIGHTS = ((10, 90), (30, 70), (25, 25, 25, 25))
@@ -71,8 +73,9 @@ def windows(rounds, options, busy, measure=parts):
 
 def shown(daemon, programs, seconds):
     """What each program gets of what all get together, as NVML in a guest shows it. On the
-    software GPU that is processor time, of the worker's own work as well."""
-    command = [sys.executable, READER, "over", str(seconds)]
+    software GPU that is processor time, of the worker's own work as well. NVIDIA's samples
+    approach a new value over some seconds."""
+    command = [sys.executable, READER, "over", str(seconds if ON_SOFTWARE else SMOOTHED)]
     found = json.loads(subprocess.check_output(command, env=daemon.guest_environment("unix"), timeout=60))
     percent = dict(found["processes"])
     found = [percent.get(1 + place, 0) for place in range(len(programs))]

@@ -11,7 +11,7 @@ use paragpu_libvirt::VmName;
 
 use crate::control::Control;
 use crate::error::Error;
-use crate::pool::{LeaseOptions, PoolCommand};
+use crate::pool::{LeaseOptions, PoolCommand, RebalanceOptions};
 use crate::values::interval;
 
 /// Shows and controls the GPUs of virtual machines.
@@ -226,6 +226,8 @@ pub enum Command {
         #[command(subcommand)]
         command: PoolCommand,
     },
+    /// Moves leases of a Slurm pool to load its nodes evenly: `paragpu pool rebalance`.
+    Rebalance(RebalanceOptions),
     /// Gives a libvirt domain the device through which its programs reach GPUs.
     ///
     /// Without --live or --config, changes both the running domain and its

@@ -57,6 +57,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             };
         }
         Command::Pool { command } => return pool::command(command),
+        Command::Rebalance(options) => pool::rebalance(options)?,
         Command::Doctor {
             side, pool, output, ..
         } => {

@@ -89,21 +89,7 @@ pub enum PoolCommand {
     /// Migrates leases that Slurm lists live to other nodes. If a chosen node has no
     /// room any more, Slurm chooses another one. Run it from a timer, as a Slurm
     /// operator: it writes the jobs' AdminComment and signals them.
-    Rebalance {
-        /// Empty as many nodes as possible instead.
-        #[arg(long)]
-        pack: bool,
-        /// Move at most this many leases; each pauses its programs once.
-        #[arg(long, value_name = "COUNT", default_value_t = 4)]
-        most: usize,
-        /// Leave a lease where it is if its programs would pause for longer than
-        /// this, such as 500ms.
-        #[arg(long, value_name = "TIME", default_value = "1s", value_parser = pause)]
-        most_pause: u64,
-        /// Only print which leases would move.
-        #[arg(long)]
-        dry_run: bool,
-    },
+    Rebalance(RebalanceOptions),
     /// The program of a lease's job, started by `paragpu run --pool`.
     #[command(hide = true)]
     Agent {
@@ -114,6 +100,24 @@ pub enum PoolCommand {
         #[arg(long, default_value_t = 0)]
         gpu: u32,
     },
+}
+
+/// How leases are rebalanced.
+#[derive(Debug, Clone, Args)]
+pub struct RebalanceOptions {
+    /// Empty as many nodes as possible instead.
+    #[arg(long)]
+    pack: bool,
+    /// Move at most this many leases; each pauses its programs once.
+    #[arg(long, value_name = "COUNT", default_value_t = 4)]
+    most: usize,
+    /// Leave a lease where it is if its programs would pause for longer than
+    /// this, such as 500ms.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = pause)]
+    most_pause: u64,
+    /// Only print which leases would move.
+    #[arg(long)]
+    dry_run: bool,
 }
 
 /// `paragpu pool`.
@@ -138,12 +142,7 @@ pub fn command(command: &PoolCommand) -> Result<ExitCode, Error> {
             let options = options(lease, directory, entry)?;
             holder::hold(engine.pool(), options, &mut || true)?;
         }
-        PoolCommand::Rebalance {
-            pack,
-            most,
-            most_pause,
-            dry_run,
-        } => rebalance(*pack, *most, *most_pause, *dry_run)?,
+        PoolCommand::Rebalance(options) => rebalance(options)?,
         PoolCommand::Agent { engine, gpu } => agent::run(agent_options(*engine, *gpu)?)?,
     }
     Ok(ExitCode::SUCCESS)
@@ -265,7 +264,13 @@ fn agent_options(engine: Engine, gpu: u32) -> Result<agent::Options, Error> {
     })
 }
 
-fn rebalance(pack: bool, most: usize, most_pause: u64, dry_run: bool) -> Result<(), Error> {
+pub fn rebalance(options: &RebalanceOptions) -> Result<(), Error> {
+    let RebalanceOptions {
+        pack,
+        most,
+        most_pause,
+        dry_run,
+    } = *options;
     let goal = if pack { Goal::Pack } else { Goal::Spread };
     let leaving = rebalance::plan(goal, &slurm::nodes()?, &slurm::jobs()?, most);
     for (lease, to) in &leaving {

@@ -19,10 +19,6 @@ const INSUFFICIENT_SIZE: c_uint = 7;
 /// Maximum number of processes whose utilization is requested.
 const SAMPLES: usize = 4096;
 
-/// The period over which utilization is averaged, in microseconds. Where sessions take turns,
-/// a single sample shows which one had its turn.
-const PERIOD: c_ulonglong = 1_000_000;
-
 /// NVML, initialized.
 pub struct Nvml(Library);
 
@@ -210,7 +206,7 @@ impl Nvml {
         answer
     }
 
-    /// Percentage of the multiprocessors' time by process, in the latest [`PERIOD`].
+    /// Percentage of the multiprocessors' time by process, in the latest sample.
     pub fn utilization(&self, uuid: &[u8; 16], processes: &[u32]) -> Option<Vec<u32>> {
         let device = self.device(uuid)?;
         let function = self.find("nvmlDeviceGetProcessUtilization")?;
@@ -231,16 +227,10 @@ impl Nvml {
         // NOT_FOUND: no process did anything.
         let count = if code == 0 { count as usize } else { 0 };
         let samples = samples.get(..count)?;
-        let newest = samples.iter().map(|sample| sample.time).max().unwrap_or(0);
-        let recent = samples
-            .iter()
-            .filter(|sample| newest - sample.time < PERIOD);
-        let recent: Vec<&Sample> = recent.collect();
         let of = |pid: &u32| {
-            let own = recent.iter().filter(|sample| sample.pid == *pid);
-            let (count, sum) =
-                own.fold((0, 0), |(count, sum), sample| (count + 1, sum + sample.sm));
-            sum.checked_div(count).unwrap_or(0)
+            let own = samples.iter().filter(|sample| sample.pid == *pid);
+            own.max_by_key(|sample| sample.time)
+                .map_or(0, |sample| sample.sm)
         };
         Some(processes.iter().map(of).collect())
     }
