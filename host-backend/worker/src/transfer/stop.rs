@@ -184,6 +184,7 @@ impl Session {
                 .gpu
                 .context_query()
                 .map_err(|error| NotStopped::Goes(format!("the session's work failed: {error}")))?;
+            self.gather_failure();
             if over
                 && self.completion.is_empty()
                 && self.copies.tokens.is_empty()
