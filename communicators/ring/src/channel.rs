@@ -77,12 +77,13 @@ const BURST: u32 = 8;
 const GATHERING: u32 = 12;
 
 /// Free bytes after which a sleeping producer is woken while there are more records to
-/// read. The model never does so, and thus checks that draining the ring wakes it.
+/// read: some hundred launches, whose time all threads of the producer wait. The model never
+/// does so, and thus checks that draining the ring wakes it.
 fn worth_waking(ring: &impl Ring) -> u64 {
     if cfg!(loom) {
         u64::MAX
     } else {
-        ring.size() / 8
+        (ring.size() / 8).min(16 << 10)
     }
 }
 

@@ -55,6 +55,8 @@ impl Launches {
         shape: &Shape,
         parameters: &[u8],
     ) -> Result<()> {
+        // Calls that other threads send from here on have no order with this one.
+        let knows = Launch::knows(self.streams.sent());
         self.check(function, shape)?;
         if stream.is_capturing() {
             // Launches with a handle are captured by `capture`.
@@ -70,7 +72,7 @@ impl Launches {
                 grid: shape.grid,
                 block: shape.block,
                 dynamic_shared: shape.dynamic_shared,
-                flags: self.flags(shape)?,
+                flags: self.flags(shape)? | knows,
                 cluster: shape.cluster,
                 preferences: Bytes(&preferences),
                 parameters: Bytes(parameters),

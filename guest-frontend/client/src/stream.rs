@@ -108,6 +108,11 @@ impl Streams {
         &self.progress
     }
 
+    /// Position of the last call sent; see [`Link::sent`].
+    pub(crate) fn sent(&self) -> u64 {
+        self.link.sent()
+    }
+
     /// Posts work to a stream.
     pub(crate) fn post_work<'a, C: WireCall<'a>>(&self, stream: &Stream, call: &C) -> Result<u64> {
         self.post_work_lent(stream, call, None)

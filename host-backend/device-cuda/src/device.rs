@@ -10,7 +10,7 @@ mod stream;
 mod texture;
 mod work;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -120,11 +120,22 @@ pub(crate) struct OpenStream {
     green: Option<Arc<OpenGreen>>,
 }
 
+/// A kernel and a stream, for launches from other threads.
+pub(crate) struct Target {
+    context: Arc<Context>,
+    kernel: Arc<Kernel>,
+    stream: Arc<OpenStream>,
+}
+
 /// Counts and objects that other tables refer to.
 #[derive(Default)]
 pub(crate) struct Names {
     /// Number of destroyed objects that graphs may refer to.
     pub(crate) gone: u64,
+    /// Targets of launches from other threads, by stream and kernel. Each has a reference
+    /// count of its own, so that threads that launch into different streams share none. Empty
+    /// whenever one of their objects is destroyed.
+    targets: BTreeMap<(u64, u64), Arc<Target>>,
     /// Green contexts, which streams refer to.
     greens: Table<Arc<OpenGreen>>,
 }
@@ -139,10 +150,10 @@ struct Bound {
 /// [`Device`] on NVIDIA's driver.
 pub struct CudaDevice {
     pub(crate) memory: Memory,
-    pub(crate) streams: Table<OpenStream>,
+    pub(crate) streams: Table<Arc<OpenStream>>,
     pub(crate) events: Table<Event>,
     pub(crate) modules: Table<LoadedModule>,
-    pub(crate) functions: Table<Kernel>,
+    pub(crate) functions: Table<Arc<Kernel>>,
     pub(crate) arrays: Table<Array>,
     graphs: Table<OpenGraph>,
     pub(crate) names: Names,
@@ -156,7 +167,7 @@ pub struct CudaDevice {
     /// The hash kernel; `None` on GPUs that are too old for it.
     hasher: Option<(Module, Function)>,
     /// Last, so that it is dropped after everything in it.
-    pub(crate) context: Context,
+    pub(crate) context: Arc<Context>,
 }
 
 /// Loads the kernel that hashes memory. It is loaded in advance, because a driver may
@@ -175,7 +186,7 @@ impl CudaDevice {
         let hasher = hasher(&context).ok();
         Ok(Self {
             quiet: context.stream_create(NON_BLOCKING, 0)?,
-            context,
+            context: Arc::new(context),
             memory: Memory::new(regions),
             streams: Table::default(),
             events: Table::default(),
@@ -206,6 +217,13 @@ impl CudaDevice {
         };
         self.graphs = graphs;
         outcome
+    }
+
+    /// The context, to change it.
+    fn context_mut(&mut self) -> Result<&mut Context> {
+        self.names.targets.clear();
+        let in_use = || Error::new(Status::NOT_READY, "another thread still launches");
+        Arc::get_mut(&mut self.context).ok_or_else(in_use)
     }
 
     /// Waits until retired mappings have left the range, so that it can be mapped.
@@ -255,8 +273,14 @@ impl CudaDevice {
     }
 }
 
+/// An object that no target of launches refers to any more.
+fn unshared<T>(shared: Arc<T>) -> Result<T> {
+    let in_use = || Error::new(Status::NOT_READY, "another thread still launches");
+    Arc::into_inner(shared).ok_or_else(in_use)
+}
+
 /// The stream with this id.
-pub(crate) fn stream(streams: &Table<OpenStream>, id: StreamId) -> Result<&Stream> {
+pub(crate) fn stream(streams: &Table<Arc<OpenStream>>, id: StreamId) -> Result<&Stream> {
     if id == StreamId::LEGACY {
         return Ok(&Stream::LEGACY);
     }

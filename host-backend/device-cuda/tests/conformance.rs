@@ -28,6 +28,8 @@ fn conforms() {
     conformance::words(&platform);
     begins("streams");
     conformance::streams(&platform);
+    begins("launches from threads");
+    assert!(conformance::launch_targets(&platform));
     begins("graphs");
     conformance::graphs(&platform);
     begins("host access");

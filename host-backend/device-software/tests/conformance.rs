@@ -34,6 +34,7 @@ fn conforms() {
     conformance::words(&platform);
     conformance::writes(&platform);
     conformance::streams(&platform);
+    assert!(!conformance::launch_targets(&platform));
     conformance::graphs(&platform);
     assert!(conformance::host_access(&platform));
 }

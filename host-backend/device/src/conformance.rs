@@ -1,10 +1,12 @@
 //! The conformance suite that every device passes.
 
+mod launch_targets;
 mod sharing;
 mod writes;
 
 use std::time::{Duration, Instant};
 
+pub use self::launch_targets::launch_targets;
 pub use self::sharing::{handing_over, peers};
 use self::writes::STORES;
 pub use self::writes::writes;

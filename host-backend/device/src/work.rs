@@ -347,6 +347,15 @@ impl fmt::Debug for Work<'_> {
     }
 }
 
+/// A kernel and a stream, into which any thread may launch it.
+pub trait LaunchTarget: Send + Sync {
+    /// Launches the kernel, which `launch` names once more.
+    ///
+    /// # Errors
+    /// As [`WorkDevice::submit`].
+    fn launch(&self, launch: &Launch<'_>) -> Result<()>;
+}
+
 /// Submission of work to a device.
 pub trait WorkDevice {
     /// Submits work to `stream`.
@@ -356,6 +365,20 @@ pub trait WorkDevice {
     /// is not completely accessible or a value is invalid; `LAUNCH_OUT_OF_RESOURCES`,
     /// `COOPERATIVE_LAUNCH_TOO_LARGE`, …
     fn submit(&mut self, work: &Work<'_>, stream: StreamId) -> Result<()>;
+
+    /// The target of launches that other threads submit, while this one asks for targets and
+    /// queries events. Before any other method is called, all targets must have been dropped.
+    /// `None` if only this thread can launch the kernel into the stream.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`.
+    fn launch_target(
+        &mut self,
+        _function: FunctionId,
+        _stream: StreamId,
+    ) -> Result<Option<Arc<dyn LaunchTarget>>> {
+        Ok(None)
+    }
 
     /// Launches a kernel.
     ///

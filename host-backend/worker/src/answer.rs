@@ -1,7 +1,9 @@
 //! Sends replies.
 
+use paragpu_protocol::call::WireCall as _;
 use paragpu_protocol::codec::Field;
 use paragpu_protocol::reply::{encode_done, encode_failed};
+use paragpu_protocol::table::Launch;
 
 use crate::calls::handler;
 use crate::error::{Fault, Outcome, SessionEnd};
@@ -25,6 +27,7 @@ impl Session {
         match outcome {
             Ok(_) if at.slot == 0 => Ok(true),
             Ok(value) => {
+                self.gather_failure();
                 let mut out = self.link.take_buffer();
                 let earlier = if handler(at.call).is_some_and(|handler| handler.info.reports) {
                     self.errors.take()
@@ -58,6 +61,13 @@ impl Session {
                 Ok(false)
             }
             Err(other) => Err(other),
+        }
+    }
+
+    /// Keeps the error of a launch that a lane submitted.
+    pub(crate) fn gather_failure(&mut self) {
+        if let Some(error) = self.gpu.take_failure() {
+            self.errors.defer(Launch::INFO.number, &error);
         }
     }
 

@@ -214,7 +214,9 @@ impl Session {
             slot: header.slot,
             call: header.kind,
         };
-        match execute(self, at) {
+        let executed = execute(self, at);
+        self.gather_failure();
+        match executed {
             Ok(_) => {}
             Err(Fault::Stall) => return Ok(false),
             Err(Fault::End(end)) => return Err(end),

@@ -9,6 +9,7 @@ use paragpu_protocol::types::LaunchPreference;
 use crate::error::{Outcome, fail};
 use crate::session::Session;
 use crate::session::graph::NodeWork;
+use crate::session::lanes::Place;
 use crate::session::objects::Objects;
 
 /// Bytes of parameters that count as another item of queued work.
@@ -63,7 +64,16 @@ impl Session {
         let (streams, gpu) = (&mut self.objects.streams, &mut self.gpu);
         let stream = streams.for_pieces(gpu, call.stream, pieces)?;
         self.printing.note(prints);
-        self.gpu.submit(&work, stream)?;
+        let position = self.link.executed();
+        let concurrent = call.concurrent(position);
+        let place = Place {
+            position,
+            concurrent,
+        };
+        match self.pacing.is_paced() {
+            true => self.gpu.submit(&work, stream)?,
+            false => self.gpu.launch(&work, stream, place)?,
+        }
         self.pacing.launched(&mut self.gpu, stream)?;
         self.statistics.launches.add(1);
         Ok(())

@@ -33,6 +33,7 @@ pub(crate) mod host_account;
 pub(crate) mod host_function;
 pub mod host_memory;
 pub(crate) mod intake;
+pub(crate) mod lanes;
 pub(crate) mod link;
 pub(crate) mod memory;
 pub(crate) mod module;

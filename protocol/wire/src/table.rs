@@ -33,6 +33,9 @@ impl Launch<'_> {
     /// In [`flags`](Self::flags): the kernel may begin before the end of the one before
     /// it in its stream, which permits that (CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION).
     pub const PROGRAMMATIC: u32 = 2;
+    /// In [`flags`](Self::flags): their upper half is the lower half of the position of the
+    /// last call that had been sent when this one began.
+    pub const KNOWS: u32 = 4;
     /// CUlaunchAttributeIDs of the preferences: access policy window, scheduling of clusters,
     /// priority, memory synchronization domains, their map, shared memory carveout.
     pub const PREFERENCES: [u32; 6] = [1, 5, 8, 9, 10, 14];
@@ -43,12 +46,56 @@ impl Launch<'_> {
         let bit = |is_set, bit| if is_set { bit } else { 0 };
         bit(cooperative, Self::COOPERATIVE) | bit(programmatic, Self::PROGRAMMATIC)
     }
+
+    /// The flags that say which call was the last one sent when the launch began.
+    #[must_use]
+    pub fn knows(last: u64) -> u32 {
+        Self::KNOWS | ((last as u32) << 16)
+    }
+
+    /// The number of calls directly before this one, at `position`, that other threads sent
+    /// after it began. Their functions had not returned when it began, so the program has no
+    /// order between them and this launch. If there are 65,536 or more, it is too low.
+    #[must_use]
+    pub fn concurrent(&self, position: u64) -> u64 {
+        if self.flags & Self::KNOWS == 0 {
+            return 0;
+        }
+        let last = (self.flags >> 16) as u16;
+        u64::from((position as u16).wrapping_sub(1).wrapping_sub(last))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::codec::decode_all;
+
+    #[test]
+    fn a_launch_says_which_calls_it_does_not_follow() {
+        let launch = |flags| Launch {
+            function: FunctionHandle(0),
+            stream: StreamHandle(0),
+            grid: [1; 3],
+            block: [1; 3],
+            dynamic_shared: 0,
+            flags,
+            cluster: [0; 3],
+            preferences: Bytes(&[]),
+            parameters: Bytes(&[]),
+        };
+        for position in [1, 2, 0xffff, 0x1_0000, 0x1_0001, 0x7_0003_u64] {
+            for between in [0, 1, 7, 0xfffe, 0xffff] {
+                if let Some(last) = (position - 1).checked_sub(between) {
+                    let flags = Launch::flags_of(true, true) | Launch::knows(last);
+                    assert_eq!(launch(flags).concurrent(position), between);
+                }
+            }
+            assert_eq!(launch(Launch::flags_of(true, true)).concurrent(position), 0);
+        }
+        // Too many to count: never more than there are.
+        assert_eq!(launch(Launch::knows(0)).concurrent(0x1_0001), 0);
+    }
 
     #[test]
     fn numbers_rise_and_stay_below_control() {

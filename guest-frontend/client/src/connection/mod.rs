@@ -76,9 +76,11 @@ struct Incoming {
     generation: u64,
 }
 
-/// The positions that the host has acknowledged.
+/// Positions in the session's sequence of calls.
 #[derive(Default)]
-struct Acknowledged {
+struct Positions {
+    /// The call sent last. Stored before the call returns to its thread.
+    sent: AtomicU64,
     /// Sequence number of the last call that it executed.
     executed: AtomicU64,
     /// Sequence number of the last call that it received.
@@ -88,7 +90,7 @@ struct Acknowledged {
 /// The connection of a session, across reconnects.
 pub struct Link {
     outgoing: Mutex<Outgoing>,
-    /// The order of senders when there is no room.
+    /// The order of senders that contend.
     turns: Turns,
     incoming: Mutex<Incoming>,
     /// Frames wait in the sender for a flush.
@@ -104,7 +106,7 @@ pub struct Link {
     state: LinkState,
     /// A device error after which the context is unusable.
     sticky: AtomicU32,
-    acknowledged: Acknowledged,
+    positions: Positions,
     spin: Duration,
     host_functions: OnceLock<HostFunctionSink>,
     /// The pinned memory, for a host that does not share the session's window.
@@ -200,7 +202,7 @@ impl Link {
             parked: Mutex::new(Vec::new()),
             state: LinkState::connected(true),
             sticky: AtomicU32::new(0),
-            acknowledged: Acknowledged::default(),
+            positions: Positions::default(),
             spin,
             host_functions: OnceLock::new(),
             pinned: OnceLock::new(),
@@ -364,10 +366,16 @@ impl Link {
         self.outgoing.lock().sequence
     }
 
+    /// The same without a lock: at least the position of every call that returned before
+    /// this one, in whatever thread.
+    pub(crate) fn sent(&self) -> u64 {
+        self.positions.sent.load(Ordering::Relaxed)
+    }
+
     /// The last position that the host has executed.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
-        self.acknowledged.executed.load(Ordering::Relaxed)
+        self.positions.executed.load(Ordering::Relaxed)
     }
 
     /// Ends the session with a goodbye to the host.
@@ -397,19 +405,20 @@ impl Link {
         mut note: impl FnMut(u64),
     ) -> Result<u64> {
         let mut turn = None;
-        // Whether this thread has waited since its turn began.
-        let mut waited = false;
         loop {
             if turn.is_none() && self.turns.is_taken() {
                 turn = self.turns.take(self.spin);
             }
-            let mut outgoing = self.outgoing.lock();
+            let mut outgoing = match self.outgoing.try_lock() {
+                Some(outgoing) => outgoing,
+                None if self.queue_up(&mut turn) => continue,
+                None => self.outgoing.lock(),
+            };
             if self.recovery.is_some() && self.is_full(&mut outgoing) {
                 drop(outgoing);
-                if self.queue_for_room(&mut turn) {
+                if self.queue_up(&mut turn) {
                     continue;
                 }
-                waited = true;
                 self.await_taken()?;
                 continue;
             }
@@ -422,12 +431,10 @@ impl Link {
             match sent {
                 Ok(_) => {
                     outgoing.sequence = sequence;
+                    self.positions.sent.store(sequence, Ordering::Relaxed);
                     note(sequence);
                     if self.recovery.is_some() {
                         self.keep(outgoing, number, slot, payload, lent);
-                    }
-                    if let Some(turn) = turn.filter(|_| !waited) {
-                        turn.open();
                     }
                     return Ok(sequence);
                 }
@@ -435,10 +442,9 @@ impl Link {
                     let sender = Arc::clone(&outgoing.sender);
                     let generation = outgoing.generation;
                     drop(outgoing);
-                    if self.queue_for_room(&mut turn) {
+                    if self.queue_up(&mut turn) {
                         continue;
                     }
-                    waited = true;
                     // The host may itself wait for room towards the guest.
                     self.drain(Wait::Poll);
                     let length = payload.iter().map(|part| part.len()).sum();
@@ -455,9 +461,9 @@ impl Link {
         }
     }
 
-    /// Queues a thread that has no room. Returns true if the thread should retry because
+    /// Queues a thread that cannot send. Returns true if the thread should retry because
     /// it just got its turn.
-    fn queue_for_room<'a>(&'a self, turn: &mut Option<Turn<'a>>) -> bool {
+    fn queue_up<'a>(&'a self, turn: &mut Option<Turn<'a>>) -> bool {
         if turn.is_some() {
             return false;
         }
@@ -475,7 +481,7 @@ impl Link {
         lent: Option<HostSlice>,
     ) {
         let sequence = outgoing.sequence;
-        if self.acknowledged.taken.load(Ordering::Relaxed) + 1 >= sequence {
+        if self.positions.taken.load(Ordering::Relaxed) + 1 >= sequence {
             // All earlier calls are acknowledged, so their memory is reused.
             outgoing.kept.clear();
             outgoing.look = CHECK_INTERVAL;
@@ -500,7 +506,7 @@ impl Link {
 
     /// Drops acknowledged calls.
     fn forget(&self, outgoing: &mut Outgoing) {
-        let taken = self.acknowledged.taken.load(Ordering::Relaxed);
+        let taken = self.positions.taken.load(Ordering::Relaxed);
         outgoing.kept.trim(|header| header.sequence <= taken);
         outgoing.look = outgoing.kept.len() + CHECK_INTERVAL;
     }

@@ -231,8 +231,8 @@ impl Link {
 
     fn route(&self, frame: &Frame<'_>) -> Result<(), String> {
         let header = &frame.header;
-        advance(&self.acknowledged.executed, header.sequence);
-        advance(&self.acknowledged.taken, header.sequence);
+        advance(&self.positions.executed, header.sequence);
+        advance(&self.positions.taken, header.sequence);
         let slot = || {
             self.slots.get(header.slot).ok_or_else(|| {
                 format!(
@@ -280,7 +280,7 @@ impl Link {
             }
             Some(Control::Taken) => {
                 let taken: u64 = reader.field().map_err(malformed)?;
-                advance(&self.acknowledged.taken, taken);
+                advance(&self.positions.taken, taken);
                 Ok(())
             }
             Some(Control::Move) => {

@@ -306,7 +306,7 @@ impl Link {
         let taken = welcome.taken;
         // A host cannot have received calls that were never sent, nor lose calls that it
         // confirmed: resending those would execute them twice.
-        if taken > outgoing.sequence || taken < self.acknowledged.taken.load(Ordering::Relaxed) {
+        if taken > outgoing.sequence || taken < self.positions.taken.load(Ordering::Relaxed) {
             return Err(Broken::Over(format!(
                 "the host acknowledges call {taken}: it was never sent, or a later one was already \
                  acknowledged"
@@ -320,7 +320,7 @@ impl Link {
                 "the host has other memory where the session has its pinned memory".into(),
             ));
         }
-        self.acknowledged.taken.fetch_max(taken, Ordering::Relaxed);
+        self.positions.taken.fetch_max(taken, Ordering::Relaxed);
         outgoing.kept.trim(|header| header.sequence <= taken);
         // Ends threads that still wait for room in the old connection.
         outgoing.sender.close();

@@ -1,115 +1,104 @@
-//! A queue for senders when the ring or socket is full.
+//! A queue for senders: while threads contend for the connection, each sends once a turn.
 //!
-//! A thread that has just sent is running and would take each freed slot before any
-//! sleeping thread wakes: without a queue, one of eight threads waited milliseconds
-//! while the others continued. The queue is used only while each waiter has a
-//! processor to spin on. If threads must sleep to let others run, a turn for each
-//! call costs more than it gains.
+//! A thread that has just sent is running and would take each freed slot, or the lock,
+//! before any waiting thread. Without a queue, one of eight threads waited milliseconds
+//! while the others continued. With it, the calls of threads that launch at the same time
+//! overlap, so that the host may submit them side by side.
+//!
+//! The queue is used only while each waiter has a processor to spin on. If threads must
+//! sleep to let others run, a turn for each call costs more than it gains.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::Thread;
 use std::time::Duration;
 
 use paragpu_communicator::Spin;
 use parking_lot::Mutex;
 
-/// A queue of threads; empty while there is room.
+/// A queue of threads; empty while none contend.
 #[derive(Default)]
 pub(super) struct Turns {
     /// Maximum length, by the number of processors; one of them is for the host.
-    longest: OnceLock<usize>,
-    /// Length of the queue, for threads that arrive.
-    waiting: AtomicUsize,
-    queue: Mutex<VecDeque<Arc<Waiter>>>,
-}
-
-struct Waiter {
-    thread: Thread,
-    /// Whether it is this thread's turn.
-    called: AtomicBool,
-}
-
-impl Waiter {
-    fn call(&self) {
-        // If the unpark comes first, the thread checks again.
-        self.called.store(true, Ordering::Release);
-        self.thread.unpark();
-    }
+    longest: OnceLock<u64>,
+    /// The ticket of the next thread that arrives.
+    next: AtomicU64,
+    /// The ticket whose turn it is; [`next`](Self::next) if the queue is empty.
+    current: AtomicU64,
+    /// Number of threads in `parked`, or about to be.
+    sleepers: AtomicUsize,
+    /// Threads that sleep, with their tickets.
+    parked: Mutex<Vec<(u64, Thread)>>,
 }
 
 impl Turns {
     /// Whether threads are queued. A thread that arrives then must queue as well:
     /// overtaking would starve the others. A stale answer lets one thread overtake.
     pub(super) fn is_taken(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) != 0
+        self.waiting() != 0
+    }
+
+    fn waiting(&self) -> u64 {
+        let current = self.current.load(Ordering::Relaxed);
+        self.next.load(Ordering::Relaxed).saturating_sub(current)
     }
 
     /// Queues and returns when it is this thread's turn. `None` if the queue is too
     /// long.
     pub(super) fn take(&self, spin: Duration) -> Option<Turn<'_>> {
         let longest = *self.longest.get_or_init(|| {
-            std::thread::available_parallelism().map_or(0, |processors| processors.get() - 1)
+            std::thread::available_parallelism().map_or(0, |processors| processors.get() as u64 - 1)
         });
-        let waiter = Arc::new(Waiter {
-            thread: std::thread::current(),
-            called: AtomicBool::new(false),
-        });
-        {
-            let mut queue = self.queue.lock();
-            if queue.len() >= longest {
-                return None;
-            }
-            waiter.called.store(queue.is_empty(), Ordering::Relaxed);
-            queue.push_back(Arc::clone(&waiter));
-            self.waiting.store(queue.len(), Ordering::Relaxed);
+        if self.waiting() >= longest {
+            return None;
         }
+        let ticket = self.next.fetch_add(1, Ordering::Relaxed);
         let mut spin = Spin::new(spin, None);
-        while !waiter.called.load(Ordering::Acquire) {
+        while self.current.load(Ordering::Acquire) != ticket {
             if !spin.again() {
-                std::thread::park();
+                self.sleep(ticket);
+                break;
             }
         }
         Some(Turn {
             turns: self,
-            waiter,
+            ticket,
         })
+    }
+
+    /// Sleeps until it is the ticket's turn.
+    ///
+    /// This thread announces that it sleeps and then looks at the turn; the one before it
+    /// passes the turn and then looks for sleepers. All four are SeqCst, so at least one of
+    /// the two sees what the other did.
+    #[cold]
+    fn sleep(&self, ticket: u64) {
+        self.parked.lock().push((ticket, std::thread::current()));
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        while self.current.load(Ordering::SeqCst) != ticket {
+            std::thread::park();
+        }
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        self.parked.lock().retain(|(parked, _)| *parked != ticket);
     }
 }
 
 /// A thread's turn, until it is dropped.
 pub(super) struct Turn<'a> {
     turns: &'a Turns,
-    waiter: Arc<Waiter>,
-}
-
-impl Turn<'_> {
-    /// Wakes all threads of the queue, because there is room again. Waking them one
-    /// by one would be slower than the host.
-    pub(super) fn open(self) {
-        let mut queue = self.turns.queue.lock();
-        for waiter in queue.drain(..) {
-            waiter.call();
-        }
-        self.turns.waiting.store(0, Ordering::Relaxed);
-    }
+    ticket: u64,
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut queue = self.turns.queue.lock();
-        // Not if the queue was opened before.
-        if queue
-            .front()
-            .is_some_and(|first| Arc::ptr_eq(first, &self.waiter))
-        {
-            queue.pop_front();
-            if let Some(next) = queue.front() {
-                next.call();
+        let next = self.ticket + 1;
+        self.turns.current.store(next, Ordering::SeqCst);
+        if self.turns.sleepers.load(Ordering::SeqCst) != 0 {
+            let parked = self.turns.parked.lock();
+            if let Some((_, thread)) = parked.iter().find(|(ticket, _)| *ticket == next) {
+                thread.unpark();
             }
         }
-        self.turns.waiting.store(queue.len(), Ordering::Relaxed);
     }
 }
 
@@ -117,11 +106,11 @@ impl Drop for Turn<'_> {
 mod tests {
     use super::*;
 
-    const THREADS: usize = 6;
-    const EACH: usize = 400;
+    const THREADS: u64 = 6;
+    const EACH: u64 = 400;
 
     impl Turns {
-        fn of(longest: usize) -> Self {
+        fn of(longest: u64) -> Self {
             Self {
                 longest: OnceLock::from(longest),
                 ..Self::default()
@@ -156,7 +145,7 @@ mod tests {
                     drop(turn);
                 });
                 // The next gets in line behind it.
-                while turns.waiting.load(Ordering::Relaxed) != number + 2 {
+                while turns.waiting() != number + 2 {
                     std::thread::yield_now();
                 }
             }
@@ -180,13 +169,14 @@ mod tests {
                             let turn = turns.take(spin).unwrap();
                             count.fetch_add(1, Ordering::Relaxed);
                             if (round + number).is_multiple_of(5) {
-                                turn.open();
+                                std::thread::yield_now();
                             }
+                            drop(turn);
                         }
                     });
                 }
             });
-            assert_eq!(count.into_inner(), THREADS * EACH);
+            assert_eq!(count.into_inner() as u64, THREADS * EACH);
             assert!(!turns.is_taken());
         }
     }

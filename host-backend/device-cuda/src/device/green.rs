@@ -141,6 +141,6 @@ impl GreenDevice for CudaDevice {
             blocking: false,
             green: Some(open),
         };
-        Ok(StreamId(self.streams.insert(opened)?))
+        Ok(StreamId(self.streams.insert(Arc::new(opened))?))
     }
 }

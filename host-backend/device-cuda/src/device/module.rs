@@ -32,6 +32,7 @@ impl ModuleDevice for CudaDevice {
 
     fn module_unload(&mut self, module: ModuleId) -> Result<()> {
         self.names.gone += 1;
+        self.names.targets.clear();
         let loaded = self
             .modules
             .remove(module.0)
@@ -69,10 +70,10 @@ impl ModuleDevice for CudaDevice {
             .map(|&(offset, size)| offset as usize + size as usize)
             .max()
             .unwrap_or(0);
-        let id = self.functions.insert(Kernel {
+        let id = self.functions.insert(Arc::new(Kernel {
             function,
             parameter_bytes,
-        })?;
+        }))?;
         if let Some(loaded) = self.modules.get_mut(module.0) {
             loaded.functions.push(id);
         }

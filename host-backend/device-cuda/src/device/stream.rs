@@ -1,27 +1,30 @@
 //! Streams.
 
 use super::green::release;
-use super::{CudaDevice, MAX_SLEEP, NON_BLOCKING, OpenStream, stream};
+use super::{CudaDevice, MAX_SLEEP, NON_BLOCKING, OpenStream, stream, unshared};
 use paragpu_device::{Result, StreamDevice, StreamId};
 use paragpu_protocol::status::Status;
+use std::sync::Arc;
 use std::time::Duration;
 
 impl StreamDevice for CudaDevice {
     fn stream_create(&mut self, flags: u32, priority: i32) -> Result<StreamId> {
         let stream = self.context.stream_create(flags & NON_BLOCKING, priority)?;
         let blocking = flags & NON_BLOCKING == 0;
-        Ok(StreamId(self.streams.insert(OpenStream {
+        Ok(StreamId(self.streams.insert(Arc::new(OpenStream {
             stream,
             blocking,
             green: None,
-        })?))
+        }))?))
     }
 
     fn stream_destroy(&mut self, stream: StreamId) -> Result<()> {
+        self.names.targets.clear();
         let open = self
             .streams
             .remove(stream.0)
             .ok_or(Status::INVALID_HANDLE)?;
+        let open = unshared(open)?;
         self.context.stream_destroy(open.stream)?;
         match open.green {
             Some(green) => release(&self.context, green),

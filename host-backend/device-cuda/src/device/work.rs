@@ -1,11 +1,19 @@
 //! Work: resolves its objects and submits it to the driver.
 
-use paragpu_device::{CopyEnd, MemoryOperation, Memset, Result, StreamId, Work, WorkDevice};
+use std::sync::Arc;
+
+use paragpu_device::{
+    CopyEnd, FunctionId, Launch, LaunchTarget, MemoryOperation, Memset, Result, StreamId, Work,
+    WorkDevice,
+};
 use paragpu_protocol::status::Status;
 
-use super::{CudaDevice, find, stream};
+use super::{CudaDevice, Target, find, stream};
 use crate::memory::rect_bytes;
 use crate::sys::{RectEnd, Resolved};
+
+/// Maximum number of remembered targets.
+const MAX_TARGETS: usize = 1024;
 
 impl WorkDevice for CudaDevice {
     fn submit(&mut self, work: &Work<'_>, order: StreamId) -> Result<()> {
@@ -39,9 +47,48 @@ impl WorkDevice for CudaDevice {
             _ => Err(Status::INVALID_VALUE.into()),
         }
     }
+
+    fn launch_target(
+        &mut self,
+        function: FunctionId,
+        order: StreamId,
+    ) -> Result<Option<Arc<dyn LaunchTarget>>> {
+        // Work of the legacy stream is ordered by when other streams received theirs.
+        if order == StreamId::LEGACY {
+            return Ok(None);
+        }
+        Ok(Some(self.target(order, function)?))
+    }
+}
+
+impl LaunchTarget for Target {
+    fn launch(&self, launch: &Launch<'_>) -> Result<()> {
+        self.kernel.check_parameters(&launch.parameters)?;
+        self.context.make_current()?;
+        let (function, stream) = (&self.kernel.function, &self.stream.stream);
+        self.context.launch(launch, function, stream)
+    }
 }
 
 impl CudaDevice {
+    /// The target of launches from other threads.
+    fn target(&mut self, stream: StreamId, function: FunctionId) -> Result<Arc<Target>> {
+        let key = (stream.0, function.0);
+        if let Some(target) = self.names.targets.get(&key) {
+            return Ok(Arc::clone(target));
+        }
+        let target = Arc::new(Target {
+            context: Arc::clone(&self.context),
+            kernel: Arc::clone(find(&self.functions, function.0)?),
+            stream: Arc::clone(find(&self.streams, stream.0)?),
+        });
+        if self.names.targets.len() >= MAX_TARGETS {
+            self.names.targets.clear();
+        }
+        self.names.targets.insert(key, Arc::clone(&target));
+        Ok(target)
+    }
+
     /// Checks that the work refers to live objects and to the session's memory.
     pub(crate) fn look_up(&self, work: &Work<'_>) -> Result<Resolved<'_>> {
         Ok(match work {

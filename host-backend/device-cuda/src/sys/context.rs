@@ -7,7 +7,8 @@
 //! bytes. An access to an address that is not mapped in this process's context ends in
 //! `CUDA_ERROR_ILLEGAL_ADDRESS`.
 
-use core::ffi::c_int;
+use core::cell::Cell;
+use core::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 
@@ -120,6 +121,19 @@ impl Context {
             Some(peer) => self.driver.peer_attributes(self.device, peer),
             None => [0; 5],
         }
+    }
+
+    /// Makes it the calling thread's current context, if it is not.
+    pub fn make_current(&self) -> Result<()> {
+        thread_local! {
+            static CURRENT: Cell<usize> = const { Cell::new(0) };
+        }
+        if CURRENT.get() != self.raw {
+            // SAFETY: the context is retained for as long as this value lives.
+            check(unsafe { (self.driver.cuCtxSetCurrent)(self.raw as *mut c_void) })?;
+            CURRENT.set(self.raw);
+        }
+        Ok(())
     }
 
     /// cuCtxSynchronize.

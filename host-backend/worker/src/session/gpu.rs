@@ -4,10 +4,12 @@
 use std::ops::{Deref, DerefMut};
 
 use paragpu_control::worker;
-use paragpu_device::{Device, EventId, Result, Snapshot, StreamId, Work};
+use paragpu_device::{Device, Error, EventId, Result, Snapshot, StreamId, Work};
 use paragpu_protocol::codec::{Bytes, Text, encode_all};
 use paragpu_protocol::layout::Regions;
 use paragpu_protocol::types::{DeviceSnapshot, encode_pairs};
+
+use super::lanes::{Lanes, Place};
 
 /// CU_EVENT_DISABLE_TIMING: the cheapest event.
 const UNTIMED: u32 = 2;
@@ -16,7 +18,12 @@ const COMPUTE_CAPABILITY_MAJOR: u32 = 75;
 const COMPUTE_CAPABILITY_MINOR: u32 = 76;
 
 /// The GPU that the session was opened on.
+///
+/// Methods of the device first wait for the launches in the [lanes](super::lanes). The
+/// methods here that need not wait say so.
 pub(crate) struct Gpu {
+    /// Before the device, to which its work refers.
+    lanes: Lanes,
     device: Box<dyn Device>,
     /// Unused events.
     free_marks: Vec<EventId>,
@@ -36,6 +43,7 @@ impl Gpu {
         regions: Regions,
     ) -> Self {
         Self {
+            lanes: Lanes::new(),
             device,
             free_marks: Vec::new(),
             snapshot: encode_snapshot(snapshot),
@@ -72,7 +80,41 @@ impl Gpu {
 
     /// The device.
     pub(crate) fn device(&mut self) -> &mut dyn Device {
+        self.settled()
+    }
+
+    /// The device, once all launches in lanes are submitted.
+    fn settled(&mut self) -> &mut (dyn Device + 'static) {
+        self.lanes.settle();
         self.device.as_mut()
+    }
+
+    /// Submits a launch, perhaps from a lane.
+    pub(crate) fn launch(&mut self, work: &Work<'_>, stream: StreamId, place: Place) -> Result<()> {
+        if let Work::Launch(launch) = work
+            && self.lanes.are_worthwhile(place)
+            && let Some(target) = self.device.launch_target(launch.function, stream)?
+            && self.lanes.give(place, stream, target, launch)
+        {
+            return Ok(());
+        }
+        self.settled().submit(work, stream)
+    }
+
+    /// Takes the first error of a launch in a lane.
+    pub(crate) fn take_failure(&mut self) -> Option<Error> {
+        self.lanes.take_failure()
+    }
+
+    /// Queries an event without waiting for the lanes: they record none.
+    pub(crate) fn event_query(&mut self, event: EventId) -> Result<bool> {
+        self.device.event_query(event)
+    }
+
+    /// Uses `count` lanes for all launches.
+    #[cfg(test)]
+    pub(crate) fn always_use_lanes(&mut self, count: usize) {
+        self.lanes = Lanes::always(count);
     }
 
     /// Records an event behind the work submitted to `stream` so far.
@@ -81,7 +123,7 @@ impl Gpu {
             Some(event) => event,
             None => self.device.event_create(UNTIMED)?,
         };
-        match self.device.submit(&Work::EventRecord(event), stream) {
+        match self.settled().submit(&Work::EventRecord(event), stream) {
             Ok(()) => Ok(event),
             Err(error) => {
                 self.free_marks.push(event);
@@ -146,7 +188,7 @@ impl Deref for Gpu {
 
 impl DerefMut for Gpu {
     fn deref_mut(&mut self) -> &mut (dyn Device + 'static) {
-        self.device.as_mut()
+        self.settled()
     }
 }
 

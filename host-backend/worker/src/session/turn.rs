@@ -49,6 +49,11 @@ impl Pacing {
         self.turns = turns;
     }
 
+    /// Whether launches are paced.
+    pub(crate) fn is_paced(&self) -> bool {
+        self.turns.is_paced()
+    }
+
     /// Stalls the call if it must not launch now.
     pub(crate) fn admit(&mut self, gpu: &mut Gpu) -> Outcome<()> {
         if !self.turns.is_paced() || self.may_launch(gpu) {

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use paragpu_device::{
     ArrayId, ContextDevice, CopyEnd, Error, EventDevice, EventId, Function, FunctionId,
-    GraphDevice, GraphId, GraphNode, HostFunction, Launch, MemoryOperation, Memset, ModuleDevice,
-    ModuleId, NativeDevice, Preference, Result, Snapshot, StreamDevice, StreamId, SurfaceId,
-    TextureDevice, TextureId, TextureResource, Work, WorkDevice,
+    GraphDevice, GraphId, GraphNode, HostFunction, Launch, LaunchTarget, MemoryOperation, Memset,
+    ModuleDevice, ModuleId, NativeDevice, Preference, Result, Snapshot, StreamDevice, StreamId,
+    SurfaceId, TextureDevice, TextureId, TextureResource, Work, WorkDevice,
 };
 use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::status::Status;
@@ -252,6 +252,32 @@ impl WorkDevice for TestDevice {
             Work::EventRecord(event) => self.records(*event, stream),
             Work::EventWait(event) => self.waits(stream, *event),
         }
+    }
+
+    fn launch_target(
+        &mut self,
+        _function: FunctionId,
+        stream: StreamId,
+    ) -> Result<Option<Arc<dyn LaunchTarget>>> {
+        if stream == StreamId::LEGACY {
+            return Ok(None);
+        }
+        self.state().has_stream(stream)?;
+        Ok(Some(Arc::new(Target {
+            device: self.clone(),
+            stream,
+        })))
+    }
+}
+
+struct Target {
+    device: TestDevice,
+    stream: StreamId,
+}
+
+impl LaunchTarget for Target {
+    fn launch(&self, launch: &Launch<'_>) -> Result<()> {
+        self.device.clone().launches(launch, self.stream)
     }
 }
 

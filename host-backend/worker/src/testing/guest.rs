@@ -114,6 +114,14 @@ impl Guest {
         Self::serving(host, guest, |_| {}, take)
     }
 
+    /// A session over a unix socket whose launches all go to `count` lanes.
+    #[cfg(test)]
+    pub fn with_lanes(count: usize) -> Self {
+        let (host, guest) = pair();
+        let widen = move |session: &mut Session| session.gpu.always_use_lanes(count);
+        Self::serving(host, guest, |_| {}, widen)
+    }
+
     /// A session over a connection.
     pub fn over(host: Connection, guest: Connection, change: impl FnOnce(&mut Setup)) -> Self {
         Self::serving(host, guest, change, |_| {})

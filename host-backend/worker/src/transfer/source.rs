@@ -45,6 +45,8 @@ const GUEST_TIMEOUT: Duration = Duration::from_secs(300);
 /// Maximum time for copies before calls are served. With a fast link, copying would
 /// otherwise delay calls until the end.
 const SLICE: Duration = Duration::from_micros(500);
+/// Length of a step that is worth a line in the log: calls wait meanwhile.
+const LONG_STEP: Duration = Duration::from_millis(3);
 /// Chunks that the destination copies before it answers, so that it is not silent for
 /// long: 8 GiB.
 const FETCHES: usize = 4096;
@@ -565,11 +567,15 @@ impl Task for Source {
         session: &mut Session,
         receiver: &mut dyn Receiver,
     ) -> Result<Option<Box<dyn Task>>, SessionEnd> {
-        let before = self.stage;
+        let (before, began) = (self.stage, Instant::now());
         let advanced = self.advance(session);
+        let (took, gpu) = (began.elapsed(), session.gpu.ordinal());
+        if took > LONG_STEP {
+            let micros = took.as_micros();
+            tracing::debug!(gpu, micros, stage = ?before, "a step of the move took long");
+        }
         if self.stage != before {
             let micros = self.began.elapsed().as_micros();
-            let gpu = session.gpu.ordinal();
             tracing::debug!(gpu, micros, stage = ?self.stage, "the session moves");
         }
         match advanced {

@@ -183,6 +183,7 @@ impl Session {
             let over = self.gpu.context_query().map_err(|error| {
                 NotStopped::Continues(format!("the session's work failed: {error}"))
             })?;
+            self.gather_failure();
             if over
                 && self.completion.is_empty()
                 && self.copies.tokens.is_empty()

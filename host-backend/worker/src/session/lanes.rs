@@ -1,0 +1,517 @@
+//! Threads that submit launches to the driver side by side.
+//!
+//! The driver takes some microseconds per launch, mostly without a lock. A native program
+//! whose threads launch at the same time therefore overlaps them. Here, one thread
+//! receives all calls. It hands launches that the program's threads made at the same time
+//! to *lanes*: threads that submit them side by side.
+//!
+//! Streams are not independent: kernels of one may wait for those of another, and streams
+//! share queues of the hardware. So a launch is submitted only after all calls that the
+//! program made before it. Two launches overlap only if the program's own calls overlapped
+//! in time, so that natively, too, either could have come first. Each launch tells the
+//! number of calls before it of which this is known ([`Launch::concurrent`]). For a program
+//! with one thread it is always zero.
+//!
+//! When the connection is full, threads wait in their calls, so that these overlap. That
+//! is when lanes help. Everything but a launch waits for all lanes ([`Lanes::settle`]).
+//!
+//! [`Launch::concurrent`]: paragpu_protocol::table::Launch::concurrent
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::time::{Duration, Instant};
+
+use paragpu_device::{Error, Launch, LaunchTarget, StreamId};
+use parking_lot::Mutex;
+
+/// Maximum number of lanes.
+const MAX_LANES: usize = 8;
+/// Processors that neither lanes nor the program's threads count on.
+const SPARE: usize = 3;
+/// Maximum number of launches queued in a lane.
+const DEPTH: usize = 16;
+/// Launches per measurement of whether lanes are worthwhile, and how many of them must be
+/// concurrent with the one before.
+const WINDOW: u32 = 64;
+const OVERLAPPING: u32 = 32;
+/// How long a lane polls for work before it sleeps: waking it costs as much as a launch.
+const POLL: Duration = Duration::from_micros(50);
+/// Number of polls of a lane before the thread that waits for it naps, and the nap.
+const SPINS: u32 = 20_000;
+const NAP: Duration = Duration::from_micros(20);
+
+/// What lanes report to the session's thread.
+#[derive(Debug, Default)]
+struct Failures {
+    any: AtomicBool,
+    /// The first error.
+    first: Mutex<Option<Error>>,
+}
+
+/// Bytes of parameters that a job holds itself. Memory that one thread allocates and another
+/// frees costs both more than a copy.
+const INLINE: usize = 256;
+
+/// The parameters of a launch.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "no allocation for usual launches"
+)]
+enum Parameters {
+    Inline(usize, [u8; INLINE]),
+    Own(Box<[u8]>),
+}
+
+impl Parameters {
+    fn new(bytes: &[u8]) -> Self {
+        let mut inline = [0; INLINE];
+        match inline.get_mut(..bytes.len()) {
+            Some(start) => {
+                start.copy_from_slice(bytes);
+                Self::Inline(bytes.len(), inline)
+            }
+            None => Self::Own(bytes.into()),
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Inline(length, bytes) => bytes.get(..*length).unwrap_or(bytes),
+            Self::Own(bytes) => bytes,
+        }
+    }
+}
+
+/// A launch on its way to the driver.
+struct Job {
+    target: Arc<dyn LaunchTarget>,
+    /// Without its parameters.
+    launch: Launch<'static>,
+    parameters: Parameters,
+}
+
+impl Job {
+    fn new(target: Arc<dyn LaunchTarget>, launch: &Launch<'_>) -> Self {
+        Self {
+            target,
+            parameters: Parameters::new(&launch.parameters),
+            launch: Launch {
+                function: launch.function,
+                grid: launch.grid,
+                block: launch.block,
+                dynamic_shared: launch.dynamic_shared,
+                cooperative: launch.cooperative,
+                programmatic: launch.programmatic,
+                cluster: launch.cluster,
+                preferences: launch.preferences.clone(),
+                parameters: Cow::Borrowed(&[]),
+            },
+        }
+    }
+
+    fn submit(self) -> Result<(), Error> {
+        self.target.launch(&Launch {
+            parameters: Cow::Borrowed(self.parameters.bytes()),
+            ..self.launch
+        })
+    }
+}
+
+/// A counter that one thread writes, alone in its cache lines.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Done(AtomicU64);
+
+/// A thread and its queue.
+#[derive(Debug)]
+struct Lane {
+    jobs: SyncSender<Job>,
+    /// Number of launches queued so far.
+    queued: u64,
+    /// Number of launches submitted to the driver.
+    done: Arc<Done>,
+    /// That number when it was last read.
+    known: u64,
+}
+
+impl Lane {
+    fn new(number: usize, failures: &Arc<Failures>) -> std::io::Result<Self> {
+        let (jobs, queue) = sync_channel(DEPTH);
+        let done = Arc::new(Done::default());
+        let (progress, failures) = (Arc::clone(&done), Arc::clone(failures));
+        std::thread::Builder::new()
+            .name(format!("lane-{number}"))
+            .spawn(move || submit_all(&queue, &progress, &failures))?;
+        Ok(Self {
+            jobs,
+            queued: 0,
+            done,
+            known: 0,
+        })
+    }
+
+    /// Whether so many launches are submitted.
+    fn has_done(&mut self, count: u64) -> bool {
+        if self.known < count {
+            // Acquire: what the lane did is visible.
+            self.known = self.done.0.load(Ordering::Acquire);
+        }
+        self.known >= count
+    }
+
+    /// Number of launches that are not submitted.
+    fn waiting(&mut self) -> u64 {
+        self.has_done(self.queued);
+        self.queued - self.known
+    }
+
+    fn await_done(&mut self, count: u64) {
+        let mut spins = 0;
+        while !self.has_done(count) {
+            spins += 1;
+            match spins < SPINS {
+                true => std::hint::spin_loop(),
+                // The driver accepts no more launches until some complete.
+                false => std::thread::sleep(NAP),
+            }
+        }
+    }
+}
+
+/// A lane's thread. Ends when the session drops the lane.
+fn submit_all(queue: &Receiver<Job>, done: &Done, failures: &Failures) {
+    while let Some(job) = next(queue) {
+        // The job is gone before it counts as done, and its target with it.
+        if let Err(error) = job.submit() {
+            failures.first.lock().get_or_insert(error);
+            failures.any.store(true, Ordering::Relaxed);
+        }
+        done.0.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// The next launch. Polls for a while before it sleeps.
+fn next(queue: &Receiver<Job>) -> Option<Job> {
+    let began = Instant::now();
+    loop {
+        match queue.try_recv() {
+            Ok(next) => return Some(next),
+            Err(TryRecvError::Disconnected) => return None,
+            Err(TryRecvError::Empty) if began.elapsed() > POLL => return queue.recv().ok(),
+            Err(TryRecvError::Empty) => std::hint::spin_loop(),
+        }
+    }
+}
+
+/// Measures whether most launches overlap others.
+#[derive(Debug, Default)]
+struct Traffic {
+    launches: u32,
+    overlapping: u32,
+    /// The result of the last measurement.
+    is_wide: bool,
+}
+
+impl Traffic {
+    fn count(&mut self, concurrent: u64) -> bool {
+        self.launches += 1;
+        self.overlapping += u32::from(concurrent > 0);
+        if self.launches == WINDOW {
+            self.is_wide = self.overlapping >= OVERLAPPING;
+            (self.launches, self.overlapping) = (0, 0);
+        }
+        self.is_wide
+    }
+}
+
+/// A launch in a lane.
+#[derive(Debug)]
+struct Given {
+    /// Its position in the call sequence.
+    position: u64,
+    lane: usize,
+    /// Its number in the lane, from 1.
+    number: u64,
+}
+
+/// A launch's place in the order of the program's calls.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    /// Its position in the call sequence.
+    pub(crate) position: u64,
+    /// The number of calls directly before it that it does not follow.
+    pub(crate) concurrent: u64,
+}
+
+/// The session's lanes.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    most: usize,
+    lanes: Vec<Lane>,
+    /// Launches that are not known to be submitted, in call order.
+    given: VecDeque<Given>,
+    traffic: Traffic,
+    failures: Arc<Failures>,
+}
+
+impl Lanes {
+    /// As many as this machine's processors allow. They start with the first traffic for
+    /// them.
+    pub(super) fn new() -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        // As many for the program's threads, and some for the thread that receives calls and
+        // for others. Lanes that lack a processor delay all.
+        Self::at_most((processors.saturating_sub(SPARE) / 2).min(MAX_LANES))
+    }
+
+    fn at_most(most: usize) -> Self {
+        Self {
+            // With a single lane, nothing overlaps.
+            most: if most < 2 { 0 } else { most },
+            lanes: Vec::new(),
+            given: VecDeque::new(),
+            traffic: Traffic::default(),
+            failures: Arc::default(),
+        }
+    }
+
+    /// Uses `count` lanes for all launches.
+    #[cfg(test)]
+    pub(super) fn always(count: usize) -> Self {
+        let mut lanes = Self::at_most(count);
+        lanes.traffic.is_wide = true;
+        // No measurement ever ends.
+        lanes.traffic.launches = WINDOW;
+        lanes
+    }
+
+    /// Counts a launch. Returns whether it should go to a lane.
+    pub(super) fn are_worthwhile(&mut self, place: Place) -> bool {
+        self.most > 0 && self.traffic.count(place.concurrent)
+    }
+
+    /// Queues a launch into `stream` in a lane. Returns false if there is no lane.
+    pub(super) fn give(
+        &mut self,
+        place: Place,
+        stream: StreamId,
+        target: Arc<dyn LaunchTarget>,
+        launch: &Launch<'_>,
+    ) -> bool {
+        self.await_before(place.position.saturating_sub(place.concurrent));
+        self.begin();
+        let Some(number) = self.lane_for(stream) else {
+            return false;
+        };
+        let Some(lane) = self.lanes.get_mut(number) else {
+            return false;
+        };
+        if lane.jobs.send(Job::new(target, launch)).is_err() {
+            return false;
+        }
+        lane.queued += 1;
+        self.given.push_back(Given {
+            position: place.position,
+            lane: number,
+            number: lane.queued,
+        });
+        true
+    }
+
+    /// Waits until all launches before a position are submitted.
+    fn await_before(&mut self, position: u64) {
+        while let Some(front) = self.given.front()
+            && let Some(lane) = self.lanes.get_mut(front.lane)
+            && (front.position < position || lane.has_done(front.number))
+        {
+            lane.await_done(front.number);
+            self.given.pop_front();
+        }
+    }
+
+    /// Starts the threads, as many as can be created.
+    fn begin(&mut self) {
+        while self.lanes.len() < self.most {
+            match Lane::new(self.lanes.len(), &self.failures) {
+                Ok(lane) => self.lanes.push(lane),
+                Err(error) => {
+                    tracing::warn!(%error, "no thread for launches");
+                    self.most = self.lanes.len();
+                }
+            }
+        }
+    }
+
+    /// An idle lane, or the one with the fewest launches. Preferably always the same for a
+    /// stream, whose state is then in the caches of that lane's processor.
+    fn lane_for(&mut self, stream: StreamId) -> Option<usize> {
+        let first = usize::try_from(stream.0)
+            .unwrap_or(0)
+            .checked_rem(self.lanes.len())?;
+        let (mut best, mut least) = (first, u64::MAX);
+        for number in (first..self.lanes.len()).chain(0..first) {
+            let queued = self.lanes.get_mut(number)?.waiting();
+            if queued < least {
+                (best, least) = (number, queued);
+            }
+            if queued == 0 {
+                break;
+            }
+        }
+        Some(best)
+    }
+
+    /// Waits until all launches are submitted.
+    pub(super) fn settle(&mut self) {
+        while let Some(given) = self.given.pop_front() {
+            if let Some(lane) = self.lanes.get_mut(given.lane) {
+                lane.await_done(given.number);
+            }
+        }
+    }
+
+    /// Takes the first error.
+    pub(super) fn take_failure(&mut self) -> Option<Error> {
+        if !self.failures.any.load(Ordering::Relaxed) {
+            return None;
+        }
+        let first = self.failures.first.lock().take();
+        self.failures.any.store(false, Ordering::Relaxed);
+        first
+    }
+}
+
+impl Drop for Lanes {
+    fn drop(&mut self) {
+        // The work refers to the device, which its owner drops next.
+        self.settle();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use paragpu_device::FunctionId;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn launch() -> Launch<'static> {
+        Launch {
+            function: FunctionId(1),
+            grid: [1; 3],
+            block: [1; 3],
+            dynamic_shared: 0,
+            cooperative: false,
+            programmatic: false,
+            cluster: [0; 3],
+            preferences: Vec::new(),
+            parameters: Cow::Borrowed(&[]),
+        }
+    }
+
+    /// A launch that runs a function.
+    struct Runs<F>(F);
+
+    impl<F: Fn() + Send + Sync> LaunchTarget for Runs<F> {
+        fn launch(&self, _launch: &Launch<'_>) -> Result<(), Error> {
+            (self.0)();
+            Ok(())
+        }
+    }
+
+    /// When a launch began and ended, on a common clock.
+    type Span = Arc<Mutex<(u64, u64)>>;
+
+    fn work(clock: &Arc<AtomicU64>, span: &Span, effort: u32) -> Arc<dyn LaunchTarget> {
+        let (clock, span) = (Arc::clone(clock), Arc::clone(span));
+        Arc::new(Runs(move || {
+            let began = clock.fetch_add(1, Ordering::SeqCst);
+            for _ in 0..effort {
+                std::hint::spin_loop();
+            }
+            *span.lock() = (began, clock.fetch_add(1, Ordering::SeqCst));
+        }))
+    }
+
+    proptest! {
+        /// A launch begins after all that it follows.
+        #[test]
+        fn launches_keep_the_programs_order(
+            launches in prop::collection::vec((0_u64..6, 0_u64..12, 0_u32..2000), 1..120),
+            count in 2_usize..5,
+        ) {
+            let mut lanes = Lanes::always(count);
+            let clock = Arc::new(AtomicU64::new(0));
+            let mut spans: Vec<Span> = Vec::new();
+            for (position, (stream, concurrent, effort)) in (1..).zip(&launches) {
+                let span = Span::default();
+                let place = Place { position, concurrent: *concurrent };
+                prop_assert!(lanes.are_worthwhile(place));
+                let target = work(&clock, &span, *effort);
+                prop_assert!(lanes.give(place, StreamId(*stream), target, &launch()));
+                spans.push(span);
+            }
+            lanes.settle();
+            let spans: Vec<_> = spans.iter().map(|span| *span.lock()).collect();
+            for (later, (_, concurrent, _)) in launches.iter().enumerate() {
+                for earlier in 0..later {
+                    if (later - earlier) as u64 > *concurrent {
+                        prop_assert!(spans[earlier].1 < spans[later].0, "{earlier} {later} {spans:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn concurrent_launches_overlap() {
+        let mut lanes = Lanes::always(2);
+        let (release, held) = sync_channel(1);
+        let held = Mutex::new(held);
+        let (ran, runs) = sync_channel(1);
+        let place = |position, concurrent| Place {
+            position,
+            concurrent,
+        };
+        let waits = Arc::new(Runs(move || held.lock().recv().unwrap()));
+        assert!(lanes.give(place(1, 0), StreamId(1), waits, &launch()));
+        let tells = Arc::new(Runs(move || ran.send(()).unwrap()));
+        assert!(lanes.give(place(2, 1), StreamId(2), tells, &launch()));
+        runs.recv().unwrap();
+        release.send(()).unwrap();
+        lanes.settle();
+    }
+
+    #[test]
+    fn parameters_keep_their_bytes() {
+        for length in [0, 1, INLINE, INLINE + 1] {
+            let bytes: Vec<u8> = (0..length).map(|at| at as u8).collect();
+            assert_eq!(Parameters::new(&bytes).bytes(), bytes);
+        }
+    }
+
+    #[test]
+    fn lanes_need_overlapping_launches() {
+        let mut lanes = Lanes::at_most(4);
+        let mut count = |concurrent, launches: u32| {
+            let place = Place {
+                position: 1,
+                concurrent,
+            };
+            let launches = (0..launches).filter(|_| lanes.are_worthwhile(place));
+            launches.count()
+        };
+        assert_eq!(count(0, 10 * WINDOW), 0);
+        assert_eq!(count(1, WINDOW - 1), 0);
+        assert_eq!(count(3, 1), 1);
+        assert_eq!(count(0, WINDOW - 1), 63, "until the next measurement");
+        assert_eq!(count(0, 2 * WINDOW), 0);
+        assert!(!Lanes::at_most(1).are_worthwhile(Place {
+            position: 1,
+            concurrent: 9
+        }));
+    }
+}
