@@ -1,7 +1,7 @@
 //! Starts workers, watches them and ends them.
 
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::ExitStatus;
@@ -18,6 +18,9 @@ use crate::worker::{State, Worker};
 
 /// Maximum number of workers that open a device at the same time.
 const STARTING: usize = 8;
+
+/// The device file through which every use of NVIDIA's GPUs begins.
+const GPU_CONTROL: &str = "/dev/nvidiactl";
 
 /// Interval of checks for expired certificates.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
@@ -175,11 +178,16 @@ impl Broker {
 
     /// Why workers share a user, if they do.
     pub(super) fn shared_user(&self) -> Option<String> {
-        let safe = self.devices.software() || self.host.confine.cuda_users;
+        let nvidia = !self.devices.software();
         match &self.spawning.users {
             Err(reason) => Some(reason.clone()),
             Ok(None) => Some("confine.users is empty".to_owned()),
-            Ok(Some(_)) if !safe => Some("confine.cuda_users is false".to_owned()),
+            Ok(Some(_)) if nvidia && !self.host.confine.cuda_users => {
+                Some("confine.cuda_users is false".to_owned())
+            }
+            Ok(Some(_)) if nvidia && !is_open_to_all(Path::new(GPU_CONTROL)) => Some(format!(
+                "users of VMs may not open {GPU_CONTROL}, whose mode is not 0666"
+            )),
             Ok(Some(_)) => None,
         }
     }
@@ -476,4 +484,27 @@ fn usable(directory: &Path) -> bool {
         );
     }
     made.is_ok()
+}
+
+/// Whether every user may read and write a file. True if there is none: opening it then
+/// fails with a better reason.
+fn is_open_to_all(path: &Path) -> bool {
+    std::fs::metadata(path).map_or(true, |found| found.permissions().mode() & 0o006 == 0o006)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_some_users_are_not_open_to_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("device");
+        assert!(is_open_to_all(&path));
+        std::fs::write(&path, "").unwrap();
+        for (mode, open) in [(0o666, true), (0o660, false), (0o664, false)] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(is_open_to_all(&path), open, "{mode:o}");
+        }
+    }
 }
