@@ -36,17 +36,28 @@ impl Presence {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
+    use std::net::{SocketAddr, TcpListener};
+    use std::os::fd::OwnedFd;
+
+    use rustix::net::{self, AddressFamily, SocketType};
 
     use super::*;
+
+    /// A port on which nothing listens, nor can while this socket exists.
+    fn unheard() -> (OwnedFd, SocketAddr) {
+        let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let address = net::getsockname(&socket).unwrap().try_into().unwrap();
+        (socket, address)
+    }
 
     #[test]
     fn a_host_is_gone_only_where_its_machine_says_so() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         assert_eq!(Presence::of(&address), Presence::There);
-        drop(listener);
-        assert_eq!(Presence::of(&address), Presence::Gone);
+        let (_socket, address) = unheard();
+        assert_eq!(Presence::of(&address.to_string()), Presence::Gone);
         assert_eq!(Presence::of("no port"), Presence::Silent);
     }
 }
