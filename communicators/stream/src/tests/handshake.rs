@@ -2,11 +2,13 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Error, Wait};
+use rustix::net::{self, AddressFamily, SocketType};
 
 use crate::handshake::{MAX_FDS, receive_exact_frame, receive_with_fds, send_frame, send_with_fds};
 use crate::sockets::{connect_tcp, connect_unix, listen_tcp, listen_unix};
@@ -121,6 +123,9 @@ fn sockets_listen_and_connect() {
     let (host, _) = listener.accept().unwrap();
     send_frame(&guest, 1, 0, 0, b"hi", soon()).unwrap();
     assert_eq!(receive_exact_frame(&host, 9, soon()).unwrap().1, b"hi");
-    drop(listener);
+    // Bound and not listening, so that no other test listens there meanwhile.
+    let unheard = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    net::bind(&unheard, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let address = SocketAddr::try_from(net::getsockname(&unheard).unwrap()).unwrap();
     assert!(connect_tcp(address, Duration::from_secs(10)).is_err());
 }
