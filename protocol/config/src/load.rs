@@ -151,7 +151,7 @@ impl<T: Configuration> Loaded<T> {
             let variable = key.variable::<T>()?;
             let name = key.name();
             let path: Vec<&str> = name.split('.').collect();
-            Some(entry(&path, self.origin(&name), Some(variable)))
+            Some(entry(&path, self.origin_at(&path), Some(variable)))
         });
         let named = self.origins.iter().filter_map(|(path, origin)| {
             let path: Vec<&str> = path.iter().map(String::as_str).collect();
@@ -164,8 +164,11 @@ impl<T: Configuration> Loaded<T> {
     /// The origin of a key's value; [`Origin::Default`] for an unknown key.
     #[must_use]
     pub fn origin(&self, key: &str) -> &Origin {
-        let path = path_of(&Key::all::<T>(), key);
-        let path: Vec<String> = path.into_iter().map(str::to_owned).collect();
+        self.origin_at(&path_of(&Key::all::<T>(), key))
+    }
+
+    fn origin_at(&self, path: &[&str]) -> &Origin {
+        let path: Vec<String> = path.iter().map(|part| (*part).to_owned()).collect();
         self.origins.get(&path).unwrap_or(&Origin::Default)
     }
 }
