@@ -528,17 +528,7 @@ ret; }",
     let base = gpu.arena;
     let launch = |condition| {
         let parameters = common::pack(&f, &[Arg::P(base), Arg::P(condition)]);
-        Work::Launch(Launch {
-            function: f.id,
-            grid: [1; 3],
-            block: [1; 3],
-            dynamic_shared: 0,
-            cooperative: false,
-            programmatic: false,
-            cluster: [0; 3],
-            preferences: Vec::new(),
-            parameters: parameters.into(),
-        })
+        Work::Launch(Launch::of_one_thread(f.id, parameters))
     };
     let repeat = Conditional {
         condition: 0x1234,

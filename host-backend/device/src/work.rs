@@ -59,6 +59,24 @@ pub struct Launch<'a> {
     pub parameters: Cow<'a, [u8]>,
 }
 
+impl<'a> Launch<'a> {
+    /// One block of one thread, without shared memory and attributes.
+    #[must_use]
+    pub fn of_one_thread(function: FunctionId, parameters: impl Into<Cow<'a, [u8]>>) -> Self {
+        Self {
+            function,
+            grid: [1; 3],
+            block: [1; 3],
+            dynamic_shared: 0,
+            cooperative: false,
+            programmatic: false,
+            cluster: [0; 3],
+            preferences: Vec::new(),
+            parameters: parameters.into(),
+        }
+    }
+}
+
 /// An attribute of a launch (CUlaunchAttribute).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preference {

@@ -42,17 +42,7 @@ pub fn launch_targets(platform: &dyn Platform) -> bool {
     let launch = |value: u32, at: u64| {
         let mut parameters = at.to_le_bytes().to_vec();
         parameters.extend(value.to_le_bytes());
-        Launch {
-            function,
-            grid: [1; 3],
-            block: [1; 3],
-            dynamic_shared: 0,
-            cooperative: false,
-            programmatic: false,
-            cluster: [0; 3],
-            preferences: Vec::new(),
-            parameters: parameters.into(),
-        }
+        Launch::of_one_thread(function, parameters)
     };
     let first = device.stream_create(1, 0).expect("stream");
     let target = device.launch_target(function, first).expect("target");

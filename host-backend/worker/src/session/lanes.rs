@@ -399,17 +399,7 @@ mod tests {
     use super::*;
 
     fn launch() -> Launch<'static> {
-        Launch {
-            function: FunctionId(1),
-            grid: [1; 3],
-            block: [1; 3],
-            dynamic_shared: 0,
-            cooperative: false,
-            programmatic: false,
-            cluster: [0; 3],
-            preferences: Vec::new(),
-            parameters: Cow::Borrowed(&[]),
-        }
+        Launch::of_one_thread(FunctionId(1), Vec::new())
     }
 
     /// A launch that runs a function.
