@@ -56,13 +56,9 @@ fn clear(eventfd: BorrowedFd<'_>) -> Result<(), Error> {
 /// Polls until `deadline`. Returns false if it passed.
 pub(crate) fn poll_until(fds: &mut [PollFd<'_>], deadline: Option<Instant>) -> Result<bool, Error> {
     loop {
-        let timeout = deadline.map(|deadline| {
-            let left = deadline.saturating_duration_since(Instant::now());
-            Timespec::try_from(left).unwrap_or(Timespec {
-                tv_sec: i64::MAX,
-                tv_nsec: 0,
-            })
-        });
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        // A time that is too long for the system is no limit.
+        let timeout = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(fds, timeout.as_ref()) {
             Ok(0) => return Ok(false),
             Ok(_) => return Ok(true),

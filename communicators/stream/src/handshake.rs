@@ -191,13 +191,9 @@ pub(crate) fn await_ready(
     deadline: Option<Instant>,
 ) -> Result<(), Error> {
     loop {
-        let timeout = deadline.map(|deadline| {
-            let left = deadline.saturating_duration_since(Instant::now());
-            Timespec::try_from(left).unwrap_or(Timespec {
-                tv_sec: i64::MAX,
-                tv_nsec: 0,
-            })
-        });
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        // A time that is too long for the system is no limit.
+        let timeout = left.and_then(|left| Timespec::try_from(left).ok());
         let mut fds = [PollFd::new(&socket, what)];
         match poll(&mut fds, timeout.as_ref()) {
             Ok(0) => {
