@@ -37,9 +37,9 @@ vhost-vsock: packages-build ## the vhost-user daemon for the vsock of test VMs, 
 	@tests/tools/install-vhost-vsock.sh
 
 .PHONY: cuda
-cuda: packages-build ## the CUDA 13.0 compiler and the runtime of 12.9, from their wheels into .cache
+cuda: packages-build ## the CUDA 13.0 compiler and the runtimes of 12.9 and 13.5, from their wheels into .cache
 	@tests/toolchain/fetch-cuda.sh
-	@guest-frontend/redirect/fetch.sh .cache/runtimes 12.9.79
+	@guest-frontend/redirect/fetch.sh .cache/runtimes 12.9.79 13.5.37
 
 $(VENV)/.complete: tests/requirements.txt
 	@$(MAKE) --no-print-directory packages-build

@@ -33,9 +33,10 @@ fn declared(include: &Path, definitions: &[&str]) -> BTreeSet<String> {
 
 #[test]
 fn every_name_of_the_header_exists() {
-    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/cuda-13.0/include");
+    let include =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/runtimes/13.5.37/include");
     if !include.join("cuda.h").exists() {
-        skip("no CUDA headers; tests/toolchain/fetch-cuda.sh fetches them");
+        skip("no headers of CUDA 13.5; `make cuda` fetches them");
         return;
     }
     let own = "-DCUDA_API_PER_THREAD_DEFAULT_STREAM";
@@ -70,7 +71,7 @@ fn symbols_have_code_and_versions() {
     );
     for symbol in SYMBOLS {
         assert!(
-            (2000..=13_000).contains(&symbol.version),
+            (2000..=13_050).contains(&symbol.version),
             "{}",
             symbol.symbol
         );

@@ -1,5 +1,5 @@
 //! The linked library: every name that NVIDIA's exports, under its version,
-//! and nothing else but what newer libraries need; and it loads.
+//! and nothing else; and it loads.
 
 use paragpu_corpora::skip;
 use std::collections::BTreeSet;
@@ -10,9 +10,6 @@ use std::process::Command;
 /// 12 or 13: the build script says which (`paragpu-cudart12`, `paragpu-cudart`).
 const GENERATION: &str = env!("PARAGPU_GENERATION");
 const LIBRARY: &str = concat!("libcudart.so.", env!("PARAGPU_GENERATION"));
-
-/// Functions of later releases of CUDA 13, for NVIDIA's libraries of those.
-const NEWER: [&str; 2] = ["cudaStreamGetDevResource", "cudaStreamGetDevResource_ptsz"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -49,25 +46,16 @@ fn listed() -> BTreeSet<String> {
 
 #[test]
 fn symbols_are_those_of_nvidias_library() {
-    let (library, fetch) = match GENERATION {
-        "12" => (
-            root().join(".cache/runtimes/12.9.79/libcudart.so.12"),
-            "no runtime of CUDA 12.9; `make cuda` fetches it",
-        ),
-        _ => (
-            root().join(".cache/cuda-13.0/lib/libcudart.so.13"),
-            "no CUDA toolkit; tests/toolchain/fetch-cuda.sh fetches it",
-        ),
+    let newest = match GENERATION {
+        "12" => "12.9.79",
+        _ => "13.5.37",
     };
+    let library = root().join(".cache/runtimes").join(newest).join(LIBRARY);
     if !library.exists() {
-        skip(fetch);
+        skip("no runtime of NVIDIA's; `make cuda` fetches it");
         return;
     }
-    let mut expected = exports(&library);
-    if GENERATION == "13" {
-        expected.extend(NEWER.map(|name| format!("{name}@@{LIBRARY}")));
-    }
-    assert_eq!(expected, listed());
+    assert_eq!(exports(&library), listed());
 }
 
 /// Our library: the one that is named, or one that is made in this folder.

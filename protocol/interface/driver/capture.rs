@@ -101,3 +101,18 @@ fn cuStreamUpdateCaptureDependencies_v2(
 #[since(10010)]
 #[runtime(cudaThreadExchangeStreamCaptureMode)]
 fn cuThreadExchangeStreamCaptureMode(mode: Out<c_int>);
+
+#[since(13010)]
+#[per_thread(ptsz)]
+#[refused("a virtual GPU has no graphics")]
+fn cuStreamBeginCaptureToCig();
+
+#[since(13010)]
+#[per_thread(ptsz)]
+#[refused("a virtual GPU has no graphics")]
+fn cuStreamEndCaptureToCig();
+
+#[since(13030)]
+#[per_thread(ptsz)]
+#[refused("not built yet")]
+fn cuStreamBeginRecaptureToGraph();

@@ -23,3 +23,7 @@ fn cuCheckpointProcessRestore(pid: c_int, args: Out<CUcheckpointRestoreArgs>);
 #[since(12080)]
 #[refused("the host's operator takes checkpoints: paragpu checkpoint")]
 fn cuCheckpointProcessUnlock(pid: c_int, args: Out<CUcheckpointUnlockArgs>);
+
+#[since(13040)]
+#[refused("the host's operator takes checkpoints: paragpu checkpoint")]
+fn cuCheckpointOperationComplete();

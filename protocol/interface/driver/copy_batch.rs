@@ -53,3 +53,13 @@ fn cuMemcpyBatchAsync_v2(
     num_attrs: usize,
     stream: DefaultStream,
 );
+
+#[since(13020)]
+#[per_thread(ptsz)]
+#[refused("not built yet")]
+fn cuMemcpy3DWithAttributesAsync();
+
+#[since(13020)]
+#[per_thread(ptsz)]
+#[refused("not built yet")]
+fn cuMemcpyWithAttributesAsync();

@@ -19,3 +19,19 @@ fn cuCoredumpSetAttribute(attribute: c_int, value: *mut c_void, size: *mut usize
 #[since(12010)]
 #[before_init]
 fn cuCoredumpSetAttributeGlobal(attribute: c_int, value: *mut c_void, size: *mut usize);
+
+#[since(13020)]
+#[refused("no core dump is ever written")]
+fn cuCoredumpDeregisterCompleteCallback();
+
+#[since(13020)]
+#[refused("no core dump is ever written")]
+fn cuCoredumpDeregisterStartCallback();
+
+#[since(13020)]
+#[refused("no core dump is ever written")]
+fn cuCoredumpRegisterCompleteCallback();
+
+#[since(13020)]
+#[refused("no core dump is ever written")]
+fn cuCoredumpRegisterStartCallback();

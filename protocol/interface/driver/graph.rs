@@ -146,3 +146,19 @@ fn cuDeviceGetGraphMemAttribute(number: CUdevice, attribute: c_int, value: *mut 
 /// Resets a high-water mark of the memory that graphs use; the value must be 0.
 #[since(11040)]
 fn cuDeviceSetGraphMemAttribute(number: CUdevice, attribute: c_int, value: *mut c_void);
+
+#[since(13010)]
+#[refused("not built yet")]
+fn cuGraphGetId();
+
+#[since(13010)]
+#[refused("not built yet")]
+fn cuGraphNodeGetContainingGraph();
+
+#[since(13010)]
+#[refused("not built yet")]
+fn cuGraphNodeGetLocalId();
+
+#[since(13010)]
+#[refused("not built yet")]
+fn cuGraphNodeGetToolsId();

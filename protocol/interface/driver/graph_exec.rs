@@ -144,3 +144,7 @@ fn cuGraphExecKernelNodeSetParams(
     node: CUgraphNode,
     node_params: In<CUDA_KERNEL_NODE_PARAMS_v1>,
 );
+
+#[since(13010)]
+#[refused("not built yet")]
+fn cuGraphExecGetId();

@@ -195,6 +195,7 @@ fn cuGraphAddNode(
 
 /// Adds a node of any type, with edge data.
 #[since(12030)]
+#[also(cuGraphAddNode_v3 = 13040)]
 #[through(add_general(node, graph, (after, edges), count, given))]
 fn cuGraphAddNode_v2(
     node: *mut CUgraphNode,
@@ -207,6 +208,7 @@ fn cuGraphAddNode_v2(
 
 /// Sets the parameters of a node of any type.
 #[since(12020)]
+#[also(cuGraphNodeSetParams_v2 = 13040)]
 fn cuGraphNodeSetParams(node: CUgraphNode, given: Out<cudaGraphNodeParams>);
 
 #[since(10000)]
@@ -238,3 +240,6 @@ fn cuGraphKernelNodeGetParams(node: CUgraphNode, node_params: Out<CUDA_KERNEL_NO
 #[refused("superseded: programs built for a current CUDA call a later version")]
 fn cuGraphKernelNodeSetParams(node: CUgraphNode, node_params: In<CUDA_KERNEL_NODE_PARAMS_v1>);
 
+#[since(13020)]
+#[refused("not built yet")]
+fn cuGraphNodeGetParams();

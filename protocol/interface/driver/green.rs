@@ -91,3 +91,12 @@ fn cuGreenCtxWaitEvent(ctx: CUgreenCtx, event: CUevent);
 /// Returns the green context of a stream, or null.
 #[since(12040)]
 fn cuStreamGetGreenCtx(stream: CUstream, ctx: Out<CUgreenCtx>);
+
+#[since(13010)]
+#[refused("multiprocessors are split by count alone, as NVIDIA's driver of CUDA 13.0 does")]
+fn cuDevSmResourceSplit();
+
+#[since(13010)]
+#[per_thread(ptsz)]
+#[refused("not built yet")]
+fn cuStreamGetDevResource();

@@ -89,3 +89,7 @@ fn cuLibraryGetManaged(dptr: Out<CUdeviceptr>, bytes: Out<usize>, library: CUlib
 /// function for both host and device.
 #[since(12000)]
 fn cuLibraryGetUnifiedFunction(function: Out<*mut c_void>, library: CUlibrary, symbol: Text);
+
+#[since(13020)]
+#[refused("not built yet")]
+fn cuKernelGetParamCount();

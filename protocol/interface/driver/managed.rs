@@ -103,3 +103,7 @@ fn cuStreamAttachMemAsync(
     length: usize,
     flags: c_uint,
 );
+
+#[since(13040)]
+#[refused("it needs CONCURRENT_MANAGED_ACCESS, which is 0")]
+fn cuMemGetLocationInfo();

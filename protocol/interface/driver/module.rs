@@ -108,3 +108,7 @@ fn cuModuleGetFunctionCount(count: Out<c_uint>, module: CUmodule);
 #[since(2000)]
 #[refused("superseded: programs built for a current CUDA call a later version")]
 fn cuModuleGetGlobal(dptr: Out<c_uint>, bytes: Out<c_uint>, hmod: CUmodule, name: Text);
+
+#[since(13020)]
+#[refused("not built yet")]
+fn cuFuncGetParamCount();

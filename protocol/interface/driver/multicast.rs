@@ -45,3 +45,11 @@ fn cuMulticastUnbind(
     mc_offset: usize,
     size: usize,
 );
+
+#[since(13010)]
+#[refused("a VM's GPUs are not linked for multicast: MULTICAST_SUPPORTED is 0")]
+fn cuMulticastBindAddr_v2();
+
+#[since(13010)]
+#[refused("a VM's GPUs are not linked for multicast: MULTICAST_SUPPORTED is 0")]
+fn cuMulticastBindMem_v2();

@@ -119,3 +119,8 @@ fn cuStreamAddCallback(
     argument: *mut c_void,
     flags: c_uint,
 );
+
+#[since(13010)]
+#[per_thread(ptsz)]
+#[refused("not built yet")]
+fn cuLaunchHostFunc_v2();

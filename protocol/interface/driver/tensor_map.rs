@@ -65,3 +65,7 @@ fn cuTensorMapEncodeTiled(
 #[since(12000)]
 #[host]
 fn cuTensorMapReplaceAddress(tensor_map: *mut CUtensorMap, global_address: *mut c_void);
+
+#[since(13050)]
+#[refused("not built yet")]
+fn cuTensorMapSetAllocationClass();

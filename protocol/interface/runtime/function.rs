@@ -23,3 +23,7 @@ fn cudaKernelSetAttributeForDevice(handle: CUkernel, attribute: c_int, value: c_
 fn cudaGetFuncBySymbol(handle: Out<CUfunction>, function: *const c_void);
 
 fn cudaGetKernel(handle: Out<CUkernel>, function: *const c_void);
+
+#[only(13)]
+#[refused("not built yet")]
+fn cudaFuncGetParamCount();

@@ -80,3 +80,27 @@ fn cudaGraphRetainUserObject(graph: CUgraph, object: CUuserObject, count: c_uint
 
 #[direct(cuGraphReleaseUserObject(graph, object, count))]
 fn cudaGraphReleaseUserObject(graph: CUgraph, object: CUuserObject, count: c_uint);
+
+#[only(13)]
+#[refused("not built yet")]
+fn cudaGraphConditionalHandleCreate_v2();
+
+#[only(13)]
+#[refused("not built yet")]
+fn cudaGraphExecGetId();
+
+#[only(13)]
+#[refused("not built yet")]
+fn cudaGraphGetId();
+
+#[only(13)]
+#[refused("not built yet")]
+fn cudaGraphNodeGetContainingGraph();
+
+#[only(13)]
+#[refused("not built yet")]
+fn cudaGraphNodeGetLocalId();
+
+#[only(13)]
+#[refused("not built yet")]
+fn cudaGraphNodeGetToolsId();

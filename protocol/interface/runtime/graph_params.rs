@@ -20,3 +20,7 @@ fn cudaGraphExecNodeSetParams(
 );
 
 fn cudaGraphMemcpyNodeGetParams(node: CUgraphNode, parameters: Out<cudaMemcpy3DParms>);
+
+#[only(13)]
+#[refused("not built yet")]
+fn cudaGraphNodeGetParams();

@@ -62,3 +62,7 @@ fn cudaIpcOpenMemHandle(address: Out<*mut c_void>, handle: cudaIpcMemHandle_t, f
 
 #[direct(cuIpcCloseMemHandle(address.addr() as u64))]
 fn cudaIpcCloseMemHandle(address: *mut c_void);
+
+#[only(13)]
+#[refused("it needs cudaDevAttrConcurrentManagedAccess, which is 0")]
+fn cudaMemGetLocationInfo();

@@ -134,3 +134,13 @@ fn cudaMemcpy3DBatchAsync(
     flags: u64,
     stream: DefaultStream,
 );
+
+#[only(13)]
+#[per_thread(ptsz)]
+#[refused("not built yet")]
+fn cudaMemcpy3DWithAttributesAsync();
+
+#[only(13)]
+#[per_thread(ptsz)]
+#[refused("not built yet")]
+fn cudaMemcpyWithAttributesAsync();

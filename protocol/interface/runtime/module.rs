@@ -106,3 +106,15 @@ fn __cudaRegisterHostVar();
 
 #[refused("no header of CUDA declares it, and nvcc emits no call to it")]
 fn __cudaRegisterUnifiedTable();
+
+#[only(13)]
+#[refused("no header of CUDA declares it, and nvcc emits no call to it")]
+fn cudaSubgridCreate();
+
+#[only(13)]
+#[refused("no header of CUDA declares it, and nvcc emits no call to it")]
+fn cudaSubgridWorkerGridCreate();
+
+#[only(13)]
+#[refused("no header of CUDA declares it, and nvcc emits no call to it")]
+fn cudaSubgridWorksetCreate();

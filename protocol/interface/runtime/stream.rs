@@ -59,3 +59,13 @@ fn cudaStreamGetCaptureInfo(
     edges: *mut *const cudaGraphEdgeData,
     count: *mut usize,
 );
+
+#[only(13)]
+#[per_thread(ptsz)]
+#[refused("not built yet")]
+fn cudaLaunchHostFunc_v2();
+
+#[only(13)]
+#[per_thread(ptsz)]
+#[refused("not built yet")]
+fn cudaStreamBeginRecaptureToGraph();

@@ -8,6 +8,9 @@ use std::process::Command;
 
 use paragpu_interface::{Function, Generation, Library, c_type};
 
+/// The newest release, whose functions are all described.
+const NEWEST: &str = "13.5.37";
+
 /// How a parameter travels, as far as two languages agree on a name for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Passed {
@@ -18,25 +21,30 @@ enum Passed {
     Other,
 }
 
-fn include() -> Option<PathBuf> {
-    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/cuda-13.0/include");
-    if include.join("cuda.h").exists() {
+/// The headers that a runtime's wheel holds.
+fn include(version: &str) -> Option<PathBuf> {
+    let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache");
+    let include = cache.join("runtimes").join(version).join("include");
+    if include.join("cuda.h").exists() && compilers().exists() {
         return Some(include);
     }
-    skip("no headers of CUDA; tests/toolchain/fetch-cuda.sh fetches them");
+    skip("no headers of CUDA; `make cuda` fetches them");
     None
 }
 
+/// The headers that a runtime's wheel leaves to the compiler's.
+fn compilers() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/cuda-13.0/include")
+}
+
 /// A header's text after the preprocessor, on one line, under each definition.
-fn preprocessed(header: &Path, definitions: &[&str], also: Option<&Path>) -> String {
+fn preprocessed(header: &Path, definitions: &[&str]) -> String {
     let mut all = String::new();
     for definition in definitions {
         let mut cc = Command::new("cc");
         cc.args(["-E", "-P", "-x", "c", "-I"]);
         cc.arg(header.parent().expect("a folder"));
-        if let Some(also) = also {
-            cc.arg("-I").arg(also);
-        }
+        cc.arg("-I").arg(compilers());
         if !definition.is_empty() {
             cc.args(definition.split(' '));
         }
@@ -144,11 +152,11 @@ fn difference(symbol: &str, function: &Function, declared: &[String]) -> Option<
 
 #[test]
 fn the_drivers_prototypes_are_the_headers() {
-    let Some(include) = include() else { return };
+    let Some(include) = include(NEWEST) else { return };
     let own = "-DCUDA_API_PER_THREAD_DEFAULT_STREAM";
     let old = "-D__CUDA_API_VERSION_INTERNAL";
     let both = format!("{own} {old}");
-    let text = preprocessed(&include.join("cuda.h"), &["", own, old, &both], None);
+    let text = preprocessed(&include.join("cuda.h"), &["", own, old, &both]);
     let library = paragpu_interface::driver().expect("a description");
     let wrong = differences(&library, &prototypes(&text, "CUresult ", "cu"));
     assert!(wrong.is_empty(), "{wrong:#?}");
@@ -156,10 +164,10 @@ fn the_drivers_prototypes_are_the_headers() {
 
 #[test]
 fn the_runtimes_prototypes_are_the_headers() {
-    let Some(include) = include() else { return };
+    let Some(include) = include(NEWEST) else { return };
     let own = "-DCUDA_API_PER_THREAD_DEFAULT_STREAM";
     let old = "-D__CUDA_API_VERSION_INTERNAL";
-    let text = preprocessed(&include.join("cuda_runtime_api.h"), &["", own, old], None);
+    let text = preprocessed(&include.join("cuda_runtime_api.h"), &["", own, old]);
     let library = paragpu_interface::runtime().expect("a description");
     let wrong = differences(&library, &prototypes(&text, "cudaError_t ", "cuda"));
     assert!(wrong.is_empty(), "{wrong:#?}");
@@ -167,18 +175,10 @@ fn the_runtimes_prototypes_are_the_headers() {
 
 #[test]
 fn cuda_12_is_as_its_headers_say() {
-    let Some(newer) = include() else { return };
-    let include =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/runtimes/12.9.79/include");
-    if !include.exists() {
-        skip("no headers of CUDA 12.9; `make cuda` fetches them");
-        return;
-    }
+    let Some(include) = include("12.9.79") else { return };
     let own = "-DCUDA_API_PER_THREAD_DEFAULT_STREAM";
     let old = "-D__CUDA_API_VERSION_INTERNAL";
-    // Headers that the runtime's wheel leaves to the compiler's.
-    let header = include.join("cuda_runtime_api.h");
-    let text = preprocessed(&header, &["", own, old], Some(&newer));
+    let text = preprocessed(&include.join("cuda_runtime_api.h"), &["", own, old]);
     let header = prototypes(&text, "cudaError_t ", "cuda");
     let library = paragpu_interface::runtime_of(Generation::Cuda12).expect("a description");
     let wrong = differences(&library, &header);
