@@ -54,12 +54,26 @@ fn cuMemcpyBatchAsync_v2(
     stream: DefaultStream,
 );
 
+/// Copies with extents, ordered by a stream. Location hints and the overlap flag have no
+/// effect.
 #[since(13020)]
 #[per_thread(ptsz)]
-#[refused("not built yet")]
-fn cuMemcpy3DWithAttributesAsync();
+#[runtime(cudaMemcpy3DWithAttributesAsync)]
+#[cuda12()]
+fn cuMemcpy3DWithAttributesAsync(
+    operation: In<CUDA_MEMCPY3D_BATCH_OP>,
+    flags: u64,
+    stream: DefaultStream,
+);
 
+/// Copies linear memory, ordered by a stream. Location hints and the overlap flag have no
+/// effect.
 #[since(13020)]
 #[per_thread(ptsz)]
-#[refused("not built yet")]
-fn cuMemcpyWithAttributesAsync();
+fn cuMemcpyWithAttributesAsync(
+    dst: CUdeviceptr,
+    src: CUdeviceptr,
+    size: usize,
+    attributes: In<CUmemcpyAttributes>,
+    stream: DefaultStream,
+);

@@ -135,12 +135,13 @@ fn cudaMemcpy3DBatchAsync(
     stream: DefaultStream,
 );
 
-#[only(13)]
 #[per_thread(ptsz)]
-#[refused("not built yet")]
-fn cudaMemcpy3DWithAttributesAsync();
-
+#[direct(cuMemcpyWithAttributesAsync(to as CUdeviceptr, from as CUdeviceptr, size, attributes, stream))]
 #[only(13)]
-#[per_thread(ptsz)]
-#[refused("not built yet")]
-fn cudaMemcpyWithAttributesAsync();
+fn cudaMemcpyWithAttributesAsync(
+    to: *mut c_void,
+    from: *const c_void,
+    size: usize,
+    attributes: *const CUmemcpyAttributes,
+    stream: DefaultStream,
+);

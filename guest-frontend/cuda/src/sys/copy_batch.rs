@@ -9,7 +9,7 @@ use paragpu_abi::{
 };
 use paragpu_protocol::status::Status;
 
-use super::boundary::Out;
+use super::boundary::{In, Out};
 use super::graph::list;
 use super::{Result, array, copy, copy_rect, host, present};
 use crate::batch;
@@ -55,12 +55,12 @@ fn is_read_later(order: i32, source: u64) -> Result<bool> {
     Ok(order == DURING_API_CALL && !(copy::is_host(source)? && host::pinned(source).is_none()))
 }
 
-/// After a batch, where a source may end with the call.
+/// After copies, where a source may end with the call.
 fn finish(stream: CUstream, wait: bool) -> Result {
     if !wait {
         return Ok(());
     }
-    let named = batch_stream(stream)?;
+    let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
     session.streams().synchronize(stream)
 }
@@ -324,4 +324,39 @@ pub(crate) unsafe fn cuMemcpy3DBatchAsync_v2(
 ) -> Result {
     // SAFETY: the caller upholds the contract of `volumes`.
     unsafe { volumes(count, operations, flags, stream) }.map_err(|(_, status)| status)
+}
+
+/// # Safety
+/// As documented by CUDA for `cuMemcpyWithAttributesAsync`.
+pub(crate) unsafe fn cuMemcpyWithAttributesAsync(
+    to: CUdeviceptr,
+    from: CUdeviceptr,
+    size: usize,
+    attributes: In<'_, CUmemcpyAttributes>,
+    stream: CUstream,
+) -> Result {
+    let given = attributes.get()?;
+    check_attributes(given.srcAccessOrder, given.flags)?;
+    // SAFETY: the caller upholds the contract of `unified`.
+    unsafe { copy::unified(to, from, size, stream, false) }?;
+    finish(
+        stream,
+        size > 0 && is_read_later(given.srcAccessOrder, from)?,
+    )
+}
+
+/// # Safety
+/// As documented by CUDA for `cuMemcpy3DWithAttributesAsync`.
+pub(crate) unsafe fn cuMemcpy3DWithAttributesAsync(
+    operation: In<'_, CUDA_MEMCPY3D_BATCH_OP>,
+    flags: u64,
+    stream: CUstream,
+) -> Result {
+    let operation = operation.get()?;
+    if flags != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    // SAFETY: the caller upholds the contract of `volume`.
+    unsafe { copy_rect::volume(&described(operation)?, stream, false) }?;
+    finish(stream, operation.srcAccessOrder == DURING_API_CALL)
 }
