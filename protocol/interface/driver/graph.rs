@@ -147,18 +147,30 @@ fn cuDeviceGetGraphMemAttribute(number: CUdevice, attribute: c_int, value: *mut 
 #[since(11040)]
 fn cuDeviceSetGraphMemAttribute(number: CUdevice, attribute: c_int, value: *mut c_void);
 
+/// Returns the unique ID of a graph.
 #[since(13010)]
-#[refused("not built yet")]
-fn cuGraphGetId();
+#[runtime(cudaGraphGetId)]
+#[cuda12()]
+#[through(id = unique_id(graph))]
+fn cuGraphGetId(graph: CUgraph, id: Out<c_uint>);
 
+/// Returns the graph that contains a node.
 #[since(13010)]
-#[refused("not built yet")]
-fn cuGraphNodeGetContainingGraph();
+#[runtime(cudaGraphNodeGetContainingGraph)]
+#[cuda12()]
+#[through(graph = containing_graph(node))]
+fn cuGraphNodeGetContainingGraph(node: CUgraphNode, graph: Out<CUgraph>);
 
+/// Returns the ID of a node in its graph.
 #[since(13010)]
-#[refused("not built yet")]
-fn cuGraphNodeGetLocalId();
+#[runtime(cudaGraphNodeGetLocalId)]
+#[cuda12()]
+#[through(id = local_id(node))]
+fn cuGraphNodeGetLocalId(node: CUgraphNode, id: Out<c_uint>);
 
+/// Returns the unique ID of a node.
 #[since(13010)]
-#[refused("not built yet")]
-fn cuGraphNodeGetToolsId();
+#[runtime(cudaGraphNodeGetToolsId)]
+#[cuda12()]
+#[through(id = tools_id(node))]
+fn cuGraphNodeGetToolsId(node: CUgraphNode, id: Out<u64>);

@@ -145,6 +145,9 @@ fn cuGraphExecKernelNodeSetParams(
     node_params: In<CUDA_KERNEL_NODE_PARAMS_v1>,
 );
 
+/// Returns the unique ID of an executable graph.
 #[since(13010)]
-#[refused("not built yet")]
-fn cuGraphExecGetId();
+#[runtime(cudaGraphExecGetId)]
+#[cuda12()]
+#[through(id = unique_id(exec))]
+fn cuGraphExecGetId(exec: CUgraphExec, id: Out<c_uint>);

@@ -239,7 +239,3 @@ fn cuGraphKernelNodeGetParams(node: CUgraphNode, node_params: Out<CUDA_KERNEL_NO
 #[since(10000)]
 #[refused("superseded: programs built for a current CUDA call a later version")]
 fn cuGraphKernelNodeSetParams(node: CUgraphNode, node_params: In<CUDA_KERNEL_NODE_PARAMS_v1>);
-
-#[since(13020)]
-#[refused("not built yet")]
-fn cuGraphNodeGetParams();

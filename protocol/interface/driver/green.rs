@@ -96,7 +96,10 @@ fn cuStreamGetGreenCtx(stream: CUstream, ctx: Out<CUgreenCtx>);
 #[refused("multiprocessors are split by count alone, as NVIDIA's driver of CUDA 13.0 does")]
 fn cuDevSmResourceSplit();
 
+/// Returns the multiprocessors that a stream may use. NVIDIA's libraries of CUDA 13.1 and
+/// newer call it, in `cusolverDnSetStream` and elsewhere, and fail if it fails.
 #[since(13010)]
 #[per_thread(ptsz)]
-#[refused("not built yet")]
-fn cuStreamGetDevResource();
+#[runtime(cudaStreamGetDevResource)]
+#[cuda12()]
+fn cuStreamGetDevResource(stream: DefaultStream, resource: Out<CUdevResource>, kind: c_int);

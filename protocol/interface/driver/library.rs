@@ -90,6 +90,8 @@ fn cuLibraryGetManaged(dptr: Out<CUdeviceptr>, bytes: Out<usize>, library: CUlib
 #[since(12000)]
 fn cuLibraryGetUnifiedFunction(function: Out<*mut c_void>, library: CUlibrary, symbol: Text);
 
+/// Returns the number of parameters of a kernel.
 #[since(13020)]
-#[refused("not built yet")]
-fn cuKernelGetParamCount();
+#[required(kernel)]
+#[through(count = module::parameter_count(kernel))]
+fn cuKernelGetParamCount(kernel: CUkernel, count: Out<usize>);

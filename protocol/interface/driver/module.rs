@@ -109,6 +109,8 @@ fn cuModuleGetFunctionCount(count: Out<c_uint>, module: CUmodule);
 #[refused("superseded: programs built for a current CUDA call a later version")]
 fn cuModuleGetGlobal(dptr: Out<c_uint>, bytes: Out<c_uint>, hmod: CUmodule, name: Text);
 
+/// Returns the number of parameters of a kernel.
 #[since(13020)]
-#[refused("not built yet")]
-fn cuFuncGetParamCount();
+#[required(function)]
+#[through(count = parameter_count(function))]
+fn cuFuncGetParamCount(function: CUfunction, count: Out<usize>);

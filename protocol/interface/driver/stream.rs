@@ -120,7 +120,14 @@ fn cuStreamAddCallback(
     flags: c_uint,
 );
 
+/// As cuLaunchHostFunc. How the waiting thread waits has no effect.
 #[since(13010)]
 #[per_thread(ptsz)]
-#[refused("not built yet")]
-fn cuLaunchHostFunc_v2();
+#[runtime(cudaLaunchHostFunc_v2)]
+#[cuda12()]
+fn cuLaunchHostFunc_v2(
+    stream: DefaultStream,
+    function: CUhostFn,
+    argument: *mut c_void,
+    mode: c_uint,
+);

@@ -66,6 +66,7 @@ fn cuTensorMapEncodeTiled(
 #[host]
 fn cuTensorMapReplaceAddress(tensor_map: *mut CUtensorMap, global_address: *mut c_void);
 
+/// Checks its arguments. The class in effect is always the small one, which any request
+/// allows.
 #[since(13050)]
-#[refused("not built yet")]
-fn cuTensorMapSetAllocationClass();
+fn cuTensorMapSetAllocationClass(tensor_map: *mut CUtensorMap, class: c_int, effective: Out<c_int>);

@@ -25,5 +25,5 @@ fn cudaGetFuncBySymbol(handle: Out<CUfunction>, function: *const c_void);
 fn cudaGetKernel(handle: Out<CUkernel>, function: *const c_void);
 
 #[only(13)]
-#[refused("not built yet")]
-fn cudaFuncGetParamCount();
+#[needs(cuKernelGetParamCount)]
+fn cudaFuncGetParamCount(function: *const c_void, count: Out<usize>);

@@ -81,26 +81,13 @@ fn cudaGraphRetainUserObject(graph: CUgraph, object: CUuserObject, count: c_uint
 #[direct(cuGraphReleaseUserObject(graph, object, count))]
 fn cudaGraphReleaseUserObject(graph: CUgraph, object: CUuserObject, count: c_uint);
 
+/// The context is an execution context; null is the current one.
 #[only(13)]
-#[refused("not built yet")]
-fn cudaGraphConditionalHandleCreate_v2();
-
-#[only(13)]
-#[refused("not built yet")]
-fn cudaGraphExecGetId();
-
-#[only(13)]
-#[refused("not built yet")]
-fn cudaGraphGetId();
-
-#[only(13)]
-#[refused("not built yet")]
-fn cudaGraphNodeGetContainingGraph();
-
-#[only(13)]
-#[refused("not built yet")]
-fn cudaGraphNodeGetLocalId();
-
-#[only(13)]
-#[refused("not built yet")]
-fn cudaGraphNodeGetToolsId();
+#[needs(cuGraphConditionalHandleCreate)]
+fn cudaGraphConditionalHandleCreate_v2(
+    handle: Out<u64>,
+    graph: CUgraph,
+    context: CUcontext,
+    value: c_uint,
+    flags: c_uint,
+);

@@ -22,5 +22,5 @@ fn cudaGraphExecNodeSetParams(
 fn cudaGraphMemcpyNodeGetParams(node: CUgraphNode, parameters: Out<cudaMemcpy3DParms>);
 
 #[only(13)]
-#[refused("not built yet")]
-fn cudaGraphNodeGetParams();
+#[needs(cuGraphNodeGetParams)]
+fn cudaGraphNodeGetParams(node: CUgraphNode, parameters: Out<cudaGraphNodeParams>);

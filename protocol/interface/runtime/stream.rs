@@ -28,13 +28,6 @@ fn cudaStreamAttachMemAsync(
 #[per_thread(ptsz)]
 fn cudaStreamGetDevice(stream: DefaultStream, device: Out<c_int>);
 
-/// Returns the multiprocessors that a stream may use. NVIDIA's libraries of CUDA 13.1 and
-/// newer call it, in `cusolverDnSetStream` and elsewhere, and fail if it fails.
-#[since(13010)]
-#[only(13)]
-#[per_thread(ptsz)]
-fn cudaStreamGetDevResource(stream: DefaultStream, resource: Out<CUdevResource>, kind: c_int);
-
 #[per_thread(ptsz)]
 fn cudaStreamSetAttribute(
     stream: DefaultStream,
@@ -59,11 +52,6 @@ fn cudaStreamGetCaptureInfo(
     edges: *mut *const cudaGraphEdgeData,
     count: *mut usize,
 );
-
-#[only(13)]
-#[per_thread(ptsz)]
-#[refused("not built yet")]
-fn cudaLaunchHostFunc_v2();
 
 #[only(13)]
 #[per_thread(ptsz)]

@@ -420,6 +420,34 @@ pub(crate) fn cuGraphNodeFindInClone(
     found.put(node_handle(clone.find_in_clone(original)?))
 }
 
+/// cuGraphGetId.
+pub(super) fn unique_id(graph: CUgraph) -> Result<c_uint> {
+    Ok(find(graph)?.id())
+}
+
+/// A node's graph and number, if the node exists.
+fn existing(node: CUgraphNode) -> Result<(Arc<Graph>, u32)> {
+    let (graph, number) = find_node(node)?;
+    graph.work(number)?;
+    Ok((graph, number))
+}
+
+/// cuGraphNodeGetContainingGraph.
+pub(super) fn containing_graph(node: CUgraphNode) -> Result<CUgraph> {
+    Ok(handle(&existing(node)?.0))
+}
+
+/// cuGraphNodeGetLocalId.
+pub(super) fn local_id(node: CUgraphNode) -> Result<c_uint> {
+    Ok(existing(node)?.1)
+}
+
+/// cuGraphNodeGetToolsId.
+pub(super) fn tools_id(node: CUgraphNode) -> Result<u64> {
+    let (graph, number) = existing(node)?;
+    Ok(u64::from(graph.id()) << u32::BITS | u64::from(number))
+}
+
 /// # Safety
 /// As documented by CUDA for `cuGraphNodeGetType`.
 pub(crate) unsafe fn cuGraphNodeGetType(node: CUgraphNode, kind: *mut c_int) -> Result {

@@ -176,6 +176,12 @@ pub(crate) unsafe fn cuGraphExecGetFlags(exec: CUgraphExec, flags: *mut u64) -> 
     unsafe { put(flags, inner(&found)?.object.flags) }
 }
 
+/// cuGraphExecGetId: the handle, whose upper half is the same for all objects.
+pub(super) fn unique_id(exec: CUgraphExec) -> Result<c_uint> {
+    find_exec(exec)?;
+    u32::try_from(exec as u64 & u64::from(u32::MAX)).map_err(|_| Status::UNKNOWN)
+}
+
 pub(crate) fn cuGraphExecDestroy(exec: CUgraphExec) -> Result {
     let ended = objects::remove(exec, |object| matches!(object, Object::GraphExec(_)));
     match ended.as_deref() {

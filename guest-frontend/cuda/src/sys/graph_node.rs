@@ -296,7 +296,7 @@ fn array_handle(array: &ArrayLevel) -> CUarray {
 }
 
 /// A copy as the program describes copies.
-fn describe(copy: &CopyWork) -> CUDA_MEMCPY3D {
+pub(super) fn describe(copy: &CopyWork) -> CUDA_MEMCPY3D {
     let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
     let [width, height, depth] = copy.extent.map(size);
     // SAFETY: all zeros is a valid CUDA_MEMCPY3D (null pointers, zero sizes).
@@ -682,7 +682,7 @@ pub(crate) unsafe fn cuGraphAddEventRecordNode(
 }
 
 /// The program's handle of a node's event.
-fn event_of(marked: &Marked) -> CUevent {
+pub(super) fn event_of(marked: &Marked) -> CUevent {
     std::ptr::without_provenance_mut(usize::try_from(marked.handle).unwrap_or(0))
 }
 

@@ -452,6 +452,21 @@ pub(super) fn of_stream(stream: CUstream) -> Result<(CUgreenCtx, CUcontext)> {
     Ok((pointer(green), pointer(context.handle)))
 }
 
+pub(crate) fn cuStreamGetDevResource(
+    stream: CUstream,
+    out: Out<'_, CUdevResource>,
+    kind: c_int,
+) -> Result {
+    let out = out.present()?;
+    check_kind(kind)?;
+    let (green, context) = of_stream(stream)?;
+    let part = match green.is_null() {
+        true => of_context(&*current::find(context)?)?,
+        false => of_green(green as u64, &*find(green)?),
+    };
+    out.put(resource(part))
+}
+
 pub(crate) fn cuStreamGetGreenCtx(stream: CUstream, out: Out<'_, CUgreenCtx>) -> Result {
     out.present()?.put(of_stream(stream)?.0)
 }

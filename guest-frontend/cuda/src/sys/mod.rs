@@ -34,6 +34,7 @@ pub mod graph_dot;
 pub mod graph_exec;
 pub mod graph_memory;
 pub mod graph_node;
+pub mod graph_params;
 pub mod green;
 pub mod host;
 pub mod host_call;

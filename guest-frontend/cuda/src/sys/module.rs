@@ -214,6 +214,11 @@ pub unsafe fn parameter(
     Ok(())
 }
 
+/// cuFuncGetParamCount, cuKernelGetParamCount.
+pub fn parameter_count(function: CUfunction) -> Result<usize> {
+    Ok(callable(function)?.function()?.parameters().len())
+}
+
 /// cuFuncGetAttribute, cuKernelGetAttribute.
 ///
 /// # Safety

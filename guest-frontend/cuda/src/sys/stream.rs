@@ -252,6 +252,22 @@ pub(crate) unsafe fn cuLaunchHostFunc(
     )
 }
 
+/// # Safety
+/// As documented by CUDA for `cuLaunchHostFunc_v2`.
+pub(crate) unsafe fn cuLaunchHostFunc_v2(
+    stream: CUstream,
+    function: CUhostFn,
+    argument: *mut c_void,
+    mode: c_uint,
+) -> Result {
+    // CU_HOST_TASK_BLOCKING and _SPINWAIT.
+    if mode > 1 {
+        return Err(Status::INVALID_VALUE);
+    }
+    // SAFETY: the caller upholds the contract of `cuLaunchHostFunc`.
+    unsafe { cuLaunchHostFunc(stream, function, argument) }
+}
+
 pub(crate) fn cuStreamAddCallback(
     stream: CUstream,
     function: CUstreamCallback,

@@ -8,6 +8,7 @@ use paragpu_client::Session;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::types::{Tensor, TensorBox, TensorMap};
 
+use super::boundary::Out;
 use super::graph::list;
 use super::{Result, device, present};
 use crate::current;
@@ -16,6 +17,10 @@ use crate::current;
 const MAX_DIMENSIONS: u32 = 5;
 /// Alignment of a tensor map in bytes.
 const ALIGNMENT: usize = 64;
+/// CU_TENSOR_MAP_ALLOC_CLASS_AUTO, _SMALL and _LARGE.
+const AUTOMATIC_CLASS: c_int = 0;
+const SMALL_CLASS: c_int = 1;
+const LARGE_CLASS: c_int = 2;
 
 /// The bits of each value, padded with zeros.
 fn padded<const N: usize, T: Copy>(values: &[T], bits: impl Fn(T) -> u64) -> [u64; N] {
@@ -218,4 +223,18 @@ pub(crate) unsafe fn cuTensorMapReplaceAddress(
     // SAFETY: the pointer is writable here, as the caller promises.
     unsafe { out.write(replaced) };
     Ok(())
+}
+
+pub(crate) fn cuTensorMapSetAllocationClass(
+    map: *mut CUtensorMap,
+    class: c_int,
+    effective: Out<'_, c_int>,
+) -> Result {
+    effective.put_if(SMALL_CLASS);
+    check_pointer(map)?;
+    session()?;
+    match class {
+        AUTOMATIC_CLASS..=LARGE_CLASS => Ok(()),
+        _ => Err(Status::INVALID_VALUE),
+    }
 }

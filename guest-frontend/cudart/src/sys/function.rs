@@ -96,6 +96,18 @@ pub(crate) unsafe fn cudaFuncGetParamInfo(
 }
 
 /// # Safety
+/// As documented by CUDA for `cudaFuncGetParamCount`.
+#[cfg(not(cuda12))]
+pub(crate) unsafe fn cudaFuncGetParamCount(function: *const c_void, count: *mut usize) -> Result {
+    present(count)?;
+    let runtime = context()?;
+    // SAFETY: the caller upholds the contract of `kernel`.
+    let handle = unsafe { kernel(runtime, function) }?;
+    // SAFETY: the caller upholds the contract of `cuKernelGetParamCount`.
+    unsafe { runtime.driver.cuKernelGetParamCount(handle, count) }
+}
+
+/// # Safety
 /// As documented by CUDA for `cudaKernelSetAttributeForDevice`.
 pub(crate) unsafe fn cudaKernelSetAttributeForDevice(
     handle: CUkernel,

@@ -5,8 +5,11 @@ use super::boundary::own_default;
 use super::present;
 use super::runtime::{context, runtime};
 use crate::error::Result;
-use paragpu_abi::{CUgraph, CUgraphExec, CUhostFn, CUuserObject, cudaGraphInstantiateParams};
+use paragpu_abi::{
+    CUcontext, CUgraph, CUgraphExec, CUhostFn, CUuserObject, cudaGraphInstantiateParams,
+};
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ptr;
 
 /// # Safety
 /// As documented by CUDA for `cudaGraphDebugDotPrint`.
@@ -28,14 +31,29 @@ pub(crate) unsafe fn cudaGraphConditionalHandleCreate(
     value: c_uint,
     flags: c_uint,
 ) -> Result {
+    // SAFETY: the caller upholds the contract; null is the current context.
+    unsafe { cudaGraphConditionalHandleCreate_v2(handle, graph, ptr::null_mut(), value, flags) }
+}
+
+/// # Safety
+/// As documented by CUDA for `cudaGraphConditionalHandleCreate_v2`.
+pub(crate) unsafe fn cudaGraphConditionalHandleCreate_v2(
+    handle: *mut u64,
+    graph: CUgraph,
+    mut of: CUcontext,
+    value: c_uint,
+    flags: c_uint,
+) -> Result {
     present(handle)?;
     let runtime = context()?;
-    let current = runtime.current()?;
+    if of.is_null() {
+        of = runtime.current()?;
+    }
     // SAFETY: the caller upholds the contract of `cuGraphConditionalHandleCreate`.
     unsafe {
         runtime
             .driver
-            .cuGraphConditionalHandleCreate(handle, graph, current, value, flags)
+            .cuGraphConditionalHandleCreate(handle, graph, of, value, flags)
     }
 }
 

@@ -79,6 +79,49 @@ pub(crate) unsafe fn cudaGraphExecNodeSetParams(
 }
 
 /// # Safety
+/// As documented by CUDA for `cudaGraphNodeGetParams`.
+#[cfg(not(cuda12))]
+pub(crate) unsafe fn cudaGraphNodeGetParams(
+    node: CUgraphNode,
+    parameters: Out<'_, cudaGraphNodeParams>,
+) -> Result {
+    use super::boundary::Boundary;
+    use super::graph_node::cudaGraphKernelNodeGetParams;
+
+    parameters.present()?;
+    let driver = &context()?.driver;
+    // SAFETY: all zeros are the parameters of an empty kernel node.
+    let mut found: cudaGraphNodeParams = unsafe { zeroed() };
+    // SAFETY: the caller upholds the contract of `cuGraphNodeGetParams`.
+    unsafe { driver.cuGraphNodeGetParams(node, &mut found) }?;
+    let place = (&raw mut found.reserved1).cast::<c_void>();
+    // SAFETY: the union has room for the parameters of the node's type.
+    unsafe {
+        match found.r#type {
+            abi::cudaGraphNodeTypeKernel => {
+                found.reserved1 = [0; 29];
+                cudaGraphKernelNodeGetParams(node, Out::take(place.cast()))?;
+            }
+            abi::cudaGraphNodeTypeMemcpy => {
+                found.reserved1 = [0; 29];
+                let place = place.cast::<cudaMemcpyNodeParams>();
+                cudaGraphMemcpyNodeGetParams(node, Out::take(&raw mut (*place).copyParams))?;
+            }
+            // The driver's record is one context longer.
+            abi::cudaGraphNodeTypeMemset | abi::cudaGraphNodeTypeConditional => {
+                let length = match found.r#type {
+                    abi::cudaGraphNodeTypeMemset => size_of::<cudaMemsetParams>() / 8,
+                    _ => CONDITIONAL_CONTEXT,
+                };
+                found.reserved1[length] = 0;
+            }
+            _ => {}
+        }
+    }
+    parameters.put(found)
+}
+
+/// # Safety
 /// As documented by CUDA for `cudaGraphMemcpyNodeGetParams`.
 pub(crate) unsafe fn cudaGraphMemcpyNodeGetParams(
     node: CUgraphNode,

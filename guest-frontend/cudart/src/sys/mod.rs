@@ -23,6 +23,8 @@ mod copy3d;
 #[cfg(cuda12)]
 mod cuda12;
 mod device;
+#[cfg(not(cuda12))]
+mod execution;
 mod external;
 mod failure;
 mod function;

@@ -9,10 +9,6 @@ use paragpu_abi as abi;
 use paragpu_abi::{CUdeviceptr, CUstream, cudaLaunchAttributeValue};
 use std::ffi::{c_int, c_uint, c_void};
 
-/// cudaDevResourceTypeSm.
-#[cfg(not(cuda12))]
-const MULTIPROCESSORS: c_int = 1;
-
 /// # Safety
 /// As documented by CUDA for `cudaStreamDestroy`.
 pub(crate) unsafe fn cudaStreamDestroy(stream: CUstream) -> Result {
@@ -50,36 +46,6 @@ pub(crate) unsafe fn cudaStreamGetDevice(stream: CUstream, device: Out<'_, c_int
     // SAFETY: the caller upholds the contract of `cuStreamGetDevice`.
     unsafe { runtime.driver.cuStreamGetDevice(stream, &mut number) }?;
     device.put(runtime.ordinal(number))
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaStreamGetDevResource`.
-#[cfg(not(cuda12))]
-pub(crate) unsafe fn cudaStreamGetDevResource(
-    stream: CUstream,
-    resource: Out<'_, abi::CUdevResource>,
-    kind: c_int,
-) -> Result {
-    resource.present()?;
-    // A stream says nothing of other resources.
-    if kind != MULTIPROCESSORS {
-        return fail(abi::cudaErrorInvalidResourceType);
-    }
-    let driver = &context()?.driver;
-    let (mut green, mut whole) = (std::ptr::null_mut(), std::ptr::null_mut());
-    // SAFETY: all zeros are a resource of no type.
-    let mut found: abi::CUdevResource = unsafe { super::zeroed() };
-    // SAFETY: the functions ask for what the caller promises, and write to locals.
-    unsafe {
-        driver.cuStreamGetGreenCtx(stream, &mut green)?;
-        if green.is_null() {
-            driver.cuStreamGetCtx(stream, &mut whole)?;
-            driver.cuCtxGetDevResource(whole, &mut found, kind)?;
-        } else {
-            driver.cuGreenCtxGetDevResource(green, &mut found, kind)?;
-        }
-    }
-    resource.put(found)
 }
 
 /// # Safety
