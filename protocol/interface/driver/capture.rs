@@ -114,5 +114,5 @@ fn cuStreamEndCaptureToCig();
 
 #[since(13030)]
 #[per_thread(ptsz)]
-#[refused("not built yet")]
+#[refused("a capture is not compared with an earlier graph")]
 fn cuStreamBeginRecaptureToGraph();

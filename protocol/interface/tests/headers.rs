@@ -152,7 +152,9 @@ fn difference(symbol: &str, function: &Function, declared: &[String]) -> Option<
 
 #[test]
 fn the_drivers_prototypes_are_the_headers() {
-    let Some(include) = include(NEWEST) else { return };
+    let Some(include) = include(NEWEST) else {
+        return;
+    };
     let own = "-DCUDA_API_PER_THREAD_DEFAULT_STREAM";
     let old = "-D__CUDA_API_VERSION_INTERNAL";
     let both = format!("{own} {old}");
@@ -164,7 +166,9 @@ fn the_drivers_prototypes_are_the_headers() {
 
 #[test]
 fn the_runtimes_prototypes_are_the_headers() {
-    let Some(include) = include(NEWEST) else { return };
+    let Some(include) = include(NEWEST) else {
+        return;
+    };
     let own = "-DCUDA_API_PER_THREAD_DEFAULT_STREAM";
     let old = "-D__CUDA_API_VERSION_INTERNAL";
     let text = preprocessed(&include.join("cuda_runtime_api.h"), &["", own, old]);
@@ -175,7 +179,9 @@ fn the_runtimes_prototypes_are_the_headers() {
 
 #[test]
 fn cuda_12_is_as_its_headers_say() {
-    let Some(include) = include("12.9.79") else { return };
+    let Some(include) = include("12.9.79") else {
+        return;
+    };
     let own = "-DCUDA_API_PER_THREAD_DEFAULT_STREAM";
     let old = "-D__CUDA_API_VERSION_INTERNAL";
     let text = preprocessed(&include.join("cuda_runtime_api.h"), &["", own, old]);

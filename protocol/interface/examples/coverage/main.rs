@@ -41,7 +41,7 @@ struct Tested<'l> {
 }
 
 /// The newest version of CUDA that programs are built for.
-const PROGRAMS: u32 = 13_000;
+const PROGRAMS: u32 = 13_050;
 
 /// How far the driver's functions behind tested functions of the runtime are tested: by
 /// name, on each device.
