@@ -82,7 +82,8 @@ class UnitTests:
 
     def chosen(self, *kinds):
         """Arguments that choose targets of these kinds."""
-        targets = [target for target in self.package["targets"] if target["kind"][0] in kinds]
+        has_tests = lambda target: target["test"] or target["kind"][0] == "example"
+        targets = [target for target in self.package["targets"] if target["kind"][0] in kinds and has_tests(target)]
         return [word for target in targets for word in (f"--{target['kind'][0]}", target["name"])]
 
     def build(self):

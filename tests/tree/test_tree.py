@@ -226,6 +226,16 @@ class Tree(unittest.TestCase):
             for path in examples:
                 self.assertIn(read(path), read(guide), path)
 
+    def test_comments_hold_no_code_to_compile(self):
+        """No documentation test is ever run: rustdoc needs a minute to find that there is none."""
+        found = 0
+        for path in self.files:
+            # Each second fence closes a block.
+            blocks = re.findall(r"^\s*//[/!] *```(.*)$", read(path), re.MULTILINE)[::2]
+            found += len(blocks)
+            self.assertEqual([], [block for block in blocks if not block.startswith("text")], path)
+        self.assertGreater(found, 10, "blocks were not found")
+
     def test_no_crate_allows_unsafe_operations_outside_of_blocks(self):
         """The workspace denies them, and every crate has its lints."""
         workspace = tomllib.loads(read("Cargo.toml"))["workspace"]
