@@ -130,7 +130,7 @@ mod tests {
     /// device `ordinal`.
     fn hashed(ordinal: u32, content: &[u8], skip: u64, each: u64, count: u32) -> Vec<u8> {
         let regions = Regions::of(ordinal).unwrap();
-        let mut device = SoftwarePlatform::new().open(0, regions).unwrap();
+        let mut device = SoftwarePlatform::default().open(0, regions).unwrap();
         let base = regions.arena;
         device.memory_map(base, 4 * CHUNK).unwrap();
         let mut host = vec![0_u8; content.len() + 3 * 4096];

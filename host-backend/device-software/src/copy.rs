@@ -1,5 +1,6 @@
 //! Copies and fills, checked when they are submitted and executed as stream work.
 
+use crate::error::invalid;
 use crate::memory_unsafe::Memory;
 use crate::shared::Peer;
 use crate::texture::Array;
@@ -15,10 +16,6 @@ pub enum RectEnd {
     Linear(u64, u64, u64),
     /// Array, level, origin in bytes, rows, slices.
     Array(Arc<Array>, u32, [u64; 3]),
-}
-
-fn invalid(what: &str) -> Error {
-    Error::new(Status::INVALID_VALUE, what)
 }
 
 /// The error of a copy whose memory was unmapped after the check.

@@ -13,6 +13,7 @@ mod work;
 
 use crate::attributes::{Options, SHARED_OPTIN};
 use crate::conditions::Conditions;
+use crate::error::invalid;
 use crate::exec::printf::Output;
 use crate::graph::Graph;
 use crate::heap::Heaps;
@@ -85,10 +86,6 @@ struct Code {
 
 pub(crate) fn handle<T>(found: Option<T>) -> Result<T> {
     found.ok_or_else(|| Status::INVALID_HANDLE.into())
-}
-
-pub(crate) fn invalid(what: &str) -> Error {
-    Error::new(Status::INVALID_VALUE, what)
 }
 
 impl SoftwareDevice {

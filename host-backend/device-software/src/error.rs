@@ -1,6 +1,12 @@
 //! Errors of the software GPU.
 
+use paragpu_protocol::status::Status;
 use thiserror::Error;
+
+/// The error of a call with a wrong argument.
+pub(crate) fn invalid(what: impl Into<String>) -> paragpu_device::Error {
+    paragpu_device::Error::new(Status::INVALID_VALUE, what)
+}
 
 /// Why PTX text was refused.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 use crate::attributes::{self, MAX_THREADS, REGISTERS, SHARED, SHARED_OPTIN};
 use crate::children;
+use crate::error::invalid;
 use crate::exec::block::{Grid, SharedMemory, Surroundings};
 use crate::exec::cluster::Shape;
 use crate::exec::variants_unsafe;
@@ -106,10 +107,6 @@ pub struct Context {
     pub id: u64,
     /// Maximum bytes of stack.
     pub stack: u64,
-}
-
-fn invalid(what: impl Into<String>) -> Error {
-    Error::new(Status::INVALID_VALUE, what)
 }
 
 impl Kernel {

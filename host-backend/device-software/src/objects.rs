@@ -1,6 +1,7 @@
 //! Arrays, and the textures and surfaces through which kernels use them.
 
-use crate::device::{handle, invalid};
+use crate::device::handle;
+use crate::error::invalid;
 use crate::memory_unsafe::Memory;
 use crate::texture::{self, Array, Format, Texture, TextureSource, Textures};
 use paragpu_device::{ArrayId, Error, Result, SurfaceId, TextureId, TextureResource};

@@ -13,12 +13,6 @@ pub struct SoftwarePlatform {
 }
 
 impl SoftwarePlatform {
-    /// One device with the default [`Options`].
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Devices with these `options`.
     #[must_use]
     pub fn with_options(options: Options) -> Self {

@@ -21,6 +21,7 @@ fn cuEventDestroy(event: CUevent);
 #[runtime(cudaEventRecord)]
 #[call(0x0703, posted, node, changes(Event = event), code(guest, worker, device), part(objects))]
 #[host]
+#[through(record(event, stream, 0))]
 fn cuEventRecord(event: CUevent, stream: DefaultStream);
 
 /// Records an event in a stream. With the flag EXTERNAL, a graph captured from the stream

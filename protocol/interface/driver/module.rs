@@ -53,11 +53,13 @@ fn cuFuncGetAttribute(value: Out<c_int>, which: c_int, function: CUfunction);
 /// Sets an attribute of a kernel.
 #[since(9000)]
 #[call(0x0406, synchronous, idempotent, changes(Function = function), key(attribute), code(guest))]
+#[through(set_attribute(function, attribute, value))]
 fn cuFuncSetAttribute(function: CUfunction, attribute: Enumeration, value: c_int);
 
 /// Sets a kernel's preferred split between L1 cache and shared memory.
 #[since(3000)]
 #[call(0x0407, posted, idempotent, changes(Function = function), code(guest))]
+#[through(set_cache_config(function, config))]
 fn cuFuncSetCacheConfig(function: CUfunction, config: Enumeration);
 
 /// Accepts a width of shared memory banks, which current devices ignore.

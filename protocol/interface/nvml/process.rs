@@ -10,6 +10,7 @@ fn nvmlDeviceGetComputeRunningProcesses_v3(
 
 /// Returns none: no process uses graphics.
 #[also(nvmlDeviceGetGraphicsRunningProcesses_v2 = 0)]
+#[through(none(device, info_count, infos))]
 fn nvmlDeviceGetGraphicsRunningProcesses_v3(
     device: nvmlDevice_t,
     info_count: *mut c_uint,
@@ -18,6 +19,7 @@ fn nvmlDeviceGetGraphicsRunningProcesses_v3(
 
 /// Returns none: no process uses MPS.
 #[also(nvmlDeviceGetMPSComputeRunningProcesses_v2 = 0)]
+#[through(none(device, info_count, infos))]
 fn nvmlDeviceGetMPSComputeRunningProcesses_v3(
     device: nvmlDevice_t,
     info_count: *mut c_uint,
@@ -73,6 +75,7 @@ fn nvmlDeviceGetComputeRunningProcesses(
 );
 
 /// Returns none: no process uses graphics.
+#[through(none(device, info_count, infos))]
 fn nvmlDeviceGetGraphicsRunningProcesses(
     device: nvmlDevice_t,
     info_count: *mut c_uint,
@@ -80,6 +83,7 @@ fn nvmlDeviceGetGraphicsRunningProcesses(
 );
 
 /// Returns none: no process uses MPS.
+#[through(none(device, info_count, infos))]
 fn nvmlDeviceGetMPSComputeRunningProcesses(
     device: nvmlDevice_t,
     info_count: *mut c_uint,

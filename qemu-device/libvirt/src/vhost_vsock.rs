@@ -15,6 +15,7 @@ use quick_xml::reader::NsReader;
 use quick_xml::{Writer, XmlVersion};
 
 use crate::Error;
+use crate::xml::wrong;
 
 /// libvirt's namespace for options of QEMU.
 const QEMU: &str = "http://libvirt.org/schemas/domain/qemu/1.0";
@@ -55,10 +56,6 @@ pub fn add(xml: &str, socket: &str) -> Result<String, Error> {
 fn part(xml: &str, range: Range<usize>) -> Result<&str, Error> {
     xml.get(range)
         .ok_or_else(|| wrong("an element is not where it was"))
-}
-
-fn wrong(error: impl std::fmt::Display) -> Error {
-    Error::Xml(error.to_string())
 }
 
 /// A range of the text, and its replacement.

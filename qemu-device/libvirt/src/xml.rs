@@ -200,7 +200,7 @@ impl Description {
     }
 }
 
-fn wrong(error: impl std::fmt::Display) -> Error {
+pub(crate) fn wrong(error: impl std::fmt::Display) -> Error {
     Error::Xml(error.to_string())
 }
 

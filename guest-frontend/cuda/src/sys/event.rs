@@ -97,10 +97,6 @@ pub(crate) fn cuEventDestroy(event: CUevent) -> Result {
     }
 }
 
-pub(crate) fn cuEventRecord(event: CUevent, stream: CUstream) -> Result {
-    record(event, stream, 0)
-}
-
 pub(crate) fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: c_uint) -> Result {
     if flags & !EXTERNAL != 0 {
         return Err(Status::INVALID_VALUE);

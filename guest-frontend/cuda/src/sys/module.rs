@@ -244,7 +244,7 @@ pub fn set_attribute(function: CUfunction, attribute: c_int, value: c_int) -> Re
     session.modules().set_attribute(function, attribute, value)
 }
 
-fn set_cache_config(function: CUfunction, config: c_int) -> Result {
+pub(super) fn set_cache_config(function: CUfunction, config: c_int) -> Result {
     let callable = callable(function)?;
     let (session, function) = (callable.session, callable.function()?);
     let config = u32::try_from(config).map_err(|_| Status::INVALID_VALUE)?;
@@ -426,14 +426,6 @@ pub(crate) fn cuModuleGetGlobal_v2(
     address.put_if(at);
     size.put_if(usize::try_from(length).unwrap_or(usize::MAX));
     Ok(())
-}
-
-pub(crate) fn cuFuncSetAttribute(function: CUfunction, attribute: c_int, value: c_int) -> Result {
-    set_attribute(function, attribute, value)
-}
-
-pub(crate) fn cuFuncSetCacheConfig(function: CUfunction, config: c_int) -> Result {
-    set_cache_config(function, config)
 }
 
 pub(crate) fn cuFuncSetSharedMemConfig(function: CUfunction, config: c_int) -> Result {

@@ -107,11 +107,15 @@ fn with_pools<R>(location: PoolLocation, with: impl FnOnce(&Pools) -> R) -> Resu
 }
 
 fn default_pool(location: PoolLocation) -> Result<CUmemoryPool> {
-    with_pools(location, |pools| handle(pools.default(location)))
+    with_pools(location, |pools| {
+        std::ptr::without_provenance_mut(pools.default(location))
+    })
 }
 
 fn current_pool(location: PoolLocation) -> Result<CUmemoryPool> {
-    with_pools(location, |pools| handle(pools.current(location)))
+    with_pools(location, |pools| {
+        std::ptr::without_provenance_mut(pools.current(location))
+    })
 }
 
 /// The memory of a device, for functions that return INVALID_VALUE for one that does not
@@ -134,10 +138,6 @@ pub(crate) fn insert(pool: Pool) -> CUmemoryPool {
     let handle: CUmemoryPool = objects::insert(Object::Pool(pool));
     account.named(handle.addr());
     handle
-}
-
-fn handle(number: usize) -> CUmemoryPool {
-    std::ptr::without_provenance_mut(number)
 }
 
 pub(crate) fn with_pool<R>(pool: CUmemoryPool, with: impl FnOnce(&Pool) -> Result<R>) -> Result<R> {

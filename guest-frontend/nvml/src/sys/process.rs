@@ -63,54 +63,10 @@ pub(crate) unsafe fn nvmlDeviceGetComputeRunningProcesses(
 ///
 /// # Safety
 /// As [`put_list`].
-unsafe fn none<T>(handle: nvmlDevice_t, count: *mut c_uint, infos: *mut T) -> Result {
+pub(super) unsafe fn none<T>(handle: nvmlDevice_t, count: *mut c_uint, infos: *mut T) -> Result {
     device(handle)?;
     // SAFETY: the caller's promise.
     unsafe { put_list(infos, count, Vec::new()) }
-}
-
-/// # Safety
-/// As documented by NVML for `nvmlDeviceGetGraphicsRunningProcesses_v3`.
-pub(crate) unsafe fn nvmlDeviceGetGraphicsRunningProcesses_v3(
-    handle: nvmlDevice_t,
-    count: *mut c_uint,
-    infos: *mut nvmlProcessInfo_t,
-) -> Result {
-    // SAFETY: the caller follows NVML's manual.
-    unsafe { none(handle, count, infos) }
-}
-
-/// # Safety
-/// As documented by NVML for `nvmlDeviceGetGraphicsRunningProcesses`.
-pub(crate) unsafe fn nvmlDeviceGetGraphicsRunningProcesses(
-    handle: nvmlDevice_t,
-    count: *mut c_uint,
-    infos: *mut nvmlProcessInfo_v1_t,
-) -> Result {
-    // SAFETY: the caller follows NVML's manual.
-    unsafe { none(handle, count, infos) }
-}
-
-/// # Safety
-/// As documented by NVML for `nvmlDeviceGetMPSComputeRunningProcesses_v3`.
-pub(crate) unsafe fn nvmlDeviceGetMPSComputeRunningProcesses_v3(
-    handle: nvmlDevice_t,
-    count: *mut c_uint,
-    infos: *mut nvmlProcessInfo_t,
-) -> Result {
-    // SAFETY: the caller follows NVML's manual.
-    unsafe { none(handle, count, infos) }
-}
-
-/// # Safety
-/// As documented by NVML for `nvmlDeviceGetMPSComputeRunningProcesses`.
-pub(crate) unsafe fn nvmlDeviceGetMPSComputeRunningProcesses(
-    handle: nvmlDevice_t,
-    count: *mut c_uint,
-    infos: *mut nvmlProcessInfo_v1_t,
-) -> Result {
-    // SAFETY: the caller follows NVML's manual.
-    unsafe { none(handle, count, infos) }
 }
 
 /// # Safety

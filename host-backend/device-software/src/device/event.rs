@@ -1,6 +1,7 @@
 //! Events.
 
-use super::{EVENT_DISABLE_TIMING, Event, SoftwareDevice, handle, invalid};
+use super::{EVENT_DISABLE_TIMING, Event, SoftwareDevice, handle};
+use crate::error::invalid;
 use paragpu_device::{EventDevice, EventId, Result};
 
 impl EventDevice for SoftwareDevice {

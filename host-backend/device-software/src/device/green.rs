@@ -1,7 +1,8 @@
 //! Green contexts. Kernels still run on any thread: a part has the requested size, but
 //! limits nothing.
 
-use super::{SoftwareDevice, handle, invalid};
+use super::{SoftwareDevice, handle};
+use crate::error::invalid;
 use paragpu_device::green::{INVALID_RESOURCE_CONFIGURATION, REMAINING, check_count, members};
 use paragpu_device::{GreenDevice, GreenId, Result, StreamDevice, StreamId};
 use paragpu_protocol::types::{SmGroups, SmResource, SmSplit};

@@ -1,7 +1,8 @@
 //! Memory.
 
-use super::{SoftwareDevice, handle, invalid};
+use super::{SoftwareDevice, handle};
 use crate::copy;
+use crate::error::invalid;
 use crate::memory_unsafe::MemoryError;
 use crate::module::{self};
 use crate::scheduler::Work;

@@ -1,6 +1,7 @@
 //! Modules, kernels and variables.
 
-use super::{SoftwareDevice, handle, invalid};
+use super::{SoftwareDevice, handle};
+use crate::error::invalid;
 use crate::heap;
 use crate::launch::Kernel;
 use crate::link;

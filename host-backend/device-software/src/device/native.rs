@@ -3,8 +3,9 @@
 use paragpu_device::{Error, EventId, FunctionId, ModuleId, NativeDevice, Result};
 use paragpu_protocol::status::Status;
 
-use super::{SoftwareDevice, handle, invalid};
+use super::{SoftwareDevice, handle};
 use crate::attributes;
+use crate::error::invalid;
 use crate::launch;
 
 impl NativeDevice for SoftwareDevice {

@@ -1,6 +1,7 @@
 //! Streams.
 
-use super::{STREAM_NON_BLOCKING, SoftwareDevice, handle, invalid};
+use super::{STREAM_NON_BLOCKING, SoftwareDevice, handle};
+use crate::error::invalid;
 use paragpu_device::{Result, StreamDevice, StreamId};
 use std::time::Duration;
 

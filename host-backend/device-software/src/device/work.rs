@@ -1,8 +1,9 @@
 //! Checks work of a session and submits it to a stream.
 
-use super::{SoftwareDevice, handle, invalid};
+use super::{SoftwareDevice, handle};
 use crate::conditional::Make;
 use crate::copy::{self, RectEnd};
+use crate::error::invalid;
 use crate::exec::block::Surroundings;
 use crate::launch;
 use crate::memory_unsafe::Memory;

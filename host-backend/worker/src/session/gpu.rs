@@ -78,13 +78,8 @@ impl Gpu {
         self.regions
     }
 
-    /// The device.
-    pub(crate) fn device(&mut self) -> &mut dyn Device {
-        self.settled()
-    }
-
     /// The device, once all launches in lanes are submitted.
-    fn settled(&mut self) -> &mut (dyn Device + 'static) {
+    pub(crate) fn device(&mut self) -> &mut (dyn Device + 'static) {
         self.lanes.settle();
         self.device.as_mut()
     }
@@ -98,7 +93,7 @@ impl Gpu {
         {
             return Ok(());
         }
-        self.settled().submit(work, stream)
+        self.device().submit(work, stream)
     }
 
     /// Takes the first error of a launch in a lane.
@@ -123,7 +118,7 @@ impl Gpu {
             Some(event) => event,
             None => self.device.event_create(UNTIMED)?,
         };
-        match self.settled().submit(&Work::EventRecord(event), stream) {
+        match self.device().submit(&Work::EventRecord(event), stream) {
             Ok(()) => Ok(event),
             Err(error) => {
                 self.free_marks.push(event);
@@ -188,7 +183,7 @@ impl Deref for Gpu {
 
 impl DerefMut for Gpu {
     fn deref_mut(&mut self) -> &mut (dyn Device + 'static) {
-        self.settled()
+        self.device()
     }
 }
 
