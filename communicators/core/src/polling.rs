@@ -171,8 +171,13 @@ const BUSY_CHECKS: u32 = 64;
 /// Checks of the busy part for each reading of the clock.
 const CHECKS_PER_CLOCK: u32 = 8;
 
-/// If yielding the processor took longer than this, another thread ran meanwhile.
+/// If yielding the processor took longer than this, another thread ran meanwhile, or the
+/// kernel was interrupted.
 const CROWDED: Duration = Duration::from_micros(5);
+
+/// A phase around a predicted end lasts for many interruptions. It may lose this much time,
+/// and this part of it, before another thread is taken to need the processor.
+const TOLERATED: (Duration, u32) = (Duration::from_micros(50), 8);
 
 /// One polling phase. First it is busy with `pause`. Then it yields the processor between
 /// two checks, so that a peer on the same core can run. If another thread did run, the
@@ -184,6 +189,8 @@ pub struct Spin {
     began: bool,
     budget: Duration,
     looks: u32,
+    /// Time lost while yielding, if the phase may lose some.
+    lost: Option<Duration>,
     crowded: bool,
 }
 
@@ -197,14 +204,18 @@ impl Spin {
             began: false,
             budget,
             looks: 0,
+            lost: None,
             crowded: false,
         }
     }
 
-    /// A phase until `end`, or `deadline` if that is earlier.
+    /// A phase around a predicted end: until `end`, or `deadline` if that is earlier.
     #[must_use]
     pub fn until(end: Instant, deadline: Option<Instant>) -> Self {
-        Self::new(end.saturating_duration_since(Instant::now()), deadline)
+        Self {
+            lost: Some(Duration::ZERO),
+            ..Self::new(end.saturating_duration_since(Instant::now()), deadline)
+        }
     }
 
     /// Whether the phase ended because another thread needed the processor.
@@ -235,9 +246,24 @@ impl Spin {
         }
         if !busy {
             std::thread::yield_now();
-            self.crowded = now.elapsed() > CROWDED;
+            self.yielded(now.elapsed());
         }
         true
+    }
+
+    /// Judges by the time that a yield took whether another thread needs the processor.
+    fn yielded(&mut self, took: Duration) {
+        if took <= CROWDED {
+            return;
+        }
+        let (least, part) = TOLERATED;
+        self.crowded = match &mut self.lost {
+            None => true,
+            Some(lost) => {
+                *lost += took;
+                *lost > least.max(self.budget / part)
+            }
+        };
     }
 }
 
@@ -306,6 +332,22 @@ mod tests {
             let early = Some(began + Duration::from_millis(10));
             assert_eq!(adaptive.window(began, began, early), None);
         }
+    }
+
+    #[test]
+    fn an_interruption_does_not_end_a_long_phase() {
+        let interruption = Duration::from_micros(20);
+        let mut spin = Spin::new(Duration::from_millis(8), None);
+        spin.yielded(interruption);
+        assert!(spin.is_crowded());
+        let mut spin = Spin::until(Instant::now() + Duration::from_millis(8), None);
+        for _ in 0..40 {
+            spin.yielded(interruption);
+            spin.yielded(CROWDED);
+        }
+        assert!(!spin.is_crowded());
+        spin.yielded(Duration::from_millis(1));
+        assert!(spin.is_crowded(), "another thread ran");
     }
 
     #[test]
