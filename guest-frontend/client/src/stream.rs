@@ -97,6 +97,11 @@ impl Streams {
         }
     }
 
+    /// Whether the device uses some of the program's memory through shadows.
+    pub(crate) fn have_shadows(&self) -> bool {
+        !self.shadows.are_none()
+    }
+
     /// The legacy default stream.
     #[must_use]
     pub fn legacy(&self) -> &Arc<Stream> {

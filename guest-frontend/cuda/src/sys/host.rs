@@ -5,6 +5,7 @@ use std::ffi::{c_uint, c_void};
 use paragpu_abi::CUdeviceptr;
 use paragpu_client::Session;
 use paragpu_client::host::Pinned;
+use paragpu_client::stream::Stream;
 use paragpu_client::sys::memory::HostSlice;
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
@@ -23,6 +24,21 @@ pub fn pinned(address: u64) -> Option<(&'static Session, Pinned)> {
     ordinals
         .filter_map(device::session_if_open)
         .find_map(|session| Some((session, session.host().find(address)?)))
+}
+
+/// Waits for a stream before a copy in it reads memory of the program at `address`, if
+/// another device's session pinned that memory. This device does not reach it, so the bytes
+/// are read during the call, and work before the copy may write them.
+pub(super) fn await_writes(session: &Session, stream: &Stream, address: *const c_void) -> Result {
+    if session.device_count() == 1 || stream.is_capturing() {
+        return Ok(());
+    }
+    let address = address.addr() as u64;
+    let is_elsewhere = session.host().find(address).is_none() && pinned(address).is_some();
+    match is_elsewhere {
+        true => session.streams().synchronize(stream),
+        false => Ok(()),
+    }
 }
 
 /// Allocates pinned memory.
