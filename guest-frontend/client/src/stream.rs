@@ -470,7 +470,7 @@ impl Streams {
     /// As [`Link::check`].
     pub fn wait_event(&self, stream: &Stream, event: &Event) -> Result<()> {
         if stream.is_capturing() || event.is_captured() {
-            return stream.capture_wait(event);
+            return stream.capture_wait(self.session, event);
         }
         let Some(recorded) = event.recorded() else {
             return self.link.check();

@@ -4,8 +4,12 @@
 //! one posted call. A copy from or to memory that the device cannot reach becomes a
 //! copy from or to pinned memory and a host function that moves the data. So the
 //! data is read and written at each launch, when the graph reaches the node.
+//!
+//! Each device executes its part of a graph as graphs of its own. [`exec`] combines them.
 
+mod exec;
 mod nodes;
+mod partition;
 mod plan;
 mod update;
 
@@ -28,18 +32,17 @@ use crate::handles::Handles;
 use crate::host::HostMemory;
 use crate::host_function::HostFunctions;
 use crate::launch::Launches;
-use crate::objects::graph::{Graph, HostRun, Work};
+use crate::objects::graph::{Flat, HostRun};
 use crate::objects::stream::Stream;
+use crate::objects::user_object::References;
 use crate::shadow::Shadows;
 use crate::stream::Streams;
 use crate::user_object::HeldReferences;
+pub use exec::GraphExec;
 use nodes::{NodeCalls, call};
-pub use plan::GraphExec;
-use plan::{Plan, Staging, Step};
+use plan::{DeviceGraph, Plan, Staging, Step};
 pub use update::Refusal;
 
-/// CU_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH.
-const AUTO_FREE: u64 = 1;
 /// Maximum number of bytes of nodes in one call.
 const PART: usize = MAX_PAYLOAD - 64;
 /// Maximum number of dependencies of a node on the wire; more are combined by empty
@@ -59,7 +62,7 @@ pub(crate) struct Parts {
     pub(crate) launches: Arc<Launches>,
 }
 
-/// The executable graphs of a session.
+/// The executable graphs of a session's device.
 #[derive(Debug)]
 pub struct Graphs {
     ordinal: u32,
@@ -78,33 +81,35 @@ impl Graphs {
         Self { ordinal, parts }
     }
 
-    /// cuGraphInstantiate. The graph may be changed or destroyed afterwards.
-    ///
-    /// # Errors
-    /// `INVALID_VALUE` for cyclic dependencies or impossible work; `NOT_SUPPORTED` for
-    /// nodes of several devices; `OUT_OF_MEMORY`.
-    pub fn instantiate(&self, graph: &Graph, flags: u64) -> Result<Arc<GraphExec>> {
+    /// Instantiates nodes that this device executes. `held` has the user objects of each
+    /// graph.
+    fn instantiate(
+        &self,
+        flat: Vec<Flat>,
+        held: Vec<(u32, References)>,
+        auto_free: bool,
+    ) -> Result<DeviceGraph> {
         self.parts.link.check()?;
-        let exec = Arc::new(GraphExec {
+        let graph = DeviceGraph {
             handle: GraphExecHandle(self.parts.handles.next()),
-            flags,
+            auto_free,
             plan: Mutex::new(Plan {
-                flat: graph.flatten()?,
-                held: HeldReferences::new(graph.references()),
+                flat,
+                held: HeldReferences::new(held),
                 ..Plan::default()
             }),
-        });
-        let mut plan = exec.plan.lock();
+        };
+        let mut plan = graph.plan.lock();
         let built = self
             .wire(&mut plan)
-            .and_then(|nodes| self.send_graph(exec.handle, &nodes));
+            .and_then(|nodes| self.send_graph(graph.handle, &nodes));
         if let Err(status) = built {
             self.release(&mut plan);
             return Err(status);
         }
         plan.gather_words();
         drop(plan);
-        Ok(exec)
+        Ok(graph)
     }
 
     /// Converts each flat node to its wire form.
@@ -272,25 +277,19 @@ impl Graphs {
         self.parts.streams.retire(held, plan.held.launches());
     }
 
-    /// cuGraphLaunch. In a capturing stream, the graph becomes a node.
+    /// Launches a device's part of a graph.
     ///
     /// # Errors
-    /// As [`Link::check`].
-    pub fn launch(&self, exec: &GraphExec, stream: &Arc<Stream>) -> Result<()> {
-        let mut plan = exec.plan.lock();
+    /// `INVALID_HANDLE` if it was destroyed; as [`Link::check`].
+    fn launch(&self, graph: &DeviceGraph, stream: &Arc<Stream>) -> Result<()> {
+        let mut plan = graph.plan.lock();
         if plan.ended {
             return Err(Status::INVALID_HANDLE);
         }
-        if stream.is_capturing() {
-            if plan.flat.iter().any(|flat| !flat.bodies.is_empty()) {
-                return Err(Status::NOT_SUPPORTED);
-            }
-            return stream.note(Work::Child(Graph::of_flat(&plan.flat, plan.held.all())));
-        }
-        plan.launch_memory(exec.flags & AUTO_FREE != 0)?;
+        plan.launch_memory(graph.auto_free)?;
         let visible = self.parts.shadows.before_launch(&plan.words)?;
         let launch = GraphLaunch {
-            graph: exec.handle,
+            graph: graph.handle,
             stream: stream.handle(),
         };
         let post = || {
@@ -315,16 +314,18 @@ impl Graphs {
         self.parts.link.flush()
     }
 
-    /// cuGraphExecDestroy: launches posted before still run.
+    /// Destroys a device's part of a graph: launches posted before still run.
     ///
     /// # Errors
-    /// As [`Link::check`].
-    pub fn destroy(&self, exec: &GraphExec) -> Result<()> {
-        let mut plan = exec.plan.lock();
+    /// `INVALID_HANDLE` if it was destroyed; as [`Link::check`].
+    fn destroy(&self, graph: &DeviceGraph) -> Result<()> {
+        let mut plan = graph.plan.lock();
         if plan.ended {
             return Err(Status::INVALID_HANDLE);
         }
-        self.parts.link.post(&GraphDestroy { graph: exec.handle })?;
+        self.parts.link.post(&GraphDestroy {
+            graph: graph.handle,
+        })?;
         self.release(&mut plan);
         Ok(())
     }

@@ -73,7 +73,7 @@ fn end_objects(context: &Context) {
             Object::Module(inner, _) => super::module::unload(session, &inner.object),
             Object::Array(inner) => super::array::destroy(inner),
             Object::Mipmapped(inner) => session.textures().destroy_array(&inner.object),
-            Object::GraphExec(inner) => inner.session.graphs().destroy(&inner.object),
+            Object::GraphExec(inner) => inner.object.destroy(),
             _ => Ok(()),
         };
     }

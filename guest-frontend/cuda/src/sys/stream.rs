@@ -100,19 +100,15 @@ pub(crate) fn cuStreamWaitEvent(stream: CUstream, waited: CUevent, flags: c_uint
     let (session, stream) = named.both()?;
     let found = event::find(waited)?;
     let inner = event::inner(&found)?;
-    if std::ptr::eq(inner.session, session) {
-        if flags & EXTERNAL != 0 {
-            if !stream.is_capturing() {
-                return Err(Status::ILLEGAL_STATE);
-            }
-            return stream.capture_external_wait(event::marked(waited)?);
+    if flags & EXTERNAL != 0 {
+        if !stream.is_capturing() {
+            return Err(Status::ILLEGAL_STATE);
         }
-        return session.wait_event(stream, &inner.object);
+        return stream.capture_external_wait(event::marked(waited)?);
     }
-    if stream.is_capturing() || inner.object.is_captured() {
-        return Err(unsupported_use!(
-            "cuStreamWaitEvent of another device's event in a capture"
-        ));
+    let is_captured = stream.is_capturing() || inner.object.is_captured();
+    if is_captured || std::ptr::eq(inner.session, session) {
+        return session.wait_event(stream, &inner.object);
     }
     session.wait_for_peer(stream, inner.session, &inner.object)
 }
