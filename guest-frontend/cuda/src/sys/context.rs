@@ -252,7 +252,10 @@ pub(crate) unsafe fn cuCtxCreate_v4(
     if unsafe { parameters.as_ref() }.is_some_and(|parameters| {
         parameters.numExecAffinityParams > 0 || !parameters.cigParams.is_null()
     }) {
-        return Err(unsupported_use!("cuCtxCreate_v4 with parameters"));
+        return Err(unsupported_use!(
+            "cuCtxCreate_v4 with parameters",
+            "contexts with execution affinity belong to MPS, and others to graphics"
+        ));
     }
     context.put(create_current(ordinal, flags)?)
 }

@@ -53,7 +53,8 @@ pub(super) unsafe fn instantiate(exec: *mut CUgraphExec, graph: CUgraph, flags: 
     }
     if flags & DEVICE_LAUNCH != 0 {
         return Err(unsupported_use!(
-            "cuGraphInstantiate for launches from the device"
+            "cuGraphInstantiate for launches from the device",
+            "kernels would name graphs by handles that only the host's driver knows, and that change when the session moves"
         ));
     }
     let graph = find(graph)?;

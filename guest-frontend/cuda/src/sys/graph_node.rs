@@ -181,7 +181,10 @@ pub unsafe fn general(given: *const cudaGraphNodeParams, had: Option<&Work>) -> 
         // The parameters of a conditional node cannot be changed.
         CONDITIONAL => Err(Status::INVALID_VALUE),
         // External semaphores, signalled and waited for.
-        8 | 9 => Err(unsupported_use!("cuGraphAddNode of this type")),
+        8 | 9 => Err(unsupported_use!(
+            "cuGraphAddNode of this type",
+            "external semaphores do not exist in the guest"
+        )),
         _ => Err(Status::INVALID_VALUE),
     }
 }
@@ -471,7 +474,8 @@ pub(crate) fn cuGraphKernelNodeGetAttribute(
         }
         _ => {
             return Err(unsupported_use!(
-                "cuGraphKernelNodeGetAttribute of this attribute"
+                "cuGraphKernelNodeGetAttribute of this attribute",
+                "it is not passed on to the host"
             ));
         }
     }
@@ -505,7 +509,8 @@ pub(crate) unsafe fn cuGraphKernelNodeSetAttribute(
             reshape(node, |shape| shape.preferences = preferences)
         }
         _ => Err(unsupported_use!(
-            "cuGraphKernelNodeSetAttribute of this attribute"
+            "cuGraphKernelNodeSetAttribute of this attribute",
+            "it is not passed on to the host"
         )),
     }
 }

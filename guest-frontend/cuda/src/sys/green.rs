@@ -254,7 +254,10 @@ pub(crate) unsafe fn cuDevResourceGenerateDesc(
     }
     let description = Description::of(&parts)?;
     if description.way.len() > MAX_STEPS * STEP {
-        return Err(unsupported_use!("a resource that was split nine times"));
+        return Err(unsupported_use!(
+            "a resource that was split nine times",
+            "the host repeats eight splits"
+        ));
     }
     out.put(description.handle())
 }

@@ -18,7 +18,7 @@ use paragpu_protocol::status::Status;
 use super::boundary::In;
 use super::boundary::own_default;
 use super::module::callable;
-use super::{Result, event, stream, unsupported_use};
+use super::{Result, event, host, stream, unsupported_use};
 use crate::settings::settings;
 use crate::{current, named_stream};
 
@@ -302,7 +302,8 @@ unsafe fn attributes(
             }
             _ => {
                 return Err(unsupported_use!(
-                    "cuLaunchKernelEx with this launch attribute"
+                    "cuLaunchKernelEx with this launch attribute",
+                    "it is not passed on to the host"
                 ));
             }
         }
@@ -347,7 +348,8 @@ pub(crate) unsafe fn cuLaunchCooperativeKernelMultiDevice(
     }
     if number > 1 {
         return Err(unsupported_use!(
-            "cuLaunchCooperativeKernelMultiDevice on more than one device"
+            "cuLaunchCooperativeKernelMultiDevice on more than one device",
+            "CUDA removed such launches, and workers have one device each"
         ));
     }
     // SAFETY: `launches` holds at least one, as the caller promises.

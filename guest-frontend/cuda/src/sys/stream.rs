@@ -34,7 +34,10 @@ fn create(stream: *mut CUstream, flags: c_uint, priority: c_int) -> Result<CUstr
             return Err(Status::INVALID_VALUE);
         }
         if flags == 0 {
-            return Err(unsupported_use!("a blocking stream in a green context"));
+            return Err(unsupported_use!(
+                "a blocking stream in a green context",
+                "streams of green contexts do not wait for the legacy default stream"
+            ));
         }
         return super::green::create_stream(&current, inside, priority);
     }
@@ -174,7 +177,10 @@ pub(crate) fn cuStreamGetAttribute(
     } else if stream_attributes::is_kept(attribute) {
         found.pad = stream.attributes().get(attribute)?;
     } else {
-        return Err(unsupported_use!("cuStreamGetAttribute of this attribute"));
+        return Err(unsupported_use!(
+            "cuStreamGetAttribute of this attribute",
+            "it is not passed on to the host"
+        ));
     }
     value.put(found)
 }
@@ -194,7 +200,10 @@ pub(crate) unsafe fn cuStreamSetAttribute(
         return Ok(());
     }
     if !stream_attributes::is_kept(attribute) {
-        return Err(unsupported_use!("cuStreamSetAttribute of this attribute"));
+        return Err(unsupported_use!(
+            "cuStreamSetAttribute of this attribute",
+            "it is not passed on to the host"
+        ));
     }
     let limits = limits(session)?;
     // SAFETY: every field of the union is numbers.
