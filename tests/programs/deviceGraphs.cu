@@ -4,11 +4,12 @@
 // (kernels, copies, memsets, host functions, events, child graphs and memory of either
 // GPU), launches one after another without a wait between them and in streams of both
 // GPUs, updates, disabled nodes, kernels of two GPUs that wait for each other inside a
-// graph, and refused calls. Data goes from GPU to GPU and through pinned memory. With
+// graph, memory that one GPU pinned and both use, and refused calls. Data goes from GPU to GPU and through pinned memory. With
 // --apart no GPU reaches the other's memory. With a single GPU everything runs on one.
 
 #include "common/driver.h"
 
+#include <algorithm>
 #include <vector>
 
 // Order matters: two such steps do not commute.
@@ -180,6 +181,20 @@ static std::vector<unsigned> by_streams(const Sides &sides, const std::vector<un
     return sides.result();
 }
 
+static cudaGraphNode_t add_step(cudaGraph_t graph, const std::vector<cudaGraphNode_t> &after, int side, unsigned *values,
+                                unsigned *from, unsigned factor) {
+    cudaKernelNodeParams kernel = {};
+    void *arguments[] = {&values, &from, &factor, &count};
+    kernel.func = reinterpret_cast<void *>(step);
+    kernel.gridDim = dim3((count + 255) / 256);
+    kernel.blockDim = dim3(256);
+    kernel.kernelParams = arguments;
+    cudaGraphNode_t node = nullptr;
+    use(side);
+    CUDA_CHECK(cudaGraphAddKernelNode(&node, graph, after.data(), after.size(), &kernel));
+    return node;
+}
+
 // Launches of one graph, in streams of both GPUs, with updates between them.
 static void run_captures(Program &program, Random &random) {
     Sides sides(random);
@@ -217,16 +232,17 @@ static void run_captures(Program &program, Random &random) {
     CUDA_CHECK(cudaGraphLaunch(exec, sides.stream[0]));
     sides.check(program, "an update", want);
 
-    // A graph becomes a node of another.
+    // A graph in a node of another.
     cudaGraph_t around = nullptr;
     cudaGraphExec_t outer = nullptr;
-    CUDA_CHECK(cudaStreamBeginCapture(sides.stream[0], cudaStreamCaptureModeThreadLocal));
-    sides.work(0, 7);
-    CUDA_CHECK(cudaGraphLaunch(exec, sides.stream[0]));
-    sides.work(0, 11);
-    CUDA_CHECK(cudaStreamEndCapture(sides.stream[0], &around));
-    CUDA_CHECK(cudaGraphInstantiate(&outer, around, 0));
+    cudaGraphNode_t child = nullptr;
     CUDA_CHECK(cudaGraphExecDestroy(exec));
+    CUDA_CHECK(cudaGraphCreate(&around, 0));
+    cudaGraphNode_t before = add_step(around, {}, 0, sides.values[0], sides.source[0], 7);
+    CUDA_CHECK(cudaGraphAddChildGraphNode(&child, around, &before, 1, graph));
+    add_step(around, {child}, 0, sides.values[0], sides.source[0], 11);
+    use(0);
+    CUDA_CHECK(cudaGraphInstantiate(&outer, around, 0));
     sides.clear();
     sides.work(0, 7);
     sides.round(5);
@@ -243,20 +259,6 @@ static void run_captures(Program &program, Random &random) {
 }
 
 static void CUDART_CB count_call(void *calls) { ++*static_cast<unsigned *>(calls); }
-
-static cudaGraphNode_t add_step(cudaGraph_t graph, const std::vector<cudaGraphNode_t> &after, int side, unsigned *values,
-                                unsigned *from, unsigned factor) {
-    cudaKernelNodeParams kernel = {};
-    void *arguments[] = {&values, &from, &factor, &count};
-    kernel.func = reinterpret_cast<void *>(step);
-    kernel.gridDim = dim3((count + 255) / 256);
-    kernel.blockDim = dim3(256);
-    kernel.kernelParams = arguments;
-    cudaGraphNode_t node = nullptr;
-    use(side);
-    CUDA_CHECK(cudaGraphAddKernelNode(&node, graph, after.data(), after.size(), &kernel));
-    return node;
-}
 
 // Nodes of every kind, on both GPUs.
 static void run_nodes(Program &program, Random &random) {
@@ -296,9 +298,17 @@ static void run_nodes(Program &program, Random &random) {
     memory.poolProps.location.type = cudaMemLocationTypeDevice;
     memory.poolProps.location.id = devices[1];
     memory.bytesize = count * sizeof(unsigned);
+    // If it can, the first GPU copies what the second has into memory of the second.
+    bool copies = reaches && devices[0] != devices[1];
+    cudaMemAccessDesc access = {};
+    access.location.type = cudaMemLocationTypeDevice;
+    access.location.id = devices[0];
+    access.flags = cudaMemAccessFlagsProtReadWrite;
+    memory.accessDescs = copies ? &access : nullptr;
+    memory.accessDescCount = copies;
     cudaGraphNode_t made = nullptr, copied = nullptr, freed = nullptr;
     CUDA_CHECK(cudaGraphAddMemAllocNode(&made, graph, &last, 1, &memory));
-    use(1);
+    use(!copies);
     CUDA_CHECK(cudaGraphAddMemcpyNode1D(&copied, graph, &made, 1, memory.dptr, values[1], memory.bytesize, cudaMemcpyDeviceToDevice));
     cudaGraphNode_t more = add_step(graph, {copied}, 1, values[1], static_cast<unsigned *>(memory.dptr), 2);
     CUDA_CHECK(cudaGraphAddMemFreeNode(&freed, graph, &more, 1, memory.dptr));
@@ -422,6 +432,72 @@ static void run_meeting(Program &program, Random &random) {
     }
 }
 
+// Kernels of both GPUs on memory that was pinned with one of them current, by streams and
+// by a graph.
+static void run_pinned(Program &program, Random &random) {
+    for (int kind = 0; kind < 4; ++kind) {
+        Sides sides(random);
+        int owner = kind % 2;
+        bool registered = kind / 2;
+        size_t bytes = count * sizeof(unsigned);
+        std::vector<unsigned> own(registered ? count : 0, 1u);
+        unsigned *host = own.data(), *device = nullptr;
+        use(owner);
+        if (registered) {
+            CUDA_CHECK(cudaHostRegister(host, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped));
+        } else {
+            CUDA_CHECK(cudaHostAlloc(&host, bytes, cudaHostAllocPortable | cudaHostAllocMapped));
+            std::fill(host, host + count, 1u);
+        }
+        CUDA_CHECK(cudaHostGetDevicePointer(&device, host, 0));
+        auto turns = [&] {
+            for (int side : {0, 1, 1, 0}) {
+                sides.compute(side, device, sides.source[side], 3);
+                sides.pass(!side);
+                if (side == 1) {
+                    sides.pass(1);
+                }
+            }
+        };
+        std::vector<unsigned> words[2], want(count, 1);
+        for (int side = 0; side < 2; ++side) {
+            words[side].resize(count);
+            CUDA_CHECK(cudaMemcpy(words[side].data(), sides.source[side], bytes, cudaMemcpyDeviceToHost));
+        }
+        auto check = [&](const char *what, int times) {
+            CUDA_CHECK(cudaStreamSynchronize(sides.stream[0]));
+            for (int turn = 0; turn < times; ++turn) {
+                for (int side : {0, 1, 1, 0}) {
+                    for (unsigned at = 0; at < count; ++at) {
+                        want[at] = want[at] * 3 + words[side][at];
+                    }
+                }
+            }
+            program.expect_equal(what, host, want.data(), count);
+            program.digest(host, bytes);
+        };
+        turns();
+        sides.pass(0);
+        check("pinned memory in streams", 1);
+        cudaGraph_t graph = nullptr;
+        cudaGraphExec_t exec = nullptr;
+        use(0);
+        CUDA_CHECK(cudaStreamBeginCapture(sides.stream[0], cudaStreamCaptureModeThreadLocal));
+        turns();
+        sides.pass(0);
+        use(0);
+        CUDA_CHECK(cudaStreamEndCapture(sides.stream[0], &graph));
+        CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+        for (int turn = 0; turn < 3; ++turn) {
+            CUDA_CHECK(cudaGraphLaunch(exec, sides.stream[0]));
+        }
+        check("pinned memory in a graph", 3);
+        CUDA_CHECK(cudaGraphExecDestroy(exec));
+        CUDA_CHECK(cudaGraphDestroy(graph));
+        CUDA_CHECK(registered ? cudaHostUnregister(host) : cudaFreeHost(host));
+    }
+}
+
 static void expect_code(Program &program, const char *what, cudaError_t got, cudaError_t want) {
     program.expect_equal(what, static_cast<int>(got), static_cast<int>(want));
     cudaGetLastError();
@@ -461,6 +537,19 @@ static void run_refused(Program &program, Random &random) {
     use(1);
     CUDA_CHECK(cudaStreamDestroy(blocking));
 
+    // A graph of both in a capture.
+    cudaGraphExec_t both = nullptr;
+    direct = false;
+    cudaGraph_t captured = capture(sides, 3);
+    CUDA_CHECK(cudaGraphInstantiate(&both, captured, 0));
+    use(0);
+    CUDA_CHECK(cudaStreamBeginCapture(sides.stream[0], cudaStreamCaptureModeThreadLocal));
+    expect_code(program, "a graph of both in a capture", cudaGraphLaunch(both, sides.stream[0]),
+                cudaErrorStreamCaptureUnsupported);
+    expect_code(program, "invalidated", cudaStreamEndCapture(sides.stream[0], &graph), cudaErrorStreamCaptureInvalidated);
+    CUDA_CHECK(cudaGraphExecDestroy(both));
+    CUDA_CHECK(cudaGraphDestroy(captured));
+
     // A node that moves to the other GPU.
     cudaGraph_t here = nullptr, there = nullptr;
     CUDA_CHECK(cudaGraphCreate(&here, 0));
@@ -471,7 +560,8 @@ static void run_refused(Program &program, Random &random) {
     CUDA_CHECK(cudaGraphInstantiate(&exec, here, 0));
     cudaGraphExecUpdateResultInfo result = {};
     expect_code(program, "another GPU's node", cudaGraphExecUpdate(exec, there, &result), cudaErrorGraphExecUpdateFailure);
-    program.note("update to another GPU: %d", static_cast<int>(result.result));
+    program.expect_equal("the reason", static_cast<int>(result.result),
+                         static_cast<int>(cudaGraphExecUpdateErrorUnsupportedFunctionChange));
     CUDA_CHECK(cudaGraphExecDestroy(exec));
     CUDA_CHECK(cudaGraphDestroy(here));
     CUDA_CHECK(cudaGraphDestroy(there));
@@ -504,11 +594,12 @@ int main(int argc, char **argv) {
     count = static_cast<unsigned>(program.size()) * 1000;
     while (program.next_round()) {
         Random random(program.seed());
-        for (bool wanted : {true, false}) {
-            direct = wanted && reaches;
+        for (bool through : {false, true}) {
+            direct = reaches && !through;
             run_captures(program, random);
         }
         run_nodes(program, random);
+        run_pinned(program, random);
         run_meeting(program, random);
         run_refused(program, random);
     }

@@ -16,14 +16,17 @@ use crate::objects::stream::{NON_BLOCKING, Stream};
 use crate::objects::words::PeerWords;
 
 impl Session {
-    /// Makes a stream of this session wait for an event of another device's session,
-    /// `owner`. If neither device reaches the other's memory, or `owner` has shadows, the
-    /// call waits instead.
+    /// Makes a stream of this session wait for an event of `owner`, this session or another
+    /// device's. If neither device reaches the other's memory, or `owner` has shadows, the
+    /// call waits for another device's event instead.
     ///
     /// # Errors
     /// As [`Link::check`](crate::connection::Link::check); `CAPTURED_EVENT` of an event
     /// that was last recorded in a capture.
-    pub fn wait_for_peer(&self, stream: &Stream, owner: &Self, event: &Event) -> Result<()> {
+    pub fn wait_event_of(&self, stream: &Stream, owner: &Self, event: &Event) -> Result<()> {
+        if std::ptr::eq(self, owner) {
+            return self.wait_event(stream, event);
+        }
         event.check_not_captured()?;
         let complete = owner.streams().progress().complete();
         if event.shared().is_none() && event.outstanding(complete).is_none() {

@@ -20,7 +20,6 @@ use crate::error::Result;
 use crate::event::{DISABLE_TIMING, Event};
 use crate::objects::graph::{Flat, Graph, NodeName, Work};
 use crate::objects::stream::{NON_BLOCKING, Stream};
-use crate::objects::user_object::References;
 
 use super::partition::{Segment, partition};
 use super::plan::{DeviceGraph, check_memory};
@@ -93,17 +92,6 @@ impl Spans {
         let kept = (session, Arc::clone(&mark));
         self.marks.insert(session.ordinal(), kept);
         Ok(mark)
-    }
-}
-
-/// Makes a stream wait for an event, which may be another device's.
-fn wait(
-    (session, stream): (&'static Session, &Stream),
-    (owner, event): (&'static Session, &Event),
-) -> Result<()> {
-    match std::ptr::eq(session, owner) {
-        true => session.wait_event(stream, event),
-        false => session.wait_for_peer(stream, owner, event),
     }
 }
 
@@ -185,7 +173,8 @@ impl GraphExec {
     ///
     /// # Errors
     /// `INVALID_HANDLE` if it was destroyed; `INVALID_VALUE` if memory that a node would
-    /// allocate is allocated; as [`Link::check`](crate::connection::Link::check).
+    /// allocate is allocated; `STREAM_CAPTURE_UNSUPPORTED` of a graph of several devices in
+    /// a capturing stream; as [`Link::check`](crate::connection::Link::check).
     pub fn launch(&self, session: &'static Session, stream: &Arc<Stream>) -> Result<()> {
         if stream.is_capturing() {
             return self.capture(stream);
@@ -207,7 +196,7 @@ impl GraphExec {
             && !(std::ptr::eq(earlier, session) && handle == stream.handle())
         {
             let ended = spans.mark(earlier)?;
-            wait((session, stream), (earlier, &ended))?;
+            session.wait_event_of(stream, earlier, &ended)?;
         }
         let mark = spans.mark(session)?;
         session.record_event(&mark, stream)?;
@@ -224,12 +213,12 @@ impl GraphExec {
                 true => spans.lane(part.segment.lane, part.session)?,
                 false => Arc::clone(stream),
             };
-            let on = (part.session, &*lane);
             if part.segment.is_first && is_elsewhere(part) {
-                wait(on, (session, &mark))?;
+                part.session.wait_event_of(&lane, session, &mark)?;
             }
             for before in part.segment.after.iter().filter_map(|n| self.parts.get(*n)) {
-                wait(on, (before.session, before.end()?))?;
+                part.session
+                    .wait_event_of(&lane, before.session, before.end()?)?;
             }
             part.session.graphs().launch(&part.graph, &lane)?;
             if part.is_awaited || (part.segment.is_last && is_elsewhere(part)) {
@@ -238,7 +227,7 @@ impl GraphExec {
         }
         for part in self.parts.iter().filter(|part| is_elsewhere(part)) {
             if part.segment.is_last {
-                wait((session, stream), (part.session, part.end()?))?;
+                session.wait_event_of(stream, part.session, part.end()?)?;
             }
         }
         session.record_event(&mark, stream)?;
@@ -260,23 +249,19 @@ impl GraphExec {
         check_memory(&memory, self.flags & AUTO_FREE != 0)
     }
 
-    /// Adds the graph to a capture.
+    /// Adds the graph to a capture. As natively, a graph of several devices is refused.
     fn capture(&self, stream: &Stream) -> Result<()> {
-        let flat = self.flat();
-        if flat.iter().any(|flat| !flat.bodies.is_empty()) {
+        let [part] = &*self.parts else {
+            return stream.cannot_capture();
+        };
+        let plan = part.graph.plan.lock();
+        if plan.ended {
+            return Err(Status::INVALID_HANDLE);
+        }
+        if plan.flat.iter().any(|flat| !flat.bodies.is_empty()) {
             return Err(Status::NOT_SUPPORTED);
         }
-        let held = match self.parts.first() {
-            Some(part) => {
-                let plan = part.graph.plan.lock();
-                if plan.ended {
-                    return Err(Status::INVALID_HANDLE);
-                }
-                plan.held.all()
-            }
-            None => References::default(),
-        };
-        stream.note(Work::Child(Graph::of_flat(&flat, held)))
+        stream.note(Work::Child(Graph::of_flat(&plan.flat, plan.held.all())))
     }
 
     /// All nodes, with their current work.
@@ -428,7 +413,10 @@ fn difference(new: &[Flat], old: &[Flat]) -> Option<(Option<NodeName>, Refusal)>
         } else if new.after != old.after || new.bodies != old.bodies {
             Refusal::Topology
         } else if new.work.ordinal() != old.work.ordinal() {
-            Refusal::Parameters
+            match new.work {
+                Work::Kernel(_) => Refusal::Function,
+                _ => Refusal::Parameters,
+            }
         } else {
             return None;
         };

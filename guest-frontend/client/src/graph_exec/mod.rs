@@ -286,6 +286,9 @@ impl Graphs {
         if plan.ended {
             return Err(Status::INVALID_HANDLE);
         }
+        if self.parts.host.is_adopted_in(&plan.words) {
+            self.parts.streams.synchronize(stream)?;
+        }
         plan.launch_memory(graph.auto_free)?;
         let visible = self.parts.shadows.before_launch(&plan.words)?;
         let launch = GraphLaunch {

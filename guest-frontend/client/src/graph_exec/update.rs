@@ -22,6 +22,8 @@ pub enum Refusal {
     Kind = 3,
     /// A node's parameters cannot be changed in this way.
     Parameters = 5,
+    /// A kernel is of another device.
+    Function = 7,
 }
 
 impl Graphs {

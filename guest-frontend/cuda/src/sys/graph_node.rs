@@ -20,7 +20,7 @@ use super::graph::{dependencies, find, find_node, handle, node_handle, work_of};
 use super::host_call::host_call;
 use super::module::callable;
 use super::{
-    Result, copy_rect, event, get, graph_memory, launch, put, stream, stream_memory,
+    Result, copy_rect, event, get, graph_memory, host, launch, put, stream, stream_memory,
     unsupported_use,
 };
 use crate::current;
@@ -68,6 +68,7 @@ pub unsafe fn kernel(given: *const CUDA_KERNEL_NODE_PARAMS_v2, had: Option<&Work
     }
     // SAFETY: the caller upholds the contract of `parameters`.
     let parameters = unsafe { launch::parameters(function, given.kernelParams, given.extra) }?;
+    host::adopt_named(callable.session, &parameters)?;
     Ok(Work::Kernel(Arc::new(Kernel::new(
         callable.session.ordinal(),
         Arc::clone(function),

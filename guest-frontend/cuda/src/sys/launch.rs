@@ -162,6 +162,7 @@ unsafe fn launch(
     if stream.is_capturing() {
         // SAFETY: the caller upholds the contract of `parameters`.
         let parameters = unsafe { parameters(function, pointers, extra) }?;
+        host::adopt_named(session, &parameters)?;
         let (ordinal, function) = (session.ordinal(), Arc::clone(function));
         let kernel = Kernel::new(ordinal, function, named as u64, shape.clone(), parameters);
         return session.launches().capture(stream, kernel);
@@ -179,6 +180,10 @@ unsafe fn launch(
         unsafe { packed(function, extra, &mut parameters) }
     };
     let launched = gathered.and_then(|()| {
+        if host::adopt_named(session, &parameters)? {
+            // The memory's contents are sent now, so other devices must have written them.
+            session.streams().synchronize(stream)?;
+        }
         session
             .launches()
             .launch(function, stream, shape, &parameters)

@@ -109,11 +109,10 @@ pub(crate) fn cuStreamWaitEvent(stream: CUstream, waited: CUevent, flags: c_uint
         }
         return stream.capture_external_wait(event::marked(waited)?);
     }
-    let is_captured = stream.is_capturing() || inner.object.is_captured();
-    if is_captured || std::ptr::eq(inner.session, session) {
+    if stream.is_capturing() || inner.object.is_captured() {
         return session.wait_event(stream, &inner.object);
     }
-    session.wait_for_peer(stream, inner.session, &inner.object)
+    session.wait_event_of(stream, inner.session, &inner.object)
 }
 
 /// # Safety
