@@ -33,7 +33,7 @@ impl Graphs {
     /// # Errors
     /// `INVALID_VALUE` if there is no such node or it is of another kind;
     /// `GRAPH_EXEC_UPDATE_FAILURE` if its parameters cannot be changed in this way.
-    pub(super) fn set(&self, graph: &DeviceGraph, name: NodeName, work: Work) -> Result<()> {
+    pub(crate) fn set(&self, graph: &DeviceGraph, name: NodeName, work: Work) -> Result<()> {
         let mut plan = graph.plan.lock();
         let index = *plan.by_name.get(&name).ok_or(Status::INVALID_VALUE)?;
         let old = plan.flat.get(index).ok_or(Status::INVALID_VALUE)?;
@@ -51,7 +51,7 @@ impl Graphs {
     ///
     /// # Errors
     /// As [`Link::check`](crate::connection::Link::check).
-    pub(super) fn update(
+    pub(crate) fn update(
         &self,
         graph: &DeviceGraph,
         flat: Vec<Flat>,
@@ -197,7 +197,7 @@ impl Graphs {
     /// `INVALID_VALUE` if there is no such node, or it is neither kernel nor
     /// memset nor copy; `NOT_SUPPORTED` for copies of memory that the device
     /// does not reach.
-    pub(super) fn enable(&self, graph: &DeviceGraph, name: NodeName, enabled: bool) -> Result<()> {
+    pub(crate) fn enable(&self, graph: &DeviceGraph, name: NodeName, enabled: bool) -> Result<()> {
         let mut plan = graph.plan.lock();
         let index = plan.may_be_disabled(name)?;
         let step = plan.steps.get_mut(index).ok_or(Status::INVALID_VALUE)?;
@@ -217,7 +217,7 @@ impl Graphs {
 
     /// User objects of a graph's new source replace those of its old one: of the graphs
     /// numbered from `first` on, or of all.
-    pub(super) fn replace_references(
+    pub(crate) fn replace_references(
         &self,
         graph: &DeviceGraph,
         first: Option<u32>,

@@ -20,16 +20,16 @@ use super::nodes::conditional_call;
 
 /// An executable graph of one device.
 #[derive(Debug)]
-pub(super) struct DeviceGraph {
+pub(crate) struct DeviceGraph {
     pub(super) handle: GraphExecHandle,
     /// A launch frees memory that an earlier one left allocated.
     pub(super) auto_free: bool,
-    pub(super) plan: Mutex<Plan>,
+    pub(crate) plan: Mutex<Plan>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Plan {
-    pub(super) flat: Vec<Flat>,
+pub(crate) struct Plan {
+    pub(crate) flat: Vec<Flat>,
     /// Of each flat node.
     pub(super) steps: Vec<Step>,
     pub(super) by_name: HashMap<NodeName, usize>,
@@ -40,10 +40,10 @@ pub(super) struct Plan {
     /// Pinned memory for copies.
     pub(super) staging: Vec<u64>,
     /// Memory that a launch allocates (true) and frees, in order.
-    pub(super) memory: Vec<(bool, Arc<GraphMemory>)>,
+    pub(crate) memory: Vec<(bool, Arc<GraphMemory>)>,
     /// User objects.
-    pub(super) held: HeldReferences,
-    pub(super) ended: bool,
+    pub(crate) held: HeldReferences,
+    pub(crate) ended: bool,
 }
 
 /// How a flat node is sent.
@@ -144,7 +144,7 @@ impl Plan {
 ///
 /// # Errors
 /// `INVALID_VALUE` if it is allocated already, or not allocated when it is freed.
-pub(super) fn check_memory<'a>(
+pub(crate) fn check_memory<'a>(
     memory: impl IntoIterator<Item = &'a (bool, Arc<GraphMemory>)>,
     again: bool,
 ) -> Result<()> {
@@ -163,7 +163,7 @@ pub(super) fn check_memory<'a>(
 
 impl DeviceGraph {
     /// Whether a node was created from `name`.
-    pub(super) fn has(&self, name: NodeName) -> bool {
+    pub(crate) fn has(&self, name: NodeName) -> bool {
         self.plan.lock().by_name.contains_key(&name)
     }
 
@@ -171,7 +171,7 @@ impl DeviceGraph {
     ///
     /// # Errors
     /// As [`Graphs::enable`](super::Graphs::enable).
-    pub(super) fn is_enabled(&self, name: NodeName) -> Result<bool> {
+    pub(crate) fn is_enabled(&self, name: NodeName) -> Result<bool> {
         let plan = self.plan.lock();
         let index = plan.may_be_disabled(name)?;
         Ok(plan.steps.get(index).is_none_or(|step| step.enabled))
@@ -181,7 +181,7 @@ impl DeviceGraph {
     ///
     /// # Errors
     /// `INVALID_VALUE` if there is no such node.
-    pub(super) fn work(&self, name: NodeName) -> Result<Work> {
+    pub(crate) fn work(&self, name: NodeName) -> Result<Work> {
         let plan = self.plan.lock();
         let index = plan.by_name.get(&name).ok_or(Status::INVALID_VALUE)?;
         let flat = plan.flat.get(*index).ok_or(Status::INVALID_VALUE)?;
