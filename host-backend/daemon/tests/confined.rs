@@ -73,12 +73,47 @@ fn a_daemon_runs_no_program_that_it_could_have_written() {
     assert_eq!(run(&worker), Some(ALLOWED));
 }
 
+/// Only root could change them otherwise.
+#[test]
+fn a_daemon_of_root_changes_no_programs_and_no_configuration() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let name = format!("paragpu-test-{}", std::process::id());
+    for (place, expected) in [
+        (Path::new("/etc"), REFUSED),
+        (Path::new("/usr"), REFUSED),
+        (directory.path(), ALLOWED),
+    ] {
+        let way = format!("create {}", place.join(&name).display());
+        assert_eq!(again(&way), Some(expected), "{way}");
+    }
+}
+
+/// As root: creates a file, and removes it.
+fn create(path: &str) -> ! {
+    assert_eq!(
+        confine::keep_to_data(Path::new("/nonexistent"), &[]),
+        Ok(true)
+    );
+    let created = std::fs::File::create_new(path).map_err(|error| error.kind());
+    let _ = std::fs::remove_file(path);
+    std::process::exit(match created {
+        Err(std::io::ErrorKind::PermissionDenied) => REFUSED,
+        _ => ALLOWED,
+    })
+}
+
 #[test]
 #[ignore = "not a test: a daemon that is taken over"]
 fn misbehave() {
     let Ok(way) = std::env::var("PARAGPU_TEST_WAY") else {
         return;
     };
+    if let Some(path) = way.strip_prefix("create ") {
+        create(path);
+    }
     // SAFETY: it touches no memory. If this process is root, it becomes another user.
     if unsafe { libc::geteuid() == 0 && libc::setresuid(USER, USER, USER) != 0 } {
         std::process::exit(1);
