@@ -46,8 +46,8 @@ const SYSTEM: [&str; 2] = ["/etc", "/boot"];
 /// The newest Landlock interface requested. What an older kernel lacks is left out.
 const NEWEST: ABI = ABI::V6;
 
-/// Applies to the calling thread and those that it starts. They execute only the worker and
-/// the host's programs, of which a site's engine of leases may run some; they change no file
+/// Applies to the calling thread and those that it starts. They execute only programs of
+/// the worker's directory and the host's, of which a site's engine of leases may run some; they change no file
 /// beneath the host's directories of programs and its configuration, except beneath those of
 /// `own`; they create no device files. With Landlock the kernel also refuses mounts, and
 /// access to the memory of processes that they did not start.
@@ -68,7 +68,8 @@ pub fn keep_to_data(worker: &Path, own: &[PathBuf]) -> Result<bool, String> {
     let programs = PROGRAMS.into_iter().map(PathBuf::from);
     let programs = programs
         .chain(std::env::split_paths(&path).filter(|directory| directory.is_absolute()))
-        .chain([worker.to_owned()]);
+        // Its directory: an upgrade replaces the file.
+        .chain(worker.parent().map(PathBuf::from));
     let data = std::fs::read_dir("/").into_iter().flatten().flatten();
     let data = data
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))

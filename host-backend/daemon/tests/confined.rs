@@ -64,8 +64,11 @@ fn a_daemon_runs_no_program_that_it_could_have_written() {
     let directory = tempfile::tempdir().unwrap();
     let everybody = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(directory.path(), everybody).unwrap();
-    let [own, worker] = ["own", "worker"].map(|name| directory.path().join(name));
+    let [own, worker] = ["data/own", "programs/worker"].map(|name| directory.path().join(name));
     for program in [&own, &worker] {
+        let parent = program.parent().unwrap();
+        std::fs::create_dir(parent).unwrap();
+        std::fs::set_permissions(parent, std::fs::Permissions::from_mode(0o755)).unwrap();
         std::fs::copy("/bin/true", program).unwrap();
     }
     let run = |program: &Path| with_worker(program.to_str().unwrap(), &worker);
