@@ -9,6 +9,7 @@
 //! such a shadow: [`leave_window`]. Memory of pools is freed in a stream's order:
 //! [`pooled`].
 
+mod adopted;
 mod leave_window;
 mod pooled;
 mod registered;
@@ -64,6 +65,8 @@ pub struct HostMemory {
     pinned: RwLock<BTreeMap<u64, Pinned>>,
     /// Freed memory of pools that is still pinned.
     kept: Mutex<FreedBlocks>,
+    /// Memory that other devices' sessions pinned, by its address there, with its bytes.
+    adopted: Mutex<BTreeMap<u64, (u64, Arc<Region>)>>,
 }
 
 /// A range of pinned memory.
@@ -142,6 +145,7 @@ impl HostMemory {
             shadow_space: Arc::new(Mutex::new(shadow_space)),
             pinned: RwLock::default(),
             kept: Mutex::new(FreedBlocks::new(pooled::MAX_BYTES, pooled::MAX_BLOCKS)),
+            adopted: Mutex::default(),
         }
     }
 

@@ -97,7 +97,8 @@ impl Shadows {
         &self.managed
     }
 
-    fn are_none(&self) -> bool {
+    /// Whether the device has no shadow.
+    pub(crate) fn are_none(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
 

@@ -49,7 +49,10 @@ pub struct Kernel {
 }
 
 fn of_one_device() -> Status {
-    unsupported_use!("__managed__ variables on more than one device")
+    unsupported_use!(
+        "__managed__ variables on more than one device",
+        "such a variable is memory of the device that loaded its library first"
+    )
 }
 
 impl Library {

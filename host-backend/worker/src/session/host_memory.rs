@@ -116,8 +116,7 @@ impl HostMemory {
 
     /// Whether it is an address of host memory.
     pub(crate) fn holds(&self, address: u64) -> bool {
-        Regions::holds(self.regions.shadow, address, 0)
-            || Regions::holds(self.regions.window, address, 0)
+        Regions::hold_host_memory(address, 0)
     }
 
     // The window, and where pinned memory is.
@@ -237,9 +236,11 @@ impl HostMemory {
         self.make_shadow(gpu, address, size)
     }
 
-    /// Checks that a range consists of pages of the shadow region.
+    /// Checks that a range consists of pages of the shadow region, or of host memory of
+    /// another device.
     fn check_range(&self, address: u64, size: u64) -> Outcome<()> {
-        let inside = Regions::holds(self.regions.shadow, address, size);
+        let inside = Regions::hold_host_memory(address, size)
+            && !Regions::holds(self.regions.window, address, size);
         if size == 0 || !(address | size).is_multiple_of(PAGE) || !inside {
             return fail(
                 Status::INVALID_VALUE,
