@@ -4,12 +4,13 @@
 usage: confined_gpu.py [--output FILE] [--learn] [--users FIRST-LAST] PROGRAM...
 
 Each PROGRAM (a CUDA test program, by its path) runs over unix, shm and tcp with
-workers under confine.cuda_calls = "deny". None of its sessions may meet a
+workers under confine.cuda_calls = "allow". None of its sessions may meet a
 refused call, and each thread of each worker must be filtered. With --learn the
-same under "learn": the kernel's log then names calls that the software GPU's
-list lacks, which are printed. That needs a kernel with audit messages, and
-auditd stopped. With --users workers are users of the range, in namespaces of their
-own, and none may run as this one.
+same under "learn": the calls that "allow" would refuse are printed, with their
+arguments in hexadecimal. Those that the driver makes before the filter, while it
+opens the GPU, are among them: socket, connect, bind, listen, symlink and chmod.
+With --users workers are users of the range, in namespaces of their own, and none
+may run as this one.
 """
 
 import argparse
@@ -65,26 +66,20 @@ def run(daemon, program, way, apart):
             "unfiltered": sorted(set(bare)), "refused": refused, "held": good}
 
 
-def learnt(since):
-    """Numbers of the system calls that the kernel's log names since a line of it."""
-    lines = subprocess.run(["dmesg"], capture_output=True, text=True, check=True).stdout.splitlines()[since:]
-    calls = collections.Counter()
-    for line in lines:
-        if "type=1326" in line and "paragpu-worker" in line and (found := re.search(r"syscall=(\d+)", line)):
-            calls[int(found.group(1))] += 1
-    return calls
+def learnt(log):
+    """How many workers made a system call that is not on the list, by name."""
+    return collections.Counter(re.findall(r"the system call (\w+) \[.*\] is not on the list", log))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", help="where the results go, as JSON")
-    parser.add_argument("--learn", action="store_true", help="print calls that the software GPU's list lacks")
+    parser.add_argument("--learn", action="store_true", help="print calls that are not on the list")
     parser.add_argument("--users", help="numbers for users of workers, FIRST-LAST")
     parser.add_argument("--device", default="cuda", help=argparse.SUPPRESS)
     parser.add_argument("programs", nargs="+", metavar="PROGRAM")
     arguments = parser.parse_args()
-    calls = "learn" if arguments.learn else "deny"
-    start = len(subprocess.run(["dmesg"], capture_output=True, text=True, check=True).stdout.splitlines())
+    calls = "learn" if arguments.learn else "allow"
     results = []
     settings = [f"--set=confine.cuda_calls={calls}"]
     if arguments.users:
@@ -97,9 +92,9 @@ def main():
                 print("held  " if result["held"] else "BROKEN", result, flush=True)
         doctor = [harness.binary("paragpu"), "--control", daemon.control, "doctor", "--side", "host"]
         print(subprocess.run(doctor, capture_output=True, text=True, check=False).stdout)
-    found = learnt(start) if arguments.learn else {}
-    for number, count in sorted(found.items()):
-        print(f"system call {number}: {count} times")
+        found = learnt(daemon.log())
+    for name, count in sorted(found.items()):
+        print(f"{name}: {count} times")
     if arguments.output:
         with open(arguments.output, "w", encoding="utf-8") as file:
             json.dump({"results": results, "learnt": found}, file, indent=1)

@@ -8,12 +8,15 @@ NAME=FOLDER,SETTING,... with settings of host.toml, such as
 new=target/release,confine.users=700000-700063. Each has a daemon of its own on
 the software GPU. A round takes one session of each, in an order that turns.
 --warm 0 has each worker start as its guest connects; --pause is from a session's
-end to the next one's start. With --work the reply is memory that was set.
+end to the next one's start. With --work the reply is memory that was set. Each
+later side is compared with the first: the median of a round's ratios, and the
+interval in which it lies with 95 % confidence (bootstrap over rounds).
 """
 
 import argparse
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -77,6 +80,14 @@ class Side:
         self.process.wait(20)
 
 
+def compared(side, first):
+    """The median ratio of a side's rounds to the first side's, and its 95 % interval."""
+    ratios = [one / other for one, other in zip(side, first, strict=True)]
+    source = random.Random(1)
+    medians = sorted(statistics.median(source.choices(ratios, k=len(ratios))) for _ in range(2000))
+    return statistics.median(ratios), (medians[50], medians[1949])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=60)
@@ -102,6 +113,10 @@ def main():
         result = {"median_ms": statistics.median(took), "p90_ms": took[len(took) * 9 // 10]}
         results[side.name] = result
         print(f"{side.name}: median {result['median_ms']:.2f} ms, 90 % within {result['p90_ms']:.2f} ms", flush=True)
+        if side is not sides[0]:
+            result["ratio"], result["interval"] = compared(side.took[3:], sides[0].took[3:])
+            low, high = result["interval"]
+            print(f"    {result['ratio']:.3f} of {sides[0].name} (95 %: {low:.3f} to {high:.3f})", flush=True)
     if arguments.output:
         with open(arguments.output, "w", encoding="utf-8") as file:
             json.dump({"warm": arguments.warm, "work": arguments.work, "results": results}, file, indent=1)

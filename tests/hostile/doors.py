@@ -1,5 +1,6 @@
 """Connections: silent, slow, too many, with descriptors, tokens and names."""
 
+import ctypes
 import os
 import signal
 import socket
@@ -7,7 +8,7 @@ import struct
 import subprocess
 
 import wire
-from field import ARENA, CHUNK, PATIENCE, Broken, attack, attach, descriptors, expect, frame, hello, resident, until
+from field import ARENA, CHUNK, PATIENCE, Broken, attack, attach, descriptors, expect, frame, hello, needs, resident, until
 
 
 def flood(field, count, tcp_from=None):
@@ -259,31 +260,52 @@ def every_session_of_the_host(field):
     return held
 
 
-def device_process(field, name, process=True):
-    """What the daemon answers to a device process of a VM: a frame's kind and its payload."""
-    program = (
-        "import socket, sys, os\n"
-        "peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)\n"
-        "peer.settimeout(30)\n"
-        "peer.connect(sys.argv[1])\n"
-        "memory = os.memfd_create('window'); os.ftruncate(memory, 1 << 20)\n"
-        "fds = [memory, os.eventfd(0), os.eventfd(0)]\n"
-        "for first in sys.argv[2:]:\n"
-        "    peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)\n"
-        "    peer.settimeout(5)\n"
-        "    peer.connect(sys.argv[1])\n"
-        "    socket.send_fds(peer, [bytes.fromhex(first)], fds)\n"
-        "    try: answer = peer.recv(4096)\n"
-        "    except OSError: answer = b''\n"
-        "    print(answer.hex(), flush=True)\n"
-    )
-    firsts = [attach(one).hex() for one in name]
-    address = field.device_socket() if process else field.daemon.socket
-    command = ["python3", "-c", program, address, *firsts]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE + 5 * len(firsts), check=False)
-    answers = [bytes.fromhex(line) for line in done.stdout.split("\n")[:-1]]
-    expect(len(answers) == len(firsts), f"{len(answers)} answers: {done.stderr}")
-    return answers
+NEWPID = 0x20000000
+
+# A device process: each line that it reads is a first frame, and it answers with the daemon's.
+DEVICE_PROCESS = (
+    "import socket, sys, os\n"
+    "memory = os.memfd_create('window'); os.ftruncate(memory, 1 << 20)\n"
+    "fds = [memory, os.eventfd(0), os.eventfd(0)]\n"
+    "for first in sys.stdin:\n"
+    "    peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)\n"
+    "    peer.settimeout(5)\n"
+    "    peer.connect(sys.argv[1])\n"
+    "    socket.send_fds(peer, [bytes.fromhex(first)], fds)\n"
+    "    try: answer = peer.recv(4096)\n"
+    "    except OSError: answer = b''\n"
+    "    print(answer.hex(), flush=True)\n"
+)
+
+
+class DeviceProcess:
+    """A process that serves the devices of VMs, which it names one after the other."""
+
+    def __init__(self, address):
+        command = ["python3", "-c", DEVICE_PROCESS, address]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, name):
+        """The daemon's answer to its claim of a VM."""
+        self.process.stdin.write(attach(name).hex() + "\n")
+        self.process.stdin.flush()
+        return bytes.fromhex(self.process.stdout.readline())
+
+    def end(self):
+        """Ends the process."""
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            pipe.close()
+
+
+def device_process(field, names, process=True):
+    """What the daemon answers to a device process of VMs: a frame's kind and its payload."""
+    one = DeviceProcess(field.device_socket() if process else field.daemon.socket)
+    try:
+        return [one.ask(name) for name in names]
+    finally:
+        one.end()
 
 
 def refused(answer):
@@ -301,6 +323,66 @@ def a_device_process_that_invents_names(field):
     expect(all(refused(answer) for answer in answers[1:]), "one process has many names")
     until("given back", lambda: descriptors(field.daemon.process.pid) <= before + 8)
     return len(names)
+
+
+@attack
+def a_device_process_of_another_namespace(field):
+    """The daemon is in a PID namespace of its own, in which device processes have no number."""
+    needs(os.getuid() == 0, "root")
+    needs(tuple(map(int, os.uname().release.split(".")[:2])) >= (6, 9), "Linux 6.9")
+    here = os.open("/proc/self/ns/pid", os.O_RDONLY)
+    kernel = ctypes.CDLL(None)  # os.unshare needs Python 3.12.
+    try:
+        expect(kernel.unshare(NEWPID) == 0, "no namespace")  # Of children from now on.
+        field.again()
+    finally:
+        expect(kernel.setns(here, NEWPID) == 0, "this process stays in the namespace")
+        os.close(here)
+    one, two = (DeviceProcess(field.device_socket()) for _ in range(2))
+
+    def serves(process, vm):
+        """Whether a session begins, which a worker ends since the window holds no channel."""
+        begun = field.daemon.log().count("session begins")
+        return not refused(process.ask(vm)) and field.daemon.log().count("session begins") > begun
+
+    try:
+        expect(serves(one, "one"), "a device process is refused")
+        expect("already" in refused(one.ask("two")), "one process serves two VMs")
+        expect("already" in refused(two.ask("one")), "two processes serve one VM")
+        expect(serves(one, "one"), "a device process is refused its own VM")
+        one.end()
+        until("free", lambda: serves(two, "one"))
+        expect("already" in refused(two.ask("two")), "one process serves two VMs")
+    finally:
+        for process in (one, two):
+            process.end()
+    return 6
+
+
+@attack
+def a_connection_of_a_process_that_ended(field):
+    """Who inherits a connection cannot be watched as the process that made it."""
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        peer.connect(field.device_socket())
+        socket.send_fds(theirs, [b"x"], [peer.fileno()])
+        os._exit(0)  # pylint: disable=protected-access
+    _, (inherited,), _, _ = socket.recv_fds(ours, 1, 1)
+    os.waitpid(child, 0)
+    memory = os.memfd_create("window")
+    os.ftruncate(memory, 1 << 20)
+    fds = [memory, os.eventfd(0), os.eventfd(0)]
+    with socket.socket(fileno=inherited) as peer:
+        peer.settimeout(5)
+        socket.send_fds(peer, [attach("one")], fds)
+        expect("has ended" in refused(peer.recv(4096)), "somebody serves a VM's device unwatched")
+    for one in (ours, theirs):
+        one.close()
+    for fd in fds:
+        os.close(fd)
+    return 1
 
 
 @attack

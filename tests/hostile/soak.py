@@ -4,14 +4,20 @@
 usage: soak.py [--seconds 3600] [--phase 8] [--output FILE]
 
 One daemon with the software GPU serves honest tenants all the time. Beside
-them nobody works ("alone"), as many tenants as attack later launch kernels
-without a pause ("busy"), or attackers do ("hostile"); the three take turns.
-Speed is compared between neighbouring phases of one run, since the machine's
-load varies. Judged are tenants that ask for less than their share of the
-machine: beside attackers they must make 0.9 of the rounds that they make
-alone. One more tenant asks for all it can get. Where the GPU is the processor,
-any work of others costs it a share; the file tells how much beside busy
-tenants and beside attackers, whose own programs run on the same processors.
+them nobody works ("alone"), as many honest tenants as attack later launch
+kernels without a pause ("busy"), or attackers do ("hostile"); the three take
+turns. Speed is compared between neighbouring phases of one run, since the
+machine's load varies. Judged are tenants that ask for less than their share of
+the machine: beside attackers they must make 0.9 of the rounds that they make
+alone.
+
+One more tenant asks for all it can get, and is not judged. Where the GPU is the
+processor, any work of others costs it a share. Without control groups that is a
+part for each session: five attackers have 25 and more at a time, busy tenants
+one each.
+
+The guests' own programs would run in VMs. Here they have half of the processors,
+attackers' with the lowest priority, and the daemon and its workers the others.
 
 Ends with 1 if something was lost, an attack went through, or speed was.
 """
@@ -44,6 +50,9 @@ HONEST = {"paced": (30, 30, 30), "eager": (None,)}
 KEEPS = 0.9
 PHASES = ("alone", "busy", "hostile")
 FORK = multiprocessing.get_context("fork")
+PROCESSORS = sorted(os.sched_getaffinity(0))
+# Of the daemon and its workers, and of the guests' programs.
+HOSTS, GUESTS = (PROCESSORS[: len(PROCESSORS) // 2] or PROCESSORS), PROCESSORS[len(PROCESSORS) // 2 :]
 
 
 class Tenant(Field):
@@ -116,6 +125,8 @@ class Turns:
 
     def run(self, tenant, act, phase):
         """Attacks while it may; reports the number of attacks, or why it cannot."""
+        os.sched_setaffinity(0, GUESTS)
+        os.nice(19)
         with self.idle.get_lock():
             self.idle.value += 1
         resting, done = True, 0
@@ -168,6 +179,7 @@ class Honest:
 
     def run(self):
         """Counts on the GPU, and compares every round."""
+        os.sched_setaffinity(0, GUESTS)
         try:
             self.work()
         except Exception:  # pylint: disable=broad-exception-caught
@@ -304,6 +316,7 @@ def main():
     parser.add_argument("--phase", type=float, default=8, help="seconds of one phase that are judged")
     parser.add_argument("--output", help="where the results go, as JSON")
     arguments = parser.parse_args()
+    os.sched_setaffinity(0, HOSTS)
     field = Field("--set=limits.reconnect=3000")
     try:
         soak, began = Soak(field, arguments.phase), time.monotonic()

@@ -158,6 +158,14 @@ impl Broker {
         if let Err(reason) = confine::no_namespaces() {
             tracing::warn!(reason, "the daemon's own system calls are not filtered");
         }
+        let program = worker_program(&host);
+        // Before there is another thread.
+        if let Err(reason) = confine::keep_to_data(&program, &host.own_directories()) {
+            tracing::warn!(
+                reason,
+                "the files that the daemon may change are not restricted"
+            );
+        }
         sys::close_inherited_on_exec().map_err(Error::system("set up descriptors"))?;
         // The daemon knows every session's token. Workers may have the same user,
         // and a compromised worker must not be able to read the daemon's memory.
@@ -186,7 +194,7 @@ impl Broker {
         let mut broker = Self {
             listeners: Listeners::open(&host)?,
             spawning: Spawning {
-                program: worker_program(&host),
+                program,
                 spawner,
                 users,
                 ungrouped,

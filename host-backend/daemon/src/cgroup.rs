@@ -2,7 +2,8 @@
 //!
 //! The accounts of a VM count what its workers know that they hold. The kernel counts the
 //! rest too: windows, stacks, its own memory for processes, the driver's. A VM that exceeds
-//! its group's limit loses its own workers, and no other's.
+//! its group's limit loses its own workers, and no other's. VMs whose workers want more
+//! processor time than there is get equal parts, however many sessions each has.
 //!
 //! systemd delegates the unit's group to the daemon and starts it in a group below, named
 //! [`OWN`] (`Delegate=`, `DelegateSubgroup=`): the kernel gives controllers only to groups
@@ -103,8 +104,9 @@ impl Groups {
             |what: &str, error: io::Error| format!("{}: {error}", root.join(what).display());
         let file = "cgroup.controllers";
         let controllers = fs::read_to_string(root.join(file)).map_err(|e| failed(file, e))?;
+        let has = |wanted: &str| controllers.split_whitespace().any(|it| it == wanted);
         for wanted in ["memory", "pids"] {
-            if !controllers.split_whitespace().any(|it| it == wanted) {
+            if !has(wanted) {
                 return Err(format!(
                     "the controller {wanted} is not delegated to {}",
                     root.display()
@@ -112,7 +114,11 @@ impl Groups {
             }
         }
         let file = "cgroup.subtree_control";
-        fs::write(root.join(file), "+memory +pids").map_err(|e| failed(file, e))?;
+        let used = match has("cpu") {
+            true => "+memory +pids +cpu",
+            false => "+memory +pids",
+        };
+        fs::write(root.join(file), used).map_err(|e| failed(file, e))?;
         let groups = Self { root };
         groups.remove_empty();
         Ok(groups)
@@ -264,7 +270,7 @@ mod tests {
         let groups = Groups::at(&root.path().join(OWN)).unwrap();
         assert!(!root.path().join("vm-old").exists());
         let read = |file: &str| fs::read_to_string(root.path().join(file)).unwrap();
-        assert_eq!(read("cgroup.subtree_control"), "+memory +pids");
+        assert_eq!(read("cgroup.subtree_control"), "+memory +pids +cpu");
         let group = groups.group("uid 5").unwrap();
         let limits = Limits {
             memory: 7,
@@ -281,6 +287,14 @@ mod tests {
             fs::write(root.path().join("vm-uid%205/memory.events"), events).unwrap();
             assert_eq!(group.ran_out_of_memory(), is_over);
         }
+    }
+
+    #[test]
+    fn without_the_processor_there_are_groups() {
+        let root = tree("memory pids\n");
+        Groups::at(&root.path().join(OWN)).unwrap();
+        let control = fs::read_to_string(root.path().join("cgroup.subtree_control"));
+        assert_eq!(control.unwrap(), "+memory +pids");
     }
 
     #[test]

@@ -1,12 +1,21 @@
-//! The daemon's own seccomp filter, installed after the spawner is forked.
+//! The daemon's own seccomp filter and Landlock rules, in force after the spawner is forked.
 //!
 //! The spawner creates namespaces, and workers change their root directory. A systemd
 //! unit applies to all processes of a service and so must allow both. This filter denies
 //! them to the daemon itself and to workers that it starts without the spawner.
+//!
+//! Landlock keeps the same processes from changing the host's programs and configuration, and
+//! from running other programs. Of all other directories an operator may name any for a
+//! checkpoint at run time.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
+use landlock::{
+    ABI, AccessFs, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetStatus,
+    path_beneath_rules,
+};
 use paragpu_control::confine::MOUNTS;
 use rustix::process::geteuid;
 use seccompiler::{
@@ -26,6 +35,65 @@ const NAMESPACES: [libc::c_int; 8] = [
 ];
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+/// Directories of a host's programs and of their loader, besides those of PATH.
+const PROGRAMS: [&str; 8] = [
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix",
+];
+/// Directories of a host that decide what runs on it, besides those of programs.
+const SYSTEM: [&str; 2] = ["/etc", "/boot"];
+
+/// The newest Landlock interface requested. What an older kernel lacks is left out.
+const NEWEST: ABI = ABI::V6;
+
+/// Applies to the calling thread and those that it starts. They execute only programs of
+/// the worker's directory and the host's, of which a site's engine of leases may run some; they change no file
+/// beneath the host's directories of programs and its configuration, except beneath those of
+/// `own`; they create no device files. With Landlock the kernel also refuses mounts, and
+/// access to the memory of processes that they did not start.
+///
+/// Directories directly beneath the root that are created later cannot be written.
+///
+/// Returns whether that is in force: it is not for a process whose programs may gain
+/// privileges, which they would lose.
+///
+/// # Errors
+/// A sentence.
+pub fn keep_to_data(worker: &Path, own: &[PathBuf]) -> Result<bool, String> {
+    let bound = rustix::thread::no_new_privs().unwrap_or(false);
+    if !geteuid().is_root() && !bound {
+        return Ok(false);
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let programs = PROGRAMS.into_iter().map(PathBuf::from);
+    let programs = programs
+        .chain(std::env::split_paths(&path).filter(|directory| directory.is_absolute()))
+        // Its directory: an upgrade replaces the file.
+        .chain(worker.parent().map(PathBuf::from));
+    let data = std::fs::read_dir("/").into_iter().flatten().flatten();
+    let data = data
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .filter(|path| {
+            !PROGRAMS
+                .iter()
+                .chain(&SYSTEM)
+                .any(|other| Path::new(other) == path)
+        })
+        .chain(own.iter().cloned());
+    let change = AccessFs::from_write(NEWEST) & !(AccessFs::MakeChar | AccessFs::MakeBlock);
+    let ruleset = Ruleset::default()
+        .handle_access(AccessFs::from_write(NEWEST) | AccessFs::Execute)
+        .and_then(Ruleset::create)
+        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(programs, AccessFs::Execute)))
+        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(data, change)))
+        .map(|ruleset| ruleset.no_new_privs(false))
+        .and_then(landlock::RulesetCreated::restrict_self);
+    match ruleset.map_err(|error| error.to_string())?.ruleset {
+        RulesetStatus::NotEnforced => Err("this kernel has no Landlock".into()),
+        _ => Ok(true),
+    }
+}
 
 /// Denies namespaces and mounts to all threads. Returns whether a filter was installed:
 /// none is installed for root, or for a process whose programs may gain privileges, which

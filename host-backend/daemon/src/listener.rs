@@ -29,7 +29,7 @@ pub enum Peer {
     Device {
         /// Its user.
         uid: u32,
-        /// Its process.
+        /// Its process; 0 if it is not visible in the daemon's PID namespace.
         pid: i32,
     },
     /// A machine, by its address.
@@ -244,8 +244,7 @@ impl Side {
         if let Self::Vm(vm) = self {
             return Ok(Peer::Vm(Arc::clone(vm)));
         }
-        let peer = rustix::net::sockopt::socket_peercred(stream)?;
-        let (uid, pid) = (peer.uid.as_raw(), peer.pid.as_raw_nonzero().get());
+        let (uid, pid) = paragpu_control::peer::credentials(stream)?;
         Ok(match self {
             Self::Devices => Peer::Device { uid, pid },
             _ => Peer::Local { uid, pid },

@@ -4,29 +4,30 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use paragpu_communicator_secure::Identity;
 
 use paragpu_config::host::Host;
 use paragpu_control::account::{Account, Book, SLOTS};
+use paragpu_control::peer;
 use paragpu_control::socket::Control;
 use paragpu_control::worker::ToWorker;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use crate::cgroup::{Group, Groups, Limits};
 use crate::offers::{Offers, Room};
 use crate::received_fd::ReceivedFd;
-use crate::worker::pidfd;
 
 /// All tenants.
 #[derive(Debug, Default)]
 pub struct Tenants {
     accounts: BTreeMap<String, Tenant>,
     /// The process that serves a VM's PCI device, by VM.
-    processes: BTreeMap<String, Process>,
+    processes: BTreeMap<String, DeviceProcess>,
     /// The last certificate presented by a VM, by VM.
     certified: BTreeMap<String, Arc<Identity>>,
     /// Bytes of device memory of a VM's lease, by VM.
@@ -50,10 +51,66 @@ struct Tenant {
     spoiled: u32,
 }
 
+/// A device process.
 #[derive(Debug)]
-struct Process {
+pub struct DeviceProcess {
+    /// 0 if it is not visible in the daemon's PID namespace.
     pid: i32,
+    /// Distinguishes it from all others, visible or not.
+    identity: Option<u64>,
     pidfd: OwnedFd,
+}
+
+impl DeviceProcess {
+    /// The process at the other end of a connection. `None` if it is in another PID namespace
+    /// and this kernel cannot distinguish it from others (before Linux 6.9).
+    ///
+    /// # Errors
+    /// One sentence: it has ended, so somebody else holds its connection.
+    pub fn of_peer(socket: &impl AsFd, pid: i32) -> Result<Option<Self>, String> {
+        let ended = || "the process that connected has ended".to_owned();
+        let pidfd = match peer::pidfd(socket) {
+            Ok(pidfd) => pidfd,
+            Err(Errno::SRCH) => return Err(ended()),
+            Err(_) => return Ok(None),
+        };
+        let identity = peer::identity(&pidfd);
+        let process = Self {
+            pid,
+            identity,
+            pidfd,
+        };
+        if !process.lives() {
+            return Err(ended());
+        }
+        Ok((pid != 0 || identity.is_some()).then_some(process))
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        match self.identity.zip(other.identity) {
+            Some((one, other)) => one == other,
+            None => self.pid == other.pid,
+        }
+    }
+
+    /// Whether it is still running.
+    fn lives(&self) -> bool {
+        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        !matches!(poll(&mut fds, Some(&now)), Ok(1))
+    }
+}
+
+impl std::fmt::Display for DeviceProcess {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.pid {
+            0 => formatter.write_str("a process of another PID namespace"),
+            pid => write!(formatter, "process {pid}"),
+        }
+    }
 }
 
 impl Tenants {
@@ -262,53 +319,49 @@ impl Tenants {
             .map_or(0, |tenant| tenant.account.used(Book::Device))
     }
 
-    /// Records that process `pid` serves the device of this VM. While it lives, no other
+    /// Records that a process serves the device of this VM. While it lives, no other
     /// process may serve that VM, and it may serve no other VM. A process of a unit
     /// `paragpu-device@VM` may serve only that VM: systemd placed it in the unit's control
-    /// group, which it cannot leave.
+    /// group, which it cannot leave. A claim without a process, which nobody could watch, is
+    /// not recorded.
     ///
     /// # Errors
     /// One sentence.
-    pub fn claim(&mut self, vm: &str, pid: i32) -> Result<(), String> {
+    pub fn claim(&mut self, vm: &str, process: Option<DeviceProcess>) -> Result<(), String> {
         check_name(vm)?;
-        let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-        if let Some(own) = vm_of_unit(&groups)
+        self.processes.retain(|_, process| process.lives());
+        let Some(process) = process else {
+            return Ok(());
+        };
+        let groups = std::fs::read_to_string(format!("/proc/{}/cgroup", process.pid));
+        if let Some(own) = vm_of_unit(&groups.unwrap_or_default())
             && own != vm
         {
             return Err(format!(
-                "process {pid} belongs to the unit paragpu-device@{own}.service, which serves only \
+                "{process} belongs to the unit paragpu-device@{own}.service, which serves only \
                  the VM {own:?}"
             ));
         }
-        self.processes.retain(|_, process| lives(&process.pidfd));
-        let earlier = self
-            .processes
-            .iter()
-            .find(|(_, process)| process.pid == pid);
+        let earlier = self.processes.iter().find(|(_, other)| other.is(&process));
         if let Some((other, _)) = earlier
             && other != vm
         {
             return Err(format!(
-                "process {pid} serves the device of VM {other:?} already: each VM has a device \
+                "{process} serves the device of VM {other:?} already: each VM has a device \
                  process of its own"
             ));
         }
         match self.processes.get(vm) {
-            Some(process) if process.pid == pid => Ok(()),
-            Some(process) => Err(format!(
-                "process {} serves the device of a VM {vm:?} already: give each VM a name of its \
-                 own (paragpu-qemu-device --vm)",
-                process.pid
-            )),
-            None => {
-                // A process of another PID namespace cannot be watched, so its claim is not
-                // recorded.
-                if let Some(pidfd) = u32::try_from(pid).ok().and_then(|pid| pidfd(pid).ok()) {
-                    self.processes.insert(vm.to_owned(), Process { pid, pidfd });
-                }
-                Ok(())
+            Some(other) if other.is(&process) => {}
+            Some(other) => {
+                return Err(format!(
+                    "{other} serves the device of a VM {vm:?} already: give each VM a name of its \
+                     own (paragpu-qemu-device --vm)"
+                ));
             }
+            None => drop(self.processes.insert(vm.to_owned(), process)),
         }
+        Ok(())
     }
 }
 
@@ -324,16 +377,6 @@ fn memory(host: &Host, vm: &str, certified: u64) -> u64 {
 fn limit(account: &Account, host: &Host, vm: &str, certified: u64) {
     account.limit_to(Book::Device, memory(host, vm, certified));
     account.limit_to(Book::Host, host.host_memory());
-}
-
-/// Whether the process is still running.
-fn lives(pidfd: &OwnedFd) -> bool {
-    let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    !matches!(poll(&mut fds, Some(&now)), Ok(1))
 }
 
 /// The VM of the unit `paragpu-device@VM` that a process with this `/proc/PID/cgroup` belongs
@@ -414,24 +457,33 @@ mod tests {
         assert_eq!(tenants.accounts.len(), 1);
     }
 
+    fn process(pid: u32) -> Option<DeviceProcess> {
+        let pidfd = crate::worker::pidfd(pid).unwrap();
+        Some(DeviceProcess {
+            pid: i32::try_from(pid).unwrap(),
+            identity: peer::identity(&pidfd),
+            pidfd,
+        })
+    }
+
     #[test]
     fn a_device_has_one_process_while_it_lives() {
         let mut tenants = Tenants::default();
-        let own = i32::try_from(std::process::id()).unwrap();
+        let own = std::process::id();
         let mut child = std::process::Command::new("cat")
             .stdin(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        let other = i32::try_from(child.id()).unwrap();
-        assert_eq!(tenants.claim("a", other), Ok(()));
-        assert_eq!(tenants.claim("a", other), Ok(()));
-        let twice = tenants.claim("a", own).unwrap_err();
+        let other = child.id();
+        assert_eq!(tenants.claim("a", process(other)), Ok(()));
+        assert_eq!(tenants.claim("a", process(other)), Ok(()));
+        let twice = tenants.claim("a", process(own)).unwrap_err();
         assert!(twice.contains(&format!("process {other}")), "{twice}");
-        let second = tenants.claim("b", other).unwrap_err();
+        let second = tenants.claim("b", process(other)).unwrap_err();
         assert!(second.contains("\"a\" already"), "{second}");
         drop(child.stdin.take());
         child.wait().unwrap();
-        assert_eq!(tenants.claim("a", own), Ok(()));
+        assert_eq!(tenants.claim("a", process(own)), Ok(()));
     }
 
     #[test]
@@ -455,11 +507,11 @@ mod tests {
     #[test]
     fn names_of_other_tenants_are_refused() {
         let mut tenants = Tenants::default();
-        let own = i32::try_from(std::process::id()).unwrap();
+        let own = std::process::id();
         let long = "x".repeat(MAX_NAME + 1);
         for name in ["", "uid 0", "cid 3", "10.0.0.1", "::1", "a\nb", &long] {
-            assert!(tenants.claim(name, own).is_err(), "{name}");
+            assert!(tenants.claim(name, process(own)).is_err(), "{name}");
         }
-        assert_eq!(tenants.claim(&long[1..], own), Ok(()));
+        assert_eq!(tenants.claim(&long[1..], process(own)), Ok(()));
     }
 }

@@ -1,7 +1,9 @@
 //! The confinement of a daemon that is not root. This program runs itself with the same
 //! confinement.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
 use std::process::Command;
 
 use paragpu_daemon::confine;
@@ -35,9 +37,14 @@ fn calls() -> Vec<(&'static str, libc::c_long, [usize; 6])> {
 }
 
 fn again(way: &str) -> Option<i32> {
+    with_worker(way, Path::new("/nonexistent"))
+}
+
+fn with_worker(way: &str, worker: &Path) -> Option<i32> {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "misbehave", "--ignored", "--nocapture"])
         .env("PARAGPU_TEST_WAY", way)
+        .env("PARAGPU_TEST_WORKER", worker)
         .output()
         .unwrap();
     assert_eq!(output.status.signal(), None, "{way}: {output:?}");
@@ -53,11 +60,63 @@ fn a_daemon_makes_no_namespaces() {
 }
 
 #[test]
+fn a_daemon_runs_no_program_that_it_could_have_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let everybody = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(directory.path(), everybody).unwrap();
+    let [own, worker] = ["data/own", "programs/worker"].map(|name| directory.path().join(name));
+    for program in [&own, &worker] {
+        let parent = program.parent().unwrap();
+        std::fs::create_dir(parent).unwrap();
+        std::fs::set_permissions(parent, std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::copy("/bin/true", program).unwrap();
+    }
+    let run = |program: &Path| with_worker(program.to_str().unwrap(), &worker);
+    assert_eq!(run(&own), Some(REFUSED));
+    assert_eq!(run(&worker), Some(ALLOWED));
+}
+
+/// Only root could change them otherwise.
+#[test]
+fn a_daemon_of_root_changes_no_programs_and_no_configuration() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let name = format!("paragpu-test-{}", std::process::id());
+    for (place, expected) in [
+        (Path::new("/etc"), REFUSED),
+        (Path::new("/usr"), REFUSED),
+        (directory.path(), ALLOWED),
+    ] {
+        let way = format!("create {}", place.join(&name).display());
+        assert_eq!(again(&way), Some(expected), "{way}");
+    }
+}
+
+/// As root: creates a file, and removes it.
+fn create(path: &str) -> ! {
+    assert_eq!(
+        confine::keep_to_data(Path::new("/nonexistent"), &[]),
+        Ok(true)
+    );
+    let created = std::fs::File::create_new(path).map_err(|error| error.kind());
+    let _ = std::fs::remove_file(path);
+    std::process::exit(match created {
+        Err(std::io::ErrorKind::PermissionDenied) => REFUSED,
+        _ => ALLOWED,
+    })
+}
+
+#[test]
 #[ignore = "not a test: a daemon that is taken over"]
 fn misbehave() {
     let Ok(way) = std::env::var("PARAGPU_TEST_WAY") else {
         return;
     };
+    if let Some(path) = way.strip_prefix("create ") {
+        create(path);
+    }
     // SAFETY: it touches no memory. If this process is root, it becomes another user.
     if unsafe { libc::geteuid() == 0 && libc::setresuid(USER, USER, USER) != 0 } {
         std::process::exit(1);
@@ -65,6 +124,15 @@ fn misbehave() {
     // As the systemd unit does.
     rustix::thread::set_no_new_privs(true).unwrap();
     assert_eq!(confine::no_namespaces(), Ok(true));
+    let worker = std::env::var("PARAGPU_TEST_WORKER").unwrap();
+    assert_eq!(confine::keep_to_data(Path::new(&worker), &[]), Ok(true));
+    if way.starts_with('/') {
+        let refused = Command::new(way).status().map_err(|error| error.kind());
+        std::process::exit(match refused {
+            Err(std::io::ErrorKind::PermissionDenied) => REFUSED,
+            _ => ALLOWED,
+        });
+    }
     if let Some((_, number, [a, b, c, d, e, f])) =
         calls().into_iter().find(|(name, ..)| *name == way)
     {

@@ -20,10 +20,11 @@ pub enum DeviceKind {
 pub enum Calls {
     /// No filter.
     Any,
+    /// System calls that neither a session nor the driver makes end the worker.
+    Allow,
     /// System calls that could escape confinement end the worker.
     Deny,
-    /// In addition, the kernel logs calls that a session on the software GPU does
-    /// not make.
+    /// In addition, calls that `Allow` refuses are logged.
     Learn,
 }
 
@@ -48,7 +49,7 @@ pub struct Arguments {
     #[arg(long, default_value_t = 4 << 30)]
     pub image_cache_bytes: u64,
     /// Seccomp filter with NVIDIA's driver.
-    #[arg(long, value_enum, default_value = "deny")]
+    #[arg(long, value_enum, default_value = "allow")]
     pub calls: Calls,
     /// The worker was started in its own namespaces and becomes its VM's user.
     #[arg(long)]

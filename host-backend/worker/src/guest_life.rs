@@ -2,7 +2,8 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use crate::sys::process::{peer_pidfd, peer_process};
+use paragpu_control::peer;
+use rustix::io::Errno;
 
 /// How the end of a guest process is detected.
 #[derive(Debug)]
@@ -20,16 +21,10 @@ pub(crate) enum GuestLife {
 impl GuestLife {
     /// For the process at the other end of a socket.
     pub(crate) fn of_peer(socket: BorrowedFd<'_>) -> Self {
-        if let Some(process) = peer_pidfd(socket) {
-            return Self::Process(process);
-        }
-        // Not a unix socket, or a process of another namespace.
-        let Some(pid) = peer_process(socket).and_then(rustix::process::Pid::from_raw) else {
-            return Self::Unknown;
-        };
-        match rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) {
+        match peer::pidfd(&socket) {
             Ok(process) => Self::Process(process),
-            Err(rustix::io::Errno::SRCH) => Self::Over,
+            Err(Errno::SRCH) => Self::Over,
+            // Not a unix socket, or a process of another namespace.
             Err(_) => Self::Unknown,
         }
     }

@@ -14,7 +14,7 @@ use paragpu_protocol::frame::Control as Frame;
 use paragpu_protocol::handshake::Move;
 use paragpu_protocol::layout::Regions;
 
-use crate::arguments::{Arguments, DeviceKind};
+use crate::arguments::{Arguments, Calls, DeviceKind};
 use crate::attendant::{self, Attendant, on_the_wire, toward};
 use crate::confine;
 use crate::connect::Guest;
@@ -148,9 +148,13 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     if is_driver && let Err(error) = code_cache::reserve() {
         tracing::warn!(%error, "compiled code is not cached");
     }
+    if is_driver && arguments.calls == Calls::Learn {
+        confine::learn();
+    }
     let mut warm = warm_up(arguments)?;
     if is_driver {
         let _ = confine::begin(arguments.device, arguments.calls, arguments.apart);
+        tracing::debug!("the GPU is open");
     }
     let ready = FromWorker::Ready {
         pid: std::process::id(),
@@ -183,7 +187,8 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     {
         tracing::warn!(%error, "compiled code is not cached");
     }
-    confine::finish(images.directory.as_deref(), arguments.apart);
+    let own = images.directory.as_deref();
+    confine::finish(arguments.device, own, arguments.apart);
     let waiting = Arc::new(Waiting::new()?);
     let (regions, patience) = (warm.regions, assigned.patience);
     let mut guest_memory = None;

@@ -1,11 +1,12 @@
 //! A worker that is taken over tries ways out, and finds none: this program
-//! again, confined as a worker of the software GPU is.
+//! again, confined as a worker of the software GPU or of an NVIDIA GPU is.
 //!
 //! Each way is a process of its own: what is refused by the filter of system
 //! calls ends it, what is refused otherwise fails.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -175,8 +176,8 @@ fn change(way: &str, directory: &Path) -> std::io::Result<()> {
     }
 }
 
-/// What a worker with NVIDIA's driver is refused: calls of the other tier's list.
-const CUDA: [&str; 32] = [
+/// What a worker with NVIDIA's driver is refused under `confine.cuda_calls = "deny"`.
+const WAYS_OUT: [&str; 32] = [
     "execve",
     "execveat",
     "ptrace",
@@ -211,15 +212,17 @@ const CUDA: [&str; 32] = [
     "acct",
 ];
 
-fn kind(tier: &str) -> DeviceKind {
-    match tier {
-        "cuda" => DeviceKind::Cuda,
-        _ => DeviceKind::Software,
-    }
-}
+/// Calls that fail for a worker with NVIDIA's driver, which continues without them.
+const FAILING: [&str; 2] = ["mknodat", "symlinkat"];
 
-fn again(way: &str, directory: &Path) -> (i32, String) {
-    on("software", way, directory)
+/// The kind of device of a tier of workers, and their filter.
+fn tier(name: &str) -> (DeviceKind, Calls) {
+    match name {
+        "cuda" => (DeviceKind::Cuda, Calls::Allow),
+        "cuda, deny" => (DeviceKind::Cuda, Calls::Deny),
+        "cuda, learn" => (DeviceKind::Cuda, Calls::Learn),
+        _ => (DeviceKind::Software, Calls::Allow),
+    }
 }
 
 fn on(tier: &str, way: &str, directory: &Path) -> (i32, String) {
@@ -249,17 +252,29 @@ fn prepare() -> tempfile::TempDir {
 #[test]
 fn a_worker_that_is_taken_over_finds_no_way_out() {
     let directory = prepare();
-    let (code, said) = again("nothing", directory.path());
+    makes_only_its_calls("software", directory.path(), &[]);
+    keeps_to_its_files("software", directory.path());
+}
+
+/// Every other call ends it and is named, except that those of `failing` fail.
+fn makes_only_its_calls(tier: &str, directory: &Path, failing: &[&str]) -> String {
+    let (code, said) = on(tier, "nothing", directory);
     assert_eq!(code, OUT, "what a session needs is refused: {said}");
+    let mut last = String::new();
     for (name, ..) in calls(0) {
-        let (code, said) = again(name, directory.path());
+        let (code, said) = on(tier, name, directory);
+        if failing.contains(&name) {
+            assert_eq!(code, FAILED, "{name}: {said}");
+            continue;
+        }
         assert_eq!(code, REFUSED, "{name}: {said}");
         assert!(
             said.contains("the system call ") && said.contains("is refused"),
             "{said}"
         );
+        last = said;
     }
-    keeps_to_its_files("software", directory.path());
+    last
 }
 
 fn keeps_to_its_files(tier: &str, directory: &Path) {
@@ -277,13 +292,49 @@ fn keeps_to_its_files(tier: &str, directory: &Path) {
 #[test]
 fn nor_does_one_with_a_driver() {
     let directory = prepare();
-    let (code, said) = on("cuda", "nothing", directory.path());
-    assert_eq!(code, OUT, "what a session needs is refused: {said}");
-    for name in CUDA {
-        let (code, said) = on("cuda", name, directory.path());
+    let said = makes_only_its_calls("cuda", directory.path(), &FAILING);
+    assert!(said.contains("confine.cuda_calls = \"deny\""), "{said}");
+    keeps_to_its_files("cuda", directory.path());
+}
+
+#[test]
+fn nor_does_one_whose_driver_makes_other_calls() {
+    let directory = prepare();
+    for name in WAYS_OUT {
+        let (code, said) = on("cuda, deny", name, directory.path());
         assert_eq!(code, REFUSED, "{name}: {said}");
     }
-    keeps_to_its_files("cuda", directory.path());
+    let (code, said) = on("cuda, deny", "shmget", directory.path());
+    assert_eq!(code, OUT, "{said}");
+}
+
+#[test]
+fn calls_of_another_driver_are_learnt() {
+    let directory = prepare();
+    let (code, said) = on("cuda, learn", "shmget", directory.path());
+    assert_eq!(code, OUT, "{said}");
+    let named = "the system call shmget [1, 1000, 0, 0, 0, 0] is not on the list";
+    assert!(said.contains(named), "{said}");
+    let (code, said) = on("cuda, learn", "execve", directory.path());
+    assert_eq!(code, REFUSED, "{said}");
+    let (code, said) = on("cuda, learn", "nothing", directory.path());
+    assert_eq!(
+        (code, said.contains("not on the list")),
+        (OUT, false),
+        "{said}"
+    );
+}
+
+/// Maps a file as the dynamic linker does.
+fn maps_a_library(file: &Path) {
+    let file = std::fs::File::open(file).unwrap();
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE);
+    // SAFETY: the new mapping replaces no other, and nothing accesses it.
+    let mapped = unsafe {
+        let null = std::ptr::null_mut();
+        libc::mmap(null, 4096, protection, flags, file.as_raw_fd(), 0)
+    };
+    assert_ne!(mapped, libc::MAP_FAILED);
 }
 
 #[test]
@@ -297,20 +348,29 @@ fn misbehave() {
         .unwrap()
         .parse()
         .unwrap();
-    let tier = std::env::var("PARAGPU_TEST_TIER").unwrap();
+    let (kind, filter) = tier(&std::env::var("PARAGPU_TEST_TIER").unwrap());
     let own = directory.join("own");
     // As a worker: a thread that is there before the second step.
-    let measures = confine::begin(kind(&tier), Calls::Deny, false);
+    if filter == Calls::Learn {
+        confine::learn();
+    }
+    let measures = confine::begin(kind, filter, false);
     let (start, started) = std::sync::mpsc::channel::<()>();
     let thread = std::thread::spawn(move || started.recv());
-    confine::finish(Some(&own), true);
+    confine::finish(kind, Some(&own), true);
     let all = calls(parent as usize);
     if let Some((_, number, [a, b, c, d, e, f])) = all.iter().find(|(name, ..)| *name == way) {
         // SAFETY: refused before it does anything; were it not, this process
         // ends here.
         let result = unsafe { libc::syscall(*number, *a, *b, *c, *d, *e, *f) };
-        println!("{way}: {result}");
-        std::process::exit(OUT);
+        let error = std::io::Error::last_os_error();
+        println!("{way}: {result}, {error}");
+        let failed = result == -1 && error.raw_os_error() == Some(libc::EPERM);
+        std::process::exit(if failed && filter == Calls::Allow {
+            FAILED
+        } else {
+            OUT
+        });
     }
     if way == "nothing" {
         // What a session does: files of its own, threads, memory, sockets that it has.
@@ -320,6 +380,9 @@ fn misbehave() {
         file.write_all(&vec![1; 1 << 20]).unwrap();
         let (mut near, _far) = std::os::unix::net::UnixStream::pair().unwrap();
         near.write_all(b"x").unwrap();
+        if kind == DeviceKind::Cuda {
+            maps_a_library(&own.join("image"));
+        }
         start.send(()).unwrap();
         thread.join().unwrap().unwrap();
         std::thread::spawn(|| vec![7_u8; 64 << 20].len())

@@ -45,9 +45,11 @@ pub enum Placement {
 pub enum Calls {
     /// No filter.
     Any,
+    /// Calls other than those of the list end the worker.
+    Allow,
     /// Calls that could escape the process end the worker.
     Deny,
-    /// The same, and the kernel logs other unusual calls.
+    /// The same, and the worker logs calls that are not on the list.
     Learn,
 }
 
@@ -304,11 +306,13 @@ pub struct Limits {
 #[derive(Debug, Clone, PartialEq, Config, Serialize)]
 #[config(layer_attr(serde(deny_unknown_fields)))]
 pub struct Confine {
-    /// Seccomp filter of workers with NVIDIA's driver. "deny": calls that could escape the
-    /// process, such as ptrace, mount or execve, end the worker. "learn": also, the kernel logs
-    /// calls that a session on the software GPU does not make. "any": no filter. A change
-    /// applies to workers that start afterwards.
-    #[config(default = "deny")]
+    /// Seccomp filter of workers with NVIDIA's driver. "allow": calls that neither paragpu nor
+    /// the driver makes end the worker, and the log names them. Another version of the driver
+    /// may make others; then set "deny", under which only calls that could escape the process,
+    /// such as ptrace, mount or execve, end the worker. "learn": as "deny", and the log names
+    /// each call that "allow" refuses. "any": no filter. A change applies to workers that start
+    /// afterwards.
+    #[config(default = "allow")]
     pub cuda_calls: Calls,
     /// User and group numbers for workers, "FIRST-LAST", not used by anything else on the host,
     /// or "subordinate": those that /etc/subuid and /etc/subgid assign to paragpud's user. The
@@ -691,6 +695,18 @@ impl Host {
         } else {
             self.daemon.state.clone()
         }
+    }
+
+    /// The configured directories in which the daemon creates files.
+    #[must_use]
+    pub fn own_directories(&self) -> Vec<PathBuf> {
+        let sockets = [&self.daemon.socket, &self.daemon.control];
+        let sockets = sockets.into_iter().filter_map(|socket| socket.parent());
+        sockets
+            .map(PathBuf::from)
+            .chain([self.state_directory()])
+            .chain(self.cache_directory())
+            .collect()
     }
 
     /// The directory of cached program images: `cache.directory`, or the one from systemd;

@@ -28,6 +28,7 @@ pub mod files;
 pub mod frame;
 pub mod json_lines;
 pub mod lease;
+pub mod peer;
 pub mod socket;
 pub mod spawn;
 pub mod state;

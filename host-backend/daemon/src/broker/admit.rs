@@ -14,6 +14,7 @@ use crate::handshake::{Guest, Pending, Progress, SessionRequest};
 use crate::listener::Peer;
 use crate::protection::Certified;
 use crate::session::{Facts, Session, now};
+use crate::tenants::DeviceProcess;
 use crate::worker::{State, Worker};
 
 impl Broker {
@@ -148,7 +149,8 @@ impl Broker {
             request.vm = vm.to_owned();
         }
         if let Peer::Device { pid, .. } = guest.peer
-            && let Err(reason) = self.tenants.claim(&request.vm, pid)
+            && let Err(reason) = DeviceProcess::of_peer(&guest, pid)
+                .and_then(|process| self.tenants.claim(&request.vm, process))
         {
             self.refuse(guest, &reason);
             return;

@@ -71,7 +71,11 @@ impl Daemon {
         std::fs::write(&fresh, text).unwrap();
         std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o755)).unwrap();
         std::fs::rename(&fresh, &script).unwrap();
+        // Landlock lets the daemon execute what is in PATH.
+        let path = std::env::var("PATH").unwrap();
+        let path = format!("{path}:{}", worker.parent().unwrap().display());
         let mut child = Command::new(paragpud)
+            .env("PATH", path)
             .args(["--device", "software"])
             .env("PARAGPU_HOST_CONFIG", "/dev/null")
             .args([

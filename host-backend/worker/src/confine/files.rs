@@ -25,42 +25,57 @@ pub(super) fn no_programs() -> Result<(), String> {
     restrict(ruleset.map_err(|error| error.to_string())?)
 }
 
-/// Allows reading system files and files beneath the VM's directory and the driver's, and
-/// no others.
-pub(super) fn read_only_beneath(own: Option<&Path>, driver: Option<&Path>) -> Result<(), String> {
-    let system = SYSTEM.iter().map(Path::new);
-    let readable = system.chain(own).chain(driver);
-    let ruleset = Ruleset::default()
-        .handle_access(AccessFs::ReadFile)
-        .and_then(Ruleset::create)
-        .and_then(|ruleset| {
-            // A missing file needs no rule.
-            ruleset.add_rules(path_beneath_rules(readable, AccessFs::ReadFile))
-        });
-    restrict(ruleset.map_err(|error| error.to_string())?)
+/// The files of NVIDIA's driver that its library opens when it needs them.
+#[derive(Debug, Default)]
+pub(super) struct Driver {
+    /// The directory of its libraries, such as its PTX compiler.
+    libraries: Option<PathBuf>,
+    /// The device files of its kernel modules.
+    devices: Vec<PathBuf>,
 }
 
-/// Allows changing files beneath the VM's directory and writing to NVIDIA's device files,
-/// and no others.
-pub(super) fn write_only_beneath(own: Option<&Path>) -> Result<(), String> {
-    let devices = gpu_files();
-    let files = devices
-        .iter()
-        .map(PathBuf::as_path)
-        .chain([Path::new("/dev/null")]);
+impl Driver {
+    /// The driver that this process has loaded.
+    pub(super) fn find() -> Self {
+        Self {
+            libraries: libraries(),
+            devices: devices(),
+        }
+    }
+}
+
+/// Allows reading system files and files beneath the VM's directory and of the driver, and no
+/// others. With `change`, only files beneath the VM's directory and the driver's devices can
+/// be changed.
+pub(super) fn only_beneath(
+    own: Option<&Path>,
+    driver: &Driver,
+    change: bool,
+) -> Result<(), String> {
+    let read = AccessFs::ReadFile;
     // These include the ioctls of device files that are opened from now on.
-    let change = AccessFs::from_write(NEWEST);
-    let used = AccessFs::WriteFile | AccessFs::IoctlDev;
+    let (changed, used) = match change {
+        true => (
+            AccessFs::from_write(NEWEST),
+            AccessFs::WriteFile | AccessFs::IoctlDev,
+        ),
+        false => Default::default(),
+    };
+    let system = SYSTEM.iter().map(Path::new);
+    let readable = system.chain(driver.libraries.as_deref());
+    let devices = driver.devices.iter().map(PathBuf::as_path);
+    let devices = devices.chain([Path::new("/dev/null")]);
     let ruleset = Ruleset::default()
-        .handle_access(change)
+        .handle_access(changed | read)
         .and_then(Ruleset::create)
-        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(own, change)))
-        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(files, used)));
+        // A missing file needs no rule.
+        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(readable, read)))
+        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(own, changed | read)))
+        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(devices, used | read)));
     restrict(ruleset.map_err(|error| error.to_string())?)
 }
 
-/// The device files of NVIDIA's kernel driver, which its library opens when it needs them.
-fn gpu_files() -> Vec<PathBuf> {
+fn devices() -> Vec<PathBuf> {
     let entries = std::fs::read_dir("/dev").into_iter().flatten().flatten();
     entries
         .filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b"nvidia"))
@@ -79,9 +94,7 @@ fn restrict(ruleset: RulesetCreated) -> Result<(), String> {
     }
 }
 
-/// The directory of NVIDIA's driver, which loads further libraries when it needs them,
-/// such as its PTX compiler.
-pub(super) fn driver() -> Option<PathBuf> {
+fn libraries() -> Option<PathBuf> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let mut paths = maps
         .lines()

@@ -65,23 +65,34 @@ pub fn begin(kind: DeviceKind, calls: Calls, apart: bool) -> Vec<Measure> {
         // A process that is apart has yet to become its VM's user.
         all.push(Measure::new("no other user", filter::deny_users()));
     }
-    // The calls of NVIDIA's driver differ between versions.
     all.push(match kind {
         DeviceKind::Software => Measure::new(
             "no system calls but those of a session",
             filter::allow_session(),
         ),
         DeviceKind::Cuda => Measure::new(
-            "no system calls that lead out",
+            "no system calls but those of a session and the driver",
             match calls {
                 Calls::Any => Err("confine.cuda_calls is \"any\"".into()),
-                Calls::Deny => filter::deny_ways_out(),
-                Calls::Learn => filter::deny_ways_out().and_then(|()| filter::log_others()),
+                Calls::Allow => filter::allow_driver(),
+                Calls::Deny | Calls::Learn => filter::deny_ways_out().and(Err(
+                    "confine.cuda_calls is not \"allow\": only calls that lead out are refused"
+                        .into(),
+                )),
             },
         ),
     });
     report(&all);
     all
+}
+
+/// Logs the system calls that a list for NVIDIA's driver lacks, from now on: before it
+/// opens its GPU, since it may open another one in a confined worker.
+pub fn learn() {
+    let observed = privileges::no_new_privileges()
+        .map_err(|error| error.to_string())
+        .and_then(|()| filter::observe_others());
+    report(&[Measure::new("observed", observed)]);
 }
 
 /// The second step: of all files except the system's and the driver's, only those beneath
@@ -90,15 +101,17 @@ pub fn begin(kind: DeviceKind, calls: Calls, apart: bool) -> Vec<Measure> {
 /// A process that was started `apart` cannot change any others either. One that was not
 /// continues periodic checkpoints if the daemon dies, in directories that nobody has named
 /// yet.
-pub fn finish(own: Option<&Path>, apart: bool) {
-    let driver = files::driver();
-    let read = files::read_only_beneath(own, driver.as_deref());
-    let mut all = vec![Measure::new("no files of others", read)];
-    if apart {
-        let write = files::write_only_beneath(own);
-        all.push(Measure::new("no changes to files of others", write));
-    }
-    report(&all);
+pub fn finish(kind: DeviceKind, own: Option<&Path>, apart: bool) {
+    let driver = match kind {
+        DeviceKind::Cuda => files::Driver::find(),
+        DeviceKind::Software => files::Driver::default(),
+    };
+    let name = match apart {
+        true => "no files of others, and no changes to them",
+        false => "no files of others",
+    };
+    let kept = files::only_beneath(own, &driver, apart);
+    report(&[Measure::new(name, kept)]);
 }
 
 /// Makes a process that was started apart this user permanently, before it does anything

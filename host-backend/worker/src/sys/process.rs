@@ -1,7 +1,5 @@
 //! System calls that act on the worker's own process.
 
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd};
-
 /// Keeps up to 128 MiB of freed memory in the process, and allocates from the heap: a
 /// driver's compiler allocates such blocks repeatedly.
 pub fn keep_freed_memory() {
@@ -40,48 +38,6 @@ pub(crate) fn unshare_network() -> Result<(), rustix::io::Errno> {
     // SAFETY: neither namespace takes away a descriptor or memory of this process. What
     // is unsafe about unsharing is CLONE_FILES.
     unsafe { rustix::thread::unshare_unsafe(flags) }
-}
-
-/// The process at the other end of a unix socket, as the kernel recorded it when the
-/// connection was made. `None` for other sockets and for processes that are not visible
-/// in this namespace.
-pub(crate) fn peer_process(socket: BorrowedFd<'_>) -> Option<i32> {
-    let mut peer = libc::ucred {
-        pid: 0,
-        uid: 0,
-        gid: 0,
-    };
-    let mut length = libc::socklen_t::try_from(size_of::<libc::ucred>()).ok()?;
-    // SAFETY: the kernel writes at most `length` bytes, which `peer` has.
-    let got = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut peer).cast(),
-            &raw mut length,
-        )
-    };
-    (got == 0 && peer.pid > 0).then_some(peer.pid)
-}
-
-/// A pidfd of that process, which may be in another namespace. `None` if the kernel
-/// provides none (before Linux 6.5), or the process has ended.
-pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
-    let mut pidfd: libc::c_int = -1;
-    let mut length = libc::socklen_t::try_from(size_of::<libc::c_int>()).ok()?;
-    // SAFETY: the kernel writes at most `length` bytes, the size of `pidfd`.
-    let got = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERPIDFD,
-            (&raw mut pidfd).cast(),
-            &raw mut length,
-        )
-    };
-    // SAFETY: the kernel has just created this descriptor for this caller.
-    (got == 0 && pidfd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(pidfd) })
 }
 
 /// Sets the user and group of all threads of the process, and no other groups.
