@@ -8,10 +8,11 @@ import harness
 
 from .test_faults import end_with, eventually
 from .test_migration import moved
+from .test_moves import migrate
 from .test_programs import compiled
 
-# Accesses by program and kernels in random order until the end of input, compared with a
-# copy that the program keeps.
+# Accesses by the program and kernels of all GPUs in random order until the end of input,
+# compared with a copy that the program keeps.
 RANDOM = """
 #include <cstdio>
 #include <cstdlib>
@@ -24,7 +25,17 @@ __global__ void add(unsigned *values, size_t count, unsigned summand) {
     size_t at = blockIdx.x * size_t(blockDim.x) + threadIdx.x;
     if (at < count) values[at] += summand;
 }
-struct Range { unsigned *values; std::vector<unsigned> want; };
+struct Range {
+    unsigned *values;
+    std::vector<unsigned> want;
+    // Launches a kernel that adds to some values.
+    void add_to(size_t from, size_t length, unsigned summand, cudaStream_t stream) {
+        if (length == 0) return;
+        add<<<unsigned((length + 127) / 128), 128, 0, stream>>>(values + from, length, summand);
+        CHECK(cudaGetLastError());
+        for (size_t at = from; at < from + length; ++at) want[at] += summand;
+    }
+};
 // Whether the program's input is over.
 static bool is_over() {
     pollfd input = {0, POLLIN, 0};
@@ -35,12 +46,26 @@ int main(int, char **argv) {
     auto below = [&](size_t limit) { return size_t(random() % limit); };
     std::vector<Range> ranges;
     std::vector<unsigned> buffer;
-    cudaStream_t streams[3] = {};
-    for (int at = 1; at < 3; ++at) CHECK(cudaStreamCreateWithFlags(&streams[at], at == 1 ? cudaStreamNonBlocking : 0));
+    int devices = 0;
+    CHECK(cudaGetDeviceCount(&devices));
+    // A GPU is first used in the midst of all this.
+    std::vector<std::vector<cudaStream_t>> all(devices);
+    auto streams_of = [&](int device) -> std::vector<cudaStream_t> & {
+        CHECK(cudaSetDevice(device));
+        std::vector<cudaStream_t> &streams = all[device];
+        if (streams.empty()) {
+            streams.resize(3);
+            for (int at = 1; at < 3; ++at) CHECK(cudaStreamCreateWithFlags(&streams[at], at == 1 ? cudaStreamNonBlocking : 0));
+        }
+        return streams;
+    };
     for (int step = 0; step < 400 || !is_over(); ++step) {
+        int device = step < 20 ? 0 : int(below(devices)), other = step < 20 ? 0 : int(below(devices));
+        cudaStream_t others = streams_of(other)[below(3)];
+        std::vector<cudaStream_t> &streams = streams_of(device);
         if (ranges.size() < 4) {
             // From a few pages to some MiB.
-            size_t count = 16385 + below(size_t(20000) << below(7));
+            size_t count = below(4) ? 16385 + below(size_t(20000) << below(7)) : 1 + below(200);
             Range range = {nullptr, std::vector<unsigned>(count)};
             CHECK(cudaMallocManaged(&range.values, count * 4));
             ranges.push_back(range);
@@ -49,14 +74,32 @@ int main(int, char **argv) {
         Range &range = ranges[which];
         size_t count = range.want.size(), from = below(count), length = 1 + below(count - from);
         cudaStream_t stream = streams[below(3)];
-        switch (below(9)) {
-        case 0: case 1: {
-            unsigned summand = random();
-            add<<<unsigned((length + 127) / 128), 128, 0, stream>>>(range.values + from, length, summand);
-            CHECK(cudaGetLastError());
-            for (size_t at = from; at < from + length; ++at) range.want[at] += summand;
+        switch (below(11)) {
+        case 0: case 1:
+            range.add_to(from, length, random(), stream);
+            break;
+        case 9: {
+            // In the order of an event.
+            cudaEvent_t event;
+            CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+            range.add_to(from, length, random(), stream);
+            CHECK(cudaEventRecord(event, stream));
+            CHECK(cudaSetDevice(other));
+            CHECK(cudaStreamWaitEvent(others, event, 0));
+            range.add_to(from / 2, length, random(), others);
+            CHECK(cudaStreamSynchronize(others));
+            CHECK(cudaEventDestroy(event));
+            CHECK(cudaSetDevice(device));
             break;
         }
+        case 10:
+            // At the same time, but not the same values.
+            range.add_to(0, from, random(), stream);
+            CHECK(cudaSetDevice(other));
+            range.add_to(from, length, random(), others);
+            CHECK(cudaStreamSynchronize(others));
+            CHECK(cudaSetDevice(device));
+            break;
         case 2:
             for (size_t touch = 0; touch < 50; ++touch) {
                 size_t at = below(count);
@@ -81,7 +124,7 @@ int main(int, char **argv) {
             if (std::memcmp(buffer.data(), range.want.data() + from, length * 4)) { std::printf("a copy differs in step %d\\n", step); return 1; }
             break;
         case 7:
-            CHECK(cudaMemPrefetchAsync(range.values + from, length * 4, cudaMemLocation{below(2) ? cudaMemLocationTypeDevice : cudaMemLocationTypeHost, 0}, 0, stream));
+            CHECK(cudaMemPrefetchAsync(range.values + from, length * 4, cudaMemLocation{below(2) ? cudaMemLocationTypeDevice : cudaMemLocationTypeHost, other}, 0, stream));
             break;
         case 8:
             if (below(4) == 0) {
@@ -169,6 +212,8 @@ int main() {
 }
 """
 
+GPUS = "--set=software.devices=2"
+
 
 def can_migrate():
     """Whether this process may handle faults of system calls."""
@@ -200,16 +245,41 @@ class Managed(unittest.TestCase):
                     run = self.run_in(daemon, [program, str(seed)], communicator)
                     self.assertEqual(run.stdout, "equal\n", run.stderr)
 
+    def test_random_work_of_several_gpus(self):
+        with harness.Daemon("--set=software.devices=3") as daemon, compiled(RANDOM, "-std=c++17") as program:
+            for seed in range(6):
+                with self.subTest(seed=seed):
+                    communicator = ("shm", "unix", "tcp")[seed % 3]
+                    run = self.run_in(daemon, [program, str(seed)], communicator)
+                    self.assertEqual(run.stdout, "equal\n", run.stderr)
+
+    def start(self, command, here, communicator="shm"):
+        """A program that works until its input is closed."""
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        environment = here.guest_environment(communicator)
+        return end_with(self, subprocess.Popen(command, env=environment, text=True, **pipes))
+
     def test_random_work_while_the_session_moves(self):
         with harness.Daemon() as here, harness.Daemon() as there, compiled(RANDOM, "-std=c++17") as program:
-            environment = here.guest_environment("shm")
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-            guest = end_with(self, subprocess.Popen([program, "7"], env=environment, text=True, **pipes))
+            guest = self.start([program, "7"], here)
             eventually(here.sessions, "the program has a session")
             for source, target in [(here, there), (there, here)] * 3:
                 moved(self, source, target)
             guest.stdin.close()
             self.assertEqual(guest.stdout.read(), "equal\n", here.log() + there.log())
+
+    def test_random_work_of_several_gpus_while_they_move(self):
+        with harness.Daemon(GPUS) as here, harness.Daemon(GPUS) as there, compiled(RANDOM, "-std=c++17") as program:
+            for communicator in harness.HOST_COMMUNICATORS:
+                with self.subTest(communicator):
+                    guest = self.start([program, "7"], here, communicator)
+                    for source, target in [(here, there), (there, here)] * 2:
+                        eventually(lambda at=source: len(at.sessions()) == 2, "it uses both GPUs")
+                        vm = source.sessions()[0]["vm"]
+                        code, report, errors = migrate(source, "--vm", vm, "--to", f"unix://{target.socket}")
+                        self.assertEqual(code, 0, f"{report} {errors}\n{source.log()}\n{target.log()}")
+                    guest.stdin.close()
+                    self.assertEqual(guest.stdout.read(), "equal\n", here.log() + there.log())
 
     def test_kernel_and_program_answer_each_other(self):
         with harness.Daemon() as daemon, compiled(TALK) as program:
@@ -229,8 +299,8 @@ class Managed(unittest.TestCase):
             run = self.run_in(daemon, [program])
             self.assertEqual(run.stdout, "cudaSuccess cudaErrorMemoryAllocation\ncudaSuccess\n", run.stderr)
 
-    def test_several_gpus_share_pinned_memory(self):
-        with harness.Daemon("--set=software.devices=2") as daemon:
+    def test_results_with_several_gpus_are_the_same(self):
+        with harness.Daemon(GPUS) as daemon:
             run = daemon.run("managedMemory", "shm")
             self.assertEqual(run.code, 0, run.output + run.errors)
 

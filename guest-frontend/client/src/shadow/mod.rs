@@ -36,7 +36,7 @@ use crate::progress::Progress;
 use crate::shared_file::SharedFiles;
 use crate::window::PinnedWindow;
 pub(crate) use managed::{ManagedRanges, watcher};
-pub(crate) use managed_range::{DeviceContents, ManagedRange};
+pub(crate) use managed_range::{DeviceContents, ManagedRange, Work};
 pub(crate) use region::Region;
 
 /// How the device accesses an address of the program.
@@ -66,7 +66,7 @@ pub(crate) struct Shadows {
     progress: Arc<Progress>,
     window: Arc<PinnedWindow>,
     files: SharedFiles,
-    /// Managed memory that migrates, which is synchronized at the same times.
+    /// Managed memory that migrates, of all sessions, which is synchronized at the same times.
     managed: Arc<ManagedRanges>,
     regions: RwLock<Vec<Arc<Region>>>,
     /// The length of `regions`. Checked first, so that sessions without shadows never take
@@ -81,7 +81,7 @@ impl Shadows {
             progress,
             window,
             files: SharedFiles::default(),
-            managed: Arc::default(),
+            managed: ManagedRanges::of_process(),
             regions: RwLock::default(),
             count: AtomicUsize::new(0),
         }
@@ -92,7 +92,7 @@ impl Shadows {
         &self.files
     }
 
-    /// Managed memory that migrates.
+    /// Managed memory that migrates, of all sessions.
     pub(crate) fn managed(&self) -> &Arc<ManagedRanges> {
         &self.managed
     }

@@ -13,6 +13,7 @@ use crate::batch;
 use crate::current;
 use crate::managed::{self, Advice, Location};
 use crate::named_stream::{self, Named};
+use crate::objects::peers;
 
 /// CU_MEM_ATTACH_GLOBAL, _HOST and _SINGLE.
 const ATTACH_GLOBAL: c_uint = 1;
@@ -53,6 +54,7 @@ pub(crate) fn cuMemAllocManaged(
 /// Zeroed memory that migrates if possible, otherwise pinned memory.
 fn allocate(session: &Session, size: u64) -> Result<u64> {
     if device::migrates(size)
+        && peers::share_managed(session)?
         && let Some(found) = session.managed_memory().allocate(size)?
     {
         return Ok(found);

@@ -119,6 +119,7 @@ pub fn release(session: &Session, address: u64) -> Result {
     forget_memory(address);
     let is_pooled = || !is_in_arena(address) && pool::of(address) != 0;
     if managed::remove(address) || is_pooled() {
+        finish_others(session);
         if session.managed_memory().free(address)? {
             return Ok(());
         }
@@ -132,6 +133,16 @@ pub fn release(session: &Session, address: u64) -> Result {
         return shared.close(address);
     }
     pool::freeing(address, || session.memory().free(address))
+}
+
+/// Waits for the work of other devices, which may use managed memory of this one.
+fn finish_others(session: &Session) {
+    for other in (0..MAX_DEVICES).filter_map(device::session_if_open) {
+        if !std::ptr::eq(other, session) {
+            // Failed work uses nothing any more.
+            let _ = other.synchronize();
+        }
+    }
 }
 
 /// # Safety
