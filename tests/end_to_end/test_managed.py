@@ -1,5 +1,6 @@
 """Managed memory that migrates between program and GPU."""
 
+import itertools
 import os
 import subprocess
 import unittest
@@ -41,13 +42,15 @@ static bool is_over() {
     pollfd input = {0, POLLIN, 0};
     return poll(&input, 1, 0) != 0;
 }
-int main(int, char **argv) {
+int main(int argc, char **argv) {
     std::mt19937 random(std::atoi(argv[1]));
     auto below = [&](size_t limit) { return size_t(random() % limit); };
     std::vector<Range> ranges;
     std::vector<unsigned> buffer;
     int devices = 0;
     CHECK(cudaGetDeviceCount(&devices));
+    devices = argc > 2 ? std::atoi(argv[2]) : devices;
+    bool has_told = false;
     // A GPU is first used in the midst of all this.
     std::vector<std::vector<cudaStream_t>> all(devices);
     auto streams_of = [&](int device) -> std::vector<cudaStream_t> & {
@@ -134,6 +137,10 @@ int main(int, char **argv) {
             break;
         }
         CHECK(below(2) ? cudaDeviceSynchronize() : cudaStreamSynchronize(stream));
+        bool has_used_all = true;
+        for (auto &used : all) has_used_all = has_used_all && !used.empty();
+        if (has_used_all && !has_told) std::fputs("uses all\\n", stderr);
+        has_told = has_told || has_used_all;
     }
     for (Range &range : ranges)
         if (std::memcmp(range.values, range.want.data(), range.want.size() * 4)) { std::puts("differs in the end"); return 1; }
@@ -247,16 +254,18 @@ class Managed(unittest.TestCase):
 
     def test_random_work_of_several_gpus(self):
         with harness.Daemon("--set=software.devices=3") as daemon, compiled(RANDOM, "-std=c++17") as program:
-            for seed in range(6):
+            for seed in range(9):
+                # In turn on one GPU that the others access, and with a copy on each.
+                migrates = ("true", "false")[seed % 2]
                 with self.subTest(seed=seed):
                     communicator = ("shm", "unix", "tcp")[seed % 3]
-                    run = self.run_in(daemon, [program, str(seed)], communicator)
+                    run = self.run_in(daemon, [program, str(seed)], communicator, PARAGPU_MANAGED_MIGRATE=migrates)
                     self.assertEqual(run.stdout, "equal\n", run.stderr)
 
-    def start(self, command, here, communicator="shm"):
-        """A program that works until its input is closed."""
+    def start(self, command, here, communicator="shm", **settings):
+        """A program that works until its input is closed. It tells when it has used all GPUs."""
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        environment = here.guest_environment(communicator)
+        environment = here.guest_environment(communicator) | settings
         return end_with(self, subprocess.Popen(command, env=environment, text=True, **pipes))
 
     def test_random_work_while_the_session_moves(self):
@@ -268,11 +277,21 @@ class Managed(unittest.TestCase):
             guest.stdin.close()
             self.assertEqual(guest.stdout.read(), "equal\n", here.log() + there.log())
 
+    def test_a_process_that_uses_one_of_several_gpus_moves_alone(self):
+        with harness.Daemon(GPUS) as here, harness.Daemon(GPUS) as there, compiled(RANDOM, "-std=c++17") as program:
+            guest = self.start([program, "7", "1"], here)
+            self.assertEqual(guest.stderr.readline(), "uses all\n")
+            eventually(lambda: len(here.sessions()) == 1, "only the session is left")
+            moved(self, here, there)
+            guest.stdin.close()
+            self.assertEqual(guest.stdout.read(), "equal\n", here.log() + there.log())
+
     def test_random_work_of_several_gpus_while_they_move(self):
         with harness.Daemon(GPUS) as here, harness.Daemon(GPUS) as there, compiled(RANDOM, "-std=c++17") as program:
-            for communicator in harness.HOST_COMMUNICATORS:
-                with self.subTest(communicator):
-                    guest = self.start([program, "7"], here, communicator)
+            for communicator, migrates in itertools.product(harness.HOST_COMMUNICATORS, ("true", "false")):
+                with self.subTest(communicator, migrates=migrates):
+                    guest = self.start([program, "7"], here, communicator, PARAGPU_MANAGED_MIGRATE=migrates)
+                    self.assertEqual(guest.stderr.readline(), "uses all\n")
                     for source, target in [(here, there), (there, here)] * 2:
                         eventually(lambda at=source: len(at.sessions()) == 2, "it uses both GPUs")
                         vm = source.sessions()[0]["vm"]

@@ -158,6 +158,12 @@ impl ManagedMemory {
         self.memory.free(address).map(|()| true)
     }
 
+    /// Whether it is an address of memory that migrates.
+    #[must_use]
+    pub fn holds(&self, address: u64) -> bool {
+        self.ranges.holds(address, 1)
+    }
+
     /// The addresses of all allocations.
     #[must_use]
     pub fn all(&self) -> Vec<u64> {
@@ -166,16 +172,19 @@ impl ManagedMemory {
         all
     }
 
-    /// cuMemPrefetchAsync to the device: it gets what the program wrote.
+    /// cuMemPrefetchAsync to a device: the one that has the memory gets what the program
+    /// wrote.
     ///
     /// # Errors
     /// As [`Link::check`].
     pub fn prefetch_to_device(&self, address: u64, size: u64) -> Result<()> {
+        self.expect_program(address, size, false);
         self.ranges.before_use(address, size).map(drop)
     }
 
-    /// cuMemPrefetchAsync to the host: the program's next accesses fetch long runs.
-    pub fn prefetch_to_host(&self, address: u64, size: u64) {
-        self.ranges.want(address, size);
+    /// Records whether the program will access most of a range: its accesses then fetch long
+    /// runs.
+    pub fn expect_program(&self, address: u64, size: u64, is_expected: bool) {
+        self.ranges.want(address, size, is_expected);
     }
 }

@@ -26,7 +26,11 @@ impl Session {
         if event.shared().is_none() && event.outstanding(complete).is_none() {
             return owner.check();
         }
-        let holder = if owner.memory().reaches(self.memory()) {
+        // Memory of which each device has a copy is synchronized when the program waits.
+        let has_copies = self.host().adopts() || owner.host().adopts();
+        let holder = if has_copies {
+            return owner.synchronize_event(event);
+        } else if owner.memory().reaches(self.memory()) {
             self
         } else if self.memory().reaches(owner.memory()) {
             owner

@@ -2,9 +2,9 @@
 //!
 //! Large allocations migrate between program and device ([`ManagedMemory`]). Others are
 //! pinned memory of the session's window if there is one, otherwise a shadow, coherent at
-//! launches and waits like any pinned memory. Advice, which CUDA defines as a hint, only
-//! changes what cuMemRangeGetAttribute reports; so do prefetches of memory that does not
-//! migrate.
+//! launches and waits like any pinned memory. Advice and prefetches are hints. The host as
+//! preferred location has an effect on memory that migrates; the rest only changes what
+//! cuMemRangeGetAttribute reports.
 //!
 //! [`ManagedMemory`]: paragpu_client::managed_memory::ManagedMemory
 
@@ -54,6 +54,12 @@ impl Location {
     #[must_use]
     pub fn is_device(self) -> bool {
         self.kind == Self::DEVICE
+    }
+
+    /// Whether it is the host or one of its nodes.
+    #[must_use]
+    pub fn is_host(self) -> bool {
+        !self.is_device() && self.kind != Self::INVALID_KIND
     }
 
     /// In the form of attributes older than locations: the device, -1 for the host

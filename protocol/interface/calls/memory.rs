@@ -39,7 +39,7 @@ fn HostUnmap(
 /// cuMemHostRegister, and cuMemHostAlloc without a window: creates a shadow, a copy of guest memory that kernels access at `address`.
 #[call(0x0106, synchronous, creates(Shadow = address), part(host))]
 fn ShadowCreate(
-    /// Multiple of 4096 inside the shadow region, overlapping no other.
+    /// Multiple of 4096 inside a device's shadow region, overlapping no other.
     address: ShadowAddress,
     /// Bytes; a multiple of 4096, not 0.
     size: u64,

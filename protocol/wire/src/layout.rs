@@ -70,6 +70,14 @@ impl Regions {
         arenas.find(|arena| Self::holds(*arena, address, size))
     }
 
+    /// Whether `[address, address + size)` lies in the shadow region of a device, of
+    /// whatever ordinal.
+    #[must_use]
+    pub fn is_shadow(address: u64, size: u64) -> bool {
+        let mut all = (0..MAX_DEVICES).filter_map(Self::of);
+        all.any(|regions| Self::holds(regions.shadow, address, size))
+    }
+
     /// Whether `[address, address + size)` lies in the region that starts at
     /// `base`.
     #[must_use]

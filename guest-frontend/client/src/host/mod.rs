@@ -7,9 +7,11 @@
 //! shared mapping of a file, the host maps the file as well ([`shared_file`]).
 //! Otherwise it gets a shadow. When the session leaves its window, memory in it becomes
 //! such a shadow: [`leave_window`]. Memory of pools is freed in a stream's order:
-//! [`pooled`].
+//! [`pooled`]. Kernels of other devices cannot access any of this, except
+//! [`of_all_devices`].
 
 mod leave_window;
+mod of_all_devices;
 mod pooled;
 mod registered;
 mod shared_file;
@@ -32,6 +34,7 @@ use crate::staging::Staging;
 use crate::stream::Streams;
 use crate::sys::memory::{HostSlice, Pages};
 use crate::window::PinnedWindow;
+use of_all_devices::Adopted;
 
 const PAGE: u64 = 4096;
 
@@ -45,6 +48,8 @@ fn whole_pages(size: u64) -> Result<u64> {
     }
 }
 
+/// CU_MEMHOSTALLOC_PORTABLE.
+const PORTABLE: u32 = 1;
 /// CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTREGISTER_DEVICEMAP.
 const DEVICEMAP: u32 = 2;
 
@@ -62,6 +67,8 @@ pub struct HostMemory {
     contents: Mutex<Vec<Content>>,
     shadow_space: Arc<Mutex<Ranges>>,
     pinned: RwLock<BTreeMap<u64, Pinned>>,
+    /// Memory of other sessions, by address.
+    adopted: Mutex<BTreeMap<u64, Adopted>>,
     /// Freed memory of pools that is still pinned.
     kept: Mutex<FreedBlocks>,
 }
@@ -141,6 +148,7 @@ impl HostMemory {
             contents: Mutex::default(),
             shadow_space: Arc::new(Mutex::new(shadow_space)),
             pinned: RwLock::default(),
+            adopted: Mutex::default(),
             kept: Mutex::new(FreedBlocks::new(pooled::MAX_BYTES, pooled::MAX_BLOCKS)),
         }
     }

@@ -85,6 +85,11 @@ impl ManagedRanges {
         range.holds(address, size).then(|| Arc::clone(range))
     }
 
+    /// Whether all of an address range is in managed memory that migrates.
+    pub(crate) fn holds(&self, address: u64, size: u64) -> bool {
+        self.find(address, size).is_some()
+    }
+
     /// Gives the device what the program wrote, and takes all pages away. A thread that
     /// finds another one doing so waits for it.
     fn hand_over(&self) -> Result<()> {
@@ -128,7 +133,7 @@ impl ManagedRanges {
 
     /// After work was posted that writes to a range.
     pub(super) fn after_write(&self, address: u64, size: u64) {
-        if self.find(address, size).is_some() {
+        if self.holds(address, size) {
             self.after_work();
         }
     }
@@ -161,10 +166,10 @@ impl ManagedRanges {
         None
     }
 
-    /// The program will access a range.
-    pub(crate) fn want(&self, address: u64, size: u64) {
+    /// Records whether the program will access most of a range.
+    pub(crate) fn want(&self, address: u64, size: u64, is_wanted: bool) {
         if let Some(range) = self.find(address, size) {
-            range.want(address, size);
+            range.want(address, size, is_wanted);
         }
     }
 }
@@ -219,6 +224,8 @@ mod tests {
     struct Session {
         sent: Mutex<Vec<(u64, Vec<u8>)>>,
         memory: Mutex<BTreeMap<u64, Vec<u8>>>,
+        /// Bytes of each fetch.
+        fetched: Mutex<Vec<usize>>,
         is_busy: AtomicBool,
     }
 
@@ -285,6 +292,7 @@ mod tests {
             take: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
         ) -> Result<()> {
             self.0.execute();
+            self.0.fetched.lock().push(size);
             let bytes = self.0.with(start, size, |bytes| bytes.to_vec());
             take(0, &bytes)
         }
@@ -407,6 +415,29 @@ mod tests {
             assert!(home.with(start, 24, |memory| memory == all));
             program.overwrite(0, [0; 24]);
         }
+        ranges.remove(start);
+    }
+
+    #[test]
+    fn an_access_fetches_a_long_run_where_the_program_is_expected() {
+        const UNIT: usize = 64 << 10;
+        let ranges = ManagedRanges::of_process();
+        let home = session();
+        let Some(Seen { start, program }) = range(&home) else {
+            return;
+        };
+        let fetched = |at| {
+            ranges.before_work().unwrap();
+            program.part(at, 1);
+            std::mem::take(&mut *home.fetched.lock())
+        };
+        // Accesses that are not one run.
+        assert_eq!(fetched(5 * UNIT), [UNIT]);
+        ranges.want(start + 2 * UNIT as u64, 4 * UNIT as u64, true);
+        assert_eq!(fetched(8 * UNIT), [UNIT]);
+        assert_eq!(fetched(3 * UNIT), [LENGTH - 3 * UNIT]);
+        ranges.want(start, LENGTH as u64, false);
+        assert_eq!(fetched(UNIT), [UNIT]);
         ranges.remove(start);
     }
 }

@@ -186,8 +186,8 @@ struct State {
     /// For some threads' runs of accesses, newest last: the unit after the run, and the
     /// number of units that its last access fetched.
     runs: VecDeque<(usize, usize)>,
-    /// Prefetched to the host: fetched in long runs.
-    wanted: Range<usize>,
+    /// Of which units the program will access most, so that they are fetched in long runs.
+    wanted: Vec<bool>,
 }
 
 impl ManagedRange {
@@ -199,6 +199,7 @@ impl ManagedRange {
         device: Box<dyn DeviceContents>,
     ) -> Self {
         let (address, length) = (pages.address(), pages.bytes().len());
+        let count = length.div_ceil(UNIT);
         Self {
             address,
             length,
@@ -207,13 +208,13 @@ impl ManagedRange {
             presence: Arc::default(),
             state: Mutex::new(State {
                 pages: Some(pages),
-                units: vec![Unit::Zero; length.div_ceil(UNIT)],
+                units: vec![Unit::Zero; count],
                 touched: 0..0,
                 has_zeros: true,
                 is_listed: false,
                 former: HashMap::new(),
                 runs: VecDeque::with_capacity(RUNS),
-                wanted: 0..0,
+                wanted: vec![false; count],
             }),
         }
     }
@@ -273,9 +274,12 @@ impl ManagedRange {
             .fetch_sub(present + zeros, Ordering::AcqRel);
     }
 
-    /// Records that the program will access a range soon (cudaMemPrefetchAsync).
-    pub(super) fn want(&self, address: u64, size: u64) {
-        self.state.lock().wanted = self.units(address, size);
+    /// Records whether the program will access most of a range.
+    pub(super) fn want(&self, address: u64, size: u64, is_wanted: bool) {
+        let units = self.units(address, size);
+        let mut state = self.state.lock();
+        let wanted = state.wanted.get_mut(units).unwrap_or_default();
+        wanted.fill(is_wanted);
     }
 
     /// Sends the program's changes in all of it, and takes the pages away. It is no longer
@@ -431,9 +435,9 @@ impl ManagedRange {
             None if like == Unit::Zero => 4,
             None => 1,
         };
-        let window = match state.wanted.contains(&unit) {
-            true => MOST,
-            false => window.min(MOST),
+        let window = match state.wanted.get(unit) {
+            Some(true) => MOST,
+            _ => window.min(MOST),
         };
         let limit = (unit + window).min(state.units.len());
         let run = run_of(&state.units, unit..limit, |other| other == like);

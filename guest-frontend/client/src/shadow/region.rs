@@ -63,6 +63,12 @@ impl Region {
         Self::make(host, device, (base, length), true)
     }
 
+    /// A shadow of the same memory on another host, which has zeros there.
+    pub(crate) fn another(&self) -> Arc<Self> {
+        let host = self.host.cut(0, self.host.len());
+        Self::new(host, self.device, self.base, self.length)
+    }
+
     /// The staging slots, in place. Copies write there, but kernels have no addresses in them,
     /// and the host may not know them.
     pub(crate) fn of_slots(host: HostSlice) -> Arc<Self> {

@@ -33,6 +33,9 @@ struct Enabled {
     /// Devices with managed memory that migrates. All others have access as soon as the
     /// program uses them.
     managed: BTreeSet<u32>,
+    /// Managed memory of which each device has a copy: the device that allocated it, by
+    /// address.
+    copied: BTreeMap<u64, u32>,
 }
 
 /// Held during the calls to the hosts, so that no thread closes what another opens.
@@ -40,6 +43,7 @@ static ENABLED: Mutex<Enabled> = Mutex::new(Enabled {
     contexts: BTreeMap::new(),
     pools: BTreeSet::new(),
     managed: BTreeSet::new(),
+    copied: BTreeMap::new(),
 });
 
 /// Gives a session's device access to the memory of another.
@@ -142,27 +146,70 @@ pub fn share_managed(owner: &Session) -> Result<bool> {
         return Ok(false);
     }
     let mut enabled = ENABLED.lock();
-    if enabled.managed.contains(&ordinal) {
-        return Ok(true);
+    if !enabled.managed.contains(&ordinal) {
+        others_than(owner).try_for_each(|other| open(other, owner))?;
+        enabled.managed.insert(ordinal);
     }
-    let others = (0..MAX_DEVICES).filter(|other| *other != ordinal);
-    others
-        .filter_map(device::session_if_open)
-        .try_for_each(|other| open(other, owner))?;
-    enabled.managed.insert(ordinal);
     Ok(true)
 }
 
-/// Gives a new session's device access to all managed memory, before `publish` lets the
-/// program use it.
+/// The other sessions.
+fn others_than(session: &Session) -> impl Iterator<Item = &'static Session> {
+    let others = (0..MAX_DEVICES).filter(|ordinal| *ordinal != session.ordinal());
+    others.filter_map(device::session_if_open)
+}
+
+/// Allocates zeroed pinned memory of which each device has a copy.
 ///
 /// # Errors
-/// `PEER_ACCESS_UNSUPPORTED`; errors of the hosts.
-pub fn join<R>(session: &Session, publish: impl FnOnce() -> R) -> Result<R> {
+/// `OUT_OF_MEMORY`; errors of the hosts.
+pub fn allocate_copied(owner: &Session, size: u64) -> Result<u64> {
+    let mut enabled = ENABLED.lock();
+    let address = owner.host().allocate_for_all(size)?;
+    let mut others = others_than(owner);
+    if let Err(status) = others.try_for_each(|other| other.host().adopt(owner.host(), address)) {
+        leave_copies(owner, address);
+        // The first error is the one to report.
+        let _ = owner.host().free(address);
+        return Err(status);
+    }
+    enabled.copied.insert(address, owner.ordinal());
+    Ok(address)
+}
+
+/// Ends the copies of other devices before the memory is freed. Returns false if they have
+/// none.
+pub fn end_copies(owner: &Session, address: u64) -> bool {
+    let had = ENABLED.lock().copied.remove(&address).is_some();
+    if had {
+        leave_copies(owner, address);
+    }
+    had
+}
+
+fn leave_copies(owner: &Session, address: u64) {
+    for other in others_than(owner) {
+        // Failed work uses nothing any more.
+        let _ = other.host().leave_adopted(address);
+    }
+}
+
+/// Gives a new session's device all managed memory, before `publish` lets the program use
+/// it. If that fails, because other sessions moved to another host, the device can be used
+/// for other memory.
+pub fn join<R>(session: &Session, publish: impl FnOnce() -> R) -> R {
     let enabled = ENABLED.lock();
-    let owners = enabled.managed.iter().copied();
-    owners
-        .filter_map(device::session_if_open)
-        .try_for_each(|owner| open(session, owner))?;
-    Ok(publish())
+    let owner = |ordinal: &u32| device::session_if_open(*ordinal);
+    let mut owners = enabled.managed.iter().filter_map(owner);
+    let reached = owners.try_for_each(|owner| open(session, owner));
+    let mut copied = enabled.copied.iter();
+    let adopted = copied.try_for_each(|(address, ordinal)| match owner(ordinal) {
+        Some(owner) => session.host().adopt(owner.host(), *address),
+        None => Ok(()),
+    });
+    if let Err(status) = reached.and(adopted) {
+        let device = session.ordinal();
+        eprintln!("paragpu: device {device} cannot access the program's managed memory: {status}");
+    }
+    publish()
 }

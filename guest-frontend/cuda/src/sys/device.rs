@@ -97,8 +97,7 @@ pub fn session(ordinal: u32) -> Result<&'static Session> {
         Ok(session) => {
             // Sessions live until the process exits.
             let session: &Session = Box::leak(Box::new(session));
-            let publish = || *slot.get_or_init(|| session);
-            peers::join(session, publish).inspect_err(|_| session.close())
+            Ok(peers::join(session, || *slot.get_or_init(|| session)))
         }
         Err(error) => {
             report(&error);

@@ -14,7 +14,7 @@ use super::boundary::Out;
 use super::{Result, capture, device, host, pointer, put, put_if};
 use crate::address::{is_in_arena, ordinal_of};
 use crate::objects::context::forget_memory;
-use crate::objects::pool;
+use crate::objects::{peers, pool};
 use crate::{current, managed};
 
 /// Alignment in bytes of the rows of pitched memory, as natively.
@@ -120,10 +120,13 @@ pub fn release(session: &Session, address: u64) -> Result {
     let is_pooled = || !is_in_arena(address) && pool::of(address) != 0;
     if managed::remove(address) || is_pooled() {
         finish_others(session);
-        if session.managed_memory().free(address)? {
-            return Ok(());
-        }
-        return pool::freeing(address, || session.host().free(address));
+        let _ = peers::end_copies(session, address);
+        return pool::freeing(address, || {
+            match session.managed_memory().free(address)? {
+                true => Ok(()),
+                false => session.host().free(address),
+            }
+        });
     }
     if let Some(memory) = GraphMemory::find(address) {
         return memory.free();

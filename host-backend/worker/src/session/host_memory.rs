@@ -116,8 +116,7 @@ impl HostMemory {
 
     /// Whether it is an address of host memory.
     pub(crate) fn holds(&self, address: u64) -> bool {
-        Regions::holds(self.regions.shadow, address, 0)
-            || Regions::holds(self.regions.window, address, 0)
+        Regions::is_shadow(address, 0) || Regions::holds(self.regions.window, address, 0)
     }
 
     // The window, and where pinned memory is.
@@ -237,13 +236,14 @@ impl HostMemory {
         self.make_shadow(gpu, address, size)
     }
 
-    /// Checks that a range consists of pages of the shadow region.
+    /// Checks that a range consists of pages of a shadow region, which may be another
+    /// device's: memory that kernels of all devices access has a shadow on each host.
     fn check_range(&self, address: u64, size: u64) -> Outcome<()> {
-        let inside = Regions::holds(self.regions.shadow, address, size);
+        let inside = Regions::is_shadow(address, size);
         if size == 0 || !(address | size).is_multiple_of(PAGE) || !inside {
             return fail(
                 Status::INVALID_VALUE,
-                format!("{size} bytes at {address:#x} are not pages of the shadow region"),
+                format!("{size} bytes at {address:#x} are not pages of a shadow region"),
             );
         }
         Ok(())
