@@ -219,6 +219,9 @@ mod tests {
 
     const LENGTH: usize = 700 << 10;
 
+    /// Held by each test: the ranges belong to the process, and so does work in flight.
+    static ALONE: Mutex<()> = Mutex::new(());
+
     /// A session: what it has sent and its host has not executed yet, by device address.
     #[derive(Debug, Default)]
     struct Session {
@@ -337,6 +340,7 @@ mod tests {
             steps in prop::collection::vec(
                 (0_u8..5, 0_usize..3, 0_usize..3, 0..LENGTH - 8, any::<[u8; 8]>()), 1..200),
         ) {
+            let _alone = ALONE.lock();
             let ranges = ManagedRanges::of_process();
             let sessions: Vec<_> = (0..devices).map(|_| session()).collect();
             let seen: Option<Vec<_>> = sessions.iter().map(range).collect();
@@ -390,6 +394,7 @@ mod tests {
 
     #[test]
     fn both_may_write_next_to_each_other_while_work_is_in_flight() {
+        let _alone = ALONE.lock();
         let ranges = ManagedRanges::of_process();
         let (home, other) = (session(), session());
         let Some(Seen { start, program }) = range(&home) else {
@@ -421,6 +426,7 @@ mod tests {
     #[test]
     fn an_access_fetches_a_long_run_where_the_program_is_expected() {
         const UNIT: usize = 64 << 10;
+        let _alone = ALONE.lock();
         let ranges = ManagedRanges::of_process();
         let home = session();
         let Some(Seen { start, program }) = range(&home) else {
@@ -428,7 +434,7 @@ mod tests {
         };
         let fetched = |at| {
             ranges.before_work().unwrap();
-            program.part(at, 1);
+            assert_eq!(program.part(at, 1), [0]);
             std::mem::take(&mut *home.fetched.lock())
         };
         // Accesses that are not one run.
