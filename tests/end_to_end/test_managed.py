@@ -148,6 +148,93 @@ int main(int argc, char **argv) {
 }
 """
 
+# Kernels of two GPUs and the program use the same variables by name.
+VARIABLES = """
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+#define CHECK(call) do { cudaError_t e = (call); if (e) { std::printf("%s: %s\\n", #call, cudaGetErrorName(e)); std::exit(1); } } while (0)
+constexpr int VALUES = 70001;
+__managed__ int counter = 5;
+__managed__ float values[VALUES] = {1, 2};
+__managed__ int *shared;
+__global__ void work(int by, int from, int to) {
+    int at = from + blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < to) values[at] += by;
+    if (at == from) { counter += by; shared[by] += counter; }
+}
+__global__ void set(float *at) { *at = 9; }
+static float want[VALUES] = {1, 2};
+static int count = 5, seen[10];
+static void launch(int device, int by, int from, int to, cudaStream_t stream) {
+    CHECK(cudaSetDevice(device));
+    work<<<(to - from + 255) / 256, 256, 0, stream>>>(by, from, to);
+    CHECK(cudaGetLastError());
+    for (int at = from; at < to; ++at) want[at] += by;
+    count += by;
+    seen[by] += count;
+}
+static void check(const char *what) {
+    for (int at = 0; at < VALUES; ++at) if (values[at] != want[at]) { std::printf("%s: value %d is %f\\n", what, at, values[at]); std::exit(1); }
+    for (int at = 0; at < 10; ++at) if (shared[at] != seen[at]) { std::printf("%s: shared %d is %d\\n", what, at, shared[at]); std::exit(1); }
+    if (counter != count) { std::printf("%s: the counter is %d, not %d\\n", what, counter, count); std::exit(1); }
+}
+int main() {
+    CHECK(cudaMallocManaged(&shared, 40));
+    cudaStream_t streams[2];
+    cudaEvent_t events[2];
+    for (int device = 0; device < 2; ++device) {
+        CHECK(cudaSetDevice(device));
+        CHECK(cudaStreamCreate(&streams[device]));
+        CHECK(cudaEventCreateWithFlags(&events[device], cudaEventDisableTiming));
+    }
+    for (int turn = 0; turn < 6; ++turn) {
+        int device = turn % 2;
+        launch(device, turn + 1, turn, VALUES - turn, streams[device]);
+        CHECK(cudaStreamSynchronize(streams[device]));
+        check("after a wait");
+        values[turn * 100] = want[turn * 100] = 0.5f;
+        counter = count = turn;
+    }
+    // In the order of events.
+    for (int turn = 0; turn < 6; ++turn) {
+        int device = turn % 2;
+        launch(device, 7, 0, VALUES, streams[device]);
+        CHECK(cudaEventRecord(events[device], streams[device]));
+        CHECK(cudaSetDevice(!device));
+        CHECK(cudaStreamWaitEvent(streams[!device], events[device], 0));
+    }
+    CHECK(cudaStreamSynchronize(streams[0]));
+    check("after events");
+    // Each GPU has the variable at another address.
+    CHECK(cudaSetDevice(1));
+    set<<<1, 1>>>(&values[3]);
+    if (cudaGetLastError() != cudaErrorNotSupported) { std::puts("an address of the other GPU is taken"); return 1; }
+    CHECK(cudaSetDevice(0));
+    set<<<1, 1>>>(&values[3]);
+    CHECK(cudaDeviceSynchronize());
+    want[3] = 9;
+    check("after an address");
+    // Symbols of either GPU.
+    for (int device = 0; device < 2; ++device) {
+        int got = 0, put = 30 + device;
+        void *address = nullptr;
+        CHECK(cudaSetDevice(device));
+        CHECK(cudaGetSymbolAddress(&address, values));
+        CHECK(cudaMemcpyFromSymbol(&got, counter, sizeof got));
+        if (got != count || address != values) { std::printf("the symbol of GPU %d is %d at %p\\n", device, got, address); return 1; }
+        CHECK(cudaMemcpyToSymbol(counter, &put, sizeof put));
+        CHECK(cudaDeviceSynchronize());
+        count = put;
+        check("after a copy");
+        launch(!device, 2, 5, 6, streams[!device]);
+        CHECK(cudaDeviceSynchronize());
+        check("on the other GPU");
+    }
+    std::puts("equal");
+}
+"""
+
 # A kernel and the program answer each other through memory of several pages.
 TALK = """
 #include <cstdio>
@@ -317,6 +404,13 @@ class Managed(unittest.TestCase):
         with harness.Daemon("--set=limits.memory=64MiB") as daemon, compiled(LIMIT) as program:
             run = self.run_in(daemon, [program])
             self.assertEqual(run.stdout, "cudaSuccess cudaErrorMemoryAllocation\ncudaSuccess\n", run.stderr)
+
+    def test_variables_have_one_value_on_several_gpus(self):
+        with harness.Daemon(GPUS) as daemon, compiled(VARIABLES) as program:
+            for communicator, migrates in itertools.product(harness.HOST_COMMUNICATORS, ("true", "false")):
+                with self.subTest(communicator, migrates=migrates):
+                    run = self.run_in(daemon, [program], communicator, PARAGPU_MANAGED_MIGRATE=migrates)
+                    self.assertEqual(run.stdout, "equal\n", run.stderr)
 
     def test_results_with_several_gpus_are_the_same(self):
         with harness.Daemon(GPUS) as daemon:

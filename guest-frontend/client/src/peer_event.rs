@@ -15,7 +15,8 @@ use crate::objects::words::PeerWords;
 
 impl Session {
     /// Makes a stream of this session wait for an event of another device's session,
-    /// `owner`. If neither device reaches the other's memory, the call waits instead.
+    /// `owner`. If neither device reaches the other's memory, or both have copies of some, the
+    /// call waits instead.
     ///
     /// # Errors
     /// As [`Link::check`](crate::connection::Link::check); `CAPTURED_EVENT` of an event
@@ -26,9 +27,7 @@ impl Session {
         if event.shared().is_none() && event.outstanding(complete).is_none() {
             return owner.check();
         }
-        // Memory of which each device has a copy is synchronized when the program waits.
-        let has_copies = self.host().adopts() || owner.host().adopts();
-        let holder = if has_copies {
+        let holder = if self.streams().have_copies() || owner.streams().have_copies() {
             return owner.synchronize_event(event);
         } else if owner.memory().reaches(self.memory()) {
             self

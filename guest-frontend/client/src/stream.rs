@@ -178,6 +178,11 @@ impl Streams {
         }
     }
 
+    /// As [`Shadows::have_copies`].
+    pub(crate) fn have_copies(&self) -> bool {
+        self.shadows.have_copies()
+    }
+
     /// The only stream with work that is not known to be complete, if there is only one.
     fn sole_busy_stream(&self) -> Option<StreamHandle> {
         let complete = self.progress.complete();

@@ -142,19 +142,19 @@ fn note(address: u64, size: u64, variable_of: Option<u32>, preferred: Location) 
 /// Removes the allocation that begins at an address. Returns false if there is none.
 #[must_use]
 pub fn remove(address: u64) -> bool {
-    forget(address, false)
+    forget(address, None)
 }
 
-/// Removes the variable at an address.
-pub fn remove_variable(address: u64) {
-    forget(address, true);
+/// Removes the variable at an address, if it is a device's.
+pub fn remove_variable(address: u64, ordinal: u32) {
+    forget(address, Some(ordinal));
 }
 
-fn forget(address: u64, variable: bool) -> bool {
+fn forget(address: u64, variable_of: Option<u32>) -> bool {
     let mut all = ALLOCATIONS.write();
     let known = all
         .get(&address)
-        .is_some_and(|one| one.variable_of.is_some() == variable);
+        .is_some_and(|one| one.variable_of == variable_of);
     known && all.remove(&address).is_some()
 }
 

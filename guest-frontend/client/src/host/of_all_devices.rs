@@ -49,20 +49,14 @@ impl HostMemory {
             address: ShadowAddress(address),
             size,
         })?;
-        let region = theirs.another();
-        region.show();
-        self.shadows.add(Arc::clone(&region));
+        let zeros = vec![0; usize::try_from(size).map_err(|_| Status::OUT_OF_MEMORY)?];
+        let region = self.shadows.add_copy(theirs, address, zeros);
         let adopted = Adopted {
             region,
             _of: backing,
         };
         self.adopted.lock().insert(address, adopted);
         Ok(())
-    }
-
-    /// Whether this session's device has such a shadow.
-    pub(crate) fn adopts(&self) -> bool {
-        !self.adopted.lock().is_empty()
     }
 
     /// Ends this, before the memory is freed.
