@@ -1,5 +1,6 @@
 //! Decides how long to poll for a frame before sleeping.
 
+use std::ops::Range;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,54 @@ impl Default for Polling {
     }
 }
 
+/// Predicts when a wait ends from how long recent waits took.
+///
+/// A program waits for the same kernels again and again. Waking up from a sleep takes tens
+/// of microseconds, and hundreds where the kernel has stopped an idle processor. A thread
+/// that sleeps until shortly before a predicted end and polls around it sees the end at once,
+/// and needs the processor for a small part of the wait.
+#[derive(Debug, Default)]
+pub struct Forecast {
+    /// How long the last waits took; zero for none.
+    recent: [Duration; RECENT],
+    /// Where the next one is stored.
+    next: usize,
+}
+
+/// Waits that are remembered: a program's loop may contain several.
+const RECENT: usize = 4;
+/// Shorter waits end while a thread polls anyway; in longer ones a wake-up costs little.
+const PREDICTED: Range<Duration> = Duration::from_micros(150)..Duration::from_millis(250);
+/// A prediction is true within a sixteenth of the wait, but at least and at most so much.
+const PRECISION: (u32, Duration, Duration) =
+    (16, Duration::from_micros(150), Duration::from_millis(4));
+
+impl Forecast {
+    /// Records how long a wait took.
+    pub fn record(&mut self, took: Duration) {
+        if PREDICTED.contains(&took)
+            && let Some(place) = self.recent.get_mut(self.next)
+        {
+            *place = took;
+            self.next = (self.next + 1) % RECENT;
+        }
+    }
+
+    /// When to poll during a wait that began at `began`: around the first predicted end
+    /// for which a thread has not polled until `polled`.
+    #[must_use]
+    pub fn window(&self, began: Instant, polled: Instant) -> Option<Range<Instant>> {
+        let (part, least, most) = PRECISION;
+        let likely = self.recent.iter().filter(|took| !took.is_zero());
+        let windows = likely.map(|took| {
+            let margin = (*took / part).clamp(least, most);
+            began + took.saturating_sub(margin)..began + *took + margin
+        });
+        let ahead = windows.filter(|window| window.end > polled);
+        ahead.min_by_key(|window| window.start)
+    }
+}
+
 /// Adapts the polling time to the peer's behaviour.
 ///
 /// It polls in full while that finds frames, and half as long after each wait that was
@@ -42,6 +91,8 @@ pub struct Adaptive {
     penalty: u32,
     /// Waits left of that penalty.
     left: u32,
+    /// Of the sleeps.
+    forecast: Forecast,
 }
 
 impl Adaptive {
@@ -53,7 +104,22 @@ impl Adaptive {
             budget: polling.spin,
             penalty: 0,
             left: 0,
+            forecast: Forecast::default(),
         }
+    }
+
+    /// When to poll during a sleep until `deadline`, as [`Forecast::window`]; `None` to sleep
+    /// to the end.
+    #[must_use]
+    pub fn window(
+        &self,
+        began: Instant,
+        polled: Instant,
+        deadline: Option<Instant>,
+    ) -> Option<Range<Instant>> {
+        let window = self.forecast.window(began, polled)?;
+        let polls = !self.limit.is_zero() && deadline.is_none_or(|end| window.start < end);
+        polls.then_some(window)
     }
 
     /// The polling time of the next wait.
@@ -77,6 +143,7 @@ impl Adaptive {
     /// Records that polling found nothing, and that a frame arrived after a sleep of
     /// `slept`.
     pub fn slept(&mut self, spin: &Spin, slept: Duration) {
+        self.forecast.record(slept);
         if spin.crowded {
             self.hindered();
         } else if slept > self.limit {
@@ -104,8 +171,13 @@ const BUSY_CHECKS: u32 = 64;
 /// Checks of the busy part for each reading of the clock.
 const CHECKS_PER_CLOCK: u32 = 8;
 
-/// If yielding the processor took longer than this, another thread ran meanwhile.
+/// If yielding the processor took longer than this, another thread ran meanwhile, or the
+/// kernel was interrupted.
 const CROWDED: Duration = Duration::from_micros(5);
+
+/// A phase around a predicted end lasts for many interruptions. It may lose this much time,
+/// and this part of it, before another thread is taken to need the processor.
+const TOLERATED: (Duration, u32) = (Duration::from_micros(50), 8);
 
 /// One polling phase. First it is busy with `pause`. Then it yields the processor between
 /// two checks, so that a peer on the same core can run. If another thread did run, the
@@ -117,6 +189,8 @@ pub struct Spin {
     began: bool,
     budget: Duration,
     looks: u32,
+    /// Time lost while yielding, if the phase may lose some.
+    lost: Option<Duration>,
     crowded: bool,
 }
 
@@ -130,8 +204,24 @@ impl Spin {
             began: false,
             budget,
             looks: 0,
+            lost: None,
             crowded: false,
         }
+    }
+
+    /// A phase around a predicted end: until `end`, or `deadline` if that is earlier.
+    #[must_use]
+    pub fn until(end: Instant, deadline: Option<Instant>) -> Self {
+        Self {
+            lost: Some(Duration::ZERO),
+            ..Self::new(end.saturating_duration_since(Instant::now()), deadline)
+        }
+    }
+
+    /// Whether the phase ended because another thread needed the processor.
+    #[must_use]
+    pub fn is_crowded(&self) -> bool {
+        self.crowded
     }
 
     /// Pauses for a moment. Returns false once the phase is over.
@@ -156,9 +246,24 @@ impl Spin {
         }
         if !busy {
             std::thread::yield_now();
-            self.crowded = now.elapsed() > CROWDED;
+            self.yielded(now.elapsed());
         }
         true
+    }
+
+    /// Judges by the time that a yield took whether another thread needs the processor.
+    fn yielded(&mut self, took: Duration) {
+        if took <= CROWDED {
+            return;
+        }
+        let (least, part) = TOLERATED;
+        self.crowded = match &mut self.lost {
+            None => true,
+            Some(lost) => {
+                *lost += took;
+                *lost > least.max(self.budget / part)
+            }
+        };
     }
 }
 
@@ -182,6 +287,67 @@ mod tests {
         while spin.again() {}
         let mut spin = Spin::new(Duration::from_secs(3600), Some(Instant::now()));
         while spin.again() {}
+    }
+
+    #[test]
+    fn waits_are_predicted_from_recent_ones() {
+        let (mut forecast, began) = (Forecast::default(), Instant::now());
+        let at = |micros| began + Duration::from_micros(micros);
+        assert_eq!(forecast.window(began, began), None);
+        forecast.record(Duration::from_micros(16_000));
+        assert_eq!(
+            forecast.window(began, began),
+            Some(at(15_000)..at(17_000)),
+            "a sixteenth around it"
+        );
+        forecast.record(Duration::from_micros(200));
+        assert_eq!(forecast.window(began, began), Some(at(50)..at(350)));
+        assert_eq!(
+            forecast.window(began, at(350)),
+            Some(at(15_000)..at(17_000)),
+            "the next one"
+        );
+        assert_eq!(forecast.window(began, at(17_000)), None);
+        // Polling covers short waits, and long ones need no prediction.
+        forecast.record(Duration::from_micros(100));
+        forecast.record(Duration::from_secs(1));
+        assert_eq!(forecast.window(began, at(17_000)), None);
+        for _ in 0..RECENT {
+            forecast.record(Duration::from_micros(160_000));
+        }
+        assert_eq!(
+            forecast.window(began, began),
+            Some(at(156_000)..at(164_000)),
+            "earlier waits are forgotten"
+        );
+    }
+
+    #[test]
+    fn who_does_not_poll_sleeps_to_the_end() {
+        let (spin, began) = (Spin::new(Duration::ZERO, None), Instant::now());
+        for (polling, polls) in [(Polling::NONE, false), (Polling::default(), true)] {
+            let mut adaptive = Adaptive::new(polling);
+            adaptive.slept(&spin, Duration::from_millis(16));
+            assert_eq!(adaptive.window(began, began, None).is_some(), polls);
+            let early = Some(began + Duration::from_millis(10));
+            assert_eq!(adaptive.window(began, began, early), None);
+        }
+    }
+
+    #[test]
+    fn an_interruption_does_not_end_a_long_phase() {
+        let interruption = Duration::from_micros(20);
+        let mut spin = Spin::new(Duration::from_millis(8), None);
+        spin.yielded(interruption);
+        assert!(spin.is_crowded());
+        let mut spin = Spin::until(Instant::now() + Duration::from_millis(8), None);
+        for _ in 0..40 {
+            spin.yielded(interruption);
+            spin.yielded(CROWDED);
+        }
+        assert!(!spin.is_crowded());
+        spin.yielded(Duration::from_millis(1));
+        assert!(spin.is_crowded(), "another thread ran");
     }
 
     #[test]

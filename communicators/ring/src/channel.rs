@@ -322,6 +322,15 @@ impl<R: Region> Sender for RingSender<R> {
     }
 }
 
+/// The outcome of a wait.
+enum Waited {
+    Frame(FrameHeader),
+    /// A waker ended it.
+    Woken,
+    /// It is over.
+    Late,
+}
+
 /// The receiving half.
 struct RingReceiver<R: Region> {
     channel: Arc<Channel<R>>,
@@ -386,11 +395,8 @@ impl<R: Region> RingReceiver<R> {
     }
 
     /// Returns the remaining frames of a connection that has ended, then the end.
-    fn drain(&mut self) -> Result<Option<FrameHeader>, Error> {
-        match self.pop()? {
-            Some(header) => Ok(Some(header)),
-            None => Err(Error::Closed),
-        }
+    fn drain(&mut self) -> Result<FrameHeader, Error> {
+        self.pop()?.ok_or(Error::Closed)
     }
 
     fn next(&mut self, wait: Wait) -> Result<Option<FrameHeader>, Error> {
@@ -402,7 +408,7 @@ impl<R: Region> RingReceiver<R> {
             return Ok(Some(header));
         }
         if self.channel.ended() {
-            return self.drain();
+            return self.drain().map(Some);
         }
         let deadline = match wait {
             Wait::Poll => return self.polled(),
@@ -410,49 +416,86 @@ impl<R: Region> RingReceiver<R> {
             Wait::Forever => None,
         };
         let mut spin = Spin::new(self.adaptive.budget(), deadline);
+        let mut waited = self.poll(&mut spin)?;
+        match waited {
+            Waited::Frame(_) => self.adaptive.found(&spin),
+            Waited::Woken => {}
+            Waited::Late => {
+                let began = Instant::now();
+                waited = self.sleep_and_poll(began, deadline)?;
+                if let Waited::Frame(_) = waited {
+                    self.adaptive.slept(&spin, began.elapsed());
+                }
+            }
+        }
+        Ok(match waited {
+            Waited::Frame(header) => Some(header),
+            Waited::Woken | Waited::Late => None,
+        })
+    }
+
+    /// Polls until there is a frame, the end or a wake, or until the phase is over.
+    fn poll(&mut self, spin: &mut Spin) -> Result<Waited, Error> {
         while spin.again() {
             if self.look()?
                 && let Some(header) = self.pop()?
             {
-                self.adaptive.found(&spin);
-                return Ok(Some(header));
+                return Ok(Waited::Frame(header));
             }
             if self.channel.ended() {
-                return self.drain();
+                return self.drain().map(Waited::Frame);
             }
             if self.take_wake() {
-                return Ok(None);
+                return Ok(Waited::Woken);
             }
         }
-        let began = Instant::now();
-        let header = self.slept(deadline)?;
-        if header.is_some() {
-            self.adaptive.slept(&spin, began.elapsed());
+        Ok(Waited::Late)
+    }
+
+    /// Sleeps until there is a frame, the end, a wake or the deadline, and polls when a frame
+    /// is likely to arrive.
+    fn sleep_and_poll(
+        &mut self,
+        began: Instant,
+        deadline: Option<Instant>,
+    ) -> Result<Waited, Error> {
+        let mut polled = began;
+        loop {
+            let window = self.adaptive.window(began, polled, deadline);
+            let alarm = window.as_ref().map(|window| window.start).or(deadline);
+            let mut waited = self.sleep(alarm)?;
+            if let (Waited::Late, Some(window)) = (&waited, &window) {
+                polled = window.end;
+                waited = self.poll(&mut Spin::until(window.end, deadline))?;
+                if let Waited::Late = waited {
+                    continue;
+                }
+            }
+            return Ok(waited);
         }
-        Ok(header)
     }
 
     /// Sleeps until there is a frame, the end, a wake or the deadline.
-    fn slept(&mut self, deadline: Option<Instant>) -> Result<Option<FrameHeader>, Error> {
+    fn sleep(&mut self, deadline: Option<Instant>) -> Result<Waited, Error> {
         loop {
             let epoch = self.channel.waiting.epoch();
             // In this order, as in `wait_for_room`: epoch, request, second check, sleep.
             request(self.channel.region.incoming().consumer_waits());
             if let Some(header) = self.pop()? {
                 self.stop_waiting();
-                return Ok(Some(header));
+                return Ok(Waited::Frame(header));
             }
             if self.channel.ended() {
-                return self.drain();
+                return self.drain().map(Waited::Frame);
             }
             if self.take_wake() {
                 self.stop_waiting();
-                return Ok(None);
+                return Ok(Waited::Woken);
             }
             let slept = self.channel.sleep(epoch, deadline);
             if self.channel.checked(slept)? == Event::Deadline {
                 self.stop_waiting();
-                return self.pop();
+                return Ok(self.pop()?.map_or(Waited::Late, Waited::Frame));
             }
         }
     }
@@ -464,7 +507,7 @@ impl<R: Region> RingReceiver<R> {
         if self.empty_polls.is_multiple_of(POLLS_BETWEEN_CHECKS) && !self.channel.bell.peer_lives()
         {
             self.channel.gone.store(true, Ordering::Release);
-            return self.drain();
+            return self.drain().map(Some);
         }
         Ok(None)
     }

@@ -73,11 +73,14 @@ enum ReadOutcome {
     Nothing,
 }
 
-/// Why a sleep ended.
+/// Why a wait ended.
 #[derive(Debug, PartialEq, Eq)]
 enum Slept {
     LookAgain,
-    Over,
+    /// A waker ended it.
+    Woken,
+    /// It is over.
+    Late,
 }
 
 impl StreamReceiver {
@@ -281,7 +284,7 @@ impl StreamReceiver {
                 Wait::Until(deadline) => Some(deadline),
                 Wait::Forever => None,
             };
-            if self.poll_then_sleep(deadline, &mut landing)? == Slept::Over {
+            if self.poll_then_sleep(deadline, &mut landing)? != Slept::LookAgain {
                 return Ok(None);
             }
         }
@@ -293,30 +296,69 @@ impl StreamReceiver {
         landing: &mut Option<&mut dyn Landing>,
     ) -> Result<Slept, Error> {
         let mut spin = Spin::new(self.adaptive.budget(), deadline);
+        let mut slept = self.poll(&mut spin, landing)?;
+        match slept {
+            Slept::LookAgain => self.adaptive.found(&spin),
+            Slept::Woken => {}
+            Slept::Late => {
+                let began = Instant::now();
+                slept = self.sleep_and_poll(began, deadline, landing)?;
+                if slept == Slept::LookAgain {
+                    self.adaptive.slept(&spin, began.elapsed());
+                }
+            }
+        }
+        Ok(slept)
+    }
+
+    /// Polls until there are bytes or a wake, or until the phase is over.
+    fn poll(
+        &mut self,
+        spin: &mut Spin,
+        landing: &mut Option<&mut dyn Landing>,
+    ) -> Result<Slept, Error> {
         while spin.again() {
             if self.look(landing)? == ReadOutcome::Bytes {
-                self.adaptive.found(&spin);
                 return Ok(Slept::LookAgain);
             }
             if self.link.is_closed() {
                 return Err(Error::Closed);
             }
             if self.take_wake() {
-                return Ok(Slept::Over);
+                return Ok(Slept::Woken);
             }
         }
-        let began = Instant::now();
-        let slept = self.sleep(deadline)?;
-        if slept == Slept::LookAgain {
-            self.adaptive.slept(&spin, began.elapsed());
+        Ok(Slept::Late)
+    }
+
+    /// Sleeps until there are bytes, a wake or the deadline, and polls when bytes are likely
+    /// to arrive.
+    fn sleep_and_poll(
+        &mut self,
+        began: Instant,
+        deadline: Option<Instant>,
+        landing: &mut Option<&mut dyn Landing>,
+    ) -> Result<Slept, Error> {
+        let mut polled = began;
+        loop {
+            let window = self.adaptive.window(began, polled, deadline);
+            let alarm = window.as_ref().map(|window| window.start).or(deadline);
+            let mut slept = self.sleep(alarm)?;
+            if let (Slept::Late, Some(window)) = (&slept, window) {
+                polled = window.end;
+                slept = self.poll(&mut Spin::until(window.end, deadline), landing)?;
+                if slept == Slept::Late {
+                    continue;
+                }
+            }
+            return Ok(slept);
         }
-        Ok(slept)
     }
 
     fn sleep(&self, deadline: Option<Instant>) -> Result<Slept, Error> {
         loop {
             if self.take_wake() {
-                return Ok(Slept::Over);
+                return Ok(Slept::Woken);
             }
             if self.link.is_closed() {
                 return Err(Error::Closed);
@@ -333,7 +375,7 @@ impl StreamReceiver {
                 PollFd::new(&self.link.interrupt, PollFlags::IN),
             ];
             match poll(&mut fds, timeout.as_ref()) {
-                Ok(0) => return Ok(Slept::Over),
+                Ok(0) => return Ok(Slept::Late),
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,
                 Err(errno) => return Err(Error::io("cannot wait for the socket", errno)),

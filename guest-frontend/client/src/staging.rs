@@ -22,6 +22,8 @@ use crate::sys::memory::{HostSlice, load_token, store_token};
 
 /// How long a token is polled before the guest asks the host for a notification.
 const PATIENCE: Duration = Duration::from_micros(200);
+/// Registering the slots takes some 10 ms, which so many small copies save.
+const WORTHWHILE: usize = 500;
 
 /// The staging slots of a session.
 #[derive(Debug)]
@@ -32,6 +34,8 @@ pub struct Staging {
     /// Held while they are announced to the host.
     registering: Mutex<()>,
     registered: AtomicBool,
+    /// Small copies for which they were not registered.
+    small: AtomicUsize,
 }
 
 /// A slot in exclusive use, whose last copy is complete.
@@ -52,6 +56,7 @@ impl Staging {
             next: AtomicUsize::new(0),
             registering: Mutex::new(()),
             registered: AtomicBool::new(false),
+            small: AtomicUsize::new(0),
         })
     }
 
@@ -70,11 +75,18 @@ impl Staging {
         self.slots.len()
     }
 
-    /// Takes the next slot, waiting for its last copy.
+    /// Whether a small copy is to use a slot.
+    pub(crate) fn is_worthwhile(&self) -> bool {
+        self.is_registered() || self.small.fetch_add(1, Ordering::Relaxed) >= WORTHWHILE
+    }
+
+    /// Takes a slot. If all are in use, waits for the last copy of the next one.
     pub(crate) fn take(&self, link: &Link) -> Result<Slot<'_>> {
         self.register(link)?;
+        if let Some(slot) = self.try_take() {
+            return Ok(slot);
+        }
         let start = self.next.fetch_add(1, Ordering::Relaxed) % self.slots.len();
-        // The next one, or the first free one.
         let (index, held) = (0..self.slots.len())
             .map(|step| (start + step) % self.slots.len())
             .find_map(|index| Some((index, self.slots.get(index)?.try_lock()?)))
@@ -89,21 +101,20 @@ impl Staging {
         Ok(slot)
     }
 
-    /// A free slot whose last copy is complete, if there is one.
+    /// A free slot whose last copy is complete, if there is one. The first, so that those
+    /// that are used stay in the processor's caches.
     pub(crate) fn try_take(&self) -> Option<Slot<'_>> {
-        let start = self.next.fetch_add(1, Ordering::Relaxed) % self.slots.len();
-        (0..self.slots.len())
-            .map(|step| (start + step) % self.slots.len())
-            .filter(|&index| load_token(&self.window, index) == 0)
-            .find_map(|index| {
-                let held = self.slots.get(index)?.try_lock()?;
-                let slot = Slot {
-                    staging: self,
-                    index,
-                    _held: held,
-                };
-                (load_token(&self.window, index) == 0).then_some(slot)
-            })
+        let is_free = |index| load_token(&self.window, index) == 0;
+        let mut free = (0..self.slots.len()).filter(|&index| is_free(index));
+        free.find_map(|index| {
+            let held = self.slots.get(index)?.try_lock()?;
+            let slot = Slot {
+                staging: self,
+                index,
+                _held: held,
+            };
+            is_free(index).then_some(slot)
+        })
     }
 
     /// Registers the slots as pinned memory, once.

@@ -277,7 +277,7 @@ impl Session {
             return Ok(());
         }
         if self.complete()? {
-            self.completion.pacer().reset();
+            self.completion.pacer().completed();
         } else if self.completion.pacer().is_slow() {
             self.forward_output()?;
         }

@@ -103,7 +103,7 @@ macro_rules! conformance_tests {
             largest_frames_both_ways_at_once, many_threads_send, back_pressure_then_room,
             slow_peer_loses_nothing, ping_pong, oversized_payload_is_refused,
             reserved_kind_is_refused,
-            poll_finds_only_what_is_there, deadline_passes, wake_ends_a_wait,
+            poll_finds_only_what_is_there, deadline_passes, wake_ends_a_wait, waits_that_repeat,
             wake_before_the_wait_counts, frames_go_before_wakes, wake_after_the_end_is_harmless,
             drop_ends_a_waiting_receive, last_frames_before_the_end_arrive,
             drop_ends_a_blocked_sender, death_ends_a_waiting_receive, death_ends_a_blocked_sender,

@@ -63,6 +63,48 @@ pub fn wake_ends_a_wait(factory: &dyn Factory) {
     drop(guest);
 }
 
+/// Waits of equal length, whose ends a receiver may predict, end by frames and by wakes,
+/// each of which ends one, and at their deadlines.
+pub fn waits_that_repeat(factory: &dyn Factory) {
+    const WAIT: Duration = Duration::from_micros(600);
+    let (guest, mut host) = factory.connect();
+    let waker = host.receiver.waker();
+    std::thread::scope(|scope| {
+        let (go, going) = std::sync::mpsc::channel();
+        scope.spawn(move || {
+            // All of it, so that the connection ends with this thread.
+            let guest = guest;
+            for by_frame in going {
+                std::thread::sleep(WAIT);
+                if by_frame {
+                    guest.sender.send(1, 1, None, &[]).unwrap();
+                    guest.sender.flush().unwrap();
+                } else {
+                    waker.wake();
+                }
+            }
+        });
+        for turn in 0..60 {
+            let by_frame = turn % 5 != 4;
+            go.send(by_frame).unwrap();
+            let received = host.receiver.receive(Wait::Forever).unwrap();
+            assert_eq!(received.is_some(), by_frame);
+            if turn % 7 == 6 {
+                let deadline = Instant::now() + WAIT * 2;
+                assert!(
+                    host.receiver
+                        .receive(Wait::Until(deadline))
+                        .unwrap()
+                        .is_none()
+                );
+                assert!(Instant::now() >= deadline);
+            }
+        }
+        drop(go);
+        expect_closed(&mut *host.receiver);
+    });
+}
+
 /// A wake before the wait ends it, once. `Poll` does not consume it.
 pub fn wake_before_the_wait_counts(factory: &dyn Factory) {
     let (guest, mut host) = factory.connect();

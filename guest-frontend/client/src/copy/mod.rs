@@ -41,6 +41,9 @@ pub(crate) use words::named;
 
 /// Maximum size of a copy whose bytes are sent in calls even if there is a window.
 const INLINE: usize = 64 << 10;
+/// The same if the program waits for the stream's work anyway: a slot of the window costs it
+/// less than the bytes of a call, but may be busy for as long as the stream.
+const INLINE_AWAITED: usize = 2 << 10;
 /// Maximum bytes of a copy in one call: a frame without the call's other fields.
 const PART: usize = MAX_PAYLOAD - 64;
 
@@ -145,13 +148,13 @@ impl Copies {
             destination += copied as u64;
             source = source.from(copied);
         }
-        match self.staging() {
-            Some(staging) if source.len() > INLINE => {
+        match self.slots_for(source.len(), wait) {
+            Some(staging) => {
                 self.stage_in(staging, destination, &source, |to, from, size, token| {
                     self.post_copy(to, from, size, stream, token)
                 })?;
             }
-            _ => self.send_in(destination, &source, stream)?,
+            None => self.send_in(destination, &source, stream)?,
         }
         if wait {
             self.streams.after_taking(stream);
@@ -213,12 +216,15 @@ impl Copies {
             source += copied as u64;
             destination = destination.from(copied);
         }
-        match self.staging() {
-            Some(staging) if destination.len() > INLINE => {
+        match self.slots_for(destination.len(), true) {
+            Some(staging) if destination.len() <= SLOT => {
+                self.take_out(staging, &destination, source, stream)
+            }
+            Some(staging) => {
                 self.stage_out(staging, &destination, source, stream)?;
                 self.streams.synchronize(stream)
             }
-            _ => {
+            None => {
                 let copy = CopyFromDevice {
                     source,
                     size: destination.len() as u64,
@@ -343,6 +349,15 @@ impl Copies {
         Ok(())
     }
 
+    /// The slots, if a copy of `size` bytes is to use them. `awaited`: the program waits for
+    /// the stream's work.
+    fn slots_for(&self, size: usize, awaited: bool) -> Option<&Staging> {
+        let staging = self.staging()?;
+        let is_long = size > INLINE;
+        (is_long || (awaited && size > INLINE_AWAITED && staging.is_worthwhile()))
+            .then_some(staging)
+    }
+
     /// Sends the bytes through staging slots. `post` gets destination, source, size and token
     /// of each copy.
     fn stage_in(
@@ -379,20 +394,43 @@ impl Copies {
         source: u64,
         stream: &Stream,
     ) -> Result<()> {
-        let copy_out = |slot: &Slot<'_>, at, length| {
-            if self.access.is_apart() {
-                self.access.pull()?;
-            }
-            let mut copied = 0;
-            destination.fill(at, length, |bytes| {
-                let result = slot.empty(copied, bytes);
-                copied += bytes.len();
-                result
-            })
-        };
+        let copy_out = |slot: &Slot<'_>, at, length| self.empty(slot, destination, at, length);
         let size = destination.len();
         in_parts(size, |part, of| {
             self.stage_out_part(staging, (source, size), stream, (part, of), copy_out)
+        })
+    }
+
+    /// Receives the bytes through one slot, at the end of the stream's work.
+    fn take_out(
+        &self,
+        staging: &Staging,
+        destination: &HostRows,
+        source: u64,
+        stream: &Stream,
+    ) -> Result<()> {
+        let (slot, size) = (staging.take(&self.link)?, destination.len());
+        self.post_copy(slot.address(), source, size as u64, stream, 0)?;
+        self.streams.synchronize(stream)?;
+        self.empty(&slot, destination, 0, size)
+    }
+
+    /// Copies the first `length` bytes of a slot to `at` in the program's memory.
+    fn empty(
+        &self,
+        slot: &Slot<'_>,
+        destination: &HostRows,
+        at: usize,
+        length: usize,
+    ) -> Result<()> {
+        if self.access.is_apart() {
+            self.access.pull()?;
+        }
+        let mut copied = 0;
+        destination.fill(at, length, |bytes| {
+            let result = slot.empty(copied, bytes);
+            copied += bytes.len();
+            result
         })
     }
 

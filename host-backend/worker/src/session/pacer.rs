@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use paragpu_communicator::{Spin, Wait};
+use paragpu_communicator::{Forecast, Spin, Wait};
 
 /// How to wait for the device and the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,18 +13,21 @@ pub(crate) enum Pace {
     Device(Duration),
 }
 
-/// Polls at first, then sleeps for a fraction of the time already waited. So a long
-/// kernel costs little processor time, and a short one little delay. If other threads
-/// need the processor, it yields: to a device that computes on this host, or otherwise to
-/// the guest or to a thread that waits for it.
+/// Polls at first, then sleeps for a fraction of the time already waited, and polls again when
+/// the work is likely to complete. So a long kernel costs little processor time, and a short
+/// one, or one like the last ones, little delay. If other threads need the processor, it
+/// yields: to a device that computes on this host, or otherwise to the guest or to a thread
+/// that waits for it.
 #[derive(Debug, Default)]
 pub(crate) struct Pacer {
     began: Option<Instant>,
+    /// The current phase of polling.
     spin: Option<Spin>,
-    /// Polling has ended.
-    polled: bool,
-    /// It ended because other threads need the processor.
+    /// Up to this time, it has polled around the predicted ends.
+    polled: Option<Instant>,
+    /// The first phase ended because other threads need the processor.
     crowded: bool,
+    forecast: Forecast,
 }
 
 /// Maximum time of polling. Short kernels and graphs complete within it, and a sleep
@@ -39,32 +42,55 @@ const SLEEP_FRACTION: u32 = 256;
 const MAX_DEVICE_WAIT: Duration = Duration::from_micros(200);
 
 impl Pacer {
-    /// Something completed: poll again.
+    /// Work completed: its wait is recorded, and the next one begins.
+    pub(crate) fn completed(&mut self) {
+        if let Some(began) = self.began {
+            self.forecast.record(began.elapsed());
+        }
+        self.reset();
+    }
+
+    /// The guest sent something, so a new wait begins: poll again.
     pub(crate) fn reset(&mut self) {
-        *self = Self::default();
+        let forecast = std::mem::take(&mut self.forecast);
+        *self = Self {
+            forecast,
+            ..Self::default()
+        };
     }
 
     /// How to wait before the next poll of the device, which may compute on this
     /// host.
     pub(crate) fn pace(&mut self, computes_on_host: bool) -> Pace {
-        let began = *self.began.get_or_insert_with(Instant::now);
-        if !self.polled {
-            let spin = self.spin.get_or_insert_with(|| Spin::new(POLLING, None));
+        let is_first = self.polled.is_none();
+        let began = *self.began.get_or_insert_with(|| {
+            self.spin = Some(Spin::new(POLLING, None));
+            Instant::now()
+        });
+        if let Some(spin) = &mut self.spin {
             if spin.again() {
                 return Pace::Guest(Wait::Poll);
             }
-            self.polled = true;
             // Polling ends early if other threads need the processor.
-            self.crowded = began.elapsed() < POLLING;
+            self.crowded |= is_first && spin.is_crowded();
+            self.spin = None;
         }
         if self.crowded && computes_on_host {
             return Pace::Device(MAX_DEVICE_WAIT);
         }
         let now = Instant::now();
-        let waited = now - began;
-        Pace::Guest(Wait::Until(
-            now + (waited / SLEEP_FRACTION).clamp(SLEEP.0, SLEEP.1),
-        ))
+        let polled = *self.polled.get_or_insert(now);
+        let mut end = now + ((now - began) / SLEEP_FRACTION).clamp(SLEEP.0, SLEEP.1);
+        // Polling takes time from a device that computes here.
+        if !computes_on_host && let Some(window) = self.forecast.window(began, polled) {
+            if window.start <= now {
+                self.polled = Some(window.end);
+                self.spin = Some(Spin::until(window.end, None));
+                return Pace::Guest(Wait::Poll);
+            }
+            end = end.min(window.start);
+        }
+        Pace::Guest(Wait::Until(end))
     }
 
     /// Whether it is worth checking for output of running kernels.
@@ -108,5 +134,32 @@ mod tests {
         assert!(matches!(pacer.pace(false), Pace::Guest(Wait::Until(_))));
         pacer.reset();
         assert_eq!(pacer.pace(true), Pace::Guest(Wait::Poll));
+    }
+
+    #[test]
+    fn polls_when_the_last_wait_would_end() {
+        let mut pacer = Pacer::default();
+        let wait_for = |pacer: &mut Pacer, waited| {
+            while pacer.pace(false) == Pace::Guest(Wait::Poll) {}
+            let now = Instant::now();
+            pacer.began = now.checked_sub(Duration::from_millis(waited));
+            pacer.crowded = false;
+            now
+        };
+        wait_for(&mut pacer, 32);
+        pacer.completed();
+        let now = wait_for(&mut pacer, 29);
+        let Pace::Guest(Wait::Until(end)) = pacer.pace(false) else {
+            panic!("polling too early");
+        };
+        assert!(end >= now + Duration::from_micros(100), "a sleep as ever");
+        wait_for(&mut pacer, 31);
+        assert!(matches!(pacer.pace(true), Pace::Guest(Wait::Until(_))));
+        assert_eq!(pacer.pace(false), Pace::Guest(Wait::Poll));
+        while pacer.pace(false) == Pace::Guest(Wait::Poll) {}
+        assert!(matches!(pacer.pace(false), Pace::Guest(Wait::Until(_))));
+        pacer.reset();
+        wait_for(&mut pacer, 31);
+        assert_eq!(pacer.pace(false), Pace::Guest(Wait::Poll), "remembered");
     }
 }
