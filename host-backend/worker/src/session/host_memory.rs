@@ -232,14 +232,14 @@ impl HostMemory {
     /// Creates a shadow at the guest's request.
     pub(crate) fn shadow_create(&mut self, gpu: &mut Gpu, call: &ShadowCreate) -> Outcome<()> {
         let (address, size) = (call.address.0, call.size);
-        self.check_range(address, size)?;
+        // Also another device's region: memory that kernels of all devices access has a
+        // shadow on each host.
+        Self::check_range(address, size, Regions::is_shadow(address, size))?;
         self.make_shadow(gpu, address, size)
     }
 
-    /// Checks that a range consists of pages of a shadow region, which may be another
-    /// device's: memory that kernels of all devices access has a shadow on each host.
-    fn check_range(&self, address: u64, size: u64) -> Outcome<()> {
-        let inside = Regions::is_shadow(address, size);
+    /// Checks that a range consists of pages `inside` a shadow region.
+    fn check_range(address: u64, size: u64, inside: bool) -> Outcome<()> {
         if size == 0 || !(address | size).is_multiple_of(PAGE) || !inside {
             return fail(
                 Status::INVALID_VALUE,
@@ -318,7 +318,8 @@ impl HostMemory {
         file: impl AsFd,
         offset: u64,
     ) -> Outcome<()> {
-        self.check_range(address, size)?;
+        let inside = Regions::holds(self.regions.shadow, address, size);
+        Self::check_range(address, size, inside)?;
         self.check_free(address, size)?;
         let held = self.account.take(size)?;
         let mapped = SharedFile::map(address, size, file, offset, held)?;
